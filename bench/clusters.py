@@ -114,7 +114,7 @@ def cluster_of(contestant: Contestant, directory: Path) -> Iterator[Cluster]:
 
 @contextlib.contextmanager
 def _ottla(contestant: OttlaServer, directory: Path) -> Iterator[Cluster]:
-    zookeeper = Ensemble(directory / "zookeeper", java_home(wanted_by="ZooKeeper"))
+    zookeeper = Ensemble(directory / "zookeeper", java_home(needed_by="ZooKeeper"))
     settings = {"zookeeper.session.timeout.ms": str(SESSION_MS), **contestant.settings}
     listens: dict[int, str] = {}
 

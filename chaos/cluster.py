@@ -295,7 +295,7 @@ def running(setup: Setup, directory: Path) -> Iterator[Cluster]:
         ensemble: Ensemble | None = None
         here = Place("here")
         if network is None:
-            ensemble = Ensemble(directory / "zookeeper", java_home(wanted_by="ZooKeeper"), nodes=setup.zookeepers)
+            ensemble = Ensemble(directory / "zookeeper", java_home(needed_by="ZooKeeper"), nodes=setup.zookeepers)
             ends.callback(ensemble.stop)
             ensemble.start()
             connect = ensemble.connect

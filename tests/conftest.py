@@ -47,7 +47,7 @@ def zookeepers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ensemble]:
 
 def _ensemble(tmp_path_factory: pytest.TempPathFactory, nodes: int) -> Iterator[Ensemble]:
     try:
-        made = Ensemble(tmp_path_factory.mktemp("zookeeper"), java_home(wanted_by="ZooKeeper"), nodes=nodes)
+        made = Ensemble(tmp_path_factory.mktemp("zookeeper"), java_home(needed_by="ZooKeeper"), nodes=nodes)
     except (CannotStart, NoJava) as error:
         pytest.skip(f"no ZooKeeper can be run here: {error}")
     try:

@@ -30,7 +30,7 @@ pytestmark = [pytest.mark.server, pytest.mark.xdist_group("chaos"), pytest.mark.
 def told(directory: Path, *stories: str, rounds: int = 1, zookeepers: int = 1) -> dict[str, dict[str, Any]]:
     """What came of the stories, by name. Skips where this machine does not allow any of them."""
     try:
-        java_home(wanted_by="ZooKeeper")
+        java_home(needed_by="ZooKeeper")
         class_path()
     except (CannotStart, NoJava) as error:
         pytest.skip(f"no ZooKeeper can be run here: {error}")

@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.server, pytest.mark.xdist_group("chaos"), pytest.mark.
 
 def test_damage_at_random_places_is_healed_or_reported_and_no_record_is_lost(tmp_path: Path) -> None:
     try:
-        java_home(wanted_by="ZooKeeper")
+        java_home(needed_by="ZooKeeper")
         class_path()
     except (CannotStart, NoJava) as error:
         pytest.skip(f"no ZooKeeper can be run here: {error}")

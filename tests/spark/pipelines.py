@@ -37,7 +37,7 @@ def runner(session: Any, directory: Path) -> Callable[..., list[Progress]]:
                     return reports + running.reports()
                 except QueryFailed as failed:
                     # As a run in the foreground does: a busy machine may be slow to start Spark's Python processes.
-                    if not failed.passes or failed.query is None:
+                    if not failed.retryable or failed.query is None:
                         raise
                     failed.query.query = failed.query.launch()
                     _ended(failed.query.query)

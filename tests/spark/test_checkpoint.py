@@ -13,12 +13,12 @@ from click.testing import CliRunner
 from ottla.base.ids import TopicPartition
 from ottla.cli.pipeline.group import command
 from ottla.spark.pipeline import checkpoint, checkpoint_compatibility
-from ottla.spark.pipeline.checkpoint import InUse, Notes, held, holder, queries
+from ottla.spark.pipeline.checkpoint import CheckpointNotes, InUse, checkpoint_lock, holder, queries
 from ottla.spark.pipeline.config.file import parse
 from ottla.spark.pipeline.config.model import Pipeline
 from ottla.spark.pipeline.config.toml_table import PipelineError
-from ottla.spark.pipeline.reset import ResetError, planned_reset, start_of_text, started_at
-from ottla.spark.pipeline.status import pipeline_status, shown
+from ottla.spark.pipeline.reset import ResetError, parse_start, plan_reset, with_reset_start
+from ottla.spark.pipeline.status import pipeline_status, status_text
 
 FILE = """
 name = "visits"
@@ -59,8 +59,8 @@ def spark_wrote(directory: Path, query: str, ends: list[dict[str, Any]], *, unfi
 
 
 def noted(pipeline: Pipeline, spark: str = "4.3.0", state: tuple[str, ...] = ("Aggregate [user]",)) -> None:
-    notes = Notes(Path(pipeline.checkpoint))
-    told = {**checkpoint_compatibility.of_file(pipeline, "sums", "update"), "state": list(state), "spark": spark}
+    notes = CheckpointNotes(Path(pipeline.checkpoint))
+    told = {**checkpoint_compatibility.file_dependencies(pipeline, "sums", "update"), "state": list(state), "spark": spark}
     notes.begin("sums-update", told, [{"type": "delta", "path": "t"}])
     notes.save()
 
@@ -78,7 +78,7 @@ def test_status_tells_what_it_can_when_no_broker_answers(tmp_path: Path, monkeyp
     pipeline = pipeline_of(FILE, tmp_path)
     spark_wrote(tmp_path, "sums-update", [{"a": {"0": 3}}])
     noted(pipeline)
-    notes = Notes(tmp_path / "state")
+    notes = CheckpointNotes(tmp_path / "state")
     for batch in (0, 0):
         notes.batch("sums-update", {"batch": batch, "rows_in": 4, "rows_out": 2, "dead_letters": 1, "state_rows": 7})
     notes.save()
@@ -92,11 +92,11 @@ def test_status_tells_what_it_can_when_no_broker_answers(tmp_path: Path, monkeyp
         "state_rows": 7,
     }, "a batch that was run again counts once"
     assert told["queries"][0]["sources"] == {"a": {"0": {"offset": 3, "end": None, "lag": None}}}
-    assert "4 rows in, 2 out, 1 dead letters, 7 rows of state" in shown(told)
+    assert "4 rows in, 2 out, 1 dead letters, 7 rows of state" in status_text(told)
 
 
 def _hold(directory: Path, ready: Any) -> None:
-    with held(directory):
+    with checkpoint_lock(directory):
         ready.set()
         signal.pause()
 
@@ -110,17 +110,17 @@ def test_two_runs_of_one_checkpoint_are_refused_until_the_first_is_gone(tmp_path
         assert ready.wait(60)
         there = holder(tmp_path / "state")
         assert there is not None and (there.running, there.pid) == (True, other.pid)
-        with pytest.raises(InUse, match=f"is used by process {other.pid}, since"), held(tmp_path / "state"):
+        with pytest.raises(InUse, match=f"is used by process {other.pid}, since"), checkpoint_lock(tmp_path / "state"):
             pass
         with pytest.raises(ResetError, match=f"visits is running .process {other.pid}"):
-            planned_reset(pipeline_of(FILE, tmp_path), None)
+            plan_reset(pipeline_of(FILE, tmp_path), None)
     finally:
         assert other.pid is not None
         os.kill(other.pid, signal.SIGKILL)
         other.join()
     gone = holder(tmp_path / "state")
     assert gone is not None and not gone.running, "the lock goes with the process, also by kill -9"
-    with held(tmp_path / "state"):
+    with checkpoint_lock(tmp_path / "state"):
         mine = holder(tmp_path / "state")
         assert mine is not None and (mine.running, mine.pid) == (True, os.getpid())
 
@@ -138,7 +138,7 @@ def test_a_change_that_touches_no_state_goes_on(tmp_path: Path, before: str, aft
     pipeline = pipeline_of(FILE, tmp_path)
     spark_wrote(tmp_path, "sums-update", [{"a": {"0": 3}}])
     noted(pipeline)
-    told = checkpoint_compatibility.refuse_unfit(pipeline_of(FILE.replace(before, after), tmp_path), tmp_path / "state", "4.3.0")
+    told = checkpoint_compatibility.require_compatible(pipeline_of(FILE.replace(before, after), tmp_path), tmp_path / "state", "4.3.0")
     assert told == (["c is new in records and read from its beginning"] if '"c"' in after else [])
 
 
@@ -158,7 +158,7 @@ def test_a_change_that_the_checkpoint_cannot_take_is_refused_with_what_to_do(
     spark_wrote(tmp_path, "sums-update", [{"a": {"0": 3}}])
     noted(pipeline)
     with pytest.raises(PipelineError) as refused:
-        checkpoint_compatibility.refuse_unfit(pipeline_of(FILE.replace(before, after), tmp_path), tmp_path / "state", "4.3.0")
+        checkpoint_compatibility.require_compatible(pipeline_of(FILE.replace(before, after), tmp_path), tmp_path / "state", "4.3.0")
     assert refused.value.key == key
     assert sentence in refused.value.problem and "ottla pipeline reset" in refused.value.problem
     assert refused.value.where == f"{tmp_path}/visits.toml:{line}"
@@ -169,7 +169,7 @@ def test_an_older_spark_than_the_one_that_wrote_the_checkpoint_is_refused(tmp_pa
     spark_wrote(tmp_path, "sums-update", [{"a": {"0": 3}}])
     noted(pipeline, spark="4.4.1")
     with pytest.raises(PipelineError, match=r"was written by Spark 4\.4\.1, and this is 4\.3\.0, which is older"):
-        checkpoint_compatibility.refuse_unfit(pipeline, tmp_path / "state", "4.3.0")
+        checkpoint_compatibility.require_compatible(pipeline, tmp_path / "state", "4.3.0")
 
 
 def test_records_that_are_judged_by_old_rules_and_by_new_ones_are_told(tmp_path: Path) -> None:
@@ -178,14 +178,14 @@ def test_records_that_are_judged_by_old_rules_and_by_new_ones_are_told(tmp_path:
     spark_wrote(tmp_path, "sums-update", [{"a": {"0": 3}, "b": {"0": 4}}])
     spark_wrote(tmp_path, "records-rejects", [{"a": {"0": 5}, "b": {"0": 4}}])
     noted(pipeline)
-    notes = Notes(Path(pipeline.checkpoint))
-    notes.begin("records-rejects", {**checkpoint_compatibility.of_file(pipeline, "records", "rejects"), "spark": "4.3.0"}, [])
+    notes = CheckpointNotes(Path(pipeline.checkpoint))
+    notes.begin("records-rejects", {**checkpoint_compatibility.file_dependencies(pipeline, "records", "rejects"), "spark": "4.3.0"}, [])
     notes.save()
-    assert checkpoint_compatibility.refuse_unfit(pipeline, tmp_path / "state", "4.3.0") == []
-    (told,) = checkpoint_compatibility.refuse_unfit(
+    assert checkpoint_compatibility.require_compatible(pipeline, tmp_path / "state", "4.3.0") == []
+    (told,) = checkpoint_compatibility.require_compatible(
         pipeline_of(FILE + rule.replace("user IS", "length(user) IS"), tmp_path), tmp_path / "state", "4.3.0"
     )
-    assert "bad rows of records are told otherwise than before, when records-rejects and sums-update had read a-0 up to 5 and 3: " in told
+    assert "the rules for rejected rows of records have changed, and records-rejects and sums-update had read a-0 up to 5 and 3: " in told
 
 
 def test_reset_shows_forgets_and_says_what_tables_keep(tmp_path: Path) -> None:
@@ -195,23 +195,23 @@ def test_reset_shows_forgets_and_says_what_tables_keep(tmp_path: Path) -> None:
     arguments = ["reset", str(pipeline.file), "--to", "2026-05-17T10:00:00Z"]
     shown_only = CliRunner().invoke(command, [*arguments, "--dry-run"])
     assert "sums-update: forgets batch 0 and before, which read a-0 up to 3" in shown_only.output
-    assert f"table {tmp_path}/table keeps its rows; what is read again replaces rows with the same keys" in shown_only.output
+    assert f"table {tmp_path}/table keeps its rows; rows that are read again replace rows with the same keys" in shown_only.output
     assert CliRunner().invoke(command, arguments).exit_code == 2, "nobody said yes"
     assert queries(tmp_path / "state")
     done = CliRunner().invoke(command, [*arguments, "--yes"])
     assert done.exit_code == 0, done.output
     assert not queries(tmp_path / "state") and not checkpoint.read_notes(tmp_path / "state")
-    options = started_at(pipeline, pipeline.sources[0], {"subscribe": "a", "startingOffsets": "earliest"})
+    options = with_reset_start(pipeline, pipeline.sources[0], {"subscribe": "a", "startingOffsets": "earliest"})
     assert options == {"subscribe": "a", "startingTimestamp": "1779012000000", "startingOffsetsByTimestampStrategy": "latest"}
 
 
 def test_where_to_start_is_a_place_a_time_or_offsets() -> None:
-    assert start_of_text("latest") == {"startingOffsets": "latest"}
-    assert start_of_text('{"a": {"0": 5}}') == {"offsets": '{"a": {"0": 5}}'}
-    assert start_of_text("2026-05-17 12:00+02:00")["startingTimestamp"] == "1779012000000"
+    assert parse_start("latest") == {"startingOffsets": "latest"}
+    assert parse_start('{"a": {"0": 5}}') == {"offsets": '{"a": {"0": 5}}'}
+    assert parse_start("2026-05-17 12:00+02:00")["startingTimestamp"] == "1779012000000"
     for wrong in ("soon", '{"a": 5}'):
         with pytest.raises(ResetError):
-            start_of_text(wrong)
+            parse_start(wrong)
 
 
 def test_notes_that_find_the_disk_full_are_told_with_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -219,7 +219,7 @@ def test_notes_that_find_the_disk_full_are_told_with_what_to_do(tmp_path: Path, 
     unfinished.symlink_to("/dev/full")
 
     def started(pipeline: Pipeline, *, output: str) -> None:
-        notes = Notes(tmp_path)
+        notes = CheckpointNotes(tmp_path)
         notes.begin("records-append", {}, [])
         notes.save()
 

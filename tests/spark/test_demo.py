@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from ottla.demo.scenario import weblog
 from ottla.demo.telemetry import telemetry
-from ottla.demo.verification import Verdict
-from ottla.demo.weblog import weblog
+from ottla.demo.verification import RecordCounts
 
 LINES = [
     '1.2.3.4 - - [17/May/2015:10:05:03 +0000] "GET /a HTTP/1.1" 200 100 "-" "agent"',
@@ -38,8 +38,8 @@ def test_a_web_log_gives_every_line_keyed_by_its_client(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("counts", [(3, 3, 3, 2), (3, 3, 4, 3), (3, 2, 3, 3), (0, 0, 0, 0)])
-def test_counts_that_differ_are_not_even(counts: tuple[int, int, int, int]) -> None:
-    assert not Verdict(*counts).even
+def test_counts_that_differ_do_not_agree(counts: tuple[int, int, int, int]) -> None:
+    assert not RecordCounts(*counts).agree
 
 
 @pytest.mark.spark

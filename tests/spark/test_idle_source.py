@@ -14,7 +14,7 @@ from ottla.spark.source.offset_ranges import EARLIEST
 from ottla.spark.source.rows import RowPlan
 from ottla.spark.values.ddl import columns_of
 
-from .test_positions import T0, T1, MemoryCatalog, options
+from .test_starting_offsets import T0, T1, MemoryCatalog, options
 
 ASKED_PER_S_MAX = 20
 SECONDS = 5
@@ -67,7 +67,7 @@ class OverBrokers(StreamReader):
 
     brokers: Brokers
 
-    def log(self) -> Brokers:  # type: ignore[override]
+    def log_client(self) -> Brokers:  # type: ignore[override]
         return self.brokers
 
 
@@ -179,7 +179,7 @@ def test_a_partition_that_comes_while_a_read_is_planned_is_none_of_it() -> None:
     class OverGrowing(BatchReader):
         brokers: Brokers
 
-        def log(self) -> Brokers:  # type: ignore[override]
+        def log_client(self) -> Brokers:  # type: ignore[override]
             return self.brokers
 
     reader = OverGrowing(options(streaming=False), RowPlan.of(columns_of(ddl(headers=False)), None, ()))

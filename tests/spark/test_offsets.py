@@ -6,7 +6,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ottla.base.ids import TopicPartition
-from ottla.spark.source.offset_ranges import OffsetRange, admit, compared, from_json, ids_in, plan_tasks, ranges_between, to_json
+from ottla.spark.source.offset_ranges import (
+    OffsetRange,
+    admit,
+    compare_topic_ids,
+    from_json,
+    plan_tasks,
+    ranges_between,
+    to_json,
+    topic_ids_in,
+)
 
 PARTITIONS = st.builds(TopicPartition, st.sampled_from(["a", "b"]), st.integers(0, 11))
 OFFSETS = st.dictionaries(PARTITIONS, st.integers(0, 10_000), max_size=8)
@@ -41,11 +50,11 @@ def test_offsets_carry_the_ids_of_their_topics_which_are_no_topics_to_others() -
     nested = to_json(offsets, {"a": "LIeAabMfRL2txo2zNgl8dw", "c": "?"})
     assert nested == {"a": {"0": 1}, "b": {"0": 2}, "a@LIeAabMfRL2txo2zNgl8dw": {}}
     assert from_json(nested) == offsets
-    assert ids_in(nested) == {"a": "LIeAabMfRL2txo2zNgl8dw"}
+    assert topic_ids_in(nested) == {"a": "LIeAabMfRL2txo2zNgl8dw"}
 
 
 def test_a_topic_is_another_one_when_its_id_is() -> None:
-    assert compared({"a": "1", "b": "1"}, {"a": "1", "b": "2", "c": "3"}) == {"a": None, "b": "(its id was 1 and is 2)"}
+    assert compare_topic_ids({"a": "1", "b": "1"}, {"a": "1", "b": "2", "c": "3"}) == {"a": None, "b": "(its id was 1 and is 2)"}
 
 
 @given(OFFSETS, st.integers(1, 5_000))

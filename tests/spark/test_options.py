@@ -103,12 +103,12 @@ def test_assign_names_partitions() -> None:
         ({"minOffsetsPerTrigger": "1", "maxTriggerDelay": "soon"}, "such as 30s, 15m or 1h"),
         ({"failOnDataLoss": "maybe"}, "true or false"),
         ({"startingTimestamp": "yesterday"}, "milliseconds since 1970"),
-        ({"startingOffsetsByTimestampStrategy": "latest"}, "only has a meaning with startingTimestamp"),
+        ({"startingOffsetsByTimestampStrategy": "latest"}, "only applies with startingTimestamp"),
         ({"startingTimestamp": "1", "startingOffsetsByTimestampStrategy": "guess"}, "error or latest"),
         ({"kafka.auto.offset.reset": "earliest"}, "use startingOffsets"),
         ({"startingOffsets": "committed"}, "name it with kafka.group.id"),
         ({"startingOffsets": "committed", "kafka.group.id": "g", "kafka.auto.offset.reset": "first"}, "earliest or latest or none"),
-        ({"commitOffsets": "true"}, "needs the consumer group"),
+        ({"commitOffsets": "true"}, "needs a consumer group"),
         ({"onDataLoss": "ignore"}, "fail or warn or skip"),
         ({"onDataLoss": "warn", "failOnDataLoss": "true"}, "contradicts failOnDataLoss"),
         ({"path": "/tmp/x"}, "has no path"),
@@ -124,8 +124,8 @@ def test_a_stream_refuses_what_cannot_be_meant_and_says_what_to_do(options: dict
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"startingOffsets": "latest"}, "reads nothing in a batch"),
-        ({"startingOffsets": '{"orders": {"0": -1}}'}, "reads nothing in a batch"),
+        ({"startingOffsets": "latest"}, "reads nothing"),
+        ({"startingOffsets": '{"orders": {"0": -1}}'}, "reads nothing"),
         ({"endingOffsets": "earliest"}, "would read nothing"),
         ({"endingOffsets": '{"orders": {"0": -2}}'}, "cannot be an end"),
         ({"maxOffsetsPerTrigger": "5"}, "only for a stream"),
@@ -181,7 +181,7 @@ def test_what_would_break_what_spark_promises_is_refused_with_what_to_do(name: s
 
 @pytest.mark.parametrize("name", ["security.protocol", "sasl.mechanism", "sasl.jaas.config", "ssl.truststore.location"])
 def test_a_listener_that_cannot_be_used_is_refused_by_what_names_it(name: str) -> None:
-    with pytest.raises(OptionError, match=f"option kafka.{name}: this client speaks neither TLS nor SASL yet"):
+    with pytest.raises(OptionError, match=f"option kafka.{name}: this client supports neither TLS nor SASL"):
         stream(**{f"kafka.{name}": "SASL_SSL"})
 
 

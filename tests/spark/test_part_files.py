@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from ottla.spark.pipeline import part_files
-from ottla.spark.pipeline.parquet_sink import BatchFiles, ParquetFiles, ParquetWriter, reported
+from ottla.spark.pipeline.parquet_sink import BatchFiles, ParquetFiles, ParquetWriter, parse_report
 from ottla.spark.pipeline.part_files import by_partition, directory_of, value_text, write_parts
 
 ROWS = pa.record_batch({"day": ["a/ä", None, "a/ä"], "n": [1, 2, 3]})
@@ -123,7 +123,7 @@ def test_what_is_left_of_a_killed_driver_neither_disturbs_the_batch_nor_changes_
     left.commit(wrote) if ends == "commits" else left.abort([*wrote, None])
     assert not list(tmp_path.rglob("*.parquet"))
     now.commit([*written, None])
-    assert now.files.commit(reported((tmp_path / "now").read_text())) == 3
+    assert now.files.commit(parse_report((tmp_path / "now").read_text())) == 3
     assert numbers_in(tmp_path / "files") == [1, 2, 3]
     left.commit([left.write(rows_of(5))]) if ends == "commits" else left.abort([left.write(rows_of(5))])
     assert numbers_in(tmp_path / "files") == [1, 2, 3]

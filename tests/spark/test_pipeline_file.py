@@ -8,7 +8,7 @@ import pytest
 from ottla.spark.pipeline.config.file import load, parse
 from ottla.spark.pipeline.config.model import Field, Pipeline
 from ottla.spark.pipeline.config.toml_table import PipelineError
-from ottla.spark.pipeline.functions import NoType, sql_type
+from ottla.spark.pipeline.functions import NoSqlType, sql_type
 
 WHOLE = """
 name = "requests"
@@ -106,8 +106,8 @@ def test_variables_come_from_the_command_line_before_the_environment(tmp_path: P
         ("bootstrap = '${nobody_set_this}'\n" + SMALL, "p.toml:1", "bootstrap", "give one with --var nobody_set_this=VALUE"),
         (SMALL + "[[step]]\nname = 'a'\nsql = 'SELECT ${c}'\n", "p.toml:7", "step[0].sql", "--var c=VALUE"),
         (SMALL.replace("[[", "options = { groupIdPrefix = '${p}' }\n[[", 1), "p.toml:3", "source.options.groupIdPrefix", "--var p=VALUE"),
-        ("", "p.toml", "source", "is missing; say which topic is read"),
-        ("[source]\ntopic = 't'\n", "p.toml", "sink", "say where results go"),
+        ("", "p.toml", "source", "is missing; name the topic"),
+        ("[source]\ntopic = 't'\n", "p.toml", "sink", "add a target for results"),
         ("[source]\n[[sink]]\ntype = 'console'\n", "p.toml:1", "source.topic", "exactly one of topic, topics and pattern"),
         ("[source]\ntopic = 't'\nstart = 'first'\n[[sink]]\ntype = 'console'\n", "p.toml:3", "source.start", "expected earliest or latest"),
         (SMALL + "[decode]\nformat = 'jsno'\n", "p.toml:6", "decode.format", "did you mean json?"),
@@ -127,7 +127,7 @@ def test_variables_come_from_the_command_line_before_the_environment(tmp_path: P
             "decode.bad_records",
             "keep or drop or fail",
         ),
-        (SMALL + "[[step]]\nname = 'a b'\nsql = 'SELECT 1'\n", "p.toml:6", "step[0].name", "no name for a view"),
+        (SMALL + "[[step]]\nname = 'a b'\nsql = 'SELECT 1'\n", "p.toml:6", "step[0].name", "not a valid view name"),
         (
             SMALL + "[[step]]\nname = 'a'\nsql = 'SELECT 1'\n[[step]]\nname = 'a'\nsql = 'SELECT 1'\n",
             "p.toml:9",
@@ -141,7 +141,7 @@ def test_variables_come_from_the_command_line_before_the_environment(tmp_path: P
             "step[0].watermark.delay",
             "a number and a unit",
         ),
-        (SMALL + "[[sink]]\ntype = 'delta'\n", "p.toml:5", "sink[1].path", "in which directory"),
+        (SMALL + "[[sink]]\ntype = 'delta'\n", "p.toml:5", "sink[1].path", "name the directory"),
         (SMALL + "[[sink]]\ntype = 'delta'\npath = 'x'\nmode = 'merge'\n", "p.toml:5", "sink[1].keys", "merge replaces the row"),
         (SMALL + "[[sink]]\ntype = 'topic'\ntopic = 'x'\nfrom = 'recrods'\n", "p.toml:8", "sink[1].from", "did you mean records?"),
         (SMALL + "[[sink]]\ntype = 'console'\nrows = 0\n", "p.toml:7", "sink[1].rows", "a whole number above 0"),
@@ -236,7 +236,7 @@ def test_a_key_of_json_is_told_that_it_needs_columns() -> None:
 
 
 def test_keys_that_are_known_are_not_taken_for_one_that_is_missing() -> None:
-    with pytest.raises(PipelineError, match=r"source\.topic: say what is read with exactly one of topic, topics and pattern"):
+    with pytest.raises(PipelineError, match=r"source\.topic: set exactly one of topic, topics and pattern"):
         read(f"[source]\noptions = {{ maxOffsetsPerTrigger = 1 }}\n{CONSOLE}")
 
 
@@ -302,19 +302,19 @@ def _with(old: str, new: str) -> str:
     [
         (_with('name = "people"\n', ""), "p.toml:12", "source[1].name", "several sources need names"),
         (_with('name = "people"', 'name = "clicks"'), "p.toml:13", "source[1].name", "already a view clicks"),
-        (_with('path = "people/*.csv"', 'path = "people"'), "p.toml:12", "source[1].format", "say what the files are"),
+        (_with('path = "people/*.csv"', 'path = "people"'), "p.toml:12", "source[1].format", "name the format of the files"),
         (
             _with('path = "people/*.csv"', 'topic = "x"'),
             "p.toml:15",
             "source[1].topic",
             'only for a source of type = "topic"; this one is files',
         ),
-        (_with('schema = "id STRING"\nstream', "stream"), "p.toml:16", "source[2].schema", "a stream of files must know its columns"),
+        (_with('schema = "id STRING"\nstream', "stream"), "p.toml:16", "source[2].schema", "a stream of files needs its columns"),
         (_with("stream = true", "stream = 1"), "p.toml:21", "source[2].stream", "expected true or false"),
         (_with('separator = ";"', 'separator = ";;"'), "p.toml:9", "source[0].decode.separator", "one character"),
         (_with('separator = ";"', 'pattern = "x"'), "p.toml:9", "source[0].decode.pattern", 'is only for regex; this is format = "csv"'),
         (_with('"json", schema', '"text", schema'), "p.toml:11", "source[0].decode.key.schema", "is for json"),
-        (SEVERAL + '[decode]\nformat = "text"\n', "p.toml:29", "decode", "say [source.decode] below the [[source]] it is for"),
+        (SEVERAL + '[decode]\nformat = "text"\n', "p.toml:29", "decode", "write [source.decode] below its [[source]]"),
         (
             _with("topic =", "options = { maxOffsetPerTrigger = 1 }\ntopic ="),
             "p.toml:4",
@@ -325,16 +325,16 @@ def _with(old: str, new: str) -> str:
             _with("topic =", "options = { valueFormat = 'json' }\ntopic ="),
             "p.toml:4",
             "source[0].options.valueFormat",
-            "is said in [decode]",
+            "belongs in [decode]",
         ),
         (SMALL + "[decode]\nformat = 'avro'\n", "p.toml:5", "decode.schema", "exactly one of schema (JSON), schema_file and registry"),
-        (SMALL + "[decode]\nformat = 'avro'\nschema = 'id STRING'\n", "p.toml:7", "decode.schema", "is no Avro schema, which is JSON"),
+        (SMALL + "[decode]\nformat = 'avro'\nschema = 'id STRING'\n", "p.toml:7", "decode.schema", "is not an Avro schema in JSON"),
         (SMALL + "[decode]\nformat = 'avro'\nschema_file = 'no.avsc'\n", "p.toml:7", "decode.schema_file", "there is no file no.avsc"),
         (SMALL + "[decode]\nformat = 'protobuf'\nmessage = 'a.B'\n", "p.toml:5", "decode.descriptor", "--descriptor_set_out"),
         (SMALL + "[functions]\nmodule = 'none.py'\n", "p.toml:6", "functions.module", "there is no file none.py"),
         (SMALL + "[functions]\nfiles = []\n", "p.toml:5", "functions.module", "name the Python file"),
-        (SMALL + "[[step]]\nname = 'a'\nsql = '/* x */ DROP VIEW records'\n", "p.toml:7", "step[0].sql", "is no query"),
-        (SMALL + "[[step]]\nname = 'a'\nsql = 'SELECT 1'\nwithin = 'watermark'\n", "p.toml:8", "step[0].within", "is for deduplicate"),
+        (SMALL + "[[step]]\nname = 'a'\nsql = '/* x */ DROP VIEW records'\n", "p.toml:7", "step[0].sql", "is not a query"),
+        (SMALL + "[[step]]\nname = 'a'\nsql = 'SELECT 1'\nwithin = 'watermark'\n", "p.toml:8", "step[0].within", "needs deduplicate"),
     ],
 )
 def test_an_error_of_sources_steps_and_functions_names_its_line(text: str, where: str, key: str, sentence: str) -> None:
@@ -354,7 +354,7 @@ def test_the_lines_of_sql_are_those_of_the_file_whatever_variables_put_in() -> N
     ("module", "line", "sentence"),
     [
         ("def f(x) -> str:\n  return", None, ""),
-        ("\ndef f(x):\n  return x\n", 2, "does not say what it returns; write def f(...) -> str:"),
+        ("\ndef f(x):\n  return x\n", 2, "has no return type; write def f(...) -> str:"),
         ("\n\nasync def f(x) -> str:\n  return x\n", 3, "is async"),
         ("def f(x) -> str:\n  return (\n", 2, "is not Python"),
         ("import os\n", 1, "has no public function"),
@@ -380,5 +380,5 @@ def test_python_types_are_types_of_sql() -> None:
 
     assert sql_type(Pair) == "STRUCT<`left`: STRING, `right`: ARRAY<BIGINT>>"
     assert sql_type(dict[str, float | None]) == "MAP<STRING, DOUBLE>"
-    with pytest.raises(NoType, match="complex"):
+    with pytest.raises(NoSqlType, match="complex"):
         sql_type(complex)

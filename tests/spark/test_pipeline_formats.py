@@ -13,7 +13,7 @@ from ottla.client.serializers import Avro
 from ottla.spark.pipeline import plan as plans
 from ottla.spark.pipeline.config.file import parse
 from ottla.spark.pipeline.config.toml_table import PipelineError
-from ottla.spark.pipeline.retryable_errors import passes
+from ottla.spark.pipeline.retryable_errors import is_retryable
 from ottla.spark.values.avro import RegistryBusy, RegistryFailed, schema_of
 
 from .conftest import Topic
@@ -54,13 +54,13 @@ keys = ["kind"]
 """
 WRITTEN_MS = 1_700_000_000_123
 WRITTEN = datetime(2023, 11, 14, 22, 13, 20, 123000, UTC)
-FOR_EVER = {"retention.ms": "-1"}
+UNBOUNDED_STATE = {"retention.ms": "-1"}
 
 
 def test_framed_avro_becomes_columns_and_what_the_registry_cannot_explain_dead_letters(
     run: Any, a_topic: Topics, registry: str, tmp_path: Path
 ) -> None:
-    topic = a_topic(**FOR_EVER)
+    topic = a_topic(**UNBOUNDED_STATE)
     old, new = Avro(ORDER, schema_id=1).encode(ONE), Avro(ORDER_2, schema_id=2).encode(TWO)
     foreign = Avro(OTHER_ORDER, schema_id=3).encode({"id": "three", "at": AT, "attributes": {}})
     bad = {2: b"\0\0\0\0\x63" + new[5:], 3: b'{"id": 3}', 4: new[:7], 5: foreign}
@@ -89,7 +89,7 @@ def test_protobuf_is_aggregated_and_what_is_no_message_goes_to_a_topic(
 ) -> None:
     from ottla.spark.values.protobuf import message_class
 
-    topic, dead = a_topic(**FOR_EVER), a_topic()
+    topic, dead = a_topic(**UNBOUNDED_STATE), a_topic()
     order = message_class(descriptors.read_bytes(), "shop.Order")
     dated = order(id=7, kind=1, counts={"x": 2})
     dated.at.FromDatetime(AT)
@@ -113,16 +113,16 @@ def test_protobuf_is_aggregated_and_what_is_no_message_goes_to_a_topic(
 @pytest.mark.parametrize(
     ("decode", "line", "key", "sentence"),
     [
-        ("format = 'avro'\nregistry = '${url}'", 5, "decode.registry", "has no subject t-value; name another with subject, or give schema"),
+        ("format = 'avro'\nregistry = '${url}'", 5, "decode.registry", "has no subject t-value; name another with subject, or set schema"),
         (
             "format = 'avro'\nregistry = '${url}'\nsubject = 'json-value'",
             5,
             "decode.registry",
             "subject json-value of the registry is JSON",
         ),
-        ("format = 'avro'\nregistry = 'localhost:1'", 5, "decode.registry", "registry is to begin with http:// or https://"),
-        ("format = 'avro'\nregistry = 'http://127.0.0.1:1'", 5, "decode.registry", "the schema registry cannot be asked for"),
-        ("format = 'avro'\nschema = '\"string\"'", 5, "decode.schema", "the schema of a value is to be a record"),
+        ("format = 'avro'\nregistry = 'localhost:1'", 5, "decode.registry", "registry must start with http:// or https://"),
+        ("format = 'avro'\nregistry = 'http://127.0.0.1:1'", 5, "decode.registry", "the request to the schema registry for"),
+        ("format = 'avro'\nschema = '\"string\"'", 5, "decode.schema", "the schema of a value must be a record"),
         (
             "format = 'protobuf'\ndescriptor = 'orders.desc'\nmessage = 'shop.Ordr'",
             6,
@@ -143,9 +143,9 @@ def test_a_schema_that_cannot_be_had_is_told_with_the_key_of_the_file(
 
 
 def test_a_registry_that_is_away_while_a_pipeline_runs_is_trouble_that_passes() -> None:
-    with pytest.raises(RegistryFailed, match="cannot be asked for /schemas/ids/4") as away:
+    with pytest.raises(RegistryFailed, match="the request to the schema registry for /schemas/ids/4 failed") as away:
         schema_of("http://127.0.0.1:1", 4)
-    assert passes("".join(traceback.format_exception(away.value)))
+    assert is_retryable("".join(traceback.format_exception(away.value)))
 
 
 def test_a_registry_that_cannot_answer_now_is_trouble_that_passes_and_one_that_refuses_is_not() -> None:
@@ -153,5 +153,5 @@ def test_a_registry_that_cannot_answer_now_is_trouble_that_passes_and_one_that_r
         with pytest.raises(RegistryBusy) as busy:
             schema_of(url, 503)
         assert schema_of(url, 404) is None
-    assert passes("".join(traceback.format_exception(busy.value)))
-    assert not passes("\nottla.spark.value_avro.RegistryFailed: the schema registry refuses /schemas/ids/1: 401 Unauthorized\n")
+    assert is_retryable("".join(traceback.format_exception(busy.value)))
+    assert not is_retryable("\nottla.spark.value_avro.RegistryFailed: the schema registry rejected /schemas/ids/1: 401 Unauthorized\n")

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from ottla.spark.pipeline.checkpoint import Notes
-from ottla.spark.pipeline.checkpoint_compatibility import of_query, refuse_unfit
+from ottla.spark.pipeline.checkpoint import CheckpointNotes
+from ottla.spark.pipeline.checkpoint_compatibility import query_dependencies, require_compatible
 from ottla.spark.pipeline.config.file import parse
 from ottla.spark.pipeline.config.toml_table import PipelineError
-from ottla.spark.pipeline.reset import carry_out, planned_reset
+from ottla.spark.pipeline.reset import apply_reset, plan_reset
 from ottla.spark.pipeline.status import pipeline_status
-from ottla.spark.pipeline.views import views
+from ottla.spark.pipeline.views import build_views
 
 from .conftest import Topic
 from .pipelines import records, table
@@ -57,7 +57,7 @@ def test_status_change_and_reset_of_a_pipeline_with_state(run: Any, a_topic: Cal
     run(topic, SUMS.replace("AS n FROM", "AS  n FROM"))
     assert {row["user"]: row["records"] for row in table(tmp_path / "table")} == {"u0": 4, "u1": 4, "u2": 3}
 
-    carry_out(pipeline, planned_reset(pipeline, json.dumps({topic.name: {"0": 9}})))
+    apply_reset(pipeline, plan_reset(pipeline, json.dumps({topic.name: {"0": 9}})))
     assert pipeline_status(pipeline)["state"] == "new"
     run(topic, SUMS.replace("sum(n)", "max(n)"))
     assert {row["user"]: (row["records"], row["n"]) for row in table(tmp_path / "table")} == {"u0": (1, 9), "u1": (1, 10), "u2": (3, 15)}
@@ -110,11 +110,11 @@ type = "console"
 def test_sources_may_change_their_place_in_the_file_and_not_in_the_plan(spark: Any, tmp_path: Path) -> None:
     def fitted(text: str, noted: dict[str, Any]) -> dict[str, Any]:
         pipeline = parse(text, tmp_path / "p.toml", {"dir": str(tmp_path)})
-        notes = Notes(tmp_path / "checkpoint")
+        notes = CheckpointNotes(tmp_path / "checkpoint")
         notes.begin("both-append", noted, [])
         notes.save()
-        refuse_unfit(pipeline, tmp_path / "checkpoint", spark.version)
-        return of_query(pipeline, "both", "append", views(pipeline, spark)["both"], noted, spark.version)
+        require_compatible(pipeline, tmp_path / "checkpoint", spark.version)
+        return query_dependencies(pipeline, "both", "append", build_views(pipeline, spark)["both"], noted, spark.version)
 
     noted = fitted(TWO, {})
     assert noted["plan"] == [{"subscribe": "first"}, {"subscribe": "second"}]

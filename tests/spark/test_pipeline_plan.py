@@ -11,12 +11,12 @@ from click.testing import CliRunner
 
 from ottla.cli.main import main
 from ottla.spark.pipeline import plan as plans
-from ottla.spark.pipeline.checkpoint import Notes
-from ottla.spark.pipeline.checkpoint_compatibility import of_query
+from ottla.spark.pipeline.checkpoint import CheckpointNotes
+from ottla.spark.pipeline.checkpoint_compatibility import query_dependencies
 from ottla.spark.pipeline.config.file import parse
 from ottla.spark.pipeline.config.model import MASTER
 from ottla.spark.pipeline.config.toml_table import PipelineError
-from ottla.spark.pipeline.query import gathered, planned_queries
+from ottla.spark.pipeline.query import gathers, planned_queries
 
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark"), pytest.mark.timeout(300)]
 
@@ -60,7 +60,7 @@ def asking(sql: str, sink: str = 'type = "console"', more: str = "") -> str:
         (asking("SELECT code\nFRM events x"), FIRST + 1, "step[0].sql", "Syntax error at or near 'events'"),
         (asking("SELECT code,\ncuont(*)\nFROM events"), FIRST + 1, "step[0].sql", "there is no function cuont; did you mean count?"),
         (asking("SELECT code,\nat +\n1 FROM events"), FIRST + 1, "step[0].sql", "incompatible types"),
-        (asking("SELECT code, count(*) FROM events GROUP BY code", DELTA), FIRST - 1, "step[0].sql", "never stops changing"),
+        (asking("SELECT code, count(*) FROM events GROUP BY code", DELTA), FIRST - 1, "step[0].sql", "keeps changing"),
         (asking("SELECT code FROM events ORDER BY code"), FIRST - 1, "step[0].sql", "leave ORDER BY out"),
         (asking("SELECT count(DISTINCT code) FROM events"), FIRST - 1, "step[0].sql", "approx_count_distinct"),
         (asking("SELECT row_number() OVER (PARTITION BY code ORDER BY n) FROM events"), FIRST - 1, "step[0].sql", "GROUP BY window"),
@@ -68,7 +68,7 @@ def asking(sql: str, sink: str = 'type = "console"', more: str = "") -> str:
             asking("SELECT events.code FROM events LEFT JOIN other ON events.code = other.code", DELTA),
             FIRST - 1,
             "step[0].sql",
-            "an outer join of two streams must know when a row stays alone",
+            "an outer join of two streams must know when a row has no match",
         ),
         (
             asking("SELECT * FROM other", more='deduplicate = ["code"]\nwithin = "watermark"'),
@@ -84,7 +84,7 @@ def asking(sql: str, sink: str = 'type = "console"', more: str = "") -> str:
         ),
         (asking("SELECT code FROM events", f'{DELTA}\nmode = "replace"'), FIRST + 5, "sink[0].mode", "which only an aggregate has"),
         (asking("SELECT code FROM events", f'{DELTA}\nmode = "merge"\nkeys = ["cod"]'), FIRST + 6, "sink[0].keys", "did you mean code?"),
-        (asking("SELECT 1 AS one", 'type = "console"\nfrom = "asked"'), FIRST + 4, "sink[0].from", "reads only tables and files"),
+        (asking("SELECT 1 AS one", 'type = "console"\nfrom = "asked"'), FIRST + 4, "sink[0].from", "reads only static tables and files"),
         (asking("SELECT 1").replace("n INT", "n INTT"), 8, "source[0].decode.schema", "is not a list of columns in Spark's DDL"),
         (asking("SELECT 1").replace("code STRING, n INT, at TIMESTAMP", "INT"), 8, "source[0].decode.schema", "is not a list of columns"),
         (
@@ -132,8 +132,8 @@ def test_commands_tell_whether_the_checkpoint_still_fits(spark: Any, tmp_path: P
     text = f'checkpoint = "{tmp_path}/checkpoint"\n' + asking("SELECT code FROM events")
     file.write_text(text)
     pipeline = parse(text, file, {})
-    notes = Notes(tmp_path / "checkpoint")
-    noted = of_query(pipeline, "asked", "append", plans.checked(pipeline, spark)["asked"], {}, spark.version)
+    notes = CheckpointNotes(tmp_path / "checkpoint")
+    noted = query_dependencies(pipeline, "asked", "append", plans.checked(pipeline, spark)["asked"], {}, spark.version)
     notes.begin("asked-append", noted, [])
     notes.save()
     (tmp_path / "checkpoint" / "asked-append" / "offsets").mkdir(parents=True)
@@ -146,7 +146,7 @@ def test_commands_tell_whether_the_checkpoint_still_fits(spark: Any, tmp_path: P
     file.write_text(text.replace('topic = "events"', 'topic = "more"'))
     for command in (["validate", "--no-spark"], ["plan"]):
         refused = CliRunner().invoke(main, ["pipeline", *command, str(file)])
-        assert (refused.exit_code, "does not fit any more" in refused.output) == (2, True), command
+        assert (refused.exit_code, "is not compatible" in refused.output) == (2, True), command
 
 
 WHOLE = (
@@ -205,9 +205,9 @@ def test_a_plan_shows_views_state_and_sinks(tmp_path: Path) -> None:
         "sessions": [("aggregate", "watermark")],
     }
     assert document["notes"] == [
-        'once remembers code of every row for ever: deduplicate = [...] with within = "watermark", or with a column that has a watermark '
-        "among its columns, lets go of it",
-        "near keeps every row of both streams that it joins for ever: give both a watermark, and join on how far apart their times may be",
+        'once keeps code of every row forever: to remove old state, set within = "watermark", or add a column with a watermark to '
+        "deduplicate = [...]",
+        "near keeps every row of both joined streams forever: give both a watermark, and limit the distance of their times in the join",
     ]
     assert [(sink["type"], sink["from"], sink["output"]) for sink in document["sinks"]] == [
         ("console", "near", "append"),
@@ -221,7 +221,7 @@ def test_a_plan_shows_views_state_and_sinks(tmp_path: Path) -> None:
 def test_a_function_that_spark_has_too_is_refused_with_its_line(spark: Any, tmp_path: Path, name: str) -> None:
     (tmp_path / "own.py").write_text(f"RATE = 1\n\n\ndef {name}(at: str) -> str:\n    return at\n")
     text = '[functions]\nmodule = "own.py"\n[source]\ntopic = "t"\n[[sink]]\ntype = "console"\n'
-    with pytest.raises(PipelineError, match="is a function of Spark's too") as refused:
+    with pytest.raises(PipelineError, match="is also a function of Spark") as refused:
         plans.checked(parse(text, tmp_path / "p.toml", {}), spark)
     assert refused.value.where == f"{tmp_path / 'own.py'}:4"
 
@@ -244,7 +244,7 @@ def test_results_are_gathered_where_they_are_few_or_merged(
 ) -> None:
     pipeline = parse(asking(sql, sink, more), tmp_path / "p.toml", {})
     (planned,) = planned_queries(pipeline, plans.checked(pipeline, spark), {})
-    assert (planned.form, gathered(planned)) == (form, gather)
+    assert (planned.form, gathers(planned)) == (form, gather)
 
 
 @pytest.mark.usefixtures("in_this_session")

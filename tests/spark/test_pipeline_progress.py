@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from ottla.spark.pipeline import foreground
-from ottla.spark.pipeline.foreground import Sums, Trouble
-from ottla.spark.pipeline.progress import JsonLines, figures_of, furthest_behind, progress_of
+from ottla.spark.pipeline.foreground import RetryState, RunTotals
+from ottla.spark.pipeline.progress import JsonLines, figures_of, lag_summary, progress_of
 from ottla.spark.pipeline.query import PlannedQuery, RunningQuery
-from ottla.spark.pipeline.retryable_errors import passes, waits_s
+from ottla.spark.pipeline.retryable_errors import backoffs_s, is_retryable
 from ottla.spark.pipeline.run import QueryFailed
 
 TOPICS = {"startOffset": None, "endOffset": {"a": {"0": 3, "1": 7}}, "latestOffset": {"a": {"0": 5, "1": 7, "2": 4}}}
@@ -58,7 +58,7 @@ def test_the_lag_is_null_until_the_end_of_the_log_is_known() -> None:
     told = progress_of("q", report(sources=[{**TOPICS, "latestOffset": None}, FILES]), {})
     assert told.lag is None and told.lags == {"a": {"0": None, "1": None}}
     assert json.loads(json.dumps(asdict(told)))["lag"] is None
-    assert figures_of(told, 1, 1, 0)["lag"] == "unknown" and furthest_behind([told]) == ""
+    assert figures_of(told, 1, 1, 0)["lag"] == "unknown" and lag_summary([told]) == ""
 
 
 def reading(topic: str, start: int | None, end: int, counted: int) -> dict[str, Any]:
@@ -67,7 +67,7 @@ def reading(topic: str, start: int | None, end: int, counted: int) -> dict[str, 
 
 
 def test_a_run_counts_each_record_once_per_source() -> None:
-    sums = Sums()
+    sums = RunTotals()
     # Two queries read both topics, one of them one topic in two places: Spark counts its rows twice.
     for query, twice in (("a", 1), ("b", 2)):
         for start, end in ((None, 10), (10, 30)):
@@ -81,22 +81,22 @@ def test_a_run_counts_each_record_once_per_source() -> None:
 
 def test_of_many_partitions_those_furthest_behind_are_shown() -> None:
     few = progress_of("q", report(), {})
-    assert furthest_behind([few]) == "behind: a-2 4, a-0 2 (of 3 partitions)"
+    assert lag_summary([few]) == "behind: a-2 4, a-0 2 (of 3 partitions)"
     lags = {"endOffset": {"a": {}}, "latestOffset": {"a": {str(number): number for number in range(20)}}}
-    many = furthest_behind([progress_of("q", report(sources=[lags]), {})])
+    many = lag_summary([progress_of("q", report(sources=[lags]), {})])
     assert many.startswith("behind: a-19 19, a-18 18,") and many.endswith(", and 7 more (of 20 partitions)")
 
 
 def test_trouble_with_brokers_and_workers_passes_and_a_bad_record_does_not() -> None:
     away = "[STREAM_FAILED] ... Traceback (most recent call last):\n  File x\nottla.client.errors.MetadataTimedOut: no broker answered\n"
-    assert passes(away)
-    assert passes("Caused by: org.apache.spark.SparkException: Python worker exited unexpectedly (crashed)")
-    assert passes("\njava.io.IOException: Broken pipe\n\tat java.base/sun.nio.ch.FileDispatcherImpl.write0(Native Method)")
-    assert not passes("\njava.io.IOException: No space left on device\n")
-    assert passes("\nottla.wire.errors.NotLeaderOrFollower: the leader has moved\n")
-    assert not passes("\nottla.spark.positions.DataLoss: a-0 begins at 7\n")
-    assert not passes("[USER_RAISED_EXCEPTION] cannot decode the value of a-0 at offset 1")
-    waits = waits_s()
+    assert is_retryable(away)
+    assert is_retryable("Caused by: org.apache.spark.SparkException: Python worker exited unexpectedly (crashed)")
+    assert is_retryable("\njava.io.IOException: Broken pipe\n\tat java.base/sun.nio.ch.FileDispatcherImpl.write0(Native Method)")
+    assert not is_retryable("\njava.io.IOException: No space left on device\n")
+    assert is_retryable("\nottla.wire.errors.NotLeaderOrFollower: the leader has moved\n")
+    assert not is_retryable("\nottla.spark.positions.DataLoss: a-0 begins at 7\n")
+    assert not is_retryable("[USER_RAISED_EXCEPTION] cannot decode the value of a-0 at offset 1")
+    waits = backoffs_s()
     assert [next(waits) for _ in range(7)] == [1, 2, 4, 8, 16, 30, 30]
 
 
@@ -105,10 +105,10 @@ def test_a_query_in_trouble_that_passes_is_started_again_later_and_later(monkeyp
     monkeypatch.setattr(foreground.time, "monotonic", lambda: now[0])
     starts: list[float] = []
     query = RunningQuery("sums", PlannedQuery("sums", "update", (), None), lambda: starts.append(now[0]))
-    out, trouble = io.StringIO(), Trouble()
+    out, trouble = io.StringIO(), RetryState()
 
-    def fails(*, passes: bool = True) -> None:
-        trouble.met(QueryFailed("sums failed: no broker answered", query, passes=passes), JsonLines(out))
+    def fails(*, retryable: bool = True) -> None:
+        trouble.failed(QueryFailed("sums failed: no broker answered", query, retryable=retryable), JsonLines(out))
 
     for _ in range(3):
         fails()
@@ -118,14 +118,14 @@ def test_a_query_in_trouble_that_passes_is_started_again_later_and_later(monkeyp
     assert [round(at, 0) for at in starts] == [1, 7, 14], "after 1, 2 and 4 seconds"
     told = [json.loads(line) for line in out.getvalue().splitlines()]
     assert [(one["event"], one["query"], one["after_s"]) for one in told] == [("retrying", "sums", wait) for wait in (1, 2, 4)]
-    trouble.over("sums")
+    trouble.succeeded("sums")
     fails()
     assert trouble.waiting["sums"][1] == now[0] + 1, "a batch that ended well begins anew"
-    now[0] += foreground.GIVE_UP_S + 1
+    now[0] += foreground.RETRY_TIMEOUT_S + 1
     with pytest.raises(QueryFailed):
         fails()
     with pytest.raises(QueryFailed):
-        Trouble().met(QueryFailed("a record is gone", query, passes=False), JsonLines(out))
+        RetryState().failed(QueryFailed("a record is gone", query, retryable=False), JsonLines(out))
 
 
 class FailsBetweenLooks:
@@ -133,7 +133,7 @@ class FailsBetweenLooks:
 
     def __init__(self) -> None:
         self.query = RunningQuery("sums", PlannedQuery("sums", "update", (), None), self._launch)
-        self._failures = iter([None, QueryFailed("sums failed: no broker answered", self.query, passes=True)])
+        self._failures = iter([None, QueryFailed("sums failed: no broker answered", self.query, retryable=True)])
         self._active = iter([True])
         self.launched = 0
 
@@ -159,8 +159,8 @@ class NoLock:
 def test_a_query_that_fails_between_two_looks_is_started_again_though_none_is_left_at_work(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = itertools.count()
     monkeypatch.setattr(foreground.time, "monotonic", lambda: float(next(clock)))
-    monkeypatch.setattr(foreground, "LOOK_S", 0)
+    monkeypatch.setattr(foreground, "POLL_INTERVAL_S", 0)
     running, out = FailsBetweenLooks(), io.StringIO()
-    foreground._watch(running, Trouble(), lambda _: None, JsonLines(out), threading.Event(), NoLock())  # type: ignore[arg-type]
+    foreground._watch(running, RetryState(), lambda _: None, JsonLines(out), threading.Event(), NoLock())  # type: ignore[arg-type]
     assert running.launched == 1
     assert [json.loads(line)["event"] for line in out.getvalue().splitlines()] == ["retrying"]

@@ -8,7 +8,7 @@ from pyspark.errors import PySparkException
 
 from ottla.spark.pipeline.config.file import parse
 from ottla.spark.pipeline.config.toml_table import PipelineError
-from ottla.spark.pipeline.rejected_rows import RAW_KEY, RAW_VALUE, judge
+from ottla.spark.pipeline.rejected_rows import RAW_KEY, RAW_VALUE, reject_rows
 from ottla.spark.pipeline.sinks import TopicTarget
 from ottla.spark.pipeline.spark_refusals import failure, reason
 
@@ -74,7 +74,7 @@ OTHER = Refusal("PARSE_SYNTAX_ERROR", "Syntax error at or near end of input.", {
 def test_a_rule_and_a_sink_that_spark_refuses_are_told_in_words_of_the_file(refusal: Refusal, sentence: str) -> None:
     pipeline = parse(FILE, Path("p.toml"), {})
     with pytest.raises(PipelineError) as of_rule:
-        judge(pipeline, "records", Refuses(refusal, RAW_KEY, RAW_VALUE))
+        reject_rows(pipeline, "records", Refuses(refusal, RAW_KEY, RAW_VALUE))
     assert str(of_rule.value) == f"p.toml:5: rule[0].check: {sentence}"
     with pytest.raises(PipelineError) as of_sink:
         TopicTarget(pipeline.sinks[0], pipeline).prepare(Refuses(refusal))

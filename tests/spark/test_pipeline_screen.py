@@ -28,7 +28,7 @@ def a_screen(width: int) -> tuple[Screen, io.StringIO]:
 def test_values_columns_titles_and_messages_are_shown_as_they_are(value: str) -> None:
     screen, out = a_screen(120)
     screen.rows(f"title {value}", pa.table({f"column {value}": [f"cell {value}", None]}), 2)
-    screen.say("note", text=f"said {value}")
+    screen.emit("note", text=f"said {value}")
     for word in ("title", "column", "cell", "said"):
         assert f"{word} {value}" in out.getvalue()
 

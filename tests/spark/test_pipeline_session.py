@@ -75,7 +75,7 @@ def test_a_session_that_does_not_start_is_a_sentence_with_the_settings_and_the_l
     pipeline = a_pipeline(tmp_path, '[spark]\n"driver.memory" = "1m"\n')
     pipeline.file.write_text(pipeline.text)
     done = CliRunner().invoke(command, ["run", str(pipeline.file), "-o", "json"])
-    told = f"ottla: {pipeline.file}:6: spark: Spark does not start with these settings of [spark]: {said}; what it said is in {log}\n"
+    told = f"ottla: {pipeline.file}:6: spark: Spark does not start with these settings of [spark]: {said}; its output is in {log}\n"
     assert (done.exit_code, done.stderr) == (2, told)
 
 
@@ -93,7 +93,7 @@ def test_a_session_that_does_not_start_is_a_sentence_with_the_settings_and_the_l
         ('master = "spark://head"', 7, "spark.master", "spark://HOST:PORT"),
         ('master = "local-cluster[2,1]"', 7, "spark.master", "local-cluster[N,CORES,MIB]"),
         ('master = ["local"]', 7, "spark.master", "expected one text"),
-        ('jars = [\n"a.jar",\n"b.jar"]', 7, "spark.jars", "with commas where there are several things"),
+        ('jars = [\n"a.jar",\n"b.jar"]', 7, "spark.jars", "with commas between several values"),
         ('"ui.enabled" = 2026-01-01', 7, "spark.ui.enabled", "expected a text, a number, true or false"),
         ('"driver.memory" = "${much}"', 7, "spark.driver.memory", "--var much=VALUE"),
     ],

@@ -11,7 +11,7 @@ from ottla import Admin, TopicPartition
 from ottla.cli.pipeline.group import command
 from ottla.spark.pipeline.config.file import parse
 from ottla.spark.pipeline.config.sink import TRIGGERS
-from ottla.spark.pipeline.query import triggered
+from ottla.spark.pipeline.query import with_trigger
 from ottla.spark.pipeline.run import RunningPipeline
 
 from .conftest import Topic
@@ -52,7 +52,7 @@ class Writer:
     ],
 )
 def test_a_trigger_is_said_in_sparks_words(trigger: str, told: dict[str, Any]) -> None:
-    assert triggered(Writer(), trigger).told == told
+    assert with_trigger(Writer(), trigger).told == told
 
 
 def validated(directory: Path, trigger: str) -> tuple[int, str]:

@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 import pytest
 
 from ottla.base.ids import TopicPartition
-from ottla.spark.source.progress_group import PAUSE_MAX_S, PAUSE_MIN_S, ProgressGroup
-from ottla.spark.source.retries import Retrying
+from ottla.spark.source.progress_group import BACKOFF_MAX_S, BACKOFF_MIN_S, ProgressGroup
+from ottla.spark.source.starting_offsets import RetryingCatalog
 from ottla.wire.errors import CoordinatorNotAvailable, GroupAuthorizationFailed, KafkaError
 
-from .test_positions import MemoryCatalog
+from .test_starting_offsets import MemoryCatalog
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
@@ -43,8 +43,8 @@ def test_a_commit_that_fails_is_a_warning_and_made_up_for_by_the_next(caplog: py
     now_s = 0.0
     groups, progress = MemoryGroups(refuses=True), ProgressGroup("g", lambda: now_s)
     assert not progress.publish(groups, {T0: 5})
-    assert "consumer group g is not told how far the query is (t-0 at 5), which goes on: not yours" in caplog.text
-    now_s += PAUSE_MIN_S
+    assert "cannot commit progress for consumer group g (t-0 at 5); the query continues: not yours" in caplog.text
+    now_s += BACKOFF_MIN_S
     assert progress.publish(groups, {T0: 5})
     assert groups.offsets == {T0: 5}
 
@@ -58,8 +58,8 @@ def test_a_group_that_refuses_is_asked_seldom_and_told_of_once(caplog: pytest.Lo
         if groups.asked > asked:
             asked_s.append(now_s)
     assert asked_s[:7] == [0, 1, 3, 7, 15, 31, 63]
-    assert len(asked_s) == 7 + (600 - 64) // PAUSE_MAX_S
-    assert caplog.text.count("is not told") == 1
+    assert len(asked_s) == 7 + (600 - 64) // BACKOFF_MAX_S
+    assert caplog.text.count("cannot commit progress") == 1
     groups.refuses, now_s = False, 1000.0
     assert progress.publish(groups, {T0: 1})
     assert progress.publish(groups, {T0: 2}), "at once again"
@@ -80,13 +80,13 @@ class FailingCatalog(MemoryCatalog):
 def test_offsets_are_asked_for_again_as_often_and_as_late_as_the_user_says() -> None:
     waits: list[float] = []
     catalog = FailingCatalog(groups={"g": {T0: 1}}, errors=[CoordinatorNotAvailable(), CoordinatorNotAvailable()])
-    assert Retrying(catalog, 2, 250, waits.append).committed("g", [T0]) == {T0: 1}
+    assert RetryingCatalog(catalog, 2, 250, waits.append).committed("g", [T0]) == {T0: 1}
     assert waits == [0.25, 0.25]
     catalog.errors = [CoordinatorNotAvailable(), CoordinatorNotAvailable()]
     with pytest.raises(CoordinatorNotAvailable):
-        Retrying(catalog, 1, 0, waits.append).committed("g", [T0])
+        RetryingCatalog(catalog, 1, 0, waits.append).committed("g", [T0])
 
 
 def test_an_error_that_does_not_pass_is_not_waited_for() -> None:
     with pytest.raises(GroupAuthorizationFailed):
-        Retrying(FailingCatalog(errors=[GroupAuthorizationFailed()]), 5, 0).committed("g", [T0])
+        RetryingCatalog(FailingCatalog(errors=[GroupAuthorizationFailed()]), 5, 0).committed("g", [T0])

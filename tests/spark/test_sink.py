@@ -18,7 +18,7 @@ from ottla.records import partition_for_key
 from ottla.records.batch import BatchHeader, headers
 from ottla.records.compression import Codec
 from ottla.spark.sink.options import SinkOptions
-from ottla.spark.sink.writer import BatchWriter, StreamWriter, Written, sink_columns
+from ottla.spark.sink.writer import BatchWriter, StreamWriter, TaskResult, sink_columns
 from ottla.spark.source.data_source import OttlaDataSource
 
 from .conftest import Topic
@@ -64,10 +64,10 @@ def run_to_end(writer: Any) -> Any:
     return query
 
 
-class Told(Written):
+class ReportedResult(TaskResult):
     """What a task wrote, and what its producer was told."""
 
-    def __init__(self, written: Written, settings: dict[str, Any]) -> None:
+    def __init__(self, written: TaskResult, settings: dict[str, Any]) -> None:
         super().__init__(written.records, written.origin)
         self.settings = settings
 
@@ -75,12 +75,12 @@ class Told(Written):
 class Recorded:
     """Adds to a writer that its messages are left in the file that `reportTo` names, one line for each write."""
 
-    def write(self, iterator: Iterator[Any]) -> Told:
+    def write(self, iterator: Iterator[Any]) -> ReportedResult:
         from ottla.spark.sink.task_producer import producer_for
 
         written = self.write_all(iterator)  # type: ignore[attr-defined]
         made = producer_for(self.options).options  # type: ignore[attr-defined]
-        return Told(written, {spec.name: getattr(made, spec.attribute) for spec in made.SPECS.values()})
+        return ReportedResult(written, {spec.name: getattr(made, spec.attribute) for spec in made.SPECS.values()})
 
     def commit(self, messages: list[Any], *batch_id: int) -> None:
         lines = [{"commit": batch_id, "settings": one.settings, **asdict(one.origin)} for one in messages]
@@ -265,7 +265,7 @@ def test_records_larger_than_usual_need_room_on_both_sides(spark: Any, a_topic: 
     [
         ("SELECT 'v' AS value", {}, "set the option topic, or select a column topic"),
         ("SELECT 1 AS value", {"topic": "t"}, "column value is int and must be string or binary"),
-        ("SELECT 'v' AS valeu", {"topic": "t"}, "takes no column"),
+        ("SELECT 'v' AS valeu", {"topic": "t"}, "has no column"),
         ("SELECT 'k' AS key", {"topic": "t"}, "there is no column value"),
         ("SELECT 'v' AS value", {"topic": "not-there"}, "topic not-there does not exist; create it with: ottla topic create not-there"),
         ("SELECT 'v' AS value, 9 AS partition", {"topic": ""}, "is for partition 9, and there are 1"),
@@ -299,7 +299,7 @@ def test_a_stream_goes_from_topic_to_topic(spark: Any, a_topic: Topics, checkpoi
 
 def test_a_topic_that_is_compacted_refuses_rows_without_a_key_with_what_to_do(spark: Any, a_topic: Topics) -> None:
     topic = a_topic(**{"cleanup.policy": "compact"})
-    assert "takes no row without a key" in refusal(lambda: write(spark.sql("SELECT 'v' AS value"), topic, topic=topic.name))
+    assert "needs a key in every row" in refusal(lambda: write(spark.sql("SELECT 'v' AS value"), topic, topic=topic.name))
     write(spark.sql("SELECT 'k' AS key, CAST(NULL AS STRING) AS value"), topic, topic=topic.name)
     assert [(bytes(row.key), row.value) for row in rows(spark, topic)] == [(b"k", None)]
 

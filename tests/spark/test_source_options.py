@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark"), pytest.mark.t
 ALL = ["0", "1", "2", "3", "4", "a", "b"]
 BEYOND = {"startingOffsets": '{"T": {"0": 99, "1": 1}}'}
 #: Records of 1970 are old enough to be deleted.
-FOR_EVER = {"retention.ms": "-1"}
+UNBOUNDED_STATE = {"retention.ms": "-1"}
 DECODED = "coalesce(CAST(value.n AS STRING), CAST(_corrupt AS STRING), 'null')"
 DECODED_ALONE = "CAST(value.n AS STRING)"
 CSV = {"valueFormat": "csv", "valueSchema": "n INT"}
@@ -121,11 +121,11 @@ def test_every_option_is_shown() -> None:
         assert f"def {test}(" in (Path(__file__).parent / f"{module}.py").read_text()
 
 
-class Places:
+class KeyPositions:
     """The topics, and what the table calls them."""
 
     def __init__(self, a_topic: Callable[..., Topic], directory: Path) -> None:
-        self.topic, self.other = a_topic(partitions=2, **FOR_EVER), a_topic(**FOR_EVER)
+        self.topic, self.other = a_topic(partitions=2, **UNBOUNDED_STATE), a_topic(**UNBOUNDED_STATE)
         self.losses = directory / "losses"
         for number in range(5):
             self.topic.add(b"%d" % number, partition=0, timestamp_ms=1000 * (number + 1))
@@ -151,7 +151,7 @@ class Places:
 def test_each_option_does_what_it_says_in_a_batch(spark: Any, a_topic: Callable[..., Topic], tmp_path: Path) -> None:
     from pyspark.sql import functions
 
-    places = Places(a_topic, tmp_path)
+    places = KeyPositions(a_topic, tmp_path)
     with Admin(bootstrap_servers=places.topic.bootstrap) as admin:
         admin.alter_consumer_group_offsets(places.words["G"], {(places.topic.name, 0): 4})
     frames = [
@@ -174,7 +174,7 @@ def test_each_option_does_what_it_says_in_a_batch(spark: Any, a_topic: Callable[
 def test_each_option_does_what_it_says_in_a_stream(spark: Any, a_topic: Callable[..., Topic], tmp_path: Path, checkpoint: str) -> None:
     from pyspark.sql import functions
 
-    places = Places(a_topic, tmp_path)
+    places = KeyPositions(a_topic, tmp_path)
     batches: list[dict[str, list[str]]] = []
     tasks: list[dict[str, int]] = []
 

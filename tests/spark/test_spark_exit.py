@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ottla.spark.pipeline import spark_exit as module
-from ottla.spark.pipeline.spark_exit import note_traceback, spark_exit, spark_words_to
+from ottla.spark.pipeline.spark_exit import log_traceback, spark_exit, spark_output_to
 
 OOM = "Exception in thread x java.lang.OutOfMemoryError: Java heap space\n"
 
@@ -47,7 +47,7 @@ def test_a_process_that_lives_has_not_ended(tmp_path: Path, monkeypatch: pytest.
 
 def test_what_libraries_of_spark_say_goes_to_the_log_and_our_warnings_stay(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     log = tmp_path / "spark.log"
-    with spark_words_to(log):
+    with spark_output_to(log):
         for path in ("/x/py4j/java_gateway.py", "/x/ottla/spark/source/data_loss.py"):
             logging.getLogger().handle(logging.LogRecord("root", logging.ERROR, path, 1, f"said in {path}", None, None))
         print("Exception occurred during processing of request", file=sys.stderr)
@@ -56,5 +56,5 @@ def test_what_libraries_of_spark_say_goes_to_the_log_and_our_warnings_stay(tmp_p
     try:
         raise ValueError("whole")
     except ValueError as error:
-        note_traceback(log, error)
+        log_traceback(log, error)
     assert "Traceback (most recent call last)" in log.read_text()

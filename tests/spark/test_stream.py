@@ -12,7 +12,7 @@ import pytest
 from pyspark.errors import StreamingQueryException
 
 from ottla import Admin, NewPartitions, NewTopic
-from ottla.spark.pipeline.retryable_errors import at_length, passes
+from ottla.spark.pipeline.retryable_errors import full_text, is_retryable
 from ottla.spark.source.progress_group import publish_progress
 
 from .conftest import Topic
@@ -180,6 +180,6 @@ def test_a_python_process_that_is_killed_ends_the_query_with_trouble_that_passes
                     child.kill()
         with pytest.raises(StreamingQueryException):
             query.awaitTermination(PATIENCE_S)
-        assert passes(at_length(query.exception()))
+        assert is_retryable(full_text(query.exception()))
     finally:
         query.stop()

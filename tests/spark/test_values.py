@@ -84,8 +84,8 @@ def test_a_read_without_a_schema_has_the_whole_value_and_what_is_corrupt() -> No
     [
         ("ofset BIGINT, id INT", {"valueSchema": "id INT"}, "column 'ofset'"),
         ("id STRING", {"valueSchema": "id INT"}, "field id of the value is int, not string"),
-        ("value STRING", {}, "a STRUCT of the fields that are wanted, or BINARY"),
-        ("_corrupt STRING", {"valueSchema": "id INT"}, "_corrupt is BINARY"),
+        ("value STRING", {}, "a STRUCT of fields, or BINARY"),
+        ("_corrupt STRING", {"valueSchema": "id INT"}, "_corrupt must be BINARY"),
         ("_corrupt BINARY", {}, "valueSchema is missing"),
         ("offset STRING", {"valueSchema": "id INT"}, "column offset is BIGINT"),
     ],
@@ -96,7 +96,7 @@ def test_a_schema_that_values_cannot_fill_is_refused(schema: str, options: dict[
 
 
 def test_maps_of_json_are_refused_by_name() -> None:
-    with pytest.raises(ValueError, match="field m: JSON is not read as map"):
+    with pytest.raises(ValueError, match="field m: the source cannot decode JSON to map"):
         decoded([b"{}"], "m MAP<STRING, INT>", valueFormat="json")
 
 
@@ -195,7 +195,7 @@ def test_numbers_of_another_schema_widen_and_those_that_are_too_large_are_bad(re
 
 
 @pytest.mark.server
-@pytest.mark.parametrize(("subject", "sentence"), [("none", "no subject none"), ("json-value", "is JSON, and not Avro")])
+@pytest.mark.parametrize(("subject", "sentence"), [("none", "no subject none"), ("json-value", "is JSON, not Avro")])
 def test_a_registry_without_the_schema_is_told_by_name(registry: str, subject: str, sentence: str) -> None:
     with pytest.raises(RegistryFailed, match=sentence):
         plan(None, valueFormat="avro", schema__registry__url=registry, valueSubject=subject)
@@ -227,11 +227,11 @@ def test_a_message_that_the_descriptors_do_not_have_is_refused_with_those_they_h
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"valueSchema": "id INT"}, "say with valueFormat what they are"),
+        ({"valueSchema": "id INT"}, "needs valueFormat"),
         ({"valueFormat": "xml"}, "json or avro or csv or protobuf"),
         ({"valueFormat": "json", "valueMode": "lax"}, "permissive or dropmalformed or failfast"),
-        ({"valueFormat": "json", "valueSeparator": ";"}, "has no meaning for json"),
-        ({"valueFormat": "csv", "valueSeparator": ";;"}, "is one character"),
+        ({"valueFormat": "json", "valueSeparator": ";"}, "does not apply to json"),
+        ({"valueFormat": "csv", "valueSeparator": ";;"}, "expected one character"),
         ({"valueFormat": "avro"}, "its schema as JSON, or schema.registry.url"),
         ({"valueFormat": "protobuf", "valueDescriptor": "x"}, "valueMessage: is missing"),
     ],
@@ -259,7 +259,7 @@ def test_columns_are_read_from_their_ddl(text: str, simple: str) -> None:
     ("text", "sentence"),
     [
         ("id BIGNIT", "did you mean bigint"),
-        ("id", "expected a type behind"),
+        ("id", "expected a type after"),
         ("id INT)", "expected the end"),
         ("a ARRAY<INT", "expected '>'"),
     ],

@@ -196,7 +196,7 @@ async def test_writes_are_done_once_and_seen_by_all_while_servers_are_killed(
     nodes: int, tmp_path: Path, zookeeper: Ensemble, sessions: Sessions
 ) -> None:
     loop = asyncio.get_running_loop()
-    zookeepers = Ensemble(tmp_path / "zk", java_home(wanted_by="ZooKeeper"), nodes=nodes)
+    zookeepers = Ensemble(tmp_path / "zk", java_home(needed_by="ZooKeeper"), nodes=nodes)
     try:
         await loop.run_in_executor(None, zookeepers.start)
         watched = [await sessions.open(zookeepers.connect, session_timeout_ms=20_000) for _ in range(3)]

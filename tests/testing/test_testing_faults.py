@@ -52,7 +52,7 @@ def test_an_error_answer_that_ends_the_request_is_what_the_client_raises(setting
     with (
         Admin(**settings) as admin,
         ottla_broker.answering("POLICY_VIOLATION", "CreateTopics"),
-        pytest.raises(ottla.errors.PolicyViolation, match="a test ordered this error"),
+        pytest.raises(ottla.errors.PolicyViolation, match="a test injected this error"),
     ):
         admin.create_topic(ottla.NewTopic("never"))
 

@@ -1,9 +1,9 @@
-"""The demonstration: live records through a three-broker server and a Spark pipeline into a table, and a count that must come out even.
+"""The demo: live records through three brokers and a Spark pipeline into a table, and a check that every record was counted once.
 
-    feed (telemetry.py, weblog.py) -> topic on three brokers (brokers.py) -> pipeline (*.toml) -> Delta table and result topic
-                                                                                  verdict.py compares the four counts
+    feed (telemetry.py, scenario.py) -> topic on three brokers (brokers.py) -> pipeline (*.toml) -> Delta table and result topic
+                                                                                  verification.py compares four counts
 
-Every record that a broker acknowledged is counted in exactly one row of the table: the pipeline counts records per window and group, its
-table holds one row per window and group, replaced when the count changes, so the sum over the table is the number of records. It is
-compared with what the producer had acknowledged, with the ends of the topic's logs, and with the newest values in the result topic.
+The pipeline counts records per window and group. Its table has one row per window and group, replaced when the count changes, so the sum
+over the table is the number of records. It must equal the number of acknowledged records, the number in the topic's logs, and the sum over
+the last values in the result topic.
 """

@@ -1,4 +1,4 @@
-"""A three-broker server as a child process, for the time of a block."""
+"""Runs a three-broker server as a child process during a block."""
 
 import os
 import re
@@ -13,20 +13,20 @@ from pathlib import Path
 READY = re.compile(r"^ottla: ready on (\S+)$", re.MULTILINE)
 READY_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 15.0
-LOOK_S = 0.02
+POLL_INTERVAL_S = 0.02
 
 
 class ServerFailed(RuntimeError):
-    """The server did not start; the message has the end of what it said."""
+    """The server did not start. The message has the end of its output."""
 
 
 @contextmanager
 def serving(data_dir: Path, log_file: Path, *, brokers: int = 3) -> Iterator[str]:
-    """`ottla serve` on free ports; gives the addresses, with commas between. Raises: ServerFailed."""
+    """Runs `ottla serve` on free ports. Yields the addresses, separated by commas. Raises: ServerFailed."""
     command = [sys.executable, "-m", "ottla", "serve", "--brokers", str(brokers), "--data-dir", str(data_dir), "--listen", "127.0.0.1:0"]
     path = os.pathsep.join(filter(None, sys.path))
     with log_file.open("wb") as log:
-        # A session of its own, so that Ctrl-C stops the server after the pipeline and not before it.
+        # Its own session, so that Ctrl-C does not stop the server before the pipeline.
         child = subprocess.Popen(command, stdout=log, stderr=log, env={**os.environ, "PYTHONPATH": path}, start_new_session=True)
     try:
         yield _addresses(child, log_file)
@@ -42,11 +42,11 @@ def serving(data_dir: Path, log_file: Path, *, brokers: int = 3) -> Iterator[str
 def _addresses(child: "subprocess.Popen[bytes]", log_file: Path) -> str:
     deadline = time.monotonic() + READY_TIMEOUT_S
     while time.monotonic() < deadline:
-        said = log_file.read_text(errors="replace")
-        ready = READY.search(said)
+        output = log_file.read_text(errors="replace")
+        ready = READY.search(output)
         if ready:
             return ready[1]
         if child.poll() is not None:
-            raise ServerFailed(f"the server ended with code {child.returncode}:\n{said[-2000:]}")
-        time.sleep(LOOK_S)
+            raise ServerFailed(f"the server ended with code {child.returncode}:\n{output[-2000:]}")
+        time.sleep(POLL_INTERVAL_S)
     raise ServerFailed(f"the server was not ready within {READY_TIMEOUT_S:.0f} s:\n{log_file.read_text(errors='replace')[-2000:]}")

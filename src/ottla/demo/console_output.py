@@ -1,6 +1,6 @@
-"""What the demo says: steps with the time since the start, a line that changes while something runs, tables at the end.
+"""The output of the demo: steps with the time since the start, a live status line, tables at the end.
 
-On a terminal the line is live; elsewhere it is printed now and then, so that a log file can be read.
+Without a terminal the status line is printed every few seconds.
 """
 
 import time
@@ -12,13 +12,13 @@ from rich.console import Console
 from rich.status import Status
 from rich.table import Table
 
-#: Seconds between two prints of the changing line where there is no terminal.
+#: Interval between two prints of the status line without a terminal.
 PLAIN_EVERY_S = 3.0
 PLAIN_WIDTH = 120
 
 
-class Story:
-    """One run of the demo, told."""
+class ConsoleOutput:
+    """Prints the progress of one run of the demo."""
 
     def __init__(self) -> None:
         console = Console()
@@ -29,12 +29,12 @@ class Story:
         self._printed = 0.0
 
     def step(self, text: str) -> None:
-        """Something was reached."""
+        """Prints a finished step."""
         self.console.print(f"[dim]{time.monotonic() - self.began:5.1f} s[/dim]  {text}", highlight=False)
 
     @contextmanager
     def doing(self, text: str) -> Iterator[None]:
-        """Something takes a while; `now` changes the line."""
+        """Shows a status line during the block; `now` updates it."""
         self._printed = time.monotonic()
         if not self.live:
             self.step(f"{text} ...")
@@ -47,7 +47,7 @@ class Story:
                 self._status = None
 
     def now(self, text: str) -> None:
-        """How it stands."""
+        """Updates the status line."""
         if self._status is not None:
             self._status.update(f"{text}  [dim]{time.monotonic() - self.began:.0f} s[/dim]")
         elif not self.live and time.monotonic() - self._printed >= PLAIN_EVERY_S:
@@ -55,7 +55,7 @@ class Story:
             self.step(text)
 
     def table(self, title: str, names: list[str], rows: list[list[Any]]) -> None:
-        """Rows with numbers to the right."""
+        """Prints a table with numbers aligned right."""
         table = Table(title=title, title_justify="left", title_style="bold", box=None, header_style="dim", pad_edge=False)
         for index, name in enumerate(names):
             numbers = bool(rows) and isinstance(rows[0][index], int | float)

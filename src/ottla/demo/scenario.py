@@ -1,23 +1,26 @@
-"""The two demonstrations: telemetry of this machine, and a web server's log."""
+"""The two scenarios: telemetry of this machine, and a web server's log."""
 
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-#: How long records are produced: several windows, and well within a minute and a half with everything around it.
+#: How long records are produced: several windows, and the whole demo takes less than 90 s.
 FEED_S = 30.0
 BUSIEST = 8
+#: Lines of the log between two checks of the clock.
+STRIDE = 100
 
-Shown = tuple[str, list[str], list[list[Any]]]
+SummaryTable = tuple[str, list[str], list[list[Any]]]
 
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """What is fed, through which pipeline."""
+    """The records and the pipeline of a demo."""
 
     name: str
-    what: str
+    description: str
     file: Path
     input: Path | None
     seconds: float
@@ -31,30 +34,43 @@ class Scenario:
         return f"{self.name}-results"
 
     def records(self) -> Iterator[tuple[bytes, bytes]]:
-        """The feed. Raises: OSError when the input cannot be read."""
+        """The records to send. Raises: OSError if the input cannot be read."""
         if self.input is not None:
-            from ottla.demo.weblog import weblog
-
             return weblog(self.input, self.seconds)
         from ottla.demo.telemetry import telemetry
 
         return telemetry(self.seconds)
 
-    def shown(self, table: Any) -> list[Shown]:
-        """Tables made of the result, to be looked at."""
-        return _of_weblog(table) if self.input is not None else _of_telemetry(table)
+    def summary_tables(self, table: Any) -> list[SummaryTable]:
+        """Tables that summarize the result."""
+        return _weblog_tables(table) if self.input is not None else _telemetry_tables(table)
 
 
-def scenario(input_file: Path | None, seconds: float | None) -> Scenario:
+def make_scenario(input_file: Path | None, seconds: float | None) -> Scenario:
     """The scenario for `make demo` with or without a file."""
-    here = Path(__file__).parent
+    folder = Path(__file__).parent
     if input_file is None:
-        return Scenario("telemetry", "telemetry of this machine", here / "telemetry.toml", None, seconds or FEED_S)
-    return Scenario("weblog", f"the web log {input_file}", here / "weblog.toml", input_file, seconds or FEED_S / 2)
+        return Scenario("telemetry", "telemetry of this machine", folder / "telemetry.toml", None, seconds or FEED_S)
+    return Scenario("weblog", f"the web log {input_file}", folder / "weblog.toml", input_file, seconds or FEED_S / 2)
 
 
-def _of_telemetry(table: Any) -> list[Shown]:
-    """The last window that is complete: the one before the newest."""
+def weblog(path: Path, seconds: float) -> Iterator[tuple[bytes, bytes]]:
+    """Every line of the file in order, keyed by client address, spread evenly over `seconds`. Raises: OSError."""
+    size = path.stat().st_size
+    began = time.monotonic()
+    done = 0
+    with path.open("rb") as lines:
+        for number, line in enumerate(lines):
+            done += len(line)
+            text = line.rstrip(b"\r\n")
+            yield text.partition(b" ")[0], text
+            if number % STRIDE == 0:
+                due = began + seconds * done / size
+                time.sleep(max(0.0, due - time.monotonic()))
+
+
+def _telemetry_tables(table: Any) -> list[SummaryTable]:
+    """The last complete window: the second newest."""
     windows = sorted(set(table.column("window_start").to_pylist()))
     chosen = windows[-2] if len(windows) > 1 else windows[-1]
     rows = [row for row in table.to_pylist() if row["window_start"] == chosen]
@@ -64,8 +80,8 @@ def _of_telemetry(table: Any) -> list[Shown]:
     return [(title, names, shown)]
 
 
-def _of_weblog(table: Any) -> list[Shown]:
-    """Totals by class of status, and the minutes with most requests."""
+def _weblog_tables(table: Any) -> list[SummaryTable]:
+    """Totals by status class, and the minutes with the most requests."""
     classes = table.group_by("status_class").aggregate([("records", "sum"), ("bytes", "sum"), ("minute", "count_distinct")])
     totals = [[row["status_class"], row["records_sum"], row["bytes_sum"], row["minute_count_distinct"]] for row in classes.to_pylist()]
     minutes = table.group_by("minute").aggregate([("records", "sum"), ("bytes", "sum")]).sort_by([("records_sum", "descending")])

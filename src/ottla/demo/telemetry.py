@@ -1,4 +1,4 @@
-"""Live telemetry of the machine: one record per measurement, keyed by what was measured.
+"""Live telemetry of the machine: one record per measurement, keyed by the measured object.
 
 key    process/1234        value  {"at": "...", "kind": "process", "name": "python[1234]", "metric": "cpu_percent", "value": 12.5}
 """
@@ -11,7 +11,7 @@ from typing import Any
 
 import psutil
 
-#: Twice a second gives each window of five seconds ten samples of everything.
+#: Gives ten samples in each window of five seconds.
 SAMPLE_S = 0.5
 MIB = 1024 * 1024
 
@@ -19,7 +19,7 @@ Measurement = tuple[str, str, str, float]
 
 
 def telemetry(seconds: float) -> Iterator[tuple[bytes, bytes]]:
-    """Records for about `seconds`, as they are measured."""
+    """Measures for about `seconds` and yields each record."""
     began = time.monotonic()
     sampler = Sampler()
     sample = 0
@@ -33,14 +33,14 @@ def telemetry(seconds: float) -> Iterator[tuple[bytes, bytes]]:
 
 
 class Sampler:
-    """Rates need the sample before: bytes of disks and networks are counters."""
+    """Keeps the previous sample, from which it computes rates of disk and network counters."""
 
     def __init__(self) -> None:
         self.before: dict[tuple[str, str, str], float] = {}
         self.before_s = 0.0
 
     def measurements(self, now_s: float) -> Iterator[Measurement]:
-        """(kind, name, metric, value) of everything, at one moment."""
+        """All measurements of one sample: (kind, name, metric, value)."""
         for number, percent in enumerate(psutil.cpu_percent(percpu=True)):
             yield "cpu", f"cpu{number}", "busy_percent", percent
         memory = psutil.virtual_memory()

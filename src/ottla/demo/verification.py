@@ -1,9 +1,9 @@
-"""The four counts that must agree, and how they are taken.
+"""The four counts that must agree.
 
-acknowledged    the producer: records whose delivery was confirmed with acks=all
+acknowledged    the producer: records acknowledged with acks=all
 in the log      the brokers: end minus beginning of each partition
 in the table    the Delta table: sum of the column records over all rows
-in the results  the result topic: the same sum over the newest value of each key
+in the results  the result topic: the same sum over the last value of each key
 """
 
 import json
@@ -15,7 +15,7 @@ from ottla import Consumer
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class RecordCounts:
     """The counts, in records."""
 
     acknowledged: int
@@ -24,8 +24,8 @@ class Verdict:
     in_results: int
 
     @property
-    def even(self) -> bool:
-        """Whether every record was counted once, and there were any."""
+    def agree(self) -> bool:
+        """Whether there are records and each was counted once."""
         return 0 < self.acknowledged == self.in_log == self.in_table == self.in_results
 
     def rows(self) -> list[tuple[str, int]]:
@@ -37,8 +37,8 @@ class Verdict:
         ]
 
 
-def verdict(bootstrap: str, *, acknowledged: int, topic: str, result_topic: str, table: Path) -> Verdict:
-    """Takes the counts. Everything must have come to rest. Raises: KafkaError."""
+def count_records(bootstrap: str, *, acknowledged: int, topic: str, result_topic: str, table: Path) -> RecordCounts:
+    """Counts the records. Feed and pipeline must have ended. Raises: KafkaError."""
     with Consumer(bootstrap_servers=bootstrap, auto_offset_reset="earliest") as consumer:
         partitions = consumer.partitions_for(topic)
         ends, beginnings = consumer.end_offsets(partitions), consumer.beginning_offsets(partitions)
@@ -46,14 +46,14 @@ def verdict(bootstrap: str, *, acknowledged: int, topic: str, result_topic: str,
         newest = _newest_values(consumer, result_topic)
     rows = read_table(table)
     in_table = sum(rows.column("records").to_pylist())
-    return Verdict(acknowledged, in_log, in_table, sum(json.loads(value)["records"] for value in newest.values()))
+    return RecordCounts(acknowledged, in_log, in_table, sum(json.loads(value)["records"] for value in newest.values()))
 
 
 def read_table(path: Path) -> Any:
     """The Delta table as Arrow.
 
-    Not with ``to_pyarrow_table``: Arrow's threads then read through a file system written in Python, and one that is still at it when the
-    interpreter ends brings the process down, after all is said and done.
+    Not with ``to_pyarrow_table``: Arrow's threads would read through a file system in Python, and a thread that still runs at the
+    interpreter's exit crashes the process.
     """
     import pyarrow
     from deltalake import DeltaTable, QueryBuilder
@@ -62,7 +62,7 @@ def read_table(path: Path) -> Any:
 
 
 def _newest_values(consumer: Consumer, topic: str) -> dict[bytes | None, bytes]:
-    """The last value of each key; a key is always in the same partition, so order holds."""
+    """The last value of each key. All records of a key are in one partition, so in order."""
     partitions = consumer.partitions_for(topic)
     ends = consumer.end_offsets(partitions)
     consumer.assign(partitions)

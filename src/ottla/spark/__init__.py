@@ -1,19 +1,16 @@
-"""Ottla for Spark: ``format("ottla")`` as source and sink, and pipelines written as one TOML file.
+"""Ottla for Spark: ``format("ottla")`` as source and sink, and pipelines defined by a TOML file.
 
-Topics become DataFrames and DataFrames become topics, as record batches of Arrow in both directions: no Python object is made per record.
-Names of options and columns are those of Spark's own Kafka source, so that a job moves over by changing one word.
+Topics become DataFrames and DataFrames become topics. Data moves as Arrow record batches in both directions, without a Python object per
+record. Options and columns have the names of Spark's own Kafka source, so a job migrates by changing the format's name.
 
-    options.py offsets.py    what the user asked for | arithmetic on ranges of offsets: pure, no Spark, no I/O
-    log_access.py            the seam to ottla.client: offsets, byte ranges in, batches out
-    columns.py               wire batches -> Arrow columns, Arrow columns -> wire batches
-    source.py sink.py        the two halves of the data source, as Spark calls them
-    session.py java.py       a quiet local session | where Java is
-    pipeline/                files, decoding, SQL steps, sinks, progress
+    source/ sink/      the two halves of the data source, as Spark calls them: options, offsets, rows, and the client behind them
+    values/            decoding of JSON, CSV, Avro and Protobuf inside the source
+    pipeline/          pipeline files, decoding, SQL steps, sinks, progress
+    session.py java.py a quiet local session | where Java is
+    registration.py    format("ottla") in every session of this process, whichever Python is on the PATH
 
-    registration.py          format("ottla") in every session of this process, whichever Python is on the PATH
-
-Nothing here is imported by the broker, the client or the command line's other commands. pyspark and pyarrow are imported by the modules
-that need them, so options and pipeline files can be checked without either.
+The broker, the client and other commands import nothing from here. pyspark and pyarrow are imported where they are used, so options and
+pipeline files can be checked without them.
 """
 
 from ottla.spark.registration import install

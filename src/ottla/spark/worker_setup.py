@@ -1,9 +1,9 @@
-"""What a Python process that Spark keeps for tasks is told once, so that each task finds it quick.
+"""One-time setup of the Python processes that Spark reuses for tasks. It makes each task faster.
 
-garbage    Spark collects it after every task, which looks at every object of every module there is: 35 ms, more than a small batch
-           takes otherwise. What is there before the first task stays, and is not looked at again.
-memory     A task takes pieces of some MiB and gives them back, and glibc gives them back to the kernel, which clears every page of them
-           for the next one. It keeps so much instead.
+garbage    Spark runs the garbage collector after every task, which visits every object of every module: 35 ms, more than a small batch
+           takes otherwise. Objects that exist before the first task are frozen, so the collector skips them.
+memory     A task allocates and frees blocks of several MiB. By default glibc returns them to the kernel, which clears their pages for the
+           next task. The thresholds make glibc keep up to KEPT_BYTES.
 """
 
 import ctypes
@@ -13,29 +13,29 @@ from contextlib import suppress
 
 from ottla.base.units import MiB
 
-#: `mallopt` of glibc: the free memory at the end of the heap that it keeps, and the size from which a piece is not taken from the heap.
+#: Parameters of glibc's `mallopt`: free memory kept at the end of the heap, and the size from which a block is allocated outside of it.
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
-#: More than a task has in hand at once: two fetches and the columns of one.
+#: More than a task uses at once: two fetches and the columns of one.
 KEPT_BYTES = 64 * MiB
-#: Glibc's own limit is half of that; larger pieces are rare.
-PIECE_BYTES = 32 * MiB
+#: Glibc's maximum is half of KEPT_BYTES. Larger blocks are rare.
+BLOCK_BYTES = 32 * MiB
 
 
 @functools.cache
-def settle() -> None:
-    """Once in a process, when what its tasks import is imported."""
+def prepare_process() -> None:
+    """Runs once per process, after the modules that tasks use are imported."""
     gc.collect()
     gc.freeze()
-    # Other C libraries do without.
+    # Other C libraries have no mallopt.
     with suppress(OSError, AttributeError):
         mallopt = ctypes.CDLL(None).mallopt
-        mallopt(M_MMAP_THRESHOLD, PIECE_BYTES)
+        mallopt(M_MMAP_THRESHOLD, BLOCK_BYTES)
         mallopt(M_TRIM_THRESHOLD, KEPT_BYTES)
 
 
-def settle_in_task() -> None:
-    """`settle` in a process of Spark's. Any other is its user's, and stays as it is: the driver's, which also reads and writes."""
+def prepare_task_process() -> None:
+    """`prepare_process` in Spark's worker processes only. The driver, which also reads and writes, belongs to the user."""
     from pyspark import TaskContext
 
     if TaskContext.get() is not None:
-        settle()
+        prepare_process()

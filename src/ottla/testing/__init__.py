@@ -1,4 +1,4 @@
-"""A real broker for tests: in the test's own process, in memory, up in a moment, and with faults and time at the test's command.
+"""A real broker for tests: in the test's process, in memory, started in milliseconds, with faults and time under the test's control.
 
     with ottla.testing.broker() as broker:
         connect(broker.bootstrap_servers)                       any Kafka client
@@ -6,9 +6,9 @@
         broker.kill(); broker.restart()
         broker.clock.advance(hours=1)
 
-Under pytest the fixtures ``ottla_broker``, ``ottla_topic`` and others are there by themselves. ``docs/testing.md`` has all of it.
+pytest finds the fixtures ``ottla_broker``, ``ottla_topic`` and others without configuration; see ``docs/testing.md``.
 
-Nothing of it is imported before it is used.
+Submodules are imported on first use.
 """
 
 from __future__ import annotations
@@ -29,8 +29,9 @@ __all__ = ["Broker", "BrokerFailed", "Clock", "Fault", "Topic", "broker"]
 
 
 def broker(*, settings: Mapping[str, Any] | None = None, data_dir: Path | str | None = None, port: int = 0) -> Broker:
-    """A broker that runs inside of ``with``: in memory, or on the files of ``data_dir`` as ``ottla serve`` would; on a free port unless
-    ``port`` names one. ``settings`` are a broker's, by Kafka's names.
+    """A broker that runs inside a ``with`` block: in memory, or with files in ``data_dir`` like ``ottla serve``.
+
+    ``port`` 0: a free port. ``settings``: broker settings by Kafka's names.
     """
     from ottla.testing.in_process_broker import Broker
 

@@ -1,28 +1,28 @@
-"""The broker's time, which a test can put forward.
+"""The broker's clock, which a test can advance.
 
-The core of a broker takes time as events, so an hour can pass for it in a moment: retention, session time-outs, expiry of offsets and of
-groups, log append time, everything that it does by the clock happens, and in the order in which it would have happened.
+A broker's core gets the time from events, so an hour can pass in an instant: retention, session timeouts, expiry of offsets and groups, and
+log append time all take effect, in the order in which they would in real time.
 
-What follows this clock: whatever the broker decides by time. What does not: clients, which live in real time (a record's create time, back
-off, heartbeats, ``request.timeout.ms``), and what the broker's network layer does to slow or idle connections. To the broker, a client that
-does nothing while an hour passes has done nothing for an hour: its session is over.
+The clock drives every time-based decision of the broker. It does not drive clients, which use real time (a record's create time, backoff,
+heartbeats, ``request.timeout.ms``), nor the network layer's handling of slow or idle connections. If an hour passes and a client sends
+nothing, its session expires.
 """
 
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
-#: Into how many steps a stretch of time is cut at most.
+#: Maximum number of steps of one advance.
 STEPS_MAX = 1000
-#: What a broker does again and again, it does at least so often; time goes on for so long at the end, so that all of it has been done.
+#: Maximum interval of periodic tasks. Each advance adds it, so that every periodic task has run.
 PERIOD_MS = 1000
 
 
 class Clock:
-    """Real time, plus what a test has added. ``broker.clock``."""
+    """Real time plus the time added by a test. ``broker.clock``."""
 
     def __init__(self, advance: Callable[[int], None]) -> None:
-        """``advance`` has so many milliseconds pass for the broker."""
+        """``advance(ms)`` lets the milliseconds pass for the broker."""
         self._began_ns = time.monotonic_ns()
         self._ahead_ms = 0
         self._advance = advance
@@ -32,23 +32,22 @@ class Clock:
 
     @property
     def now(self) -> datetime:
-        """What the broker takes for the present, in UTC."""
+        """The broker's current time, in UTC."""
         return datetime.fromtimestamp(self.wall_ms() / 1000, UTC)
 
     @property
     def ahead(self) -> timedelta:
-        """How much a test has added to real time."""
+        """The time that a test has added to real time."""
         return timedelta(milliseconds=self._ahead_ms)
 
     def advance(
         self, delta: timedelta | None = None, *, days: float = 0, hours: float = 0, minutes: float = 0, seconds: float = 0, ms: float = 0
     ) -> None:
-        """Let this much time pass for the broker, and a second more: so long it takes until all that is periodic has been done once.
-        Returns when everything has happened that the broker does by itself.
+        """Lets this much time pass for the broker, plus one second for periodic tasks. Returns after the broker's own actions.
 
-        A long time passes in a thousand steps. What is due within one of them happens at its end: within a day, at most 90 s late.
+        A long time passes in at most 1000 steps. Actions due within a step happen at its end: for a day, at most 90 s late.
 
-        Raises: ValueError for a time below zero.
+        Raises: ValueError for a negative time.
         """
         whole = (delta or timedelta()) + timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds, milliseconds=ms)
         total_ms = round(whole.total_seconds() * 1000)
@@ -57,19 +56,19 @@ class Clock:
         self._advance(total_ms)
 
     def move_to(self, when: datetime) -> None:
-        """Let time pass until then. Raises: ValueError for a time that is over."""
+        """Lets time pass until ``when``. Raises: ValueError for a time in the past."""
         self.advance(when - self.now)
 
-    # The broker's side.
+    # For the broker.
 
     def now_ms(self) -> int:
-        """The brokers' time: never goes back, and goes on over restarts."""
+        """The broker's monotonic time, which continues over restarts."""
         return (time.monotonic_ns() - self._began_ns) // 1_000_000 + self._ahead_ms
 
     def wall_ms(self) -> int:
-        """The calendar's."""
+        """Calendar time, ms since 1970."""
         return time.time_ns() // 1_000_000 + self._ahead_ms
 
-    def put_forward(self, ms: int) -> None:
-        """On the broker's loop."""
+    def add(self, ms: int) -> None:
+        """Adds to the clock, on the broker's loop."""
         self._ahead_ms += ms

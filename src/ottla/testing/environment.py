@@ -1,4 +1,4 @@
-"""The ground under a broker in a test: its disks in memory or in a directory, its clock the test's, and a door before its shell."""
+"""The environment of a broker in a test: the test's clock, and a fault injector in front of the shell."""
 
 import resource
 from collections.abc import Callable
@@ -14,13 +14,13 @@ from ottla.server.store_factory import Coordination
 from ottla.testing.clock import Clock
 
 
-class Staged:
-    """Another ground, but for time and the door. A ``Ground``."""
+class BrokerEnvironment:
+    """Replaces the clock and wraps the shell of another environment. A ``Ground``."""
 
-    def __init__(self, under: Ground, clock: Clock, door: Callable[[Handler], Handler]) -> None:
-        self._under = under
+    def __init__(self, base: Ground, clock: Clock, wrap: Callable[[Handler], Handler]) -> None:
+        self._base = base
         self._clock = clock
-        self._door = door
+        self._wrap = wrap
 
     def now_ms(self) -> int:
         return self._clock.now_ms()
@@ -29,33 +29,33 @@ class Staged:
         return self._clock.wall_ms()
 
     def door(self, shell: Handler) -> Handler:
-        return self._door(self._under.door(shell))
+        return self._wrap(self._base.door(shell))
 
     def watch(self, counters: Counters) -> Watch | None:
-        """Nobody: in a test's process it is the test that keeps the loop from its turn."""
+        """No watchdog: in a test's process the test itself may block the loop."""
         return None
 
     def descriptors(self) -> int:
-        """As many as there are: the limits of a test's process are not ours to change."""
+        """The current limit: the limits of a test's process are not changed."""
         return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 
     def hold(self, path: Path) -> Held:
-        return self._under.hold(path)
+        return self._base.hold(path)
 
     def disk(self, path: Path, *, descriptors_max: int) -> Disk:
-        return self._under.disk(path, descriptors_max=descriptors_max)
+        return self._base.disk(path, descriptors_max=descriptors_max)
 
     def take_over(self, disk: Disk) -> None:
-        self._under.take_over(disk)
+        self._base.take_over(disk)
 
     def coordination(self, options: Any, data_dir: Path, failed: Callable[[str], None]) -> Coordination:
-        return self._under.coordination(options, data_dir, failed)
+        return self._base.coordination(options, data_dir, failed)
 
     def threads(self, count: int, name: str) -> Executor:
-        return self._under.threads(count, name)
+        return self._base.threads(count, name)
 
     def lanes(self, count: int) -> int:
-        return self._under.lanes(count)
+        return self._base.lanes(count)
 
     def cleaners(self, counters: Counters) -> Cleaning:
-        return self._under.cleaners(counters)
+        return self._base.cleaners(counters)

@@ -1,18 +1,17 @@
-"""What goes wrong between a broker and its clients, on order: at the broker's door, where frames come in and answers go out.
+"""Injects faults between a broker and its clients, where frames arrive and responses leave.
 
 ::
 
-    connection ──frame──▶ Door ──▶ shell ──▶ broker            a fault is decided on when a request arrives:
-        ▲                  │ ▲                 │
-        └──────answer──────┘ └─────answer──────┘
+    connection ──frame──▶ FaultInjector ──▶ shell ──▶ broker            a fault is chosen when a request arrives
+        ▲                      │ ▲                     │
+        └───────response───────┘ └──────response───────┘
 
-    drop a request     the broker never sees it       drop an answer    it was done, and nobody hears of it
-    delay              it is handed on later          cut before/after  the connection breaks before or after it is done
-    answer an error    the broker never sees it       pause             nothing is handed on nor answered until it goes on
+    drop request    the broker does not see it     drop answer     the request is done, its response is lost
+    delay           forwarded later                cut before/after the connection breaks before or after the request is done
+    answer error    the broker does not see it     pause           nothing is forwarded or answered until resume
 
-Whatever client it is, it sees what a network or a sick broker would show it. Kafka answers the requests of a connection in the order in
-which they came; so after a request that gets no answer that connection gives none at all, until its client has had enough of it
-(``request.timeout.ms``), or until the fault is over, when such connections are cut.
+Kafka answers the requests of a connection in order. So after a request without a response the connection gives no more responses, until
+the client times out (``request.timeout.ms``) or the fault ends, which closes such connections.
 """
 
 import asyncio
@@ -32,14 +31,14 @@ from ottla.wire.framing import decode_request_header
 from ottla.wire.messages import API
 
 Kind = Literal["drop request", "drop answer", "delay", "answer error", "cut before", "cut after"]
-AFTERWARDS = ("drop answer", "cut after")
-#: What the broker's own clients, through which a test looks at topics, call themselves. No fault is theirs.
-SPARED = "ottla-testing"
+AFTER_RESPONSE = ("drop answer", "cut after")
+#: Client id of the test helpers' own clients. Faults do not affect them.
+UNAFFECTED_CLIENT_ID = "ottla-testing"
 PRODUCE = 0
 
 
 def api_keys(names: Iterable[str]) -> frozenset[int]:
-    """Keys of APIs by Kafka's names; of all when there are none. Raises: ValueError."""
+    """Keys of APIs by Kafka's names; all keys without names. Raises: ValueError."""
     known = {api.name: key for key, api in API.items()}
     for name in names:
         if name not in known:
@@ -47,20 +46,20 @@ def api_keys(names: Iterable[str]) -> frozenset[int]:
     return frozenset(known[name] for name in names) or frozenset(API)
 
 
-def error_of(said: KafkaError | type[KafkaError] | str) -> KafkaError:
-    """An error, or its class, or Kafka's name for it. Raises: ValueError."""
-    if isinstance(said, KafkaError):
-        return said
-    if isinstance(said, type):
-        return said()
+def error_of(error: KafkaError | type[KafkaError] | str) -> KafkaError:
+    """The error for an error, its class, or Kafka's name for it. Raises: ValueError."""
+    if isinstance(error, KafkaError):
+        return error
+    if isinstance(error, type):
+        return error()
     by_name = {cls.constant: cls for cls in BY_CODE.values()}
-    if said not in by_name:
-        raise ValueError(f"Kafka has no error {said!r}{suggestion(said, by_name)}")
-    return by_name[said]("a test ordered this error")
+    if error not in by_name:
+        raise ValueError(f"Kafka has no error {error!r}{suggestion(error, by_name)}")
+    return by_name[error]("a test injected this error")
 
 
 class Fault:
-    """One fault, while it is in force. ``count`` tells how often it has happened."""
+    """An active fault. ``count`` is how often it has happened."""
 
     def __init__(
         self,
@@ -82,19 +81,19 @@ class Fault:
         self.error = error
         self.count = 0
         self._happened = threading.Condition()
-        #: Connections on which nothing is answered any more.
-        self.stuck: set[Tap] = set()
+        #: Connections that give no more responses.
+        self.stuck: set[TappedConnection] = set()
 
     def __repr__(self) -> str:
         return f"Fault({self.kind}, happened {self.count} times{'' if self.times is None else f' of {self.times}'})"
 
     def wait(self, count: int = 1, *, timeout_s: float = 20.0) -> None:
-        """Returns when it has happened so often. Raises: AssertionError."""
+        """Waits until the fault has happened ``count`` times. Raises: AssertionError."""
         with self._happened:
             assert self._happened.wait_for(lambda: self.count >= count, timeout_s), f"{self!r}, not {count} times, in {timeout_s:g} s"
 
-    def takes(self, api_key: int, client_id: str | None) -> bool:
-        """Whether it befalls this request; then it has happened once more."""
+    def applies_to(self, api_key: int, client_id: str | None) -> bool:
+        """Whether it affects this request. If so, increments ``count``."""
         if api_key not in self.apis or (self.client_id is not None and client_id != self.client_id):
             return False
         with self._happened:
@@ -106,8 +105,8 @@ class Fault:
 
 
 @dataclass(eq=False, slots=True)
-class Held:
-    """A request that is not handed on yet."""
+class HeldRequest:
+    """A request that is not forwarded yet."""
 
     ticket: int
     frame: bytearray
@@ -116,23 +115,23 @@ class Held:
 
 
 @dataclass(eq=False, slots=True)
-class Tap:
-    """Stands before the shell for one connection."""
+class TappedConnection:
+    """A connection as the shell sees it: intercepts responses."""
 
     connection: Connection
-    door: "Door"
-    #: The request that is being handed on.
+    injector: "FaultInjector"
+    #: The request that is being forwarded.
     ticket: int = 0
-    held: deque[Held] = field(default_factory=deque)
-    #: What befalls the answers of requests, by ticket.
+    held: deque[HeldRequest] = field(default_factory=deque)
+    #: Faults of responses, by ticket.
     answers: dict[int, Fault] = field(default_factory=dict)
-    #: Answers given while the broker is paused.
+    #: Responses given while the broker is paused.
     withheld: list[tuple[int, Sequence[Any]]] = field(default_factory=list)
-    spared: bool = False
-    #: The connection is gone, but not all that came over it is handed on.
+    unaffected: bool = False
+    #: The connection is closed, but held requests are not forwarded yet.
     gone: bool = False
 
-    # What a shell uses of a connection.
+    # The part of a connection that a shell uses.
 
     @property
     def number(self) -> ConnectionId:
@@ -168,7 +167,7 @@ class Tap:
                 self.connection.abort()
             else:
                 fault.stuck.add(self)
-        elif self.door.paused and not self.spared:
+        elif self.injector.paused and not self.unaffected:
             self.withheld.append(
                 (number, [chunk if isinstance(chunk, bytes | bytearray | memoryview) else chunk.read() for chunk in chunks])
             )
@@ -179,15 +178,15 @@ class Tap:
         return id(self)
 
 
-class Door:
-    """Before the shell of one life of a broker. Is the ``Handler`` of its listener. Belongs to the loop."""
+class FaultInjector:
+    """The ``Handler`` of a broker's listener, in front of its shell, for one run of the broker. Used on the loop only."""
 
     def __init__(self, shell: Handler, faults: list[Fault]) -> None:
-        """``faults`` are those in force; the first that fits a request befalls it."""
+        """``faults``: the active ones. The first that applies to a request is used."""
         self._shell = shell
         self._faults = faults
         self._loop = asyncio.get_running_loop()
-        self._taps: dict[Connection, Tap] = {}
+        self._taps: dict[Connection, TappedConnection] = {}
         self.paused = False
 
     # Handler
@@ -195,63 +194,63 @@ class Door:
     def arrived(self, connection: Connection, frame: memoryview) -> None:
         tap = self._taps.get(connection)
         if tap is None:
-            tap = self._taps[connection] = Tap(connection, self)
+            tap = self._taps[connection] = TappedConnection(connection, self)
         fault = None
         try:
             header, _ = decode_request_header(frame)
         except MalformedMessage:
-            # The shell has an opinion on it.
-            tap.spared = True
+            # The shell handles malformed requests.
+            tap.unaffected = True
         else:
-            tap.spared = header.client_id == SPARED
-            if not tap.spared:
-                fault = next((one for one in self._faults if one.takes(header.api_key, header.client_id)), None)
+            tap.unaffected = header.client_id == UNAFFECTED_CLIENT_ID
+            if not tap.unaffected:
+                fault = next((one for one in self._faults if one.applies_to(header.api_key, header.client_id)), None)
         delay_s = fault.delay_s if fault is not None else 0.0
-        if tap.held or delay_s or (self.paused and not tap.spared):
-            tap.held.append(Held(connection.ticket, bytearray(frame), fault, self._loop.time() + delay_s))
-            self._look_again(tap, delay_s)
+        if tap.held or delay_s or (self.paused and not tap.unaffected):
+            tap.held.append(HeldRequest(connection.ticket, bytearray(frame), fault, self._loop.time() + delay_s))
+            self._forward_later(tap, delay_s)
         else:
-            self._take(tap, connection.ticket, frame, fault)
+            self._forward(tap, connection.ticket, frame, fault)
 
     def lost(self, connection: Connection) -> None:
         tap = self._taps.get(connection)
         if tap is not None:
             tap.gone = True
             tap.withheld.clear()
-            self._look(tap)
+            self._forward_held(tap)
 
-    # What tests order, on the loop.
+    # Called by tests, on the loop.
 
-    def go_on(self) -> None:
-        """Ends a pause: what waited is handed on, what was answered is sent."""
+    def resume(self) -> None:
+        """Ends a pause: forwards held requests and sends withheld responses."""
         self.paused = False
         for tap in list(self._taps.values()):
             waiting, tap.withheld = tap.withheld, []
             for ticket, chunks in waiting:
                 tap.respond(chunks, ticket)
-            self._look(tap)
+            self._forward_held(tap)
 
     def cut_all(self) -> int:
-        """Breaks every connection but the broker's own clients'; how many."""
-        cut = [tap.connection for tap in self._taps.values() if not tap.gone and not tap.spared]
+        """Breaks all connections except those of the test helpers. Returns their number."""
+        cut = [tap.connection for tap in self._taps.values() if not tap.gone and not tap.unaffected]
         for connection in cut:
             connection.abort()
         return len(cut)
 
-    def over(self, fault: Fault) -> None:
-        """Whoever still waits for an answer that will not come is told so."""
+    def end(self, fault: Fault) -> None:
+        """Ends a fault: closes connections that wait for a lost response."""
         for tap in fault.stuck:
             if not tap.gone:
                 tap.connection.abort()
 
-    def shut(self) -> None:
-        """The broker is dead: nothing comes in any more, and what waited is gone."""
+    def shut_down(self) -> None:
+        """Stops forwarding and drops held requests: the broker is dead."""
         self._taps.clear()
-        self._shell = _Nobody()
+        self._shell = _NoHandler()
 
-    # How a request goes on.
+    # Forwarding of requests.
 
-    def _take(self, tap: Tap, ticket: int, frame: memoryview, fault: Fault | None) -> None:
+    def _forward(self, tap: TappedConnection, ticket: int, frame: memoryview, fault: Fault | None) -> None:
         kind = None if fault is None else fault.kind
         if fault is not None and kind == "drop request":
             fault.stuck.add(tap)
@@ -259,15 +258,15 @@ class Door:
             tap.connection.abort()
         else:
             tap.ticket = ticket
-            if fault is not None and kind in AFTERWARDS:
+            if fault is not None and kind in AFTER_RESPONSE:
                 tap.answers[ticket] = fault
             if fault is not None and fault.error is not None:
                 self._refuse(tap, frame, fault.error)
             else:
-                # Of a connection the shell uses no more than a tap has.
+                # A tapped connection has all that the shell uses.
                 self._shell.arrived(cast(Connection, tap), frame)
 
-    def _refuse(self, tap: Tap, frame: memoryview, error: KafkaError) -> None:
+    def _refuse(self, tap: TappedConnection, frame: memoryview, error: KafkaError) -> None:
         try:
             request = read_request(cast(Connection, tap), frame)
         except (Refused, MalformedMessage) as problem:
@@ -282,37 +281,37 @@ class Door:
         else:
             tap.respond(refused(request, error))
 
-    def _look_again(self, tap: Tap, delay_s: float) -> None:
+    def _forward_later(self, tap: TappedConnection, delay_s: float) -> None:
         if delay_s:
-            self._loop.call_later(delay_s, self._look, tap)
+            self._loop.call_later(delay_s, self._forward_held, tap)
 
-    def _look(self, tap: Tap) -> None:
-        """Hands on what waited, in order, as far as nothing speaks against it any more."""
-        while tap.held and (not self.paused or tap.spared):
+    def _forward_held(self, tap: TappedConnection) -> None:
+        """Forwards held requests in order, up to the first that must still wait."""
+        while tap.held and (not self.paused or tap.unaffected):
             first = tap.held[0]
-            # A timer may come a moment too early.
+            # Timers may fire slightly early.
             if first.due_s > self._loop.time() + 0.002:
                 break
             tap.held.popleft()
-            self._take(tap, first.ticket, memoryview(first.frame), first.fault)
+            self._forward(tap, first.ticket, memoryview(first.frame), first.fault)
         if tap.gone and not tap.held and self._taps.pop(tap.connection, None) is not None:
             self._shell.lost(cast(Connection, tap))
 
 
-class _Nobody:
-    """Hears and does nothing."""
+class _NoHandler:
+    """Ignores everything."""
 
     def arrived(self, connection: Connection, frame: memoryview) -> None: ...
 
     def lost(self, connection: Connection) -> None: ...
 
 
-def door_of(faults: list[Fault], opened: Callable[[Door], None]) -> Callable[[Handler], Handler]:
-    """Makes doors for the lives of a broker; ``opened`` is told of each."""
+def fault_injection(faults: list[Fault], opened: Callable[[FaultInjector], None]) -> Callable[[Handler], Handler]:
+    """A function that wraps the shell of each run of a broker and passes the injector to ``opened``."""
 
-    def door(shell: Handler) -> Handler:
-        made = Door(shell, faults)
-        opened(made)
-        return made
+    def wrap(shell: Handler) -> Handler:
+        injector = FaultInjector(shell, faults)
+        opened(injector)
+        return injector
 
-    return door
+    return wrap

@@ -1,12 +1,12 @@
-"""A broker in the process of a test: real sockets, real requests, the code of ``ottla serve``, in a thread of its own.
+"""A broker in the process of a test: real sockets, real requests, the code of ``ottla serve``, in its own thread.
 
 ::
 
-    test's thread ── start, kill, advance ──▶ broker's thread: one event loop ── Process ── Door ── clients' sockets
+    test's thread ── start, kill, advance ──▶ broker's thread: one event loop ── Process ── FaultInjector ── clients' sockets
                                                                      └── memory, or a directory
 
-Several may run in one process. What one life of a broker opened is given back when it ends, by ``stop`` or by ``kill``; the port, the
-clock, the disks and what is in force of faults stay for the next life.
+Several brokers may run in one process. ``stop`` and ``kill`` release the resources of a run. The port, the clock, the disks and the active
+faults are kept for the next run.
 """
 
 import asyncio
@@ -27,14 +27,13 @@ from ottla.server.process import Process
 from ottla.server.process_plan import Plan
 from ottla.sim.memory_environment import Memory, Unsynced
 from ottla.testing.clock import PERIOD_MS, STEPS_MAX, Clock
-from ottla.testing.environment import Staged
-from ottla.testing.faults import Door, Fault, api_keys, door_of, error_of
+from ottla.testing.environment import BrokerEnvironment
+from ottla.testing.faults import Fault, FaultInjector, api_keys, error_of, fault_injection
 from ottla.testing.topic import Clients, Topic
 from ottla.wire.errors import KafkaError
 
 T = TypeVar("T")
-#: What suits tests better than Kafka's defaults: no group waits for more members than there are, sessions may be short, an internal topic
-#: is made at once, and a check that a test waits for comes soon.
+#: For fast tests: no initial rebalance delay, short sessions, one partition of the internal topic, frequent retention checks.
 SETTINGS = {
     "group.initial.rebalance.delay.ms": "0",
     "group.min.session.timeout.ms": "1",
@@ -47,29 +46,29 @@ SETTINGS = {
 
 
 class BrokerFailed(AssertionError):
-    """A broker in a test met a mistake of its own, or was used while it does not run."""
+    """A broker in a test crashed, or was used while it does not run."""
 
 
 class Broker:
-    """See the module's theory. A context manager: it runs inside of ``with``."""
+    """A broker for tests. As a context manager it runs inside the ``with`` block."""
 
     def __init__(self, *, settings: Mapping[str, Any] | None = None, data_dir: Path | str | None = None, port: int = 0) -> None:
-        """``settings`` go by Kafka's names, over ``SETTINGS``. In memory, or in ``data_dir`` as a server would. Port 0: a free one."""
+        """``settings``: by Kafka's names, over ``SETTINGS``. ``data_dir`` None: in memory. ``port`` 0: a free one."""
         self.settings = {**SETTINGS, **{name: _text(value) for name, value in (settings or {}).items()}}
         self.data_dir = Path(data_dir) if data_dir is not None else None
         self.host = "127.0.0.1"
-        #: The same in all its lives, once it has begun the first.
+        #: Fixed after the first start.
         self.port = port
-        self.clock = Clock(self._pass)
+        self.clock = Clock(self._advance)
         self._faults: list[Fault] = []
-        self._door: Door | None = None
+        self._injector: FaultInjector | None = None
         self._memory = Memory(calendar_ms=self.clock.wall_ms) if data_dir is None else None
         self._thread: LoopThread | None = None
         self._process: Process | None = None
         self._failure: str | None = None
-        #: The end of a process that failed.
+        #: The shutdown of a failed process.
         self._ending: asyncio.Task[None] | None = None
-        #: Keeps the port while nobody listens on it.
+        #: Reserves the port while the broker does not listen.
         self._placeholder: socket.socket | None = None
         self._clients: Clients | None = None
         self._random = Random(0)
@@ -78,7 +77,7 @@ class Broker:
         state = "runs" if self.running else "does not run"
         return f"Broker({self.bootstrap_servers}, {state})" if self.port else "Broker(not started)"
 
-    # Its life.
+    # Start and stop.
 
     def __enter__(self) -> Self:
         return self.start()
@@ -95,11 +94,11 @@ class Broker:
 
     @property
     def running(self) -> bool:
-        """Whether it serves."""
+        """Whether it runs."""
         return self._process is not None and self._failure is None
 
     def start(self) -> Self:
-        """Serves; returns when clients may come. Nothing happens if it runs. Raises: ConfigError, CannotStart."""
+        """Starts the broker and returns when it accepts clients. Does nothing if it runs. Raises: ConfigError, CannotStart."""
         if self._process is not None:
             return self
         if self._thread is None:
@@ -114,12 +113,12 @@ class Broker:
         return self
 
     def _exit(self, pid: int) -> None:
-        """The interpreter ends, and nobody has stopped it; in a child process that was forked there is nothing to stop."""
+        """Stops the broker at the interpreter's exit; not in a forked child process."""
         if os.getpid() == pid:
             self.stop()
 
     def stop(self) -> None:
-        """Ends as a server that is asked to, and gives everything back. Raises: BrokerFailed when it had failed before."""
+        """Stops the broker cleanly and releases its resources. Raises: BrokerFailed if it had crashed."""
         atexit.unregister(self._exit)
         clients, self._clients = self._clients, None
         if clients is not None:
@@ -136,43 +135,43 @@ class Broker:
             raise BrokerFailed(failure)
 
     def kill(self, *, unsynced: Unsynced = "kept") -> None:
-        """Ends without a word: connections break, nothing is answered, nothing is left in order. ``restart`` begins another life.
+        """Kills the broker: connections break, without responses or a clean shutdown. ``restart`` starts it again.
 
-        What was written and not yet synced is ``kept`` (the process died), ``lost`` (the power went) or ``torn`` (lost in part); records
-        acknowledged to a producer with ``acks=all`` are synced. Raises: ValueError for anything but ``kept`` of a broker with a data_dir.
+        Unsynced writes are ``kept`` (a process crash), ``lost`` (a power failure) or ``torn`` (partly lost). Records acknowledged with
+        ``acks=all`` are synced. Raises: ValueError for other values than ``kept`` with a data_dir.
         """
         if unsynced != "kept" and self._memory is None:
-            raise ValueError("only of a broker in memory it is known what was not synced; kill(unsynced='kept') keeps what was written")
+            raise ValueError("unsynced writes can only be lost by a broker in memory; use kill(unsynced='kept') with a data_dir")
         self._call(self._kill(unsynced))
 
     def restart(self) -> None:
-        """Begins another life on the same port, with what the last one left: after ``kill``, or after a stop in order if it runs."""
+        """Starts the broker again on the same port with its data, after ``kill``. A running broker is stopped cleanly first."""
         if self._thread is None:
-            raise BrokerFailed("the broker was stopped, not killed; start() begins anew")
+            raise BrokerFailed("the broker was stopped, not killed; use start()")
         self._thread.call(self._restart())
 
     @contextmanager
     def killed(self, *, unsynced: Unsynced = "kept") -> Iterator[None]:
-        """Dead inside of ``with``, alive again after it."""
+        """Kills the broker for the ``with`` block and restarts it afterwards."""
         self.kill(unsynced=unsynced)
         try:
             yield
         finally:
             self.restart()
 
-    # What goes wrong, on order.
+    # Faults.
 
     def pause(self) -> None:
-        """From now on it accepts connections and requests, and does and answers nothing; its clock goes on."""
-        self._call(_done(lambda: setattr(self._the_door, "paused", True)))
+        """Pauses the broker: it accepts connections and requests but does not process or answer them. Its clock continues."""
+        self._call(_done(lambda: setattr(self._running_injector, "paused", True)))
 
     def resume(self) -> None:
-        """Does and answers what has come meanwhile, and goes on."""
-        self._call(_done(lambda: self._the_door.go_on()))
+        """Ends a pause: processes and answers the requests that arrived meanwhile."""
+        self._call(_done(lambda: self._running_injector.resume()))
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Answers nothing inside of ``with``."""
+        """Pauses the broker for the ``with`` block."""
         self.pause()
         try:
             yield
@@ -181,35 +180,37 @@ class Broker:
                 self.resume()
 
     def cut_connections(self) -> int:
-        """Breaks all connections there are now; how many."""
-        return self._call(_done(lambda: self._the_door.cut_all()))
+        """Breaks all current connections. Returns their number."""
+        return self._call(_done(lambda: self._running_injector.cut_all()))
 
     def dropping_requests(self, *apis: str, times: int | None = None, client_id: str | None = None) -> AbstractContextManager[Fault]:
-        """Requests of these APIs (of all, if none is named) vanish before the broker sees them: the first ``times``, or all inside of
-        ``with``; of one client, if ``client_id`` names it. Their connections give no answer any more. Raises: ValueError.
+        """Drops requests before the broker sees them. Their connections give no more responses.
+
+        ``apis``: names of APIs, none: all. ``times``: only the first ones, None: all inside the ``with`` block. ``client_id``: only those
+        of one client. Raises: ValueError.
         """
         return self._fault(Fault("drop request", api_keys(apis), times=times, client_id=client_id))
 
     def dropping_answers(self, *apis: str, times: int | None = None, client_id: str | None = None) -> AbstractContextManager[Fault]:
-        """As ``dropping_requests``, but the broker does what is asked, and only the answer vanishes."""
+        """Like ``dropping_requests``, but the broker processes the request and its response is dropped."""
         return self._fault(Fault("drop answer", api_keys(apis), times=times, client_id=client_id))
 
     def delaying(self, *apis: str, seconds: float, times: int | None = None, client_id: str | None = None) -> AbstractContextManager[Fault]:
-        """Requests reach the broker so much later, in real time; what follows them on the same connection waits behind them."""
+        """Delays requests, in real time. Later requests of the same connection wait behind them."""
         return self._fault(Fault("delay", api_keys(apis), times=times, client_id=client_id, delay_s=seconds))
 
     def answering(
         self, error: KafkaError | type[KafkaError] | str, *apis: str, times: int | None = None, client_id: str | None = None
     ) -> AbstractContextManager[Fault]:
-        """Requests are answered with an error (``"NOT_LEADER_OR_FOLLOWER"``, or a class of ``ottla.errors``), and nothing is done."""
+        """Answers requests with an error (``"NOT_LEADER_OR_FOLLOWER"``, or a class of ``ottla.errors``) instead of processing them."""
         return self._fault(Fault("answer error", api_keys(apis), times=times, client_id=client_id, error=error_of(error)))
 
     def cutting_before(self, *apis: str, times: int | None = None, client_id: str | None = None) -> AbstractContextManager[Fault]:
-        """The connection breaks when such a request arrives, and the broker does not do what it asks."""
+        """Breaks the connection when a request arrives. The broker does not process it."""
         return self._fault(Fault("cut before", api_keys(apis), times=times, client_id=client_id))
 
     def cutting_after(self, *apis: str, times: int | None = None, client_id: str | None = None) -> AbstractContextManager[Fault]:
-        """The broker does what the request asks, and the connection breaks instead of the answer."""
+        """Breaks the connection instead of a response. The broker has processed the request."""
         return self._fault(Fault("cut after", api_keys(apis), times=times, client_id=client_id))
 
     @contextmanager
@@ -220,13 +221,13 @@ class Broker:
         finally:
             self._faults.remove(fault)
             if self._thread is not None:
-                self._thread.call(_done(lambda: self._door.over(fault) if self._door is not None else None))
+                self._thread.call(_done(lambda: self._injector.end(fault) if self._injector is not None else None))
 
-    # What is in it.
+    # Content.
 
     @property
     def clients(self) -> Clients:
-        """Its own clients, that no fault befalls; through them a test looks at topics and groups. Raises: BrokerFailed."""
+        """Clients for tests to inspect topics and groups. Faults do not affect them. Raises: BrokerFailed."""
         if not self.running:
             raise BrokerFailed(self._failure or "the broker does not run")
         if self._clients is None:
@@ -236,10 +237,10 @@ class Broker:
     def topic(
         self, name: str, *, partitions: int = 1, config: Mapping[str, Any] | None = None, key: Any = None, value: Any = None
     ) -> Topic:
-        """A topic, made unless it is there. ``key`` and ``value`` are serializers, as for a Producer: ``"str"``, ``"json"``, a format."""
-        made = Topic(lambda: self.clients, name, key=key, value=value)
+        """A topic, created if it does not exist. ``key`` and ``value``: serializers as for a Producer, ``"str"``, ``"json"``, a format."""
+        topic = Topic(lambda: self.clients, name, key=key, value=value)
         self.clients.create(name, partitions, {name: _text(value) for name, value in (config or {}).items()})
-        return made
+        return topic
 
     # On the broker's loop.
 
@@ -250,13 +251,13 @@ class Broker:
         return self._thread.call(work)
 
     @property
-    def _the_door(self) -> Door:
-        assert self._door is not None, "a broker that runs has a door"
-        return self._door
+    def _running_injector(self) -> FaultInjector:
+        assert self._injector is not None, "a running broker has an injector"
+        return self._injector
 
     async def _begin(self) -> None:
-        under: Ground = self._memory or OperatingSystem()
-        ground = Staged(under, self.clock, door_of(self._faults, self._opened))
+        base: Ground = self._memory or OperatingSystem()
+        ground = BrokerEnvironment(base, self.clock, fault_injection(self._faults, self._opened))
         if self._placeholder is not None:
             self._placeholder.close()
             self._placeholder = None
@@ -270,8 +271,8 @@ class Broker:
             raise
         self._process = process
 
-    def _opened(self, door: Door) -> None:
-        self._door = door
+    def _opened(self, injector: FaultInjector) -> None:
+        self._injector = injector
 
     async def _end(self) -> None:
         process, self._process = self._process, None
@@ -281,13 +282,13 @@ class Broker:
         if process is not None:
             process.stop_soon()
             await process.stop()
-        if self._door is not None:
-            self._door.shut()
+        if self._injector is not None:
+            self._injector.shut_down()
 
     async def _kill(self, unsynced: Unsynced) -> None:
         process, self._process = self._process, None
-        assert process is not None, "a broker that runs has a process"
-        self._the_door.shut()
+        assert process is not None, "a running broker has a process"
+        self._running_injector.shut_down()
         await process.abandon()
         self._placeholder = _bound(self.host, self.port)
         if self._memory is not None:
@@ -299,35 +300,35 @@ class Broker:
             await self._begin()
 
     def _died(self, code: int) -> NoReturn:
-        """The broker broke a promise of its own."""
-        self._failure = "the broker failed by a mistake of its own; what it wrote to stderr says which"
+        """Called when the broker crashes by an internal error."""
+        self._failure = "the broker crashed by an internal error; see its output on stderr"
         process, self._process = self._process, None
         if process is not None:
             self._ending = asyncio.get_running_loop().create_task(process.abandon())
         raise BrokerFailed(self._failure)
 
-    def _pass(self, total_ms: int) -> None:
-        self._call(self._let_pass(total_ms))
+    def _advance(self, total_ms: int) -> None:
+        self._call(self._advance_steps(total_ms))
 
-    async def _let_pass(self, total_ms: int) -> None:
-        """Time goes from one thing that is due to the next, or in steps where there are many of them."""
+    async def _advance_steps(self, total_ms: int) -> None:
+        """Advances to the next deadline, or by `total_ms / STEPS_MAX` if that is later."""
         process = self._process
-        assert process is not None, "a broker that runs has a process"
+        assert process is not None, "a running broker has a process"
         left_ms = total_ms + PERIOD_MS
         least_ms = max(total_ms // STEPS_MAX, 1)
         while left_ms > 0:
             now_ms = self.clock.now_ms()
             dues = [due - now_ms for broker in process.brokers if (due := broker.node.next_deadline_ms()) is not None]
             step_ms = min(max(min(dues, default=left_ms), least_ms), left_ms)
-            self.clock.put_forward(step_ms)
+            self.clock.add(step_ms)
             left_ms -= step_ms
             for broker in process.brokers:
                 broker.shell.tick()
-            await _settled(process)
+            await _idle(process)
 
 
-async def _settled(process: Process) -> None:
-    """Returns when what the brokers have asked for is done, and what followed from that."""
+async def _idle(process: Process) -> None:
+    """Waits until the brokers' effects, and the effects of those, are done."""
     for _ in range(3):
         await asyncio.sleep(0)
         for broker in process.brokers:
@@ -339,7 +340,7 @@ async def _done(act: Callable[[], T]) -> T:
 
 
 def _bound(host: str, port: int) -> socket.socket:
-    """A socket that keeps the port and refuses whoever comes: it is bound, and nobody listens."""
+    """A socket that reserves the port and refuses connections: it is bound and does not listen."""
     made = socket.socket()
     made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     made.bind((host, port))

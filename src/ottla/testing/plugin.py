@@ -1,13 +1,13 @@
-"""Fixtures for pytest; there as soon as Ottla is installed.
+"""Fixtures for pytest, available when Ottla is installed.
 
     ottla_broker        one broker for the whole session (with pytest-xdist: one in each worker)
-    ottla_own_broker    a broker for one test alone: to advance its clock, or to kill it
-    ottla_topics        makes fresh topics for a test:  ottla_topics("orders", partitions=3, value="json")
+    ottla_own_broker    a broker for one test: to advance its clock, or to kill it
+    ottla_topics        creates fresh topics for a test:  ottla_topics("orders", partitions=3, value="json")
     ottla_topic         one fresh topic, named after the test
     ottla_producer  ottla_consumer  ottla_admin     Ottla's blocking clients; the consumer reads ``ottla_topic`` from its beginning
 
-Settings of brokers are lines of ``ottla_broker_settings`` in the ini file, or what a fixture ``ottla_broker_settings`` of one's own gives.
-The marker ``ottla`` says how a test's topic is made (partitions, config, key, value), and with which settings its own broker.
+Broker settings are lines of ``ottla_broker_settings`` in the ini file, or the result of your own fixture ``ottla_broker_settings``.
+The marker ``ottla`` configures a test's topic (partitions, config, key, value) and its own broker (settings).
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
     from ottla.testing.in_process_broker import Broker
     from ottla.testing.topic import Topic
 
-MARKER = "ottla(partitions=1, config=None, key=None, value=None, settings=None): how the test's topic, and its own broker, are made"
+MARKER = "ottla(partitions=1, config=None, key=None, value=None, settings=None): configures the test's topic and its own broker"
 #: A topic's name has at most 249 characters.
 NAME_MAX = 200
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addini("ottla_broker_settings", "settings of Ottla's brokers in tests, one 'name = value' a line", type="linelist", default=[])
+    parser.addini("ottla_broker_settings", "settings of Ottla's brokers in tests, one 'name = value' per line", type="linelist", default=[])
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -38,7 +38,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture(scope="session")
 def ottla_broker_settings(request: pytest.FixtureRequest) -> dict[str, Any]:
-    """Settings of every broker; write a fixture of this name, of session scope, to have others."""
+    """Settings of every broker. Override it with a fixture of this name and session scope."""
     lines = request.config.getini("ottla_broker_settings")
     pairs = [line.partition("=") for line in lines]
     for name, equals, _ in pairs:
@@ -58,7 +58,7 @@ def ottla_broker(ottla_broker_settings: dict[str, Any]) -> Iterator[Broker]:
 
 @pytest.fixture
 def ottla_own_broker(ottla_broker_settings: dict[str, Any], request: pytest.FixtureRequest) -> Iterator[Broker]:
-    """A broker in memory for this test alone."""
+    """A broker in memory for this test only."""
     from ottla.testing import broker
 
     with broker(settings={**ottla_broker_settings, **(_marked(request).get("settings") or {})}) as started:
@@ -66,7 +66,7 @@ def ottla_own_broker(ottla_broker_settings: dict[str, Any], request: pytest.Fixt
 
 
 class Topics:
-    """Makes fresh topics for one test; their names are the given one, or the test's, with a number where it was there before."""
+    """Creates fresh topics for one test, named as requested or after the test, with a number if the name exists."""
 
     def __init__(self, broker: Broker, test: str) -> None:
         self.broker = broker
@@ -75,12 +75,12 @@ class Topics:
     def __call__(
         self, name: str | None = None, *, partitions: int = 1, config: dict[str, Any] | None = None, key: Any = None, value: Any = None
     ) -> Topic:
-        """The topic. ``key`` and ``value`` say in which form the test sends and sees them: ``"str"``, ``"json"``, a format; None: bytes."""
+        """The topic. ``key`` and ``value`` are the formats in the test: ``"str"``, ``"json"``, a serializer; None: bytes."""
         base = name or self._test
-        there = {listed.name for listed in self.broker.clients.admin.list_topics()}
+        existing = {listed.name for listed in self.broker.clients.admin.list_topics()}
         number = 1
         fresh = base
-        while fresh in there:
+        while fresh in existing:
             number += 1
             fresh = f"{base}-{number}"
         return self.broker.topic(fresh, partitions=partitions, config=config, key=key, value=value)
@@ -88,7 +88,7 @@ class Topics:
 
 @pytest.fixture
 def ottla_topics(request: pytest.FixtureRequest) -> Topics:
-    """Makes fresh topics: in the test's own broker if it has one, else in the session's."""
+    """Creates fresh topics in the test's own broker if it has one, else in the session's."""
     own = "ottla_own_broker" in request.fixturenames
     broker = request.getfixturevalue("ottla_own_broker" if own else "ottla_broker")
     return Topics(broker, re.sub(r"[^\w.-]+", "-", request.node.name).strip("-.")[:NAME_MAX] or "test")
@@ -96,7 +96,7 @@ def ottla_topics(request: pytest.FixtureRequest) -> Topics:
 
 @pytest.fixture
 def ottla_topic(ottla_topics: Topics, request: pytest.FixtureRequest) -> Topic:
-    """A fresh topic, named after the test; the marker ``ottla`` says how it is made."""
+    """A fresh topic, named after the test and configured by the marker ``ottla``."""
     made = {name: value for name, value in _marked(request).items() if name != "settings"}
     return ottla_topics(**made)
 
@@ -112,7 +112,7 @@ def ottla_producer(ottla_topics: Topics) -> Iterator[Producer]:
 
 @pytest.fixture
 def ottla_consumer(ottla_topic: Topic, ottla_topics: Topics) -> Iterator[Consumer]:
-    """A blocking consumer that reads ``ottla_topic`` from its beginning, in a group of its own."""
+    """A blocking consumer that reads ``ottla_topic`` from its beginning, in its own group."""
     from ottla import Consumer
 
     with Consumer(
@@ -134,7 +134,7 @@ def ottla_admin(ottla_topics: Topics) -> Iterator[Admin]:
 
 
 def _marked(request: pytest.FixtureRequest) -> dict[str, Any]:
-    """What the markers say; the one nearest to the test wins. Raises: pytest.UsageError."""
+    """The markers' arguments; the marker closest to the test takes precedence. Raises: pytest.UsageError."""
     found: dict[str, Any] = {}
     for marker in reversed(list(request.node.iter_markers("ottla"))):
         unknown = set(marker.kwargs) - {"partitions", "config", "key", "value", "settings"}

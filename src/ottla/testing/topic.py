@@ -1,7 +1,7 @@
-"""A topic as a test looks at it: put records in, see what is there, wait for what is to come.
+"""A topic in a test: send records, read its content, wait for records.
 
-Looking goes through clients of the broker's own that no fault befalls and that belong to no group, so that it changes nothing for the
-application under test. What is waited for and does not come is an AssertionError that shows what came instead.
+Reads use separate clients without a group, which faults do not affect, so the application under test does not notice them. A failed wait
+raises an AssertionError that shows the records in the topic.
 """
 
 import json
@@ -18,18 +18,18 @@ from ottla.client.serializers import as_deserializer, as_serializer
 from ottla.client.sync.admin import Admin
 from ottla.client.sync.consumer import Consumer
 from ottla.client.sync.producer import Producer
-from ottla.testing.faults import SPARED
+from ottla.testing.faults import UNAFFECTED_CLIENT_ID
 from ottla.wire.errors import GroupIdNotFound, KafkaError, TopicAlreadyExists, UnknownTopicOrPartition
 
-#: How often a wait looks.
-PAUSE_S = 0.01
-#: How long a look may take: longer than any pause of the test's machine.
-LOOK_S = 30.0
-#: Records that a message shows.
+#: Interval between two checks of a wait.
+POLL_INTERVAL_S = 0.01
+#: Timeout of a read or write: longer than any pause of the test's machine.
+TIMEOUT_S = 30.0
+#: Records in an error message.
 SHOWN_MAX = 20
-#: Quick to come back to a broker that was killed.
+#: Short backoffs, for a fast reconnect to a restarted broker.
 SETTINGS = {
-    "client_id": SPARED,
+    "client_id": UNAFFECTED_CLIENT_ID,
     "reconnect_backoff_ms": 5,
     "reconnect_backoff_max_ms": 50,
     "retry_backoff_ms": 5,
@@ -38,7 +38,7 @@ SETTINGS = {
 
 
 class Clients:
-    """The clients through which tests look at one broker; each begins when it is first used. Any thread may use them."""
+    """The test helpers' clients of one broker, created on first use. Thread-safe."""
 
     def __init__(self, bootstrap_servers: str) -> None:
         self._settings: dict[str, Any] = {**SETTINGS, "bootstrap_servers": bootstrap_servers}
@@ -67,14 +67,14 @@ class Clients:
                 client.close(timeout_ms=0)
 
     def create(self, name: str, partitions: int, config: Mapping[str, str]) -> None:
-        """Makes a topic unless it is there."""
+        """Creates a topic if it does not exist."""
         try:
             self.admin.create_topic(NewTopic(name, partitions, configs=dict(config)))
         except TopicAlreadyExists:
             return
 
     def read(self, name: str) -> list[ConsumerRecord]:
-        """All records of a topic, by partition and offset; none of a topic that is not there."""
+        """All records of a topic, by partition and offset; empty if it does not exist."""
         with self._lock:
             if self._consumer is None:
                 self._consumer = Consumer(**self._settings, auto_offset_reset="earliest", fetch_max_wait_ms=50)
@@ -86,10 +86,10 @@ class Clients:
             consumer.assign(ends)
             consumer.seek_to_beginning(*ends)
             found: list[ConsumerRecord] = []
-            deadline_s = time.monotonic() + LOOK_S
+            deadline_s = time.monotonic() + TIMEOUT_S
             while any(consumer.position(partition) < end for partition, end in ends.items()):
                 if time.monotonic() > deadline_s:
-                    raise AssertionError(f"topic {name!r} could not be read to its end within {LOOK_S:g} s")
+                    raise AssertionError(f"topic {name!r} could not be read to its end within {TIMEOUT_S:g} s")
                 found += consumer.poll(50)
             consumer.assign([])
         return sorted(found, key=lambda record: (record.partition, record.offset))
@@ -98,7 +98,7 @@ class Clients:
         return len(self.admin.describe_topic(name).partitions)
 
     def lag(self, group: str, topic: str) -> int | None:
-        """Records of a topic that a group has not committed; None before it has committed any."""
+        """A group's lag in a topic, in records; None before its first commit."""
         found = self.admin.consumer_group_lag([group], times=False)[group]
         if isinstance(found, KafkaError):
             if isinstance(found, GroupIdNotFound):
@@ -110,10 +110,10 @@ class Clients:
 
 
 class Topic:
-    """See the module's theory. ``str(topic)`` is its name."""
+    """A topic of a broker under test. ``str(topic)`` is its name."""
 
     def __init__(self, clients: Callable[[], Clients], name: str, *, key: Any = None, value: Any = None) -> None:
-        """``key`` and ``value`` say what is sent and seen: None, bytes; else the name of a format, or a format of ``ottla.serializers``."""
+        """``key`` and ``value``: None for bytes, the name of a format, or a format of ``ottla.serializers``."""
         self.name = name
         self._clients = clients
         self._put = [as_serializer(form, {}, is_key=is_key) for form, is_key in ((key, True), (value, False))]
@@ -134,19 +134,19 @@ class Topic:
         partition: int | None = None,
         timestamp_ms: int | None = None,
     ) -> RecordMetadata:
-        """Put a record in; returns when it is written, and where."""
+        """Sends a record, waits until it is written, and returns its position."""
         named = list(headers or [])
         key, value = (data if put is None else put(self.name, named, data) for put, data in zip(self._put, (key, value), strict=True))
         sent = self._clients().producer.send(self.name, value, key, named, partition, timestamp_ms)
-        return sent.result(timeout_ms=LOOK_S * 1000)
+        return sent.result(timeout_ms=TIMEOUT_S * 1000)
 
     def send_all(self, *values: Any) -> None:
-        """Put records with these values in, one after the other."""
+        """Sends records with these values, one after the other."""
         for value in values:
             self.send(value)
 
     def records(self) -> list[ConsumerRecord]:
-        """All that is there, by partition and offset. Raises: SerializationFailed for what is not in the topic's form."""
+        """All records, by partition and offset. Raises: SerializationFailed for a record in another format."""
         return [self._seen(record) for record in self._clients().read(self.name)]
 
     def values(self) -> list[Any]:
@@ -158,37 +158,38 @@ class Topic:
         return [record.key for record in self.records()]
 
     def latest(self) -> dict[Any, Any]:
-        """The last value of each key, as compaction would leave it: without keys whose last value is null."""
+        """The last value of each key, without keys whose last value is null, as after compaction."""
         last = {record.key: record.value for record in sorted(self.records(), key=lambda record: record.timestamp)}
         return {key: value for key, value in last.items() if value is not None}
 
     def wait_for(
         self, count: int = 1, *, where: Callable[[ConsumerRecord], bool] | None = None, timeout_s: float = 20.0
     ) -> list[ConsumerRecord]:
-        """All records, or those ``where`` holds for, once there are so many of them. Raises: AssertionError, with what came instead."""
+        """Waits for ``count`` records that match ``where``, and returns all matches. Raises: AssertionError with the topic's records."""
         deadline_s = time.monotonic() + timeout_s
         while True:
-            there = self.records()
-            found = there if where is None else [record for record in there if where(record)]
+            records = self.records()
+            found = records if where is None else [record for record in records if where(record)]
             if len(found) >= count:
                 return found
             if time.monotonic() > deadline_s:
-                fitting = "" if where is None else " that fit"
-                raise AssertionError(f"{len(found)} of {count} records{fitting} in {self.name!r} after {timeout_s:g} s; {_shown(there)}")
-            time.sleep(PAUSE_S)
+                matching = "" if where is None else " that match"
+                raise AssertionError(
+                    f"{len(found)} of {count} records{matching} in {self.name!r} after {timeout_s:g} s; {_listed(records)}"
+                )
+            time.sleep(POLL_INTERVAL_S)
 
     def wait_until_read(self, group: str, *, timeout_s: float = 20.0) -> None:
-        """Returns when the group has committed everything that is in the topic now. Raises: AssertionError."""
+        """Waits until the group has committed all current records of the topic. Raises: AssertionError."""
         deadline_s = time.monotonic() + timeout_s
         while (lag := self._clients().lag(group, self.name)) != 0:
             if time.monotonic() > deadline_s:
-                said = "has committed nothing" if lag is None else f"is {lag} records behind"
-                raise AssertionError(f"group {group!r} {said} in {self.name!r} after {timeout_s:g} s")
-            time.sleep(PAUSE_S)
+                problem = "has committed nothing" if lag is None else f"is {lag} records behind"
+                raise AssertionError(f"group {group!r} {problem} in {self.name!r} after {timeout_s:g} s")
+            time.sleep(POLL_INTERVAL_S)
 
     def set_config(self, **settings: Any) -> None:
-        """Change settings of the topic, by Kafka's names with underscores: ``retention_ms=1000``."""
-
+        """Changes settings of the topic, by Kafka's names with underscores: ``retention_ms=1000``."""
         changes = [ConfigChange(name.replace("_", "."), str(value)) for name, value in settings.items()]
         resource = Resource.topic(self.name)
         outcome = self._clients().admin.incremental_alter_configs({resource: changes})[resource]
@@ -206,8 +207,8 @@ class Topic:
         )
 
 
-def _shown(records: list[ConsumerRecord]) -> str:
-    """Records as a message shows them, one a line."""
+def _listed(records: list[ConsumerRecord]) -> str:
+    """Records for an error message, one per line."""
     if not records:
         return "the topic is empty"
     lines = [f"    {record.partition}@{record.offset}: {_text(record.key)} = {_text(record.value)}" for record in records[-SHOWN_MAX:]]

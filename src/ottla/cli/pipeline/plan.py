@@ -150,7 +150,7 @@ def _news(pipeline: Pipeline) -> list[str]:
     """What is new since the pipeline's checkpoint was made; one that does not fit any more ends the command."""
     from importlib.metadata import PackageNotFoundError, version
 
-    from ottla.spark.pipeline.checkpoint_compatibility import refuse_unfit
+    from ottla.spark.pipeline.checkpoint_compatibility import require_compatible
     from ottla.spark.pipeline.config.toml_table import PipelineError
 
     try:
@@ -158,7 +158,7 @@ def _news(pipeline: Pipeline) -> list[str]:
     except PackageNotFoundError:
         spark = None
     try:
-        return refuse_unfit(pipeline, Path(pipeline.checkpoint), spark)
+        return require_compatible(pipeline, Path(pipeline.checkpoint), spark)
     except PipelineError as error:
         stop_with(str(error), EXIT_USAGE)
 

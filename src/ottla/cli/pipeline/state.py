@@ -33,10 +33,10 @@ def status(file: Path, variables: tuple[str, ...], bootstrap: str | None, output
     """Show what the pipeline in FILE has done: batches, offsets, lag, dead letters, tables, and who runs it."""
     import json
 
-    from ottla.spark.pipeline.status import pipeline_status, shown
+    from ottla.spark.pipeline.status import pipeline_status, status_text
 
     told = pipeline_status(_loaded(file, variables, bootstrap))
-    click.echo(json.dumps(told) if output == "json" else shown(told))
+    click.echo(json.dumps(told) if output == "json" else status_text(told))
 
 
 @click.command("reset")
@@ -54,11 +54,11 @@ def status(file: Path, variables: tuple[str, ...], bootstrap: str | None, output
 def reset(file: Path, variables: tuple[str, ...], bootstrap: str | None, to: str | None, dry_run: bool, yes: bool) -> None:
     """Forget what the pipeline in FILE has read and counted, so that it starts over. Tables and topics keep what they have."""
     from ottla.spark.pipeline.checkpoint import InUse
-    from ottla.spark.pipeline.reset import ResetError, carry_out, planned_reset
+    from ottla.spark.pipeline.reset import ResetError, apply_reset, plan_reset
 
     pipeline = _loaded(file, variables, bootstrap)
     try:
-        plan = planned_reset(pipeline, to)
+        plan = plan_reset(pipeline, to)
     except ResetError as error:
         stop_with(str(error), EXIT_USAGE)
     for sentence in plan.sentences:
@@ -70,7 +70,7 @@ def reset(file: Path, variables: tuple[str, ...], bootstrap: str | None, to: str
         return
     agreed(f"Forget the state of pipeline {pipeline.name}?", [str(path) for path in plan.directories], yes=yes)
     try:
-        carry_out(pipeline, plan)
+        apply_reset(pipeline, plan)
     except InUse as error:
         stop_with(str(error), EXIT_FAILED)
     click.echo(f"{pipeline.name} starts over with its next run.")

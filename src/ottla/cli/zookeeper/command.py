@@ -66,7 +66,7 @@ def command(nodes: str, ensemble: str | None, member: int | None, listen: str | 
     directory = (data_dir or default_data_directory() / "zookeeper").absolute()
     running: Ensemble | None = None
     try:
-        java = java_home(wanted_by="ZooKeeper")
+        java = java_home(needed_by="ZooKeeper")
         running = Ensemble(directory, java, nodes=member or count, listen=address, members=members)
         # A member serves when most of the others do, and who starts them may take his time.
         running.start(timeout_s=None if members else READY_S)

@@ -1,11 +1,10 @@
-"""Pipelines: a TOML file that says which topic is read, how its values decode, what SQL runs on them and where the results go.
+"""Pipelines: a TOML file defines the source topic, the decoding of values, SQL steps and sinks.
 
-model.py     what a file says, as data
-file.py, *_file.py   the file -> Pipeline, or an error that names file, line and key; needs neither Spark nor a broker
+config/      the file -> Pipeline (model.py), or an error with file, line and key; needs neither Spark nor a broker
 decode.py    bytes of values -> typed columns
-sinks.py     where results go: a topic, the console, a Delta table (delta.py, ottla.lake), each batch at most once where the target can tell
-run.py       the Spark queries: start, watch, stop
-progress.py  what happens, as a live table or as JSON lines
+sinks.py     a topic, the console, tables and files; a batch is written exactly once if the target supports it
+run.py       the Spark queries: start, monitor, stop
+progress.py  progress as a live table or as JSON lines
 
 topic --decode--> view `records` --step--> view --step--> view --> sinks
 """

@@ -1,17 +1,17 @@
-"""What the directory of a pipeline's checkpoint tells without Spark, and the two files that pipelines add to it.
+"""Reads the directory of a pipeline's checkpoint without Spark, and writes the two files that pipelines add to it.
 
     CHECKPOINT/
-      pipeline.lock          who runs it: {"pid", "host", "since", "beat"}; held by a lock of the operating system, gone with the process
-      pipeline.json          by query: what the checkpoint was made for (fit.py), and the last progress
-      spark.log              Spark's own words
-      VIEW-FORM/             a query's, Spark's own format:
-        offsets/N            batch N was planned: a line of version, one of settings, then one of end offsets per source
-        commits/N            batch N is done
+      pipeline.lock          the process that runs it: {"pid", "host", "since", "beat"}, with a lock of the operating system
+      pipeline.json          per query: what the checkpoint depends on (checkpoint_compatibility.py), and the last progress
+      spark.log              Spark's output
+      VIEW-FORM/             a query's checkpoint, in Spark's format:
+        offsets/N            batch N is planned: a line with the version, one with settings, then end offsets, one line per source
+        commits/N            batch N is finished
         state/               of aggregates, joins, deduplication
 
-A batch that is planned and not done is run again, with the same offsets. One process at a time may use a checkpoint: two would write the
-same batch numbers with other rows. The lock is the kernel's (flock), so it needs no cleaning after kill -9; between machines that share a
-directory it may not hold, so a beat of another machine that is not old counts too.
+A batch that is planned but not finished runs again with the same offsets. Only one process at a time may use a checkpoint: two would write
+the same batch numbers with different rows. The kernel's lock (flock) needs no cleanup after kill -9. It may not work between machines that
+share a directory, so a recent heartbeat ("beat") from another machine counts as a lock too.
 """
 
 import json
@@ -30,16 +30,16 @@ from ottla.spark.source.offset_ranges import OffsetsError, from_json
 
 try:
     import fcntl
-except ImportError:  # Windows: the beat alone tells.
+except ImportError:  # Windows: only the heartbeat counts.
     fcntl = None  # type: ignore[assignment]
 
 LOCK, NOTES = "pipeline.lock", "pipeline.json"
-#: A beat that is older is of a process that is gone.
+#: A process with an older heartbeat has ended.
 BEAT_OLD_S = 15.0
 
 
 class InUse(RuntimeError):
-    """Another process runs with this checkpoint."""
+    """Another process uses this checkpoint."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,27 +48,27 @@ class QueryState:
 
     name: str
     query_id: str
-    #: The newest batch that is done; None before the first.
+    #: The last finished batch; None before the first.
     batch: int | None
-    #: The newest batch that is planned: run again at the next start if it is not done.
+    #: The last planned batch; it runs again at the next start if unfinished.
     planned: int | None
-    #: When the newest batch that is done was planned, ms since 1970.
+    #: When the last finished batch was planned, ms since 1970.
     at_ms: int | None
-    #: End offsets of the newest batch that is done, of all sources that are topics.
+    #: End offsets of the last finished batch, for sources of topics.
     offsets: dict[TopicPartition, int] = field(default_factory=dict)
-    #: Spark's settings for the state, as they were when the newest batch was planned.
+    #: Spark's settings for the state in the last planned batch.
     settings: Mapping[str, str] = field(default_factory=dict)
     stateful: bool = False
     watermark_ms: int = 0
 
 
 def queries(checkpoint: Path) -> list[QueryState]:
-    """Every query that has begun, by name."""
+    """The started queries, sorted by name."""
     return [read_query(path.parent) for path in sorted(checkpoint.glob("*/metadata"))]
 
 
 def read_query(directory: Path) -> QueryState:
-    """A query's checkpoint. Raises: OSError, ValueError when it is not one of Spark's."""
+    """A query's checkpoint. Raises: OSError, ValueError if it is not one of Spark's."""
     query_id = str(json.loads((directory / "metadata").read_text())["id"])
     planned, done = _numbers(directory / "offsets"), _numbers(directory / "commits")
     finished = [number for number in done if number in planned]
@@ -77,18 +77,19 @@ def read_query(directory: Path) -> QueryState:
     settings: Mapping[str, str] = {}
     at_ms, offsets, watermark_ms = None, {}, 0
     if newest is not None:
-        settings = dict(_note(directory / "offsets" / str(newest))[0].get("conf", {}))
+        settings = dict(_planned_batch(directory / "offsets" / str(newest))[0].get("conf", {}))
     if batch is not None:
-        told, sources = _note(directory / "offsets" / str(batch))
-        at_ms, watermark_ms = int(told.get("batchTimestampMs", 0)), int(told.get("batchWatermarkMs", 0))
+        metadata, sources = _planned_batch(directory / "offsets" / str(batch))
+        at_ms, watermark_ms = int(metadata.get("batchTimestampMs", 0)), int(metadata.get("batchWatermarkMs", 0))
         for source in sources:
             offsets.update(_topic_offsets(source))
     return QueryState(directory.name, query_id, batch, newest, at_ms, offsets, settings, (directory / "state").is_dir(), watermark_ms)
 
 
-def sweep(query: Path) -> None:
-    """Removes what a write that was cut off, by a kill or a full disk, has left in a query's logs: as long as no batch is planned, Spark
-    refuses to start beside it. For the process that holds the checkpoint, while the query does not run.
+def remove_partial_files(query: Path) -> None:
+    """Removes temporary files of interrupted writes (a kill, a full disk) from a query's logs.
+
+    Spark does not start a query with such a file and no planned batch. The caller holds the checkpoint, and the query does not run.
     """
     for log in ("offsets", "commits"):
         # .0.UUID.tmp, and its checksum ..0.UUID.tmp.crc
@@ -100,26 +101,26 @@ def _numbers(directory: Path) -> set[int]:
     return {int(path.name) for path in directory.glob("[0-9]*") if path.name.isdigit()} if directory.is_dir() else set()
 
 
-def _note(path: Path) -> tuple[dict[str, Any], list[str]]:
-    """Settings and offsets of a planned batch."""
+def _planned_batch(path: Path) -> tuple[dict[str, Any], list[str]]:
+    """Metadata and source offsets of a planned batch."""
     _, settings, *sources = path.read_text(encoding="utf-8").splitlines()
     return json.loads(settings), sources
 
 
 def _topic_offsets(text: str) -> dict[TopicPartition, int]:
-    """Of a source that is a topic; nothing of one that is files."""
+    """The offsets of a source of topics; empty for files."""
     try:
         return from_json(json.loads(text))
     except (OffsetsError, ValueError):
         return {}
 
 
-# -- who runs it
+# -- lock
 
 
 @dataclass(frozen=True, slots=True)
-class Holder:
-    """The process that runs a pipeline, or ran it last."""
+class LockHolder:
+    """The process that runs a pipeline or was the last to run it."""
 
     pid: int
     host: str
@@ -129,12 +130,12 @@ class Holder:
     running: bool
 
     def __str__(self) -> str:
-        place = "" if self.host == socket.gethostname() else f" on {self.host}"
-        return f"process {self.pid}{place}, since {time.strftime('%Y-%m-%d %H:%M:%S', time.gmtime(self.since))} UTC"
+        host = "" if self.host == socket.gethostname() else f" on {self.host}"
+        return f"process {self.pid}{host}, since {time.strftime('%Y-%m-%d %H:%M:%S', time.gmtime(self.since))} UTC"
 
 
-class Held:
-    """The lock of a checkpoint, while it is ours."""
+class CheckpointLock:
+    """A held lock of a checkpoint."""
 
     def __init__(self, file: IO[str]) -> None:
         self._file = file
@@ -142,30 +143,30 @@ class Held:
         self.beat()
 
     def beat(self) -> None:
-        """Says that we are still there; to be called every few seconds."""
-        told = {"pid": os.getpid(), "host": socket.gethostname(), "since": self._since, "beat": time.time()}
+        """Writes a heartbeat. Call it every few seconds."""
+        content = {"pid": os.getpid(), "host": socket.gethostname(), "since": self._since, "beat": time.time()}
         self._file.seek(0)
         self._file.truncate()
-        self._file.write(json.dumps(told))
+        self._file.write(json.dumps(content))
         self._file.flush()
 
 
 @contextmanager
-def held(checkpoint: Path) -> Iterator[Held]:
-    """The checkpoint for this process alone, for the time of the block. Raises: InUse."""
+def checkpoint_lock(checkpoint: Path) -> Iterator[CheckpointLock]:
+    """Locks the checkpoint for the time of the block. Raises: InUse."""
     checkpoint.mkdir(parents=True, exist_ok=True)
     with (checkpoint / LOCK).open("a+", encoding="utf-8") as file:
         other = holder(checkpoint)
         if not _locked(file) or (other is not None and other.running and other.host != socket.gethostname()):
             other = holder(checkpoint) or other
             raise InUse(
-                f"the checkpoint {checkpoint} is used by {other or 'another process'}; two at once would write batches twice. "
-                "Stop that one first, or give this pipeline a checkpoint of its own"
+                f"the checkpoint {checkpoint} is used by {other or 'another process'}; two processes would write batches twice. "
+                "Stop that process first, or give this pipeline another checkpoint"
             )
         try:
-            yield Held(file)
+            yield CheckpointLock(file)
         finally:
-            # What is left says who ran it last; nobody holds it.
+            # Elsewhere the content stays: it names the last process. On Windows it would count as a lock.
             if fcntl is None:
                 file.seek(0)
                 file.truncate()
@@ -181,23 +182,23 @@ def _locked(file: IO[str]) -> bool:
     return True
 
 
-def holder(checkpoint: Path) -> Holder | None:
-    """Who runs the pipeline or ran it last; None when nobody did."""
+def holder(checkpoint: Path) -> LockHolder | None:
+    """The process that runs the pipeline or was the last to run it; None if there was none."""
     try:
         with (checkpoint / LOCK).open("r", encoding="utf-8") as file:
-            told = json.loads(file.read() or "null")
-            free = _free(file)
+            content = json.loads(file.read() or "null")
+            free = _is_free(file)
     except (OSError, ValueError):
         return None
-    if not isinstance(told, dict):
+    if not isinstance(content, dict):
         return None
-    fresh = time.time() - float(told["beat"]) < BEAT_OLD_S
-    running = not free or (fresh and (fcntl is None or told["host"] != socket.gethostname()))
-    return Holder(int(told["pid"]), str(told["host"]), float(told["since"]), float(told["beat"]), running)
+    fresh = time.time() - float(content["beat"]) < BEAT_OLD_S
+    running = not free or (fresh and (fcntl is None or content["host"] != socket.gethostname()))
+    return LockHolder(int(content["pid"]), str(content["host"]), float(content["since"]), float(content["beat"]), running)
 
 
-def _free(file: IO[str]) -> bool:
-    """Whether nobody holds the lock of this machine."""
+def _is_free(file: IO[str]) -> bool:
+    """Whether no process of this machine holds the lock."""
     if fcntl is None:
         return True
     try:
@@ -212,20 +213,20 @@ def _free(file: IO[str]) -> bool:
 
 
 def read_notes(checkpoint: Path) -> dict[str, dict[str, Any]]:
-    """What was noted of each query, by the name of its directory."""
+    """The notes of each query, by the name of its directory."""
     try:
-        told = json.loads((checkpoint / NOTES).read_text(encoding="utf-8"))
+        content = json.loads((checkpoint / NOTES).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
-    found = told.get("queries") if isinstance(told, dict) else None
-    return {str(name): note for name, note in found.items() if isinstance(note, dict)} if isinstance(found, dict) else {}
+    notes = content.get("queries") if isinstance(content, dict) else None
+    return {str(name): note for name, note in notes.items() if isinstance(note, dict)} if isinstance(notes, dict) else {}
 
 
-class Notes:
-    """What a running pipeline notes for the next start, and for `ottla pipeline status`.
+class CheckpointNotes:
+    """The content of `pipeline.json`, for the next start and for `ottla pipeline status`.
 
-    Of each query: `fit`, `last` (the progress of its newest batch) and `total` (rows in and out and dead letters since its checkpoint was
-    made; what ended in the moment before a kill may be missing).
+    Per query: `fit` (what its checkpoint depends on), `targets`, `last` (progress of the last batch) and `total` (rows in and out and dead
+    letters since its checkpoint was created; the batches right before a kill may be missing).
     """
 
     def __init__(self, checkpoint: Path) -> None:
@@ -250,7 +251,7 @@ class Notes:
         self._changed = True
 
     def save(self) -> None:
-        """All at once: a reader sees the notes of before or those of after. Raises: OSError."""
+        """Replaces the file atomically. Raises: OSError."""
         if not self._changed:
             return
         self.checkpoint.mkdir(parents=True, exist_ok=True)

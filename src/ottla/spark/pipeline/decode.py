@@ -1,20 +1,20 @@
-"""Values of records as typed columns, all with Spark's own expressions: no Python runs per record.
+"""Decodes values to typed columns with Spark's own expressions: no Python runs per record.
 
-Every record becomes one row, whatever its value: what cannot be decoded has null fields and `_malformed` = true (`bad_records = "keep"`),
-is left out (`"drop"`) or ends the query (`"fail"`). A tombstone, a record without a value, has null fields and is not malformed.
+Every record becomes one row. A value that cannot be decoded has null fields and `_malformed` = true (`bad_records = "keep"`), is left out
+(`"drop"`) or fails the query (`"fail"`). A tombstone, a record without a value, has null fields and is not malformed.
 
-    fields of [decode] ...  _malformed  _key (as text, if not told otherwise)  _headers (if asked for)
-    _topic  _partition  _offset  _timestamp (the record's own)
+    fields of [decode] ...  _malformed  _key (by default as text)  _headers (on request)
+    _topic  _partition  _offset  _timestamp (of the record)
 
-For dead letters (rejects.py) the record's key and value go along as they were, in columns that leave before anybody sees the view. Bytes
-that are not UTF-8 become the replacement character in text: tables and topics would hold text that nobody can read.
+The raw key and value stay in hidden columns for dead letters (rejected_rows.py). Invalid UTF-8 becomes the replacement character in text,
+since sinks need valid text.
 
-Spark's from_json reads one value and does not look at what comes after it, so JSON is read as a part of a larger text, which ends with a
-mark (JSON_AROUND): what is left over makes that text no JSON, or the mark stand elsewhere. A value could end the larger text itself if it
-knew how that goes on, so the names in it are drawn anew by each process. Keys are read the same way; one that is no JSON is null.
+JSON: Spark's from_json reads one value and ignores any text after it. So a value is parsed inside a larger JSON text that ends with a mark
+(JSON_AROUND). Trailing text makes the larger text invalid or moves the mark. Each process draws random names for the larger text, so that
+no value can imitate its end. Keys are parsed the same way; an invalid key is null.
 
-A regular expression is run once per value, not once per group: it rewrites the value into its groups with a separator between, which is
-then split. The separator is a Unicode noncharacter; in a value it becomes the replacement character, as what is not UTF-8 does.
+Regular expressions run once per value, not once per group: the value is rewritten to its groups with a separator, and then split. The
+separator is a Unicode noncharacter; in a value it becomes the replacement character.
 """
 
 import re
@@ -25,39 +25,39 @@ from typing import Any
 from ottla.base.options import suggestion
 from ottla.spark.pipeline.config.decode import named_groups
 from ottla.spark.pipeline.config.model import Decode, Field, Pipeline
-from ottla.spark.pipeline.literals import literal
 from ottla.spark.pipeline.rejected_rows import RAW_KEY, RAW_VALUE
+from ottla.spark.pipeline.rejection_reasons import literal
 from ottla.spark.source.columns import HEADERS_TYPE
 
-#: Unicode reserves it for use inside programs; it is not for interchange.
+#: A noncharacter: Unicode reserves it for internal use by programs.
 SEPARATOR = "\ufdd0"
 CORRUPT = "_corrupt"
 REPLACEMENT = "\ufffd"
-#: A name that no value can have in it.
+#: A random name that no value contains.
 MARK = f"m{secrets.token_hex(8)}"
-#: The text that JSON is read within: a list of the value and of an object with the mark, and nothing else.
+#: The text around a JSON value: a list of the value and an object with the mark.
 JSON_AROUND = (f'{{"{MARK}":[', f',{{"{MARK}":true}}]}}')
 STRUCT = re.compile(r"^\s*struct\s*<(.*)>\s*$", re.IGNORECASE | re.DOTALL)
-#: The largest number of milliseconds whose microseconds fit into 64 bits.
+#: The largest milliseconds whose microseconds fit into 64 bits.
 EPOCH_MS_MAX = (2**63 - 1) // 1000
 EPOCHS = {"epoch_ms": "timestamp_millis", "epoch_s": "timestamp_seconds"}
 TYPES = ("string", "int", "bigint", "long", "double", "float", "boolean", "timestamp", "date", "binary", "short", "decimal(10,2)")
-#: All of the source's columns but the one that pipelines do not show.
+#: The source's columns that pipelines use.
 SOURCE_SCHEMA = "key BINARY, value BINARY, topic STRING, partition INT, offset BIGINT, timestamp TIMESTAMP"
 METADATA: tuple[str, ...] = ("topic AS _topic", "partition AS _partition", "offset AS _offset", "timestamp AS _timestamp")
-#: The record's key, read as JSON, before it is looked at.
+#: The record's key, parsed as JSON but not yet checked.
 PARSED_KEY = "parsed_key"
 RAW_OF_CORRUPT = f"{CORRUPT} AS {RAW_VALUE}"
 METADATA += (f"key AS {RAW_KEY}", f"value AS {RAW_VALUE}")
 
 
 def source_schema(decode: Decode) -> str:
-    """The columns of ``format("ottla")`` that are read of values that are decoded here."""
+    """The columns of ``format("ottla")`` to read if values are decoded here."""
     return f"{SOURCE_SCHEMA}, headers {HEADERS_TYPE}" if decode.headers else SOURCE_SCHEMA
 
 
 def metadata(decode: Decode) -> tuple[str, ...]:
-    """What every record has besides its value, as SQL over the source's columns."""
+    """The columns besides the value, as SQL over the source's columns."""
     match decode.record_key.format:
         case "text":
             key = "make_valid_utf8(CAST(key AS STRING)) AS _key"
@@ -74,13 +74,13 @@ def metadata(decode: Decode) -> tuple[str, ...]:
 def decoded(frame: Any, pipeline: Pipeline, decode: Decode) -> Any:
     """The view of a source, from a frame with the columns of `source_schema`.
 
-    Raises: PipelineError for a type that Spark does not know.
+    Raises: PipelineError for an unknown type.
     """
     from pyspark.sql import functions
 
     decode = _typed(pipeline, decode)
     if decode.record_key.schema:
-        # In a step of its own, so that it is read once.
+        # A separate projection, so that the key is parsed once.
         frame = frame.withColumn(PARSED_KEY, functions.expr(_read_json("key", decode.record_key.schema)))
     match decode.format:
         case "json":
@@ -98,13 +98,13 @@ def decoded(frame: Any, pipeline: Pipeline, decode: Decode) -> Any:
     if decode.bad_records == "drop":
         return frame.where("NOT _malformed")
     if decode.bad_records == "fail":
-        said = "concat('cannot decode the value of ', _topic, '-', _partition, ' at offset ', _offset)"
-        return frame.where(f"CASE WHEN _malformed THEN raise_error({said}) ELSE TRUE END")
+        message = "concat('cannot decode the value of ', _topic, '-', _partition, ' at offset ', _offset)"
+        return frame.where(f"CASE WHEN _malformed THEN raise_error({message}) ELSE TRUE END")
     return frame
 
 
 def _typed(pipeline: Pipeline, decode: Decode) -> Decode:
-    """The same with types that Spark knows; the schema of csv as fields. Raises: PipelineError."""
+    """Validates the types, and turns the schema of csv into fields. Raises: PipelineError."""
     if decode.schema:
         ddl = _columns(pipeline, f"{decode.key}schema", decode.schema)
         if decode.format == "csv":
@@ -128,7 +128,7 @@ def _typed(pipeline: Pipeline, decode: Decode) -> Decode:
 
 
 def _columns(pipeline: Pipeline, key: str, schema: str) -> str:
-    """The columns of a schema without STRUCT<...> around them. Raises: PipelineError."""
+    """The columns of a schema without an enclosing STRUCT<...>. Raises: PipelineError."""
     from pyspark.sql.types import StructType
 
     try:
@@ -140,7 +140,7 @@ def _columns(pipeline: Pipeline, key: str, schema: str) -> str:
 
 
 def _parsed(text: str) -> Any:
-    """A type, from Spark's text for it. Raises: ValueError."""
+    """A type from its DDL. Raises: ValueError."""
     from pyspark.errors import PySparkException
     from pyspark.sql.types import _parse_datatype_string
 
@@ -151,7 +151,7 @@ def _parsed(text: str) -> Any:
 
 
 def _json(frame: Any, decode: Decode) -> Any:
-    """One pass of from_json; formatted times are read as they are written and converted after it."""
+    """One pass of from_json. Formatted times are parsed as text or numbers and converted afterwards."""
     if decode.schema:
         fields, schema = {}, decode.schema
     else:
@@ -171,7 +171,7 @@ def _json(frame: Any, decode: Decode) -> Any:
 
 
 def _read_json(column: str, schema: str) -> str:
-    """SQL for bytes read as JSON within `JSON_AROUND`; with what is no JSON, or not of the schema, in `CORRUPT`."""
+    """SQL that parses bytes as JSON inside `JSON_AROUND`; text that is not JSON or not of the schema goes to `CORRUPT`."""
     whole = f"{MARK} ARRAY<STRUCT<{schema}, {MARK} BOOLEAN>>, {CORRUPT} STRING"
     begin, end = map(literal, JSON_AROUND)
     options = f"map('mode', 'PERMISSIVE', 'columnNameOfCorruptRecord', '{CORRUPT}')"
@@ -179,27 +179,27 @@ def _read_json(column: str, schema: str) -> str:
 
 
 def _alone(parsed: str) -> str:
-    """SQL: whether what `_read_json` has read was one object, and nothing besides."""
+    """SQL: whether `_read_json` parsed exactly one object without trailing text."""
     return f"size({parsed}.{MARK}) = 2 AND get({parsed}.{MARK}, 1).{MARK} AND get({parsed}.{MARK}, 0) IS NOT NULL"
 
 
 def _by_source(frame: Any, decode: Decode) -> Any:
-    """Values that the source has decoded already: it gives them as a struct, and the bytes of those it could not read."""
-    told = [RAW_OF_CORRUPT if column.startswith("value AS ") else column for column in metadata(decode)]
-    return frame.selectExpr("value.*", f"{CORRUPT} IS NOT NULL AS _malformed", *told)
+    """Values that the source has decoded to a struct, with the bytes of malformed ones in `CORRUPT`."""
+    columns = [RAW_OF_CORRUPT if column.startswith("value AS ") else column for column in metadata(decode)]
+    return frame.selectExpr("value.*", f"{CORRUPT} IS NOT NULL AS _malformed", *columns)
 
 
 def _regex(frame: Any, decode: Decode) -> Any:
     """One run of the expression per value, then one cast per field."""
     assert decode.pattern is not None, "checked with the file"
     groups = named_groups(decode.pattern)
-    # Java's group names allow no underscore, so groups go by number.
+    # Java's group names cannot contain an underscore, so groups are numbered.
     pattern = re.sub(r"(?<!\\)\(\?P?<(?=[A-Za-z_])[^>]*>", "(", decode.pattern)
     text = f"replace(CAST(value AS STRING), '{SEPARATOR}', '{REPLACEMENT}')"
     rewritten = SEPARATOR + SEPARATOR.join(f"${number}" for number in groups.values())
     whole = f"regexp_replace({text}, {literal(f'(?s)^.*?(?:{pattern}).*$')}, '{rewritten}')"
     frame = frame.selectExpr(f"split(make_valid_utf8({whole}), '{SEPARATOR}') AS parts", "value IS NOT NULL AS present", *metadata(decode))
-    # A value that does not match is left as it is: one part, without a separator.
+    # A value that does not match stays unchanged: one part, without a separator.
     matched = f"size(parts) = {len(groups) + 1}"
     texts = {
         name: f"CASE WHEN {matched} THEN {_without_nulls(f'parts[{index}]', decode.nulls)} END" for index, name in enumerate(groups, 1)
@@ -212,7 +212,7 @@ def _regex(frame: Any, decode: Decode) -> Any:
 
 
 def _csv(frame: Any, decode: Decode) -> Any:
-    """Texts first, then one cast per field, as for a regular expression: an empty place is null, another number of places is malformed."""
+    """Parses to text, then casts each field. An empty field is null; another number of fields is malformed."""
     written = ", ".join(f"`{name}` STRING" for name in decode.fields)
     options = f"map('mode', 'PERMISSIVE', 'columnNameOfCorruptRecord', '{CORRUPT}', 'sep', {literal(decode.separator)})"
     parsed = f"from_csv(make_valid_utf8(CAST(value AS STRING)), {literal(f'{written}, {CORRUPT} STRING')}, {options}) AS parsed"
@@ -235,11 +235,11 @@ def _written_type(field: Field) -> str:
 
 
 def _converted(value: str, field: Field) -> str:
-    """`value`, null where it cannot be read as its type."""
+    """SQL for `value` as its type; null if it cannot be converted."""
     if field.format in EPOCHS:
         number = f"TRY_CAST({value} AS {_written_type(field)})"
         if field.format == "epoch_ms":
-            # Spark counts microseconds, and a number for which 64 bits do not suffice would end the query.
+            # Spark converts to microseconds; an overflow of 64 bits would fail the query.
             number = f"CASE WHEN {number} BETWEEN -{EPOCH_MS_MAX} AND {EPOCH_MS_MAX} THEN {number} END"
         return f"{EPOCHS[field.format]}({number})"
     if field.format is not None:

@@ -1,4 +1,4 @@
-"""Delta tables out of Spark, without its Delta connector: tasks write Parquet files, the driver commits them (ottla.lake.table.delta)."""
+"""Writes Delta tables without Spark's Delta connector: tasks write Parquet files, the driver commits them (ottla.lake.table.delta)."""
 
 import json
 import time
@@ -17,25 +17,25 @@ if TYPE_CHECKING:
 
 
 def schema_of_frame(frame: Any) -> Any:
-    """Delta's schema of a DataFrame: Delta writes schemas as Spark does."""
+    """Delta's schema of a DataFrame, which has Spark's JSON format."""
     from deltalake import Schema
     from pyspark.sql.types import StructField, StructType
 
     return Schema.from_json(StructType([StructField(field.name, field.dataType) for field in frame.schema.fields]).json())
 
 
-class Files(WriterCommitMessage):  # type: ignore[misc]
-    """Parquet files that a task wrote and nobody knows yet."""
+class TaskResult(WriterCommitMessage):  # type: ignore[misc]
+    """The Parquet files of a task, not committed yet."""
 
     def __init__(self, files: list[PartFile]) -> None:
         self.files = files
 
 
 class DeltaAppend(DataSource):  # type: ignore[misc]
-    """``df.write.format("ottla_delta")``: tasks write Parquet files side by side, the driver commits them all or none.
+    """``df.write.format("ottla_delta")``: tasks write Parquet files in parallel, the driver commits them in one transaction.
 
-    For results too large to gather on the driver. Options: path, application, batch, content (a number made of the rows, where another run
-    of the batch may have others), partitionBy (names as a JSON list), reportTo (a file for the number of rows).
+    Options: path, application, batch, content (a hash of the rows, if a retry may produce others), partitionBy (names as a JSON list),
+    reportTo (a file for the number of rows).
     """
 
     @classmethod
@@ -46,19 +46,19 @@ class DeltaAppend(DataSource):  # type: ignore[misc]
         return ""
 
     def writer(self, schema: Any, overwrite: bool) -> "DeltaAppendWriter":
-        given = self.options
+        options = self.options
         return DeltaAppendWriter(
-            given["path"],
-            given["application"],
-            int(given["batch"]),
-            given.get("reportTo"),
-            partition_by=tuple(json.loads(given.get("partitionBy", "[]"))),
-            content=int(given["content"]) if "content" in given else None,
+            options["path"],
+            options["application"],
+            int(options["batch"]),
+            options.get("reportTo"),
+            partition_by=tuple(json.loads(options.get("partitionBy", "[]"))),
+            content=int(options["content"]) if "content" in options else None,
         )
 
 
 class DeltaAppendWriter(DataSourceArrowWriter):  # type: ignore[misc]
-    """A task that fails removes its files. Those of others stay when the write fails: the table does not know them, vacuum removes them."""
+    """A failed task removes its files. Files of other tasks stay; they are not in the table, and vacuum removes them."""
 
     def __init__(
         self,
@@ -77,11 +77,11 @@ class DeltaAppendWriter(DataSourceArrowWriter):  # type: ignore[misc]
         self.partition_by = partition_by
         self.content = content
 
-    def write(self, iterator: "Iterator[pa.RecordBatch]") -> Files:
+    def write(self, iterator: "Iterator[pa.RecordBatch]") -> TaskResult:
         stem = f"part-{self.batch_id:05d}-{uuid.uuid4()}"
-        return Files(write_parts(iterator, Path(self.path), stem, partition_by=self.partition_by, suffix=".zstd.parquet", plain=True))
+        return TaskResult(write_parts(iterator, Path(self.path), stem, partition_by=self.partition_by, suffix=".zstd.parquet", plain=True))
 
-    def commit(self, messages: list[Files | None]) -> None:
+    def commit(self, messages: list[TaskResult | None]) -> None:
         from deltalake.transaction import AddAction
 
         files = [file for message in messages if message is not None for file in message.files]
@@ -89,7 +89,7 @@ class DeltaAppendWriter(DataSourceArrowWriter):  # type: ignore[misc]
         actions = [AddAction(file.name, file.size, file.values, now_ms, True, json.dumps({"numRecords": file.rows})) for file in files]
         table = opened(self.path)
         if holds(table, self.application, self.batch_id, self.content):
-            # A driver that was killed may have left a JVM that was still at it; Delta refuses only what comes after the look at the table.
+            # The JVM of a killed driver may have committed the batch. Delta detects only conflicts after the table was opened.
             self._report(0)
             return
         table.create_write_transaction(
@@ -101,23 +101,21 @@ class DeltaAppendWriter(DataSourceArrowWriter):  # type: ignore[misc]
         )
         self._report(sum(file.rows for file in files))
 
-    def abort(self, messages: list[Files | None]) -> None:
-        """Removes nothing. Spark also aborts when the process that commits was killed, or may still be at it, and then the files are the
-        table's, or will be.
-        """
+    def abort(self, messages: list[TaskResult | None]) -> None:
+        """Removes nothing: Spark also aborts if the committing process was killed or still runs, so the files may be in the table."""
 
     def _report(self, rows: int) -> None:
         if self.report_to is not None:
             Path(self.report_to).write_text(str(rows), encoding="utf-8")
 
 
-def in_types_of(table: Any, frame: Any) -> Any:
-    """`frame` with the types that the table has for its columns: a file with narrower ones would not be what the table's log says."""
+def cast_to_table(table: Any, frame: Any) -> Any:
+    """`frame` with the types of the table's columns: files with narrower types would contradict the table's log."""
     from pyspark.sql.types import StructType
 
-    there = {field.name: field.dataType for field in StructType.fromJson(json.loads(table.schema().to_json())).fields}
+    types = {field.name: field.dataType for field in StructType.fromJson(json.loads(table.schema().to_json())).fields}
     columns = [
-        frame[field.name].cast(there[field.name]).alias(field.name) if field.dataType != there[field.name] else frame[field.name]
+        frame[field.name].cast(types[field.name]).alias(field.name) if field.dataType != types[field.name] else frame[field.name]
         for field in frame.schema.fields
     ]
     return frame.select(*columns)

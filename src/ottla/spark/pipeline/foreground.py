@@ -1,4 +1,4 @@
-"""A pipeline in the foreground: session, queries, progress, until Ctrl-C, SIGTERM, a failure or the end of what there is to read."""
+"""Runs a pipeline in the foreground until Ctrl-C, SIGTERM, a failure, or the end of the input."""
 
 import signal
 import sys
@@ -10,46 +10,46 @@ from pathlib import Path
 from typing import Any
 
 from ottla.client.sync.waiting import Stop
-from ottla.spark.pipeline.checkpoint import Held, held
-from ottla.spark.pipeline.checkpoint_compatibility import refuse_unfit
+from ottla.spark.pipeline.checkpoint import CheckpointLock, checkpoint_lock
+from ottla.spark.pipeline.checkpoint_compatibility import require_compatible
 from ottla.spark.pipeline.config.model import Pipeline, Sink
 from ottla.spark.pipeline.config.toml_table import PipelineError
 from ottla.spark.pipeline.progress import JsonLines, Progress, Screen
 from ottla.spark.pipeline.query import RunningQuery
-from ottla.spark.pipeline.retryable_errors import GIVE_UP_S, waits_s
+from ottla.spark.pipeline.retryable_errors import RETRY_TIMEOUT_S, backoffs_s
 from ottla.spark.pipeline.run import QueryFailed, RunningPipeline
 from ottla.spark.pipeline.session import started
-from ottla.spark.pipeline.sinks import Batch
-from ottla.spark.pipeline.spark_exit import note_traceback, spark_exit, spark_words_to
+from ottla.spark.pipeline.sinks import MicroBatch
+from ottla.spark.pipeline.spark_exit import log_traceback, spark_exit, spark_output_to
 from ottla.spark.pipeline.spark_refusals import reason
 
-#: How often finished batches are looked for.
-LOOK_S = 0.2
+#: Interval between checks for finished batches.
+POLL_INTERVAL_S = 0.2
 
 
 def run_until_stopped(pipeline: Pipeline, *, output: str = "auto") -> None:
-    """Runs a pipeline and reports on standard output: a table for `text`, JSON lines for `json`, by the kind of output for `auto`.
+    """Runs a pipeline and reports on standard output: `text` a table, `json` JSON lines, `auto` a table on a terminal, else JSON lines.
 
-    Trouble that passes (trouble.py) is told and waited for.
+    Retryable errors (retryable_errors.py) are reported, and the query restarts after a backoff.
 
     Raises: PipelineError, QueryFailed, NoJava, InUse.
     """
     human = output == "text" or (output == "auto" and sys.stdout.isatty())
     directory = Path(pipeline.checkpoint)
     log_file = directory / "spark.log"
-    refuse_unfit(pipeline, directory, spark_version())
-    with held(directory) as lock, Screen() if human else JsonLines() as out, stopped_by_signals() as stop:
-        # Once more, now that nobody else changes the checkpoint.
-        for sentence in refuse_unfit(pipeline, directory, spark_version()):
-            out.say("note", text=sentence)
-        out.say("starting", pipeline=pipeline.name, file=str(pipeline.file), log=str(log_file))
+    require_compatible(pipeline, directory, spark_version())
+    with checkpoint_lock(directory) as lock, Screen() if human else JsonLines() as out, stopped_by_signals() as stop:
+        # Checked again under the lock.
+        for sentence in require_compatible(pipeline, directory, spark_version()):
+            out.emit("note", text=sentence)
+        out.emit("starting", pipeline=pipeline.name, file=str(pipeline.file), log=str(log_file))
         settings = {**pipeline.spark, "spark.master": pipeline.master}
         log_from = log_file.stat().st_size if log_file.exists() else 0
         session = started(pipeline, f"ottla {pipeline.name}", settings, log_file)
-        sums = Sums()
-        # Spark takes Ctrl-C for itself when it starts.
-        with stopped_by_signals(stop), spark_words_to(log_file), _ended(pipeline, session, out, sums, log_file, log_from):
-            _work(pipeline, session, out, stop, lock, sums)
+        totals = RunTotals()
+        # Spark installs its own signal handlers at its start.
+        with stopped_by_signals(stop), spark_output_to(log_file), _reporting_end(pipeline, session, out, totals, log_file, log_from):
+            _run(pipeline, session, out, stop, lock, totals)
 
 
 def spark_version() -> str:
@@ -58,65 +58,65 @@ def spark_version() -> str:
     return str(pyspark.__version__)
 
 
-def _work(pipeline: Pipeline, session: Any, out: Screen | JsonLines, stop: Stop, lock: Held, sums: "Sums") -> None:
-    def show(sink: Sink, batch: Batch, table: Any, total: int) -> None:
+def _run(pipeline: Pipeline, session: Any, out: Screen | JsonLines, stop: Stop, lock: CheckpointLock, totals: "RunTotals") -> None:
+    def show(sink: Sink, batch: MicroBatch, table: Any, total: int) -> None:
         out.rows(f"{sink.view}, batch {batch.number}", table, total)
 
     running = RunningPipeline(pipeline, session, show)
-    trouble = Trouble()
+    retry_state = RetryState()
 
     def tell(batches: list[Progress]) -> None:
         for progress in batches:
             out.batch(progress)
-            trouble.over(progress.query)
-            sums.add(progress)
+            retry_state.succeeded(progress.query)
+            totals.add(progress)
 
     try:
         running.start()
         for sentence in running.news:
-            out.say("note", text=sentence)
-        out.say("started", pipeline=pipeline.name, checkpoint=pipeline.checkpoint)
-        _watch(running, trouble, tell, out, stop, lock)
+            out.emit("note", text=sentence)
+        out.emit("started", pipeline=pipeline.name, checkpoint=pipeline.checkpoint)
+        _watch(running, retry_state, tell, out, stop, lock)
         if stop.is_set():
-            out.say("stopping", pipeline=pipeline.name)
+            out.emit("stopping", pipeline=pipeline.name)
     finally:
         running.stop()
     tell(running.reports())
-    sums.reason = "interrupted" if stop.is_set() else "done"
+    totals.reason = "interrupted" if stop.is_set() else "done"
 
 
 def _watch(
     running: RunningPipeline,
-    trouble: "Trouble",
+    retry_state: "RetryState",
     tell: Callable[[list[Progress]], None],
     out: Screen | JsonLines,
     stop: Stop,
-    lock: Held,
+    lock: CheckpointLock,
 ) -> None:
-    """Until every query has ended, or `stop`. Raises: QueryFailed for trouble that does not pass."""
+    """Returns after every query has ended or `stop` is set. Raises: QueryFailed for an error that is not retryable."""
     while not stop.is_set():
         lock.beat()
-        # Before the look at what was reported: that tells of every failure up to here.
-        ended = not (running.active or trouble.waiting)
+        # Evaluated before `reports`, which raises every failure up to this point.
+        ended = not (running.active or retry_state.waiting)
         try:
             tell(running.reports())
         except QueryFailed as failed:
-            trouble.met(failed, out)
+            retry_state.failed(failed, out)
             continue
         if ended:
             return
-        trouble.restart_due()
-        stop.wait(LOOK_S)
+        retry_state.restart_due()
+        stop.wait(POLL_INTERVAL_S)
 
 
 @dataclass
-class Sums:
-    """What this run did, and why it ended."""
+class RunTotals:
+    """Row counts of this run, and why it ended."""
 
     rows_out: int = 0
     dead_letters: int = 0
     reason: str = "done"
-    #: Records read, by source and query. Queries that share a source read each record once each, so the most counts.
+    #: Records read, by source and query. Each query of a shared source reads every record, so the maximum counts.
     _read: dict[str, dict[str, int]] = field(default_factory=dict)
 
     def add(self, progress: Progress) -> None:
@@ -132,26 +132,25 @@ class Sums:
 
 
 @dataclass
-class Trouble:
-    """Queries that wait to be started again, after trouble that passes."""
+class RetryState:
+    """Failed queries that wait for their restart. Backoff and timeout are per query; a successful batch resets them."""
 
     waiting: dict[str, tuple[RunningQuery, float]] = field(default_factory=dict)
     _waits: dict[str, Iterator[float]] = field(default_factory=dict)
     _since: dict[str, float] = field(default_factory=dict)
 
-    def met(self, failed: QueryFailed, out: Screen | JsonLines) -> None:
-        """Raises: QueryFailed when it does not pass, or has not passed for long."""
-        if failed.query is None:
-            raise failed
-        name, now = failed.query.name, time.monotonic()
-        if not failed.passes or now - self._since.setdefault(name, now) > GIVE_UP_S:
-            raise failed
-        wait_s = next(self._waits.setdefault(name, waits_s()))
-        self.waiting[name] = failed.query, now + wait_s
-        out.say("retrying", query=name, after_s=wait_s, reason=str(failed))
+    def failed(self, error: QueryFailed, out: Screen | JsonLines) -> None:
+        """Schedules a restart. Raises: QueryFailed if the error is not retryable or lasts longer than `RETRY_TIMEOUT_S`."""
+        if error.query is None:
+            raise error
+        name, now = error.query.name, time.monotonic()
+        if not error.retryable or now - self._since.setdefault(name, now) > RETRY_TIMEOUT_S:
+            raise error
+        wait_s = next(self._waits.setdefault(name, backoffs_s()))
+        self.waiting[name] = error.query, now + wait_s
+        out.emit("retrying", query=name, after_s=wait_s, reason=str(error))
 
-    def over(self, name: str) -> None:
-        """A batch of the query has ended well."""
+    def succeeded(self, name: str) -> None:
         self._waits.pop(name, None)
         self._since.pop(name, None)
 
@@ -163,10 +162,12 @@ class Trouble:
 
 
 @contextmanager
-def _ended(pipeline: Pipeline, session: Any, out: Screen | JsonLines, sums: "Sums", log_file: Path, log_from: int) -> Iterator[None]:
-    """Stops the session at the end of the block and reports the end, also a failure. Raises: QueryFailed, PipelineError.
+def _reporting_end(
+    pipeline: Pipeline, session: Any, out: Screen | JsonLines, totals: "RunTotals", log_file: Path, log_from: int
+) -> Iterator[None]:
+    """Stops the session at the end of the block and reports the end or the failure. Raises: QueryFailed, PipelineError.
 
-    The whole traceback of a failure goes to Spark's log.
+    The full traceback of a failure is written to Spark's log.
     """
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
@@ -177,29 +178,31 @@ def _ended(pipeline: Pipeline, session: Any, out: Screen | JsonLines, sums: "Sum
         finally:
             session.stop()
     except (Py4JError, PySparkException, OSError, QueryFailed, PipelineError) as error:
-        note_traceback(log_file, error)
-        gone = spark_exit(session.sparkContext._gateway.proc, log_file, log_from=log_from) if _cut_off(error) else None
-        if gone is not None:
-            said = f"{pipeline.name}: {gone.sentence()}. Start the pipeline again, and it goes on where it stopped"
-            how = {"cause": gone.cause, "signal": gone.signal, "exit_code": gone.exit_code}
-            out.say("stopped", pipeline=pipeline.name, **sums.figures(), reason="spark_died", **how, error=said, log=str(log_file))
-            raise QueryFailed(said) from error
+        log_traceback(log_file, error)
+        ended = spark_exit(session.sparkContext._gateway.proc, log_file, log_from=log_from) if _is_connection_error(error) else None
+        if ended is not None:
+            message = f"{pipeline.name}: {ended.sentence()}. Start the pipeline again; it resumes where it stopped"
+            details = {"cause": ended.cause, "signal": ended.signal, "exit_code": ended.exit_code}
+            out.emit(
+                "stopped", pipeline=pipeline.name, **totals.figures(), reason="spark_died", **details, error=message, log=str(log_file)
+            )
+            raise QueryFailed(message) from error
         ours = isinstance(error, QueryFailed | PipelineError | OSError)
-        said = str(error) if ours else f"{pipeline.name}: {reason(error)}"
-        out.say("stopped", pipeline=pipeline.name, **sums.figures(), reason="failed", error=said, log=str(log_file))
+        message = str(error) if ours else f"{pipeline.name}: {reason(error)}"
+        out.emit("stopped", pipeline=pipeline.name, **totals.figures(), reason="failed", error=message, log=str(log_file))
         if ours:
             raise
-        raise QueryFailed(f"{said}; the whole of it is in {log_file}") from error
-    out.say("stopped", pipeline=pipeline.name, **sums.figures(), reason=sums.reason)
+        raise QueryFailed(f"{message}; the full error is in {log_file}") from error
+    out.emit("stopped", pipeline=pipeline.name, **totals.figures(), reason=totals.reason)
 
 
-def _cut_off(error: BaseException) -> bool:
-    """Whether Spark's process may be gone: the connection to it broke, here or in what was being done when this was raised."""
+def _is_connection_error(error: BaseException) -> bool:
+    """Whether the connection to Spark's process broke, in this error or its causes, so that the process may have ended."""
     from py4j.protocol import Py4JError
 
     seen: BaseException | None = error
     while seen is not None:
-        # An error that Java answered is a Py4JJavaError or becomes a PySparkException; both come from a process that lives.
+        # Java's errors are a Py4JJavaError or a PySparkException; both come from a live process.
         if isinstance(seen, OSError) or (isinstance(seen, Py4JError) and not hasattr(seen, "java_exception")):
             return True
         seen = seen.__cause__ or seen.__context__
@@ -208,9 +211,8 @@ def _cut_off(error: BaseException) -> bool:
 
 @contextmanager
 def stopped_by_signals(stop: Stop | None = None) -> Iterator[Stop]:
-    """An event that SIGINT and SIGTERM set, for the time of the block; a second signal ends the process at once."""
-    stop = stop or Stop()
-    chosen = stop
+    """An event that SIGINT and SIGTERM set during the block. A second signal ends the process at once."""
+    chosen = stop or Stop()
 
     def on_signal(number: int, frame: object) -> None:
         if chosen.is_set():

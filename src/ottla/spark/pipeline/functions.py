@@ -1,6 +1,6 @@
-"""Functions of SQL from a Python module beside the pipeline file.
+"""SQL functions from a Python module next to the pipeline file.
 
-Every public function of the module becomes a function of its name, for each row, with the type that it says it returns:
+Every public function of the module becomes a SQL function with its name, called per row, with its annotated return type:
 
     def country(address: str) -> str | None: ...         country(host)
     def parts(url: str) -> dict[str, str]: ...           parts(url)['path']
@@ -8,8 +8,8 @@ Every public function of the module becomes a function of its name, for each row
     str STRING   int BIGINT   float DOUBLE   bool BOOLEAN   bytes BINARY   Decimal DECIMAL(38,18)   datetime TIMESTAMP   date DATE
     list[T] ARRAY<T>   dict[K, V] MAP<K, V>   a dataclass, NamedTuple or TypedDict STRUCT   T | None the same as T
 
-What PySpark's own decorators have made (`udf`, `arrow_udf`, `udtf`) is registered as it is. Functions travel to the executors with whatever
-of the module they use; the files it imports that the pipeline names are sent there too.
+Functions with PySpark's decorators (`udf`, `arrow_udf`, `udtf`) are registered unchanged. Functions are pickled to the executors with the
+parts of the module that they use. The further files that the pipeline names are sent there too.
 """
 
 import ast
@@ -39,41 +39,38 @@ PLAIN = {
     timedelta: "INTERVAL DAY TO SECOND",
 }
 
-#: The modules of functions that this process imported, by name: another pipeline's of the same name takes the place.
-_of_pipelines: dict[str, types.ModuleType] = {}
+#: Function modules imported by this process, by name. Another pipeline's module with the same name replaces it.
+_imported_modules: dict[str, types.ModuleType] = {}
 
 
-class NoType(ValueError):
-    """An annotation without a type of Spark."""
+class NoSqlType(ValueError):
+    """An annotation without a Spark type."""
 
 
 def names(functions: Functions) -> tuple[str, ...]:
-    """The public functions of the module, from its text: nothing is imported. Raises: PipelineError for what is not Python."""
+    """The public functions in the module's text, without an import. Raises: PipelineError for invalid Python."""
     tree = _parsed(functions.module)
     return tuple(node.name for node in tree.body if isinstance(node, ast.FunctionDef) and not node.name.startswith("_"))
 
 
 def check(functions: Functions) -> None:
-    """What can be told from the module's text. Raises: PipelineError with a line of the module."""
+    """Checks the module's text. Raises: PipelineError with a line of the module."""
     found = 0
     for node in _parsed(functions.module).body:
         if isinstance(node, ast.AsyncFunctionDef) and not node.name.startswith("_"):
-            raise _error(functions.module, node.lineno, node.name, "is async; a function of SQL is a plain one")
+            raise _error(functions.module, node.lineno, node.name, "is async; a SQL function must be a plain function")
         if not isinstance(node, ast.FunctionDef) or node.name.startswith("_"):
             found += isinstance(node, ast.ClassDef | ast.Assign)
             continue
         found += 1
         if node.returns is None and not node.decorator_list:
-            raise _error(functions.module, node.lineno, node.name, f"does not say what it returns; write def {node.name}(...) -> str:")
+            raise _error(functions.module, node.lineno, node.name, f"has no return type; write def {node.name}(...) -> str:")
     if not found:
         raise _error(functions.module, 1, "", "has no public function")
 
 
 def register(pipeline: Pipeline, session: Any) -> dict[str, str]:
-    """Makes the module's functions known to a session and its executors; the type of each.
-
-    Raises: PipelineError.
-    """
+    """Registers the module's functions in a session and its executors. Returns their types. Raises: PipelineError."""
     from pyspark import cloudpickle
 
     functions = pipeline.functions
@@ -81,7 +78,7 @@ def register(pipeline: Pipeline, session: Any) -> dict[str, str]:
         return {}
     check(functions)
     module = _imported(pipeline, functions)
-    # Imported on an executor, where there is no session, a decorator that is told its type as text fails; and names could clash.
+    # By value: an import on an executor, without a session, fails for decorators with a type as text, and names could clash.
     cloudpickle.register_pickle_by_value(module)
     for path in functions.files:
         session.sparkContext.addPyFile(str(path.absolute()))
@@ -103,19 +100,19 @@ def register(pipeline: Pipeline, session: Any) -> dict[str, str]:
 
 
 def _refuse_known(path: Path, name: str, session: Any) -> None:
-    """Raises: PipelineError where Spark has a function of the name, since that is the one it would call."""
+    """Raises: PipelineError if Spark has a function with the name, because Spark would call its own."""
     catalyst = session._jvm.org.apache.spark.sql.catalyst
     identifier = catalyst.FunctionIdentifier(name)
     known = (catalyst.analysis.FunctionRegistry.builtin(), catalyst.analysis.TableFunctionRegistry.builtin())
     if any(registry.functionExists(identifier) for registry in known):
         lines = [node.lineno for node in _parsed(path).body if isinstance(node, ast.FunctionDef) and node.name == name]
         raise _error(
-            path, lines[0] if lines else 1, name, f"is a function of Spark's too, and that is called; choose another name than {name}"
+            path, lines[0] if lines else 1, name, f"is also a function of Spark, which takes precedence; choose another name than {name}"
         )
 
 
 def sql_type(annotation: Any) -> str:
-    """Spark's type for a Python annotation. Raises: NoType."""
+    """Spark's type for a Python annotation. Raises: NoSqlType."""
     if annotation in PLAIN:
         return PLAIN[annotation]
     origin, inner = typing.get_origin(annotation), typing.get_args(annotation)
@@ -130,11 +127,11 @@ def sql_type(annotation: Any) -> str:
     members = _members(annotation)
     if members:
         return f"STRUCT<{', '.join(f'`{name}`: {sql_type(kind)}' for name, kind in members.items())}>"
-    raise NoType(annotation.__name__ if isinstance(annotation, type) else str(annotation))
+    raise NoSqlType(annotation.__name__ if isinstance(annotation, type) else str(annotation))
 
 
 def _members(annotation: Any) -> dict[str, Any]:
-    """Names and types of what a struct is made from."""
+    """Names and types of the fields of a struct."""
     if is_dataclass(annotation) and isinstance(annotation, type):
         hints = typing.get_type_hints(annotation)
         return {field.name: hints[field.name] for field in fields(annotation)}
@@ -150,26 +147,26 @@ def _return_type(path: Path, function: Any) -> str:
     except (NameError, TypeError) as error:
         raise _error(path, line, function.__name__, f"an annotation cannot be read: {error}") from None
     if hints.get("return", type(None)) is type(None):
-        raise _error(path, line, function.__name__, f"does not say what it returns; write def {function.__name__}(...) -> str:")
+        raise _error(path, line, function.__name__, f"has no return type; write def {function.__name__}(...) -> str:")
     try:
         return sql_type(hints["return"])
-    except NoType as error:
+    except NoSqlType as error:
         known = "str, int, float, bool, bytes, Decimal, datetime, date, list[...], dict[...] or a dataclass of these"
-        raise _error(path, line, function.__name__, f"{error} is no type of SQL; return {known}") from None
+        raise _error(path, line, function.__name__, f"{error} has no SQL type; return {known}") from None
 
 
 def _imported(pipeline: Pipeline, functions: Functions) -> types.ModuleType:
     path, name = functions.module, functions.module.stem
-    there = sys.modules.get(name)
-    if there is not None and there is _of_pipelines.get(name):
+    existing = sys.modules.get(name)
+    if existing is not None and existing is _imported_modules.get(name):
         del sys.modules[name]
-    elif there is not None or name in sys.stdlib_module_names:
-        raise pipeline.error("functions.module", f"there is another Python module named {name}; give the file a name of its own")
+    elif existing is not None or name in sys.stdlib_module_names:
+        raise pipeline.error("functions.module", f"there is another Python module named {name}; rename the file")
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None and spec.loader is not None, "a file that ends with .py"
     module = importlib.util.module_from_spec(spec)
-    # Before its code runs: pickles and annotations of the module find it there.
-    sys.modules[name] = _of_pipelines[name] = module
+    # Before its code runs, since pickles and annotations look the module up.
+    sys.modules[name] = _imported_modules[name] = module
     beside = {str(file.parent) for file in (path, *functions.files)}
     sys.path[:0] = beside
     try:
@@ -184,7 +181,7 @@ def _imported(pipeline: Pipeline, functions: Functions) -> types.ModuleType:
 
 
 def _line_in(error: BaseException, path: Path) -> int:
-    """The line of the module at which it failed."""
+    """The line of the module at which an error was raised."""
     line, frame = 1, error.__traceback__
     while frame is not None:
         if frame.tb_frame.f_code.co_filename == str(path):

@@ -1,13 +1,13 @@
-"""A table of a database, through a JDBC driver that the user brings (`[spark] jars`) and Spark's own JDBC writer.
+"""Writes to a table of a database, with the user's JDBC driver (`[spark] jars`) and Spark's JDBC writer.
 
-    append   tasks insert side by side, each in a transaction of its own: at least once. A batch that is run again is inserted again, and
-             one that fails in the middle leaves rows; where that matters take merge
-    merge    tasks fill a staging table, then one transaction deletes the rows with the same keys and inserts those of the batch: the table
-             changes by whole batches, and a batch that is run again comes to the same
+    append   tasks insert in parallel, each in its own transaction: at least once. A retried batch is inserted again, and a failed one
+             leaves rows; if that matters, use merge
+    merge    tasks fill a staging table; then one transaction deletes the rows with the same keys and inserts the batch. The table changes
+             by whole batches, and a retried batch has the same result
 
-The staging table is named after the table and the sink; it is made anew for each batch and stays between them. Plain SQL that every
-database has does the merge; names are quoted as Spark quotes them for the database. Spark makes text a type that some databases cannot
-compare: there a key that is text needs `options = { createTableColumnTypes = "user VARCHAR(100)" }`, or a table made beforehand.
+The staging table is named after the table and the sink, recreated for each batch, and not dropped. The merge uses standard SQL, with names
+quoted for the database. Spark maps text to a type that some databases cannot compare: a text key then needs
+`options = { createTableColumnTypes = "user VARCHAR(100)" }`, or an existing table.
 """
 
 import hashlib
@@ -17,7 +17,7 @@ from typing import Any
 from ottla.lake.table.delta import ONE_PER_KEY, RepeatedKeys
 from ottla.spark.pipeline.config.model import Sink
 
-#: Options that are Spark's; the others are the driver's.
+#: Options for Spark; all others are for the driver.
 OF_SPARK = frozenset(
     name.lower()
     for name in (
@@ -34,25 +34,25 @@ OF_SPARK = frozenset(
 )
 
 
-def beside(table: str, suffix: str) -> str:
-    """The name of a table beside another, whose name may be quoted."""
+def suffixed(table: str, suffix: str) -> str:
+    """A table's name, which may be quoted, with a suffix."""
     return f"{table[:-1]}{suffix}{table[-1]}" if table[-1] in '"`]' else f"{table}{suffix}"
 
 
 class JdbcTable:
-    """One table in one database. `owner` tells the pipeline from all others."""
+    """One table in one database. `owner` identifies the pipeline."""
 
     def __init__(self, sink: Sink, session: Any, owner: str) -> None:
         self.sink = sink
         self.session = session
         assert sink.url and sink.table and sink.driver, "checked with the file"
         self._options = {"url": sink.url, "driver": sink.driver, **sink.options}
-        # One of its own for each pipeline and sink: two that shared it would merge each other's rows.
-        self.staging = beside(sink.table, f"_ottla_{hashlib.sha256(f'{owner}/{sink.key}'.encode()).hexdigest()[:8]}")
+        # Unique per pipeline and sink: with a shared one they would merge each other's rows.
+        self.staging = suffixed(sink.table, f"_ottla_{hashlib.sha256(f'{owner}/{sink.key}'.encode()).hexdigest()[:8]}")
         self._made = False
 
     def write(self, frame: Any) -> int:
-        """Writes a batch; the number of rows."""
+        """Writes a batch. Returns the number of rows."""
         from pyspark.sql import Observation
         from pyspark.sql.functions import count, lit
 
@@ -77,7 +77,7 @@ class JdbcTable:
         names = ", ".join(quoted(column) for column in columns)
         table, staging = self.sink.table, self.staging
         pairs = [(f"{table}.{quoted(key)}", f"{staging}.{quoted(key)}") for key in self.sink.keys]
-        same = " AND ".join(f"({there} = {here} OR ({there} IS NULL AND {here} IS NULL))" for there, here in pairs)
+        same = " AND ".join(f"({old} = {new} OR ({old} IS NULL AND {new} IS NULL))" for old, new in pairs)
         connection = self._connect(jvm)
         try:
             connection.setAutoCommit(False)
@@ -95,7 +95,7 @@ class JdbcTable:
             connection.close()
 
     def _connect(self, jvm: Any) -> Any:
-        """A connection of the driver itself: java.sql.DriverManager does not see drivers from jars that were added to Spark."""
+        """A connection from the driver class: java.sql.DriverManager does not see drivers in jars that were added to Spark."""
         properties = jvm.java.util.Properties()
         for name, value in self.sink.options.items():
             if name.lower() not in OF_SPARK:
@@ -103,7 +103,7 @@ class JdbcTable:
         return self._driver(jvm).newInstance().connect(self.sink.url, properties)
 
     def has_driver(self) -> bool:
-        """Whether the driver's class is there, in a jar that was named or in Spark's own."""
+        """Whether the driver's class exists, in a named jar or in Spark."""
         from py4j.protocol import Py4JJavaError
 
         try:

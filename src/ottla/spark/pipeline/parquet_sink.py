@@ -1,19 +1,17 @@
-"""A directory of Parquet files that any reader of such takes as a table; no log beside them, so also no transaction.
+"""Writes a directory of Parquet files, a table for any Parquet reader. There is no log, so there are no transactions.
 
-Each batch of each sink has files of its own, and their names tell whose they are:
+Each batch of each sink has its own files. Their names identify sink and batch:
 
     part-SINK-BATCH-NUMBER.parquet        SINK: ten hexadecimal digits made of the query's id and the sink, BATCH: the batch's number
 
-A batch that is run again after a crash replaces its files, so the directory comes to hold each batch once. Tasks write below `.ottla`,
-which readers pass over, and when all are done the files are renamed into place one by one: a reader never sees half a file, but for a
-moment it may see half a batch, and while a batch is run again the rows of before and after side by side. Who cannot live with that takes a
-Delta table.
+A retried batch replaces its files, so the directory ends up with each batch once. Tasks write below `.ottla`, which readers ignore. After
+all tasks have finished, the files are renamed into place one by one. A reader never sees a partial file, but it may briefly see a part of a
+batch, or old and new rows of a retried batch together. If that matters, use a Delta table.
 
-    .ottla/SINK/ATTEMPT/TASK/...          an attempt is one run of one batch; what others have left is removed before and after each
+    .ottla/SINK/ATTEMPT/TASK/...          an attempt is one run of one batch; leftovers of others are removed before and after each
 
-When a driver is killed its JVM may live on for a while, and run tasks of the batch while another driver runs it again. So each attempt
-knows its own directory alone, and only the driver's own process, which holds the lock of the checkpoint, renames and removes: a write of
-Spark ends by telling it what the tasks have written.
+The JVM of a killed driver may still run tasks of a batch that another driver retries. So each attempt writes to its own directory, and only
+the driver's Python process, which holds the checkpoint's lock, renames and removes files. Spark's write reports the tasks' files to it.
 """
 
 import hashlib
@@ -34,7 +32,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 HIDDEN = ".ottla"
-#: Not `.parquet`, so that nobody who searches for these finds files that are being written.
+#: Not `.parquet`, so that searches for these do not find incomplete files.
 UNFINISHED = ".unfinished"
 
 
@@ -43,7 +41,7 @@ class BatchFiles:
     """The files of one batch of one sink."""
 
     path: str
-    #: Who writes, and which batch: the query's id with the sink, and a number.
+    #: The writer (the query's id with the sink) and the batch number.
     application: str
     batch: int
     partition_by: tuple[str, ...] = ()
@@ -60,39 +58,42 @@ class BatchFiles:
         return f"part-{self.sink}-{self.batch:06d}"
 
     def clear(self) -> None:
-        """Removes what attempts have left, before this one begins; for the process that holds the checkpoint."""
-        # Whoever still writes there fails, or makes its directory anew, which is removed the next time.
+        """Removes leftovers of attempts. Only the process that holds the checkpoint may call it."""
+        # A task that still writes there fails, or recreates its directory, which the next call removes.
         shutil.rmtree(self._hidden.parent, ignore_errors=True)
 
     def write(self, batches: "Iterator[pa.RecordBatch]") -> tuple[str, list[PartFile]]:
-        """Writes the rows of one task, and tells where below the attempt's directory."""
+        """Writes the rows of one task. Returns its directory's name and the files."""
         task = uuid.uuid4().hex
-        place = self._hidden / task
-        return task, write_parts(batches, place, "part", partition_by=self.partition_by, compression=self.compression, suffix=UNFINISHED)
+        directory = self._hidden / task
+        return task, write_parts(
+            batches, directory, "part", partition_by=self.partition_by, compression=self.compression, suffix=UNFINISHED
+        )
 
     def commit(self, tasks: Iterable[tuple[str, list[PartFile]]]) -> int:
-        """Puts the files of all tasks in the place of those that the batch has; the number of rows. For the process that holds the
-        checkpoint.
+        """Replaces the batch's files by those of all tasks. Returns the number of rows.
+
+        Only the process that holds the checkpoint may call it.
         """
         directory = Path(self.path)
         written = [(self._hidden / task / file.name, file) for task, files in tasks for file in files]
-        wanted = {}
+        sources = {}
         for number, (source, file) in enumerate(written):
-            wanted[(directory / file.name).parent / f"{self.stem}-{number:04d}.parquet"] = source
+            sources[(directory / file.name).parent / f"{self.stem}-{number:04d}.parquet"] = source
         for old in directory.rglob(f"{self.stem}-*.parquet"):
-            if old not in wanted:
+            if old not in sources:
                 old.unlink()
-        for target, source in wanted.items():
+        for target, source in sources.items():
             target.parent.mkdir(parents=True, exist_ok=True)
             os.replace(source, target)
-        for changed in {directory, *(target.parent for target in wanted)}:
+        for changed in {directory, *(target.parent for target in sources)}:
             if changed.exists():
                 sync(changed)
         self.clear()
         return sum(file.rows for _, file in written)
 
     def abort(self) -> None:
-        """Removes what this attempt has left."""
+        """Removes this attempt's files."""
         shutil.rmtree(self._hidden, ignore_errors=True)
 
     @property
@@ -100,8 +101,8 @@ class BatchFiles:
         return Path(self.path) / HIDDEN / self.sink / self.attempt
 
 
-class Written(WriterCommitMessage):  # type: ignore[misc]
-    """What a task wrote, and below which name."""
+class TaskResult(WriterCommitMessage):  # type: ignore[misc]
+    """A task's directory name and files."""
 
     def __init__(self, task: str, files: list[PartFile]) -> None:
         self.task = task
@@ -109,7 +110,7 @@ class Written(WriterCommitMessage):  # type: ignore[misc]
 
 
 class ParquetFiles(DataSource):  # type: ignore[misc]
-    """``df.write.format("ottla_parquet")``: writes files that `BatchFiles.commit` takes; `reported` reads which, from the file `reportTo`.
+    """``df.write.format("ottla_parquet")``: writes files for `BatchFiles.commit`, and their list to the file `reportTo` (`parse_report`).
 
     Options: path, application, batch, attempt, partitionBy (a JSON list), compression, reportTo.
     """
@@ -122,37 +123,37 @@ class ParquetFiles(DataSource):  # type: ignore[misc]
         return ""
 
     def writer(self, schema: Any, overwrite: bool) -> "ParquetWriter":
-        given = self.options
+        options = self.options
         files = BatchFiles(
-            given["path"],
-            given["application"],
-            int(given["batch"]),
-            tuple(json.loads(given["partitionBy"])),
-            given["compression"],
-            given["attempt"],
+            options["path"],
+            options["application"],
+            int(options["batch"]),
+            tuple(json.loads(options["partitionBy"])),
+            options["compression"],
+            options["attempt"],
         )
-        return ParquetWriter(files, given["reportTo"])
+        return ParquetWriter(files, options["reportTo"])
 
 
 class ParquetWriter(DataSourceArrowWriter):  # type: ignore[misc]
-    """The tasks write; what they have written is told."""
+    """Writes files in tasks and reports them."""
 
     def __init__(self, files: BatchFiles, report_to: str) -> None:
         self.files = files
         self.report_to = report_to
 
-    def write(self, iterator: "Iterator[pa.RecordBatch]") -> Written:
-        return Written(*self.files.write(iterator))
+    def write(self, iterator: "Iterator[pa.RecordBatch]") -> TaskResult:
+        return TaskResult(*self.files.write(iterator))
 
-    def commit(self, messages: list[Written | None]) -> None:
-        # Spark runs this in a process that outlives a driver that is killed: it renames nothing.
-        told = [(message.task, [asdict(file) for file in message.files]) for message in messages if message is not None]
-        Path(self.report_to).write_text(json.dumps(told), encoding="utf-8")
+    def commit(self, messages: list[TaskResult | None]) -> None:
+        # This process may outlive a killed driver, so it renames nothing.
+        report = [(message.task, [asdict(file) for file in message.files]) for message in messages if message is not None]
+        Path(self.report_to).write_text(json.dumps(report), encoding="utf-8")
 
-    def abort(self, messages: list[Written | None]) -> None:
+    def abort(self, messages: list[TaskResult | None]) -> None:
         self.files.abort()
 
 
-def reported(text: str) -> list[tuple[str, list[PartFile]]]:
-    """What the tasks of a write have written, as its report tells."""
+def parse_report(text: str) -> list[tuple[str, list[PartFile]]]:
+    """The tasks' files from a write's report."""
     return [(task, [PartFile(**file) for file in files]) for task, files in json.loads(text)]

@@ -1,8 +1,8 @@
-"""Parquet files as the tasks of a batch write them: one per task, or one per task and partition of the table (Hive's ``column=value/``).
+"""Writes the Parquet files of a task: one, or one per partition of the table (Hive's ``column=value/``).
 
-Partition columns are in the directory's name and not in the file, as Delta and every reader of such directories expect it. A task keeps a
-writer open per partition it meets, up to a limit; beyond it the one that was idle longest is closed, and begins another file if it comes
-again. Files have their final bytes on disk when they are named here: whoever commits them may rely on that.
+Partition columns are in the directory's name and not in the file, as Delta and other readers expect. A task keeps one writer open per
+partition, up to `OPEN_MAX`; then the least recently used one is closed, and a later row of its partition starts another file. Returned
+files are complete and synced to disk.
 """
 
 import os
@@ -20,26 +20,26 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 ROWS_PER_GROUP = 128 * 1024
-#: Open writers of one task; each holds up to a group of rows.
+#: Open writers of one task; each buffers up to a row group.
 OPEN_MAX = 64
-#: What Hive, Spark and Delta write for a partition without a value.
+#: The directory value of null in Hive, Spark and Delta.
 NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
 
 
 @dataclass(frozen=True, slots=True)
 class PartFile:
-    """A file that was written and nobody knows yet."""
+    """A written file that is not committed yet."""
 
     #: Relative to the table's directory.
     name: str
     size: int
     rows: int
-    #: Values of the partition columns as Delta writes them.
+    #: Values of the partition columns in Delta's format.
     values: dict[str, str | None]
 
 
-class _Open:
-    """A file at work: rows wait until they fill a group."""
+class _OpenFile:
+    """A file that is being written. Buffers rows until they fill a row group."""
 
     def __init__(self, path: Path, schema: "pa.Schema", compression: str) -> None:
         import pyarrow.parquet as pq
@@ -69,7 +69,7 @@ class _Open:
             sync(self.path)
 
     def remove(self) -> None:
-        """A file that will never be whole only takes room, of which there may be none left."""
+        """Closes and deletes the incomplete file: the disk may be full."""
         with suppress(OSError):
             self._writer.close()
         self.path.unlink(missing_ok=True)
@@ -95,14 +95,14 @@ def write_parts(
     suffix: str = ".parquet",
     plain: bool = False,
 ) -> list[PartFile]:
-    """Writes all batches below `directory`, in files named `stem`, a number and `suffix`; when that fails none of them stays.
+    """Writes all batches below `directory`, in files named `stem`, a number and `suffix`. On failure removes them all.
 
-    With `plain`, directories are only a help to the eye and hold nothing that would have to be escaped: a table's log has the values.
+    With `plain`, directory names need no escaping and may be ambiguous: the table's log holds the values.
 
     Raises: OSError with the name of the file; what the batches raise.
     """
     written: list[PartFile] = []
-    working: dict[tuple[str | None, ...], tuple[_Open, dict[str, str | None]]] = {}
+    working: dict[tuple[str | None, ...], tuple[_OpenFile, dict[str, str | None]]] = {}
 
     def close(place: tuple[str | None, ...]) -> None:
         part, values = working[place]
@@ -113,17 +113,17 @@ def write_parts(
     count = 0
     try:
         for batch in batches:
-            # Spark may send a batch without rows; a file for nothing is for nobody.
+            # Spark may send a batch without rows; it needs no file.
             for values, rows in by_partition(batch, partition_by) if batch.num_rows else ():
                 place = tuple(values.values())
                 if place in working:
-                    # The one used last stands last.
+                    # Moved to the end: the first one is the least recently used.
                     working[place] = working.pop(place)
                 else:
                     if len(working) >= OPEN_MAX:
                         close(next(iter(working)))
                     path = directory / (plain_directory_of(values) if plain else directory_of(values)) / f"{stem}-{count:04d}{suffix}"
-                    working[place] = _Open(path, rows.schema, compression), values
+                    working[place] = _OpenFile(path, rows.schema, compression), values
                     count += 1
                 working[place][0].add(rows)
         for place in list(working):
@@ -138,7 +138,7 @@ def write_parts(
 
 
 def by_partition(batch: "pa.RecordBatch", partition_by: Sequence[str]) -> "Iterator[tuple[dict[str, str | None], pa.RecordBatch]]":
-    """The rows of each partition, without the partition columns, and its values."""
+    """The values of each partition and its rows without the partition columns."""
     if not partition_by:
         yield {}, batch
         return
@@ -147,7 +147,7 @@ def by_partition(batch: "pa.RecordBatch", partition_by: Sequence[str]) -> "Itera
     table = pa.Table.from_batches([batch])
     numbered = table.select(list(partition_by)).append_column("__row", pa.array(range(table.num_rows), pa.int64()))
     rest = table.drop_columns(list(partition_by))
-    # A partition is a group of rows with equal values, nulls among them.
+    # Null is a value like others here.
     for group in numbered.group_by(list(partition_by)).aggregate([("__row", "list")]).to_pylist():
         rows = rest.take(pa.array(group["__row_list"], pa.int64())).combine_chunks()
         values = {name: value_text(group[name]) for name in partition_by}
@@ -156,7 +156,7 @@ def by_partition(batch: "pa.RecordBatch", partition_by: Sequence[str]) -> "Itera
 
 
 def value_text(value: Any) -> str | None:
-    """A partition value as Delta's protocol writes it; None for null (and for empty text, which the protocol cannot tell apart)."""
+    """A partition value in the format of Delta's protocol; None for null, and for empty text, which the protocol does not distinguish."""
     if value is None or value == "":
         return None
     if isinstance(value, bool):
@@ -169,19 +169,19 @@ def value_text(value: Any) -> str | None:
 
 
 def directory_of(values: dict[str, str | None]) -> str:
-    """``day=2026-05-17/page=%2F``, or the table's own directory."""
+    """``day=2026-05-17/page=%2F``; empty without partition columns."""
     return "/".join(f"{name}={NO_VALUE if value is None else quote(value, safe=' -_.')}" for name, value in values.items())
 
 
 def plain_directory_of(values: dict[str, str | None]) -> str:
-    """``day=2026-05-17/page=_``: two values may share one."""
+    """``day=2026-05-17/page=_``; two values may share a directory."""
     return "/".join(
         f"{re.sub(r'[^A-Za-z0-9_.-]', '_', name)}={re.sub(r'[^A-Za-z0-9_.-]', '_', value or '')}" for name, value in values.items()
     )
 
 
 def sync(path: Path) -> None:
-    """Brings a file to disk: a table's log must not speak of a file that a power cut takes back."""
+    """Syncs a file to disk: a table's log must not name a file that a power failure removes."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -1,8 +1,7 @@
-"""What a pipeline does, as Spark tells it after each batch, and as people and programs want to read it.
+"""The progress of a pipeline, from Spark's report of each batch.
 
-On a terminal: one live table, a row per query, or lines per query where that is too wide. Elsewhere: a line of JSON per batch that had
-rows, and the messages of start and end.
-Lag is what the source's topics hold and the batch had not read, in records; it was true when the batch began.
+On a terminal: a live table with a row per query, or lines per query if the table is too wide. Elsewhere: a line of JSON per batch with
+rows, and for start and end. Lag is the number of records in the source's topics after the batch's end, at the time when the batch started.
 """
 
 import json
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderableType
     from rich.table import Table
 
-#: Source partitions that are shown one by one; of more, the ones that are furthest behind.
+#: Source partitions that are listed, those with the largest lag first.
 PARTITIONS_SHOWN = 12
 #: Wider than any terminal.
 UNBOUNDED = 10_000
@@ -26,40 +25,40 @@ UNBOUNDED = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """One batch of one query that has ended."""
+    """A finished batch of a query."""
 
     query: str
     batch: int
-    #: ISO time at which the batch began, UTC.
+    #: ISO time of the batch's start, UTC.
     at: str
     rows_in: int
     rows_out: int
     rows_in_per_s: float
     rows_out_per_s: float
     batch_ms: int
-    #: Records between the batch's end and the end of the log, over all topics; None until Spark has asked for the end of the log.
+    #: Records between the batch's end and the end of the log, over all topics; None until Spark knows the end of the log.
     lag: int | None
     #: ISO time; windows that end before are closed. None without a watermark.
     watermark: str | None = None
     #: Rows that became dead letters in this batch.
     dead_letters: int = 0
-    #: Rows that aggregates, joins and deduplication keep.
+    #: Rows in the state of aggregates, joins and deduplication.
     state_rows: int = 0
     #: The same lag, by topic and partition.
     lags: Mapping[str, Mapping[str, int | None]] = field(default_factory=dict)
-    #: The records that were read, by source: its topics, or Spark's description.
+    #: Records read, by source: its topics, or Spark's description.
     rows_in_by_source: Mapping[str, int] = field(default_factory=dict)
 
 
 def progress_of(query: str, report: Mapping[str, Any], rows_out: Mapping[int, int], dead: Mapping[int, int] | None = None) -> Progress:
-    """Spark's report of a batch, with the rows that its sinks took, and its dead letters."""
+    """Spark's report of a batch, with the rows written and the dead letters by batch number."""
     batch, took_ms = int(report["batchId"]), int(report["batchDuration"])
     out = rows_out.get(batch, 0) if report["numInputRows"] or batch in rows_out else 0
     seconds = max(took_ms, 1) / 1000
     by_source = rows_by_source(report)
     rows = sum(by_source.values()) if by_source else int(report["numInputRows"])
     behind = lags(report)
-    waiting = [lag for partitions in behind.values() for lag in partitions.values()]
+    partition_lags = [lag for partitions in behind.values() for lag in partitions.values()]
     return Progress(
         query=query,
         batch=batch,
@@ -69,7 +68,7 @@ def progress_of(query: str, report: Mapping[str, Any], rows_out: Mapping[int, in
         rows_in_per_s=round(rows / seconds, 1),
         rows_out_per_s=round(out / seconds, 1),
         batch_ms=took_ms,
-        lag=None if None in waiting else sum(filter(None, waiting)),
+        lag=None if None in partition_lags else sum(filter(None, partition_lags)),
         watermark=dict(report.get("eventTime") or {}).get("watermark"),
         dead_letters=(dead or {}).get(batch, 0) if rows else 0,
         state_rows=sum(int(operator["numRowsTotal"]) for operator in report.get("stateOperators") or ()),
@@ -79,7 +78,7 @@ def progress_of(query: str, report: Mapping[str, Any], rows_out: Mapping[int, in
 
 
 def rows_by_source(report: Mapping[str, Any]) -> dict[str, int]:
-    """Records of the batch by source. A query that reads a source in two places counts its rows twice: offsets bound them."""
+    """Records of the batch by source. Spark counts rows twice if a query reads a source twice, so offsets limit the number."""
     rows: dict[str, int] = {}
     for source in report["sources"]:
         counted = source.get("numInputRows")
@@ -94,7 +93,7 @@ def rows_by_source(report: Mapping[str, Any]) -> dict[str, int]:
 
 
 def _offsets(value: Any) -> dict[TopicPartition, int] | None:
-    """Offsets by partition; None where there are none, or of a source that has no partitions, such as files."""
+    """Offsets by partition; None without offsets, or for a source without partitions, such as files."""
     try:
         return from_json(_decoded(value) or {}) if value is not None else None
     except (OffsetsError, ValueError):
@@ -102,13 +101,13 @@ def _offsets(value: Any) -> dict[TopicPartition, int] | None:
 
 
 def lags(report: Mapping[str, Any]) -> dict[str, dict[str, int | None]]:
-    """Records between the batch's end and the end of the log, by topic and partition; None where the end of the log is not known yet."""
+    """Records between the batch's end and the end of the log, by topic and partition; None while the end is unknown."""
     behind: dict[str, dict[str, int | None]] = {}
     for source in report["sources"]:
         end, latest = _offsets(source["endOffset"]), _offsets(source["latestOffset"])
         if end is None:
             continue
-        # A batch that is run again after a restart has no latest offset.
+        # A retried batch after a restart has no latest offset.
         for tp, offset in sorted((end if latest is None else latest).items()):
             behind.setdefault(tp.topic, {})[str(tp.partition)] = None if latest is None else max(0, offset - end.get(tp, 0))
     return behind
@@ -130,15 +129,15 @@ class JsonLines:
     def __exit__(self, *_: object) -> None:
         self.out.flush()
 
-    def say(self, event: str, **fields: Any) -> None:
+    def emit(self, event: str, **fields: Any) -> None:
         print(json.dumps({"event": event, **fields}), file=self.out, flush=True)
 
     def batch(self, progress: Progress) -> None:
         if progress.rows_in or progress.rows_out:
-            self.say("progress", **asdict(progress))
+            self.emit("progress", **asdict(progress))
 
     def rows(self, title: str, table: Any, total: int) -> None:
-        self.say("rows", title=title, total=total, rows=json.loads(json.dumps(table.to_pylist(), default=str)))
+        self.emit("rows", title=title, total=total, rows=json.loads(json.dumps(table.to_pylist(), default=str)))
 
 
 class Screen:
@@ -161,11 +160,11 @@ class Screen:
         self.live.update(self._table())
         self.live.stop()
 
-    def say(self, event: str, **fields: Any) -> None:
+    def emit(self, event: str, **fields: Any) -> None:
         from rich.text import Text
 
-        told = " ".join(str(value) for value in fields.values())
-        self.console.print(Text.assemble((event, "dim"), " ", as_it_is(told)))
+        text = " ".join(str(value) for value in fields.values())
+        self.console.print(Text.assemble((event, "dim"), " ", escaped(text)))
 
     def batch(self, progress: Progress) -> None:
         rows_in, rows_out, dead = self.totals.get(progress.query, (0, 0, 0))
@@ -180,14 +179,14 @@ class Screen:
         from rich.console import Group
 
         if not self.latest:
-            return as_it_is("waiting for the first batch")
-        behind = furthest_behind(self.latest.values())
-        figures = Figures([(query, figures_of(last, *self.totals[query])) for query, last in self.latest.items()])
-        return Group(figures, as_it_is(behind)) if behind else figures
+            return escaped("waiting for the first batch")
+        behind = lag_summary(self.latest.values())
+        figures = QueryFigures([(query, figures_of(last, *self.totals[query])) for query, last in self.latest.items()])
+        return Group(figures, escaped(behind)) if behind else figures
 
 
 def figures_of(last: Progress, rows_in: int, rows_out: int, dead_letters: int) -> dict[str, str]:
-    """What is shown of a query, by heading: its last batch, and sums of all of them."""
+    """A query's figures by heading: those of its last batch, and totals of all batches."""
     return {
         "batch": f"{last.batch:,}",
         "rows in": f"{rows_in:,}",
@@ -202,15 +201,15 @@ def figures_of(last: Progress, rows_in: int, rows_out: int, dead_letters: int) -
     }
 
 
-class Figures:
-    """Figures of queries: a table where it fits into the width, else lines for each query, broken between figures. None is ever cut."""
+class QueryFigures:
+    """Renders queries as a table if it fits into the width, else as lines per query, wrapped between figures. Nothing is cut."""
 
     def __init__(self, queries: Sequence[tuple[str, Mapping[str, str]]]) -> None:
         self.queries = queries
 
     def __rich_console__(self, console: "Console", options: "ConsoleOptions") -> "Iterator[RenderableType]":
         table = self._table()
-        # A table of rich measures itself within the width it is given.
+        # rich limits the measure of a table to the given width.
         if console.measure(table, options=options.update(width=UNBOUNDED)).maximum <= options.max_width:
             yield table
         else:
@@ -224,14 +223,14 @@ class Figures:
         for heading in self.queries[0][1]:
             table.add_column(heading, justify="right", no_wrap=True)
         for query, figures in self.queries:
-            table.add_row(as_it_is(query), *figures.values())
+            table.add_row(escaped(query), *figures.values())
         return table
 
     def _lines(self, width: int) -> "Iterator[RenderableType]":
         from rich.text import Text
 
         for query, figures in self.queries:
-            yield as_it_is(query)
+            yield escaped(query)
             line = Text(" ")
             for heading, figure in figures.items():
                 if not figure:
@@ -244,8 +243,8 @@ class Figures:
             yield line
 
 
-def furthest_behind(batches: Iterable[Progress]) -> str:
-    """Which source partitions are behind, in one line: all of them where they are few; empty when none is."""
+def lag_summary(batches: Iterable[Progress]) -> str:
+    """The source partitions with a lag, in one line; empty without any."""
     lags: dict[str, int] = {}
     for batch in batches:
         for topic, partitions in batch.lags.items():
@@ -259,8 +258,8 @@ def furthest_behind(batches: Iterable[Progress]) -> str:
     return f"behind: {shown}{more} (of {len(lags)} partitions)"
 
 
-def as_it_is(text: str) -> Any:
-    """What somebody else wrote, for rich: square brackets are no markup, and what a terminal would obey is shown escaped."""
+def escaped(text: str) -> Any:
+    """Foreign text for rich: square brackets are not markup, and control characters are escaped."""
     from rich.text import Text
 
     return Text("".join(letter if letter.isprintable() or letter == "\n" else repr(letter)[1:-1] for letter in text))
@@ -270,9 +269,9 @@ def table_of(rows: Any, title: str) -> Any:
     """A rich table of an Arrow table."""
     from rich.table import Table
 
-    shown = Table(title=as_it_is(title), title_justify="left")
+    shown = Table(title=escaped(title), title_justify="left")
     for name in rows.schema.names:
-        shown.add_column(as_it_is(name), overflow="fold")
+        shown.add_column(escaped(name), overflow="fold")
     for row in rows.to_pylist():
-        shown.add_row(*[as_it_is("" if value is None else str(value)) for value in row.values()])
+        shown.add_row(*[escaped("" if value is None else str(value)) for value in row.values()])
     return shown

@@ -1,7 +1,7 @@
-"""Trouble that passes: brokers away, a leader on the move, a Python worker that was killed. The query is started again after a while, from
-its checkpoint, as a restart of the whole pipeline would; anything else ends the pipeline.
+"""Retryable errors: unreachable brokers, a new leader, a killed Python worker. After a backoff the query restarts from its checkpoint, as a
+restart of the pipeline would do. Any other error ends the pipeline.
 
-What a query raised comes from a Python process through Java as text, so it is known by the names of the classes in it.
+A query's error comes from a Python process through Java as text. So it is recognized by the names of the classes in the text.
 """
 
 import re
@@ -11,45 +11,45 @@ from typing import Any
 from ottla.client import errors as client_errors
 from ottla.wire import errors as wire_errors
 
-#: The wait doubles from the first to the last, and begins anew after a batch that ended well.
-FIRST_WAIT_S, LAST_WAIT_S = 1.0, 30.0
-#: Trouble for so long without one batch ends the pipeline.
-GIVE_UP_S = 600.0
-#: Of Python, of `ottla.lake`, of the source, and of Java when a Python process at the other end is gone.
-PASSING = {
+#: The backoff doubles from the minimum to the maximum. A successful batch resets it.
+BACKOFF_MIN_S, BACKOFF_MAX_S = 1.0, 30.0
+#: RetryState for so long without one batch ends the pipeline.
+RETRY_TIMEOUT_S = 600.0
+#: Classes of Python, of `ottla.lake`, of the source, and of Java for a Python process that ended.
+RETRYABLE = {
     "TimeoutError", "ConnectionError", "ConnectionResetError", "ConnectionRefusedError", "BrokenPipeError",
     "Overtaken", "RegistryBusy",
     "EOFException", "SocketException", "ClosedChannelException",
 }  # fmt: skip
-#: Of Spark, about its Python processes; of Java, when such a process was at the other end of a Unix domain socket.
-PASSING_TEXTS = (
+#: Messages of Spark about its Python processes, and of Java about a Unix domain socket to one.
+RETRYABLE_TEXTS = (
     "Python worker exited unexpectedly", "Python worker failed to connect back",
     "java.io.IOException: Broken pipe", "java.io.IOException: Connection reset by peer",
 )  # fmt: skip
 RAISED = re.compile(r"^\s*(?:[\w.]+\.)?([A-Z]\w+)(?:: |$)", re.MULTILINE)
 
 
-def passes(text: str) -> bool:
-    """Whether what a query ended with, as Spark tells it at length, may be gone after a while."""
+def is_retryable(text: str) -> bool:
+    """Whether the full text of a query's error names a temporary problem."""
     names = {match[1] for match in RAISED.finditer(text)}
-    return bool(names & (_passing() | PASSING)) or any(told in text for told in PASSING_TEXTS)
+    return bool(names & (_retriable_classes() | RETRYABLE)) or any(message in text for message in RETRYABLE_TEXTS)
 
 
-def at_length(error: Any) -> str:
-    """What a query ended with: as Spark tells it, and what Java had raised, of which Spark may tell the message without the class."""
+def full_text(error: Any) -> str:
+    """A query's error as Spark reports it, with Java's cause: Spark may report the cause's message without its class."""
     cause = getattr(error, "_cause", None)
     return "\n".join(filter(None, (str(error), str(cause or ""), getattr(cause, "_stackTrace", None))))
 
 
-def waits_s() -> Iterator[float]:
-    """How long to wait before each new start."""
-    wait_s = FIRST_WAIT_S
+def backoffs_s() -> Iterator[float]:
+    """The waits before successive restarts."""
+    wait_s = BACKOFF_MIN_S
     while True:
         yield wait_s
-        wait_s = min(2 * wait_s, LAST_WAIT_S)
+        wait_s = min(2 * wait_s, BACKOFF_MAX_S)
 
 
-def _passing() -> set[str]:
+def _retriable_classes() -> set[str]:
     kafka = {one.__name__ for one in wire_errors.BY_CODE.values() if one.retriable}
     ours = {name for name, one in vars(client_errors).items() if isinstance(one, type) and getattr(one, "retriable", False)}
     return kafka | ours

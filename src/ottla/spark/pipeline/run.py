@@ -1,78 +1,84 @@
-"""The Spark queries of a pipeline (query.py): started, watched, stopped.
+"""Starts, monitors and stops the Spark queries of a pipeline (query.py).
 
-After a stop, in order or by power cut, a restart goes on with the batch that had not been finished: Spark keeps in the checkpoint which
-offsets each batch has, so it is the same batch again, and sinks that can tell leave out what they have.
+After any stop, a power cut included, a restart repeats the unfinished batch. Spark stores the offsets of each batch in the checkpoint, so
+the batch has the same records, and sinks that track batches skip what they have.
+
+While a pipeline runs, each source with a group (`kafka.group.id`) commits its progress when the next batch is requested
+(`source.progress_group`). The last batch before a stop has no next one, so `stop` commits it: per partition the lowest offset of all
+queries, since a query may still have to read the records after it.
 """
 
+import json
+import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ottla.base.ids import TopicPartition
 from ottla.spark.pipeline import checkpoint_compatibility, streaming_checks
-from ottla.spark.pipeline.checkpoint import Notes
+from ottla.spark.pipeline.checkpoint import CheckpointNotes
 from ottla.spark.pipeline.config.model import Pipeline, Sink
 from ottla.spark.pipeline.delta_sink import DeltaAppend
 from ottla.spark.pipeline.parquet_sink import ParquetFiles
 from ottla.spark.pipeline.progress import Progress
-from ottla.spark.pipeline.progress_groups import done_by, publish
 from ottla.spark.pipeline.query import PlannedQuery, RunningQuery, aggregates, planned_queries, start
-from ottla.spark.pipeline.rejected_rows import REJECTS, Judged
-from ottla.spark.pipeline.retryable_errors import at_length, passes
-from ottla.spark.pipeline.sinks import Batch, ConsoleTarget, DeltaTarget, JdbcTarget, ParquetTarget, Target, TopicTarget
+from ottla.spark.pipeline.rejected_rows import REJECTED_FORM, UnfilteredView
+from ottla.spark.pipeline.retryable_errors import full_text, is_retryable
+from ottla.spark.pipeline.sinks import ConsoleTarget, DeltaTarget, JdbcTarget, MicroBatch, ParquetTarget, Target, TopicTarget
 from ottla.spark.pipeline.spark_refusals import failure, reason
-from ottla.spark.pipeline.views import options_of
-from ottla.spark.pipeline.views import views as made_views
+from ottla.spark.pipeline.views import build_views, options_of
 from ottla.spark.source import log_client
-from ottla.spark.source.offset_ranges import LATEST
+from ottla.spark.source.offset_ranges import LATEST, OffsetsError, from_json
+from ottla.spark.source.options import SourceOptions, Subscription
+from ottla.spark.source.progress_group import ProgressGroup
+from ottla.spark.source.starting_offsets import Offsets, latest_offsets
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from ottla.base.ids import TopicPartition
-
-Show = Callable[[Sink, Batch, "pa.Table", int], None]
+Show = Callable[[Sink, MicroBatch, "pa.Table", int], None]
 POLL_S = 0.1
-#: How long `stop` lets a batch that is being written come to its end.
+#: How long `stop` waits for a running batch.
 STOP_GRACE_S = 10.0
 
 
 class QueryFailed(RuntimeError):
-    """A query ended with an error; the message says which one and why, in a sentence where one can be found."""
+    """A query failed. The message names the query and the cause."""
 
-    def __init__(self, sentence: str, query: RunningQuery | None = None, *, passes: bool = False) -> None:
+    def __init__(self, sentence: str, query: RunningQuery | None = None, *, retryable: bool = False) -> None:
         super().__init__(sentence)
-        #: None where it was not one of them, but Spark.
+        #: None if Spark itself failed.
         self.query = query
-        #: Whether it may go well after a while.
-        self.passes = passes
+        #: Whether a restart of the query may succeed.
+        self.retryable = retryable
 
 
 class RunningPipeline:
-    """A pipeline at work. One Spark session may run several."""
+    """A running pipeline. One Spark session may run several."""
 
     def __init__(self, pipeline: Pipeline, session: Any, show: Show) -> None:
         self.pipeline = pipeline
         self.session = session
         self.queries: list[RunningQuery] = []
-        self.notes = Notes(Path(pipeline.checkpoint))
-        #: What has changed since the checkpoint was made, in sentences.
+        self.notes = CheckpointNotes(Path(pipeline.checkpoint))
+        #: Changes since the checkpoint was created, in sentences.
         self.news: list[str] = []
         self._show = show
-        self._untold: list[Progress] = []
+        self._unreported: list[Progress] = []
 
     def start(self) -> None:
-        """Starts every query. Raises: PipelineError when Spark refuses a step or a sink, or a checkpoint does not fit any more."""
+        """Starts every query. Raises: PipelineError if Spark rejects a step or a sink, or a checkpoint is incompatible."""
         session, pipeline = self.session, self.pipeline
         session.dataSource.register(DeltaAppend)
         session.dataSource.register(ParquetFiles)
-        judged: dict[str, Judged] = {}
-        views = made_views(pipeline, session, judged)
-        queries = planned_queries(pipeline, views, judged)
+        unfiltered: dict[str, UnfilteredView] = {}
+        views = build_views(pipeline, session, unfiltered)
+        queries = planned_queries(pipeline, views, unfiltered)
         for planned in queries:
             if planned.sinks:
-                # Spark refuses at the start of a query, without a place; this names the step.
+                # Spark would reject the query at its start without a position; this check names the step.
                 streaming_checks.check(pipeline, session, views, planned.view, planned.form, planned.sinks[0].key)
         fits = {planned.directory: self._fit(planned) for planned in queries}
         self.news += checkpoint_compatibility.new_queries([planned.directory for planned in queries], self.notes.queries)
@@ -82,12 +88,14 @@ class RunningPipeline:
         self.notes.save()
 
     def _fit(self, planned: PlannedQuery) -> dict[str, Any]:
-        """What the query's checkpoint depends on. Raises: PipelineError when it is another's."""
+        """The query's checkpoint dependencies. Raises: PipelineError if the checkpoint has others."""
         noted = self.notes.queries.get(planned.directory, {}).get("fit", {})
-        return checkpoint_compatibility.of_query(self.pipeline, planned.view, planned.form, planned.frame, noted, self.session.version)
+        return checkpoint_compatibility.query_dependencies(
+            self.pipeline, planned.view, planned.form, planned.frame, noted, self.session.version
+        )
 
     def _name(self, planned: PlannedQuery) -> str:
-        if planned.form == REJECTS:
+        if planned.form == REJECTED_FORM:
             return f"{planned.view} (dead letters)"
         return planned.view if len({sink.view for sink in self.pipeline.sinks}) > 1 else self.pipeline.name
 
@@ -96,52 +104,55 @@ class RunningPipeline:
         return any(query.query.isActive for query in self.queries)
 
     def reports(self) -> list[Progress]:
-        """Batches that ended since the last call, oldest first. Raises: QueryFailed, once, when a query did; batches are told next time."""
+        """Batches finished since the last call, oldest first.
+
+        Raises: QueryFailed, once per failure of a query. The next call returns the batches.
+        """
         self._note()
         for query in self.queries:
             error = None if query.query.isActive or query.failed is query.query else query.query.exception()
             if error is not None:
                 query.failed = query.query
                 raise QueryFailed(
-                    f"{self.pipeline.name}: {query.name} failed: {failure(self.pipeline, error)}", query, passes=passes(at_length(error))
+                    f"{self.pipeline.name}: {query.name} failed: {failure(self.pipeline, error)}",
+                    query,
+                    retryable=is_retryable(full_text(error)),
                 ) from error
-        found, self._untold = self._untold, []
+        found, self._unreported = self._unreported, []
         return sorted(found, key=lambda report: report.at)
 
     def _note(self) -> None:
-        """Notes batches that ended, for `reports` and for `status`."""
+        """CheckpointNotes batches that ended, for `reports` and for `status`."""
         for query in self.queries:
             for report in query.reports():
-                self._untold.append(report)
+                self._unreported.append(report)
                 self.notes.batch(query.planned.directory, asdict(report))
         self.notes.save()
 
-    def caught_up(self, ends: "Mapping[TopicPartition, int]") -> bool:
+    def caught_up(self, ends: Mapping[TopicPartition, int]) -> bool:
         """Whether every query has finished a batch that ends at or after `ends`."""
         for query in self.queries:
             last = query.query.lastProgress
             if last is None:
                 return False
-            done = done_by([last])
+            done = lowest_ends([last])
             if any(done.get(tp, 0) < end for tp, end in ends.items()):
                 return False
         return True
 
-    def ends(self) -> "dict[TopicPartition, int]":
-        """The ends of the sources' topics now."""
-        from ottla.spark.source.options import SourceOptions
-        from ottla.spark.source.starting_offsets import newest
-
+    def ends(self) -> dict[TopicPartition, int]:
+        """The current end offsets of the sources' topics."""
         ends: dict[TopicPartition, int] = {}
         for source in self.pipeline.sources:
             if source.type == "topic":
                 options = SourceOptions.of(options_of(self.pipeline, source), streaming=True)
-                ends |= newest(log_client.open_log(options.bootstrap, options.client), options)
+                ends |= latest_offsets(log_client.open_log_client(options.bootstrap, options.client), options)
         return ends
 
     def stop(self) -> None:
-        """Stops every query: a batch at work may end, for a while; what is cut off is run again at the next start. Then the consumer groups
-        of its sources, if they have some, hear of the last batch.
+        """Stops every query and commits the progress of the sources' consumer groups.
+
+        A running batch gets `STOP_GRACE_S` to finish; an interrupted one runs again at the next start.
         """
         for running in self.queries:
             before = running.query.lastProgress
@@ -151,9 +162,9 @@ class RunningPipeline:
                     break
                 time.sleep(POLL_S)
             running.query.stop()
-        # Also where nobody will ask any more, since one of the others has failed.
+        # Nobody may call `reports` after this, if another query has failed.
         self._note()
-        publish(self.pipeline, [running.query.lastProgress for running in self.queries])
+        publish_progress(self.pipeline, [running.query.lastProgress for running in self.queries])
 
     def _target(self, sink: Sink) -> Target:
         match sink.type:
@@ -170,9 +181,44 @@ class RunningPipeline:
 
 
 def described(sink: Sink) -> dict[str, Any]:
-    """A sink for `status`: what it is, and where."""
-    place = {"path": sink.path, "topic": sink.topic, "url": sink.url, "table": sink.table}
-    return {"type": sink.type, **{name: value for name, value in place.items() if value is not None}}
+    """A sink as JSON for `status`."""
+    location = {"path": sink.path, "topic": sink.topic, "url": sink.url, "table": sink.table}
+    return {"type": sink.type, **{name: value for name, value in location.items() if value is not None}}
+
+
+def lowest_ends(reports: Iterable[Mapping[str, Any] | None]) -> Offsets:
+    """The lowest end offsets in Spark's reports of the queries' last batches."""
+    done: Offsets = {}
+    for source in (source for report in reports if report is not None for source in report["sources"]):
+        end = source["endOffset"]
+        try:
+            offsets = from_json(json.loads(end) if isinstance(end, str) else end or {})
+        except (OffsetsError, ValueError):
+            continue  # Files have no partition offsets.
+        done |= {tp: min(offset, done.get(tp, offset)) for tp, offset in offsets.items()}
+    return done
+
+
+def is_subscribed(subscription: Subscription, tp: TopicPartition) -> bool:
+    match subscription.kind:
+        case "assign":
+            return tp in subscription.partitions
+        case "subscribe":
+            return tp.topic in subscription.topics
+        case _:
+            return re.fullmatch(subscription.pattern, tp.topic) is not None
+
+
+def publish_progress(pipeline: Pipeline, reports: Iterable[Mapping[str, Any] | None]) -> None:
+    """Commits the progress of each group. A failure is a warning."""
+    done = lowest_ends(reports)
+    for source in pipeline.sources:
+        if source.type != "topic":
+            continue
+        options = SourceOptions.of(options_of(pipeline, source), streaming=True)
+        offsets = {tp: offset for tp, offset in done.items() if is_subscribed(options.subscription, tp)}
+        if options.commits and options.group and offsets:
+            ProgressGroup(options.group).publish(log_client.open_log_client(options.bootstrap, options.client), offsets)
 
 
 __all__ = ["LATEST", "QueryFailed", "RunningPipeline", "RunningQuery", "aggregates", "reason"]

@@ -1,7 +1,7 @@
-"""A pipeline's Spark session, started; where it does not start, that is one sentence, which tells where to look.
+"""Starts a pipeline's Spark session and turns a failure into one sentence.
 
-A Java process that ends before it answers has said why in its log, beside sentences that say nothing. One that answers may still refuse,
-such as a master that is not there; Py4J raises what Java raised.
+If the Java process ends at its start, its log holds the cause among irrelevant lines. If it runs, it may still fail, for example without a
+reachable master; Py4J then raises Java's exception.
 """
 
 from collections.abc import Mapping
@@ -13,14 +13,14 @@ from ottla.spark.pipeline.config.toml_table import PipelineError
 from ottla.spark.pipeline.spark_refusals import reason, without_code
 from ottla.spark.session import start_session
 
-#: How lines of Java begin that do not say what is wrong.
+#: Prefixes of Java's log lines that do not name the cause.
 EMPTY = ("Error occurred during", "Error: Could not create", "Error: A fatal exception", "WARNING", "NOTE: ", "Picked up ", "\tat ", "#")
-#: Enough for what is said at the start, of a log that may be long.
+#: How much of the log is searched.
 READ_BYTES = 65_536
 
 
 def started(pipeline: Pipeline, name: str, settings: Mapping[str, str], log_file: Path, *, cores: int | None = None) -> Any:
-    """A SparkSession. Raises: NoJava; PipelineError where Spark does not start."""
+    """A SparkSession. Raises: NoJava; PipelineError if Spark does not start."""
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
@@ -28,20 +28,20 @@ def started(pipeline: Pipeline, name: str, settings: Mapping[str, str], log_file
     try:
         return start_session(name, settings, log_file=log_file, cores=cores)
     except (PySparkException, Py4JError) as error:
-        raise _refused(pipeline, error, log_file, before) from error
+        raise _start_error(pipeline, error, log_file, before) from error
 
 
-def _refused(pipeline: Pipeline, error: Exception, log_file: Path, before: int) -> PipelineError:
+def _start_error(pipeline: Pipeline, error: Exception, log_file: Path, before: int) -> PipelineError:
     ended = "JAVA_GATEWAY_EXITED" in str(getattr(error, "getCondition", str)() or error)
-    said = (_said(log_file, before) or "its Java process ended at once") if ended else without_code(reason(error))
-    said, where = said.rstrip("."), f"what it said is in {log_file}"
+    cause = (_logged_cause(log_file, before) or "its Java process ended at once") if ended else without_code(reason(error))
+    cause, where = cause.rstrip("."), f"its output is in {log_file}"
     if not pipeline.spark:
-        return pipeline.error("", f"Spark does not start: {said}; {where}")
-    return pipeline.error("spark", f"Spark does not start with these settings of [spark]: {said}; {where}")
+        return pipeline.error("", f"Spark does not start: {cause}; {where}")
+    return pipeline.error("spark", f"Spark does not start with these settings of [spark]: {cause}; {where}")
 
 
-def _said(log_file: Path, before: int) -> str:
-    """The first sentence in the log, from byte `before` on, that says something; empty without one."""
+def _logged_cause(log_file: Path, before: int) -> str:
+    """The first relevant line of the log from byte `before` on; empty without one."""
     if not log_file.exists():
         return ""
     with log_file.open("rb") as log:

@@ -1,8 +1,7 @@
-"""Where the batches of a view go.
+"""Writes the batches of a view to its sinks.
 
-A view that aggregates gives few rows: they are gathered on the driver as one Arrow table, which every sink of the view takes, with one
-Spark job in all. A view that does not may give any number of rows: each sink is a Spark job whose tasks write side by side, and nothing is
-gathered.
+A view that aggregates has few rows. They are gathered on the driver as one Arrow table for all sinks of the view, with one Spark job. Other
+views may have any number of rows: each sink is a Spark job whose tasks write in parallel.
 
                  gathered (aggregates, merged rows)    spread (everything else)
     delta        one transaction of the table          files by tasks, one transaction
@@ -11,10 +10,10 @@ gathered.
     jdbc         Spark's JDBC writer                   Spark's JDBC writer, by tasks
     console      the first rows                        the first rows
 
-A sink is told the query's id and the batch's number. Delta keeps both and Parquet has them in its files' names, so that a batch which is
-run again is there once; a topic cannot, and may hold a batch twice after a crash: its results carry what readers need to see that (the keys
-and the newest value). When one of several sinks fails, the query ends and the whole batch is run again at the next start: those that have
-it already leave it out or replace it, the others write it again. So what cannot tell goes first, and commits as seldom as possible alone.
+Delta tables store the query's id and the batch number, and Parquet files have them in their names, so a retried batch is there once. A
+topic may hold a batch twice after a crash; readers can deduplicate by key. If one of several sinks fails, the query ends and the next start
+retries the whole batch: sinks that have it skip or replace it, the others write it again. So those others are written first, which makes a
+duplicate less likely.
 """
 
 import json
@@ -28,11 +27,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 from ottla.base.options import suggestion
 from ottla.lake.table import delta
 from ottla.spark.pipeline.config.model import Pipeline, Sink
-from ottla.spark.pipeline.delta_sink import DeltaAppend, in_types_of, schema_of_frame
+from ottla.spark.pipeline.delta_sink import DeltaAppend, cast_to_table, schema_of_frame
 from ottla.spark.pipeline.jdbc_sink import JdbcTable
-from ottla.spark.pipeline.literals import literal
-from ottla.spark.pipeline.parquet_sink import BatchFiles, ParquetFiles, reported
-from ottla.spark.pipeline.rejected_rows import LETTER_COLUMNS, content_of
+from ottla.spark.pipeline.parquet_sink import BatchFiles, ParquetFiles, parse_report
+from ottla.spark.pipeline.rejected_rows import DEAD_LETTER_COLUMNS, content_hash
+from ottla.spark.pipeline.rejection_reasons import literal
 from ottla.spark.pipeline.spark_refusals import refused_expression, spark_errors
 from ottla.spark.sink.options import SinkOptions
 
@@ -41,34 +40,34 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
-    """One micro-batch of one query, the same after a restart."""
+class MicroBatch:
+    """A micro-batch of a query. Id and number stay the same after a restart."""
 
     query_id: str
     number: int
-    #: A number made of its rows, where a restart may find others in the same records.
+    #: A hash of the rows, if a retry may produce other rows from the same records.
     content: int | None = None
-    #: Spark keeps something of the rows, which it learns when they are computed: also when nobody wants them any more.
+    #: The query has state, so Spark must compute the rows even if the target has them.
     stateful: bool = False
 
 
 class Target(Protocol):
-    """A sink at work."""
+    """Writes the batches of one sink."""
 
     sink: Sink
 
     @property
     def extras(self) -> Mapping[str, str]:
-        """Columns it needs in a gathered table besides the view's, as SQL over these, by name."""
+        """Further columns that it needs in a gathered table, as SQL over the view's columns, by name."""
 
     def prepare(self, frame: Any) -> None:
-        """Looks at the view before anything runs. Raises: PipelineError when the sink cannot take it."""
+        """Checks the view before the query starts. Raises: PipelineError if the sink cannot write it."""
 
-    def take(self, table: "pa.Table", batch: Batch) -> None:
+    def write_table(self, table: "pa.Table", batch: MicroBatch) -> None:
         """Writes a gathered table: the view's columns and those of `extras`."""
 
-    def spread(self, frame: Any, batch: Batch) -> int:
-        """Writes a frame with the view's columns by tasks; the number of rows."""
+    def write_frame(self, frame: Any, batch: MicroBatch) -> int:
+        """Writes a frame with the view's columns in parallel tasks. Returns the number of rows."""
 
 
 class DeltaTarget:
@@ -79,15 +78,15 @@ class DeltaTarget:
         self.pipeline = pipeline
         self.extras: dict[str, str] = {}
         assert sink.path is not None, "checked with the file"
-        self.path = located(sink.path)
-        #: Files and batches since the last compaction, as far as this process knows.
+        self.path = absolute_path(sink.path)
+        #: Files and batches since the last compaction by this process.
         self.small_files = 0
         self.batches = 0
 
     def prepare(self, frame: Any) -> None:
-        refuse_unknown(self.pipeline, self.sink, frame)
+        require_columns(self.pipeline, self.sink, frame)
 
-    def take(self, table: "pa.Table", batch: Batch) -> None:
+    def write_table(self, table: "pa.Table", batch: MicroBatch) -> None:
         sink = self.sink
         assert sink.mode is not None, "delta has a mode"
         try:
@@ -96,7 +95,7 @@ class DeltaTarget:
                 table,
                 mode=sink.mode,
                 keys=sink.keys,
-                application=application_of(self.pipeline, sink, batch),
+                application=application_id(self.pipeline, sink, batch),
                 batch_id=batch.number,
                 evolving=sink.schema == "evolve",
                 partition_by=sink.partition_by,
@@ -107,19 +106,19 @@ class DeltaTarget:
             raise self.pipeline.error(f"{sink.key}keys", str(error)) from None
         self._compact(1)
 
-    def spread(self, frame: Any, batch: Batch) -> int:
-        sink, application = self.sink, application_of(self.pipeline, self.sink, batch)
+    def write_frame(self, frame: Any, batch: MicroBatch) -> int:
+        sink, application = self.sink, application_id(self.pipeline, self.sink, batch)
         if delta.committed(self.path, application, batch.number, batch.content):
             if batch.stateful:
                 frame.write.format("noop").mode("overwrite").save()
             return 0
-        wanted = schema_of_frame(frame)
+        schema = schema_of_frame(frame)
         try:
             if sink.schema == "evolve":
-                delta.evolve(self.path, wanted, partition_by=sink.partition_by)
-                frame = in_types_of(delta.opened(self.path), frame)
+                delta.evolve(self.path, schema, partition_by=sink.partition_by)
+                frame = cast_to_table(delta.opened(self.path), frame)
             else:
-                delta.ensure(self.path, wanted, partition_by=sink.partition_by)
+                delta.ensure(self.path, schema, partition_by=sink.partition_by)
         except delta.TableMismatch as error:
             raise self.pipeline.error(f"{sink.key}path", str(error)) from None
         options = {
@@ -130,22 +129,20 @@ class DeltaTarget:
         }
         if batch.content is not None:
             options["content"] = str(batch.content)
-        rows = int(saved(frame.write.format(DeltaAppend.name()).options(**options)))
+        rows = int(run_write(frame.write.format(DeltaAppend.name()).options(**options)))
         self._compact(frame.sparkSession.sparkContext.defaultParallelism)
         return rows
 
     def _partitioned_by(self) -> list[str]:
-        """The table's own columns: files that were laid out by others would lose them. Raises: PipelineError when the sink says others."""
-        there = list(delta.opened(self.path).metadata().partition_columns)
-        if self.sink.partition_by and list(self.sink.partition_by) != there:
-            problem = f"the table at {self.path} is partitioned by {', '.join(there) or 'nothing'}; write to another path"
+        """The table's partition columns. Raises: PipelineError if the sink names others."""
+        existing = list(delta.opened(self.path).metadata().partition_columns)
+        if self.sink.partition_by and list(self.sink.partition_by) != existing:
+            problem = f"the table at {self.path} is partitioned by {', '.join(existing) or 'nothing'}; write to another path"
             raise self.pipeline.error(f"{self.sink.key}partition_by", problem)
-        return there
+        return existing
 
     def _compact(self, files: int) -> None:
-        """Puts small files together when it is time: a transaction of its own, after that of the batch, so a crash between them only means
-        that it is done later.
-        """
+        """Compacts small files when due, in a transaction after the batch's. A crash between the two only delays it."""
         self.batches += 1
         self.small_files += files
         when = self.sink.compaction
@@ -156,29 +153,32 @@ class DeltaTarget:
             self.batches = self.small_files = 0
 
 
-def refuse_unknown(pipeline: Pipeline, sink: Sink, frame: Any) -> None:
-    """Raises: PipelineError when `keys` or `partition_by` name a column that the view does not have."""
+def require_columns(pipeline: Pipeline, sink: Sink, frame: Any) -> None:
+    """Raises: PipelineError if `keys` or `partition_by` name a column that the view lacks."""
     for key, names in (("keys", sink.keys), ("partition_by", sink.partition_by)):
         for name in names:
             if name not in frame.columns:
-                had = ", ".join(frame.columns)
-                raise pipeline.error(f"{sink.key}{key}", f"{sink.view} has no column {name}{suggestion(name, frame.columns)}; it has {had}")
+                known = ", ".join(frame.columns)
+                raise pipeline.error(
+                    f"{sink.key}{key}", f"{sink.view} has no column {name}{suggestion(name, frame.columns)}; it has {known}"
+                )
     if sink.partition_by and len(set(sink.partition_by)) == len(frame.columns):
         raise pipeline.error(f"{sink.key}partition_by", "leaves no column for the files; take one out")
 
 
-def located(path: str) -> str:
-    """A path that means the same to Spark's processes, which may be somewhere else."""
+def absolute_path(path: str) -> str:
+    """An absolute path: Spark's processes may have another working directory."""
     return path if "://" in path else str(Path(path).absolute())
 
 
-def application_of(pipeline: Pipeline, sink: Sink, batch: Batch) -> str:
-    """Whose batches these are, for a target that keeps their numbers: the same when sinks before it come or go in the file. Two sinks of
-    one query may share a table.
+def application_id(pipeline: Pipeline, sink: Sink, batch: MicroBatch) -> str:
+    """Identifies the writer for a target that stores batch numbers. It does not depend on the sink's position in the file.
+
+    Sinks of one query that share a table are numbered.
     """
     alike = [other.key for other in pipeline.sinks if (other.type, other.path, other.view) == (sink.type, sink.path, sink.view)]
     number = alike.index(sink.key) if sink.key in alike else 0
-    return f"ottla/{batch.query_id}/{sink.type}:{located(sink.path or '')}{f'#{number}' if number else ''}"
+    return f"ottla/{batch.query_id}/{sink.type}:{absolute_path(sink.path or '')}{f'#{number}' if number else ''}"
 
 
 class TopicTarget:
@@ -205,7 +205,7 @@ class TopicTarget:
         return {f"{names}_{column}": sql for column, sql in self.columns.items()}
 
     def prepare(self, frame: Any) -> None:
-        """Finds the types: of key, value and headers text and bytes go as they are, a struct, map or array as JSON, the rest as text."""
+        """Sets the conversions of key, value and headers: text and bytes unchanged, a struct, map or array as JSON, others as text."""
         for column, sql in self.columns.items():
             if column == "headers":
                 texts = {name: f"CAST({self._written(frame, column, one)} AS BINARY)" for name, one in self.sink.headers_sql.items()}
@@ -217,7 +217,7 @@ class TopicTarget:
                 self.columns[column] = self._written(frame, column, sql)
 
     def _written(self, frame: Any, column: str, sql: str) -> str:
-        """SQL for text or bytes that stand for what `sql` gives. Raises: PipelineError."""
+        """SQL that converts `sql` to text or bytes. Raises: PipelineError."""
         kind = self._type(frame, column, sql)
         if kind in ("string", "binary"):
             return sql
@@ -228,10 +228,10 @@ class TopicTarget:
         try:
             return str(frame.selectExpr(sql).dtypes[0][1])
         except spark_errors() as error:
-            told = refused_expression(self.pipeline, error, self.sink.view, frame.columns)
-            raise self.pipeline.error(f"{self.sink.key}{column}", told) from None
+            message = refused_expression(self.pipeline, error, self.sink.view, frame.columns)
+            raise self.pipeline.error(f"{self.sink.key}{column}", message) from None
 
-    def take(self, table: "pa.Table", batch: Batch) -> None:
+    def write_table(self, table: "pa.Table", batch: MicroBatch) -> None:
         import pyarrow as pa
 
         from ottla.spark.sink.writer import BatchWriter
@@ -239,9 +239,9 @@ class TopicTarget:
         chosen = pa.table({column: table.column(extra) for column, extra in zip(self.columns, self.extras, strict=True)})
         BatchWriter(SinkOptions.of(self.options), tuple(self.columns)).write(iter(chosen.combine_chunks().to_batches()))
 
-    def spread(self, frame: Any, batch: Batch) -> int:
+    def write_frame(self, frame: Any, batch: MicroBatch) -> int:
         chosen = frame.selectExpr(*[f"{sql} AS `{column}`" for column, sql in self.columns.items()])
-        return int(saved(chosen.write.format("ottla").options(**self.options)))
+        return int(run_write(chosen.write.format("ottla").options(**self.options)))
 
 
 class ParquetTarget:
@@ -253,14 +253,14 @@ class ParquetTarget:
         self.extras: dict[str, str] = {}
 
     def prepare(self, frame: Any) -> None:
-        refuse_unknown(self.pipeline, self.sink, frame)
+        require_columns(self.pipeline, self.sink, frame)
 
-    def take(self, table: "pa.Table", batch: Batch) -> None:
+    def write_table(self, table: "pa.Table", batch: MicroBatch) -> None:
         files = self._files(batch)
         files.clear()
         files.commit([files.write(iter(table.combine_chunks().to_batches()))])
 
-    def spread(self, frame: Any, batch: Batch) -> int:
+    def write_frame(self, frame: Any, batch: MicroBatch) -> int:
         files = self._files(batch)
         files.clear()
         options = {
@@ -271,12 +271,14 @@ class ParquetTarget:
             "compression": files.compression,
             "attempt": files.attempt,
         }
-        return files.commit(reported(saved(frame.write.format(ParquetFiles.name()).options(**options))))
+        return files.commit(parse_report(run_write(frame.write.format(ParquetFiles.name()).options(**options))))
 
-    def _files(self, batch: Batch) -> BatchFiles:
+    def _files(self, batch: MicroBatch) -> BatchFiles:
         sink = self.sink
         assert sink.path is not None, "checked with the file"
-        return BatchFiles(located(sink.path), application_of(self.pipeline, sink, batch), batch.number, sink.partition_by, sink.compression)
+        return BatchFiles(
+            absolute_path(sink.path), application_id(self.pipeline, sink, batch), batch.number, sink.partition_by, sink.compression
+        )
 
 
 class JdbcTarget:
@@ -290,16 +292,16 @@ class JdbcTarget:
         self.table = JdbcTable(sink, session, str(Path(pipeline.checkpoint).absolute()))
 
     def prepare(self, frame: Any) -> None:
-        refuse_unknown(self.pipeline, self.sink, frame)
+        require_columns(self.pipeline, self.sink, frame)
         if not self.table.has_driver():
-            said = f'there is no class {self.sink.driver}; name its jar in [spark] jars = "...", or correct the name'
-            raise self.pipeline.error(f"{self.sink.key}driver", said)
+            problem = f'there is no class {self.sink.driver}; name its jar in [spark] jars = "...", or correct the name'
+            raise self.pipeline.error(f"{self.sink.key}driver", problem)
 
-    def take(self, table: "pa.Table", batch: Batch) -> None:
+    def write_table(self, table: "pa.Table", batch: MicroBatch) -> None:
         if table.num_rows:
-            self.spread(self.session.createDataFrame(table), batch)
+            self.write_frame(self.session.createDataFrame(table), batch)
 
-    def spread(self, frame: Any, batch: Batch) -> int:
+    def write_frame(self, frame: Any, batch: MicroBatch) -> int:
         try:
             return self.table.write(frame)
         except delta.RepeatedKeys as error:
@@ -307,49 +309,49 @@ class JdbcTarget:
 
 
 class ConsoleTarget:
-    """The first rows of each batch, given to whoever prints them."""
+    """Passes the first rows of each batch to `show`."""
 
-    def __init__(self, sink: Sink, show: Callable[[Sink, Batch, "pa.Table", int], None]) -> None:
+    def __init__(self, sink: Sink, show: Callable[[Sink, MicroBatch, "pa.Table", int], None]) -> None:
         self.sink = sink
         self.show = show
         self.extras: dict[str, str] = {}
 
     def prepare(self, frame: Any) -> None:
-        """Anything can be shown."""
+        """Accepts every view."""
 
-    def take(self, table: "pa.Table", batch: Batch) -> None:
+    def write_table(self, table: "pa.Table", batch: MicroBatch) -> None:
         self.show(self.sink, batch, table.slice(0, self.sink.rows), table.num_rows)
 
-    def spread(self, frame: Any, batch: Batch) -> int:
-        # All rows are computed, not only those that are shown: a join or deduplication keeps what it has seen in every partition.
-        with kept_between(frame, True) as kept:
+    def write_frame(self, frame: Any, batch: MicroBatch) -> int:
+        # All rows are computed, not only the printed ones, so that joins and deduplication update their state in every partition.
+        with persisted(frame, True) as kept:
             total = int(kept.count())
             self.show(self.sink, batch, kept.limit(self.sink.rows).toArrow(), total)
         return total
 
 
-def write_batch(targets: Sequence[Target], frame: Any, batch: Batch, *, gather: bool) -> int:
-    """Gives a batch to every target of its view; the number of rows. Targets that can tell a repetition come last, and so commit last."""
+def write_batch(targets: Sequence[Target], frame: Any, batch: MicroBatch, *, gather: bool) -> int:
+    """Writes a batch to every target of its view. Returns the number of rows. Targets that detect a retried batch come last."""
     ordered = sorted(targets, key=lambda target: isinstance(target, DeltaTarget | ParquetTarget))
     if gather:
         names = frame.columns
         extras = {name: sql for target in ordered for name, sql in target.extras.items()}
         table = frame.selectExpr("*", *[f"{sql} AS `{name}`" for name, sql in extras.items()]).toArrow()
         for target in ordered:
-            target.take(table.select([*names, *target.extras]), batch)
+            target.write_table(table.select([*names, *target.extras]), batch)
         return int(table.num_rows)
     return _spread(ordered, frame, batch)
 
 
-def _spread(targets: Sequence[Target], frame: Any, batch: Batch) -> int:
-    with kept_between(frame, len(targets) > 1) as frame:
-        # One that has the batch already counts no rows.
-        return max(target.spread(frame, batch) for target in targets)
+def _spread(targets: Sequence[Target], frame: Any, batch: MicroBatch) -> int:
+    with persisted(frame, len(targets) > 1) as frame:
+        # A target that has the batch already returns 0.
+        return max(target.write_frame(frame, batch) for target in targets)
 
 
 @contextmanager
-def kept_between(frame: Any, wanted: bool) -> Iterator[Any]:
-    """`frame`, computed once for all that is done with it in the block, where that is `wanted`."""
+def persisted(frame: Any, wanted: bool) -> Iterator[Any]:
+    """`frame`, persisted on disk for the block if `wanted`, so that it is computed once."""
     if not wanted:
         yield frame
         return
@@ -362,27 +364,27 @@ def kept_between(frame: Any, wanted: bool) -> Iterator[Any]:
         frame.unpersist()
 
 
-class LettersTarget:
-    """Where dead letters go."""
+class DeadLetterTarget:
+    """Writes dead letters."""
 
     def __init__(self, pipeline: Pipeline) -> None:
         letters = pipeline.dead_letters
         assert letters is not None, "checked with the file"
-        #: Keys that point at `[dead_letters]`; the view is not one that errors speak of.
+        #: Errors refer to the keys of `[dead_letters]`.
         key = "dead_letters."
         self.target: Target
         if letters.path is not None:
             self.target = DeltaTarget(Sink("delta", "dead_letters", "append", key, path=letters.path), pipeline)
         else:
-            headers = {f"ottla.{name}": _header(name) for name in LETTER_COLUMNS if name not in ("key", "value")}
+            headers = {f"ottla.{name}": _header(name) for name in DEAD_LETTER_COLUMNS if name not in ("key", "value")}
             value = "coalesce(`value`, CAST(`row` AS BINARY))"
             sink = Sink("topic", "dead_letters", "append", key, topic=letters.topic, key_sql="`key`", value_sql=value, headers_sql=headers)
             self.target = TopicTarget(sink, pipeline)
 
     def prepare(self, letters: Any) -> None:
-        """Looks at the columns; makes the table before several queries do so at once.
+        """Checks the columns, and creates the table before several queries try to do so.
 
-        Raises: PipelineError when there is one with other columns.
+        Raises: PipelineError if the table exists with other columns.
         """
         if isinstance(self.target, DeltaTarget):
             try:
@@ -392,25 +394,25 @@ class LettersTarget:
         else:
             self.target.prepare(letters)
 
-    def write(self, letters: Any, batch: Batch) -> int:
-        """Writes the dead letters of a batch; their number, also when they are there already."""
-        count, content = content_of(letters)
+    def write(self, letters: Any, batch: MicroBatch) -> int:
+        """Writes the dead letters of a batch. Returns their number, also if they are already written."""
+        count, content = content_hash(letters)
         if count:
-            self.target.spread(letters, replace(batch, content=content))
+            self.target.write_frame(letters, replace(batch, content=content))
         return count
 
 
 def _header(column: str) -> str:
-    """A column of dead letters as the text of a header; a time with its zone, whichever the session has."""
+    """A column of dead letters as header text; times in ISO format with a zone."""
     text = f"CAST(`{column}` AS STRING)"
     if column not in ("timestamp", "at"):
         return text
-    # A step may have called something else `_timestamp`.
+    # A step may use the name `_timestamp` for another type.
     return f"coalesce(date_format(TRY_CAST(`{column}` AS TIMESTAMP), \"yyyy-MM-dd'T'HH:mm:ss.SSSXXX\"), {text})"
 
 
-def saved(writer: Any) -> str:
-    """Runs a write and gives what its commit reports, which it leaves in a file: Spark hands a write's messages to nobody else."""
+def run_write(writer: Any) -> str:
+    """Runs a write and returns its commit's report, from a file: Spark does not return the commit's result."""
     with tempfile.TemporaryDirectory(prefix="ottla-rows-") as directory:
         report = Path(directory) / "rows"
         writer.option("reportTo", str(report)).mode("append").save()

@@ -1,11 +1,11 @@
-"""What a pipeline has done, from its checkpoint and the brokers; no Spark is started.
+"""The status of a pipeline, read from its checkpoint and the brokers without Spark.
 
-    state      running: a process holds the checkpoint · stopped · new: there is no checkpoint
-    queries    of each: the newest batch that is done and when it was planned, whether a later one is unfinished (it will be run again),
-               offset, end and lag of each source partition, and sums since the checkpoint was made
-    targets    where results go; of Delta tables the version
+    state      running: a process holds the checkpoint's lock · stopped · new: there is no checkpoint
+    queries    per query: the last finished batch and its time, an unfinished batch (it runs again at the next start), offset, end and lag
+               of each source partition, and totals since the checkpoint was created
+    targets    the sinks; for Delta tables with the version
 
-The lag is against the ends of the topics now. Where no broker answers it is null, and `brokers` says why.
+The lag refers to the current ends of the topics. If no broker answers, it is null and `brokers` holds the error.
 """
 
 import time
@@ -19,18 +19,18 @@ from ottla.spark.pipeline.checkpoint import QueryState
 from ottla.spark.pipeline.config.model import Pipeline
 from ottla.spark.source.offset_ranges import LATEST
 
-#: Status is for people who wait.
+#: Short, because a person waits for the output.
 BROKERS_TIMEOUT_MS = 10_000
 FIGURES = ("rows_in_per_s", "rows_out_per_s", "batch_ms", "watermark", "state_rows")
 
 
 def pipeline_status(pipeline: Pipeline) -> dict[str, Any]:
-    """All of it, as JSON."""
+    """The status as a JSON object."""
     directory = Path(pipeline.checkpoint)
     states = checkpoint.queries(directory)
     holder = checkpoint.holder(directory)
     notes = checkpoint.read_notes(directory)
-    ends, trouble = _ends(pipeline, sorted({tp for state in states for tp in state.offsets}))
+    ends, problem = _ends(pipeline, sorted({tp for state in states for tp in state.offsets}))
     running = holder is not None and holder.running
     return {
         "pipeline": pipeline.name,
@@ -40,23 +40,23 @@ def pipeline_status(pipeline: Pipeline) -> dict[str, Any]:
         "process": None
         if holder is None
         else {"pid": holder.pid, "host": holder.host, "since": _iso(holder.since), "beat": _iso(holder.beat)},
-        "brokers": trouble,
+        "brokers": problem,
         "queries": [_query(state, notes.get(state.name, {}), ends) for state in states],
         "targets": [_target(target) for note in notes.values() for target in note.get("targets", ())] + _letters(pipeline),
     }
 
 
 def _ends(pipeline: Pipeline, partitions: list[TopicPartition]) -> tuple[Mapping[TopicPartition, int], str | None]:
-    """The ends of partitions now, and why there are none."""
-    from ottla.spark.source.log_client import KafkaError, open_log
+    """The current ends of partitions, and the error if they cannot be read."""
+    from ottla.spark.source.log_client import KafkaError, open_log_client
 
     ends: dict[TopicPartition, int] = {}
     for bootstrap in {source.bootstrap or pipeline.bootstrap for source in pipeline.sources if source.type == "topic"}:
         timeouts = {"default.api.timeout.ms": str(BROKERS_TIMEOUT_MS), "request.timeout.ms": str(BROKERS_TIMEOUT_MS)}
         try:
-            log = open_log(bootstrap, timeouts)
-            there = log.topics(sorted({tp.topic for tp in partitions})) if partitions else {}
-            ends |= log.end_offsets([tp for tp in partitions if tp.partition < there.get(tp.topic, 0)], LATEST)
+            client = open_log_client(bootstrap, timeouts)
+            counts = client.topics(sorted({tp.topic for tp in partitions})) if partitions else {}
+            ends |= client.end_offsets([tp for tp in partitions if tp.partition < counts.get(tp.topic, 0)], LATEST)
         except (KafkaError, OSError, TimeoutError) as error:
             return ends, f"{bootstrap}: {error}"
     return ends, None
@@ -108,14 +108,14 @@ def _iso(seconds: float) -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))
 
 
-def shown(told: Mapping[str, Any]) -> str:
-    """The same for people."""
-    process = told["process"]
-    who = f" by process {process['pid']} on {process['host']} since {process['since']}" if told["state"] == "running" else ""
-    lines = [f"{told['pipeline']}: {told['state']}{who}", f"checkpoint {told['checkpoint']}"]
-    if told["brokers"] is not None:
-        lines.append(f"brokers cannot be asked: {told['brokers']}")
-    for query in told["queries"]:
+def status_text(status: Mapping[str, Any]) -> str:
+    """The status as text."""
+    process = status["process"]
+    who = f" by process {process['pid']} on {process['host']} since {process['since']}" if status["state"] == "running" else ""
+    lines = [f"{status['pipeline']}: {status['state']}{who}", f"checkpoint {status['checkpoint']}"]
+    if status["brokers"] is not None:
+        lines.append(f"brokers unreachable: {status['brokers']}")
+    for query in status["queries"]:
         lines += ["", f"{query['query']}: {_batches(query)}"]
         sums = f"{query['rows_in']:,} rows in, {query['rows_out']:,} out, {query['dead_letters']:,} dead letters"
         state = f", {query['state_rows']:,} rows of state" if query["state_rows"] else ""
@@ -127,15 +127,15 @@ def shown(told: Mapping[str, Any]) -> str:
                 (f"{topic}-{number}", *(_figure(place[name]) for name in ("offset", "end", "lag"))) for number, place in partitions.items()
             ]
         lines += _aligned(rows) if len(rows) > 1 else []
-    if told["targets"]:
-        lines += ["", *(f"{'dead letters to' if target.get('dead_letters') else 'to'} {_place(target)}" for target in told["targets"])]
+    if status["targets"]:
+        lines += ["", *(f"{'dead letters to' if target.get('dead_letters') else 'to'} {_place(target)}" for target in status["targets"])]
     return "\n".join(lines)
 
 
 def _batches(query: Mapping[str, Any]) -> str:
-    done = "no batch is done" if query["batch"] is None else f"batch {query['batch']} of {query['at']}"
-    again = "" if query["unfinished"] is None else f"; batch {query['unfinished']} is not done"
-    return f"{done}{again}, lag {_figure(query['lag'])}"
+    done = "no finished batch" if query["batch"] is None else f"batch {query['batch']} of {query['at']}"
+    unfinished = "" if query["unfinished"] is None else f"; batch {query['unfinished']} is unfinished"
+    return f"{done}{unfinished}, lag {_figure(query['lag'])}"
 
 
 def _place(target: Mapping[str, Any]) -> str:

@@ -1,11 +1,11 @@
-"""What Spark keeps in state for each view of a stream, and whether it takes the stream at all; told before anything runs.
+"""Checks before a start: the state that Spark keeps for each streaming view, and whether Spark supports the stream.
 
-State of                     is let go of
-an aggregate                 when the watermark has passed its window; never, if it does not group by a time with a watermark
-a join of two streams        when the condition says how far apart the times of both sides may be, and both have a watermark; else never
-a deduplication              by a time with a watermark, or `within = "watermark"`: when that has passed; else never
+State of                     is removed
+an aggregate                 after the watermark passes its window; never, if it does not group by a time with a watermark
+a join of two streams        after the watermark, if the condition limits the distance of both times and both have one; else never
+a deduplication              after the watermark, if by a time with one, or with `within = "watermark"`; else never
 
-Spark's refusals of streams have no place in the SQL. They are found step by step here: the first step that is refused is the one to change.
+Spark's errors about streams have no position in the SQL. So each step is checked here: the first rejected step is the one to change.
 """
 
 import re
@@ -19,15 +19,15 @@ from ottla.spark.pipeline.spark_refusals import reason, spark_errors, without_co
 WATERMARKED = re.compile(r"-T\d+ms")
 WATERMARKED_NAME = re.compile(r"(\w+#\d+)-T\d+ms")
 EXPRESSION_ID = re.compile(r"#\d+L?(-T\d+ms)?")
-#: In Spark's refusal -> what to do.
+#: Text in Spark's error -> what to do.
 ADVICE = {
     "aggregations without watermark": (
-        "the result of this grouping never stops changing, so it cannot be appended: give its source a watermark and group by window(...) "
-        'of that column, or let the sink take changing rows with mode = "merge" or "update"'
+        "the result of this grouping keeps changing, so it cannot be appended: give its source a watermark and group by window(...) "
+        'of that column, or set mode = "merge" or "update" of the sink'
     ),
     "session window streaming aggregations": (
-        "a session begins earlier and ends later as it grows, so it is written once, when it is over: give its source a watermark and let "
-        'the sink take rows that do not change any more, mode = "append"'
+        "the bounds of a session change until it ends, so it can only be written at its end: give its source a watermark and set "
+        'mode = "append" of the sink'
     ),
     "no streaming aggregations": 'mode = "replace" writes the whole result again, which only an aggregate has; use mode = "append"',
     "Sorting is not supported": (
@@ -43,82 +43,80 @@ ADVICE = {
         "OVER (...) needs the whole result: use GROUP BY window(...), or max_by(...) for the newest row of a group"
     ),
     "possible 'correctness' issue": (
-        "two steps in a row keep state here, and what the first gives late the second would lose: write the first to a topic or a table "
-        'and read that in a pipeline of its own, or let the sink take rows that do not change any more, mode = "append"'
+        "two successive steps keep state, and the second would lose late rows of the first: write the first to a topic or a table and read "
+        'that in another pipeline, or set mode = "append" of the sink'
     ),
-    "Union between streaming and batch": (
-        "a stream and what does not change cannot be one view by UNION: read the files with stream = true, or join"
-    ),
+    "Union between streaming and batch": ("UNION cannot combine a stream and static data: read the files with stream = true, or join"),
 }
-#: What to do about state that no watermark lets go of. An aggregate is left out: to go on counting by key is what many are for.
-FOR_EVER = {
+#: Advice about unbounded state. Aggregates are left out: many count by key on purpose.
+UNBOUNDED_STATE = {
     "deduplicate": (
-        '{view} remembers {by} of every row for ever: deduplicate = [...] with within = "watermark", or with a column that has a watermark '
-        "among its columns, lets go of it"
+        '{view} keeps {by} of every row forever: to remove old state, set within = "watermark", or add a column with a watermark to '
+        "deduplicate = [...]"
     ),
     "join": (
-        "{view} keeps every row of both streams that it joins for ever: give both a watermark, and join on how far apart their times may be"
+        "{view} keeps every row of both joined streams forever: give both a watermark, and limit the distance of their times in the join"
     ),
 }
 OUTER_JOIN = (
-    "an outer join of two streams must know when a row stays alone: give both sources a watermark, and join on how far apart their times "
-    "may be, such as ON a.id = b.id AND b.at BETWEEN a.at AND a.at + INTERVAL 10 MINUTES"
+    "an outer join of two streams must know when a row has no match: give both sources a watermark, and limit the distance of their times "
+    "in the join, such as ON a.id = b.id AND b.at BETWEEN a.at AND a.at + INTERVAL 10 MINUTES"
 )
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
-    """State that a view keeps."""
+class OperatorState:
+    """State of one operator of a view."""
 
     #: aggregate, join or deduplicate.
     kind: str
-    #: By what: the grouping, the join's condition, the columns.
+    #: The grouping, the join's condition, or the columns.
     by: str
-    #: Whether a watermark lets go of it; otherwise it grows as long as new keys come.
+    #: Whether a watermark removes old state; otherwise it grows with every new key.
     bounded: bool
 
 
-def state_of(frame: Any) -> list[Kept]:
-    """What the view itself keeps, without the views it reads."""
-    return [kept for node in _nodes(frame) if (kept := _kept(node)) is not None]
+def operator_states(frame: Any) -> list[OperatorState]:
+    """The state of the view itself, without the views it reads."""
+    return [kept for node in _nodes(frame) if (kept := _operator_state(node)) is not None]
 
 
-def kept_for_ever(frames: Mapping[str, Any]) -> list[str]:
-    """What grows in these views as long as they run though a watermark could end it, as sentences that say how."""
-    kept = [(name, one) for name, frame in frames.items() if frame.isStreaming for one in state_of(frame)]
-    return [FOR_EVER[one.kind].format(view=name, by=one.by) for name, one in kept if not one.bounded and one.kind in FOR_EVER]
+def unbounded_state_warnings(frames: Mapping[str, Any]) -> list[str]:
+    """Advice about unbounded state in these views, as sentences."""
+    kept = [(name, one) for name, frame in frames.items() if frame.isStreaming for one in operator_states(frame)]
+    return [UNBOUNDED_STATE[one.kind].format(view=name, by=one.by) for name, one in kept if not one.bounded and one.kind in UNBOUNDED_STATE]
 
 
 def keeps_state(frame: Any) -> bool:
-    """Whether the view, or one that it is made from, keeps state."""
-    return any(_kept(node) is not None for node in _nodes(frame, views=True))
+    """Whether the view or one that it reads keeps state."""
+    return any(_operator_state(node) is not None for node in _nodes(frame, views=True))
 
 
 def reads(frame: Any) -> list[str]:
-    """The views that a view reads itself."""
+    """The views that a view reads directly."""
     return list(dict.fromkeys(node.desc().identifier().table() for node in _nodes(frame) if node.nodeName() == "View"))
 
 
 def lineage(view: str, frames: Mapping[str, Any]) -> list[str]:
-    """A view and all that it is made from, in the order of the file."""
-    wanted, found = [view], set()
-    while wanted:
-        name = wanted.pop()
+    """A view and all views that it reads, directly or not, in the order of the file."""
+    pending, found = [view], set()
+    while pending:
+        name = pending.pop()
         if name not in found:
             found.add(name)
-            wanted += [read for read in reads(frames[name]) if read in frames]
+            pending += [read for read in reads(frames[name]) if read in frames]
     return [name for name in frames if name in found]
 
 
 def check(pipeline: Pipeline, session: Any, frames: Mapping[str, Any], view: str, form: str, key: str) -> None:
-    """Whether Spark takes the view as a stream in the form `append`, `update` or `complete`, for the sink at `key`.
+    """Checks that Spark supports the view as a stream in the form `append`, `update` or `complete`, for the sink at `key`.
 
-    Raises: PipelineError, at the step to change, or at the sink.
+    Raises: PipelineError at the step to change, or at the sink.
     """
     if not frames[view].isStreaming:
         raise pipeline.error(
             f"{key}from",
-            f"the view {view} reads only tables and files that do not change, so there is no end to wait for; "
+            f"the view {view} reads only static tables and files, so it is not a stream; "
             "read at least one topic in it, or files with stream = true",
         )
     refused = _refusal(session, frames[view], form)
@@ -146,11 +144,11 @@ def _refusal(session: Any, frame: Any, form: str) -> Exception | None:
 
 
 def _advice(error: Exception) -> str:
-    said = str(error)
-    for words, advice in ADVICE.items():
-        if words in said:
+    text = str(error)
+    for marker, advice in ADVICE.items():
+        if marker in text:
             return advice
-    if re.search(r"(Left|Right|Full)\w* join", said):
+    if re.search(r"(Left|Right|Full)\w* join", text):
         return OUTER_JOIN
     return _sentence(error)
 
@@ -160,7 +158,7 @@ def _sentence(error: Exception) -> str:
 
 
 def _nodes(frame: Any, *, views: bool = False) -> Iterator[Any]:
-    """The operators of a view, down to the views that it reads; or with theirs."""
+    """The operators of a view; with `views` also those of the views that it reads."""
     pending = [frame._jdf.queryExecution().analyzed()]
     while pending:
         node = pending.pop()
@@ -170,25 +168,25 @@ def _nodes(frame: Any, *, views: bool = False) -> Iterator[Any]:
             pending += [children.apply(index) for index in reversed(range(children.size()))]
 
 
-def _kept(node: Any) -> Kept | None:
+def _operator_state(node: Any) -> OperatorState | None:
     if not node.isStreaming():
         return None
     match node.nodeName():
         case "Aggregate":
             by = node.groupingExpressions().mkString(", ")
-            return Kept("aggregate", _plain(by), not by or bool(WATERMARKED.search(by)))
+            return OperatorState("aggregate", _plain(by), not by or bool(WATERMARKED.search(by)))
         case "Distinct":
-            return Kept("deduplicate", "all columns", False)
+            return OperatorState("deduplicate", "all columns", False)
         case "Deduplicate" | "DeduplicateWithinWatermark":
             by = node.keys().mkString(", ")
-            return Kept("deduplicate", _plain(by), node.nodeName() != "Deduplicate" or bool(WATERMARKED.search(by)))
+            return OperatorState("deduplicate", _plain(by), node.nodeName() != "Deduplicate" or bool(WATERMARKED.search(by)))
         case "Join" if node.left().isStreaming() and node.right().isStreaming():
             by = node.condition().get().sql() if node.condition().isDefined() else "nothing"
             raw = node.condition().get().toString() if node.condition().isDefined() else ""
-            return Kept("join", _plain(by), len(set(WATERMARKED_NAME.findall(raw))) > 1)
+            return OperatorState("join", _plain(by), len(set(WATERMARKED_NAME.findall(raw))) > 1)
     return None
 
 
 def _plain(expressions: str) -> str:
-    """Without Spark's numbers of expressions."""
+    """Without Spark's expression ids."""
     return EXPRESSION_ID.sub("", expressions).replace("`", "")

@@ -1,8 +1,7 @@
-"""Delta tables into Spark, without its Delta connector: a table as it is when a batch reads it, as Arrow.
+"""Reads Delta tables into Spark as Arrow, without Spark's Delta connector.
 
-Spark plans the read of a table once for a stream, and runs it in every batch. So the task that reads looks up the newest version, and there
-is one task, which sees one version. A table with a feature that the package deltalake cannot read (deletion vectors, column mapping) is
-refused by name.
+Spark plans the read of a table once per stream and runs it in every batch. So the reading task looks up the newest version, and only one
+task reads, so that a batch sees one version. The package deltalake rejects tables with deletion vectors or column mapping.
 """
 
 import json
@@ -46,9 +45,9 @@ class TableReader(DataSourceReader):  # type: ignore[misc]
     def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
         from pyspark.sql.pandas.types import to_arrow_schema
 
-        wanted = to_arrow_schema(self.schema, timezone="UTC")
-        for batch in _opened(self.path).to_pyarrow_dataset().to_batches(columns=wanted.names):
-            yield batch.cast(wanted)
+        schema = to_arrow_schema(self.schema, timezone="UTC")
+        for batch in _opened(self.path).to_pyarrow_dataset().to_batches(columns=schema.names):
+            yield batch.cast(schema)
 
 
 def _opened(path: str) -> Any:

@@ -1,15 +1,15 @@
-"""The sink's way to the brokers: the rows of one task, on their way and acknowledged.
+"""Sends the rows of one task and waits for their acknowledgements.
 
-A process that writes keeps its producers, one for each set of properties, for as long as it lives: Spark reuses its Python workers, so the
-next task finds the connections made. What a task sent belongs to that task: when it fails, or is not wanted any more, the rows that are
-still on their way may arrive all the same, and whoever comes after it in the same process neither waits for them nor hears of them.
+A process keeps its producers, one per set of properties, until it ends: Spark reuses its Python workers, so the next task reuses the
+connections. If a task fails or is cancelled, rows in flight may still arrive. The next task in the process neither waits for them nor gets
+their errors.
 
-Who has the say about a row's partition, first match wins: the row's column `partition`, then the partitioner:
+The partition of a row is its column `partition`, else the partitioner decides:
 
-    default       with a key: Java's murmur2 of its bytes; without: neighbours together, some batches here, some there
+    default       with a key: Java's murmur2 of its bytes; without: sticky, one partition per batch
     uniform       the same, as if no row had a key (Java's partitioner.ignore.keys)
     round_robin   one partition after the other, row by row, whatever the key
-    random        any, row by row, whatever the key
+    random        a random one for each row, whatever the key
 """
 
 import os
@@ -31,66 +31,65 @@ if TYPE_CHECKING:
     from ottla.spark.sink.options import SinkOptions
 
 PRODUCER_SETTINGS = frozenset(spec.attribute for spec in ProducerOptions.SPECS.values())
-#: Why a broker refuses rows, and what can be done about it from here.
+#: Remedies for errors of the brokers.
 ADVICE: Mapping[type[KafkaError], str] = {
     MessageTooLarge: "a row has too many bytes: raise the option kafka.max.request.size and the topic's max.message.bytes, or write less",
-    InvalidRecord: "a topic whose cleanup.policy is compact takes no row without a key",
+    InvalidRecord: "a topic with cleanup.policy=compact needs a key in every row",
 }
 
 _open: dict[tuple[Any, ...], Producer] = {}
 
 
 def producer_for(options: "SinkOptions") -> Producer:
-    """This process's producer for a sink's settings. A process that was forked does not touch those it inherited."""
-    given = options.producer_settings()
-    key = (os.getpid(), options.bootstrap, *sorted(given.items()))
+    """This process's producer for a sink's settings. A forked process does not use inherited ones."""
+    settings = options.producer_settings()
+    key = (os.getpid(), options.bootstrap, *sorted(settings.items()))
     producer = _open.get(key)
     if producer is None:
-        producer = _open[key] = Producer(bootstrap_servers=options.bootstrap, **given)
+        producer = _open[key] = Producer(bootstrap_servers=options.bootstrap, **settings)
     return producer
 
 
-class Sending:
-    """What one task sends."""
+class TaskProducer:
+    """Sends the rows of one task."""
 
     def __init__(self, options: "SinkOptions", rng: random.Random) -> None:
         self._options = options
-        self._log = log_client.open_log(options.bootstrap, options.client)
+        self._log = log_client.open_log_client(options.bootstrap, options.client)
         self._producer = producer_for(options)
         self._rng = rng
-        #: Number of partitions by topic, asked for once.
+        #: Partition counts by topic, fetched once.
         self._counts: dict[str, int] = {}
-        #: Where the next row goes that no key and no column places, by topic.
+        #: Next partition for rows that neither a key nor a column places, by topic.
         self._next: dict[str, int] = {}
-        #: Tables without an outcome, oldest first.
+        #: Unconfirmed tables, oldest first.
         self._sent: deque[BlockingTableDelivery] = deque()
 
     def send(self, topic: str, rows: "pa.RecordBatch") -> None:
-        """Puts rows on their way; waits while too many are. Their columns are named as the sink's, `topic` aside.
+        """Starts sending rows; blocks while the buffer is full. The columns have the sink's names; `topic` is ignored.
 
-        Raises: NoSuchData for a topic that is not there, ValueError for a partition that is not; KafkaError as soon as rows sent before are
-        known to have been refused.
+        Raises: NoSuchData if the topic does not exist, ValueError for an invalid partition, KafkaError as soon as earlier rows have failed.
         """
-        # No topic is made by writing to it.
+        # Writing does not create topics.
         count = self._counts.get(topic) or self._counts.setdefault(topic, self._log.partition_count(topic))
         columns: dict[str, Any] = {name: name for name in rows.schema.names if name != "topic"}
-        placed = PARTITIONERS[self._options.partitioner](self, topic, count, rows.num_rows)
-        if placed is not None:
-            rows, columns["partition"] = _with_partitions(rows, placed)
-        self._do(lambda: self._sent.append(self._producer.send_table(topic, rows, **columns)))
+        partitions = PARTITIONERS[self._options.partitioner](self, topic, count, rows.num_rows)
+        if partitions is not None:
+            rows, columns["partition"] = _with_partitions(rows, partitions)
+        self._with_advice(lambda: self._sent.append(self._producer.send_table(topic, rows, **columns)))
         while self._sent and self._sent[0].done():
-            self._settle()
+            self._confirm_oldest()
 
     def finish(self) -> None:
-        """Waits until every row is acknowledged. Raises: KafkaError of the first that was not."""
+        """Waits until every row is acknowledged. Raises: KafkaError of the first failed row."""
         self._producer.flush()
         while self._sent:
-            self._settle()
+            self._confirm_oldest()
 
-    def _settle(self) -> None:
-        self._do(lambda: self._sent.popleft().result())
+    def _confirm_oldest(self) -> None:
+        self._with_advice(lambda: self._sent.popleft().result())
 
-    def _do(self, work: Callable[[], object]) -> None:
+    def _with_advice(self, work: Callable[[], object]) -> None:
         try:
             work()
         except KafkaError as error:
@@ -100,45 +99,45 @@ class Sending:
             raise
 
     def _uniform(self, topic: str, count: int, rows: int) -> "int | array[int]":
-        self._next[topic] = chosen = self._turn(topic, count)
+        self._next[topic] = partition = self._next_partition(topic, count)
         self._next[topic] += 1
-        return chosen
+        return partition
 
     def _round_robin(self, topic: str, count: int, rows: int) -> "int | array[int]":
-        first = self._turn(topic, count)
+        first = self._next_partition(topic, count)
         self._next[topic] = first + rows
         return (array("i", range(count)) * (rows // count + 2))[first : first + rows]
 
     def _random(self, topic: str, count: int, rows: int) -> "int | array[int]":
         return array("i", self._rng.choices(range(count), k=rows))
 
-    def _turn(self, topic: str, count: int) -> int:
-        # Tasks begin anywhere: if all began with partition 0, small batches would all go there.
+    def _next_partition(self, topic: str, count: int) -> int:
+        # Tasks start at a random partition: otherwise small batches would all go to partition 0.
         return self._next.setdefault(topic, self._rng.randrange(count)) % count
 
 
-#: By name: where rows go, one partition for all or one for each; None leaves it to the producer.
-PARTITIONERS: Mapping[str, Callable[[Sending, str, int, int], "int | array[int] | None"]] = {
-    "default": lambda sending, topic, count, rows: None,
-    "uniform": Sending._uniform,
-    "round_robin": Sending._round_robin,
-    "random": Sending._random,
+#: By name: one partition for all rows, or one for each; None: the producer's partitioner decides.
+PARTITIONERS: Mapping[str, Callable[[TaskProducer, str, int, int], "int | array[int] | None"]] = {
+    "default": lambda producer, topic, count, rows: None,
+    "uniform": TaskProducer._uniform,
+    "round_robin": TaskProducer._round_robin,
+    "random": TaskProducer._random,
 }
 
 
-def _with_partitions(rows: "pa.RecordBatch", placed: "int | array[int]") -> "tuple[pa.RecordBatch, str | int]":
-    """The rows with a column that has a partition for each, its own before the one chosen; or, where no row has its own, one number."""
+def _with_partitions(rows: "pa.RecordBatch", partitions: "int | array[int]") -> "tuple[pa.RecordBatch, str | int]":
+    """The rows with a column of partitions, where a row's own takes precedence; or one number if no row has its own."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
     names = rows.schema.names
     own = "partition" in names
-    if isinstance(placed, int) and not own:
-        return rows, placed
-    if isinstance(placed, int):
-        chosen: Any = pa.scalar(placed, pa.int32())
+    if isinstance(partitions, int) and not own:
+        return rows, partitions
+    if isinstance(partitions, int):
+        chosen: Any = pa.scalar(partitions, pa.int32())
     else:
-        chosen = pa.Array.from_buffers(pa.int32(), len(placed), [None, pa.py_buffer(placed)])
+        chosen = pa.Array.from_buffers(pa.int32(), len(partitions), [None, pa.py_buffer(partitions)])
     columns = {name: rows.column(name) for name in names}
     columns["partition"] = pc.coalesce(columns["partition"], chosen) if own else chosen
     return pa.RecordBatch.from_pydict(columns), "partition"

@@ -1,12 +1,11 @@
-"""DataFrames into topics: each task sends its Arrow tables as the client does (`send_table`), acknowledged by all in-sync replicas.
+"""Writes DataFrames to topics: each task sends Arrow tables with the client's `send_table`, acknowledged by all in-sync replicas.
 
-Columns, as with Spark's Kafka sink: `value` (string or binary, required), `key`, `headers`, `topic` (unless the option `topic` is set,
-which wins) and `partition`. What else a record of the source has (`offset`, `timestamp`, `timestampType`) is left out, so that what was
-read can be written as it is. A row goes to its `partition`; without one, where Java's default partitioner sends its key; without a key to
-any partition, with its neighbours.
+Columns, as with Spark's Kafka sink: `value` (string or binary, required), `key`, `headers`, `topic` (the option `topic` takes precedence)
+and `partition`. Other columns of the source (`offset`, `timestamp`, `timestampType`) are ignored, so that rows of the source can be
+written unchanged. `task_producer` describes partitioning.
 
-At least once: a task answers only when every batch is acknowledged, so what Spark counts as written is written; a task that Spark runs
-again writes its rows again. Where that matters, write a key or an id that readers can go by.
+At least once: a task ends only after every batch is acknowledged. A task that Spark retries writes its rows again. To detect duplicates,
+write a key or an id.
 """
 
 import random
@@ -26,7 +25,7 @@ from ottla.base.options import suggestion
 from ottla.base.units import MiB
 from ottla.client.arrow.columns import gathered
 from ottla.spark.sink.options import SinkOptions
-from ottla.spark.worker_setup import settle_in_task
+from ottla.spark.worker_setup import prepare_task_process
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -39,19 +38,19 @@ SINK_TYPES = {
     "topic": ("string",),
     "partition": ("int",),
 }
-#: Columns of the source that nobody writes.
-OF_THE_SOURCE = frozenset({"offset", "timestamp", "timestampType"})
-#: About this much is put together before it is shared out: Spark sends 10,000 rows at a time, and over many partitions that is little.
+#: Columns of the source that are not written.
+SOURCE_ONLY_COLUMNS = frozenset({"offset", "timestamp", "timestampType"})
+#: Size to which Spark's batches of 10,000 rows are combined before partitioning. Smaller ones would make small record batches.
 GATHER_BYTES = 4 * MiB
 
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Which rows a task wrote.
+    """Identifies the rows that a task wrote.
 
-    In a query, (query_id, batch_id) names the batch for ever, also when it is run again after a restart; which of its rows a partition has
-    depends on how the query is planned, on the number of cores for one. A write of its own has no ids. Source: the local properties that
-    Spark's StreamExecution and MicroBatchExecution give to the jobs of a batch; they reach a batch write inside foreachBatch, too.
+    In a query, (query_id, batch_id) identifies the batch permanently, also after a restart. Which of its rows a partition holds depends on
+    the plan, for example on the number of cores. A batch write has no ids. Source: local properties that Spark's StreamExecution and
+    MicroBatchExecution set for the jobs of a batch, also for a batch write inside foreachBatch.
     """
 
     query_id: str | None
@@ -60,8 +59,8 @@ class Origin:
     attempt: int
 
     @classmethod
-    def here(cls) -> "Origin":
-        """Of the task that this process runs; of the driver, where there is none."""
+    def current(cls) -> "Origin":
+        """The origin of the task in this process, or of the driver."""
         context = TaskContext.get()
         if context is None:
             return cls(None, None, 0, 0)
@@ -70,8 +69,8 @@ class Origin:
         return cls(query_id, None if batch_id is None else int(batch_id), context.partitionId(), context.attemptNumber())
 
 
-class Written(WriterCommitMessage):  # type: ignore[misc]
-    """What a task wrote."""
+class TaskResult(WriterCommitMessage):  # type: ignore[misc]
+    """The number of records that a task wrote, and its origin."""
 
     def __init__(self, records: int, origin: Origin) -> None:
         self.records = records
@@ -79,12 +78,12 @@ class Written(WriterCommitMessage):  # type: ignore[misc]
 
 
 def sink_columns(schema: "StructType") -> tuple[str, ...]:
-    """The names of the columns to write. Raises: ValueError when one is unknown or of a type that cannot be written."""
-    fields = [field for field in schema.fields if field.name not in OF_THE_SOURCE]
+    """The names of the columns to write. Raises: ValueError if one is unknown or has an unsupported type."""
+    fields = [field for field in schema.fields if field.name not in SOURCE_ONLY_COLUMNS]
     for field in fields:
         if field.name not in SINK_TYPES:
             raise ValueError(
-                f"a topic takes no column {field.name!r}{suggestion(field.name, SINK_TYPES)}; it takes {', '.join(SINK_TYPES)}. "
+                f"a topic has no column {field.name!r}{suggestion(field.name, SINK_TYPES)}; it has {', '.join(SINK_TYPES)}. "
                 "Put other columns into the value, with to_json(struct(*)) AS value"
             )
         kind = field.dataType.simpleString()
@@ -95,52 +94,52 @@ def sink_columns(schema: "StructType") -> tuple[str, ...]:
     return tuple(field.name for field in fields)
 
 
-def refuse_missing_topic(options: SinkOptions, names: tuple[str, ...]) -> None:
+def require_topic(options: SinkOptions, names: tuple[str, ...]) -> None:
     if options.topic is None and "topic" not in names:
         raise ValueError("no topic to write to; set the option topic, or select a column topic")
 
 
 class _Writer:
     def __init__(self, options: SinkOptions, names: tuple[str, ...]) -> None:
-        refuse_missing_topic(options, names)
+        require_topic(options, names)
         self.options = options
         self.names = names
 
-    def write_all(self, batches: "Iterator[pa.RecordBatch]") -> Written:
-        # Only the processes that write need the client.
-        from ottla.spark.sink.task_producer import Sending
+    def write_all(self, batches: "Iterator[pa.RecordBatch]") -> TaskResult:
+        # Imported here: only processes that write need the client.
+        from ottla.spark.sink.task_producer import TaskProducer
 
-        sending = Sending(self.options, random.Random())
-        settle_in_task()
+        producer = TaskProducer(self.options, random.Random())
+        prepare_task_process()
         written = 0
         for batch in gathered((one.select(self.names) for one in batches), GATHER_BYTES):
             for topic, rows in _by_topic(batch, self.options.topic):
-                sending.send(topic, rows)
+                producer.send(topic, rows)
             written += batch.num_rows
-        sending.finish()
-        return Written(written, Origin.here())
+        producer.finish()
+        return TaskResult(written, Origin.current())
 
     def commit(self, messages: list[Any], *_: int) -> None:
-        """The records are in the log since the tasks ended; what is left is to say how many."""
+        """Reports the number of records. They are in the log since the tasks ended."""
         if self.options.report_to is not None:
             written = sum(message.records for message in messages if message is not None)
             Path(self.options.report_to).write_text(str(written), encoding="utf-8")
 
     def abort(self, messages: list[Any], *_: int) -> None:
-        """Nothing: a log cannot take back records. Spark runs the batch again, and its rows are written again."""
+        """Does nothing: records cannot be removed from a log. Spark retries the batch, and its rows are written again."""
 
 
 class BatchWriter(_Writer, DataSourceArrowWriter):  # type: ignore[misc]
     """``df.write.format("ottla").mode("append")``."""
 
-    def write(self, iterator: "Iterator[pa.RecordBatch]") -> Written:
+    def write(self, iterator: "Iterator[pa.RecordBatch]") -> TaskResult:
         return self.write_all(iterator)
 
 
 class StreamWriter(_Writer, DataSourceStreamArrowWriter):  # type: ignore[misc]
     """``df.writeStream.format("ottla")``."""
 
-    def write(self, iterator: "Iterator[pa.RecordBatch]") -> Written:
+    def write(self, iterator: "Iterator[pa.RecordBatch]") -> TaskResult:
         return self.write_all(iterator)
 
 
@@ -153,6 +152,6 @@ def _by_topic(batch: "pa.RecordBatch", topic: str | None) -> "Iterator[tuple[str
         return
     names = batch.column("topic")
     if names.null_count:
-        raise ValueError("a row has no topic: its column topic is null; set the option topic, or leave such rows out")
+        raise ValueError("a row has no topic: its column topic is null; set the option topic, or filter such rows out")
     for name in pc.unique(names):
         yield name.as_py(), batch.filter(pc.equal(names, name))

@@ -1,8 +1,7 @@
-"""The columns of Spark's Kafka source, over the client's own (`client.arrow_columns`), made without a Python object per record.
+"""The columns of Spark's Kafka source, built from the client's Arrow columns without a Python object per record.
 
-Spark compares the schema of what a reader yields with the one it planned, so types here are exactly those that Spark derives from `SCHEMA`:
-binary and string with 32-bit offsets, timestamps in microseconds of UTC. A read of a subset of the columns (`.schema("value binary")`)
-makes only these.
+Spark compares the schema of a reader's batches with the planned one, so the types are exactly those that Spark derives from `SCHEMA`:
+binary and string with 32-bit offsets, timestamps in microseconds of UTC. Only the requested columns (`.schema("value binary")`) are built.
 """
 
 from collections.abc import Sequence
@@ -24,7 +23,7 @@ SCHEMA = {
     "timestamp": "TIMESTAMP",
     "timestampType": "INT",
 }
-#: Those that the client calls otherwise.
+#: Columns with another name in the client.
 OUR_NAMES = {"timestampType": "timestamp_type"}
 HEADERS_TYPE = "ARRAY<STRUCT<key: STRING, value: BINARY>>"
 
@@ -36,25 +35,25 @@ def ddl(*, headers: bool) -> str:
 
 
 def arrow_schema(names: Sequence[str]) -> "pa.Schema":
-    """Arrow's side of the columns `names`, as Spark derives it."""
+    """The Arrow schema of the columns `names`, as Spark derives it."""
     import pyarrow as pa
 
     return pa.schema([field.with_name(name) for field, name in zip(_ours(names), names, strict=True)])
 
 
 def record_batch(columns: Columns, schema: "pa.Schema", topic: str, partition: int) -> "pa.RecordBatch":
-    """`columns` of one partition, timestamps in µs, as a record batch with the columns of `schema`. Copies nothing but constants."""
+    """`columns` of one partition (timestamps in µs) as a record batch of `schema`. Copies only constants."""
     import pyarrow as pa
 
     made = arrow_columns.record_batch(columns, _ours(schema.names), topic, partition).columns
     if "headers" in schema.names:
-        place = schema.names.index("headers")
-        made[place] = _without_empty(made[place])
+        index = schema.names.index("headers")
+        made[index] = _without_empty(made[index])
     return pa.RecordBatch.from_arrays(made, schema=schema)
 
 
 def _without_empty(headers: "pa.Array") -> "pa.Array":
-    """Null where a record has no headers, as Spark's own source has it."""
+    """Null for a record without headers, as in Spark's own source."""
     import pyarrow as pa
     import pyarrow.compute as pc
 

@@ -1,22 +1,20 @@
-"""Data loss: records that a query should have read and that are not there (any more), told precisely.
+"""Data loss: records that a query should have read and that no longer exist.
 
-    cause       what is seen                                                     lost offsets
-    -----       ------------                                                     ------------
-    deleted     the log begins after where reading goes on (retention)           [wanted, first offset held)
-    truncated   the log ends before where reading went on, and its topic is      [end of the log, wanted)
-                the one it was
-    topic gone  a partition that was read is not there                           [wanted, ?)
-    recreated   the topic has another id: deleted, and created by the same name  [wanted, ?), and reading begins anew
+    cause       symptom                                                     lost offsets
+    -----       -------                                                     ------------
+    deleted     the log starts after the query's position (retention)       [position, log start offset)
+    truncated   the log ends before the query's position; same topic id     [log end offset, position)
+    topic gone  a partition that was read does not exist                    [position, ?)
+    recreated   the topic has another id: it was deleted and created again  [position, ?); reading restarts at the log's start
 
-Nothing else is loss. Offsets without a record inside of a log, as compaction, transactions and their markers leave them, are passed over
-and never told.
+Nothing else is data loss. Offsets without a record inside a log (compaction, transaction markers) are skipped silently.
 
-    onDataLoss    failOnDataLoss    the query     the log (a warning)    dataLossReportTo
-    fail          true (default)    ends          -                      a line
-    warn          false             goes on       a line                 a line
-    skip                            goes on       -                      a line
+    onDataLoss    failOnDataLoss    query         log (warning)    dataLossReportTo
+    fail          true (default)    fails         -                a line
+    warn          false             continues     a line           a line
+    skip                            continues     -                a line
 
-A task that Spark runs again tells its loss again.
+A task that Spark retries reports its loss again.
 """
 
 import logging
@@ -36,22 +34,22 @@ Cause = Literal["deleted", "truncated", "topic gone", "recreated"]
 
 
 class DataLoss(RuntimeError):
-    """Records that should have been read are gone, or were never there."""
+    """Records that should have been read do not exist."""
 
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """What is gone of one partition."""
+    """Lost records of one partition."""
 
     cause: Cause
     topic: str
     partition: int
-    #: The lost offsets, `[lost_from, lost_to)`; `lost_to` is None where nobody can tell.
+    #: The lost offsets, `[lost_from, lost_to)`; `lost_to` is None if unknown.
     lost_from: int
     lost_to: int | None
-    #: The first offset that the log holds now; None where there is no log.
+    #: The log start offset now; None if the log does not exist.
     earliest: int | None
-    #: One clause: what should have been read, and what there is.
+    #: One clause: what should have been read, and what exists.
     sentence: str
 
     @property
@@ -59,28 +57,28 @@ class Loss:
         return TopicPartition(self.topic, self.partition)
 
     def report(self, now: datetime) -> dict[str, Any]:
-        """The loss as a JSON object, with the time at which it was noticed."""
+        """The loss as a JSON object, with the time of detection."""
         return {"event": "data_loss", **asdict(self), "time": now.isoformat(timespec="milliseconds")}
 
 
 @dataclass(slots=True)
-class Losses:
-    """What becomes of losses, as the user decided. Travels to the tasks."""
+class DataLossPolicy:
+    """The user's choice of how to handle data loss. Pickled to the tasks."""
 
     on_data_loss: OnDataLoss = "fail"
     report_to: str | None = None
-    #: Spark asks again and again for the same thing; each loss is told once in a process.
-    told: set[Loss] = field(default_factory=set)
+    #: Spark repeats its calls; each loss is reported once per process.
+    reported: set[Loss] = field(default_factory=set)
 
-    def tell(self, loss: Loss) -> None:
-        """Raises: DataLoss when a loss ends the query."""
-        if loss not in self.told:
-            self.told.add(loss)
+    def handle(self, loss: Loss) -> None:
+        """Raises: DataLoss if a loss fails the query."""
+        if loss not in self.reported:
+            self.reported.add(loss)
             self._report(loss)
         if self.on_data_loss == "fail":
             raise DataLoss(
-                f"{loss.sentence}. Set failOnDataLoss to false to go on with what there is (or onDataLoss to warn or skip), or start with "
-                "a new checkpoint"
+                f"{loss.sentence}. Set failOnDataLoss to false (or onDataLoss to warn or skip) to continue with the remaining records, or "
+                "start with a new checkpoint"
             )
 
     def _report(self, loss: Loss) -> None:
@@ -92,5 +90,5 @@ class Losses:
                 with Path(self.report_to).open("ab") as file:
                     file.write(msgspec.json.encode(report) + b"\n")
             except OSError as error:
-                # A report that cannot be kept must not be the reason why a query ends.
-                logger.warning("the report of a data loss cannot be written: %s; it was %s", error, report)
+                # A failed report must not end the query.
+                logger.warning("cannot write the report of a data loss: %s; the report is %s", error, report)

@@ -1,8 +1,8 @@
-"""The seam to the log: offsets and ranges of records, over ottla.client (`sending` is the way out). Blocking, because Spark's workers are.
+"""Access to a cluster for the source: offsets and ranges of records, over ottla.client. Blocking, as Spark's workers are.
 
-One `Log` per process and cluster, kept for as long as the process lives: Spark reuses its Python workers, so the next batch finds the
-connections made. Its loop runs in a thread of its own, which receives the next bytes of a range while the caller turns the last ones into
-columns. A process that was forked does not touch the `Log` it inherited.
+One `LogClient` per process and cluster, kept until the process ends: Spark reuses its Python workers, so the next batch reuses the
+connections. Its event loop runs in a thread, which receives the next bytes of a range while the caller decodes the last ones. A forked
+process does not use an inherited `LogClient`.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ from ottla.client.options import AdminOptions, ClientOptions, ConsumerOptions, P
 from ottla.client.sync.loop_thread import Call, LoopThread
 from ottla.client.transport.network import Network
 from ottla.records.columns import Columns
-from ottla.spark.source.data_loss import Loss, Losses, logger
+from ottla.spark.source.data_loss import DataLossPolicy, Loss, logger
 from ottla.spark.source.offset_ranges import EARLIEST, LATEST, OffsetRange
 from ottla.spark.source.starting_offsets import NoSuchData
 from ottla.wire.errors import InvalidTopic, KafkaError, UnknownTopicOrPartition, error_for
@@ -33,72 +33,72 @@ from ottla.wire.messages import MetadataRequest, MetadataRequestTopic
 
 T = TypeVar("T")
 
-#: How long a query is held up by a consumer group that cannot be told of its progress.
+#: How long a failing commit of a query's progress may delay the query.
 COMMIT_TIMEOUT_MS = 5_000
-#: How long a first answer may take: brokers may be starting, and an address may be wrong.
+#: Timeout of the first response: brokers may be starting, and the address may be wrong.
 FIRST_CONTACT_MS = 15_000
 RETRY_S = 0.2
-#: For so long brokers must say that a topic is gone which was there.
+#: How long brokers must report a known topic as missing before it counts as deleted.
 GONE_S = 3.0
-#: Answers that mean: there is no such topic.
+#: Errors that mean that a topic does not exist.
 NO_TOPIC = (UnknownTopicOrPartition.code, InvalidTopic.code)
-#: How long the sizes of partitions are taken to stay as they are, and how long they are waited for.
+#: How long partition sizes are cached, and the timeout of their request.
 SIZES_MAX_AGE_S, SIZES_TIMEOUT_MS = 60.0, 3_000
-#: Metadata with a list of topics or null for all, and without creating any.
+#: First version with null for all topics and with allow_auto_topic_creation.
 METADATA_VERSION_MIN = 4
 
-_open: dict[tuple[Any, ...], "Log"] = {}
+_open: dict[tuple[Any, ...], "LogClient"] = {}
 
 
-def open_log(bootstrap: str, properties: Mapping[str, str]) -> "Log":
-    """This process's access to a cluster. Raises: ConfigError for a property that the client does not have."""
+def open_log_client(bootstrap: str, properties: Mapping[str, str]) -> "LogClient":
+    """This process's client of a cluster. Raises: ConfigError for an unknown property."""
     key = (os.getpid(), bootstrap, *sorted(properties.items()))
     log = _open.get(key)
     if log is None:
-        log = _open[key] = Log(bootstrap, properties)
+        log = _open[key] = LogClient(bootstrap, properties)
     return log
 
 
-class Log:
-    """One cluster, as Spark's processes see it. Methods raise KafkaError when the brokers refuse or cannot be reached."""
+class LogClient:
+    """A blocking client of one cluster. Methods raise KafkaError if the brokers refuse a request or cannot be reached."""
 
     def __init__(self, bootstrap: str, properties: Mapping[str, str]) -> None:
-        given = {"bootstrap_servers": bootstrap, **{name.replace(".", "_"): value for name, value in properties.items()}}
-        # A consumer group's id is accepted for the sake of jobs that set it; partitions are assigned by Spark, never by a group.
-        given.pop("group_id", None)
-        self._client = _known(ClientOptions, given)
-        self._asking = _known(AdminOptions, given)
-        self._consuming = {"max_partition_fetch_bytes": FETCH_BYTES, **_known(ConsumerOptions, given)}
-        unknown = set(given) - set(self._consuming) - set(_known(ProducerOptions, given))
+        settings = {"bootstrap_servers": bootstrap, **{name.replace(".", "_"): value for name, value in properties.items()}}
+        # Jobs may set a group id. It is ignored: Spark assigns partitions, never a group.
+        settings.pop("group_id", None)
+        self._client_settings = _supported(ClientOptions, settings)
+        self._admin_settings = _supported(AdminOptions, settings)
+        self._consumer_settings = {"max_partition_fetch_bytes": FETCH_BYTES, **_supported(ConsumerOptions, settings)}
+        unknown = set(settings) - set(self._consumer_settings) - set(_supported(ProducerOptions, settings))
         if unknown:
-            from_keywords(ConsumerOptions, {name: given[name] for name in unknown})
+            from_keywords(ConsumerOptions, {name: settings[name] for name in unknown})
         self._ranges = RangeReader(
             self._fetch,
-            check_crcs=str(given.get("check_crcs", "true")).lower() == "true",
-            read_committed=given.get("isolation_level") == "read_committed",
+            check_crcs=str(settings.get("check_crcs", "true")).lower() == "true",
+            read_committed=settings.get("isolation_level") == "read_committed",
         )
         self._thread = LoopThread("ottla-log")
         self._consumer: Consumer | None = None
         self._network: Network | None = None
-        #: How long brokers may be away, as a reader or a writer is told.
-        self._patience_ms = int(given.get("default_api_timeout_ms", given.get("max_block_ms", MINUTE_MS)))
-        #: A broker has answered before, so whoever is away now will come back.
+        #: How long brokers may be unreachable: the setting of a reader or a writer.
+        self._metadata_timeout_ms = int(settings.get("default_api_timeout_ms", settings.get("max_block_ms", MINUTE_MS)))
+        #: A broker has answered before, so the address is right.
         self._reached = False
-        self._admin_: Admin | None = None
-        #: Of every topic that metadata was asked of and that is there; empty where the brokers have no ids.
+        self._admin_client: Admin | None = None
+        #: Ids of the existing topics in metadata responses; "" if the brokers have no ids.
         self._topic_ids: dict[str, str] = {}
-        #: Bytes of an offset, 0 where that is not known, and when they were asked for.
+        #: Bytes per offset, 0 if unknown, and the time of the request.
         self._sizes: dict[TopicPartition, float] = {}
         self._sizes_read_s = 0.0
 
-    # -- what there is
+    # -- metadata
 
     def topics(self, names: Sequence[str] | None = None) -> dict[str, int]:
-        """The topics that exist, of those named or of all but internal ones, with their numbers of partitions.
+        """The partition counts of the existing topics: of `names`, or of all but internal ones.
 
-        One that was there is believed to be gone when brokers go on saying so: who has just started may know of none.
+        A known topic counts as deleted after brokers report it as missing for `GONE_S`: a broker that just started may know no topic.
 
-        Raises: the error of a topic that may be there and cannot be had.
+        Raises: the error of a topic that may exist but cannot be described.
         """
         response = self._run(self._metadata(names))
         for topic in response.topics:
@@ -109,7 +109,7 @@ class Log:
         return {topic.name: len(topic.partitions) for topic in response.topics if not topic.error_code and (names or not topic.is_internal)}
 
     def partition_count(self, topic: str) -> int:
-        """Raises: NoSuchData when there is no such topic."""
+        """Raises: NoSuchData if the topic does not exist."""
         counts = self.topics([topic])
         if topic not in counts:
             raise NoSuchData(f"topic {topic} does not exist; create it with: ottla topic create {topic}")
@@ -122,35 +122,35 @@ class Log:
         return self._run(self._end_offsets(partitions, at))
 
     def offsets_at(self, times_ms: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
-        """The first offset whose record is at least as young as its time; None where there is none."""
+        """The first offset whose timestamp is at or after the time; None if there is none."""
         found = self._run(self._offsets_at(times_ms))
         return {tp: None if one is None else one.offset for tp, one in found.items()}
 
     def topic_ids(self, names: frozenset[str]) -> dict[str, str]:
-        """The ids of those of the topics that exist, as they were when `topics` was last asked of them; where the brokers have ids."""
+        """The ids of existing topics at the last call of `topics` for them. Topics without an id are left out."""
         if not names <= self._topic_ids.keys():
             self.topics(sorted(names - self._topic_ids.keys()))
         return {name: known for name in names if (known := self._topic_ids.get(name))}
 
     def bytes_per_offset(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, float]:
-        """About how many bytes on disk an offset of each partition has, as it was some time ago; empty where the brokers do not tell."""
-        now_s, wanted = time.monotonic(), set(partitions)
-        if now_s - self._sizes_read_s > SIZES_MAX_AGE_S or not wanted <= self._sizes.keys():
-            self._sizes = {**dict.fromkeys(wanted, 0.0), **self._measured(sorted(wanted))}
+        """Average bytes on disk per offset of each partition, up to `SIZES_MAX_AGE_S` old. Partitions of unknown size are left out."""
+        now_s, requested = time.monotonic(), set(partitions)
+        if now_s - self._sizes_read_s > SIZES_MAX_AGE_S or not requested <= self._sizes.keys():
+            self._sizes = {**dict.fromkeys(requested, 0.0), **self._fetch_sizes(sorted(requested))}
             self._sizes_read_s = now_s
         return {tp: size for tp in partitions if (size := self._sizes[tp]) > 0}
 
-    def _measured(self, partitions: list[TopicPartition]) -> dict[TopicPartition, float]:
+    def _fetch_sizes(self, partitions: list[TopicPartition]) -> dict[TopicPartition, float]:
         try:
             dirs = self._run(self._admin().describe_log_dirs(topics=sorted({tp.topic for tp in partitions}), timeout_ms=SIZES_TIMEOUT_MS))
             first, last = self.end_offsets(partitions, EARLIEST), self.end_offsets(partitions, LATEST)
         except KafkaError as error:
-            # Not every user may ask for it, and not every broker answers; what is read does not depend on it.
-            logger.info("partitions are split by offsets, since nobody tells how large they are: %s", error)
+            # Not every user is authorized and not every broker answers. Sizes only balance tasks.
+            logger.info("splitting partitions by offsets because their sizes cannot be read: %s", error)
             return {}
         sizes: dict[TopicPartition, int] = {}
         for found in dirs.values():
-            for replica in (one for place in ([] if isinstance(found, KafkaError) else found) for one in place.replicas):
+            for replica in (one for log_dir in ([] if isinstance(found, KafkaError) else found) for one in log_dir.replicas):
                 tp = TopicPartition(replica.topic, replica.partition)
                 sizes[tp] = max(sizes.get(tp, 0), replica.size_bytes)
         return {tp: sizes[tp] / (last[tp] - first[tp]) for tp in partitions if tp in sizes and last[tp] > first[tp]}
@@ -158,86 +158,85 @@ class Log:
     # -- groups
 
     def committed(self, group: str, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int | None]:
-        """The offsets that a group has committed; None where it has not."""
+        """The committed offsets of a group; None for partitions without one."""
         found = good(self._run(self._admin().list_consumer_group_offsets({group: partitions}))[group])
-        given = {tp: good(one) for tp, one in found.items()}
-        return {tp: None if one is None else one.offset for tp, one in given.items()}
+        offsets = {tp: good(one) for tp, one in found.items()}
+        return {tp: None if one is None else one.offset for tp, one in offsets.items()}
 
     def commit(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
         """Commit offsets for a group without members. Raises: KafkaError of the first partition that failed."""
-        given: dict[Partition, Committed] = {tp: OffsetAndMetadata(offset) for tp, offset in offsets.items()}
-        done = self._run(self._admin().alter_consumer_group_offsets(group, given, timeout_ms=COMMIT_TIMEOUT_MS))
-        for result in done.values():
+        commits: dict[Partition, Committed] = {tp: OffsetAndMetadata(offset) for tp, offset in offsets.items()}
+        results = self._run(self._admin().alter_consumer_group_offsets(group, commits, timeout_ms=COMMIT_TIMEOUT_MS))
+        for result in results.values():
             good(result)
 
     # -- reading
 
-    def read(self, wanted: OffsetRange, *, with_headers: bool, losses: Losses, timeout_ms: int) -> Iterator[Columns]:
-        """The records of a range in order, in portions; the next bytes are on their way while a portion is used.
+    def read(self, range_: OffsetRange, *, with_headers: bool, loss_policy: DataLossPolicy, timeout_ms: int) -> Iterator[Columns]:
+        """The records of a range in order, in chunks. The next bytes are fetched while the caller uses a chunk.
 
-        Offsets without a record (compaction, transactions) are passed over. Records that were deleted before they could be read are data
-        loss.
+        Offsets without a record (compaction, transactions) are skipped. Records that were deleted before they could be read are data loss.
 
-        Raises: DataLoss; TimeoutError when the log has nothing to send for `timeout_ms` before the range is at its end.
+        Raises: DataLoss; TimeoutError if no data arrives for `timeout_ms` before the end of the range.
         """
-        tp = TopicPartition(wanted.topic, wanted.partition)
-        if wanted.topic_id and wanted and not self._is_there(wanted, losses):
+        tp = TopicPartition(range_.topic, range_.partition)
+        if range_.topic_id and range_ and not self._topic_unchanged(range_, loss_policy):
             return
         try:
             for fetched in self._ranges.read(
-                tp, wanted.start, wanted.end, timeout_ms=timeout_ms, gone=lambda at: self._after_loss(wanted, at, losses)
+                tp, range_.start, range_.end, timeout_ms=timeout_ms, gone=lambda at: self._after_loss(range_, at, loss_policy)
             ):
                 yield from fetched.columns(with_headers=with_headers, timestamps_us=True)
         except TimeoutError as error:
-            raise TimeoutError(f"{error}; kafkaConsumer.pollTimeoutMs says how long to wait") from None
+            raise TimeoutError(f"{error}; kafkaConsumer.pollTimeoutMs sets this timeout") from None
 
-    def _is_there(self, wanted: OffsetRange, losses: Losses) -> bool:
-        """Whether the topic is still the one that the range was planned for. Raises: DataLoss."""
-        there = self.topics([wanted.topic])
-        now = self._topic_ids.get(wanted.topic)
-        place = (wanted.topic, wanted.partition, wanted.start)
-        if wanted.topic not in there:
-            losses.tell(Loss("topic gone", *place, wanted.end, None, f"{wanted} cannot be read: its topic was deleted"))
+    def _topic_unchanged(self, range_: OffsetRange, loss_policy: DataLossPolicy) -> bool:
+        """Whether the topic has the id for which the range was planned. Raises: DataLoss."""
+        existing = self.topics([range_.topic])
+        now = self._topic_ids.get(range_.topic)
+        position = (range_.topic, range_.partition, range_.start)
+        if range_.topic not in existing:
+            loss_policy.handle(Loss("topic gone", *position, range_.end, None, f"{range_} cannot be read: its topic was deleted"))
             return False
-        if now and now != wanted.topic_id:
-            sentence = f"{wanted} cannot be read: its topic was deleted and created again (its id was {wanted.topic_id} and is {now})"
-            losses.tell(Loss("recreated", *place, wanted.end, None, sentence))
+        if now and now != range_.topic_id:
+            sentence = f"{range_} cannot be read: its topic was deleted and created again (its id was {range_.topic_id} and is {now})"
+            loss_policy.handle(Loss("recreated", *position, range_.end, None, sentence))
             return False
         return True
 
-    def _after_loss(self, wanted: OffsetRange, position: int, losses: Losses) -> int:
-        tp = TopicPartition(wanted.topic, wanted.partition)
+    def _after_loss(self, range_: OffsetRange, position: int, loss_policy: DataLossPolicy) -> int:
+        tp = TopicPartition(range_.topic, range_.partition)
         earliest = self.end_offsets([tp], EARLIEST)[tp]
         if earliest > position:
-            what = f"{wanted}: offset {position} is gone, the log begins at {earliest}"
-            losses.tell(Loss("deleted", tp.topic, tp.partition, position, min(earliest, wanted.end), earliest, what))
+            what = f"{range_}: offset {position} is gone, the log begins at {earliest}"
+            loss_policy.handle(Loss("deleted", tp.topic, tp.partition, position, min(earliest, range_.end), earliest, what))
             return earliest
         latest = self.end_offsets([tp], LATEST)[tp]
-        what = f"{wanted}: offset {position} is gone, the log ends at {latest}"
-        losses.tell(Loss("truncated", tp.topic, tp.partition, min(latest, position), wanted.end, earliest, what))
-        return wanted.end
+        what = f"{range_}: offset {position} is gone, the log ends at {latest}"
+        loss_policy.handle(Loss("truncated", tp.topic, tp.partition, min(latest, position), range_.end, earliest, what))
+        return range_.end
 
     def _fetch(self, tp: TopicPartition, position: int) -> Call[RawFetch]:
         return self._thread.submit(self._fetch_raw(tp, position))
 
-    # -- in the loop
+    # -- on the event loop
 
     async def _metadata(self, names: Sequence[str] | None) -> Any:
         if self._network is None:
-            self._network = Network(from_keywords(ClientOptions, self._client), allow_auto_create=False)
+            self._network = Network(from_keywords(ClientOptions, self._client_settings), allow_auto_create=False)
         topics = None if names is None else [MetadataRequestTopic(name=name) for name in names]
         request = MetadataRequest(topics=topics, allow_auto_topic_creation=False)
-        patience_ms = self._patience_ms if self._reached else min(self._patience_ms, FIRST_CONTACT_MS)
-        deadline_s = self._thread.loop.time() + patience_ms / 1000
-        expected, believed_s = self._topic_ids.keys() & set(self._topic_ids if names is None else names), self._thread.loop.time() + GONE_S
+        timeout_ms = self._metadata_timeout_ms if self._reached else min(self._metadata_timeout_ms, FIRST_CONTACT_MS)
+        deadline_s, gone_s = (self._thread.loop.time() + after_s for after_s in (timeout_ms / 1000, GONE_S))
+        expected = self._topic_ids.keys() & set(self._topic_ids if names is None else names)
         while True:
             try:
                 response = await self._network.ask_any(request, at_least=METADATA_VERSION_MIN)
                 self._reached = True
-                refused = _refused(response)
+                refused = _fatal_error(response)
                 if refused is None:
                     present = {topic.name for topic in response.topics if not topic.error_code}
-                    if not (expected - present) or self._thread.loop.time() >= believed_s:
+                    if not (expected - present) or self._thread.loop.time() >= gone_s:
                         return response
                 elif not refused.retriable:
                     raise refused
@@ -248,13 +247,13 @@ class Log:
             await asyncio.sleep(RETRY_S)
 
     def _admin(self) -> Admin:
-        if self._admin_ is None:
-            self._admin_ = Admin(**self._asking)
-        return self._admin_
+        if self._admin_client is None:
+            self._admin_client = Admin(**self._admin_settings)
+        return self._admin_client
 
     async def _reader(self) -> Consumer:
         if self._consumer is None:
-            self._consumer = await Consumer(**self._consuming).start()
+            self._consumer = await Consumer(**self._consumer_settings).start()
         return self._consumer
 
     async def _fetch_raw(self, tp: TopicPartition, position: int) -> RawFetch:
@@ -271,16 +270,15 @@ class Log:
         return self._thread.call(work)
 
 
-def _refused(response: Any) -> KafkaError | None:
-    """Why a topic that may be there cannot be had."""
+def _fatal_error(response: Any) -> KafkaError | None:
+    """The error of a topic that may exist but cannot be described."""
     codes = (topic.error_code for topic in response.topics)
     return next((error_for(code) for code in codes if code and code not in NO_TOPIC), None)
 
 
-def _known(table: type[ClientOptions], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Those settings that a client has."""
+def _supported(table: type[ClientOptions], settings: Mapping[str, Any]) -> dict[str, Any]:
     names = {spec.attribute for spec in table.SPECS.values()}
-    return {name: value for name, value in given.items() if name in names}
+    return {name: value for name, value in settings.items() if name in names}
 
 
-__all__ = ["KafkaError", "Log", "open_log"]
+__all__ = ["KafkaError", "LogClient", "open_log_client"]

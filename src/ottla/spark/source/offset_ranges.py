@@ -1,16 +1,15 @@
-"""Arithmetic on offsets: what a trigger may read, and how it is cut into tasks. Pure.
+"""Arithmetic on offsets: what a trigger may read, and how it is split into tasks. Pure.
 
-Offsets of a stream travel through Spark's checkpoint as JSON in the form of Spark's own Kafka source, so that a checkpoint can be read by
-whoever knows that one::
+Spark's checkpoint stores the offsets of a stream as JSON in the format of Spark's own Kafka source::
 
     {"orders": {"0": 42, "1": 7}, "orders@LIeAabMfRL2txo2zNgl8dw": {}}
 
-An end offset is exclusive: 42 records of partition 0 have been read. The second entry is no topic, for none has @ in its name: it is the id
-of the first, so that a topic that was deleted and created again is not taken for the one that was read. As a topic without partitions it is
-passed over by whoever does not know of ids, Spark's Kafka source among them; and brokers before Kafka 2.8 have none.
+An end offset is exclusive: 42 records of partition 0 have been read. The second entry holds the topic id of the first (topic names have no
+@). It detects a topic that was deleted and created again. Readers that do not know ids, such as Spark's Kafka source, see a topic without
+partitions and skip it. Brokers before Kafka 2.8 have no ids.
 
-The order of topics and partitions is fixed (names, then numbers): Spark compares offsets as text, and an offset that only changed its order
-would start an empty batch.
+The order of topics and partitions is fixed (names, then numbers): Spark compares offsets as text, so another order would start an empty
+batch.
 
 From the log to tasks, by bytes::
 
@@ -32,18 +31,18 @@ EARLIEST = -2
 #: Between a topic's name and its id.
 ID = "@"
 
-#: A split smaller than this costs more in scheduling (10-20 ms a task) than it saves: 100 k records take about 50 ms to read.
+#: A smaller split costs more in scheduling (10-20 ms a task) than it saves: 100,000 records take about 50 ms to read.
 SPLIT_RECORDS_MIN = 100_000
-#: The same in bytes on disk, which may be compressed: records of 100 bytes are about so many.
+#: The same in bytes on disk, which may be compressed, for records of about 100 bytes.
 SPLIT_BYTES_MIN = 10_000_000
-#: What sums of fractions may be off by.
+#: Error allowed in sums of fractions.
 ROUNDING = 1e-6
-#: A task has at most so many times the smallest piece that is worth one: on a cluster there may be many more cores than the driver has.
+#: Largest task, as a multiple of the smallest split: a cluster may have many more cores than the driver.
 TASK_PIECES_MAX = 32
 
 
 class OffsetsError(ValueError):
-    """Text that should hold offsets or partitions and does not; the message says what is expected."""
+    """Invalid text of offsets or partitions. The message says what is expected."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +53,7 @@ class OffsetRange:
     partition: int
     start: int
     end: int
-    #: Of the topic for which it was planned; empty when that is not known.
+    #: Of the topic for which it was planned; empty if unknown.
     topic_id: str = ""
 
     @property
@@ -68,12 +67,12 @@ class OffsetRange:
         return f"{self.topic}-{self.partition} [{self.start}, {self.end})"
 
 
-#: How large a range is.
+#: The size of a range, in bytes or records.
 Weight = Callable[[OffsetRange], float]
 
 
 def to_json(offsets: Mapping[TopicPartition, int], ids: Mapping[str, str] | None = None) -> dict[str, dict[str, int]]:
-    """The nested form, in the fixed order; with the ids of those topics that have one."""
+    """The nested JSON form in the fixed order, with the ids of topics that have one."""
     nested: dict[str, dict[str, int]] = {}
     for topic, partition in sorted(offsets):
         nested.setdefault(topic, {})[str(partition)] = offsets[TopicPartition(topic, partition)]
@@ -82,21 +81,21 @@ def to_json(offsets: Mapping[TopicPartition, int], ids: Mapping[str, str] | None
     return nested
 
 
-def ids_in(nested: Mapping[str, Any]) -> dict[str, str]:
+def topic_ids_in(nested: Mapping[str, Any]) -> dict[str, str]:
     """The ids of topics in a nested form."""
     return dict(name.split(ID, 1) for name in nested if ID in name)
 
 
-def compared(was: Mapping[str, str], now: Mapping[str, str]) -> dict[str, str | None]:
-    """Of each topic with an id then and now: None for one that is still the same, else in words how it changed."""
-    both = sorted(was.keys() & now.keys())
-    return {topic: None if was[topic] == now[topic] else f"(its id was {was[topic]} and is {now[topic]})" for topic in both}
+def compare_topic_ids(before: Mapping[str, str], now: Mapping[str, str]) -> dict[str, str | None]:
+    """For each topic with an id before and now: None if it is the same, else a description of the change."""
+    both = sorted(before.keys() & now.keys())
+    return {topic: None if before[topic] == now[topic] else f"(its id was {before[topic]} and is {now[topic]})" for topic in both}
 
 
 def from_json(nested: Any) -> dict[TopicPartition, int]:
     """The offsets of a nested form.
 
-    Raises: OffsetsError when it is not ``{"topic": {"partition": number}}``.
+    Raises: OffsetsError if it is not ``{"topic": {"partition": number}}``.
     """
     if not isinstance(nested, Mapping):
         raise OffsetsError('expected {"topic": {"partition": offset}}, such as {"orders": {"0": 42, "1": -2}}')
@@ -114,7 +113,7 @@ def from_json(nested: Any) -> dict[TopicPartition, int]:
 def ranges_between(
     start: Mapping[TopicPartition, int], end: Mapping[TopicPartition, int], ids: Mapping[str, str] | None = None
 ) -> list[OffsetRange]:
-    """The non-empty ranges from `start` to `end`, in the fixed order; `start` must know every partition of `end`. `ids`: of topics."""
+    """The non-empty ranges from `start` to `end`, in the fixed order. `start` must hold every partition of `end`. `ids`: topic ids."""
     known = ids or {}
     return [OffsetRange(tp.topic, tp.partition, start[tp], end[tp], known.get(tp.topic, "")) for tp in sorted(end) if start[tp] < end[tp]]
 
@@ -122,10 +121,10 @@ def ranges_between(
 def admit(
     start: Mapping[TopicPartition, int], latest: Mapping[TopicPartition, int], *, records_max: int | None
 ) -> dict[TopicPartition, int]:
-    """How far one trigger reads: `latest`, or a share of it when the backlog is larger than `records_max`.
+    """The end offsets of one trigger: `latest`, or a part of it if the backlog exceeds `records_max`.
 
-    The limit is shared in proportion to each partition's backlog, and every partition that has a backlog gets at least one record, so that
-    none starves; the sum may therefore pass the limit by less than the number of partitions. Never below `start`.
+    The limit is divided in proportion to each partition's backlog. Every partition with a backlog gets at least one record, so none
+    starves; the sum may exceed the limit by less than the number of partitions. Never below `start`.
     """
     backlog = {tp: max(0, latest[tp] - start[tp]) for tp in latest}
     total = sum(backlog.values())
@@ -144,12 +143,11 @@ def plan_tasks(
 ) -> list[tuple[OffsetRange, ...]]:
     """Tasks of about equal size that together read `ranges` once.
 
-    With `tasks_min` or `records_per_task_max` (the user's minPartitions and maxRecordsPerPartition) each piece is a task of its own, as
-    with Spark's Kafka source. Without them a large range is split so that every core of this machine has as much work, in one task or in
-    several (`TASK_PIECES_MAX`), and small ranges share a task.
+    With `tasks_min` or `records_per_task_max` (minPartitions and maxRecordsPerPartition) each piece is one task, as in Spark's Kafka
+    source. Otherwise large ranges are split so that each core of this machine has the same work, in one or several tasks
+    (`TASK_PIECES_MAX`), and small ranges share a task.
 
-    Size is bytes where `bytes_per_offset` says about how many one offset of a partition has; a partition that it does not name has as many
-    as the others. Where it names none, size is offsets.
+    Sizes are bytes, estimated by `bytes_per_offset`; a partition that it lacks gets the average. If it is empty, sizes are offsets.
     """
     pieces = list(ranges)
     weight, share_min = _weight(pieces, bytes_per_offset or {})
@@ -166,7 +164,7 @@ def plan_tasks(
 
 
 def _weight(ranges: list[OffsetRange], bytes_per_offset: Mapping[TopicPartition, float]) -> tuple[Weight, float]:
-    """The size of a range, in what unit ever, and that of the smallest piece that is worth a task."""
+    """The size function of a range, and the size of the smallest piece that is worth a task, in the same unit."""
     known = [one for one in ranges if bytes_per_offset.get(one.tp, 0) > 0]
     if not known:
         return len, SPLIT_RECORDS_MIN
@@ -175,7 +173,7 @@ def _weight(ranges: list[OffsetRange], bytes_per_offset: Mapping[TopicPartition,
 
 
 def _split_to(pieces: list[OffsetRange], tasks_min: int, weight: Weight) -> list[OffsetRange]:
-    """Splits the larger ranges in proportion to their size until there are about `tasks_min`."""
+    """Splits the larger ranges in proportion to their size into about `tasks_min` pieces."""
     total = sum(map(weight, pieces))
     if len(pieces) >= tasks_min or total == 0:
         return pieces
@@ -183,14 +181,14 @@ def _split_to(pieces: list[OffsetRange], tasks_min: int, weight: Weight) -> list
 
 
 def _cut(whole: OffsetRange, parts: int) -> list[OffsetRange]:
-    """`whole` in at most `parts` non-empty pieces whose sizes differ by one at most."""
+    """`whole` as at most `parts` non-empty pieces whose sizes differ by at most one."""
     parts = max(1, min(parts, len(whole)))
     bounds = [whole.start + len(whole) * index // parts for index in range(parts + 1)]
     return [replace(whole, start=low, end=high) for low, high in pairwise(bounds)]
 
 
 def _pack(pieces: list[OffsetRange], share: float, weight: Weight) -> list[tuple[OffsetRange, ...]]:
-    """Largest first, each into the first task that has room for it."""
+    """First-fit decreasing: largest piece first, each into the first task with room."""
     tasks: list[list[OffsetRange]] = []
     room: list[float] = []
     for piece in sorted(pieces, key=weight, reverse=True):

@@ -1,15 +1,15 @@
-"""How far a query is, published as the committed offsets of a consumer group, so that every tool that shows lag shows the query's.
+"""Publishes a query's progress as committed offsets of a consumer group, so that every tool that shows lag shows the query's lag.
 
-When a micro-batch is done is known in these places, and nowhere else:
+The end of a micro-batch is known in three places only:
 
-    the source asks for the next batch     Spark hands `latestOffset` the end of the batch it has finished: the group is committed there.
-                                           With Trigger.AvailableNow that comes after the last batch too. With a trigger of an interval it
-                                           comes when the next one is due; a query that is stopped before commits at its next start
-    a listener of the query's session      `publish_progress`: at once after each batch, the last one before a stop included
-    foreachBatch                           `commit_progress` with the offsets that were done
+    the source, at the next batch         Spark passes the end of the finished batch to `latestOffset`, which commits it. With
+                                          Trigger.AvailableNow this happens after the last batch too. With an interval trigger it happens
+                                          when the next batch is due; a query that stops earlier commits at its next start
+    a listener of the query's session     `publish_progress`: directly after each batch, the last one before a stop included
+    foreachBatch                          `commit_progress` with the offsets of the batch
 
-A commit is a note for others: Spark's checkpoint decides where a query goes on. So a commit that fails is a warning, and the next one
-carries what it would have said. The group has no members; while consumers of that name are in it, the brokers refuse.
+Commits are only for monitoring: Spark's checkpoint decides where a query resumes. So a failed commit is a warning, and the next commit
+replaces it. The group has no members; brokers reject the commits while consumers are in the group.
 """
 
 import json
@@ -24,47 +24,46 @@ from ottla.wire.errors import KafkaError
 
 logger = logging.getLogger("ottla.spark")
 
-#: Spark asks many times a second, and a commit that nobody answers takes seconds.
-PAUSE_MIN_S, PAUSE_MAX_S = 1.0, 60.0
-#: In what Spark calls a source in Python in a query's progress.
+#: Backoff of commits. Spark asks many times a second, and a commit without a response takes seconds.
+BACKOFF_MIN_S, BACKOFF_MAX_S = 1.0, 60.0
+#: Part of Spark's description of a Python source in a query's progress.
 PYTHON_SOURCE = "PythonMicroBatchStream"
 
 
-class Groups(Protocol):
-    """What is needed of a cluster."""
-
+class OffsetCommitter(Protocol):
     def commit(self, group: str, offsets: Mapping[TopicPartition, int]) -> None: ...
 
 
 class ProgressGroup:
-    """A query's group. Commits what changed; where that was refused, not again for a while that doubles, from a second to a minute."""
+    """Commits a query's changed offsets for a group. After a failure it backs off for 1 s to 60 s, doubling."""
 
     def __init__(self, group: str, clock: Callable[[], float] = time.monotonic) -> None:
         self.group = group
         self.committed: dict[TopicPartition, int] = {}
         self._clock = clock
-        self._pause_s = 0.0
-        self._again_s = 0.0
-        self._said = ""
+        self._backoff_s = 0.0
+        self._retry_at_s = 0.0
+        #: The last error that was logged; the same one is not logged twice in a row.
+        self._logged = ""
 
-    def publish(self, groups: Groups, done: Mapping[TopicPartition, int]) -> bool:
-        """Commit the end of what was read, exclusive; False when that cannot be, with a warning for each reason that is new."""
-        news = {tp: offset for tp, offset in done.items() if self.committed.get(tp) != offset}
-        if not news:
+    def publish(self, committer: OffsetCommitter, ends: Mapping[TopicPartition, int]) -> bool:
+        """Commits end offsets (exclusive). Returns False on failure, and logs a warning for each new error."""
+        changed = {tp: offset for tp, offset in ends.items() if self.committed.get(tp) != offset}
+        if not changed:
             return True
-        if self._pause_s and self._clock() < self._again_s:
+        if self._backoff_s and self._clock() < self._retry_at_s:
             return False
         try:
-            groups.commit(self.group, news)
+            committer.commit(self.group, changed)
         except (KafkaError, OSError) as error:
-            self._pause_s = min(self._pause_s * 2, PAUSE_MAX_S) or PAUSE_MIN_S
-            self._again_s = self._clock() + self._pause_s
-            if str(error) != self._said:
-                self._said, where = str(error), to_text(news)
-                logger.warning("consumer group %s is not told how far the query is (%s), which goes on: %s", self.group, where, error)
+            self._backoff_s = min(self._backoff_s * 2, BACKOFF_MAX_S) or BACKOFF_MIN_S
+            self._retry_at_s = self._clock() + self._backoff_s
+            if str(error) != self._logged:
+                self._logged, offsets = str(error), to_text(changed)
+                logger.warning("cannot commit progress for consumer group %s (%s); the query continues: %s", self.group, offsets, error)
             return False
-        self._pause_s, self._said = 0.0, ""
-        self.committed.update(news)
+        self._backoff_s, self._logged = 0.0, ""
+        self.committed.update(changed)
         return True
 
 
@@ -73,30 +72,29 @@ def to_text(offsets: Mapping[TopicPartition, int]) -> str:
 
 
 def commit_progress(bootstrap: str, group: str, offsets: Any, client: Mapping[str, str] | None = None) -> bool:
-    """Commit offsets for a group: Spark's end offsets as a dict or as JSON, ``{"orders": {"0": 42}}``. False, and a warning, when the
-    brokers refuse or cannot be reached.
+    """Commits offsets for a group: Spark's end offsets as a dict or as JSON, ``{"orders": {"0": 42}}``.
 
-    `client`: further settings of the client in Kafka's dotted names.
+    Returns False and logs a warning if the brokers refuse or cannot be reached. `client`: further client settings by Kafka's dotted names.
 
-    Raises: OffsetsError for what are no offsets.
+    Raises: OffsetsError for invalid offsets.
     """
-    from ottla.spark.source.log_client import open_log
+    from ottla.spark.source.log_client import open_log_client
 
-    given = json.loads(offsets) if isinstance(offsets, str) else offsets
-    return ProgressGroup(group).publish(open_log(bootstrap, client or {}), from_json(given))
+    nested = json.loads(offsets) if isinstance(offsets, str) else offsets
+    return ProgressGroup(group).publish(open_log_client(bootstrap, client or {}), from_json(nested))
 
 
 def publish_progress(session: Any, bootstrap: str, group: str, *, query: str | None = None, client: Mapping[str, str] | None = None) -> Any:
-    """Commit the progress of a session's streaming queries for a group after each batch, the last one included; gives the listener, which
-    ``session.streams.removeListener`` takes away.
+    """Commits the progress of a session's streaming queries for a group after each batch, the last one included.
 
-    `query` is the name of the one query to follow; None: all queries of which a source is ``format("ottla")``.
+    Returns the listener; remove it with ``session.streams.removeListener``. `query` is the name of the query to follow; None: all queries
+    with a source of ``format("ottla")``.
     """
     from pyspark.sql.streaming import StreamingQueryListener
 
-    from ottla.spark.source.log_client import open_log
+    from ottla.spark.source.log_client import open_log_client
 
-    follower = ProgressGroup(group)
+    progress_group = ProgressGroup(group)
 
     class Listener(StreamingQueryListener):  # type: ignore[misc]
         def onQueryStarted(self, event: Any) -> None: ...
@@ -105,9 +103,9 @@ def publish_progress(session: Any, bootstrap: str, group: str, *, query: str | N
             if query is not None and event.progress.name != query:
                 return
             for source in event.progress.sources:
-                done = _offsets_of(source)
-                if done:
-                    follower.publish(open_log(bootstrap, client or {}), done)
+                ends = _end_offsets_of(source)
+                if ends:
+                    progress_group.publish(open_log_client(bootstrap, client or {}), ends)
 
         def onQueryIdle(self, event: Any) -> None: ...
 
@@ -118,8 +116,8 @@ def publish_progress(session: Any, bootstrap: str, group: str, *, query: str | N
     return listener
 
 
-def _offsets_of(source: Any) -> dict[TopicPartition, int]:
-    """Where a source stands in a query's progress; none for a source of another kind."""
+def _end_offsets_of(source: Any) -> dict[TopicPartition, int]:
+    """The end offsets of a source in a query's progress; empty for a source of another kind."""
     if PYTHON_SOURCE not in source.description or not source.endOffset:
         return {}
     try:

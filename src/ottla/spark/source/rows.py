@@ -1,4 +1,4 @@
-"""What a query's rows are made of: which columns are read, which of them come of decoded values, and the record batches of a task."""
+"""Rows of a query: which columns are read, which come from decoded values, and the record batches of a task."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from ottla.base.options import suggestion
 from ottla.records.columns import Columns
 from ottla.spark.source import columns
-from ottla.spark.values.decode import CORRUPT, ValuePlan, decoded_columns, fields_of_value, planned, refuse_bad
+from ottla.spark.values.decode import CORRUPT, DecodePlan, decoded_columns, plan_values, refuse_bad, value_fields
 from ottla.spark.values.options import ValueOptions
 
 if TYPE_CHECKING:
@@ -19,30 +19,30 @@ RECORD = {**columns.SCHEMA, "headers": columns.HEADERS_TYPE}
 
 @dataclass(frozen=True, slots=True)
 class RowPlan:
-    """How rows are made of records. Travels to the tasks."""
+    """How rows are built from records. Pickled to the tasks."""
 
     #: The columns of a row.
     names: tuple[str, ...]
-    #: The columns of a record that they need.
+    #: The record columns that they need.
     read: tuple[str, ...]
-    #: Those that come of a decoded value, and how.
+    #: The columns that come from a decoded value, and the decoding.
     decoded: tuple[str, ...] = ()
-    value: ValuePlan | None = None
-    #: Spark's StructType of a row; None: the columns of a record have types of their own.
+    value: DecodePlan | None = None
+    #: Spark's StructType of a row; None: only record columns, with their fixed types.
     schema: Any = None
 
     @classmethod
     def of(cls, schema: "StructType", value: ValueOptions | None, topics: tuple[str, ...]) -> "RowPlan":
-        """From the schema that Spark planned with: the source's own, or the user's.
+        """A plan for Spark's schema of the query: the source's own, or the user's.
 
-        Raises: ValueError when a column is unknown or of another type.
+        Raises: ValueError if a column is unknown or has another type.
         """
         names = tuple(field.name for field in schema.fields)
         if value is None:
             check_columns(schema)
             return cls(names, names)
         descriptors = descriptors_of(value)
-        plan, decoded = planned(schema, fields_of_value(value, topics, descriptors), value, descriptors, RECORD)
+        plan, decoded = plan_values(schema, value_fields(value, topics, descriptors), value, descriptors, RECORD)
         check_columns(schema, but=frozenset(decoded))
         read = [name for name in names if name not in decoded]
         if plan is not None:
@@ -51,7 +51,7 @@ class RowPlan:
 
 
 def descriptors_of(value: ValueOptions) -> bytes:
-    """The content of the file of descriptors, if there is to be one. Raises: ValueError."""
+    """The content of the Protobuf descriptor file; empty without one. Raises: ValueError."""
     if value.descriptor is None:
         return b""
     try:
@@ -61,14 +61,14 @@ def descriptors_of(value: ValueOptions) -> bytes:
 
 
 def default_schema(value: ValueOptions, topics: tuple[str, ...], *, headers: bool) -> "StructType":
-    """The schema of a read that names none. Raises: ValueError."""
+    """The schema of a read without one from the user. Raises: ValueError."""
     from pyspark.sql.types import BinaryType, StructField, StructType
 
     from ottla.spark.values.ddl import columns_of
 
-    known = fields_of_value(value, topics, descriptors_of(value))
+    known = value_fields(value, topics, descriptors_of(value))
     if known is None:
-        raise ValueError(f"valueSchema is missing: give the fields of a value of {value.format} as DDL, or name them with .schema(...)")
+        raise ValueError(f"valueSchema is missing: set it to the fields of the {value.format} value as DDL, or call .schema(...)")
     fields = [StructField("value", known) if field.name == "value" else field for field in columns_of(columns.ddl(headers=headers)).fields]
     if value.mode == "permissive":
         fields.append(StructField(CORRUPT, BinaryType()))
@@ -76,21 +76,21 @@ def default_schema(value: ValueOptions, topics: tuple[str, ...], *, headers: boo
 
 
 def check_columns(schema: "StructType", but: frozenset[str] = frozenset()) -> None:
-    """Raises: ValueError when a column is not one of a record, or of another type."""
+    """Raises: ValueError if a column is not a record column or has another type."""
     for field in schema.fields:
         if not field.nullable:
-            raise ValueError(f"column {field.name} may be null, whatever the schema says; leave NOT NULL out")
+            raise ValueError(f"column {field.name} is NOT NULL in the schema but may be null; leave NOT NULL out")
         if field.name in but:
             continue
         if field.name not in RECORD:
             raise ValueError(f"a topic has no column {field.name!r}{suggestion(field.name, RECORD)}; it has {', '.join(RECORD)}")
-        wanted = RECORD[field.name].replace(" ", "").lower()
-        if field.dataType.simpleString().lower() != wanted:
+        expected = RECORD[field.name].replace(" ", "").lower()
+        if field.dataType.simpleString().lower() != expected:
             raise ValueError(f"column {field.name} is {RECORD[field.name]}, not {field.dataType.simpleString()}; cast it with SQL")
 
 
-class Rows:
-    """Makes the record batches of a task."""
+class RowBuilder:
+    """Builds the record batches of a task."""
 
     def __init__(self, plan: RowPlan) -> None:
         self._plan = plan
@@ -98,12 +98,12 @@ class Rows:
         self._schema = self._read if plan.schema is None else _arrow_schema(plan.schema)
 
     def batch(self, part: Columns, topic: str, partition: int) -> "pa.RecordBatch":
-        """Raises: BadValue where a bad value ends the query."""
+        """Raises: BadValue for a malformed value if valueMode is failfast."""
         found = columns.record_batch(part, self._read, topic, partition)
         value = self._plan.value
         return found if value is None else self._with_values(found, value, f"{topic}-{partition}")
 
-    def _with_values(self, found: "pa.RecordBatch", value: ValuePlan, where: str) -> "pa.RecordBatch":
+    def _with_values(self, found: "pa.RecordBatch", value: DecodePlan, where: str) -> "pa.RecordBatch":
         import pyarrow as pa
         import pyarrow.compute as pc
 

@@ -1,11 +1,13 @@
-"""Values of Avro as columns: under one schema, or each under that of its frame, which a registry knows.
+"""Decodes Avro values to columns: with one schema, or each with the schema of its frame, from a schema registry.
 
-A frame is a zero byte and the schema's id in four bytes, big-endian. Values of other schemas than the newest are read by their own and
-brought to the query's columns by name: a field that a schema does not have is null, and numbers widen. A value is bad whose schema the
-registry does not have, or that has one without columns (no Avro, no record, unions of several types), or whose fields do not go into the
-query's columns: nobody's schema ends a query.
+A frame is a zero byte and the schema's id in four bytes, big-endian. A value is read with the schema of its own frame and mapped to the
+query's columns by name: a missing field is null, and numbers widen. A value is malformed, and does not fail the query by itself, if
 
-The registry is asked once for each id in a process, over HTTP: ``GET /schemas/ids/ID`` and ``GET /subjects/SUBJECT/versions/latest``.
+    the registry does not have its schema
+    its schema gives no columns: not Avro, not a record, a union of several types
+    its fields do not fit the query's columns
+
+The registry is asked once per id and process, over HTTP: ``GET /schemas/ids/ID`` and ``GET /subjects/SUBJECT/versions/latest``.
 """
 
 import base64
@@ -22,28 +24,28 @@ from ottla.spark.values.decode import Decode, fitted
 from ottla.spark.values.options import ValueOptions
 
 FRAME_BYTES = 5
-#: How registries call it; they leave it out where a schema is of Avro.
+#: schemaType of Avro in responses; registries may leave it out.
 AVRO = "AVRO"
 REGISTRY_TIMEOUT_S = 10.0
-#: Request Timeout, Too Many Requests: like errors of the server itself, they may be gone after a while.
+#: Request Timeout, Too Many Requests: retriable, as all errors from 500.
 BUSY = (408, 429)
 
 
 class RegistryFailed(RuntimeError):
-    """A schema registry does not answer, or not with a schema of Avro."""
+    """A schema registry cannot be reached, or its response has no Avro schema."""
 
 
 class RegistryBusy(RegistryFailed):
-    """A schema registry cannot answer now, as it says itself."""
+    """A schema registry reports a temporary error."""
 
 
-def avro_decoder(options: ValueOptions, wanted: Any) -> Decode:
-    """`wanted`: the struct, as an Arrow type, of the fields that the query reads. Raises: ImportError without the extra `schema`."""
+def avro_decoder(options: ValueOptions, target: Any) -> Decode:
+    """`target`: the Arrow struct type of the fields that the query reads. Raises: ImportError without the extra `schema`."""
     from ottla.client.arrow.avro import avro_values
 
     url = options.registry_url
     if url is not None:
-        return lambda raw: _framed(raw, url, wanted)
+        return lambda raw: _framed(raw, url, target)
     avro = _parsed(options.schema or "")
     return lambda raw: avro_values(raw, avro)
 
@@ -57,17 +59,17 @@ def fields_of_avro(options: ValueOptions, topics: tuple[str, ...]) -> Any:
 
     text = options.schema
     if text is None:
-        assert options.registry_url is not None, "the options were refused without one of the two"
+        assert options.registry_url is not None, "the options are rejected without one of the two"
         if options.subject is None and len(topics) != 1:
-            raise ValueError("several topics may have several schemas: name the registry's subject with valueSubject, or give valueSchema")
+            raise ValueError("several topics may have several schemas: name the registry's subject with valueSubject, or set valueSchema")
         text = latest_schema(options.registry_url, options.subject or f"{topics[0]}-value")
     try:
         kind = Column.of(_parsed(text).read_schema, {}).type
     except schema_faults() as error:
-        raise ValueError(f"valueSchema is no schema of Avro that makes columns: {error}") from error
+        raise ValueError(f"valueSchema is not an Avro schema with columns: {error}") from error
     found = from_arrow_type(_for_spark(kind), prefer_timestamp_ntz=True)
     if not isinstance(found, StructType):
-        raise ValueError("the schema of a value is to be a record, so that its fields can be columns")
+        raise ValueError("the schema of a value must be a record, so that its fields can become columns")
     return found
 
 
@@ -75,13 +77,13 @@ def _parsed(text: str, schema_id: int | None = None) -> Avro:
     try:
         schema = json.loads(text)
     except ValueError:
-        # The bare name of a type.
+        # A type's name without quotes.
         schema = text.strip()
     return Avro(json.dumps(schema) if isinstance(schema, str) else schema, schema_id=schema_id)
 
 
 def _for_spark(kind: Any) -> Any:
-    """The type nearest to Avro's that Spark has: times in microseconds, times of day as their number."""
+    """The closest type that Spark supports: timestamps in microseconds, times of day as numbers."""
     import pyarrow as pa
 
     types = pa.types
@@ -98,8 +100,8 @@ def _for_spark(kind: Any) -> Any:
     return pa.int64() if types.is_time64(kind) else kind
 
 
-def _framed(raw: Any, url: str, wanted: Any) -> Decoded:
-    """Values in frames, each read under its own schema, as structs of the type that is wanted."""
+def _framed(raw: Any, url: str, target: Any) -> Decoded:
+    """Decodes framed values, each with its own schema, to structs of type `target`."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -114,61 +116,61 @@ def _framed(raw: Any, url: str, wanted: Any) -> Decoded:
             continue
         where = pc.indices_nonzero(pc.fill_null(pc.equal(heads, pa.scalar(head, pa.binary())), False))
         places.append(where)
-        parts.append(_shaped(avro_values(raw.take(where), avro), wanted))
+        parts.append(_shaped(avro_values(raw.take(where), avro), target))
     if len(parts) == 1 and len(places[0]) == len(raw):
         return parts[0]
     order = pc.index_in(pa.array(range(len(raw)), pa.uint64()), pa.concat_arrays(places) if places else pa.array([], pa.uint64()))
-    array = pa.concat_arrays([found.array for found in parts]).take(order) if parts else pa.nulls(len(raw), wanted)
+    array = pa.concat_arrays([found.array for found in parts]).take(order) if parts else pa.nulls(len(raw), target)
     unread = pc.and_(raw.is_valid(), order.is_null())
     flags = [_none(len(found.array)) if found.bad is None else found.bad for found in parts]
     bad = pc.or_(unread, pc.fill_null(pa.concat_arrays(flags).take(order), False)) if flags else unread
     return Decoded(
-        array, bad if pc.any(bad).as_py() else None, "it is not framed by a schema that the registry has, or not of the columns' types"
+        array, bad if pc.any(bad).as_py() else None, "it has no frame with a schema of the registry, or does not fit the columns' types"
     )
 
 
-def _shaped(found: Decoded, wanted: Any) -> Decoded:
-    """Values of one schema as structs of another type; those that do not go into it are bad."""
+def _shaped(found: Decoded, target: Any) -> Decoded:
+    """Converts values of one schema to structs of type `target`; values that do not fit are bad."""
     import pyarrow.compute as pc
 
-    array, unfit = _fitted_rows(found.array, wanted)
+    array, unfit = _fitted_rows(found.array, target)
     if unfit is None:
         return Decoded(array, found.bad, found.why)
     unfit = pc.and_(unfit, found.array.is_valid())
-    return Decoded(array, unfit if found.bad is None else pc.or_(unfit, found.bad), "a field is not of its column's type")
+    return Decoded(array, unfit if found.bad is None else pc.or_(unfit, found.bad), "a field does not have its column's type")
 
 
-def _fitted_rows(array: Any, wanted: Any) -> tuple[Any, Any]:
-    """As `fitted`, and which rows did not go into the type: they are null (None: all went)."""
+def _fitted_rows(array: Any, target: Any) -> tuple[Any, Any]:
+    """Like `fitted`, with flags of rows that do not fit; these are null (None: all fit)."""
     import pyarrow as pa
 
-    if _goes_into(array.type, wanted):
+    if _goes_into(array.type, target):
         try:
-            return fitted(array, wanted), None
+            return fitted(array, target), None
         except pa.ArrowNotImplementedError:
             pass
         except pa.ArrowInvalid:
             if len(array) > 1:
-                # Few values are too large for their column; halving finds them without a look at each.
+                # Few values are too large for their column; bisection finds them without a check of each.
                 middle = len(array) // 2
-                halves = [_fitted_rows(array.slice(0, middle), wanted), _fitted_rows(array.slice(middle), wanted)]
+                halves = [_fitted_rows(array.slice(0, middle), target), _fitted_rows(array.slice(middle), target)]
                 flags = [_none(len(half)) if unfit is None else unfit for half, unfit in halves]
                 return pa.concat_arrays([half for half, _ in halves]), pa.concat_arrays(flags)
-    return pa.nulls(len(array), wanted), pa.repeat(pa.scalar(True), len(array))
+    return pa.nulls(len(array), target), pa.repeat(pa.scalar(True), len(array))
 
 
-def _goes_into(has: Any, wanted: Any) -> bool:
-    """Whether values of one type may be of another: text is never read as a number or a time."""
+def _goes_into(has: Any, target: Any) -> bool:
+    """Whether values of one type may be cast to another: text is never cast to a number or a time."""
     import pyarrow as pa
 
     types = pa.types
-    if types.is_struct(has) and types.is_struct(wanted):
-        return all(_goes_into(has.field(one.name).type, one.type) for one in wanted if has.get_field_index(one.name) >= 0)
-    if types.is_list(has) and types.is_list(wanted):
-        return _goes_into(has.value_type, wanted.value_type)
-    if types.is_nested(has) or types.is_nested(wanted):
-        return bool(types.is_map(has) and types.is_map(wanted))
-    return bool(types.is_string(wanted) or types.is_binary(wanted)) or not (types.is_string(has) or types.is_binary(has))
+    if types.is_struct(has) and types.is_struct(target):
+        return all(_goes_into(has.field(one.name).type, one.type) for one in target if has.get_field_index(one.name) >= 0)
+    if types.is_list(has) and types.is_list(target):
+        return _goes_into(has.value_type, target.value_type)
+    if types.is_nested(has) or types.is_nested(target):
+        return bool(types.is_map(has) and types.is_map(target))
+    return bool(types.is_string(target) or types.is_binary(target)) or not (types.is_string(has) or types.is_binary(has))
 
 
 def _none(count: int) -> Any:
@@ -179,7 +181,7 @@ def _none(count: int) -> Any:
 
 @cache
 def _reader(url: str, schema_id: int) -> Avro | None:
-    """What reads values under a schema of the registry; None where it has no schema of this id, or one that makes no columns.
+    """The reader of values of a registry's schema; None if the registry lacks the id or its schema gives no columns.
 
     Raises: RegistryFailed.
     """
@@ -199,26 +201,26 @@ def _reader(url: str, schema_id: int) -> Avro | None:
 
 @cache
 def schema_of(url: str, schema_id: int) -> str | None:
-    """The text of a schema of Avro; None where the registry has none of this id. Raises: RegistryFailed."""
-    found = _asked(url, f"/schemas/ids/{schema_id}")
+    """The text of an Avro schema; None if the registry has none with this id. Raises: RegistryFailed."""
+    found = _registry_get(url, f"/schemas/ids/{schema_id}")
     return str(found["schema"]) if found is not None and found.get("schemaType", AVRO) == AVRO else None
 
 
 def latest_schema(url: str, subject: str) -> str:
     """The newest schema of a subject. Raises: RegistryFailed."""
-    found = _asked(url, f"/subjects/{urllib.parse.quote(subject, safe='')}/versions/latest")
+    found = _registry_get(url, f"/subjects/{urllib.parse.quote(subject, safe='')}/versions/latest")
     if found is None:
-        raise RegistryFailed(f"the schema registry has no subject {subject}; name another with valueSubject, or give valueSchema")
+        raise RegistryFailed(f"the schema registry has no subject {subject}; name another with valueSubject, or set valueSchema")
     if found.get("schemaType", AVRO) != AVRO:
-        raise RegistryFailed(f"subject {subject} of the registry is {found['schemaType']}, and not Avro")
+        raise RegistryFailed(f"subject {subject} of the registry is {found['schemaType']}, not Avro")
     return str(found["schema"])
 
 
-def _asked(url: str, path: str) -> dict[str, Any] | None:
-    """The registry's answer; None: not found. Raises: RegistryFailed."""
+def _registry_get(url: str, path: str) -> dict[str, Any] | None:
+    """The registry's response; None: not found. Raises: RegistryFailed."""
     parts = urllib.parse.urlsplit(url)
     if parts.scheme not in ("http", "https"):
-        raise RegistryFailed(f"schema.registry.url is to begin with http:// or https://, not {url!r}")
+        raise RegistryFailed(f"schema.registry.url must start with http:// or https://, not {url!r}")
     request = urllib.request.Request(f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path.rstrip('/')}{path}")
     if parts.username is not None:
         secret = f"{urllib.parse.unquote(parts.username)}:{urllib.parse.unquote(parts.password or '')}"
@@ -231,6 +233,6 @@ def _asked(url: str, path: str) -> dict[str, Any] | None:
         if error.code == 404:
             return None
         kind = RegistryBusy if error.code in BUSY or error.code >= 500 else RegistryFailed
-        raise kind(f"the schema registry refuses {path}: {error.code} {error.reason}") from error
+        raise kind(f"the schema registry rejected {path}: {error.code} {error.reason}") from error
     except (OSError, ValueError) as error:
-        raise RegistryFailed(f"the schema registry cannot be asked for {path}: {error}") from error
+        raise RegistryFailed(f"the request to the schema registry for {path} failed: {error}") from error

@@ -1,8 +1,7 @@
-"""Spark's words for columns and their types, ``id BIGINT, tags ARRAY<STRING>``, without Spark: the processes that plan a source have no JVM
-to ask.
+"""Parses Spark's DDL for columns, ``id BIGINT, tags ARRAY<STRING>``, without a JVM: the processes that plan a source have none.
 
-    columns  name [:] type [, ...]           a name with other than letters, digits and _ stands in `backticks`
-    type     BIGINT ... | DECIMAL(10, 2) | ARRAY<type> | MAP<type, type> | STRUCT<columns>
+columns  name [:] type [, ...]           a name with characters other than letters, digits and _ is in `backticks`
+type     BIGINT ... | DECIMAL(10, 2) | ARRAY<type> | MAP<type, type> | STRUCT<columns>
 """
 
 import re
@@ -22,7 +21,7 @@ _NESTED = ("decimal", "dec", "numeric", "array", "map", "struct")
 
 
 class BadDdl(ValueError):
-    """Text that is no list of columns; the message shows where."""
+    """Invalid DDL. The message shows where."""
 
 
 def columns_of(text: str) -> Any:
@@ -104,7 +103,7 @@ class _Reader:
         return found[2] if found[2] is not None else found[1].replace("``", "`")
 
     def sign(self, wanted: str) -> bool:
-        """Whether the sign is next; it is passed over then."""
+        """Consumes the sign if it is next, and returns whether it was."""
         found = _TOKEN.match(self.text, self.position)
         if found is None or found[3] != wanted:
             return False
@@ -117,4 +116,4 @@ class _Reader:
 
     def wrong(self, expected: str) -> BadDdl:
         rest = self.text[self.position :].strip()
-        return BadDdl(f"expected {expected} where {self.text!r} has {rest[:30]!r}" if rest else f"expected {expected} behind {self.text!r}")
+        return BadDdl(f"expected {expected} where {self.text!r} has {rest[:30]!r}" if rest else f"expected {expected} after {self.text!r}")

@@ -1,19 +1,19 @@
-"""Values as typed columns, decoded inside the source: bytes of a record batch in, Arrow columns of Spark's types out.
+"""Decodes values inside the source: bytes of a record batch in, Arrow columns of Spark's types out.
 
-    value bytes --a decoder of the format--> struct column, and which rows could not be read
-                --planned for the query-->   the columns that the query's schema names, and no others
+    value bytes --decoder of the format--> struct column, and a flag for each malformed row
+                --plan of the query-->     only the columns in the query's schema
 
-A query's schema may name, beside the columns of a record,
+Besides record columns a query's schema may name
 
-    value STRUCT<...>     the decoded value, with those of its fields that are wanted
+    value STRUCT<...>     the decoded value with the requested fields
     value BINARY          its bytes
-    NAME TYPE             a field of the value, for any name that is no column of a record
-    _corrupt BINARY       the bytes of a value that could not be decoded, null otherwise
+    NAME TYPE             a field of the value, for any other name
+    _corrupt BINARY       the bytes of a malformed value, else null
 
-Without a schema of the user's there are the columns of a record, `value` as a struct of all fields, and with valueMode=permissive
-`_corrupt`. A record without a value (a tombstone) has nulls and is not corrupt. A value with one bad field is bad as a whole.
+The default schema has the record columns, `value` as a struct of all fields, and with valueMode=permissive `_corrupt`. A record without a
+value (a tombstone) gives nulls and is not malformed. A value with one bad field is malformed as a whole.
 
-Nothing of a format's library is imported before a value of that format is read.
+A format's library is imported when the first value of that format is read.
 """
 
 import json
@@ -31,45 +31,45 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 CORRUPT = "_corrupt"
-#: A column of binary as a struct column.
+#: Decodes a binary column to a struct column.
 Decode = Callable[[Any], Decoded]
 
 
 class BadValue(RecordsError):
-    """A value that is not of its format, where such values end the query."""
+    """A malformed value with valueMode=failfast."""
 
 
 @dataclass(frozen=True, slots=True)
-class ValuePlan:
-    """What a query wants of each value. Travels to the tasks."""
+class DecodePlan:
+    """The fields of a value that a query uses. Pickled to the tasks."""
 
     options: ValueOptions
-    #: The fields to decode, Spark's StructType as JSON; of csv all that there are, in their order.
+    #: The fields to decode, Spark's StructType as JSON. For csv always all fields, in order.
     fields: str
-    #: protobuf's descriptors.
+    #: Protobuf's descriptors.
     descriptors: bytes = b""
 
     def decoder(self) -> Decode:
-        """The function that decodes. Kept by the process."""
+        """The decoder, cached per process."""
         return _decoder(self)
 
 
 @cache
-def _decoder(plan: ValuePlan) -> Decode:
-    wanted = arrow_type(plan.fields)
+def _decoder(plan: DecodePlan) -> Decode:
+    target = arrow_type(plan.fields)
     match plan.options.format:
         case "json":
             from ottla.spark.values.text import json_decoder
 
-            return json_decoder(wanted)
+            return json_decoder(target)
         case "csv":
             from ottla.spark.values.text import csv_decoder
 
-            return csv_decoder(wanted, plan.options)
+            return csv_decoder(target, plan.options)
         case "avro":
             from ottla.spark.values.avro import avro_decoder
 
-            return avro_decoder(plan.options, wanted)
+            return avro_decoder(plan.options, target)
         case "protobuf":
             from ottla.spark.values.protobuf import protobuf_decoder
 
@@ -84,8 +84,8 @@ def arrow_type(fields: str) -> "pa.DataType":
     return to_arrow_type(StructType.fromJson(json.loads(fields)), timezone="UTC")
 
 
-def decoded_columns(raw: Any, plan: ValuePlan, schema: "pa.Schema", names: list[str]) -> tuple[dict[str, Any], Any]:
-    """The columns `names` of `schema` that come of values, and which rows are bad (None: none is). Raises: what the decoder raises."""
+def decoded_columns(raw: Any, plan: DecodePlan, schema: "pa.Schema", names: list[str]) -> tuple[dict[str, Any], Any]:
+    """The columns `names` of `schema` that come from values, and flags of bad rows (None: no bad row). Raises: what the decoder raises."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -104,7 +104,7 @@ def decoded_columns(raw: Any, plan: ValuePlan, schema: "pa.Schema", names: list[
 
 
 def fitted(array: Any, kind: Any) -> Any:
-    """A column as one of another type: fields by name, null where there is none of that name; numbers and times by their value."""
+    """Casts a column: struct fields by name, null for a missing field; numbers and times by value."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -124,7 +124,7 @@ def fitted(array: Any, kind: Any) -> Any:
 
 
 def field_of(array: Any, name: str, kind: Any) -> Any:
-    """A field of a struct column, null where the struct is or has no such field."""
+    """A field of a struct column; null if the struct is null or lacks the field."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -138,13 +138,13 @@ def refuse_bad(bad: Any, offsets: Any, where: str, format: str) -> None:
     import pyarrow.compute as pc
 
     row = pc.index(bad, True).as_py()
-    raise BadValue(f"{where} at offset {offsets[row].as_py()}: its value cannot be read as {format}, and valueMode is failfast")
+    raise BadValue(f"{where} at offset {offsets[row].as_py()}: the value is not valid {format}, and valueMode is failfast")
 
 
-def fields_of_value(options: ValueOptions, topics: tuple[str, ...], descriptors: bytes) -> Any:
-    """All the fields that a value has, as Spark's StructType; None where only the query's own schema can tell.
+def value_fields(options: ValueOptions, topics: tuple[str, ...], descriptors: bytes) -> Any:
+    """All fields of a value as Spark's StructType; None if only the query's schema defines them.
 
-    Raises: ValueError for a schema that cannot be used.
+    Raises: ValueError for an invalid schema.
     """
     match options.format:
         case "json" | "csv":
@@ -163,52 +163,52 @@ def fields_of_value(options: ValueOptions, topics: tuple[str, ...], descriptors:
             return fields_of_message(descriptors, options.message or "")
 
 
-def planned(
+def plan_values(
     schema: Any, known: Any, options: ValueOptions, descriptors: bytes, record: Mapping[str, str]
-) -> tuple[ValuePlan | None, list[str]]:
-    """What is decoded for a query's schema, None where nothing has to be; and the columns of the schema that come of it.
+) -> tuple[DecodePlan | None, list[str]]:
+    """The plan for a query's schema (None: nothing to decode), and the columns that come from the value.
 
-    `known`: all fields that values have, None: nobody said. `record`: the columns of a record.
+    `known`: all fields of a value, None: unknown. `record`: the columns of a record.
 
-    Raises: ValueError for a field that values do not have, or of another type.
+    Raises: ValueError for a field that values lack or that has another type.
     """
     from pyspark.sql.types import StructType
 
-    names, wanted = [], {}
+    names, requested = [], {}
     for field in schema.fields:
         if field.name == "value":
             if field.dataType.simpleString() == "binary":
                 continue
             if not isinstance(field.dataType, StructType):
-                raise ValueError(f"column value is a STRUCT of the fields that are wanted, or BINARY, not {field.dataType.simpleString()}")
-            wanted.update({one.name: one for one in field.dataType.fields})
+                raise ValueError(f"column value must be a STRUCT of fields, or BINARY, not {field.dataType.simpleString()}")
+            requested.update({one.name: one for one in field.dataType.fields})
         elif field.name == CORRUPT:
             if field.dataType.simpleString() != "binary":
-                raise ValueError(f"column {CORRUPT} is BINARY, not {field.dataType.simpleString()}")
+                raise ValueError(f"column {CORRUPT} must be BINARY, not {field.dataType.simpleString()}")
         elif field.name in record:
             continue
-        elif field.name in wanted and wanted[field.name].dataType != field.dataType:
-            raise ValueError(f"field {field.name} of the value is wanted as two types")
+        elif field.name in requested and requested[field.name].dataType != field.dataType:
+            raise ValueError(f"the schema names field {field.name} of the value with two types")
         else:
-            wanted[field.name] = field
+            requested[field.name] = field
         names.append(field.name)
     if not names:
         return None, names
     if known is not None:
-        check_fields(list(wanted.values()), known, options)
-    elif not wanted:
-        raise ValueError(f"valueSchema is missing: nothing says what fields a value of {options.format} has")
-    chosen = list(wanted.values()) if wanted and (options.format != "csv" or known is None) else known.fields
-    return ValuePlan(options, StructType(chosen).json(), descriptors), names
+        check_fields(list(requested.values()), known, options)
+    elif not requested:
+        raise ValueError(f"valueSchema is missing: set it to the fields of the {options.format} value")
+    chosen = list(requested.values()) if requested and (options.format != "csv" or known is None) else known.fields
+    return DecodePlan(options, StructType(chosen).json(), descriptors), names
 
 
-def check_fields(wanted: list[Any], known: Any, options: ValueOptions) -> None:
-    """Raises: ValueError for a wanted field that values do not have, or of another type."""
-    there = {field.name: field.dataType for field in known.fields}
-    for field in wanted:
-        if field.name not in there:
-            near = suggestion(field.name, there)
-            raise ValueError(f"neither a record nor its value has a column {field.name!r}{near}; the value has {', '.join(there)}")
-        has, want = there[field.name].simpleString(), field.dataType.simpleString()
-        if has != want and not want.startswith("struct"):
-            raise ValueError(f"field {field.name} of the value is {has}, not {want}; cast it with SQL")
+def check_fields(requested: list[Any], known: Any, options: ValueOptions) -> None:
+    """Raises: ValueError for a requested field that values lack or that has another type."""
+    types = {field.name: field.dataType for field in known.fields}
+    for field in requested:
+        if field.name not in types:
+            near = suggestion(field.name, types)
+            raise ValueError(f"neither a record nor its value has a column {field.name!r}{near}; the value has {', '.join(types)}")
+        actual, expected = types[field.name].simpleString(), field.dataType.simpleString()
+        if actual != expected and not expected.startswith("struct"):
+            raise ValueError(f"field {field.name} of the value is {actual}, not {expected}; cast it with SQL")

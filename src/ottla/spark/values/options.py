@@ -1,4 +1,4 @@
-"""How values are decoded inside the source: the options, parsed. Pure.
+"""Options for decoding values inside the source. Pure.
 
     valueFormat     json                 avro                          csv                     protobuf
     valueSchema     columns as DDL       Avro's, as JSON               columns as DDL
@@ -7,16 +7,15 @@
                                                                        valueNull               valueMessage
     valueMode       permissive, dropmalformed or failfast, for all of them
 
-`schema.registry.url` takes values framed as schema registries have it: a zero byte, the schema's id in four bytes, the value.
+With `schema.registry.url` values have a registry's frame: a zero byte, the schema's id in four bytes, the value.
 """
 
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
-#: In the order in which an error names them.
 FORMATS = ("json", "avro", "csv", "protobuf")
 MODES = ("permissive", "dropmalformed", "failfast")
-#: Which options a format has besides valueFormat and valueMode.
+#: The options of each format besides valueFormat and valueMode.
 OF_FORMAT = {
     "json": ("valueSchema",),
     "avro": ("valueSchema", "schema.registry.url", "valueSubject"),
@@ -28,14 +27,14 @@ VALUE_OPTIONS = ("valueFormat", "valueMode", *dict.fromkeys(name for names in OF
 
 @dataclass(frozen=True, slots=True)
 class ValueOptions:
-    """What values are and what becomes of those that are not."""
+    """The format of values and how malformed ones are handled."""
 
     format: Literal["json", "avro", "csv", "protobuf"]
-    #: `permissive`: null, and the bytes in the column `_corrupt`; `dropmalformed`: no row; `failfast`: the query ends.
+    #: `permissive`: null, and the bytes in the column `_corrupt`; `dropmalformed`: no row; `failfast`: the query fails.
     mode: Literal["permissive", "dropmalformed", "failfast"] = "permissive"
     schema: str | None = None
     registry_url: str | None = None
-    #: The registry's name for the schemas of a topic's values, where that is not TOPIC-value.
+    #: The registry's subject, if it is not TOPIC-value.
     subject: str | None = None
     separator: str = ","
     null: str = ""
@@ -44,8 +43,8 @@ class ValueOptions:
     message: str | None = None
 
 
-class Given(Protocol):
-    """The options as given (`options`)."""
+class OptionLookup(Protocol):
+    """Typed lookups of unparsed options (`RawOptions`)."""
 
     values: dict[str, str]
 
@@ -55,36 +54,36 @@ class Given(Protocol):
 
     def choice(self, name: str, choices: tuple[str, ...]) -> Any: ...
 
-    def refuse(self, name: str, problem: str) -> Exception: ...
+    def error(self, name: str, problem: str) -> Exception: ...
 
 
-def value_options(given: Given) -> ValueOptions | None:
-    """The options of values; None: values are bytes. Raises: OptionError."""
-    if given.text("valueFormat") is None:
+def value_options(raw: OptionLookup) -> ValueOptions | None:
+    """The value options; None: values stay bytes. Raises: OptionError."""
+    if raw.text("valueFormat") is None:
         for name in VALUE_OPTIONS:
-            if name.lower() in given.values:
-                raise given.refuse(name, f"says how values are decoded; say with valueFormat what they are: {', '.join(FORMATS)}")
+            if name.lower() in raw.values:
+                raise raw.error(name, f"needs valueFormat, which says how values are decoded: {', '.join(FORMATS)}")
         return None
-    chosen = given.choice("valueFormat", FORMATS)
+    value_format = raw.choice("valueFormat", FORMATS)
     for name in VALUE_OPTIONS[2:]:
-        if name.lower() in given.values and name not in OF_FORMAT[chosen]:
-            raise given.refuse(name, f"has no meaning for {chosen}, which has {', '.join(OF_FORMAT[chosen])}")
+        if name.lower() in raw.values and name not in OF_FORMAT[value_format]:
+            raise raw.error(name, f"does not apply to {value_format}, which has {', '.join(OF_FORMAT[value_format])}")
     parsed = ValueOptions(
-        format=chosen,
-        mode=given.choice("valueMode", MODES),
-        schema=given.text("valueSchema"),
-        registry_url=given.text("schema.registry.url"),
-        subject=given.text("valueSubject"),
-        separator=given.values.get("valueseparator", ","),
-        null=given.values.get("valuenull", ""),
-        descriptor=given.path("valueDescriptor"),
-        message=given.text("valueMessage"),
+        format=value_format,
+        mode=raw.choice("valueMode", MODES),
+        schema=raw.text("valueSchema"),
+        registry_url=raw.text("schema.registry.url"),
+        subject=raw.text("valueSubject"),
+        separator=raw.values.get("valueseparator", ","),
+        null=raw.values.get("valuenull", ""),
+        descriptor=raw.path("valueDescriptor"),
+        message=raw.text("valueMessage"),
     )
     if len(parsed.separator) != 1:
-        raise given.refuse("valueSeparator", f"is one character, not {parsed.separator!r}")
-    if chosen == "protobuf" and not (parsed.descriptor and parsed.message):
+        raise raw.error("valueSeparator", f"expected one character, not {parsed.separator!r}")
+    if value_format == "protobuf" and not (parsed.descriptor and parsed.message):
         missing = "valueMessage" if parsed.descriptor else "valueDescriptor"
-        raise given.refuse(missing, "is missing: protobuf needs a file of descriptors and the full name of a message in it")
-    if chosen == "avro" and not (parsed.schema or parsed.registry_url):
-        raise given.refuse("valueSchema", "is missing: avro needs its schema as JSON, or schema.registry.url")
+        raise raw.error(missing, "is missing: protobuf needs a file of descriptors and the full name of a message in it")
+    if value_format == "avro" and not (parsed.schema or parsed.registry_url):
+        raise raw.error("valueSchema", "is missing: avro needs its schema as JSON, or schema.registry.url")
     return parsed

@@ -1,13 +1,13 @@
-"""Values of protocol buffers as columns: messages of one type, whose descriptors come from a file that protoc wrote.
+"""Decodes Protobuf values to columns: messages of one type, with descriptors from a file that protoc wrote.
 
-    double float int32 int64 ...    as they are; uint32 is BIGINT and uint64 too, where one above the largest BIGINT makes the value bad
+    double float int32 int64 ...    the same type; uint32 and uint64 are BIGINT, and a value with a larger number is malformed
     bool string bytes               BOOLEAN STRING BINARY
-    enum                            STRING: its name, or its number where it has none
-    message                         STRUCT; google.protobuf.Timestamp is TIMESTAMP; one that holds itself is refused
+    enum                            STRING: its name, or its number if unknown
+    message                         STRUCT; google.protobuf.Timestamp is TIMESTAMP; recursive messages are rejected
     repeated, map                   ARRAY, MAP
 
-A field that knows whether it was set is null when it was not; others have their default then. Messages are read one by one, by the library
-(the extra `schema`), which costs several times what JSON and Avro cost.
+An unset field with presence is null; an unset field without presence has its default. The library (extra `schema`) decodes messages one
+by one, which takes several times as long as JSON or Avro.
 """
 
 from datetime import UTC
@@ -21,7 +21,7 @@ TIMESTAMP = "google.protobuf.Timestamp"
 
 
 def message_class(descriptors: bytes, message: str) -> Any:
-    """Raises: ValueError for descriptors that are none, or a message that is not among them; ImportError without the extra `schema`."""
+    """Raises: ValueError for invalid descriptors or an unknown message; ImportError without the extra `schema`."""
     pb2 = needed("google.protobuf.descriptor_pb2", "Protobuf")
     pool = needed("google.protobuf.descriptor_pool", "Protobuf").DescriptorPool()
     factory = needed("google.protobuf.message_factory", "Protobuf")
@@ -34,7 +34,7 @@ def message_class(descriptors: bytes, message: str) -> Any:
         names = ", ".join(".".join(filter(None, (one.package, kind.name))) for one in files for kind in one.message_type)
         raise ValueError(f"valueMessage: the descriptors have no message {message}; they have {names or 'none'}") from None
     except (needed("google.protobuf.message", "Protobuf").Error, TypeError, ValueError) as error:
-        raise ValueError(f"valueDescriptor is no file of descriptors (protoc --include_imports --descriptor_set_out): {error}") from error
+        raise ValueError(f"valueDescriptor is not a descriptor file (protoc --include_imports --descriptor_set_out): {error}") from error
 
 
 def fields_of_message(descriptors: bytes, message: str) -> Any:
@@ -65,7 +65,7 @@ def protobuf_decoder(descriptors: bytes, message: str) -> Decode:
                     failed = True
             found.append(value)
             bad.append(failed)
-        return Decoded(pa.array(found, kind), pa.array(bad) if any(bad) else None, f"it is no {message}")
+        return Decoded(pa.array(found, kind), pa.array(bad) if any(bad) else None, f"it is not a {message}")
 
     return decode
 
@@ -74,7 +74,7 @@ def _struct(descriptor: Any, above: tuple[str, ...]) -> Any:
     import pyarrow as pa
 
     if descriptor.full_name in above:
-        raise ValueError(f"message {descriptor.full_name} holds itself, which a column cannot; decode values in Python")
+        raise ValueError(f"message {descriptor.full_name} is recursive, which a column cannot be; decode values in Python")
     inside = (*above, descriptor.full_name)
     return pa.struct([(field.name, _type(field, inside)) for field in descriptor.fields])
 

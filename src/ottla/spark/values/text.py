@@ -1,10 +1,10 @@
-"""Values of JSON and of CSV as columns: by Arrow's compiled parsers, a record batch at a time.
+"""Decodes JSON and CSV values to columns with Arrow's compiled parsers, one record batch at a time.
 
-JSON: fields that are not named are passed over, fields that are missing are null. A field must be of the type that it is read as: a number
-is no STRING and a text no INT. Times are text in ISO 8601, without a zone in UTC; dates are `2026-05-17`, decimals numbers or text.
+JSON: other fields are ignored, missing fields are null. A field must have its column's type: a number is not a STRING and text is not an
+INT. Timestamps are ISO 8601 text, UTC without a zone; dates are `2026-05-17`; decimals are numbers or text.
 
-CSV: one row per value, without a header, in the order of the schema. A text that is empty, or `valueNull`, is null. A row with fewer or
-more fields than the schema is bad.
+CSV: one row per value, without a header, in the order of the schema. Empty text and `valueNull` are null. A row with fewer or more fields
+than the schema is malformed.
 """
 
 import csv
@@ -15,23 +15,23 @@ from ottla.client.arrow.json import Decoded, json_values
 from ottla.spark.values.decode import Decode, fitted
 from ottla.spark.values.options import ValueOptions
 
-#: The column of the number of a row, which is put before it, with a mark by which it is not taken for what stands for null.
+#: A column with the row number, added in front. The mark before the number prevents a match with `valueNull`.
 ROW, MARK = "\0row", "\x1f"
 
 
-def json_decoder(wanted: Any) -> Decode:
-    """Raises: ValueError for a type that JSON cannot be read as."""
-    kind = _readable(wanted, "")
+def json_decoder(target: Any) -> Decode:
+    """Raises: ValueError for a type that JSON cannot be decoded to."""
+    kind = _readable(target, "")
 
     def decode(raw: Any) -> Decoded:
         found = json_values(raw, kind)
-        return found._replace(array=fitted(found.array, wanted))
+        return found._replace(array=fitted(found.array, target))
 
     return decode
 
 
 def _readable(kind: Any, name: str) -> Any:
-    """The type as which Arrow reads what is to be of a type in the end."""
+    """The type with which Arrow parses a field before the cast to `kind`."""
     import pyarrow as pa
 
     types = pa.types
@@ -42,36 +42,36 @@ def _readable(kind: Any, name: str) -> Any:
     if types.is_date(kind):
         return pa.timestamp("s")
     if types.is_map(kind) or types.is_duration(kind) or types.is_interval(kind) or types.is_dictionary(kind):
-        raise ValueError(f"field {name}: JSON is not read as {kind} inside the source; leave it out, or decode values with from_json")
+        raise ValueError(f"field {name}: the source cannot decode JSON to {kind}; leave it out, or decode values with from_json")
     return kind
 
 
-def csv_decoder(wanted: Any, options: ValueOptions) -> Decode:
-    """Raises: ValueError for a type that a text cannot be read as."""
+def csv_decoder(target: Any, options: ValueOptions) -> Decode:
+    """Raises: ValueError for a nested type."""
     import pyarrow as pa
 
-    for one in wanted:
+    for one in target:
         if pa.types.is_nested(one.type):
-            raise ValueError(f"field {one.name}: a field of CSV is a text, and not read as {one.type}; take it as STRING")
+            raise ValueError(f"field {one.name}: a CSV field is text and cannot be decoded to {one.type}; declare it as STRING")
 
     def decode(raw: Any) -> Decoded:
-        texts, columns = _csv_texts(raw, [one.name for one in wanted], options)
+        texts, columns = _csv_texts(raw, [one.name for one in target], options)
         bad = texts
         children = []
-        for column, one in zip(columns, wanted, strict=True):
+        for column, one in zip(columns, target, strict=True):
             values, failed = cast_or_null(column, one.type)
             children.append(values)
             bad = _either(bad, failed)
         mask = raw.is_null() if bad is None else _either(raw.is_null(), bad)
         children = [_without(child, bad) for child in children]
-        array = pa.StructArray.from_arrays(children, fields=list(wanted), mask=mask)
-        return Decoded(array, bad, "it is no row of these columns")
+        array = pa.StructArray.from_arrays(children, fields=list(target), mask=mask)
+        return Decoded(array, bad, "it is not a row of these columns")
 
     return decode
 
 
 def _csv_texts(raw: Any, names: list[str], options: ValueOptions) -> tuple[Any, list[Any]]:
-    """Which rows are bad (None: none), and a column of text for each name."""
+    """Flags of bad rows (None: no bad row), and a column of text for each name."""
     import pyarrow as pa
     import pyarrow.compute as pc
     import pyarrow.csv as arrow_csv
@@ -112,7 +112,7 @@ def _csv_texts(raw: Any, names: list[str], options: ValueOptions) -> tuple[Any, 
 
 
 def _one_row(text: str, options: ValueOptions) -> list[str | None] | None:
-    """A row that has quotes or line ends of its own; None: it is none."""
+    """Parses a row with quotes or line breaks inside; None: it is not one row."""
     try:
         rows = list(csv.reader(io.StringIO(text, newline=""), delimiter=options.separator, strict=True))
     except csv.Error:
@@ -123,7 +123,7 @@ def _one_row(text: str, options: ValueOptions) -> list[str | None] | None:
 
 
 def cast_or_null(column: Any, kind: Any) -> tuple[Any, Any]:
-    """A column as another type, null where a value has none; and which these were, None without any."""
+    """Casts a column; values that cannot be cast become null. Also returns their flags, None if there are none."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -146,7 +146,7 @@ def _cast(column: Any, kind: Any) -> Any:
 
     if pa.types.is_timestamp(kind) and kind.tz is not None and pa.types.is_string(column.type):
         zoned = pc.match_substring_regex(column, r"([zZ]|[+-]\d\d:?(\d\d)?)$")
-        # A date alone ends like a distance from UTC.
+        # A date without time ends like a UTC offset.
         zoned = pc.and_(zoned, pc.match_substring_regex(column, ":"))
         none = pa.scalar(None, pa.string())
         local = pc.if_else(zoned, none, column).cast(pa.timestamp(kind.unit))
@@ -155,7 +155,7 @@ def _cast(column: Any, kind: Any) -> Any:
 
 
 def _either(some: Any, others: Any) -> Any:
-    """Rows of one or the other; None is none."""
+    """Logical or of two flag columns; None means no flag is set."""
     import pyarrow.compute as pc
 
     if some is None or others is None:

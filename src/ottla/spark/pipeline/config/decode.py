@@ -1,4 +1,4 @@
-"""How a pipeline file says that values are written: ``[decode]`` of a source, read and checked."""
+"""Reads and checks ``[decode]`` of a source: the format of its values."""
 
 import json
 import re
@@ -9,11 +9,11 @@ from ottla.spark.pipeline.config.model import NAME, Decode, Field, KeyDecode
 from ottla.spark.pipeline.config.toml_table import Table
 
 FORMATS = ("json", "regex", "csv", "avro", "protobuf", "text", "raw")
-#: Formats whose columns the file names.
+#: Formats that need fields or a schema.
 TYPED = ("json", "csv")
-TAKEN = "_key, _topic, _partition, _offset, _timestamp, _headers, _malformed"
-#: Which formats a key belongs to.
-ONLY = {
+RESERVED = "_key, _topic, _partition, _offset, _timestamp, _headers, _malformed"
+#: The formats that have a key.
+FORMATS_OF_KEY = {
     "pattern": ("regex",),
     "nulls": ("regex", "csv"),
     "separator": ("csv",),
@@ -25,7 +25,7 @@ ONLY = {
     "descriptor": ("protobuf",),
     "message": ("protobuf",),
 }
-#: What the source calls a key.
+#: The source's option -> the file's key.
 OPTIONS = {
     "schema.registry.url": "registry",
     "valueSubject": "subject",
@@ -35,8 +35,8 @@ OPTIONS = {
 }
 
 
-def in_words_of_the_file(sentence: str, decode: Decode) -> tuple[str, str]:
-    """The key to look at and what to say there, of what the source says of its options."""
+def in_file_terms(sentence: str, decode: Decode) -> tuple[str, str]:
+    """Translates the source's error about its options: the file's key, and the message with the file's names."""
     named = [option for option in OPTIONS if re.search(rf"{re.escape(option)}\b", sentence)]
     for option in named:
         sentence = re.sub(rf"{re.escape(option)}\b", OPTIONS[option], sentence)
@@ -52,16 +52,16 @@ def read_decode(table: Table) -> Decode:
         "format",
         FORMATS,
         "text" if not {*table.values} - {"key", "headers"} else None,
-        required=f"say how values are written: {', '.join(FORMATS[:-1])} or {FORMATS[-1]}",
+        required=f"name the format of values: {', '.join(FORMATS[:-1])} or {FORMATS[-1]}",
     )
-    for name, forms in ONLY.items():
+    for name, forms in FORMATS_OF_KEY.items():
         if name in table.values and form not in forms:
-            raise table.fail(name, f"is only for {' and '.join(forms)}; {_instead(form)}")
+            raise table.fail(name, f"is only for {' and '.join(forms)}; {_format_hint(form)}")
     fields = read_fields(table, form)
     schema, pattern, nulls = table.text("schema"), table.text("pattern"), table.texts("nulls")
     if (form in TYPED and not (schema or fields)) or (schema and fields):
-        refused = 'give either fields, such as { user = "string" }, or a schema, such as "user STRING, n BIGINT"'
-        raise table.misspelt("fields", "schema") or table.fail("fields", refused)
+        problem = 'give either fields, such as { user = "string" }, or a schema, such as "user STRING, n BIGINT"'
+        raise table.misspelled("fields", "schema") or table.fail("fields", problem)
     options: dict[str, str] = {}
     if form == "regex":
         _check_pattern(table, pattern, fields)
@@ -69,8 +69,8 @@ def read_decode(table: Table) -> Decode:
         options, schema = _avro(table, schema), None
     elif form == "protobuf":
         options = _protobuf(table)
-    for name in ONLY:
-        table.asked.append(name)
+    for name in FORMATS_OF_KEY:
+        table.read_keys.append(name)
     separator = table.text("separator", ",", blank=True)
     if len(separator) != 1:
         raise table.fail("separator", f"expected one character, such as ';', not {separator!r}")
@@ -83,29 +83,28 @@ def read_decode(table: Table) -> Decode:
 def _avro(table: Table, schema: str | None) -> dict[str, str]:
     file, registry, subject = table.text("schema_file"), table.text("registry"), table.text("subject")
     if sum(map(bool, (schema, file, registry))) != 1:
-        misspelt = None if schema or file or registry else table.misspelt("schema", "schema_file", "registry")
-        refused = "say what values are with exactly one of schema (JSON), schema_file and registry (the address of one)"
-        raise misspelt or table.fail("schema", refused)
+        misspelled = None if schema or file or registry else table.misspelled("schema", "schema_file", "registry")
+        raise misspelled or table.fail("schema", "set exactly one of schema (JSON), schema_file and registry (its address)")
     if subject and not registry:
-        raise table.fail("subject", "is for registry: the name under which it keeps the schemas")
+        raise table.fail("subject", "needs registry: it names the schemas there")
     if registry:
         return {"valueFormat": "avro", "schema.registry.url": registry, **({"valueSubject": subject} if subject else {})}
     if file:
-        schema = table.beside("schema_file", file).read_text(encoding="utf-8")
+        schema = table.companion_file("schema_file", file).read_text(encoding="utf-8")
     try:
         json.loads(schema or "")
     except ValueError as error:
-        raise table.fail("schema_file" if file else "schema", f"is no Avro schema, which is JSON: {error}") from None
+        raise table.fail("schema_file" if file else "schema", f"is not an Avro schema in JSON: {error}") from None
     return {"valueFormat": "avro", "valueSchema": schema or ""}
 
 
 def _protobuf(table: Table) -> dict[str, str]:
-    descriptor = table.text("descriptor", required="name the file that protoc --include_imports --descriptor_set_out=FILE has written")
+    descriptor = table.text("descriptor", required="name the file written by protoc --include_imports --descriptor_set_out=FILE")
     message = table.text("message", required="name the message, with its package, such as shop.Order")
-    return {"valueFormat": "protobuf", "valueDescriptor": str(table.beside("descriptor", descriptor)), "valueMessage": message}
+    return {"valueFormat": "protobuf", "valueDescriptor": str(table.companion_file("descriptor", descriptor)), "valueMessage": message}
 
 
-def _instead(form: str) -> str:
+def _format_hint(form: str) -> str:
     if form in ("text", "raw"):
         return f'{form} has one column, value; set format = "json", "csv", "regex" ... for more'
     return f'this is format = "{form}"'
@@ -116,12 +115,12 @@ def read_fields(table: Table, form: str) -> dict[str, Field]:
     fields = {}
     for name in inner.values:
         if not NAME.fullmatch(name):
-            raise inner.fail(name, "a column's name has letters, digits and _, and does not begin with a digit")
+            raise inner.fail(name, "a column name has letters, digits and _, and does not start with a digit")
         if name.startswith("_"):
-            raise inner.fail(name, f"names that begin with _ are taken: {TAKEN}")
+            raise inner.fail(name, f"names that start with _ are reserved: {RESERVED}")
         if isinstance(inner.values[name], dict):
             described = inner.table(name, "type and format")
-            kind = described.text("type", required='say its type, such as "timestamp"')
+            kind = described.text("type", required='set its type, such as "timestamp"')
             fields[name] = Field(kind, described.text("format"))
             if fields[name].format and kind.lower() != "timestamp":
                 raise described.fail("format", "is only for a timestamp")
@@ -137,10 +136,10 @@ def _key(table: Table) -> KeyDecode:
             raise table.fail("key", 'json needs columns: expected { format = "json", schema = "user STRING, n BIGINT" }')
         return KeyDecode(table.choice("key", ("text", "raw"), "text"))
     inner = table.table("key", "format and schema")
-    form = inner.choice("format", ("text", "raw", "json"), required="say how keys are written: text, raw or json")
+    form = inner.choice("format", ("text", "raw", "json"), required="name the format of keys: text, raw or json")
     schema = inner.text("schema")
     if (form == "json") != bool(schema):
-        raise inner.fail("schema", 'is for json, which needs it, such as "user STRING, n BIGINT"')
+        raise inner.fail("schema", 'is for json only, which needs it, such as "user STRING, n BIGINT"')
     inner.finish()
     return KeyDecode(form, schema)
 
@@ -160,7 +159,7 @@ def _check_pattern(table: Table, pattern: str | None, fields: Mapping[str, Field
 
 
 def named_groups(pattern: str) -> dict[str, int]:
-    """Names and numbers of the groups of a pattern that may write them as Java, (?<name>...), or as Python, (?P<name>...).
+    """Names and numbers of a pattern's groups, written as in Java, (?<name>...), or as in Python, (?P<name>...).
 
     Raises: re.error.
     """

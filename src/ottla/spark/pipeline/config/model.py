@@ -1,4 +1,4 @@
-"""What a pipeline file says, as data: made and checked by file.py and sink_file.py, carried out by decode.py, run.py and sinks.py."""
+"""The data model of a pipeline file. The other modules of this folder parse and check it; decode.py, run.py and sinks.py use it."""
 
 import re
 from collections.abc import Mapping
@@ -8,10 +8,9 @@ from typing import Literal
 
 from ottla.spark.pipeline.config.toml_table import PipelineError, line_of
 
-#: All cores of this machine, and a task tried four times, which is Spark's own number for clusters: with one try the first Python process
-#: that ends would end the query.
+#: All cores of this machine, and four attempts per task as on clusters: with one attempt a crash of a Python process fails the query.
 MASTER = "local[*,4]"
-#: The view of a source that has no name.
+#: The view of a source without a name.
 RECORDS = "records"
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 DURATION = re.compile(r"\d+\s+(millisecond|second|minute|hour|day)s?")
@@ -23,7 +22,7 @@ SinkMode = Literal["append", "merge", "replace", "update"]
 
 @dataclass(frozen=True, slots=True)
 class Watermark:
-    """How late a record may be: `delay` after the newest time in `column`, records are too late and windows close."""
+    """The limit for late records: those older than the newest time in `column` minus `delay` are dropped, and windows close."""
 
     column: str
     delay: str
@@ -34,27 +33,27 @@ class Field:
     """A decoded column."""
 
     type: str
-    #: Of a timestamp: Spark's pattern, such as ``dd/MMM/yyyy:HH:mm:ss Z``, or ``epoch_ms`` or ``epoch_s`` for a number.
+    #: Timestamps only: Spark's pattern, such as ``dd/MMM/yyyy:HH:mm:ss Z``, or ``epoch_ms`` or ``epoch_s`` for a number.
     format: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Decode:
-    """How a value becomes columns. ``text`` and ``raw`` give one column, ``value``."""
+    """How a value is decoded to columns. ``text`` and ``raw`` give one column, ``value``."""
 
     format: DecodeFormat
     fields: Mapping[str, Field] = field(default_factory=dict)
     #: Spark DDL, instead of fields.
     schema: str | None = None
     pattern: str | None = None
-    #: Texts that mean nothing, such as ``-`` in web logs.
+    #: Texts that mean null, such as ``-`` in web logs.
     nulls: tuple[str, ...] = ()
     bad_records: BadRecords = "keep"
-    #: Of csv.
+    #: csv only.
     separator: str = ","
-    #: Of avro and protobuf: options of ``format("ottla")``, which decodes them itself.
+    #: avro and protobuf only: options of ``format("ottla")``, which decodes these formats itself.
     options: Mapping[str, str] = field(default_factory=dict)
-    #: How the record's key becomes the column ``_key``.
+    #: How the record's key is decoded to the column ``_key``.
     record_key: "KeyDecode" = field(default_factory=lambda: KeyDecode("text"))
     #: Whether there is a column ``_headers``.
     headers: bool = False
@@ -64,35 +63,35 @@ class Decode:
 
 @dataclass(frozen=True, slots=True)
 class KeyDecode:
-    """How a record's key becomes one column."""
+    """How a record's key is decoded to one column."""
 
     format: Literal["text", "raw", "json"]
-    #: Of json, in Spark's DDL.
+    #: json only: Spark's DDL.
     schema: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """What is read as one view: topics, files or a table."""
+    """A source, read as one view: topics, files or a table."""
 
-    #: The view.
+    #: The view's name.
     name: str
     #: The prefix of its keys in the file, such as ``source[0].``.
     key: str
     type: Literal["topic", "files", "delta"]
-    #: Of topics: options of ``format("ottla")`` that name them and everything else; of files: options of Spark's reader.
+    #: For topics: options of ``format("ottla")``; for files: options of Spark's reader.
     options: Mapping[str, str] = field(default_factory=dict)
     watermark: Watermark | None = None
-    #: Of topics.
+    #: For topics.
     decode: "Decode | None" = None
-    #: Of topics: brokers, where they are others than the pipeline's.
+    #: For topics: brokers other than the pipeline's.
     bootstrap: str | None = None
-    #: Of files and tables: a directory, a file, or a pattern for several.
+    #: For files and tables: a directory, a file, or a pattern.
     path: str | None = None
     format: str | None = None
-    #: Of files: their columns, in Spark's DDL; None where the files tell.
+    #: For files: columns in Spark's DDL; None: Spark infers them.
     schema: str | None = None
-    #: Whether new rows come while the pipeline runs.
+    #: Whether new rows are read while the pipeline runs.
     stream: bool = True
 
 
@@ -105,21 +104,21 @@ class Step:
     watermark: Watermark | None
     #: The key of its SQL, for errors.
     key: str
-    #: Which character of the SQL, with its variables filled in, begins which line of the file: (index, line).
+    #: For each line of the file: (index of its first character in the SQL after substitution of variables, line number).
     lines: tuple[tuple[int, int], ...] = ()
-    #: Columns by which later repetitions of a row are left out.
+    #: Columns that identify duplicate rows.
     deduplicate: tuple[str, ...] = ()
-    #: Whether a row is forgotten, and so may come again, when the watermark has passed it.
+    #: Whether a row is forgotten, and may occur again, after the watermark has passed it.
     within_watermark: bool = False
 
     def line_at(self, index: int) -> int | None:
-        """The line of the file on which the character `index` of the SQL stands."""
+        """The line of the file that contains the character `index` of the SQL."""
         return max((line for start, line in self.lines if start <= index), default=None)
 
 
 @dataclass(frozen=True, slots=True)
 class Functions:
-    """A Python module whose public functions are functions of SQL."""
+    """A Python module whose public functions become SQL functions."""
 
     module: Path
     #: Further modules and packages that it imports.
@@ -128,37 +127,37 @@ class Functions:
 
 @dataclass(frozen=True, slots=True)
 class Compaction:
-    """When a Delta sink puts the small files of its table together: whichever is reached first."""
+    """When a Delta sink compacts its table: after a number of batches or files, whichever comes first."""
 
     every_batches: int | None = None
-    #: Files that the last batches added.
+    #: Files added since the last compaction.
     files: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Sink:
-    """Where a view goes."""
+    """A target of a view's rows."""
 
     type: Literal["delta", "topic", "parquet", "jdbc", "console"]
     view: str
     mode: SinkMode | None
     #: The prefix of its keys in the file, such as ``sink[0].``.
     key: str
-    #: Of a table: its directory.
+    #: For tables and files: the directory.
     path: str | None = None
-    #: Of a merge: the columns that identify a row.
+    #: For a merge: the columns that identify a row.
     keys: tuple[str, ...] = ()
     partition_by: tuple[str, ...] = ()
     schema: Literal["fixed", "evolve"] = "fixed"
     compaction: Compaction | None = None
     topic: str | None = None
-    #: SQL expressions for a record's key, value (without one: the row as JSON), partition, and headers by name.
+    #: SQL expressions for a record's key, value (default: the row as JSON), partition, and headers by name.
     key_sql: str | None = None
     value_sql: str | None = None
     partition_sql: str | None = None
     headers_sql: Mapping[str, str] = field(default_factory=dict)
     compression: str = "none"
-    #: Of JDBC: the database, its table, the driver's class, and further options of Spark's JDBC writer.
+    #: For JDBC: the database, its table, the driver's class, and further options of Spark's JDBC writer.
     url: str | None = None
     table: str | None = None
     driver: str | None = None
@@ -168,7 +167,7 @@ class Sink:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """What must be true of each row of a view; a row for which it is false or null leaves before anything else sees it."""
+    """A condition for each row of a view. A row for which it is false or null is rejected."""
 
     name: str
     view: str
@@ -179,7 +178,7 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class DeadLetters:
-    """Where rows go that do not decode or break a rule: a Delta table, or a topic."""
+    """The target of rejected rows: a Delta table or a topic."""
 
     path: str | None = None
     topic: str | None = None
@@ -187,15 +186,15 @@ class DeadLetters:
 
 @dataclass(frozen=True, slots=True)
 class Pipeline:
-    """A whole file."""
+    """A pipeline file."""
 
     file: Path
     text: str
     name: str
     bootstrap: str
     checkpoint: str
-    #: A duration between batches; ``continuous``: one batch after the other; ``available-now``: read what is there and end; ``once``: the
-    #: same as one batch.
+    #: A duration between batches; ``continuous``: one batch after the other; ``available-now``: read the existing records and end;
+    #: ``once``: the same in one batch.
     trigger: str
     sources: tuple[Source, ...]
     steps: tuple[Step, ...]
@@ -208,12 +207,12 @@ class Pipeline:
 
     @property
     def master(self) -> str:
-        """Where Spark runs."""
+        """Spark's master URL."""
         return self.spark.get("spark.master", MASTER)
 
     @property
     def views(self) -> tuple[str, ...]:
-        """The names of all views, in the order in which they are made."""
+        """The names of all views, in the order of their creation."""
         return (*(source.name for source in self.sources), *(step.name for step in self.steps))
 
     def source_of(self, view: str) -> Source | None:
@@ -221,5 +220,5 @@ class Pipeline:
         return next((source for source in self.sources if source.name == view), None)
 
     def error(self, key: str, problem: str, *, line: int | None = None) -> PipelineError:
-        """An error that points into this pipeline's file: to the line of the key, or to another one."""
+        """An error with a line of this pipeline's file: `line`, or that of the key."""
         return PipelineError(line_of(self.file, self.text, key) if line is None else f"{self.file}:{line}", key, problem)

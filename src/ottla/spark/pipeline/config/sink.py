@@ -1,4 +1,4 @@
-"""What a pipeline file says of results: ``[[sink]]``, ``[[rule]]``, ``[dead_letters]`` and ``trigger``, read and checked."""
+"""Reads and checks ``[[sink]]``, ``[[rule]]``, ``[dead_letters]`` and ``trigger`` of a pipeline file."""
 
 import re
 
@@ -6,7 +6,7 @@ from ottla.spark.pipeline.config.model import DURATION, NAME, Compaction, DeadLe
 from ottla.spark.pipeline.config.toml_table import Table
 
 KINDS = ("delta", "topic", "parquet", "jdbc", "console")
-SAID_KINDS = "delta, topic, parquet, jdbc or console"
+KINDS_TEXT = "delta, topic, parquet, jdbc or console"
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 TRIGGERS = ("continuous", "available-now", "once")
 EVERY = re.compile(r"every (\d+) batch(?:es)?")
@@ -16,12 +16,12 @@ FILES = re.compile(r"at (\d+) files")
 def read_sinks(table: Table, views: tuple[str, ...]) -> tuple[Sink, ...]:
     sinks = tuple(_sink(inner, views) for inner in table.tables("sink"))
     if not sinks:
-        raise table.missing("sink", f"say where results go: [[sink]] with type = {SAID_KINDS}")
+        raise table.missing("sink", f"add a target for results: [[sink]] with type = {KINDS_TEXT}")
     return sinks
 
 
 def _sink(table: Table, views: tuple[str, ...]) -> Sink:
-    kind = table.choice("type", KINDS, required=f"say where results go: {SAID_KINDS}")
+    kind = table.choice("type", KINDS, required=f"choose the kind of target: {KINDS_TEXT}")
     view = table.choice("from", views, views[-1])
     match kind:
         case "delta":
@@ -29,7 +29,7 @@ def _sink(table: Table, views: tuple[str, ...]) -> Sink:
         case "topic":
             sink = _topic(table, view)
         case "parquet":
-            path = table.place("path", required="say in which directory the files are")
+            path = table.local_path("path", required="name the directory of the files")
             codec = table.choice("compression", ("zstd", "snappy", "gzip", "none"), "zstd")
             sink = Sink("parquet", view, "append", table.prefix, path=path, partition_by=table.texts("partition_by"), compression=codec)
         case "jdbc":
@@ -48,7 +48,7 @@ def _delta(table: Table, view: str) -> Sink:
         view,
         mode,
         table.prefix,
-        path=table.place("path", required="say in which directory the table is"),
+        path=table.local_path("path", required="name the directory of the table"),
         keys=_keys(table, mode, "window_start"),
         partition_by=table.texts("partition_by"),
         schema=table.choice("schema", ("fixed", "evolve"), "fixed"),
@@ -66,14 +66,14 @@ def _keys(table: Table, mode: str, such_as: str) -> tuple[str, ...]:
 
 
 def _compaction(table: Table) -> Compaction | None:
-    said = table.text("compact")
-    if said is None:
+    text = table.text("compact")
+    if text is None:
         return None
-    if (every := EVERY.fullmatch(said)) and int(every[1]):
+    if (every := EVERY.fullmatch(text)) and int(every[1]):
         return Compaction(every_batches=int(every[1]))
-    if (files := FILES.fullmatch(said)) and int(files[1]) > 1:
+    if (files := FILES.fullmatch(text)) and int(files[1]) > 1:
         return Compaction(files=int(files[1]))
-    raise table.fail("compact", f'expected when small files are put together, "every 100 batches" or "at 50 files", not {said!r}')
+    raise table.fail("compact", f'expected when small files are merged, "every 100 batches" or "at 50 files", not {text!r}')
 
 
 def _topic(table: Table, view: str) -> Sink:
@@ -85,7 +85,7 @@ def _topic(table: Table, view: str) -> Sink:
         view,
         mode,
         table.prefix,
-        topic=table.text("topic", required="name the topic that results go to"),
+        topic=table.text("topic", required="name the topic for the results"),
         key_sql=table.text("key"),
         value_sql=table.text("value"),
         partition_sql=table.text("partition"),
@@ -96,7 +96,7 @@ def _topic(table: Table, view: str) -> Sink:
 
 def _jdbc(table: Table, view: str) -> Sink:
     mode = table.choice("mode", ("append", "merge"), "append")
-    url = table.text("url", required='say which database, such as "jdbc:postgresql://host/name"')
+    url = table.text("url", required='give the address of the database, such as "jdbc:postgresql://host/name"')
     if not url.startswith("jdbc:"):
         raise table.fail("url", f"expected a JDBC address, such as jdbc:postgresql://host/name, not {url!r}")
     inner = table.table("options", 'properties of the driver, such as { user = "me" }')
@@ -111,7 +111,7 @@ def _jdbc(table: Table, view: str) -> Sink:
         table.prefix,
         keys=_keys(table, mode, "id"),
         url=url,
-        table=table.text("table", required="name the table; it is made with the columns of the first result where there is none"),
+        table=table.text("table", required="name the table; if it does not exist, it is created with the columns of the first result"),
         driver=table.text(
             "driver", required='name the class of the driver, such as "org.postgresql.Driver", and its jar in [spark] jars = "..."'
         ),
@@ -122,16 +122,16 @@ def _jdbc(table: Table, view: str) -> Sink:
 def read_rules(table: Table, views: tuple[str, ...]) -> tuple[Rule, ...]:
     rules: list[Rule] = []
     for inner in table.tables("rule"):
-        name = inner.text("name", required="dead letters and errors tell the rule by its name")
+        name = inner.text("name", required="dead letters and errors name the rule")
         if not NAME.fullmatch(name):
-            raise inner.fail("name", f"{name!r} is no name; use letters, digits and _")
+            raise inner.fail("name", f"{name!r} is not a valid name; use letters, digits and _")
         if name in (rule.name for rule in rules):
             raise inner.fail("name", f"there is already a rule {name}; choose another name")
         rules.append(
             Rule(
                 name,
                 inner.choice("on", views, views[0]),
-                inner.text("check", required='say in SQL what is true of a good row, such as "amount > 0"'),
+                inner.text("check", required='give a SQL condition for good rows, such as "amount > 0"'),
                 inner.choice("action", ("dead_letter", "drop", "fail"), "dead_letter"),
                 inner.prefix,
             )
@@ -142,28 +142,26 @@ def read_rules(table: Table, views: tuple[str, ...]) -> tuple[Rule, ...]:
 
 def read_dead_letters(table: Table) -> DeadLetters | None:
     if "dead_letters" not in table.values:
-        table.asked.append("dead_letters")
+        table.read_keys.append("dead_letters")
         return None
     inner = table.table("dead_letters", "path, the directory of a Delta table, or topic")
-    path, topic = inner.place("path"), inner.text("topic")
+    path, topic = inner.local_path("path"), inner.text("topic")
     if (path is None) == (topic is None):
-        refused = "say where bad rows go with one of path, the directory of a Delta table, and topic"
-        raise inner.misspelt("path", "topic") or inner.fail("path", refused)
+        problem = "set exactly one target for rejected rows: path, the directory of a Delta table, or topic"
+        raise inner.misspelled("path", "topic") or inner.fail("path", problem)
     inner.finish()
     return DeadLetters(path, topic)
 
 
-def refuse_lost_letters(pipeline: Pipeline) -> None:
-    """Raises: PipelineError when rows should go to dead letters and nothing says where these are, or none should and something does."""
+def check_dead_letters(pipeline: Pipeline) -> None:
+    """Raises: PipelineError if rows become dead letters without a target, or a target exists without such rows."""
     sent = [f"{rule.key}action" for rule in pipeline.rules if rule.action == "dead_letter"]
     decodes = [source.decode for source in pipeline.sources if source.decode is not None]
     sent = [f"{decode.key}bad_records" for decode in decodes if decode.bad_records == "dead_letter"] + sent
     if sent and pipeline.dead_letters is None:
-        raise pipeline.error(sent[0], 'dead letters go nowhere; say where: [dead_letters] with path = "..." or topic = "..."')
+        raise pipeline.error(sent[0], 'dead letters have no target; add [dead_letters] with path = "..." or topic = "..."')
     if pipeline.dead_letters is not None and not sent:
-        raise pipeline.error(
-            "dead_letters", 'nothing goes there; set bad_records = "dead_letter" in [decode], or give a [[rule]] with a check'
-        )
+        raise pipeline.error("dead_letters", 'is not used; set bad_records = "dead_letter" in [decode], or add a [[rule]] with a check')
 
 
 def read_trigger(table: Table) -> str:

@@ -1,22 +1,25 @@
-"""What a pipeline file says of Spark: ``[spark]``, read and checked as far as can be told without Spark.
+"""Reads and checks ``[spark]`` of a pipeline file.
 
-Names are dotted, quoted or as nested tables, and `spark.` in front of them may be left out. Spark looks at most values when it uses them;
-those without which it does not start are looked at here, since what it says of them stands in its log and names no line.
+Names are dotted, quoted or nested tables; the prefix `spark.` is optional. Spark checks most values when it uses them. Values that prevent
+its start are checked here, since Spark's error is in its log and names no line. Names are checked when Spark runs (`check_names`): it
+accepts any name, so an unknown name that is close to a known one is an error; other names may belong to third parties.
 """
 
 import re
+from difflib import get_close_matches
 from typing import Any
 
 from ottla.base.options import suggestion
+from ottla.spark.pipeline.config.model import Pipeline
 from ottla.spark.pipeline.config.toml_table import Table
 
-#: Places where Spark can run; the names of clusters' hosts are theirs.
+#: Spark's master URLs; host names are not checked.
 MASTER = re.compile(
     r"local|local\[([1-9]\d*|\*)(\s*,\s*[1-9]\d*)?\]|local-cluster\[\s*[1-9]\d*\s*,\s*[1-9]\d*\s*,\s*[1-9]\d*\s*\]"
     r"|spark://[^\s,/]+:\d+(,[^\s,/]+:\d+)*|yarn|k8s://\S+"
 )
 MASTERS = "local, local[N], local[*], local[N,TRIES], local-cluster[N,CORES,MIB], spark://HOST:PORT, yarn or k8s://ADDRESS"
-#: Java's own words for the size of its heap: a unit of one letter; a number alone would be bytes.
+#: Java's format of a heap size: a unit of one letter; a number without unit would be bytes.
 HEAP = re.compile(r"[1-9]\d*[kmgtKMGT]")
 SIZE = re.compile(r"\d+(b|[kmgtp]b?)?", re.IGNORECASE)
 SIZES = (
@@ -24,9 +27,22 @@ SIZES = (
     "spark.executor.pyspark.memory", "spark.memory.offHeap.size", "spark.python.worker.memory",
 )  # fmt: skip
 
+#: Similarity to a known name that makes an unknown one an error: a letter or two.
+LIKENESS = 0.88
+#: Settings that are not for SQL, which Spark does not list.
+COMMON = """
+spark.app.name spark.archives spark.cores.max spark.default.parallelism spark.driver.cores spark.driver.extraClassPath
+spark.driver.extraJavaOptions spark.driver.host spark.driver.maxResultSize spark.driver.memory spark.driver.memoryOverhead
+spark.driver.port spark.dynamicAllocation.enabled spark.eventLog.enabled spark.executor.cores spark.executor.extraJavaOptions
+spark.executor.instances spark.executor.memory spark.executor.memoryOverhead spark.executor.pyspark.memory spark.files spark.jars
+spark.jars.packages spark.local.dir spark.master spark.memory.fraction spark.network.timeout spark.pyspark.python
+spark.python.worker.memory spark.python.worker.reuse spark.scheduler.mode spark.serializer spark.speculation spark.submit.pyFiles
+spark.task.cpus spark.task.maxFailures spark.ui.enabled spark.ui.port
+"""
+
 
 def read_spark(table: Table) -> dict[str, str]:
-    """Settings by their whole names. Raises: PipelineError."""
+    """Settings by their full names. Raises: PipelineError."""
     settings: dict[str, str] = {}
 
     def collect(written: str, value: Any) -> None:
@@ -45,10 +61,10 @@ def read_spark(table: Table) -> dict[str, str]:
 
 def _text(table: Table, written: str, value: Any) -> str:
     if isinstance(value, list):
-        raise table.fail(written, f"expected one text, with commas where there are several things, not {value!r}")
+        raise table.fail(written, f"expected one text, with commas between several values, not {value!r}")
     if not isinstance(value, str | int | float | bool):
         raise table.fail(written, f"expected a text, a number, true or false, not {value!r}")
-    return str(value).lower() if isinstance(value, bool) else str(table.filled(written, value))
+    return str(value).lower() if isinstance(value, bool) else str(table.substituted(written, value))
 
 
 def _check(table: Table, written: str, name: str, value: str) -> None:
@@ -59,3 +75,19 @@ def _check(table: Table, written: str, name: str, value: str) -> None:
         raise table.fail(written, f'expected a size as Java writes it, a whole number and k, m, g or t, such as "4g", not {value!r}')
     if name in SIZES and not SIZE.fullmatch(value):
         raise table.fail(written, f'expected a size, a whole number and its unit, such as "512m" or "4g", not {value!r}')
+
+
+def check_names(pipeline: Pipeline, session: Any) -> None:
+    """Raises: PipelineError for an unknown name that is close to one of Spark's."""
+    names = [name for name in pipeline.spark if not _known(session, name)]
+    if not names:
+        return
+    known = [*COMMON.split(), *(row["key"] for row in session.sql("SET -v").collect())]
+    for name in names:
+        near = get_close_matches(name, known, n=1, cutoff=LIKENESS)
+        if near and name not in known:
+            raise pipeline.error(name, f"is not a Spark setting; did you mean {near[0]}?")
+
+
+def _known(session: Any, name: str) -> bool:
+    return session._jvm.org.apache.spark.internal.config.ConfigEntry.findEntry(name) is not None

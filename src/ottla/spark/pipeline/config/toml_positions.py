@@ -1,4 +1,4 @@
-"""Where each key of a TOML text stands: the parser of the standard library tells values, not lines.
+"""Finds the line of each key in a TOML text. The parser of the standard library reports values, not lines.
 
     [[source]]                                     source[0]                  line 1
     name = "visits"                                source[0].name             line 2
@@ -7,9 +7,9 @@
     sql = '''                                      step[0].sql                line 5; its text begins on line 6
     SELECT ...'''
 
-A key that is not there, because it was forgotten, has the place of the table that should hold it. The text is known to be TOML: `tomllib`
-has read it before, so nothing is checked here, and whatever is valid is followed: comments, the four kinds of strings, arrays of tables
-within arrays of tables, arrays over several lines, inline tables, dotted and quoted keys.
+A missing key has the position of the table that should hold it. `tomllib` has parsed the text before, so it is valid and nothing is checked
+here. All of TOML's syntax is supported: comments, the four kinds of strings, nested arrays of tables, arrays over several lines, inline
+tables, dotted and quoted keys.
 """
 
 import re
@@ -26,11 +26,11 @@ LAST_PART = re.compile(r"(?:\[\d+\]|\.?[^.\[\]]*)$")
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Where a key stands."""
+class KeyPosition:
+    """The position of a key."""
 
     line: int
-    #: Of a text: (index of a character of the value, the line it stands on), for the first character and each after a line's end.
+    #: For a text: (index in the value, line) of the first character of each line.
     breaks: tuple[tuple[int, int], ...] = ()
 
     def line_at(self, index: int) -> int:
@@ -39,31 +39,31 @@ class Place:
 
 
 @lru_cache(maxsize=16)
-def places_in(text: str) -> "Places":
-    """The places of all keys of a valid TOML text."""
-    return Places(text)
+def key_positions(text: str) -> "KeyPositions":
+    """The positions of all keys of a valid TOML text."""
+    return KeyPositions(text)
 
 
-class Places:
+class KeyPositions:
     """A scan of a text, once from its beginning to its end."""
 
     def __init__(self, text: str) -> None:
         self.text = text.replace("\r\n", "\n")
         self.position = 0
         #: Keys and headers as written.
-        self.said: dict[str, Place] = {}
+        self.keys: dict[str, KeyPosition] = {}
         #: Tables that only the names of others imply, such as `decode` by `[decode.fields]`.
-        self.implied: dict[str, Place] = {}
+        self.implied: dict[str, KeyPosition] = {}
         #: How many `[[...]]` there were of each array of tables.
         self.counts: dict[str, int] = {}
         self._document()
 
-    def find(self, key: str) -> Place | None:
-        """The place of a dotted key such as ``sink[1].keys``, or of the innermost table around it that is there."""
+    def find(self, key: str) -> KeyPosition | None:
+        """The position of a dotted key such as ``sink[1].keys``, or of the innermost existing table around it."""
         while key:
-            place = self.said.get(key) or self.implied.get(key)
-            if place is not None:
-                return place
+            position = self.keys.get(key) or self.implied.get(key)
+            if position is not None:
+                return position
             key = LAST_PART.sub("", key)
         return None
 
@@ -86,7 +86,7 @@ class Places:
         return self.position
 
     def _header(self) -> str:
-        place = Place(self.line)
+        position = KeyPosition(self.line)
         of_array = self.text.startswith("[[", self.position)
         self.position += 2 if of_array else 1
         *outer, name = self._dotted()
@@ -94,15 +94,15 @@ class Places:
         path = ""
         for part in outer:
             path = _joined(path, part)
-            self.implied.setdefault(path, place)
+            self.implied.setdefault(path, position)
             if path in self.counts:
                 path = f"{path}[{self.counts[path] - 1}]"
         path = _joined(path, name)
         if of_array:
-            self.said.setdefault(path, place)
+            self.keys.setdefault(path, position)
             self.counts[path] = self.counts.get(path, 0) + 1
             path = f"{path}[{self.counts[path] - 1}]"
-        self.said.setdefault(path, place)
+        self.keys.setdefault(path, position)
         return f"{path}."
 
     def _dotted(self) -> list[str]:
@@ -123,15 +123,15 @@ class Places:
             self.position += 1
 
     def _entry(self, prefix: str) -> None:
-        place = Place(self.line)
+        position = KeyPosition(self.line)
         *outer, name = self._dotted()
         path = prefix.removesuffix(".")
         for part in outer:
             path = _joined(path, part)
-            self.implied.setdefault(path, place)
+            self.implied.setdefault(path, position)
         self.position += 1  # The sign between key and value.
         self._skip(SPACES)
-        self._value(_joined(path, name), place.line)
+        self._value(_joined(path, name), position.line)
 
     def _value(self, path: str, line: int) -> None:
         breaks: tuple[tuple[int, int], ...] = ()
@@ -144,7 +144,7 @@ class Places:
                 self._members(path, "}")
             case _:
                 self._skip(SCALAR)
-        self.said.setdefault(path, Place(line, breaks))
+        self.keys.setdefault(path, KeyPosition(line, breaks))
 
     def _members(self, path: str, close: str) -> None:
         """The members of an array or of an inline table."""
@@ -161,7 +161,7 @@ class Places:
         self.position += 1
 
     def _string(self) -> tuple[tuple[int, int], ...]:
-        """Steps over a string; on which line each part of its value stands."""
+        """Skips a string. Returns its line breaks as in `KeyPosition.breaks`."""
         quote = self.text[self.position]
         long = self.text.startswith(quote * 3, self.position)
         delimiter = quote * 3 if long else quote

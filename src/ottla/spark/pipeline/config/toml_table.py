@@ -1,4 +1,4 @@
-"""A TOML table with typed look-ups that refuse by name, and say where in the file the name stands."""
+"""A TOML table with typed lookups. Errors name the key and its line in the file."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -7,15 +7,16 @@ from pathlib import Path
 from typing import Any
 
 from ottla.base.options import suggestion
-from ottla.base.paths import NotLocal, local_path
+from ottla.base.paths import NotLocal
+from ottla.base.paths import local_path as parse_local_path
 from ottla.client.options import address_problem
-from ottla.spark.pipeline.config.toml_positions import places_in
+from ottla.spark.pipeline.config.toml_positions import key_positions
 
 VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
 
 
 class PipelineError(ValueError):
-    """What is wrong with a pipeline: `where` is its file, with the line if known; `key` the dotted key, or empty."""
+    """An error in a pipeline: `where` is its file, with the line if known; `key` is the dotted key, or empty."""
 
     def __init__(self, where: str, key: str, problem: str) -> None:
         super().__init__(f"{where}: {key}: {problem}" if key else f"{where}: {problem}")
@@ -25,7 +26,7 @@ class PipelineError(ValueError):
 
 
 class Table:
-    """A TOML table with typed look-ups; `finish` refuses what nobody asked for."""
+    """A TOML table with typed lookups. `finish` rejects keys that were not read."""
 
     def __init__(self, values: Mapping[str, Any], prefix: str, path: Path, text: str, variables: Mapping[str, str]) -> None:
         self.values = values
@@ -33,61 +34,62 @@ class Table:
         self.path = path
         self.source = text
         self.variables = variables
-        self.asked: list[str] = []
+        self.read_keys: list[str] = []
 
     def fail(self, name: str, problem: str) -> PipelineError:
         key = f"{self.prefix}{name}"
         return PipelineError(line_of(self.path, self.source, key), key, problem)
 
-    def misspelt(self, *wanted: str) -> PipelineError | None:
-        """An error for a key that nobody has asked for and that is nearly one of `wanted`, which is not there. `finish` would tell of it,
-        and is not reached where a key is required.
+    def misspelled(self, *expected: str) -> PipelineError | None:
+        """An error for an unread key that is close to one of `expected`, if that is missing.
+
+        `finish` would report it, but is not reached if a required key is missing.
         """
-        absent = [name for name in wanted if name not in self.values]
+        absent = [name for name in expected if name not in self.values]
         for key in self.values:
-            if key not in self.asked and (near := get_close_matches(key.lower(), absent, n=1)):
+            if key not in self.read_keys and (near := get_close_matches(key.lower(), absent, n=1)):
                 return self.fail(key, f"unknown key; did you mean {near[0]}?")
         return None
 
     def missing(self, name: str, problem: str) -> PipelineError:
-        """An error for a key that must be there, or for the one that is meant to be it."""
-        return self.misspelt(name) or self.fail(name, f"is missing; {problem}")
+        """An error for a missing key, or for a misspelled one."""
+        return self.misspelled(name) or self.fail(name, f"is missing; {problem}")
 
-    def only(self, known: Iterable[str]) -> None:
-        """Raises: PipelineError for a key that is not `known`, before any other is looked at."""
+    def allow_only(self, known: Iterable[str]) -> None:
+        """Raises: PipelineError for an unknown key."""
         for name in self.values:
             if name not in known:
                 raise self.fail(name, f"unknown key{suggestion(name, known)}; known here are {', '.join(sorted(set(known)))}")
 
     def get(self, name: str) -> Any:
-        """The raw value; tables in it are filled when they are looked into."""
-        self.asked.append(name)
+        """The value with variables substituted, except in tables, which substitute on their own lookups."""
+        self.read_keys.append(name)
         value = self.values.get(name)
-        return value if isinstance(value, dict) else self.filled(name, value)
+        return value if isinstance(value, dict) else self.substituted(name, value)
 
-    def beside(self, name: str, file: str) -> Path:
-        """A file that belongs to the pipeline: its path is relative to the pipeline's file."""
-        path = self.path.parent / self.local(name, file)
+    def companion_file(self, name: str, file: str) -> Path:
+        """A file with a path relative to the pipeline's file."""
+        path = self.path.parent / self.require_local(name, file)
         if not path.is_file():
             raise self.fail(name, f"there is no file {path}; the path is relative to the pipeline's file")
         return path
 
     def lines(self, name: str) -> tuple[tuple[int, int], ...]:
-        """Which character of a text, with its variables filled in, begins which line of the file."""
-        place = places_in(self.source).find(f"{self.prefix}{name}")
+        """(index in the text after substitution of variables, line of the file) for the first character of each line."""
+        position = key_positions(self.source).find(f"{self.prefix}{name}")
         value = self.values.get(name)
-        if place is None or not isinstance(value, str):
+        if position is None or not isinstance(value, str):
             return ()
-        # Before an index of the text as written, variables have made it longer by so much.
+        # By how many characters substitution has grown the text up to an index.
         grown = [(match.end(), len(self._variable(name, match)) - len(match[0])) for match in VARIABLE.finditer(value)]
-        return tuple((index + sum(more for end, more in grown if end <= index), line) for index, line in place.breaks)
+        return tuple((index + sum(more for end, more in grown if end <= index), line) for index, line in position.breaks)
 
-    def filled(self, name: str, value: Any) -> Any:
-        """`value` with its variables filled in, in texts and lists of texts."""
+    def substituted(self, name: str, value: Any) -> Any:
+        """`value` with variables substituted in texts and lists of texts."""
         if isinstance(value, str):
             return VARIABLE.sub(lambda match: self._variable(name, match), value)
         if isinstance(value, list):
-            return [self.filled(name, item) for item in value]
+            return [self.substituted(name, item) for item in value]
         return value
 
     def _variable(self, name: str, match: re.Match[str]) -> str:
@@ -106,20 +108,20 @@ class Table:
             raise self.fail(name, f"expected text, not {value!r}")
         return value
 
-    def place(self, name: str, default: str | None = None, *, required: str = "") -> Any:
+    def local_path(self, name: str, default: str | None = None, *, required: str = "") -> Any:
         """The path of a local file or directory, as text."""
         value = self.text(name, default, required=required)
-        return None if value is None else self.local(name, value)
+        return None if value is None else self.require_local(name, value)
 
-    def local(self, name: str, value: str) -> str:
+    def require_local(self, name: str, value: str) -> str:
         """Raises: PipelineError for an address such as s3://bucket/x."""
         try:
-            return local_path(value)
+            return parse_local_path(value)
         except NotLocal as error:
             raise self.fail(name, str(error)) from None
 
     def brokers(self, name: str, default: str | None = None) -> Any:
-        """Addresses of brokers, HOST:PORT with commas between."""
+        """Addresses of brokers: HOST:PORT, separated by commas."""
         value = self.text(name, default)
         if value is not None and (problem := address_problem(value)):
             raise self.fail(name, problem)
@@ -166,11 +168,11 @@ class Table:
         for inner, value in (given or {}).items():
             if not isinstance(value, str | int | float | bool):
                 raise self.fail(f"{name}.{inner}", f"expected a text, a number, true or false, not {value!r}")
-            found[inner] = str(value).lower() if isinstance(value, bool) else str(self.filled(f"{name}.{inner}", value))
+            found[inner] = str(value).lower() if isinstance(value, bool) else str(self.substituted(f"{name}.{inner}", value))
         return found
 
     def table(self, name: str, holds: str, *, required: str = "") -> "Table":
-        """The table `name`; `holds` says what is in it, for those who gave something else."""
+        """The table `name`; `holds` describes its content for the error message."""
         value = self.get(name)
         if value is None and required:
             raise self.missing(name, required)
@@ -186,14 +188,14 @@ class Table:
             yield Table(item, f"{self.prefix}{name}[{index}].", self.path, self.source, self.variables)
 
     def finish(self) -> None:
-        self.only(self.asked)
+        self.allow_only(self.read_keys)
 
 
-#: What other tools call a choice of ours.
+#: Other tools' names for our choices.
 SYNONYMS = {"upsert": "merge", "overwrite": "replace", "complete": "replace"}
 
 
 def line_of(path: Path, text: str, key: str) -> str:
-    """The file, with the line of `key` or of the table that should hold it."""
-    place = places_in(text).find(key)
-    return f"{path}:{place.line}" if place is not None else str(path)
+    """The file, with the line of `key` or of its table."""
+    position = key_positions(text).find(key)
+    return f"{path}:{position.line}" if position is not None else str(path)

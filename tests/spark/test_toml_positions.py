@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ottla.spark.pipeline.config.toml_positions import Places
+from ottla.spark.pipeline.config.toml_positions import KeyPositions
 
 HARD = '''# [source]
 name = "x # no comment"
@@ -71,7 +71,7 @@ format = 1979-05-27 07:32:00
 )
 def test_every_key_has_its_line(key: str, line: int) -> None:
     tomllib.loads(HARD)
-    place = Places(HARD).find(key)
+    place = KeyPositions(HARD).find(key)
     assert place is not None
     assert place.line == line
 
@@ -87,30 +87,30 @@ def test_every_key_has_its_line(key: str, line: int) -> None:
     ],
 )
 def test_a_key_that_is_missing_has_the_line_of_the_table_that_should_hold_it(key: str, line: int) -> None:
-    place = Places(HARD).find(key)
+    place = KeyPositions(HARD).find(key)
     assert place is not None
     assert place.line == line
 
 
 def test_a_key_of_a_table_that_is_missing_has_no_line() -> None:
-    assert Places(HARD).find("steps[0].name") is None
+    assert KeyPositions(HARD).find("steps[0].name") is None
 
 
 def test_each_line_of_a_text_is_told_also_where_the_value_has_other_lines() -> None:
     sql = tomllib.loads(HARD)["source"][0]["sql"]
-    place = Places(HARD).find("source[0].sql")
+    place = KeyPositions(HARD).find("source[0].sql")
     assert place is not None
     assert [place.line_at(sql.index(word)) for word in ("SELECT", "x", "FROM")] == [10, 11, 12]
-    escaped = 'sql = "SELECT a,\\n b"\n'
-    place = Places(escaped).find("sql")
+    as_it_is = 'sql = "SELECT a,\\n b"\n'
+    place = KeyPositions(as_it_is).find("sql")
     assert place is not None
-    assert place.line_at(len(tomllib.loads(escaped)["sql"]) - 1) == 1
+    assert place.line_at(len(tomllib.loads(as_it_is)["sql"]) - 1) == 1
 
 
 def test_windows_line_ends_count_once() -> None:
     text = 'a = 1\r\nsql = """\r\nSELECT\r\n b"""\r\nlast = 2\r\n'
     value = tomllib.loads(text)["sql"]
-    places = Places(text)
+    places = KeyPositions(text)
     sql, last = places.find("sql"), places.find("last")
     assert sql is not None
     assert last is not None
@@ -122,8 +122,8 @@ TEXTS = st.text(alphabet="ab'\"\\#[]{}=.,\n é", max_size=12)
 
 def _written(value: str) -> str:
     """A TOML string for `value`, long where it has lines."""
-    escaped = "".join(f"\\u{ord(letter):04x}" if letter in '"\\' else letter for letter in value)
-    return f'"""\n{escaped}"""' if "\n" in value else f'"{escaped}"'
+    as_it_is = "".join(f"\\u{ord(letter):04x}" if letter in '"\\' else letter for letter in value)
+    return f'"""\n{as_it_is}"""' if "\n" in value else f'"{as_it_is}"'
 
 
 @given(st.lists(st.tuples(TEXTS, TEXTS), max_size=5))
@@ -138,7 +138,7 @@ def test_whatever_texts_hold_the_keys_behind_them_keep_their_lines(pairs: list[t
             lines += f"{name} = [{_written(value)}] # {name} = 1".split("\n")
     text = "\n".join(lines)
     tomllib.loads(text)
-    places = Places(text)
+    places = KeyPositions(text)
     for key, line in expected.items():
         place = places.find(key)
         assert place is not None

@@ -6,24 +6,24 @@ from pathlib import Path
 
 import pytest
 
-from ottla.spark.source.data_loss import DataLoss, Loss, Losses
-from ottla.spark.source.starting_offsets import carried_over, newest
+from ottla.spark.source.data_loss import DataLoss, DataLossPolicy, Loss
+from ottla.spark.source.starting_offsets import latest_offsets, resume_offsets
 
-from .test_positions import T0, T1, MemoryCatalog, options
+from .test_starting_offsets import T0, T1, MemoryCatalog, options
 
 GONE = Loss("deleted", "orders", 3, 10, 25, 25, "orders-3 should be read from 10 but begins at 25")
 
 
 def test_a_loss_ends_the_query_unless_the_user_decided_otherwise() -> None:
     with pytest.raises(DataLoss, match="begins at 25"):
-        Losses().tell(GONE)
-    Losses("warn").tell(GONE)
-    Losses("skip").tell(GONE)
+        DataLossPolicy().handle(GONE)
+    DataLossPolicy("warn").handle(GONE)
+    DataLossPolicy("skip").handle(GONE)
 
 
 def test_a_warning_says_what_is_lost_in_words_and_as_json(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, "ottla.spark"):
-        Losses("warn").tell(GONE)
+        DataLossPolicy("warn").handle(GONE)
     (said,) = (record.getMessage() for record in caplog.records)
     words, brace, told = said.partition("{")
     assert words == "data loss: orders-3 should be read from 10 but begins at 25 "
@@ -41,16 +41,16 @@ def test_a_warning_says_what_is_lost_in_words_and_as_json(caplog: pytest.LogCapt
 
 def test_to_skip_is_to_say_nothing(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, "ottla.spark"):
-        Losses("skip").tell(GONE)
+        DataLossPolicy("skip").handle(GONE)
     assert caplog.records == []
 
 
 @pytest.mark.parametrize("policy", ["fail", "warn", "skip"])
 def test_each_loss_is_reported_once_whatever_becomes_of_it(tmp_path: Path, policy: str) -> None:
-    losses = Losses(policy, str(tmp_path / "losses"))  # type: ignore[arg-type]
+    loss_policy = DataLossPolicy(policy, str(tmp_path / "losses"))  # type: ignore[arg-type]
     for _ in range(3):
         try:
-            losses.tell(GONE)
+            loss_policy.handle(GONE)
         except DataLoss:
             assert policy == "fail"
     (line,) = (tmp_path / "losses").read_text().splitlines()
@@ -58,14 +58,16 @@ def test_each_loss_is_reported_once_whatever_becomes_of_it(tmp_path: Path, polic
 
 
 def test_a_report_that_cannot_be_written_ends_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    Losses("skip", str(tmp_path)).tell(GONE)
-    assert "cannot be written" in caplog.text
+    DataLossPolicy("skip", str(tmp_path)).handle(GONE)
+    assert "cannot write the report" in caplog.text
 
 
 def test_a_topic_with_another_id_is_loss_even_where_it_is_longer(tmp_path: Path) -> None:
-    catalog, losses = MemoryCatalog(), Losses("skip", str(tmp_path / "losses"))
-    carried = carried_over(catalog, options(), {T0: 30, T1: 30}, newest(catalog, options()), losses, {"orders": "(its id was a and is b)"})
-    assert (carried.begin, carried.anew) == ({T0: 0, T1: 20}, {T0, T1})
+    catalog, loss_policy = MemoryCatalog(), DataLossPolicy("skip", str(tmp_path / "losses"))
+    carried = resume_offsets(
+        catalog, options(), {T0: 30, T1: 30}, latest_offsets(catalog, options()), loss_policy, {"orders": "(its id was a and is b)"}
+    )
+    assert (carried.begin, carried.reset) == ({T0: 0, T1: 20}, {T0, T1})
     reports = [json.loads(line) for line in (tmp_path / "losses").read_text().splitlines()]
     assert [(one["cause"], one["lost_from"], one["lost_to"], one["earliest"]) for one in reports] == [
         ("recreated", 30, None, 0),
@@ -74,7 +76,7 @@ def test_a_topic_with_another_id_is_loss_even_where_it_is_longer(tmp_path: Path)
 
 
 def test_a_log_that_was_cut_goes_on_at_its_end_and_one_of_another_topic_at_its_beginning() -> None:
-    catalog, allowed = MemoryCatalog(), Losses("skip")
-    known, latest = {T0: 101, T1: 30}, newest(catalog, options())
-    assert carried_over(catalog, options(), known, latest, allowed, {"orders": None}).begin == {T0: 100, T1: 30}
-    assert carried_over(catalog, options(), known, latest, allowed, {}).begin == {T0: 0, T1: 30}
+    catalog, allowed = MemoryCatalog(), DataLossPolicy("skip")
+    known, latest = {T0: 101, T1: 30}, latest_offsets(catalog, options())
+    assert resume_offsets(catalog, options(), known, latest, allowed, {"orders": None}).begin == {T0: 100, T1: 30}
+    assert resume_offsets(catalog, options(), known, latest, allowed, {}).begin == {T0: 0, T1: 30}

@@ -17,8 +17,8 @@ from ottla.records.build import build_batch
 from ottla.records.errors import CorruptBatch
 from ottla.spark.source import log_client
 from ottla.spark.source.columns import arrow_schema, record_batch
-from ottla.spark.source.data_loss import DataLoss, Losses
-from ottla.spark.source.log_client import Log, open_log
+from ottla.spark.source.data_loss import DataLoss, DataLossPolicy
+from ottla.spark.source.log_client import LogClient, open_log_client
 from ottla.spark.source.offset_ranges import EARLIEST, OffsetRange
 from ottla.spark.source.starting_offsets import NoSuchData
 from ottla.wire.errors import ClusterAuthorizationFailed, LeaderNotAvailable, TopicAuthorizationFailed, UnknownTopicOrPartition
@@ -32,33 +32,33 @@ pytestmark = [pytest.mark.server, pytest.mark.xdist_group("spark")]
 Topics = Callable[..., Topic]
 
 
-def read(log: Log, topic: Topic, start: int, end: int, **options: Any) -> list[tuple[int, bytes]]:
-    given = {"with_headers": False, "losses": Losses(), "timeout_ms": 3000, **options}
+def read(log: LogClient, topic: Topic, start: int, end: int, **options: Any) -> list[tuple[int, bytes]]:
+    given = {"with_headers": False, "loss_policy": DataLossPolicy(), "timeout_ms": 3000, **options}
     schema = arrow_schema(("offset", "value"))
     parts = log.read(OffsetRange(topic.name, 0, start, end), **given)
     return [tuple(row.values()) for part in parts for row in record_batch(part, schema, topic.name, 0).to_pylist()]
 
 
 @pytest.fixture
-def log(bootstrap: str) -> Log:
-    return open_log(bootstrap, {})
+def log(bootstrap: str) -> LogClient:
+    return open_log_client(bootstrap, {})
 
 
-def test_a_log_is_opened_once_in_a_process(bootstrap: str, log: Log) -> None:
-    assert open_log(bootstrap, {}) is log
-    assert open_log(bootstrap, {"client.id": "other"}) is not log
+def test_a_log_is_opened_once_in_a_process(bootstrap: str, log: LogClient) -> None:
+    assert open_log_client(bootstrap, {}) is log
+    assert open_log_client(bootstrap, {"client.id": "other"}) is not log
 
 
 def test_a_property_that_the_client_does_not_have_is_refused(bootstrap: str) -> None:
     with pytest.raises(ConfigError, match="did you mean client_id"):
-        open_log(bootstrap, {"clientid": "x"})
+        open_log_client(bootstrap, {"clientid": "x"})
 
 
 def test_brokers_that_are_away_for_a_while_are_waited_for(tmp_path: Path) -> None:
     with Serving(tmp_path / "data") as server:
         with Admin(bootstrap_servers=server.bootstrap) as admin:
             admin.create_topic(NewTopic("t", 1))
-        log = Log(server.bootstrap, {})
+        log = LogClient(server.bootstrap, {})
         assert log.partition_count("t") == 1
         server.kill()
         with ThreadPoolExecutor(1) as pool:
@@ -69,35 +69,35 @@ def test_brokers_that_are_away_for_a_while_are_waited_for(tmp_path: Path) -> Non
             assert asked.result(60) == 1
         server.kill()
         with pytest.raises(ConnectionFailed, match="is the broker running"):
-            Log(server.bootstrap, {"max.block.ms": "100"}).partition_count("t")
+            LogClient(server.bootstrap, {"max.block.ms": "100"}).partition_count("t")
 
 
-def test_a_range_begins_and_ends_within_batches(log: Log, a_topic: Topics) -> None:
+def test_a_range_begins_and_ends_within_batches(log: LogClient, a_topic: Topics) -> None:
     topic = a_topic()
     topic.add(*[b"%d" % number for number in range(10)])
     topic.add(*[b"%d" % number for number in range(10, 20)])
     assert read(log, topic, 7, 13) == [(number, b"%d" % number) for number in range(7, 13)]
 
 
-def test_records_that_are_gone_are_loss_or_passed_over(log: Log, a_topic: Topics) -> None:
+def test_records_that_are_gone_are_loss_or_passed_over(log: LogClient, a_topic: Topics) -> None:
     topic = a_topic()
     topic.add(*[b"%d" % number for number in range(10)])
     with Admin(bootstrap_servers=topic.bootstrap) as admin:
         admin.delete_records({(topic.name, 0): 6})
     with pytest.raises(DataLoss, match="offset 2 is gone, the log begins at 6"):
         read(log, topic, 2, 10)
-    assert [offset for offset, _ in read(log, topic, 2, 10, losses=Losses("warn"))] == [6, 7, 8, 9]
-    assert read(log, topic, 2, 5, losses=Losses("warn")) == []
+    assert [offset for offset, _ in read(log, topic, 2, 10, loss_policy=DataLossPolicy("warn"))] == [6, 7, 8, 9]
+    assert read(log, topic, 2, 5, loss_policy=DataLossPolicy("warn")) == []
 
 
-def test_a_range_that_the_log_never_fills_ends_with_a_time_out(log: Log, a_topic: Topics) -> None:
+def test_a_range_that_the_log_never_fills_ends_with_a_time_out(log: LogClient, a_topic: Topics) -> None:
     topic = a_topic()
     topic.add(b"only one")
     with pytest.raises(TimeoutError, match="nothing came from offset 1 on"):
         read(log, topic, 0, 2, timeout_ms=500)
 
 
-def test_brokers_without_ids_of_topics_are_asked_once(log: Log, a_topic: Topics, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_brokers_without_ids_of_topics_are_asked_once(log: LogClient, a_topic: Topics, monkeypatch: pytest.MonkeyPatch) -> None:
     topic, ask, asked = a_topic(), log._metadata, []
 
     async def without_ids(names: Any) -> Any:
@@ -113,7 +113,7 @@ def test_brokers_without_ids_of_topics_are_asked_once(log: Log, a_topic: Topics,
     assert asked == [[topic.name]]
 
 
-def test_the_size_of_an_offset_is_known_from_the_brokers_directories(log: Log, a_topic: Topics) -> None:
+def test_the_size_of_an_offset_is_known_from_the_brokers_directories(log: LogClient, a_topic: Topics) -> None:
     topic = a_topic(partitions=3)
     topic.add(*[b"x" * 1000] * 50, partition=0)
     topic.add(*[b"x"] * 50, partition=1)
@@ -122,7 +122,7 @@ def test_the_size_of_an_offset_is_known_from_the_brokers_directories(log: Log, a
     assert sizes[TopicPartition(topic.name, 0)] > 1000 > 500 > sizes[TopicPartition(topic.name, 1)] > 1
 
 
-def test_without_directories_nothing_is_known_of_sizes(log: Log, a_topic: Topics, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_directories_nothing_is_known_of_sizes(log: LogClient, a_topic: Topics, monkeypatch: pytest.MonkeyPatch) -> None:
     topic = a_topic()
     topic.add(b"x")
 
@@ -133,28 +133,28 @@ def test_without_directories_nothing_is_known_of_sizes(log: Log, a_topic: Topics
     assert log.bytes_per_offset([TopicPartition(topic.name, 0)]) == {}
 
 
-def test_what_is_committed_for_a_group_is_what_it_has(log: Log, a_topic: Topics) -> None:
+def test_what_is_committed_for_a_group_is_what_it_has(log: LogClient, a_topic: Topics) -> None:
     topic = a_topic(partitions=2)
     here, there = TopicPartition(topic.name, 0), TopicPartition(topic.name, 1)
     log.commit(f"g-{topic.name}", {here: 7})
     assert log.committed(f"g-{topic.name}", [here, there]) == {here: 7, there: None}
 
 
-def test_a_topic_that_was_created_again_is_not_the_one_a_range_was_planned_for(log: Log, a_topic: Topics) -> None:
+def test_a_topic_that_was_created_again_is_not_the_one_a_range_was_planned_for(log: LogClient, a_topic: Topics) -> None:
     topic = a_topic()
     topic.add(b"old")
     topic_id = log.topic_ids(frozenset([topic.name]))[topic.name]
     wanted = OffsetRange(topic.name, 0, 0, 1, topic_id)
-    assert len(list(log.read(wanted, with_headers=False, losses=Losses(), timeout_ms=3000))) == 1
+    assert len(list(log.read(wanted, with_headers=False, loss_policy=DataLossPolicy(), timeout_ms=3000))) == 1
     topic.delete()
     with pytest.raises(DataLoss, match="its topic was deleted"):
-        list(log.read(wanted, with_headers=False, losses=Losses(), timeout_ms=3000))
+        list(log.read(wanted, with_headers=False, loss_policy=DataLossPolicy(), timeout_ms=3000))
     with Admin(bootstrap_servers=topic.bootstrap) as admin:
         admin.create_topic(NewTopic(topic.name, 1))
     topic.add(b"new")
     with pytest.raises(DataLoss, match=f"created again .its id was {topic_id}"):
-        list(log.read(wanted, with_headers=False, losses=Losses(), timeout_ms=3000))
-    assert list(log.read(wanted, with_headers=False, losses=Losses("skip"), timeout_ms=3000)) == []
+        list(log.read(wanted, with_headers=False, loss_policy=DataLossPolicy(), timeout_ms=3000))
+    assert list(log.read(wanted, with_headers=False, loss_policy=DataLossPolicy("skip"), timeout_ms=3000)) == []
 
 
 def test_gaps_of_compaction_and_of_transactions_are_no_loss(bootstrap: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -170,12 +170,12 @@ def test_gaps_of_compaction_and_of_transactions_are_no_loss(bootstrap: str, monk
         later = [one for one in kept if parse_header(one).last_offset >= position]
         return RawFetch(memoryview(b"".join(later)), 31, 0, 31, ((7, 20),))
 
-    log = open_log(bootstrap, {"isolation.level": "read_committed"})
+    log = open_log_client(bootstrap, {"isolation.level": "read_committed"})
     monkeypatch.setattr(log, "_fetch_raw", fetch)
     schema = arrow_schema(("offset", "value"))
 
     def rows(start: int, end: int) -> list[tuple[int, bytes]]:
-        parts = log.read(OffsetRange("t", 0, start, end), with_headers=False, losses=Losses("fail"), timeout_ms=500)
+        parts = log.read(OffsetRange("t", 0, start, end), with_headers=False, loss_policy=DataLossPolicy("fail"), timeout_ms=500)
         return [tuple(row.values()) for part in parts for row in record_batch(part, schema, "t", 0).to_pylist()]
 
     assert rows(0, 31) == [(4, b"four"), (9, b"nine"), (30, b"thirty")]
@@ -183,7 +183,7 @@ def test_gaps_of_compaction_and_of_transactions_are_no_loss(bootstrap: str, monk
     assert rows(21, 29) == []
 
 
-def test_times_become_offsets(log: Log, a_topic: Topics) -> None:
+def test_times_become_offsets(log: LogClient, a_topic: Topics) -> None:
     topic = a_topic()
     for time_ms in (1000, 2000):
         topic.add(b"x", timestamp_ms=time_ms)
@@ -191,13 +191,13 @@ def test_times_become_offsets(log: Log, a_topic: Topics) -> None:
     assert [log.offsets_at({tp: time_ms})[tp] for time_ms in (0, 1500, 2500)] == [0, 1, None]
 
 
-def test_partitions_of_a_topic_that_is_not_there_are_refused_with_what_to_do(log: Log) -> None:
+def test_partitions_of_a_topic_that_is_not_there_are_refused_with_what_to_do(log: LogClient) -> None:
     with pytest.raises(NoSuchData, match="create it with: ottla topic create nowhere"):
         log.partition_count("nowhere")
     assert log.topics(["nowhere"]) == {}
 
 
-def test_a_damaged_batch_is_refused_before_it_is_decoded(log: Log, a_topic: Topics, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_damaged_batch_is_refused_before_it_is_decoded(log: LogClient, a_topic: Topics, monkeypatch: pytest.MonkeyPatch) -> None:
     topic = a_topic()
     topic.add(b"precious")
     with Consumer(bootstrap_servers=topic.bootstrap) as consumer:
@@ -213,9 +213,9 @@ def test_a_damaged_batch_is_refused_before_it_is_decoded(log: Log, a_topic: Topi
         read(log, topic, 0, 1)
 
 
-def test_offsets_of_no_partition_ask_nobody(log: Log) -> None:
+def test_offsets_of_no_partition_ask_nobody(log: LogClient) -> None:
     assert log.end_offsets([], EARLIEST) == {}
-    parts: Iterator[Any] = log.read(OffsetRange("t", 0, 5, 5), with_headers=False, losses=Losses(), timeout_ms=1)
+    parts: Iterator[Any] = log.read(OffsetRange("t", 0, 5, 5), with_headers=False, loss_policy=DataLossPolicy(), timeout_ms=1)
     assert list(parts) == []
 
 
@@ -232,8 +232,8 @@ class Says:
         return MetadataResponse(topics=[topic])
 
 
-def answered(*answers: tuple[str, int, int]) -> Log:
-    log = Log("127.0.0.1:1", {})
+def answered(*answers: tuple[str, int, int]) -> LogClient:
+    log = LogClient("127.0.0.1:1", {})
     log._network = Says(*answers)  # type: ignore[assignment]
     return log
 

@@ -11,14 +11,14 @@ import pytest
 def test_what_is_there_before_the_first_task_is_not_looked_at_again() -> None:
     program = """
 import gc, pyarrow
-from ottla.spark.worker_setup import settle
+from ottla.spark.worker_setup import prepare_process
 before = len(gc.get_objects())
-settle()
+prepare_process()
 assert gc.get_freeze_count() > before * 0.9, (gc.get_freeze_count(), before)
 assert len(gc.get_objects()) < before * 0.1
 settled = gc.get_freeze_count()
 kept = [[] for _ in range(10_000)]
-settle()
+prepare_process()
 assert gc.get_freeze_count() == settled, "only once"
 """
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
@@ -29,8 +29,8 @@ assert gc.get_freeze_count() == settled, "only once"
 def test_pieces_of_memory_are_used_again_without_asking_the_kernel() -> None:
     program = """
 import resource, platform
-from ottla.spark.worker_setup import settle
-settle()
+from ottla.spark.worker_setup import prepare_process
+prepare_process()
 def faults():
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 def work():
@@ -52,9 +52,9 @@ def test_only_a_process_that_runs_tasks_is_settled(context: str, settled: bool) 
     program = f"""
 import gc
 from pyspark import TaskContext
-from ottla.spark.worker_setup import settle_in_task
+from ottla.spark.worker_setup import prepare_task_process
 TaskContext._taskContext = {context}
-settle_in_task()
+prepare_task_process()
 print(gc.get_freeze_count() > 0)
 """
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)

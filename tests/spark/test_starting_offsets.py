@@ -8,7 +8,15 @@ import pytest
 from ottla.base.ids import TopicPartition
 from ottla.spark.source.offset_ranges import EARLIEST
 from ottla.spark.source.options import SourceOptions
-from ottla.spark.source.starting_offsets import DataLoss, NoSuchData, carried_over, ending, newest, starting, subscribed
+from ottla.spark.source.starting_offsets import (
+    DataLoss,
+    NoSuchData,
+    latest_offsets,
+    resolve_end,
+    resolve_start,
+    resume_offsets,
+    subscribed_partitions,
+)
 
 T0, T1, U0 = TopicPartition("orders", 0), TopicPartition("orders", 1), TopicPartition("users", 0)
 
@@ -42,13 +50,13 @@ def options(streaming: bool = True, **given: str) -> SourceOptions:
 
 
 def test_subscribe_reads_every_partition_and_assign_the_named_ones() -> None:
-    assert subscribed(MemoryCatalog(), options().subscription) == [T0, T1]
-    assert subscribed(MemoryCatalog(), options(assign='{"orders": [1]}').subscription) == [T1]
+    assert subscribed_partitions(MemoryCatalog(), options().subscription) == [T0, T1]
+    assert subscribed_partitions(MemoryCatalog(), options(assign='{"orders": [1]}').subscription) == [T1]
 
 
 def test_a_pattern_must_match_the_whole_name() -> None:
-    assert subscribed(MemoryCatalog(), options(subscribePattern="user").subscription) == []
-    assert subscribed(MemoryCatalog(), options(subscribePattern="user.|orders").subscription) == [T0, T1, U0]
+    assert subscribed_partitions(MemoryCatalog(), options(subscribePattern="user").subscription) == []
+    assert subscribed_partitions(MemoryCatalog(), options(subscribePattern="user.|orders").subscription) == [T0, T1, U0]
 
 
 @pytest.mark.parametrize(
@@ -60,99 +68,99 @@ def test_a_pattern_must_match_the_whole_name() -> None:
 )
 def test_what_is_named_must_exist(given: dict[str, str], sentence: str) -> None:
     with pytest.raises(NoSuchData) as refused:
-        starting(MemoryCatalog(), options(**given))
+        resolve_start(MemoryCatalog(), options(**given))
     assert sentence in str(refused.value)
 
 
 def test_special_offsets_become_real_ones() -> None:
-    assert starting(MemoryCatalog(), options(startingOffsets="earliest")) == {T0: 0, T1: 20}
-    assert starting(MemoryCatalog(), options()) == {T0: 100, T1: 50}
-    assert starting(MemoryCatalog(), options(startingOffsets='{"orders": {"0": -2, "1": -1}}')) == {T0: 0, T1: 50}
+    assert resolve_start(MemoryCatalog(), options(startingOffsets="earliest")) == {T0: 0, T1: 20}
+    assert resolve_start(MemoryCatalog(), options()) == {T0: 100, T1: 50}
+    assert resolve_start(MemoryCatalog(), options(startingOffsets='{"orders": {"0": -2, "1": -1}}')) == {T0: 0, T1: 50}
 
 
 def test_offsets_as_json_must_name_every_partition() -> None:
     with pytest.raises(NoSuchData, match="orders-1 is missing"):
-        starting(MemoryCatalog(), options(startingOffsets='{"orders": {"0": 3}}'))
+        resolve_start(MemoryCatalog(), options(startingOffsets='{"orders": {"0": 3}}'))
     with pytest.raises(NoSuchData, match="orders-7, which does not exist"):
-        starting(MemoryCatalog(), options(startingOffsets='{"orders": {"0": 3, "1": 30, "7": 1}}'))
+        resolve_start(MemoryCatalog(), options(startingOffsets='{"orders": {"0": 3, "1": 30, "7": 1}}'))
 
 
 @pytest.mark.parametrize("offsets", ['{"orders": {"0": 0, "1": 10}}', '{"orders": {"0": 0, "1": 51}}'])
 def test_starting_outside_of_the_log_is_data_loss(offsets: str) -> None:
     with pytest.raises(DataLoss, match="orders-1 should be read from"):
-        starting(MemoryCatalog(), options(startingOffsets=offsets))
+        resolve_start(MemoryCatalog(), options(startingOffsets=offsets))
 
 
 def test_data_loss_that_is_allowed_begins_with_what_there_is() -> None:
     allowed = options(startingOffsets='{"orders": {"0": 900, "1": 10}}', failOnDataLoss="false")
-    assert starting(MemoryCatalog(), allowed) == {T0: 100, T1: 20}
+    assert resolve_start(MemoryCatalog(), allowed) == {T0: 100, T1: 20}
 
 
 def test_a_starting_time_finds_the_first_record_that_is_as_young() -> None:
-    assert starting(MemoryCatalog(), options(startingTimestamp="305")) == {T0: 31, T1: 31}
+    assert resolve_start(MemoryCatalog(), options(startingTimestamp="305")) == {T0: 31, T1: 31}
 
 
 def test_a_starting_time_after_the_last_record_fails_unless_told_to_begin_at_the_end() -> None:
-    with pytest.raises(NoSuchData, match="orders-1 is as young"):
-        starting(MemoryCatalog(), options(startingTimestamp="600"))
+    with pytest.raises(NoSuchData, match="orders-1: no record at or after"):
+        resolve_start(MemoryCatalog(), options(startingTimestamp="600"))
     told = options(startingTimestamp="600", startingOffsetsByTimestampStrategy="latest")
-    assert starting(MemoryCatalog(), told) == {T0: 60, T1: 50}
+    assert resolve_start(MemoryCatalog(), told) == {T0: 60, T1: 50}
 
 
 def test_a_batch_ends_at_the_end_at_a_time_or_where_it_is_told() -> None:
-    assert ending(MemoryCatalog(), options(streaming=False)) == {T0: 100, T1: 50}
-    assert ending(MemoryCatalog(), options(streaming=False, endingTimestamp="600")) == {T0: 60, T1: 50}
-    assert ending(MemoryCatalog(), options(streaming=False, endingOffsets='{"orders": {"0": 8, "1": -1}}')) == {T0: 8, T1: 50}
+    assert resolve_end(MemoryCatalog(), options(streaming=False)) == {T0: 100, T1: 50}
+    assert resolve_end(MemoryCatalog(), options(streaming=False, endingTimestamp="600")) == {T0: 60, T1: 50}
+    assert resolve_end(MemoryCatalog(), options(streaming=False, endingOffsets='{"orders": {"0": 8, "1": -1}}')) == {T0: 8, T1: 50}
 
 
 def test_a_batch_cannot_end_after_the_end() -> None:
     with pytest.raises(NoSuchData, match="orders-0 ends at 100"):
-        ending(MemoryCatalog(), options(streaming=False, endingOffsets='{"orders": {"0": 101, "1": -1}}'))
+        resolve_end(MemoryCatalog(), options(streaming=False, endingOffsets='{"orders": {"0": 101, "1": -1}}'))
 
 
 def test_a_partition_that_appears_is_read_from_its_beginning() -> None:
     catalog = MemoryCatalog()
-    assert carried_over(catalog, options(), {T1: 30}, newest(catalog, options())).begin == {T0: 0, T1: 30}
+    assert resume_offsets(catalog, options(), {T1: 30}, latest_offsets(catalog, options())).begin == {T0: 0, T1: 30}
 
 
 def test_a_partition_that_appears_without_its_beginning_is_data_loss() -> None:
     catalog = MemoryCatalog()
     with pytest.raises(DataLoss, match="the new partition orders-1 begins at 20"):
-        carried_over(catalog, options(), {T0: 30}, newest(catalog, options()))
+        resume_offsets(catalog, options(), {T0: 30}, latest_offsets(catalog, options()))
 
 
 def test_a_topic_that_vanished_is_data_loss_or_is_left_out() -> None:
     catalog = MemoryCatalog()
     known = {T0: 30, T1: 30, TopicPartition("orders", 2): 9}
     with pytest.raises(DataLoss, match="orders-2 was read up to 9 and is gone"):
-        carried_over(catalog, options(), known, newest(catalog, options()))
-    assert carried_over(catalog, options(failOnDataLoss="false"), known, newest(catalog, options())).begin == {T0: 30, T1: 30}
+        resume_offsets(catalog, options(), known, latest_offsets(catalog, options()))
+    assert resume_offsets(catalog, options(failOnDataLoss="false"), known, latest_offsets(catalog, options())).begin == {T0: 30, T1: 30}
 
 
 def test_a_topic_that_was_created_again_is_data_loss_or_is_read_from_its_beginning() -> None:
     catalog = MemoryCatalog()
     known = {T0: 101, T1: 30}
     with pytest.raises(DataLoss, match="now ends at 100"):
-        carried_over(catalog, options(), known, newest(catalog, options()))
-    assert carried_over(catalog, options(failOnDataLoss="false"), known, newest(catalog, options())).begin == {T0: 0, T1: 30}
+        resume_offsets(catalog, options(), known, latest_offsets(catalog, options()))
+    assert resume_offsets(catalog, options(failOnDataLoss="false"), known, latest_offsets(catalog, options())).begin == {T0: 0, T1: 30}
 
 
 def test_a_deleted_topic_is_not_an_error_to_a_running_stream_until_loss_is_decided() -> None:
-    assert newest(MemoryCatalog(), options(subscribe="gone,users")) == {U0: 7}
+    assert latest_offsets(MemoryCatalog(), options(subscribe="gone,users")) == {U0: 7}
 
 
 def test_a_query_begins_where_its_group_stands_and_elsewhere_where_it_was_told() -> None:
     catalog = MemoryCatalog(groups={"g": {T0: 40}})
     asked = {"startingOffsets": "committed", "kafka.group.id": "g"}
-    assert starting(catalog, options(**asked)) == {T0: 40, T1: 20}
-    assert starting(catalog, options(**asked, **{"kafka.auto.offset.reset": "latest"})) == {T0: 40, T1: 50}
-    with pytest.raises(NoSuchData, match="group g has committed no offset of orders-1"):
-        starting(catalog, options(**asked, **{"kafka.auto.offset.reset": "none"}))
+    assert resolve_start(catalog, options(**asked)) == {T0: 40, T1: 20}
+    assert resolve_start(catalog, options(**asked, **{"kafka.auto.offset.reset": "latest"})) == {T0: 40, T1: 50}
+    with pytest.raises(NoSuchData, match="group g has no committed offset for orders-1"):
+        resolve_start(catalog, options(**asked, **{"kafka.auto.offset.reset": "none"}))
 
 
 def test_a_committed_offset_that_the_log_has_no_more_is_data_loss() -> None:
     catalog = MemoryCatalog(groups={"g": {T0: 40, T1: 3}})
     asked = {"startingOffsets": "committed", "kafka.group.id": "g"}
     with pytest.raises(DataLoss, match="orders-1 should be read from 3 but begins at 20"):
-        starting(catalog, options(**asked))
-    assert starting(catalog, options(**asked, onDataLoss="skip")) == {T0: 40, T1: 20}
+        resolve_start(catalog, options(**asked))
+    assert resolve_start(catalog, options(**asked, onDataLoss="skip")) == {T0: 40, T1: 20}
