@@ -180,7 +180,7 @@ class Broker:
     def arrived(self, connection: Connection, frame: bytearray, expected: Expected) -> None:
         """A frame, as ``server.shell`` takes it."""
         try:
-            request = read_request(cast(server_connection.Connection, connection), memoryview(frame))
+            request = read_request(cast(server_connection.ServerConnection, connection), memoryview(frame))
         except (Refused, MalformedMessage) as error:
             connection.close(str(error))
             self.hang_up(connection)
@@ -209,7 +209,7 @@ class Broker:
         self._asks[number] = done
         data = _joined(framing.encode_request(message, version, 0, PEER))[framing.SIZE_BYTES :]
         peer = Connection(number, self)
-        request = read_request(cast(server_connection.Connection, peer), memoryview(bytearray(data)))
+        request = read_request(cast(server_connection.ServerConnection, peer), memoryview(bytearray(data)))
         assert not isinstance(request, list), "brokers do not ask for versions"
         self.hear(request, Expected(key, version, 0, message))
 

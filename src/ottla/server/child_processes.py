@@ -11,7 +11,7 @@ import subprocess
 import sys
 
 
-class Tether:
+class ChildWatcher:
     """A watcher, and the children it was told of."""
 
     def __init__(self) -> None:

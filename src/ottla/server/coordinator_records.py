@@ -13,7 +13,7 @@ from ottla.wire.declare import MalformedMessage
 TOPIC = "__consumer_offsets"
 
 
-def told(key: bytes | None, value: bytes | None) -> dict[str, Any] | None:
+def describe_record(key: bytes | None, value: bytes | None) -> dict[str, Any] | None:
     """Type, key and value of a record, by the names of Kafka's schemas; a value of None is a tombstone. None: it is no such record."""
     try:
         found = decode_record(key or b"", value)

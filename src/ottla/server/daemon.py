@@ -18,13 +18,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ottla.server.data_directory import CannotStart
-from ottla.server.log_file import put_aside
+from ottla.server.log_file import rotate
 
 #: How often a process is looked at that somebody waits for.
 LOOK_S = 0.05
 
 
-class Detached:
+class Daemon:
     """``ottla`` with these arguments, in a session of its own; ``name`` is what people call it."""
 
     def __init__(self, name: str, stem: Path, arguments: Sequence[str], *, ready: str) -> None:
@@ -56,7 +56,7 @@ class Detached:
         assert self.pid is None, "one life at a time"
         try:
             self.output.parent.mkdir(parents=True, exist_ok=True)
-            put_aside(self.output)
+            rotate(self.output)
             with self.output.open("ab") as output:
                 self._begun = output.tell()
                 self._process = subprocess.Popen(

@@ -27,7 +27,7 @@ def default_data_directory() -> Path:
     return (Path(base) if base else Path.home() / ".local" / "share") / "ottla"
 
 
-class HeldDirectory:
+class LockedDirectory:
     """A directory with its lock. The lock goes with the process, however it ends; the file stays."""
 
     def __init__(self, path: Path) -> None:

@@ -21,7 +21,7 @@ OUTPUT_BYTES_MAX = 16 * MiB
 LOOK_S = 10.0
 
 
-def put_aside(path: Path, *, bytes_max: int = OUTPUT_BYTES_MAX) -> bool:
+def rotate(path: Path, *, bytes_max: int = OUTPUT_BYTES_MAX) -> bool:
     """Renames the file if it has grown too large; whether it did. Raises: OSError."""
     try:
         if path.stat().st_size <= bytes_max:
@@ -32,7 +32,7 @@ def put_aside(path: Path, *, bytes_max: int = OUTPUT_BYTES_MAX) -> bool:
     return True
 
 
-def say_into(path: Path, *, bytes_max: int = OUTPUT_BYTES_MAX, look_s: float = LOOK_S) -> None:
+def redirect_output(path: Path, *, bytes_max: int = OUTPUT_BYTES_MAX, look_s: float = LOOK_S) -> None:
     """From now on standard output and error of this process go to the end of this file, as long as it lives. Raises: OSError."""
     _direct(path)
 
@@ -41,7 +41,7 @@ def say_into(path: Path, *, bytes_max: int = OUTPUT_BYTES_MAX, look_s: float = L
         while not waits.wait(look_s):
             # On a disk that fails or is full the present file goes on.
             with contextlib.suppress(OSError):
-                if put_aside(path, bytes_max=bytes_max) or not path.exists():
+                if rotate(path, bytes_max=bytes_max) or not path.exists():
                     _direct(path)
 
     threading.Thread(target=look, name="output", daemon=True).start()

@@ -75,7 +75,7 @@ def heap_of_process() -> Heap | None:
         return None
 
 
-class Trimming:
+class TrimPolicy:
     """See the module's theory. ``look`` is called in one thread."""
 
     def __init__(self, heap: Heap) -> None:
@@ -101,7 +101,7 @@ class Trimmer:
     """A thread that looks once in an interval."""
 
     def __init__(self, heap: Heap, interval_ms: int) -> None:
-        self._trimming = Trimming(heap)
+        self._trimming = TrimPolicy(heap)
         self._interval_s = interval_ms / 1000
         self._over = threading.Event()
         threading.Thread(target=self._run, name="ottla-trim", daemon=True).start()
@@ -114,7 +114,7 @@ class Trimmer:
             self._trimming.look()
 
 
-def started(interval_ms: int) -> Trimmer | None:
+def start_trimmer(interval_ms: int) -> Trimmer | None:
     """A trimmer for this process; None where it has no use, or with an interval of -1."""
     heap = heap_of_process() if interval_ms > 0 else None
     return None if heap is None else Trimmer(heap, interval_ms)

@@ -143,7 +143,7 @@ class _Stall:
         return self.own_lag_s > self.wall_s / 2
 
 
-class Stalls:
+class StallDetector:
     """Finds stalls in what the watchdog sees at each look, and words them. Has no clock and no thread of its own."""
 
     def __init__(self, counters: Counters) -> None:
@@ -244,7 +244,7 @@ class Watchdog:
         self._timer = self._loop.call_at(self._due, self._beat)
 
     def _watch(self) -> None:
-        stalls = Stalls(self._counters)
+        stalls = StallDetector(self._counters)
         while not self._over.wait(LOOK_S):
             line = stalls.look(self._beats, self._lag_s, self._clocks.sample(), self._clocks.stack)
             if line is not None:

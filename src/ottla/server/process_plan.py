@@ -16,7 +16,7 @@ SPARE_DESCRIPTORS = 128
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class ProcessPlan:
     """What to run. ``texts`` are settings by Kafka's names; those of one broker are made from them."""
 
     data_dir: Path
@@ -57,10 +57,10 @@ class Plan:
         return [root / name if self.brokers > 1 else root for root in roots]
 
 
-class Bound:
+class BoundBroker:
     """The socket of a broker, and its settings, which follow from where it listens."""
 
-    def __init__(self, plan: Plan, number: int, address: Address) -> None:
+    def __init__(self, plan: ProcessPlan, number: int, address: Address) -> None:
         """Raises: ConfigError, CannotStart."""
         try:
             self.socket = bound_socket(*address)

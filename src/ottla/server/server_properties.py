@@ -146,7 +146,7 @@ def _unescaped(text: str) -> str:
     return _ESCAPED.sub(lambda found: chr(int(found[1][1:], 16)) if len(found[1]) > 1 else _ESCAPES.get(found[1], found[1]), text)
 
 
-def adopted(given: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
+def accepted_settings(given: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
     """The settings that mean something here, and a line about each that does not. Raises: ConfigError for one that is refused."""
     kept: dict[str, str] = {}
     warnings: list[str] = []

@@ -24,8 +24,8 @@ from pathlib import Path
 from typing import NoReturn
 
 from ottla.server.addresses import Address, address_text
-from ottla.server.child_processes import Tether
-from ottla.server.data_directory import CannotStart, HeldDirectory
+from ottla.server.child_processes import ChildWatcher
+from ottla.server.data_directory import CannotStart, LockedDirectory
 
 #: A server is up in under a second, an ensemble in two; a loaded machine takes longer.
 READY_S = 30.0
@@ -144,7 +144,7 @@ class Ensemble:
             for index, number in enumerate(numbers)
         ]
         try:
-            self._tether = Tether()
+            self._tether = ChildWatcher()
         except OSError as error:
             self._held.release()
             raise CannotStart(f"cannot start a process: {error.strerror}") from None
@@ -267,12 +267,12 @@ class Ensemble:
         (server.directory / "zoo.cfg").write_text("".join(f"{name}={value}\n" for name, value in lines.items()))
 
 
-def _held(directory: Path) -> HeldDirectory:
+def _held(directory: Path) -> LockedDirectory:
     """The directory, also when servers of a former owner are about to end in it. Raises: CannotStart."""
     deadline_s = time.monotonic() + HELD_S
     while True:
         try:
-            return HeldDirectory(directory)
+            return LockedDirectory(directory)
         except CannotStart:
             if time.monotonic() > deadline_s:
                 raise

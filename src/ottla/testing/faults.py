@@ -24,8 +24,8 @@ from typing import Any, Literal, cast
 
 from ottla.base.ids import ConnectionId
 from ottla.base.options import suggestion
-from ottla.net.server_connection import Connection, Handler
-from ottla.server.request_decoder import Refused, read_request, refused
+from ottla.net.server_connection import Handler, ServerConnection
+from ottla.server.request_decoder import Refused, error_response, read_request
 from ottla.wire.declare import MalformedMessage
 from ottla.wire.errors import BY_CODE, KafkaError
 from ottla.wire.framing import decode_request_header
@@ -119,7 +119,7 @@ class Held:
 class Tap:
     """Stands before the shell for one connection."""
 
-    connection: Connection
+    connection: ServerConnection
     door: "Door"
     #: The request that is being handed on.
     ticket: int = 0
@@ -187,12 +187,12 @@ class Door:
         self._shell = shell
         self._faults = faults
         self._loop = asyncio.get_running_loop()
-        self._taps: dict[Connection, Tap] = {}
+        self._taps: dict[ServerConnection, Tap] = {}
         self.paused = False
 
     # Handler
 
-    def arrived(self, connection: Connection, frame: memoryview) -> None:
+    def arrived(self, connection: ServerConnection, frame: memoryview) -> None:
         tap = self._taps.get(connection)
         if tap is None:
             tap = self._taps[connection] = Tap(connection, self)
@@ -213,7 +213,7 @@ class Door:
         else:
             self._take(tap, connection.ticket, frame, fault)
 
-    def lost(self, connection: Connection) -> None:
+    def lost(self, connection: ServerConnection) -> None:
         tap = self._taps.get(connection)
         if tap is not None:
             tap.gone = True
@@ -265,11 +265,11 @@ class Door:
                 self._refuse(tap, frame, fault.error)
             else:
                 # Of a connection the shell uses no more than a tap has.
-                self._shell.arrived(cast(Connection, tap), frame)
+                self._shell.arrived(cast(ServerConnection, tap), frame)
 
     def _refuse(self, tap: Tap, frame: memoryview, error: KafkaError) -> None:
         try:
-            request = read_request(cast(Connection, tap), frame)
+            request = read_request(cast(ServerConnection, tap), frame)
         except (Refused, MalformedMessage) as problem:
             tap.connection.close("malformed request", str(problem))
             return
@@ -280,7 +280,7 @@ class Door:
         elif request.api_key == PRODUCE and request.body.acks == 0:
             tap.release()
         else:
-            tap.respond(refused(request, error))
+            tap.respond(error_response(request, error))
 
     def _look_again(self, tap: Tap, delay_s: float) -> None:
         if delay_s:
@@ -296,15 +296,15 @@ class Door:
             tap.held.popleft()
             self._take(tap, first.ticket, memoryview(first.frame), first.fault)
         if tap.gone and not tap.held and self._taps.pop(tap.connection, None) is not None:
-            self._shell.lost(cast(Connection, tap))
+            self._shell.lost(cast(ServerConnection, tap))
 
 
 class _Nobody:
     """Hears and does nothing."""
 
-    def arrived(self, connection: Connection, frame: memoryview) -> None: ...
+    def arrived(self, connection: ServerConnection, frame: memoryview) -> None: ...
 
-    def lost(self, connection: Connection) -> None: ...
+    def lost(self, connection: ServerConnection) -> None: ...
 
 
 def door_of(faults: list[Fault], opened: Callable[[Door], None]) -> Callable[[Handler], Handler]:
