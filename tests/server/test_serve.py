@@ -232,7 +232,7 @@ def test_a_second_process_on_the_same_directory_is_refused(start: Any, tmp_path:
     server = start()
     code, err = refused(tmp_path, "--data-dir", str(tmp_path / "data"), "--listen", "127.0.0.1:0")
     assert code == 1
-    assert f"is in use by process {server.process.pid}; stop that one, or choose another --data-dir" in err
+    assert f"is in use by process {server.process.pid}; stop that process, or choose another --data-dir" in err
     assert Client(server.addresses[0]).ask(MetadataRequest(topics=None), 1, MetadataResponse).brokers
 
 

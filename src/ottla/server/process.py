@@ -171,7 +171,7 @@ class Process:
         if options.zookeeper_connect:
             zookeeper_connection(options)
         self.store_factory: StoreFactory | None = None
-        self._held = [self.environment.lock_directory(plan.data_dir)]
+        self._locks = [self.environment.lock_directory(plan.data_dir)]
         self._die = die
         self._started = False
         self._end: asyncio.Future[int] = asyncio.get_running_loop().create_future()
@@ -340,8 +340,8 @@ class Process:
             broker.performer.close()
         self.sync_threads.shutdown()
         self._read_threads.shutdown()
-        for held in self._held:
-            held.release()
+        for lock in self._locks:
+            lock.release()
 
     async def _controlled_shutdown(self) -> None:
         """Lets brokers of other processes take over leadership first. Nothing to do when this process has all brokers of the cluster."""
@@ -421,7 +421,7 @@ class Process:
         )
 
         if path.parent != self.plan.data_dir:
-            self._held.append(self.environment.lock_directory(path))
+            self._locks.append(self.environment.lock_directory(path))
         try:
             disk = self.environment.disk(path, descriptors_max=self._descriptors_per_disk)
             directory = LogDirectory.open(
