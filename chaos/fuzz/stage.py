@@ -27,7 +27,7 @@ from ottla.broker.metadata.configs import Settings, topic_options
 from ottla.broker.metadata.image import Image
 from ottla.broker.node import PEER, Node
 from ottla.log import scrub
-from ottla.log.compactor import Cleaned, carry_out
+from ottla.log.compactor import CompactionResult, carry_out
 from ottla.log.directory import LogDirectory
 from ottla.log.errors import CorruptLog
 from ottla.log.options import TopicOptions
@@ -292,10 +292,10 @@ class Broker:
         self.hear(events.LogsChanged(directory=effect.directory, refused=refused))
 
     def _scrub(self, effect: effects.Scrub) -> None:
-        result: scrub.Scrubbed | None = None
+        result: scrub.ScrubResult | None = None
         try:
             for step in scrub.carry_out(self.disk, effect.plan):
-                result = step if isinstance(step, scrub.Scrubbed) else None
+                result = step if isinstance(step, scrub.ScrubResult) else None
         except FileNotFoundError:
             result = None
         self.hear(events.Scrubbed(partition=effect.partition, result=result))
@@ -309,11 +309,11 @@ class Broker:
             self.disk.replace_file(path, data)
 
     def _clean(self, effect: effects.Clean) -> None:
-        result: Cleaned | None = None
+        result: CompactionResult | None = None
         damage = ""
         try:
             for step in carry_out(self.disk, effect.plan):
-                result = step if isinstance(step, Cleaned) else None
+                result = step if isinstance(step, CompactionResult) else None
         except CorruptLog as error:
             damage = str(error)
         except FileNotFoundError:

@@ -61,7 +61,7 @@ class Cleaned(Event):
     """A Clean is over. ``result`` None: it was given up, for want of room or of the log; ``damage`` names a batch that is not sound."""
 
     partition: TopicPartition
-    result: compactor.Cleaned | None = None
+    result: compactor.CompactionResult | None = None
     damage: str = ""
 
 
@@ -69,7 +69,7 @@ class Scrubbed(Event):
     """A Scrub is over. ``result`` None: it was given up, since the broker stops or the segment is gone."""
 
     partition: TopicPartition
-    result: scrub.Scrubbed | None = None
+    result: scrub.ScrubResult | None = None
 
 
 class DirectoryFailed(Event):

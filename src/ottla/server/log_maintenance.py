@@ -13,9 +13,9 @@ from errno import ENOSPC
 from ottla.base.ports import Disk
 from ottla.broker import effects, events
 from ottla.log import scrub
-from ottla.log.compactor import Cleaned, carry_out
+from ottla.log.compactor import CompactionResult, carry_out
 from ottla.log.errors import CorruptLog
-from ottla.log.scrub import Scrubbed
+from ottla.log.scrub import ScrubResult
 from ottla.server.disk import RealDisk
 from ottla.server.metrics import Counters
 
@@ -86,7 +86,7 @@ class Cleaners:
     def _scrub(self, effect: effects.Scrub, root: str) -> events.Scrubbed:
         try:
             for step in scrub.carry_out(RealDisk(root, descriptors_max=DESCRIPTORS_MAX), effect.plan):
-                if isinstance(step, Scrubbed):
+                if isinstance(step, ScrubResult):
                     return events.Scrubbed(partition=effect.partition, result=step)
                 if self._stopping.wait(max(self._scrub_throttle.pause_s(step, effect.bytes_per_second), REST_S)):
                     break
@@ -108,9 +108,9 @@ class Cleaners:
                 raise
             return events.Cleaned(partition=effect.partition)
 
-    def _carry_out(self, effect: effects.Clean, root: str) -> Cleaned | None:
+    def _carry_out(self, effect: effects.Clean, root: str) -> CompactionResult | None:
         for step in carry_out(RealDisk(root, descriptors_max=DESCRIPTORS_MAX), effect.plan):
-            if isinstance(step, Cleaned):
+            if isinstance(step, CompactionResult):
                 return step
             if self._stopping.wait(max(self._throttle.pause_s(step, effect.bytes_per_second), REST_S)):
                 break

@@ -15,8 +15,8 @@ from ottla.base.ports import Disk, Store
 from ottla.broker import effects, events
 from ottla.broker.metadata.configs import ServerOptions
 from ottla.log import scrub
-from ottla.log.compactor import Cleaned, carry_out
-from ottla.log.scrub import Scrubbed
+from ottla.log.compactor import CompactionResult, carry_out
+from ottla.log.scrub import ScrubResult
 from ottla.net.server_connection import Handler
 from ottla.server.environment import DirectoryLock, LogMaintenance, LoopWatch, wall_ms
 from ottla.server.metrics import Counters
@@ -56,7 +56,7 @@ class CleanersOnTheLoop:
 
     async def clean(self, effect: effects.Clean, disk: Disk) -> events.Cleaned:
         for step in carry_out(disk, effect.plan):
-            if isinstance(step, Cleaned):
+            if isinstance(step, CompactionResult):
                 return events.Cleaned(partition=effect.partition, result=step)
             await asyncio.sleep(0)
             if self._stopping:
@@ -66,7 +66,7 @@ class CleanersOnTheLoop:
     async def scrub(self, effect: effects.Scrub, disk: Disk) -> events.Scrubbed:
         try:
             for step in scrub.carry_out(disk, effect.plan):
-                if isinstance(step, Scrubbed):
+                if isinstance(step, ScrubResult):
                     return events.Scrubbed(partition=effect.partition, result=step)
                 await asyncio.sleep(0)
                 if self._stopping:

@@ -24,9 +24,9 @@ from ottla.broker import effects, events
 from ottla.broker.isolation import indivisible
 from ottla.broker.replica.follower import Follower
 from ottla.broker.replica.leader import Leader
-from ottla.log.directory import LogDirectory, ScrubMark
+from ottla.log.directory import LogDirectory, ScrubProgress
 from ottla.log.log import Log
-from ottla.log.scrub_schedule import Part, part, repair_index, still_holds
+from ottla.log.scrub_schedule import SegmentScrub, plan_scrub, repair_index, still_holds
 
 if TYPE_CHECKING:
     from ottla.broker.node import Node
@@ -47,7 +47,7 @@ class Work(msgspec.Struct):
     """A scrub under way."""
 
     replica: Leader | Follower
-    part: Part
+    part: SegmentScrub
     #: Whether it is part of a pass through the whole log.
     in_pass: bool
 
@@ -128,13 +128,13 @@ class Scrubs:
                 return
             self._due.pop()
 
-    def _start(self, replica: Leader | Follower, found: Part, rate: float, *, in_pass: bool) -> None:
+    def _start(self, replica: Leader | Follower, found: SegmentScrub, rate: float, *, in_pass: bool) -> None:
         self._under_way = Work(replica, found, in_pass)
         self._node.effects.append(
             effects.Scrub(partition=replica.partition, directory=replica.directory.root, plan=found.plan, bytes_per_second=rate)
         )
 
-    def _look(self, replica: Leader | Follower, offset: int, *, whole: bool) -> Part | None:
+    def _look(self, replica: Leader | Follower, offset: int, *, whole: bool) -> SegmentScrub | None:
         """The segment to look at; the next one takes its place where all are wanted."""
         log, partition = replica.log, replica.partition
         del self._looks[partition]
@@ -144,7 +144,7 @@ class Scrubs:
             self._looked.clear()
         if whole and index + 1 < len(log.bases):
             self._looks[partition] = (log.bases[index + 1], True)
-        return part(log, index)
+        return plan_scrub(log, index)
 
     # Passes.
 
@@ -169,7 +169,7 @@ class Scrubs:
         wished = self._node.options.log_scrub_bytes_per_second
         return wished if wished > 0 else self._bytes_per_second
 
-    def _mark(self, directory: LogDirectory, log: Log) -> ScrubMark:
+    def _mark(self, directory: LogDirectory, log: Log) -> ScrubProgress:
         """How far the passes through a log are; those of logs without a mark are spread over the interval."""
         mark = directory.scrubs.get(log.partition)
         if mark is None:
@@ -177,21 +177,21 @@ class Scrubs:
             if log.end_offset > log.start_offset:
                 spread = sum(log.partition.topic.encode()) * 31 + log.partition.partition * 7
                 before_ms = self._interval_ms * (spread % 97) // 97
-            mark = directory.scrubs[log.partition] = ScrubMark(done_ms=self._node.wall_ms - before_ms)
+            mark = directory.scrubs[log.partition] = ScrubProgress(done_ms=self._node.wall_ms - before_ms)
         return mark
 
-    def _next(self, replica: Leader | Follower) -> Part | None:
+    def _next(self, replica: Leader | Follower) -> SegmentScrub | None:
         """The segment that the pass through a log has come to; None where the pass ends."""
         log = replica.log
         mark = self._mark(replica.directory, log)
         for index in range(log.segment_of(max(mark.offset, log.start_offset)), len(log.segments)):
-            found = part(log, index)
+            found = plan_scrub(log, index)
             if found is not None:
                 return found
         mark.offset, mark.done_ms = -1, self._node.wall_ms
         return None
 
-    def _advance(self, replica: Leader | Follower, done: Part) -> None:
+    def _advance(self, replica: Leader | Follower, done: SegmentScrub) -> None:
         log = replica.log
         mark = self._mark(replica.directory, log)
         if done.segment is log.segments[-1] or done.plan.bound >= log.end_offset:
