@@ -15,7 +15,7 @@ from random import Random
 from ottla.base.ids import TopicId, TopicPartition
 from ottla.base.units import MiB
 from ottla.broker import effects, events
-from ottla.log.compaction import Means, dirt, plan
+from ottla.log.compaction import CompactionResources, dirty_range, plan
 from ottla.log.directory import LogDirectory
 from ottla.log.log import Log
 from ottla.log.options import TopicOptions
@@ -29,7 +29,7 @@ from ottla.server.metrics import Counters
 PARTITION = TopicPartition("bench", 0)
 BATCH_BYTES = 16 << 10
 #: Kafka's defaults.
-MEANS = Means(buffer_bytes=128 * MiB, load_factor=0.9, chunk_bytes=MiB // 2, secret=bytes(range(16)))
+MEANS = CompactionResources(buffer_bytes=128 * MiB, load_factor=0.9, chunk_bytes=MiB // 2, secret=bytes(range(16)))
 BEAT_S = 0.001
 
 
@@ -82,7 +82,7 @@ async def measure(root: Path, size: int, value_size: int, codec: Codec, duplicat
     log = filled(root, size, value_size, codec, duplicates, batch_records)
     print(f"{value_size} B values, {codec.wire_name}, {batch_records} in a batch, each key {duplicates} times")
     idle = await beats(asyncio.sleep(1.0))
-    found = dirt(log, high_watermark=log.end_offset, now_ms=0)
+    found = dirty_range(log, high_watermark=log.end_offset, now_ms=0)
     assert found is not None, "the log is dirty"
     effect = effects.Clean(
         partition=PARTITION, directory=str(root), plan=plan(log, found, means=MEANS, now_ms=0), bytes_per_second=float("inf")

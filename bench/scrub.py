@@ -9,7 +9,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from ottla.log.scrub import Scrubbed, ScrubPlan, carry_out
+from ottla.log.scrub import ScrubPlan, ScrubResult, carry_out
 from ottla.records.batch import crc_ok, headers, patch
 from ottla.records.build import build_batch
 from ottla.server.disk import RealDisk
@@ -32,7 +32,7 @@ def main() -> None:
             begun = time.perf_counter()
             *_, found = carry_out(RealDisk(root, descriptors_max=4), plan)
             took_s = time.perf_counter() - begun
-            assert isinstance(found, Scrubbed) and found.batches == count and not found.damages
+            assert isinstance(found, ScrubResult) and found.batches == count and not found.damages
         view = memoryview(data)
         begun = time.perf_counter()
         for _ in headers(view):

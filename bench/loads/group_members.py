@@ -27,7 +27,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-from ottla.net.client_connection import Link, LinkBroken, open_link
+from ottla.net.client_connection import ClientConnection, ConnectionBroken, open_connection
 from ottla.wire import errors
 from ottla.wire.messages.api_versions import ApiVersionsRequest
 from ottla.wire.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest, TopicPartitions
@@ -114,16 +114,16 @@ class Member:
     def __init__(self, group: Group) -> None:
         self.group = group
         self.generation = -1
-        self._link: Link | None = None
+        self._link: ClientConnection | None = None
         self._task: asyncio.Task[None] | None = None
 
     async def connect(self) -> None:
-        def lost(why: LinkBroken) -> None:
+        def lost(why: ConnectionBroken) -> None:
             if self._link is not None:
                 self.group.fail(why)
 
         group = self.group
-        self._link = await open_link(
+        self._link = await open_connection(
             group.host, group.port, client_id="bench", frame_bytes_max=64 << 20, timeout_ms=30_000, lost=lost
         )  # fmt: skip
 

@@ -27,7 +27,7 @@ from ottla.broker.metadata.configs import Settings, topic_options
 from ottla.broker.metadata.image import Image
 from ottla.broker.node import PEER, Node
 from ottla.log import scrub
-from ottla.log.compactor import Cleaned, carry_out
+from ottla.log.compactor import CompactionResult, carry_out
 from ottla.log.directory import LogDirectory
 from ottla.log.errors import CorruptLog
 from ottla.log.options import TopicOptions
@@ -180,7 +180,7 @@ class Broker:
     def arrived(self, connection: Connection, frame: bytearray, expected: Expected) -> None:
         """A frame, as ``server.shell`` takes it."""
         try:
-            request = read_request(cast(server_connection.Connection, connection), memoryview(frame))
+            request = read_request(cast(server_connection.ServerConnection, connection), memoryview(frame))
         except (Refused, MalformedMessage) as error:
             connection.close(str(error))
             self.hang_up(connection)
@@ -209,7 +209,7 @@ class Broker:
         self._asks[number] = done
         data = _joined(framing.encode_request(message, version, 0, PEER))[framing.SIZE_BYTES :]
         peer = Connection(number, self)
-        request = read_request(cast(server_connection.Connection, peer), memoryview(bytearray(data)))
+        request = read_request(cast(server_connection.ServerConnection, peer), memoryview(bytearray(data)))
         assert not isinstance(request, list), "brokers do not ask for versions"
         self.hear(request, Expected(key, version, 0, message))
 
@@ -292,10 +292,10 @@ class Broker:
         self.hear(events.LogsChanged(directory=effect.directory, refused=refused))
 
     def _scrub(self, effect: effects.Scrub) -> None:
-        result: scrub.Scrubbed | None = None
+        result: scrub.ScrubResult | None = None
         try:
             for step in scrub.carry_out(self.disk, effect.plan):
-                result = step if isinstance(step, scrub.Scrubbed) else None
+                result = step if isinstance(step, scrub.ScrubResult) else None
         except FileNotFoundError:
             result = None
         self.hear(events.Scrubbed(partition=effect.partition, result=result))
@@ -309,11 +309,11 @@ class Broker:
             self.disk.replace_file(path, data)
 
     def _clean(self, effect: effects.Clean) -> None:
-        result: Cleaned | None = None
+        result: CompactionResult | None = None
         damage = ""
         try:
             for step in carry_out(self.disk, effect.plan):
-                result = step if isinstance(step, Cleaned) else None
+                result = step if isinstance(step, CompactionResult) else None
         except CorruptLog as error:
             damage = str(error)
         except FileNotFoundError:

@@ -21,7 +21,7 @@ from ottla.broker.metadata.configs import Settings
 from ottla.broker.node import Node
 from ottla.broker.replica.leader import Leader
 from ottla.log import scrub
-from ottla.log.compactor import Cleaned, carry_out
+from ottla.log.compactor import CompactionResult, carry_out
 from ottla.log.directory import LogDirectory
 from ottla.log.errors import CorruptLog
 from ottla.log.flush import FlushPlan
@@ -291,11 +291,11 @@ class Broker:
 
     def _clean(self, effect: effects.Clean) -> None:
         disk = self.disks[effect.directory]
-        result: Cleaned | None = None
+        result: CompactionResult | None = None
         damage = ""
         try:
             for step in carry_out(disk, effect.plan):
-                result = step if isinstance(step, Cleaned) else None
+                result = step if isinstance(step, CompactionResult) else None
         except CorruptLog as error:
             damage = str(error)
         except FileNotFoundError:

@@ -11,7 +11,7 @@ from doctor_patients import NOW_MS, a_healthy_cluster, a_visit, found, only, pla
 from ottla.cli.doctor import local
 from ottla.cli.doctor.facts import DataDir, Facts, Machine
 from ottla.client.admin.results import Node
-from ottla.server.data_directory import HeldDirectory
+from ottla.server.data_directory import LockedDirectory
 
 GIB = 2**30
 
@@ -105,7 +105,7 @@ def test_each_illness_of_a_data_directory_is_found(illness: dict[str, object], s
 def test_a_directory_is_seen_with_whoever_holds_it(tmp_path: Path) -> None:
     (tmp_path / "orders-0").mkdir()
     assert local.data_dir(tmp_path).has_lock is False
-    held = HeldDirectory(tmp_path)
+    held = LockedDirectory(tmp_path)
     try:
         seen = local.data_dir(tmp_path)
         assert (seen.error, seen.has_lock, seen.holder, seen.of_others) == (None, True, os.getpid(), [])

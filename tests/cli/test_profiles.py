@@ -11,7 +11,7 @@ from fake_admin import FakeAdmin
 
 from commands import Ottla, documents, good, refused
 from ottla.cli.common import profiles
-from ottla.net.client_connection import Link, LinkBroken
+from ottla.net.client_connection import ClientConnection, ConnectionBroken
 
 FILE = """# my clusters
 current = "staging"  # for now
@@ -184,10 +184,10 @@ def test_an_empty_address_is_no_address(ottla: Ottla) -> None:
 def test_a_cluster_that_cannot_be_reached_is_one_line_that_says_who_named_it(
     monkeypatch: pytest.MonkeyPatch, staged: Path, ottla: Ottla
 ) -> None:
-    async def nobody(host: str, port: int, **_: Any) -> Link:
-        raise LinkBroken(f"connection refused by {host}:{port}")
+    async def nobody(host: str, port: int, **_: Any) -> ClientConnection:
+        raise ConnectionBroken(f"connection refused by {host}:{port}")
 
-    monkeypatch.setattr("ottla.client.transport.network.open_link", nobody)
+    monkeypatch.setattr("ottla.client.transport.network.open_connection", nobody)
     staged.write_text('[profiles.gone]\nbootstrap_servers = "x:1"\nreconnect_backoff_max_ms = 1\nreconnect_backoff_ms = 1\n')
     said = refused(ottla("topic", "list", "--profile", "gone"))
     assert said == "Error: no broker can be reached: connection refused by x:1 The address comes from profile gone.\n"

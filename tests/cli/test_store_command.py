@@ -12,7 +12,7 @@ from doctor_patients import typed
 from ottla.base.ports import Op
 from ottla.cli.doctor import local
 from ottla.cli.main import main
-from ottla.server.data_directory import STORE, HeldDirectory
+from ottla.server.data_directory import STORE, LockedDirectory
 from ottla.store.embedded import store as embedded_store
 from ottla.store.embedded.store import EmbeddedStore
 
@@ -108,7 +108,7 @@ def test_a_note_that_cannot_be_read_is_a_warning(data_dir: Path) -> None:
 
 
 def test_a_store_in_use_is_left_alone(data_dir: Path) -> None:
-    held = HeldDirectory(data_dir)
+    held = LockedDirectory(data_dir)
     try:
         refused = run("store", "restore", "--data-dir", str(data_dir), "--yes")
     finally:

@@ -24,7 +24,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> MemoryCluster:
     made = MemoryCluster()
     made.create("t")
     made.create("many", 3)
-    monkeypatch.setattr("ottla.client.transport.network.open_link", made.connect)
+    monkeypatch.setattr("ottla.client.transport.network.open_connection", made.connect)
     return made
 
 

@@ -1,7 +1,7 @@
 """A cluster in memory that speaks real frames: nodes without sockets, logs without files, and accidents on order.
 
-`MemoryCluster.connect` stands in for `open_link`: it gives a real `Link` whose transport hands the bytes to a node, which decodes the
-request, does what a broker does, and feeds the encoded response back through the loop.
+`MemoryCluster.connect` stands in for `open_connection`: it gives a real `ClientConnection` whose transport hands the bytes to a node, which
+decodes the request, does what a broker does, and feeds the encoded response back through the loop.
 
 An accident is a function `(node, request) -> response | CUT | CUT_AFTER | None`, asked before each request of its kind; None lets the
 request through and keeps the accident, any other answer uses it up. CUT breaks the connection before the request is done, CUT_AFTER
@@ -17,7 +17,7 @@ from typing import Any
 
 from group_world import ClassicCoordinator, NextCoordinator, World
 
-from ottla.net.client_connection import Link, LinkBroken
+from ottla.net.client_connection import ClientConnection, ConnectionBroken
 from ottla.records.batch import parse_header, patch
 from ottla.records.read import records
 from ottla.wire import messages as m
@@ -131,9 +131,9 @@ class MemoryLog:
 
 
 class MemoryTransport(asyncio.Transport):
-    """What a Link writes to. A closed one swallows."""
+    """What a ClientConnection writes to. A closed one swallows."""
 
-    def __init__(self, node: MemoryNode, link: Link) -> None:
+    def __init__(self, node: MemoryNode, link: ClientConnection) -> None:
         super().__init__()
         self.node = node
         self.link = link
@@ -551,14 +551,14 @@ class MemoryCluster:
         """Requests of a kind that arrived."""
         return [request for _, request in self.requests if isinstance(request, kind)]
 
-    async def connect(self, host: str, port: int, *, client_id: str, frame_bytes_max: int, lost: Any, **_: Any) -> Link:
-        """In place of `open_link`."""
+    async def connect(self, host: str, port: int, *, client_id: str, frame_bytes_max: int, lost: Any, **_: Any) -> ClientConnection:
+        """In place of `open_connection`."""
         await asyncio.sleep(0)
         node = next((node for node in self.nodes.values() if node.up and host in (f"node{node.node_id}", "boot")), None)
         if node is None:
             self.refused += 1
-            raise LinkBroken(f"connection refused by {host}:{port}: nothing listens on that port; is the broker running?")
-        link = Link(f"{host}:{port}", client_id=client_id, frame_bytes_max=frame_bytes_max, lost=lost)
+            raise ConnectionBroken(f"connection refused by {host}:{port}: nothing listens on that port; is the broker running?")
+        link = ClientConnection(f"{host}:{port}", client_id=client_id, frame_bytes_max=frame_bytes_max, lost=lost)
         transport = MemoryTransport(node, link)
         link.connection_made(transport)
         node.transports.append(transport)

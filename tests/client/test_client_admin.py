@@ -93,7 +93,7 @@ def two(monkeypatch: pytest.MonkeyPatch) -> MemoryCluster:
         made.nodes[node_id] = AdministeredNode(made, node_id)
     made.create("t")
     made.create("many", 3)
-    monkeypatch.setattr("ottla.client.transport.network.open_link", made.connect)
+    monkeypatch.setattr("ottla.client.transport.network.open_connection", made.connect)
     return made
 
 

@@ -32,7 +32,7 @@ from ottla.errors import (
     RequestTimedOut,
     TopicAuthorizationFailed,
 )
-from ottla.net.client_connection import Link, LinkBroken
+from ottla.net.client_connection import ClientConnection, ConnectionBroken
 from ottla.wire import messages as m
 from ottla.wire.messages import API
 
@@ -168,14 +168,14 @@ def test_an_address_that_is_none_is_refused_before_anything_is_tried(address: st
 
 
 def test_a_peer_that_hangs_up_on_a_large_request_may_have_a_limit() -> None:
-    async def broken() -> LinkBroken:
-        link = Link("h:1", client_id="c", frame_bytes_max=1000, lost=lambda why: None)
+    async def broken() -> ConnectionBroken:
+        link = ClientConnection("h:1", client_id="c", frame_bytes_max=1000, lost=lambda why: None)
         link.connection_made(Swallowing())
         answer = link.request(m.ProduceRequest(transactional_id="x" * 20), 9, timeout_ms=1000)
         link._answered = 1
         link._largest_bytes = 150_000_000
         link.connection_lost(None)
-        with pytest.raises(LinkBroken) as raised:
+        with pytest.raises(ConnectionBroken) as raised:
             await answer
         return raised.value
 
@@ -204,10 +204,12 @@ class Swallowing(asyncio.Transport):
 class Misled(MemoryCluster):
     """A cluster whose brokers can only be reached at the bootstrap address, not where they say that they are."""
 
-    async def connect(self, host: str, port: int, **settings: Any) -> Link:
+    async def connect(self, host: str, port: int, **settings: Any) -> ClientConnection:
         if host != "boot":
             await asyncio.sleep(0)
-            raise LinkBroken(f"cannot find the host of {host}:{port}: Name or service not known; check the spelling and the name service")
+            raise ConnectionBroken(
+                f"cannot find the host of {host}:{port}: Name or service not known; check the spelling and the name service"
+            )
         return await super().connect(host, port, **settings)
 
 
@@ -215,7 +217,7 @@ class Misled(MemoryCluster):
 def misled(monkeypatch: pytest.MonkeyPatch) -> MemoryCluster:
     made = Misled()
     made.create("t")
-    monkeypatch.setattr("ottla.client.transport.network.open_link", made.connect)
+    monkeypatch.setattr("ottla.client.transport.network.open_connection", made.connect)
     return made
 
 

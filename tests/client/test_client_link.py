@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ottla.net.client_connection import SCRATCH_BYTES, Link, LinkBroken
+from ottla.net.client_connection import SCRATCH_BYTES, ClientConnection, ConnectionBroken
 from ottla.wire import messages as m
 from ottla.wire.framing import decode_request_header, encode_response
 from ottla.wire.messages.fetch import FetchableTopicResponse, PartitionData
@@ -31,14 +31,14 @@ class Wire(asyncio.Transport):
         self.aborted = True
 
 
-def a_link(frame_bytes_max: int = 10_000_000) -> tuple[Link, Wire, list[LinkBroken]]:
-    lost: list[LinkBroken] = []
-    link, wire = Link("h:1", client_id="c", frame_bytes_max=frame_bytes_max, lost=lost.append), Wire()
+def a_link(frame_bytes_max: int = 10_000_000) -> tuple[ClientConnection, Wire, list[ConnectionBroken]]:
+    lost: list[ConnectionBroken] = []
+    link, wire = ClientConnection("h:1", client_id="c", frame_bytes_max=frame_bytes_max, lost=lost.append), Wire()
     link.connection_made(wire)
     return link, wire, lost
 
 
-def feed(link: Link, data: bytes, piece: int = 1 << 30) -> None:
+def feed(link: ClientConnection, data: bytes, piece: int = 1 << 30) -> None:
     while data and link.broken is None:
         room = link.get_buffer(-1)
         size = min(len(room), piece, len(data))
@@ -101,10 +101,10 @@ async def test_a_peer_that_hangs_up_fails_every_pending_request_with_address_and
     second, third = (link.request(m.MetadataRequest(), 12, timeout_ms=1000) for _ in range(2))
     link.connection_lost(ConnectionResetError("reset"))
     for answer in (second, third):
-        with pytest.raises(LinkBroken, match=r"h:1 closed the connection while Metadata v12 was waiting.*reset"):
+        with pytest.raises(ConnectionBroken, match=r"h:1 closed the connection while Metadata v12 was waiting.*reset"):
             await answer
     assert len(lost) == 1
-    with pytest.raises(LinkBroken, match="h:1"):
+    with pytest.raises(ConnectionBroken, match="h:1"):
         link.request(m.MetadataRequest(), 12, timeout_ms=1000)
 
 
@@ -112,7 +112,7 @@ async def test_a_peer_that_hangs_up_before_any_answer_is_suspected_of_speaking_t
     link, _, _ = a_link()
     answer = link.request(m.MetadataRequest(), 12, timeout_ms=1000)
     link.eof_received()
-    with pytest.raises(LinkBroken, match=r"before it answered Metadata v12.*TLS"):
+    with pytest.raises(ConnectionBroken, match=r"before it answered Metadata v12.*TLS"):
         await answer
 
 
@@ -132,7 +132,7 @@ async def test_bytes_that_are_no_kafka_response_break_the_link_and_are_named(dat
     link, wire, _ = a_link(frame_bytes_max=1000)
     answer = link.request(m.MetadataRequest(), 12, timeout_ms=1000)
     feed(link, data)
-    with pytest.raises(LinkBroken, match=said):
+    with pytest.raises(ConnectionBroken, match=said):
         await answer
     assert wire.aborted
 
@@ -148,7 +148,7 @@ async def test_a_request_without_an_answer_breaks_the_link_after_its_time() -> N
     slow = link.request(m.MetadataRequest(), 12, timeout_ms=60_000)
     quick = link.request(m.FetchRequest(), 12, timeout_ms=20)
     for answer in (quick, slow):
-        with pytest.raises(LinkBroken, match="did not answer Fetch v12 within 20 ms") as caught:
+        with pytest.raises(ConnectionBroken, match="did not answer Fetch v12 within 20 ms") as caught:
             await answer
         assert caught.value.timed_out
 

@@ -204,7 +204,7 @@ async def test_records_for_a_partition_that_a_new_topic_of_the_name_has_not_fail
 async def test_a_leader_that_moves_is_followed(cluster: MemoryCluster, quick: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     two = MemoryCluster(nodes=2)
     two.create("t")
-    monkeypatch.setattr("ottla.client.transport.network.open_link", two.connect)
+    monkeypatch.setattr("ottla.client.transport.network.open_connection", two.connect)
     async with Producer(linger_ms=0, **quick) as producer:
         await (await producer.send("t", b"a"))
         two.move("t", 0, 2)
@@ -218,7 +218,7 @@ async def test_a_broker_that_died_is_given_up_when_the_cluster_notices_and_not_o
 ) -> None:
     two = MemoryCluster(nodes=2)
     two.create("t")
-    monkeypatch.setattr("ottla.client.transport.network.open_link", two.connect)
+    monkeypatch.setattr("ottla.client.transport.network.open_connection", two.connect)
 
     def noticed() -> None:
         two.unnoticed.clear()
@@ -242,7 +242,7 @@ async def test_a_broker_that_died_is_given_up_when_the_cluster_notices_and_not_o
 async def test_a_hint_saves_asking_for_metadata(quick: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     two = MemoryCluster(nodes=2)
     two.create("t")
-    monkeypatch.setattr("ottla.client.transport.network.open_link", two.connect)
+    monkeypatch.setattr("ottla.client.transport.network.open_connection", two.connect)
 
     def moved(node: Any, request: Any) -> Any:
         two.move("t", 0, 2)
@@ -396,7 +396,7 @@ async def test_a_client_finds_its_cluster_again_through_the_bootstrap_addresses(
     two = MemoryCluster(nodes=2)
     two.nodes[2].up = False
     two.create("t")
-    monkeypatch.setattr("ottla.client.transport.network.open_link", two.connect)
+    monkeypatch.setattr("ottla.client.transport.network.open_connection", two.connect)
     async with Producer(linger_ms=0, **quick) as producer:
         await (await producer.send("t", b"a"))
         two.nodes[1].stop()
@@ -499,7 +499,7 @@ async def test_a_consumer_goes_on_after_its_broker_restarted(cluster: MemoryClus
 async def test_a_consumer_follows_the_leader(quick: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     two = MemoryCluster(nodes=2)
     two.create("t")
-    monkeypatch.setattr("ottla.client.transport.network.open_link", two.connect)
+    monkeypatch.setattr("ottla.client.transport.network.open_connection", two.connect)
     async with (
         Producer(linger_ms=0, **quick) as producer,
         Consumer(auto_offset_reset="earliest", fetch_max_wait_ms=10, **quick) as consumer,
@@ -610,7 +610,7 @@ async def _polled(consumer: Consumer) -> Any:
 
 async def test_the_controller_is_asked_also_when_it_moves(quick: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     two = MemoryCluster(nodes=2)
-    monkeypatch.setattr("ottla.client.transport.network.open_link", two.connect)
+    monkeypatch.setattr("ottla.client.transport.network.open_connection", two.connect)
     async with Admin(**quick) as admin:
         assert (await admin.create_topic(NewTopic("a"))).topic_id == two.topic_ids["a"]
         two.controller = 2

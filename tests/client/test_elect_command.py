@@ -29,7 +29,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> ReassigningCluster:
     made.place("t", [1, 2], [2, 3], [4, 3])
     made.leaders.update({("t", 0): 2, ("t", 2): 3})
     made.nodes[4].stop()
-    monkeypatch.setattr("ottla.client.transport.network.open_link", made.connect)
+    monkeypatch.setattr("ottla.client.transport.network.open_connection", made.connect)
     return made
 
 

@@ -41,7 +41,7 @@ def groups(monkeypatch: pytest.MonkeyPatch) -> GroupCluster:
         "b": AdministeredGroup(1, members={"m1": {"t": [0], "many": [1, 0]}}, offsets={T: (7, "", -1), U: (1, "", -1)}),
         "c": AdministeredGroup(2, type="Consumer", members={"m2": {"many": [0, 1, 2]}}),
     }
-    monkeypatch.setattr("ottla.client.transport.network.open_link", made.connect)
+    monkeypatch.setattr("ottla.client.transport.network.open_connection", made.connect)
     return made
 
 

@@ -36,7 +36,7 @@ def groups(monkeypatch: pytest.MonkeyPatch) -> GroupCluster:
         "orders": AdministeredGroup(offsets={T: (4, "", -1), ("many", 1): (5, "", -1)}),
         "busy": AdministeredGroup(members={"m1": {"t": [0]}}, offsets={T: (10, "", -1)}),
     }
-    monkeypatch.setattr("ottla.client.transport.network.open_link", made.connect)
+    monkeypatch.setattr("ottla.client.transport.network.open_connection", made.connect)
     return made
 
 

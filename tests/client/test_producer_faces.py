@@ -249,7 +249,7 @@ async def test_order_is_kept_over_leader_changes_lost_answers_refusals_and_split
     chance = Random(seed)
     two = MemoryCluster(nodes=2)
     two.create("t", 2)
-    monkeypatch.setattr("ottla.client.transport.network.open_link", two.connect)
+    monkeypatch.setattr("ottla.client.transport.network.open_connection", two.connect)
 
     def troubled(node: Any, request: Any) -> Any:
         if chance.random() < 0.1:

@@ -22,7 +22,7 @@ from ottla.records.read import records
 
 cluster = MemoryCluster()
 cluster.create("t")
-ottla.client.transport.network.open_link = cluster.connect
+ottla.client.transport.network.open_connection = cluster.connect
 
 def silent():
     # The broker takes requests and does not answer.

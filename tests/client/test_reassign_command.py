@@ -30,7 +30,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> ReassigningCluster:
     """Brokers 1 to 4; topic t with three partitions on 1, 2 and 3."""
     made = ReassigningCluster(4)
     made.place("t", [1, 2], [2, 3], [3, 1])
-    monkeypatch.setattr("ottla.client.transport.network.open_link", made.connect)
+    monkeypatch.setattr("ottla.client.transport.network.open_connection", made.connect)
     return made
 
 

@@ -20,7 +20,7 @@ from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, OffsetS
 from kafka.admin import KafkaAdminClient
 
 import kafka
-from ottla.server.local_cluster import LocalCluster, Wish
+from ottla.server.local_cluster import ClusterRequest, LocalCluster
 from ottla.server.zookeeper_ensemble import Ensemble
 
 pytestmark = [pytest.mark.interop, pytest.mark.server, pytest.mark.xdist_group("replicated"), pytest.mark.usefixtures("own_server_only")]
@@ -31,7 +31,8 @@ SETTINGS = {"zookeeper.session.timeout.ms": "2000", "min.insync.replicas": "2", 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory, zookeeper: Ensemble) -> Iterator[LocalCluster]:
     """All of it, as `ottla cluster up` starts it."""
-    made = LocalCluster.wished(tmp_path_factory.mktemp("replicated") / "cluster", Wish(listen="127.0.0.1:0", settings=SETTINGS))
+    request = ClusterRequest(listen="127.0.0.1:0", settings=SETTINGS)
+    made = LocalCluster.create_or_change(tmp_path_factory.mktemp("replicated") / "cluster", request)
     try:
         made.start()
         yield made

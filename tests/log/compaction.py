@@ -5,14 +5,14 @@ from typing import Any
 
 from log_builders import NOW_MS
 
-from ottla.log.compaction import Means, dirt, is_due, plan, swap
-from ottla.log.compactor import Cleaned, carry_out
+from ottla.log.compaction import CompactionResources, dirty_range, is_due, plan, swap
+from ottla.log.compactor import CompactionResult, carry_out
 from ottla.log.log import Log
 from ottla.records.batch import headers, parse_header
 from ottla.records.build import build_batch
 from ottla.records.read import records
 
-MEANS = Means(buffer_bytes=1 << 20, load_factor=0.9, chunk_bytes=500, secret=bytes(range(16)))
+MEANS = CompactionResources(buffer_bytes=1 << 20, load_factor=0.9, chunk_bytes=500, secret=bytes(range(16)))
 COMPACT = {"cleanup_policy": "compact", "min_cleanable_dirty_ratio": 0, "segment_bytes": 600, "index_interval_bytes": 100}
 
 
@@ -30,14 +30,16 @@ def flushed(log: Log) -> None:
         log.flushed(work.upto)
 
 
-def compact(log: Log, *, now_ms: int = NOW_MS, means: Means = MEANS, high_watermark: int | None = None) -> Cleaned | None:
+def compact(
+    log: Log, *, now_ms: int = NOW_MS, means: CompactionResources = MEANS, high_watermark: int | None = None
+) -> CompactionResult | None:
     """One compaction, from the plan to the removal of what it replaced; None when the log was not due."""
     flushed(log)
-    found = dirt(log, high_watermark=log.end_offset if high_watermark is None else high_watermark, now_ms=now_ms)
+    found = dirty_range(log, high_watermark=log.end_offset if high_watermark is None else high_watermark, now_ms=now_ms)
     if found is None or not is_due(log, found):
         return None
     *_, cleaned = carry_out(log.disk, plan(log, found, means=means, now_ms=now_ms))
-    assert isinstance(cleaned, Cleaned)
+    assert isinstance(cleaned, CompactionResult)
     removed = swap(log, found, cleaned, now_ms)
     assert removed is not None
     flushed(log)

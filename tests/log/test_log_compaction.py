@@ -12,8 +12,8 @@ from msgspec.structs import replace
 
 from ottla.base.units import DAY_MS, HOUR_MS
 from ottla.log import checkpoints, compactor, recovery
-from ottla.log.compaction import dirt, is_due, plan, swap
-from ottla.log.compactor import Cleaned, carry_out
+from ottla.log.compaction import dirty_range, is_due, plan, swap
+from ottla.log.compactor import CompactionResult, carry_out
 from ottla.log.errors import CorruptLog, OutOfOrderSequence
 from ottla.log.log import Log
 from ottla.log.producer_state import BATCHES_KEPT, Duplicate
@@ -93,10 +93,10 @@ def test_an_open_transaction_bounds_compaction_at_its_segment() -> None:
     rolled(log)
     rolled_at = log.end_offset
     put(log, (b"b", b"4"))
-    assert dirt(log, high_watermark=log.end_offset, now_ms=NOW_MS).upto == 2  # type: ignore[union-attr]
+    assert dirty_range(log, high_watermark=log.end_offset, now_ms=NOW_MS).upto == 2  # type: ignore[union-attr]
     a_marker(log, 5, commit=True)
     flushed(log)
-    assert dirt(log, high_watermark=log.end_offset, now_ms=NOW_MS).upto == rolled_at  # type: ignore[union-attr]
+    assert dirty_range(log, high_watermark=log.end_offset, now_ms=NOW_MS).upto == rolled_at  # type: ignore[union-attr]
 
 
 def test_a_log_is_due_by_the_part_that_is_dirty() -> None:
@@ -299,12 +299,12 @@ def test_a_slice_in_flight_is_not_disturbed() -> None:
     assert held.read() == before and ".deleted" in held.file.path
 
 
-def begun(log: Log) -> tuple[Any, Cleaned]:
+def begun(log: Log) -> tuple[Any, CompactionResult]:
     flushed(log)
-    found = dirt(log, high_watermark=log.end_offset, now_ms=NOW_MS)
+    found = dirty_range(log, high_watermark=log.end_offset, now_ms=NOW_MS)
     assert found is not None
     *_, cleaned = carry_out(log.disk, plan(log, found, means=MEANS, now_ms=NOW_MS))
-    assert isinstance(cleaned, Cleaned)
+    assert isinstance(cleaned, CompactionResult)
     return found, cleaned
 
 
@@ -363,7 +363,7 @@ def test_a_damaged_batch_is_named_and_nothing_is_replaced(position: int) -> None
     disk = SimDisk()
     log = filled(a_compacted_log(disk))
     flushed(log)
-    found = dirt(log, high_watermark=log.end_offset, now_ms=NOW_MS)
+    found = dirty_range(log, high_watermark=log.end_offset, now_ms=NOW_MS)
     assert found is not None and is_due(log, found)
     disk.flip_bit(log.segments[1].file.path, position)
     if position == 5:
@@ -376,7 +376,7 @@ def test_a_damaged_batch_is_named_and_nothing_is_replaced(position: int) -> None
 def test_a_plan_no_longer_wanted_ends_early() -> None:
     log = filled(a_compacted_log())
     flushed(log)
-    found = dirt(log, high_watermark=log.end_offset, now_ms=NOW_MS)
+    found = dirty_range(log, high_watermark=log.end_offset, now_ms=NOW_MS)
     assert found is not None
     work = plan(log, found, means=MEANS, now_ms=NOW_MS)
     steps = carry_out(log.disk, work)
@@ -621,7 +621,7 @@ def test_a_power_cut_while_a_start_settles_a_half_done_swap_is_settled_by_the_ne
 
 def test_a_full_disk_leaves_the_log_as_it_was() -> None:
     disk, log, before = prepared()
-    found = dirt(log, high_watermark=log.end_offset, now_ms=NOW_MS)
+    found = dirty_range(log, high_watermark=log.end_offset, now_ms=NOW_MS)
     assert found is not None
     disk.capacity_bytes = disk.used_bytes + 300
     with pytest.raises(OSError, match="full"):

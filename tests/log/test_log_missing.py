@@ -53,10 +53,10 @@ def test_a_torn_note_still_says_that_something_is_missing() -> None:
     assert reopened(disk.restart()).missing_below == 0
 
 
-def test_a_mended_log_is_like_any_other() -> None:
+def test_a_log_whose_missing_records_were_cleared_is_like_any_other() -> None:
     disk = cut_short()
     log = reopened(disk)
-    log.mend()
+    log.clear_missing()
     flush(log)
     assert log.missing_below is None and log.checkpoint_offset == 9
     assert reopened(disk.restart()).missing_below is None
@@ -86,11 +86,11 @@ def test_a_directory_knows_with_which_others_it_served() -> None:
     directory = opened(disk)
     assert directory.identity.siblings is None
     siblings = sorted([directory.directory_id, bytes(16)])
-    directory.settle(siblings, 3, NOW_MS)
+    directory.set_siblings(siblings, 3, NOW_MS)
     again = opened(disk.restart())
     assert (again.identity.siblings, again.identity.generation) == (tuple(siblings), 3)
     steps = disk.steps
-    directory.settle(siblings, 3, NOW_MS)
+    directory.set_siblings(siblings, 3, NOW_MS)
     assert disk.steps == steps, "it is written when it changes"
 
 

@@ -7,7 +7,7 @@ from log_builders import ORDERS, a_log, append, flush, reopened
 
 from ottla.log.damage import Damage, note
 from ottla.log.log import Log
-from ottla.log.scrub import Scrubbed, carry_out
+from ottla.log.scrub import ScrubResult, carry_out
 from ottla.log.scrub_schedule import plan
 from ottla.records.batch import HEADER_SIZE
 from ottla.sim.disk import SimDisk
@@ -28,11 +28,11 @@ def written(batches: int = 8, *, records: int = 3, epochs: bool = True, **texts:
     return disk, log, positions
 
 
-def scrubbed(disk: SimDisk, log: Log, segment: int = 0) -> Scrubbed:
+def scrubbed(disk: SimDisk, log: Log, segment: int = 0) -> ScrubResult:
     found = plan(log, segment)
     assert found is not None
     *_, result = carry_out(disk, found)
-    assert isinstance(result, Scrubbed)
+    assert isinstance(result, ScrubResult)
     return result
 
 

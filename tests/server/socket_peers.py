@@ -9,9 +9,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from ottla.net.connection_context import Commons, Limits
+from ottla.net.connection_context import ConnectionContext, Limits
 from ottla.net.listener import Listener, bound_socket
-from ottla.net.server_connection import Connection
+from ottla.net.server_connection import ServerConnection
 
 
 def framed(payload: bytes) -> bytes:
@@ -65,10 +65,10 @@ class Peer:
         self.socket.close()
 
 
-Answer = Callable[[Connection, bytes], None]
+Answer = Callable[[ServerConnection, bytes], None]
 
 
-def echo(connection: Connection, frame: bytes) -> None:
+def echo(connection: ServerConnection, frame: bytes) -> None:
     connection.trust()
     connection.respond([framed(frame)])
 
@@ -80,29 +80,29 @@ class Served:
         self.answer = answer
         self.limits = limits or Limits()
         self.requests: list[bytes] = []
-        self.gone: list[Connection] = []
+        self.gone: list[ServerConnection] = []
 
-    def arrived(self, connection: Connection, frame: memoryview) -> None:
+    def arrived(self, connection: ServerConnection, frame: memoryview) -> None:
         self.requests.append(bytes(frame))
         self.answer(connection, self.requests[-1])
 
-    def lost(self, connection: Connection) -> None:
+    def lost(self, connection: ServerConnection) -> None:
         self.gone.append(connection)
 
     async def __aenter__(self) -> Self:
         self.executor = ThreadPoolExecutor(2)
-        self.commons = Commons(self.limits, self.executor)
-        self.listener = Listener(bound_socket("127.0.0.1", 0), self.commons, self)
+        self.context = ConnectionContext(self.limits, self.executor)
+        self.listener = Listener(bound_socket("127.0.0.1", 0), self.context, self)
         self.address = self.listener.address
         self.listener.start()
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         await self.listener.close(patience_s=0.2)
-        self.commons.close()
+        self.context.close()
         self.executor.shutdown()
-        assert self.commons.memory.used_bytes == 0 and not self.commons.memory.waiting, "all request memory comes back"
-        assert self.commons.held_bytes == 0 and not self.commons.per_host and not self.commons.connections, "nothing of a connection stays"
+        assert self.context.memory.used_bytes == 0 and not self.context.memory.waiting, "all request memory comes back"
+        assert self.context.held_bytes == 0 and not self.context.per_host and not self.context.connections, "nothing of a connection stays"
 
     async def peer(self, *, receive_buffer: int | None = None) -> Peer:
         return await Peer.connected(self.address, receive_buffer=receive_buffer)

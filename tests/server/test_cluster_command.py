@@ -20,8 +20,8 @@ import pytest
 
 import ottla
 from ottla import ConfigChange, NewTopic, Resource
-from ottla.server.daemon import Detached, birth_of
-from ottla.server.local_cluster import LocalCluster, Wish, free_row
+from ottla.server.daemon import Daemon, birth_of
+from ottla.server.local_cluster import ClusterRequest, LocalCluster, free_ports
 from ottla.server.zookeeper_ensemble import Ensemble
 from serving import SOURCE
 
@@ -78,7 +78,7 @@ def commands(tmp_path: Path, zookeeper: Ensemble) -> Iterator[Commands]:
     made = Commands(tmp_path / "cluster")
     yield made
     if (made.directory / "cluster.json").exists():
-        cluster = LocalCluster.found(made.directory)
+        cluster = LocalCluster.load(made.directory)
         for process in [*cluster.brokers.values(), cluster.zookeeper]:
             process.stop(timeout_s=0)
 
@@ -213,7 +213,7 @@ def test_more_brokers_are_added_and_none_left_out(commands: Commands) -> None:
     both = commands.up("--brokers", "2")
     assert both.startswith(f"{first},")
     assert state(commands.status()) == {"zookeeper 1": True, "broker 1": True, "broker 2": True}
-    assert "holds a cluster of 2 brokers, and none of them can be left out" in commands.refusal("up", "--brokers", "1")
+    assert "holds a cluster of 2 brokers; brokers cannot be removed" in commands.refusal("up", "--brokers", "1")
     assert "holds a cluster with --zookeeper-nodes 1; leave the option out" in commands.refusal("up", "--zookeeper-nodes", "3")
     assert f"holds a cluster with --listen {first}; leave" in commands.refusal("up", "--listen", "127.0.0.1:19092")
     said = commands.run("up", "--set", "write.caching=true").stderr
@@ -225,7 +225,7 @@ def test_more_brokers_are_added_and_none_left_out(commands: Commands) -> None:
 
 
 def test_what_cannot_be_started_is_said_in_a_line_and_can_be_mended(commands: Commands) -> None:
-    port = free_row("127.0.0.1", 2)
+    port = free_ports("127.0.0.1", 2)
     arguments = ("--brokers", "2", "--listen", f"127.0.0.1:{port}", "--zookeeper-listen", "127.0.0.1:0")
     with socket.create_server(("127.0.0.1", port + 1)):
         said = commands.refusal("up", *arguments)
@@ -258,7 +258,7 @@ def test_without_java_nothing_is_started(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--set", "broker.id=7"], "broker.id is made for each broker by itself; leave it out"),
+        (["--set", "broker.id=7"], "broker.id is set for each broker automatically; leave it out"),
         (["--set", "no.such.setting=1"], "no.such.setting"),
         (["--set", "nonsense"], "--set expects NAME=VALUE"),
         (["--listen", "0.0.0.0:9092"], "expected the address of this machine"),
@@ -275,7 +275,7 @@ def test_an_option_that_cannot_be_used_is_refused_before_anything_is_kept(tmp_pa
 def test_a_directory_that_is_something_else_is_left_alone(tmp_path: Path) -> None:
     commands = Commands(tmp_path)
     (tmp_path / "letters").mkdir()
-    assert "holds something else (letters); choose another --data-dir" in commands.refusal("up")
+    assert "holds other files (letters); choose another --data-dir" in commands.refusal("up")
     for command in ("status", "down", "restart"):
         assert "no cluster was started in" in commands.refusal(command)
     (tmp_path / "cluster.json").write_text("{}")
@@ -284,7 +284,7 @@ def test_a_directory_that_is_something_else_is_left_alone(tmp_path: Path) -> Non
 
 def test_a_process_that_took_over_the_number_of_another_is_not_touched(tmp_path: Path) -> None:
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as stranger:
-        process = Detached("broker 1", tmp_path / "broker-1", [], ready="ottla: ready on ")
+        process = Daemon("broker 1", tmp_path / "broker-1", [], ready="ottla: ready on ")
         process.pid_file.write_text(f"{stranger.pid} 12345\n")
         assert process.pid is None
         assert process.stop(timeout_s=0)
@@ -293,7 +293,7 @@ def test_a_process_that_took_over_the_number_of_another_is_not_touched(tmp_path:
 
 
 def test_wishes_are_met_without_starting_anything(tmp_path: Path) -> None:
-    made = LocalCluster.wished(tmp_path, Wish(listen="127.0.0.1:9192"))
+    made = LocalCluster.create_or_change(tmp_path, ClusterRequest(listen="127.0.0.1:9192"))
     assert made.bootstrap == "127.0.0.1:9192,127.0.0.1:9193,127.0.0.1:9194" and made.spec.zookeeper == "127.0.0.1:2181"
-    again = LocalCluster.wished(tmp_path, Wish(brokers=4, settings={"log.retention.ms": "1"}))
+    again = LocalCluster.create_or_change(tmp_path, ClusterRequest(brokers=4, settings={"log.retention.ms": "1"}))
     assert again.bootstrap == f"{made.bootstrap},127.0.0.1:9195"

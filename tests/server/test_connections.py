@@ -11,7 +11,7 @@ from socket_peers import Peer, Served, echo, framed, until
 
 from ottla.base.units import KiB, MiB
 from ottla.net.connection_context import Limits
-from ottla.net.server_connection import Connection
+from ottla.net.server_connection import ServerConnection
 
 pytestmark = pytest.mark.server
 
@@ -60,7 +60,7 @@ async def collect(peer: Peer, count: int) -> list[bytes]:
 
 async def test_the_next_request_is_handed_on_only_when_the_last_is_answered() -> None:
     """Line 5."""
-    waiting: deque[tuple[Connection, bytes]] = deque()
+    waiting: deque[tuple[ServerConnection, bytes]] = deque()
     async with Served(lambda connection, frame: waiting.append((connection, frame))) as served:
         peer = await served.peer()
         await peer.send(b"".join(framed(b"%d" % number) for number in range(5)))
@@ -75,9 +75,9 @@ async def test_the_next_request_is_handed_on_only_when_the_last_is_answered() ->
 
 async def test_up_to_five_produce_requests_are_in_work_together_and_answered_in_order() -> None:
     """Line 5: order is kept all the same."""
-    waiting: dict[int, tuple[Connection, bytes]] = {}
+    waiting: dict[int, tuple[ServerConnection, bytes]] = {}
 
-    def park(connection: Connection, frame: bytes) -> None:
+    def park(connection: ServerConnection, frame: bytes) -> None:
         connection.trust()
         waiting[connection.ticket] = (connection, frame)
 
@@ -104,7 +104,7 @@ async def test_up_to_five_produce_requests_are_in_work_together_and_answered_in_
 
 
 async def test_a_released_request_has_no_answer_and_the_next_follows() -> None:
-    def answer(connection: Connection, frame: bytes) -> None:
+    def answer(connection: ServerConnection, frame: bytes) -> None:
         connection.release() if frame == b"quiet" else echo(connection, frame)
 
     async with Served(answer) as served:
@@ -118,9 +118,9 @@ async def test_a_muted_connection_is_read_ahead_only_a_little() -> None:
     async with Served(lambda connection, frame: None) as served:
         peer = await served.peer()
         sending = asyncio.create_task(peer.send(framed(b"x" * 1000) * 20_000))
-        await until(lambda: served.commons.held_bytes > 16 * KiB)
+        await until(lambda: served.context.held_bytes > 16 * KiB)
         await asyncio.sleep(0.1)
-        assert served.commons.held_bytes <= 128 * KiB
+        assert served.context.held_bytes <= 128 * KiB
         assert not sending.done() and len(served.requests) == 1
         sending.cancel()
         peer.close()
@@ -134,7 +134,7 @@ async def test_a_frame_of_impossible_size_closes_the_connection_and_no_other(siz
         await bad.send(struct.pack(">i", size) + b"whatever")
         assert await bad.closed()
         assert await good.ask(b"still here") == b"still here"
-        assert served.commons.traffic.cut["bad frame size"] == 1
+        assert served.context.traffic.cut["bad frame size"] == 1
 
 
 async def test_the_first_request_must_be_small_later_ones_need_not() -> None:
@@ -150,7 +150,7 @@ async def test_the_first_request_must_be_small_later_ones_need_not() -> None:
 
 
 async def test_a_handler_that_raises_loses_its_connection_alone() -> None:
-    def answer(connection: Connection, frame: bytes) -> None:
+    def answer(connection: ServerConnection, frame: bytes) -> None:
         if frame == b"bad":
             raise RuntimeError("a bug")
         echo(connection, frame)
@@ -168,12 +168,12 @@ async def test_a_frame_waits_for_memory_and_is_read_when_there_is_some() -> None
         first, second, third = [await served.peer() for _ in range(3)]
         half = b"a" * (512 * KiB + 1)
         await first.send(framed(half)[: 300 * KiB])
-        await until(lambda: served.commons.memory.used_bytes)
+        await until(lambda: served.context.memory.used_bytes)
         for peer in (second, third):
             sending = asyncio.create_task(peer.send(framed(half)))
-            await until(lambda: served.commons.memory.waiting)
+            await until(lambda: served.context.memory.waiting)
         await asyncio.sleep(0.05)
-        assert served.requests == [] and served.commons.memory.waiting == 2
+        assert served.requests == [] and served.context.memory.waiting == 2
         answers = [asyncio.create_task(peer.frame()) for peer in (first, second, third)]
         await first.send(framed(half)[300 * KiB :])
         assert [len(await answer) for answer in answers] == [len(half)] * 3
@@ -192,14 +192,14 @@ async def test_a_peer_that_leaves_while_it_waits_for_memory_is_forgotten() -> No
     async with Served(limits=Limits(request_memory_bytes=1 * MiB)) as served:
         holder, waiter, last = [await served.peer() for _ in range(3)]
         await holder.send(framed(b"x" * MiB)[:1000])
-        await until(lambda: served.commons.memory.used_bytes)
+        await until(lambda: served.context.memory.used_bytes)
         for peer in (waiter, last):
             await peer.send(framed(b"y" * MiB)[:1000])
-        await until(lambda: served.commons.memory.waiting == 2)
+        await until(lambda: served.context.memory.waiting == 2)
         holder.close()
-        await until(lambda: served.commons.memory.waiting == 1)
+        await until(lambda: served.context.memory.waiting == 1)
         waiter.close()
-        await until(lambda: served.commons.memory.waiting == 0)
+        await until(lambda: served.context.memory.waiting == 0)
         answer = asyncio.create_task(last.frame())
         await last.send(framed(b"y" * MiB)[1000:])
         assert len(await answer) == MiB
@@ -214,15 +214,15 @@ async def test_a_request_dribbled_too_slowly_is_cut_off() -> None:
             assert await brisk.ask(b"brisk") == b"brisk"
             await asyncio.sleep(0.1)
         assert await prefix.closed() and await body.closed()
-        assert served.commons.traffic.cut["slow request"] == 2
+        assert served.context.traffic.cut["slow request"] == 2
         assert await brisk.ask(b"brisk") == b"brisk"
 
 
 async def test_an_idle_connection_is_closed_but_not_one_whose_request_is_in_work() -> None:
     """Line 8."""
-    parked: list[Connection] = []
+    parked: list[ServerConnection] = []
 
-    def answer(connection: Connection, frame: bytes) -> None:
+    def answer(connection: ServerConnection, frame: bytes) -> None:
         parked.append(connection) if frame == b"wait" else echo(connection, frame)
 
     async with Served(answer, Limits(idle_ms=150)) as served:
@@ -232,7 +232,7 @@ async def test_an_idle_connection_is_closed_but_not_one_whose_request_is_in_work
         await asyncio.sleep(0.3)
         parked[0].respond([framed(b"done")])
         assert await waiting.frame() == b"done"
-        assert served.commons.traffic.cut["idle"] == 1
+        assert served.context.traffic.cut["idle"] == 1
 
 
 async def test_a_peer_that_never_reads_is_cut_off_and_its_requests_are_no_longer_read() -> None:
@@ -242,14 +242,14 @@ async def test_a_peer_that_never_reads_is_cut_off_and_its_requests_are_no_longer
         peer, good = await served.peer(receive_buffer=4096), await served.peer()
         sending = asyncio.create_task(peer.send(framed(b"more") * 100_000))
         await until(lambda: served.gone)
-        assert served.commons.traffic.cut["peer does not read"] == 1
+        assert served.context.traffic.cut["peer does not read"] == 1
         assert len(served.requests) < 60
         sending.cancel()
         assert await good.ask(b"") == big
 
 
 async def test_answers_that_wait_in_all_connections_are_bounded_and_those_with_the_most_are_cut() -> None:
-    def answer(connection: Connection, frame: bytes) -> None:
+    def answer(connection: ServerConnection, frame: bytes) -> None:
         connection.respond([framed(bytes(int(frame)))])
 
     limits = Limits(answer_bytes_max=60 * MiB, write_timeout_ms=60_000, read_timeout_ms=200)
@@ -259,10 +259,10 @@ async def test_answers_that_wait_in_all_connections_are_bounded_and_those_with_t
         for peer in large:
             await peer.send(framed(b"%d" % (40 * MiB)))
         await small.send(framed(b"%d" % (4 * MiB)))
-        await until(lambda: served.commons.traffic.cut["too many answers wait"] >= 3)
+        await until(lambda: served.context.traffic.cut["too many answers wait"] >= 3)
         assert len(await small.frame()) == 4 * MiB, "one with less is served"
         await asyncio.sleep(0.2)
-        assert served.commons.traffic.cut["too many answers wait"] == 3
+        assert served.context.traffic.cut["too many answers wait"] == 3
         for peer in (*large, small):
             peer.close()
 
@@ -290,7 +290,7 @@ async def test_connections_of_one_address_are_limited() -> None:
         await until(lambda: served.gone)
         again = await served.peer()
         assert await again.ask(b"in") == b"in"
-        assert served.commons.traffic.refused == 1
+        assert served.context.traffic.refused == 1
 
 
 async def test_connections_are_limited_in_all() -> None:
@@ -327,12 +327,12 @@ async def test_without_descriptors_left_accept_turns_away_and_does_not_spin() ->
             assert await first.ask(b"still") == b"still"
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, old)
-        assert served.commons.traffic.refused == 6
+        assert served.context.traffic.refused == 6
         assert await (await served.peer()).ask(b"again") == b"again"
 
 
 async def test_closing_lets_the_last_answer_out() -> None:
-    def answer(connection: Connection, frame: bytes) -> None:
+    def answer(connection: ServerConnection, frame: bytes) -> None:
         connection.respond([framed(b"bye" * 100_000)])
         connection.close("enough")
 
@@ -343,9 +343,9 @@ async def test_closing_lets_the_last_answer_out() -> None:
 
 
 async def test_a_connection_knows_both_its_ends() -> None:
-    seen: list[Connection] = []
+    seen: list[ServerConnection] = []
 
-    def answer(connection: Connection, frame: bytes) -> None:
+    def answer(connection: ServerConnection, frame: bytes) -> None:
         seen.append(connection)
         echo(connection, frame)
 

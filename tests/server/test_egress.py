@@ -12,7 +12,7 @@ from socket_peers import Peer, Served, framed, open_descriptors, until
 from ottla.base.units import KiB, MiB
 from ottla.net import egress
 from ottla.net.connection_context import Limits
-from ottla.net.server_connection import Connection
+from ottla.net.server_connection import ServerConnection
 
 pytestmark = pytest.mark.server
 
@@ -148,7 +148,7 @@ async def test_a_file_truncated_during_the_send_closes_the_connection(file: Disk
         with pytest.raises((EOFError, ConnectionError)):
             await peer.read(len(DATA))
         await until(lambda: served.gone)
-        assert served.commons.traffic.cut["answer cut short"] == 1
+        assert served.context.traffic.cut["answer cut short"] == 1
 
 
 @pytest.mark.parametrize("size", [100, MiB])
@@ -157,11 +157,11 @@ async def test_a_range_past_the_end_closes_the_connection(file: DiskFile, size: 
         peer = await served.peer()
         await peer.send(framed(b"fetch"))
         await until(lambda: served.gone)
-        assert served.commons.traffic.cut["answer cut short"] == 1
+        assert served.context.traffic.cut["answer cut short"] == 1
 
 
 async def test_a_peer_that_takes_nothing_of_a_file_is_cut_off_and_its_descriptors_come_back(file: DiskFile) -> None:
-    def answer(connection: Connection, frame: bytes) -> None:
+    def answer(connection: ServerConnection, frame: bytes) -> None:
         connection.respond(answer_of(Range(file, 0, len(DATA))))
 
     async with Served(answer, Limits(write_timeout_ms=200)) as served:
@@ -169,7 +169,7 @@ async def test_a_peer_that_takes_nothing_of_a_file_is_cut_off_and_its_descriptor
         before = open_descriptors()
         await peer.send(framed(b"fetch"))
         await until(lambda: served.gone)
-        assert served.commons.traffic.cut["peer does not read"] == 1
+        assert served.context.traffic.cut["peer does not read"] == 1
         await asyncio.sleep(0.01)
         assert open_descriptors() < before
 

@@ -31,7 +31,7 @@ class Heard:
         )
 
     async def ended(self) -> None:
-        await self.flusher.rest()
+        await self.flusher.idle()
         self.flusher.close()
 
 
@@ -121,7 +121,7 @@ async def test_after_a_failed_sync_nothing_more_is_flushed(disk: RealDisk, monke
     files = [disk.open(name, create=True) for name in "abcde"]
     heard.flusher.flush([plan(0, 1, *files)])
     heard.flusher.flush([plan(1, 1, files[0])])
-    await heard.flusher.rest()
+    await heard.flusher.idle()
     heard.flusher.flush([plan(2, 1, files[0])])
     await heard.ended()
     assert heard.marks == [] and [error.args for error in heard.errors] == [(5, "Input/output error")]

@@ -1,4 +1,4 @@
-"""Peers that mean harm, or are broken: each loses its connection or gets its error, and nobody else notices.
+"""PeerClient that mean harm, or are broken: each loses its connection or gets its error, and nobody else notices.
 
 After every test the same process answers others at once, has not grown by more than the limits allow, and wrote no traceback.
 """

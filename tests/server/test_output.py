@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ottla.server.log_file import put_aside
+from ottla.server.log_file import rotate
 
 pytestmark = pytest.mark.server
 
@@ -16,8 +16,8 @@ pytestmark = pytest.mark.server
 TALKS = """
 import os, sys, time
 from pathlib import Path
-from ottla.server.log_file import say_into
-say_into(Path(sys.argv[1]), bytes_max=1000, look_s=0.01)
+from ottla.server.log_file import redirect_output
+redirect_output(Path(sys.argv[1]), bytes_max=1000, look_s=0.01)
 for number in range(10**9):
     print("said", number, flush=True)
     os.write(2, b"also said\\n")
@@ -34,12 +34,12 @@ def until(condition: Callable[[], object]) -> None:
 
 def test_a_file_that_has_grown_is_put_aside_and_replaced_the_next_time(tmp_path: Path) -> None:
     path = tmp_path / "broker-1.log"
-    assert not put_aside(path, bytes_max=3)
+    assert not rotate(path, bytes_max=3)
     path.write_text("abc")
-    assert not put_aside(path, bytes_max=3)
+    assert not rotate(path, bytes_max=3)
     for text in ("first", "second"):
         path.write_text(text)
-        assert put_aside(path, bytes_max=3)
+        assert rotate(path, bytes_max=3)
         assert (tmp_path / "broker-1.log.1").read_text() == text and not path.exists()
 
 

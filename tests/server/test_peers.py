@@ -8,8 +8,8 @@ import pytest
 from socket_peers import Served, until
 
 from ottla.base.ids import BrokerId
-from ottla.net.server_connection import Connection
-from ottla.server.peer_requests import CONNECTIONS_MAX, Peers
+from ottla.net.server_connection import ServerConnection
+from ottla.server.peer_requests import CONNECTIONS_MAX, PeerClient
 from ottla.wire.framing import decode_request_header, encode_response
 from ottla.wire.messages import AlterPartitionRequest, AlterPartitionResponse, CreateTopicsRequest, FetchRequest
 
@@ -24,9 +24,9 @@ class Broker:
     def __init__(self) -> None:
         self.served = Served(self._take)
         #: What waits, in order.
-        self.waiting: list[Connection] = []
+        self.waiting: list[ServerConnection] = []
 
-    def _take(self, connection: Connection, frame: bytes) -> None:
+    def _take(self, connection: ServerConnection, frame: bytes) -> None:
         connection.trust()
         header, _ = decode_request_header(memoryview(frame))
         if header.api_key == 56:
@@ -44,56 +44,56 @@ async def broker() -> AsyncIterator[Broker]:
 
 
 @pytest.fixture
-async def peers(broker: Broker) -> AsyncIterator[Peers]:
-    found = Peers({}, lambda other: broker.served.address if other == OTHER else None)
+async def peers(broker: Broker) -> AsyncIterator[PeerClient]:
+    found = PeerClient({}, lambda other: broker.served.address if other == OTHER else None)
     yield found
     await found.close()
 
 
-async def asked(peers: Peers, message: Any, version: int) -> Any:
+async def asked(peers: PeerClient, message: Any, version: int) -> Any:
     loop = asyncio.get_running_loop()
     answer: asyncio.Future[Any] = loop.create_future()
-    peers.ask(OTHER, message, version, answer.set_result)
+    peers.send(OTHER, message, version, answer.set_result)
     async with asyncio.timeout(20):
         return await answer
 
 
-async def test_a_fetch_that_waits_for_records_keeps_no_change_of_an_isr_waiting(broker: Broker, peers: Peers) -> None:
-    peers.ask(OTHER, FetchRequest(), 12, lambda answer: None)
+async def test_a_fetch_that_waits_for_records_keeps_no_change_of_an_isr_waiting(broker: Broker, peers: PeerClient) -> None:
+    peers.send(OTHER, FetchRequest(), 12, lambda answer: None)
     await until(lambda: len(broker.waiting) == 1, 20)
     assert isinstance(await asked(peers, AlterPartitionRequest(), 3), AlterPartitionResponse)
 
 
-async def test_fetchers_do_not_wait_for_each_other(broker: Broker, peers: Peers) -> None:
+async def test_fetchers_do_not_wait_for_each_other(broker: Broker, peers: PeerClient) -> None:
     for _ in range(CONNECTIONS_MAX + 2):
-        peers.ask(OTHER, FetchRequest(), 12, lambda answer: None)
+        peers.send(OTHER, FetchRequest(), 12, lambda answer: None)
     await until(lambda: len(broker.waiting) == CONNECTIONS_MAX + 2, 20)
 
 
-async def test_what_clients_hand_on_waits_for_each_other_only_when_there_is_much_of_it(broker: Broker, peers: Peers) -> None:
+async def test_what_clients_hand_on_waits_for_each_other_only_when_there_is_much_of_it(broker: Broker, peers: PeerClient) -> None:
     for _ in range(3 * CONNECTIONS_MAX):
-        peers.ask(OTHER, CreateTopicsRequest(), 7, lambda answer: None)
+        peers.send(OTHER, CreateTopicsRequest(), 7, lambda answer: None)
     await until(lambda: len(broker.waiting) == CONNECTIONS_MAX, 20)
-    assert len(broker.served.commons.connections) == CONNECTIONS_MAX
+    assert len(broker.served.context.connections) == CONNECTIONS_MAX
 
 
-async def test_one_connection_serves_requests_that_follow_each_other(broker: Broker, peers: Peers) -> None:
+async def test_one_connection_serves_requests_that_follow_each_other(broker: Broker, peers: PeerClient) -> None:
     for _ in range(3):
         assert await asked(peers, AlterPartitionRequest(), 3) is not None
-    assert len(broker.served.commons.connections) == 1
+    assert len(broker.served.context.connections) == 1
 
 
-async def test_a_connection_that_broke_is_replaced_and_what_it_carried_has_no_answer(broker: Broker, peers: Peers) -> None:
+async def test_a_connection_that_broke_is_replaced_and_what_it_carried_has_no_answer(broker: Broker, peers: PeerClient) -> None:
     answers: list[Any] = []
-    peers.ask(OTHER, FetchRequest(), 12, answers.append)
+    peers.send(OTHER, FetchRequest(), 12, answers.append)
     await until(lambda: broker.waiting, 20)
     broker.waiting[0].abort()
     await until(lambda: answers == [None], 20)
-    peers.ask(OTHER, FetchRequest(), 12, answers.append)
+    peers.send(OTHER, FetchRequest(), 12, answers.append)
     await until(lambda: len(broker.waiting) == 2, 20)
 
 
 async def test_who_is_not_registered_gives_no_answer(broker: Broker) -> None:
-    peers = Peers({}, lambda other: None)
+    peers = PeerClient({}, lambda other: None)
     assert await asked(peers, AlterPartitionRequest(), 3) is None
     await peers.close()

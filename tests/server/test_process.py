@@ -20,8 +20,8 @@ from ottla.server import performer, request_decoder
 from ottla.server.data_directory import CannotStart
 from ottla.server.disk import RealDisk, RealFile
 from ottla.server.process import BROKEN, FAILED, STOPPED, Process
-from ottla.server.process_plan import Plan
-from ottla.server.store_factory import Embedded
+from ottla.server.process_plan import ProcessPlan
+from ottla.server.store_factory import EmbeddedStoreFactory
 from ottla.wire import errors, framing
 from ottla.wire.messages import (
     CreateTopicsRequest,
@@ -83,7 +83,7 @@ async def running(data_dir: Path, texts: dict[str, str] | None = None, brokers: 
         died.append(code)
         raise Died
 
-    plan = Plan(data_dir=data_dir, texts={"listeners": "PLAINTEXT://127.0.0.1:0", **(texts or {})}, brokers=brokers)
+    plan = ProcessPlan(data_dir=data_dir, texts={"listeners": "PLAINTEXT://127.0.0.1:0", **(texts or {})}, brokers=brokers)
     process = Process(plan, die=die)
     run = Running(process)
     run.died = died
@@ -170,7 +170,7 @@ async def test_a_broken_promise_ends_the_process_with_a_record(tmp_path: Path, c
 
         inner, shell.node.step = shell.node.step, step  # type: ignore[method-assign]
         with pytest.raises(Died):
-            shell.hear(events.Flushed(marks=((("t", 0), 1),)))  # type: ignore[arg-type]
+            shell.handle(events.Flushed(marks=((("t", 0), 1),)))  # type: ignore[arg-type]
         shell.node.step = inner  # type: ignore[method-assign]
         shell._stepping = False
         assert run.died == [BROKEN]
@@ -272,8 +272,8 @@ async def test_an_unforeseen_error_while_decoding_is_answered_or_closes_the_conn
 async def test_a_store_that_cannot_be_written_ends_the_process(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     async with running(tmp_path) as run:
         peer = await run.client()
-        assert isinstance(run.process.coordination, Embedded)
-        run.process.coordination.store._file.connection.execute("DROP TABLE node")
+        assert isinstance(run.process.store_factory, EmbeddedStoreFactory)
+        run.process.store_factory.store._file.connection.execute("DROP TABLE node")
         topics = [CreatableTopic(name="t", num_partitions=1, replication_factor=1)]
         request = framing.encode_request(CreateTopicsRequest(topics=topics, timeout_ms=1000), 5, 1, "test")
         await peer.send(b"".join(request))  # type: ignore[arg-type]
@@ -318,7 +318,7 @@ async def test_a_request_to_the_controller_is_answered_by_any_broker(tmp_path: P
 
 async def test_a_stop_ends_it_as_asked(tmp_path: Path) -> None:
     async with running(tmp_path) as run:
-        asyncio.get_running_loop().call_later(0.01, run.process.stop_soon)
+        asyncio.get_running_loop().call_later(0.01, run.process.request_stop)
         assert await run.process.ended() == STOPPED
 
 

@@ -7,7 +7,7 @@ import pytest
 from ottla.base.options import ConfigError
 from ottla.broker.metadata.configs import SPECS_BY_NAME
 from ottla.server.addresses import address_text, parse_address, parse_listener
-from ottla.server.server_properties import MEANINGLESS, REFUSED, adopted, parse_properties
+from ottla.server.server_properties import MEANINGLESS, REFUSED, accepted_settings, parse_properties
 
 pytestmark = pytest.mark.server
 
@@ -36,7 +36,9 @@ a=last
 
 
 def test_names_without_meaning_are_dropped_with_a_reason_each() -> None:
-    kept, warnings = adopted({"num.network.threads": "3", "zookeeper.max.in.flight.requests": "10", "num.partitions": "3", "node.id": "5"})
+    kept, warnings = accepted_settings(
+        {"num.network.threads": "3", "zookeeper.max.in.flight.requests": "10", "num.partitions": "3", "node.id": "5"}
+    )
     assert kept == {"num.partitions": "3", "broker.id": "5"}
     assert len(warnings) == 2 and "zookeeper.max.in.flight.requests: requests to the store" in warnings[1]
 
@@ -46,23 +48,23 @@ def test_names_without_meaning_are_dropped_with_a_reason_each() -> None:
 )
 def test_names_whose_loss_would_weaken_what_was_asked_for_are_refused(name: str) -> None:
     with pytest.raises(ConfigError, match=name):
-        adopted({name: "x"})
+        accepted_settings({name: "x"})
 
 
 def test_a_listener_with_encryption_is_refused_unless_it_is_the_controllers() -> None:
     with pytest.raises(ConfigError, match="listener INTERNAL asks for SSL"):
-        adopted({"listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,INTERNAL:SSL"})
-    adopted({"listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,C:SSL", "controller.listener.names": "C"})
+        accepted_settings({"listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,INTERNAL:SSL"})
+    accepted_settings({"listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,C:SSL", "controller.listener.names": "C"})
 
 
 def test_unknown_names_are_left_for_the_options_to_refuse() -> None:
-    assert adopted({"no.such.thing": "1"}) == ({"no.such.thing": "1"}, [])
+    assert accepted_settings({"no.such.thing": "1"}) == ({"no.such.thing": "1"}, [])
 
 
 def test_every_setting_of_kafka_is_ours_or_one_that_the_tables_say_something_about() -> None:
     def told(name: str) -> bool:
         try:
-            kept, warnings = adopted({name: "x"})
+            kept, warnings = accepted_settings({name: "x"})
         except ConfigError:
             return True
         return bool(warnings) or set(kept) <= set(SPECS_BY_NAME)

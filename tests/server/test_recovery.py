@@ -28,7 +28,7 @@ from ottla.server.disk import RealDisk
 from ottla.server.environment import OperatingSystem
 from ottla.server.log_recovery import THREADS, open_in_threads
 from ottla.server.process import Process
-from ottla.server.process_plan import Plan
+from ottla.server.process_plan import ProcessPlan
 
 NOW_MS = 1_700_000_000_000
 TIMEOUT_S = 10
@@ -267,7 +267,7 @@ def data_dir(tmp_path: Path) -> Iterator[Path]:
 
 async def started(data_dir: Path, ground: Observed, **texts: str) -> Process:
     chosen = {name.replace("_", "."): text for name, text in texts.items()}
-    process = Process(Plan(data_dir=data_dir, texts={"listeners": "PLAINTEXT://127.0.0.1:0", **chosen}), ground=ground)
+    process = Process(ProcessPlan(data_dir=data_dir, texts={"listeners": "PLAINTEXT://127.0.0.1:0", **chosen}), environment=ground)
     await process.start()
     return process
 

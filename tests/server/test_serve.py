@@ -232,7 +232,7 @@ def test_a_second_process_on_the_same_directory_is_refused(start: Any, tmp_path:
     server = start()
     code, err = refused(tmp_path, "--data-dir", str(tmp_path / "data"), "--listen", "127.0.0.1:0")
     assert code == 1
-    assert f"is in use by process {server.process.pid}; stop that one, or choose another --data-dir" in err
+    assert f"is in use by process {server.process.pid}; stop that process, or choose another --data-dir" in err
     assert Client(server.addresses[0]).ask(MetadataRequest(topics=None), 1, MetadataResponse).brokers
 
 
@@ -311,7 +311,7 @@ def test_logs_that_are_out_of_sight_are_told(start: Any, tmp_path: Path) -> None
     assert "anew" not in server.stop()[2]
     (tmp_path / "b").rename(tmp_path / "elsewhere")
     _, _, err = start("--set", f"log.dirs={tmp_path / 'a'},{tmp_path / 'b'}").stop()
-    assert "no log of 2 partitions in" in err and "They begin anew, empty: t-" in err
+    assert "no log of 2 partitions in" in err and "They start empty: t-" in err
 
 
 def test_a_server_starts_without_a_log_directory_that_a_disk_refuses(start: Any, tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from ottla.log import filenames
 from ottla.server.data_directory import StoppedWhileStarting
 from ottla.server.environment import OperatingSystem
 from ottla.server.process import STOPPED, Process
-from ottla.server.process_plan import Plan
+from ottla.server.process_plan import ProcessPlan
 from ottla.server.zookeeper_ensemble import Ensemble
 from serving import Serving
 
@@ -121,13 +121,13 @@ class StoppedInTheMiddle(OperatingSystem):
         if self.process is not None:
             stopped = threading.Event()
             process, loop = self.process, self.process._end.get_loop()
-            loop.call_soon_threadsafe(lambda: (process.stop_soon(), stopped.set()))
+            loop.call_soon_threadsafe(lambda: (process.request_stop(), stopped.set()))
             assert stopped.wait(10), "the loop goes on while logs are opened"
         return super().disk(path, descriptors_max=descriptors_max)
 
 
-def a_plan(data_dir: Path) -> Plan:
-    return Plan(data_dir=data_dir, texts={"listeners": "PLAINTEXT://127.0.0.1:0"})
+def a_plan(data_dir: Path) -> ProcessPlan:
+    return ProcessPlan(data_dir=data_dir, texts={"listeners": "PLAINTEXT://127.0.0.1:0"})
 
 
 def create(bootstrap: str) -> None:
@@ -150,7 +150,7 @@ async def test_a_process_that_is_asked_to_stop_while_it_opens_its_logs_ends_at_t
     assert marker.exists()
 
     ground = StoppedInTheMiddle()
-    process = Process(a_plan(tmp_path), ground=ground)
+    process = Process(a_plan(tmp_path), environment=ground)
     ground.process = process
     with pytest.raises(StoppedWhileStarting):
         await process.start()
@@ -176,7 +176,7 @@ async def test_a_stop_before_the_registration_leaves_logs_in_order_and_keeps_the
 
     def then_stopped(*arguments: object) -> object:
         found = opened(*arguments)  # type: ignore[arg-type]
-        process._end.get_loop().call_soon_threadsafe(process.stop_soon)
+        process._end.get_loop().call_soon_threadsafe(process.request_stop)
         return found
 
     process._open_logs = then_stopped  # type: ignore[assignment, method-assign]

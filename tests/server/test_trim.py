@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from ottla.server.memory_trim import STEP_BYTES, Trimming, heap_of_process
+from ottla.server.memory_trim import STEP_BYTES, TrimPolicy, heap_of_process
 
 MIB = 1 << 20
 
@@ -41,7 +41,7 @@ class FakeHeap:
 
 def test_memory_that_was_freed_goes_back_once() -> None:
     heap = FakeHeap()
-    trimming = Trimming(heap)
+    trimming = TrimPolicy(heap)
     heap.take(500 * MIB)
     assert not trimming.look(), "it is in use"
     heap.release(480 * MIB)
@@ -51,7 +51,7 @@ def test_memory_that_was_freed_goes_back_once() -> None:
 
 def test_memory_that_was_taken_and_freed_between_two_looks_goes_back() -> None:
     heap = FakeHeap()
-    trimming = Trimming(heap)
+    trimming = TrimPolicy(heap)
     for _ in range(3):
         heap.take(500 * MIB)
         heap.release(500 * MIB)
@@ -60,7 +60,7 @@ def test_memory_that_was_taken_and_freed_between_two_looks_goes_back() -> None:
 
 def test_memory_that_stays_in_use_is_trimmed_after_it_was_freed() -> None:
     heap = FakeHeap()
-    trimming = Trimming(heap)
+    trimming = TrimPolicy(heap)
     heap.take(500 * MIB)
     heap.release(100 * MIB)
     assert trimming.look()
@@ -70,7 +70,7 @@ def test_memory_that_stays_in_use_is_trimmed_after_it_was_freed() -> None:
 
 def test_little_is_left_alone() -> None:
     heap = FakeHeap()
-    trimming = Trimming(heap)
+    trimming = TrimPolicy(heap)
     for _ in range(10):
         heap.take(STEP_BYTES - MIB)
         heap.release(STEP_BYTES - MIB)
@@ -82,9 +82,9 @@ def test_little_is_left_alone() -> None:
 def test_the_allocator_of_this_system_gives_memory_back() -> None:
     """In a process of its own: freed blocks below one that is used stay resident until they are trimmed."""
     script = """
-from ottla.server.memory_trim import Trimming, heap_of_process
+from ottla.server.memory_trim import TrimPolicy, heap_of_process
 heap = heap_of_process()
-trimming = Trimming(heap)
+trimming = TrimPolicy(heap)
 blocks = [bytes(2_000) for _ in range(50_000)]
 last = bytes(2_000)
 full = heap.resident_bytes()
@@ -102,8 +102,8 @@ print(full >> 20, kept >> 20, heap.resident_bytes() >> 20)
 def test_it_looks_without_a_descriptor_to_spare() -> None:
     script = """
 import os, resource
-from ottla.server.memory_trim import Trimming, heap_of_process
-trimming = Trimming(heap_of_process())
+from ottla.server.memory_trim import TrimPolicy, heap_of_process
+trimming = TrimPolicy(heap_of_process())
 resource.setrlimit(resource.RLIMIT_NOFILE, (0, 0))
 try:
     os.open("/proc/self/statm", os.O_RDONLY)

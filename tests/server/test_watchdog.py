@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ottla.server.metrics import LOOK_S, OURS, QUIET_S, Counters, Frame, Sample, Stalls, Watchdog, blocking, queued_s
+from ottla.server.metrics import LOOK_S, OURS, QUIET_S, Counters, Frame, Sample, StallDetector, Watchdog, blocking, queued_s
 
 RUN_ONCE = Frame("/usr/lib/python3.12/asyncio/base_events.py", 1961, "_run_once")
 BELOW = [RUN_ONCE, Frame("/usr/lib/python3.12/asyncio/base_events.py", 600, "run_forever"), Frame(OURS + "server/process.py", 90, "run")]
@@ -24,7 +24,7 @@ class Loop:
     def __init__(self, *, cpu: bool = True, queue: bool = True) -> None:
         self.counters = Counters()
         self.lines: list[str] = []
-        self._stalls = Stalls(self.counters)
+        self._stalls = StallDetector(self.counters)
         self._beats = 0
         self._wall_s, self._cpu_s, self._queued_s = 1000.0, 5.0, 2.0
         self._cpu, self._queue = cpu, queue

@@ -7,7 +7,7 @@ import msgspec
 from ottla.base.ids import BrokerId, ConnectionId, TopicPartition
 from ottla.base.ports import File, Op
 from ottla.broker.events import RequestArrived
-from ottla.log.compactor import CleaningPlan
+from ottla.log.compactor import CompactionPlan
 from ottla.log.directory_changes import LogChanges
 from ottla.log.flush import FlushPlan, Slice
 from ottla.log.scrub import ScrubPlan
@@ -106,7 +106,7 @@ class Clean(Effect):
 
     partition: TopicPartition
     directory: str
-    plan: CleaningPlan
+    plan: CompactionPlan
     bytes_per_second: float
 
 

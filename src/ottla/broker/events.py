@@ -60,7 +60,7 @@ class Cleaned(Event):
     """A Clean ended. ``result`` None: it was abandoned because of lack of space or a closed log; ``damage`` names a damaged batch."""
 
     partition: TopicPartition
-    result: compactor.Cleaned | None = None
+    result: compactor.CompactionResult | None = None
     damage: str = ""
 
 
@@ -68,7 +68,7 @@ class Scrubbed(Event):
     """A Scrub ended. ``result`` None: it was abandoned because the broker stops or the segment was deleted."""
 
     partition: TopicPartition
-    result: scrub.Scrubbed | None = None
+    result: scrub.ScrubResult | None = None
 
 
 class DirectoryFailed(Event):

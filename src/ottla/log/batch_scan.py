@@ -1,7 +1,7 @@
-"""From batch to batch through a log file, reading headers alone or whole batches.
+"""Iterates over the batches of a log file: headers only, or complete batches.
 
-A file is a sequence of batches without gaps; the length in each header leads to the next. ``headers`` reads a chunk at a time and skips
-what it has no need of; ``whole_batches`` reads everything, in chunks large enough for the device to be the limit.
+A file is a sequence of batches without gaps; the length in each header gives the position of the next. ``headers`` reads small chunks and
+skips the rest; ``whole_batches`` reads everything, in chunks large enough to be limited by the device.
 """
 
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ BATCH_CHUNK = MiB
 
 
 class Readable(Protocol):
-    """A file as far as it is only read."""
+    """The reading part of a file."""
 
     @property
     def size(self) -> int: ...
@@ -31,7 +31,7 @@ class Readable(Protocol):
 def headers(file: File, position: int, end: int, *, chunk_bytes: int = HEADER_CHUNK) -> Iterator[tuple[int, BatchHeader]]:
     """(position, header) of each batch in ``position..end``.
 
-    Raises: CorruptLog where no batch begins, or where one ends behind ``end``.
+    Raises: CorruptLog when no batch begins at a position, or a batch ends after ``end``.
     """
     chunk = b""
     chunk_at = position
@@ -46,7 +46,7 @@ def headers(file: File, position: int, end: int, *, chunk_bytes: int = HEADER_CH
             raise CorruptLog(f"{file.path} at {position}: {error}") from None
         following = position + header.batch_length + LOG_OVERHEAD
         if following > end:
-            raise CorruptLog(f"{file.path} at {position}: a batch of {following - position} bytes does not end at {end} or before")
+            raise CorruptLog(f"{file.path} at {position}: a batch of {following - position} bytes ends after {end}")
         yield position, header
         position = following
 
@@ -54,9 +54,9 @@ def headers(file: File, position: int, end: int, *, chunk_bytes: int = HEADER_CH
 def whole_batches(
     file: Readable, position: int, end: int, *, chunk_bytes: int = BATCH_CHUNK
 ) -> Iterator[tuple[int, BatchHeader, memoryview, int]]:
-    """(position, header, chunk, position in the chunk) of each batch that is wholly in ``position..end``.
+    """(position, header, chunk, position in the chunk) of each complete batch in ``position..end``.
 
-    Stops at the first spot where none is: the caller compares how far it came. CRCs are the caller's matter.
+    Stops at the first position without one; the caller checks how far it came. The caller checks CRCs.
     """
     chunk = memoryview(b"")
     filled = 0
@@ -83,37 +83,35 @@ def whole_batches(
 
 
 def sound_upto(file: File, position: int, end: int, *, expected: int, below: int, holes_below: int) -> tuple[int, int, bool]:
-    """Walks headers from ``position``, where offset ``expected`` is due.
+    """Reads headers from ``position``, where offset ``expected`` should begin, to the batch with offset ``below`` or the first invalid one.
 
-    Stops at the batch that holds offset ``below``, or at the first header that makes no sense.
-
-    Returns the position there, the offset behind the last batch before it, and whether that batch is sound or the file ends.
-    Nothing behind that batch is needed, so a log can be cut where it is damaged.
+    Returns the position there, the offset after the last batch before it, and whether that batch is valid or the file ends.
+    Nothing behind that batch is read, so a log can be truncated where it is damaged.
     """
     reached = position
-    #: (position, offset) before a batch that does not follow its neighbour, while the next header may still contradict it.
+    #: (position, offset) before a batch behind a hole, which the next header may contradict.
     doubt: tuple[int, int] | None = None
-    wanted: tuple[int, int] | None = None
+    target: tuple[int, int] | None = None
     try:
         for at, header in headers(file, position, end):
             base, last_offset = header.base_offset, header.last_offset
             if base < expected or last_offset < base or (base > expected and base > holes_below):
                 return *(doubt or (at, expected)), False
-            if wanted is not None:
-                return *wanted, True
+            if target is not None:
+                return *target, True
             doubt = (at, expected) if base > expected else None
             if last_offset >= below:
-                wanted = at, expected
+                target = at, expected
                 if doubt is None:
-                    return *wanted, True
+                    return *target, True
             expected, reached = last_offset + 1, at + header.size
     except CorruptLog:
-        return *(wanted or (reached, expected)), wanted is not None
-    return *(wanted or (reached, expected)), True
+        return *(target or (reached, expected)), target is not None
+    return *(target or (reached, expected)), True
 
 
 def batch_at(file: File, position: int, end: int) -> bytes:
-    """One whole batch. Raises: CorruptLog when there is none."""
+    """The batch at a position. Raises: CorruptLog when there is none."""
     for _, header in headers(file, position, end, chunk_bytes=HEADER_SIZE):
         return file.read(position, header.batch_length + LOG_OVERHEAD)
     raise CorruptLog(f"{file.path} ends at {position}")

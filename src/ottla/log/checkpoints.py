@@ -7,8 +7,8 @@ A checkpoint is a version, a count and as many lines::
     orders 0 1700           3 0          leader-epoch-checkpoint: epoch, first offset
     orders 1 1650           5 120
 
-They are replaced as a whole and atomically, so a reader sees an old one or a new one. One that cannot be read counts as absent where
-the log itself can tell the same (``read_*`` returns None); only meta.properties is refused.
+They are replaced atomically, so a reader sees the old or the new content. A malformed one counts as absent if the log itself has the same
+information (``read_*`` returns None); only a malformed meta.properties is refused.
 """
 
 import json
@@ -22,12 +22,12 @@ from ottla.log.errors import DirectoryRefused
 from ottla.records.checksum import crc32c
 
 _VERSION = "0"
-#: In the place of a topic: the row has the checksum of all other rows. No topic can have this name, and Kafka ignores rows of partitions
-#: that it does not have.
+#: In place of a topic: the row has the checksum of all other rows. No topic can have this name, and Kafka ignores rows of unknown
+#: partitions.
 _CHECKSUM_ROW = "#crc32c"
-#: A comment of meta.properties, before the checksum of the lines that are none.
+#: A comment of meta.properties with the checksum of all lines that are not comments.
 _CHECKSUM_COMMENT = "#crc32c="
-_REPAIR = "look at the disk, then move the file away and start again: it is written anew, and the logs are kept"
+_REPAIR = "check the disk, then move the file away and start again: the file is created again, and the logs are kept"
 
 
 def offsets_file(offsets: Mapping[TopicPartition, int], *, has_checksum: bool = False) -> bytes:
@@ -41,7 +41,7 @@ def _checksum(lines: Iterable[str]) -> int:
 
 
 def read_offsets(data: bytes) -> dict[TopicPartition, Offset] | None:
-    """Offsets by partition; None when the file is malformed, or has a checksum that does not fit."""
+    """Offsets by partition; None when the file is malformed or its checksum is wrong."""
     rows = _rows(data, 3)
     if rows is None:
         return None
@@ -59,7 +59,7 @@ def epochs_file(epochs: Iterable[tuple[int, int]]) -> bytes:
 
 
 def read_epochs(data: bytes) -> list[tuple[LeaderEpoch, Offset]] | None:
-    """(epoch, first offset), both growing; None when the file is malformed or not in order."""
+    """(epoch, first offset), both increasing; None when the file is malformed or not in order."""
     rows = _rows(data, 2)
     if rows is None:
         return None
@@ -72,28 +72,28 @@ def read_epochs(data: bytes) -> list[tuple[LeaderEpoch, Offset]] | None:
 
 
 def holes_file(offset: int) -> bytes:
-    """A holes-checkpoint: from this offset on a log has no holes."""
+    """A holes-checkpoint: the log has no holes from this offset on."""
     return _lines([str(offset)])
 
 
 def read_holes(data: bytes) -> Offset | None:
-    """From where on a log has no holes; None when the file is malformed."""
+    """The offset from which the log has no holes; None when the file is malformed."""
     rows = _rows(data, 1)
     return Offset(int(rows[0][0])) if rows and len(rows) == 1 and rows[0][0].isdecimal() else None
 
 
 def missing_file(offset: int) -> bytes:
-    """A missing-checkpoint: below this offset the log had records that it lacks."""
+    """A missing-checkpoint: records below this offset are missing."""
     return _lines([str(offset)])
 
 
 def read_missing(data: bytes) -> Offset:
-    """Below which offset records are missing; 0, which says no more than that there are such, when the file is malformed."""
+    """The offset below which records are missing; 0, an unknown offset, when the file is malformed."""
     return read_holes(data) or Offset(0)
 
 
 def scrubs_file(marks: Mapping[TopicPartition, tuple[int, int]]) -> bytes:
-    """A scrub-checkpoint: of each log the offset that the pass under way has come to, or -1, and when the last pass ended."""
+    """A scrub-checkpoint: for each log the next offset of the current pass, or -1, and the end time of the last pass."""
     return _lines(f"{topic} {partition} {offset} {done_ms}" for (topic, partition), (offset, done_ms) in marks.items())
 
 
@@ -110,7 +110,7 @@ def partition_metadata_file(topic_id: bytes) -> bytes:
 
 
 def read_partition_metadata(data: bytes) -> TopicId | None:
-    """The topic's id; None when the file is malformed, as a power cut soon after the partition's creation leaves it."""
+    """The topic id; None when the file is malformed, as after a power cut soon after the partition's creation."""
     try:
         fields = dict(line.split(": ", 1) for line in data.decode().splitlines() if line.strip())
         return topic_id_from_text(fields["topic_id"].strip()) if fields["version"].strip() == _VERSION else None
@@ -119,7 +119,7 @@ def read_partition_metadata(data: bytes) -> TopicId | None:
 
 
 def clean_shutdown_file(broker_epoch: int, clean_since: int = -1) -> bytes:
-    """The marker of a clean stop; ``clean_since``: the broker epoch since which every stop was one, a key that Kafka ignores.
+    """The marker of a clean stop. ``clean_since`` is the broker epoch since which every stop was clean; Kafka ignores this key.
 
     Source: KIP-966.
     """
@@ -130,8 +130,7 @@ def clean_shutdown_file(broker_epoch: int, clean_since: int = -1) -> bytes:
 
 
 def read_clean_shutdown(data: bytes) -> tuple[int, int]:
-    """The broker epoch at the clean stop, and that since which every stop was one; -1 where the marker does not tell, as those of old Kafka
-    versions."""
+    """The broker epoch at the clean stop, and the one since which every stop was clean; -1 if absent, as in old Kafka versions."""
     try:
         content = json.loads(data)
         epoch = int(content["brokerEpoch"])
@@ -142,19 +141,19 @@ def read_clean_shutdown(data: bytes) -> tuple[int, int]:
 
 @dataclass(frozen=True, slots=True)
 class MetaProperties:
-    """Whose log directory this is. None stands for a line that is missing, as older versions of Kafka leave them out."""
+    """The owner of a log directory. None is a missing line, as in older versions of Kafka."""
 
     cluster_id: str | None
     broker_id: int | None
-    #: Printed as topic ids are: 22 characters.
+    #: Printed like topic ids: 22 characters.
     directory_id: bytes | None
-    #: Ids of all directories with which the broker last served, this one among them; None when it never did. Ottla's own, as is
+    #: Ids of all directories with which the broker last served, this one included; None when it never did. An Ottla extension.
     siblings: tuple[bytes, ...] | None = None
-    #: how often that set changed before, so that a directory that was away can be told from those that were not.
+    #: Number of changes of that set: it identifies a directory that was absent meanwhile. An Ottla extension.
     generation: int = 0
 
     def file(self, now_ms: int) -> bytes:
-        """Version 0, which names the broker as ZooKeeper clusters do; in the form of Java's Properties."""
+        """Version 0, with broker.id as in ZooKeeper clusters, in the format of Java's Properties."""
         written = datetime.fromtimestamp(now_ms / 1000, UTC)
         lines = ["#", written.strftime("#%a %b %d %H:%M:%S UTC %Y"), "version=0"]
         lines += [f"broker.id={self.broker_id}"] if self.broker_id is not None else []
@@ -167,19 +166,19 @@ class MetaProperties:
 
 
 def read_meta_properties(data: bytes, where: str) -> MetaProperties:
-    """Reads versions 0 and 1 (which says node.id). Raises: DirectoryRefused for any other content."""
+    """Reads versions 0 and 1 (with node.id). Raises: DirectoryRefused for any other content."""
     fields: dict[str, str] = {}
     lines = data.decode(errors="replace").splitlines()
     noted = [line for line in lines if line.startswith(_CHECKSUM_COMMENT)]
     if noted and noted != [f"{_CHECKSUM_COMMENT}{_checksum(line for line in lines if line and not line.startswith('#'))}"]:
-        raise DirectoryRefused(f"{where}: meta.properties is damaged, or was edited: its checksum does not fit; {_REPAIR}")
+        raise DirectoryRefused(f"{where}: meta.properties is damaged or was edited: its checksum is wrong; {_REPAIR}")
     for line in lines:
         name, equals, value = line.strip().partition("=")
         if equals and not name.startswith(("#", "!")):
             fields[name.strip()] = value.strip().replace("\\=", "=").replace("\\:", ":")
     version = fields.get("version", "0")
     if version not in ("0", "1"):
-        raise DirectoryRefused(f"{where}: version {version} of meta.properties is not known here; {_REPAIR}")
+        raise DirectoryRefused(f"{where}: version {version} of meta.properties is not supported; {_REPAIR}")
     broker = fields.get("node.id" if version == "1" else "broker.id")
     directory, siblings = fields.get("directory.id"), fields.get("ottla.directories")
     try:
@@ -200,7 +199,7 @@ def _lines(lines: Iterable[str]) -> bytes:
 
 
 def _rows(data: bytes, columns: int) -> list[list[str]] | None:
-    """The fields of each line below the count; none in an empty file, which Kafka creates before its first write."""
+    """The fields of each line below the count; empty for an empty file, which Kafka creates before its first write."""
     try:
         lines = data.decode().splitlines()
     except UnicodeDecodeError:

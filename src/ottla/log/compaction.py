@@ -18,7 +18,7 @@ New files take the place of old ones in three steps, each a rename, in this orde
     0.log.swap -> 0.log
 
 A crash between any two leaves either the old segments or the new one (``recover`` settles which); names within a directory become
-durable in the order in which they were changed. The log is called clean up to there once they are. Source: KAFKA-6264.
+durable in the order in which they were changed. The log is called clean up to there once they are. SourceSegment: KAFKA-6264.
 """
 
 import msgspec
@@ -26,13 +26,13 @@ import msgspec
 from ottla.base.ids import Offset
 from ottla.base.units import INT64_MAX
 from ottla.log import damage
-from ottla.log.compactor import Cleaned, CleaningPlan, Group, Source
+from ottla.log.compactor import CleanedSegment, CompactionPlan, CompactionResult, SourceSegment
 from ottla.log.filenames import CLEANED, DELETED, SEGMENT_FILES, SNAPSHOT, SWAP, segment_name
 from ottla.log.log import Log
 from ottla.log.segment import Segment
 
 
-class Dirt(msgspec.Struct, frozen=True):
+class DirtyRange(msgspec.Struct, frozen=True):
     """How dirty a log is."""
 
     first_dirty: Offset
@@ -51,7 +51,7 @@ class Dirt(msgspec.Struct, frozen=True):
         return self.dirty_bytes / self.total_bytes if self.total_bytes else 0.0
 
 
-class Means(msgspec.Struct, frozen=True):
+class CompactionResources(msgspec.Struct, frozen=True):
     """What a compaction may use."""
 
     #: Memory for the map of keys, and how full it may become.
@@ -62,7 +62,7 @@ class Means(msgspec.Struct, frozen=True):
     secret: bytes
 
 
-def dirt(log: Log, *, high_watermark: int, now_ms: int) -> Dirt | None:
+def dirty_range(log: Log, *, high_watermark: int, now_ms: int) -> DirtyRange | None:
     """What could be compacted now; None when nothing could. Raises: CorruptLog, OSError."""
     options = log.options
     count = _closed_below(log, min(log.last_stable_offset(high_watermark), log.recovery_point))
@@ -81,10 +81,10 @@ def dirt(log: Log, *, high_watermark: int, now_ms: int) -> Dirt | None:
         stamps = [stamp for segment in segments[first:] if (stamp := segment.first_timestamp) > 0]
         overdue = min(stamps, default=now_ms) < now_ms - options.max_compaction_lag_ms
     dirty = sum(segment.size for segment in segments[first:])
-    return Dirt(first_dirty, upto, segments, log.truncations, dirty, sum(segment.size for segment in segments), overdue)
+    return DirtyRange(first_dirty, upto, segments, log.truncations, dirty, sum(segment.size for segment in segments), overdue)
 
 
-def is_due(log: Log, found: Dirt) -> bool:
+def is_due(log: Log, found: DirtyRange) -> bool:
     """Whether a log is dirty enough to be compacted."""
     return found.dirty_bytes > 0 and (found.overdue or found.ratio > log.options.min_cleanable_dirty_ratio)
 
@@ -95,7 +95,7 @@ def _closed_below(log: Log, bound: int) -> int:
     return next((index for index in range(count) if log.pending.holds(log.segments[index])), count)
 
 
-def plan(log: Log, found: Dirt, *, means: Means, now_ms: int) -> CleaningPlan:
+def plan(log: Log, found: DirtyRange, *, means: CompactionResources, now_ms: int) -> CompactionPlan:
     """The plan for a log. Raises: OSError."""
     options = log.options
     ends = [*log.bases[1 : len(found.segments)], found.upto]
@@ -103,10 +103,10 @@ def plan(log: Log, found: Dirt, *, means: Means, now_ms: int) -> CleaningPlan:
         producer_id: (tuple(batch.last_offset for batch in producer.batches), producer.epoch)
         for producer_id, producer in log.producers.by_id.items()
     }
-    return CleaningPlan(
+    return CompactionPlan(
         directory=log.directory,
         sources=tuple(
-            Source(segment.base_offset, end_offset, segment.size) for segment, end_offset in zip(found.segments, ends, strict=True)
+            SourceSegment(segment.base_offset, end_offset, segment.size) for segment, end_offset in zip(found.segments, ends, strict=True)
         ),
         first_dirty=found.first_dirty,
         upto=found.upto,
@@ -125,14 +125,14 @@ def plan(log: Log, found: Dirt, *, means: Means, now_ms: int) -> CleaningPlan:
     )
 
 
-def leftovers(work: CleaningPlan) -> tuple[str, ...]:
+def cleaned_paths(work: CompactionPlan) -> tuple[str, ...]:
     """Paths that an unfinished compaction may leave behind."""
     return tuple(
         f"{work.directory}/{segment_name(source.base_offset, suffix)}{CLEANED}" for source in work.sources for suffix in SEGMENT_FILES
     )
 
 
-def swap(log: Log, found: Dirt, cleaned: Cleaned, now_ms: int) -> tuple[str, ...] | None:
+def swap(log: Log, found: DirtyRange, cleaned: CompactionResult, now_ms: int) -> tuple[str, ...] | None:
     """Puts new segments in the place of those they were made from; the renamed files, to be removed later.
 
     ``found`` is what the plan was made of. None, with nothing changed, when the log no longer consists of them: it was truncated meanwhile,
@@ -143,7 +143,7 @@ def swap(log: Log, found: Dirt, cleaned: Cleaned, now_ms: int) -> tuple[str, ...
         return None
     present = {id(segment) for segment in log.segments}
     known: dict[int, Segment] = {segment.base_offset: segment for segment in found.segments}
-    todo: list[tuple[Group, list[Segment]]] = []
+    todo: list[tuple[CleanedSegment, list[Segment]]] = []
     removed: list[str] = []
     for group in cleaned.groups:
         segments = [known[base] for base in group.bases]
@@ -158,12 +158,12 @@ def swap(log: Log, found: Dirt, cleaned: Cleaned, now_ms: int) -> tuple[str, ...
         removed += _swap_group(log, group, segments, mark=f".{cleaned.upto}", now_ms=now_ms)
     log.pending.directory(log.directory)
     damage.save(log)
-    log.cleaned_upto(cleaned.upto)
+    log.mark_cleaned(cleaned.upto)
     log.holes_below = max(log.holes_below, Offset(cleaned.groups[-1].end_offset)) if cleaned.groups else log.holes_below
     return tuple(removed)
 
 
-def _swap_group(log: Log, group: Group, segments: list[Segment], *, mark: str, now_ms: int) -> list[str]:
+def _swap_group(log: Log, group: CleanedSegment, segments: list[Segment], *, mark: str, now_ms: int) -> list[str]:
     base = group.bases[0]
     final = [f"{log.directory}/{segment_name(base, suffix)}" for suffix in SEGMENT_FILES]
     made = [path for path in final if log.disk.exists(path + CLEANED)]

@@ -17,7 +17,7 @@ producer the log knows, or its next sequence, or one that it repeats, would be o
 batch of all, as in Kafka. No more than these, since some clients (kafka-go) cannot read on behind a batch without records.
 
 A marker stays for as long as batches of its transaction are there. So it is settled in the order of the log: each reading remembers which
-transactions had a batch so far, and a marker that ends one without any has nothing left to say. Source: KIP-98, KIP-534.
+transactions had a batch so far, and a marker that ends one without any has nothing left to say. SourceSegment: KIP-98, KIP-534.
 """
 
 from collections.abc import Iterable, Iterator
@@ -47,7 +47,7 @@ BATCHES_MAX = 128
 _SPAN_MAX = (1 << 31) - 1
 
 
-class Source(msgspec.Struct, frozen=True):
+class SourceSegment(msgspec.Struct, frozen=True):
     """A segment to be compacted; ``end_offset`` is where the next one begins."""
 
     base_offset: int
@@ -55,13 +55,13 @@ class Source(msgspec.Struct, frozen=True):
     size: int
 
 
-class CleaningPlan(msgspec.Struct):
+class CompactionPlan(msgspec.Struct):
     """What to compact, as of the moment it was made."""
 
     #: The partition's, relative to the disk's root.
     directory: str
     #: All closed segments below ``upto``, oldest first.
-    sources: tuple[Source, ...]
+    sources: tuple[SourceSegment, ...]
     #: Records from here on are not yet compared with those before.
     first_dirty: Offset
     #: Where the first segment begins that is left alone.
@@ -87,7 +87,7 @@ class CleaningPlan(msgspec.Struct):
     wanted: bool = True
 
 
-class Group(msgspec.Struct, frozen=True):
+class CleanedSegment(msgspec.Struct, frozen=True):
     """One new segment, ``*.cleaned`` still, and the segments whose place it takes."""
 
     bases: tuple[int, ...]
@@ -95,12 +95,12 @@ class Group(msgspec.Struct, frozen=True):
     size: int
 
 
-class Cleaned(msgspec.Struct, frozen=True):
+class CompactionResult(msgspec.Struct, frozen=True):
     """What came of a plan."""
 
     #: Where the next compaction has to begin.
     upto: Offset
-    groups: tuple[Group, ...]
+    groups: tuple[CleanedSegment, ...]
     read_bytes: int
     written_bytes: int
     #: Keys in the map.
@@ -149,7 +149,7 @@ class Transactions:
             self._aborted[transaction.producer_id] = (transaction, False)
 
 
-def carry_out(disk: Disk, plan: CleaningPlan) -> Iterator[int | Cleaned]:
+def carry_out(disk: Disk, plan: CompactionPlan) -> Iterator[int | CompactionResult]:
     """Does the work piece by piece: yields the bytes that a piece read and wrote, for whoever limits their rate; at last what came of it.
 
     Ends without that when the plan is no longer wanted. ``.cleaned`` files of an unfinished work are of no use and do no harm.
@@ -172,29 +172,29 @@ def carry_out(disk: Disk, plan: CleaningPlan) -> Iterator[int | Cleaned]:
     groups = []
     written = 0
     for group in _groups(disk, plan, sources):
-        rewriting = Rewriting(disk, plan, group, offset_map, covered, transactions, last=group[-1] is sources[-1])
-        for step in rewriting.run():
+        rewriter = SegmentRewriter(disk, plan, group, offset_map, covered, transactions, last=group[-1] is sources[-1])
+        for step in rewriter.run():
             total += step
             yield step
             if not plan.wanted:
                 return
-        groups.append(rewriting.result)
-        written += rewriting.result.size
+        groups.append(rewriter.result)
+        written += rewriter.result.size
     if groups:
         # On disk before the log has its first hole there: recovery cuts a log at any other.
         holes_below = max(plan.holes_below, groups[-1].end_offset)
         disk.replace_file(f"{plan.directory}/{HOLES}", checkpoints.holes_file(holes_below))
-    yield Cleaned(covered, tuple(groups), total - written, written, len(offset_map))
+    yield CompactionResult(covered, tuple(groups), total - written, written, len(offset_map))
 
 
-def _map(plan: CleaningPlan) -> OffsetMap:
+def _map(plan: CompactionPlan) -> OffsetMap:
     """As large as the dirty part can need, and no larger than the buffer."""
     needed = int((plan.upto - plan.first_dirty) / plan.load_factor) + 2
     slots = max(min(plan.buffer_bytes // ENTRY_BYTES, needed), 2)
     return OffsetMap(slots, min(max(int(slots * plan.load_factor), 1), slots - 1), plan.secret)
 
 
-def _read_dirty(disk: Disk, plan: CleaningPlan, offset_map: OffsetMap) -> Iterator[int]:
+def _read_dirty(disk: Disk, plan: CompactionPlan, offset_map: OffsetMap) -> Iterator[int]:
     """Fills the map. Yields bytes read and, where it was full, the complement of the offset it does not know."""
     sources = [source for source in plan.sources if source.end_offset > plan.first_dirty]
     first = sources[0].base_offset
@@ -217,7 +217,7 @@ def _read_dirty(disk: Disk, plan: CleaningPlan, offset_map: OffsetMap) -> Iterat
         yield waiting
 
 
-def _batches(disk: Disk, plan: CleaningPlan, source: Source) -> Iterator[tuple[BatchHeader, memoryview]]:
+def _batches(disk: Disk, plan: CompactionPlan, source: SourceSegment) -> Iterator[tuple[BatchHeader, memoryview]]:
     """The batches of a segment. Raises: CorruptLog where one is not as it was written, OSError."""
     path = f"{plan.directory}/{segment_name(source.base_offset, LOG)}"
     file = disk.open(path)
@@ -238,16 +238,16 @@ def _batches(disk: Disk, plan: CleaningPlan, source: Source) -> Iterator[tuple[B
         raise CorruptLog(f"{path} is damaged at {position}: {error}") from None
 
 
-def _groups(disk: Disk, plan: CleaningPlan, sources: list[Source]) -> list[list[Source]]:
+def _groups(disk: Disk, plan: CompactionPlan, sources: list[SourceSegment]) -> list[list[SourceSegment]]:
     """Neighbours that fit into one segment together: its log, its indexes, and the offsets they can express."""
 
-    def sizes(source: Source) -> tuple[int, int, int]:
+    def sizes(source: SourceSegment) -> tuple[int, int, int]:
         base = f"{plan.directory}/{segment_name(source.base_offset, '')}"
         indexes = [disk.size(base + suffix) if disk.exists(base + suffix) else 0 for suffix in (OFFSET_INDEX, TIME_INDEX)]
         return source.size, indexes[0], indexes[1]
 
     limits = (plan.segment_bytes, plan.segment_index_bytes - OFFSET_ENTRY.size, plan.segment_index_bytes - TIME_ENTRY.size)
-    groups: list[list[Source]] = []
+    groups: list[list[SourceSegment]] = []
     used = (0, 0, 0)
     for source in sources:
         more = sizes(source)
@@ -262,14 +262,14 @@ def _groups(disk: Disk, plan: CleaningPlan, sources: list[Source]) -> list[list[
     return groups
 
 
-class Rewriting:
+class SegmentRewriter:
     """One group becomes one segment; ``result`` once ``run`` is through."""
 
     def __init__(
         self,
         disk: Disk,
-        plan: CleaningPlan,
-        group: list[Source],
+        plan: CompactionPlan,
+        group: list[SourceSegment],
         offset_map: OffsetMap,
         upto: int,
         transactions: Transactions,
@@ -292,7 +292,7 @@ class Rewriting:
         #: Batches that are not written yet, and their bytes.
         self._parts: list[Buffer] = []
         self._waiting = 0
-        self.result: Group
+        self.result: CleanedSegment
 
     def run(self) -> Iterator[int]:
         """Yields bytes read and written."""
@@ -318,7 +318,7 @@ class Rewriting:
         segment.file.sync()
         for file in segment.index_files():
             file.sync()
-        self.result = Group(tuple(source.base_offset for source in self._group), self._end_offset, segment.size)
+        self.result = CleanedSegment(tuple(source.base_offset for source in self._group), self._end_offset, segment.size)
         segment.close()
 
     def _keep(self, header: BatchHeader, batch: Buffer) -> None:

@@ -1,4 +1,4 @@
-"""Damaged parts of a log, as a scrub found them and as the log remembers them.
+"""Known damage of a log.
 
 ::
 
@@ -7,10 +7,10 @@
     offset       40      61    66                Damage(40, 8100, 9000, 61, 66, "...")
 
 A log that no other replica can heal keeps its damage. Reads of offsets 61 to 65 fail with CorruptLog. Reads of all other offsets work:
-a read from before the damage ends there, a read from behind it begins at the position behind the damage.
+a read before the damage ends there, a read after it begins at the position behind the damage.
 
-The list is kept in ``damage-checkpoint`` in the partition's directory, so that a restart does not forget it. The file is JSON, one array
-per damage in the order of the fields. A file that cannot be read counts as absent: the next scrub finds the damage again.
+The list is stored in ``damage-checkpoint`` in the partition's directory: JSON, one array per damage in the order of the fields. A malformed
+file counts as absent: the next scrub finds the damage again.
 """
 
 import json
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class Damage(msgspec.Struct, frozen=True, order=True):
-    """Bytes of one segment that are not what was written there."""
+    """Bytes of one segment that differ from what was written."""
 
     #: Base offset of the segment.
     base: int
@@ -37,7 +37,7 @@ class Damage(msgspec.Struct, frozen=True, order=True):
     #: Offsets ``first`` to ``end`` (exclusive) cannot be read.
     first: int
     end: int
-    #: What is wrong.
+    #: Description for messages.
     reason: str
 
     def __str__(self) -> str:
@@ -46,12 +46,12 @@ class Damage(msgspec.Struct, frozen=True, order=True):
 
 
 def damage_file(found: Iterable[Damage]) -> bytes:
-    """The damage-checkpoint."""
+    """Content of a damage-checkpoint."""
     return json.dumps([msgspec.structs.astuple(one) for one in found]).encode()
 
 
 def read_damage(data: bytes) -> list[Damage]:
-    """The content of a damage-checkpoint; empty when the file is malformed."""
+    """Parses a damage-checkpoint; empty when it is malformed."""
     try:
         return [
             Damage(int(base), int(position), int(end_position), int(first), int(end), str(reason))
@@ -62,19 +62,19 @@ def read_damage(data: bytes) -> list[Damage]:
 
 
 def note(log: "Log", base_offset: int, damages: Iterable[Damage]) -> None:
-    """This is the damage of a segment from now on: reads of these offsets raise CorruptLog, also after a restart.
+    """Sets the damage of a segment: reads of these offsets raise CorruptLog, also after a restart.
 
     Raises: OSError; a full disk keeps the former file.
     """
     segment = log.segments[log.segment_of(base_offset)]
-    assert segment.base_offset == base_offset, "damage lies in a segment of the log"
+    assert segment.base_offset == base_offset, "damage is in a segment of the log"
     segment.damages = tuple(sorted(damages))
     log.damage_noted |= bool(segment.damages)
     save(log)
 
 
 def save(log: "Log") -> None:
-    """Writes down the damage that is known, after segments changed. Raises: OSError."""
+    """Writes the known damage after segments changed. Raises: OSError."""
     if not log.damage_noted:
         return
     path, damages = f"{log.directory}/{DAMAGE}", log.damages
@@ -91,7 +91,7 @@ def save(log: "Log") -> None:
 
 
 def recall(log: "Log", damages: Iterable[Damage]) -> None:
-    """This damage was found in the file of a former life."""
+    """Applies the damage-checkpoint that was read at open."""
     by_base: dict[int, list[Damage]] = {}
     for one in damages:
         by_base.setdefault(one.base, []).append(one)

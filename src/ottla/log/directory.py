@@ -1,14 +1,13 @@
-"""A log directory: the partitions under one root, and the files that speak of all of them.
+"""A log directory: the logs under one root, and their common files.
 
-Opening one reads whose it is (meta.properties), whether it was left in order (.kafka_cleanshutdown, which is removed before anything
-else is touched, so that a crash from now on is seen as one), where the logs began and how far they were on disk (the checkpoints), and
-opens every log found. Closing one writes all that in the reverse order, the marker last.
+``open`` reads the owner (meta.properties), the marker of a clean stop (.kafka_cleanshutdown) and the checkpoints, and opens every log. The
+marker is removed first, so that a later crash is detected. ``close`` writes these files in the reverse order, the marker last.
 
-meta.properties also names all directories that the broker served with (``settle``): one that is new, or one that is missing, may have had
-logs that are not found now. A log that a checkpoint knows with records, and that is not there, has vanished.
+meta.properties also lists all log directories of the broker (``set_siblings``): a new or missing directory may have had logs that are not
+found now. A log that a checkpoint lists with records, and that does not exist, has vanished.
 
-A partition's directory that is to go is renamed first (``orders-3.<unique>-delete``); one found at a start is removed then. What is left of
-a topic that is gone is kept for a while, under a name that ends in ``-stray``.
+A removed partition's directory is renamed first (``orders-3.<unique>-delete``); ``open`` removes the ones it finds. Logs of deleted topics
+are kept for a while under a name that ends in ``-stray``.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -21,27 +20,27 @@ from ottla.base.ids import Offset, TopicId, TopicPartition
 from ottla.base.ports import Disk
 from ottla.log import checkpoints, filenames
 from ottla.log.checkpoints import MetaProperties
-from ottla.log.directory_changes import Move, NewLog
+from ottla.log.directory_changes import LogMove, NewLog
 from ottla.log.errors import DirectoryRefused, PartitionExists
 from ottla.log.flush import FlushPlan
 from ottla.log.log import Log
 from ottla.log.options import TopicOptions
 from ottla.log.recovery import ClosedLog
 
-#: Opens logs; the result is in the order of the argument, with None for a file that is no partition's directory. Raises: OSError.
+#: Opens logs; the result is in the order of the argument, with None for a file instead of a partition's directory. Raises: OSError.
 OpenLogs = Callable[[Sequence[ClosedLog]], Iterable[Log | None]]
 
-#: Checkpoints by kind: what write_checkpoints writes when it is not told.
+#: All kinds of checkpoints.
 KINDS = ("recovery_points", "log_starts", "high_watermarks", "cleaner_offsets", "scrubs")
 
 
 @dataclass(slots=True)
-class ScrubMark:
-    """How far the scrub of a log is."""
+class ScrubProgress:
+    """Progress of the scrub of a log."""
 
-    #: Where the pass under way goes on; -1 while there is none.
+    #: Next offset of the current pass; -1 without one.
     offset: int = -1
-    #: Wall time at which the last pass ended, or from which on the next one is counted.
+    #: Wall time at which the last pass ended, or from which the interval to the first one counts.
     done_ms: int = 0
 
 
@@ -54,29 +53,29 @@ class LogDirectory:
         self.root = disk.root
         self.logs: dict[TopicPartition, Log] = {}
         self.identity = identity
-        #: Why the directory is no longer used; None while it is. Its owner sets it.
+        #: Why the directory is offline; None while it is online. Its owner sets it.
         self.failed: str | None = None
-        #: Whether the last owner stopped in order.
+        #: Whether the last stop was clean.
         self.clean_start = False
-        #: The broker epoch at that stop, and that since which every stop was one; -1 when unknown.
+        #: The broker epoch at that stop, and the one since which every stop was clean; -1 when unknown.
         self.last_broker_epoch = -1
         self.clean_since = -1
-        #: By the checkpoints at open: partitions that had records here, of which there is no log.
+        #: Partitions without a log that had records according to the checkpoints at open.
         self.vanished: frozenset[TopicPartition] = frozenset()
-        #: High watermarks as read at open, and as given to ``create``.
+        #: High watermarks from ``open`` and ``create``.
         self.high_watermarks: dict[TopicPartition, Offset] = {}
-        #: Scrubs of the logs here, as of the scrub-checkpoint and since.
-        self.scrubs: dict[TopicPartition, ScrubMark] = {}
-        #: Directories of logs that were set aside for a while only, with the wall time at which they were.
+        #: Scrub progress by partition, initially from the scrub-checkpoint.
+        self.scrubs: dict[TopicPartition, ScrubProgress] = {}
+        #: Stray directories that expire, with the wall time at which they were set aside.
         self.strays: dict[str, int] = {}
         self._removed = 0
         #: Numbers of the partitions in ``logs``, by topic.
         self._numbers: dict[str, dict[int, None]] = {}
-        #: Names of directories on their way out, or set aside, that were found when the directory was opened.
-        self._taken: frozenset[str] = frozenset()
-        #: Partitions that a checkpoint on disk may name. A new log of such a name must not inherit what is said of the old one.
+        #: Names of delete and stray directories at ``open``.
+        self._used_names: frozenset[str] = frozenset()
+        #: Partitions that a checkpoint on disk may name. A new log of such a partition must not inherit the old one's entry.
         self._named: set[TopicPartition] = set()
-        #: Whether there is a checkpoint of the cleaner.
+        #: Whether a cleaner-offset-checkpoint exists.
         self._cleans = False
 
     def __repr__(self) -> str:
@@ -84,18 +83,18 @@ class LogDirectory:
 
     @property
     def broker_id(self) -> int:
-        assert self.identity.broker_id is not None, "open() fills in who we are"
+        assert self.identity.broker_id is not None, "open() sets the identity"
         return self.identity.broker_id
 
     @property
     def cluster_id(self) -> str:
-        assert self.identity.cluster_id is not None, "open() fills in who we are"
+        assert self.identity.cluster_id is not None, "open() sets the identity"
         return self.identity.cluster_id
 
     @property
     def directory_id(self) -> bytes:
-        """16 bytes that stay with the directory for its life. Source: KIP-858."""
-        assert self.identity.directory_id is not None, "open() fills in who we are"
+        """16 bytes that identify the directory permanently. Source: KIP-858."""
+        assert self.identity.directory_id is not None, "open() sets the identity"
         return self.identity.directory_id
 
     @classmethod
@@ -110,10 +109,10 @@ class LogDirectory:
         directory_id: bytes | None = None,
         open_logs: OpenLogs | None = None,
     ) -> Self:
-        """Opens the directory and every log in it, recovering those that need it.
+        """Opens the directory and every log in it; recovers logs after a crash.
 
-        ``options_for`` gives the settings of a topic by its name; defaults without. ``directory_id`` is for a directory that has none.
-        ``open_logs`` opens the logs in threads; without it they are opened one after the other.
+        ``options_for`` returns the settings of a topic by name; without it they are defaults. ``directory_id`` is for a directory without
+        one. ``open_logs`` opens the logs in threads; without it they are opened one after another.
         Raises: DirectoryRefused when it belongs to another broker or cluster, OSError when the disk fails.
         """
         directory = cls(disk, _identity(disk, broker_id, cluster_id, directory_id, now_ms))
@@ -131,7 +130,7 @@ class LogDirectory:
         directory._cleans = filenames.CLEANER_OFFSETS in entries
         if filenames.SCRUBS in entries:
             marks = checkpoints.read_scrubs(disk.read_file(filenames.SCRUBS))
-            directory.scrubs = {partition: ScrubMark(*mark) for partition, mark in marks.items()}
+            directory.scrubs = {partition: ScrubProgress(*mark) for partition, mark in marks.items()}
         directory._clear(entries)
         closed = [
             ClosedLog(
@@ -148,7 +147,7 @@ class LogDirectory:
             for name in entries
             if (partition := filenames.partition_of(name)) is not None
         ]
-        for log in (open_logs or _one_after_the_other)(closed):
+        for log in (open_logs or _open_sequentially)(closed):
             if log is not None:
                 directory._adopt(log)
         named = {partition for offsets in (recovery_points, directory.high_watermarks) for partition, offset in offsets.items() if offset}
@@ -158,8 +157,8 @@ class LogDirectory:
         return directory
 
     def _clear(self, entries: Sequence[str]) -> None:
-        """Removes what an earlier process left half done, and notes the logs that were set aside."""
-        self._taken = frozenset(name for name in entries if name.endswith((filenames.DELETE_DIRECTORY, filenames.STRAY_DIRECTORY)))
+        """Removes unfinished deletions and temporary files, and lists the strays."""
+        self._used_names = frozenset(name for name in entries if name.endswith((filenames.DELETE_DIRECTORY, filenames.STRAY_DIRECTORY)))
         for name in entries:
             if name.endswith(filenames.DELETE_DIRECTORY):
                 self.disk.remove_tree(name)
@@ -184,10 +183,10 @@ class LogDirectory:
         *,
         in_place_of_lost: bool = False,
     ) -> Log:
-        """A new, empty log. Its names become durable with its first flush plan, which is not None.
+        """Creates an empty log. Its names become durable with its first flush plan, which is not None.
 
-        ``in_place_of_lost``: there was one with records, which is gone; that is durably noted when this returns.
-        Raises: PartitionExists, OSError; after ENOSPC nothing is left of it.
+        ``in_place_of_lost``: a log with records is lost; the new log is durably marked when this returns.
+        Raises: PartitionExists, OSError; after ENOSPC no file remains.
         """
         if partition in self.logs:
             raise PartitionExists(partition)
@@ -202,7 +201,7 @@ class LogDirectory:
         return log
 
     def add(self, new: NewLog, now_ms: int, high_watermark: int = 0) -> Log:
-        """Takes in a log whose files were just created. Does no I/O. Its names become durable with its first flush plan."""
+        """Adds a log whose files were just created. Does no I/O. Its names become durable with its first flush plan."""
         assert new.partition not in self.logs, "a partition has one log in a directory"
         log = Log(self.disk, new.partition, new.name, new.topic_id, new.options)
         log.begin(now_ms)
@@ -211,21 +210,21 @@ class LogDirectory:
         return log
 
     def is_named(self, partition: TopicPartition) -> bool:
-        """Whether a checkpoint on disk may name this partition. A new log of it must not inherit what is said of the old one."""
+        """Whether a checkpoint on disk may have an entry of this partition, which a new log must not inherit."""
         return partition in self._named
 
     def renew_checkpoints(self, high_watermarks: Mapping[TopicPartition, int]) -> list[tuple[str, bytes]]:
-        """(path, content) of all checkpoints, which name no partition but those of present logs; to be written before a log is created."""
+        """(path, content) of all checkpoints with entries of present logs only; the caller writes them before it creates a log."""
         files = self.checkpoint_files(high_watermarks)
         self._named = set(self.logs)
         return files
 
     def checkpoints_refused(self, partitions: Iterable[TopicPartition]) -> None:
-        """The disk was full: the checkpoints that were to be renewed may still name these."""
+        """A full disk refused the renewed checkpoints, so they may still have entries of these partitions."""
         self._named.update(partitions)
 
-    def settle(self, siblings: Sequence[bytes], generation: int, now_ms: int) -> None:
-        """With these directories, this one among them, the broker serves from now on. Raises: OSError."""
+    def set_siblings(self, siblings: Sequence[bytes], generation: int, now_ms: int) -> None:
+        """Records all log directories of the broker, this one included, in meta.properties. Raises: OSError."""
         identity = replace(self.identity, siblings=tuple(siblings), generation=generation)
         if identity != self.identity:
             try:
@@ -237,41 +236,41 @@ class LogDirectory:
             self.identity = identity
 
     def remove(self, partition: TopicPartition) -> str:
-        """Takes a log out and renames its directory; the path, which the caller has removed when nobody sends from it any more."""
+        """Removes a log and renames its directory; returns the path, which the caller removes when no fetch sends from it."""
         move = self.take_out(partition)
         move.carry_out(self.disk)
         return move.target
 
     def set_aside(self, partition: TopicPartition) -> str:
-        """Takes a log out and leaves it to an operator, under another name, which is returned. Raises: OSError."""
+        """Removes a log and keeps its directory as a stray for the operator; returns the new name. Raises: OSError."""
         self.logs[partition].close()
         move = self.take_out(partition, stray=True)
         self.disk.rename(move.source, move.target)
         return move.target
 
     def expired_strays(self, before_ms: int) -> tuple[str, ...]:
-        """Directories that were set aside for a while, before this wall time; the caller has them removed."""
+        """Stray directories from before this wall time; the caller removes them."""
         expired = tuple(path for path, since_ms in self.strays.items() if since_ms < before_ms)
         for path in expired:
             del self.strays[path]
         return expired
 
-    def take_out(self, partition: TopicPartition, *, stray: bool = False) -> Move:
-        """Takes a log out. Its directory stays where it is until the caller has the move carried out. Does no I/O."""
+    def take_out(self, partition: TopicPartition, *, stray: bool = False) -> LogMove:
+        """Removes a log. Its directory stays until the caller performs the move. Does no I/O."""
         log = self.logs.pop(partition)
         self._forget(partition)
         self.high_watermarks.pop(partition, None)
         self.scrubs.pop(partition, None)
         ending = filenames.STRAY_DIRECTORY if stray else filenames.DELETE_DIRECTORY
         path = ""
-        while not path or path in self._taken:
+        while not path or path in self._used_names:
             self._removed += 1
             unique = blake2b(self.directory_id + log.topic_id + f"{partition}/{self._removed}".encode(), digest_size=16).hexdigest()
             path = filenames.delete_directory_name(partition, unique, ending=ending)
-        return Move(partition, log.directory, path)
+        return LogMove(partition, log.directory, path)
 
     def partitions_of(self, topic: str) -> list[TopicPartition]:
-        """Partitions of a topic that have a log here."""
+        """Partitions of a topic with a log in this directory."""
         return [TopicPartition(topic, number) for number in self._numbers.get(topic, ())]
 
     def _forget(self, partition: TopicPartition) -> None:
@@ -281,9 +280,9 @@ class LogDirectory:
             del self._numbers[partition.topic]
 
     def write_checkpoints(self, high_watermarks: Mapping[TopicPartition, int] | None = None, kinds: tuple[str, ...] = KINDS) -> bool:
-        """Replaces the checkpoints of these kinds, waiting for the device. ``high_watermarks`` stand in for those known here.
+        """Replaces the checkpoints of these kinds; waits for the device. ``high_watermarks`` replace the known ones.
 
-        False when the disk had no room; the old ones are still true then. Raises: OSError.
+        False when the disk is full; the old checkpoints stay valid. Raises: OSError.
         """
         for path, data in self.checkpoint_files(high_watermarks, kinds):
             try:
@@ -299,18 +298,18 @@ class LogDirectory:
     def checkpoint_files(
         self, high_watermarks: Mapping[TopicPartition, int] | None = None, kinds: tuple[str, ...] = KINDS
     ) -> list[tuple[str, bytes]]:
-        """(path, content) of the checkpoints as of now, for a caller that replaces the files off the loop."""
+        """(path, content) of the present checkpoints, for a caller that writes the files in a thread."""
         if high_watermarks is not None:
             self.high_watermarks.update({p: Offset(offset) for p, offset in high_watermarks.items() if p in self.logs})
         self._named.update(self.logs)
         for log in self.logs.values():
-            log.note_missing_again()
+            log.retry_missing_note()
         files = []
         if "recovery_points" in kinds:
             offsets = {partition: log.checkpoint_offset for partition, log in self.logs.items()}
             files.append((filenames.RECOVERY_POINTS, checkpoints.offsets_file(offsets)))
         if "log_starts" in kinds:
-            # Also where the first segment begins there: a crash can bring back the segments that were dropped before it.
+            # Also when the first segment begins there: a crash can restore the dropped segments before it.
             offsets = {partition: log.start_offset for partition, log in self.logs.items() if log.start_offset > 0}
             files.append((filenames.LOG_STARTS, checkpoints.offsets_file(offsets, has_checksum=True)))
         if "high_watermarks" in kinds:
@@ -327,9 +326,9 @@ class LogDirectory:
         return files
 
     def _recovery_point_lowered(self) -> None:
-        """A log was truncated below its recorded recovery point: the record must not outlive this, or a crash would trust new bytes.
+        """A log was truncated below its recorded recovery point. The record must go, or recovery after a crash would trust new bytes.
 
-        Nor must the cleaner's: compaction would take tombstones for old ones whose keys it never looked for.
+        So must the clean offset, or compaction would remove tombstones whose older records it never searched.
         """
         if not self.write_checkpoints(kinds=("recovery_points", "cleaner_offsets")):
             self.disk.unlink(filenames.RECOVERY_POINTS)
@@ -345,9 +344,9 @@ class LogDirectory:
         clean_since: int = -1,
         carry_out: Callable[[Sequence[FlushPlan]], None] | None = None,
     ) -> bool:
-        """Stops in order: everything on disk, then the marker. A directory that failed, or is full, is left as after a crash: False.
+        """Closes cleanly: flushes all logs, then writes the marker. False: the disk failed or is full, and the next start recovers.
 
-        ``carry_out`` does what all logs ask to have on disk, for a caller that does so in threads.
+        ``carry_out`` performs the flush plans of all logs, for a caller that uses threads.
         """
         complete = self.failed is None
         if complete:
@@ -375,8 +374,7 @@ class LogDirectory:
 
 
 def _finish(log: Log, plans: dict[TopicPartition, FlushPlan]) -> bool:
-    """Completes the files of a log and adds what is to be synced. False when the disk has no room for its indexes: the next start must
-    rebuild them."""
+    """Completes the files of a log and adds its flush plan. False when the disk is full: the next start rebuilds the indexes."""
     written = not log.pending.unwritten or all(segment.finish() for segment in log.pending.unwritten)
     if log.active.is_open:
         written = log.active.finish() and written
@@ -390,12 +388,12 @@ def _finish(log: Log, plans: dict[TopicPartition, FlushPlan]) -> bool:
     return written
 
 
-def _one_after_the_other(closed: Sequence[ClosedLog]) -> Iterable[Log | None]:
+def _open_sequentially(closed: Sequence[ClosedLog]) -> Iterable[Log | None]:
     return (log.open() for log in closed)
 
 
 def _identity(disk: Disk, broker_id: int, cluster_id: str, directory_id: bytes | None, now_ms: int) -> MetaProperties:
-    """Whose directory this is, written down if it was nobody's. Raises: DirectoryRefused."""
+    """Checks the owner in meta.properties; writes the file for a new directory. Raises: DirectoryRefused."""
     try:
         found = checkpoints.read_meta_properties(disk.read_file(filenames.META_PROPERTIES), disk.root)
     except FileNotFoundError:
@@ -413,7 +411,7 @@ def _identity(disk: Disk, broker_id: int, cluster_id: str, directory_id: bytes |
 
 
 def _read_offsets(disk: Disk, name: str) -> dict[TopicPartition, Offset]:
-    """A checkpoint; empty when it is missing or malformed: every log then counts as starting at its first file and in doubt."""
+    """A checkpoint; empty when it is missing or malformed: every log is then recovered from its first segment."""
     try:
         return checkpoints.read_offsets(disk.read_file(name)) or {}
     except FileNotFoundError:

@@ -1,12 +1,12 @@
-"""Logs that come and go in a log directory: what a broker decides in a step, and what a thread does to the disk.
+"""Creation and removal of logs in a log directory: decided in a step of the broker, performed in a thread.
 
-A step makes a ``NewLog`` or a ``Move`` without touching the disk. ``LogChanges.carry_out`` does the file work of many of them, off the
-loop. What is decided and not carried out yet costs nothing when the process ends:
+A step makes a ``NewLog`` or a ``LogMove`` without I/O. ``LogChanges.carry_out`` performs many of them off the loop. If the process ends
+before that, nothing is lost:
 
-- A log that was to be created has no records. The next start creates it again. Files that a crash left of it are an empty log.
-- A log that was to go is still there. The next start finds it under its old name and compares its topic id with the cluster's.
+- A log to create has no records. The next start creates it again. Files that a crash left of it are an empty log.
+- A log to remove still exists. The next start finds it under its old name and compares its topic id with the cluster's.
 
-The name of a new log, and its topic id, become durable with the log's first flush.
+The name and topic id of a new log become durable with its first flush.
 """
 
 from collections.abc import Iterator
@@ -22,7 +22,7 @@ from ottla.log.options import TopicOptions
 
 @dataclass(slots=True, eq=False)
 class NewLog:
-    """An empty log to be created in the directory ``name``."""
+    """An empty log to create in the directory ``name``."""
 
     partition: TopicPartition
     topic_id: TopicId
@@ -33,7 +33,7 @@ class NewLog:
         return str(self.partition)
 
     def files(self) -> Iterator[tuple[str, bytes]]:
-        """Names and contents of its files, as Kafka has them at the creation of a log."""
+        """Names and contents of its files, as in a new log of Kafka."""
         for suffix in (filenames.LOG, filenames.OFFSET_INDEX, filenames.TIME_INDEX):
             yield filenames.segment_name(0, suffix), b""
         yield filenames.LEADER_EPOCHS, b""
@@ -42,7 +42,7 @@ class NewLog:
         yield filenames.PARTITION_METADATA, checkpoints.partition_metadata_file(self.topic_id)
 
     def carry_out(self, disk: Disk) -> None:
-        """Creates the files. Raises: PartitionExists, OSError; after ENOSPC nothing is left of it."""
+        """Creates the files. Raises: PartitionExists, OSError; after ENOSPC no file remains."""
         if disk.exists(self.name):
             raise PartitionExists(self.partition)
         try:
@@ -54,8 +54,8 @@ class NewLog:
 
 
 @dataclass(slots=True, eq=False)
-class Move:
-    """A log's directory that leaves under another name: to be removed, or, as a stray, to be kept for a while."""
+class LogMove:
+    """Renaming of a log's directory, before its removal or to keep it as a stray."""
 
     partition: TopicPartition
     source: str
@@ -66,7 +66,7 @@ class Move:
         return self.target.endswith(filenames.STRAY_DIRECTORY)
 
     def carry_out(self, disk: Disk) -> None:
-        """Renames the directory. A stray is marked as one that may be removed later, unless the disk is full. Raises: OSError."""
+        """Renames the directory. Marks a stray as expiring, unless the disk is full. Raises: OSError."""
         disk.rename(self.source, self.target)
         if self.stray:
             try:
@@ -78,17 +78,17 @@ class Move:
 
 @dataclass(slots=True, eq=False)
 class LogChanges:
-    """One portion of file work in a log directory, in the order in which it is carried out."""
+    """File changes in a log directory, in the order in which they are performed."""
 
-    moves: tuple[Move, ...] = ()
-    #: Checkpoints to replace, where those on disk may say something of an earlier log of the same name as a new one.
+    moves: tuple[LogMove, ...] = ()
+    #: Checkpoints to replace when those on disk may have an entry of an earlier log with the name of a new one.
     checkpoints: tuple[tuple[str, bytes], ...] = ()
     creations: tuple[NewLog, ...] = ()
 
     def carry_out(self, disk: Disk) -> tuple[TopicPartition, ...]:
         """Returns the partitions whose logs were not created because the disk is full. Waits for the device.
 
-        Raises: PartitionExists; OSError, after which the directory is not to be trusted.
+        Raises: PartitionExists; OSError, after which the log directory is no longer used.
         """
         for move in self.moves:
             move.carry_out(disk)

@@ -1,14 +1,14 @@
-"""What a log refuses, in its own words; the broker answers each with a protocol error."""
+"""Errors of a log; the broker answers each with a protocol error."""
 
 from ottla.base.ids import Offset, TopicPartition
 
 
 class LogError(Exception):
-    """Base of all refusals. An OSError is never one of them: it passes through and means that the disk failed."""
+    """Base class. An OSError passes through separately and means that the disk failed."""
 
 
 class OffsetOutOfRange(LogError):
-    """The offset lies below the start or above the end of the log."""
+    """The offset is below the start or above the end of the log."""
 
     def __init__(self, offset: int, start_offset: int, end_offset: int) -> None:
         super().__init__(f"offset {offset} is outside {start_offset}..{end_offset}")
@@ -17,7 +17,7 @@ class OffsetOutOfRange(LogError):
 
 
 class OutOfOrderSequence(LogError):
-    """A batch does not follow the last one of its producer, and repeats none of the last five."""
+    """A batch neither follows the last one of its producer nor repeats one of the last five."""
 
 
 class StaleProducerEpoch(LogError):
@@ -25,15 +25,15 @@ class StaleProducerEpoch(LogError):
 
 
 class StaleCoordinatorEpoch(LogError):
-    """A newer transaction coordinator has ended a transaction of this producer here."""
+    """A newer transaction coordinator has ended a transaction of this producer in this partition."""
 
 
 class InvalidTransactionState(LogError):
-    """A batch outside any transaction came while its producer has one open here."""
+    """A batch outside a transaction arrived while its producer has an open one in this partition."""
 
 
 class CorruptLog(LogError):
-    """Bytes below the end of the log are no record batch. They were whole when they were written: the medium has changed them."""
+    """Bytes below the end of the log are not a valid record batch: the device changed them after they were written."""
 
 
 class PartitionExists(LogError):

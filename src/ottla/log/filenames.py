@@ -1,30 +1,30 @@
-"""Names of files and directories in a log directory; they are Kafka's, but for two.
+"""Names of files and directories in a log directory: Kafka's, and some of Ottla.
 
 ::
 
-    meta.properties                         whose directory this is
+    meta.properties                         the directory's broker and cluster
     .kafka_cleanshutdown                    present after a clean stop only
     recovery-point-offset-checkpoint        offsets below which each log is on disk
-    log-start-offset-checkpoint             where each log begins
+    log-start-offset-checkpoint             log start offsets
     replication-offset-checkpoint           high watermarks
     cleaner-offset-checkpoint               offsets up to which each compacted log holds one record per key
-    scrub-checkpoint                        how far each log was scrubbed, and when; Ottla's own
+    scrub-checkpoint                        scrub progress of each log; Ottla's own
     orders-3/                               a partition: topic, hyphen, number
         00000000000000000042.log            record batches from offset 42 on
         00000000000000000042.index          offset -> position, sparse
         00000000000000000042.timeindex      timestamp -> offset, sparse
         00000000000000000042.txnindex       aborted transactions; only when there are any
         00000000000000000042.snapshot       producer state before offset 42
-        leader-epoch-checkpoint             where each leader epoch began
+        leader-epoch-checkpoint             start offset of each leader epoch
         partition.metadata                  id of the topic
-        holes-checkpoint                    offset below which compaction may have left holes; Ottla's own, Kafka passes over it
-        missing-checkpoint                  offset below which records are missing that were here; also Ottla's own
-        damage-checkpoint                   damaged parts of the log that no other replica could heal; also Ottla's own
-    orders-3.<32 hex digits>-delete/        a partition on its way out
-    orders-3.<32 hex digits>-stray/         an older copy of a partition, or what is left of a topic that is gone, set aside
-        set-aside                           there for a while only; the file's time is the beginning
+        holes-checkpoint                    offset below which compaction may have left holes; Ottla's own, ignored by Kafka
+        missing-checkpoint                  offset below which records are missing; also Ottla's own
+        damage-checkpoint                   damage that no other replica could heal; also Ottla's own
+    orders-3.<32 hex digits>-delete/        a partition to delete
+    orders-3.<32 hex digits>-stray/         a kept older copy of a partition, or a partition of a deleted topic
+        set-aside                           marks a stray that expires; the file's time is the beginning
 
-A file being taken out is first renamed to ``*.deleted``; compaction writes ``*.cleaned``, then ``*.swap``.
+A file is renamed to ``*.deleted`` before its removal; compaction writes ``*.cleaned``, then ``*.swap``.
 """
 
 from ottla.base.ids import TopicPartition
@@ -56,7 +56,7 @@ SWAP = ".swap"
 TEMPORARY = ".tmp"
 DELETE_DIRECTORY = "-delete"
 STRAY_DIRECTORY = "-stray"
-#: Empty, in a directory that was set aside for a while only: since the time of this file.
+#: Empty file in a stray that expires: its time is when the stray was set aside.
 STRAY_NOTE = "set-aside"
 
 _NAME_MAX = 255
@@ -68,13 +68,13 @@ def segment_name(offset: int, suffix: str) -> str:
 
 
 def offset_of(name: str) -> int | None:
-    """The number a file name begins with, up to its first dot; None when it begins with none."""
+    """The number before the first dot of a file name; None without one."""
     digits = name.partition(".")[0]
     return int(digits) if digits.isascii() and digits.isdigit() else None
 
 
 def partition_of(name: str) -> TopicPartition | None:
-    """The partition whose directory has this name; None for any other directory, also for one on its way out."""
+    """The partition whose directory has this name; None for any other name, also for a deleted partition's."""
     topic, hyphen, number = name.rpartition("-")
     if not (topic and hyphen and number.isascii() and number.isdigit()) or str(int(number)) != number:
         return None
@@ -82,6 +82,6 @@ def partition_of(name: str) -> TopicPartition | None:
 
 
 def delete_directory_name(partition: TopicPartition, unique: str, *, ending: str = DELETE_DIRECTORY) -> str:
-    """``orders-3.<unique>-delete``, with the topic cut so that the name fits into a directory entry."""
+    """``orders-3.<unique>-delete``; the topic is truncated if the name would be too long."""
     suffix = f"-{partition.partition}.{unique}{ending}"
     return partition.topic[: _NAME_MAX - len(suffix)] + suffix

@@ -1,4 +1,4 @@
-"""What a log asks to have on disk, and how a fetch names bytes of a log file without reading them."""
+"""Flush plans of a log, and slices: ranges of log files that a fetch sends without reading them."""
 
 from collections.abc import Iterator
 from contextlib import suppress
@@ -11,9 +11,9 @@ from ottla.base.ports import Disk, File
 
 @dataclass(slots=True)
 class FlushPlan:
-    """Sync these files, replace those, sync these directories (new or renamed names): then every record below ``upto`` is durable.
+    """Sync files, then replace small files, then sync directories with new names: afterwards every record below ``upto`` is durable.
 
-    ``carry_out`` does it; so may a shell of its own, which syncs the files of many plans together, as long as it keeps the order.
+    ``carry_out`` performs one plan. A shell may sync the files of many plans together if it keeps this order.
     """
 
     upto: Offset
@@ -22,14 +22,14 @@ class FlushPlan:
     directories: tuple[str, ...] = ()
     #: (path, content) of small files to replace atomically and durably.
     replacements: tuple[tuple[str, bytes], ...] = ()
-    #: Replacements for which the disk had no room. The log asks for them again; nothing durable depends on them meanwhile.
+    #: Replacements that a full disk refused. The log plans them again; no durable state depends on them meanwhile.
     postponed: list[str] = field(default_factory=list)
 
     def carry_out(self, disk: Disk) -> None:
-        """Waits for the device; runs in a thread, or wherever nothing else waits.
+        """Waits for the device; runs in a thread, or where blocking is harmless.
 
-        A file or directory that is gone belongs to a partition that was removed meanwhile, and needs nothing.
-        Raises: OSError, after which the directory is not to be trusted.
+        Skips missing files and directories: their partition was removed.
+        Raises: OSError, after which the log directory is no longer used.
         """
         for file in self.files:
             with suppress(FileNotFoundError):
@@ -48,13 +48,13 @@ class FlushPlan:
                 disk.sync_dir(directory)
 
     def unsynced_directories(self) -> Iterator[str]:
-        """Directories that are still to be synced once the small files are replaced, which syncs the directories they are in."""
+        """Directories to sync after the replacements, which sync their own directories."""
         synced = {path.rpartition("/")[0] for path, _ in self.replacements if path not in self.postponed}
         return (directory for directory in self.directories if directory not in synced)
 
 
 class NamedFile:
-    """A small file to be synced once, which nobody has open."""
+    """A small closed file that is synced once."""
 
     __slots__ = ("_disk", "path")
 
@@ -68,7 +68,7 @@ class NamedFile:
 
 
 class Slice:
-    """Bytes ``position`` to ``position + size`` of a log file, to be sent without passing through Python. ``len()`` is the size."""
+    """Bytes ``position`` to ``position + size`` of a log file, sent with sendfile. ``len()`` is the size."""
 
     __slots__ = ("file", "position", "size")
 
@@ -81,7 +81,7 @@ class Slice:
         return self.size
 
     def read(self) -> bytes:
-        """The bytes themselves, for TLS, for small answers and for tests."""
+        """The bytes, for small answers and tests."""
         return self.file.read(self.position, self.size)
 
     def __repr__(self) -> str:

@@ -1,4 +1,4 @@
-"""A sparse index: pairs of growing numbers, in a file that is a cache and is never trusted.
+"""A sparse index: pairs of increasing numbers in a file. The file is a cache; lookups verify its entries against the log.
 
 ====================  ============================  =================================================================
 kind                  key                           value
@@ -7,18 +7,17 @@ offset index, 8 B     int32 offset - base offset    int32 position in the log fi
 time index, 12 B      int64 timestamp, ms           int32 offset - base offset
 ====================  ============================  =================================================================
 
-An offset entry names a batch by its *last* offset and the position it begins at. A time entry says: the largest timestamp so far is
-this one, and the batch that ends at this offset is the first to have it. Keys and values grow strictly from entry to entry (values of
-a time index may stay equal only where Kafka wrote them so).
+An offset entry holds a batch's *last* offset and its position. A time entry holds the largest timestamp so far, and the last offset of the
+first batch that has it. Keys and values increase strictly (values of a time index may be equal only if Kafka wrote them).
 
-All entries but the newest are in the file alone and are searched there: an open index costs no memory, and a thousand old segments
-cost nothing. New entries wait in memory until a block of them is full, the segment is closed or the log is.
+All but the newest entries are only in the file and are searched there, so an open index costs no memory. New entries stay in memory until
+a block is full, or the segment or the log is closed.
 
     file    e0 e1 e2 ... e511 | e512 ... e1023    pending    e1024 e1025
             `---- block ----'                                `-- less than a block, more while the disk is full
 
-A file that Kafka preallocated ends in zeros; they are no entries. Whoever looks something up compares the entry with the log and calls
-``clear`` and appends all entries anew when they differ.
+A file that Kafka preallocated ends in zeros, which are not entries. The caller compares each entry with the log. When they differ it calls
+``clear`` and appends all entries again.
 """
 
 from array import array
@@ -30,9 +29,9 @@ from ottla.base.ports import Disk, File
 
 OFFSET_ENTRY = Struct(">ii")
 TIME_ENTRY = Struct(">qi")
-#: Entries that wait in memory before they are written together.
+#: Entries that are written together.
 BLOCK = 512
-#: Entries that a look-up reads at once; more are halved first.
+#: Entries that a lookup reads at once, after binary search.
 LEAF = 64
 
 
@@ -42,12 +41,12 @@ class SparseIndex:
     __slots__ = ("_disk", "_entry", "_file", "_keys", "_path", "_values", "_written", "last")
 
     def __init__(self, disk: Disk, path: str, entry: Struct, *, fresh: bool) -> None:
-        """``fresh``: the segment is new and whatever lies at ``path`` is to be forgotten; otherwise the file is read, if there is one."""
+        """``fresh``: the segment is new, and an existing file at ``path`` is ignored; otherwise the file is read if it exists."""
         self._disk = disk
         self._path = path
         self._entry = entry
         self._file: File | None = None
-        #: Entries that are in the file.
+        #: Number of entries in the file.
         self._written = 0
         self._keys = array("q")
         self._values = array("q")
@@ -69,7 +68,7 @@ class SparseIndex:
         return self._path
 
     def append(self, key: int, value: int) -> None:
-        """Adds an entry; both numbers are greater than in the last one (see the module for the exception)."""
+        """Adds an entry; both numbers exceed those of the last one."""
         self._keys.append(key)
         self._values.append(value)
         self.last = (key, value)
@@ -98,7 +97,7 @@ class SparseIndex:
         return found
 
     def entries(self) -> list[tuple[int, int]]:
-        """All of them; for tests and tools."""
+        """All entries; for tests and tools."""
         return self._read(0, self._written) + list(zip(self._keys, self._values, strict=True))
 
     def truncate(self, *, below_key: int | None = None, below_value: int | None = None) -> None:
@@ -113,7 +112,7 @@ class SparseIndex:
             self.append(key, value)
 
     def clear(self) -> None:
-        """Forgets every entry, in the file too."""
+        """Removes all entries, also from the file."""
         self._keys = array("q")
         self._values = array("q")
         self.last = None
@@ -122,7 +121,7 @@ class SparseIndex:
             self._opened().truncate(0)
 
     def write(self) -> bool:
-        """Moves pending entries into the file. False when the disk has no room: they stay in memory and will be tried again."""
+        """Writes pending entries to the file. False when the disk is full: they stay in memory until the next attempt."""
         if not self._keys:
             return True
         data = b"".join(map(self._entry.pack, self._keys, self._values))
@@ -141,7 +140,7 @@ class SparseIndex:
         return True
 
     def file(self) -> File:
-        """The file, created when it did not exist, with whatever of the zeros behind the last entry cut off."""
+        """The file, created if missing, without zeros after the last entry."""
         file = self._opened()
         if file.size != self._written * self._entry.size:
             file.truncate(self._written * self._entry.size)

@@ -1,12 +1,11 @@
-"""Where each leader epoch began: the table that lets replicas find the point up to which they agree. Source: KIP-101, KIP-279.
+"""The start offset of each leader epoch, with which replicas find their divergence. Source: KIP-101, KIP-279.
 
     epoch   0        2              5
     offset  0 1 2 3  4 5 6 7 8 9    10 11 |  end of the log: 12
             `-----'  `---------'    `---'
     end_of(0) = (0, 4)   end_of(1) = (0, 4)   end_of(2) = (2, 10)   end_of(5) = (5, 12)   end_of(6) = None
 
-Epochs and offsets both grow strictly. Every batch carries its epoch, so entries that a crash takes from the checkpoint are found again
-when the log is recovered.
+Epochs and offsets increase strictly. Every batch contains its epoch, so recovery restores entries that a crash removed from the checkpoint.
 """
 
 from bisect import bisect_right
@@ -23,13 +22,13 @@ class LeaderEpochs:
     def __init__(self, entries: list[tuple[LeaderEpoch, Offset]] | None = None) -> None:
         self._epochs = [epoch for epoch, _ in entries or ()]
         self._starts = [start for _, start in entries or ()]
-        #: The newest epoch; -1 when none is known.
+        #: The newest epoch; -1 without one.
         self.latest = self._epochs[-1] if self._epochs else NO_EPOCH
-        #: The log's; it keeps this up to date.
+        #: End offset of the log, which updates it.
         self.end_offset = Offset(0)
-        #: Grows with each change, so that a saved state can be told from the present one.
+        #: Increases with each change.
         self.version = 0
-        #: Start offset of the first entry that is not on disk yet; None when all are. No recovery point above it may be written.
+        #: Start offset of the first entry that is not on disk; None when all are. A written recovery point must not exceed it.
         self.unsaved_from: Offset | None = None
 
     @property
@@ -37,7 +36,7 @@ class LeaderEpochs:
         return list(zip(self._epochs, self._starts, strict=True))
 
     def assign(self, epoch: int, start_offset: int) -> bool:
-        """Begins an epoch at this offset. Entries that contradict it go. False when nothing changed."""
+        """Begins an epoch at this offset, and drops entries that contradict it. False when nothing changed."""
         if self._epochs and self._epochs[-1] == epoch and start_offset >= self._starts[-1]:
             return False
         while self._epochs and (self._epochs[-1] >= epoch or self._starts[-1] >= start_offset):
@@ -49,9 +48,9 @@ class LeaderEpochs:
         return True
 
     def end_of(self, epoch: int) -> tuple[LeaderEpoch, Offset] | None:
-        """The largest epoch that is at most ``epoch``, and the offset at which it ended; None for -1 and for epochs not begun yet.
+        """The largest epoch that is at most ``epoch``, and its end offset; None for -1 and for epochs not begun yet.
 
-        For the newest epoch that is the end of the log. An epoch before the first one known ends where that one begins.
+        The newest epoch ends at the end of the log. An epoch before the first known one ends where that one begins.
         """
         if not self._epochs or epoch < 0 or epoch > self._epochs[-1]:
             return None
@@ -61,7 +60,7 @@ class LeaderEpochs:
         return (self._epochs[slot - 1] if slot else LeaderEpoch(epoch)), self._starts[slot]
 
     def epoch_at(self, offset: int) -> LeaderEpoch:
-        """The epoch in which the record at ``offset`` was or would be written; -1 when unknown."""
+        """The epoch of the record at ``offset``; -1 when unknown."""
         slot = bisect_right(self._starts, offset)
         return self._epochs[slot - 1] if slot else NO_EPOCH
 
@@ -75,7 +74,7 @@ class LeaderEpochs:
             self._changed(end_offset)
 
     def truncate_start(self, start_offset: int) -> None:
-        """Drops epochs that ended at or below ``start_offset``; the one it lies in then begins there."""
+        """Drops epochs that ended at or below ``start_offset``; the epoch of that offset then begins there."""
         slot = bisect_right(self._starts, start_offset)
         if slot and (slot > 1 or self._starts[0] != start_offset):
             del self._epochs[: slot - 1], self._starts[: slot - 1]
@@ -83,7 +82,7 @@ class LeaderEpochs:
             self._changed(None)
 
     def file(self) -> bytes:
-        """The checkpoint."""
+        """Content of the checkpoint."""
         return checkpoints.epochs_file(self.entries)
 
     def mark_unsaved(self) -> None:
@@ -91,7 +90,7 @@ class LeaderEpochs:
         self._changed(0)
 
     def saved(self, version: int) -> None:
-        """The state of that version is on disk."""
+        """The table of that version is on disk."""
         if version == self.version:
             self.unsaved_from = None
 

@@ -1,4 +1,4 @@
-"""One partition's log: a line of batches in segments, from the start offset to the end offset.
+"""The log of one partition: batches in segments, from the start offset to the end offset.
 
     start_offset        recovery_point          end_offset
     |                   |                       |
@@ -6,11 +6,10 @@
     0         40        90    110               190
     `------ on disk ----'---- in page cache ----'
 
-The log is synchronous, has one owner and knows no clock: times come in with the calls. Writing reaches the page cache; ``flush_plan``
-tells what to sync, whoever performs it reports with ``flushed``. Batches arrive checked; the log gives them their offsets and never
-looks inside, except into transaction markers.
+The log is synchronous, has one owner and no clock: times are arguments. Appends reach the page cache. ``flush_plan`` returns what to sync;
+its performer calls ``flushed`` afterwards. Batches are already validated; the log assigns their offsets and reads only transaction markers.
 
-An OSError from the disk passes through. ENOSPC from ``append`` leaves the log as it was; any other means that the directory failed.
+An OSError of the disk passes through. After ENOSPC from ``append`` the log is unchanged; any other error means that the directory failed.
 """
 
 from bisect import bisect_right
@@ -37,42 +36,42 @@ from ottla.log.producer_snapshots import write_snapshot
 from ottla.log.producer_state import Duplicate, Producers
 from ottla.log.segment import Segment
 from ottla.log.transaction_index import AbortedTransaction
-from ottla.log.unflushed import Pending
+from ottla.log.unflushed import UnflushedChanges
 from ottla.records.batch import BatchHeader, patch
 from ottla.records.read import ABORT_MARKER, COMMIT_MARKER, control_record
 
 
 class Appended(msgspec.Struct, gc=False):
-    """Where a batch went. ``file``, ``position`` and ``size`` name its bytes, for write-back."""
+    """An appended batch. ``file``, ``position`` and ``size`` locate its bytes, for writeback."""
 
     base_offset: Offset
     last_offset: Offset
-    #: The batch's largest timestamp, which is the append time where batches carry that.
+    #: The batch's largest timestamp: the append time with LogAppendTime.
     timestamp_ms: int
     file: File
     position: int
     size: int
-    #: A new segment was begun for it.
+    #: Whether it is the first batch of a new segment.
     rolled: bool
 
 
-class Room(msgspec.Struct):
-    """How far the active segment may grow, worked out once for all its appends."""
+class SegmentLimits(msgspec.Struct):
+    """Limits of the active segment, computed once for all its appends."""
 
     segment: Segment
     bytes_max: int
     offset_max: int
-    #: Of a batch's largest timestamp if the segment's first batch has one, else of the clock.
+    #: Limit of a batch's largest timestamp if the segment's first batch has one, else of the clock.
     time_max_ms: int
     by_timestamp: bool
-    #: Whether an index can be full before the segment is.
+    #: Whether an index can be full before the segment.
     by_index: bool
     entries_max: int
     times_max: int
 
     @classmethod
     def of(cls, segment: Segment, options: TopicOptions) -> Self:
-        """For a segment that has a batch."""
+        """For a segment with at least one batch."""
         first = segment.first_timestamp
         entries_max = max(options.segment_index_bytes // OFFSET_ENTRY.size, 1)
         times_max = max(options.segment_index_bytes // TIME_ENTRY.size - 1, 1)
@@ -88,13 +87,13 @@ class Room(msgspec.Struct):
         )
 
 
-class Recovered(msgspec.Struct):
-    """What opening a log after a crash found."""
+class RecoveryResult(msgspec.Struct):
+    """Result of recovering a log after a crash."""
 
     scanned_bytes: int = 0
-    #: Bytes behind the last whole batch, cut off. A crash leaves such a tail; it was never acknowledged as durable.
+    #: Truncated bytes behind the last complete batch. A crash leaves such a tail; it was never acknowledged as durable.
     cut_bytes: int = 0
-    #: Records below the recorded recovery point that are gone: the medium lost what it had confirmed. 0 in a sound world.
+    #: Missing records below the recorded recovery point: the device lost confirmed writes. Otherwise 0.
     lost_records: int = 0
 
 
@@ -103,7 +102,7 @@ def _nothing() -> None:
 
 
 class Log:
-    """A log; made by ``LogDirectory.create`` and ``LogDirectory.open``."""
+    """Made by ``LogDirectory.create`` and ``LogDirectory.open``."""
 
     def __init__(self, disk: Disk, partition: TopicPartition, directory: str, topic_id: TopicId, options: TopicOptions) -> None:
         self.disk = disk
@@ -112,11 +111,11 @@ class Log:
         self.directory = directory
         self.topic_id = topic_id
         self.options = options
-        #: In the order of base offsets; never empty once the log is open. The last one is active.
+        #: In the order of base offsets; never empty in an open log. The last one is active.
         self.segments: list[Segment] = []
         #: Base offsets of the segments.
         self.bases: list[Offset] = []
-        #: Offset of the first record that can be read.
+        #: Offset of the first readable record.
         self.start_offset = Offset(0)
         #: Offset that the next record gets.
         self.end_offset = Offset(0)
@@ -124,28 +123,28 @@ class Log:
         self.recovery_point = Offset(0)
         self.epochs = LeaderEpochs()
         self.producers = Producers()
-        self.pending = Pending()
-        #: Below this offset there were records here that are gone, so the log must not lead; None while it lacks none.
+        self.pending = UnflushedChanges()
+        #: Records below this offset are missing, so the replica is ineligible; None when none are missing.
         self.missing_below: Offset | None = None
-        #: Whether that is written down.
+        #: Whether the missing-checkpoint is on disk.
         self._missing_noted = False
-        #: Whether there may be a damage-checkpoint.
+        #: Whether a damage-checkpoint may exist.
         self.damage_noted = False
-        #: How often the log was cut at its end: what was read of it before may have been replaced since.
+        #: Number of truncations: data read before the last one may have been replaced.
         self.truncations = 0
-        #: Where the log was cut since the last plan, which then tells nothing about offsets above; None when it was not.
+        #: Lowest truncation since the last plan, which proves nothing for offsets above; None without one.
         self._durable_max: int | None = None
-        #: Of the active segment, or of one that was; None when it must be worked out anew.
-        self._room: Room | None = None
+        #: Of the active segment or a former one; None when it must be computed again.
+        self._limits: SegmentLimits | None = None
         #: Below it the log holds one record per key, as of the last compaction; None when it was never compacted.
         self.clean_offset: Offset | None = None
-        #: The same as a power cut now would leave it.
+        #: The clean offset after a power cut now.
         self._clean_durable: Offset | None = None
-        #: Holes that compaction left are below.
+        #: All holes that compaction left are below this offset.
         self.holes_below = Offset(0)
-        #: What opening found after a crash, or amiss; None otherwise.
-        self.recovered: Recovered | None = None
-        #: Called when a truncation took the recovery point back, before anything is appended.
+        #: Set when the log was recovered, or records are missing.
+        self.recovered: RecoveryResult | None = None
+        #: Called when a truncation lowered the recovery point, before the next append.
         self.recovery_point_lowered: Callable[[], None] = _nothing
 
     def __repr__(self) -> str:
@@ -162,51 +161,51 @@ class Log:
 
     @property
     def checkpoint_offset(self) -> Offset:
-        """The recovery point to be written down: below it not only records are on disk, but all that recovery would not make anew."""
+        """The recovery point for the checkpoint: below it records are on disk, and everything that recovery would not rebuild."""
         if self.missing_below is not None and not self._missing_noted:
-            # A full disk did not take the note: the next start must find by itself what this one found.
+            # The full disk has no missing-checkpoint; the next start must detect the missing records again.
             return max(self.missing_below, self.recovery_point)
         return self.pending.bound(self.recovery_point, self.epochs)
 
     @property
     def clean_checkpoint(self) -> Offset | None:
-        """The clean offset to be written down: a compaction counts once the names of its files are durable."""
+        """The clean offset for the checkpoint: that of the last compaction whose file names are durable."""
         return self._clean_durable
 
-    def cleaned_upto(self, offset: int, *, durable: bool = False) -> None:
-        """The log was compacted up to here; ``durable`` if nothing waits for a flush."""
+    def mark_cleaned(self, offset: int, *, durable: bool = False) -> None:
+        """The log was compacted up to this offset; ``durable`` if no flush is pending."""
         self.clean_offset = Offset(offset)
         if durable:
             self._clean_durable = self.clean_offset
 
     def set_options(self, options: TopicOptions) -> None:
-        """Settings from now on; the segments that exist keep their index interval."""
+        """Replaces the settings; existing segments keep their index interval."""
         self.options = options
-        self._room = None
+        self._limits = None
 
     def assign_topic_id(self, topic_id: TopicId) -> None:
-        """For a log whose partition.metadata was lost, or never written; the next flush makes it durable."""
+        """For a log without partition.metadata; the next flush makes it durable."""
         self.topic_id = topic_id
         self.pending.metadata = topic_id
 
     def sequence_check(self, header: BatchHeader, *, now_ms: int) -> Duplicate | None:
-        """Whether a client's batch may be appended; where it lies when it has been already.
+        """Checks a client's batch. Returns the earlier append if it is a duplicate.
 
         Raises: OutOfOrderSequence, StaleProducerEpoch, InvalidTransactionState.
         """
         return self.producers.check(header) if header.producer_id >= 0 else None
 
     def append(self, batch: memoryview, header: BatchHeader, *, leader_epoch: int, now_ms: int, copy: bool = False) -> Appended:
-        """Appends one checked batch, written without copying; base offset and leader epoch are patched in place.
+        """Appends one validated batch without copying it; patches base offset and leader epoch in place.
 
-        ``header`` is the batch's own, its largest timestamp already stamped if the topic wants append times. A ``copy`` of another log's
-        batch keeps its offset and epoch. Raises: OSError; after ENOSPC nothing has changed.
+        ``header`` is the batch's header, with the append time set for LogAppendTime. A ``copy`` of another log's batch keeps its offset and
+        epoch. Raises: OSError; after ENOSPC the log is unchanged.
         """
         epochs = self.epochs
-        assert leader_epoch >= epochs.latest or leader_epoch < 0, "a leader's epoch never goes back"
+        assert leader_epoch >= epochs.latest or leader_epoch < 0, "a leader epoch never decreases"
         base_offset = Offset(header.base_offset) if copy else self.end_offset
-        assert base_offset == self.end_offset or base_offset <= self.holes_below, "a hole is allowed before it is made"
-        assert base_offset >= self.end_offset, "a log grows at its end"
+        assert base_offset == self.end_offset or base_offset <= self.holes_below, "a hole is permitted before it is made"
+        assert base_offset >= self.end_offset, "batches are appended at the end"
         last_offset = Offset(base_offset + header.last_offset_delta)
         size = len(batch)
         segment = self.segments[-1]
@@ -224,10 +223,10 @@ class Log:
         return Appended(base_offset, last_offset, header.max_timestamp, segment.file, position, size, rolled)
 
     def _full(self, segment: Segment, header: BatchHeader, size: int, last_offset: int, now_ms: int) -> bool:
-        """Whether the batch goes into a new segment: by size, by age, by the size of the indexes, or because offsets no longer fit."""
-        room = self._room
+        """Whether the batch needs a new segment, by size, age, size of the indexes, or range of relative offsets."""
+        room = self._limits
         if room is None or room.segment is not segment:
-            room = self._room = Room.of(segment, self.options)
+            room = self._limits = SegmentLimits.of(segment, self.options)
         if segment.size > room.bytes_max - size or last_offset > room.offset_max:
             return True
         if (header.max_timestamp if room.by_timestamp else now_ms) > room.time_max_ms:
@@ -253,12 +252,12 @@ class Log:
             self.active.note_aborted(aborted)
 
     def roll(self, now_ms: int) -> Segment:
-        """Begins a new segment at the end offset. Raises: OSError; after ENOSPC nothing has changed.
+        """Begins a new segment at the end offset. Raises: OSError; after ENOSPC the log is unchanged.
 
-        A crash in between leaves an empty file, or a full segment without complete indexes or snapshot; recovery takes either.
+        A crash meanwhile leaves an empty file, or a full segment without complete indexes or snapshot; recovery handles both.
         """
         old = self.active
-        assert old.size, "only a segment with batches is followed by another"
+        assert old.size, "an empty segment is not rolled"
         new = self.new_segment(self.end_offset, now_ms)
         if not old.finish():
             self.pending.unwritten.append(old)
@@ -271,13 +270,13 @@ class Log:
         return new
 
     def new_segment(self, base_offset: int, now_ms: int) -> Segment:
-        """An empty segment on disk, not yet part of the log."""
+        """Creates an empty segment on disk that is not yet part of the log."""
         interval_bytes = self.options.index_interval_bytes
         segment = Segment.create(self.disk, self.directory, base_offset, interval_bytes=interval_bytes, now_ms=now_ms)
         return self._with_jitter(segment)
 
     def begin(self, now_ms: int) -> None:
-        """The log was just created: it has one empty segment, whose files exist. Does no I/O."""
+        """Initializes a new log: one empty segment, whose files exist. Does no I/O."""
         interval_bytes = self.options.index_interval_bytes
         segment = Segment.empty(self.disk, self.directory, 0, interval_bytes=interval_bytes, now_ms=now_ms)
         self.segments, self.bases = [self._with_jitter(segment)], [Offset(0)]
@@ -289,15 +288,15 @@ class Log:
     def _with_jitter(self, segment: Segment) -> Segment:
         options = self.options
         if options.segment_jitter_ms > 0:
-            # A hash spreads the partitions as chance would, and a replay of this run comes to the same.
+            # A hash spreads the partitions like a random number, and is the same in a replay.
             digest = blake2b(f"{self.partition}@{segment.base_offset}".encode(), digest_size=8).digest()
             segment.jitter_ms = int.from_bytes(digest, "big") % min(options.segment_jitter_ms, options.segment_ms)
         return segment
 
     def snapshot(self, *, lasting: bool = True) -> None:
-        """Writes the state of the producers before the end offset, unless it is written already or the disk has no room.
+        """Writes a producer snapshot at the end offset, unless one exists or the disk is full.
 
-        ``lasting``: the next flush syncs it. If not, a power cut may take it, and the next start replays what the one before does not hold.
+        ``lasting``: the next flush syncs it. If not, a power cut may lose it; the next start then replays from the snapshot before.
         """
         if self.producers.snapshot_offset != self.end_offset:
             file = write_snapshot(self.disk, self.directory, self.end_offset, self.producers.by_id)
@@ -308,16 +307,16 @@ class Log:
                     self.pending.directory(self.directory)
 
     def segment_of(self, offset: int) -> int:
-        """Index of the segment in which ``offset`` lies or would lie; 0 for offsets below the first."""
+        """Index of the segment for ``offset``; 0 for offsets below the first segment."""
         if offset >= self.bases[-1]:
             return len(self.bases) - 1
         return max(bisect_right(self.bases, offset) - 1, 0)
 
     def locate(self, offset: int, *, max_bytes: int, upto: int, at_least_one: bool = True) -> Slice | None:
-        """Bytes of one segment, from the batch that holds ``offset`` on: at most ``max_bytes``, nothing at or above ``upto``.
+        """Bytes of one segment, from the batch with ``offset`` on: at most ``max_bytes``, below offset ``upto``.
 
-        The last batch may be cut off by ``max_bytes``; the first never is: with ``at_least_one`` it is given whole whatever its size,
-        without, None is given when it does not fit. None also at the end. Raises: OffsetOutOfRange, CorruptLog.
+        ``max_bytes`` may truncate the last batch, never the first: with ``at_least_one`` that is complete whatever its size, else the
+        result is None when it does not fit. None also at the end. Raises: OffsetOutOfRange, CorruptLog.
         """
         end_offset = self.end_offset
         if not self.start_offset <= offset <= end_offset:
@@ -327,7 +326,7 @@ class Log:
             return None
         index = self.segment_of(offset)
         position = self.segments[index].position_of(offset)
-        while position is None:  # Compaction can take the last batches of a segment.
+        while position is None:  # Compaction can remove the last batches of a segment.
             index += 1
             if index == len(self.segments) or self.bases[index] >= limit:
                 return None
@@ -347,16 +346,16 @@ class Log:
         return Slice(segment.file, position, size) if size > 0 else None
 
     def read(self, offset: int, *, max_bytes: int = 1 << 30, upto: int | None = None) -> bytes:
-        """What ``locate`` finds, read; for tests and tools."""
-        found = self.locate(offset, max_bytes=max_bytes, upto=self.end_offset if upto is None else upto)
-        return found.read() if found else b""
+        """Reads the result of ``locate``; for tests and tools."""
+        located = self.locate(offset, max_bytes=max_bytes, upto=self.end_offset if upto is None else upto)
+        return located.read() if located else b""
 
     def offset_for_time(self, timestamp_ms: int, *, upto: int) -> TimedOffset | None:
-        """The first record below ``upto`` whose timestamp is at least this. Raises: CorruptLog."""
+        """The first record below ``upto`` with at least this timestamp. Raises: CorruptLog."""
         return lookup.offset_for_time(self, timestamp_ms, upto)
 
     def max_timestamp(self, upto: int) -> TimedOffset | None:
-        """The first of the records below ``upto`` that has the largest timestamp. Raises: CorruptLog."""
+        """The first record below ``upto`` with the largest timestamp. Raises: CorruptLog."""
         return lookup.max_timestamp(self, upto)
 
     def aborted_transactions(self, first: int, upto: int) -> list[AbortedTransaction]:
@@ -364,16 +363,16 @@ class Log:
         return lookup.aborted_transactions(self, first, upto)
 
     def last_stable_offset(self, high_watermark: int) -> Offset:
-        """Readers at the read-committed level may read up to here."""
+        """Read-committed consumers read below this offset."""
         return self.producers.last_stable_offset(min(high_watermark, self.end_offset))
 
     @property
     def unflushed(self) -> bool:
-        """Whether there is anything to flush."""
-        return self.recovery_point != self.end_offset or self.pending.wants(self.epochs)
+        """Whether a flush is needed."""
+        return self.recovery_point != self.end_offset or self.pending.needs_flush(self.epochs)
 
     def flush_plan(self) -> FlushPlan | None:
-        """What must be synced so that all there is now is durable; None when it is. Does no I/O unless a full disk held up an index."""
+        """What to sync to make the present log durable; None when it is. Does no I/O unless a full disk refused an index."""
         pending = self.pending
         self._durable_max = None
         if not self.unflushed:
@@ -387,7 +386,7 @@ class Log:
         return pending.plan(self.end_offset, logs, self.directory, self.epochs)
 
     def flushed(self, upto: int) -> None:
-        """The last plan, which went up to this offset, has been carried out."""
+        """The last plan, up to this offset, was performed."""
         if self._durable_max is not None:
             upto = min(upto, self._durable_max)
         self.recovery_point = Offset(min(max(self.recovery_point, upto), self.end_offset))
@@ -396,35 +395,35 @@ class Log:
             self._clean_durable = self.clean_offset
 
     def delete_before(self, offset: int, now_ms: int) -> tuple[str, ...]:
-        """Moves the start offset up to ``offset``, at most to the end; segments wholly below are renamed, their paths returned.
+        """Raises the start offset to ``offset``; renames the segments below and returns their paths.
 
         Durable with the next log-start checkpoint. Raises: OffsetOutOfRange.
         """
         return truncation.delete_before(self, offset, now_ms)
 
     def retain(self, now_ms: int, high_watermark: int) -> tuple[str, ...]:
-        """Drops segments that retention.ms or retention.bytes no longer covers, none above the high watermark.
+        """Drops segments beyond retention.ms or retention.bytes, below the high watermark.
 
-        Returns the renamed files, to be removed after file.delete.delay.ms.
+        Returns the renamed files, which the caller removes after file.delete.delay.ms.
         """
         return truncation.retain(self, now_ms, high_watermark)
 
     def truncate_to(self, offset: int, now_ms: int = 0) -> tuple[str, ...]:
-        """Drops the batch that holds ``offset``, and all behind it; the files that were renamed, to be removed later."""
+        """Drops the batch with ``offset`` and all later ones; returns the renamed files, which the caller removes later."""
         self.truncations += 1
         removed = truncation.truncate_to(self, offset, now_ms)
         self._durable_max = self.end_offset if self._durable_max is None else min(self._durable_max, self.end_offset)
-        self._room = None
+        self._limits = None
         self.pending.void()
         damage.save(self)
         return removed
 
     def restart_at(self, offset: int, now_ms: int) -> tuple[str, ...]:
-        """Drops everything: the log is empty, and begins and ends at ``offset``; the files that were renamed, to be removed later."""
+        """Drops all batches; the empty log begins at ``offset``. Returns the renamed files, which the caller removes later."""
         self.truncations += 1
         removed = truncation.restart_at(self, offset, now_ms)
         self._durable_max = Offset(0)
-        self._room = None
+        self._limits = None
         self.pending.void()
         self.clean_offset = self._clean_durable = None
         damage.save(self)
@@ -432,14 +431,11 @@ class Log:
 
     @property
     def damages(self) -> list[damage.Damage]:
-        """Damage that is known and stays, in the order of offsets."""
+        """Known damage that is not healed, in the order of offsets."""
         return [one for segment in self.segments for one in segment.damages]
 
     def note_missing(self, below: int) -> None:
-        """Records below this offset were here and are gone; on disk when this returns, unless the disk is full.
-
-        Raises: OSError.
-        """
+        """Marks records below this offset as missing, durably unless the disk is full. Raises: OSError."""
         self.missing_below = Offset(below)
         try:
             self.disk.replace_file(f"{self.directory}/{MISSING}", missing_file(below))
@@ -448,33 +444,33 @@ class Log:
             if error.errno != ENOSPC:
                 raise
 
-    def note_missing_again(self) -> None:
-        """What a full disk did not take may have room now. Raises: OSError."""
+    def retry_missing_note(self) -> None:
+        """Writes the missing-checkpoint if a full disk refused it before. Raises: OSError."""
         if self.missing_below is not None and not self._missing_noted:
             self.note_missing(self.missing_below)
 
-    def recall_missing(self, below: int) -> None:
-        """That note was found."""
+    def restore_missing(self, below: int) -> None:
+        """Applies the missing-checkpoint that was read at open."""
         self.missing_below, self._missing_noted = Offset(below), True
 
-    def mend(self) -> None:
-        """Nobody counts on what is missing any more: the log is a copy like any other. Raises: OSError."""
+    def clear_missing(self) -> None:
+        """Removes the mark of missing records: the log has all records of its leader. Raises: OSError."""
         self.missing_below = None
         self._missing_noted = False
         self.disk.unlink(f"{self.directory}/{MISSING}")
         self.pending.directory(self.directory)
 
     def allow_holes(self, below: int) -> None:
-        """What is copied from now on may have holes below this offset, for another log was compacted; on disk when this returns.
+        """Permits holes below this offset in copies of a compacted log; durable when this returns.
 
-        Raises: OSError; after ENOSPC nothing has changed.
+        Raises: OSError; after ENOSPC the log is unchanged.
         """
         if below > self.holes_below:
             self.disk.replace_file(f"{self.directory}/{HOLES}", holes_file(below))
             self.holes_below = Offset(below)
 
-    def cut_clean(self) -> None:
-        """What comes behind the end from now on was never compacted, whatever was there before."""
+    def lower_clean_offset(self) -> None:
+        """Limits the clean offset to the end after a truncation: later batches were never compacted."""
         self.holes_below = min(self.holes_below, self.end_offset)
         if self.clean_offset is not None:
             self.clean_offset = min(self.clean_offset, self.end_offset)
@@ -482,17 +478,17 @@ class Log:
             self._clean_durable = min(self._clean_durable, self.end_offset)
 
     def expire_producers(self, now_ms: int, after_ms: int) -> int:
-        """Forgets silent producers without an open transaction; how many."""
+        """Removes idle producers without an open transaction; returns their number."""
         return self.producers.expire(now_ms, after_ms)
 
     def forget_oldest_producers(self, count: int) -> int:
-        """Forgets producers that were silent for longest and have no transaction open; how many."""
+        """Removes the producers idle for longest without an open transaction; returns their number."""
         return self.producers.forget_oldest(count)
 
     def epoch_at(self, offset: int) -> LeaderEpoch:
         return self.epochs.epoch_at(offset)
 
     def close(self) -> None:
-        """Closes the files, writes nothing."""
+        """Closes the files without writing."""
         for segment in self.segments:
             segment.close()

@@ -1,4 +1,4 @@
-"""Looking things up in a log by other keys than the offset: by time, and aborted transactions by range."""
+"""Lookups in a log by timestamp, and of aborted transactions by offset range."""
 
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -39,12 +39,12 @@ def offset_for_time(log: "Log", timestamp_ms: int, upto: int) -> TimedOffset | N
 
 
 def _from_time(segment: Segment, timestamp_ms: int, start_offset: int) -> list[tuple[int, BatchHeader]]:
-    """Batches from one on before which every timestamp is below ``timestamp_ms``, or offset below ``start_offset``."""
+    """Batches from a point before which every timestamp is below ``timestamp_ms``, or every offset below ``start_offset``."""
     entry = segment.times.lookup(timestamp_ms)
     offset = max(start_offset, segment.base_offset + entry[1] if entry else segment.base_offset)
     found = segment.header_of(offset)
     if found is not None and entry is not None and offset > start_offset and found[1].max_timestamp != entry[0]:
-        segment.rebuild()  # The entry does not fit the log.
+        segment.rebuild()  # The entry contradicts the log.
         return _from_time(segment, timestamp_ms, start_offset)
     return [] if found is None else headers(segment.file, found[0], segment.size, chunk_bytes=LOOKUP_CHUNK)  # type: ignore[return-value]
 
@@ -60,7 +60,7 @@ def _first_at(segment: Segment, position: int, header: BatchHeader, timestamp_ms
 
 
 def max_timestamp(log: "Log", upto: int) -> TimedOffset | None:
-    """The first of the records below ``upto`` with the largest timestamp; None when there are none, or none has a timestamp."""
+    """The first record below ``upto`` with the largest timestamp; None without records, or without timestamps."""
     best: tuple[int, Segment, int, BatchHeader] | None = None
     for index, segment in enumerate(log.segments):
         if not segment.size or segment.base_offset >= upto:
@@ -75,12 +75,11 @@ def max_timestamp(log: "Log", upto: int) -> TimedOffset | None:
     if best is None:
         return None
     timestamp, segment, position, header = best
-    found_offset = _first_at(segment, position, header, timestamp, log.start_offset)
-    return found_offset
+    return _first_at(segment, position, header, timestamp, log.start_offset)
 
 
 def _largest_below(segment: Segment, upto: int) -> tuple[int, BatchHeader] | None:
-    """The first batch with the largest timestamp among those below ``upto``."""
+    """The first batch below ``upto`` with the largest timestamp."""
     best: tuple[int, BatchHeader] | None = None
     for position, header in headers(segment.file, 0, segment.size):
         if header.last_offset >= upto:

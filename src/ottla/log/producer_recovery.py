@@ -1,4 +1,4 @@
-"""Producer state from the log: the newest snapshot that is whole, and the headers of all batches behind it."""
+"""Rebuilds producer state from the newest valid snapshot and the headers of all later batches."""
 
 from contextlib import suppress
 from typing import TYPE_CHECKING
@@ -18,35 +18,35 @@ from ottla.records.read import ABORT_MARKER, COMMIT_MARKER, control_record
 if TYPE_CHECKING:
     from ottla.log.log import Log
 
-#: Bytes before the end that are looked at again at a start, for the four older batches of each producer that snapshots leave out: what a
-#: few producers have in flight. A batch further back that is repeated after a restart is out of order, as it always is for Kafka's broker.
+#: Bytes before the end that a start reads again for the four older batches of each producer, which snapshots omit: about what a few
+#: producers have in flight. An older batch that is repeated after a restart is out of order, as in Kafka.
 REFILL_BYTES = 2 * MiB
 
 
 def snapshot_offsets(names: list[str]) -> list[int]:
     """Offsets of the snapshots among the file names, in order."""
-    found = [offset_of(name) for name in names if name.endswith(SNAPSHOT)]
-    return sorted(offset for offset in found if offset is not None)
+    offsets = [offset_of(name) for name in names if name.endswith(SNAPSHOT)]
+    return sorted(offset for offset in offsets if offset is not None)
 
 
 def rebuild_producers(log: "Log", upto: int, now_ms: int, *, names: list[str] | None = None) -> None:
-    """Gives the log's producers the state they had at offset ``upto``, where a batch begins. Snapshots above are removed.
+    """Restores the producer state at offset ``upto``, where a batch begins. Removes later snapshots.
 
-    ``names``: the files of the partition's directory, if the caller has just listed them.
+    ``names``: the files of the partition's directory, if already listed.
     """
     producers = log.producers
     producers.restore({}, log.bases[0])
     producers.snapshot_offset = NO_OFFSET
     for offset in reversed(snapshot_offsets(log.disk.listdir(log.directory) if names is None else names)):
         path = f"{log.directory}/{segment_name(offset, SNAPSHOT)}"
-        found = read_snapshot(log.disk.read_file(path), now_ms) if offset <= upto else None
-        if found is None:
+        snapshot = read_snapshot(log.disk.read_file(path), now_ms) if offset <= upto else None
+        if snapshot is None:
             log.disk.unlink(path)
             continue
         if offset >= log.bases[0]:
-            producers.restore(found, offset)
+            producers.restore(snapshot, offset)
             producers.snapshot_offset = Offset(offset)
-            if found:
+            if snapshot:
                 with suppress(CorruptLog):
                     _refill(log, offset)
         break
@@ -60,7 +60,7 @@ def _replay(log: "Log", first: int, upto: int, now_ms: int) -> None:
         segment = log.segments[index]
         if segment.base_offset >= upto:
             return
-        with suppress(CorruptLog):  # A flaw in old segments is for their readers to meet; it does not keep the log shut.
+        with suppress(CorruptLog):  # Readers of an old segment report its damage; it must not prevent the log from opening.
             _replay_segment(log, segment, first, upto, now_ms)
 
 
@@ -72,15 +72,15 @@ def _replay_segment(log: "Log", segment: Segment, first: int, upto: int, now_ms:
         if header.has_producer:
             batch = batch_at(segment.file, at, segment.size) if header.is_control else b""
             if header.is_control and not crc_ok(batch):
-                # Damage may have made a control batch of it. The scrub finds it.
+                # A data batch that damage turned into a control batch. The scrub reports it.
                 continue
             note_batch(log.producers, header, batch, 0, now_ms, None)
 
 
 def note_batch(producers: Producers, header: BatchHeader, buffer: Buffer, position: int, now_ms: int, segment: Segment | None) -> None:
-    """Takes a batch of the log into account; an abort goes into the transaction index of ``segment``, if that is being rebuilt.
+    """Applies a batch of the log; adds an abort to the transaction index of ``segment``, if given.
 
-    ``buffer`` holds the batch at ``position`` if it is a control batch.
+    ``buffer`` has the batch at ``position`` if it is a control batch.
     """
     if not header.is_control:
         producers.data_appended(header, header.base_offset, now_ms)
@@ -101,7 +101,7 @@ def note_batch(producers: Producers, header: BatchHeader, buffer: Buffer, positi
 
 
 def _refill(log: "Log", end_offset: int) -> None:
-    """Finds older batches of the producers in a snapshot, so that a client that repeats several after a restart is still recognised."""
+    """Adds older batches to the producers of a snapshot, so that duplicates of several batches are detected after a restart."""
     past: dict[int, list[PastBatch]] = {}
     for segment, position in _last_bytes(log, end_offset):
         for _, header in headers(segment.file, position, segment.size):
@@ -120,7 +120,7 @@ def _refill(log: "Log", end_offset: int) -> None:
 
 
 def _last_bytes(log: "Log", end_offset: int) -> list[tuple[Segment, int]]:
-    """Where to begin in each segment, oldest first, to see about ``REFILL_BYTES`` before ``end_offset``."""
+    """Start position in each segment, oldest first, for about ``REFILL_BYTES`` before ``end_offset``."""
     places: list[tuple[Segment, int]] = []
     left = REFILL_BYTES
     index = log.segment_of(end_offset - 1)

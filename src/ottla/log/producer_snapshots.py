@@ -1,4 +1,4 @@
-"""Producer snapshots: the state of all producers before one offset, which is the name of the file.
+"""Producer snapshots: the state of all producers before the offset in the file name.
 
 Source: Kafka's ProducerSnapshot, version 1.
 
@@ -33,7 +33,7 @@ _NO_BATCH = PastBatch(NO_SEQUENCE, -1, 0, -1)
 
 
 def snapshot_file(producers: dict[int, Producer]) -> bytes:
-    """The content of a snapshot."""
+    """Content of a snapshot."""
     data = bytearray(_HEAD.pack(_VERSION, 0, len(producers)))
     for producer_id, producer in producers.items():
         batches = producer.batches
@@ -47,7 +47,7 @@ def snapshot_file(producers: dict[int, Producer]) -> bytes:
 
 
 def read_snapshot(data: bytes, now_ms: int) -> dict[int, Producer] | None:
-    """Producers by id, counted as seen just now; None when the file is torn or not a snapshot."""
+    """Producers by id, last used now; None when the file is torn or not a snapshot."""
     if len(data) < _HEAD.size:
         return None
     version, crc, count = _HEAD.unpack_from(data)
@@ -62,9 +62,9 @@ def read_snapshot(data: bytes, now_ms: int) -> dict[int, Producer] | None:
 
 
 def write_snapshot(disk: Disk, directory: str, offset: int, producers: dict[int, Producer]) -> File | None:
-    """Writes the snapshot for ``offset``, unsynced: a torn one is known by its CRC.
+    """Writes the snapshot for ``offset``, unsynced: its CRC detects a torn one.
 
-    None when the disk has no room; it can be done without.
+    None when the disk is full; the snapshot is optional.
     """
     path = f"{directory}/{segment_name(offset, SNAPSHOT)}"
     try:

@@ -1,8 +1,8 @@
-"""Opening a log: what its files say, and after a crash, which of it is true.
+"""Opens a log, and recovers it after a crash.
 
-After a clean stop the files are complete; only the last segment is looked at, to learn the end offset. After a crash everything behind
-the recovery point is in doubt: bytes may be missing, torn or old, and files may be missing whose neighbours are there. So the segments
-from the one that holds the last durable record on are read in full::
+After a clean stop the files are complete; only the last segment is read, to find the end offset. After a crash everything behind the
+recovery point is in doubt: bytes may be missing, torn or old, and single files may be missing. So all segments from the one with the last
+durable record on are read completely::
 
     recorded recovery point 90
     | b b b b | b b b b b b | b b ? b | b b |          segments 0, 40, 110, 150
@@ -10,27 +10,26 @@ from the one that holds the last durable record on are read in full::
               `- scanned from here    `- gone: the log ends at 125, nothing behind the first flaw is kept
     `- not touched
 
-A batch counts if it is whole, its CRC fits, its offset follows and its leader epoch does not go back. A hole between segments is a flaw
-too: the file before it lost its end. But compaction leaves holes, and if one of those were taken for that, the rest of the log would be cut
-off. So compaction first writes down, in the log's own directory and durably, how far its holes go: ``holes-checkpoint``. All below is on
-disk already.
+A batch is valid if it is complete, its CRC matches, its offset follows and its leader epoch does not decrease. A hole between segments is a
+flaw too: the file before it lost its end. But compaction leaves holes, and they must not truncate the log. So before compaction makes a
+hole it writes ``holes-checkpoint`` durably in the log's directory: all its holes are below that offset, and all batches there are on disk.
 
 =================  ==============================  ==================================================
 holes-checkpoint   compacted, by any other sign    a hole
 =================  ==============================  ==================================================
-an offset          (not looked at)                 below it is by right, above it is a flaw
-none, or torn      yes: Kafka may have done it     is by right; from then on the end is written down
+an offset          (not considered)                is valid below it, a flaw above it
+none, or torn      yes: Kafka may have done it     is valid; the end offset is then written
 none               no                              is a flaw
 =================  ==============================  ==================================================
 
-Other signs are cleanup.policy, which may change, and cleaner-offset-checkpoint, which speaks of many logs and can be an older one.
+Other signs are cleanup.policy, which may change, and cleaner-offset-checkpoint, which covers many logs and can be outdated.
 
-What is kept beyond the recovery point is synced before anything is recorded or served: a crash of the process alone leaves it in the page
-cache only. It is read from the medium, not from a page cache in which a failed sync may have left bytes that a second sync would not write.
-Recovery writes only caches, and the epoch table; a full disk takes none of them, and the log opens nevertheless.
+Batches beyond the recovery point are synced before they are recorded or served, because after a crash of the process they may be in the
+page cache only. They are read from the device: after a failed sync the page cache may contain bytes that a second sync would not write.
+Recovery writes only caches and the epoch table; a full disk stores none of them, and the log opens nevertheless.
 
-Where records below the recorded recovery point are gone, the medium has lost what it had confirmed. That is written down in the log's own
-directory, before the recovery point is: ``missing-checkpoint``. It stays until nobody counts on this copy any more.
+When records below the recorded recovery point are missing, the device has lost confirmed writes. This is written to
+``missing-checkpoint`` in the log's directory before the recovery point. It stays until the replica has copied the records again.
 """
 
 from contextlib import suppress
@@ -61,20 +60,20 @@ from ottla.log.filenames import (
     offset_of,
 )
 from ottla.log.leader_epochs import LeaderEpochs
-from ottla.log.log import Log, Recovered
+from ottla.log.log import Log, RecoveryResult
 from ottla.log.options import TopicOptions
 from ottla.log.producer_recovery import note_batch, rebuild_producers, snapshot_offsets
 from ottla.log.scrub import next_sound
 from ottla.log.segment import Segment, timestamp_of
 from ottla.log.transaction_index import read_entries
-from ottla.log.truncation import begin_anew
+from ottla.log.truncation import restart_empty
 from ottla.records.batch import ATTRIBUTES_AT
 from ottla.records.checksum import crc32c
 
 
 @dataclass(frozen=True, slots=True)
 class ClosedLog:
-    """A log that is about to be opened, with what the checkpoints of its log directory say about it."""
+    """A log to open, with its entries in the checkpoints of the log directory."""
 
     disk: Disk
     partition: TopicPartition
@@ -87,11 +86,11 @@ class ClosedLog:
     #: Whether the last stop was clean.
     clean: bool
     now_ms: int
-    #: The log was compacted below this offset, by the checkpoint; None when it never was.
+    #: Clean offset from the checkpoint; None when the log was never compacted.
     cleaned: Offset | None
 
     def open(self) -> Log | None:
-        """Opens the log, and recovers it if needed. None for a file that has the name of a partition's directory.
+        """Opens the log, and recovers it if needed. None if a file has the name of a partition's directory.
 
         Uses no file outside the partition's directory, so several threads can open logs of one disk at the same time.
         Raises: OSError.
@@ -123,16 +122,16 @@ def open_log(
     now_ms: int,
     cleaned: int | None = None,
 ) -> Log:
-    """The log in a partition's directory. ``start_offset`` and ``recovery_point`` are those of the checkpoints, 0 when there are none.
+    """Opens the log in a partition's directory. ``start_offset`` and ``recovery_point`` are those of the checkpoints, 0 without one.
 
-    ``cleaned``: up to where it was compacted, by the checkpoint; None when it never was.
+    ``cleaned`` is the clean offset from the checkpoint; None when the log was never compacted.
 
     Raises: OSError.
     """
     names = _tidy(disk, directory)
     log = Log(disk, partition, directory, _topic_id(disk, directory, names), options)
     if cleaned is not None:
-        log.cleaned_upto(cleaned, durable=True)
+        log.mark_cleaned(cleaned, durable=True)
     holes_below = _holes_below(log, names)
     bases = sorted(base for base in (offset_of(name) for name in names if name.endswith(LOG)) if base is not None)
     for base in bases:
@@ -148,14 +147,14 @@ def open_log(
     first_flaw = _flawed_transaction_index(disk, directory, names)
     try:
         if not clean or first_flaw is not None:
-            raise CorruptLog("not to be trusted")
+            raise CorruptLog("not cleanly closed")
         _open_clean(log, recovery_point)
     except CorruptLog:
         doubtful = recovery_point if first_flaw is None else min(recovery_point, first_flaw + 1)
         _Scan(log, doubtful, now_ms, holes_below=holes_below).run()
     replayed = log.recovered is not None
-    _look_for_missing(log, names, recovery_point)
-    _settle_offsets(log, start_offset, now_ms)
+    _check_missing(log, names, recovery_point)
+    _set_start(log, start_offset, now_ms)
     _complete_epochs(log)
     log.epochs.truncate_end(log.end_offset)
     log.epochs.truncate_start(log.start_offset)
@@ -164,7 +163,7 @@ def open_log(
     if not replayed:
         rebuild_producers(log, log.end_offset, now_ms, names=names)
     _remove_stray_snapshots(log, names)
-    _secure(log, recovery_point)
+    _sync(log, recovery_point)
     if holes_below == INT64_MAX:
         _bound_holes(log)
     else:
@@ -172,20 +171,20 @@ def open_log(
     return log
 
 
-def _look_for_missing(log: Log, names: list[str], recovery_point: int) -> None:
-    """Whether records are gone that had been on disk, now or at an earlier start."""
+def _check_missing(log: Log, names: list[str], recovery_point: int) -> None:
+    """Detects missing records that were on disk, at this start or an earlier one."""
     if MISSING in names:
-        log.recall_missing(checkpoints.read_missing(log.disk.read_file(f"{log.directory}/{MISSING}")))
+        log.restore_missing(checkpoints.read_missing(log.disk.read_file(f"{log.directory}/{MISSING}")))
     if log.end_offset < recovery_point:
-        log.recovered = log.recovered or Recovered()
+        log.recovered = log.recovered or RecoveryResult()
         log.recovered.lost_records = recovery_point - log.end_offset
         log.note_missing(max(recovery_point, log.missing_below or 0))
 
 
-def _secure(log: Log, recovery_point: int) -> None:
-    """Has on disk what is kept beyond the recorded recovery point. A log that ends there has it: what else is pending can wait.
+def _sync(log: Log, recovery_point: int) -> None:
+    """Syncs batches beyond the recorded recovery point. A log that ends there needs no sync; other changes can wait.
 
-    After a crash most of many partitions are idle ones, and each would cost a start two waits for the device.
+    After a crash most partitions are idle, and each sync would cost the start two waits for the device.
     """
     if log.end_offset <= recovery_point:
         log.flushed(log.end_offset)
@@ -201,27 +200,27 @@ def _segment(log: Log, base_offset: int, now_ms: int) -> Segment:
 
 
 def _open_clean(log: Log, recovery_point: int) -> None:
-    """Trusts the files. Raises: CorruptLog when the last segment does not end with the batch that the stop left there."""
+    """Opens a log after a clean stop. Raises: CorruptLog when the last segment does not end at the recovery point."""
     active = log.active
     log.end_offset = active.load() if active.size else active.base_offset
     if recovery_point and log.end_offset != recovery_point:
-        raise CorruptLog(f"{log.directory} was stopped at offset {recovery_point}, and its last batch ends at {log.end_offset}")
+        raise CorruptLog(f"{log.directory} was closed at offset {recovery_point}, but its last batch ends at {log.end_offset}")
     log.epochs.end_offset = log.recovery_point = log.end_offset
 
 
 class _Scan:
-    """Reads all that may be in doubt, cuts the log at the first flaw, and makes indexes and producer state anew.
+    """Reads all segments in doubt, truncates the log at the first flaw, and rebuilds indexes and producer state.
 
-    A flaw below the recovery point is damage and no torn tail if sound batches follow it that were on disk, too. Then what can be read
-    stays, and the damage is noted.
+    A flaw below the recovery point is damage, not a torn tail, if valid durable batches follow it. Then readable batches stay, and the
+    damage is recorded.
     """
 
     def __init__(self, log: Log, recovery_point: int, now_ms: int, *, holes_below: int) -> None:
         self._log, self._recovery_point, self._now_ms, self._holes_below = log, recovery_point, now_ms, holes_below
-        self._found = log.recovered = Recovered()
-        #: The epoch table as it was on disk: complete below the recovery point.
+        self._found = log.recovered = RecoveryResult()
+        #: The epoch table on disk: complete below the recovery point.
         self._known = LeaderEpochs(log.epochs.entries)
-        #: Of the segment that is being read: the offset that is due, the latest epoch, and the damage in it.
+        #: Of the current segment: the next expected offset, the latest epoch, and the damage.
         self._expected, self._epoch = 0, -1
         self._damages: list[Damage] = []
 
@@ -245,12 +244,12 @@ class _Scan:
         log.pending.directory(log.directory)
 
     def _bound(self, index: int) -> int:
-        """Where sound batches of a segment end at the latest that were on disk."""
+        """Upper bound of the offsets of a segment's durable batches."""
         bases = self._log.bases
         return min(bases[index + 1], self._recovery_point) if index + 1 < len(bases) else self._recovery_point
 
     def _segment(self, segment: Segment, bound: int) -> bool:
-        """Takes in the batches of one segment; whether a flaw was found, behind which the file is cut."""
+        """Reads one segment; returns whether it had a flaw, at which the file was truncated."""
         log, file = self._log, segment.file
         file.drop_cache()
         size = file.size
@@ -274,7 +273,7 @@ class _Scan:
         return True
 
     def _batches(self, segment: Segment, position: int, size: int) -> int:
-        """Takes in batches from ``position`` on; the position of the first flaw, or of the end."""
+        """Reads batches from ``position`` on; returns the position of the first flaw, or of the end."""
         log = self._log
         for at, header, chunk, inside in whole_batches(segment.file, position, size):
             base_offset, _, leader_epoch, _, crc, _, delta, _, _, producer_id, _, _, _ = header
@@ -298,12 +297,12 @@ class _Scan:
         return position
 
     def _is_strange(self, base_offset: int, leader_epoch: int) -> bool:
-        """Whether the epoch table, which is complete below the recovery point, has another epoch for the offset."""
+        """Whether the epoch table on disk has another epoch for an offset below the recovery point."""
         known = self._known.epoch_at(base_offset) if base_offset < self._recovery_point else NO_EPOCH
         return known not in (NO_EPOCH, leader_epoch)
 
     def _behind(self, segment: Segment, position: int, size: int, bound: int) -> int | None:
-        """The position of the next sound batch behind a flaw that is damage; None where the log ends, or is cut."""
+        """Position of the next valid batch behind damage; None when the flaw is the end of the log."""
         expected = self._expected
         if position >= size or expected >= bound:
             return None
@@ -311,33 +310,33 @@ class _Scan:
         for found in next_sound(segment.file, position, size, expected=expected, base_offset=segment.base_offset, bound=limit):
             if not isinstance(found, int):
                 after, self._expected = found
-                reason = "no sound batch was found here by recovery"
+                reason = "recovery found no valid batch here"
                 self._damages.append(Damage(segment.base_offset, position, after, expected, self._expected, reason))
                 return after
         return None
 
 
 def follows(base_offset: int, expected: int, holes_below: int) -> bool:
-    """Whether a batch or segment may come where another offset is due: behind a hole that compaction left."""
+    """Whether a batch or segment may begin at ``base_offset``: at the expected offset, or behind a hole of compaction."""
     return base_offset == expected or expected < base_offset <= holes_below
 
 
 def crc_fits(batch: memoryview, crc: int) -> bool:
-    """Whether the bytes of a whole batch have this checksum."""
+    """Whether a complete batch has this checksum."""
     return crc32c(batch[ATTRIBUTES_AT:]) == crc
 
 
-def _remove_from(log: Log, index: int, found: Recovered) -> None:
+def _remove_from(log: Log, index: int, found: RecoveryResult) -> None:
     for segment in log.segments[index:]:
         found.cut_bytes += segment.size
         segment.unlink()
     del log.segments[index:], log.bases[index:]
 
 
-def _settle_offsets(log: Log, start_offset: int, now_ms: int) -> None:
+def _set_start(log: Log, start_offset: int, now_ms: int) -> None:
     log.start_offset = Offset(max(start_offset, log.bases[0]))
-    if log.start_offset > log.end_offset:  # Records were deleted up to an offset that the crash took away.
-        for path in begin_anew(log, log.start_offset, now_ms):
+    if log.start_offset > log.end_offset:  # Records were deleted up to an offset that the crash removed.
+        for path in restart_empty(log, log.start_offset, now_ms):
             log.disk.unlink(path)
         log.recovery_point = log.end_offset
         log.pending.directory(log.directory)
@@ -345,9 +344,9 @@ def _settle_offsets(log: Log, start_offset: int, now_ms: int) -> None:
 
 
 def _complete_epochs(log: Log) -> None:
-    """Finds epochs in the headers before the first one in the table, all of them where the table is missing, empty or cannot be read.
+    """Adds epochs from the batch headers before the first entry of the table; all epochs when the table is missing, empty or malformed.
 
-    The table can also begin too late: records were deleted, and the crash took back the start offset but not what was cut from the table.
+    The table can begin too late after deleted records: the crash restored the former start offset but not the former table.
     """
     known = log.epochs.entries
     bound = known[0][1] if known else log.end_offset
@@ -367,7 +366,7 @@ def _complete_epochs(log: Log) -> None:
 
 
 def _holes_below(log: Log, names: list[str]) -> int:
-    """Up to where holes are by right."""
+    """The offset below which holes are valid."""
     if HOLES in names:
         offset = checkpoints.read_holes(log.disk.read_file(f"{log.directory}/{HOLES}"))
         return INT64_MAX if offset is None else offset
@@ -375,7 +374,7 @@ def _holes_below(log: Log, names: list[str]) -> int:
 
 
 def _bound_holes(log: Log) -> None:
-    """What comes from here on has no holes."""
+    """Declares later offsets free of holes."""
     log.holes_below = log.end_offset
     try:
         log.disk.replace_file(f"{log.directory}/{HOLES}", checkpoints.holes_file(log.end_offset))
@@ -403,17 +402,17 @@ def _flawed_transaction_index(disk: Disk, directory: str, names: list[str]) -> i
 
 
 def _remove_stray_snapshots(log: Log, names: list[str]) -> None:
-    """Keeps the snapshots at the beginnings of segments, and the newest."""
+    """Keeps the newest snapshot and those at base offsets of segments."""
     for offset in snapshot_offsets(names):
         if offset not in log.bases and offset != log.producers.snapshot_offset:
             log.disk.unlink(f"{log.directory}/{offset:020d}{SNAPSHOT}")
 
 
 def _tidy(disk: Disk, directory: str) -> list[str]:
-    """Finishes what a crash interrupted: removals, replacements of small files, swaps of compaction; the names that remain.
+    """Finishes operations that a crash interrupted: removals, replacements of small files, swaps. Returns the remaining names.
 
-    ``*.swap`` files are complete and take the place of the segments they cover, unless a ``*.cleaned`` file of a lower offset shows that
-    their swap had not been decided. Source: KAFKA-6264.
+    ``*.swap`` files are complete and replace the segments they cover, unless a ``*.cleaned`` file of a lower offset shows that the swap had
+    not begun. Source: KAFKA-6264.
     """
     names = disk.listdir(directory)
     cleaned = [offset_of(name) or 0 for name in names if name.endswith(CLEANED)]
@@ -438,10 +437,10 @@ def _tidy(disk: Disk, directory: str) -> list[str]:
 
 
 def _cover(disk: Disk, directory: str, name: str) -> tuple[int, int]:
-    """First offset of a swap file, and the offset behind its last batch."""
+    """First offset of a swap file, and the offset after its last batch."""
     base = end = offset_of(name) or 0
     file = disk.open(f"{directory}/{name}")
-    with suppress(CorruptLog):  # Damage in the new file must not keep the log shut.
+    with suppress(CorruptLog):  # Damage in the new file must not prevent the log from opening.
         for _, header in headers(file, 0, file.size):
             end = header.last_offset + 1
     file.close()

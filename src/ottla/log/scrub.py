@@ -83,7 +83,7 @@ class ScrubPlan(msgspec.Struct, frozen=True):
     open_end: bool = False
 
 
-class Scrubbed(msgspec.Struct, frozen=True):
+class ScrubResult(msgspec.Struct, frozen=True):
     """What a scrub found."""
 
     read_bytes: int
@@ -93,7 +93,7 @@ class Scrubbed(msgspec.Struct, frozen=True):
     index: str = ""
 
 
-def carry_out(disk: Directory, plan: ScrubPlan) -> Iterator[int | Scrubbed]:
+def carry_out(disk: Directory, plan: ScrubPlan) -> Iterator[int | ScrubResult]:
     """Scrubs piece by piece: yields the bytes read for each piece, then the result. Raises: OSError; FileNotFoundError: it was removed."""
     file = disk.open(f"{plan.directory}/{segment_name(plan.base_offset, LOG)}")
     try:
@@ -137,8 +137,8 @@ class _Scan:
         self._read_bytes = self._batches = 0
         self._index = ""
 
-    def result(self) -> Scrubbed:
-        return Scrubbed(self._read_bytes, self._batches, tuple(self._damages), self._index)
+    def result(self) -> ScrubResult:
+        return ScrubResult(self._read_bytes, self._batches, tuple(self._damages), self._index)
 
     def pieces(self) -> Iterator[int]:
         plan = self._plan

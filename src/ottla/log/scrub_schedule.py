@@ -6,11 +6,11 @@ import msgspec
 
 from ottla.log.errors import CorruptLog
 from ottla.log.log import Log
-from ottla.log.scrub import Scrubbed, ScrubPlan
+from ottla.log.scrub import ScrubPlan, ScrubResult
 from ottla.log.segment import Segment
 
 
-class Part(msgspec.Struct, frozen=True):
+class SegmentScrub(msgspec.Struct, frozen=True):
     """A segment under scrub, as it was when that was planned."""
 
     segment: Segment
@@ -38,18 +38,18 @@ def plan(log: Log, index: int) -> ScrubPlan | None:
     )
 
 
-def part(log: Log, index: int) -> Part | None:
+def plan_scrub(log: Log, index: int) -> SegmentScrub | None:
     """As ``plan``, with what must not change meanwhile."""
     found = plan(log, index)
-    return None if found is None else Part(log.segments[index], log.truncations, found)
+    return None if found is None else SegmentScrub(log.segments[index], log.truncations, found)
 
 
-def still_holds(log: Log, scrubbed: Part) -> bool:
+def still_holds(log: Log, scrubbed: SegmentScrub) -> bool:
     """Whether the log still has the segment as it was: nothing of it was cut off, and compaction has not replaced it."""
     return log.truncations == scrubbed.truncations and any(segment is scrubbed.segment for segment in log.segments)
 
 
-def repair_index(scrubbed: Part, found: Scrubbed) -> None:
+def repair_index(scrubbed: SegmentScrub, found: ScrubResult) -> None:
     """Builds the indexes of a segment anew where one did not fit; damage in the log keeps them as they are. Raises: OSError."""
     if found.index and not found.damages:
         with suppress(CorruptLog):

@@ -5,12 +5,11 @@
     entries                ^         ^                   ^        `- recent: positions kept in memory, as they come
                            `---------`--- offset index --`
 
-An entry is due at the first batch that begins more than ``index.interval.bytes`` behind the batch of the entry before. Batches from the
-newest entry on are remembered exactly (``recent``), so what was just written, which is what most readers want, is found without reading.
+A batch gets an entry if it begins more than ``index.interval.bytes`` after the batch of the last entry. The positions of batches from the
+newest entry on are in memory (``recent``), so the newest batches, which most consumers read, are found without a read.
 
-Indexes are opened when first needed. They are checked against the log then: the last entries must name batches that are there, and the
-bytes behind them must need no further entry. Every entry used later is compared with the batch it names. If anything differs they are
-built anew by walking the headers.
+Indexes are opened on first use and checked against the log: the last entries must refer to existing batches, and later batches must need
+no further entry. Each entry used later is compared with its batch. On any difference the indexes are rebuilt from the headers.
 """
 
 from bisect import bisect_left
@@ -30,19 +29,19 @@ from ottla.log.transaction_index import AbortedTransaction, read_entries
 from ottla.records.batch import HEADER_SIZE, BatchHeader
 
 NO_TIMESTAMP = -1
-#: A look-up walks about one index interval, which is 4 KiB unless set otherwise.
+#: A lookup reads about one index interval, 4 KiB by default.
 LOOKUP_CHUNK = 8 * KiB
-#: Exact positions kept at most; with a long index interval the oldest half is dropped, and found through the index again.
+#: Limit of the positions in memory; with a long index interval the older half is dropped and found through the index.
 RECENT_MAX = 256
 
 
 def timestamp_of(header: BatchHeader) -> int:
-    """A batch's largest timestamp; none where compaction left no record that could have it."""
+    """A batch's largest timestamp; -1 for a batch that compaction emptied."""
     return header.max_timestamp if header.count else NO_TIMESTAMP
 
 
 class Segment:
-    """A segment; the last one of a log is appended to, the others only read."""
+    """The last segment of a log is appended to; the others are only read."""
 
     __slots__ = (
         "_aborted",
@@ -69,7 +68,7 @@ class Segment:
     def __init__(
         self, disk: Disk, directory: str, base_offset: int, *, size: int, interval_bytes: int, now_ms: int, suffix: str = ""
     ) -> None:
-        """``suffix``: what the names of its files end in while it is not part of a log."""
+        """``suffix`` is appended to its file names while it is not part of a log."""
         self.disk = disk
         self.directory = directory
         self.base_offset = Offset(base_offset)
@@ -77,15 +76,15 @@ class Segment:
         self.interval_bytes = interval_bytes
         self.created_ms = now_ms
         self.suffix = suffix
-        #: Damage that is known and stays, in the order of positions; reads go around it.
+        #: Known damage that is not healed, in the order of positions; reads skip it.
         self.damages: tuple[Damage, ...] = ()
-        #: Taken off segment.ms.
+        #: Subtracted from segment.ms.
         self.jitter_ms = 0
         self._file: File | None = None
         self._offsets: SparseIndex | None = None
         self._times: SparseIndex | None = None
         self._aborted: list[AbortedTransaction] | None = None
-        #: How many of them are in the file.
+        #: Number of them in the file.
         self._aborted_written = 0
         #: (timestamp, last offset of the first batch that has it); None until the time index was read.
         self._max_timestamp: tuple[int, int] | None = None
@@ -97,7 +96,7 @@ class Segment:
 
     @classmethod
     def create(cls, disk: Disk, directory: str, base_offset: int, *, interval_bytes: int, now_ms: int, suffix: str = "") -> "Segment":
-        """A new, empty segment with its files. Leftovers of the same name are emptied: a crash can bring back files removed before it."""
+        """A new, empty segment with its files. Existing files are emptied: a crash can restore files that were removed before it."""
         segment = cls(disk, directory, base_offset, size=0, interval_bytes=interval_bytes, now_ms=now_ms, suffix=suffix)
         file = segment.file
         if file.size:
@@ -110,7 +109,7 @@ class Segment:
 
     @classmethod
     def empty(cls, disk: Disk, directory: str, base_offset: int, *, interval_bytes: int, now_ms: int) -> "Segment":
-        """An empty segment whose files exist and are empty. Does no I/O: files are opened when the first batch comes."""
+        """An empty segment whose files exist and are empty. Does no I/O: the first append opens them."""
         segment = cls(disk, directory, base_offset, size=0, interval_bytes=interval_bytes, now_ms=now_ms)
         segment._offsets = SparseIndex(disk, segment.path(OFFSET_INDEX), OFFSET_ENTRY, fresh=True)
         segment._times = SparseIndex(disk, segment.path(TIME_INDEX), TIME_ENTRY, fresh=True)
@@ -150,16 +149,16 @@ class Segment:
 
     @property
     def first_timestamp(self) -> int:
-        """Largest timestamp of the first batch, which decides when the segment is too old to grow; -1 in an empty segment."""
+        """Largest timestamp of the first batch, from which the segment's age is counted; -1 in an empty segment."""
         if self._first_timestamp is None and self.size:
             self._first_timestamp = NO_TIMESTAMP
-            with suppress(CorruptLog):  # A damaged header must not keep the log from growing.
+            with suppress(CorruptLog):  # A damaged header must not prevent appends.
                 self._first_timestamp = timestamp_of(next(headers(self.file, 0, self.size, chunk_bytes=LOOKUP_CHUNK))[1])
         return NO_TIMESTAMP if self._first_timestamp is None else self._first_timestamp
 
     @property
     def is_open(self) -> bool:
-        """Whether the indexes were read, so that there may be something to write."""
+        """Whether the indexes are open, so entries may be unwritten."""
         return self._offsets is not None
 
     def takes(self, last_offset: int) -> bool:
@@ -167,7 +166,7 @@ class Segment:
         return last_offset - self.base_offset <= INT32_MAX
 
     def append(self, batch: Buffer, header: BatchHeader, base_offset: int) -> int:
-        """Writes a whole batch that begins at ``base_offset``; its position. Raises: OSError, and nothing was written."""
+        """Writes a complete batch with this base offset; returns its position. Raises: OSError, and the file is unchanged."""
         if self._offsets is None:
             self.load()
         position = (self._file or self.file).append(batch)
@@ -175,7 +174,7 @@ class Segment:
         return position
 
     def note(self, position: int, size: int, base_offset: int, last_offset: int, max_timestamp: int) -> None:
-        """Takes a batch that lies in the file into account: size, largest timestamp, indexes."""
+        """Accounts for a batch in the file: size, largest timestamp, indexes."""
         self.size = position + size
         if position == 0:
             self._first_timestamp = max_timestamp
@@ -183,7 +182,7 @@ class Segment:
         if latest is None or max_timestamp > latest[0]:
             self._max_timestamp = (max_timestamp, last_offset)
         offsets, recent = self._offsets, self._recent_offsets
-        assert offsets is not None, "a segment that grows has its indexes open"
+        assert offsets is not None, "the indexes of a growing segment are open"
         last = offsets.last
         if position - (last[1] if last else 0) > self.interval_bytes:
             offsets.append(last_offset - self.base_offset, position)
@@ -200,13 +199,13 @@ class Segment:
 
     def _note_time(self) -> None:
         times = self._times
-        assert times is not None and self._max_timestamp is not None, "a segment that grows has its indexes open"
+        assert times is not None and self._max_timestamp is not None, "the indexes of a growing segment are open"
         timestamp, offset = self._max_timestamp
         if timestamp > (times.last[0] if times.last else NO_TIMESTAMP):
             times.append(timestamp, offset - self.base_offset)
 
     def position_of(self, offset: int) -> int | None:
-        """Where the batch begins that holds ``offset`` or, if none does, the next one; None when there is none.
+        """Position of the batch with ``offset``, or of the next one; None when there is none.
 
         Raises: CorruptLog.
         """
@@ -215,11 +214,11 @@ class Segment:
             slot = bisect_left(self._recent_offsets, offset)
             return self._recent_positions[slot] if slot < len(self._recent_positions) else None
         try:
-            found = self._walk_to(offset, behind)
+            batch = self._walk_to(offset, behind)
         except CorruptLog:
-            self.rebuild()  # The index led astray; if it was not the index, this raises CorruptLog again.
-            found = self._walk_to(offset, behind)
-        return None if found is None else found[0]
+            self.rebuild()  # The index is wrong; if the log is damaged instead, this raises CorruptLog again.
+            batch = self._walk_to(offset, behind)
+        return None if batch is None else batch[0]
 
     def header_of(self, offset: int) -> tuple[int, BatchHeader] | None:
         """As ``position_of``, with the header."""
@@ -229,7 +228,7 @@ class Segment:
         return next(headers(self.file, position, self.size, chunk_bytes=LOOKUP_CHUNK))
 
     def batch_size_at(self, position: int) -> int:
-        """Bytes of the batch that begins there. Raises: CorruptLog."""
+        """Size of the batch at this position. Raises: CorruptLog."""
         return next(headers(self.file, position, self.size, chunk_bytes=HEADER_SIZE))[1].size
 
     def _behind_damage(self, offset: int) -> int:
@@ -243,7 +242,7 @@ class Segment:
         return behind
 
     def _headers(self, position: int, end: int, *, chunk_bytes: int = HEADER_CHUNK) -> Iterator[tuple[int, BatchHeader]]:
-        """As ``walk.headers``, around known damage."""
+        """As ``batch_scan.headers``, skipping known damage."""
         for one in self.damages:
             if one.end_position > position and one.position < end:
                 yield from headers(self.file, position, one.position, chunk_bytes=chunk_bytes)
@@ -251,17 +250,17 @@ class Segment:
         yield from headers(self.file, position, end, chunk_bytes=chunk_bytes)
 
     def sound_end(self, position: int, limit: int) -> int:
-        """Where a read from ``position`` ends that goes up to offset ``limit`` and must not touch known damage."""
+        """End position of a read from ``position`` up to offset ``limit`` that avoids known damage."""
         end = min((one.position for one in self.damages if one.position > position), default=self.size)
         with suppress(CorruptLog):
-            found = self.position_of(limit)
-            end = end if found is None else min(end, found)
+            bound = self.position_of(limit)
+            end = end if bound is None else min(end, bound)
         return end
 
     def _walk_to(self, offset: int, behind: int = 0) -> tuple[int, BatchHeader] | None:
-        """The batch that holds ``offset`` or the next one, at position ``behind`` or later.
+        """The batch with ``offset``, or the next one, at position ``behind`` or later.
 
-        Raises: CorruptLog, also when an index entry does not fit the log.
+        Raises: CorruptLog, also when an index entry contradicts the log.
         """
         entry = self.offsets.lookup(offset - self.base_offset)
         start = self._start(entry)
@@ -279,15 +278,17 @@ class Segment:
         if entry is None:
             return 0
         if not 0 < entry[1] < self.size:
-            raise CorruptLog(f"{self.path(OFFSET_INDEX)} names position {entry[1]} of {self.size}")
+            raise CorruptLog(f"{self.path(OFFSET_INDEX)} refers to position {entry[1]} of {self.size}")
         return entry[1]
 
     def _compare(self, entry: tuple[int, int], header: BatchHeader) -> None:
         if header.last_offset != self.base_offset + entry[0]:
-            raise CorruptLog(f"{self.path(OFFSET_INDEX)} looks for offset {self.base_offset + entry[0]} where {header.last_offset} is")
+            raise CorruptLog(
+                f"{self.path(OFFSET_INDEX)} has offset {self.base_offset + entry[0]} for the batch that ends at {header.last_offset}"
+            )
 
     def load(self) -> Offset:
-        """Opens the indexes and checks them, rebuilds them if need be; the offset behind the last batch. Raises: CorruptLog."""
+        """Opens, checks and if necessary rebuilds the indexes; returns the offset after the last batch. Raises: CorruptLog."""
         offsets = SparseIndex(self.disk, self.path(OFFSET_INDEX), OFFSET_ENTRY, fresh=False)
         times = SparseIndex(self.disk, self.path(TIME_INDEX), TIME_ENTRY, fresh=False)
         self._offsets, self._times = offsets, times
@@ -299,7 +300,7 @@ class Segment:
             return self.rebuild()
 
     def _check(self, offsets: SparseIndex, times: SparseIndex) -> Offset:
-        """The offset behind the last batch. Raises: CorruptLog when the indexes do not fit the log."""
+        """The offset after the last batch. Raises: CorruptLog when the indexes contradict the log."""
         entry = offsets.last
         indexed_at = self._start(entry)
         end = self.base_offset
@@ -308,7 +309,7 @@ class Segment:
             if entry is not None and position == indexed_at:
                 self._compare(entry, header)
             if not end <= header.base_offset <= header.last_offset or not self.takes(header.last_offset):
-                raise CorruptLog(f"{self.path(LOG)} says offset {header.base_offset} at {position}, behind {end - 1}")
+                raise CorruptLog(f"{self.path(LOG)} has offset {header.base_offset} at {position}, after {end - 1}")
             if position - indexed_at > self.interval_bytes:
                 raise CorruptLog(f"{offsets.path} has no entry for {position}")
             end = Offset(header.last_offset + 1)
@@ -321,13 +322,13 @@ class Segment:
         if latest > timestamp or (entry is not None and not self.size):
             raise CorruptLog(f"{times.path} does not reach timestamp {latest}")
         if times.last is not None:
-            found = self._walk_to(offset)
-            if found is None or found[1].last_offset != offset or found[1].max_timestamp != timestamp:
-                raise CorruptLog(f"{times.path} has {timestamp} for offset {offset}, the log has not")
+            batch = self._walk_to(offset)
+            if batch is None or batch[1].last_offset != offset or batch[1].max_timestamp != timestamp:
+                raise CorruptLog(f"{times.path} has timestamp {timestamp} for offset {offset}, the log does not")
         return end
 
     def reset(self) -> None:
-        """Forgets the batches, as before the first ``note``; the log file itself stays as it is."""
+        """Clears indexes and size, as before the first ``note``; the log file is unchanged."""
         self._offsets = (
             SparseIndex(self.disk, self.path(OFFSET_INDEX), OFFSET_ENTRY, fresh=True) if self._offsets is None else self._offsets
         )
@@ -340,15 +341,15 @@ class Segment:
         self._first_timestamp = None
 
     def rebuild(self, end_position: int | None = None) -> Offset:
-        """Builds the indexes from the log; the offset behind the last batch.
+        """Rebuilds the indexes from the log; returns the offset after the last batch.
 
-        Raises: CorruptLog, and the indexes stay as they are: what they still lead to behind the damage remains in reach.
+        Raises: CorruptLog, and keeps the indexes: batches behind the damage stay readable through them.
         """
         size = self.size if end_position is None else end_position
         end = self.base_offset
         for position, header in self._headers(0, size):
             if not end <= header.base_offset <= header.last_offset or not self.takes(header.last_offset):
-                raise CorruptLog(f"{self.path(LOG)} says offset {header.base_offset} at {position}, behind {end - 1}")
+                raise CorruptLog(f"{self.path(LOG)} has offset {header.base_offset} at {position}, after {end - 1}")
             end = Offset(header.last_offset + 1)
         self.reset()
         end = self.base_offset
@@ -359,16 +360,16 @@ class Segment:
         return end
 
     def finish(self) -> bool:
-        """Completes the indexes and writes them, when the segment stops growing for good or for now.
+        """Completes and writes the indexes of a segment that stops growing.
 
-        False when the disk has no room for them: they stay in memory.
+        False when the disk is full: the entries stay in memory.
         """
         self._note_time()
         written = self.offsets.write()
         return self.times.write() and self._write_aborted() and written
 
     def freeze(self) -> None:
-        """The segment does not grow any more: what only the newest one keeps in memory goes."""
+        """Frees the memory that only a growing segment needs."""
         self._forget_recent()
 
     def _forget_recent(self) -> None:
@@ -378,7 +379,7 @@ class Segment:
 
     @property
     def aborted(self) -> list[AbortedTransaction]:
-        """Transactions whose abort marker lies in this segment."""
+        """Transactions whose abort marker is in this segment."""
         if self._aborted is None:
             try:
                 data = self.disk.read_file(self.path(TXN_INDEX))
@@ -393,7 +394,7 @@ class Segment:
         self.aborted.append(transaction)
 
     def reset_aborted(self, below_offset: int = 0) -> None:
-        """Keeps the aborted transactions whose marker lies below the offset."""
+        """Keeps the aborted transactions whose marker is below the offset."""
         self._aborted = [entry for entry in self.aborted if entry.last_offset < below_offset] if below_offset else []
         self._aborted_written = 0
         if self.disk.exists(self.path(TXN_INDEX)):
@@ -413,7 +414,7 @@ class Segment:
         return True
 
     def index_files(self) -> list[File]:
-        """The files of the indexes, to be synced."""
+        """The index files to sync."""
         files = [self.offsets.file(), self.times.file()]
         if self._aborted_written:
             files.append(self.disk.open(self.path(TXN_INDEX)))
@@ -428,9 +429,9 @@ class Segment:
         self._file = self._offsets = self._times = None
 
     def rename_deleted(self, mark: str = "") -> list[str]:
-        """Renames the files to ``*.deleted``; their new paths. The log file stays open for those who still send from it.
+        """Renames the files to ``*<mark>.deleted``; returns the new paths. The log file stays open for fetches that send from it.
 
-        ``mark``, in front of that, tells them from others of the same name that are on their way out already.
+        ``mark`` distinguishes them from deleted files of the same base offset.
         """
         paths = []
         for suffix in SEGMENT_FILES:

@@ -1,7 +1,7 @@
-"""Taking from a log: at its start, by retention or DeleteRecords, and at its end, when its leader's log turns out to be another.
+"""Removes batches at the start of a log (retention, DeleteRecords) and at its end (divergence from the leader).
 
-Segments leave as whole files, renamed to ``*.deleted`` first: whoever still sends from one is not disturbed, and the caller removes it
-later. What lies below the start offset in the first segment stays until the rest of that segment may go.
+Segments are removed as whole files. They are renamed to ``*.deleted`` first, so fetches can finish sending from them; the caller removes
+them later. Records below the start offset stay on disk until their whole segment is below it.
 """
 
 from collections.abc import Callable
@@ -45,7 +45,7 @@ def retain(log: "Log", now_ms: int, high_watermark: int) -> tuple[str, ...]:
             try:
                 timestamp = segment.max_timestamp[0]
             except CorruptLog:
-                # A header is damaged. The time of the file decides, as for batches without timestamps.
+                # A header is damaged: use the file's time, as for batches without timestamps.
                 timestamp = NO_TIMESTAMP
             newest = timestamp if timestamp >= 0 else log.disk.mtime_ms(segment.file.path)
             return now_ms - newest > log.options.retention_ms
@@ -60,19 +60,19 @@ def truncate_to(log: "Log", offset: int, now_ms: int) -> tuple[str, ...]:
         return ()
     former = log.recovery_point
     if offset < log.bases[0]:
-        removed = begin_anew(log, offset, now_ms)
+        removed = restart_empty(log, offset, now_ms)
     else:
         index = log.segment_of(offset)
         removed = []
-        for gone in log.segments[index + 1 :]:
-            removed += _rename(log, gone)
+        for segment in log.segments[index + 1 :]:
+            removed += _rename(log, segment)
         del log.segments[index + 1 :], log.bases[index + 1 :]
         log.end_offset = _cut(log, log.segments[index], offset)
     log.epochs.end_offset = log.end_offset
     log.epochs.truncate_end(log.end_offset)
     log.start_offset = min(log.start_offset, log.end_offset)
     log.recovery_point = min(log.recovery_point, log.end_offset)
-    log.cut_clean()
+    log.lower_clean_offset()
     rebuild_producers(log, log.end_offset, now_ms)
     log.pending.directory(log.directory)
     if log.recovery_point < former:
@@ -80,11 +80,11 @@ def truncate_to(log: "Log", offset: int, now_ms: int) -> tuple[str, ...]:
     return tuple(removed)
 
 
-def begin_anew(log: "Log", offset: int, now_ms: int) -> list[str]:
-    """Drops every segment; the log is empty and begins and ends at ``offset``."""
+def restart_empty(log: "Log", offset: int, now_ms: int) -> list[str]:
+    """Drops every segment; the empty log begins at ``offset``."""
     removed = []
-    for gone in log.segments:
-        removed += _rename(log, gone)
+    for segment in log.segments:
+        removed += _rename(log, segment)
     log.segments = [log.new_segment(offset, now_ms)]
     log.bases = [Offset(offset)]
     log.start_offset = log.end_offset = log.epochs.end_offset = Offset(offset)
@@ -94,7 +94,7 @@ def begin_anew(log: "Log", offset: int, now_ms: int) -> list[str]:
 
 def restart_at(log: "Log", offset: int, now_ms: int) -> tuple[str, ...]:
     former = log.recovery_point
-    removed = begin_anew(log, offset, now_ms)
+    removed = restart_empty(log, offset, now_ms)
     log.epochs.truncate_end(0)
     log.recovery_point = Offset(min(former, offset))
     rebuild_producers(log, offset, now_ms)
@@ -104,15 +104,15 @@ def restart_at(log: "Log", offset: int, now_ms: int) -> tuple[str, ...]:
 
 
 def _cut(log: "Log", segment: Segment, offset: int) -> Offset:
-    """Cuts the last segment at the batch that holds ``offset``, or at the first damaged header before it; returns the new end offset.
+    """Truncates the last segment at the batch with ``offset``, or at the first damaged header before it; returns the new end offset.
 
-    The cut position comes from what lies before it, so what is cut may be damaged. The segment is active from now on.
+    The position is found from the batches before it, so the removed part may be damaged. The segment becomes the active one.
     """
     file = segment.file
     start, expected = 0, int(segment.base_offset)
     for one in segment.damages:
         if one.first < offset:
-            # Known damage stays, and so does what lies between it and the cut. A cut inside of it is one before it.
+            # Known damage before the offset stays, and so do batches between. An offset inside the damage means a cut before it.
             start, expected = (one.end_position, one.end) if one.end <= offset else (one.position, one.first)
     position, end_offset, sound = sound_upto(file, start, segment.size, expected=expected, below=offset, holes_below=log.holes_below)
     if sound and position < segment.size:
@@ -137,7 +137,7 @@ def _raise_start(log: "Log", offset: int) -> None:
 
 
 def _below_start(log: "Log") -> int:
-    """How many segments end at or below the start offset; the active one never does."""
+    """Number of segments that end at or below the start offset; never the active one."""
     count = 0
     while count + 1 < len(log.bases) and log.bases[count + 1] <= log.start_offset:
         count += 1
@@ -145,7 +145,7 @@ def _below_start(log: "Log") -> int:
 
 
 def _expired(log: "Log", high_watermark: int, predicate: Callable[[Segment], bool]) -> int:
-    """How many segments from the first on lie below the high watermark and satisfy the predicate; an empty active one stays."""
+    """Number of leading segments below the high watermark that satisfy the predicate; an empty active segment stays."""
     for count, segment in enumerate(log.segments):
         last = count + 1 == len(log.segments)
         end = log.end_offset if last else log.bases[count + 1]
@@ -155,10 +155,10 @@ def _expired(log: "Log", high_watermark: int, predicate: Callable[[Segment], boo
 
 
 def _drop(log: "Log", count: int, now_ms: int) -> list[str]:
-    """Takes the first ``count`` segments out; when that is all of them, a new one is begun first.
+    """Removes the first ``count`` segments; rolls a new one first when that is all of them.
 
-    A segment stays until the name of the one behind it is durable, or a power cut could take both and with them the end offset. Its
-    records are gone from the log all the same, and a later call finds it below the start offset.
+    A segment stays until the name of the next one is durable; otherwise a power cut could remove both, and the end offset with them. Its
+    records are below the start offset already, and a later call removes it.
     """
     if not count:
         return []
@@ -168,7 +168,7 @@ def _drop(log: "Log", count: int, now_ms: int) -> list[str]:
         except OSError as error:
             if error.errno != ENOSPC:
                 raise
-            count -= 1  # No room for an empty file; the rest goes all the same, which makes room.
+            count -= 1  # No room for an empty file; removing the other segments frees space.
     _raise_start(log, log.bases[count])
     removed = []
     while count and not log.pending.holds(log.segments[0]):

@@ -1,7 +1,7 @@
-"""What a log has changed beside the batches, and a flush has yet to make durable: names, index files, snapshots, small files.
+"""Changes of a log, apart from batches, that are not durable yet: names, index files, snapshots, small files.
 
-Each change carries a stamp. A plan takes the stamp of its time with it; when it is carried out, changes up to that stamp are done, and
-later ones wait for the next plan. A plan that is thrown away costs nothing: the next one holds the same.
+Each change has a stamp. A plan has the stamp of its creation: after it was performed, changes up to that stamp are durable, and later ones
+belong to the next plan. A dropped plan has no effect: the next one contains the same changes.
 """
 
 from ottla.base.ids import Offset, TopicId
@@ -13,9 +13,7 @@ from ottla.log.leader_epochs import LeaderEpochs
 from ottla.log.segment import Segment
 
 
-class Pending:
-    """Changes of one log that are not durable yet."""
-
+class UnflushedChanges:
     __slots__ = (
         "_directories",
         "_epochs_postponed",
@@ -36,20 +34,20 @@ class Pending:
         self._directories: dict[str, int] = {}
         #: Closed segments with index files to sync: (stamp, end offset, segment).
         self._rolled: list[tuple[int, Offset, Segment]] = []
-        #: Closed segments whose indexes a full disk did not take.
+        #: Closed segments whose indexes a full disk refused.
         self.unwritten: list[Segment] = []
-        #: A topic id that partition.metadata does not hold yet.
+        #: A topic id that is not in partition.metadata yet.
         self.metadata: TopicId | None = None
         self._plan: FlushPlan | None = None
         self._plan_stamp = 0
         self._epochs_version = 0
-        #: The last plan met a full disk; and the version of the epoch table it could not save.
+        #: Whether a full disk refused a file of the last plan, and the version of the epoch table that it refused.
         self._postponed = False
         self._epochs_postponed = -1
 
     @property
     def any(self) -> bool:
-        """Whether there is something to flush beside records and epochs. What a full disk did not take waits for another reason."""
+        """Whether anything but records and epochs needs a flush. Files that a full disk refused do not cause a flush by themselves."""
         if self._files or self._directories:
             return True
         if self.metadata is not None and not self._postponed:
@@ -58,46 +56,46 @@ class Pending:
 
     @property
     def names(self) -> bool:
-        """Whether names were made or changed that may not be durable."""
+        """Whether created or renamed files may not be durable."""
         return bool(self._directories)
 
-    def wants(self, epochs: LeaderEpochs) -> bool:
-        """Whether to flush even if no record waits for it."""
+    def needs_flush(self, epochs: LeaderEpochs) -> bool:
+        """Whether a flush is needed without new records."""
         return self.any or (epochs.dirty and epochs.version != self._epochs_postponed)
 
     def file(self, file: File | NamedFile) -> None:
-        """A file with content that must last."""
+        """Adds a file to sync."""
         self._stamp += 1
         self._files.append((self._stamp, file))
 
     def directory(self, path: str) -> None:
-        """A directory in which a name was made or changed."""
+        """Adds a directory in which a name was created or changed."""
         self._stamp += 1
         self._directories[path] = self._stamp
 
     def rolled(self, segment: Segment, end_offset: Offset) -> None:
-        """A segment was closed; its index files are complete."""
+        """Adds a closed segment; its index files are complete."""
         self._stamp += 1
         self._rolled.append((self._stamp, end_offset, segment))
 
     def holds(self, segment: Segment) -> bool:
-        """Whether the segment was closed so lately that the name of the next one may not be durable yet."""
+        """Whether the name of the segment after this closed one may not be durable yet."""
         return any(entry[2] is segment for entry in self._rolled)
 
     def forget(self, segment: Segment) -> None:
-        """A segment leaves the log."""
+        """Drops a removed segment."""
         self._rolled = [entry for entry in self._rolled if entry[2] is not segment]
         if segment in self.unwritten:
             self.unwritten.remove(segment)
 
     def bound(self, recovery_point: Offset, epochs: LeaderEpochs) -> Offset:
-        """The recovery point, held back to where recovery would still rebuild what is pending here."""
+        """The recovery point, lowered so that recovery rebuilds the pending changes."""
         if epochs.unsaved_from is not None:
             recovery_point = min(recovery_point, epochs.unsaved_from)
         return min(recovery_point, self._rolled[0][1]) if self._rolled else recovery_point
 
     def plan(self, upto: Offset, logs: list[File], directory: str, epochs: LeaderEpochs) -> FlushPlan:
-        """The plan for everything up to now."""
+        """The plan for all changes up to now."""
         self.unwritten = [segment for segment in self.unwritten if not segment.finish()]
         files: dict[str, File | NamedFile] = {file.path: file for file in logs}
         files.update((file.path, file) for _, file in self._files)
@@ -115,11 +113,11 @@ class Pending:
         return self._plan
 
     def void(self) -> None:
-        """The log was cut: a plan under way no longer speaks of its bytes."""
+        """The log was truncated: the current plan is no longer valid for its bytes."""
         self._plan = None
 
     def done(self, upto: int, epochs: LeaderEpochs) -> None:
-        """The last plan was carried out, if it went up to this offset."""
+        """The last plan was performed, if it covers this offset."""
         plan = self._plan
         if plan is None or plan.upto > upto:
             return

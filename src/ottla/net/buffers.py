@@ -1,10 +1,10 @@
-"""Memory for frames: who may read the next one, and into which buffer.
+"""Memory for incoming frames.
 
-``RequestMemory`` bounds the bytes of all frames being read. A frame asks before its first byte is read into a buffer of its own; those
-that must wait are served in the order of their asking, so that a large frame is not overtaken for ever by small ones. A frame larger
-than the whole memory is let through when nothing else holds any. It cannot deadlock: a holder waits for its own peer alone, and not long.
+``RequestMemory`` limits the bytes of all frames being read. A frame takes memory before it gets its own buffer. Waiting frames are served
+first come, first served, so small frames cannot starve a large one. A frame larger than the limit is admitted when no other holds memory.
+There is no deadlock: a holder waits only for its own peer, and the wait has a timeout.
 
-``BufferPool`` keeps buffers for reuse in power-of-two sizes: a fresh bytearray of a mebibyte costs 250 page faults, a used one none.
+``BufferPool`` keeps buffers for reuse in power-of-two sizes: a new bytearray of 1 MiB costs 250 page faults, a reused one none.
 """
 
 from collections import deque
@@ -14,20 +14,20 @@ from typing import Any, cast
 
 from ottla.base.units import KiB, MiB
 
-#: Smaller buffers are not worth keeping apart.
+#: Smallest size class.
 SMALLEST = 4 * KiB
-#: Larger buffers are made to measure and not kept.
+#: Larger buffers have their exact size and are not kept.
 LARGEST = 8 * MiB
 
 
 def unwritten(size: int) -> bytearray:
-    """A bytearray with whatever the memory holds, for who writes all of it: clearing it takes half as long as receiving into it."""
+    """An uninitialized bytearray, which the caller must fill: clearing it takes half as long as receiving into it."""
     return cast(bytearray, _made_bytearray()(None, size))
 
 
 @cache
 def _made_bytearray() -> Any:
-    # Not at import: most programs never receive as much.
+    # Imported on use: most programs never receive large frames.
     import ctypes
 
     make = ctypes.pythonapi.PyByteArray_FromStringAndSize
@@ -36,8 +36,6 @@ def _made_bytearray() -> Any:
 
 
 class BufferPool:
-    """Buffers by size class, each at least as large as asked for."""
-
     __slots__ = ("_free", "_kept_bytes", "kept_bytes_max")
 
     def __init__(self, kept_bytes_max: int = 16 * MiB) -> None:
@@ -48,7 +46,7 @@ class BufferPool:
 
     @staticmethod
     def rounded(size: int) -> int:
-        """Bytes of the buffer that a frame of ``size`` bytes gets."""
+        """Size of the buffer for a frame of ``size`` bytes."""
         return size if size > LARGEST else max(SMALLEST, 1 << (size - 1).bit_length())
 
     def take(self, size: int) -> bytearray:
@@ -60,7 +58,7 @@ class BufferPool:
         return free.pop()
 
     def give(self, buffer: bytearray) -> None:
-        """The buffer may be handed out again at once; nobody may read it any more."""
+        """Returns a buffer. The caller must not use it afterwards."""
         size = len(buffer)
         if size <= LARGEST and self._kept_bytes + size <= self.kept_bytes_max:
             self._kept_bytes += size
@@ -68,8 +66,6 @@ class BufferPool:
 
 
 class RequestMemory:
-    """A bound on the bytes of frames being read; first come, first served."""
-
     __slots__ = ("_waiting", "bytes_max", "used_bytes")
 
     def __init__(self, bytes_max: int) -> None:
@@ -79,11 +75,11 @@ class RequestMemory:
 
     @property
     def waiting(self) -> int:
-        """How many frames wait for memory."""
+        """Number of frames that wait for memory."""
         return len(self._waiting)
 
     def take(self, size: int, granted: Callable[[], None]) -> bool:
-        """True: the bytes are yours until ``give``. False: ``granted`` is called when they are."""
+        """True: the bytes are taken until ``give``. False: ``granted`` is called when they are."""
         if not self._waiting and self._fits(size):
             self.used_bytes += size
             return True
@@ -91,13 +87,13 @@ class RequestMemory:
         return False
 
     def give(self, size: int) -> None:
-        """Returns bytes taken, and grants what now fits."""
+        """Returns taken bytes, and grants waiting requests that fit now."""
         self.used_bytes -= size
-        assert self.used_bytes >= 0, "nobody returns more request memory than was taken"
+        assert self.used_bytes >= 0, "no more request memory is returned than was taken"
         self._grant()
 
     def cancel(self, granted: Callable[[], None]) -> None:
-        """Someone who waited does so no longer."""
+        """Removes a waiting request."""
         self._waiting = deque(entry for entry in self._waiting if entry[1] != granted)
         self._grant()
 

@@ -1,14 +1,13 @@
-"""A client's connection to one broker: requests go out as they come, answers come back in the same order.
+"""A client's connection to one broker. Requests are pipelined; answers arrive in the same order.
 
     request --> writelines --> broker --> [size][correlation id][body] --> the oldest pending request
 
-Bytes are read into one small buffer; a frame that does not fit gets a buffer of its own, of its exact size, and is received straight into
-it. A decoded message may keep views of its frame (records do), so a frame's buffer is never used again.
+Bytes are read into one small buffer. A frame that does not fit gets its own buffer of the exact size. A decoded message may keep views of
+its frame, as records do, so a frame's buffer is never reused.
 
-A link breaks once and for all. What may break it: the peer hangs up, the operating system reports an error, a frame is longer than
-allowed or cannot be decoded, an answer does not belong to the oldest request, a request is not answered in time. Then every pending
-request fails with a `LinkBroken` that says which address, what was asked, and why; whether the broker did it is not known. Reconnecting
-is the owner's business.
+A connection breaks once and does not recover. Causes: the peer closes it, the operating system reports an error, a frame is too large or
+malformed, an answer does not match the oldest request, a request times out. Then every pending request fails with a `ConnectionBroken`
+that names the address, the request and the cause. It is unknown whether the broker performed the request. The owner reconnects.
 """
 
 from __future__ import annotations
@@ -26,23 +25,23 @@ from ottla.wire.messages import API
 
 #: Holds many small answers at once, and the head of a large one.
 SCRATCH_BYTES = 64 * 1024
-#: What a broker may refuse to read: their socket.request.max.bytes is 100 MiB by default, and often less where memory is scarce.
+#: A broker may refuse requests of this size: socket.request.max.bytes is 100 MiB by default, and is often set lower.
 LARGE_REQUEST_BYTES = 10 * 1024 * 1024
 #: A response is at least its correlation id.
 FRAME_BYTES_MIN = 4
 
 
-class LinkBroken(ConnectionError):
-    """A connection could not be made or is no more; the message names the address and the cause."""
+class ConnectionBroken(ConnectionError):
+    """A connection failed or could not be made; the message names the address and the cause."""
 
     def __init__(self, message: str, *, timed_out: bool = False) -> None:
         super().__init__(message)
-        #: The peer is silent, as opposed to gone.
+        #: The peer did not answer in time, as opposed to closing the connection.
         self.timed_out = timed_out
 
 
 class _Pending:
-    """A request that the broker owes an answer."""
+    """A request without an answer yet."""
 
     __slots__ = ("answer", "correlation_id", "deadline", "decode", "name", "timeout_ms")
 
@@ -63,13 +62,13 @@ class _Pending:
         self.timeout_ms = timeout_ms
 
 
-class Link(asyncio.BufferedProtocol):
-    """One connection; made by `open_link`."""
+class ClientConnection(asyncio.BufferedProtocol):
+    """Made by `open_connection`."""
 
-    def __init__(self, address: str, *, client_id: str, frame_bytes_max: int, lost: Callable[[LinkBroken], None]) -> None:
+    def __init__(self, address: str, *, client_id: str, frame_bytes_max: int, lost: Callable[[ConnectionBroken], None]) -> None:
         self.address = address
-        #: Why the link is broken; None while it stands.
-        self.broken: LinkBroken | None = None
+        #: Why the connection is broken; None while it works.
+        self.broken: ConnectionBroken | None = None
         self._client_id = client_id
         self._frame_bytes_max = frame_bytes_max
         self._lost = lost
@@ -78,7 +77,7 @@ class Link(asyncio.BufferedProtocol):
         self._pending: deque[_Pending] = deque()
         self._correlation_id = 0
         self._answered = 0
-        #: Of the requests that were sent.
+        #: Size of the largest request sent.
         self._largest_bytes = 0
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
@@ -87,7 +86,7 @@ class Link(asyncio.BufferedProtocol):
         #: Scratch bytes begin..end are received and not yet consumed.
         self._begin = 0
         self._end = 0
-        #: A frame too large for the scratch, and how much of it has come.
+        #: A frame too large for the scratch, and its received bytes.
         self._frame: bytearray | None = None
         self._frame_filled = 0
 
@@ -101,7 +100,7 @@ class Link(asyncio.BufferedProtocol):
     def request(self, message: Any, version: int, *, timeout_ms: float) -> asyncio.Future[Any]:
         """Send a request; the future gives the decoded response.
 
-        Raises: LinkBroken, here or in the future; FieldNotInVersion when the message says what the version cannot.
+        Raises: ConnectionBroken, here or in the future; FieldNotInVersion when the message sets a field that the version lacks.
         """
         response = API[_key_of(type(message))].response
 
@@ -122,9 +121,9 @@ class Link(asyncio.BufferedProtocol):
         return answer
 
     def send(self, message: Any, version: int) -> int:
-        """Send a request that is not answered (produce with acks=0); gives its correlation id. Raises: LinkBroken."""
+        """Send a request that is not answered (produce with acks=0); returns its correlation id. Raises: ConnectionBroken."""
         if self.broken is not None or self._transport is None:
-            raise self.broken or LinkBroken(f"{self.address}: not connected")
+            raise self.broken or ConnectionBroken(f"{self.address}: not connected")
         self._correlation_id = self._correlation_id + 1 & 0x7FFFFFFF
         chunks = encode_request(message, version, self._correlation_id, self._client_id)
         self._largest_bytes = max(self._largest_bytes, sum(map(len, chunks)))
@@ -135,8 +134,8 @@ class Link(asyncio.BufferedProtocol):
         return self._correlation_id
 
     def close(self, reason: str = "closed") -> None:
-        """Break the link; pending requests fail."""
-        self._break(LinkBroken(f"{self.address}: {reason}"))
+        """Close the connection; pending requests fail."""
+        self._break(ConnectionBroken(f"{self.address}: {reason}"))
 
     # -- deadlines
 
@@ -156,9 +155,9 @@ class Link(asyncio.BufferedProtocol):
             return
         hint = "" if self._answered else "; is it a Kafka broker, without TLS at this port?"
         why = f"{self.address} did not answer {first.name} within {first.timeout_ms:.0f} ms; connection given up{hint}"
-        self._break(LinkBroken(why, timed_out=True))
+        self._break(ConnectionBroken(why, timed_out=True))
 
-    # -- asyncio's side
+    # -- called by asyncio
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # A stream transport of some loop; uvloop's is not a subclass of asyncio's.
@@ -182,7 +181,7 @@ class Link(asyncio.BufferedProtocol):
             self._end += nbytes
             self._split()
         except MalformedMessage as error:
-            self._break(LinkBroken(f"{self.address} sent what is no Kafka response: {error}"))
+            self._break(ConnectionBroken(f"{self.address} sent bytes that are not a Kafka response: {error}"))
 
     def eof_received(self) -> None:
         self._break(self._hung_up(None))
@@ -190,21 +189,21 @@ class Link(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._break(self._hung_up(exc))
 
-    def _hung_up(self, exc: Exception | None) -> LinkBroken:
+    def _hung_up(self, exc: Exception | None) -> ConnectionBroken:
         cause = f": {exc}" if exc else ""
         if self._answered == 0 and self._pending:
             hint = "; is it a PLAINTEXT listener of a Kafka broker? One with TLS hangs up like this, and so does ZooKeeper"
-            return LinkBroken(f"{self.address} closed the connection before it answered {self._pending[0].name}{cause}{hint}")
+            return ConnectionBroken(f"{self.address} closed the connection before it answered {self._pending[0].name}{cause}{hint}")
         waiting = f" while {self._pending[0].name} was waiting for its answer" if self._pending else ""
         hint = ""
         if self._largest_bytes >= LARGE_REQUEST_BYTES:
             hint = f"; a request had {self._largest_bytes} bytes, and brokers hang up when one has more than their socket.request.max.bytes"
-        return LinkBroken(f"{self.address} closed the connection{waiting}{cause}{hint}")
+        return ConnectionBroken(f"{self.address} closed the connection{waiting}{cause}{hint}")
 
     # -- frames
 
     def _split(self) -> None:
-        """Take the whole frames out of the scratch; give a frame that cannot fit its own buffer."""
+        """Take complete frames out of the scratch; give a frame that does not fit its own buffer."""
         while self._end - self._begin >= 4 and self.broken is None:
             size = int.from_bytes(self._scratch_view[self._begin : self._begin + 4], "big", signed=True)
             if not FRAME_BYTES_MIN <= size <= self._frame_bytes_max:
@@ -222,7 +221,7 @@ class Link(asyncio.BufferedProtocol):
             else:
                 return
         if self._begin and SCRATCH_BYTES - self._end < 4:
-            # Less than a length field is left behind the last byte; without moving, the next read would have no room.
+            # The scratch has no room for a length field; move the bytes to its start.
             left = bytes(self._scratch_view[self._begin : self._end])
             self._begin, self._end = 0, len(left)
             self._scratch_view[: len(left)] = left
@@ -257,7 +256,7 @@ class Link(asyncio.BufferedProtocol):
 
     # -- the end
 
-    def _break(self, why: LinkBroken) -> None:
+    def _break(self, why: ConnectionBroken) -> None:
         if self.broken is not None:
             return
         self.broken = why
@@ -269,8 +268,8 @@ class Link(asyncio.BufferedProtocol):
         pending, self._pending = self._pending, deque()
         for one in pending:
             if not one.answer.done():
-                one.answer.set_exception(LinkBroken(str(why), timed_out=why.timed_out))
-                # Whoever gave up waiting is not told again through the loop's complaint about unread exceptions.
+                one.answer.set_exception(ConnectionBroken(str(why), timed_out=why.timed_out))
+                # Marks the exception as read: a caller that stopped waiting must not cause the loop's warning.
                 one.answer.exception()
         self._lost(why)
 
@@ -287,43 +286,43 @@ def _key_of(message: type[Any]) -> int:
     return key
 
 
-async def open_link(
+async def open_connection(
     host: str,
     port: int,
     *,
     client_id: str,
     frame_bytes_max: int,
     timeout_ms: float,
-    lost: Callable[[LinkBroken], None],
+    lost: Callable[[ConnectionBroken], None],
     send_buffer_bytes: int = -1,
     receive_buffer_bytes: int = -1,
-) -> Link:
-    """Connect to a broker. `lost` is called once, when the link breaks.
+) -> ClientConnection:
+    """Connect to a broker. `lost` is called once, when the connection breaks.
 
-    Raises: LinkBroken, saying whether the name, the port or the patience ended it.
+    Raises: ConnectionBroken: unknown host, connection refused, timeout, or another error of the system.
     """
     loop = asyncio.get_running_loop()
     address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     try:
         async with asyncio.timeout(timeout_ms / 1000):
-            transport, link = await loop.create_connection(
-                lambda: Link(address, client_id=client_id, frame_bytes_max=frame_bytes_max, lost=lost), host, port
+            transport, connection = await loop.create_connection(
+                lambda: ClientConnection(address, client_id=client_id, frame_bytes_max=frame_bytes_max, lost=lost), host, port
             )
     except TimeoutError:
-        raise LinkBroken(
+        raise ConnectionBroken(
             f"no connection to {address} within {timeout_ms:.0f} ms: nothing answers there;"
             " check the address, the firewall, and that the host is up",
             timed_out=True,
         ) from None
     except socket.gaierror as error:
-        raise LinkBroken(f"cannot find the host of {address}: {error.strerror}; check the spelling and the name service") from None
+        raise ConnectionBroken(f"cannot find the host of {address}: {error.strerror}; check the spelling and the name service") from None
     except OSError as error:
-        # Of a name with several addresses, asyncio lists what each of them said.
+        # For a name with several addresses asyncio combines their errors in one text.
         if isinstance(error, ConnectionRefusedError) or "Errno 111" in str(error) or "Connection refused" in str(error):
-            raise LinkBroken(f"connection refused by {address}: nothing listens on that port; is the broker running?") from None
-        raise LinkBroken(f"no connection to {address}: {error.strerror or error}") from None
+            raise ConnectionBroken(f"connection refused by {address}: nothing listens on that port; is the broker running?") from None
+        raise ConnectionBroken(f"no connection to {address}: {error.strerror or error}") from None
     _tune(transport, send_buffer_bytes, receive_buffer_bytes)
-    return link
+    return connection
 
 
 def _tune(transport: asyncio.BaseTransport, send_buffer_bytes: int, receive_buffer_bytes: int) -> None:

@@ -1,12 +1,11 @@
-"""Answers on their way out: bytes through the transport, file ranges past Python.
+"""Sends the answers of a connection: bytes through the transport, file ranges with sendfile.
 
-An answer is a list of chunks: buffers, and ranges of log files. Below ``SENDFILE_MIN_BYTES`` its ranges are read and everything leaves
-through the transport. Above, the ranges go by ``sendfile`` on a duplicate of the connection's socket, which the transport does not
-know of; so the order holds only because nothing is given to the transport meanwhile, and the duplicate is used only while the
-transport's own buffer is empty.
+An answer is a list of chunks: buffers and ranges of log files. Below ``SENDFILE_MIN_BYTES`` the ranges are read, and all bytes go through
+the transport. Above, ranges go by ``sendfile`` on a duplicate of the connection's socket, of which the transport does not know. The order
+holds because the transport gets nothing meanwhile, and the duplicate is used only while the transport's buffer is empty.
 
-The loop never waits for the disk: a range is read or sent only when its pages are in memory (``preadv`` with RWF_NOWAIT says so); cold ones
-are first read in a thread. A range that ends early was truncated under us: bytes are already out, so the connection is closed.
+The loop never waits for the disk. A range is read or sent only when its pages are in memory (``preadv`` with RWF_NOWAIT tells); otherwise a
+thread reads it first. A range that ends early was truncated after the answer began, so the connection is closed.
 """
 
 import asyncio
@@ -21,13 +20,13 @@ from typing import Any, Literal, Protocol, TypeGuard
 from ottla.base.units import KiB, MiB
 
 SENDFILE_MIN_BYTES = 64 * KiB
-#: Most bytes one connection sends before others have a turn.
+#: Limit of the bytes that one connection sends per turn of the loop.
 TURN_BYTES = MiB
-#: Bytes given to one sendfile, after a look whether their pages are in memory.
+#: Bytes per sendfile, after the check that their pages are in memory.
 STEP_BYTES = 256 * KiB
-#: One page in so many bytes is looked at: the kernel reads at least this far when it reads at all.
+#: The check probes one page per so many bytes: the kernel's smallest readahead.
 PROBE_BYTES = 64 * KiB
-#: Cold bytes read in a thread at a time, and those the kernel is told to fetch meanwhile.
+#: Cold bytes that a thread reads at a time, and bytes announced to the kernel's readahead.
 AHEAD_BYTES = MiB
 ANNOUNCED_BYTES = 4 * MiB
 
@@ -35,7 +34,7 @@ Buffer = bytes | bytearray | memoryview
 
 
 class FileRange(Protocol):
-    """``size`` bytes of a file from ``position`` on; what the log calls a Slice. Its ``file`` may have a ``fileno()``."""
+    """``size`` bytes of a file from ``position`` on; the log's ``Slice``. Its ``file`` may have a ``fileno()``."""
 
     file: Any
     position: int
@@ -49,18 +48,18 @@ class FileRange(Protocol):
 Chunk = Buffer | FileRange
 
 
-class Cut(Exception):
+class AnswerTruncated(Exception):
     """The rest of an answer cannot be sent; the connection must be closed."""
 
 
 def descriptor(chunk: FileRange) -> int | None:
-    """The descriptor under a range; None when the file has none (one in memory). Raises OSError or ValueError when it is closed."""
+    """The descriptor of a range's file; None for a file in memory. Raises: OSError or ValueError when it is closed."""
     fileno = getattr(chunk.file, "fileno", None)
     return None if fileno is None else int(fileno())
 
 
 def read_warm(chunk: FileRange) -> Buffer | None:
-    """The range's bytes if they are in memory; None if reading them might wait for the disk. Raises OSError, ValueError, Cut."""
+    """The range's bytes if they are in memory; None if a read could wait for the disk. Raises: OSError, ValueError, AnswerTruncated."""
     fd = descriptor(chunk)
     if fd is None:
         return chunk.read()
@@ -72,7 +71,7 @@ def read_warm(chunk: FileRange) -> Buffer | None:
     except OSError as error:
         if error.errno != errno.EOPNOTSUPP:
             raise
-        # Memory file systems do not know the flag, and have nothing to wait for.
+        # Memory file systems do not support the flag and never wait.
         return _whole(chunk)
     return buffer if count == len(buffer) else None
 
@@ -80,7 +79,7 @@ def read_warm(chunk: FileRange) -> Buffer | None:
 def _whole(chunk: FileRange) -> bytes:
     data = chunk.read()
     if len(data) != chunk.size:
-        raise Cut(f"{chunk!r} ends after {len(data)} bytes")
+        raise AnswerTruncated(f"{chunk!r} ends after {len(data)} bytes")
     return data
 
 
@@ -93,7 +92,7 @@ def _read_all(chunks: Iterable[Chunk]) -> list[Buffer]:
 
 
 def warm(fd: int, position: int, size: int) -> bool:
-    """Whether these bytes of a file are, as far as samples tell, in memory."""
+    """Whether all sampled pages of a file range are in memory."""
     probe = bytearray(1)
     try:
         for at in (*range(position, position + size - 1, PROBE_BYTES), position + size - 1):
@@ -107,7 +106,7 @@ def warm(fd: int, position: int, size: int) -> bool:
 
 
 def read_ahead(fd: int, position: int, size: int) -> None:
-    """Brings bytes of a file into memory and waits for them; runs in a thread. Closes the descriptor."""
+    """Reads bytes of a file into the page cache; runs in a thread. Closes the descriptor."""
     try:
         os.posix_fadvise(fd, position, min(size, ANNOUNCED_BYTES), os.POSIX_FADV_WILLNEED)
         scratch = bytearray(STEP_BYTES)
@@ -119,9 +118,9 @@ def read_ahead(fd: int, position: int, size: int) -> None:
 
 
 class Egress:
-    """The answers of one connection on their way out; one at a time.
+    """Sends the answers of one connection, one at a time.
 
-    Calls back ``done`` when an answer that could not be sent at once is out, ``failed`` when it never will be.
+    Calls ``done`` when an answer that could not be sent at once is sent, ``failed`` when it cannot be sent.
     """
 
     __slots__ = (
@@ -146,26 +145,26 @@ class Egress:
         self.executor = executor
         self.done = done
         self.failed = failed
-        #: Bytes that left by sendfile or were given to the transport, since the connection began.
+        #: Bytes sent by sendfile or passed to the transport since the connection began.
         self.sent_bytes = 0
-        #: Whether an answer is on its way that the transport does not have; nothing else may be sent.
+        #: Whether an answer is partly outside the transport; nothing else may be sent meanwhile.
         self.busy = False
         self._loop = asyncio.get_running_loop()
-        #: What is left of it; the first of them may be sent in part.
+        #: Its unsent chunks; the first may be partly sent.
         self._parts: deque[Chunk] = deque()
-        #: Why it does not go on right now: the transport's buffer, the peer, or the disk.
+        #: What it waits for: the transport's buffer, the peer, or the disk.
         self._waits_for: Literal["", "drained", "writable", "disk"] = ""
         #: Duplicate of the connection's socket, from the first sendfile on.
         self._socket: socket.socket | None = None
         #: Whether the loop watches that socket.
         self._writer = False
-        #: Duplicate of the descriptor of the file being sent (the file may be closed meanwhile), and what is left of its range.
+        #: Duplicate of the descriptor of the file being sent, which may be closed meanwhile, and the rest of its range.
         self._fd = -1
         self._position = self._left = 0
 
     def send(self, chunks: Sequence[Chunk]) -> bool:
-        """True when all is out or in the transport's buffer; otherwise ``done`` or ``failed`` is called later, or ``failed`` was."""
-        assert not self.busy, "answers leave one after the other"
+        """True: all is sent or in the transport's buffer. False: ``done`` or ``failed`` is called later, or ``failed`` was called."""
+        assert not self.busy, "answers are sent one after another"
         if len(chunks) == 1 and type(chunks[0]) is bytearray:  # Nearly every small answer.
             self.sent_bytes += len(chunks[0])
             self.transport.write(chunks[0])
@@ -185,19 +184,19 @@ class Egress:
         return not self.busy
 
     def drained(self) -> None:
-        """The transport's buffer is empty again."""
+        """The transport's buffer is empty."""
         if self._waits_for == "drained":
             self._resume()
 
     def close(self) -> None:
-        """Lets go of what is left and of all descriptors; nothing is called back any more."""
+        """Drops unsent chunks, closes all descriptors and calls nothing back afterwards."""
         self._parts.clear()
         self._close_file()
         self.close_socket()
         self.done, self.failed, self._waits_for = _nothing, _ignore, ""
 
     def close_socket(self) -> None:
-        """Gives back the duplicate of the socket, between two answers."""
+        """Closes the duplicate of the socket. Call between two answers."""
         self._watch_socket(False)
         if self._socket is not None:
             self._socket.close()
@@ -218,7 +217,7 @@ class Egress:
                 if data is None:
                     break
                 ready.append(data)
-        except (OSError, ValueError, Cut) as error:
+        except (OSError, ValueError, AnswerTruncated) as error:
             self.failed(str(error))
             return
         if len(ready) < len(chunks):
@@ -253,7 +252,7 @@ class Egress:
             self._waits_for = self._send_turn()
         except BlockingIOError:
             self._waits_for = "writable"
-        except (OSError, ValueError, Cut) as error:
+        except (OSError, ValueError, AnswerTruncated) as error:
             self._watch_socket(False)
             self.failed(str(error))
             return
@@ -261,7 +260,7 @@ class Egress:
         self.busy = bool(self._parts)
 
     def _send_turn(self) -> Literal["", "writable", "disk"]:
-        """Sends until nothing is left, the turn is over or the disk is needed. Raises BlockingIOError when the peer is slow."""
+        """Sends until all is sent, the turn is over or the disk is needed. Raises: BlockingIOError when the peer is slow."""
         budget = TURN_BYTES
         if self._socket is None:
             self._socket = socket.socket(fileno=os.dup(self.transport.get_extra_info("socket").fileno()))
@@ -285,8 +284,8 @@ class Egress:
         return ""
 
     def _send_range(self, part: FileRange) -> tuple[int, int]:
-        """Bytes sent of a range, and left of it; -1 sent while they are being read from the disk."""
-        assert self._socket is not None, "a range is sent only once there is a socket for it"
+        """Bytes sent of a range, and bytes left; -1 sent while a thread reads from the disk."""
+        assert self._socket is not None, "the socket is duplicated before a range is sent"
         if self._fd < 0:
             source = descriptor(part)
             if source is None or not part.size:
@@ -301,7 +300,7 @@ class Egress:
             return -1, self._left
         sent = os.sendfile(self._socket.fileno(), self._fd, self._position, step)
         if not sent:
-            raise Cut(f"{part!r} ends at {self._position}; {self._left} bytes of the answer are missing")
+            raise AnswerTruncated(f"{part!r} ends at {self._position}; {self._left} bytes of the answer are missing")
         self._position += sent
         self._left -= sent
         return sent, self._left
@@ -315,10 +314,10 @@ class Egress:
             return
         self._resume()
 
-    def _watch_socket(self, wanted: bool) -> None:
-        if wanted is not self._writer and self._socket is not None:
-            self._writer = wanted
-            if wanted:
+    def _watch_socket(self, watch: bool) -> None:
+        if watch is not self._writer and self._socket is not None:
+            self._writer = watch
+            if watch:
                 self._loop.add_writer(self._socket.fileno(), self._resume)
             else:
                 self._loop.remove_writer(self._socket.fileno())
@@ -330,8 +329,8 @@ class Egress:
 
 
 def _nothing() -> None:
-    """Stands in for callbacks of a connection that is gone."""
+    """Callback of a closed connection."""
 
 
 def _ignore(reason: str) -> None:
-    """Stands in for callbacks of a connection that is gone."""
+    """Callback of a closed connection."""

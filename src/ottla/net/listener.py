@@ -1,7 +1,7 @@
-"""Accepts connections, and keeps its temper when there are too many of them.
+"""Accepts connections, also when the process runs out of descriptors.
 
-When the process has no descriptor left, ``accept`` fails while the connection stays in the queue: a loop that tries again spins. So one
-descriptor is kept in reserve; it is given up to accept that connection and close it, which tells its peer, and taken back.
+Without a free descriptor ``accept`` fails and the connection stays in the queue, so a retry loop would spin. The listener keeps one
+descriptor in reserve. It closes the reserve, accepts the connection, closes it, and reopens the reserve.
 """
 
 import asyncio
@@ -12,18 +12,18 @@ import socket
 from functools import partial
 
 from ottla.base.ids import ConnectionId
-from ottla.net.connection_context import Commons
-from ottla.net.server_connection import Connection, Handler
+from ottla.net.connection_context import ConnectionContext
+from ottla.net.server_connection import Handler, ServerConnection
 
 #: Connections accepted before other things have a turn.
 TURN_ACCEPTS = 64
-#: Pause after an accept that failed though the reserve was given up.
+#: Pause after an accept that failed without the reserve, too.
 RETRY_S = 0.1
 EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
 def bound_socket(host: str, port: int, *, backlog: int = 1024) -> socket.socket:
-    """A socket that listens: on every address when ``host`` is empty, on a free port when ``port`` is 0. Raises OSError."""
+    """A listening socket: on every address when ``host`` is empty, on a free port when ``port`` is 0. Raises: OSError."""
     found = socket.getaddrinfo(host or "0.0.0.0", port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     family, kind, protocol, _, address = sorted(found, key=lambda entry: entry[0] != socket.AF_INET)[0]
     made = socket.socket(family, kind, protocol)
@@ -41,16 +41,16 @@ def bound_socket(host: str, port: int, *, backlog: int = 1024) -> socket.socket:
 class Listener:
     """One listening socket and the connections accepted from it."""
 
-    def __init__(self, listening: socket.socket, commons: Commons, handler: Handler) -> None:
-        """Takes over the socket; nothing is accepted before ``start``."""
+    def __init__(self, listening: socket.socket, context: ConnectionContext, handler: Handler) -> None:
+        """Owns the socket; accepts nothing before ``start``."""
         self._socket = listening
-        self._commons = commons
+        self._context = context
         self._handler = handler
         self._loop = asyncio.get_running_loop()
         self._last_number = 0
-        self._connections: dict[Connection, None] = {}
+        self._connections: dict[ServerConnection, None] = {}
         self._starting: set[asyncio.Task[object]] = set()
-        #: Given up to turn a connection away; -1 while it cannot be had back.
+        #: Reserved descriptor, closed to turn a connection away; -1 while it cannot be reopened.
         self._reserve = _reserved()
         self._retry: asyncio.TimerHandle | None = None
         self._empty = asyncio.Event()
@@ -58,17 +58,17 @@ class Listener:
 
     @property
     def address(self) -> tuple[str, int]:
-        """Where it listens."""
+        """Host and port of the socket."""
         name = self._socket.getsockname()
         return str(name[0]), int(name[1])
 
     def start(self) -> None:
         self._loop.add_reader(self._socket.fileno(), self._accept)
 
-    def arrived(self, connection: Connection, frame: memoryview) -> None:
+    def arrived(self, connection: ServerConnection, frame: memoryview) -> None:
         self._handler.arrived(connection, frame)
 
-    def lost(self, connection: Connection) -> None:
+    def lost(self, connection: ServerConnection) -> None:
         self._forget(connection)
         self._handler.lost(connection)
 
@@ -82,7 +82,7 @@ class Listener:
                 os.close(self._reserve)
 
     async def close(self, *, patience_s: float) -> None:
-        """Stops accepting, closes every connection, and cuts those off whose peers do not take their last answers in time."""
+        """Stops accepting and closes every connection; aborts those whose peers do not read their last answers within ``patience_s``."""
         self.stop_accepting()
         if self._starting:
             await asyncio.wait(self._starting)
@@ -109,7 +109,7 @@ class Listener:
                     continue
                 return
             host = str(address[0]).removeprefix("::ffff:")
-            if self._commons.admit(host):
+            if self._context.admit(host):
                 self._begin(accepted, host)
             else:
                 accepted.close()
@@ -117,27 +117,27 @@ class Listener:
     def _begin(self, accepted: socket.socket, host: str) -> None:
         accepted.setblocking(False)
         self._last_number += 1
-        connection = Connection(ConnectionId(self._last_number), host, self._commons, self)
+        connection = ServerConnection(ConnectionId(self._last_number), host, self._context, self)
         self._connections[connection] = None
         self._empty.clear()
         task: asyncio.Task[object] = self._loop.create_task(self._loop.connect_accepted_socket(lambda: connection, accepted))
         self._starting.add(task)
         task.add_done_callback(partial(self._begun, connection, accepted))
 
-    def _begun(self, connection: Connection, accepted: socket.socket, task: asyncio.Task[object]) -> None:
+    def _begun(self, connection: ServerConnection, accepted: socket.socket, task: asyncio.Task[object]) -> None:
         self._starting.discard(task)
         if (task.cancelled() or task.exception() is not None) and not connection.made:
             accepted.close()
-            self._commons.dismiss(connection.host)
+            self._context.dismiss(connection.host)
             self._forget(connection)
 
-    def _forget(self, connection: Connection) -> None:
+    def _forget(self, connection: ServerConnection) -> None:
         self._connections.pop(connection, None)
         if not self._connections:
             self._empty.set()
 
     def _turn_away(self) -> bool:
-        """Accepts one connection on the reserved descriptor and closes it; False when none waits, or even that fails."""
+        """Accepts one connection on the reserved descriptor and closes it. False: none waits, or the accept failed."""
         if self._reserve >= 0:
             os.close(self._reserve)
         try:
@@ -149,7 +149,7 @@ class Listener:
             return False
         finally:
             self._reserve = _reserved()
-        self._commons.traffic.refused += 1
+        self._context.traffic.refused += 1
         return True
 
     def _pause(self) -> None:
@@ -158,7 +158,7 @@ class Listener:
 
 
 def _reserved() -> int:
-    """A descriptor that can be closed when one is needed; -1 when there is none."""
+    """A descriptor to close when one is needed; -1 when none is left."""
     try:
         return os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:

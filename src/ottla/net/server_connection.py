@@ -1,4 +1,4 @@
-"""One connection of a server: frames in, in order, answers out in the same order.
+"""One connection of a server: receives frames and sends answers in the same order.
 
 ::
 
@@ -6,16 +6,16 @@
     OPEN ──────────▶ frame begun ───────────────▶ in work ───────────────────────────────────────────▶ OPEN
                      (waits for memory first)     (muted: later bytes are held, a few, then not read)
 
-One request of a connection is in work at a time, but for Produce: up to ``PRODUCES_IN_WORK`` of them may wait for the disk together, so
-that one flush serves all that a producer has in flight. They are handed on in order, and their answers leave in order.
+A connection handles one request at a time, except Produce: up to ``PRODUCES_IN_WORK`` of them may wait for the disk together, so that one
+flush serves all requests in flight of a producer. Requests are dispatched in order, and answers are sent in order.
 
-Bytes are read into a buffer all connections share. A frame that lies in it whole is handed on from there, without a copy; one that does
-not asks for memory and a buffer of its own, and the rest of it is received straight into that. Whatever is left over
-is held until the request in work is answered. So a connection holds a buffer only while a frame is on its way.
+Bytes are read into a buffer that all connections share. A frame that is complete there is dispatched without a copy. Another one takes
+request memory and its own buffer, and the rest is received into that. Further bytes are held until the current request is answered. So a
+connection has a buffer only while it receives a frame.
 
-A handler sees a frame only while ``arrived`` runs: afterwards the buffer belongs to another frame. It may change the bytes.
+A frame is valid only while ``arrived`` runs; its buffer is reused afterwards. The handler may change the bytes.
 
-Whatever a handler raises closes that connection and touches no other.
+An exception of a handler closes that connection and affects no other.
 """
 
 import asyncio
@@ -26,113 +26,113 @@ from collections.abc import Sequence
 from typing import Any, Protocol, cast
 
 from ottla.base.ids import ConnectionId
-from ottla.net.connection_context import DUPLICATES_MAX, WINDOW_BYTES, Commons
+from ottla.net.connection_context import DUPLICATES_MAX, WINDOW_BYTES, ConnectionContext
 from ottla.net.egress import Egress
 
 log = logging.getLogger("ottla.net")
 
-#: Requests a connection may have answered before others have a turn.
+#: Requests of one connection per turn of the loop.
 TURN_REQUESTS = 5
-#: Produce requests of one connection that may be in work together: as many as an idempotent producer has in flight.
+#: Produce requests of one connection handled together: an idempotent producer has at most this many in flight.
 PRODUCES_IN_WORK = 5
 PRODUCE = b"\0\0"
-#: Bytes held ahead at which a connection is no longer read.
+#: A connection that holds this many bytes is not read further.
 HELD_ENOUGH_BYTES = WINDOW_BYTES // 2
 PREFIX = struct.Struct(">i")
 EMPTY = bytearray()
 
 
 class Handler(Protocol):
-    """Whoever answers the requests of a server."""
+    """Answers the requests of a listener's connections."""
 
-    def arrived(self, connection: "Connection", frame: memoryview) -> None:
-        """A whole frame, without its size; ``connection.ticket`` tells it from others.
+    def arrived(self, connection: "ServerConnection", frame: memoryview) -> None:
+        """A complete frame, without its size; ``connection.ticket`` identifies it.
 
-        Sooner or later ``respond`` or ``release`` with that ticket, or ``close`` of the connection, must follow.
+        The handler must later call ``respond`` or ``release`` with that ticket, or ``close``.
         """
         ...
 
-    def lost(self, connection: "Connection") -> None:
-        """The connection is closed, by whichever side; nothing can be sent any more."""
+    def lost(self, connection: "ServerConnection") -> None:
+        """The connection was closed by either side; nothing can be sent."""
         ...
 
 
-class Connection(asyncio.BufferedProtocol):
+class ServerConnection(asyncio.BufferedProtocol):
     """One accepted connection."""
 
     __slots__ = (
-        "_answers", "_closing", "_commons", "_consuming", "_egress", "_frame", "_frame_size", "_handler", "_have", "_held",
-        "_held_at", "_loop", "_mark", "_paused", "_producing", "_sending", "_transport", "_turn", "_view", "_waits_for_drain", "_wanted",
+        "_answers", "_closing", "_consuming", "_context", "_egress", "_frame", "_frame_size", "_handler", "_have", "_held", "_held_at",
+        "_loop", "_mark", "_paused", "_producing", "_requested", "_sending", "_transport", "_turn", "_view", "_waits_for_drain",
         "_write_deadline", "frame_bytes_max", "host", "local", "number", "read_deadline", "ticket", "trusted",
     )  # fmt: skip
 
-    def __init__(self, number: ConnectionId, host: str, commons: Commons, handler: Handler) -> None:
+    def __init__(self, number: ConnectionId, host: str, context: ConnectionContext, handler: Handler) -> None:
         self.number = number
-        #: Address of the peer, and the address and port under which it reached us.
+        #: Address of the peer, and the local address and port that it connected to.
         self.host = host
         self.local: tuple[str, int] = ("", 0)
         #: Largest frame the peer may send now.
-        self.frame_bytes_max = commons.limits.first_frame_bytes_max
+        self.frame_bytes_max = context.limits.first_frame_bytes_max
         #: Whether ``trust`` was called.
         self.trusted = False
         self.read_deadline = math.inf
         self._transport: asyncio.Transport
         self._egress: Egress
-        self._commons = commons
+        self._context = context
         self._handler = handler
         self._loop = asyncio.get_running_loop()
-        #: Number of the request handed on last.
+        #: Number of the last dispatched request.
         self.ticket = 0
-        #: Requests in work, oldest first: by ticket, the answer if there is one that waits for its turn; EMPTY for one released.
+        #: Requests being handled, oldest first, by ticket. The value is an answer that waits for earlier ones; EMPTY after ``release``.
         self._answers: dict[int, Sequence[Any] | None] = {}
         #: Whether all of them are Produce requests.
         self._producing = False
-        #: Whether an answer is being sent that is not yet on its way.
+        #: Whether an answer was passed to the egress and is not yet sent.
         self._sending = False
-        #: Whether the code below is handing on frames, and will look for the next one itself.
+        #: Whether a loop below is dispatching frames and will take the next one itself.
         self._consuming = False
         self._closing = False
-        #: Whether the transport does not read.
+        #: Whether reading from the transport is paused.
         self._paused = False
-        #: Bytes received that belong to no frame begun, from ``_held_at`` on. Never resized, only replaced: a handler may still look at it.
+        #: Received bytes of no begun frame, from ``_held_at`` on. Replaced, never resized: a handler may still have a view of it.
         self._held = EMPTY
         self._held_at = 0
-        #: The frame being received, how much of it has come and how much there is.
+        #: The frame being received, its received bytes and its size.
         self._frame: bytearray | None = None
         self._view = memoryview(EMPTY)
         self._have = self._frame_size = 0
-        #: Size of the frame that waits for memory; 0: none does. Its first bytes are held.
-        self._wanted = 0
-        #: A call of ``_take_turn`` that is due.
+        #: Size of the frame that waits for memory, or 0. Its first bytes are held.
+        self._requested = 0
+        #: A scheduled call of ``_take_turn``.
         self._turn: asyncio.Handle | None = None
         self._waits_for_drain = False
-        #: When the peer must have taken something, and how much it had taken when this was set.
+        #: Time by which the peer must have read something, and the bytes it had read when this was set.
         self._write_deadline = math.inf
         self._mark = 0
 
-    # What the handler calls.
+    # Called by the handler
 
     def trust(self) -> None:
-        """The peer has shown that it speaks the protocol; its frames may have full size."""
+        """The peer sent a valid request, so its frames may have full size."""
         self.trusted = True
-        self.frame_bytes_max = self._commons.limits.frame_bytes_max
+        self.frame_bytes_max = self._context.limits.frame_bytes_max
 
     def respond(self, chunks: Sequence[Any], ticket: int | None = None) -> None:
-        """Sends the answer of a request in work (None: of the one handed on last), once those before it are answered."""
+        """Sends the answer of a request (None: the last dispatched one) after those of earlier requests."""
         if self._closing:
             return
         number = self.ticket if ticket is None else ticket
-        assert number in self._answers and self._answers[number] is None, "a request in work is answered once"
+        assert number in self._answers and self._answers[number] is None, "a request is answered once"
         self._answers[number] = chunks
         if not self._sending:
             self._send_answers()
 
     def release(self, ticket: int | None = None) -> None:
-        """Goes on without an answer."""
+        """Ends a request without an answer."""
         self.respond(EMPTY, ticket)
 
     def _send_answers(self) -> None:
-        """Sends what is answered, up to the first request that is not."""
+        """Sends answers up to the first request without one."""
         answers = self._answers
         while answers and not self._sending and not self._closing:
             ticket = next(iter(answers))
@@ -152,10 +152,10 @@ class Connection(asyncio.BufferedProtocol):
                 self._answered(waiting_bytes)
 
     def close(self, kind: str, detail: str = "") -> None:
-        """Closes once the answers given are out, or have been refused for too long."""
+        """Closes when the answers are sent, or the peer has not read for too long."""
         if self._closing:
             return
-        self._commons.traffic.cut[kind] += 1
+        self._context.traffic.cut[kind] += 1
         log.info("closing connection %d from %s: %s%s", self.number, self.host, kind, detail and f": {detail}")
         self._closing = True
         if self._egress.busy:
@@ -167,43 +167,43 @@ class Connection(asyncio.BufferedProtocol):
         self._read_on()
 
     def abort(self) -> None:
-        """Closes at once, whatever still waits to be sent."""
+        """Closes at once; drops unsent answers."""
         self._closing = True
         self._transport.abort()
 
-    # What the transport calls.
+    # Called by the transport
 
     @property
     def made(self) -> bool:
-        """Whether it ever came to stand; ``lost`` follows only then."""
+        """Whether it was ever connected; ``lost`` is called only then."""
         return hasattr(self, "_transport")
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # uvloop's transports are no subclass of asyncio's.
+        # uvloop's transports do not subclass asyncio's.
         self._transport = transport = cast(asyncio.Transport, transport)
         name = transport.get_extra_info("sockname")
         self.local = (str(name[0]).removeprefix("::ffff:"), int(name[1]))
-        # Both marks at zero: we hear when something waits to be sent, and when nothing does any more.
+        # Both marks at zero: pause_writing and resume_writing report whether any byte waits to be sent.
         transport.set_write_buffer_limits(high=0)
-        self._egress = Egress(transport, self._commons.executor, self._sent, self._send_failed)
-        self._commons.connections[self] = None
+        self._egress = Egress(transport, self._context.executor, self._sent, self._send_failed)
+        self._context.connections[self] = None
         self._read_on()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._closing = True
-        commons = self._commons
+        context = self._context
         self._egress.close()
-        commons.traffic.sent_bytes += self._egress.sent_bytes
-        commons.connections.pop(self, None)
-        commons.writing.pop(self, None)
-        commons.dismiss(self.host)
-        commons.held_bytes -= len(self._held)
+        context.traffic.sent_bytes += self._egress.sent_bytes
+        context.connections.pop(self, None)
+        context.writing.pop(self, None)
+        context.dismiss(self.host)
+        context.held_bytes -= len(self._held)
         self._held = EMPTY
         if self._turn is not None:
             self._turn.cancel()
-        if self._wanted:
-            commons.memory.cancel(self._granted)
-            self._wanted = 0
+        if self._requested:
+            context.memory.cancel(self._granted)
+            self._requested = 0
         if self._frame is not None:
             self._drop_frame()
         self._handler.lost(self)
@@ -211,10 +211,10 @@ class Connection(asyncio.BufferedProtocol):
     def get_buffer(self, sizehint: int) -> memoryview:
         if self._frame is not None:
             return self._view[self._have : self._frame_size]
-        return self._commons.window(len(self._held) - self._held_at)
+        return self._context.window(len(self._held) - self._held_at)
 
     def buffer_updated(self, nbytes: int) -> None:
-        self._commons.traffic.received_bytes += nbytes
+        self._context.traffic.received_bytes += nbytes
         if self._closing:
             return
         if self._frame is not None:
@@ -222,10 +222,10 @@ class Connection(asyncio.BufferedProtocol):
             if self._have == self._frame_size:
                 self._frame_is_whole()
             return
-        data = self._commons.scratch[:nbytes]
+        data = self._context.scratch[:nbytes]
         if self._held:
             self._hold(data)
-            if not (self._full or self._wanted or self._turn):
+            if not (self._full or self._requested or self._turn):
                 self._take_turn()
         elif self._full:
             self._hold(data)
@@ -244,7 +244,7 @@ class Connection(asyncio.BufferedProtocol):
             self._waits_for_drain = False
             self._ready()
 
-    # What the clock calls.
+    # Called by the context's timer
 
     def expire(self) -> None:
         self.cut("slow request" if self._frame is not None or self._held else "idle")
@@ -269,13 +269,13 @@ class Connection(asyncio.BufferedProtocol):
                 self._transport.abort()
                 return False
             self._mark = taken
-            self._write_deadline = now + self._commons.write_timeout_s
+            self._write_deadline = now + self._context.write_timeout_s
         return True
 
-    # Frames in.
+    # Frames
 
     def _consume(self, data: memoryview, position: int, end: int) -> int:
-        """Hands on the whole frames in ``data``, as long as they are answered at once; returns where the rest begins."""
+        """Dispatches complete frames in ``data`` while requests are permitted; returns the position of the rest."""
         self._consuming = True
         turn = TURN_REQUESTS
         while position < end and self._takes(data, position, end):
@@ -299,13 +299,13 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def _full(self) -> bool:
-        """Whether no further request may be handed on now, whatever it is."""
+        """Whether no request of any kind may be dispatched now."""
         if self._waits_for_drain:
             return True
         return bool(self._answers) and not (self._producing and len(self._answers) < PRODUCES_IN_WORK)
 
     def _takes(self, data: memoryview, position: int, end: int) -> bool:
-        """Whether the frame that begins at ``position`` may be begun or handed on."""
+        """Whether the frame at ``position`` may be begun or dispatched."""
         if self._closing or self._waits_for_drain or end - position < PREFIX.size:
             return False
         if not self._answers:
@@ -317,7 +317,7 @@ class Connection(asyncio.BufferedProtocol):
         self._producing = len(frame) > 1 and not frame[0] and not frame[1]
         self.ticket += 1
         self._answers[self.ticket] = None
-        self._commons.traffic.requests += 1
+        self._context.traffic.requests += 1
         try:
             self._handler.arrived(self, frame)
         except Exception:
@@ -325,22 +325,22 @@ class Connection(asyncio.BufferedProtocol):
             self.close("failed request")
 
     def _begin_frame(self, size: int, beginning: memoryview) -> bool:
-        """Whether there was memory for it; if not, its beginning is to be held, and reading stops until there is."""
-        if self._commons.memory.take(self._commons.buffers.rounded(size), self._granted):
+        """Whether there was memory for the frame. If not, the caller holds its beginning, and reading pauses until there is."""
+        if self._context.memory.take(self._context.buffers.rounded(size), self._granted):
             self._open_frame(size, beginning)
             return True
-        self._wanted = size
+        self._requested = size
         self._pause()
         return False
 
     def _granted(self) -> None:
-        size, self._wanted = self._wanted, 0
-        held, at = self._let_go()
+        size, self._requested = self._requested, 0
+        held, at = self._take_held()
         self._open_frame(size, memoryview(held)[at + PREFIX.size :])
         self._read_on()
 
     def _open_frame(self, size: int, beginning: memoryview) -> None:
-        self._frame = self._commons.buffers.take(size)
+        self._frame = self._context.buffers.take(size)
         self._view = memoryview(self._frame)
         self._frame_size = size
         self._have = len(beginning)
@@ -359,36 +359,36 @@ class Connection(asyncio.BufferedProtocol):
         assert self._frame is not None, "only a frame that was begun is dropped"
         frame, self._frame = self._frame, None
         self._view = memoryview(EMPTY)
-        self._commons.buffers.give(frame)
-        self._commons.memory.give(self._commons.buffers.rounded(self._frame_size))
+        self._context.buffers.give(frame)
+        self._context.memory.give(self._context.buffers.rounded(self._frame_size))
 
-    # Bytes held for later.
+    # Held bytes
 
     def _hold(self, data: memoryview) -> None:
-        """Keeps bytes that cannot be handed on yet; stops reading when there are enough."""
-        held, at = self._let_go()
+        """Keeps bytes that cannot be dispatched yet; pauses reading at ``HELD_ENOUGH_BYTES``."""
+        held, at = self._take_held()
         self._held = held[at:] + data if len(held) > at else bytearray(data)
-        self._commons.held_bytes += len(self._held)
+        self._context.held_bytes += len(self._held)
         if len(self._held) >= HELD_ENOUGH_BYTES:
             self._pause()
 
-    def _let_go(self) -> tuple[bytearray, int]:
+    def _take_held(self) -> tuple[bytearray, int]:
         held, at = self._held, self._held_at
-        self._commons.held_bytes -= len(held)
+        self._context.held_bytes -= len(held)
         self._held, self._held_at = EMPTY, 0
         return held, at
 
     def _take_turn(self) -> None:
-        """Hands on what is held, then reads on."""
+        """Dispatches held frames, then resumes reading."""
         self._turn = None
-        if self._closing or self._full or self._wanted:
+        if self._closing or self._full or self._requested:
             return
         if self._held:
-            held, at = self._let_go()
+            held, at = self._take_held()
             used = self._consume(memoryview(held), at, len(held))
             if used < len(held) and not self._closing:
                 self._held, self._held_at = held, used
-                self._commons.held_bytes += len(held)
+                self._context.held_bytes += len(held)
         self._read_on()
 
     def _pause(self) -> None:
@@ -397,8 +397,8 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.pause_reading()
 
     def _read_on(self) -> None:
-        """Reads again if nothing speaks against it, and sets the time by which something must have come."""
-        if self._closing or self._full or self._wanted:
+        """Resumes reading if permitted, and sets the read deadline."""
+        if self._closing or self._full or self._requested:
             self.read_deadline = math.inf
             return
         if self._paused and len(self._held) - self._held_at < HELD_ENOUGH_BYTES:
@@ -408,17 +408,17 @@ class Connection(asyncio.BufferedProtocol):
         if self._answers and not begun:
             self.read_deadline = math.inf
             return
-        self.read_deadline = self._loop.time() + (self._commons.read_timeout_s if begun else self._commons.idle_s)
+        self.read_deadline = self._loop.time() + (self._context.read_timeout_s if begun else self._context.idle_s)
 
-    # Answers out.
+    # Answers
 
     def _answered(self, waiting_bytes: int) -> None:
-        """The answer is out, or in the transport's buffer; of that, only so much may wait before the next request is read."""
+        """An answer is sent or in the transport's buffer. Above ``write_buffer_bytes_max`` no request is read until that drains."""
         self._sending = False
         del self._answers[next(iter(self._answers))]
-        if len(self._commons.connections) > DUPLICATES_MAX:
+        if len(self._context.connections) > DUPLICATES_MAX:
             self._egress.close_socket()
-        if waiting_bytes > self._commons.limits.write_buffer_bytes_max:
+        if waiting_bytes > self._context.limits.write_buffer_bytes_max:
             self._waits_for_drain = True
         else:
             self._ready()
@@ -435,15 +435,15 @@ class Connection(asyncio.BufferedProtocol):
         if self._consuming or self._closing:
             return
         if self._held or self._paused:
-            # Not at once: we are inside the step that answered, and a request would begin another one.
+            # In a later turn: this call is inside the step that answered, and steps do not nest.
             if self._turn is None:
                 self._turn = self._loop.call_soon(self._take_turn)
         else:
             self._read_on()
 
     def _expect_progress(self) -> None:
-        """From now on the peer must take something now and then."""
+        """Starts the write timeout: the peer must keep reading."""
         if self._write_deadline == math.inf:
             self._mark = self._egress.sent_bytes - self._transport.get_write_buffer_size()
-            self._write_deadline = self._loop.time() + self._commons.write_timeout_s
-            self._commons.writing[self] = None
+            self._write_deadline = self._loop.time() + self._context.write_timeout_s
+            self._context.writing[self] = None

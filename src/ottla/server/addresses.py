@@ -1,4 +1,4 @@
-"""Addresses as settings write them: ``PLAINTEXT://HOST:PORT``, ``HOST:PORT``, ``[::1]:9092``, ``:9092``."""
+"""Addresses in settings: ``PLAINTEXT://HOST:PORT``, ``HOST:PORT``, ``[::1]:9092``, ``:9092``."""
 
 from collections.abc import Sequence
 
@@ -16,12 +16,12 @@ def parse_address(text: str, *, name: str) -> Address:
     if host.startswith("[") and host.endswith("]"):
         host = host[1:-1]
     elif ":" in host:
-        raise ConfigError(name, f"an IPv6 address stands in brackets, such as [::1]:9092, not {text!r}")
+        raise ConfigError(name, f"write an IPv6 address in brackets, such as [::1]:9092, not {text!r}")
     return host, int(port)
 
 
 def parse_listener(text: str, *, name: str) -> Address:
-    """As ``parse_address``, after ``PLAINTEXT://`` (or another listener's name, where only one protocol exists). Raises: ConfigError."""
+    """As ``parse_address``, after ``PLAINTEXT://`` or another listener name. Raises: ConfigError."""
     protocol, slashes, address = text.strip().partition("://")
     if not slashes:
         raise ConfigError(name, f"expected {PROTOCOL}://HOST:PORT, not {text!r}")
@@ -31,7 +31,7 @@ def parse_listener(text: str, *, name: str) -> Address:
 
 
 def only_listener(texts: Sequence[str], *, name: str) -> Address:
-    """The one address of a setting that Kafka lets hold many. Raises: ConfigError."""
+    """The single address of a setting that may hold several in Kafka. Raises: ConfigError."""
     if len(texts) != 1:
         raise ConfigError(name, f"expected one listener, {PROTOCOL}://HOST:PORT, not {len(texts)}")
     return parse_listener(texts[0], name=name)

@@ -1,7 +1,7 @@
-"""Children that end with the process that started them, however it ends, ``kill -9`` included.
+"""Ends child processes together with the process that started them, also after ``kill -9``.
 
-A watcher, a second small process in a session of its own, hears through a pipe which children there are; when the pipe ends, because
-whoever held its other end is gone, it kills those that are left. It works wherever there are pipes, and needs nothing of the children.
+A small watcher process in its own session reads the pids of the children from a pipe. The pipe closes when the parent ends; the watcher
+then kills the remaining children. This works on every system with pipes and needs no support from the children.
 """
 
 import contextlib
@@ -11,40 +11,38 @@ import subprocess
 import sys
 
 
-class Tether:
-    """A watcher, and the children it was told of."""
-
+class ChildWatcher:
     def __init__(self) -> None:
         """Raises: OSError."""
-        # This file by itself, without the package: it starts in a moment and stays small.
+        # Runs this file without the package, so the watcher starts fast and stays small.
         command = [sys.executable, "-I", "-S", __file__]
         self._watcher = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, start_new_session=True)
 
-    def bind(self, pid: int) -> None:
-        """From now on the child ends with us."""
-        self._tell(f"+{pid}")
+    def add(self, pid: int) -> None:
+        """From now on the child ends with this process."""
+        self._send(f"+{pid}")
 
-    def loose(self, pid: int) -> None:
-        """The child has ended: its number may become another's."""
-        self._tell(f"-{pid}")
+    def remove(self, pid: int) -> None:
+        """The child has ended; its pid may be reused."""
+        self._send(f"-{pid}")
 
     def close(self) -> None:
-        """Ends the watcher, and any child that was not loosed."""
+        """Ends the watcher and all children that were not removed."""
         if self._watcher.stdin is not None:
             with contextlib.suppress(OSError):
                 self._watcher.stdin.close()
         self._watcher.wait()
 
-    def _tell(self, line: str) -> None:
+    def _send(self, line: str) -> None:
         assert self._watcher.stdin is not None, "it was opened as a pipe"
-        # A watcher that somebody killed can no longer help; the children need not suffer.
+        # The children keep running if the watcher was killed.
         with contextlib.suppress(OSError, ValueError):
             self._watcher.stdin.write(f"{line}\n".encode())
             self._watcher.stdin.flush()
 
 
 def watch() -> None:
-    """Hears of children on standard input, and kills those that are left at its end."""
+    """Reads pids of children from standard input, and kills the remaining ones at its end."""
     children: set[int] = set()
     for line in sys.stdin:
         if line.startswith("+"):

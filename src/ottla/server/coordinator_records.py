@@ -1,4 +1,4 @@
-"""Records of ``__consumer_offsets`` for people and programs that look into a log: what a coordinator wrote, field by field."""
+"""Decodes records of ``__consumer_offsets`` for display."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from ottla.wire.declare import MalformedMessage
 TOPIC = "__consumer_offsets"
 
 
-def told(key: bytes | None, value: bytes | None) -> dict[str, Any] | None:
-    """Type, key and value of a record, by the names of Kafka's schemas; a value of None is a tombstone. None: it is no such record."""
+def describe_record(key: bytes | None, value: bytes | None) -> dict[str, Any] | None:
+    """Type, key and value of a record, with the names of Kafka's schemas; a value of None is a tombstone. None: not such a record."""
     try:
-        found = decode_record(key or b"", value)
+        record = decode_record(key or b"", value)
     except MalformedMessage:
         return None
-    if found is None:
+    if record is None:
         return None
-    name = type(found[0]).__name__.removesuffix("Key")
-    return {"type": name, "key": _plain(found[0]), "value": None if found[1] is None else _plain(found[1])}
+    name = type(record[0]).__name__.removesuffix("Key")
+    return {"type": name, "key": _plain(record[0]), "value": None if record[1] is None else _plain(record[1])}
 
 
 def _plain(value: Any) -> Any:

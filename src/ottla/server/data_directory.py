@@ -1,4 +1,4 @@
-"""The data directory of a process: made, checked, and held by one process at a time."""
+"""The data directory of a process; one process at a time locks it."""
 
 import errno
 import fcntl
@@ -10,15 +10,15 @@ STORE = "meta/ottla-store.sqlite"
 
 
 class CannotStart(Exception):
-    """Why a server does not start, in one line for the operator, with the remedy."""
+    """A server cannot start; the message is one line for the operator, with the remedy."""
 
 
 class StoppedWhileStarting(CannotStart):
-    """The process was asked to stop before it served."""
+    """A stop was requested before the process served."""
 
 
 class UnusableDirectory(CannotStart):
-    """The disk refuses; a server with other log directories starts without this one."""
+    """The disk failed; a server with other log directories starts without this one."""
 
 
 def default_data_directory() -> Path:
@@ -27,30 +27,30 @@ def default_data_directory() -> Path:
     return (Path(base) if base else Path.home() / ".local" / "share") / "ottla"
 
 
-class HeldDirectory:
-    """A directory with its lock. The lock goes with the process, however it ends; the file stays."""
+class LockedDirectory:
+    """A locked directory. The lock ends with the process in every case; the lock file stays."""
 
     def __init__(self, path: Path) -> None:
-        """Makes the directory if need be. Raises: CannotStart."""
+        """Creates the directory if missing. Raises: CannotStart."""
         self.path = path.absolute()
-        #: A child that is given it holds the directory too.
+        #: A child process that inherits it holds the lock too.
         self.descriptor = -1
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             self.descriptor = os.open(self.path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
             fcntl.flock(self.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            self._sign()
+            self._write_pid()
         except BlockingIOError:
             holder = os.pread(self.descriptor, 20, 0).decode(errors="replace").strip() or "unknown"
             self.release()
-            raise CannotStart(f"{self.path} is in use by process {holder}; stop that one, or choose another --data-dir") from None
+            raise CannotStart(f"{self.path} is in use by process {holder}; stop that process, or choose another --data-dir") from None
         except OSError as error:
             self.release()
             reason = "it is not a directory" if isinstance(error, FileExistsError) else error.strerror
             raise UnusableDirectory(f"cannot use the directory {self.path}: {reason}; choose another --data-dir") from None
 
-    def _sign(self) -> None:
-        """Notes who holds it, in place and in a fixed width, so that it needs no new room on a full disk; a new file may go without."""
+    def _write_pid(self) -> None:
+        """Writes the pid in place with a fixed width, which needs no space on a full disk. A new lock file there stays empty."""
         try:
             os.pwrite(self.descriptor, f"{os.getpid():<19}\n".encode(), 0)
         except OSError as error:

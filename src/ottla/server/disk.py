@@ -1,20 +1,18 @@
 """Disk and File over the operating system.
 
-A log directory can hold many more files than a process may have open. A ``RealFile`` opens its descriptor when it is used and may lose it
-again: when more than ``descriptors_max`` are open, the tenth that was used least recently is closed. A descriptor that another thread is
-using (``sync``, ``read``) is pinned meanwhile; a thread that finds none opens one for itself. Everything but ``sync``, ``read`` and
-``sync_dir`` belongs to the disk's owner, which alone opens and closes the descriptors that files keep: a number that it
-holds cannot become another file's under its hands.
+A log directory can have many more files than a process may open. A ``RealFile`` opens its descriptor on use and can lose it: above
+``descriptors_max`` open ones, the least recently used tenth is closed. A descriptor that another thread uses (``sync``, ``read``) is pinned
+meanwhile; a thread that finds none opens its own. All calls but ``sync``, ``read`` and ``sync_dir`` belong to the disk's owner. Only the
+owner opens and closes the descriptors that files keep, so a descriptor number is never reused while the owner holds it.
 
-While logs are opened, the owner waits and several threads use the disk, each with files of its own. They open and create files as the
-owner does, but they close no descriptor of another file: a file that such a thread opens above ``descriptors_max`` keeps none. So no
-thread touches a file of another thread.
+While logs are opened, the owner waits and several threads use the disk, each with its own files. Such a thread opens and creates files
+but closes no descriptor of another file: above ``descriptors_max`` its file keeps none. So no thread touches a file of another thread.
 
-Appends go to the position where the file ends, known without asking; a short write is continued, a failed one undone by cutting the file
-back. Directories are synced by opening them, which Linux and macOS allow.
+Appends go to the known end of the file. A short write is continued; after a failed one the file is truncated to its former size.
+Directories are synced by opening them, which Linux and macOS permit.
 """
 
-# A path is one concatenation here; building Path objects would cost more than the calls themselves.
+# Paths are concatenated strings: Path objects would cost more than the system calls.
 
 import os
 import shutil
@@ -31,12 +29,12 @@ from ottla.base.ports import Buffer
 #: Buffers that one call may write; Linux and macOS allow 1024.
 _IOV_MAX = 1024
 _MODE = 0o644
-#: Small files of different paths that can be replaced at the same time: more than there are threads that do so.
+#: Number of locks for replacing small files: more than the threads that do so.
 REPLACED_AT_ONCE = 64
 
 
 class RealFile:
-    """A file under a ``RealDisk``; made by ``RealDisk.open``."""
+    """Made by ``RealDisk.open``."""
 
     __slots__ = ("__weakref__", "_descriptor", "_disk", "_pins", "_used", "path", "size")
 
@@ -53,7 +51,7 @@ class RealFile:
         return f"RealFile({self.path}, {self.size})"
 
     def fileno(self) -> int:
-        """The descriptor, for sendfile: to be used at once, before anything else is asked of the disk. Raises: OSError."""
+        """The descriptor, for sendfile. Valid until the next call of the disk. Raises: OSError."""
         self._used = self._disk.clock = self._disk.clock + 1
         if self._descriptor < 0:
             with self._disk.lock:
@@ -110,7 +108,7 @@ class RealFile:
             self._give_back(descriptor, own)
 
     def drop_cache(self) -> None:
-        """Clean pages are dropped; the kernel keeps dirty ones, which are still to be written."""
+        """Drops clean pages; the kernel keeps dirty ones."""
         if hasattr(os, "posix_fadvise"):
             descriptor, own = self._borrow()
             try:
@@ -119,7 +117,7 @@ class RealFile:
                 self._give_back(descriptor, own)
 
     def close(self) -> None:
-        """Gives the descriptor back. The file can be used again, which opens it anew."""
+        """Closes the descriptor. The next use opens it again."""
         with self._disk.lock:
             if self._descriptor >= 0 and not self._pins:
                 os.close(self._descriptor)
@@ -135,7 +133,7 @@ class RealFile:
             self._disk.files.pop(self.path, None)
 
     def _borrow(self) -> tuple[int, bool]:
-        """A descriptor that stays open until it is given back, and whether it was opened for this use alone."""
+        """A descriptor that stays open until ``_give_back``, and whether it was opened for this use only."""
         disk = self._disk
         if get_ident() == disk.owner:
             return self.fileno(), False
@@ -154,26 +152,26 @@ class RealFile:
 
 
 def _write(descriptor: int, chunk: Buffer, position: int) -> int:
-    """Writes one buffer wholly; its size."""
+    """Writes one buffer completely; returns its size."""
     size = len(chunk)
     written = 0
     while written < size:
         more = os.pwrite(descriptor, memoryview(chunk)[written:], position + written)
         if not more:
-            raise OSError(EIO, "the device takes no more bytes and says no reason")
+            raise OSError(EIO, "the device accepts no more bytes and reports no error")
         written += more
     return size
 
 
 def _write_all(descriptor: int, chunks: tuple[Buffer, ...], position: int) -> int:
-    """Writes many buffers wholly, in as few calls as the system allows; their size."""
+    """Writes many buffers completely, in as few calls as possible; returns their size."""
     waiting = [memoryview(chunk).cast("B") for chunk in chunks if len(chunk)]
     total = sum(map(len, waiting))
     first = done = 0
     while done < total:
         written = os.pwritev(descriptor, waiting[first : first + _IOV_MAX], position + done)
         if not written:
-            raise OSError(EIO, "the device takes no more bytes and says no reason")
+            raise OSError(EIO, "the device accepts no more bytes and reports no error")
         done += written
         while written and written >= len(waiting[first]):
             written -= len(waiting[first])
@@ -187,21 +185,21 @@ class RealDisk:
     """A directory of the operating system's file system."""
 
     def __init__(self, root: str | os.PathLike[str], *, descriptors_max: int = 4096) -> None:
-        """Makes the directory if need be. Raises: OSError."""
+        """Creates the directory if missing. Raises: OSError."""
         self._root = Path(root).absolute()
         self._root.mkdir(parents=True, exist_ok=True)
         self._prefix = f"{self._root}/"
         self._descriptors_max = descriptors_max
         self.lock = RLock()
-        #: The thread that made the disk, or took it over. It alone closes descriptors of other files, so its own calls need no lock.
+        #: The thread that made the disk or took it over. Only it closes descriptors of other files, so its own calls need no lock.
         self.owner = get_ident()
-        #: A path is replaced by one thread at a time; its checksum chooses the lock.
+        #: One thread at a time replaces a path; its checksum selects the lock.
         self._replacing = tuple(RLock() for _ in range(REPLACED_AT_ONCE))
         #: Grows with each use of a file.
         self.clock = 0
         #: Files with a descriptor, by identity.
         self.opened: dict[int, ref[RealFile]] = {}
-        #: Live files by path, so that renames reach them and a path has one file.
+        #: Live files by path: renames update them, and a path has one file.
         self.files: dict[str, ref[RealFile]] = {}
 
     @property
@@ -290,7 +288,7 @@ class RealDisk:
                 self._moved(f"{old}/{name}", f"{new}/{name}")
 
     def _moved(self, old: str, new: str) -> None:
-        """Whoever holds a file that was replaced keeps it, but nobody finds it by its path any more."""
+        """Holders of a replaced file keep it; its path now names the new file."""
         known = self.files.pop(old, None)
         file = known() if known is not None else None
         if file is None:
@@ -306,7 +304,7 @@ class RealDisk:
             os.unlink(self._prefix + path)
 
     def remove_tree(self, path: str) -> None:
-        """Removes a file or a directory with all in it; no error when it is already gone. Safe in a thread."""
+        """Removes a file or a directory tree; no error if missing. Safe in a thread."""
         try:
             for name in os.listdir(self._prefix + path):
                 self.files.pop(f"{path}/{name}", None)
@@ -322,7 +320,7 @@ class RealDisk:
             return file.read()
 
     def replace_file(self, path: str, data: bytes) -> None:
-        # A checkpoint may be written by the owner while a thread still writes the one before.
+        # The owner may write a checkpoint while a thread still writes the previous one.
         with self._replacing[crc32(path.encode()) % REPLACED_AT_ONCE]:
             self._replace_file(path, data)
 
@@ -350,10 +348,10 @@ class RealDisk:
             os.close(descriptor)
 
     def free_bytes(self) -> int:
-        found = os.statvfs(self._root)
-        return found.f_bavail * found.f_frsize
+        stats = os.statvfs(self._root)
+        return stats.f_bavail * stats.f_frsize
 
     def total_bytes(self) -> int:
         """Of the file system that holds the directory."""
-        found = os.statvfs(self._root)
-        return found.f_blocks * found.f_frsize
+        stats = os.statvfs(self._root)
+        return stats.f_blocks * stats.f_frsize

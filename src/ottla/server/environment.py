@@ -1,7 +1,7 @@
-"""What a process of brokers stands on: clocks, disks, the store, threads. A server stands on the operating system; others on memory.
+"""The environment of a process: clocks, disks, the store, threads. A server uses the operating system; tests can use memory.
 
-``Process`` asks its ground for everything that is not decided by the settings, so that the same process runs in a test: on a disk that is
-gone afterwards, with a clock that can be put forward, behind a door that lets some requests through and others not.
+``Process`` takes everything from its environment that settings do not decide. So the same process runs in a test: with a temporary disk, a
+clock that the test sets, and a request handler that injects faults.
 """
 
 import resource
@@ -16,30 +16,30 @@ from ottla.base.ports import Disk
 from ottla.broker import effects, events
 from ottla.broker.metadata.configs import ServerOptions
 from ottla.net.server_connection import Handler
-from ottla.server.data_directory import HeldDirectory
+from ottla.server.data_directory import LockedDirectory
 from ottla.server.disk import RealDisk
 from ottla.server.log_maintenance import Cleaners
 from ottla.server.metrics import Counters, Watchdog
-from ottla.server.store_factory import Coordination, coordination
+from ottla.server.store_factory import StoreFactory, store_factory
 
 
-class Held(Protocol):
-    """A directory that no other process may use."""
+class DirectoryLock(Protocol):
+    """A lock that keeps other processes out of a directory."""
 
     def release(self) -> None: ...
 
 
-class Watch(Protocol):
-    """Somebody who looks whether the loop stands still."""
+class LoopWatch(Protocol):
+    """A monitor that detects stalls of the event loop."""
 
     def stop(self) -> None: ...
 
 
-class Cleaning(Protocol):
-    """Who carries out compactions and scrubs."""
+class LogMaintenance(Protocol):
+    """Performs compactions and scrubs."""
 
     def stop(self) -> None:
-        """Compactions under way end soon."""
+        """Ends running compactions and scrubs soon."""
         ...
 
     async def clean(self, effect: effects.Clean, disk: Disk) -> events.Cleaned:
@@ -51,23 +51,21 @@ class Cleaning(Protocol):
         ...
 
 
-class Ground(Protocol):
-    """See the module's theory."""
-
+class Environment(Protocol):
     def now_ms(self) -> int:
-        """The brokers' time: never goes back."""
+        """The brokers' clock, which is monotonic."""
         ...
 
     def wall_ms(self) -> int:
-        """The calendar's, in milliseconds since 1970."""
+        """Milliseconds since 1970."""
         ...
 
     def descriptors(self) -> int:
-        """How many the process may have open."""
+        """The limit of open descriptors of the process."""
         ...
 
-    def hold(self, path: Path) -> Held:
-        """Takes a directory, and makes it if need be. Raises: CannotStart."""
+    def lock_directory(self, path: Path) -> DirectoryLock:
+        """Locks a directory, which is created if missing. Raises: CannotStart."""
         ...
 
     def disk(self, path: Path, *, descriptors_max: int) -> Disk:
@@ -75,41 +73,40 @@ class Ground(Protocol):
         ...
 
     def take_over(self, disk: Disk) -> None:
-        """The calling thread owns a disk from now on that another thread has used to open the logs."""
+        """Makes the calling thread the owner of a disk that another thread used to open the logs."""
         ...
 
-    def coordination(self, options: ServerOptions, data_dir: Path, failed: Callable[[str], None]) -> Coordination:
-        """The store; ``failed`` is told when it cannot be worked with any more. Raises: ConfigError, CannotStart."""
+    def store_factory(self, options: ServerOptions, data_dir: Path, failed: Callable[[str], None]) -> StoreFactory:
+        """The store; ``failed`` gets the reason when it becomes unusable. Raises: ConfigError, CannotStart."""
         ...
 
     def threads(self, count: int, name: str) -> Executor:
-        """For what may have to wait for a disk."""
+        """For operations that may wait for a disk."""
         ...
 
     def lanes(self, count: int) -> int:
-        """How many files are synced at once, of ``count`` that may be; 0: on the loop itself, since no disk is waited for."""
+        """Number of files to sync at once, at most ``count``. 0: sync on the loop, because no sync waits for a disk."""
         ...
 
-    def cleaners(self, counters: Counters) -> Cleaning:
+    def cleaners(self, counters: Counters) -> LogMaintenance:
         """For one broker."""
         ...
 
-    def watch(self, counters: Counters) -> Watch | None:
-        """Watches the loop that it is called on."""
+    def watch_loop(self, counters: Counters) -> LoopWatch | None:
+        """Monitors the loop that it is called on."""
         ...
 
-    def door(self, shell: Handler) -> Handler:
-        """Who hears the requests that come over the network to a broker: its shell, or somebody before it."""
+    def request_handler(self, shell: Handler) -> Handler:
+        """The handler of a broker's network requests: its shell, or a wrapper around it."""
         ...
 
 
 def wall_ms() -> int:
-    """The machine's calendar."""
     return time.time_ns() // 1_000_000
 
 
 class OperatingSystem:
-    """The ground of a server."""
+    """The environment of a server."""
 
     def __init__(self) -> None:
         self._began_ns = time.monotonic_ns()
@@ -121,7 +118,7 @@ class OperatingSystem:
         return wall_ms()
 
     def descriptors(self) -> int:
-        """As many as the system lets us have."""
+        """Raises the soft limit to the hard limit; returns the limit in effect."""
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         if soft < hard:
             try:
@@ -130,18 +127,18 @@ class OperatingSystem:
                 return soft
         return hard
 
-    def hold(self, path: Path) -> Held:
-        return HeldDirectory(path)
+    def lock_directory(self, path: Path) -> DirectoryLock:
+        return LockedDirectory(path)
 
     def disk(self, path: Path, *, descriptors_max: int) -> Disk:
         return RealDisk(path, descriptors_max=descriptors_max)
 
     def take_over(self, disk: Disk) -> None:
-        assert isinstance(disk, RealDisk), "the operating system's disks are real"
+        assert isinstance(disk, RealDisk), "this environment makes RealDisks only"
         disk.owner = get_ident()
 
-    def coordination(self, options: ServerOptions, data_dir: Path, failed: Callable[[str], None]) -> Coordination:
-        return coordination(options, data_dir, failed)
+    def store_factory(self, options: ServerOptions, data_dir: Path, failed: Callable[[str], None]) -> StoreFactory:
+        return store_factory(options, data_dir, failed)
 
     def threads(self, count: int, name: str) -> Executor:
         return ThreadPoolExecutor(count, thread_name_prefix=name)
@@ -149,11 +146,11 @@ class OperatingSystem:
     def lanes(self, count: int) -> int:
         return count
 
-    def cleaners(self, counters: Counters) -> Cleaning:
+    def cleaners(self, counters: Counters) -> LogMaintenance:
         return Cleaners(counters)
 
-    def watch(self, counters: Counters) -> Watch | None:
+    def watch_loop(self, counters: Counters) -> LoopWatch | None:
         return Watchdog(counters)
 
-    def door(self, shell: Handler) -> Handler:
+    def request_handler(self, shell: Handler) -> Handler:
         return shell

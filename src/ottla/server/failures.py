@@ -1,8 +1,8 @@
-"""Requests that failed with an unexpected exception: counted, told in the log, and recorded, each within limits.
+"""Requests that failed with an unexpected exception: counted, logged and recorded, within limits.
 
-A client can repeat such a request as often as it likes. So the log gets at most ``LINES_MAX`` lines per ``WINDOW_MS`` and then a line that
-says how many were left out. A flight record is written once per place that raised, for ``RECORDS_MAX`` places of a process, and as many
-records of a broker are kept on disk. A log line names the request and never holds its contents.
+A client can repeat such a request without limit. So the log gets at most ``LINES_MAX`` lines per ``WINDOW_MS``, and then one line with the
+number of lines left out. A flight record is written once per raising source line, for at most ``RECORDS_MAX`` source lines of a process.
+A log line names the request and never contains its data.
 """
 
 import logging
@@ -20,26 +20,24 @@ log = logging.getLogger("ottla.server")
 LINES_MAX = 10
 WINDOW_MS = 60_000
 RECORDS_MAX = 8
-#: Characters of an error, or of a client's own name, in a log line.
+#: Characters of an error, or of a client id, in a log line.
 TEXT_MAX = 200
 
 
-class Failures:
-    """See the module's theory."""
-
+class RequestFailures:
     def __init__(self, counters: Counters, record: Callable[[BaseException], Path]) -> None:
         """``record`` writes a flight record. Raises: OSError."""
         self._counters = counters
         self._record = record
-        #: Places that have a record: file, line, type of the exception.
+        #: Source lines that have a record: file, line, type of the exception.
         self._places: set[tuple[str, int, str]] = set()
-        #: When the present window began, and how many lines it has.
+        #: Start of the current window, and its number of lines.
         self._since_ms = 0
         self._lines = 0
         self._left_out = 0
 
     def note(self, call: RequestArrived | None, what: str, error: Exception, now_ms: int) -> None:
-        """A request failed; without ``call``, something else did."""
+        """A request failed; ``call`` is None when it could not be decoded at all."""
         self._counters.failed_requests += 1
         self.tick(now_ms)
         path = self._written(error)
@@ -48,11 +46,11 @@ class Failures:
             return
         self._lines += 1
         file, line, kind = place_of(error)
-        told = f"; flight record: {path}" if path is not None else ""
-        log.error("%s failed: %s: %s, at %s:%d%s", described(call, what), kind, short(str(error)), file, line, told)
+        suffix = f"; flight record: {path}" if path is not None else ""
+        log.error("%s failed: %s: %s, at %s:%d%s", described(call, what), kind, short(str(error)), file, line, suffix)
 
     def tick(self, now_ms: int) -> None:
-        """Time passed: tell how many lines were left out of the window that is over."""
+        """Ends the window when its time is over, and logs how many lines were left out."""
         if now_ms - self._since_ms < WINDOW_MS:
             return
         if self._left_out:
@@ -78,7 +76,7 @@ def place_of(error: BaseException) -> tuple[str, int, str]:
 
 
 def described(call: RequestArrived | None, what: str) -> str:
-    """A request without its contents."""
+    """Names a request without its data."""
     if call is None:
         return what
     api = API.get(call.api_key)

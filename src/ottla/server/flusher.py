@@ -1,16 +1,15 @@
-"""Group commit: the flushes of one log directory, carried out group by group in threads of their own.
+"""Group commit: flushes the logs of one log directory in batches, in dedicated threads.
 
-While one group is under way the next gathers, so that the cost of a sync is shared by all requests that came meanwhile. Within a group the
-order is: the logs' files; small files to replace; directories. A failed sync is never tried again: after it the kernel counts the pages
-as clean, and a second try would succeed without having written them.
+While one batch is flushed the next one gathers, so all requests that arrive meanwhile share the cost of a sync. The order within a batch:
+log files, small files to replace, directories. A failed sync is never retried: the kernel then counts the pages as clean, and a second
+sync would succeed without writing them.
 
-There are two lines, each with a thread and one group under way. A plan that syncs files only goes to the first. A plan that also replaces
-small files or syncs directories, as that of a new log, takes several waits for the device and goes to the second, in groups of limited
-size, those with records first. So thousands of new topics do not hold up those who write to old ones.
+There are two queues, each with one thread and one batch at a time. A plan that only syncs files goes to the first. A plan that also
+replaces small files or syncs directories, such as that of a new log, waits for the device several times. It goes to the second queue, in
+batches of limited size, plans with records first. So thousands of new topics do not delay writes to existing ones.
 
-A group of one file, which is what a busy partition makes again and again, costs one hand-over to the thread and one back. Where the first
-file shows that the device takes its time, the others of the group are synced at once in further threads, so that the device can take them
-together; where it does not, handing them over would cost more than it saves.
+A batch of one file, the usual case of a busy partition, costs one switch to the thread and one back. If the first sync is slow, the other
+files of the batch are synced in parallel in further threads; if it is fast, the switches would cost more than they save.
 """
 
 import asyncio
@@ -26,9 +25,9 @@ from ottla.base.ports import Disk, File
 from ottla.log.flush import FlushPlan, NamedFile
 from ottla.server.metrics import Counters
 
-#: A device that takes longer for one file is slow enough for further threads to pay.
+#: A sync that takes longer makes further threads worthwhile.
 SLOW_NS = 1_000_000
-#: Plans with small files or directories in one group: a tenth of a second where each waits three milliseconds for the device.
+#: Plans with small files or directories in one batch: 0.1 s when each waits 3 ms for the device.
 NAMES_AT_ONCE = 32
 
 Plans = Sequence[tuple[TopicPartition, FlushPlan]]
@@ -37,7 +36,7 @@ T = TypeVar("T")
 
 
 class Flusher:
-    """The flushes of one log directory. Belongs to the loop it is made on."""
+    """Flushes one log directory. Belongs to the loop it is made on."""
 
     def __init__(
         self,
@@ -49,10 +48,9 @@ class Flusher:
         done: Callable[[Marks], None],
         failed: Callable[[Exception], None],
     ) -> None:
-        """``done`` hears of each group what is on disk, ``failed`` of the error after which nothing more is flushed.
+        """``done`` gets the flushed offsets of each batch, ``failed`` the error after which nothing more is flushed.
 
-        ``lanes`` is how many files are synced at once at most, in threads of the executor; 0 for a disk in memory, which nobody waits
-        for: groups are carried out on the loop.
+        ``lanes`` is the largest number of files synced at once, in threads of the executor. 0, for a disk in memory: flush on the loop.
         """
         self._disk = disk
         self._executor = executor
@@ -61,12 +59,12 @@ class Flusher:
         self._done = done
         self._failed = failed
         self._broken = False
-        self._files = _Line(self, lanes=lanes, name="ottla-flush", at_once=None)
-        self._names = _Line(self, lanes=lanes // 4, name="ottla-flush-names", at_once=NAMES_AT_ONCE)
-        self._resting: asyncio.Future[None] | None = None
+        self._files = _FlushQueue(self, lanes=lanes, name="ottla-flush", at_once=None)
+        self._names = _FlushQueue(self, lanes=lanes // 4, name="ottla-flush-names", at_once=NAMES_AT_ONCE)
+        self._idle: asyncio.Future[None] | None = None
 
     def flush(self, plans: Plans) -> None:
-        """Carry these out as soon as the group under way in their line is done."""
+        """Adds plans to the next batch of their queue."""
         if self._broken:
             return
         names = [entry for entry in plans if entry[1].replacements or entry[1].directories]
@@ -74,29 +72,29 @@ class Flusher:
         if files:
             self._files.flush(files)
         if names:
-            # Who waits for records is served before new logs that nobody has written to.
+            # Plans with records first: requests wait for them, but not for empty new logs.
             names.sort(key=lambda entry: not entry[1].upto)
             self._names.flush(names)
 
-    async def rest(self) -> None:
-        """Returns when nothing is under way."""
+    async def idle(self) -> None:
+        """Returns when no batch is in progress."""
         while self._files.busy or self._names.busy:
-            if self._resting is None:
-                self._resting = asyncio.get_running_loop().create_future()
-            await self._resting
+            if self._idle is None:
+                self._idle = asyncio.get_running_loop().create_future()
+            await self._idle
 
     def close(self) -> None:
-        """Ends the threads. To be called at rest."""
+        """Ends the threads. Call when idle."""
         self._files.close()
         self._names.close()
 
     def begun(self, plans: Plans) -> None:
-        """A line begins a group."""
+        """A queue began a batch."""
         self._counters.commits += 1
         self._counters.flushes += len(plans)
 
     def ended(self, plans: Plans, error: Exception | None) -> None:
-        """A group ended; the next one of its line has begun."""
+        """A batch ended; the next one of its queue has begun."""
         if error is None:
             self._done(tuple([(partition, plan.upto) for partition, plan in plans]))
         elif not self._broken:
@@ -104,14 +102,14 @@ class Flusher:
             self._files.forget()
             self._names.forget()
             self._failed(error)
-        if self._resting is not None and not (self._files.busy or self._names.busy):
-            self._resting.set_result(None)
-            self._resting = None
+        if self._idle is not None and not (self._files.busy or self._names.busy):
+            self._idle.set_result(None)
+            self._idle = None
 
-    # In a thread.
+    # In a thread
 
     def carry_out(self, plans: Sequence[FlushPlan], lanes: int | None = None) -> None:
-        """Returns when all of it is on disk. To be called in a thread, or at rest. Raises: OSError, when nothing more is under way."""
+        """Performs the plans; returns when all is on disk. Call in a thread, or when idle. Raises: OSError, after all threads ended."""
         if not plans:
             return
         lanes = self._lanes if lanes is None else lanes
@@ -127,7 +125,7 @@ class Flusher:
             self._spread(directories, self._sync_directories, lanes)
 
     def _spread(self, work: Sequence[T], act: Callable[[Sequence[T]], None], lanes: int) -> None:
-        """Does the first piece; the others in further threads if that took long. Raises: OSError."""
+        """Runs ``act`` on the first item, then on the others, in further threads if the first was slow. Raises: OSError."""
         began_ns = time.monotonic_ns()
         act(work[:1])
         rest = work[1:]
@@ -148,40 +146,40 @@ class Flusher:
         FlushPlan(Offset(0), (), tuple(directories)).carry_out(self._disk)
 
 
-class _Line:
-    """Groups one after the other, in a thread that the first of them starts."""
+class _FlushQueue:
+    """Flush batches, one at a time, in a thread that the first batch starts."""
 
     def __init__(self, flusher: Flusher, *, lanes: int, name: str, at_once: int | None) -> None:
-        """``at_once`` plans make a group at most; None: all that wait."""
+        """``at_once`` is the largest number of plans in a batch; None: no limit."""
         self._flusher = flusher
         self._lanes = lanes
         self._name = name
         self._at_once = at_once
         self._threaded = flusher._lanes > 0
         self._loop = asyncio.get_running_loop()
-        #: Groups for the thread, one at a time; None ends it.
-        self._groups: SimpleQueue[Plans | None] = SimpleQueue()
+        #: Batches for the thread, one at a time; None ends it.
+        self._batches: SimpleQueue[Plans | None] = SimpleQueue()
         self._thread: Thread | None = None
-        #: Whether a group is under way, and what waits for the next one.
+        #: Whether a batch is in progress, and the plans of the next one.
         self.busy = False
         self._gathering: list[tuple[TopicPartition, FlushPlan]] = []
 
     def flush(self, plans: Plans) -> None:
         self._gathering.extend(plans)
         if not self.busy:
-            self._next_group()
+            self._next_batch()
 
     def forget(self) -> None:
-        """Nothing more is flushed."""
+        """Drops the waiting plans."""
         self._gathering = []
 
     def close(self) -> None:
         if self._thread is not None:
-            self._groups.put(None)
+            self._batches.put(None)
             self._thread.join()
             self._thread = None
 
-    def _next_group(self) -> None:
+    def _next_batch(self) -> None:
         plans, self._gathering = self._gathering[: self._at_once], self._gathering[self._at_once :] if self._at_once else []
         self.busy = True
         self._flusher.begun(plans)
@@ -191,34 +189,34 @@ class _Line:
         if self._thread is None:
             self._thread = Thread(target=self._run, name=self._name, daemon=True)
             self._thread.start()
-        self._groups.put(plans)
+        self._batches.put(plans)
 
     def _ended(self, plans: Plans, error: Exception | None) -> None:
-        """Back on the loop. The next group begins before anybody hears of this one."""
+        """Runs on the loop. The next batch begins before this one is reported."""
         self.busy = False
         if error is None and self._gathering:
-            self._next_group()
+            self._next_batch()
         self._flusher.ended(plans, error)
 
     def _act(self, plans: Plans) -> None:
-        """Carries out a group, and has the loop hear of it."""
-        met: Exception | None = None
+        """Flushes a batch, and reports it to the loop."""
+        failure: Exception | None = None
         try:
             self._flusher.carry_out([plan for _, plan in plans], self._lanes)
         except Exception as error:
-            # Whatever it is, the loop must hear of it: an error of our own ends the process, not this thread alone.
-            met = error
-        self._loop.call_soon_threadsafe(self._ended, plans, met)
+            # Any error goes to the loop: an internal error must end the process, not only this thread.
+            failure = error
+        self._loop.call_soon_threadsafe(self._ended, plans, failure)
 
-    # In the thread.
+    # In the thread
 
     def _run(self) -> None:
         while self._next():
-            # Nothing is held meanwhile: a file that was removed gives its room back only when nobody has it open.
+            # No reference to a plan stays here: a removed file frees its space only when it is closed.
             pass
 
     def _next(self) -> bool:
-        plans = self._groups.get()
+        plans = self._batches.get()
         if plans is None:
             return False
         self._act(plans)
@@ -226,7 +224,7 @@ class _Line:
 
 
 def _sync(files: Iterable[File | NamedFile]) -> None:
-    """A file that is gone belonged to a partition that was removed meanwhile, and needs nothing. Raises: OSError."""
+    """Skips missing files: their partition was removed. Raises: OSError."""
     for file in files:
         try:
             file.sync()

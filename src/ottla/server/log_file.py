@@ -1,12 +1,12 @@
-"""What a process says, in a file that does not grow without end.
+"""The log file of a process, with rotation.
 
 ::
 
-    NAME        what is said, in all lives of the process
-    NAME.1      what was said before that, once NAME had grown to OUTPUT_BYTES_MAX; the next time it is replaced
+    NAME        the current log, of all runs of the process
+    NAME.1      the log before; NAME is renamed to it above OUTPUT_BYTES_MAX
 
-Standard output and error are the file itself, so it has everything: messages, the traces of failures, what libraries write. A thread looks
-at its size now and then, and puts a new file in its place. Whoever moves the file away, as logrotate does, finds a new one there, too.
+Standard output and error are the file itself, so it also contains tracebacks and the output of libraries. A thread checks the size every
+``LOOK_S`` and rotates the file. When another program moves the file away, as logrotate does, the thread opens a new one.
 """
 
 import contextlib
@@ -17,12 +17,12 @@ from pathlib import Path
 from ottla.base.units import MiB
 
 OUTPUT_BYTES_MAX = 16 * MiB
-#: How often the size is looked at.
+#: Interval of the checks.
 LOOK_S = 10.0
 
 
-def put_aside(path: Path, *, bytes_max: int = OUTPUT_BYTES_MAX) -> bool:
-    """Renames the file if it has grown too large; whether it did. Raises: OSError."""
+def rotate(path: Path, *, bytes_max: int = OUTPUT_BYTES_MAX) -> bool:
+    """Renames the file if it is larger than ``bytes_max``; returns whether it did. Raises: OSError."""
     try:
         if path.stat().st_size <= bytes_max:
             return False
@@ -32,16 +32,16 @@ def put_aside(path: Path, *, bytes_max: int = OUTPUT_BYTES_MAX) -> bool:
     return True
 
 
-def say_into(path: Path, *, bytes_max: int = OUTPUT_BYTES_MAX, look_s: float = LOOK_S) -> None:
-    """From now on standard output and error of this process go to the end of this file, as long as it lives. Raises: OSError."""
+def redirect_output(path: Path, *, bytes_max: int = OUTPUT_BYTES_MAX, look_s: float = LOOK_S) -> None:
+    """Appends standard output and error of this process to the file from now on. Raises: OSError."""
     _direct(path)
 
     def look() -> None:
         waits = threading.Event()
         while not waits.wait(look_s):
-            # On a disk that fails or is full the present file goes on.
+            # On a failed or full disk the current file stays in use.
             with contextlib.suppress(OSError):
-                if put_aside(path, bytes_max=bytes_max) or not path.exists():
+                if rotate(path, bytes_max=bytes_max) or not path.exists():
                     _direct(path)
 
     threading.Thread(target=look, name="output", daemon=True).start()

@@ -1,8 +1,7 @@
-"""Compactions and scrubs in threads of their own, compactions and scrubs each below a common limit of bytes per second.
+"""Runs compactions and scrubs in threads. All compactions share one limit of bytes per second, all scrubs another.
 
-The work touches only files that nobody else writes, through a ``RealDisk`` of its own: descriptors that the log's owner keeps stay the
-owner's. It goes piece by piece, and between two pieces it rests: as long as the limit demands, and always long enough for the event loop to
-have its turn. A broker that stops, or no longer wants the result, ends it there.
+The work only touches files that nothing else writes, through its own ``RealDisk``, so it never uses descriptors of the log's owner. It
+pauses between two steps: as long as the limit requires, and always long enough for the event loop to run. A stop ends it at such a pause.
 """
 
 import asyncio
@@ -14,28 +13,28 @@ from errno import ENOSPC
 from ottla.base.ports import Disk
 from ottla.broker import effects, events
 from ottla.log import scrub
-from ottla.log.compactor import Cleaned, carry_out
+from ottla.log.compactor import CompactionResult, carry_out
 from ottla.log.errors import CorruptLog
-from ottla.log.scrub import Scrubbed
+from ottla.log.scrub import ScrubResult
 from ottla.server.disk import RealDisk
 from ottla.server.metrics import Counters
 
-#: The broker says how many compactions are under way; this is only more than that.
+#: More than the broker ever requests at once: it limits the number of compactions.
 THREADS_MAX = 64
 DESCRIPTORS_MAX = 64
 REST_S = 0.0005
 
 
 class Throttle:
-    """Spreads bytes over time for all who share it."""
+    """Limits the bytes per second of all threads that share it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        #: When all bytes so far are paid for.
+        #: Time at which all bytes so far are within the limit.
         self._paid_at_s = 0.0
 
     def pause_s(self, size: int, bytes_per_second: float) -> float:
-        """How long to rest after ``size`` bytes."""
+        """How long to pause after ``size`` bytes."""
         now_s = time.monotonic()
         with self._lock:
             self._paid_at_s = max(self._paid_at_s, now_s) + size / max(bytes_per_second, 1.0)
@@ -43,7 +42,7 @@ class Throttle:
 
 
 class Cleaners:
-    """The compactions of one broker."""
+    """Runs the compactions and scrubs of one broker."""
 
     def __init__(self, counters: Counters) -> None:
         self._counters = counters
@@ -53,13 +52,13 @@ class Cleaners:
         self._stopping = threading.Event()
 
     def stop(self) -> None:
-        """Compactions under way end soon."""
+        """Ends running compactions and scrubs soon."""
         self._stopping.set()
         if self._threads is not None:
             self._threads.shutdown(wait=False)
 
     async def clean(self, effect: effects.Clean, disk: Disk) -> events.Cleaned:
-        """Carries out a compaction. Raises: OSError when the directory failed."""
+        """Performs a compaction. Raises: OSError when the directory failed."""
         if self._stopping.is_set():
             return events.Cleaned(partition=effect.partition)
         done = await asyncio.get_running_loop().run_in_executor(self._pool(), self._work, effect, disk)
@@ -70,7 +69,7 @@ class Cleaners:
         return done
 
     async def scrub(self, effect: effects.Scrub, disk: Disk) -> events.Scrubbed:
-        """Carries out a scrub. Raises: OSError when the directory failed."""
+        """Performs a scrub. Raises: OSError when the directory failed."""
         if self._stopping.is_set():
             return events.Scrubbed(partition=effect.partition)
         done = await asyncio.get_running_loop().run_in_executor(self._pool(), self._scrub, effect, disk.root)
@@ -87,7 +86,7 @@ class Cleaners:
     def _scrub(self, effect: effects.Scrub, root: str) -> events.Scrubbed:
         try:
             for step in scrub.carry_out(RealDisk(root, descriptors_max=DESCRIPTORS_MAX), effect.plan):
-                if isinstance(step, Scrubbed):
+                if isinstance(step, ScrubResult):
                     return events.Scrubbed(partition=effect.partition, result=step)
                 if self._stopping.wait(max(self._scrub_throttle.pause_s(step, effect.bytes_per_second), REST_S)):
                     break
@@ -109,9 +108,9 @@ class Cleaners:
                 raise
             return events.Cleaned(partition=effect.partition)
 
-    def _carry_out(self, effect: effects.Clean, root: str) -> Cleaned | None:
+    def _carry_out(self, effect: effects.Clean, root: str) -> CompactionResult | None:
         for step in carry_out(RealDisk(root, descriptors_max=DESCRIPTORS_MAX), effect.plan):
-            if isinstance(step, Cleaned):
+            if isinstance(step, CompactionResult):
                 return step
             if self._stopping.wait(max(self._throttle.pause_s(step, effect.bytes_per_second), REST_S)):
                 break

@@ -1,11 +1,10 @@
 """Opens the logs of one log directory in several threads.
 
-Threads help where a start waits for the device: reads of a cold disk, syncs after a crash, and disks that are busy otherwise. Python
-code runs in one thread at a time, so a start that finds everything in the page cache does not get faster.
+Threads help when a start waits for the device: reads of a cold disk, syncs after a crash, busy disks. Python code runs in one thread at a
+time, so a start whose files are in the page cache does not get faster.
 
-Each log is opened by one thread, and no log uses files of another. The logs come back in the order of their names, whichever thread
-ends first. Executors start tasks in the order in which they were submitted. So when logs fail, the first of them by name was started,
-and its error is raised: the same one as without threads.
+One thread opens each log, and no log uses files of another. The result is in the order of the names. Executors start tasks in the order of
+submission. So when logs fail, the first of them by name was started, and its error is raised: the same one as without threads.
 """
 
 from collections.abc import Callable, Sequence
@@ -29,10 +28,10 @@ def open_in_threads(
     check: Callable[[], None] = lambda: None,
     pool: Callable[[int, str], Executor] = _pool,
 ) -> list[Log | None]:
-    """Opens the logs with so many threads; None for a file that is no partition's directory.
+    """Opens the logs; None for a file that is not a partition's directory.
 
-    ``check`` is called before each log. What it raises ends the work, as a failed log does: no further log is started, and those under
-    way are waited for.
+    ``check`` is called before each log. Its exception, like that of a failed log, starts no further log, and is raised when the running
+    ones end.
 
     Raises: OSError of a disk, and what ``check`` raises.
     """

@@ -1,16 +1,16 @@
-"""Gives memory that was freed back to the system.
+"""Returns freed memory to the system.
 
-glibc keeps what is freed for later: after a burst of large requests a process may hold a gigabyte that nothing uses. ``malloc_trim``
-returns it, and holds a lock that other threads wait for when they allocate, about 25 ms for each 100 MiB. So a thread looks once in an
-interval, and trims when much more is free, or resident, than after the last time::
+glibc keeps freed memory: after a burst of large requests a process may hold a gigabyte that is not in use. ``malloc_trim`` returns it, and
+blocks other threads that allocate for about 25 ms per 100 MiB. So a thread checks periodically, and trims when much more memory is free,
+or resident, than after the last trim::
 
-    free      bytes that the allocator holds and nobody uses; pages that were given back still count
+    free      bytes that the allocator holds and that are not in use; returned pages still count
     resident  bytes of the process in RAM
 
     trim when free >= STEP, and (free >= least free since the last trim + STEP, or resident >= least resident since + STEP)
 
-The first condition finds memory that was freed since the last look, the second finds what was taken and freed between two looks. Where
-the C library is another one (musl, macOS) nothing is done.
+The first condition detects memory freed since the last check, the second memory allocated and freed between two checks. With another C
+library (musl, macOS) nothing is done.
 """
 
 import ctypes
@@ -47,7 +47,7 @@ class GlibcHeap:
     """glibc 2.33 or later. Calls into it leave other Python threads running."""
 
     def __init__(self) -> None:
-        """Raises: OSError or AttributeError where the C library is another one."""
+        """Raises: OSError or AttributeError with another C library."""
         library = ctypes.CDLL(None)
         self._info, self._trim = library.mallinfo2, library.malloc_trim
         self._info.restype = _Mallinfo2
@@ -68,24 +68,24 @@ class GlibcHeap:
 
 
 def heap_of_process() -> Heap | None:
-    """None where nothing can be trimmed."""
+    """None when the C library cannot trim."""
     try:
         return GlibcHeap()
     except (OSError, AttributeError):
         return None
 
 
-class Trimming:
-    """See the module's theory. ``look`` is called in one thread."""
+class TrimPolicy:
+    """Decides when to trim. ``look`` is called in one thread."""
 
     def __init__(self, heap: Heap) -> None:
         self._heap = heap
-        #: The least since the last trim.
+        #: Minimum since the last trim.
         self._free_bytes = heap.free_bytes()
         self._resident_bytes = heap.resident_bytes()
 
     def look(self) -> bool:
-        """Trims if it is worth it; whether it was."""
+        """Trims if the condition holds; returns whether it did."""
         heap = self._heap
         free, resident = heap.free_bytes(), heap.resident_bytes()
         self._free_bytes, self._resident_bytes = min(self._free_bytes, free), min(self._resident_bytes, resident)
@@ -98,10 +98,10 @@ class Trimming:
 
 
 class Trimmer:
-    """A thread that looks once in an interval."""
+    """A thread that checks once per interval."""
 
     def __init__(self, heap: Heap, interval_ms: int) -> None:
-        self._trimming = Trimming(heap)
+        self._trimming = TrimPolicy(heap)
         self._interval_s = interval_ms / 1000
         self._over = threading.Event()
         threading.Thread(target=self._run, name="ottla-trim", daemon=True).start()
@@ -114,7 +114,7 @@ class Trimmer:
             self._trimming.look()
 
 
-def started(interval_ms: int) -> Trimmer | None:
-    """A trimmer for this process; None where it has no use, or with an interval of -1."""
+def start_trimmer(interval_ms: int) -> Trimmer | None:
+    """A trimmer for this process; None if trimming is not possible, or with an interval of -1."""
     heap = heap_of_process() if interval_ms > 0 else None
     return None if heap is None else Trimmer(heap, interval_ms)

@@ -1,19 +1,18 @@
 """Counters of a process, and the watchdog of its event loop.
 
-While the event loop does not run, a broker leads partitions without serving them. So a tick on the loop measures how late it comes, and a
-thread looks whether it came at all. A loop that did not run for ``STALL_S`` was blocked or starved:
+While the event loop does not run, a broker leads partitions without serving them. So a tick on the loop measures its own delay, and a
+thread checks that ticks happen. A loop that did not run for ``STALL_S`` was blocked or starved:
 
 ===============================  ==================================================================================================
 blocked, computing               its thread used CPU time for most of the stall
-blocked, waiting                 its thread was in a call of ours that waits: a file, a lock, a subprocess
-starved                          its thread was in the selector, with nothing to do, or waited in the run queue of the kernel for
-                                 most of the stall: an overloaded machine, a stopped or suspended process
+blocked, waiting                 its thread was in a waiting call of this package: a file, a lock, a subprocess
+starved                          its thread was idle in the selector, or in the kernel's run queue for most of the stall: an
+                                 overloaded machine, a stopped or suspended process
 ===============================  ==================================================================================================
 
 The CPU time is that of the loop's thread (``pthread_getcpuclockid``), the wait in the run queue the second figure of
-``/proc/self/task/TID/schedstat``. Where a system has neither, the place in the code alone decides, and how late the watchdog's own
-thread woke; a line on a loop that waits then says that it may have been short of CPU. Each kind is logged once in ``QUIET_S`` at most, as
-one line.
+``/proc/self/task/TID/schedstat``. On a system without them, the place in the code and the delay of the watchdog's own thread decide; the
+line on a waiting loop then says that it may have been short of CPU. Each kind is logged at most once per ``QUIET_S``, as one line.
 """
 
 import asyncio
@@ -31,13 +30,13 @@ log = logging.getLogger("ottla.server")
 
 TICK_S = 0.1
 STALL_S = 0.25
-#: The thread looks so often.
+#: Interval of the thread's checks.
 LOOK_S = STALL_S + TICK_S
 #: At most one line of each kind in this time.
 QUIET_S = 60.0
-#: A loop that is still blocked after this time is logged before it runs again, since it may never do so.
+#: A loop still blocked after this time is logged at once, since it may never run again.
 ENDLESS_S = 10.0
-#: Our packages begin here; what is shown of a file begins with the package's name.
+#: Root of our packages; displayed file names begin with the package's name.
 SOURCES = str(Path(__file__).resolve().parents[2]) + "/"
 OURS = SOURCES + "ottla/"
 #: Functions of asyncio that call everything else on the loop's thread.
@@ -46,27 +45,27 @@ LOOPS = frozenset(("_run_once", "run_forever", "run_until_complete", "run"))
 
 @dataclass(slots=True)
 class Counters:
-    """Plain counters since the start, of all brokers of the process."""
+    """Counters since the start, of all brokers of the process."""
 
     #: By API key.
     requests: Counter[int] = field(default_factory=Counter)
     failed_requests: int = 0
-    #: Group commits, and the flushes of partitions they carried.
+    #: Flush batches, and the partition flushes in them.
     commits: int = 0
     flushes: int = 0
-    #: Logs that were compacted, and what was read and written for it.
+    #: Compacted logs, and bytes read and written for it.
     compactions: int = 0
     scrubbed_bytes: int = 0
     scrub_damages: int = 0
     compaction_read_bytes: int = 0
     compaction_written_bytes: int = 0
-    #: Longest time that the loop did not run, and how often it was blocked or starved for longer than ``STALL_S``.
+    #: Longest stall of the loop; number of times it was blocked, or starved, for longer than ``STALL_S``.
     lag_max_s: float = 0.0
     stalls: int = 0
     starved: int = 0
 
     def snapshot(self) -> dict[str, Any]:
-        """All of them, by name."""
+        """All counters by name."""
         return {name: getattr(self, name) for name in self.__slots__}
 
 
@@ -78,12 +77,12 @@ class Frame(NamedTuple):
     function: str
 
     def __str__(self) -> str:
-        shown = self.file.removeprefix(SOURCES) if self.file.startswith(OURS) else "/".join(self.file.split("/")[-2:])
-        return f"{shown}:{self.line} {self.function}"
+        name = self.file.removeprefix(SOURCES) if self.file.startswith(OURS) else "/".join(self.file.split("/")[-2:])
+        return f"{name}:{self.line} {self.function}"
 
 
 class Sample(NamedTuple):
-    """Clocks at one moment, in seconds; the last two None where the system does not have them."""
+    """Clocks at one moment, in seconds; the last two are None on a system without them."""
 
     wall_s: float
     #: CPU time that the loop's thread has used.
@@ -93,9 +92,9 @@ class Sample(NamedTuple):
 
 
 def blocking(frames: Iterable[Frame]) -> str | None:
-    """The call that keeps the loop, as FILE:LINE FUNCTION; None when the loop has nothing to do. ``frames`` begin with the innermost call.
+    """The call that blocks the loop, as FILE:LINE FUNCTION; None for an idle loop. ``frames`` begin with the innermost call.
 
-    It is the innermost call of ours, and where that waits in a library, the library's call beside it.
+    It is the innermost call of this package, and the library call in which that waits, if any.
     """
     calls: list[Frame] = []
     for frame in frames:
@@ -112,12 +111,10 @@ def blocking(frames: Iterable[Frame]) -> str | None:
 
 @dataclass(slots=True)
 class _Stall:
-    """The loop does not run."""
-
     #: Clocks before it began, and now.
     before: Sample
     now: Sample
-    #: What keeps the loop; None when it has nothing to do.
+    #: The blocking call; None for an idle loop.
     place: str | None
     #: Time by which the watchdog's own thread woke late.
     own_lag_s: float = 0.0
@@ -143,14 +140,14 @@ class _Stall:
         return self.own_lag_s > self.wall_s / 2
 
 
-class Stalls:
-    """Finds stalls in what the watchdog sees at each look, and words them. Has no clock and no thread of its own."""
+class StallDetector:
+    """Detects stalls from the watchdog's samples, and formats the log lines. Has no clock and no thread of its own."""
 
     def __init__(self, counters: Counters) -> None:
         self._counters = counters
         self._beats = -1
         self._before: Sample | None = None
-        #: Clocks at the last look, and time by which the watchdog woke late since ``_before``.
+        #: Clocks at the last check, and the watchdog's own delay since ``_before``.
         self._looked_s = 0.0
         self._own_lag_s = 0.0
         self._stall: _Stall | None = None
@@ -159,8 +156,8 @@ class Stalls:
         self._left_out: dict[bool, list[float]] = {True: [], False: []}
 
     def look(self, beats: int, lag_s: float, now: Sample, stack: Callable[[], Iterable[Frame]]) -> str | None:
-        """One look of the watchdog; returns a line to log. ``beats`` counts ticks of the loop, of which the latest late one came ``lag_s``
-        late; ``stack`` gives the calls of the loop's thread at this moment."""
+        """One check of the watchdog; returns a line to log. ``beats`` counts ticks of the loop, the latest late one of which was ``lag_s``
+        late; ``stack`` gives the current calls of the loop's thread."""
         before, stall = self._before, self._stall
         own_lag_s = max(now.wall_s - self._looked_s - LOOK_S, 0.0)
         self._looked_s = now.wall_s
@@ -169,7 +166,7 @@ class Stalls:
             if before is None or stall is not None or own_lag_s < STALL_S:
                 self._before, self._own_lag_s = now, 0.0
             else:
-                # Ticks before the process stopped, say; what follows now may be the end of the same.
+                # The whole process was stopped; a stall that follows may be the same one.
                 self._own_lag_s += own_lag_s
             if stall is None:
                 return None
@@ -215,14 +212,14 @@ def _blocked(stall: _Stall, lasted_s: float, *, over: bool) -> str:
 
 
 class Watchdog:
-    """Watches the loop it is made on."""
+    """Monitors the loop that it is made on."""
 
     def __init__(self, counters: Counters) -> None:
         self._counters = counters
         self._loop = asyncio.get_running_loop()
         self._clocks = _ThreadClocks()
         self._beats = 0
-        #: By how much the latest late tick came late.
+        #: Delay of the latest late tick.
         self._lag_s = 0.0
         self._over = threading.Event()
         self._due = self._loop.time() + TICK_S
@@ -244,7 +241,7 @@ class Watchdog:
         self._timer = self._loop.call_at(self._due, self._beat)
 
     def _watch(self) -> None:
-        stalls = Stalls(self._counters)
+        stalls = StallDetector(self._counters)
         while not self._over.wait(LOOK_S):
             line = stalls.look(self._beats, self._lag_s, self._clocks.sample(), self._clocks.stack)
             if line is not None:
@@ -252,7 +249,7 @@ class Watchdog:
 
 
 class _ThreadClocks:
-    """Clocks and stack of the thread that this is made on, for other threads to read."""
+    """Clocks and stack of the thread that made it, for other threads to read."""
 
     def __init__(self) -> None:
         self._thread_id = threading.get_ident()
@@ -279,7 +276,7 @@ class _ThreadClocks:
 
 
 def queued_s(schedstat: Path) -> float | None:
-    """How long a thread was ready and waited for a CPU, by its schedstat: CPU time, wait time (both ns) and a count; None without one."""
+    """How long a thread was ready and waited for a CPU. Its schedstat has CPU time, wait time (both ns) and a count; None without one."""
     try:
         figures: Sequence[str] = schedstat.read_text().split()
     except OSError:

@@ -1,11 +1,11 @@
-"""How a broker asks another one: in the same process directly, in another over the network, with the request as the client made it.
+"""Requests from one broker to another: a direct call within the process, the network otherwise. The request is the client's, unchanged.
 
-A far broker answers as if a client had asked; the name under which it is asked (``PEER``) keeps it from handing the request on. Whoever
-cannot be reached, or breaks off, has given no answer: whether it did what was asked is not known.
+Another process answers as if a client sent the request. The client id ``PEER`` prevents the request from being forwarded again. When the
+connection fails there is no answer, and it is unknown whether the request took effect.
 
-A broker takes up one request of a connection after the other. A follower's fetch waits there for records, and what a client has handed on
-may wait for the store; a change of an ISR must not wait behind them. So requests of each kind have connections of their own, opened when
-they are needed, and none waits for another while fewer than ``CONNECTIONS_MAX`` are there; of fetches there are no more than fetchers.
+A broker handles the requests of one connection one after another. A follower's fetch waits there for records, and a forwarded request may
+wait for the store; a change of an ISR must not wait behind them. So each kind of request has its own connections, opened on demand. No
+request waits for another while there are fewer than ``CONNECTIONS_MAX``; for fetches there are no more connections than fetchers.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from ottla.base.ids import BrokerId
 from ottla.base.units import MiB
 from ottla.broker.node import FORWARD_MS, PEER
-from ottla.net.client_connection import Link, LinkBroken, open_link
+from ottla.net.client_connection import ClientConnection, ConnectionBroken, open_connection
 from ottla.wire.messages.fetch import FetchRequest
 
 if TYPE_CHECKING:
@@ -24,21 +24,21 @@ if TYPE_CHECKING:
 CONNECT_MS = 10_000
 #: To one broker, for requests of one kind.
 CONNECTIONS_MAX = 8
-#: No answer of a controller comes near it.
+#: Larger than any answer of a controller.
 FRAME_BYTES_MAX = 100 * MiB
 
 Address = tuple[str, int]
 
 
-class _Line:
-    """A connection to a broker, there or being opened."""
+class _PeerConnection:
+    """An open or opening connection to a broker."""
 
     __slots__ = ("address", "opening", "waiting")
 
     def __init__(self, address: Address) -> None:
         self.address = address
         self.opening = asyncio.get_running_loop().create_task(_open(address))
-        #: Requests that wait for it, or for their answer.
+        #: Requests that wait for the connection or for their answer.
         self.waiting = 0
 
     @property
@@ -53,66 +53,66 @@ class _Line:
             self.opening.result().close()
 
 
-class Peers:
-    """The other brokers, as one of them reaches them."""
+class PeerClient:
+    """Sends the requests of one broker to the others."""
 
     def __init__(self, shells: Mapping[BrokerId, "Shell"], address_of: Callable[[BrokerId], Address | None]) -> None:
-        """``shells`` are the brokers of this process; ``address_of`` tells where another one is registered."""
+        """``shells`` are the brokers of this process; ``address_of`` gives the registered address of a broker of another process."""
         self._shells = shells
         self._address_of = address_of
         #: By broker and kind of request.
-        self._lines: dict[tuple[BrokerId, type[Any]], list[_Line]] = {}
+        self._connections: dict[tuple[BrokerId, type[Any]], list[_PeerConnection]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def ask(self, broker: BrokerId, message: Any, version: int, answered: Callable[[Any], None]) -> None:
-        """Sends a request to a broker; ``answered`` gets the response in a later turn of the loop, None when there is none."""
+    def send(self, broker: BrokerId, message: Any, version: int, answered: Callable[[Any], None]) -> None:
+        """Sends a request; ``answered`` gets the response in a later turn of the loop, or None without one."""
         loop = asyncio.get_running_loop()
-        near = self._shells.get(broker)
-        if near is not None:
-            loop.call_soon(near.asked, message, version, answered)
+        local = self._shells.get(broker)
+        if local is not None:
+            loop.call_soon(local.handle_peer_request, message, version, answered)
             return
-        task = loop.create_task(self._ask(broker, message, version, answered))
+        task = loop.create_task(self._send(broker, message, version, answered))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
     async def close(self) -> None:
-        """Breaks all connections; what was asked gets no answer."""
+        """Closes all connections; pending requests get no answer."""
         for task in self._tasks:
             task.cancel()
-        for line in [line for lines in self._lines.values() for line in lines]:
-            line.close()
+        for connection in [connection for connections in self._connections.values() for connection in connections]:
+            connection.close()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    async def _ask(self, broker: BrokerId, message: Any, version: int, answered: Callable[[Any], None]) -> None:
+    async def _send(self, broker: BrokerId, message: Any, version: int, answered: Callable[[Any], None]) -> None:
         answer = None
-        line = self._line(broker, type(message))
-        if line is not None:
-            line.waiting += 1
+        connection = self._connection(broker, type(message))
+        if connection is not None:
+            connection.waiting += 1
             try:
-                # One that gives up does not take the connection from the others.
-                link = await asyncio.shield(line.opening)
-                answer = await link.request(message, version, timeout_ms=FORWARD_MS)
-            except LinkBroken:
+                # The cancellation of one request must not cancel the connection of the others.
+                opened = await asyncio.shield(connection.opening)
+                answer = await opened.request(message, version, timeout_ms=FORWARD_MS)
+            except ConnectionBroken:
                 answer = None
             finally:
-                line.waiting -= 1
+                connection.waiting -= 1
         answered(answer)
 
-    def _line(self, broker: BrokerId, kind: type[Any]) -> _Line | None:
-        """One that nobody waits for, if there may be; None when the broker is not registered."""
+    def _connection(self, broker: BrokerId, kind: type[Any]) -> _PeerConnection | None:
+        """An idle connection if the limit permits, else the least busy one. None: the broker is not registered."""
         address = self._address_of(broker)
         if address is None:
             return None
-        known = self._lines.setdefault((broker, kind), [])
-        for line in [line for line in known if line.broken or line.address != address]:
-            known.remove(line)
-            line.close()
-        best = min(known, key=lambda line: line.waiting, default=None)
+        known = self._connections.setdefault((broker, kind), [])
+        for old in [old for old in known if old.broken or old.address != address]:
+            known.remove(old)
+            old.close()
+        best = min(known, key=lambda connection: connection.waiting, default=None)
         if best is None or (best.waiting and (kind is FetchRequest or len(known) < CONNECTIONS_MAX)):
-            best = _Line(address)
+            best = _PeerConnection(address)
             known.append(best)
         return best
 
 
-async def _open(address: Address) -> Link:
-    return await open_link(*address, client_id=PEER, frame_bytes_max=FRAME_BYTES_MAX, timeout_ms=CONNECT_MS, lost=lambda why: None)
+async def _open(address: Address) -> ClientConnection:
+    return await open_connection(*address, client_id=PEER, frame_bytes_max=FRAME_BYTES_MAX, timeout_ms=CONNECT_MS, lost=lambda why: None)

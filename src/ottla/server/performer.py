@@ -1,6 +1,6 @@
-"""Does what a broker asks for. What may wait for a disk runs in threads; its outcome is heard as an event.
+"""Performs the effects of one broker. Operations that may wait for a disk run in threads; their outcome is an event.
 
-A log directory in which a file operation failed is not touched again.
+After a failed file operation a log directory is not used again.
 """
 
 import asyncio
@@ -18,11 +18,11 @@ from ottla.base.ids import ConnectionId
 from ottla.base.ports import Disk, Store, StoreResult
 from ottla.broker import effects, events
 from ottla.log.flush import Slice
-from ottla.net.server_connection import Connection
-from ottla.server.environment import Cleaning
+from ottla.net.server_connection import ServerConnection
+from ottla.server.environment import LogMaintenance
 from ottla.server.flusher import Flusher, Marks
 from ottla.server.metrics import Counters
-from ottla.server.peer_requests import Peers
+from ottla.server.peer_requests import PeerClient
 from ottla.wire.framing import encode_response
 from ottla.wire.messages.fetch import FetchResponse, PartitionData
 
@@ -33,8 +33,6 @@ SPACE_INTERVAL_S = 1.0
 
 
 class Performer:
-    """The hands of one broker."""
-
     def __init__(
         self,
         *,
@@ -42,21 +40,21 @@ class Performer:
         session: Store,
         executor: Executor,
         threads: int,
-        cleaners: Cleaning,
-        peers: Peers,
+        cleaners: LogMaintenance,
+        peers: PeerClient,
         counters: Counters,
         halted: Callable[[str], None],
         crashed: Callable[[BaseException], None],
     ) -> None:
-        """``disks`` by root. ``threads`` is how many files of one group are synced at once; 0: on the loop. ``halted`` ends the process in
-        order.
+        """``disks`` by root. ``threads`` is the number of files of one flush batch synced at once; 0: on the loop. ``halted`` stops the
+        process cleanly.
         """
-        #: Connections that made a request, while they are open.
-        self.connections: dict[ConnectionId, Connection] = {}
-        #: Who waits for the answer to a request that came from a broker of this process, by its connection id.
+        #: Open connections that sent a request.
+        self.connections: dict[ConnectionId, ServerConnection] = {}
+        #: Callbacks for answers to requests of other brokers of this process, by connection id.
         self.peer_waits: dict[ConnectionId, Callable[[Any], None]] = {}
-        #: Where outcomes are told; set once, by whoever makes the shell.
-        self.hear: Callable[[events.Event], None]
+        #: Gets the outcomes; set once, when the shell is made.
+        self.handle: Callable[[events.Event], None]
         self._disks = disks
         self._session = session
         self._executor = executor
@@ -65,7 +63,7 @@ class Performer:
         self._halted = halted
         self._crashed = crashed
         self._loop = asyncio.get_running_loop()
-        #: Directories of which nothing more is asked.
+        #: Log directories that are no longer used.
         self._failed: set[str] = set()
         #: By log directory.
         self.flushers = {
@@ -79,18 +77,18 @@ class Performer:
             )
             for root, disk in disks.items()
         }
-        #: By log directory: changes of files that are carried out one after the other. There while one is under way.
+        #: By log directory: queued changes of files, performed in order. An entry exists while one is being performed.
         self._changes: dict[str, deque[Callable[[], Awaitable[None]]]] = {}
-        #: By log directory: the last of them, while it waits and replaces small files, by path. More files can still join it.
+        #: By log directory: the last queued change if it replaces small files, by path. More files can still join it.
         self._replacing: dict[str, dict[str, bytes]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._measuring: asyncio.TimerHandle | None = None
         self._cleaners = cleaners
         self._stopped = False
-        #: How each kind of effect is performed.
-        self.acts = self._table()
+        #: By type of effect.
+        self.performers = self._performers()
 
-    def _table(self) -> dict[type, Callable[[Any], None]]:
+    def _performers(self) -> dict[type, Callable[[Any], None]]:
         return {
             effects.Respond: self.respond,
             effects.Release: self._release,
@@ -105,36 +103,36 @@ class Performer:
             effects.Clean: self._clean,
             effects.Scrub: self._scrub,
             effects.StoreSubmit: self._store_submit,
-            effects.Ask: self._ask,
+            effects.Ask: self._send_to_peer,
             effects.Warn: self._warn,
             effects.Halt: self._halt,
         }
 
     async def idle(self) -> None:
-        """Returns when nothing is under way in threads, nor what followed from it."""
+        """Returns when no thread works for the broker and all outcomes are handled."""
         while True:
             for flusher in self.flushers.values():
-                await flusher.rest()
+                await flusher.idle()
             if not self._tasks:
                 return
             await asyncio.wait(self._tasks)
 
     def stop(self) -> None:
-        """Nothing new is begun by the clock, nor by what comes in."""
+        """Stops timers and compactions."""
         self._stopped = True
         self._cleaners.stop()
         if self._measuring is not None:
             self._measuring.cancel()
 
     def close(self) -> None:
-        """Ends its threads; to be called when it is idle."""
+        """Ends the flush threads. Call when idle."""
         for flusher in self.flushers.values():
             flusher.close()
 
-    # Answers.
+    # Responses
 
     def respond(self, effect: effects.Respond) -> None:
-        """Encode an answer and hand it to its connection. Raises: what encoding raises."""
+        """Encodes an answer and passes it to its connection. Raises: what encoding raises."""
         connection = self.connections.get(effect.connection)
         if connection is not None:
             connection.respond(encode_response(effect.message, effect.api_version, effect.correlation_id), effect.ticket)
@@ -149,10 +147,10 @@ class Performer:
             self._answer_peer(effect.connection, None)
 
     def _close(self, effect: effects.Close) -> None:
-        self.hang_up(effect.connection, "refused", effect.reason)
+        self.close_connection(effect.connection, "refused", effect.reason)
 
-    def hang_up(self, number: ConnectionId, kind: str, detail: str) -> None:
-        """Closes a connection, or tells the broker that asked that there is no answer."""
+    def close_connection(self, number: ConnectionId, kind: str, detail: str) -> None:
+        """Closes a connection. For a broker of this process: reports that there is no answer."""
         connection = self.connections.get(number)
         if connection is not None:
             connection.close(kind, detail)
@@ -163,33 +161,33 @@ class Performer:
         answered = self.peer_waits.pop(number, None)
         if answered is None:
             return
-        found = [data for topic in message.responses for data in topic.partitions] if isinstance(message, FetchResponse) else []
-        slices = [data for data in found if isinstance(data.records, Slice)]
+        partitions = [data for topic in message.responses for data in topic.partitions] if isinstance(message, FetchResponse) else []
+        slices = [data for data in partitions if isinstance(data.records, Slice)]
         if slices:
             self._begin(self._answer_follower(answered, message, slices))
         else:
             answered(message)
 
     async def _answer_follower(self, answered: Callable[[Any], None], message: FetchResponse, slices: list[PartitionData]) -> None:
-        """A follower of this process gets bytes, not parts of files; reading them may have to wait for the disk."""
+        """A follower of this process gets bytes instead of file ranges. Reading them may wait for the disk."""
         try:
             await self._in_thread(_read_slices, slices)
         except OSError as error:
-            # Of a removed partition, or of a directory that a write or a flush will find failed; the follower asks again.
-            log.warning("a follower could not be answered: %s", error)
+            # The partition was removed, or the next write finds the directory failed. The follower fetches again.
+            log.warning("cannot read records for a follower of this process, which retries: %s", error)
             answered(None)
         else:
             answered(message)
 
-    # Log directories.
+    # Log directories
 
     def _settle(self, effect: effects.Settle) -> None:
-        # In the turn after the next one: in that, answers of the last flush leave, and what clients then send is still served by this one.
+        # Two turns later: the next turn sends the answers of the last flush, and requests that clients then send join this flush.
         self._loop.call_soon(self._loop.call_soon, self._settled)
 
     def _settled(self) -> None:
         if not self._stopped:
-            self.hear(events.Settled())
+            self.handle(events.Settled())
 
     def _flush(self, effect: effects.Flush) -> None:
         if effect.directory not in self._failed:
@@ -202,7 +200,7 @@ class Performer:
             self._crashed(error)
 
     def _flushed(self, marks: Marks) -> None:
-        self.hear(events.Flushed(marks=marks))
+        self.handle(events.Flushed(marks=marks))
 
     def _start_writeback(self, effect: effects.StartWriteback) -> None:
         fileno = getattr(effect.file, "fileno", None)
@@ -211,7 +209,7 @@ class Performer:
         try:
             descriptor = os.dup(fileno())
         except OSError:
-            # It is a hint; whoever next reads or writes the file meets the error.
+            # This is a hint; the next read or write of the file meets the error.
             return
         self._executor.submit(_write_back, descriptor, effect.position, effect.size)
 
@@ -228,7 +226,7 @@ class Performer:
         except OSError as error:
             self._directory_failed(effect.directory, error)
             return
-        self.hear(events.LogRead(ticket=effect.ticket, data=data))
+        self.handle(events.LogRead(ticket=effect.ticket, data=data))
 
     def _remove(self, effect: effects.Remove) -> None:
         if effect.directory not in self._failed:
@@ -241,7 +239,7 @@ class Performer:
             waiting.update(effect.files)
             return
         files = dict(effect.files)
-        self._in_turn(effect.directory, partial(self._replace, effect.directory, files))
+        self._enqueue(effect.directory, partial(self._replace, effect.directory, files))
         self._replacing[effect.directory] = files
 
     async def _replace(self, directory: str, files: dict[str, bytes]) -> None:
@@ -250,27 +248,27 @@ class Performer:
         await self._act(directory, partial(_replace_all, self._disks[directory], files))
 
     def _change_logs(self, effect: effects.ChangeLogs) -> None:
-        # Checkpoints that are asked for later say more than those of this change, so they must not join others before it.
+        # Later checkpoints reflect this change, so they must not join a replacement that is queued before it.
         self._replacing.pop(effect.directory, None)
-        self._in_turn(effect.directory, partial(self._carry_out_changes, effect))
+        self._enqueue(effect.directory, partial(self._apply_changes, effect))
 
-    async def _carry_out_changes(self, effect: effects.ChangeLogs) -> None:
+    async def _apply_changes(self, effect: effects.ChangeLogs) -> None:
         try:
             refused = await self._in_thread(effect.changes.carry_out, self._disks[effect.directory])
         except OSError as error:
             self._directory_failed(effect.directory, error)
         else:
-            self.hear(events.LogsChanged(directory=effect.directory, refused=refused))
+            self.handle(events.LogsChanged(directory=effect.directory, refused=refused))
 
-    def _in_turn(self, directory: str, change: Callable[[], Awaitable[None]]) -> None:
+    def _enqueue(self, directory: str, change: Callable[[], Awaitable[None]]) -> None:
         waiting = self._changes.get(directory)
         if waiting is not None:
             waiting.append(change)
         else:
             self._changes[directory] = deque((change,))
-            self._begin(self._take_turns(directory))
+            self._begin(self._run_queue(directory))
 
-    async def _take_turns(self, directory: str) -> None:
+    async def _run_queue(self, directory: str) -> None:
         waiting = self._changes[directory]
         while waiting and directory not in self._failed:
             await waiting.popleft()()
@@ -287,7 +285,7 @@ class Performer:
         except OSError as error:
             self._directory_failed(effect.directory, error)
             cleaned = events.Cleaned(partition=effect.partition)
-        self.hear(cleaned)
+        self.handle(cleaned)
 
     def _scrub(self, effect: effects.Scrub) -> None:
         if effect.directory not in self._failed:
@@ -299,7 +297,7 @@ class Performer:
         except OSError as error:
             self._directory_failed(effect.directory, error)
             scrubbed = events.Scrubbed(partition=effect.partition)
-        self.hear(scrubbed)
+        self.handle(scrubbed)
 
     async def _act(self, directory: str, act: Callable[[], None]) -> None:
         try:
@@ -310,10 +308,10 @@ class Performer:
     def _directory_failed(self, directory: str, error: OSError) -> None:
         if directory not in self._failed:
             self._failed.add(directory)
-            self.hear(events.DirectoryFailed(directory=directory, reason=str(error)))
+            self.handle(events.DirectoryFailed(directory=directory, reason=str(error)))
 
     def measure(self) -> None:
-        """Tells how much room there is, now; then again and again, from a thread."""
+        """Reports free space now, and from a thread every ``SPACE_INTERVAL_S``."""
         for directory, disk in self._disks.items():
             try:
                 self._measured(directory, _space(disk))
@@ -334,26 +332,26 @@ class Performer:
                     self._directory_failed(directory, error)
 
     def _measured(self, directory: str, space: tuple[int, int]) -> None:
-        self.hear(events.SpaceMeasured(directory=directory, free_bytes=space[0], total_bytes=space[1]))
+        self.handle(events.SpaceMeasured(directory=directory, free_bytes=space[0], total_bytes=space[1]))
 
-    # The store, other brokers, the process.
+    # The store, other brokers, the process
 
     def _store_submit(self, effect: effects.StoreSubmit) -> None:
         ticket = effect.ticket
 
         def done(result: StoreResult) -> None:
-            self.hear(events.StoreAnswered(ticket=ticket, result=result))
+            self.handle(events.StoreAnswered(ticket=ticket, result=result))
 
         self._session.submit(effect.ops, done)
 
-    def _ask(self, effect: effects.Ask) -> None:
+    def _send_to_peer(self, effect: effects.Ask) -> None:
         def answered(message: Any) -> None:
             self._loop.call_soon(self._peer_answered, effect.ticket, message)
 
-        self._peers.ask(effect.broker, effect.message, effect.api_version, answered)
+        self._peers.send(effect.broker, effect.message, effect.api_version, answered)
 
     def _peer_answered(self, ticket: int, message: Any) -> None:
-        self.hear(events.PeerAnswered(ticket=ticket, message=message))
+        self.handle(events.PeerAnswered(ticket=ticket, message=message))
 
     def _warn(self, effect: effects.Warn) -> None:
         log.warning("%s", effect.message)
@@ -361,7 +359,7 @@ class Performer:
     def _halt(self, effect: effects.Halt) -> None:
         self._halted(effect.reason)
 
-    # Threads.
+    # Threads
 
     def _in_thread(self, act: Callable[..., Any], *args: Any) -> asyncio.Future[Any]:
         return self._loop.run_in_executor(self._executor, act, *args)
@@ -377,9 +375,9 @@ class Performer:
             self._crashed(error)
 
 
-def _read_slices(found: list[PartitionData]) -> None:
-    for data in found:
-        assert isinstance(data.records, Slice), "only parts of files are read"
+def _read_slices(partitions: list[PartitionData]) -> None:
+    for data in partitions:
+        assert isinstance(data.records, Slice), "only file ranges are read"
         data.records = data.records.read()
 
 
@@ -389,7 +387,7 @@ def _remove_all(disk: Disk, paths: Iterable[str]) -> None:
 
 
 def _replace_all(disk: Disk, files: Mapping[str, bytes]) -> None:
-    """A full disk keeps the old files, which are still true. Raises: OSError."""
+    """A full disk keeps the old files, which stay valid. Raises: OSError."""
     for path, data in files.items():
         try:
             disk.replace_file(path, data)
@@ -403,7 +401,7 @@ def _space(disk: Disk) -> tuple[int, int]:
 
 
 def _write_back(descriptor: int, position: int, size: int) -> None:
-    """Has the kernel begin to write; waits only for room in the device's queue. Closes the descriptor."""
+    """Starts the kernel's writeback; waits only for room in the device's queue. Closes the descriptor."""
     try:
         if _SYNC_FILE_RANGE is not None:
             _SYNC_FILE_RANGE(descriptor, position, size, SYNC_FILE_RANGE_WRITE)
@@ -412,12 +410,12 @@ def _write_back(descriptor: int, position: int, size: int) -> None:
 
 
 def _sync_file_range() -> Callable[[int, int, int, int], int] | None:
-    """Linux's call, which Python does not offer; None where there is none."""
-    found = getattr(ctypes.CDLL(None), "sync_file_range", None)
-    if found is not None:
-        found.argtypes = (ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint)
-        found.restype = ctypes.c_int
-    return found
+    """The Linux system call, which Python does not offer; None elsewhere."""
+    call = getattr(ctypes.CDLL(None), "sync_file_range", None)
+    if call is not None:
+        call.argtypes = (ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint)
+        call.restype = ctypes.c_int
+    return call
 
 
 _SYNC_FILE_RANGE = _sync_file_range()

@@ -1,15 +1,15 @@
-"""One process: its directory, its store, its brokers, from the first file to a clean stop.
+"""One process of brokers: data directory, store and brokers, from start to clean stop.
 
 ::
 
     DIR/.lock                       held while a process uses the directory
-    DIR/meta/ottla-store.sqlite     the coordination store, where it is not ZooKeeper
+    DIR/meta/ottla-store.sqlite     the coordination store, unless it is ZooKeeper
     DIR/broker-N/                   log directory of broker N, unless log.dirs says otherwise
-    DIR/flight-*.jsonl              records of failures
+    DIR/flight-*.jsonl              flight records
 
-A start opens the store (``coordination.py``), binds the sockets, opens the logs, lets the brokers hear what the store holds, registers
-them, and accepts connections when each of them leads what it should. A stop goes the other way: brokers of
-other processes take over, no new connections, waiting requests answered, everything on disk, marked as left in order.
+A start opens the store (``store_factory.py``), binds the sockets, opens the logs, passes the store's contents to the brokers and registers
+them. It accepts connections when each broker leads its partitions. A stop reverses this: brokers of other processes take over leadership,
+new connections are refused, pending requests are answered, logs are flushed and marked as cleanly closed.
 """
 
 import asyncio
@@ -38,38 +38,38 @@ from ottla.broker.node import Node
 from ottla.log.directory import LogDirectory
 from ottla.log.errors import LogError
 from ottla.log.options import TopicOptions
-from ottla.net.connection_context import Commons
+from ottla.net.connection_context import ConnectionContext
 from ottla.net.listener import Listener
 from ottla.server.addresses import Address
 from ottla.server.data_directory import CannotStart, StoppedWhileStarting, UnusableDirectory
-from ottla.server.environment import Ground, OperatingSystem, Watch
+from ottla.server.environment import Environment, LoopWatch, OperatingSystem
 from ottla.server.flight_recorder import FlightRecorder
 from ottla.server.log_recovery import open_in_threads
-from ottla.server.memory_trim import Trimmer, started
+from ottla.server.memory_trim import Trimmer, start_trimmer
 from ottla.server.metrics import Counters
-from ottla.server.peer_requests import Peers
+from ottla.server.peer_requests import PeerClient
 from ottla.server.performer import Performer
-from ottla.server.process_plan import Bound, Plan, limits
+from ottla.server.process_plan import BoundBroker, ProcessPlan, limits
 from ottla.server.shell import Shell
-from ottla.server.store_factory import TOLD_EVERY_S, Coordination, cluster_id, connection, read, submitted
+from ottla.server.store_factory import WARN_EVERY_S, StoreFactory, cluster_id, read_and_watch, submit_and_wait, zookeeper_connection
 from ottla.store import layout
 
-#: Exit codes: stopped as asked, cannot go on, our own mistake (BSD's EX_SOFTWARE).
+#: Exit codes: stopped on request, cannot continue, internal error (BSD's EX_SOFTWARE).
 STOPPED, FAILED, BROKEN = 0, 1, 70
 log = logging.getLogger("ottla.server")
 
 T = TypeVar("T")
 STOPPED_WHILE_STARTING = "stopped while starting"
-#: How long a start waits for its brokers to lead what they should.
+#: How long a start waits for its brokers to lead their partitions.
 READY_S = 60.0
-#: How long a stop waits for clients to take their last answers.
+#: How long a stop waits for clients to read their last answers.
 PATIENCE_S = 1.0
 
 
-class Broker:
-    """One broker and all that is its own."""
+class RunningBroker:
+    """One broker with its session, logs, shell and listener."""
 
-    def __init__(self, process: "Process", bound: Bound, directories: list[LogDirectory], session: Store) -> None:
+    def __init__(self, process: "Process", bound: BoundBroker, directories: list[LogDirectory], session: Store) -> None:
         settings = bound.settings
         options = settings.options
         self.address = bound.address
@@ -86,13 +86,13 @@ class Broker:
             wall_ms=process.wall_ms(),
         )
         self.session = session
-        self.peers = Peers(process.shells, self._registered_address)
+        self.peers = PeerClient(process.shells, self._registered_address)
         self.performer = Performer(
             disks={directory.root: process.disks[directory.root] for directory in self.directories},
             session=self.session,
             executor=process.sync_threads,
-            threads=process.ground.lanes(options.num_io_threads),
-            cleaners=process.ground.cleaners(process.counters),
+            threads=process.environment.lanes(options.num_io_threads),
+            cleaners=process.environment.cleaners(process.counters),
             peers=self.peers,
             counters=process.counters,
             halted=process.halt,
@@ -108,30 +108,30 @@ class Broker:
             crashed=process.crash,
             record=process.record_request,
             session=session,
-            # The last sign of life may have been sent a third of the timeout before the pause.
+            # The last heartbeat may be a third of the timeout older than the pause.
             pause_max_ms=options.zookeeper_session_timeout_ms // 2 if options.zookeeper_connect else 0,
         )
-        self.performer.hear = self.shell.hear
-        self.listener = Listener(bound.socket, process.commons, process.ground.door(self.shell))
+        self.performer.handle = self.shell.handle
+        self.listener = Listener(bound.socket, process.connection_context, process.environment.request_handler(self.shell))
         self._wall_ms = process.wall_ms
 
     def watch(self) -> None:
-        """Hear the store, beginning with its present state."""
+        """Passes the store's state and its changes to the broker."""
         self.session.watch("/", self._changed)
         self.session.listen(self._session_changed)
 
     def _changed(self, state: NodeState) -> None:
-        self.shell.hear(events.StoreChanged(state=state))
+        self.shell.handle(events.StoreChanged(state=state))
 
     def _session_changed(self, state: SessionState) -> None:
-        self.shell.hear(events.SessionChanged(state=state))
+        self.shell.handle(events.SessionChanged(state=state))
 
     def _registered_address(self, broker: BrokerId) -> Address | None:
-        found = self.node.image.brokers.get(broker)
-        return None if found is None else (found.host, found.port)
+        registration = self.node.image.brokers.get(broker)
+        return None if registration is None else (registration.host, registration.port)
 
     def close_logs(self) -> None:
-        """Leaves the log directories in order, but those that failed."""
+        """Closes the log directories that have not failed, and marks them as cleanly closed."""
         node = self.node
         for directory in self.directories:
             try:
@@ -143,136 +143,135 @@ class Broker:
                     carry_out=self.performer.flushers[directory.root].carry_out,
                 )
             except OSError as error:
-                say(f"log directory {directory.root} was not left in order: {error}")
+                print_message(f"log directory {directory.root} was not closed cleanly, the next start recovers it: {error}")
 
     def _epoch_at_stop(self, directory: LogDirectory) -> int:
-        """The registration under which nothing was lost. One that stops while it starts adds nothing to what the last stop left."""
+        """The registration without lost records. A broker that stops during its start keeps the epoch of the last stop."""
         if self.node.epoch is not None:
             return self.node.epoch
         return directory.last_broker_epoch if directory.clean_start and not self.node.started else -1
 
 
 class Process:
-    """All brokers of a process, and what they share. Made and used on one loop."""
+    """All brokers of a process, and what they share. Belongs to one event loop."""
 
     cluster_id: str
 
-    def __init__(self, plan: Plan, *, die: Callable[[int], NoReturn] = os._exit, ground: Ground | None = None) -> None:
-        """Takes the data directory; ``start`` opens what is in it. ``die`` ends the process after a mistake of our own.
+    def __init__(self, plan: ProcessPlan, *, die: Callable[[int], NoReturn] = os._exit, environment: Environment | None = None) -> None:
+        """Locks the data directory; ``start`` opens it. ``die`` ends the process after an internal error.
 
         Raises: ConfigError, CannotStart.
         """
         self.plan = plan
-        #: Clocks, disks, the store and threads.
-        self.ground: Ground = ground or OperatingSystem()
-        #: The brokers' time, from the start of the process on, never back; and the calendar's.
-        self.now_ms, self.wall_ms = self.ground.now_ms, self.ground.wall_ms
+        self.environment: Environment = environment or OperatingSystem()
+        #: The brokers' clock, which is monotonic, and the wall clock.
+        self.now_ms, self.wall_ms = self.environment.now_ms, self.environment.wall_ms
         options = plan.options()
         self._listen = plan.listen()
         if options.zookeeper_connect:
-            connection(options)
-        self.coordination: Coordination | None = None
-        self._held = [self.ground.hold(plan.data_dir)]
+            zookeeper_connection(options)
+        self.store_factory: StoreFactory | None = None
+        self._locks = [self.environment.lock_directory(plan.data_dir)]
         self._die = die
         self._started = False
         self._end: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self.counters = Counters()
-        self._watchdog: Watch | None = None
-        self.brokers: list[Broker] = []
+        self._watchdog: LoopWatch | None = None
+        self.brokers: list[RunningBroker] = []
         self.shells: dict[BrokerId, Shell] = {}
         self.disks: dict[str, Disk] = {}
-        #: What the store held when it was opened: the settings that logs are recovered with.
+        #: The cluster image at the start: its topic settings are those of log recovery.
         self._image = Image()
-        descriptors = self.ground.descriptors()
+        descriptors = self.environment.descriptors()
         self._descriptors_per_disk = max(descriptors // 2 // sum(len(plan.log_dirs(n)) for n in range(plan.brokers)), 16)
-        self.sync_threads = self.ground.threads(options.num_io_threads, "ottla-sync")
-        self._read_threads = self.ground.threads(options.num_io_threads, "ottla-read")
-        self.commons = Commons(limits(options, descriptors), self._read_threads)
+        self.sync_threads = self.environment.threads(options.num_io_threads, "ottla-sync")
+        self._read_threads = self.environment.threads(options.num_io_threads, "ottla-read")
+        self.connection_context = ConnectionContext(limits(options, descriptors), self._read_threads)
 
     async def start(self) -> list[Address]:
-        """Opens everything and serves; returns where. To be followed by ``stop``, whatever it raises: ConfigError, CannotStart."""
-        self.coordination = self.ground.coordination(self.plan.options(), self.plan.data_dir, self.halt)
-        session = await self._unless_stopped(self.coordination.session())
+        """Starts serving; returns the addresses. ``stop`` must follow, also after an error. Raises: ConfigError, CannotStart."""
+        self.store_factory = self.environment.store_factory(self.plan.options(), self.plan.data_dir, self.halt)
+        session = await self._unless_stopped(self.store_factory.session())
         self.cluster_id = await self._unless_stopped(cluster_id(session))
-        await self._unless_stopped(read(session, "/", self._image.apply))
+        await self._unless_stopped(read_and_watch(session, "/", self._image.apply))
         session.close()
         for number, address in enumerate(self._listen):
-            await self._open_broker(self.coordination, Bound(self.plan, number, address))
+            await self._open_broker(self.store_factory, BoundBroker(self.plan, number, address))
         for broker in self.brokers:
-            await self._unless_stopped(submitted(broker.session, Op("check", layout.BROKERS)))
+            await self._unless_stopped(submit_and_wait(broker.session, Op("check", layout.BROKERS)))
         self._started = True
         for broker in self.brokers:
             broker.performer.measure()
             broker.shell.start()
         await self._readiness()
         if not self.plan.options().zookeeper_connect:
-            self._tell_absent(self.brokers[0].node.image)
+            self._warn_leaderless(self.brokers[0].node.image)
         for broker in self.brokers:
-            if anew := broker.node.partitions.anew:
-                where = ", ".join(directory.root for directory in broker.directories)
-                some = ", ".join(map(str, list(anew)[:5])) + (", ..." if len(anew) > 5 else "")
-                log.warning("no log of %d partitions in %s, is a disk missing? They begin anew, empty: %s", len(anew), where, some)
+            if missing := broker.node.partitions.anew:
+                roots = ", ".join(directory.root for directory in broker.directories)
+                some = ", ".join(map(str, list(missing)[:5])) + (", ..." if len(missing) > 5 else "")
+                log.warning("no log of %d partitions in %s, is a disk missing? They start empty: %s", len(missing), roots, some)
         for broker in self.brokers:
             broker.listener.start()
-        # Opening and closing logs may take the loop long, and nobody waits for it then.
-        self._watchdog = self.ground.watch(self.counters)
+        # Only while serving: opening and closing logs may block the loop for long.
+        self._watchdog = self.environment.watch_loop(self.counters)
         return [broker.address for broker in self.brokers]
 
     async def _unless_stopped(self, work: Coroutine[Any, Any, T]) -> T:
-        """What this gives, unless the process is asked to stop first. Raises: StoppedWhileStarting, and what ``work`` raises."""
+        """The result of ``work``. Raises: StoppedWhileStarting when a stop is requested first, and what ``work`` raises."""
         task = asyncio.get_running_loop().create_task(work)
         await asyncio.wait((task, self._end), return_when=asyncio.FIRST_COMPLETED)
         if self.stopping:
             task.cancel()
             await asyncio.wait((task,))
             if not task.cancelled() and task.exception() is None:
-                log.info("a step of the start was done when the process was asked to stop")
+                log.info("the result of a start step is dropped because a stop was requested")
             raise StoppedWhileStarting(STOPPED_WHILE_STARTING)
         return task.result()
 
-    async def _open_broker(self, coordination: Coordination, bound: Bound) -> None:
-        """Opens the logs, off the loop, and makes a broker that hears the store. Raises: CannotStart."""
+    async def _open_broker(self, store_factory: StoreFactory, bound: BoundBroker) -> None:
+        """Opens the logs in threads, and makes a broker that watches the store. Raises: CannotStart."""
         try:
-            session = await self._unless_stopped(coordination.session())
-            # Last: logs that were all opened belong to a broker, which leaves them in order.
+            session = await self._unless_stopped(store_factory.session())
+            # Last, so that opened logs always belong to a broker, which closes them.
             directories = await self._open_all(bound.settings)
         except BaseException:
             bound.socket.close()
             raise
-        broker = Broker(self, bound, directories, session)
+        broker = RunningBroker(self, bound, directories, session)
         self.brokers.append(broker)
         self.shells[broker.id] = broker.shell
         broker.watch()
 
     async def _readiness(self) -> None:
         deadline_s = time.monotonic() + READY_S
-        told_s = time.monotonic()
+        warned_s = time.monotonic()
         while True:
-            looked_s = time.monotonic()
+            checked_s = time.monotonic()
             if all(broker.node.ready for broker in self.brokers):
                 return
-            # Where there are thousands of partitions to look at, what they wait for has the most of the time.
-            pause_s = max(0.001, 5 * (time.monotonic() - looked_s))
+            # With thousands of partitions the check is slow; most of the time belongs to the elections themselves.
+            pause_s = max(0.001, 5 * (time.monotonic() - checked_s))
             if self.stopping:
                 raise StoppedWhileStarting(STOPPED_WHILE_STARTING)
             if not all(broker.node.standing.connected for broker in self.brokers):
                 deadline_s = time.monotonic() + READY_S
-                told_s = self._tell_waiting(told_s)
+                warned_s = self._warn_waiting(warned_s)
             if time.monotonic() > deadline_s:
                 raise CannotStart(f"the brokers do not lead their partitions after {READY_S:.0f} s")
             await asyncio.sleep(pause_s)
 
     @staticmethod
-    def _tell_waiting(told_s: float) -> float:
-        """Says every few seconds that the store is away; when that was said last."""
+    def _warn_waiting(warned_s: float) -> float:
+        """Warns every few seconds that the store is unreachable; returns the time of the last warning."""
         now_s = time.monotonic()
-        if now_s - told_s < TOLD_EVERY_S:
-            return told_s
+        if now_s - warned_s < WARN_EVERY_S:
+            return warned_s
         log.warning("waiting for the coordination store, which the brokers cannot reach at the moment")
         return now_s
 
-    def _tell_absent(self, image: Image) -> None:
-        """Partitions that nobody can lead: an earlier start had brokers that this one has not."""
+    def _warn_leaderless(self, image: Image) -> None:
+        """Warns of partitions without a leader: an earlier start had brokers that this one does not have."""
         absent = Counter(
             broker
             for topic in image.topics.values()
@@ -289,22 +288,22 @@ class Process:
         return self._end.done()
 
     async def ended(self) -> int:
-        """Waits until ``stop_soon`` or ``halt``; the exit code."""
+        """Waits for ``request_stop`` or ``halt``; returns the exit code."""
         return await self._end
 
-    def stop_soon(self) -> None:
+    def request_stop(self) -> None:
         if not self._end.done():
             self._end.set_result(STOPPED)
 
     def halt(self, reason: str) -> None:
-        """A broker, or the store, cannot go on."""
-        say(f"stopping: {reason}")
+        """A broker, or the store, cannot continue."""
+        print_message(f"stopping: {reason}")
         if not self._end.done():
             self._end.set_result(FAILED)
 
     async def stop(self) -> None:
-        """Stops in order; everything acknowledged, and all that the next start would have to find out, is on disk."""
-        await self._hand_over()
+        """Stops cleanly: all records, and the state that spares the next start a recovery, are on disk afterwards."""
+        await self._controlled_shutdown()
         for broker in self.brokers:
             broker.listener.stop_accepting()
             broker.performer.stop()
@@ -316,56 +315,56 @@ class Process:
             self._watchdog.stop()
         for broker in self.brokers:
             broker.close_logs()
-        await self._let_go()
+        await self._release_all()
 
     async def abandon(self) -> None:
-        """Ends as if the process were killed, but for what a process holds of the system: nothing is answered, synced or left in order."""
+        """Ends as if the process were killed, except that system resources are released: nothing is answered, synced or marked clean."""
         for broker in self.brokers:
-            broker.shell.forsake()
+            broker.shell.abandon()
             broker.performer.stop()
             broker.session.close()
         await asyncio.gather(*(broker.listener.close(patience_s=0) for broker in self.brokers))
         await asyncio.gather(*(broker.performer.idle() for broker in self.brokers))
-        await self._let_go()
+        await self._release_all()
 
-    async def _let_go(self) -> None:
-        """Gives back threads, timers, and what the process held."""
+    async def _release_all(self) -> None:
+        """Releases threads, timers and directory locks."""
         if self._watchdog is not None:
             self._watchdog.stop()
         for broker in self.brokers:
             await broker.peers.close()
-        if self.coordination is not None:
-            await self.coordination.close()
-        self.commons.close()
+        if self.store_factory is not None:
+            await self.store_factory.close()
+        self.connection_context.close()
         for broker in self.brokers:
             broker.performer.close()
         self.sync_threads.shutdown()
         self._read_threads.shutdown()
-        for held in self._held:
-            held.release()
+        for lock in self._locks:
+            lock.release()
 
-    async def _hand_over(self) -> None:
-        """Brokers of other processes take over first; nobody is left to when all brokers of the cluster are in this one."""
+    async def _controlled_shutdown(self) -> None:
+        """Lets brokers of other processes take over leadership first. Nothing to do when this process has all brokers of the cluster."""
         if not self._started or not self.stopping or self._end.result() != STOPPED:
             return
         if set(self.brokers[0].node.image.brokers) <= self.shells.keys():
             return
         for broker in self.brokers:
-            broker.shell.hear(events.StopAsked())
+            broker.shell.handle(events.StopAsked())
         for broker in self.brokers:
-            # Ends by itself: the broker's patience is limited.
+            # The broker limits the time of its controlled shutdown.
             while not broker.node.leaving.over:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
 
     def crash(self, shell: Shell, error: BaseException) -> NoReturn:
-        """A promise of our own is broken: nothing more is written but the flight record."""
+        """An internal error: writes the flight record and nothing else, and ends the process."""
         error = root_of(error)
         frame = traceback.extract_tb(error.__traceback__)[-1]
         try:
             record = str(self._record(shell, error))
         except OSError as failure:
             record = f"none: {failure}"
-        say(f"internal error at {frame.filename}:{frame.lineno}: {type(error).__name__}: {error}; flight record: {record}")
+        print_message(f"internal error at {frame.filename}:{frame.lineno}: {type(error).__name__}: {error}; flight record: {record}")
         sys.stderr.flush()
         self._die(BROKEN)
 
@@ -380,13 +379,13 @@ class Process:
         return shell.recorder.write_request(self.plan.data_dir, broker_id=node.broker_id, settings=node.settings.texts, error=error)
 
     async def _open_all(self, settings: Settings) -> list[LogDirectory]:
-        """Opens a broker's log directories, each in a thread; those that a disk refuses are left out, but not all of them.
+        """Opens a broker's log directories, each in a thread. Skips unusable directories if at least one is usable.
 
         Raises: CannotStart.
         """
         loop = asyncio.get_running_loop()
         opening = [loop.run_in_executor(self.sync_threads, self._open_logs, Path(path), settings) for path in settings.options.log_dirs]
-        # A thread cannot be cancelled: it ends by itself at the next log, and until then nobody else may use the directory.
+        # A thread cannot be cancelled. It ends at the next log, and nothing else may use the directory until then.
         outcomes = await asyncio.gather(*opening, return_exceptions=True)
         opened: list[LogDirectory] = []
         refused: list[UnusableDirectory] = []
@@ -400,7 +399,7 @@ class Process:
         if not opened:
             raise refused[0]
         for directory in opened:
-            self.ground.take_over(self.disks[directory.root])
+            self.environment.take_over(self.disks[directory.root])
         for refusal in refused:
             log.warning("%s; the broker starts without it", refusal)
         return opened
@@ -411,20 +410,20 @@ class Process:
             raise StoppedWhileStarting(STOPPED_WHILE_STARTING)
 
     def _open_logs(self, path: Path, settings: Settings) -> LogDirectory:
-        """Opens a log directory and recovers what needs it. Runs in a thread. Raises: CannotStart."""
+        """Opens a log directory and recovers logs that were not closed cleanly. Runs in a thread. Raises: CannotStart."""
         broker_id = settings.options.broker_id
 
         def options_for(topic: str) -> TopicOptions:
             return topic_options(settings, self._image, topic, broker_id)
 
         open_logs = partial(
-            open_in_threads, threads=settings.options.num_recovery_threads, check=self._check_not_stopped, pool=self.ground.threads
+            open_in_threads, threads=settings.options.num_recovery_threads, check=self._check_not_stopped, pool=self.environment.threads
         )
 
         if path.parent != self.plan.data_dir:
-            self._held.append(self.ground.hold(path))
+            self._locks.append(self.environment.lock_directory(path))
         try:
-            disk = self.ground.disk(path, descriptors_max=self._descriptors_per_disk)
+            disk = self.environment.disk(path, descriptors_max=self._descriptors_per_disk)
             directory = LogDirectory.open(
                 disk,
                 broker_id=broker_id,
@@ -439,32 +438,32 @@ class Process:
         except LogError as error:
             raise CannotStart(f"cannot open the log directory {error}") from None
         self.disks[directory.root] = disk
-        for partition, held in directory.logs.items():
-            if held.recovered is not None and held.recovered.lost_records:
-                lost, root = held.recovered.lost_records, directory.root
+        for partition, opened in directory.logs.items():
+            if opened.recovered is not None and opened.recovered.lost_records:
+                lost, root = opened.recovered.lost_records, directory.root
                 log.warning("%s in %s lost %d records that were on disk: the medium has changed them", partition, root, lost)
         return directory
 
 
-def say(line: str) -> None:
+def print_message(line: str) -> None:
     print(f"ottla: {line}", file=sys.stderr, flush=True)
 
 
-async def serve(plan: Plan, ready: Callable[[list[Address]], None]) -> int:
-    """Runs until SIGTERM or SIGINT, or until it cannot go on; the exit code. Raises: ConfigError, CannotStart."""
+async def serve(plan: ProcessPlan, ready: Callable[[list[Address]], None]) -> int:
+    """Runs until SIGTERM, SIGINT or a fatal failure; returns the exit code. Raises: ConfigError, CannotStart."""
     process = Process(plan)
     trimmer: Trimmer | None = None
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, partial(_asked_to_stop, process))
-    loop.add_signal_handler(signal.SIGUSR1, lambda: say(f"{process.counters.snapshot()} {process.commons.traffic}"))
+        loop.add_signal_handler(number, partial(_on_stop_signal, process))
+    loop.add_signal_handler(signal.SIGUSR1, lambda: print_message(f"{process.counters.snapshot()} {process.connection_context.traffic}"))
     try:
         try:
             addresses = await process.start()
         except StoppedWhileStarting:
             return await process.ended()
-        settle_memory()
-        trimmer = started(plan.options().memory_trim_interval_ms)
+        freeze_memory()
+        trimmer = start_trimmer(plan.options().memory_trim_interval_ms)
         ready(addresses)
         return await process.ended()
     finally:
@@ -473,15 +472,15 @@ async def serve(plan: Plan, ready: Callable[[list[Address]], None]) -> int:
         await process.stop()
 
 
-def _asked_to_stop(process: Process) -> None:
-    """The second time, at once."""
+def _on_stop_signal(process: Process) -> None:
+    """The first signal stops cleanly, the second one at once."""
     if process.stopping:
         os._exit(FAILED)
-    process.stop_soon()
+    process.request_stop()
 
 
-def settle_memory() -> None:
-    """What the start made stays for good: the collector need not look at it again, nor look often at what requests make."""
+def freeze_memory() -> None:
+    """Excludes the objects of the start from garbage collection, and collects the short-lived objects of requests less often."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 100)

@@ -1,4 +1,4 @@
-"""What a process is to run: its data directory, its settings, its brokers, and where each of them listens."""
+"""The configuration of a process: data directory, settings, brokers and their listeners."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,24 +11,24 @@ from ottla.net.listener import bound_socket
 from ottla.server.addresses import Address, address_text, listener_text, only_listener
 from ottla.server.data_directory import CannotStart
 
-#: Descriptors kept for everything that is neither a connection nor a log file.
+#: Descriptors reserved for anything but connections and log files.
 SPARE_DESCRIPTORS = 128
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
-    """What to run. ``texts`` are settings by Kafka's names; those of one broker are made from them."""
+class ProcessPlan:
+    """``texts`` are settings by Kafka's names; ``broker_texts`` derives those of one broker."""
 
     data_dir: Path
     texts: dict[str, str] = field(default_factory=dict)
     brokers: int = 1
 
     def options(self) -> ServerOptions:
-        """Those that hold for the whole process. Raises: ConfigError."""
+        """Options of the whole process. Raises: ConfigError."""
         return Settings(self.texts).options
 
     def listen(self) -> list[Address]:
-        """Where each broker listens: on ports in a row, or each on a free one. Raises: ConfigError."""
+        """The address of each broker: consecutive ports, or port 0 for free ones. Raises: ConfigError."""
         host, port = only_listener(self.options().listeners, name="listeners")
         if port and port + self.brokers > 65536:
             raise ConfigError("listeners", f"{self.brokers} brokers from port {port} on need ports above 65535")
@@ -57,10 +57,10 @@ class Plan:
         return [root / name if self.brokers > 1 else root for root in roots]
 
 
-class Bound:
-    """The socket of a broker, and its settings, which follow from where it listens."""
+class BoundBroker:
+    """The bound socket of a broker, and its settings, which depend on the port."""
 
-    def __init__(self, plan: Plan, number: int, address: Address) -> None:
+    def __init__(self, plan: ProcessPlan, number: int, address: Address) -> None:
         """Raises: ConfigError, CannotStart."""
         try:
             self.socket = bound_socket(*address)
@@ -68,18 +68,18 @@ class Bound:
             reason = error.strerror or str(error)
             raise CannotStart(f"cannot listen on {address_text(address)}: {reason}; choose another --listen HOST:PORT") from None
         try:
-            #: Where it listens, and where it says it does.
+            #: The address of the socket, and the advertised one.
             self.address: Address = (address[0] or "0.0.0.0", self.socket.getsockname()[1])
             self.settings = Settings(plan.broker_texts(number, self.address))
-            told = self.settings.options.advertised_listeners
-            self.advertised = only_listener(told, name="advertised.listeners") if told else self.address
+            listeners = self.settings.options.advertised_listeners
+            self.advertised = only_listener(listeners, name="advertised.listeners") if listeners else self.address
         except BaseException:
             self.socket.close()
             raise
 
 
 def limits(options: ServerOptions, descriptors: int) -> Limits:
-    """What the options allow; of connections, no more than there are descriptors for, beside those of log files."""
+    """Limits from the options. Connections are also limited by the descriptors that log files leave."""
     return Limits(
         frame_bytes_max=options.socket_request_max_bytes,
         first_frame_bytes_max=min(options.first_request_max_bytes, options.socket_request_max_bytes),

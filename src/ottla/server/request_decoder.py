@@ -1,9 +1,9 @@
-"""From a frame to an event: what the broker shall see, what is answered before it, and what closes the connection.
+"""Decodes a frame into an event for the broker, or into an immediate answer.
 
-* A header that cannot be read, an API or version not served, a body that does not decode: the connection is closed, without an answer.
-* ApiVersions in a version above ours is answered in version 0, with UNSUPPORTED_VERSION and the range we serve; its body is not read.
+* A header that cannot be decoded, an API or version that is not served, a malformed body: the connection is closed without an answer.
+* ApiVersions with a version above ours is answered in version 0 with UNSUPPORTED_VERSION and the served range. Its body is not decoded.
 
-Source: KIP-511; facts of Kafka's SocketServer and RequestContext.
+Source: KIP-511; Kafka's SocketServer and RequestContext.
 """
 
 from typing import Any
@@ -11,7 +11,7 @@ from typing import Any
 from ottla.broker.events import RequestArrived
 from ottla.broker.handlers import HANDLERS
 from ottla.broker.isolation import refusal
-from ottla.net.server_connection import Connection
+from ottla.net.server_connection import ServerConnection
 from ottla.wire import framing
 from ottla.wire.compile import decode
 from ottla.wire.declare import MalformedMessage
@@ -22,23 +22,39 @@ API_VERSIONS = 18
 
 
 class Refused(Exception):
-    """A request that has no answer; its connection is to be closed."""
+    """A request without an answer; its connection must be closed."""
 
 
-def read_request(connection: Connection, frame: memoryview) -> RequestArrived | list[Any]:
-    """The event, or the chunks of an answer to be given at once. Raises: Refused, MalformedMessage."""
-    (api_key, version, correlation_id, client_id), position = framing.decode_request_header(frame)
-    served = HANDLERS.get(api_key)
-    if served is None:
+def read_request(connection: ServerConnection, frame: memoryview) -> RequestArrived | list[Any]:
+    """The event, or the chunks of an immediate answer. Raises: Refused, MalformedMessage."""
+    header, position = framing.decode_request_header(frame)
+    api_key, version, correlation_id, _ = header
+    handler = HANDLERS.get(api_key)
+    if handler is None:
         raise Refused(f"API {api_key} is not served")
-    since, until = served.versions
+    since, until = handler.versions
     if not since <= version <= until:
         if api_key == API_VERSIONS and version > until:
-            return framing.encode_response(_range(served.versions), 0, correlation_id)
+            return framing.encode_response(_range(handler.versions), 0, correlation_id)
         raise Refused(f"version {version} of API {api_key} is not served")
-    if version < served.declared_since:
-        # Produce 0 to 2: in the advertised range for the sake of old clients that look for them there, and served by nobody any more.
+    if version < handler.declared_since:
+        # Produce 0 to 2 are advertised because old clients look for them, and are not implemented.
         raise Refused(f"version {version} of API {api_key} is advertised only")
+    return _event(connection, header, decode(handler.request, frame, version, position))
+
+
+def undecoded_request(connection: ServerConnection, frame: memoryview) -> RequestArrived | None:
+    """The event of a request whose body could not be decoded, with an empty body. None: bad header, or API not served."""
+    try:
+        header, _ = framing.decode_request_header(frame)
+    except MalformedMessage:
+        return None
+    handler = HANDLERS.get(header[0])
+    return None if handler is None else _event(connection, header, handler.request())
+
+
+def _event(connection: ServerConnection, header: tuple[int, int, int, str | None], body: Any) -> RequestArrived:
+    api_key, version, correlation_id, client_id = header
     return RequestArrived(
         connection=connection.number,
         correlation_id=correlation_id,
@@ -46,43 +62,22 @@ def read_request(connection: Connection, frame: memoryview) -> RequestArrived | 
         api_key=api_key,
         api_version=version,
         client_id=client_id,
-        body=decode(served.request, frame, version, position),
+        body=body,
         host=connection.host,
         local=connection.local,
     )
 
 
-def unread_request(connection: Connection, frame: memoryview) -> RequestArrived | None:
-    """A request whose body could not be decoded, with an empty body; None when its header cannot be read, or its API is not served."""
-    try:
-        (api_key, version, correlation_id, client_id), _ = framing.decode_request_header(frame)
-    except MalformedMessage:
-        return None
-    served = HANDLERS.get(api_key)
-    if served is None:
-        return None
-    return RequestArrived(
-        connection=connection.number,
-        correlation_id=correlation_id,
-        ticket=connection.ticket,
-        api_key=api_key,
-        api_version=version,
-        client_id=client_id,
-        body=served.request(),
-        host=connection.host,
-    )
-
-
-def refused_unread(request: RequestArrived) -> list[Any]:
-    """The chunks of an answer with UNKNOWN_SERVER_ERROR for a whole request. Raises: ValueError, where the API has no such answer."""
+def failure_response(request: RequestArrived) -> list[Any]:
+    """Chunks of an answer with UNKNOWN_SERVER_ERROR for the whole request. Raises: ValueError when the API has no such answer."""
     answer = refusal(request)
     if answer is None:
         raise ValueError("this API has no error for a whole request")
     return framing.encode_response(answer, request.api_version, request.correlation_id)
 
 
-def refused(request: RequestArrived, error: KafkaError) -> list[Any]:
-    """The chunks of an answer that says so, wherever this API says such a thing, whatever the broker would have answered."""
+def error_response(request: RequestArrived, error: KafkaError) -> list[Any]:
+    """Chunks of an answer that reports ``error`` in each place where this API reports errors."""
     answer = HANDLERS[request.api_key].refuse(request, error)
     return framing.encode_response(answer, request.api_version, request.correlation_id)
 

@@ -1,8 +1,7 @@
-"""Settings as Kafka's users write them: ``server.properties`` files, and names that mean something to Kafka alone.
+"""``server.properties`` files, and Kafka settings that Ottla does not have.
 
-A file that starts a stock Kafka starts Ottla too. Names that have no meaning here are dropped, each with a line that says why; those
-whose loss would weaken what the operator asked for, such as encryption or access control, are refused. Whatever an option of
-ours declares is never looked up here.
+A file that starts Kafka also starts Ottla. Settings without a meaning in Ottla are ignored with a warning that gives the reason. Settings
+that must not be ignored silently, such as encryption or access control, are refused. Settings that Ottla declares are accepted first.
 """
 
 import re
@@ -28,9 +27,9 @@ _TIERED = "this version has no tiered storage"
 _ASSIGNED = "group.consumer.assignment.interval.ms is every group's"
 _SHARE = "this version has no share groups"
 
-#: Names, or beginnings of names that end in a dot, dropped with a warning: why.
+#: Ignored names, or prefixes of names that end in a dot, with the reason.
 MEANINGLESS = {
-    "zookeeper.max.in.flight.requests": "requests to the store are not held back",
+    "zookeeper.max.in.flight.requests": "requests to the store are not limited",
     "zookeeper.metadata.migration.enable": "the store is ZooKeeper, or embedded",
     "num.network.threads": _ASYNC,
     "background.threads": _ASYNC,
@@ -38,7 +37,7 @@ MEANINGLESS = {
     "socket.send.buffer.bytes": _KERNEL,
     "socket.receive.buffer.bytes": _KERNEL,
     "socket.listen.backlog.size": "as many new connections wait as the kernel allows, up to 1024",
-    "socket.connection.setup.": "brokers talk over their one listener, with times of their own",
+    "socket.connection.setup.": "brokers connect to each other's listener with fixed timeouts",
     "early.start.listeners": "brokers have one listener each, for clients and brokers",
     "process.roles": _KRAFT,
     "controller.": _KRAFT,
@@ -58,10 +57,10 @@ MEANINGLESS = {
     "unclean.leader.election.interval.ms": _REPLICATION,
     "broker.heartbeat.interval.ms": _KRAFT,
     "broker.session.timeout.ms": _KRAFT,
-    "broker.id.generation.enable": "broker.id says the number",
-    "reserved.broker.max.id": "broker.id says the number",
+    "broker.id.generation.enable": "broker.id sets the id",
+    "reserved.broker.max.id": "broker.id sets the id",
     "initial.broker.registration.timeout.ms": _KRAFT,
-    "offsets.": "offsets are committed as all records are, at once and on every in-sync replica",
+    "offsets.": "offsets are committed like all records, at once and on every in-sync replica",
     "group.consumer.min.assignment.interval.ms": _ASSIGNED,
     "group.consumer.max.assignment.interval.ms": _ASSIGNED,
     "group.coordinator.": "groups of both protocols are coordinated on the broker's one event loop",
@@ -79,20 +78,20 @@ MEANINGLESS = {
     "kafka.metrics.": _JVM,
     "auto.include.jmx.reporter": _JVM,
     "telemetry.": _JVM,
-    "confluent.": "it is Confluent's",
+    "confluent.": "it is a setting of Confluent Platform",
     "remote.": _TIERED,
     "log.local.": _TIERED,
-    "request.timeout.ms": "brokers talk over their one listener, and give a controller 30 s to answer",
+    "request.timeout.ms": "a request to another broker times out after 30 s",
     "connection.failed.authentication.delay.ms": "this version has no authentication",
-    "controlled.shutdown.": "a stop hands nothing over before the broker is gone",
-    "fetch.purgatory.purge.interval.requests": "what waits is dropped when it is over",
-    "producer.purgatory.purge.interval.requests": "what waits is dropped when it is over",
-    "delete.records.purgatory.purge.interval.requests": "what waits is dropped when it is over",
+    "controlled.shutdown.": "every stop is a controlled shutdown",
+    "fetch.purgatory.purge.interval.requests": "delayed operations are removed when they complete",
+    "producer.purgatory.purge.interval.requests": "delayed operations are removed when they complete",
+    "delete.records.purgatory.purge.interval.requests": "delayed operations are removed when they complete",
     "eligible.leader.replicas.enable": _REPLICATION,
-    "unstable.": "nothing here is unstable",
+    "unstable.": "there are no unstable features",
 }
 
-#: Names that are refused, since going on without them would give less than was asked for.
+#: Refused names: ignoring them would weaken what the operator configured.
 REFUSED = {
     "zookeeper.ssl.": "this version speaks to ZooKeeper without TLS; leave the setting out",
     "zookeeper.clientCnxnSocket": "Java classes cannot be loaded here; leave the setting out",
@@ -109,8 +108,8 @@ REFUSED = {
     "connections.max.reauth.ms": "this version has no authentication; leave the setting out",
     "create.topic.policy.class.name": "Java classes cannot be loaded here; leave the setting out",
     "alter.config.policy.class.name": "Java classes cannot be loaded here; leave the setting out",
-    "config.providers": "values are taken as they stand; write them out",
-    "config.providers.": "values are taken as they stand; write them out",
+    "config.providers": "values are not resolved; write them literally",
+    "config.providers.": "values are not resolved; write them literally",
     "cordoned.log.dirs": "new partitions go to all of log.dirs; leave the setting out",
     "max.connections.per.ip.overrides": "there is one limit for all addresses, max.connections.per.ip",
     "max.connection.creation.rate": "the rate of new connections is not limited here; leave the setting out",
@@ -119,12 +118,12 @@ REFUSED = {
 
 def parse_properties(text: str) -> dict[str, str]:
     """Names and values of a file in Java's properties format: comments, continued lines and escapes; the last of equal names wins."""
-    found: dict[str, str] = {}
+    values: dict[str, str] = {}
     for line in _logical_lines(text):
         match = re.match(r"((?:[^\\=:\s]|\\.)*)\s*[=:]?\s*(.*)", line, re.DOTALL)
         assert match is not None, "every part of the pattern may be empty"
-        found[_unescaped(match[1])] = _unescaped(match[2])
-    return found
+        values[_unescaped(match[1])] = _unescaped(match[2])
+    return values
 
 
 def _logical_lines(text: str) -> Iterable[str]:
@@ -143,15 +142,15 @@ def _logical_lines(text: str) -> Iterable[str]:
 
 
 def _unescaped(text: str) -> str:
-    return _ESCAPED.sub(lambda found: chr(int(found[1][1:], 16)) if len(found[1]) > 1 else _ESCAPES.get(found[1], found[1]), text)
+    return _ESCAPED.sub(lambda match: chr(int(match[1][1:], 16)) if len(match[1]) > 1 else _ESCAPES.get(match[1], match[1]), text)
 
 
-def adopted(given: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
-    """The settings that mean something here, and a line about each that does not. Raises: ConfigError for one that is refused."""
+def accepted_settings(texts: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
+    """The settings that Ottla has, and a warning about each ignored one. Raises: ConfigError for a refused one."""
     kept: dict[str, str] = {}
     warnings: list[str] = []
-    controller_names = {name.strip() for name in given.get("controller.listener.names", "").split(",") if name.strip()}
-    for written, value in given.items():
+    controller_names = {name.strip() for name in texts.get("controller.listener.names", "").split(",") if name.strip()}
+    for written, value in texts.items():
         name = ALIASES.get(written, written)
         if name in SPECS_BY_NAME:
             kept[name] = value
@@ -173,13 +172,13 @@ def adopted(given: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
 def _refuse_protocols(mapping: str, controller_names: set[str]) -> None:
     for pair in filter(None, (part.strip() for part in mapping.split(","))):
         listener, _, protocol = pair.partition(":")
-        # Names of listeners that no address uses do no harm: Kafka's own sample file maps SSL:SSL.
+        # A map entry like SSL:SSL, as in Kafka's sample file, is harmless: no listener uses it.
         if protocol != "PLAINTEXT" and listener != protocol and listener not in controller_names:
             raise ConfigError("listener.security.protocol.map", f"listener {listener} asks for {protocol}; this version has PLAINTEXT only")
 
 
 def _reason(name: str, table: Mapping[str, str]) -> str | None:
-    """By the whole name, or by the longest beginning of it that the table holds."""
+    """Looks up the whole name, then its longest prefix in the table."""
     if name in table:
         return table[name]
     parts = name.split(".")

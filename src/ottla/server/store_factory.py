@@ -1,4 +1,4 @@
-"""Which coordination store a process uses: its own file, or the ZooKeeper of a cluster of several processes."""
+"""Opens the coordination store of a process: an embedded file, or the ZooKeeper ensemble of a cluster of several processes."""
 
 from __future__ import annotations
 
@@ -22,20 +22,18 @@ from ottla.store.embedded.file import StoreDamaged, StoreFileError, StoreForeign
 from ottla.store.embedded.store import EmbeddedStore
 
 if TYPE_CHECKING:
-    # Where it is used it is imported: a process that keeps its own store needs none of it.
+    # Imported on use: a process with an embedded store does not need it.
     from ottla.store.zookeeper.session import Connect, ZooKeeperSession
 
 log = logging.getLogger("ottla.server")
 
-#: How often a start that waits for the store says so.
-TOLD_EVERY_S = 3.0
-#: Registered by a broker that listens everywhere, it would lead others nowhere.
+#: Interval of the warnings of a start that waits for the store.
+WARN_EVERY_S = 3.0
+#: Addresses that mean every interface. Other hosts cannot connect to them, so they are not registered.
 ANYWHERE = ("", "0.0.0.0", "::")
 
 
-class Coordination(Protocol):
-    """Opens sessions with the store."""
-
+class StoreFactory(Protocol):
     async def session(self) -> Store:
         """Raises: CannotStart."""
         ...
@@ -45,15 +43,15 @@ class Coordination(Protocol):
         ...
 
 
-class Embedded:
-    """The store is a file of this process."""
-
+class EmbeddedStoreFactory:
     def __init__(self, data_dir: Path, failed: Callable[[str], None]) -> None:
         """Raises: CannotStart."""
         path = data_dir / STORE
         try:
             path.parent.mkdir(exist_ok=True)
-            self.store = EmbeddedStore(path, failed=lambda reason: failed(f"{reason}. Look at the disk, then start again for what to do"))
+            self.store = EmbeddedStore(
+                path, failed=lambda reason: failed(f"{reason}. Check the disk, then start again; the start reports what to do")
+            )
         except StoreDamaged as error:
             raise CannotStart(f"{error}. {remedy(path, data_dir, now_s=time.time())}") from None
         except StoreForeign as error:
@@ -72,9 +70,7 @@ class Embedded:
         await self.store.close()
 
 
-class ZooKeeper:
-    """The store is an ensemble that many processes share."""
-
+class ZooKeeperStoreFactory:
     def __init__(self, connect: Connect, failed: Callable[[str], None]) -> None:
         self._connect = connect
         self._failed = failed
@@ -96,15 +92,15 @@ class ZooKeeper:
         await asyncio.gather(*(session.closed() for session in self._sessions))
 
 
-def coordination(options: ServerOptions, data_dir: Path, failed: Callable[[str], None]) -> Coordination:
-    """The store that the options ask for; ``failed`` is told when it cannot be worked with any more. Raises: ConfigError, CannotStart."""
+def store_factory(options: ServerOptions, data_dir: Path, failed: Callable[[str], None]) -> StoreFactory:
+    """The configured store; ``failed`` gets the reason when it becomes unusable. Raises: ConfigError, CannotStart."""
     if not options.zookeeper_connect:
-        return Embedded(data_dir, failed)
-    return ZooKeeper(connection(options), failed)
+        return EmbeddedStoreFactory(data_dir, failed)
+    return ZooKeeperStoreFactory(zookeeper_connection(options), failed)
 
 
-def connection(options: ServerOptions) -> Connect:
-    """Where the ensemble is. Raises: ConfigError."""
+def zookeeper_connection(options: ServerOptions) -> Connect:
+    """Connection settings of the ensemble. Raises: ConfigError."""
     from ottla.store.zookeeper.session import Connect
 
     waits_ms = options.zookeeper_connection_timeout_ms
@@ -116,51 +112,51 @@ def connection(options: ServerOptions) -> Connect:
         )
     except ValueError as error:
         raise ConfigError("zookeeper.connect", str(error)) from None
-    told = options.advertised_listeners or options.listeners
-    if only_listener(told, name="advertised.listeners")[0] in ANYWHERE:
-        problem = "a broker that listens on every address has to say which of them others reach it at, as PLAINTEXT://HOST:PORT"
+    advertised = options.advertised_listeners or options.listeners
+    if only_listener(advertised, name="advertised.listeners")[0] in ANYWHERE:
+        problem = "a broker that listens on every address must advertise one that other hosts can reach, as PLAINTEXT://HOST:PORT"
         raise ConfigError("advertised.listeners", problem)
     return connect
 
 
-async def submitted(session: Store, *ops: Op) -> StoreResult:
-    """The outcome of a multi, once everything before it was told. Waits for a store that cannot be reached; can be cancelled."""
-    began_s = told_s = time.monotonic()
+async def submit_and_wait(session: Store, *ops: Op) -> StoreResult:
+    """The outcome of a multi, after all earlier changes were delivered. Waits while the store is unreachable; can be cancelled."""
+    began_s = warned_s = time.monotonic()
     while True:
         answer: asyncio.Future[StoreResult] = asyncio.get_running_loop().create_future()
         session.submit(ops, answer.set_result)
         result = await answer
         if result.error != "unavailable":
             return result
-        if time.monotonic() - told_s >= TOLD_EVERY_S:
-            told_s = time.monotonic()
-            log.warning("waiting for the coordination store, which has not answered for %.0f s", told_s - began_s)
+        if time.monotonic() - warned_s >= WARN_EVERY_S:
+            warned_s = time.monotonic()
+            log.warning("waiting for the coordination store, which has not answered for %.0f s", warned_s - began_s)
         await asyncio.sleep(0.1)
 
 
-async def read(session: Store, prefix: str, seen: Callable[[NodeState], object]) -> None:
-    """Shows every node below a path as it stands now, and as it changes."""
+async def read_and_watch(session: Store, prefix: str, seen: Callable[[NodeState], object]) -> None:
+    """Passes every node below a path to ``seen``, and each later change. Returns when the present state was passed."""
 
     def changed(state: NodeState) -> None:
         seen(state)
 
     session.watch(prefix, changed)
-    await submitted(session, Op("check", layout.BROKERS))
+    await submit_and_wait(session, Op("check", layout.BROKERS))
 
 
 async def cluster_id(session: Store) -> str:
-    """The cluster's id, 22 characters as Kafka's; made at the first start, and kept before any log directory is marked with it.
+    """The cluster id, 22 characters as in Kafka. Created at the first start, before any log directory refers to it.
 
     Raises: CannotStart.
     """
-    # No features are switched on in one go for the cluster; that it could be is said as Kafka says it.
-    await submitted(session, Op("create", layout.FEATURE, layout.encode_feature(layout.Features())))
-    made = urlsafe_b64encode(secrets.token_bytes(16)).rstrip(b"=").decode()
-    result = await submitted(session, Op("create", layout.CLUSTER_ID, layout.encode_cluster_id(made)))
+    # Kafka's node of finalized features; it enables none.
+    await submit_and_wait(session, Op("create", layout.FEATURE, layout.encode_feature(layout.Features())))
+    created = urlsafe_b64encode(secrets.token_bytes(16)).rstrip(b"=").decode()
+    result = await submit_and_wait(session, Op("create", layout.CLUSTER_ID, layout.encode_cluster_id(created)))
     if result.error is None:
-        return made
-    found: list[bytes] = []
-    await read(session, layout.CLUSTER_ID, lambda state: found.append(state.data or b""))
-    if not found:
+        return created
+    stored: list[bytes] = []
+    await read_and_watch(session, layout.CLUSTER_ID, lambda state: stored.append(state.data or b""))
+    if not stored:
         raise CannotStart(f"the coordination store does not keep what is written to it: {result.error}")
-    return layout.decode_cluster_id(found[-1])
+    return layout.decode_cluster_id(stored[-1])

@@ -1,15 +1,15 @@
-"""A ZooKeeper ensemble: servers on this machine, each a Java process, from jars that are already here.
+"""A ZooKeeper ensemble of Java processes on this machine, from installed jars.
 
-The jars are those of ``$ZOOKEEPER_HOME/lib``, or the ones inside the pyspark package, which carries a whole ZooKeeper 3.9. Three servers
-on one machine survive the end of a process, not that of the machine; ``members`` makes one server of an ensemble of several machines.
-The servers end with the process that started them, also when that is killed.
+The jars are those of ``$ZOOKEEPER_HOME/lib``, or those of the pyspark package, which contains ZooKeeper 3.9. Three servers on one machine
+survive the failure of a process, not of the machine; ``members`` makes one server of an ensemble on several machines. The servers end with
+the process that started them, also when it is killed.
 
 ::
 
     DIR/.lock                   held while any of the servers runs
     DIR/node-N/myid zoo.cfg     written at each start
-    DIR/node-N/version-2/       ZooKeeper's own: transactions and snapshots
-    DIR/node-N/output.log       what the server writes
+    DIR/node-N/version-2/       ZooKeeper's transactions and snapshots
+    DIR/node-N/output.log       output of the server
 """
 
 import os
@@ -24,23 +24,23 @@ from pathlib import Path
 from typing import NoReturn
 
 from ottla.server.addresses import Address, address_text
-from ottla.server.child_processes import Tether
-from ottla.server.data_directory import CannotStart, HeldDirectory
+from ottla.server.child_processes import ChildWatcher
+from ottla.server.data_directory import CannotStart, LockedDirectory
 
-#: A server is up in under a second, an ensemble in two; a loaded machine takes longer.
+#: A server starts in less than 1 s, an ensemble in 2 s; a loaded machine takes longer.
 READY_S = 30.0
-#: Servers whose owner was killed are killed at once, which takes a Java process a moment.
-HELD_S = 2.0
-#: Where members of an ensemble on several machines reach each other, unless they say otherwise; ZooKeeper's own custom.
+#: Servers of a killed owner are killed at once; a Java process takes a moment to end.
+LOCK_TIMEOUT_S = 2.0
+#: Default ports between members on several machines; ZooKeeper's convention.
 QUORUM_PORT, ELECTION_PORT = 2888, 3888
-#: A server that ended is started again after that, and after ever longer while it does not live longer than the longest pause.
+#: Pause before a server is restarted; it doubles while the server does not run for longer than the longest pause.
 PAUSE_MIN_S, PAUSE_MAX_S = 0.5, 30.0
 #: A server writes its snapshot and ends in milliseconds.
 STOP_S = 10.0
 MAIN = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
-#: Of the many jars of Spark, those that ZooKeeper uses.
+#: The jars of Spark that ZooKeeper uses.
 JARS = ("zookeeper", "netty-", "slf4j-api", "log4j-", "metrics-core", "snappy-java", "commons-cli", "commons-io", "jackson-", "audience-")
-#: Small heap, quick start: a broker's metadata is a few megabytes.
+#: Small heap, fast start: a broker's metadata is a few megabytes.
 JVM_OPTIONS = ("-Xms32m", "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto", "-Dzookeeper.jmx.log4j.disable=true")
 SETTINGS = {
     "tickTime": "500", "initLimit": "40", "syncLimit": "20", "minSessionTimeout": "1000", "maxSessionTimeout": "120000",
@@ -66,7 +66,7 @@ def class_path(environment: Mapping[str, str] = os.environ) -> str:
 
 
 def mode(address: Address) -> str | None:
-    """What the server at this address is: ``standalone``, ``leader`` or ``follower``; None while none serves there."""
+    """Mode of the server at this address: ``standalone``, ``leader`` or ``follower``; None while none serves there."""
     try:
         with socket.create_connection(address, timeout=1.0) as connection:
             connection.sendall(b"srvr")
@@ -79,8 +79,6 @@ def mode(address: Address) -> str | None:
 
 
 class Server:
-    """One server of an ensemble: its directory, and its process while it runs."""
-
     def __init__(self, number: int, directory: Path, address: Address) -> None:
         self.number = number
         self.directory = directory
@@ -99,13 +97,13 @@ class Server:
         """``standalone``, ``leader`` or ``follower``; None while it does not serve."""
         return mode(self.address)
 
-    def last_words(self) -> str:
+    def last_error(self) -> str:
         lines = self.output.read_text(errors="replace").splitlines() if self.output.exists() else []
         return next((line for line in reversed(lines) if "Exception" in line or "ERROR" in line), lines[-1] if lines else "nothing written")
 
 
 class Ensemble:
-    """Servers 1 to ``nodes`` in one directory; to be ended by ``stop``."""
+    """Servers 1 to ``nodes`` in one directory; end it with ``stop``."""
 
     def __init__(
         self,
@@ -117,9 +115,9 @@ class Ensemble:
         members: Sequence[str] = (),
         settings: Mapping[str, str] | None = None,
     ) -> None:
-        """The ``listen`` port is the first server's, the others take those after it; 0 takes free ones. ``settings`` are lines of zoo.cfg.
+        """The ``listen`` port is the first server's, the others use the ports after it; 0: free ports. ``settings`` are lines of zoo.cfg.
 
-        ``members``, as ``HOST[:PORT:PORT]``, are all servers of an ensemble on several machines, and ``nodes`` the number of the one here.
+        ``members``, as ``HOST[:PORT:PORT]``, are all servers of an ensemble on several machines; ``nodes`` is then the number of this one.
 
         Raises: CannotStart.
         """
@@ -127,15 +125,15 @@ class Ensemble:
         self._class_path = class_path()
         self._settings = {**SETTINGS, **(settings or {})}
         host, port = listen[0] or "0.0.0.0", listen[1]
-        #: Where clients reach a server that listens everywhere.
+        #: Local address of a server that listens on every interface.
         near = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
         self._host = host
         self._near = near
-        #: What zoo.cfg calls the servers of an ensemble, by their numbers; none of a server that is alone.
+        #: ``server.N`` lines of zoo.cfg by number; empty for a standalone server.
         self._peers = {number: _peer(text) for number, text in enumerate(members, 1)}
         numbers = [nodes] if members else range(1, nodes + 1)
-        self._held = _held(directory)
-        #: Ports for an ensemble's servers to follow one another, and to elect.
+        self._lock = _locked(directory)
+        #: Quorum and election ports of the servers.
         free = _free_ports(near, 3 * len(numbers))
         if len(numbers) > 1:
             self._peers = {number: f"{_bracketed(near)}:{free.pop()}:{free.pop()}" for number in numbers}
@@ -144,9 +142,9 @@ class Ensemble:
             for index, number in enumerate(numbers)
         ]
         try:
-            self._tether = Tether()
+            self._children = ChildWatcher()
         except OSError as error:
-            self._held.release()
+            self._lock.release()
             raise CannotStart(f"cannot start a process: {error.strerror}") from None
 
     @property
@@ -155,7 +153,7 @@ class Ensemble:
         return ",".join(address_text(server.address) for server in self.servers)
 
     def start(self, *, timeout_s: float | None = READY_S) -> None:
-        """Starts all servers, and returns when every one serves, however long that takes without a timeout. To be followed by ``stop``.
+        """Starts all servers, and returns when every one serves; ``timeout_s`` None waits without limit. ``stop`` must follow.
 
         Raises: CannotStart.
         """
@@ -169,10 +167,10 @@ class Ensemble:
             raise
 
     def spawn(self, server: Server) -> None:
-        """Starts one server, with what its directory holds. Raises: CannotStart."""
-        assert not server.alive, "one life at a time"
+        """Starts one server on its existing data. Raises: CannotStart."""
+        assert not server.alive, "a server runs once at a time"
         if server.process is not None:
-            self._tether.loose(server.process.pid)
+            self._children.remove(server.process.pid)
         _refuse_taken(server.address if self._host == self._near else (self._host, server.address[1]))
         try:
             self._configure(server)
@@ -182,11 +180,11 @@ class Ensemble:
                     stdin=subprocess.DEVNULL,
                     stdout=output,
                     stderr=output,
-                    # The terminal's Ctrl-C is for whoever started the ensemble, which then ends it in order.
+                    # Ctrl-C reaches the owner only, which then stops the servers.
                     start_new_session=True,
-                    pass_fds=(self._held.descriptor,),
+                    pass_fds=(self._lock.descriptor,),
                 )
-            self._tether.bind(server.process.pid)
+            self._children.add(server.process.pid)
         except OSError as error:
             raise CannotStart(f"cannot start ZooKeeper in {server.directory}: {error.strerror or error}") from None
 
@@ -195,7 +193,7 @@ class Ensemble:
         deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
         while server.mode() is None:
             if not server.alive:
-                raise CannotStart(f"ZooKeeper at {address_text(server.address)} ended: {server.last_words()}; see {server.output}")
+                raise CannotStart(f"ZooKeeper at {address_text(server.address)} ended: {server.last_error()}; see {server.output}")
             if deadline_s is not None and time.monotonic() > deadline_s:
                 raise CannotStart(
                     f"ZooKeeper at {address_text(server.address)} does not serve after {timeout_s:.0f} s; see {server.output}"
@@ -203,7 +201,7 @@ class Ensemble:
             time.sleep(0.05)
 
     def keep_up(self, say: Callable[[str], None]) -> NoReturn:
-        """Starts every server again that ends, sooner or later: the pause doubles while it does not last."""
+        """Restarts servers that end, without limit. The pause doubles while a server keeps ending."""
         pauses_s = dict.fromkeys(self.servers, PAUSE_MIN_S)
         begun_s = dict.fromkeys(self.servers, time.monotonic())
         due_s: dict[Server, float] = {}
@@ -214,7 +212,7 @@ class Ensemble:
                 if server not in due_s:
                     if now_s - begun_s[server] > PAUSE_MAX_S:
                         pauses_s[server] = PAUSE_MIN_S
-                    say(f"server {server.number} ended: {server.last_words()}; see {server.output}. It is started again")
+                    say(f"server {server.number} ended: {server.last_error()}; see {server.output}. It is started again")
                     due_s[server] = now_s + pauses_s[server]
                     pauses_s[server] = min(2 * pauses_s[server], PAUSE_MAX_S)
                 elif now_s >= due_s[server]:
@@ -226,19 +224,19 @@ class Ensemble:
                         say(str(error))
 
     def kill(self, server: Server) -> None:
-        """kill -9: the server says goodbye to nobody."""
+        """Kills a server with SIGKILL."""
         if server.process is not None:
             server.process.kill()
             server.process.wait()
-            self._tether.loose(server.process.pid)
+            self._children.remove(server.process.pid)
 
     def freeze(self, server: Server, *, frozen: bool = True) -> None:
-        """The server answers nobody, and its connections stand, until it goes on."""
+        """Stops a server with SIGSTOP, so its connections stay open and get no answers; ``frozen=False`` continues it."""
         assert server.process is not None, "the server was started"
         server.process.send_signal(signal.SIGSTOP if frozen else signal.SIGCONT)
 
     def stop(self) -> None:
-        """Ends all servers in order, and gives the directory free."""
+        """Ends all servers and unlocks the directory."""
         for server in self.servers:
             if server.alive and server.process is not None:
                 server.process.send_signal(signal.SIGCONT)
@@ -250,9 +248,9 @@ class Ensemble:
                     server.process.wait(max(deadline_s - time.monotonic(), 0.1))
                 except subprocess.TimeoutExpired:
                     self.kill(server)
-                self._tether.loose(server.process.pid)
-        self._tether.close()
-        self._held.release()
+                self._children.remove(server.process.pid)
+        self._children.close()
+        self._lock.release()
 
     def _configure(self, server: Server) -> None:
         server.directory.mkdir(exist_ok=True)
@@ -267,12 +265,12 @@ class Ensemble:
         (server.directory / "zoo.cfg").write_text("".join(f"{name}={value}\n" for name, value in lines.items()))
 
 
-def _held(directory: Path) -> HeldDirectory:
-    """The directory, also when servers of a former owner are about to end in it. Raises: CannotStart."""
-    deadline_s = time.monotonic() + HELD_S
+def _locked(directory: Path) -> LockedDirectory:
+    """Locks the directory; waits for servers of a killed owner to end. Raises: CannotStart."""
+    deadline_s = time.monotonic() + LOCK_TIMEOUT_S
     while True:
         try:
-            return HeldDirectory(directory)
+            return LockedDirectory(directory)
         except CannotStart:
             if time.monotonic() > deadline_s:
                 raise
@@ -280,10 +278,10 @@ def _held(directory: Path) -> HeldDirectory:
 
 
 def _peer(text: str) -> str:
-    """``HOST[:PORT:PORT]`` as zoo.cfg has it. Raises: CannotStart."""
+    """``HOST[:PORT:PORT]`` in the form of zoo.cfg. Raises: CannotStart."""
     match = re.fullmatch(r"(\[[^]]+\]|[^:\[\]]+)(?::(\d+):(\d+))?", text.strip())
     if match is None:
-        raise CannotStart(f"{text!r} is no member of an ensemble; expected HOST, or HOST:QUORUM-PORT:ELECTION-PORT")
+        raise CannotStart(f"{text!r} is not a member of an ensemble; expected HOST, or HOST:QUORUM-PORT:ELECTION-PORT")
     return f"{match[1]}:{match[2] or QUORUM_PORT}:{match[3] or ELECTION_PORT}"
 
 
@@ -292,7 +290,7 @@ def _bracketed(host: str) -> str:
 
 
 def _free_ports(host: str, count: int) -> list[int]:
-    """Ports that nobody has at the moment."""
+    """Ports that are free at the moment."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     sockets = [socket.socket(family) for _ in range(count)]
     try:
@@ -307,7 +305,7 @@ def _free_ports(host: str, count: int) -> list[int]:
 
 
 def _refuse_taken(address: Address) -> None:
-    """Raises: CannotStart when another process listens there; ZooKeeper itself would say so on three pages."""
+    """Raises: CannotStart when another process listens there; ZooKeeper's own error is a long trace."""
     family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
     with socket.socket(family) as one:
         one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

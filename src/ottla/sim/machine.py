@@ -23,12 +23,12 @@ from ottla.broker.metadata.configs import Settings, topic_options
 from ottla.broker.metadata.image import Image
 from ottla.broker.node import Node
 from ottla.log import scrub
-from ottla.log.compactor import Cleaned, carry_out
+from ottla.log.compactor import CompactionResult, carry_out
 from ottla.log.directory import LogDirectory
 from ottla.log.errors import CorruptLog
 from ottla.log.flush import FlushPlan, Slice
 from ottla.log.options import TopicOptions
-from ottla.log.scrub import Scrubbed
+from ottla.log.scrub import ScrubResult
 from ottla.sim.disk import SimDisk
 from ottla.sim.network import Connection
 from ottla.sim.world import EPOCH_MS, Gate, World
@@ -55,11 +55,11 @@ class Performer:
         """Syncs everything in the plan. Raises OSError."""
         plan.carry_out(disk)
 
-    def clean(self, disk: SimDisk, effect: effects.Clean) -> Iterator[int | Cleaned]:
+    def clean(self, disk: SimDisk, effect: effects.Clean) -> Iterator[int | CompactionResult]:
         """Writes the compacted segments and syncs them before it reports success."""
         return carry_out(disk, effect.plan)
 
-    def scrub(self, disk: SimDisk, effect: effects.Scrub) -> Iterator[int | Scrubbed]:
+    def scrub(self, disk: SimDisk, effect: effects.Scrub) -> Iterator[int | ScrubResult]:
         """Compares a segment with its checksums."""
         return scrub.carry_out(disk, effect.plan)
 
@@ -446,7 +446,7 @@ class Machine:
         """Runs a compaction in steps with time between them, so that other events interleave."""
         self._clean_on(effect, self.performer.clean(self.disk, effect))
 
-    def _clean_on(self, effect: effects.Clean, work: Iterator[int | Cleaned]) -> None:
+    def _clean_on(self, effect: effects.Clean, work: Iterator[int | CompactionResult]) -> None:
         try:
             step = next(work, None)
         except (OSError, CorruptLog) as error:
@@ -469,7 +469,7 @@ class Machine:
         """Runs a scrub in steps, like a compaction."""
         self._scrub_on(effect, self.performer.scrub(self.disk, effect))
 
-    def _scrub_on(self, effect: effects.Scrub, work: Iterator[int | Scrubbed]) -> None:
+    def _scrub_on(self, effect: effects.Scrub, work: Iterator[int | ScrubResult]) -> None:
         try:
             step = next(work, None)
         except FileNotFoundError:

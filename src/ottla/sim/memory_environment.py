@@ -1,4 +1,4 @@
-"""A process of brokers that stands on memory: disks that are gone with it, a store that keeps no file, no thread. A ``Ground``.
+"""A process of brokers that stands on memory: disks that are gone with it, a store that keeps no file, no thread. A ``Environment``.
 
 Syncing costs nothing here, and still means what it means on a real disk: what was not synced can be lost in a crash. So a process on
 memory promises what one on a disk promises, and a test can find out.
@@ -15,12 +15,12 @@ from ottla.base.ports import Disk, Store
 from ottla.broker import effects, events
 from ottla.broker.metadata.configs import ServerOptions
 from ottla.log import scrub
-from ottla.log.compactor import Cleaned, carry_out
-from ottla.log.scrub import Scrubbed
+from ottla.log.compactor import CompactionResult, carry_out
+from ottla.log.scrub import ScrubResult
 from ottla.net.server_connection import Handler
-from ottla.server.environment import Cleaning, Held, Watch, wall_ms
+from ottla.server.environment import DirectoryLock, LogMaintenance, LoopWatch, wall_ms
 from ottla.server.metrics import Counters
-from ottla.server.store_factory import Coordination
+from ottla.server.store_factory import StoreFactory
 from ottla.sim.disk import SimDisk
 from ottla.store.memory import MemorySession, MemoryStore
 
@@ -56,7 +56,7 @@ class CleanersOnTheLoop:
 
     async def clean(self, effect: effects.Clean, disk: Disk) -> events.Cleaned:
         for step in carry_out(disk, effect.plan):
-            if isinstance(step, Cleaned):
+            if isinstance(step, CompactionResult):
                 return events.Cleaned(partition=effect.partition, result=step)
             await asyncio.sleep(0)
             if self._stopping:
@@ -66,7 +66,7 @@ class CleanersOnTheLoop:
     async def scrub(self, effect: effects.Scrub, disk: Disk) -> events.Scrubbed:
         try:
             for step in scrub.carry_out(disk, effect.plan):
-                if isinstance(step, Scrubbed):
+                if isinstance(step, ScrubResult):
                     return events.Scrubbed(partition=effect.partition, result=step)
                 await asyncio.sleep(0)
                 if self._stopping:
@@ -120,7 +120,7 @@ class Memory:
                 case "torn":
                     self._disks[path] = disk.crash(random)
 
-    # Ground
+    # Environment
 
     def now_ms(self) -> int:
         return self._now_ms()
@@ -131,7 +131,7 @@ class Memory:
     def descriptors(self) -> int:
         return DESCRIPTORS
 
-    def hold(self, path: Path) -> Held:
+    def lock_directory(self, path: Path) -> DirectoryLock:
         return _Nobody()
 
     def disk(self, path: Path, *, descriptors_max: int) -> Disk:
@@ -142,7 +142,7 @@ class Memory:
     def take_over(self, disk: Disk) -> None:
         """Everything happens on the loop."""
 
-    def coordination(self, options: ServerOptions, data_dir: Path, failed: Callable[[str], None]) -> Coordination:
+    def store_factory(self, options: ServerOptions, data_dir: Path, failed: Callable[[str], None]) -> StoreFactory:
         return _Sessions(self._store)
 
     def threads(self, count: int, name: str) -> Executor:
@@ -151,13 +151,13 @@ class Memory:
     def lanes(self, count: int) -> int:
         return 0
 
-    def cleaners(self, counters: Counters) -> Cleaning:
+    def cleaners(self, counters: Counters) -> LogMaintenance:
         return CleanersOnTheLoop()
 
-    def watch(self, counters: Counters) -> Watch | None:
+    def watch_loop(self, counters: Counters) -> LoopWatch | None:
         return None
 
-    def door(self, shell: Handler) -> Handler:
+    def request_handler(self, shell: Handler) -> Handler:
         return shell
 
 

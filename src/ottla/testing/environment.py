@@ -8,16 +8,16 @@ from typing import Any
 
 from ottla.base.ports import Disk
 from ottla.net.server_connection import Handler
-from ottla.server.environment import Cleaning, Ground, Held, Watch
+from ottla.server.environment import DirectoryLock, Environment, LogMaintenance, LoopWatch
 from ottla.server.metrics import Counters
-from ottla.server.store_factory import Coordination
+from ottla.server.store_factory import StoreFactory
 from ottla.testing.clock import Clock
 
 
 class BrokerEnvironment:
-    """Replaces the clock and wraps the shell of another environment. A ``Ground``."""
+    """Replaces the clock and wraps the shell of another environment. An ``Environment``."""
 
-    def __init__(self, base: Ground, clock: Clock, wrap: Callable[[Handler], Handler]) -> None:
+    def __init__(self, base: Environment, clock: Clock, wrap: Callable[[Handler], Handler]) -> None:
         self._base = base
         self._clock = clock
         self._wrap = wrap
@@ -28,10 +28,10 @@ class BrokerEnvironment:
     def wall_ms(self) -> int:
         return self._clock.wall_ms()
 
-    def door(self, shell: Handler) -> Handler:
-        return self._wrap(self._base.door(shell))
+    def request_handler(self, shell: Handler) -> Handler:
+        return self._wrap(self._base.request_handler(shell))
 
-    def watch(self, counters: Counters) -> Watch | None:
+    def watch_loop(self, counters: Counters) -> LoopWatch | None:
         """No watchdog: in a test's process the test itself may block the loop."""
         return None
 
@@ -39,8 +39,8 @@ class BrokerEnvironment:
         """The current limit: the limits of a test's process are not changed."""
         return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 
-    def hold(self, path: Path) -> Held:
-        return self._base.hold(path)
+    def lock_directory(self, path: Path) -> DirectoryLock:
+        return self._base.lock_directory(path)
 
     def disk(self, path: Path, *, descriptors_max: int) -> Disk:
         return self._base.disk(path, descriptors_max=descriptors_max)
@@ -48,8 +48,8 @@ class BrokerEnvironment:
     def take_over(self, disk: Disk) -> None:
         self._base.take_over(disk)
 
-    def coordination(self, options: Any, data_dir: Path, failed: Callable[[str], None]) -> Coordination:
-        return self._base.coordination(options, data_dir, failed)
+    def store_factory(self, options: Any, data_dir: Path, failed: Callable[[str], None]) -> StoreFactory:
+        return self._base.store_factory(options, data_dir, failed)
 
     def threads(self, count: int, name: str) -> Executor:
         return self._base.threads(count, name)
@@ -57,5 +57,5 @@ class BrokerEnvironment:
     def lanes(self, count: int) -> int:
         return self._base.lanes(count)
 
-    def cleaners(self, counters: Counters) -> Cleaning:
+    def cleaners(self, counters: Counters) -> LogMaintenance:
         return self._base.cleaners(counters)

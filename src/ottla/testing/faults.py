@@ -23,8 +23,8 @@ from typing import Any, Literal, cast
 
 from ottla.base.ids import ConnectionId
 from ottla.base.options import suggestion
-from ottla.net.server_connection import Connection, Handler
-from ottla.server.request_decoder import Refused, read_request, refused
+from ottla.net.server_connection import Handler, ServerConnection
+from ottla.server.request_decoder import Refused, error_response, read_request
 from ottla.wire.declare import MalformedMessage
 from ottla.wire.errors import BY_CODE, KafkaError
 from ottla.wire.framing import decode_request_header
@@ -118,7 +118,7 @@ class HeldRequest:
 class TappedConnection:
     """A connection as the shell sees it: intercepts responses."""
 
-    connection: Connection
+    connection: ServerConnection
     injector: "FaultInjector"
     #: The request that is being forwarded.
     ticket: int = 0
@@ -186,12 +186,12 @@ class FaultInjector:
         self._shell = shell
         self._faults = faults
         self._loop = asyncio.get_running_loop()
-        self._taps: dict[Connection, TappedConnection] = {}
+        self._taps: dict[ServerConnection, TappedConnection] = {}
         self.paused = False
 
     # Handler
 
-    def arrived(self, connection: Connection, frame: memoryview) -> None:
+    def arrived(self, connection: ServerConnection, frame: memoryview) -> None:
         tap = self._taps.get(connection)
         if tap is None:
             tap = self._taps[connection] = TappedConnection(connection, self)
@@ -212,7 +212,7 @@ class FaultInjector:
         else:
             self._forward(tap, connection.ticket, frame, fault)
 
-    def lost(self, connection: Connection) -> None:
+    def lost(self, connection: ServerConnection) -> None:
         tap = self._taps.get(connection)
         if tap is not None:
             tap.gone = True
@@ -264,11 +264,11 @@ class FaultInjector:
                 self._refuse(tap, frame, fault.error)
             else:
                 # A tapped connection has all that the shell uses.
-                self._shell.arrived(cast(Connection, tap), frame)
+                self._shell.arrived(cast(ServerConnection, tap), frame)
 
     def _refuse(self, tap: TappedConnection, frame: memoryview, error: KafkaError) -> None:
         try:
-            request = read_request(cast(Connection, tap), frame)
+            request = read_request(cast(ServerConnection, tap), frame)
         except (Refused, MalformedMessage) as problem:
             tap.connection.close("malformed request", str(problem))
             return
@@ -279,7 +279,7 @@ class FaultInjector:
         elif request.api_key == PRODUCE and request.body.acks == 0:
             tap.release()
         else:
-            tap.respond(refused(request, error))
+            tap.respond(error_response(request, error))
 
     def _forward_later(self, tap: TappedConnection, delay_s: float) -> None:
         if delay_s:
@@ -295,15 +295,15 @@ class FaultInjector:
             tap.held.popleft()
             self._forward(tap, first.ticket, memoryview(first.frame), first.fault)
         if tap.gone and not tap.held and self._taps.pop(tap.connection, None) is not None:
-            self._shell.lost(cast(Connection, tap))
+            self._shell.lost(cast(ServerConnection, tap))
 
 
 class _NoHandler:
     """Ignores everything."""
 
-    def arrived(self, connection: Connection, frame: memoryview) -> None: ...
+    def arrived(self, connection: ServerConnection, frame: memoryview) -> None: ...
 
-    def lost(self, connection: Connection) -> None: ...
+    def lost(self, connection: ServerConnection) -> None: ...
 
 
 def fault_injection(faults: list[Fault], opened: Callable[[FaultInjector], None]) -> Callable[[Handler], Handler]:

@@ -22,9 +22,9 @@ from types import TracebackType
 from typing import Any, NoReturn, Self, TypeVar
 
 from ottla.client.sync.loop_thread import LoopThread
-from ottla.server.environment import Ground, OperatingSystem
+from ottla.server.environment import Environment, OperatingSystem
 from ottla.server.process import Process
-from ottla.server.process_plan import Plan
+from ottla.server.process_plan import ProcessPlan
 from ottla.sim.memory_environment import Memory, Unsynced
 from ottla.testing.clock import PERIOD_MS, STEPS_MAX, Clock
 from ottla.testing.environment import BrokerEnvironment
@@ -256,14 +256,14 @@ class Broker:
         return self._injector
 
     async def _begin(self) -> None:
-        base: Ground = self._memory or OperatingSystem()
-        ground = BrokerEnvironment(base, self.clock, fault_injection(self._faults, self._opened))
+        base: Environment = self._memory or OperatingSystem()
+        environment = BrokerEnvironment(base, self.clock, fault_injection(self._faults, self._opened))
         if self._placeholder is not None:
             self._placeholder.close()
             self._placeholder = None
         texts = {**self.settings, "listeners": f"PLAINTEXT://{self.host}:{self.port}"}
-        plan = Plan(data_dir=self.data_dir or Path(tempfile.gettempdir()), texts=texts)
-        process = Process(plan, die=self._died, ground=ground)
+        plan = ProcessPlan(data_dir=self.data_dir or Path(tempfile.gettempdir()), texts=texts)
+        process = Process(plan, die=self._died, environment=environment)
         try:
             ((_, self.port),) = await process.start()
         except BaseException:
@@ -280,7 +280,7 @@ class Broker:
             await self._ending
             self._ending = None
         if process is not None:
-            process.stop_soon()
+            process.request_stop()
             await process.stop()
         if self._injector is not None:
             self._injector.shut_down()

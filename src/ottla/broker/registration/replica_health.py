@@ -311,7 +311,7 @@ class Unfit:
 
     def _mend(self, directory: LogDirectory, log: Log) -> None:
         with self._node.partitions.guarded(directory):
-            log.mend()
+            log.clear_missing()
 
 
 def _by_topic(partitions: frozenset[TopicPartition]) -> dict[str, tuple[int, ...]]:

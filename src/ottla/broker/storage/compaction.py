@@ -2,7 +2,7 @@
 
 ::
 
-    tick, or an end ──▶ dirt of each log ──▶ Clean(plan) ──▶ Cleaned(result) ──▶ swap, in one step
+    tick, or an end ──▶ dirty range of each log ──▶ Clean(plan) ──▶ Cleaned(result) ──▶ swap, in one step
                                               off the loop     └─ or abandoned: the log changed, or there was no space
 
 At most one compaction of a partition is in progress, also across leader changes, because its files are named after the partition. Its
@@ -20,8 +20,8 @@ from ottla.base.ids import TopicPartition
 from ottla.broker import effects, events
 from ottla.broker.replica.follower import Follower
 from ottla.broker.replica.leader import Leader
-from ottla.log.compaction import Dirt, Means, dirt, is_due, leftovers, plan, swap
-from ottla.log.compactor import CleaningPlan
+from ottla.log.compaction import CompactionResources, DirtyRange, cleaned_paths, dirty_range, is_due, plan, swap
+from ottla.log.compactor import CompactionPlan
 from ottla.log.errors import CorruptLog
 from ottla.log.log import Log
 
@@ -35,8 +35,8 @@ class Work(msgspec.Struct):
     """A compaction in progress."""
 
     replica: Leader | Follower
-    found: Dirt
-    plan: CleaningPlan
+    found: DirtyRange
+    plan: CompactionPlan
 
 
 class Compaction:
@@ -73,7 +73,7 @@ class Compaction:
             if event.result is not None and ours:
                 removed = swap(log, work.found, event.result, self._node.wall_ms)
             if removed is None:
-                for path in leftovers(work.plan):
+                for path in cleaned_paths(work.plan):
                     log.disk.unlink(path)
         if removed is not None:
             self._node.partitions.dropped(replica, removed)
@@ -84,7 +84,7 @@ class Compaction:
         free = options.log_cleaner_threads - len(self.under_way)
         if not options.log_cleaner_enable or self._node.stopping or free <= 0:
             return
-        due: list[tuple[Leader | Follower, Dirt]] = []
+        due: list[tuple[Leader | Follower, DirtyRange]] = []
         for replica in list(self._node.partitions.replicas()):
             partition = replica.partition
             if replica.options.compacts and partition not in self.under_way and partition not in self.uncleanable:
@@ -96,17 +96,17 @@ class Compaction:
             with self._node.partitions.guarded(replica.directory):
                 self._begin(replica, found)
 
-    def _dirt(self, replica: Leader | Follower) -> Dirt | None:
+    def _dirt(self, replica: Leader | Follower) -> DirtyRange | None:
         with self._node.partitions.guarded(replica.directory):
             try:
-                return dirt(replica.log, high_watermark=replica.high_watermark, now_ms=self._node.wall_ms)
+                return dirty_range(replica.log, high_watermark=replica.high_watermark, now_ms=self._node.wall_ms)
             except CorruptLog as error:
                 self._leave_alone(replica, str(error))
         return None
 
-    def _begin(self, replica: Leader | Follower, found: Dirt) -> None:
+    def _begin(self, replica: Leader | Follower, found: DirtyRange) -> None:
         node, log, options = self._node, replica.log, self._node.options
-        means = Means(
+        means = CompactionResources(
             buffer_bytes=options.log_cleaner_dedupe_buffer_size // options.log_cleaner_threads,
             load_factor=options.log_cleaner_load_factor,
             chunk_bytes=options.log_cleaner_io_buffer_size // options.log_cleaner_threads,

@@ -24,7 +24,7 @@ from ottla.broker.delayed import Parked
 from ottla.broker.metadata.image import Image, Topic
 from ottla.broker.storage import startup
 from ottla.log.directory import LogDirectory
-from ottla.log.directory_changes import LogChanges, Move, NewLog
+from ottla.log.directory_changes import LogChanges, LogMove, NewLog
 from ottla.log.log import Log
 from ottla.log.options import TopicOptions
 
@@ -58,7 +58,7 @@ class _Queue:
     __slots__ = ("creations", "moves", "under_way")
 
     def __init__(self) -> None:
-        self.moves: deque[Move] = deque()
+        self.moves: deque[LogMove] = deque()
         self.creations: dict[TopicPartition, Creation] = {}
         #: The portion in progress with its creations; None without one.
         self.under_way: tuple[LogChanges, list[Creation]] | None = None
@@ -105,7 +105,7 @@ class LogFiles:
         reason = f"is creating the log of {partition}; try again" if partition in self.opening else f"does not lead {partition}"
         return f"broker {self._node.broker_id} {reason}"
 
-    def _move(self, directory: LogDirectory, move: Move) -> None:
+    def _move(self, directory: LogDirectory, move: LogMove) -> None:
         self._queues[directory.root].moves.append(move)
         self._go_on(directory)
 

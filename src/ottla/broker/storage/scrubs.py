@@ -23,9 +23,9 @@ from ottla.broker import effects, events
 from ottla.broker.isolation import indivisible
 from ottla.broker.replica.follower import Follower
 from ottla.broker.replica.leader import Leader
-from ottla.log.directory import LogDirectory, ScrubMark
+from ottla.log.directory import LogDirectory, ScrubProgress
 from ottla.log.log import Log
-from ottla.log.scrub_schedule import Part, part, repair_index, still_holds
+from ottla.log.scrub_schedule import SegmentScrub, plan_scrub, repair_index, still_holds
 
 if TYPE_CHECKING:
     from ottla.broker.node import Node
@@ -46,7 +46,7 @@ class Work(msgspec.Struct):
     """A scrub in progress."""
 
     replica: Leader | Follower
-    part: Part
+    part: SegmentScrub
     #: Whether it is part of a pass through the whole log.
     in_pass: bool
 
@@ -127,13 +127,13 @@ class Scrubs:
                 return
             self._due.pop()
 
-    def _start(self, replica: Leader | Follower, found: Part, rate: float, *, in_pass: bool) -> None:
+    def _start(self, replica: Leader | Follower, found: SegmentScrub, rate: float, *, in_pass: bool) -> None:
         self._under_way = Work(replica, found, in_pass)
         self._node.effects.append(
             effects.Scrub(partition=replica.partition, directory=replica.directory.root, plan=found.plan, bytes_per_second=rate)
         )
 
-    def _look(self, replica: Leader | Follower, offset: int, *, whole: bool) -> Part | None:
+    def _look(self, replica: Leader | Follower, offset: int, *, whole: bool) -> SegmentScrub | None:
         """The segment to scrub; the next one follows if all are requested."""
         log, partition = replica.log, replica.partition
         del self._looks[partition]
@@ -143,7 +143,7 @@ class Scrubs:
             self._looked.clear()
         if whole and index + 1 < len(log.bases):
             self._looks[partition] = (log.bases[index + 1], True)
-        return part(log, index)
+        return plan_scrub(log, index)
 
     # Passes.
 
@@ -168,7 +168,7 @@ class Scrubs:
         wished = self._node.options.log_scrub_bytes_per_second
         return wished if wished > 0 else self._bytes_per_second
 
-    def _mark(self, directory: LogDirectory, log: Log) -> ScrubMark:
+    def _mark(self, directory: LogDirectory, log: Log) -> ScrubProgress:
         """Scrub position of a log; logs without a mark are spread over the interval."""
         mark = directory.scrubs.get(log.partition)
         if mark is None:
@@ -176,21 +176,21 @@ class Scrubs:
             if log.end_offset > log.start_offset:
                 spread = sum(log.partition.topic.encode()) * 31 + log.partition.partition * 7
                 before_ms = self._interval_ms * (spread % 97) // 97
-            mark = directory.scrubs[log.partition] = ScrubMark(done_ms=self._node.wall_ms - before_ms)
+            mark = directory.scrubs[log.partition] = ScrubProgress(done_ms=self._node.wall_ms - before_ms)
         return mark
 
-    def _next(self, replica: Leader | Follower) -> Part | None:
+    def _next(self, replica: Leader | Follower) -> SegmentScrub | None:
         """The next segment of a log's pass; None at its end."""
         log = replica.log
         mark = self._mark(replica.directory, log)
         for index in range(log.segment_of(max(mark.offset, log.start_offset)), len(log.segments)):
-            found = part(log, index)
+            found = plan_scrub(log, index)
             if found is not None:
                 return found
         mark.offset, mark.done_ms = -1, self._node.wall_ms
         return None
 
-    def _advance(self, replica: Leader | Follower, done: Part) -> None:
+    def _advance(self, replica: Leader | Follower, done: SegmentScrub) -> None:
         log = replica.log
         mark = self._mark(replica.directory, log)
         if done.segment is log.segments[-1] or done.plan.bound >= log.end_offset:

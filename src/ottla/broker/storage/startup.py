@@ -91,7 +91,7 @@ def settle(node: "Node", directories: list[LogDirectory]) -> None:
         generation += 1
     for directory in directories:
         with node.partitions.guarded(directory):
-            directory.settle(ids, generation, node.wall_ms)
+            directory.set_siblings(ids, generation, node.wall_ms)
 
 
 def set_aside_strays(node: "Node") -> None:

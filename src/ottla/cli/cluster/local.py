@@ -11,7 +11,7 @@ import click
 
 from ottla.cli.common.errors import told
 from ottla.cli.common.paths import LocalPath
-from ottla.server.data_directory import CannotStart, HeldDirectory, default_data_directory
+from ottla.server.data_directory import CannotStart, LockedDirectory, default_data_directory
 from ottla.server.local_cluster import LocalCluster
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -44,9 +44,9 @@ def failing() -> Iterator[None]:
 @contextmanager
 def held_cluster(directory: Path) -> Iterator[LocalCluster]:
     """The cluster of a directory, with which no other command does anything meanwhile. Raises: CannotStart."""
-    LocalCluster.found(directory)
-    holds = HeldDirectory(directory)
+    LocalCluster.load(directory)
+    holds = LockedDirectory(directory)
     try:
-        yield LocalCluster.found(directory)
+        yield LocalCluster.load(directory)
     finally:
         holds.release()

@@ -129,7 +129,7 @@ def _processes(data_dir: Path) -> list[dict[str, Any]]:
     from ottla.server.local_cluster import LocalCluster
     from ottla.server.zookeeper_ensemble import mode
 
-    cluster = LocalCluster.found(data_dir)
+    cluster = LocalCluster.load(data_dir)
     pid = cluster.zookeeper.pid
     rows = [
         _row(f"zookeeper {number}", None, pid, address_text(address), pid is not None and mode(address) is not None)

@@ -44,15 +44,15 @@ def command(
     options of the first time; a setting that changes holds for brokers that start from then on.
     """
     from ottla.cli.cluster.health import await_health
-    from ottla.server.data_directory import HeldDirectory
-    from ottla.server.local_cluster import LocalCluster, Wish
+    from ottla.server.data_directory import LockedDirectory
+    from ottla.server.local_cluster import ClusterRequest, LocalCluster
 
     given = assignments(settings, "--set")
     with failing():
-        holds = HeldDirectory(data_dir)
+        holds = LockedDirectory(data_dir)
         try:
             nodes = int(zookeeper_nodes) if zookeeper_nodes else None
-            cluster = LocalCluster.wished(data_dir, Wish(brokers, nodes, listen, zookeeper_listen, given))
+            cluster = LocalCluster.create_or_change(data_dir, ClusterRequest(brokers, nodes, listen, zookeeper_listen, given))
             running = [process.name for process in cluster.brokers.values() if process.pid is not None]
             for process in cluster.start():
                 click.echo(f"ottla: {process.name} started, process {process.pid}", err=True)

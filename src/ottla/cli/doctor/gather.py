@@ -25,7 +25,7 @@ from ottla.client.errors import BrokerIncompatible
 from ottla.client.fetch.offsets import MAX_TIMESTAMP
 from ottla.client.options import parse_address
 from ottla.client.transport.network import Peer, negotiate
-from ottla.net.client_connection import LinkBroken, open_link
+from ottla.net.client_connection import ConnectionBroken, open_connection
 from ottla.wire import messages as m
 from ottla.wire.errors import GroupIdNotFound, KafkaError
 
@@ -110,14 +110,14 @@ async def visit(address: Address, *, timeout_s: float) -> Visit:
             await _look(seen, timeout_s * 1000)
     except TimeoutError:
         seen.error = f"{_server(address)} did not answer within {timeout_s:g} s"
-    except (LinkBroken, KafkaError) as error:
+    except (ConnectionBroken, KafkaError) as error:
         seen.error = str(error)
     seen.took_ms = (time.monotonic() - started_s) * 1000
     return seen
 
 
 async def _look(seen: Visit, timeout_ms: float) -> None:
-    """Raises: LinkBroken, KafkaError."""
+    """Raises: ConnectionBroken, KafkaError."""
     host, port = seen.address
     loop = asyncio.get_running_loop()
     try:
@@ -126,7 +126,7 @@ async def _look(seen: Visit, timeout_ms: float) -> None:
     except socket.gaierror:
         # Connecting says the same in a better sentence.
         pass
-    link = await open_link(
+    link = await open_connection(
         host, port, client_id=CLIENT_ID, frame_bytes_max=FRAME_BYTES_MAX, timeout_ms=timeout_ms, lost=lambda why: None
     )  # fmt: skip
     try:

@@ -321,7 +321,7 @@ def _of_group(key: bytes | None, value: bytes | None) -> Row | None:
     """What a coordinator of groups wrote; None for anything else."""
     from ottla.server import coordinator_records
 
-    found = coordinator_records.told(key, value)
+    found = coordinator_records.describe_record(key, value)
     return None if found is None else {name: _readable(one) for name, one in found.items()}
 
 

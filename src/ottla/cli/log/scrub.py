@@ -14,7 +14,7 @@ from typing import Any
 
 from ottla.base.ids import TopicPartition
 from ottla.log import checkpoints, filenames
-from ottla.log.scrub import Scrubbed, ScrubPlan, carry_out
+from ottla.log.scrub import ScrubPlan, ScrubResult, carry_out
 
 Row = dict[str, Any]
 #: A segment that seems damaged is read so often: the broker may have changed it meanwhile.
@@ -90,7 +90,7 @@ def _bases(partition: Path) -> list[int]:
     return sorted(base for base in found if base is not None)
 
 
-def _scan(partition: Path, tp: TopicPartition, base: int, *, live: bool) -> tuple[Scrubbed, int]:
+def _scan(partition: Path, tp: TopicPartition, base: int, *, live: bool) -> tuple[ScrubResult, int]:
     """Raises: FileNotFoundError, OSError."""
     bases = _bases(partition)
     if base not in bases:
@@ -111,11 +111,11 @@ def _scan(partition: Path, tp: TopicPartition, base: int, *, live: bool) -> tupl
         open_end=newest,
     )
     *_, found = carry_out(ReadOnly(partition.parent), plan)
-    assert isinstance(found, Scrubbed), "a scrub ends with what it found"
+    assert isinstance(found, ScrubResult), "a scrub ends with what it found"
     return found, size
 
 
-def _rows(partition: Path, tp: TopicPartition, base: int, found: Scrubbed, size: int) -> Iterator[Row]:
+def _rows(partition: Path, tp: TopicPartition, base: int, found: ScrubResult, size: int) -> Iterator[Row]:
     file = str(partition / f"{base:020d}{filenames.LOG}")
     read = {"batches": found.batches, "bytes": found.read_bytes, "size": size}
     row: Row = {"file": file, "topic": tp.topic, "partition": tp.partition, **read}

@@ -20,7 +20,7 @@ from ottla.cli.common.paths import LocalPath
 from ottla.server.data_directory import CannotStart, default_data_directory
 
 if TYPE_CHECKING:
-    from ottla.server.process_plan import Plan
+    from ottla.server.process_plan import ProcessPlan
 
 LOOPS = ("uvloop", "asyncio")
 #: What the environment variable OTTLA_LOG may say.
@@ -70,10 +70,10 @@ def command(
     from ottla.base.options import ConfigError
 
     if log_file is not None:
-        from ottla.server.log_file import say_into
+        from ottla.server.log_file import redirect_output
 
         try:
-            say_into(log_file.absolute())
+            redirect_output(log_file.absolute())
         except OSError as error:
             _give_up(f"--log-file: cannot write to {log_file}: {error.strerror}", 2)
     try:
@@ -105,12 +105,12 @@ def _plan(
     config_file: Path | None,
     settings: tuple[str, ...],
     zookeeper: str | None,
-) -> Plan:
+) -> ProcessPlan:
     """Raises: ConfigError."""
     from ottla.base.options import ConfigError
     from ottla.server.addresses import listener_text, parse_address
-    from ottla.server.process_plan import Plan
-    from ottla.server.server_properties import adopted, parse_properties
+    from ottla.server.process_plan import ProcessPlan
+    from ottla.server.server_properties import accepted_settings, parse_properties
 
     given: dict[str, str] = {}
     if config_file is not None:
@@ -129,8 +129,8 @@ def _plan(
         given["zookeeper.connect"] = zookeeper
     if listen is not None:
         given["listeners"] = listener_text(parse_address(listen, name="--listen"))
-    texts, warnings = adopted(given)
-    plan = Plan(data_dir=(data_dir or default_data_directory()).absolute(), texts=texts, brokers=brokers)
+    texts, warnings = accepted_settings(given)
+    plan = ProcessPlan(data_dir=(data_dir or default_data_directory()).absolute(), texts=texts, brokers=brokers)
     # Settings that cannot be used are refused before a directory is made.
     plan.listen()
     plan.log_dirs(0)

@@ -16,7 +16,7 @@ import click
 
 from ottla.cli.common.confirmation import DRY, agreed, dry_run_option, yes_option
 from ottla.cli.common.lazy import Commands
-from ottla.server.data_directory import STORE, CannotStart, HeldDirectory, default_data_directory
+from ottla.server.data_directory import STORE, CannotStart, LockedDirectory, default_data_directory
 from ottla.store.embedded.copies import LOST_UNKNOWN, Candidate, candidates, described, doubt, lost_after, read_store, restore
 from ottla.store.embedded.file import StoreFileError, read_contents
 
@@ -111,12 +111,12 @@ def restore_command(data_dir: Path, source: Path | None, even_if_good: bool, yes
     click.echo(f"ottla: {path} is restored from {candidate.path.name}" + (f"; the damaged files are {names}" if kept else ""))
 
 
-def _held(data_dir: Path) -> HeldDirectory:
+def _held(data_dir: Path) -> LockedDirectory:
     """The data directory, which no server uses meanwhile. Raises: ClickException."""
     if not data_dir.is_dir():
         raise click.ClickException(f"{data_dir} is not a directory; name the server's with --data-dir")
     try:
-        return HeldDirectory(data_dir)
+        return LockedDirectory(data_dir)
     except CannotStart as error:
         raise click.ClickException(str(error)) from None
 

@@ -19,7 +19,7 @@ from ottla.client.fetch.raw_fetch import NAMES_UNTIL, fetch_request
 from ottla.client.group.coordinator_client import GroupPostman
 from ottla.client.options import ConsumerOptions, reset_duration_ms
 from ottla.client.transport.network import Network
-from ottla.net.client_connection import LinkBroken
+from ottla.net.client_connection import ConnectionBroken
 from ottla.wire.errors import KafkaError, UnknownServerError
 from ottla.wire.messages import FetchRequest
 
@@ -82,7 +82,7 @@ class Fetching:
             )
             request.rack_id = plan.rack
             answer = peer.link.request(request, version, timeout_ms=self._options.request_timeout_ms + plan.max_wait_ms)
-        except (LinkBroken, KafkaError):
+        except (ConnectionBroken, KafkaError):
             self._fetcher.failed(plan, network.clock_ms())
             return
         sent_ms = network.clock_ms()

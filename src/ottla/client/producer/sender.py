@@ -27,7 +27,7 @@ from ottla.client.sampled_stats import Figures
 from ottla.client.transport.backoff import Backoff
 from ottla.client.transport.cluster import NO_TOPIC_ID
 from ottla.client.transport.network import Network, Peer, failure
-from ottla.net.client_connection import LinkBroken
+from ottla.net.client_connection import ConnectionBroken
 from ottla.wire.errors import KafkaError, RequestTimedOut, UnknownServerError, error_for
 from ottla.wire.messages import (
     InitProducerIdRequest,
@@ -189,7 +189,7 @@ class Sender:
                 self._outcomes([(batch, None, -1) for batch in batches])
                 return
             answer = peer.link.request(request, version, timeout_ms=self._options.request_timeout_ms)
-        except LinkBroken as broken:
+        except ConnectionBroken as broken:
             self._fail(batches, failure(broken))
             return
         except BrokerIncompatible as error:
@@ -224,7 +224,7 @@ class Sender:
         self._in_flight.answered(peer.node_id)
         broken = answer.exception()
         if broken is not None:
-            why = failure(broken) if isinstance(broken, LinkBroken) else UnknownServerError(str(broken))
+            why = failure(broken) if isinstance(broken, ConnectionBroken) else UnknownServerError(str(broken))
             self._fail(list(expected.values()), why)
             return
         response = answer.result()

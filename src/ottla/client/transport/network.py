@@ -21,7 +21,7 @@ from ottla.client.options import ClientOptions, ProducerOptions, address_text, p
 from ottla.client.transport.backoff import Backoff
 from ottla.client.transport.cluster import UNUSED_TOPIC_MS, Broker, Cluster
 from ottla.client.transport.kafka_releases import release_with
-from ottla.net.client_connection import Link, LinkBroken, open_link
+from ottla.net.client_connection import ClientConnection, ConnectionBroken, open_connection
 from ottla.wire.declare import FieldNotInVersion, schema_of
 from ottla.wire.errors import InvalidRequest, KafkaError, RequestTimedOut, error_for
 from ottla.wire.framing import decode_response
@@ -49,7 +49,7 @@ class Peer:
 
     __slots__ = ("link", "node_id", "versions")
 
-    def __init__(self, node_id: int, link: Link, versions: dict[int, tuple[int, int]]) -> None:
+    def __init__(self, node_id: int, link: ClientConnection, versions: dict[int, tuple[int, int]]) -> None:
         self.node_id = node_id
         self.link = link
         #: First and last version of the broker by API key.
@@ -74,7 +74,7 @@ class Peer:
         return version
 
     def send(self, message: Any, *, timeout_ms: float, at_least: int = 0, at_most: int = 1000) -> asyncio.Future[Any]:
-        """Sends a request in the best version. Raises: BrokerIncompatible, LinkBroken."""
+        """Sends a request in the best version. Raises: BrokerIncompatible, ConnectionBroken."""
         return self.link.request(message, self.version(type(message), at_least=at_least, at_most=at_most), timeout_ms=timeout_ms)
 
 
@@ -219,7 +219,7 @@ class Network:
         try:
             version = peer.version(request, at_least=at_least, at_most=at_most)
             return await peer.link.request(build(version), version, timeout_ms=limit_ms)
-        except LinkBroken as broken:
+        except ConnectionBroken as broken:
             raise failure(broken) from None
         except FieldNotInVersion as wrong:
             raise InvalidRequest(f"{request.__name__.removesuffix('Request')} cannot be sent: {wrong}") from None
@@ -255,7 +255,7 @@ class Network:
     async def _open(self, node_id: int, node: _Node) -> Peer:
         options = self.options
 
-        def lost(why: LinkBroken) -> None:
+        def lost(why: ConnectionBroken) -> None:
             if node.peer is not None and node.peer.link is link:
                 node.peer = None
                 node.last_error = failure(why)
@@ -263,9 +263,9 @@ class Network:
                 self.cluster.invalidate()
                 self.changed()
 
-        link: Link | None = None
+        link: ClientConnection | None = None
         try:
-            link = await open_link(
+            link = await open_connection(
                 *node.address,
                 client_id=options.client_id,
                 frame_bytes_max=options.receive_message_max_bytes,
@@ -275,7 +275,7 @@ class Network:
                 receive_buffer_bytes=options.receive_buffer_bytes,
             )
             versions = await negotiate(link, options.socket_connection_setup_timeout_ms)
-        except LinkBroken as broken:
+        except ConnectionBroken as broken:
             node.last_error = error = failure(broken, self._advertised(node_id, node))
             node.retry_at_ms = self.clock_ms() + node.backoff.failed()
             if node_id in self.cluster.brokers:
@@ -459,13 +459,13 @@ class Network:
                 node.peer.link.close("the client was closed")
 
 
-def failure(broken: LinkBroken, hint: str = "") -> KafkaError:
+def failure(broken: ConnectionBroken, hint: str = "") -> KafkaError:
     """A broken link as an error for users."""
     return RequestTimedOut(f"{broken}{hint}") if broken.timed_out else ConnectionFailed(f"{broken}{hint}")
 
 
-async def negotiate(link: Link, timeout_ms: float) -> dict[int, tuple[int, int]]:
-    """The broker's versions by API key. Raises: LinkBroken."""
+async def negotiate(link: ClientConnection, timeout_ms: float) -> dict[int, tuple[int, int]]:
+    """The broker's versions by API key. Raises: ConnectionBroken."""
     newest = API[API_VERSIONS].versions[1]
     for version in (newest, 0):
         request = ApiVersionsRequest(client_software_name=SOFTWARE_NAME, client_software_version=SOFTWARE_VERSION)
@@ -480,9 +480,9 @@ async def negotiate(link: Link, timeout_ms: float) -> dict[int, tuple[int, int]]
             continue
         if response.error_code:
             link.close(f"the broker refused to name its versions: {error_for(response.error_code)}")
-            raise LinkBroken(f"{link.address} refused to name its versions: {error_for(response.error_code)}")
+            raise ConnectionBroken(f"{link.address} refused to name its versions: {error_for(response.error_code)}")
         return {api.api_key: (api.min_version, api.max_version) for api in response.api_keys}
-    raise LinkBroken(f"{link.address} refuses every version of ApiVersions that this client has")
+    raise ConnectionBroken(f"{link.address} refuses every version of ApiVersions that this client has")
 
 
 __all__ = ["Broker", "Network", "Peer", "failure", "monotonic_ms", "negotiate"]
