@@ -65,9 +65,9 @@ def measured(acks: int) -> float:
         begun = time.process_time_ns()
         asked = node.step(call, 0)
         taken = time.process_time_ns() - begun
-        if any(isinstance(effect, effects.Settle) for effect in asked):
+        if any(isinstance(effect, effects.ScheduleFlush) for effect in asked):
             begun = time.process_time_ns()
-            asked = node.step(events.Settled(), 0)
+            asked = node.step(events.FlushDue(), 0)
             taken += time.process_time_ns() - begun
             for flush in asked:
                 assert isinstance(flush, effects.Flush)

@@ -147,7 +147,7 @@ class Scene:
         stage.pass_ms(1_000)
         for broker in stage.brokers.values():
             node = broker.node
-            left = {"requests": [number for number in node._parked_of if number >= 0], "forwarded": node._asked,
+            left = {"requests": [number for number in node._delayed_of if number >= 0], "forwarded": node._asked,
                     "store": node._store_waits, "reads": node._log_waits, "flushes": stage.slow}  # fmt: skip
             if any(left.values()):
                 raise Finding("something is left", str({name: len(waits) for name, waits in left.items()}))

@@ -29,7 +29,7 @@ T = TypeVar("T")
 _STRING = Blob("string")
 _INT = Fixed("int32", "i", 4)
 HOSTILITIES = (0.0, 0.0, 0.02, 0.05, 0.1, 0.3)
-#: Served, and how often it is asked relative to the others. 1 for those that are not named.
+#: ApiHandler, and how often it is asked relative to the others. 1 for those that are not named.
 WEIGHTS = {0: 6, 1: 5, 8: 3, 11: 4, 12: 2, 14: 3, 19: 2, 20: 0.7, 21: 2, 22: 2, 37: 0.7, 45: 1.5, 68: 5}
 STRING_BYTES_MAX = 32_767
 #: DeleteTopics and both ways to alter settings: they may take the well-behaved client's committed offsets away by right.

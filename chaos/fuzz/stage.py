@@ -150,8 +150,8 @@ class Broker:
             wall_ms=stage.wall_ms,
         )
         self._acts = self._table()
-        self.session.watch("/", lambda state: self.hear(events.StoreChanged(state=state)))
-        self.session.listen(lambda state: self.hear(events.SessionChanged(state=state)))
+        self.session.watch("/", lambda state: self.handle(events.StoreChanged(state=state)))
+        self.session.listen(lambda state: self.handle(events.SessionChanged(state=state)))
         self.session.deliver()
         self._perform(self.node.start(stage.now_ms))
 
@@ -165,7 +165,7 @@ class Broker:
 
     # In.
 
-    def hear(self, event: events.Event, about: Expected | None = None) -> None:
+    def handle(self, event: events.Event, about: Expected | None = None) -> None:
         """One step, and what it asks for. Raises: Finding."""
         if self.halted is not None:
             return
@@ -190,7 +190,7 @@ class Broker:
         if isinstance(request, list):
             connection.answered(connection.ticket, b"".join(request)[framing.SIZE_BYTES :])
             return
-        self.hear(request, expected)
+        self.handle(request, expected)
         # The server uses the buffer again for the next frame.
         del request
         frame[:] = bytes(len(frame))
@@ -199,7 +199,7 @@ class Broker:
         """The client's end closes."""
         if self.connections.pop(connection.number, None) is not None:
             connection.closed = connection.closed or "by the client"
-            self.hear(events.ConnectionClosed(connection=connection.number))
+            self.handle(events.ConnectionClosed(connection=connection.number))
 
     def asked(self, message: Any, version: int, done: Callable[[Any], None]) -> None:
         """A request of another broker."""
@@ -211,7 +211,7 @@ class Broker:
         peer = Connection(number, self)
         request = read_request(cast(server_connection.ServerConnection, peer), memoryview(bytearray(data)))
         assert not isinstance(request, list), "brokers do not ask for versions"
-        self.hear(request, Expected(key, version, 0, message))
+        self.handle(request, Expected(key, version, 0, message))
 
     # Out.
 
@@ -221,10 +221,10 @@ class Broker:
             effects.Respond: self._respond,
             effects.Release: lambda effect: self._answer(effect.connection, effect.ticket, b""),
             effects.Close: self._close,
-            effects.Settle: lambda effect: later(lambda: self.hear(events.Settled())),
+            effects.ScheduleFlush: lambda effect: later(lambda: self.handle(events.FlushDue())),
             effects.Flush: lambda effect: self.stage.slow.append(lambda: self._flush(effect)),
             effects.StartWriteback: lambda effect: None,
-            effects.ReadLog: lambda effect: later(lambda: self.hear(events.LogRead(ticket=effect.ticket, data=effect.slice.read()))),
+            effects.ReadLog: lambda effect: later(lambda: self.handle(events.LogRead(ticket=effect.ticket, data=effect.slice.read()))),
             effects.Remove: self._remove,
             effects.ReplaceFiles: self._replace,
             effects.ChangeLogs: self._change_logs,
@@ -274,7 +274,7 @@ class Broker:
     def _flush(self, effect: effects.Flush) -> None:
         for partition, plan in effect.plans:
             plan.carry_out(self.disk)
-            self.hear(events.Flushed(marks=((partition, plan.upto),)))
+            self.handle(events.Flushed(marks=((partition, plan.upto),)))
 
     def _remove(self, effect: effects.Remove) -> None:
         for path in effect.paths:
@@ -289,7 +289,7 @@ class Broker:
     def _carry_out_changes(self, effect: effects.ChangeLogs) -> None:
         refused = effect.changes.carry_out(self.disk)
         self._changing = False
-        self.hear(events.LogsChanged(directory=effect.directory, refused=refused))
+        self.handle(events.LogsChanged(directory=effect.directory, refused=refused))
 
     def _scrub(self, effect: effects.Scrub) -> None:
         result: scrub.ScrubResult | None = None
@@ -298,7 +298,7 @@ class Broker:
                 result = step if isinstance(step, scrub.ScrubResult) else None
         except FileNotFoundError:
             result = None
-        self.hear(events.Scrubbed(partition=effect.partition, result=result))
+        self.handle(events.Scrubbed(partition=effect.partition, result=result))
 
     def _replace(self, effect: effects.ReplaceFiles) -> None:
         if self._changing:
@@ -320,17 +320,17 @@ class Broker:
             result = None
         except OSError as error:
             assert error.errno == ENOSPC, "the disk has no other faults"
-        self.hear(events.Cleaned(partition=effect.partition, result=result, damage=damage))
+        self.handle(events.Cleaned(partition=effect.partition, result=result, damage=damage))
 
     def _submit(self, effect: effects.StoreSubmit) -> None:
         def done(result: StoreResult) -> None:
-            self.hear(events.StoreAnswered(ticket=effect.ticket, result=result))
+            self.handle(events.StoreAnswered(ticket=effect.ticket, result=result))
 
         self.session.submit(effect.ops, done)
 
     def _ask(self, effect: effects.Ask) -> None:
         def answered(message: Any) -> None:
-            self.stage.later(lambda: self.hear(events.PeerAnswered(ticket=effect.ticket, message=message)))
+            self.stage.later(lambda: self.handle(events.PeerAnswered(ticket=effect.ticket, message=message)))
 
         peer = self.stage.brokers.get(effect.broker)
         if peer is None:
@@ -430,7 +430,7 @@ class Stage:
             wanted = [due for broker in self.brokers.values() if (due := broker.node.next_deadline_ms()) is not None]
             self.now_ms = min(end, max(self.now_ms + 1, min(wanted, default=end)))
             for broker in list(self.brokers.values()):
-                broker.hear(events.Ticked(wall_ms=self.wall_ms))
+                broker.handle(events.Ticked(wall_ms=self.wall_ms))
             self.drain()
 
 

@@ -106,8 +106,8 @@ class Broker:
             now_ms=cluster.now_ms,
             wall_ms=cluster.wall_ms,
         )
-        self.session.watch("/", lambda state: self.hear(events.StoreChanged(state=state)))
-        self.session.listen(lambda state: self.hear(events.SessionChanged(state=state)))
+        self.session.watch("/", lambda state: self.handle(events.StoreChanged(state=state)))
+        self.session.listen(lambda state: self.handle(events.SessionChanged(state=state)))
         self.session.deliver()
         self._perform(self.node.start(cluster.now_ms))
 
@@ -120,7 +120,7 @@ class Broker:
         self._sent[sent.connection] = sent
         key = schema_of(type(request)).key
         assert key is not None, f"{type(request).__name__} is a request"
-        self.hear(
+        self.handle(
             events.RequestArrived(
                 connection=sent.connection,
                 correlation_id=sent.connection,
@@ -144,11 +144,11 @@ class Broker:
 
     def hang_up(self, sent: Sent) -> None:
         self._sent.pop(sent.connection, None)
-        self.hear(events.ConnectionClosed(connection=sent.connection))
+        self.handle(events.ConnectionClosed(connection=sent.connection))
 
     # The shell's side.
 
-    def hear(self, event: events.Event) -> None:
+    def handle(self, event: events.Event) -> None:
         if self.halted is None:
             self._perform(self.node.step(event, self.cluster.now_ms))
             self._check()
@@ -166,7 +166,7 @@ class Broker:
     def measured(self, free_bytes: int, total_bytes: int = 1 << 40) -> None:
         """The shell looked how full the disks are."""
         for root in self.disks:
-            self.hear(events.SpaceMeasured(directory=root, free_bytes=free_bytes, total_bytes=total_bytes))
+            self.handle(events.SpaceMeasured(directory=root, free_bytes=free_bytes, total_bytes=total_bytes))
         self.cluster.run()
 
     def _perform(self, asked: list[effects.Effect]) -> None:
@@ -178,8 +178,8 @@ class Broker:
                     self._sent.pop(effect.connection).released = True
                 case effects.Close():
                     self._sent.pop(effect.connection).closed = effect.reason
-                case effects.Settle():
-                    self.cluster.later(lambda: self.hear(events.Settled()))
+                case effects.ScheduleFlush():
+                    self.cluster.later(lambda: self.handle(events.FlushDue()))
                 case effects.Flush():
                     for held in (Held(effect.directory, partition, plan) for partition, plan in effect.plans):
                         assert all(other.partition != held.partition for other in self.flushes), "one flush of a partition at a time"
@@ -231,7 +231,7 @@ class Broker:
                     raise AssertionError(f"{other} is an effect nobody performs")
 
     def _store_answered(self, ticket: int, result: StoreResult) -> None:
-        self.hear(events.StoreAnswered(ticket=ticket, result=result))
+        self.handle(events.StoreAnswered(ticket=ticket, result=result))
 
     def _respond(self, effect: effects.Respond) -> None:
         chunks = encode_chunks(effect.message, effect.api_version)
@@ -244,20 +244,20 @@ class Broker:
         try:
             flush.plan.carry_out(self.disks[flush.directory])
         except OSError as error:
-            self.hear(events.DirectoryFailed(directory=flush.directory, reason=str(error)))
+            self.handle(events.DirectoryFailed(directory=flush.directory, reason=str(error)))
         else:
-            self.hear(events.Flushed(marks=((flush.partition, flush.plan.upto),)))
+            self.handle(events.Flushed(marks=((flush.partition, flush.plan.upto),)))
 
     def _scrub(self, effect: effects.Scrub) -> None:
         try:
             *_, result = scrub.carry_out(self.disks[effect.directory], effect.plan)
         except FileNotFoundError:
             result = None
-        self.hear(events.Scrubbed(partition=effect.partition, result=result))  # type: ignore[arg-type]
+        self.handle(events.Scrubbed(partition=effect.partition, result=result))  # type: ignore[arg-type]
 
     def _read_log(self, effect: effects.ReadLog) -> None:
         if self.reading:
-            self.hear(events.LogRead(ticket=effect.ticket, data=effect.slice.read()))
+            self.handle(events.LogRead(ticket=effect.ticket, data=effect.slice.read()))
         else:
             self.reads.append(effect)
 
@@ -277,10 +277,10 @@ class Broker:
             try:
                 refused = effect.changes.carry_out(self.disks[effect.directory])
             except OSError as error:
-                self.hear(events.DirectoryFailed(directory=effect.directory, reason=str(error)))
+                self.handle(events.DirectoryFailed(directory=effect.directory, reason=str(error)))
             else:
                 self.removed += [move.target for move in effect.changes.moves if not move.stray]
-                self.hear(events.LogsChanged(directory=effect.directory, refused=refused))
+                self.handle(events.LogsChanged(directory=effect.directory, refused=refused))
         self._perform(waiting)
 
     def clean(self) -> None:
@@ -300,14 +300,14 @@ class Broker:
             damage = str(error)
         except FileNotFoundError:
             result = None
-        self.hear(events.Cleaned(partition=effect.partition, result=result, damage=damage))
+        self.handle(events.Cleaned(partition=effect.partition, result=result, damage=damage))
 
     def _ask_peer(self, effect: effects.Ask) -> None:
         peer = self.cluster.brokers.get(effect.broker)
         link = frozenset((self.broker_id, int(effect.broker)))
 
         def answered(answer: Any) -> None:
-            self.hear(events.PeerAnswered(ticket=effect.ticket, message=None if link in self.cluster.cut else answer))
+            self.handle(events.PeerAnswered(ticket=effect.ticket, message=None if link in self.cluster.cut else answer))
 
         if peer is None or link in self.cluster.cut:
             answered(None)
@@ -443,7 +443,7 @@ class Cluster:
 
     def tick(self) -> None:
         for broker in list(self.brokers.values()):
-            broker.hear(events.Ticked(wall_ms=self.wall_ms))
+            broker.handle(events.Ticked(wall_ms=self.wall_ms))
         self.run()
 
     def topic(self, name: str = "t", partitions: int = 1, configs: Mapping[str, str] | None = None, *, replicas: int = 1) -> Broker:

@@ -262,9 +262,9 @@ def test_a_connection_that_closes_takes_its_waiting_request_with_it() -> None:
     cluster = Cluster()
     broker = cluster.topic()
     sent = broker.send(fetch_request(max_wait_ms=1000), 12)
-    assert sent.answer is None and broker.node.purgatory.parked == 1
+    assert sent.answer is None and broker.node.delayed.count == 1
     broker.hang_up(sent)
-    assert broker.node.purgatory.parked == 0
+    assert broker.node.delayed.count == 0
     cluster.pass_ms(2000)
     assert sent.answer is None
 
@@ -280,4 +280,4 @@ def test_a_topic_may_have_any_name_while_brokers_and_controllers_come_and_go() -
     assert all(sent.answer is None for sent in waiting)
     cluster.restart(1)
     cluster.topic("another")
-    assert cluster[2].node.purgatory.parked and cluster[3].node.purgatory.parked
+    assert cluster[2].node.delayed.count and cluster[3].node.delayed.count

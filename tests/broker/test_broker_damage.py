@@ -69,7 +69,7 @@ def restart(cluster: Cluster, broker: Broker, *, cleanly: bool) -> Broker:
         cluster.run()
         for directory in node.directories:
             marks = node.partitions.high_watermarks(directory)
-            assert directory.close(marks, cluster.wall_ms, broker_epoch=node.epoch or -1, clean_since=node.standing.clean_since)
+            assert directory.close(marks, cluster.wall_ms, broker_epoch=node.epoch or -1, clean_since=node.lifecycle.clean_since)
     gone = cluster.kill(broker.broker_id)
     return cluster.start(gone.broker_id, gone.texts, [disk.restart() for disk in gone.disks.values()])
 
@@ -166,7 +166,7 @@ def test_damage_of_a_single_replica_is_told_with_file_offsets_and_position() -> 
     (told,) = [warning for warning in leader.warnings if "damaged" in warning]
     for part in ("t-0 in disk0", "offsets 4 to 4", path.rpartition("/")[2], "checksum", "nothing is deleted", "CORRUPT_MESSAGE"):
         assert part in told
-    assert leader.node.unfit.state_of(TopicPartition("t", 0)).startswith("offsets 4 to 4")
+    assert leader.node.replica_health.state_of(TopicPartition("t", 0)).startswith("offsets 4 to 4")
     assert position >= 0
 
 

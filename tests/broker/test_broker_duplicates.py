@@ -14,7 +14,7 @@ from groups import cluster_of_groups, commit, coordinating
 from plain import plain, request
 
 from ottla.base.ids import NO_TOPIC_ID
-from ottla.broker.delayed import Parked, Purgatory
+from ottla.broker.delayed import DelayedOperation, DelayedOperations
 from ottla.broker.handlers import HANDLERS
 from ottla.wire.errors import InvalidRequest, UnknownMemberId
 from ottla.wire.messages import API
@@ -275,7 +275,7 @@ def test_a_duplicate_is_answered_as_kafka_answers_it(row: Row, flushed: bool) ->
     assert sent.closed is None
     assert row.seen(plain(sent.answer)) == row.expected
     cluster.flushing = True
-    assert not broker.node._parked_of, "no request waits"
+    assert not broker.node._delayed_of, "no request waits"
     assert produce(broker, batch(b"e"), partition=2).error_code == 0
 
 
@@ -290,17 +290,17 @@ def test_a_duplicate_topic_in_delete_topics_is_kept() -> None:
     assert "t" in cluster[1].node.image.topics
 
 
-def test_purgatory_takes_a_key_that_is_given_twice() -> None:
-    purgatory, finished, answers = Purgatory(), [], []
+def test_delayed_operations_take_a_key_that_is_given_twice() -> None:
+    delayed, finished, answers = DelayedOperations(), [], []
     for end in (
-        lambda parked: purgatory.poke("k"),
-        lambda parked: purgatory.expire_all(),
-        lambda parked: purgatory.release("k"),
-        purgatory.cancel,
+        lambda parked: delayed.poke("k"),
+        lambda parked: delayed.expire_all(),
+        lambda parked: delayed.release("k"),
+        delayed.cancel,
     ):
-        parked = Parked(["k", "other", "k"], lambda: True, finished.append)
-        purgatory.park(parked, 100)
+        parked = DelayedOperation(["k", "other", "k"], lambda: True, finished.append)
+        delayed.delay(parked, 100)
         end(parked)
-        answers.append((parked.done, purgatory.parked, purgatory._waiting))
+        answers.append((parked.done, delayed.count, delayed._waiting))
     assert finished == [False, True, False]
     assert answers == [(True, 0, {})] * 4

@@ -260,7 +260,7 @@ def test_nothing_is_committed_while_somebody_outside_of_the_isr_may_be_elected()
     for number in [number for number in cluster.brokers if number != leader.broker_id]:
         cluster.kill(number)
     led = leader.leader("t")
-    assert led.insync.elr and produce(leader, batch(b"a"), acks=1).error_code == 0
+    assert led.isr_state.elr and produce(leader, batch(b"a"), acks=1).error_code == 0
     led.options = TopicOptions.of({"min.insync.replicas": "1"})
     sent = leader.send(produce_request(batch(b"b"), timeout_ms=60 * SECOND_MS), 12)
     cluster.pass_ms(2000)

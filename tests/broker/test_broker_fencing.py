@@ -113,7 +113,7 @@ def elects_by_itself(zombie: Broker) -> Any:
     """As when a broker goes: everything is looked at, and much would be written."""
     gone = next(broker for broker in zombie.node.image.brokers if broker != zombie.broker_id)
     del zombie.node.image.brokers[gone]
-    agenda = zombie.node.controller.agenda
+    agenda = zombie.node.controller.election_queue
     agenda.add(TopicPartition("t", number) for number in range(3))
     step(zombie, agenda.go_on)
     assert not agenda.idle, "it has written"
@@ -251,7 +251,7 @@ def test_a_state_that_names_an_earlier_life_makes_no_leader_of_this_one() -> Non
 def test_a_mark_that_a_broker_leaves_does_not_outlive_its_registration() -> None:
     cluster = a_cluster()
     number = next(one for one in cluster.brokers if one != cluster.controller.broker_id)
-    cluster[number].hear(events.StopAsked())
+    cluster[number].handle(events.StopAsked())
     cluster.run()
     assert cluster.controller.node.image.brokers[cluster[number].node.broker_id].leaving
     back = bounces(cluster, number)
@@ -297,7 +297,7 @@ def test_a_wish_for_an_isr_that_was_on_its_way_while_another_became_leader_is_re
     cluster = a_cluster()
     leader = state_of(cluster.controller).leader
     late = an_isr(cluster.controller, leader, members=(leader,))
-    cluster[leader].hear(events.StopAsked())
+    cluster[leader].handle(events.StopAsked())
     cluster.run()
     assert state_of(cluster.controller).leader != leader
     assert answer_to(cluster.controller, late) == errors.FencedLeaderEpoch.code

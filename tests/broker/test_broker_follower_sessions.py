@@ -100,8 +100,8 @@ def test_a_follower_that_fell_silent_while_idle_is_late_from_then_on() -> None:
 def test_a_leader_that_forgot_the_session_is_asked_for_everything_at_once() -> None:
     cluster, leader = a_cluster(partitions=4)
     leader.node.sessions.__init__(1000, 1000, 1000)  # type: ignore[misc]
-    leader.node.sessions.poke = leader.node.purgatory.poke
-    leader.node.purgatory.heard = leader.node.sessions.heard
+    leader.node.sessions.poke = leader.node.delayed.poke
+    leader.node.delayed.heard = leader.node.sessions.heard
     assert produce(leader, batch(b"a"), acks=1).error_code == 0
     cluster.pass_ms(SECOND_MS)
     assert followed(cluster)[1].log.end_offset == 1
@@ -155,7 +155,7 @@ def test_a_leader_that_stepped_down_and_up_again_in_its_epoch_hears_where_its_fo
     cluster.run()
     assert leader.leader("t").epoch == 0
     cluster.pass_ms(1000)
-    assert leader.leader("t").insync.standings[3 - leader.broker_id].position == 1
+    assert leader.leader("t").isr_state.progress[3 - leader.broker_id].position == 1
     assert produce(leader, batch(b"b")).error_code == errors.NONE
 
 

@@ -503,7 +503,7 @@ def test_groups_are_loaded_in_chunks() -> None:
     while broker.reads:
         effect = broker.reads.pop()
         assert len(effect.slice) <= LOAD_BYTES
-        broker.hear(events.LogRead(ticket=effect.ticket, data=effect.slice.read()))
+        broker.handle(events.LogRead(ticket=effect.ticket, data=effect.slice.read()))
         cluster.run()
         chunks += 1
     assert chunks >= 2
@@ -538,5 +538,5 @@ def test_a_commit_by_somebody_who_hangs_up_is_kept_all_the_same() -> None:
     cluster.flushing = False
     broker.hang_up(broker.send(commit_request("g", "t", 0, 4), 9))
     broker.flush()
-    assert broker.node.purgatory.parked == len(broker.node.groups.shards), "the checks for expired offsets alone"
+    assert broker.node.delayed.count == len(broker.node.groups.shards), "the checks for expired offsets alone"
     assert committed(broker) == {("t", 0): (4, -1, "")}

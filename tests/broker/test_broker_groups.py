@@ -679,9 +679,9 @@ def test_whoever_waits_is_sent_away_when_the_coordinator_goes() -> None:
     broker = coordinating(cluster)
     sent = join(broker)
     [directory] = broker.disks
-    broker.hear(events.DirectoryFailed(directory=directory, reason="broken"))
+    broker.handle(events.DirectoryFailed(directory=directory, reason="broken"))
     assert sent.answer.error_code == errors.NotCoordinator.code
-    assert broker.node.purgatory.parked == 0, "no deadline of a group is left"
+    assert broker.node.delayed.count == 0, "no deadline of a group is left"
 
 
 def test_a_broker_that_stops_sends_its_members_elsewhere_and_removes_nobody() -> None:

@@ -126,8 +126,8 @@ def send(cluster: Cluster, api: str, n: int, injection: Injection | None) -> tup
 def check_books(broker: Broker) -> None:
     """Nothing waits but timers of the broker's own, and each waiting thing is known where it has to be."""
     node = broker.node
-    purgatory = node.purgatory
-    assert not node._parked_of and not node._asked and not node._asks and not node._store_waits and not node._log_waits
+    purgatory = node.delayed
+    assert not node._delayed_of and not node._asked and not node._asks and not node._store_waits and not node._log_waits
     waiting = {id(parked) for group in (*purgatory._waiting.values(), *purgatory._slots.values()) for parked in group}
     assert len(waiting) == purgatory.parked, "as many wait as are counted"
     assert not any(parked.done for group in (*purgatory._waiting.values(), *purgatory._slots.values()) for parked in group)

@@ -280,11 +280,11 @@ def test_much_to_look_at_takes_several_steps(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(election_queue, "PORTION", 4)
     cluster = a_cluster(*[[1, 2, 3]] * 30)
     office = cluster.controller.node
-    office.controller.agenda.add(TopicPartition("t", number) for number in range(30))
-    office.controller.agenda.go_on()
-    assert not office.controller.agenda.idle, "nothing is to be done, but there is more to look at"
+    office.controller.election_queue.add(TopicPartition("t", number) for number in range(30))
+    office.controller.election_queue.go_on()
+    assert not office.controller.election_queue.idle, "nothing is to be done, but there is more to look at"
     cluster.pass_ms(1000)
-    assert office.controller.agenda.idle
+    assert office.controller.election_queue.idle
 
 
 def test_a_state_that_an_operator_wrote_for_a_partition_that_is_not_there_stops_nobody() -> None:
@@ -295,6 +295,6 @@ def test_a_state_that_an_operator_wrote_for_a_partition_that_is_not_there_stops_
     assert imbalanced(cluster.controller.node.image, percentage=0) == []
     assert elect(cluster.controller, 7) == {7: errors.UnknownTopicOrPartition.code}
     cluster.kill(3)
-    cluster[1].hear(events.StopAsked())
+    cluster[1].handle(events.StopAsked())
     cluster.run()
     assert leaders(cluster)[0] == 2 and all(broker.halted is None for broker in cluster.brokers.values())

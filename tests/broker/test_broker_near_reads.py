@@ -81,7 +81,7 @@ def test_a_follower_whose_log_directory_failed_is_not_chosen() -> None:
     follower = followers(cluster)[0]
     rack = RACKS[follower.broker_id]
     assert ask(leader, rack).preferred_read_replica == follower.broker_id
-    follower.hear(events.DirectoryFailed(directory=follower.node.partitions.followers[T0].directory.root, reason="test"))
+    follower.handle(events.DirectoryFailed(directory=follower.node.partitions.followers[T0].directory.root, reason="test"))
     cluster.run()
     assert ask(leader, rack).preferred_read_replica == -1
 

@@ -16,7 +16,7 @@ from ottla.broker import events
 from ottla.broker.controller.election import OptionsOf
 from ottla.broker.controller.reassignment import Move, begun, cancelled, completed
 from ottla.broker.metadata.image import Image, Registration, Topic
-from ottla.broker.replica.isr_state import InSync
+from ottla.broker.replica.isr_state import IsrState
 from ottla.log.options import TopicOptions
 from ottla.store import layout
 from ottla.store.layout import PartitionState
@@ -172,7 +172,7 @@ def test_members_of_the_isr_that_are_being_removed_count_until_the_move_is_done(
 
 
 def test_replicas_being_added_do_not_raise_what_min_insync_replicas_asks_for() -> None:
-    insync = InSync(1, (1, 4, 5), in_sync(1), 0, 0, adding=(4, 5))
+    insync = IsrState(1, (1, 4, 5), in_sync(1), 0, 0, adding=(4, 5))
     assert insync.committed(7, min_insync=2) == 7, "one replica is all that the partition is to have for now"
     insync.follow_replicas((1, 4, 5), (), 0)
     assert insync.committed(7, min_insync=2) == -1
@@ -515,15 +515,15 @@ def test_a_broker_that_is_not_registered_deletes_nothing() -> None:
     cluster = a_cluster((1, 2))
     broker = cluster[2]
     old = layout.TopicAssignment(topic_id=broker.node.image.topics["t"].topic_id, replicas={0: (1, 3)})
-    broker.node.standing.epoch = None
-    broker.hear(events.StoreChanged(state=NodeState("/brokers/topics/t", layout.encode_topic(old), 0)))
+    broker.node.lifecycle.epoch = None
+    broker.handle(events.StoreChanged(state=NodeState("/brokers/topics/t", layout.encode_topic(old), 0)))
     assert 2 in holders(cluster)
 
 
 def test_a_log_of_another_topic_of_the_same_name_is_only_set_aside() -> None:
     cluster = a_cluster((1, 2))
     other = layout.TopicAssignment(topic_id=TopicId(bytes([7]) * 16), replicas={0: (1, 3)})
-    cluster[2].hear(events.StoreChanged(state=NodeState("/brokers/topics/t", layout.encode_topic(other), 9)))
+    cluster[2].handle(events.StoreChanged(state=NodeState("/brokers/topics/t", layout.encode_topic(other), 9)))
     cluster.run()
     assert 2 not in holders(cluster)
     (aside,) = [name for name in cluster[2].disks["disk0"].listdir() if name.endswith("-stray")]
@@ -545,14 +545,14 @@ def test_a_state_that_names_a_broker_which_the_assignment_no_longer_has_makes_it
     leader = cluster[1]
     late = leader.node.image.topics["t"].states[0]
     new = layout.TopicAssignment(topic_id=leader.node.image.topics["t"].topic_id, replicas={0: (2, 3)})
-    leader.hear(events.StoreChanged(state=NodeState("/brokers/topics/t", layout.encode_topic(new), 9)))
+    leader.handle(events.StoreChanged(state=NodeState("/brokers/topics/t", layout.encode_topic(new), 9)))
     path = layout.partition_state("t", 0)
-    leader.hear(events.StoreChanged(state=NodeState(path, layout.encode_partition_state(late), 99)))
+    leader.handle(events.StoreChanged(state=NodeState(path, layout.encode_partition_state(late), 99)))
     assert T0 not in leader.node.partitions.leaders and 1 not in holders(cluster)
 
 
 def test_who_is_gone_from_the_assignment_counts_until_a_state_is_without_it() -> None:
-    insync = InSync(1, (1, 2), in_sync(1, 2), 0, 0)
+    insync = IsrState(1, (1, 2), in_sync(1, 2), 0, 0)
     insync.follow_replicas((1, 3), (), 0)
     assert insync.committed(7, min_insync=1) == -1, "2 may lead, for all that is known here"
     insync.follow(in_sync(1), 1)
@@ -579,7 +579,7 @@ def test_nobody_joins_the_isr_under_an_assignment_that_holds_no_more() -> None:
     cluster.run()
     node = cluster.store.tree.nodes[layout.partition_state("t", 0)]
     assert layout.decode_partition_state(node.data).isr == (1, 2)
-    assert leader.leader("t").insync.maximal == {1, 2, 3}, "it was asked for"
+    assert leader.leader("t").isr_state.maximal == {1, 2, 3}, "it was asked for"
 
 
 def test_fewer_replicas_need_fewer_in_sync_as_soon_as_the_assignment_is_heard() -> None:
@@ -589,15 +589,15 @@ def test_fewer_replicas_need_fewer_in_sync_as_soon_as_the_assignment_is_heard() 
     cluster.cut_off(1)
     assert produce(leader, batch(b"d"), acks=1).error_code == 0
     alone = msgspec.structs.replace(state, isr=(1,), isr_epochs=state.isr_epochs[:1])
-    leader.hear(events.StoreChanged(state=NodeState(layout.partition_state("t", 0), layout.encode_partition_state(alone), 99)))
+    leader.handle(events.StoreChanged(state=NodeState(layout.partition_state("t", 0), layout.encode_partition_state(alone), 99)))
     assert leader.leader("t").high_watermark == 3, "of two replicas both are needed"
     fewer = layout.TopicAssignment(topic_id=topic.topic_id, replicas={0: (1,)})
-    leader.hear(events.StoreChanged(state=NodeState(layout.topic("t"), layout.encode_topic(fewer), 99)))
+    leader.handle(events.StoreChanged(state=NodeState(layout.topic("t"), layout.encode_topic(fewer), 99)))
     assert leader.leader("t").high_watermark == 4
 
 
 def test_who_is_in_the_isr_counts_although_the_assignment_is_heard_later() -> None:
-    assert InSync(1, (1,), in_sync(1, 3), 4, 0).committed(7, min_insync=1) == -1
+    assert IsrState(1, (1,), in_sync(1, 3), 4, 0).committed(7, min_insync=1) == -1
 
 
 # Wishes in the store.

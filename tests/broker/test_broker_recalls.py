@@ -83,13 +83,13 @@ def test_only_the_fetches_of_the_one_who_recalls_are_answered() -> None:
     cluster = Cluster(3)
     a_topic(cluster, "t", [1, 2, 3])
     cluster.pass_ms(2 * SECOND_MS)
-    parked = cluster[1].node.purgatory.parked
+    parked = cluster[1].node.delayed.count
     epoch = cluster[2].node.epoch
     assert epoch is not None
     consumer = cluster[1].send(fetch_request(0, max_wait_ms=30_000), 12)
     nothing = FetchRequest(replica_state=ReplicaState(replica_id=2, replica_epoch=epoch), session_epoch=-1)
     answer = cluster[1].ask(nothing, 15)
     assert (answer.error_code, answer.responses) == (0, []) and consumer.answer is None
-    assert cluster[1].node.purgatory.parked == parked + 1, "the follower has asked again"
+    assert cluster[1].node.delayed.count == parked + 1, "the follower has asked again"
     stale = FetchRequest(replica_state=ReplicaState(replica_id=2, replica_epoch=epoch - 1), session_epoch=-1)
     assert cluster[1].ask(stale, 15).error_code == errors.StaleBrokerEpoch.code

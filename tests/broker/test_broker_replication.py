@@ -214,11 +214,11 @@ def test_until_the_controller_has_answered_members_of_both_isrs_count() -> None:
     broker = cluster.kill(gone)
     cluster.start(gone, broker.texts, [disk.restart() for disk in broker.disks.values()])
     led = leader.leader("t")
-    led.insync.propose(tuple(cluster.brokers))
+    led.isr_state.propose(tuple(cluster.brokers))
     cluster[gone].halted = "stopped in the middle"
     sent = leader.send(produce_request(batch(b"a"), timeout_ms=60_000), 12)
     cluster.pass_ms(1000)
-    assert gone in led.insync.maximal and sent.answer is None
+    assert gone in led.isr_state.maximal and sent.answer is None
 
 
 def test_acks_all_is_refused_below_min_insync_replicas_and_nothing_more_is_committed() -> None:

@@ -68,7 +68,7 @@ def test_a_failed_append_is_answered_and_takes_the_directory_offline() -> None:
 def test_metadata_shows_offline_replicas() -> None:
     cluster = Cluster(disks=2)
     broker = cluster.topic()
-    broker.hear(events.DirectoryFailed(directory=directory_of(broker, "t"), reason="test"))
+    broker.handle(events.DirectoryFailed(directory=directory_of(broker, "t"), reason="test"))
     found = broker.ask(MetadataRequest(topics=[MetadataRequestTopic(name="t")]), 12).topics[0].partitions[0]
     assert (found.error_code, found.leader_id, found.offline_replicas) == (errors.LeaderNotAvailable.code, -1, [1])
 
@@ -78,14 +78,14 @@ def test_a_broker_without_any_directory_left_stops() -> None:
     broker = cluster[1]
     for root in broker.disks:
         assert broker.halted is None
-        broker.hear(events.DirectoryFailed(directory=root, reason="test"))
+        broker.handle(events.DirectoryFailed(directory=root, reason="test"))
     assert broker.halted is not None and "test" in broker.halted
 
 
 def test_a_new_log_goes_to_a_directory_that_works() -> None:
     cluster = Cluster(disks=2)
     broker = cluster[1]
-    broker.hear(events.DirectoryFailed(directory="disk0", reason="test"))
+    broker.handle(events.DirectoryFailed(directory="disk0", reason="test"))
     cluster.topic("a")
     cluster.topic("b")
     assert directory_of(broker, "a") == directory_of(broker, "b") == "disk1"
@@ -104,7 +104,7 @@ def test_a_topic_created_anew_does_not_touch_what_a_failed_directory_has_of_it()
     cluster = Cluster(disks=2)
     broker = cluster.topic("t")
     failed = directory_of(broker, "t")
-    broker.hear(events.DirectoryFailed(directory=failed, reason="test"))
+    broker.handle(events.DirectoryFailed(directory=failed, reason="test"))
     delete_topic(broker)
     steps = broker.disks[failed].steps
     broker = cluster.topic("t")
@@ -139,7 +139,7 @@ def test_a_flush_that_its_directory_never_answers_does_not_hold_up_another_direc
     root = directory_of(broker, "t")
     cluster.flushing = False
     produce(broker, batch(b"old"), acks=1)
-    broker.hear(events.DirectoryFailed(directory=root, reason="test"))
+    broker.handle(events.DirectoryFailed(directory=root, reason="test"))
     broker.flushes.clear()
     delete_topic(broker)
     cluster.flushing = True
@@ -345,7 +345,7 @@ def test_only_the_partitions_asked_for_are_told() -> None:
 
 def test_a_directory_that_failed_tells_only_that() -> None:
     broker = Cluster(disks=2).topic(partitions=2)
-    broker.hear(events.DirectoryFailed(directory="disk1", reason="test"))
+    broker.handle(events.DirectoryFailed(directory="disk1", reason="test"))
     good, bad = broker.ask(DescribeLogDirsRequest(topics=None), 4).results
     assert (good.error_code, len(good.topics)) == (0, 1)
     assert (bad.log_dir, bad.error_code, bad.topics, bad.total_bytes) == ("disk1", errors.KafkaStorageError.code, [], -1)

@@ -100,8 +100,8 @@ def test_a_broker_that_is_not_registered_keeps_what_it_is_told_to_be_gone() -> N
     """Another server of the ensemble may not know yet what this one has."""
     cluster = a_cluster("t")
     broker = cluster[2]
-    broker.node.standing.epoch = None
-    broker.hear(events.StoreChanged(state=NodeState(layout.topic("t"), None)))
+    broker.node.lifecycle.epoch = None
+    broker.handle(events.StoreChanged(state=NodeState(layout.topic("t"), None)))
     assert held(broker) == {TopicPartition("t", 0), TopicPartition("t", 1)}
     assert not broker.node.partitions.replica(TopicPartition("t", 0)) and strays(broker) == []
 

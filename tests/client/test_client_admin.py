@@ -126,7 +126,7 @@ OTHERS = {
 
 
 def test_every_request_that_brokers_tell_of_has_its_call() -> None:
-    told = {served.request.__name__.removesuffix("Request") for served in HANDLERS.values() if served.told}
+    told = {served.request.__name__.removesuffix("Request") for served in HANDLERS.values() if served.advertised}
     assert len(told) > 30, "the handlers are there"
     modules = [inspect.getmodule(kind) for kind in aio.Admin.__mro__[:-1]] + [offsets, coordinator_lookup]
     used = {name for module in modules if module is not None for name in re.findall(r"\b(\w+)Request\(", inspect.getsource(module))}

@@ -385,8 +385,8 @@ def test_a_replica_nearby_that_does_not_answer_or_is_gone_is_left() -> None:
     fetcher.failed(plan, 0)
     assert [plan.node_id for plan in plans(fetcher, 50)] == [1]
     fetcher = sent_near()
-    assert fetcher.near.nodes == {7}
-    fetcher.near.unreachable({7}, 0)
+    assert fetcher.preferred_replicas.nodes == {7}
+    fetcher.preferred_replicas.unreachable({7}, 0)
     assert [(plan.node_id, plan.rack) for plan in plans(fetcher)] == [(1, "")]
 
 

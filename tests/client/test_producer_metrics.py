@@ -10,14 +10,14 @@ from memory_cluster import MemoryCluster
 
 from ottla.aio import Producer
 from ottla.client.errors import BufferExhausted
-from ottla.client.sampled_stats import WINDOW_MS, Moving
+from ottla.client.sampled_stats import WINDOW_MS, SampledStat
 from ottla.wire.errors import InvalidRecord
 
 NOW = 5_000_000.0
 
 
 def test_averages_maxima_and_rates_forget_and_totals_do_not() -> None:
-    moving = Moving()
+    moving = SampledStat()
     moving.add(10, NOW)
     moving.add(20, NOW + WINDOW_MS)
     assert (moving.average(NOW + WINDOW_MS), moving.greatest(NOW + WINDOW_MS)) == (15, 20)
@@ -28,7 +28,7 @@ def test_averages_maxima_and_rates_forget_and_totals_do_not() -> None:
 
 
 def test_a_rate_of_a_moment_is_spread_over_a_window() -> None:
-    moving = Moving()
+    moving = SampledStat()
     moving.add(300, NOW)
     assert moving.rate(NOW + 1) == 300 * 1000 / WINDOW_MS
     moving.add(300, NOW + WINDOW_MS)
@@ -36,7 +36,7 @@ def test_a_rate_of_a_moment_is_spread_over_a_window() -> None:
 
 
 def test_a_quantity_measured_many_times_at_once_counts_as_many_in_the_average() -> None:
-    moving = Moving()
+    moving = SampledStat()
     moving.add(1000, NOW, 10)
     assert moving.average(NOW) == 100
 

@@ -303,7 +303,7 @@ async def test_after_a_pause_a_broker_hears_of_its_session_first_and_then_goes_o
         shell._session, shell._pause_max_ms = broker.session, 5_000
         answer = await ask(peer, MetadataRequest(topics=None), 1, MetadataResponse)
         assert len(answer.topics) == 1
-        await until(lambda: shell.node.standing.connected)
+        await until(lambda: shell.node.lifecycle.connected)
         assert states == ["suspended", "connected"]
         assert len(shell.node.partitions.leaders) == 1 and not run.died
 

@@ -21,7 +21,7 @@ from ottla.broker.controller.controller import Controller
 from ottla.broker.registration.lifecycle import Standing
 from ottla.broker.replica.fetchers import Fetcher
 from ottla.broker.replica.follower import Follower
-from ottla.broker.replica.isr_state import InSync
+from ottla.broker.replica.isr_state import IsrState
 from ottla.broker.replica.leader import Leader
 from ottla.broker.replica.partitions import Partitions
 from ottla.broker.storage import startup
@@ -146,12 +146,12 @@ def test_a_high_watermark_beyond_the_log_is_caught(monkeypatch: pytest.MonkeyPat
 
 
 def test_committing_without_the_isr_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(InSync, "committed", lambda self, own, *, min_insync: own)
+    monkeypatch.setattr(IsrState, "committed", lambda self, own, *, min_insync: own)
     assert harm(("kill", "cut off", "pause"))
 
 
 def test_committing_below_min_insync_replicas_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    change(monkeypatch, InSync, "committed", "if self.elr or len(self.isr) < min(min_insync, self._factor):", "if False:")
+    change(monkeypatch, IsrState, "committed", "if self.elr or len(self.isr) < min(min_insync, self._factor):", "if False:")
     assert any("which 1 of 2 hold" in problem for problem in harm(("cut off", "cut link", "kill"), first=15))
 
 
@@ -162,12 +162,12 @@ def test_answering_acks_all_before_the_followers_have_it_is_caught(monkeypatch: 
 
 def test_a_high_watermark_that_every_fetch_raises_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """What counts is where a follower fetches from, not that it does."""
-    fetched = InSync.fetched
+    fetched = IsrState.fetched
 
-    def believed(self: InSync, broker: int, **fields: int) -> None:
+    def believed(self: IsrState, broker: int, **fields: int) -> None:
         fetched(self, broker, **{**fields, "offset": fields["end_offset"]})
 
-    monkeypatch.setattr(InSync, "fetched", believed)
+    monkeypatch.setattr(IsrState, "fetched", believed)
     assert harm(("kill", "power cut", "cut link"))
 
 
@@ -197,7 +197,7 @@ def test_telling_an_end_that_a_new_leader_does_not_know_yet_is_caught(monkeypatc
 
 
 def test_forgetting_an_isr_that_was_asked_for_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(InSync, "propose", lambda self, isr: None)
+    monkeypatch.setattr(IsrState, "propose", lambda self, isr: None)
     assert any("in the ISR" in problem for problem in harm(("one-way link", "kill"), first=34))
 
 
@@ -208,8 +208,8 @@ def test_forgetting_whom_it_asked_for_while_the_session_was_suspended_is_caught(
 
 
 def test_letting_anybody_join_the_isr_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    wanted = InSync.wanted
-    monkeypatch.setattr(InSync, "wanted", lambda self, now_ms, **fields: wanted(self, now_ms, **{**fields, "joins_at": 0}))
+    wanted = IsrState.wanted
+    monkeypatch.setattr(IsrState, "wanted", lambda self, now_ms, **fields: wanted(self, now_ms, **{**fields, "joins_at": 0}))
     assert any("in the ISR" in problem for problem in harm(("kill", "slow disk")))
 
 
@@ -221,7 +221,7 @@ def test_letting_replicas_join_without_what_the_epoch_began_with_is_caught(monke
 
 def test_taking_back_whom_a_leader_once_asked_for_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """As was found: a broker whose disk was lost, and that a leader after a suspended session still counted with."""
-    monkeypatch.setattr(InSync, "_stays", lambda self, broker, standing, joins_at: broker in self.maximal)
+    monkeypatch.setattr(IsrState, "_stays", lambda self, broker, standing, joins_at: broker in self.maximal)
     assert any("in the ISR" in problem for problem in harm(("wish in doubt", "disk lost", "cut from store"), first=2099))
 
 
@@ -250,7 +250,7 @@ def test_taking_a_broker_that_came_back_for_one_that_was_never_away_is_caught(mo
 
 def test_electing_who_is_back_without_its_log_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """It says so in its registration, refuses to lead, and would be elected again for ever."""
-    monkeypatch.setattr(election.Case, "intact", lambda self, broker, epoch: self._registered(broker) is not None)
+    monkeypatch.setattr(election.ElectionContext, "intact", lambda self, broker, epoch: self._registered(broker) is not None)
     assert any("do not end" in problem for problem in harm(("disk lost", "power cut everywhere", "kill"), first=29))
 
 
@@ -263,7 +263,7 @@ def test_keeping_logs_of_topics_that_were_deleted_meanwhile_is_caught(monkeypatc
 
 
 def test_electing_under_the_same_epoch_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    change(monkeypatch, election.Case, "led_by", "LeaderEpoch(before.leader_epoch + 1)", "before.leader_epoch")
+    change(monkeypatch, election.ElectionContext, "led_by", "LeaderEpoch(before.leader_epoch + 1)", "before.leader_epoch")
     assert any("is led by" in problem or "goes from" in problem for problem in harm())
 
 
@@ -287,7 +287,7 @@ def test_changing_an_isr_that_is_another_by_now_is_caught(monkeypatch: pytest.Mo
 
 
 def test_an_office_that_is_won_while_the_session_is_suspended_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    change(monkeypatch, Controller, "_campaigned", "self.active = self._node.standing.connected", "self.active = True")
+    change(monkeypatch, Controller, "_campaigned", "self.active = self._node.lifecycle.connected", "self.active = True")
     assert any("and the cluster without a session" in problem for problem in harm(("office taken", "pause"), first=2))
 
 

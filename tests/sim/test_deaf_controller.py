@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from ottla.broker.controller.reachability import Hearing
+from ottla.broker.controller.reachability import ControllerReachability
 from ottla.sim import cluster_history
 from ottla.sim.cluster_faults import ClusterFaults
 from ottla.sim.cluster_history import ClusterHistory
@@ -59,7 +59,7 @@ def test_the_office_leaves_a_controller_that_brokers_cannot_reach(monkeypatch: p
 
 
 def test_without_that_it_would_stay(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Hearing, "_count_reports", lambda self: None)
+    monkeypatch.setattr(ControllerReachability, "_count_reports", lambda self: None)
     before, after, _ = offices(monkeypatch, 0)
     assert before == after
 
@@ -95,7 +95,7 @@ def test_a_controller_that_answers_five_seconds_late_stays(monkeypatch: pytest.M
 
 
 def test_without_fencing_what_the_controller_leads_is_not_written_to(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Hearing, "fenced", property(lambda self: False))
+    monkeypatch.setattr(ControllerReachability, "fenced", property(lambda self: False))
     outage = a_cut(0, 1_000).outage(Cut.BOTH_WAYS, until_ms=2 * OUTAGE_MAX_MS)
     assert set(outage.written_ms) == {0, 1, 2} - {outage.own_partition}
 

@@ -32,9 +32,9 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
 from ottla.base.ids import TopicPartition
 from ottla.base.units import KiB
 from ottla.broker import effects
-from ottla.broker.delayed import Parked
+from ottla.broker.delayed import DelayedOperation
 from ottla.broker.events import RequestArrived
-from ottla.broker.handlers import PARKED, Refusal
+from ottla.broker.handlers import PENDING, Refusal
 from ottla.broker.isolation import indivisible
 from ottla.broker.metadata.auto_create import begin_creation
 from ottla.broker.metadata.image import Image
@@ -91,14 +91,14 @@ M = TypeVar("M", bound=Machine)
 class Reply:
     """A response that follows later, once. It is dropped with its connection and refused with its shard."""
 
-    __slots__ = ("_call", "_of", "_parked", "_refuse", "_shard")
+    __slots__ = ("_call", "_of", "_operation", "_refuse", "_shard")
 
     def __init__(self, shard: "Shard[Any]", call: RequestArrived, of: str, refuse: Refusal) -> None:
         self._shard = shard
         self._call = call
         self._of = of
         self._refuse = refuse
-        self._parked = Parked((), lambda: False, lambda expired: None)
+        self._operation = DelayedOperation((), lambda: False, lambda expired: None)
 
     @property
     def version(self) -> int:
@@ -113,7 +113,7 @@ class Reply:
 
     def _give(self, message: Any) -> None:
         answer = self._shard.answer(self._call, message, of=self._of, refuse=self._refuse)
-        if answer is not PARKED:
+        if answer is not PENDING:
             self._shard.node.answer(self._call, answer)
 
     def refuse(self, error: KafkaError) -> None:
@@ -128,15 +128,15 @@ class Reply:
     def _leave(self) -> bool:
         """Whether it was not answered yet."""
         self._shard.replies.pop(self, None)
-        if self._parked.done:
+        if self._operation.done:
             return False
-        self._shard.node.purgatory.cancel(self._parked)
+        self._shard.node.delayed.cancel(self._operation)
         return True
 
-    def park(self) -> None:
+    def delay(self) -> None:
         """Starts to wait."""
         self._shard.replies[self] = None
-        self._shard.node.park(self._call, self._parked, None)
+        self._shard.node.delay(self._call, self._operation, None)
 
 
 class Shard(Generic[M]):
@@ -150,7 +150,7 @@ class Shard(Generic[M]):
         #: Responses that wait for something other than a commit.
         self.replies: dict[Reply, None] = {}
         #: Deadlines of the machine.
-        self._timers: dict[Parked, None] = {}
+        self._timers: dict[DelayedOperation, None] = {}
         #: End offset of the last batch about each key that may not be committed; cleared when everything is.
         self._written: dict[str, int] = {}
         self._written_end = 0
@@ -209,7 +209,7 @@ class Shard(Generic[M]):
             # What is in the log is flushed, whatever happens to the machine.
             self.node.partitions.wrote(leader)
 
-    def after(self, delay_ms: int, act: Callable[[], None]) -> Parked:
+    def after(self, delay_ms: int, act: Callable[[], None]) -> DelayedOperation:
         """Schedules ``act``, unless it is cancelled or the shard ends."""
 
         def fire(expired: bool) -> None:
@@ -217,21 +217,21 @@ class Shard(Generic[M]):
             if self.state is not State.GONE:
                 self.node.isolation.run_shard(self, act)
 
-        timer = Parked((), lambda: False, fire)
+        timer = DelayedOperation((), lambda: False, fire)
         self._timers[timer] = None
-        self.node.purgatory.park(timer, self.node.now_ms + delay_ms)
+        self.node.delayed.delay(timer, self.node.now_ms + delay_ms)
         return timer
 
-    def cancel(self, timer: Parked | None) -> None:
+    def cancel(self, timer: DelayedOperation | None) -> None:
         """Cancels ``after``; has no effect on a timer that fired."""
         if timer is not None:
             self._timers.pop(timer, None)
-            self.node.purgatory.cancel(timer)
+            self.node.delayed.cancel(timer)
 
     # Responses.
 
     def answer(self, call: RequestArrived, message: Any, *, of: str, refuse: Refusal) -> Any:
-        """The result of a handler: the message if all records about the key are committed, otherwise PARKED until then."""
+        """The result of a handler: the message if all records about the key are committed, otherwise PENDING until then."""
         return when_committed(call, message, [(self, of)], refuse=refuse)
 
     def committed(self, of: str) -> "Commit | None":
@@ -245,12 +245,12 @@ class Shard(Generic[M]):
         """The result of a handler whose response follows later: ``ask`` gets the ``Reply`` and may answer it at once or raise
         KafkaError."""
         reply = Reply(self, call, of, refuse)
-        reply.park()
+        reply.delay()
         try:
             ask(reply)
         except KafkaError as error:
             reply.refuse(error)
-        return PARKED
+        return PENDING
 
     # Loading and end.
 
@@ -314,7 +314,7 @@ class Shard(Generic[M]):
             self.cancel(timer)
         for reply in list(self.replies):
             reply.gone()
-        self.node.purgatory.poke(self.partition)
+        self.node.delayed.poke(self.partition)
 
 
 class Commit(NamedTuple):
@@ -330,7 +330,7 @@ class Commit(NamedTuple):
 
 
 def when_committed(call: RequestArrived, message: Any, about: Iterable[tuple[Shard[Any], str]], *, refuse: Refusal) -> Any:
-    """The result of a handler: the message if all records about these keys are committed, otherwise PARKED until then."""
+    """The result of a handler: the message if all records about these keys are committed, otherwise PENDING until then."""
     waits = [commit for shard, of in about if (commit := shard.committed(of)) is not None]
     if not waits:
         return message
@@ -343,7 +343,7 @@ def when_committed(call: RequestArrived, message: Any, about: Iterable[tuple[Sha
         lost = not all(commit.done for commit in waits)
         node.answer(call, refuse(call, not_coordinator("what was asked for")) if lost else message)
 
-    return node.park(call, Parked(list(dict.fromkeys(commit.shard.partition for commit in waits)), settled, finish), None)
+    return node.delay(call, DelayedOperation(list(dict.fromkeys(commit.shard.partition for commit in waits)), settled, finish), None)
 
 
 class Coordinator(Generic[M]):

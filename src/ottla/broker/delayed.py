@@ -22,10 +22,10 @@ TICK_MS = 10
 STALE_TICKS = 64
 
 
-NEVER_PARKED = -2
+NEVER_DELAYED = -2
 
 
-class Parked:
+class DelayedOperation:
     """One delayed operation. It completes exactly once, or is cancelled."""
 
     __slots__ = ("call", "done", "finish", "keys", "poked", "ready", "tick")
@@ -46,48 +46,48 @@ class Parked:
         #: Set when it completed or was cancelled.
         self.done = False
         #: Its tick in the wheel; -1 without a deadline.
-        self.tick = NEVER_PARKED
+        self.tick = NEVER_DELAYED
 
 
 def _raise(call: RequestArrived, error: Exception) -> None:
     raise error
 
 
-class Purgatory:
+class DelayedOperations:
     """All delayed operations of a broker, by key and by deadline."""
 
-    __slots__ = ("_failed", "_slots", "_ticks", "_waiting", "heard", "parked")
+    __slots__ = ("_failed", "_slots", "_ticks", "_waiting", "count", "heard")
 
     def __init__(self, failed: Callable[[RequestArrived, Exception], None] = _raise) -> None:
         """``failed`` answers a client's request whose ``ready`` or ``finish`` raised; other operations continue."""
         self._failed = failed
-        self._waiting: dict[Hashable, dict[Parked, None]] = {}
+        self._waiting: dict[Hashable, dict[DelayedOperation, None]] = {}
         #: By tick; never empty.
-        self._slots: dict[int, dict[Parked, None]] = {}
+        self._slots: dict[int, dict[DelayedOperation, None]] = {}
         #: A heap with at least the ticks that have a slot.
         self._ticks: list[int] = []
         #: Called for each poke.
         self.heard: Callable[[Hashable], None] | None = None
         #: Number of waiting operations.
-        self.parked = 0
+        self.count = 0
 
-    def park(self, parked: Parked, deadline_ms: int | None) -> None:
+    def delay(self, operation: DelayedOperation, deadline_ms: int | None) -> None:
         """Keeps an operation until a poke finds it ready or ``deadline_ms`` passes; None waits without limit."""
         try:
-            self.parked += 1
-            parked.tick = -1
-            for key in parked.keys:
-                self._waiting.setdefault(key, {})[parked] = None
+            self.count += 1
+            operation.tick = -1
+            for key in operation.keys:
+                self._waiting.setdefault(key, {})[operation] = None
             if deadline_ms is not None:
-                tick = parked.tick = -(-deadline_ms // TICK_MS)
+                tick = operation.tick = -(-deadline_ms // TICK_MS)
                 slot = self._slots.get(tick)
                 if slot is None:
-                    self._slots[tick] = {parked: None}
+                    self._slots[tick] = {operation: None}
                     self._push(tick)
                 else:
-                    slot[parked] = None
+                    slot[operation] = None
         except Exception as error:
-            raise interrupted("Purgatory.park", error) from error
+            raise interrupted("DelayedOperations.delay", error) from error
 
     def poke(self, key: Hashable) -> None:
         """Completes operations that are ready after a change under ``key``."""
@@ -100,42 +100,42 @@ class Purgatory:
         except BrokenState:
             raise
         except Exception as error:
-            raise interrupted("Purgatory.poke", error) from error
+            raise interrupted("DelayedOperations.poke", error) from error
 
-    def _finish_ready(self, waiting: dict[Parked, None], key: Hashable) -> None:
+    def _finish_ready(self, waiting: dict[DelayedOperation, None], key: Hashable) -> None:
         ready, failures = [], []
-        for parked in waiting:
-            if parked.poked is not None:
-                parked.poked.append(key)
+        for operation in waiting:
+            if operation.poked is not None:
+                operation.poked.append(key)
             try:
-                if parked.ready():
-                    ready.append(parked)
+                if operation.ready():
+                    ready.append(operation)
             except Exception as error:
-                if parked.call is None or isinstance(error, BrokenState):
+                if operation.call is None or isinstance(error, BrokenState):
                     raise
-                failures.append((parked, error))
-        for parked in ready:
-            if not parked.done:
-                self._finish(parked, expired=False)
-        for parked, failure in failures:
-            if parked.call is not None and not parked.done:
-                self._failed(parked.call, failure)
+                failures.append((operation, error))
+        for operation in ready:
+            if not operation.done:
+                self._finish(operation, expired=False)
+        for operation, failure in failures:
+            if operation.call is not None and not operation.done:
+                self._failed(operation.call, failure)
 
     @indivisible
     def release(self, key: Hashable) -> None:
         """Completes all operations of ``key`` as they are."""
-        for parked in list(self._waiting.get(key, ())):
-            if not parked.done:
-                self._finish(parked, expired=False)
+        for operation in list(self._waiting.get(key, ())):
+            if not operation.done:
+                self._finish(operation, expired=False)
 
     @indivisible
     def expire(self, now_ms: int) -> None:
         """Completes all operations whose deadline has passed, in the order of deadlines."""
         ticks = self._ticks
         while ticks and ticks[0] * TICK_MS <= now_ms:
-            for parked in self._slots.pop(heappop(ticks), ()):
-                if not parked.done:
-                    self._finish(parked, expired=True)
+            for operation in self._slots.pop(heappop(ticks), ()):
+                if not operation.done:
+                    self._finish(operation, expired=True)
 
     def expire_all(self) -> None:
         """Completes all operations with a deadline, because the broker stops."""
@@ -143,12 +143,12 @@ class Purgatory:
             self.expire(max(self._ticks) * TICK_MS)
 
     @indivisible
-    def cancel(self, parked: Parked) -> None:
+    def cancel(self, operation: DelayedOperation) -> None:
         """Removes an operation without completing it."""
-        if parked.tick == NEVER_PARKED:
-            parked.done = True
-        elif not parked.done:
-            self._leave(parked)
+        if operation.tick == NEVER_DELAYED:
+            operation.done = True
+        elif not operation.done:
+            self._leave(operation)
 
     def next_deadline_ms(self) -> int | None:
         """When ``expire`` is next needed, at the earliest."""
@@ -166,25 +166,25 @@ class Purgatory:
             ticks[:] = self._slots
             heapify(ticks)
 
-    def _finish(self, parked: Parked, *, expired: bool) -> None:
-        self._leave(parked)
+    def _finish(self, operation: DelayedOperation, *, expired: bool) -> None:
+        self._leave(operation)
         try:
-            parked.finish(expired)
+            operation.finish(expired)
         except Exception as error:
-            if parked.call is None or isinstance(error, BrokenState):
+            if operation.call is None or isinstance(error, BrokenState):
                 raise
-            self._failed(parked.call, error)
+            self._failed(operation.call, error)
 
-    def _leave(self, parked: Parked) -> None:
-        parked.done = True
-        self.parked -= 1
-        slot = self._slots.get(parked.tick)
+    def _leave(self, operation: DelayedOperation) -> None:
+        operation.done = True
+        self.count -= 1
+        slot = self._slots.get(operation.tick)
         if slot is not None:
-            slot.pop(parked, None)
+            slot.pop(operation, None)
             if not slot:
-                del self._slots[parked.tick]
-        for key in parked.keys:
+                del self._slots[operation.tick]
+        for key in operation.keys:
             waiting = self._waiting[key]
-            del waiting[parked]
+            del waiting[operation]
             if not waiting:
                 del self._waiting[key]

@@ -43,8 +43,8 @@ class Close(Effect):
     reason: str
 
 
-class Settle(Effect):
-    """Return Settled after all input that has arrived by now, so that one flush serves all of it."""
+class ScheduleFlush(Effect):
+    """Return FlushDue after all input that has arrived by now, so that one flush serves all of it."""
 
 
 class Flush(Effect):

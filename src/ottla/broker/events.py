@@ -39,8 +39,8 @@ class ConnectionClosed(Event):
     connection: ConnectionId
 
 
-class Settled(Event):
-    """All input that had arrived at a ``Settle`` effect was processed."""
+class FlushDue(Event):
+    """All input that had arrived at a ``ScheduleFlush`` effect was processed."""
 
 
 class Flushed(Event):
@@ -120,7 +120,7 @@ class PeerAnswered(Event):
 
 
 class StopAsked(Event):
-    """The operator stops this broker: it starts a controlled shutdown, and may be stopped after ``Node.leaving.over``."""
+    """The operator stops this broker: it starts a controlled shutdown, and may be stopped after ``Node.controlled_shutdown.over``."""
 
 
 class Ticked(Event):

@@ -1,8 +1,8 @@
 """The handlers of all APIs and their versions. ApiVersions and the protocol reference are generated from this table.
 
-A handler is a function ``(node, call) -> response``. It returns the response message, ``PARKED`` if the response follows later through
-``Node.answer``, or ``SILENT`` if there is none (acks=0). If it raises a KafkaError, the API's ``refuse`` function makes the response. With
-``at_controller`` the request is first forwarded to the controller, and the handler runs only there.
+A handler is a function ``(node, call) -> response``. It returns the response message, ``PENDING`` if the response follows later through
+``Node.answer``, or ``NO_RESPONSE`` if there is none (acks=0). If it raises a KafkaError, the API's ``refuse`` function makes the response.
+With ``at_controller`` the request is first forwarded to the controller, and the handler runs only there.
 """
 
 from collections.abc import Callable
@@ -21,19 +21,19 @@ if TYPE_CHECKING:
 class Later(Enum):
     """What a handler returns instead of a response."""
 
-    PARKED = 1
-    SILENT = 2
+    PENDING = 1
+    NO_RESPONSE = 2
 
 
-PARKED = Later.PARKED
-SILENT = Later.SILENT
+PENDING = Later.PENDING
+NO_RESPONSE = Later.NO_RESPONSE
 
 Handler = Callable[["Node", RequestArrived], Any]
 Refusal = Callable[[RequestArrived, KafkaError], Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Served:
+class ApiHandler:
     """One API of this broker."""
 
     key: int
@@ -47,7 +47,7 @@ class Served:
     refuse: Refusal
     at_controller: bool
     #: Whether ApiVersions advertises it to clients; false for requests between brokers, and for APIs that do not apply to this cluster.
-    told: bool
+    advertised: bool
     #: Whether it does not change group state, so that an exception in it leaves that state valid.
     reads_groups: bool
 
@@ -57,7 +57,7 @@ class Served:
 
 
 #: By API key.
-HANDLERS: dict[int, Served] = {}
+HANDLERS: dict[int, ApiHandler] = {}
 
 H = TypeVar("H", bound=Handler)
 
@@ -68,7 +68,7 @@ def handles(
     *,
     refuse: Refusal,
     at_controller: bool = False,
-    told: bool = True,
+    advertised: bool = True,
     reads_groups: bool = False,
 ) -> Callable[[H], H]:
     """Registers the handler of a request class for these versions, inclusive."""
@@ -77,7 +77,7 @@ def handles(
         schema = schema_of(request)
         key = schema.key
         assert key is not None and key not in HANDLERS, f"{request.__name__} is a request with one handler"
-        HANDLERS[key] = Served(key, request, schema.since, versions, run, refuse, at_controller, told, reads_groups)
+        HANDLERS[key] = ApiHandler(key, request, schema.since, versions, run, refuse, at_controller, advertised, reads_groups)
         return run
 
     return register

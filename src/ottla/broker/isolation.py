@@ -140,7 +140,7 @@ class Isolation:
             if not HANDLERS[call.api_key].reads_groups:
                 for shard in shards:
                     shard.reload()
-        node.unpark(call)
+        node.cancel_delayed(call)
         answered = any(_ends(effect, call) for effect in node.effects)
         # First, so that the failure is in the log before the client reads the response: writing a flight record takes a while.
         node.effects.append(effects.RequestFailed(call=call, what="the request", error=error))

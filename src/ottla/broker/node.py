@@ -20,22 +20,22 @@ from ottla.base.units import MiB
 from ottla.broker import effects, events
 from ottla.broker.apis.k01_fetch import follower_woke
 from ottla.broker.controller.controller import Controller
-from ottla.broker.delayed import Parked, Purgatory
+from ottla.broker.delayed import DelayedOperation, DelayedOperations
 from ottla.broker.groups.groups import group_coordinator, topic_changed
-from ottla.broker.handlers import HANDLERS, PARKED, SILENT, Served
+from ottla.broker.handlers import HANDLERS, NO_RESPONSE, PENDING, ApiHandler
 from ottla.broker.isolation import Isolation, indivisible
 from ottla.broker.metadata.configs import Settings, broker_options, topic_options, unreadable
 from ottla.broker.metadata.image import Image
-from ottla.broker.registration.controlled_shutdown import Leaving
-from ottla.broker.registration.lifecycle import Standing
-from ottla.broker.registration.replica_health import Unfit
+from ottla.broker.registration.controlled_shutdown import ControlledShutdown
+from ottla.broker.registration.lifecycle import BrokerLifecycle
+from ottla.broker.registration.replica_health import ReplicaHealth
 from ottla.broker.replica.fetch_sessions import FetchSessions
 from ottla.broker.replica.fetchers import Fetchers
 from ottla.broker.replica.isr_requests import IsrChanges
 from ottla.broker.replica.partitions import Partitions
 from ottla.broker.replica.throttle import Throttles
 from ottla.broker.storage.compaction import Compaction
-from ottla.broker.storage.periodic_tasks import Upkeep
+from ottla.broker.storage.periodic_tasks import PeriodicTasks
 from ottla.broker.storage.scrubs import Scrubs
 from ottla.broker.transactions.producer_ids import ProducerIds
 from ottla.log.directory import LogDirectory
@@ -92,12 +92,12 @@ class Node:
         self._wall_ahead_ms = wall_ms - now_ms
         self.image = Image()
         self.isolation = Isolation(self)
-        self.purgatory = Purgatory(self.isolation.failed)
-        self.sessions = FetchSessions.of(self.options, lambda number: number in self._parked_of)
-        self.unfit = Unfit(self)
+        self.delayed = DelayedOperations(self.isolation.failed)
+        self.sessions = FetchSessions.of(self.options, lambda number: number in self._delayed_of)
+        self.replica_health = ReplicaHealth(self)
         self.scrubs = Scrubs(self)
-        self.standing = Standing(self)
-        self.leaving = Leaving(self)
+        self.lifecycle = BrokerLifecycle(self)
+        self.controlled_shutdown = ControlledShutdown(self)
         self.throttles = Throttles(self)
         self.fetchers = Fetchers(self)
         self.isr_changes = IsrChanges(self)
@@ -106,7 +106,7 @@ class Node:
         self.producer_ids = ProducerIds(self)
         self.groups = group_coordinator(self)
         self.compaction = Compaction(self)
-        self.upkeep = Upkeep(self)
+        self.periodic_tasks = PeriodicTasks(self)
         self.space: dict[str, Space] = {}
         #: Topics that are being created automatically.
         self.creating: set[str] = set()
@@ -117,25 +117,25 @@ class Node:
         #: Effects of the present step.
         self.effects: list[effects.Effect] = []
         #: By connection and ticket.
-        self._parked_of: dict[ConnectionId, dict[int, Parked]] = {}
+        self._delayed_of: dict[ConnectionId, dict[int, DelayedOperation]] = {}
         self._tickets = 0
         self._store_waits: dict[int, Callable[[StoreResult], None]] = {}
         self._log_waits: dict[int, Callable[[bytes | None], None]] = {}
         #: Forwarded requests of clients, and the broker's own requests, by ticket.
-        self._asked: dict[int, tuple[events.RequestArrived, Parked]] = {}
-        self._asks: dict[int, tuple[Parked, Callable[[Any], None]]] = {}
-        #: Whether a Settled event is expected.
-        self._settling = False
+        self._asked: dict[int, tuple[events.RequestArrived, DelayedOperation]] = {}
+        self._asks: dict[int, tuple[DelayedOperation, Callable[[Any], None]]] = {}
+        #: Whether a FlushDue event is expected.
+        self._flush_scheduled = False
         self._routes = self._table()
 
     def _table(self) -> dict[type, Callable[[Any], None]]:
         """The method for each event; also connects fetch sessions with delayed operations."""
-        self.sessions.poke, self.sessions.woken = self.purgatory.poke, partial(follower_woke, self)
-        self.purgatory.heard = self.sessions.heard
+        self.sessions.poke, self.sessions.woken = self.delayed.poke, partial(follower_woke, self)
+        self.delayed.heard = self.sessions.heard
         return {
             events.RequestArrived: self.isolation.request,
             events.ConnectionClosed: self._connection_closed,
-            events.Settled: self._settled,
+            events.FlushDue: self._flush_due,
             events.Flushed: self._flushed,
             events.Cleaned: self.compaction.cleaned,
             events.Scrubbed: self.scrubs.scrubbed,
@@ -159,8 +159,8 @@ class Node:
         self.partitions.take_stock()
         self.started = True
         self.groups.start()
-        self.standing.register()
-        self.upkeep.start()
+        self.lifecycle.register()
+        self.periodic_tasks.start()
         return self.effects
 
     def step(self, event: events.Event, now_ms: int) -> list[effects.Effect]:
@@ -169,38 +169,38 @@ class Node:
         self.now_ms, self.effects = now_ms, []
         self._routes[type(event)](event)
         self.fetchers.go_on()
-        if self.partitions.dirty and not self._settling:
-            self._settling = True
-            self.effects.append(effects.Settle())
+        if self.partitions.dirty and not self._flush_scheduled:
+            self._flush_scheduled = True
+            self.effects.append(effects.ScheduleFlush())
         return self.effects
 
     def stop(self, now_ms: int) -> list[effects.Effect]:
         """Stops serving: delayed operations complete as they are, and the registration is deleted. The shell then closes the log
         directories.
 
-        A broker of a cluster first gets StopAsked and time until ``leaving.over``.
+        A broker of a cluster first gets StopAsked and time until ``controlled_shutdown.over``.
         """
         self.now_ms, self.effects = now_ms, []
         self.stopping = True
         self.groups.stop()
-        self.purgatory.expire_all()
+        self.delayed.expire_all()
         self.submit((Op("delete", layout.broker(self.broker_id)),), lambda result: None)
         return self.effects
 
     @property
     def epoch(self) -> int | None:
         """Broker epoch of the present registration, None without one. Decisions for an earlier epoch do not apply."""
-        return self.standing.epoch
+        return self.lifecycle.epoch
 
     @property
     def ready(self) -> bool:
         """Whether the broker is registered, has a controller and leads its partitions: clients may connect."""
-        registered = self.standing.epoch is not None and self.image.controller is not None
+        registered = self.lifecycle.epoch is not None and self.image.controller is not None
         return registered and self.partitions.resumed and self.controller.settled()
 
     def next_deadline_ms(self) -> int | None:
         """When the next Ticked is needed."""
-        due, other = self.purgatory.next_deadline_ms(), self.upkeep.next_ms
+        due, other = self.delayed.next_deadline_ms(), self.periodic_tasks.next_ms
         return other if due is None or (other is not None and other < due) else due
 
     @property
@@ -248,64 +248,64 @@ class Node:
             self._asks.pop(ticket, None)
             done(None)
 
-        parked = Parked((), lambda: False, unanswered)
-        self._asks[ticket] = (parked, done)
-        self.purgatory.park(parked, self.now_ms + timeout_ms)
+        operation = DelayedOperation((), lambda: False, unanswered)
+        self._asks[ticket] = (operation, done)
+        self.delayed.delay(operation, self.now_ms + timeout_ms)
         self.effects.append(effects.Ask(broker=broker, ticket=ticket, api_version=version, message=message))
 
     def answer(self, call: events.RequestArrived, message: Any) -> None:
-        """Answers a request whose handler returned PARKED."""
+        """Answers a request whose handler returned PENDING."""
         self._forget(call)
         self._respond(call, message)
 
     @indivisible
-    def unpark(self, call: events.RequestArrived) -> None:
+    def cancel_delayed(self, call: events.RequestArrived) -> None:
         """Cancels a request's delayed operation, if it has one."""
-        parked = self._forget(call)
-        if parked is not None:
-            self.purgatory.cancel(parked)
+        operation = self._forget(call)
+        if operation is not None:
+            self.delayed.cancel(operation)
 
-    def _forget(self, call: events.RequestArrived) -> Parked | None:
-        waiting = self._parked_of.get(call.connection)
+    def _forget(self, call: events.RequestArrived) -> DelayedOperation | None:
+        waiting = self._delayed_of.get(call.connection)
         if waiting is None:
             return None
-        parked = waiting.pop(call.ticket, None)
+        operation = waiting.pop(call.ticket, None)
         if not waiting:
-            del self._parked_of[call.connection]
-        return parked
+            del self._delayed_of[call.connection]
+        return operation
 
-    def park(self, call: events.RequestArrived, parked: Parked, deadline_ms: int | None) -> Any:
-        """Delays a request until its operation completes or its connection closes. Returns PARKED, for the handler to return."""
-        parked.call = call
-        self.purgatory.park(parked, deadline_ms)
-        self._parked_of.setdefault(call.connection, {})[call.ticket] = parked
-        return PARKED
+    def delay(self, call: events.RequestArrived, operation: DelayedOperation, deadline_ms: int | None) -> Any:
+        """Delays a request until its operation completes or its connection closes. Returns PENDING, for the handler to return."""
+        operation.call = call
+        self.delayed.delay(operation, deadline_ms)
+        self._delayed_of.setdefault(call.connection, {})[call.ticket] = operation
+        return PENDING
 
     # Routes.
 
     def handle(self, call: events.RequestArrived) -> None:
         """Handles a request, delays it or forwards it. Called by ``isolation`` only."""
-        served = HANDLERS.get(call.api_key)
+        handler = HANDLERS.get(call.api_key)
         if self.stopping:
             # The image is incomplete now: metadata without brokers would keep a client away for long.
             self.effects.append(effects.Close(connection=call.connection, reason="the broker is stopping"))
-        elif served is None or not served.versions[0] <= call.api_version <= served.versions[1]:
+        elif handler is None or not handler.versions[0] <= call.api_version <= handler.versions[1]:
             reason = f"no API {call.api_key} version {call.api_version} here"
             self.effects.append(effects.Close(connection=call.connection, reason=reason))
-        elif served.at_controller and not self.controller.active:
+        elif handler.at_controller and not self.controller.active:
             if call.client_id == PEER:
                 # The sender assumes that this broker is the controller: do not forward in circles.
-                self._respond(call, served.refuse(call, NotController(f"broker {self.broker_id} is not the controller")))
+                self._respond(call, handler.refuse(call, NotController(f"broker {self.broker_id} is not the controller")))
             else:
-                self._forward(served, call)
+                self._forward(handler, call)
         else:
             try:
-                answer = served.run(self, call)
+                answer = handler.run(self, call)
             except KafkaError as error:
-                answer = served.refuse(call, error)
-            if answer is SILENT:
+                answer = handler.refuse(call, error)
+            if answer is NO_RESPONSE:
                 self.effects.append(effects.Release(connection=call.connection, ticket=call.ticket))
-            elif answer is not PARKED:
+            elif answer is not PENDING:
                 self._respond(call, answer)
 
     def _respond(self, call: events.RequestArrived, message: Any) -> None:
@@ -320,44 +320,44 @@ class Node:
             )
         )
 
-    def _forward(self, served: Served, call: events.RequestArrived) -> None:
+    def _forward(self, handler: ApiHandler, call: events.RequestArrived) -> None:
         controller = self.image.controller
         if controller is None or controller == self.broker_id:
-            self._respond(call, served.refuse(call, NotController("this cluster has no controller at the moment; try again")))
+            self._respond(call, handler.refuse(call, NotController("this cluster has no controller at the moment; try again")))
             return
         self._tickets += 1
         ticket = self._tickets
 
         def unanswered(expired: bool) -> None:
             self._asked.pop(ticket, None)
-            self.answer(call, served.refuse(call, NotController(f"controller {controller} did not answer; try again")))
+            self.answer(call, handler.refuse(call, NotController(f"controller {controller} did not answer; try again")))
 
-        parked = Parked((), lambda: False, unanswered)
-        self._asked[ticket] = (call, parked)
-        self.park(call, parked, self.now_ms + FORWARD_MS)
+        operation = DelayedOperation((), lambda: False, unanswered)
+        self._asked[ticket] = (call, operation)
+        self.delay(call, operation, self.now_ms + FORWARD_MS)
         self.effects.append(effects.Ask(broker=controller, ticket=ticket, api_version=call.api_version, message=call.body))
 
     def _peer_answered(self, event: events.PeerAnswered) -> None:
         own, done = self._asks.pop(event.ticket, (None, None))
         if own is not None and done is not None:
-            self.purgatory.cancel(own)
+            self.delayed.cancel(own)
             done(event.message)
             return
-        call, parked = self._asked.pop(event.ticket, (None, None))
-        if parked is None or call is None or parked.done:
+        call, operation = self._asked.pop(event.ticket, (None, None))
+        if operation is None or call is None or operation.done:
             return
-        self.purgatory.cancel(parked)
+        self.delayed.cancel(operation)
         if event.message is None:
-            self.isolation.run(call, parked.finish, True)
+            self.isolation.run(call, operation.finish, True)
         else:
             self.isolation.run(call, self.answer, call, event.message)
 
     def _connection_closed(self, event: events.ConnectionClosed) -> None:
-        for parked in self._parked_of.pop(event.connection, {}).values():
-            self.purgatory.cancel(parked)
+        for operation in self._delayed_of.pop(event.connection, {}).values():
+            self.delayed.cancel(operation)
 
-    def _settled(self, event: events.Settled) -> None:
-        self._settling = False
+    def _flush_due(self, event: events.FlushDue) -> None:
+        self._flush_scheduled = False
         self.partitions.begin_flushes()
 
     def _flushed(self, event: events.Flushed) -> None:
@@ -385,16 +385,16 @@ class Node:
 
     def _ticked(self, event: events.Ticked) -> None:
         self._wall_ahead_ms = event.wall_ms - self.now_ms
-        self.purgatory.expire(self.now_ms)
-        self.upkeep.tick()
+        self.delayed.expire(self.now_ms)
+        self.periodic_tasks.tick()
 
     def _stop_asked(self, event: events.StopAsked) -> None:
-        self.leaving.begin()
+        self.controlled_shutdown.begin()
 
     def _session_changed(self, event: events.SessionChanged) -> None:
         if self.started and not self.stopping:
-            self.standing.session_changed(event.state)
-            self.leaving.changed(("session", event.state))
+            self.lifecycle.session_changed(event.state)
+            self.controlled_shutdown.changed(("session", event.state))
 
     def _store_changed(self, event: events.StoreChanged) -> None:
         change = self.image.apply(event.state)
@@ -417,8 +417,8 @@ class Node:
                 self.options = broker_options(self.settings, self.image, self.broker_id)
                 self.partitions.defaults_changed()
                 self.throttles.settings_changed()
-                self.upkeep.settings_changed()
+                self.periodic_tasks.settings_changed()
             case ("broker", self.broker_id) if self.started and not self.stopping:
-                self.standing.broker_changed()
+                self.lifecycle.broker_changed()
         self.controller.changed(change)
-        self.leaving.changed(change)
+        self.controlled_shutdown.changed(change)

@@ -11,7 +11,7 @@ WINDOW_MS = 30_000
 Figures = dict[str, float]
 
 
-class Moving:
+class SampledStat:
     """A statistic: its total, and recent samples."""
 
     __slots__ = ("_began_ms", "_count", "_greatest", "_sum", "total")
@@ -61,11 +61,11 @@ class Moving:
         return sum(self._sum) * 1000 / max(now_ms - self._began_ms[0], WINDOW_MS)
 
 
-def average_and_maximum(name: str, one: Moving, now_ms: float) -> Figures:
+def average_and_maximum(name: str, one: SampledStat, now_ms: float) -> Figures:
     """Two metrics."""
     return {f"{name}-avg": one.average(now_ms), f"{name}-max": one.greatest(now_ms)}
 
 
-def total_and_rate(name: str, one: Moving, now_ms: float) -> Figures:
+def total_and_rate(name: str, one: SampledStat, now_ms: float) -> Figures:
     """Two metrics."""
     return {f"{name}-total": one.total, f"{name}-rate": one.rate(now_ms)}

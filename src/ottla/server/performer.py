@@ -93,7 +93,7 @@ class Performer:
             effects.Respond: self.respond,
             effects.Release: self._release,
             effects.Close: self._close,
-            effects.Settle: self._settle,
+            effects.ScheduleFlush: self._settle,
             effects.Flush: self._flush,
             effects.StartWriteback: self._start_writeback,
             effects.ReadLog: self._read_log,
@@ -181,13 +181,13 @@ class Performer:
 
     # Log directories
 
-    def _settle(self, effect: effects.Settle) -> None:
+    def _settle(self, effect: effects.ScheduleFlush) -> None:
         # Two turns later: the next turn sends the answers of the last flush, and requests that clients then send join this flush.
         self._loop.call_soon(self._loop.call_soon, self._settled)
 
     def _settled(self) -> None:
         if not self._stopped:
-            self.handle(events.Settled())
+            self.handle(events.FlushDue())
 
     def _flush(self, effect: effects.Flush) -> None:
         if effect.directory not in self._failed:

@@ -139,7 +139,7 @@ class RunningBroker:
                     node.partitions.high_watermarks(directory),
                     self._wall_ms(),
                     broker_epoch=self._epoch_at_stop(directory),
-                    clean_since=node.standing.clean_since,
+                    clean_since=node.lifecycle.clean_since,
                     carry_out=self.performer.flushers[directory.root].carry_out,
                 )
             except OSError as error:
@@ -254,7 +254,7 @@ class Process:
             pause_s = max(0.001, 5 * (time.monotonic() - checked_s))
             if self.stopping:
                 raise StoppedWhileStarting(STOPPED_WHILE_STARTING)
-            if not all(broker.node.standing.connected for broker in self.brokers):
+            if not all(broker.node.lifecycle.connected for broker in self.brokers):
                 deadline_s = time.monotonic() + READY_S
                 warned_s = self._warn_waiting(warned_s)
             if time.monotonic() > deadline_s:
@@ -353,7 +353,7 @@ class Process:
             broker.shell.handle(events.StopAsked())
         for broker in self.brokers:
             # The broker limits the time of its controlled shutdown.
-            while not broker.node.leaving.over:  # noqa: ASYNC110
+            while not broker.node.controlled_shutdown.over:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
 
     def crash(self, shell: Shell, error: BaseException) -> NoReturn:

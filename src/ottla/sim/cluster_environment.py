@@ -9,7 +9,7 @@ from ottla.broker.node import Node
 from ottla.sim.cluster_clients import Entrance
 from ottla.sim.cluster_faults import ClusterFaults
 from ottla.sim.cluster_machine import ClusterMachine, wake_all
-from ottla.sim.cluster_observer import Witness
+from ottla.sim.cluster_observer import ClusterObserver
 from ottla.sim.links import Links
 from ottla.sim.machine import Performer
 from ottla.sim.network import Host, Network
@@ -43,7 +43,7 @@ class Brokers:
             ClusterMachine(world, self.store, texts, self.machines, self._links, performer, broker_id=number)
         wake_all(self.store, self.machines)
         self.brokers: Sequence[int] = list(self.machines)
-        self.witness = Witness(self.machines, self.store, lambda name: name == topic)
+        self.witness = ClusterObserver(self.machines, self.store, lambda name: name == topic)
 
     def faults(self, kinds: Sequence[str], more: Mapping[str, Callable[[], None]]) -> ClusterFaults:
         """The faults of this cluster."""

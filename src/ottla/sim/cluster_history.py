@@ -17,7 +17,7 @@ from ottla.log.log import Log
 from ottla.records.errors import RecordsError
 from ottla.sim.cluster_faults import CLUSTER_FAULT_KINDS, SKEW_MS, ClusterFaults
 from ottla.sim.cluster_machine import ClusterMachine, wake_all
-from ottla.sim.cluster_observer import Witness
+from ottla.sim.cluster_observer import ClusterObserver
 from ottla.sim.cluster_topic import REPLICAS, ClusterTopic
 from ottla.sim.history import CLEANER, Verdict, read_log
 from ottla.sim.links import Links
@@ -86,7 +86,7 @@ class ClusterHistory:
             ClusterMachine(self.world, self.store, own, self.machines, self.links, performer, broker_id=number)
         wake_all(self.store, self.machines)
         self.topics: list[ClusterTopic] = []
-        self.witness = Witness(
+        self.witness = ClusterObserver(
             self.machines, self.store, lambda topic: all(topic != each.name or not each.compacted for each in self.topics)
         )
         #: Gentle: the page cache counts as durable, and processes end only while the cluster is healthy, so no single end loses records.

@@ -164,12 +164,12 @@ class ClusterMachine(Machine):
         if self.node is None:
             return
         incarnation = self.incarnation
-        self.hear(events.StopAsked())
+        self.handle(events.StopAsked())
 
         def look() -> None:
             if self.node is None or self.incarnation != incarnation:
                 return
-            if self.node.leaving.over:
+            if self.node.controlled_shutdown.over:
                 self.stop()
             else:
                 self._later(10, look)
@@ -213,7 +213,7 @@ class ClusterMachine(Machine):
         assert session is not None, "a broker has a session"
 
         def answered(result: StoreResult) -> None:
-            self._if_alive(incarnation, lambda: self.hear(events.StoreAnswered(ticket=ticket, result=result)))
+            self._if_alive(incarnation, lambda: self.handle(events.StoreAnswered(ticket=ticket, result=result)))
 
         self._say(effect.ops, session, answered)
 
@@ -238,11 +238,11 @@ class ClusterMachine(Machine):
         for connection in list(self._connections.values()):
             connection.break_off()
 
-    def hear(self, event: events.Event) -> None:
+    def handle(self, event: events.Event) -> None:
         paused_ms, self._heard_ms = self.world.now_ms - self._heard_ms, self.world.now_ms
         if self.node is not None and paused_ms > SESSION_MS // 2:
             self.performer.doubt_session(self._doubt_session)
-        super().hear(event)
+        super().handle(event)
         if self.node is not None:
             self.stepped(self, event)
 
@@ -254,9 +254,9 @@ class ClusterMachine(Machine):
         def answered(result: StoreResult) -> None:
             # Otherwise the session reports its own state.
             if result.error is None:
-                self._if_alive(incarnation, lambda: self.hear(events.SessionChanged(state="connected")))
+                self._if_alive(incarnation, lambda: self.handle(events.SessionChanged(state="connected")))
 
-        self.hear(events.SessionChanged(state="suspended"))
+        self.handle(events.SessionChanged(state="suspended"))
         self._say((Op("check", layout.BROKERS),), session, answered)
 
     def _ask(self, effect: effects.Ask) -> None:
@@ -268,7 +268,7 @@ class ClusterMachine(Machine):
         frame = bytearray(b"".join(bytes(chunk) for chunk in chunks))  # type: ignore[arg-type]
 
         def answered(message: Any) -> None:
-            self._if_alive(incarnation, lambda: self.hear(events.PeerAnswered(ticket=ticket, message=message)))
+            self._if_alive(incarnation, lambda: self.handle(events.PeerAnswered(ticket=ticket, message=message)))
 
         def unanswered() -> None:
             self.world.after(UNREACHABLE_MS, lambda: answered(None))
@@ -295,7 +295,7 @@ class ClusterMachine(Machine):
 
         def take_in() -> None:
             header, position = framing.decode_request_header(frame)
-            self.hear(
+            self.handle(
                 events.RequestArrived(
                     connection=ConnectionId(number),
                     correlation_id=header.correlation_id,

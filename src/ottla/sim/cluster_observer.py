@@ -54,7 +54,7 @@ class Seen:
         self.high_watermark = 0
 
 
-class Witness:
+class ClusterObserver:
     """Observes all brokers and the store of a cluster."""
 
     def __init__(self, machines: Mapping[BrokerId, ClusterMachine], store: MemoryStore, follows: Callable[[str], bool]) -> None:

@@ -24,7 +24,7 @@ from ottla.sim.client_connection import Caller
 from ottla.sim.clients import Admin, Producer
 from ottla.sim.cluster_clients import Entrance, Lister, Reader
 from ottla.sim.cluster_machine import ClusterMachine
-from ottla.sim.cluster_observer import Witness
+from ottla.sim.cluster_observer import ClusterObserver
 from ottla.sim.network import Network
 from ottla.sim.report_fanout import Reports
 from ottla.sim.world import World
@@ -65,7 +65,7 @@ class ClusterTopic:
         world: World,
         network: Network,
         machines: Mapping[BrokerId, ClusterMachine],
-        witness: Witness,
+        witness: ClusterObserver,
         name: str,
         *,
         partitions: int,

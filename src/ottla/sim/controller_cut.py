@@ -25,7 +25,7 @@ from ottla.base.ids import BrokerId, TopicPartition
 from ottla.records.build import build_batch
 from ottla.sim.client_connection import RETRY_MS, Caller
 from ottla.sim.cluster_machine import ClusterMachine, wake_all
-from ottla.sim.cluster_observer import Witness
+from ottla.sim.cluster_observer import ClusterObserver
 from ottla.sim.links import Links, Way
 from ottla.sim.network import Connection, Network
 from ottla.sim.world import EPOCH_MS, World
@@ -149,7 +149,7 @@ class ControllerCut:
         for number in range(1, BROKERS + 1):
             ClusterMachine(self.world, self.store, dict(settings or {}), self.machines, self.links, None, broker_id=number)
         wake_all(self.store, self.machines)
-        self.witness = Witness(self.machines, self.store, lambda topic: True)
+        self.witness = ClusterObserver(self.machines, self.store, lambda topic: True)
         self._writers: list[_Writer] = []
         self._begin()
 

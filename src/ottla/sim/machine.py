@@ -69,7 +69,7 @@ class Performer:
 
     def flush_failed(self, machine: "Machine", partition: TopicPartition, plan: FlushPlan, error: OSError) -> None:
         """A failed flush is not retried."""
-        machine.hear(events.DirectoryFailed(directory=machine.disk.root, reason=str(error)))
+        machine.handle(events.DirectoryFailed(directory=machine.disk.root, reason=str(error)))
 
 
 class Machine:
@@ -163,8 +163,8 @@ class Machine:
         )
         self._session = self.store.session()
         incarnation = self.incarnation
-        self._session.watch("/", lambda state: self._if_alive(incarnation, lambda: self.hear(events.StoreChanged(state=state))))
-        self._session.listen(lambda state: self._if_alive(incarnation, lambda: self.hear(events.SessionChanged(state=state))))
+        self._session.watch("/", lambda state: self._if_alive(incarnation, lambda: self.handle(events.StoreChanged(state=state))))
+        self._session.listen(lambda state: self._if_alive(incarnation, lambda: self.handle(events.SessionChanged(state=state))))
         self._session.deliver()
         self._perform(self.node.start(self.world.now_ms))
         self._tick(incarnation)
@@ -191,7 +191,7 @@ class Machine:
             self._changes.popleft()()
         if self.node is node:
             try:
-                directory.close(marks, self._wall_ms(), broker_epoch=node.epoch or -1, clean_since=node.standing.clean_since)
+                directory.close(marks, self._wall_ms(), broker_epoch=node.epoch or -1, clean_since=node.lifecycle.clean_since)
             except OSError as error:
                 self.world.note(f"stop was not clean: {error}")
             self._end("stop")
@@ -222,7 +222,7 @@ class Machine:
 
     # Events.
 
-    def hear(self, event: events.Event) -> None:
+    def handle(self, event: events.Event) -> None:
         """Delivers an event to the broker and performs the effects."""
         if self.node is None:
             return
@@ -246,8 +246,8 @@ class Machine:
         space = self.disk.free_bytes(), self.disk.total_bytes()
         if space != self._space or self.world.now_ms >= self._measured_ms + MEASURED_MS:
             self._space, self._measured_ms = space, self.world.now_ms
-            self.hear(events.SpaceMeasured(directory=self.disk.root, free_bytes=space[0], total_bytes=space[1]))
-        self.hear(events.Ticked(wall_ms=self._wall_ms()))
+            self.handle(events.SpaceMeasured(directory=self.disk.root, free_bytes=space[0], total_bytes=space[1]))
+        self.handle(events.Ticked(wall_ms=self._wall_ms()))
         self._later(TICK_MS, lambda: self._tick(incarnation))
 
     def _store_speaks(self, session: MemorySession) -> None:
@@ -284,7 +284,7 @@ class Machine:
         self._in_work.pop(connection.number, None)
         self._producing.pop(connection.number, None)
         number = connection.number
-        self._later(0, lambda: self.hear(events.ConnectionClosed(connection=ConnectionId(number))))
+        self._later(0, lambda: self.handle(events.ConnectionClosed(connection=ConnectionId(number))))
 
     def receive(self, connection: Connection, frame: bytearray) -> None:
         self._queued.setdefault(connection.number, deque()).append(frame)
@@ -300,7 +300,7 @@ class Machine:
             self.world.note(f"malformed: {error}")
             connection.break_off()
             return
-        self.hear(
+        self.handle(
             events.RequestArrived(
                 connection=ConnectionId(connection.number),
                 correlation_id=header.correlation_id,
@@ -370,7 +370,7 @@ class Machine:
             effects.Respond: self._respond,
             effects.Release: lambda effect: self._answered(effect.connection, effect.ticket, b""),
             effects.Close: self._close,
-            effects.Settle: lambda effect: self._later(self._rng.choice((0, 0, 1)), self._settled),
+            effects.ScheduleFlush: lambda effect: self._later(self._rng.choice((0, 0, 1)), self._settled),
             effects.Flush: self._flushes,
             effects.ReplaceFiles: lambda effect: self._in_turn(self._disk_ms(), partial(self._replace, effect)),
             effects.ReadLog: on_disk(self._read_log),
@@ -386,7 +386,7 @@ class Machine:
         }
 
     def _settled(self) -> None:
-        self.hear(events.Settled())
+        self.handle(events.FlushDue())
 
     def _flushes(self, effect: effects.Flush) -> None:
         for partition, plan in effect.plans:
@@ -406,7 +406,7 @@ class Machine:
                 chunks = framing.encode_response(effect.message, effect.api_version, effect.correlation_id)
                 frame = b"".join(chunk.read() if isinstance(chunk, Slice) else memoryview(chunk) for chunk in chunks)  # type: ignore[arg-type]
             except OSError as error:
-                self.hear(events.DirectoryFailed(directory=self.disk.root, reason=str(error)))
+                self.handle(events.DirectoryFailed(directory=self.disk.root, reason=str(error)))
                 connection.break_off()
                 return
             self._answered(effect.connection, effect.ticket, frame[framing.SIZE_BYTES :])
@@ -423,14 +423,14 @@ class Machine:
         except OSError as error:
             self.performer.flush_failed(self, partition, plan, error)
         else:
-            self.hear(events.Flushed(marks=((partition, plan.upto),)))
+            self.handle(events.Flushed(marks=((partition, plan.upto),)))
 
     def _replace(self, effect: effects.ReplaceFiles) -> None:
         try:
             for path, data in effect.files:
                 self.disk.replace_file(path, data)
         except OSError as error:
-            self.hear(events.DirectoryFailed(directory=effect.directory, reason=str(error)))
+            self.handle(events.DirectoryFailed(directory=effect.directory, reason=str(error)))
 
     def _read_log(self, effect: effects.ReadLog) -> None:
         try:
@@ -438,9 +438,9 @@ class Machine:
         except FileNotFoundError:
             data = None
         except OSError as error:
-            self.hear(events.DirectoryFailed(directory=effect.directory, reason=str(error)))
+            self.handle(events.DirectoryFailed(directory=effect.directory, reason=str(error)))
             return
-        self.hear(events.LogRead(ticket=effect.ticket, data=data))
+        self.handle(events.LogRead(ticket=effect.ticket, data=data))
 
     def _begin_clean(self, effect: effects.Clean) -> None:
         """Runs a compaction in steps with time between them, so that other events interleave."""
@@ -455,15 +455,15 @@ class Machine:
         if isinstance(step, int):
             self._later(self._disk_ms(), lambda: self._clean_on(effect, work))
         else:
-            self.hear(events.Cleaned(partition=effect.partition, result=step))
+            self.handle(events.Cleaned(partition=effect.partition, result=step))
 
     def _cleaned(self, effect: effects.Clean, error: OSError | CorruptLog) -> None:
         if isinstance(error, CorruptLog):
-            self.hear(events.Cleaned(partition=effect.partition, damage=str(error)))
+            self.handle(events.Cleaned(partition=effect.partition, damage=str(error)))
             return
         if not isinstance(error, FileNotFoundError) and error.errno != ENOSPC:
-            self.hear(events.DirectoryFailed(directory=effect.directory, reason=str(error)))
-        self.hear(events.Cleaned(partition=effect.partition))
+            self.handle(events.DirectoryFailed(directory=effect.directory, reason=str(error)))
+        self.handle(events.Cleaned(partition=effect.partition))
 
     def _begin_scrub(self, effect: effects.Scrub) -> None:
         """Runs a scrub in steps, like a compaction."""
@@ -475,12 +475,12 @@ class Machine:
         except FileNotFoundError:
             step = None
         except OSError as error:
-            self.hear(events.DirectoryFailed(directory=effect.directory, reason=str(error)))
+            self.handle(events.DirectoryFailed(directory=effect.directory, reason=str(error)))
             step = None
         if isinstance(step, int):
             self._later(self._disk_ms(), lambda: self._scrub_on(effect, work))
         else:
-            self.hear(events.Scrubbed(partition=effect.partition, result=step))
+            self.handle(events.Scrubbed(partition=effect.partition, result=step))
 
     def _in_turn(self, delay_ms: int, change: Callable[[], None]) -> None:
         """Runs the changes of a log directory one after the other, each after a delay."""
@@ -495,9 +495,9 @@ class Machine:
         try:
             refused = effect.changes.carry_out(self.disk)
         except OSError as error:
-            self.hear(events.DirectoryFailed(directory=effect.directory, reason=str(error)))
+            self.handle(events.DirectoryFailed(directory=effect.directory, reason=str(error)))
         else:
-            self.hear(events.LogsChanged(directory=effect.directory, refused=refused))
+            self.handle(events.LogsChanged(directory=effect.directory, refused=refused))
 
     def _remove(self, effect: effects.Remove) -> None:
         for path in effect.paths:
@@ -508,7 +508,7 @@ class Machine:
         incarnation, ticket = self.incarnation, effect.ticket
 
         def answered(result: StoreResult) -> None:
-            self._if_alive(incarnation, lambda: self.hear(events.StoreAnswered(ticket=ticket, result=result)))
+            self._if_alive(incarnation, lambda: self.handle(events.StoreAnswered(ticket=ticket, result=result)))
 
         self._session.submit(effect.ops, answered)
 

@@ -15,7 +15,7 @@ from functools import partial
 from ottla.base.ports import NodeState, Op, SessionState, StoreResult
 from ottla.store.layout import PERSISTENT_PATHS
 from ottla.store.tree import Tree, below, creations
-from ottla.store.watch_state import Shown
+from ottla.store.watch_state import WatchState
 
 
 class MemoryStore:
@@ -46,7 +46,7 @@ class MemoryStore:
     def tell(self, changes: Sequence[NodeState]) -> None:
         """Queues changes for every session that watches them."""
         for session in self.sessions:
-            session.hear(changes)
+            session.receive(changes)
 
 
 class _Watch:
@@ -57,7 +57,7 @@ class _Watch:
     def __init__(self, prefix: str, changed: Callable[[NodeState], None]) -> None:
         self.prefix = prefix
         self.changed = changed
-        self.shown = Shown()
+        self.shown = WatchState()
 
     def tell(self, state: NodeState, zxid: int) -> None:
         if self.shown.takes(state, zxid):
@@ -169,7 +169,7 @@ class MemorySession:
             delivered += 1
         return delivered
 
-    def hear(self, changes: Sequence[NodeState]) -> None:
+    def receive(self, changes: Sequence[NodeState]) -> None:
         """Queues those of the changes that this session watches, in their order."""
         if not self.connected:
             return

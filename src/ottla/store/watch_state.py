@@ -10,7 +10,7 @@ from ottla.base.ports import NodeState
 from ottla.store.tree import parent_of
 
 
-class Shown:
+class WatchState:
     """The nodes that one watch has shown."""
 
     __slots__ = ("_below", "_known")

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from ottla.base.ids import TopicPartition
-from ottla.broker.delayed import Parked
+from ottla.broker.delayed import DelayedOperation
 from ottla.broker.events import RequestArrived
 
 if TYPE_CHECKING:
@@ -33,4 +33,4 @@ def when_settled(node: "Node", call: RequestArrived, about: Iterable[tuple[str, 
     def finish(_expired: bool) -> None:
         node.answer(call, answer())
 
-    return node.park(call, Parked([leader.partition for leader, _ in ends], settled, finish), node.now_ms + WAIT_MS)
+    return node.delay(call, DelayedOperation([leader.partition for leader, _ in ends], settled, finish), node.now_ms + WAIT_MS)

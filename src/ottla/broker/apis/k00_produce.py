@@ -18,9 +18,9 @@ from ottla.broker import effects
 from ottla.broker.apis.duplicates import by_topic
 from ottla.broker.apis.partition_leaders import endpoints_of, leader_hint
 from ottla.broker.controller.topics import INTERNAL
-from ottla.broker.delayed import Parked
+from ottla.broker.delayed import DelayedOperation
 from ottla.broker.events import RequestArrived
-from ottla.broker.handlers import PARKED, SILENT, handles
+from ottla.broker.handlers import NO_RESPONSE, PENDING, handles
 from ottla.broker.replica.leader import Leader
 from ottla.records.errors import InvalidBatch
 from ottla.wire import errors
@@ -86,7 +86,7 @@ def produce(node: "Node", call: RequestArrived) -> Any:
     if request.acks == 0:
         if failed:
             return _closed(node, call, str(failed[0]))
-        return SILENT
+        return NO_RESPONSE
     if failed and call.api_version >= HINTS_SINCE:
         response.node_endpoints = endpoints_of(node, call, failed)
     if request.acks == -1 and not _committed(written):
@@ -97,7 +97,7 @@ def produce(node: "Node", call: RequestArrived) -> Any:
 def _closed(node: "Node", call: RequestArrived, what: str) -> Any:
     """Closes the connection after an error of acks=0."""
     node.effects.append(effects.Close(connection=call.connection, reason=f"produce with acks=0 failed for {what}"))
-    return PARKED
+    return PENDING
 
 
 def _distinct(topics: list[TopicProduceData]) -> list[TopicProduceData]:
@@ -115,7 +115,7 @@ def _append(
         leader = node.partitions.leaders.get((name, data.index)) or node.partitions.leader(name, data.index)  # type: ignore[call-overload]
         if name in INTERNAL:
             raise errors.InvalidTopic(f"{name} is an internal topic; only brokers write to it")
-        if node.leaving.refuses(leader, call.body.acks):
+        if node.controlled_shutdown.refuses(leader, call.body.acks):
             raise errors.NotLeaderOrFollower(f"broker {node.broker_id} is about to stop, and hands {leader.partition} over")
         space = node.space.get(leader.directory.root)
         if space is not None and space.free_bytes < node.options.disk_reserve_bytes:
@@ -204,8 +204,8 @@ def _wait(node: "Node", call: RequestArrived, response: ProduceResponse, written
             answer.error_code, answer.error_message, answer.base_offset = error.code, str(error), -1
         node.answer(call, response)
 
-    parked = Parked([leader.partition for _, leader, _ in written], settled, finish)
-    return node.park(call, parked, node.now_ms + max(call.body.timeout_ms, 0))
+    operation = DelayedOperation([leader.partition for _, leader, _ in written], settled, finish)
+    return node.delay(call, operation, node.now_ms + max(call.body.timeout_ms, 0))
 
 
 def _not_committed(leader: Leader, timeout_ms: int) -> KafkaError:

@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from ottla.base.ids import BrokerId, TopicId, TopicPartition
 from ottla.broker.apis.partition_leaders import endpoints_of, leader_hint
-from ottla.broker.delayed import Parked
+from ottla.broker.delayed import DelayedOperation
 from ottla.broker.events import RequestArrived
 from ottla.broker.handlers import handles
 from ottla.broker.replica.fetch_sessions import Context, Session, Wanted
@@ -111,7 +111,7 @@ def fetch(node: "Node", call: RequestArrived) -> Any:
     if reader.replica >= 0:
         _check_registration(node, reader)
         if not request.topics and (request.session_id, request.session_epoch) == (0, FINAL_EPOCH):
-            node.purgatory.release(("copies", reader.replica))
+            node.delayed.release(("copies", reader.replica))
             return FetchResponse()
     by_id = call.api_version >= BY_ID_SINCE
     context = node.sessions.begin(
@@ -145,7 +145,7 @@ def _note_follower(node: "Node", reader: Reader, wanted: Wanted) -> None:
     ask, replica = wanted.ask, reader.replica
     partition = wanted.partition or _partition(node, wanted)
     leader = node.partitions.leaders.get(partition) if partition is not None else None
-    if leader is None or replica not in leader.insync.standings or ask.current_leader_epoch != leader.epoch:
+    if leader is None or replica not in leader.isr_state.progress or ask.current_leader_epoch != leader.epoch:
         return
     if not isinstance(wanted.topic, str) and wanted.topic != leader.log.topic_id:
         # It follows an earlier topic with this name.
@@ -153,11 +153,11 @@ def _note_follower(node: "Node", reader: Reader, wanted: Wanted) -> None:
     if not leader.agrees(ask.fetch_offset, ask.last_fetched_epoch):
         return
     if leader.fetched(replica, offset=ask.fetch_offset, broker_epoch=reader.epoch, now_ms=node.now_ms):
-        node.purgatory.poke(leader.partition)
-    standing = leader.insync.standings[replica]
-    if standing.stuck % STUCK_EVERY == STUCK_AT and not _held_up(node, leader, replica):
+        node.delayed.poke(leader.partition)
+    progress = leader.isr_state.progress[replica]
+    if progress.stuck % STUCK_EVERY == STUCK_AT and not _held_up(node, leader, replica):
         node.scrubs.look_at(leader, ask.fetch_offset, whole=False)
-    if replica not in leader.insync.maximal or standing.lost_records:
+    if replica not in leader.isr_state.maximal or progress.lost_records:
         node.isr_changes.look(leader)
 
 
@@ -173,7 +173,7 @@ def follower_woke(node: "Node", session: Session, wanted: Wanted) -> None:
     """A sleeping partition of a follower's session has news: until its last request the follower had everything."""
     leader = node.partitions.leaders.get(wanted.partition) if wanted.partition is not None else None
     if leader is not None:
-        leader.insync.had_all(session.replica, session.used_ms)
+        leader.isr_state.had_all(session.replica, session.used_ms)
 
 
 @dataclass(slots=True)
@@ -236,7 +236,7 @@ def _held(node: "Node", reader: Reader, wanted: Wanted) -> Leader | Follower:
     name, number = _name(node, wanted.topic), wanted.ask.partition
     held = node.partitions.readable(name, number) if reader.roams else node.partitions.leader(name, number)
     held.check_epoch(wanted.ask.current_leader_epoch)
-    if reader.replica >= 0 and isinstance(held, Leader) and reader.replica not in held.insync.standings:
+    if reader.replica >= 0 and isinstance(held, Leader) and reader.replica not in held.isr_state.progress:
         raise errors.NotLeaderOrFollower(f"broker {reader.replica} is no follower of {held.partition}")
     return held
 
@@ -294,7 +294,7 @@ def _data(partition: int, read: Read, near: int) -> PartitionData:
 
 def _held_up(node: "Node", leader: Leader | Follower, replica: int) -> bool:
     """Whether a follower is throttled; ``replica`` -1 is a consumer, which never is. Source: KIP-73."""
-    if replica < 0 or not isinstance(leader, Leader) or replica in leader.insync.isr:
+    if replica < 0 or not isinstance(leader, Leader) or replica in leader.isr_state.isr:
         return False
     return node.throttles.sends_at_ms(leader.partition) > node.now_ms
 
@@ -352,10 +352,10 @@ def _wait(node: "Node", call: RequestArrived, reader: Reader, context: Context, 
     if context.session is not None:
         context.session.stirred = {}
         keys = (context.session, *waiting.copies)
-        parked = Parked(keys, waiting.ready, waiting.finish)
+        operation = DelayedOperation(keys, waiting.ready, waiting.finish)
     else:
-        parked = Parked(waiting.keys(), waiting.ready, waiting.finish, waiting.poked)
-    return node.park(call, parked, node.now_ms + call.body.max_wait_ms)
+        operation = DelayedOperation(waiting.keys(), waiting.ready, waiting.finish, waiting.poked)
+    return node.delay(call, operation, node.now_ms + call.body.max_wait_ms)
 
 
 class Waiting:

@@ -26,7 +26,7 @@ def served_versions() -> list[ApiVersion]:
     return [
         ApiVersion(api_key=key, min_version=served.versions[0], max_version=served.versions[1])
         for key, served in sorted(HANDLERS.items())
-        if served.told
+        if served.advertised
     ]
 
 

@@ -60,7 +60,7 @@ def _answer(node: "Node", call: RequestArrived) -> DeleteRecordsResponse:
                 results.append(_refused(ask, error))
         response.topics.append(DeleteRecordsTopicResult(name=topic, partitions=results))
     for directory in changed.values():
-        node.upkeep.checkpoint(directory)
+        node.periodic_tasks.checkpoint(directory)
     return response
 
 

@@ -10,7 +10,7 @@ and this is the only error that all clients treat as final. Source: KIP-98, KIP-
 from typing import TYPE_CHECKING, Any
 
 from ottla.base.ids import NO_PRODUCER
-from ottla.broker.delayed import Parked
+from ottla.broker.delayed import DelayedOperation
 from ottla.broker.events import RequestArrived
 from ottla.broker.handlers import handles
 from ottla.broker.transactions.producer_ids import WAITING
@@ -50,5 +50,5 @@ def init_producer_id(node: "Node", call: RequestArrived) -> Any:
         else:
             node.answer(call, InitProducerIdResponse(producer_id=late, producer_epoch=0))
 
-    parked = Parked((WAITING,), lambda: node.producer_ids.ready, finish)
-    return node.park(call, parked, node.now_ms + BLOCK_WAIT_MS)
+    operation = DelayedOperation((WAITING,), lambda: node.producer_ids.ready, finish)
+    return node.delay(call, operation, node.now_ms + BLOCK_WAIT_MS)

@@ -52,7 +52,7 @@ def _described(node: "Node", directory: LogDirectory, asked: set[TopicPartition]
             described = DescribeLogDirsPartition(partition_index=partition.partition, partition_size=log.size)
             replica = node.partitions.replica(partition)
             if replica is not None and replica.log is log:
-                described.damage = node.unfit.state_of(partition)
+                described.damage = node.replica_health.state_of(partition)
             topic.partitions.append(described)
     result = DescribeLogDirsResult(log_dir=directory.root, topics=list(topics.values()))
     space = node.space.get(directory.root)

@@ -101,7 +101,7 @@ def _elected(node: "Node", partition: TopicPartition, kind: int) -> PartitionSta
         raise errors.ElectionNotNeeded(f"{partition} is led by broker {state.leader}")
     found = election.election(image, topic, partition.partition, options=options)
     if found is None or found.leader < 0:
-        found = election.unclean_election(election.Case.of(image, topic, partition.partition, options))
+        found = election.unclean_election(election.ElectionContext.of(image, topic, partition.partition, options))
     if found is None or found.leader < 0:
         raise errors.EligibleLeadersNotAvailable(f"no broker with a replica of {partition} is alive")
     return found

@@ -23,6 +23,6 @@ def refuse(call: RequestArrived, error: KafkaError) -> DescribeQuorumResponse:
     return DescribeQuorumResponse(error_code=error.code, error_message=str(error))
 
 
-@handles(DescribeQuorumRequest, (0, 2), refuse=refuse, told=False)
+@handles(DescribeQuorumRequest, (0, 2), refuse=refuse, advertised=False)
 def describe_quorum(node: "Node", call: RequestArrived) -> DescribeQuorumResponse:
     raise errors.UnsupportedVersion("this cluster keeps its metadata in a coordination store; there is no quorum of brokers to describe")

@@ -41,7 +41,7 @@ def refuse(call: RequestArrived, error: KafkaError) -> AlterPartitionResponse:
     return AlterPartitionResponse(error_code=error.code)
 
 
-@handles(AlterPartitionRequest, (3, 3), refuse=refuse, at_controller=True, told=False)
+@handles(AlterPartitionRequest, (3, 3), refuse=refuse, at_controller=True, advertised=False)
 def alter_partition(node: "Node", call: RequestArrived) -> Any:
     request: AlterPartitionRequest = call.body
     registered = node.image.brokers.get(BrokerId(request.broker_id))

@@ -23,6 +23,6 @@ def refuse(call: RequestArrived, error: KafkaError) -> UnregisterBrokerResponse:
     return UnregisterBrokerResponse(error_code=error.code, error_message=str(error))
 
 
-@handles(UnregisterBrokerRequest, (0, 0), refuse=refuse, told=False)
+@handles(UnregisterBrokerRequest, (0, 0), refuse=refuse, advertised=False)
 def unregister_broker(node: "Node", call: RequestArrived) -> UnregisterBrokerResponse:
     raise errors.UnsupportedVersion("a broker's registration ends with its session; there is nothing to unregister")

@@ -6,9 +6,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ottla.base.ports import Op, StoreResult
-from ottla.broker.delayed import Parked
+from ottla.broker.delayed import DelayedOperation
 from ottla.broker.events import RequestArrived
-from ottla.broker.handlers import PARKED
+from ottla.broker.handlers import PENDING
 from ottla.wire import errors
 from ottla.wire.errors import KafkaError
 
@@ -63,7 +63,7 @@ class Writes:
         def finish(error: KafkaError | None) -> None:
             self._open.pop(number)(error)
             self._go_on()
-            self._node.purgatory.poke(self)
+            self._node.delayed.poke(self)
 
         def written(result: StoreResult) -> None:
             if number not in self._open:
@@ -102,8 +102,8 @@ class Writes:
 
         if not self._open:
             return response
-        self._node.park(self._call, Parked((self,), lambda: not self._open, finish), self._node.now_ms + max(timeout_ms, 0))
-        return PARKED
+        self._node.delay(self._call, DelayedOperation((self,), lambda: not self._open, finish), self._node.now_ms + max(timeout_ms, 0))
+        return PENDING
 
     @staticmethod
     def _error(result: StoreResult, changed: type[KafkaError]) -> KafkaError | None:

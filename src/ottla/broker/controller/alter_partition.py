@@ -11,7 +11,7 @@ Source: KIP-497, KIP-704, KIP-841, KIP-903, KIP-966; Kafka's ReplicationControlM
 """
 
 from ottla.base.ids import BrokerId, TopicPartition
-from ottla.broker.controller.election import Case, is_fit
+from ottla.broker.controller.election import ElectionContext, is_fit
 from ottla.broker.metadata.image import Image, Topic
 from ottla.log.options import TopicOptions
 from ottla.store.layout import PartitionState
@@ -54,7 +54,7 @@ def altered(image: Image, topic: Topic, broker: int, wish: AlterPartitionRequest
             raise errors.IneligibleReplica(f"broker {member.broker_id} is about to stop, or fenced")
         if not is_fit(image, partition, state, member.broker_id):
             raise errors.IneligibleReplica(f"broker {member.broker_id} says itself that its replica of {name} is not fit")
-    after = Case.of(image, topic, number, options).led_by(broker, members, same_epoch=True)
+    after = ElectionContext.of(image, topic, number, options).led_by(broker, members, same_epoch=True)
     assert after.isr_epochs == tuple(member.broker_epoch for member in wish.new_isr_with_epochs), "they were looked at above"
     return after if wish.leader_recovery_state == RECOVERING or not after.recovering else _recovered(after)
 

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING
 from ottla.base.ids import BrokerId, TopicPartition
 from ottla.base.ports import Op, StoreResult
 from ottla.broker.controller.election import election, is_sound
-from ottla.broker.controller.election_queue import Agenda
+from ottla.broker.controller.election_queue import ElectionQueue
 from ottla.broker.controller.preferred_leaders import PreferredLeaders
-from ottla.broker.controller.reachability import Hearing
+from ottla.broker.controller.reachability import ControllerReachability
 from ottla.broker.controller.reassignment_driver import Moves
-from ottla.broker.controller.topic_writes import Stepwise
+from ottla.broker.controller.topic_writes import TopicWriteBatcher
 from ottla.broker.controller.topics import stateless
 from ottla.broker.metadata.image import NO_LEADER, Change
 from ottla.store import layout
@@ -41,10 +41,10 @@ class Controller:
         self._retry = False
         #: Topics that changed since the last tick: one that a tool created may have partitions without a state.
         self._changed: dict[str, None] = {}
-        self.agenda = Agenda(node)
-        self.topics = Stepwise(node)
-        self.preferred = PreferredLeaders(node, self.agenda)
-        self.hearing = Hearing(node)
+        self.election_queue = ElectionQueue(node)
+        self.topics = TopicWriteBatcher(node)
+        self.preferred = PreferredLeaders(node, self.election_queue)
+        self.reachability = ControllerReachability(node)
         #: Reassignments in progress.
         self._moves = Moves(node, self)
 
@@ -56,11 +56,11 @@ class Controller:
     def step_down(self) -> None:
         """Another broker may be the controller."""
         self.active = False
-        self.agenda.clear()
+        self.election_queue.clear()
 
     def settled(self) -> bool:
         """Whether every partition that this broker should lead has a leader, and no election is in progress here."""
-        if self._campaigning or not self.agenda.idle:
+        if self._campaigning or not self.election_queue.idle:
             return False
         image, node = self._node.image, self._node
         me = node.broker_id
@@ -82,36 +82,36 @@ class Controller:
         """The image changed."""
         match change:
             case ("controller", holder):
-                self.hearing.office_changed()
-                self._office_changed(holder)
+                self.reachability.controller_changed()
+                self._controller_changed(holder)
                 self._node.isr_changes.controller_changed()
                 return
             case _ if not self.active:
                 return
             case ("broker", int() as broker):
-                self.agenda.add(self._held_by(BrokerId(broker)))
+                self.election_queue.add(self._held_by(BrokerId(broker)))
             case ("log_dir_event", _):
                 self._take_notice()
             case ("partition", TopicPartition() as partition):
-                if self.agenda.wants(partition):
-                    self.agenda.add((partition,))
+                if self.election_queue.wants(partition):
+                    self.election_queue.add((partition,))
             case ("topic", str() as topic):
                 self._changed[topic] = None
             # Settings determine the minimum ISR and whether unclean elections are allowed.
             case ("config", ("topics", str() as topic)):
-                self.agenda.add(self._of((topic,)))
+                self.election_queue.add(self._of((topic,)))
             case ("config", ("brokers", _)):
-                self.agenda.add(self._of(self._node.image.topics))
+                self.election_queue.add(self._of(self._node.image.topics))
             case ("deletion", str() as topic) if topic in self._node.image.deleting:
                 self.topics.marked(topic)
             case ("preferred_election", _):
                 self.preferred.asked()
         self._moves.changed(change)
-        self.agenda.go_on()
+        self.election_queue.go_on()
 
     def tick(self) -> None:
         """Retries what the store did not answer, and runs periodic work."""
-        self.hearing.tick()
+        self.reachability.tick()
         if self._retry and not self._holds_back():
             self._retry = False
             self.start()
@@ -119,10 +119,10 @@ class Controller:
                 self._look_at_all()
         if self.active:
             changed, self._changed = self._changed, {}
-            self.agenda.add(self._stateless(changed))
+            self.election_queue.add(self._stateless(changed))
             self.preferred.tick()
             self._moves.tick()
-            self.agenda.go_on()
+            self.election_queue.go_on()
 
     def try_again(self) -> None:
         """The store did not answer: evaluates everything with the next tick."""
@@ -144,7 +144,7 @@ class Controller:
 
     # Election of the controller.
 
-    def _office_changed(self, holder: object) -> None:
+    def _controller_changed(self, holder: object) -> None:
         if holder is None and not self._node.stopping:
             self.step_down()
             self.start()
@@ -154,7 +154,7 @@ class Controller:
     def _vacant(self) -> bool:
         """Whether this broker may be elected: it is registered, and there is no other controller."""
         node = self._node
-        return node.standing.connected and node.standing.epoch is not None and node.image.controller in (None, node.broker_id)
+        return node.lifecycle.connected and node.lifecycle.epoch is not None and node.image.controller in (None, node.broker_id)
 
     def _campaign(self) -> None:
         if self._campaigning:
@@ -176,26 +176,26 @@ class Controller:
 
     def _holds_back(self) -> bool:
         """Whether this broker does not stand as candidate because other brokers did not reach it."""
-        return (self._node.now_ms < self.hearing.hold_ms or self.hearing.fenced) and len(self._node.image.brokers) > 1
+        return (self._node.now_ms < self.reachability.hold_ms or self.reachability.fenced) and len(self._node.image.brokers) > 1
 
     def _campaigned(self, result: StoreResult) -> None:
         self._campaigning = False
         if result.error is None:
             # If received while suspended, this broker must be elected again.
-            self.active = self._node.standing.connected
+            self.active = self._node.lifecycle.connected
             self._fence = result.states[-1].version
             if self.active:
                 self._look_at_all()
                 self.preferred.begin()
                 self._moves.look()
-                self.agenda.go_on()
+                self.election_queue.go_on()
         elif self._node.image.controller in (None, self._node.broker_id):
             self._retry = True
 
     def _look_at_all(self) -> None:
         """Earlier events are known only from the image."""
         image = self._node.image
-        self.agenda.add(self._of(image.topics))
+        self.election_queue.add(self._of(image.topics))
         self.topics.resume()
         self.preferred.asked()
         self._take_notice()

@@ -58,48 +58,48 @@ def elections(image: Image, *, options: OptionsOf) -> Iterator[tuple[TopicPartit
 
 def election(image: Image, topic: Topic, number: int, *, options: TopicOptions) -> PartitionState | None:
     """The new state of one partition; None if it needs none."""
-    case = Case.of(image, topic, number, options)
-    state = case.state
-    sound = [broker for broker in state.isr if case.sound(broker)]
+    context = ElectionContext.of(image, topic, number, options)
+    state = context.state
+    sound = [broker for broker in state.isr if context.sound(broker)]
     stay = [broker for broker in sound if not is_leaving(image, broker)]
-    able = [broker for broker in stay if not case.full(broker)] or stay
+    able = [broker for broker in stay if not context.full(broker)] or stay
     if not stay and is_fenced(image, state.leader):
-        for broker in case.replicas:
+        for broker in context.replicas:
             since = state.eligible_since(broker)
-            if since >= 0 and not is_leaving(image, broker) and case.intact(broker, since):
-                return case.led_by(broker, [broker])
+            if since >= 0 and not is_leaving(image, broker) and context.intact(broker, since):
+                return context.led_by(broker, [broker])
     if state.leader in able or (state.leader in sound and not stay):
-        return case.unless_same(case.led_by(state.leader, stay or [state.leader], same_epoch=True))
-    for broker in case.replicas:
+        return context.unless_same(context.led_by(state.leader, stay or [state.leader], same_epoch=True))
+    for broker in context.replicas:
         if broker in (able or sound):
-            return case.led_by(broker, stay or [broker])
-    held = case.held()
-    for broker in (case.last_leader, *case.replicas):
-        if broker in state.isr and case.intact(broker, held[broker]):
-            return case.led_by(broker, [broker])
-    for broker in case.replicas:
-        if broker in held and case.intact(broker, held[broker]):
-            return case.led_by(broker, [broker])
-    if all(broker in case.lost() for broker in held) and case.may_recover(case.last_leader):
-        return case.recovered_by(case.last_leader)
+            return context.led_by(broker, stay or [broker])
+    held = context.held()
+    for broker in (context.last_leader, *context.replicas):
+        if broker in state.isr and context.intact(broker, held[broker]):
+            return context.led_by(broker, [broker])
+    for broker in context.replicas:
+        if broker in held and context.intact(broker, held[broker]):
+            return context.led_by(broker, [broker])
+    if all(broker in context.lost() for broker in held) and context.may_recover(context.last_leader):
+        return context.recovered_by(context.last_leader)
     if options.unclean_leader_election_enable:
-        return unclean_election(case)
-    return case.unless_same(case.led_by_nobody())
+        return unclean_election(context)
+    return context.unless_same(context.led_by_nobody())
 
 
-def unclean_election(case: "Case") -> PartitionState | None:
+def unclean_election(context: "ElectionContext") -> PartitionState | None:
     """The leader of an unclean election: the first working replica, preferably without missing records, staying and with room. If there
     is none: None, or the state without a leader. An adding replica comes last, because it may have no records.
     """
 
     def worse(broker: int) -> tuple[bool, ...]:
-        return broker in case.adding, is_leaving(case.image, broker), case.full(broker)
+        return broker in context.adding, is_leaving(context.image, broker), context.full(broker)
 
-    alive = sorted((broker for broker in case.replicas if case.works(broker)), key=worse)
-    whole = [broker for broker in alive if not case.misses_records(broker)]
+    alive = sorted((broker for broker in context.replicas if context.works(broker)), key=worse)
+    whole = [broker for broker in alive if not context.misses_records(broker)]
     for broker in (*whole, *alive):
-        return case.recovered_by(broker)
-    return case.unless_same(case.led_by_nobody())
+        return context.recovered_by(broker)
+    return context.unless_same(context.led_by_nobody())
 
 
 def preferred(image: Image, topic: Topic, number: int, *, options: TopicOptions) -> PartitionState | None:
@@ -107,10 +107,12 @@ def preferred(image: Image, topic: Topic, number: int, *, options: TopicOptions)
 
     Source: Kafka's preferred replica election.
     """
-    case = Case.of(image, topic, number, options)
+    context = ElectionContext.of(image, topic, number, options)
     if not preferred_can_lead(image, topic, number):
         return None
-    return case.led_by(case.replicas[0], [broker for broker in case.state.isr if case.sound(broker) and not is_leaving(image, broker)])
+    return context.led_by(
+        context.replicas[0], [broker for broker in context.state.isr if context.sound(broker) and not is_leaving(image, broker)]
+    )
 
 
 def preferred_can_lead(image: Image, topic: Topic, number: int) -> bool:
@@ -170,7 +172,7 @@ def is_fit(image: Image, partition: TopicPartition, state: PartitionState | None
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class ElectionContext:
     """A partition that may need another state."""
 
     image: Image

@@ -19,7 +19,7 @@ from ottla.base.ids import TopicPartition
 from ottla.base.ports import Op, StoreResult
 from ottla.broker.controller import election
 from ottla.broker.controller.topics import MULTI_BYTES, size_of
-from ottla.broker.delayed import Parked
+from ottla.broker.delayed import DelayedOperation
 from ottla.broker.metadata.image import Topic
 from ottla.log.options import TopicOptions
 from ottla.store import layout
@@ -33,7 +33,7 @@ PORTION = 1_000
 WRITES_MAX = 2
 
 
-class Agenda:
+class ElectionQueue:
     """The queue of one controller."""
 
     def __init__(self, node: "Node") -> None:
@@ -44,7 +44,7 @@ class Agenda:
         #: Number of the election of this controller: writes of an earlier one are ignored.
         self._office = 0
         self._waits: list[Callable[[], None]] = []
-        self._timer: Parked | None = None
+        self._timer: DelayedOperation | None = None
 
     @property
     def idle(self) -> bool:
@@ -83,8 +83,8 @@ class Agenda:
     def _later(self) -> None:
         """Many partitions needed no change: other events come first."""
         if self._timer is None or self._timer.done:
-            self._timer = Parked((), lambda: False, lambda expired: self.go_on())
-            self._node.purgatory.park(self._timer, self._node.now_ms)
+            self._timer = DelayedOperation((), lambda: False, lambda expired: self.go_on())
+            self._node.delayed.delay(self._timer, self._node.now_ms)
 
     def _portion(self) -> tuple[dict[TopicPartition, bool], list[Op]]:
         decided: dict[TopicPartition, bool] = {}

@@ -20,7 +20,7 @@ from ottla.base.ports import Op, StoreResult
 from ottla.base.units import SECOND_MS
 from ottla.broker import effects
 from ottla.broker.controller import election
-from ottla.broker.controller.election_queue import Agenda
+from ottla.broker.controller.election_queue import ElectionQueue
 from ottla.broker.controller.reassignment import is_moving
 from ottla.broker.metadata.image import Image
 from ottla.store import layout
@@ -58,9 +58,9 @@ def imbalanced(image: Image, *, percentage: int) -> list[TopicPartition]:
 class PreferredLeaders:
     """Elections triggered by time and by tools."""
 
-    def __init__(self, node: "Node", agenda: Agenda) -> None:
+    def __init__(self, node: "Node", election_queue: ElectionQueue) -> None:
         self._node = node
-        self._agenda = agenda
+        self._election_queue = election_queue
         self._next_look_ms = 0
 
     def begin(self) -> None:
@@ -74,7 +74,7 @@ class PreferredLeaders:
             self._next_look_ms = node.now_ms + node.options.leader_imbalance_check_interval_seconds * SECOND_MS
             if node.options.auto_leader_rebalance_enable:
                 percentage = node.options.leader_imbalance_per_broker_percentage
-                self._agenda.add(imbalanced(node.image, percentage=percentage), preferred=True)
+                self._election_queue.add(imbalanced(node.image, percentage=percentage), preferred=True)
 
     def asked(self) -> None:
         """Handles a tool's request."""
@@ -87,8 +87,8 @@ class PreferredLeaders:
         except layout.MalformedNode as error:
             wanted = []
             node.effects.append(effects.Warn(message=f"nothing is elected: {error}"))
-        self._agenda.add((partition for partition in wanted if node.image.has(*partition)), preferred=True)
-        self._agenda.when_idle(partial(self._dealt_with, data))
+        self._election_queue.add((partition for partition in wanted if node.image.has(*partition)), preferred=True)
+        self._election_queue.when_idle(partial(self._dealt_with, data))
 
     def _dealt_with(self, data: bytes) -> None:
         controller = self._node.controller

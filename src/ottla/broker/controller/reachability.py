@@ -61,7 +61,7 @@ HOLD_MS = 5 * SECOND_MS
 NOBODY = -1
 
 
-class Hearing:
+class ControllerReachability:
     """Heartbeats to the controller, reports, resignation and fencing."""
 
     def __init__(self, node: "Node") -> None:
@@ -114,7 +114,7 @@ class Hearing:
         node = self._node
         ran_ms = min(node.now_ms - self._ticked_ms, TICK_MS)
         self._ticked_ms = node.now_ms
-        if node.epoch is None or node.stopping or not node.standing.connected:
+        if node.epoch is None or node.stopping or not node.lifecycle.connected:
             self._silent_ms = self._failed = self._ticks = 0
             return
         self._watch_controller(ran_ms)
@@ -168,7 +168,7 @@ class Hearing:
         """A registration with the present state was created."""
         self._told = (self.unheard, self.fenced_epoch)
 
-    def office_changed(self) -> None:
+    def controller_changed(self) -> None:
         """The controller changed. A report about the former one stays until it answers."""
         self._silent_ms = self._failed = self._ticks = self._unfenced_ticks = 0
         self._resigning = False
@@ -210,7 +210,7 @@ class Hearing:
             effects.Warn(message=f"broker {node.broker_id} {what}: brokers {naming} cannot reach it; check their network links")
         )
         telling = (self.unheard, self.fenced_epoch)
-        described = node.standing.redescribed()
+        described = node.lifecycle.redescribed()
 
         def resigned(result: StoreResult) -> None:
             self._resigning = False
@@ -224,7 +224,7 @@ class Hearing:
 
     def _tell(self) -> None:
         now = (self.unheard, self.fenced_epoch)
-        ops = self._node.standing.redescribed() if now != self._told and not self._telling and not self._resigning else ()
+        ops = self._node.lifecycle.redescribed() if now != self._told and not self._telling and not self._resigning else ()
         if not ops:
             return
         self._telling = True

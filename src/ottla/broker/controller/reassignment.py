@@ -28,7 +28,7 @@ from typing import NamedTuple
 from ottla.base.ids import BrokerId, LeaderEpoch, TopicPartition
 from ottla.base.ports import Op
 from ottla.base.units import KiB
-from ottla.broker.controller.election import Case, OptionsOf, is_fit, is_full, is_leaving, is_sound
+from ottla.broker.controller.election import ElectionContext, OptionsOf, is_fit, is_full, is_leaving, is_sound
 from ottla.broker.metadata.image import NO_LEADER, Image, Topic
 from ottla.store import layout
 from ottla.store.layout import PartitionState
@@ -116,16 +116,16 @@ def cancelled(image: Image, topic: Topic, number: int, *, options: OptionsOf) ->
     partition = TopicPartition(topic.name, number)
     sound = [broker for broker in state.isr if _counts(image, partition, state, broker)]
     if not isr or (sound and not set(sound) & set(isr)):
-        case = Case(image, partition, state, replicas, (), options(topic.name))
+        context = ElectionContext(image, partition, state, replicas, (), options(topic.name))
         for broker in replicas:
-            if broker in state.elr and case.intact(broker, state.eligible_since(broker)):
-                return Move(replicas, (), (), case.led_by(broker, [broker]))
-        alive = [broker for broker in replicas if case.works(broker)]
-        if not case.options.unclean_leader_election_enable or not alive:
+            if broker in state.elr and context.intact(broker, state.eligible_since(broker)):
+                return Move(replicas, (), (), context.led_by(broker, [broker]))
+        alive = [broker for broker in replicas if context.works(broker)]
+        if not context.options.unclean_leader_election_enable or not alive:
             raise errors.InvalidReplicaAssignment(
                 f"only {list(state.isr)} have all of {topic.name}-{number}; going back to {list(replicas)} would be an unclean election"
             )
-        leader = min(alive, key=lambda broker: (case.misses_records(broker), is_leaving(image, broker), case.full(broker)))
+        leader = min(alive, key=lambda broker: (context.misses_records(broker), is_leaving(image, broker), context.full(broker)))
         return Move(replicas, (), (), _led_uncleanly_by(image, partition, state, leader, replicas))
     return Move(replicas, (), (), _changed(image, partition, state, replicas, isr))
 

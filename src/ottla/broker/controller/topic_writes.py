@@ -23,7 +23,7 @@ Done = Callable[[StoreResult], None]
 FAILURES_MAX = 20
 
 
-class Stepwise:
+class TopicWriteBatcher:
     """Creation and deletion of topics in steps."""
 
     def __init__(self, node: "Node") -> None:

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING
 
 from ottla.base.ids import BrokerId, TopicPartition
 from ottla.base.units import SECOND_MS
-from ottla.broker.delayed import Parked
+from ottla.broker.delayed import DelayedOperation
 from ottla.broker.metadata.image import Change
 from ottla.broker.replica.leader import Leader
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 DRAIN_MS = SECOND_MS
 
 
-class Leaving:
+class ControlledShutdown:
     """State of the controlled shutdown."""
 
     def __init__(self, node: "Node") -> None:
@@ -63,7 +63,7 @@ class Leaving:
 
     def refuses(self, leader: Leader, acks: int) -> bool:
         """Whether a produce with these acks is refused: another ISR member takes over the partition."""
-        return self.begun and acks >= 0 and leader.partition in self._held and len(leader.insync.isr) > 1
+        return self.begun and acks >= 0 and leader.partition in self._held and len(leader.isr_state.isr) > 1
 
     def _drain(self) -> None:
         """Waits until all records written so far are committed."""
@@ -81,8 +81,8 @@ class Leaving:
         if drained():
             self._try()
         else:
-            waits = Parked([leader.partition for leader, _ in ends], drained, lambda expired: self._try())
-            self._node.purgatory.park(waits, self._node.now_ms + DRAIN_MS)
+            waits = DelayedOperation([leader.partition for leader, _ in ends], drained, lambda expired: self._try())
+            self._node.delayed.delay(waits, self._node.now_ms + DRAIN_MS)
 
     def changed(self, change: Change) -> None:
         """The image changed."""
@@ -111,12 +111,12 @@ class Leaving:
             return
         self._tries += 1
         self._mark()
-        backoff = Parked((), lambda: False, lambda expired: self._try())
-        node.purgatory.park(backoff, node.now_ms + node.options.controlled_shutdown_retry_backoff_ms)
+        backoff = DelayedOperation((), lambda: False, lambda expired: self._try())
+        node.delayed.delay(backoff, node.now_ms + node.options.controlled_shutdown_retry_backoff_ms)
 
     def _mark(self) -> None:
         """The image shows whether it was written."""
-        ops = self._node.standing.redescribed()
+        ops = self._node.lifecycle.redescribed()
         if ops and not self.over:
             self._node.submit(ops, lambda result: self._mark() if result.error == "version" else None)
 
@@ -129,8 +129,8 @@ class Leaving:
         }
 
     def _look_whether_over(self) -> None:
-        standing = self._node.standing
-        if not self._held or not standing.connected or standing.epoch is None:
+        lifecycle = self._node.lifecycle
+        if not self._held or not lifecycle.connected or lifecycle.epoch is None:
             self.over = True
 
     def _can_hand_over(self, partition: TopicPartition) -> bool:

@@ -33,7 +33,7 @@ def _clean_since(directory: "LogDirectory") -> int:
     return directory.clean_since if directory.clean_start else -1
 
 
-class Standing:
+class BrokerLifecycle:
     """State of the registration."""
 
     def __init__(self, node: "Node") -> None:
@@ -68,7 +68,7 @@ class Standing:
         path = layout.broker(node.broker_id)
         created = Op("create", path, layout.encode_broker(self.description()), ephemeral=True)
         ops = (Op("delete", path), created) if self._own_remains() and not self._ousted else (created,)
-        told = node.unfit.registering()
+        told = node.replica_health.registering()
         node.submit(ops, lambda result: self._registered(result, told))
 
     def session_changed(self, state: SessionState) -> None:
@@ -124,20 +124,20 @@ class Standing:
         """The content of a registration now."""
         node = self._node
         host, port = node.address
-        offline, impaired, full = node.unfit.description()
+        offline, impaired, full = node.replica_health.description()
         return layout.BrokerRegistration(
             host=host,
             port=port,
             endpoints=(f"PLAINTEXT://{host}:{port}",),
             timestamp_ms=node.wall_ms,
             rack=node.options.broker_rack or None,
-            leaving=node.leaving.begun,
+            leaving=node.controlled_shutdown.begun,
             offline=offline,
             impaired=impaired,
             full=full,
             clean_since=self.clean_since,
-            unheard=node.controller.hearing.unheard,
-            fenced=node.controller.hearing.fenced,
+            unheard=node.controller.reachability.unheard,
+            fenced=node.controller.reachability.fenced,
         )
 
     def redescribed(self) -> tuple[Op, ...]:
@@ -162,8 +162,8 @@ class Standing:
             if self.clean_since < 0:
                 # From now on only another crash can lose records.
                 self.clean_since = self.epoch
-            node.unfit.registered(told)
-            node.controller.hearing.registered()
+            node.replica_health.registered(told)
+            node.controller.reachability.registered()
             self._patience_ms = None
             self._ousted = False
             node.partitions.resume()

@@ -27,7 +27,7 @@ from ottla.base.ids import BrokerId, TopicPartition
 from ottla.base.ports import Op, StoreResult
 from ottla.broker import effects
 from ottla.broker.controller.election import is_fit, is_sound
-from ottla.broker.delayed import Parked
+from ottla.broker.delayed import DelayedOperation
 from ottla.broker.replica.follower import Follower
 from ottla.broker.replica.leader import Leader
 from ottla.log import damage
@@ -53,7 +53,7 @@ Told = tuple[frozenset[TopicPartition], frozenset[TopicPartition], frozenset[Top
 ByTopic = dict[str, tuple[int, ...]]
 
 
-class Unfit:
+class ReplicaHealth:
     """Health of the replicas on this broker."""
 
     def __init__(self, node: "Node") -> None:
@@ -70,7 +70,7 @@ class Unfit:
         self._retry = False
         #: Number of the next notification.
         self._sequence = 0
-        self._bound: Parked | None = None
+        self._bound: DelayedOperation | None = None
 
     # Reporting.
 
@@ -103,9 +103,9 @@ class Unfit:
         if now == self._told or not node.started or node.stopping:
             return
         if now[0] - self._told[0] and self._bound is None:
-            self._bound = Parked((), lambda: False, self._not_told)
-            node.purgatory.park(self._bound, node.now_ms + node.options.log_dir_failure_timeout_ms)
-        ops = [*node.standing.redescribed()]
+            self._bound = DelayedOperation((), lambda: False, self._not_told)
+            node.delayed.delay(self._bound, node.now_ms + node.options.log_dir_failure_timeout_ms)
+        ops = [*node.lifecycle.redescribed()]
         if self._telling or not ops:
             return
         self._telling = True
@@ -127,7 +127,7 @@ class Unfit:
             self._told = told
             self._sequence += 1
             if self._bound is not None and not told[0] - self._now()[0]:
-                self._node.purgatory.cancel(self._bound)
+                self._node.delayed.cancel(self._bound)
                 self._bound = None
             for partition in list(self.impaired):
                 self.state_changed(partition, self._node.image.state(partition))
@@ -142,7 +142,7 @@ class Unfit:
     def _not_told(self, expired: bool) -> None:
         self._bound = None
         node = self._node
-        if expired and self._now()[0] - self._told[0] and node.epoch is not None and node.standing.connected and not node.stopping:
+        if expired and self._now()[0] - self._told[0] and node.epoch is not None and node.lifecycle.connected and not node.stopping:
             bound = f"within {node.options.log_dir_failure_timeout_ms} ms (log.dir.failure.timeout.ms)"
             node.effects.append(effects.Halt(reason=f"the controller could not be told {bound} of a log directory that failed"))
 
@@ -188,7 +188,7 @@ class Unfit:
         if not news and len(damages) == len(known):
             return
         damage.note(log, segment.base_offset, damages)
-        self._node.purgatory.poke(replica.partition)
+        self._node.delayed.poke(replica.partition)
         where = f"{replica.partition} in {replica.directory.root}"
         if not damages:
             self._node.effects.append(effects.Warn(message=f"{where}: segment {segment.base_offset} is whole again"))

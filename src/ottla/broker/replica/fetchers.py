@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 from ottla.base.ids import BrokerId, TopicPartition
 from ottla.base.units import INT32_MAX, INT64_MAX
 from ottla.broker import effects
-from ottla.broker.delayed import Parked
+from ottla.broker.delayed import DelayedOperation
 from ottla.broker.replica.follower import Follower, Unsound
 from ottla.log.errors import LogError
 from ottla.records.errors import RecordsError
@@ -91,10 +91,10 @@ class Fetcher:
         self._under_way = False
         #: Whether the request in flight lacks partitions; and when it is recalled.
         self._fresh = False
-        self._recalling: Parked | None = None
+        self._recalling: DelayedOperation | None = None
         self._failures = 0
         self._not_before_ms = 0
-        self._timer: Parked | None = None
+        self._timer: DelayedOperation | None = None
         self._timer_ms = 0
 
     def follow(self, follower: Follower) -> None:
@@ -125,8 +125,8 @@ class Fetcher:
         """Sends a request, unless one is in flight or the last data is not on disk yet."""
         node = self._node
         if self._under_way and self._fresh and self._recalling is None:
-            self._recalling = Parked((), lambda: False, lambda expired: self._recall())
-            node.purgatory.park(self._recalling, node.now_ms + RECALL_MS)
+            self._recalling = DelayedOperation((), lambda: False, lambda expired: self._recall())
+            node.delayed.delay(self._recalling, node.now_ms + RECALL_MS)
         if self._under_way or not self.followers or node.epoch is None or node.stopping or self._unsettled:
             return
         if self._due_ms <= node.now_ms:
@@ -302,7 +302,7 @@ class Fetcher:
                 follower.failures = 0
                 follower.refused = ""
                 if follower.high_watermark != mark:
-                    node.purgatory.poke(follower.partition)
+                    node.delayed.poke(follower.partition)
         except OSError as error:
             node.partitions.append_failed(follower, error)
             self._failed(follower)
@@ -313,7 +313,7 @@ class Fetcher:
                 node.effects.append(effects.Warn(message=message))
                 follower.refused = str(error)
             self._failed(follower)
-        node.upkeep.remove_later(follower.directory.root, removed, follower.options.file_delete_delay_ms)
+        node.periodic_tasks.remove_later(follower.directory.root, removed, follower.options.file_delete_delay_ms)
         if log.unflushed:
             node.partitions.dirty[follower.partition] = follower
         if self.followers.get(follower.partition) is follower:
@@ -330,10 +330,10 @@ class Fetcher:
         if self._timer is not None and not self._timer.done:
             if self._timer_ms <= due_ms:
                 return
-            self._node.purgatory.cancel(self._timer)
-        self._timer = Parked((), lambda: False, lambda expired: self.go_on())
+            self._node.delayed.cancel(self._timer)
+        self._timer = DelayedOperation((), lambda: False, lambda expired: self.go_on())
         self._timer_ms = due_ms
-        self._node.purgatory.park(self._timer, due_ms)
+        self._node.delayed.delay(self._timer, due_ms)
 
 
 class Fetchers:

@@ -55,7 +55,7 @@ class IsrChanges:
     def tick(self) -> None:
         """Checks all partitions."""
         for leader in self._node.partitions.leaders.values():
-            if leader.insync.standings and self._wanted_isr(leader) is not None:
+            if leader.isr_state.progress and self._wanted_isr(leader) is not None:
                 self._wanted[leader.partition] = None
         self._ask()
 
@@ -71,7 +71,7 @@ class IsrChanges:
     def _wanted_isr(self, leader: Leader) -> tuple[int, ...] | None:
         node = self._node
         me = node.image.brokers.get(node.broker_id)
-        if leader.insync.recovering and me is not None and leader.partition in me.impaired:
+        if leader.isr_state.recovering and me is not None and leader.partition in me.impaired:
             return None
         return leader.wanted_isr(node.now_ms, lag_max_ms=node.options.replica_lag_time_max_ms, sound=self._sound(leader))
 
@@ -97,14 +97,14 @@ class IsrChanges:
             isr = self._wanted_isr(leader) if leader is not None else None
             if leader is None or topic is None or isr is None:
                 continue
-            leader.insync.propose(isr)
+            leader.isr_state.propose(isr)
             wish = topics.setdefault(partition.topic, AlterPartitionRequestTopic(topic_id=topic.topic_id, partitions=[]))
             wish.partitions.append(
                 AlterPartitionRequestPartition(
                     partition_index=partition.partition,
                     leader_epoch=leader.epoch,
                     new_isr_with_epochs=[BrokerState(broker_id=broker, broker_epoch=self._epoch_of(leader, broker)) for broker in isr],
-                    partition_epoch=leader.insync.version,
+                    partition_epoch=leader.isr_state.version,
                 )
             )
         if topics:
@@ -117,12 +117,12 @@ class IsrChanges:
     def _epoch_of(self, leader: Leader, broker: int) -> int:
         """The broker epoch of a member in the request. A member of the ISR that has not fetched in this epoch keeps the epoch in the
         state."""
-        standing = leader.insync.standings.get(broker)
-        if standing is None:
+        progress = leader.isr_state.progress.get(broker)
+        if progress is None:
             assert self._node.epoch is not None, "a leader is registered"
             return self._node.epoch
-        if standing.broker_epoch >= 0:
-            return standing.broker_epoch
+        if progress.broker_epoch >= 0:
+            return progress.broker_epoch
         state = self._node.image.state(leader.partition)
         return state.registration_of(broker) if state is not None else -1
 
@@ -130,5 +130,5 @@ class IsrChanges:
         if number != self._number:
             return
         self._asking = False
-        self._node.controller.hearing.asked(controller, answered=response is not None)
+        self._node.controller.reachability.asked(controller, answered=response is not None)
         self._ask()

@@ -23,7 +23,7 @@ from ottla.store.layout import PartitionState
 
 
 @dataclass(slots=True)
-class Standing:
+class ReplicaProgress:
     """Progress of a follower in the present epoch."""
 
     #: Everything below is on its disk; -1 until it has fetched.
@@ -41,10 +41,10 @@ class Standing:
     stuck: int = 0
 
 
-class InSync:
+class IsrState:
     """ISR state of one leader in one epoch."""
 
-    __slots__ = ("_began_ms", "_counted", "_factor", "_me", "elr", "isr", "maximal", "recovering", "replicas", "standings", "version")
+    __slots__ = ("_began_ms", "_counted", "_factor", "_me", "elr", "isr", "maximal", "progress", "recovering", "replicas", "version")
 
     def __init__(
         self, me: int, replicas: Sequence[int], state: PartitionState, version: int, now_ms: int, *, adding: Sequence[int] = ()
@@ -56,7 +56,7 @@ class InSync:
         #: Replication factor, without adding replicas.
         self._factor = len(self.replicas) - len(adding)
         #: By broker: all replicas and members of the maximal ISR, except the leader.
-        self.standings = {broker: Standing(-1, now_ms) for broker in self.replicas if broker != me}
+        self.progress = {broker: ReplicaProgress(-1, now_ms) for broker in self.replicas if broker != me}
         #: Version of the known state: Kafka's partition epoch.
         self.version = -1
         self.follow(state, version)
@@ -65,8 +65,8 @@ class InSync:
         """Adopts a new assignment. Removed replicas count until a state is without them."""
         self.replicas, self._factor = tuple(replicas), len(replicas) - len(adding)
         for broker in self.replicas:
-            if broker != self._me and broker not in self.standings:
-                self.standings[broker] = Standing(-1, now_ms)
+            if broker != self._me and broker not in self.progress:
+                self.progress[broker] = ReplicaProgress(-1, now_ms)
 
     def follow(self, state: PartitionState, version: int) -> None:
         """Adopts a state with this version; requests based on an earlier version can no longer succeed."""
@@ -87,31 +87,31 @@ class InSync:
         #: All brokers that are in the ISR or may be.
         self.maximal = members
         for broker in sorted(members):
-            if broker != self._me and broker not in self.standings:
-                self.standings[broker] = Standing(-1, self._began_ms)
-        self._counted = [standing for broker, standing in self.standings.items() if broker in members]
+            if broker != self._me and broker not in self.progress:
+                self.progress[broker] = ReplicaProgress(-1, self._began_ms)
+        self._counted = [progress for broker, progress in self.progress.items() if broker in members]
 
     def fetched(self, broker: int, *, offset: int, end_offset: int, broker_epoch: int, now_ms: int) -> None:
         """A follower of this epoch fetches from ``offset`` while the log ends at ``end_offset``."""
-        standing = self.standings[broker]
+        progress = self.progress[broker]
         if broker not in self.maximal:
-            standing.lost_records = False
-        elif offset < standing.position and broker_epoch == standing.broker_epoch:
-            standing.lost_records = True
-        again = offset == standing.position and offset < standing.end_then and broker_epoch == standing.broker_epoch
-        standing.stuck = standing.stuck + 1 if again else 0
+            progress.lost_records = False
+        elif offset < progress.position and broker_epoch == progress.broker_epoch:
+            progress.lost_records = True
+        again = offset == progress.position and offset < progress.end_then and broker_epoch == progress.broker_epoch
+        progress.stuck = progress.stuck + 1 if again else 0
         if offset >= end_offset:
-            standing.caught_up_ms = now_ms
-        elif offset >= standing.end_then >= 0:
-            standing.caught_up_ms = max(standing.caught_up_ms, standing.fetched_ms)
-        standing.position, standing.broker_epoch = offset, broker_epoch
-        standing.end_then, standing.fetched_ms = end_offset, now_ms
+            progress.caught_up_ms = now_ms
+        elif offset >= progress.end_then >= 0:
+            progress.caught_up_ms = max(progress.caught_up_ms, progress.fetched_ms)
+        progress.position, progress.broker_epoch = offset, broker_epoch
+        progress.end_then, progress.fetched_ms = end_offset, now_ms
 
     def had_all(self, broker: int, at_ms: int) -> None:
         """No records were appended since this follower fetched at the log end; it sent a fetch at this time."""
-        standing = self.standings.get(broker)
-        if standing is not None and standing.position >= standing.end_then >= 0:
-            standing.caught_up_ms = max(standing.caught_up_ms, at_ms)
+        progress = self.progress.get(broker)
+        if progress is not None and progress.position >= progress.end_then >= 0:
+            progress.caught_up_ms = max(progress.caught_up_ms, at_ms)
 
     def committed(self, own: int, *, min_insync: int) -> int:
         """The offset up to which all members of the maximal ISR have the log, ``own`` for the leader; -1 while the ISR is too small to
@@ -119,9 +119,9 @@ class InSync:
         """
         if self.elr or len(self.isr) < min(min_insync, self._factor):
             return -1
-        for standing in self._counted:
-            if standing.position < own:
-                own = standing.position
+        for progress in self._counted:
+            if progress.position < own:
+                own = progress.position
         return own
 
     def wanted(
@@ -138,24 +138,24 @@ class InSync:
             if broker == self._me:
                 members.append(broker)
                 continue
-            standing = self.standings[broker]
-            if standing.position < end_offset and now_ms - standing.caught_up_ms > lag_max_ms:
+            progress = self.progress[broker]
+            if progress.position < end_offset and now_ms - progress.caught_up_ms > lag_max_ms:
                 continue
-            if self._stays(broker, standing, joins_at) and not self._refused(broker, standing, sound):
-                if not standing.lost_records:
+            if self._stays(broker, progress, joins_at) and not self._refused(broker, progress, sound):
+                if not progress.lost_records:
                     members.append(broker)
-            elif standing.position >= joins_at and sound(broker, standing.broker_epoch):
+            elif progress.position >= joins_at and sound(broker, progress.broker_epoch):
                 members.append(broker)
         if set(members) == set(self.isr) == self.maximal:
             return None
         return tuple(members)
 
-    def _stays(self, broker: int, standing: Standing, joins_at: int) -> bool:
+    def _stays(self, broker: int, progress: ReplicaProgress, joins_at: int) -> bool:
         """Whether a replica already counts as a member. One that was only requested must have everything of the time of the request: a
         leader that continues in its epoch counts with all members that it ever requested.
         """
-        return broker in self.isr or (broker in self.maximal and standing.position >= joins_at)
+        return broker in self.isr or (broker in self.maximal and progress.position >= joins_at)
 
-    def _refused(self, broker: int, standing: Standing, sound: Callable[[int, int], bool]) -> bool:
+    def _refused(self, broker: int, progress: ReplicaProgress, sound: Callable[[int, int], bool]) -> bool:
         """Whether a requested replica cannot join any more: its broker is gone or stops."""
-        return broker not in self.isr and standing.broker_epoch >= 0 and not sound(broker, standing.broker_epoch)
+        return broker not in self.isr and progress.broker_epoch >= 0 and not sound(broker, progress.broker_epoch)

@@ -26,7 +26,7 @@ from ottla.base.ports import File
 from ottla.base.units import INT64_MAX, MiB
 from ottla.broker.isolation import indivisible, interrupted
 from ottla.broker.replica.flush_policy import Flushing
-from ottla.broker.replica.isr_state import InSync
+from ottla.broker.replica.isr_state import IsrState
 from ottla.broker.replica.log_errors import refusal_of
 from ottla.broker.replica.reads import Readable
 from ottla.log.directory import LogDirectory
@@ -88,7 +88,7 @@ class Leader(Flushing, Readable):
         "epoch",
         "epoch_start",
         "high_watermark",
-        "insync",
+        "isr_state",
         "partition",
         "ratio_max",
         "replicas",
@@ -150,13 +150,13 @@ class Leader(Flushing, Readable):
         if state.leader_epoch > self.epoch:
             self._lead(state, version, now_ms)
         else:
-            self.insync.follow(state, version)
+            self.isr_state.follow(state, version)
         return self._advance()
 
     def follow_replicas(self, replicas: Sequence[int], adding: Sequence[int], now_ms: int) -> bool:
         """Adopts a new assignment that includes this broker; returns whether the high watermark rose."""
         self.replicas, self.adding = tuple(replicas), tuple(adding)
-        self.insync.follow_replicas(replicas, adding, now_ms)
+        self.isr_state.follow_replicas(replicas, adding, now_ms)
         return self._advance()
 
     def change_options(self, options: TopicOptions) -> bool:
@@ -169,28 +169,28 @@ class Leader(Flushing, Readable):
         self.log.epochs.assign(state.leader_epoch, self.log.end_offset)
         #: Log end when the epoch began; nothing above was committed before.
         self.epoch_start: int = self.log.end_offset
-        self.insync = InSync(self._me, self.replicas, state, version, now_ms, adding=self.adding)
+        self.isr_state = IsrState(self._me, self.replicas, state, version, now_ms, adding=self.adding)
 
     # Followers.
 
     @property
     def isr(self) -> tuple[int, ...]:
         """The ISR in the known state."""
-        return self.insync.isr
+        return self.isr_state.isr
 
     @indivisible
     def fetched(self, broker: int, *, offset: int, broker_epoch: int, now_ms: int) -> bool:
         """A follower of this epoch fetches from ``offset`` and has everything below; returns whether the high watermark rose."""
-        self.insync.fetched(broker, offset=offset, end_offset=self.log.end_offset, broker_epoch=broker_epoch, now_ms=now_ms)
+        self.isr_state.fetched(broker, offset=offset, end_offset=self.log.end_offset, broker_epoch=broker_epoch, now_ms=now_ms)
         return self._advance()
 
     def wanted_isr(self, now_ms: int, *, lag_max_ms: int, sound: Callable[[int, int], bool]) -> tuple[int, ...] | None:
         """The ISR to request from the controller; None if the present one is right. A replica joins only with everything up to the high
-        watermark and the log end of the epoch's beginning, because that may have been committed. See ``InSync.wanted``.
+        watermark and the log end of the epoch's beginning, because that may have been committed. See ``IsrState.wanted``.
         """
         joins_at = max(self.high_watermark, self.epoch_start)
-        found = self.insync.wanted(now_ms, end_offset=self.log.end_offset, joins_at=joins_at, lag_max_ms=lag_max_ms, sound=sound)
-        return self.insync.isr if found is None and self.insync.recovering and self.settled else found
+        found = self.isr_state.wanted(now_ms, end_offset=self.log.end_offset, joins_at=joins_at, lag_max_ms=lag_max_ms, sound=sound)
+        return self.isr_state.isr if found is None and self.isr_state.recovering and self.settled else found
 
     @property
     def settled(self) -> bool:
@@ -200,17 +200,17 @@ class Leader(Flushing, Readable):
     @property
     def enough_in_sync(self) -> bool:
         """Whether acks=all can be accepted. Source: min.insync.replicas."""
-        return len(self.insync.isr) >= self.options.min_insync_replicas
+        return len(self.isr_state.isr) >= self.options.min_insync_replicas
 
     @property
     def unsettled(self) -> bool:
         """Whether there are records that become readable when this broker's own disk has them."""
-        return not self.insync.standings and self.high_watermark < self.log.end_offset
+        return not self.isr_state.progress and self.high_watermark < self.log.end_offset
 
     @property
     def knows_watermark(self) -> bool:
         """Whether the high watermark is exact, and not only the value that this replica knew before it led."""
-        return not self.insync.standings or self.high_watermark >= self.epoch_start
+        return not self.isr_state.progress or self.high_watermark >= self.epoch_start
 
     # Append.
 
@@ -337,8 +337,8 @@ class Leader(Flushing, Readable):
 
     def _advance(self) -> bool:
         upto: int = self.log.end_offset if self.caching else self.log.recovery_point
-        if self.insync.standings:
-            upto = self.insync.committed(upto, min_insync=self.options.min_insync_replicas)
+        if self.isr_state.progress:
+            upto = self.isr_state.committed(upto, min_insync=self.options.min_insync_replicas)
         if upto <= self.high_watermark:
             return False
         self.high_watermark = upto

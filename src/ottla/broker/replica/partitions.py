@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from ottla.base.ids import NO_TOPIC_ID, Offset, TopicPartition
 from ottla.broker import effects
-from ottla.broker.delayed import Parked
+from ottla.broker.delayed import DelayedOperation
 from ottla.broker.isolation import indivisible
 from ottla.broker.metadata.image import Topic
 from ottla.broker.replica.follower import Follower
@@ -134,7 +134,7 @@ class Partitions:
         for partition in [gone for gone in self.offline if gone.topic == name]:
             del self.offline[partition]
             self._roomless.pop(partition, None)
-        self._node.unfit.changed()
+        self._node.replica_health.changed()
 
     def _replicas_changed(self, topic: Topic) -> None:
         node = self._node
@@ -142,7 +142,7 @@ class Partitions:
             leader, adding = self.leaders.get(TopicPartition(topic.name, number)), topic.adding.get(number, ())
             if leader is not None and node.broker_id in replicas and (leader.replicas, leader.adding) != (replicas, adding):
                 leader.follow_replicas(replicas, adding, node.now_ms)
-                node.purgatory.poke(leader.partition)
+                node.delayed.poke(leader.partition)
         self._leave(topic)
 
     def _leave(self, topic: Topic) -> None:
@@ -154,7 +154,7 @@ class Partitions:
         for partition in gone:
             if self.offline.pop(partition, None) is not None:
                 self._roomless.pop(partition, None)
-                node.unfit.changed()
+                node.replica_health.changed()
             for directory in self._working():
                 if partition in directory.logs:
                     # A power failure may have removed the file with the topic id.
@@ -167,7 +167,7 @@ class Partitions:
         """The state of a partition changed."""
         state = self._node.image.state(partition)
         self._state_changed(partition, state)
-        self._node.unfit.state_changed(partition, state)
+        self._node.replica_health.state_changed(partition, state)
 
     def _state_changed(self, partition: TopicPartition, state: PartitionState | None) -> None:
         if state is None and partition.topic in self._node.image.deleting and self.registered:
@@ -180,7 +180,7 @@ class Partitions:
         elif partition in self.leaders:
             topic = self._node.image.topics[partition.topic]
             self.leaders[partition].follow_state(state, topic.versions[partition.partition], self._node.now_ms)
-            self._node.purgatory.poke(partition)
+            self._node.delayed.poke(partition)
         elif partition not in self.offline:
             self._lead(partition, state)
 
@@ -191,14 +191,14 @@ class Partitions:
     def _names_us(self, state: PartitionState) -> bool:
         """Whether this broker leads by this state, under its present registration."""
         node = self._node
-        if state.leader != node.broker_id or node.epoch is None or not node.standing.may_lead:
+        if state.leader != node.broker_id or node.epoch is None or not node.lifecycle.may_lead:
             return False
         return state.registration_of(node.broker_id) in (node.epoch, -1)
 
     @property
     def registered(self) -> bool:
         """Whether the store's state is at least as new as anything an earlier process acted on."""
-        return self._node.epoch is not None and self._node.standing.connected and not self._node.stopping
+        return self._node.epoch is not None and self._node.lifecycle.connected and not self._node.stopping
 
     def step_down(self) -> None:
         """Stops leading all partitions; waiting clients must look up the leader."""
@@ -227,7 +227,7 @@ class Partitions:
         for _ in range(min(len(self._resuming), RESUMED_AT_ONCE)):
             self.state_changed(self._resuming.pop())
         if self._resuming:
-            node.purgatory.park(Parked((), lambda: False, lambda expired: self._resume_some()), node.now_ms)
+            node.delayed.delay(DelayedOperation((), lambda: False, lambda expired: self._resume_some()), node.now_ms)
 
     def options_changed(self, topic: str) -> None:
         """The overrides of a topic changed."""
@@ -250,7 +250,7 @@ class Partitions:
         if isinstance(replica, Follower):
             replica.follow_options(options)
         elif replica.change_options(options):
-            self._node.purgatory.poke(replica.partition)
+            self._node.delayed.poke(replica.partition)
 
     def _lead(self, partition: TopicPartition, state: PartitionState) -> None:
         node = self._node
@@ -259,8 +259,8 @@ class Partitions:
         if found is None:
             return
         directory, log = found
-        node.unfit.found(directory, log, len(topic.replicas[partition.partition]))
-        if not node.unfit.may_lead(partition, state):
+        node.replica_health.found(directory, log, len(topic.replicas[partition.partition]))
+        if not node.replica_health.may_lead(partition, state):
             self._follow(partition, state)
             return
         former = self.followers.pop(partition, None)
@@ -278,7 +278,7 @@ class Partitions:
             known_watermark=directory.high_watermarks.get(partition, Offset(0)) if former is None else former.high_watermark,
             now_ms=node.now_ms,
         )
-        node.unfit.leads(leader)
+        node.replica_health.leads(leader)
         if state.recovering:
             node.effects.append(
                 effects.Warn(
@@ -287,11 +287,11 @@ class Partitions:
                 )
             )
         if former is not None and former.counted[0] == leader.epoch:
-            leader.insync.propose(former.counted[1])
+            leader.isr_state.propose(former.counted[1])
         node.groups.partition_changed(partition)
-        node.purgatory.poke(("led", partition))
+        node.delayed.poke(("led", partition))
         if leader.caching:
-            node.purgatory.poke(partition)
+            node.delayed.poke(partition)
 
     def _follow(self, partition: TopicPartition, state: PartitionState | None) -> None:
         """Follows the leader of this state; drops a partition without a state or without this broker as replica."""
@@ -299,7 +299,7 @@ class Partitions:
         led = self.leaders.pop(partition, None)
         if led is not None:
             node.groups.partition_changed(partition)
-            node.purgatory.poke(partition)
+            node.delayed.poke(partition)
         topic = node.image.topics.get(partition.topic)
         if state is None or topic is None or not self._is_ours(partition):
             self.followers.pop(partition, None)
@@ -316,11 +316,11 @@ class Partitions:
             if found is None:
                 return
             directory, log = found
-            node.unfit.found(directory, log, len(topic.replicas[partition.partition]))
+            node.replica_health.found(directory, log, len(topic.replicas[partition.partition]))
             known = directory.high_watermarks.get(partition, Offset(0)) if led is None else led.high_watermark
             follower = self.followers[partition] = Follower(partition, log, directory, options, state, known)
         if led is not None:
-            follower.counted = (led.epoch, tuple(led.insync.maximal))
+            follower.counted = (led.epoch, tuple(led.isr_state.maximal))
         self.dirty[partition] = follower
         node.fetchers.follow(follower)
 
@@ -351,7 +351,7 @@ class Partitions:
         """The log of a partition was created: leads or follows it as the image says now."""
         if self.offline.pop(partition, None) is not None:
             self._roomless.pop(partition, None)
-            self._node.unfit.changed()
+            self._node.replica_health.changed()
         self.state_changed(partition)
 
     def refused(self, partition: TopicPartition, reason: str, *, full: bool) -> None:
@@ -359,14 +359,14 @@ class Partitions:
         self.offline[partition] = f"no log directory could take it: {reason}"
         if full:
             self._roomless[partition] = None
-        self._node.unfit.changed()
+        self._node.replica_health.changed()
 
     def room_measured(self) -> None:
         """There may be space for logs that were refused. Their partitions stay offline until the logs exist."""
         for partition in list(self._roomless):
             if self._node.started and self._is_ours(partition):
                 self.files.create(partition, self._node.image.topics[partition.topic], self._node.topic_options(partition.topic))
-        self._node.unfit.changed()
+        self._node.replica_health.changed()
 
     def _working(self) -> list[LogDirectory]:
         return [directory for directory in self._node.directories if directory.failed is None]
@@ -384,27 +384,27 @@ class Partitions:
         """Stops serving a partition and completes operations that wait for it."""
         self._let_go(partition)
         self._node.groups.partition_changed(partition)
-        self._node.purgatory.poke(partition)
+        self._node.delayed.poke(partition)
 
     def _let_go(self, partition: TopicPartition) -> None:
         self.leaders.pop(partition, None)
         self.followers.pop(partition, None)
         self.dirty.pop(partition, None)
         self._node.fetchers.forget(partition)
-        self._node.unfit.forget(partition)
+        self._node.replica_health.forget(partition)
 
     # Durability.
 
     @indivisible
     def wrote(self, leader: Leader) -> None:
         """A batch was appended: a flush or writeback may be due."""
-        if leader.insync.standings:
+        if leader.isr_state.progress:
             # Followers fetch records that consumers cannot read yet.
-            self._node.purgatory.poke(("appended", leader.partition))
+            self._node.delayed.poke(("appended", leader.partition))
         if not leader.caching:
             self.dirty[leader.partition] = leader
             return
-        self._node.purgatory.poke(leader.partition)
+        self._node.delayed.poke(leader.partition)
         due = leader.writeback_due()
         if due is not None:
             file, position, size = due
@@ -425,9 +425,9 @@ class Partitions:
     @indivisible
     def dropped(self, leader: Leader | Follower, paths: tuple[str, ...]) -> None:
         """The log start advanced: waiting readers below are completed; the files are removed when no fetch sends from them any more."""
-        self._node.upkeep.remove_later(leader.directory.root, paths, leader.options.file_delete_delay_ms)
+        self._node.periodic_tasks.remove_later(leader.directory.root, paths, leader.options.file_delete_delay_ms)
         self.dirty[leader.partition] = leader
-        self._node.purgatory.poke(leader.partition)
+        self._node.delayed.poke(leader.partition)
 
     def begin_flushes(self) -> None:
         """Requests the flushes that are due; at most one per partition is in progress."""
@@ -457,7 +457,7 @@ class Partitions:
             self._node.fetchers.flushed(partition)
         # At the end, so that a request that waits for several partitions is ready at once.
         for partition in risen:
-            self._node.purgatory.poke(partition)
+            self._node.delayed.poke(partition)
 
     @contextmanager
     def guarded(self, directory: LogDirectory) -> Iterator[None]:
@@ -492,11 +492,11 @@ class Partitions:
             self.offline[partition] = reason
         for partition in directory.logs:
             node.groups.partition_changed(partition)
-            node.purgatory.poke(partition)
+            node.delayed.poke(partition)
         self.files.directory_failed(directory)
         if all(directory.failed is not None for directory in node.directories):
             node.effects.append(effects.Halt(reason=f"no log directory is left; {root} failed last: {reason}"))
         else:
             lost = f"{len(directory.logs)} partitions are offline until it works again and the broker is started anew"
             node.effects.append(effects.Warn(message=f"log directory {root} failed: {reason}; {lost}"))
-            node.unfit.changed()
+            node.replica_health.changed()

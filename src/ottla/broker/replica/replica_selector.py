@@ -28,10 +28,10 @@ def replica_near(image: Image, leader: Leader, me: BrokerId, rack: str, offset: 
     if not rack or own is None or own.rack == rack:
         return -1
     best, most = -1, -1
-    for broker in leader.insync.isr:
-        standing, found = leader.insync.standings.get(broker), image.brokers.get(BrokerId(broker))
-        if standing is None or found is None or found.rack != rack or leader.partition in found.offline:
+    for broker in leader.isr_state.isr:
+        progress, found = leader.isr_state.progress.get(broker), image.brokers.get(BrokerId(broker))
+        if progress is None or found is None or found.rack != rack or leader.partition in found.offline:
             continue
-        if standing.position >= offset and standing.position > most:
-            best, most = broker, standing.position
+        if progress.position >= offset and progress.position > most:
+            best, most = broker, progress.position
     return best

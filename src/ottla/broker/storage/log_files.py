@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from ottla.base.ids import BrokerId, TopicPartition
 from ottla.broker import effects, events
-from ottla.broker.delayed import Parked
+from ottla.broker.delayed import DelayedOperation
 from ottla.broker.metadata.image import Image, Topic
 from ottla.broker.storage import startup
 from ottla.log.directory import LogDirectory
@@ -182,13 +182,13 @@ class LogFiles:
         self._opening_of[partition.topic] -= 1
         if not self._opening_of[partition.topic]:
             del self._opening_of[partition.topic]
-            self._node.purgatory.poke(("opened", partition.topic))
+            self._node.delayed.poke(("opened", partition.topic))
 
     def when_opened(self, topic: str, act: Callable[[], None]) -> None:
         """Calls back when no log of this topic is being created."""
         if topic in self._opening_of:
-            waits = Parked((("opened", topic),), lambda: topic not in self._opening_of, lambda expired: act())
-            self._node.purgatory.park(waits, None)
+            waits = DelayedOperation((("opened", topic),), lambda: topic not in self._opening_of, lambda expired: act())
+            self._node.delayed.delay(waits, None)
         else:
             act()
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 BACKOFF_MIN_MS = 100
 
 
-class Upkeep:
+class PeriodicTasks:
     """Periodic tasks. Each has an interval; ``tick`` runs those that are due."""
 
     def __init__(self, node: "Node") -> None:
@@ -31,8 +31,8 @@ class Upkeep:
             "checkpoints": options.log_flush_checkpoint_interval_ms,
             "producers": 10 * SECOND_MS,
             "controller": SECOND_MS,
-            "standing": SECOND_MS,
-            "unfit": SECOND_MS,
+            "lifecycle": SECOND_MS,
+            "replica_health": SECOND_MS,
             "flush_ms": SECOND_MS,
             "isr": max(min(options.replica_lag_time_max_ms // 2, SECOND_MS), 1),
             "compaction": self._backoff_ms(),
@@ -43,8 +43,8 @@ class Upkeep:
             "checkpoints": self._checkpoint,
             "producers": self._forget_producers,
             "controller": node.controller.tick,
-            "standing": node.standing.tick,
-            "unfit": node.unfit.tick,
+            "lifecycle": node.lifecycle.tick,
+            "replica_health": node.replica_health.tick,
             "flush_ms": self._flush_old,
             "isr": node.isr_changes.tick,
             "compaction": node.compaction.tick,

@@ -101,7 +101,7 @@ class Scrubs:
                 repair_index(work.part, result)
             if work.in_pass:
                 self._advance(replica, work.part)
-            self._node.unfit.scrubbed(replica, work.part.segment, result.damages)
+            self._node.replica_health.scrubbed(replica, work.part.segment, result.damages)
         self._begin()
 
     @property

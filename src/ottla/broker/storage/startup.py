@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 from ottla.base.ids import TopicPartition
 from ottla.broker import effects
-from ottla.broker.delayed import Parked
+from ottla.broker.delayed import DelayedOperation
 from ottla.broker.metadata.image import Topic
 from ottla.log.directory import LogDirectory
 
@@ -115,6 +115,6 @@ def set_aside_strays(node: "Node") -> None:
                 node.partitions.set_aside(directory, partition)
         del found[:SET_ASIDE_AT_ONCE]
         if found:
-            node.purgatory.park(Parked((), lambda: False, some), node.now_ms)
+            node.delayed.delay(DelayedOperation((), lambda: False, some), node.now_ms)
 
     some(False)

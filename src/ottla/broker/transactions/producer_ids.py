@@ -56,7 +56,7 @@ class ProducerIds:
             self._claiming = False
             if result.error is None:
                 self._next, self._end = block.start, block.end + 1
-                self._node.purgatory.poke(WAITING)
+                self._node.delayed.poke(WAITING)
             elif result.error in ("version", "exists"):
                 # Another broker was faster; the image has its block by now.
                 self._claim()

@@ -65,7 +65,7 @@ class PolledTable:
 
     def take_back(self, fetcher: Fetcher) -> None:
         """On the loop: move the positions past what the table has. Partitions that went on elsewhere meanwhile are left out of it."""
-        kept = [fetcher.taking.take_back(read.lent, read.next_offset, read.error) for read in reversed(self._reads)]
+        kept = [fetcher.buffer.take_back(read.lent, read.next_offset, read.error) for read in reversed(self._reads)]
         if not all(kept) and self.table is not None:
             self._make([read for read, stays in zip(self._reads, reversed(kept), strict=True) if stays])
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ottla.base.ids import TopicPartition
 from ottla.client.argument_validation import milliseconds
-from ottla.client.consumer.delivery import Giving
+from ottla.client.consumer.delivery import RecordDelivery
 from ottla.client.fetch.chunk import Lent
 from ottla.client.fetch.fetcher import Fetcher
 from ottla.client.options import ConsumerOptions
@@ -34,14 +34,14 @@ class TablePolls:
         self,
         options: ConsumerOptions,
         fetcher: Fetcher,
-        giving: Giving,
+        delivery: RecordDelivery,
         turn: Callable[[int, float | None, Callable[[], bool]], Awaitable[None]],
         several: Callable[[], bool],
         clock_ms: Callable[[], float],
     ) -> None:
         self._options = options
         self._fetcher = fetcher
-        self._giving = giving
+        self._delivery = delivery
         self._turn = turn
         self._several = several
         self._clock_ms = clock_ms
@@ -75,14 +75,14 @@ class TablePolls:
         """
         from ottla.client.arrow.poll import PolledTable
 
-        for tp, offset in self._giving.first_offsets().items():
+        for tp, offset in self._delivery.first_offsets().items():
             # Records of a poll that were not given come first in the table; so it begins with them.
             self._fetcher.seek(tp, offset)
-        self._giving.drop(lambda _: True)
+        self._delivery.drop(lambda _: True)
         limit = NO_LIMIT if max_records is None else max_records
 
         def take() -> bool:
-            self._out.extend(self._fetcher.taking.lend(limit))
+            self._out.extend(self._fetcher.buffer.lend(limit))
             return bool(self._out)
 
         await self._turn(limit, None if deadline_ms is None else deadline_ms - self._clock_ms(), take)
@@ -96,7 +96,7 @@ class TablePolls:
 
     def not_done(self) -> None:
         """The user failed on what it was given last, records or a table: it is not to be committed."""
-        self._giving.not_done()
+        self._delivery.not_done()
         for tp, offset in self._given.items():
             if tp in self._fetcher.assignment:
                 self._fetcher.seek(tp, offset)
@@ -106,7 +106,7 @@ class TablePolls:
         self._given = {}
         lent, self._out = self._out, []
         for one in reversed(lent):
-            self._fetcher.taking.take_back(one, None)
+            self._fetcher.buffer.take_back(one, None)
 
 
 def tables_of(form: Any) -> Tables:

@@ -99,7 +99,7 @@ class Course:
         began_ms = consumer.clock_ms()
         while not self._ends or self._unfinished():
             await consumer.turn(limit, min(left_ms, WAIT_FOR_END_MS if self._ends else WAIT_MS))
-            if consumer.giving.pending:
+            if consumer.delivery.pending:
                 return True
             now_ms = consumer.clock_ms()
             if not consumer.settled:
@@ -115,12 +115,12 @@ class Course:
     def each(self) -> Iterator[ConsumerRecord]:
         """Records that were received."""
         if self._left is None and not self._ends:
-            return self.consumer.giving.each()
+            return self.consumer.delivery.each()
         return self._counted()
 
     def _counted(self) -> Iterator[ConsumerRecord]:
         ends = self._ends
-        for record in self.consumer.giving.each():
+        for record in self.consumer.delivery.each():
             if ends and record.offset >= ends[TopicPartition(record.topic, record.partition)]:
                 continue
             if self._left is not None:
@@ -201,10 +201,10 @@ class Records:
             while await course.turn():
                 for record in course.each():
                     yield record
-            self.consumer.giving.done()
+            self.consumer.delivery.done()
         except BaseException:
             if not self._entered:
-                self.consumer.giving.not_done()
+                self.consumer.delivery.not_done()
             raise
         finally:
             if not self._entered:

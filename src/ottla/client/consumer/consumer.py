@@ -23,7 +23,7 @@ from ottla.base.ids import TopicPartition, as_partition
 from ottla.base.options import ConfigError
 from ottla.client.argument_validation import INT64_MAX, checked, fitting, patience, whole_number
 from ottla.client.arrow.table_polls import TablePolls
-from ottla.client.consumer.delivery import LOOP_RECORDS, Giving
+from ottla.client.consumer.delivery import LOOP_RECORDS, RecordDelivery
 from ottla.client.consumer.metadata_queries import Partition
 from ottla.client.consumer.metrics import ConsumerMetrics
 from ottla.client.consumer.positions import Positions
@@ -35,7 +35,7 @@ from ottla.client.fetch.fetch_loop import Fetching
 from ottla.client.fetch.fetcher import Fetcher
 from ottla.client.group.assignors import assignors_from
 from ottla.client.group.commits import GroupMetadata, OffsetAndMetadata, OffsetsGiven, offsets_given
-from ottla.client.group.coordinator_client import GroupPostman
+from ottla.client.group.coordinator_client import CoordinatorClient
 from ottla.client.interceptors import ConsumerInterceptors
 from ottla.client.options import ConsumerOptions, from_keywords
 from ottla.client.sampled_stats import Figures
@@ -83,17 +83,17 @@ class Consumer(Positions):
         set_to = {spec.attribute: getattr(self.options, spec.attribute) for spec in self.options.SPECS.values()}
         self._interceptors = ConsumerInterceptors(interceptors, set_to)
         #: Records between the fetcher and the user.
-        self.giving = Giving(self.options, Deserializers(set_to, key_deserializer, value_deserializer), self._interceptors)
+        self.delivery = RecordDelivery(self.options, Deserializers(set_to, key_deserializer, value_deserializer), self._interceptors)
         self._rng = rng or Random()
         self._fetcher = Fetcher(self.options, self._rng)
         #: The same for tables.
-        self.tables = TablePolls(self.options, self._fetcher, self.giving, self.turn, self._reads_several, self.clock_ms)
+        self.tables = TablePolls(self.options, self._fetcher, self.delivery, self.turn, self._reads_several, self.clock_ms)
         self._metrics = ConsumerMetrics()
         self._network_: Network | None = None
         self._own = OneLoop("Consumer")
         self._fetching: Fetching | None = None
         self._user: UserSide | None = None
-        self._group: GroupPostman | None = None
+        self._group: CoordinatorClient | None = None
         self._news: asyncio.Event | None = None
         self._alarm = Alarm()
         self._timer: asyncio.TimerHandle | None = None
@@ -124,9 +124,9 @@ class Consumer(Positions):
             self._alarm.bind(self._news.set)
             network.changed = self._changed
             if self.options.group_id:
-                self._group = GroupPostman(network, self.options, self._assignors, self._rng, self._metrics, self._changed)
+                self._group = CoordinatorClient(network, self.options, self._assignors, self._rng, self._metrics, self._changed)
                 self._user = UserSide(
-                    network, self._fetcher, self._group, self.options, self.giving, self._interceptors, self._metrics, self._invoke
+                    network, self._fetcher, self._group, self.options, self.delivery, self._interceptors, self._metrics, self._invoke
                 )
             self._fetching = Fetching(network, self._fetcher, self.options, self._group, self._metrics, self._changed)
             if self._early:
@@ -151,7 +151,7 @@ class Consumer(Positions):
         return monotonic_ms() if self._network_ is None else self._network_.clock_ms()
 
     @property
-    def _members(self) -> tuple[GroupPostman, UserSide]:
+    def _members(self) -> tuple[CoordinatorClient, UserSide]:
         """The group's parts. Raises: InvalidGroupId without a group."""
         _ = self._network
         if self._group is None or self._user is None:
@@ -185,7 +185,7 @@ class Consumer(Positions):
                 await self._user.tell_outcomes()
         finally:
             self._closed = True
-            self.giving.close()
+            self.delivery.close()
             if self._timer is not None:
                 self._timer.cancel()
             if self._news is not None:
@@ -338,7 +338,7 @@ class Consumer(Positions):
         """
         limit = self.options.max_poll_records if max_records is None else max_records
         await self.turn(limit, patience(timeout_ms))
-        return self.giving.give(limit)
+        return self.delivery.give(limit)
 
     async def poll_table(self, timeout_ms: float | None = None, max_records: int | None = None, **form: Unpack[TableForm]) -> pa.Table:
         """Returns the next records as an Arrow table, without a Python object per record: all fetched records, at most `max_records`.
@@ -357,8 +357,8 @@ class Consumer(Positions):
         network, fetcher = self._network, self._fetcher
         # Records of tables are counted after their poll.
         self._count(network.clock_ms())
-        standing = fetcher.standing(self.giving.first_offsets())
-        return self._metrics.figures(standing, fetcher.near.replicas, network.connections, self.in_group, network.clock_ms())
+        standing = fetcher.standing(self.delivery.first_offsets())
+        return self._metrics.figures(standing, fetcher.preferred_replicas.replicas, network.connections, self.in_group, network.clock_ms())
 
     def _reads_several(self) -> bool:
         """Whether records may come from several topics."""
@@ -370,9 +370,9 @@ class Consumer(Positions):
         some."""
         network = self._network
         whole_number("max_records", limit, at_least=1, at_most=INT64_MAX)
-        self.giving.done()
+        self.delivery.done()
         self.tables.put_back()
-        take, began_ms = take or partial(self.giving.take, self._fetcher, limit), network.clock_ms()
+        take, began_ms = take or partial(self.delivery.take, self._fetcher, limit), network.clock_ms()
         try:
             await self._as_member(take, timeout_ms)
         finally:
@@ -382,7 +382,7 @@ class Consumer(Positions):
 
     def _count(self, now_ms: float) -> None:
         """Counts taken records in metrics."""
-        if consumed := self._fetcher.taking.consumed:
+        if consumed := self._fetcher.buffer.consumed:
             self._metrics.consumed(consumed, now_ms)
             consumed.clear()
 
@@ -430,7 +430,7 @@ class Consumer(Positions):
         """
         while True:
             await self.turn(LOOP_RECORDS, None)
-            for record in self.giving.each():
+            for record in self.delivery.each():
                 yield record
 
     async def _wait(self) -> None:

@@ -27,7 +27,7 @@ CHECK_IN_S = 1.0
 LOOP_RECORDS = 10_000
 
 
-class Giving:
+class RecordDelivery:
     """Records between the fetcher and the user. Belongs to the thread that polls."""
 
     def __init__(

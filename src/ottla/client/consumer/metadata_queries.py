@@ -26,7 +26,7 @@ Partition = TopicPartition | tuple[str, int]
 Times = Mapping[TopicPartition, int] | Mapping[tuple[str, int], int]
 
 
-class Questions(ABC):
+class MetadataQueries(ABC):
     """Queries of the asyncio consumer."""
 
     options: ConsumerOptions

@@ -21,7 +21,7 @@ from math import isnan
 from typing import NamedTuple
 
 from ottla.base.ids import TopicPartition
-from ottla.client.sampled_stats import Figures, Moving, average_and_maximum, total_and_rate
+from ottla.client.sampled_stats import Figures, SampledStat, average_and_maximum, total_and_rate
 
 NAN = float("nan")
 HOUR_S = 3600
@@ -70,10 +70,10 @@ class _Read:
     __slots__ = ("bytes", "per_chunk", "records", "size")
 
     def __init__(self) -> None:
-        self.bytes = Moving()
-        self.records = Moving()
-        self.size = Moving()
-        self.per_chunk = Moving()
+        self.bytes = SampledStat()
+        self.records = SampledStat()
+        self.size = SampledStat()
+        self.per_chunk = SampledStat()
 
     def add(self, one: Consumed, now_ms: float) -> None:
         self.records.add(one.records, now_ms)
@@ -95,8 +95,8 @@ class _Timed:
     __slots__ = ("count", "time")
 
     def __init__(self) -> None:
-        self.count = Moving()
-        self.time = Moving()
+        self.count = SampledStat()
+        self.time = SampledStat()
 
     def add(self, took_ms: float, now_ms: float) -> None:
         self.count.add(1, now_ms)
@@ -109,10 +109,10 @@ class ConsumerMetrics:
     def __init__(self) -> None:
         self._all = _Read()
         self._topics: dict[str, _Read] = {}
-        self._lags: dict[TopicPartition, Moving] = {}
-        self._lag = Moving()
+        self._lags: dict[TopicPartition, SampledStat] = {}
+        self._lag = SampledStat()
         self._fetch = _Timed()
-        self._throttled = Moving()
+        self._throttled = SampledStat()
         self._nodes: dict[int, _Timed] = {}
         self._requests = {name: _Timed() for name in ("heartbeat", "join", "sync", "commit")}
         #: Time of the last event; NaN for never.
@@ -120,10 +120,10 @@ class ConsumerMetrics:
         #: NaN: no rebalance in progress.
         self._rebalance_began_ms = NAN
         self._rebalances = _Timed()
-        self._failed_rebalances = Moving()
-        self._callbacks = {name: Moving() for name in CALLBACKS}
-        self._between_polls = Moving()
-        self._idle_ratio = Moving()
+        self._failed_rebalances = SampledStat()
+        self._callbacks = {name: SampledStat() for name in CALLBACKS}
+        self._between_polls = SampledStat()
+        self._idle_ratio = SampledStat()
         #: Time in synchronous commits.
         self.commit_sync_ns = 0
         self.committed_ns = 0
@@ -146,7 +146,7 @@ class ConsumerMetrics:
             topic.add(one, now_ms)
             if one.chunk is not None:
                 self._lag.add(one.chunk.lag, now_ms)
-                self._lags.setdefault(one.tp, Moving()).add(one.chunk.lag, now_ms)
+                self._lags.setdefault(one.tp, SampledStat()).add(one.chunk.lag, now_ms)
 
     # -- Polls.
 
@@ -227,7 +227,7 @@ class ConsumerMetrics:
         }
 
     def _partition(self, tp: TopicPartition, one: PartitionStanding, replica: int | None, now_ms: float) -> Figures:
-        lags = self._lags.get(tp) or Moving()
+        lags = self._lags.get(tp) or SampledStat()
         return {
             "records-lag": NAN if one.lag is None else one.lag,
             **average_and_maximum("records-lag", lags, now_ms),

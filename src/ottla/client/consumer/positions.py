@@ -7,8 +7,8 @@ from abc import abstractmethod
 from collections.abc import Callable, Mapping
 
 from ottla.base.ids import TopicPartition, as_partition
-from ottla.client.consumer.delivery import Giving
-from ottla.client.consumer.metadata_queries import Partition, Questions
+from ottla.client.consumer.delivery import RecordDelivery
+from ottla.client.consumer.metadata_queries import MetadataQueries, Partition
 from ottla.client.consumer.rebalance import UserSide
 from ottla.client.errors import MetadataTimedOut
 from ottla.client.fetch.fetcher import Fetcher
@@ -16,13 +16,13 @@ from ottla.client.fetch.offsets import EARLIEST, LATEST
 from ottla.client.group.commits import OffsetAndMetadata
 
 
-class Positions(Questions):
+class Positions(MetadataQueries):
     """Positions of the asyncio consumer."""
 
     _fetcher: Fetcher
     _user: UserSide | None
     #: Records between the fetcher and the user.
-    giving: Giving
+    delivery: RecordDelivery
 
     @abstractmethod
     def _pump(self) -> None:
@@ -58,8 +58,8 @@ class Positions(Questions):
 
     def _sought(self, gone: Callable[[TopicPartition], bool]) -> None:
         """Drops records of partitions that were sought."""
-        self.giving.done()
-        self.giving.drop(gone)
+        self.delivery.done()
+        self.delivery.drop(gone)
         if self._user is not None:
             self._user.drop(gone)
 
@@ -92,7 +92,7 @@ class Positions(Questions):
             raise MetadataTimedOut(
                 f"the position of {tp} is not known after {limit_ms:.0f} ms: {self._network.cluster.why_not(*tp)}"
             ) from None
-        return self.giving.first_offsets().get(tp, offset)
+        return self.delivery.first_offsets().get(tp, offset)
 
     def pause(self, *partitions: Partition) -> None:
         """Pauses these partitions: no records are returned until they are resumed; buffered ones are kept."""
@@ -120,9 +120,9 @@ class Positions(Questions):
         Raises: ValueError if the partition is not assigned.
         """
         tp = as_partition(partition)
-        return self._fetcher.lag(tp, self.giving.first_offsets().get(tp))
+        return self._fetcher.lag(tp, self.delivery.first_offsets().get(tp))
 
     def has_passed(self, partition: TopicPartition, offset: int) -> bool:
         """Whether the position is at or after this offset; an error of the partition is left for poll() to raise."""
-        at = self.giving.first_offsets().get(partition, self._fetcher.place(partition))
+        at = self.delivery.first_offsets().get(partition, self._fetcher.place(partition))
         return at is not None and at >= offset

@@ -20,11 +20,11 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from typing import Any
 
 from ottla.base.ids import TopicPartition
-from ottla.client.consumer.delivery import Giving
+from ottla.client.consumer.delivery import RecordDelivery
 from ottla.client.consumer.metrics import ConsumerMetrics
 from ottla.client.fetch.fetcher import Fetcher
 from ottla.client.group.commits import OffsetAndMetadata
-from ottla.client.group.coordinator_client import GroupPostman
+from ottla.client.group.coordinator_client import CoordinatorClient
 from ottla.client.group.coordinator_search import Change, Kind
 from ottla.client.interceptors import ConsumerInterceptors
 from ottla.client.options import ConsumerOptions
@@ -66,9 +66,9 @@ class UserSide:
         self,
         network: Network,
         fetcher: Fetcher,
-        group: GroupPostman,
+        group: CoordinatorClient,
         options: ConsumerOptions,
-        giving: Giving,
+        delivery: RecordDelivery,
         interceptors: ConsumerInterceptors,
         metrics: ConsumerMetrics,
         invoke: Callable[..., Awaitable[None]],
@@ -79,7 +79,7 @@ class UserSide:
         self._options = options
         self.listener: Any = None
         self._invoke = invoke
-        self._giving = giving
+        self._delivery = delivery
         self._interceptors = interceptors
         self._metrics = metrics
         #: Time of the next auto-commit.
@@ -146,13 +146,13 @@ class UserSide:
 
     def drop(self, gone: Callable[[TopicPartition], bool]) -> None:
         """Drops records and commits of partitions that were sought or revoked."""
-        self._giving.drop(gone)
+        self._delivery.drop(gone)
         self._kept = {tp: kept for tp, kept in self._kept.items() if not gone(tp)}
 
     def positions(self) -> dict[TopicPartition, OffsetAndMetadata]:
         """Positions that can be committed."""
         found = {tp: OffsetAndMetadata(offset, "", epoch) for tp, (offset, epoch) in self._fetcher.committable().items()}
-        return found | {tp: OffsetAndMetadata(offset) for tp, offset in self._giving.first_offsets().items() if tp in found}
+        return found | {tp: OffsetAndMetadata(offset) for tp, offset in self._delivery.first_offsets().items() if tp in found}
 
     # -- Commits.
 

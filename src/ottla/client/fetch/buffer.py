@@ -21,7 +21,7 @@ from ottla.records.errors import RecordsError
 from ottla.wire.errors import CorruptMessage, KafkaError
 
 
-class Taking:
+class FetchBuffer:
     """The fetch buffer of a consumer. `positions` are the fetcher's."""
 
     def __init__(self, positions: Mapping[TopicPartition, Position], options: ConsumerOptions) -> None:

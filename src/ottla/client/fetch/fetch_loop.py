@@ -16,7 +16,7 @@ from ottla.client.fetch.fetcher import Fetcher
 from ottla.client.fetch.offsets import LATEST, SO_LONG_AGO, OffsetAndTime, list_offsets
 from ottla.client.fetch.position import FetchPlan
 from ottla.client.fetch.raw_fetch import NAMES_UNTIL, fetch_request
-from ottla.client.group.coordinator_client import GroupPostman
+from ottla.client.group.coordinator_client import CoordinatorClient
 from ottla.client.options import ConsumerOptions, reset_duration_ms
 from ottla.client.transport.network import Network
 from ottla.net.client_connection import ConnectionBroken
@@ -28,7 +28,7 @@ class Fetching:
     """The fetch loop of one consumer. Belongs to one event loop; `changed` is called after each event."""
 
     def __init__(
-        self, network: Network, fetcher: Fetcher, options: ConsumerOptions, group: GroupPostman | None, metrics: ConsumerMetrics,
+        self, network: Network, fetcher: Fetcher, options: ConsumerOptions, group: CoordinatorClient | None, metrics: ConsumerMetrics,
         changed: Callable[[], None],
     ) -> None:  # fmt: skip
         self._network = network
@@ -45,10 +45,10 @@ class Fetching:
             network.spawn(self._ask_group(self._group, uncommitted))
         if lookups := fetcher.lookups(self._has_leader):
             network.spawn(self._look_up(lookups))
-        if nearby := fetcher.near.nodes:
+        if nearby := fetcher.preferred_replicas.nodes:
             known = network.cluster.brokers
             gone = {node_id for node_id in nearby if node_id not in known or network.retry_at_ms(node_id) > now_ms}
-            fetcher.near.unreachable(gone, now_ms)
+            fetcher.preferred_replicas.unreachable(gone, now_ms)
         plans, leaderless, next_ms = fetcher.plans(
             now_ms, network.cluster.leader, network.cluster.topic_id, lambda node_id: network.ready(node_id) is not None
         )
@@ -111,7 +111,7 @@ class Fetching:
                     name, hint = topic.topic or cluster.names.get(topic.topic_id, ""), data.current_leader
                     cluster.hint(name, data.partition_index, leader=hint.leader_id, leader_epoch=hint.leader_epoch, endpoints=endpoints)
 
-    async def _ask_group(self, group: GroupPostman, wanted: dict[TopicPartition, int]) -> None:
+    async def _ask_group(self, group: CoordinatorClient, wanted: dict[TopicPartition, int]) -> None:
         """Starts at the committed offsets."""
         try:
             found = await group.committed(wanted, timeout_ms=self._options.default_api_timeout_ms)

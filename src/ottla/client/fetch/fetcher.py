@@ -27,11 +27,11 @@ from ottla.base.ids import TopicPartition
 from ottla.client.consumer.metrics import PartitionStanding
 from ottla.client.consumer.record import ConsumerRecord
 from ottla.client.errors import METADATA_IS_STALE, LogTruncated, NoOffsetToStart
-from ottla.client.fetch.buffer import Taking
+from ottla.client.fetch.buffer import FetchBuffer
 from ottla.client.fetch.chunk import Chunk
 from ottla.client.fetch.offsets import EARLIEST, LATEST, SO_LONG_AGO
 from ottla.client.fetch.position import FetchPlan, Position
-from ottla.client.fetch.preferred_read_replica import NearReplicas
+from ottla.client.fetch.preferred_read_replica import PreferredReadReplicas
 from ottla.client.fetch.session import Ask, FetchSession
 from ottla.client.options import ConsumerOptions
 from ottla.client.transport.backoff import Backoff
@@ -54,11 +54,11 @@ class Fetcher:
         self._read_committed = options.isolation_level == "read_committed"
         self._rng = rng
         self._positions: dict[TopicPartition, Position] = {}
-        self.taking = Taking(self._positions, options)
+        self.buffer = FetchBuffer(self._positions, options)
         self._sessions: dict[int, FetchSession] = {}
         self._in_flight: dict[int, FetchPlan] = {}
         #: Preferred read replicas of partitions that are not read from their leaders.
-        self.near = NearReplicas(options.client_rack, options.metadata_max_age_ms)
+        self.preferred_replicas = PreferredReadReplicas(options.client_rack, options.metadata_max_age_ms)
         self._generation = 0
 
     # -- Assignment and positions.
@@ -77,7 +77,7 @@ class Fetcher:
             self._positions[tp] = was.get(tp) or Position(
                 tp, backoff, generation=self._next_generation(), committed=not self._options.group_id
             )
-        self.taking.assigned()
+        self.buffer.assigned()
 
     def seek(self, tp: TopicPartition, offset: int, leader_epoch: int = -1) -> None:
         """Sets the next offset. Raises: ValueError if the partition is not assigned or the offset is negative."""
@@ -139,7 +139,7 @@ class Fetcher:
         position.reset = None
         position.last_epoch = -1
         position.blocked_until_ms = float("-inf")
-        self.taking.forget(tp)
+        self.buffer.forget(tp)
         return position
 
     # -- Start offsets.
@@ -242,7 +242,7 @@ class Fetcher:
             if found is None:
                 leaderless.append(tp)
                 continue
-            node_id, epoch = self.near.node(tp, found[0], now_ms), found[1]
+            node_id, epoch = self.preferred_replicas.node(tp, found[0], now_ms), found[1]
             if node_id in self._in_flight or not ready(node_id):
                 continue
             if len(position.chunks) >= CHUNKS_MAX:
@@ -255,7 +255,7 @@ class Fetcher:
                 topic_id(tp.topic), position.fetch_offset, epoch, position.last_epoch, self._options.max_partition_fetch_bytes
             )
             plan.generations[tp] = position.generation
-            plan.rack = plan.rack and self.near.rack(tp, now_ms)
+            plan.rack = plan.rack and self.preferred_replicas.rack(tp, now_ms)
         for node_id, plan in plans.items():
             if node_id in full:
                 plan.max_wait_ms = min(plan.max_wait_ms, FULL_WAIT_MS)
@@ -271,7 +271,7 @@ class Fetcher:
         del self._in_flight[plan.node_id]
         self.session(plan.node_id).failed()
         for tp in plan.wanted:
-            self.near.failed(tp, plan.node_id, now_ms)
+            self.preferred_replicas.failed(tp, plan.node_id, now_ms)
         self._hold_off(plan, now_ms)
 
     def answered(self, plan: FetchPlan, response: FetchResponse, now_ms: float) -> bool:
@@ -298,12 +298,12 @@ class Fetcher:
                 if position is None or asked != (position.generation, position.fetch_offset):
                     continue
                 if data.error_code:
-                    nearby = self.near.failed(tp, plan.node_id, now_ms)
+                    nearby = self.preferred_replicas.failed(tp, plan.node_id, now_ms)
                     if not nearby or data.error_code != OffsetOutOfRange.code:
                         stale |= self._partition_failed(position, data, now_ms)
                 else:
                     if data.preferred_read_replica >= 0:
-                        self.near.named(tp, data.preferred_read_replica, now_ms)
+                        self.preferred_replicas.named(tp, data.preferred_read_replica, now_ms)
                     self._partition_fetched(position, data)
         return stale
 
@@ -355,7 +355,7 @@ class Fetcher:
             return
         aborted = [(one.producer_id, one.first_offset) for one in data.aborted_transactions or ()]
         position.chunks.append(Chunk(view, batches, aborted if self._read_committed else []))
-        self.taking.arrived(position.tp)
+        self.buffer.arrived(position.tp)
         last = batches[-1][1]
         position.fetch_offset = last.last_offset + 1
         position.last_epoch = last.leader_epoch
@@ -379,7 +379,7 @@ class Fetcher:
 
         Raises: an error of a partition, if no records come before it.
         """
-        return self.taking.take(records_max)
+        return self.buffer.take(records_max)
 
     def lag(self, tp: TopicPartition, first_pending: int | None = None) -> int | None:
         """Known lag; `first_pending`: first offset of records taken but not delivered. Raises: ValueError."""

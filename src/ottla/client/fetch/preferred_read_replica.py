@@ -18,7 +18,7 @@ from ottla.base.ids import TopicPartition
 SHUNNED_MS = 10_000
 
 
-class NearReplicas:
+class PreferredReadReplicas:
     """Preferred read replicas of one consumer. `now_ms` is monotonic."""
 
     __slots__ = ("_lease_ms", "_rack", "_replicas", "_shunned")

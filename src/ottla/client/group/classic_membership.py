@@ -36,7 +36,7 @@ from typing import Any
 from ottla.base.ids import TopicPartition
 from ottla.client.group.assignors import Assignment, Assignor, Member, without_moving
 from ottla.client.group.coordinator_search import COORDINATOR_LOADING, COORDINATOR_MOVED, Call, Change, CoordinatorSearch, Kind, group_error
-from ottla.client.group.membership_state import Polled
+from ottla.client.group.membership_state import PolledMembership
 from ottla.client.group.messages import (
     LEAVE_LIST_SINCE,
     heartbeat_request,
@@ -78,7 +78,7 @@ class Phase(Enum):
     STABLE = "stable"
 
 
-class Membership(Polled):
+class Membership(PolledMembership):
     """A classic member. `now_ms` is monotonic; `count` returns a topic's partition count, 0 for a missing topic, None while it is
     unknown.
     """

@@ -32,7 +32,7 @@ from typing import Any
 
 from ottla.base.ids import TopicPartition
 from ottla.client.group.coordinator_search import COORDINATOR_LOADING, COORDINATOR_MOVED, Call, Change, CoordinatorSearch, Kind, group_error
-from ottla.client.group.membership_state import Polled
+from ottla.client.group.membership_state import PolledMembership
 from ottla.client.options import ConsumerOptions
 from ottla.client.transport.backoff import Backoff
 from ottla.wire.errors import FencedInstanceId, FencedMemberEpoch, KafkaError, StaleMemberEpoch, UnknownMemberId
@@ -44,7 +44,7 @@ REGEX_SINCE = 1
 GONE = (UnknownMemberId.code, FencedMemberEpoch.code)
 
 
-class Reconciliation(Polled):
+class Reconciliation(PolledMembership):
     """A member of the consumer protocol. `now_ms` is monotonic; `topic_id` and `names` are cluster metadata."""
 
     def __init__(

@@ -59,7 +59,7 @@ METADATA_BY_ID_SINCE = 12
 LOOK_MS = 20
 
 
-class GroupPostman:
+class CoordinatorClient:
     """The coordinator client of one consumer. Belongs to one event loop; `changed` is called after each event."""
 
     def __init__(

@@ -18,7 +18,7 @@ from ottla.client.options import ConsumerOptions
 from ottla.wire.errors import FencedInstanceId, KafkaError
 
 
-class Polled(ABC):
+class PolledMembership(ABC):
     """Base of both memberships. `now_ms` is monotonic."""
 
     def __init__(self, options: ConsumerOptions) -> None:

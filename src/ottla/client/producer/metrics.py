@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from ottla.client.producer.batches import Batch
-from ottla.client.sampled_stats import Figures, Moving
+from ottla.client.sampled_stats import Figures, SampledStat
 from ottla.records.batch import HEADER_SIZE
 
 
@@ -22,11 +22,11 @@ class _Topic:
     __slots__ = ("bytes", "compression", "errors", "records", "retries")
 
     def __init__(self) -> None:
-        self.bytes = Moving()
-        self.compression = Moving()
-        self.errors = Moving()
-        self.records = Moving()
-        self.retries = Moving()
+        self.bytes = SampledStat()
+        self.compression = SampledStat()
+        self.errors = SampledStat()
+        self.records = SampledStat()
+        self.retries = SampledStat()
 
     def figures(self, now_ms: float) -> Figures:
         counted = {"byte": self.bytes, "record-send": self.records, "record-error": self.errors, "record-retry": self.retries}
@@ -52,15 +52,15 @@ class ProducerMetrics:
     def __init__(self) -> None:
         self._all = _Topic()
         self._topics: dict[str, _Topic] = {}
-        self._nodes: dict[int, Moving] = {}
-        self._batch_size = Moving()
-        self._record_size = Moving()
-        self._queue_time = Moving()
-        self._records_per_request = Moving()
-        self._latency = Moving()
-        self._throttled = Moving()
-        self._requests = Moving()
-        self._responses = Moving()
+        self._nodes: dict[int, SampledStat] = {}
+        self._batch_size = SampledStat()
+        self._record_size = SampledStat()
+        self._queue_time = SampledStat()
+        self._records_per_request = SampledStat()
+        self._latency = SampledStat()
+        self._throttled = SampledStat()
+        self._requests = SampledStat()
+        self._responses = SampledStat()
         #: Threads that wait for memory now, and total waiting time.
         self.waiting_threads = 0
         self.buffer_wait_ns = 0
@@ -94,7 +94,7 @@ class ProducerMetrics:
         """A response arrived."""
         self._responses.add(1, now_ms)
         self._throttled.add(throttle_ms, now_ms)
-        for scope in (self._latency, self._nodes.setdefault(node_id, Moving())):
+        for scope in (self._latency, self._nodes.setdefault(node_id, SampledStat())):
             scope.add(latency_ms, now_ms)
 
     def retried(self, batch: Batch, now_ms: float) -> None:
@@ -143,5 +143,5 @@ class ProducerMetrics:
         }
 
 
-def _of_latency(latency: Moving, now_ms: float) -> Figures:
+def _of_latency(latency: SampledStat, now_ms: float) -> Figures:
     return {"request-latency-avg": latency.average(now_ms), "request-latency-max": latency.greatest(now_ms)}

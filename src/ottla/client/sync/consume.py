@@ -34,14 +34,14 @@ class Records:
 
     def __iter__(self) -> Iterator[ConsumerRecord]:
         """Record after record."""
-        giving = self._course.consumer.giving
+        delivery = self._course.consumer.delivery
         try:
             while self.consumer.wait_for(self._course.turn):
                 yield from self._course.each()
-            giving.done()
+            delivery.done()
         except BaseException:
             if not self._entered:
-                giving.not_done()
+                delivery.not_done()
             raise
         finally:
             if not self._entered:

@@ -270,7 +270,7 @@ class Consumer:
         """
         limit = self.options.max_poll_records if max_records is None else max_records
         self.wait_for(lambda: self.core.turn(limit, patience(timeout_ms)))
-        return self.core.giving.give(limit)
+        return self.core.delivery.give(limit)
 
     def poll_table(self, timeout_ms: float | None = None, max_records: int | None = None, **form: Unpack[TableForm]) -> pa.Table:
         """The next records as an Arrow table, without a Python object per record; all that were fetched, unless `max_records` says
@@ -296,7 +296,7 @@ class Consumer:
         """
         while True:
             self.wait_for(lambda: self.core.turn(LOOP_RECORDS, None))
-            yield from self.core.giving.each()
+            yield from self.core.delivery.each()
 
     def wakeup(self) -> None:
         """Have whoever polls, iterates, commits, or waits for a position or for committed offsets raise WokenUp, now or in the next such

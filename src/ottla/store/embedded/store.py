@@ -206,7 +206,7 @@ class EmbeddedStore:
             if node is None or not node.owner:
                 self._rows.append(_row(state))
             for session in self._sessions:
-                session.hear(state)
+                session.receive(state)
         if changes:
             self.tell(_nothing)
 
@@ -310,7 +310,7 @@ class EmbeddedSession:
         """What is to be told when the file can no longer be written."""
         return [partial(told, "suspended") for told in self._listeners]
 
-    def hear(self, state: NodeState) -> None:
+    def receive(self, state: NodeState) -> None:
         """Queues a change for those of the session's watches that it concerns."""
         for prefix, changed in self._watches:
             if below(state.path, prefix):

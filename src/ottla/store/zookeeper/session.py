@@ -9,7 +9,7 @@ An event of a recursive watch says which node changed, not what it holds, so it 
 together are read together. Whatever comes after it in the line waits, so a change is heard before the answer to the write that made it.
 Of a node that is read in another life than the event's (its creation is newer) nothing is told: the events of that life are on their way.
 
-Watches end with the connection. When it is there again, a watch is set anew, all nodes are read, and what is news is told (``Shown``);
+Watches end with the connection. When it is there again, a watch is set anew, all nodes are read, and what is news is told (``WatchState``);
 then, and only then, the owner hears ``connected``. Reads are of hundreds of nodes each, so that ten thousand partitions take a second.
 """
 
@@ -27,7 +27,7 @@ from kazoo.exceptions import ConnectionLoss, KazooException
 
 from ottla.base.ports import NodeState, Op, SessionState, StoreResult
 from ottla.store.tree import below
-from ottla.store.watch_state import Shown
+from ottla.store.watch_state import WatchState
 from ottla.store.zookeeper.requests import DELETED, AddWatch, Multi, ReadChildren, ReadNodes, WatchEvent, read_event
 
 log = logging.getLogger("ottla.store")
@@ -101,7 +101,7 @@ class _Watch:
     def __init__(self, prefix: str, changed: Callable[[NodeState], None]) -> None:
         self.prefix = prefix
         self.changed = changed
-        self.shown = Shown()
+        self.shown = WatchState()
         #: The connection of which the present state was told: its events count from there on.
         self.connection = -1
 

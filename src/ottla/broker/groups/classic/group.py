@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from ottla.base.units import MINUTE_MS
 from ottla.broker.coordinator import Record, Reply
-from ottla.broker.delayed import Parked
+from ottla.broker.delayed import DelayedOperation
 from ottla.broker.groups.classic.limits import check_assignment, check_join
 from ottla.broker.groups.classic.members import Member, Members, Protocols, new_member_id
 from ottla.broker.groups.classic.pending_members import PendingMembers
@@ -77,8 +77,8 @@ class ClassicGroup:
         self.pending = PendingMembers(self._shard, self.footprint, self._pending_due)
         #: Members of this generation that have not sent SyncGroup.
         self._unsynced: dict[str, None] = {}
-        self._join_timer: Parked | None = None
-        self._sync_timer: Parked | None = None
+        self._join_timer: DelayedOperation | None = None
+        self._sync_timer: DelayedOperation | None = None
         #: Whether the log has a record of the group.
         self.recorded = False
         self._topics: tuple[set[str] | None] | None = None

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from random import Random
 
 from ottla.broker.coordinator import Reply
-from ottla.broker.delayed import Parked
+from ottla.broker.delayed import DelayedOperation
 from ottla.broker.groups.group import Client
 from ottla.broker.groups.memory_limits import MEMBER_BYTES, Footprint, protocols_bytes, text_bytes
 from ottla.broker.groups.records import MemberMetadata
@@ -65,7 +65,7 @@ class Member:
         #: End of its session.
         self.expires_ms = 0
         #: Fires at or before ``expires_ms``, so that a heartbeat need not move it.
-        self.timer: Parked | None = None
+        self.timer: DelayedOperation | None = None
         self.timer_ms = 0
 
     @classmethod

@@ -11,7 +11,7 @@ Source: KIP-394.
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from ottla.broker.delayed import Parked
+from ottla.broker.delayed import DelayedOperation
 from ottla.broker.groups.memory_limits import PENDING_BYTES, Footprint, text_bytes
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ class PendingMembers:
         self._shard = shard
         self._footprint = footprint
         self._expired = expired
-        self._timers: dict[str, Parked] = {}
+        self._timers: dict[str, DelayedOperation] = {}
 
     def __len__(self) -> int:
         return len(self._timers)

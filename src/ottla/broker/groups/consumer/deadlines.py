@@ -4,21 +4,21 @@ from collections.abc import Callable
 from typing import Any
 
 from ottla.broker.coordinator import Shard
-from ottla.broker.delayed import Parked
+from ottla.broker.delayed import DelayedOperation
 from ottla.broker.groups.consumer.changes import Arm, Decision, Timer
 
 
 class Deadline:
     """A deadline of one member."""
 
-    __slots__ = ("due_ms", "epoch", "fires_ms", "parked")
+    __slots__ = ("due_ms", "epoch", "fires_ms", "operation")
 
     def __init__(self, due_ms: int, epoch: int) -> None:
         self.due_ms = due_ms
         self.epoch = epoch
         #: When the timer fires: at or before ``due_ms``.
         self.fires_ms = 0
-        self.parked: Parked | None = None
+        self.operation: DelayedOperation | None = None
 
 
 class Deadlines:
@@ -51,14 +51,14 @@ class Deadlines:
             return
         deadline.due_ms, deadline.epoch = due_ms, arm.epoch
         if due_ms < deadline.fires_ms:
-            self._shard.cancel(deadline.parked)
+            self._shard.cancel(deadline.operation)
             self._wait(key, deadline)
 
     def disarm(self, timer: Timer, member_id: str) -> None:
         """Removes a deadline, if there is one."""
         deadline = self._by_member.pop((timer, member_id), None)
         if deadline is not None:
-            self._shard.cancel(deadline.parked)
+            self._shard.cancel(deadline.operation)
 
     def clear(self) -> None:
         """Removes all deadlines."""
@@ -67,7 +67,7 @@ class Deadlines:
 
     def _wait(self, key: tuple[Timer, str], deadline: Deadline) -> None:
         deadline.fires_ms = deadline.due_ms
-        deadline.parked = self._shard.after(deadline.due_ms - self._shard.now_ms, lambda: self._fired(key, deadline))
+        deadline.operation = self._shard.after(deadline.due_ms - self._shard.now_ms, lambda: self._fired(key, deadline))
 
     def _fired(self, key: tuple[Timer, str], deadline: Deadline) -> None:
         if self._shard.now_ms < deadline.due_ms:

@@ -1,7 +1,7 @@
 """What a watch that was silent has to say."""
 
 from ottla.base.ports import NodeState
-from ottla.store.watch_state import Shown
+from ottla.store.watch_state import WatchState
 
 
 def node(path: str, *, created: int, version: int = 0) -> NodeState:
@@ -9,7 +9,7 @@ def node(path: str, *, created: int, version: int = 0) -> NodeState:
 
 
 def test_only_what_is_newer_is_told() -> None:
-    shown = Shown()
+    shown = WatchState()
     assert shown.tells(node("/a", created=5, version=2))
     assert not shown.tells(node("/a", created=5, version=2))
     assert not shown.tells(node("/a", created=5, version=1))
@@ -18,7 +18,7 @@ def test_only_what_is_newer_is_told() -> None:
 
 
 def test_the_end_of_an_earlier_node_of_the_name_is_no_news() -> None:
-    shown = Shown()
+    shown = WatchState()
     shown.tells(node("/a", created=5))
     assert not shown.tells_end("/a", 4)
     assert not shown.tells_end("/a", 5), "one multi deleted the earlier node and created this one"
@@ -27,7 +27,7 @@ def test_the_end_of_an_earlier_node_of_the_name_is_no_news() -> None:
 
 
 def test_with_a_node_all_below_it_is_forgotten_and_told_again() -> None:
-    shown = Shown()
+    shown = WatchState()
     for path in ("/a", "/a/b", "/a/b/c"):
         shown.tells(node(path, created=1))
     shown.tells_end("/a", 2)
@@ -35,7 +35,7 @@ def test_with_a_node_all_below_it_is_forgotten_and_told_again() -> None:
 
 
 def test_differences_are_told_with_the_deepest_end_first_and_parents_before_children() -> None:
-    shown = Shown()
+    shown = WatchState()
     for path in ("/a", "/a/b", "/a/b/c", "/a/same", "/a/changed"):
         shown.tells(node(path, created=1))
     now = [node("/a", created=1), node("/a/b", created=9), node("/a/b/c", created=9), node("/a/same", created=1)]

@@ -6,7 +6,7 @@ from weakref import WeakSet
 
 import pytest
 
-from ottla.broker.delayed import Parked, Purgatory
+from ottla.broker.delayed import DelayedOperation, DelayedOperations
 from ottla.broker.replica.fetch_sessions import FetchSessions
 from ottla.wire import errors
 from ottla.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
@@ -18,7 +18,7 @@ class Waiting:
     def __init__(self, *keys: Hashable) -> None:
         self.ready = False
         self.ended: list[bool] = []
-        self.parked = Parked(keys, lambda: self.ready, self.ended.append)
+        self.operation = DelayedOperation(keys, lambda: self.ready, self.ended.append)
 
 
 class Ended:
@@ -29,120 +29,120 @@ class Ended:
 
 
 def test_a_request_is_finished_by_the_poke_that_finds_it_ready() -> None:
-    purgatory, waiting = Purgatory(), Waiting("a", "b")
-    purgatory.park(waiting.parked, 1000)
-    purgatory.poke("a")
+    delayed, waiting = DelayedOperations(), Waiting("a", "b")
+    delayed.delay(waiting.operation, 1000)
+    delayed.poke("a")
     assert waiting.ended == []
     waiting.ready = True
-    purgatory.poke("c")
+    delayed.poke("c")
     assert waiting.ended == []
-    purgatory.poke("b")
-    assert waiting.ended == [False] and purgatory.parked == 0
+    delayed.poke("b")
+    assert waiting.ended == [False] and delayed.count == 0
 
 
 def test_a_request_is_finished_once() -> None:
-    purgatory, waiting = Purgatory(), Waiting("a")
-    purgatory.park(waiting.parked, 1000)
+    delayed, waiting = DelayedOperations(), Waiting("a")
+    delayed.delay(waiting.operation, 1000)
     waiting.ready = True
-    purgatory.poke("a")
-    purgatory.poke("a")
-    purgatory.expire(5000)
-    purgatory.cancel(waiting.parked)
-    assert waiting.ended == [False] and purgatory.parked == 0
+    delayed.poke("a")
+    delayed.poke("a")
+    delayed.expire(5000)
+    delayed.cancel(waiting.operation)
+    assert waiting.ended == [False] and delayed.count == 0
 
 
 def test_a_deadline_finishes_a_request_never_before_its_time_and_at_most_a_tick_after() -> None:
-    purgatory = Purgatory()
+    delayed = DelayedOperations()
     waiting = {deadline: Waiting() for deadline in (5, 10, 11, 1234)}
     for deadline, one in waiting.items():
-        purgatory.park(one.parked, deadline)
+        delayed.delay(one.operation, deadline)
     for now in range(1300):
-        purgatory.expire(now)
+        delayed.expire(now)
         for deadline, one in waiting.items():
             assert one.ended == [] or now >= deadline
             assert one.ended == [True] or now < deadline + 10
 
 
 def test_a_request_without_a_deadline_waits_for_its_poke_alone() -> None:
-    purgatory, waiting = Purgatory(), Waiting("a")
-    purgatory.park(waiting.parked, None)
-    purgatory.expire(10**12)
-    assert waiting.ended == [] and purgatory.next_deadline_ms() is None
+    delayed, waiting = DelayedOperations(), Waiting("a")
+    delayed.delay(waiting.operation, None)
+    delayed.expire(10**12)
+    assert waiting.ended == [] and delayed.next_deadline_ms() is None
     waiting.ready = True
-    purgatory.poke("a")
+    delayed.poke("a")
     assert waiting.ended == [False]
 
 
 def test_deadlines_are_served_in_their_order() -> None:
-    purgatory, order = Purgatory(), []
+    delayed, order = DelayedOperations(), []
     for deadline in (300, 100, 200):
-        purgatory.park(Parked((), lambda: False, lambda expired, deadline=deadline: order.append(deadline)), deadline)  # type: ignore[misc]
-    assert purgatory.next_deadline_ms() == 100
-    purgatory.expire(250)
-    assert order == [100, 200] and purgatory.next_deadline_ms() == 300
+        delayed.delay(DelayedOperation((), lambda: False, lambda expired, deadline=deadline: order.append(deadline)), deadline)  # type: ignore[misc]
+    assert delayed.next_deadline_ms() == 100
+    delayed.expire(250)
+    assert order == [100, 200] and delayed.next_deadline_ms() == 300
 
 
 def test_what_was_cancelled_or_answered_leaves_no_deadline_behind() -> None:
-    purgatory, waiting = Purgatory(), Waiting("a")
-    purgatory.park(waiting.parked, 100)
-    purgatory.cancel(waiting.parked)
-    assert purgatory.next_deadline_ms() is None and purgatory.parked == 0
-    purgatory.expire(200)
+    delayed, waiting = DelayedOperations(), Waiting("a")
+    delayed.delay(waiting.operation, 100)
+    delayed.cancel(waiting.operation)
+    assert delayed.next_deadline_ms() is None and delayed.count == 0
+    delayed.expire(200)
     assert waiting.ended == []
 
 
 def test_what_is_answered_long_before_its_deadline_is_not_kept_until_then() -> None:
-    purgatory = Purgatory()
+    delayed = DelayedOperations()
     kept: WeakSet[Ended] = WeakSet()
     for number in range(5000):
         finish = Ended()
         kept.add(finish)
-        purgatory.park(Parked(("a",), lambda: True, finish), 30_000 + 10 * number)
-        purgatory.poke("a")
+        delayed.delay(DelayedOperation(("a",), lambda: True, finish), 30_000 + 10 * number)
+        delayed.poke("a")
     assert list(kept) == [finish]
-    assert len(purgatory._ticks) < 100
+    assert len(delayed._ticks) < 100
 
 
 def test_a_slot_that_was_left_and_entered_again_is_served_once() -> None:
-    purgatory, order = Purgatory(), []
-    first, second = (Parked((), lambda: False, lambda expired, name=name: order.append(name)) for name in "ab")  # type: ignore[misc]
-    purgatory.park(first, 100)
-    purgatory.cancel(first)
-    purgatory.park(second, 100)
-    assert purgatory.next_deadline_ms() == 100
-    purgatory.expire(1000)
-    assert order == ["b"] and purgatory.next_deadline_ms() is None
+    delayed, order = DelayedOperations(), []
+    first, second = (DelayedOperation((), lambda: False, lambda expired, name=name: order.append(name)) for name in "ab")  # type: ignore[misc]
+    delayed.delay(first, 100)
+    delayed.cancel(first)
+    delayed.delay(second, 100)
+    assert delayed.next_deadline_ms() == 100
+    delayed.expire(1000)
+    assert order == ["b"] and delayed.next_deadline_ms() is None
 
 
 def test_what_expires_together_may_cancel_one_another() -> None:
-    purgatory, other = Purgatory(), Waiting()
-    purgatory.park(Parked((), lambda: False, lambda expired: purgatory.cancel(other.parked)), 100)
-    purgatory.park(other.parked, 100)
-    purgatory.expire(100)
-    assert other.ended == [] and purgatory.parked == 0
+    delayed, other = DelayedOperations(), Waiting()
+    delayed.delay(DelayedOperation((), lambda: False, lambda expired: delayed.cancel(other.parked)), 100)
+    delayed.delay(other.parked, 100)
+    delayed.expire(100)
+    assert other.ended == [] and delayed.count == 0
 
 
 def test_finishing_one_request_may_finish_or_park_another() -> None:
-    purgatory, other, later = Purgatory(), Waiting("a"), Waiting("b")
+    delayed, other, later = DelayedOperations(), Waiting("a"), Waiting("b")
 
     def finish(expired: bool) -> None:
-        purgatory.cancel(other.parked)
-        purgatory.park(later.parked, 500)
+        delayed.cancel(other.parked)
+        delayed.delay(later.parked, 500)
 
-    first = Parked(("a",), lambda: True, finish)
-    purgatory.park(first, 100)
-    purgatory.park(other.parked, 100)
+    first = DelayedOperation(("a",), lambda: True, finish)
+    delayed.delay(first, 100)
+    delayed.delay(other.parked, 100)
     other.ready = True
-    purgatory.poke("a")
-    assert other.ended == [] and purgatory.parked == 1
-    purgatory.expire(500)
+    delayed.poke("a")
+    assert other.ended == [] and delayed.count == 1
+    delayed.expire(500)
     assert later.ended == [True]
 
 
 def test_a_broker_that_stops_finishes_everything_with_a_deadline() -> None:
-    purgatory, waiting = Purgatory(), Waiting("a")
-    purgatory.park(waiting.parked, 10**9)
-    purgatory.expire_all()
+    delayed, waiting = DelayedOperations(), Waiting("a")
+    delayed.delay(waiting.operation, 10**9)
+    delayed.expire_all()
     assert waiting.ended == [True]
 
 

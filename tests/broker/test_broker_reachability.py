@@ -149,7 +149,7 @@ def test_an_isr_change_goes_to_the_next_controller_at_once() -> None:
     cluster, controller = a_cluster()
     # Only one broker does not reach the controller, so that it stays until an operator deletes its node.
     cluster.cut.add(frozenset((controller.broker_id, 3)))
-    controller.node.controller.hearing.hold_ms = cluster.now_ms + 60 * SECOND_MS
+    controller.node.controller.reachability.hold_ms = cluster.now_ms + 60 * SECOND_MS
     busy(cluster)
     cluster.pass_ms(LAG_MS + SECOND_MS)
     operator = cluster.store.session()

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from ottla.base.ids import TopicPartition
-from ottla.client.consumer.delivery import CHECK_IN_S, Giving
+from ottla.client.consumer.delivery import CHECK_IN_S, RecordDelivery
 from ottla.client.consumer.record import ConsumerRecord, Deserializers, RecordDeserializationFailed
 from ottla.client.interceptors import ConsumerInterceptors
 from ottla.client.options import ConsumerOptions, from_keywords
@@ -31,12 +31,12 @@ class Clock:
         return self.now_s
 
 
-def a_giving(
+def a_delivery(
     records: Iterable[ConsumerRecord], *, value: Any = None, key: Any = None, interceptors: Iterable[Any] = (), clock: Clock | None = None,
     **settings: Any,
-) -> Giving:  # fmt: skip
+) -> RecordDelivery:  # fmt: skip
     options = from_keywords(ConsumerOptions, settings)
-    made = Giving(options, Deserializers({}, key, value), ConsumerInterceptors(interceptors, {}), clock or Clock())
+    made = RecordDelivery(options, Deserializers({}, key, value), ConsumerInterceptors(interceptors, {}), clock or Clock())
     made.pending.extend(records)
     return made
 
@@ -56,57 +56,57 @@ ANYHOW = pytest.mark.parametrize("how", HOW.values(), ids=HOW)
 
 @ANYHOW
 def test_records_are_given_up_to_the_limit_in_order(how: dict[str, Any]) -> None:
-    giving = a_giving(SOME, **how)
-    assert [offsets(giving.give(2)), offsets(giving.give(2)), offsets(giving.give(2)), giving.give(2)] == [[0, 1], [2, 3], [4], []]
+    delivery = a_delivery(SOME, **how)
+    assert [offsets(delivery.give(2)), offsets(delivery.give(2)), offsets(delivery.give(2)), delivery.give(2)] == [[0, 1], [2, 3], [4], []]
 
 
 @ANYHOW
 def test_what_was_not_done_is_pending_again_and_what_was_done_is_not(how: dict[str, Any]) -> None:
-    giving = a_giving(SOME, **how)
-    giving.give(2)
-    giving.done()
-    giving.give(2)
-    giving.not_done()
-    assert giving.first_offsets() == {A: 2}
-    assert offsets(giving.pending) == [2, 3, 4]
+    delivery = a_delivery(SOME, **how)
+    delivery.give(2)
+    delivery.done()
+    delivery.give(2)
+    delivery.not_done()
+    assert delivery.first_offsets() == {A: 2}
+    assert offsets(delivery.pending) == [2, 3, 4]
 
 
 @ANYHOW
 def test_one_by_one_each_record_is_done_with_when_the_next_is_asked_for(how: dict[str, Any]) -> None:
-    giving = a_giving(SOME, **how)
-    one_by_one = giving.each()
+    delivery = a_delivery(SOME, **how)
+    one_by_one = delivery.each()
     assert offsets([next(one_by_one), next(one_by_one)]) == [0, 1]
-    giving.not_done()
-    assert offsets(giving.pending) == [1, 2, 3, 4]
+    delivery.not_done()
+    assert offsets(delivery.pending) == [1, 2, 3, 4]
 
 
 @ANYHOW
 def test_who_iterates_comes_back_to_see_to_the_group(how: dict[str, Any]) -> None:
     clock = Clock()
-    giving = a_giving(SOME, clock=clock, **how)
+    delivery = a_delivery(SOME, clock=clock, **how)
     seen = []
-    for record in giving.each():
+    for record in delivery.each():
         seen.append(record.offset)
         clock.now_s += CHECK_IN_S * 0.6
     assert seen == [0, 1]
-    assert offsets(giving.each()) == [2, 3, 4]
+    assert offsets(delivery.each()) == [2, 3, 4]
 
 
 def test_who_commits_often_sees_to_it_as_often() -> None:
     clock = Clock()
-    giving = a_giving(SOME, clock=clock, auto_commit_interval_ms=100, group_id="g")
+    delivery = a_delivery(SOME, clock=clock, auto_commit_interval_ms=100, group_id="g")
     seen = []
-    for record in giving.each():
+    for record in delivery.each():
         seen.append(record.offset)
         clock.now_s += 0.1
     assert seen == [0]
 
 
 def test_a_partition_that_is_read_elsewhere_is_dropped_alone() -> None:
-    giving = a_giving([a_record(3), a_record(7, B), a_record(4)])
-    assert giving.first_offsets() == {A: 3, B: 7}
-    giving.drop(lambda tp: tp == A)
-    assert giving.first_offsets() == {B: 7}
+    delivery = a_delivery([a_record(3), a_record(7, B), a_record(4)])
+    assert delivery.first_offsets() == {A: 3, B: 7}
+    delivery.drop(lambda tp: tp == A)
+    assert delivery.first_offsets() == {B: 7}
 
 
 # -- deserializers
@@ -115,33 +115,33 @@ def test_a_partition_that_is_read_elsewhere_is_dropped_alone() -> None:
 @pytest.mark.parametrize("origin", ["key", "value"])
 def test_what_cannot_be_deserialized_names_its_place_and_the_way_past_it(origin: str) -> None:
     record = ConsumerRecord("a", 0, 9, 1000, 0, b"\xff", b"\xff", (("h", b"1"),))
-    giving = a_giving([record], **{origin: "str"})
+    delivery = a_delivery([record], **{origin: "str"})
     with pytest.raises(RecordDeserializationFailed, match=f"the {origin} of a-0 at offset 9: .*seek to offset 10 to pass it") as raised:
-        giving.give(1)
+        delivery.give(1)
     error = raised.value
     assert (error.partition, error.offset, error.origin, error.record) == (A, 9, origin, record)
     assert isinstance(error.__cause__, SerializationFailed)
 
 
 def test_records_before_one_that_cannot_be_deserialized_are_given_and_it_stays_first() -> None:
-    giving = a_giving([a_record(0), a_record(1), a_record(2, value=b"x"), a_record(3)], value=lambda data: int(data))
-    assert offsets(giving.give(10)) == [0, 1]
-    giving.done()
+    delivery = a_delivery([a_record(0), a_record(1), a_record(2, value=b"x"), a_record(3)], value=lambda data: int(data))
+    assert offsets(delivery.give(10)) == [0, 1]
+    delivery.done()
     for _ in range(2):
         with pytest.raises(ValueError, match=r"a-0 at offset 2: invalid literal"):
-            giving.give(10)
-    assert giving.first_offsets() == {A: 2}
+            delivery.give(10)
+    assert delivery.first_offsets() == {A: 2}
 
 
 def test_one_by_one_it_comes_out_of_the_loop() -> None:
-    giving = a_giving([a_record(0), a_record(1, value=b"x")], value=lambda data: int(data))
-    one_by_one = giving.each()
+    delivery = a_delivery([a_record(0), a_record(1, value=b"x")], value=lambda data: int(data))
+    one_by_one = delivery.each()
     assert next(one_by_one).value == 1
     with pytest.raises(RecordDeserializationFailed):
         next(one_by_one)
     # The one before it is done: somebody asked for the next.
-    giving.not_done()
-    assert giving.first_offsets() == {A: 1}
+    delivery.not_done()
+    assert delivery.first_offsets() == {A: 1}
 
 
 def test_the_error_travels_between_processes() -> None:
@@ -189,8 +189,8 @@ class Heard:
 
 
 def test_interceptors_change_what_is_given_even_beside_one_that_fails() -> None:
-    assert offsets(a_giving(SOME, interceptors=[Failing(), Heard()]).give(10)) == [1, 3]
-    assert offsets(a_giving(SOME, interceptors=[Heard(), Failing()]).each()) == [1, 3]
+    assert offsets(a_delivery(SOME, interceptors=[Failing(), Heard()]).give(10)) == [1, 3]
+    assert offsets(a_delivery(SOME, interceptors=[Heard(), Failing()]).each()) == [1, 3]
 
 
 def test_interceptors_see_deserialized_records() -> None:
@@ -198,13 +198,13 @@ def test_interceptors_see_deserialized_records() -> None:
         def on_consume(self, records: list[ConsumerRecord]) -> list[ConsumerRecord]:
             return [ConsumerRecord(r.topic, r.partition, r.offset, r.timestamp, 0, r.key, r.value.upper()) for r in records]
 
-    assert [record.value for record in a_giving([a_record(0, value=b"ab")], value="str", interceptors=[Upper()]).give(1)] == ["AB"]
+    assert [record.value for record in a_delivery([a_record(0, value=b"ab")], value="str", interceptors=[Upper()]).give(1)] == ["AB"]
 
 
 def test_what_is_no_list_of_records_is_told_and_left_out(caplog: pytest.LogCaptureFixture) -> None:
     wrong = type("Wrong", (), {"on_consume": lambda self, records: [1]})()
     silent = type("Silent", (), {"on_consume": lambda self, records: None})()
-    assert a_giving(SOME, interceptors=[wrong, silent]).give(10) == SOME
+    assert a_delivery(SOME, interceptors=[wrong, silent]).give(10) == SOME
     assert [record.levelno for record in caplog.records] == [logging.WARNING]
 
 
@@ -244,7 +244,7 @@ READERS: dict[str, tuple[Any, Any]] = {
 @pytest.mark.parametrize("origin", ["key", "value"])
 def test_each_form_of_deserializer_reads_keys_and_values(given: Any, wanted: Any, origin: str) -> None:
     data = b'{"a":1}'
-    (record,) = a_giving([ConsumerRecord("a", 0, 9, 1000, 0, data, data, (("h", b"1"),))], **{origin: given}).give(1)
+    (record,) = a_delivery([ConsumerRecord("a", 0, 9, 1000, 0, data, data, (("h", b"1"),))], **{origin: given}).give(1)
     other = "value" if origin == "key" else "key"
     assert (getattr(record, origin), getattr(record, other)) == (wanted, data)
     assert (record.offset, record.timestamp, record.headers) == (9, 1000, (("h", b"1"),))
@@ -252,7 +252,7 @@ def test_each_form_of_deserializer_reads_keys_and_values(given: Any, wanted: Any
 
 def test_tombstones_are_not_for_functions_and_formats_but_for_objects() -> None:
     record = ConsumerRecord("a", 0, 9, 1000, 0, None, None)
-    assert [one.value for given in ("json", int, Objects()) for one in a_giving([record], value=given).give(1)] == [
+    assert [one.value for given in ("json", int, Objects()) for one in a_delivery([record], value=given).give(1)] == [
         None,
         None,
         ("a", [], None),
@@ -269,7 +269,7 @@ def test_avro_and_protobuf_tell_the_place_of_what_is_not_theirs() -> None:
         (Avro(SCHEMA), b"\x06", b"", {"id": 3}),
         (Protobuf(duration), b"\x08\x03", b"\xff", duration(seconds=3)),
     ):
-        giving = a_giving([a_record(0, value=good), a_record(1, value=bad)], value=given)
-        assert [record.value for record in giving.give(10)] == [value]
+        delivery = a_delivery([a_record(0, value=good), a_record(1, value=bad)], value=given)
+        assert [record.value for record in delivery.give(10)] == [value]
         with pytest.raises(RecordDeserializationFailed, match=r"the value of a-0 at offset 1: .* bytes of topic a cannot be read as"):
-            giving.give(10)
+            delivery.give(10)

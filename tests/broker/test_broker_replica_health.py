@@ -60,7 +60,7 @@ def stop(cluster: Cluster, broker: Broker) -> Broker:
     cluster.run()
     for directory in node.directories:
         marks = node.partitions.high_watermarks(directory)
-        assert directory.close(marks, cluster.wall_ms, broker_epoch=node.epoch or -1, clean_since=node.standing.clean_since)
+        assert directory.close(marks, cluster.wall_ms, broker_epoch=node.epoch or -1, clean_since=node.lifecycle.clean_since)
     return cluster.kill(broker.broker_id)
 
 
@@ -85,7 +85,7 @@ def held(broker: Broker) -> list[bytes | None]:
 
 def test_a_failed_log_directory_hands_its_leaders_to_other_brokers() -> None:
     cluster, leader = a_cluster(disks=2)
-    leader.hear(events.DirectoryFailed(directory=leader.leader("t").directory.root, reason="test"))
+    leader.handle(events.DirectoryFailed(directory=leader.leader("t").directory.root, reason="test"))
     cluster.run()
     state = state_of(cluster)
     assert state.leader not in (-1, leader.broker_id) and leader.broker_id not in state.isr and leader.halted is None
@@ -100,7 +100,7 @@ def test_a_failed_log_directory_is_told_as_kafka_tells_it() -> None:
     cluster, leader = a_cluster(disks=2)
     follower = others(cluster, leader)[0]
     cluster.store_speaks = False
-    follower.hear(events.DirectoryFailed(directory=follower.node.partitions.followers[T0].directory.root, reason="test"))
+    follower.handle(events.DirectoryFailed(directory=follower.node.partitions.followers[T0].directory.root, reason="test"))
     told = [path for path in cluster.store.tree.nodes if path.startswith(layout.LOG_DIR_EVENTS + "/")]
     assert told == [layout.log_dir_event(0)]
     assert layout.decode_log_dir_event(cluster.store.tree.nodes[told[0]].data) == follower.broker_id
@@ -116,7 +116,7 @@ def test_a_controller_that_takes_over_knows_which_replicas_are_offline() -> None
     lost = next(broker for broker in cluster.brokers.values() if broker is not cluster.controller)
     replica = lost.node.partitions.replica(T0)
     assert replica is not None
-    lost.hear(events.DirectoryFailed(directory=replica.directory.root, reason="test"))
+    lost.handle(events.DirectoryFailed(directory=replica.directory.root, reason="test"))
     cluster.run()
     cluster.kill(cluster.controller.broker_id)
     cluster.pass_ms(1000)
@@ -126,7 +126,7 @@ def test_a_controller_that_takes_over_knows_which_replicas_are_offline() -> None
 def test_a_broker_that_cannot_tell_of_a_failed_directory_stops() -> None:
     cluster, leader = a_cluster(disks=2)
     cluster.store_speaks = False
-    leader.hear(events.DirectoryFailed(directory=leader.leader("t").directory.root, reason="test"))
+    leader.handle(events.DirectoryFailed(directory=leader.leader("t").directory.root, reason="test"))
     cluster.pass_ms(29 * SECOND_MS)
     assert leader.halted is None
     cluster.pass_ms(2 * SECOND_MS)
@@ -135,7 +135,7 @@ def test_a_broker_that_cannot_tell_of_a_failed_directory_stops() -> None:
 
 def test_a_leader_that_is_alone_with_a_failed_directory_leads_again_when_it_works() -> None:
     cluster, leader = a_cluster(replicas=1, disks=2)
-    leader.hear(events.DirectoryFailed(directory=leader.leader("t").directory.root, reason="test"))
+    leader.handle(events.DirectoryFailed(directory=leader.leader("t").directory.root, reason="test"))
     cluster.run()
     assert state_of(cluster).leader == -1 and state_of(cluster).isr == (leader.broker_id,)
     now = cluster.restart(leader.broker_id)
@@ -325,7 +325,7 @@ def test_a_damaged_follower_is_counted_on_by_nobody_before_it_cuts() -> None:
     follower = others(cluster, leader)[0]
     replica = follower.node.partitions.followers[T0]
     cluster.store_speaks = False
-    follower.node.unfit.damaged(replica, 1)
+    follower.node.replica_health.damaged(replica, 1)
     follower._perform(follower.node.effects)
     cluster.pass_ms(1000)
     assert replica.log.end_offset == 3 and replica.waits and follower.broker_id in state_of(cluster).isr
@@ -377,7 +377,7 @@ def test_a_state_that_names_an_impaired_replica_is_not_obeyed() -> None:
     follower = others(cluster, leader)[0]
     replica = follower.node.partitions.followers[T0]
     cluster.store_speaks = False
-    follower.node.unfit.damaged(replica, 1)
+    follower.node.replica_health.damaged(replica, 1)
     follower._perform(follower.node.effects)
     state = state_of(cluster)
     named = replace(state, leader=follower.broker_id, leader_epoch=LeaderEpoch(state.leader_epoch + 1))
@@ -396,9 +396,9 @@ def test_a_damaged_replica_cuts_nothing_before_the_store_knows_of_it() -> None:
     follower = others(cluster, leader)[0]
     replica = follower.node.partitions.followers[T0]
     cluster.store_speaks = False
-    follower.node.unfit.damaged(replica, 1)
+    follower.node.replica_health.damaged(replica, 1)
     outside = replace(state_of(cluster), isr=(leader.broker_id,), isr_epochs=())
-    follower.node.unfit.state_changed(T0, outside)
+    follower.node.replica_health.state_changed(T0, outside)
     assert replica.log.end_offset == 3 and replica.waits
 
 
@@ -432,7 +432,7 @@ def test_nobody_joins_the_isr_who_has_said_meanwhile_that_its_replica_is_not_fit
     # The controller is deaf for a moment, while the replica turns out damaged and the leader asks to count it in.
     cluster.store_speaks = False
     cluster.cut.clear()
-    now.node.unfit.damaged(replica, 1)
+    now.node.replica_health.damaged(replica, 1)
     now._perform(now.node.effects)
     led = leader.leader("t")
     led.fetched(now.broker_id, offset=led.log.end_offset, broker_epoch=now.node.epoch or 0, now_ms=cluster.now_ms)
@@ -476,6 +476,6 @@ def test_under_write_caching_a_clean_stop_keeps_a_replica_eligible_and_a_crash_d
 def test_an_unfit_follower_is_no_reason_to_refuse_acks_all() -> None:
     cluster, leader = a_cluster(disks=2, min_insync_replicas="2")
     follower = others(cluster, leader)[0]
-    follower.hear(events.DirectoryFailed(directory=follower.node.partitions.followers[T0].directory.root, reason="test"))
+    follower.handle(events.DirectoryFailed(directory=follower.node.partitions.followers[T0].directory.root, reason="test"))
     cluster.run()
     assert produce(leader, batch(b"more")).error_code == errors.NONE

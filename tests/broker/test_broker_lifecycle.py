@@ -45,9 +45,9 @@ def test_a_session_that_lived_on_gives_back_what_was_led_and_all_that_was_acknow
     cluster = Cluster(brokers=3)
     broker = cluster.topic()
     assert produce(broker, batch(b"a")).error_code == 0
-    registration = broker.node.standing.epoch
+    registration = broker.node.lifecycle.epoch
     resumed(suspended(broker))
-    assert broker.node.standing.epoch == registration
+    assert broker.node.lifecycle.epoch == registration
     assert broker.leader("t").epoch == 0, "nothing changed, whoever took the office meanwhile"
     assert produce(broker, batch(b"b")).error_code == 0
     assert values(fetch(broker).records) == [b"a", b"b"]
@@ -57,13 +57,13 @@ def test_a_lost_session_is_followed_by_a_new_registration_and_a_larger_leader_ep
     cluster = Cluster(brokers=3)
     broker = cluster.topic()
     assert produce(broker, batch(b"a")).error_code == 0
-    epoch, registration = broker.leader("t").epoch, broker.node.standing.epoch
+    epoch, registration = broker.leader("t").epoch, broker.node.lifecycle.epoch
     assert registration is not None
     suspended(broker).session.expire_unheard()
     cluster.run()
     assert broker.broker_id not in cluster.controller.node.image.brokers
     resumed(broker)
-    assert broker.node.standing.epoch is not None and broker.node.standing.epoch > registration
+    assert broker.node.lifecycle.epoch is not None and broker.node.lifecycle.epoch > registration
     assert broker.leader("t").epoch > epoch
     assert values(fetch(broker).records) == [b"a"]
     assert broker.halted is None
@@ -139,7 +139,7 @@ def test_a_former_life_at_the_same_address_is_replaced_at_once() -> None:
     gone.halted = "killed, and its session lives on"
     back = cluster.start(1, ZOOKEEPER, [SimDisk("new")])
     assert back.node.ready and back.node.controller.active
-    assert back.node.standing.epoch is not None and back.node.standing.epoch > (gone.node.standing.epoch or 0)
+    assert back.node.lifecycle.epoch is not None and back.node.lifecycle.epoch > (gone.node.lifecycle.epoch or 0)
 
 
 def registered_elsewhere(cluster: Cluster) -> None:

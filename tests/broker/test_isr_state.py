@@ -1,17 +1,17 @@
 """Who counts as in sync with a leader, and which ISR it asks for, seen from a leader alone."""
 
-from ottla.broker.replica.isr_state import InSync
+from ottla.broker.replica.isr_state import IsrState
 from ottla.store.layout import PartitionState
 
 LAG_MS = 1_000
 
 
-def in_sync(*isr: int) -> InSync:
+def in_sync(*isr: int) -> IsrState:
     state = PartitionState(leader=1, leader_epoch=0, isr=isr, controller_epoch=1)  # type: ignore[arg-type]
-    return InSync(1, (1, 2, 3), state, 5, 0)
+    return IsrState(1, (1, 2, 3), state, 5, 0)
 
 
-def wanted(insync: InSync, *, end_offset: int, joins_at: int) -> tuple[int, ...] | None:
+def wanted(insync: IsrState, *, end_offset: int, joins_at: int) -> tuple[int, ...] | None:
     return insync.wanted(100, end_offset=end_offset, joins_at=joins_at, lag_max_ms=LAG_MS, sound=lambda broker, epoch: True)
 
 

@@ -30,7 +30,7 @@ def a_cluster(*assignments: list[int], brokers: int = 3, **settings: str) -> Clu
 
 
 def ask_to_stop(broker: Broker) -> Broker:
-    broker.hear(events.StopAsked())
+    broker.handle(events.StopAsked())
     broker.cluster.run()
     return broker
 
@@ -65,7 +65,7 @@ def test_a_broker_that_is_asked_to_stop_hands_over_what_it_leads_and_leaves_ever
     epochs = [state.leader_epoch for _, state in sorted(cluster.controller.node.image.topics["t"].states.items())]
     broker = ask_to_stop(cluster[number])
     others = {1, 2, 3} - {number}
-    assert broker.node.leaving.over
+    assert broker.node.controlled_shutdown.over
     assert states(cluster) == [(led if led != number else led % 3 + 1, others) for led in (1, 2, 3)]
     after = [state.leader_epoch for _, state in sorted(cluster.controller.node.image.topics["t"].states.items())]
     assert after == [epoch + (led == number) for led, epoch in zip((1, 2, 3), epochs, strict=True)]
@@ -129,12 +129,14 @@ def test_what_was_acknowledged_with_acks_1_reaches_the_others_before_one_of_them
     assert produce(cluster[1], batch(b"a", b"b"), acks=1).error_code == 0
     broker = ask_to_stop(cluster[1])
     cluster.pass_ms(300)
-    assert states(cluster) == [(1, {1, 2, 3})] and not broker.node.leaving.over, "the followers have it in their page caches only"
+    assert states(cluster) == [(1, {1, 2, 3})] and not broker.node.controlled_shutdown.over, (
+        "the followers have it in their page caches only"
+    )
     cluster.flushing = True
     for one in cluster.brokers.values():
         one.flush()
     cluster.pass_ms(600)
-    assert broker.node.leaving.over and states(cluster) == [(2, {2, 3})]
+    assert broker.node.controlled_shutdown.over and states(cluster) == [(2, {2, 3})]
     assert cluster[2].leader("t").log.end_offset == 2
 
 
@@ -157,7 +159,7 @@ def test_draining_ends_when_followers_are_too_slow() -> None:
     cluster.pass_ms(DRAIN_MS - 100)
     assert states(cluster) == [(1, {1, 2, 3})]
     cluster.pass_ms(200)
-    assert broker.node.leaving.over and states(cluster) == [(2, {2, 3})]
+    assert broker.node.controlled_shutdown.over and states(cluster) == [(2, {2, 3})]
 
 
 def test_a_partition_that_nobody_can_take_yet_goes_on_taking_everything() -> None:
@@ -205,10 +207,10 @@ def test_a_leader_whose_wish_is_overtaken_by_a_stop_does_not_wait_for_the_one_th
     cluster.start(3, gone.texts, [disk.restart() for disk in gone.disks.values()])
     cluster.pass_ms(3000)
     ask_to_stop(cluster[3])
-    leader.insync.propose((1, 2, 3))
-    assert leader.insync.maximal == {1, 2, 3}
+    leader.isr_state.propose((1, 2, 3))
+    assert leader.isr_state.maximal == {1, 2, 3}
     cluster.pass_ms(2000)
-    assert leader.insync.maximal == {1, 2}, "it asked for the ISR that there is, and got it"
+    assert leader.isr_state.maximal == {1, 2}, "it asked for the ISR that there is, and got it"
 
 
 def test_a_partition_goes_back_to_no_broker_that_leaves() -> None:
@@ -232,7 +234,7 @@ def test_new_topics_go_to_brokers_that_stay_where_they_are_enough() -> None:
 def test_a_partition_whose_leader_dies_goes_to_one_that_leaves_when_no_other_is_in_sync() -> None:
     cluster = a_cluster([1, 2], controlled_shutdown_max_retries="1", controlled_shutdown_retry_backoff_ms="60000")
     cluster.store_speaks = False
-    cluster[2].hear(events.StopAsked())
+    cluster[2].handle(events.StopAsked())
     cluster[1].session.expire()
     cluster.brokers.pop(1).halted = "killed"
     cluster.store_speaks = True
@@ -245,12 +247,12 @@ def test_a_partition_whose_leader_dies_goes_to_one_that_leaves_when_no_other_is_
 
 def test_a_broker_that_is_alone_may_stop_at_once() -> None:
     cluster = a_cluster([1], brokers=1)
-    assert ask_to_stop(cluster[1]).node.leaving.over
+    assert ask_to_stop(cluster[1]).node.controlled_shutdown.over
 
 
 def test_partitions_that_nobody_else_holds_are_not_waited_for() -> None:
     cluster = a_cluster([1], [2], [3])
-    assert ask_to_stop(cluster[1]).node.leaving.over
+    assert ask_to_stop(cluster[1]).node.controlled_shutdown.over
     assert states(cluster) == [(1, {1}), (2, {2}), (3, {3})]
 
 
@@ -259,20 +261,20 @@ def test_a_replica_whose_log_directory_failed_is_not_waited_for() -> None:
     leader = cluster.topic(replicas=2)
     cluster.pass_ms(1500)
     (other,) = [broker for broker in cluster.brokers.values() if broker is not leader]
-    other.hear(events.DirectoryFailed(directory=other.node.partitions.followers[T0].directory.root, reason="test"))
+    other.handle(events.DirectoryFailed(directory=other.node.partitions.followers[T0].directory.root, reason="test"))
     cluster.run()
     assert states(cluster) == [(leader.broker_id, {leader.broker_id})]
-    assert ask_to_stop(leader).node.leaving.over
+    assert ask_to_stop(leader).node.controlled_shutdown.over
 
 
 def test_brokers_that_all_stop_do_not_wait_for_one_another() -> None:
     cluster = a_cluster([1, 2, 3], [2, 3, 1], [3, 1, 2])
     cluster.store_speaks = False
     for broker in cluster.brokers.values():
-        broker.hear(events.StopAsked())
+        broker.handle(events.StopAsked())
     cluster.store_speaks = True
     cluster.run()
-    assert all(broker.node.leaving.over for broker in cluster.brokers.values())
+    assert all(broker.node.controlled_shutdown.over for broker in cluster.brokers.values())
     assert all(state[0] in state[1] for state in states(cluster))
 
 
@@ -283,10 +285,10 @@ def test_it_waits_for_a_replica_that_catches_up() -> None:
     cluster.pass_ms(35_000)
     assert states(cluster) == [(1, {1})]
     broker = ask_to_stop(cluster[1])
-    assert not broker.node.leaving.over
+    assert not broker.node.controlled_shutdown.over
     cluster.cut.clear()
     cluster.pass_ms(3000)
-    assert broker.node.leaving.over and states(cluster) == [(2, {2})]
+    assert broker.node.controlled_shutdown.over and states(cluster) == [(2, {2})]
 
 
 def test_patience_ends() -> None:
@@ -296,25 +298,25 @@ def test_patience_ends() -> None:
     cluster.pass_ms(35_000)
     broker = ask_to_stop(cluster[1])
     cluster.pass_ms(5900)
-    assert not broker.node.leaving.over
+    assert not broker.node.controlled_shutdown.over
     cluster.pass_ms(200)
-    assert broker.node.leaving.over and states(cluster) == [(1, {1})]
+    assert broker.node.controlled_shutdown.over and states(cluster) == [(1, {1})]
 
 
 def test_a_store_that_is_not_heard_is_not_waited_for() -> None:
     cluster = a_cluster([1, 2, 3])
     cluster[1].session.suspend()
     cluster.run()
-    assert ask_to_stop(cluster[1]).node.leaving.over
+    assert ask_to_stop(cluster[1]).node.controlled_shutdown.over
 
 
 def test_a_mark_that_the_store_did_not_take_is_written_again() -> None:
     cluster = a_cluster([1, 2, 3])
     cluster[1].session.fail_next(applied=False)
     broker = ask_to_stop(cluster[1])
-    assert not broker.node.leaving.over
+    assert not broker.node.controlled_shutdown.over
     cluster.pass_ms(5100)
-    assert broker.node.leaving.over and states(cluster) == [(2, {2, 3})]
+    assert broker.node.controlled_shutdown.over and states(cluster) == [(2, {2, 3})]
 
 
 def test_without_a_controller_patience_ends_too() -> None:
@@ -324,9 +326,9 @@ def test_without_a_controller_patience_ends_too() -> None:
     office.halted = "it does not answer, and its session lives"
     broker = ask_to_stop(others[0])
     cluster.pass_ms(14_900)
-    assert not broker.node.leaving.over
+    assert not broker.node.controlled_shutdown.over
     cluster.pass_ms(200)
-    assert broker.node.leaving.over
+    assert broker.node.controlled_shutdown.over
 
 
 def test_the_next_controller_goes_on_with_it() -> None:
@@ -335,16 +337,16 @@ def test_the_next_controller_goes_on_with_it() -> None:
     number = next(broker for broker in cluster.brokers if broker != office)
     cluster[office].halted = "killed"
     broker = ask_to_stop(cluster[number])
-    assert not broker.node.leaving.over
+    assert not broker.node.controlled_shutdown.over
     cluster.kill(office)
-    assert broker.node.leaving.over
+    assert broker.node.controlled_shutdown.over
     (stays,) = {1, 2, 3} - {office, number}
     assert states(cluster) == [(stays, {stays})] * 3
 
 
 def test_switched_off_it_takes_no_time_and_moves_nothing() -> None:
     cluster = a_cluster([1, 2, 3], controlled_shutdown_enable="false")
-    assert ask_to_stop(cluster[1]).node.leaving.over
+    assert ask_to_stop(cluster[1]).node.controlled_shutdown.over
     assert states(cluster) == [(1, {1, 2, 3})]
 
 
