@@ -1,6 +1,6 @@
-"""Shows a table, or what a query makes of it: ``python examples/show.py TABLE [SQL]``. In the SQL the table is called `t`.
+"""Prints a table or the result of a query: ``python examples/show.py TABLE [SQL]``. In the SQL the table is called `t`.
 
-A Delta table; or a directory of Parquet files, which is shown as it is.
+TABLE is a Delta table, or a directory of Parquet files, which does not support SQL.
 """
 
 import sys
@@ -20,7 +20,7 @@ def main() -> None:
         from pyarrow.dataset import dataset
 
         rows = dataset(path, format="parquet").to_table()
-    # As Text, since rich would take square brackets in a str for markup.
+    # As Text, since rich interprets square brackets in a str as markup.
     shown = Table(box=None, header_style="bold")
     for name in rows.schema.names:
         shown.add_column(Text(name))

@@ -1,8 +1,8 @@
-"""An application to be tested: it turns orders into invoices.
+"""An application under test: it turns orders into invoices.
 
-It reads orders (JSON) from one topic, writes an invoice for each to another, keyed by customer, and what is no order to a third, with the
-reason in a header. An order counts as done when its invoice is written, so none is lost, whatever happens to the process or the broker; one
-may be done twice, and the invoice has the order's number, so that whoever books it can tell.
+It reads orders (JSON) from one topic, writes an invoice for each to another, keyed by customer, and invalid orders to a third, with the
+reason in a header. It commits an order after its invoice is written, so no order is lost. An order may be processed twice; its number in
+the invoice identifies duplicates.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from ottla import Consumer, Producer
 
 
 class Rejected(Exception):
-    """Why something is no order."""
+    """The reason why a value is not a valid order."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Topics:
-    """Where orders come from and what is made of them goes."""
+    """The input and output topics."""
 
     orders: str = "orders"
     invoices: str = "invoices"
@@ -37,11 +37,11 @@ def invoice(data: bytes | None) -> dict[str, Any]:
     except json.JSONDecodeError:
         raise Rejected("it is not JSON") from None
     except (KeyError, TypeError) as error:
-        raise Rejected(f"it is no order: {error}") from None
+        raise Rejected(f"it is not an order: {error}") from None
 
 
 class OrderProcessor:
-    """Runs in a thread of its own inside of ``with``. ``settings`` are a client's: time-outs, for instance."""
+    """Runs in its own thread inside ``with``. ``settings`` are client settings, such as timeouts."""
 
     def __init__(self, bootstrap_servers: str, topics: Topics, *, group_id: str = "billing", **settings: Any) -> None:
         self._settings = {"bootstrap_servers": bootstrap_servers, **settings}
@@ -59,7 +59,7 @@ class OrderProcessor:
         self._thread.join()
 
     def run(self) -> None:
-        """Works until it is asked to stop."""
+        """Processes orders until it is stopped."""
         reading = {"group_id": self._group_id, "auto_offset_reset": "earliest", "enable_auto_commit": False}
         with Producer(**self._settings) as producer, Consumer(self._topics.orders, **reading, **self._settings) as consumer:
             while not self._stopping.is_set():

@@ -1,4 +1,4 @@
-"""Tests of the order processor, against a real broker that is part of the test's process: no container, no JVM, nothing to start before."""
+"""Tests of the order processor against a real broker in the test's process: no container, no JVM, nothing to start first."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import ottla.aio
 from ottla.testing import Broker, Topic
 
 ORDER = {"id": 1, "customer": "ada", "lines": [{"price_cents": 250, "count": 3}]}
-#: The application's own settings: how quickly it tries again.
+#: Short backoffs of the application's clients.
 SETTINGS: dict[str, Any] = {"reconnect_backoff_ms": 10, "reconnect_backoff_max_ms": 50, "retry_backoff_ms": 10, "retry_backoff_max_ms": 50}
 
 
@@ -43,7 +43,7 @@ def order(number: int) -> dict[str, Any]:
     return {**ORDER, "id": number}
 
 
-# What it does
+# Behaviour
 
 
 @pytest.mark.usefixtures("processor")
@@ -55,16 +55,16 @@ def test_an_order_becomes_an_invoice(orders: Topic, invoices: Topic) -> None:
 
 
 @pytest.mark.usefixtures("processor")
-def test_what_is_no_order_is_put_aside_and_holds_nobody_up(orders: Topic, invoices: Topic, rejected: Topic) -> None:
+def test_an_invalid_order_is_rejected_and_does_not_block_others(orders: Topic, invoices: Topic, rejected: Topic) -> None:
     orders.send({"id": 1})
     orders.send(ORDER)
     invoices.wait_for(1)
     (record,) = rejected.wait_for(1)
-    assert record.headers == (("reason", b"it is no order: 'lines'"),)
+    assert record.headers == (("reason", b"it is not an order: 'lines'"),)
     orders.wait_until_read(orders.name)
 
 
-# What it does when things go wrong
+# Failures
 
 
 @pytest.mark.usefixtures("processor")
@@ -88,25 +88,25 @@ def test_an_invoice_whose_answer_is_lost_is_written_once(ottla_own_broker: Broke
 
 
 @pytest.mark.usefixtures("processor")
-def test_it_waits_for_a_leader(ottla_own_broker: Broker, orders: Topic, invoices: Topic) -> None:
+def test_the_processor_waits_for_a_leader(ottla_own_broker: Broker, orders: Topic, invoices: Topic) -> None:
     with ottla_own_broker.answering("NOT_LEADER_OR_FOLLOWER", "Produce", times=3):
         orders.send(ORDER)
         assert [record.value["order"] for record in invoices.wait_for(1, timeout_s=30)] == [1]
 
 
 @pytest.mark.usefixtures("processor")
-def test_it_goes_on_after_the_broker_stood_still(ottla_own_broker: Broker, orders: Topic, invoices: Topic) -> None:
+def test_the_processor_continues_after_a_pause_of_the_broker(ottla_own_broker: Broker, orders: Topic, invoices: Topic) -> None:
     with ottla_own_broker.paused():
         orders.send(ORDER)
         assert invoices.values() == []
     invoices.wait_for(1, timeout_s=30)
 
 
-# What only shows after a long time
+# Effects after a long time
 
 
 @pytest.mark.usefixtures("processor")
-def test_invoices_are_kept_for_a_week(ottla_own_broker: Broker, orders: Topic, invoices: Topic) -> None:
+def test_invoices_are_retained_for_a_week(ottla_own_broker: Broker, orders: Topic, invoices: Topic) -> None:
     orders.send(ORDER)
     invoices.wait_for(1)
     ottla_own_broker.clock.advance(days=6)
@@ -115,11 +115,11 @@ def test_invoices_are_kept_for_a_week(ottla_own_broker: Broker, orders: Topic, i
     assert invoices.values() == []
 
 
-# From a test that has an event loop
+# With an event loop
 
 
 async def test_invoices_can_be_read_with_asyncio(ottla_broker: Broker, ottla_topic: Topic) -> None:
     async with ottla.aio.Producer(bootstrap_servers=ottla_broker.bootstrap_servers) as producer:
         await producer.send(ottla_topic.name, b"1")
-    # What waits goes to a thread, so that the application under test has its turn.
+    # A blocking wait runs in a thread, so that it does not block the event loop.
     assert [record.value for record in await asyncio.to_thread(ottla_topic.wait_for, 1)] == [b"1"]

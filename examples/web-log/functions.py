@@ -1,4 +1,4 @@
-"""Functions for web-log.toml: each public one is a function of SQL with the types that it declares."""
+"""Functions for web-log.toml: each public one is a SQL function with its annotated types."""
 
 import re
 
@@ -6,5 +6,5 @@ ROBOT = re.compile(r"bot|crawl|spider|slurp|feed|rss|curl|wget|java/|python|ruby
 
 
 def is_robot(agent: str | None) -> bool:
-    """Whether a program asked rather than a person, as far as it says who it is."""
+    """Whether the user agent names a program."""
     return agent is None or bool(ROBOT.search(agent))

@@ -1,4 +1,4 @@
-"""What reads the tables: polars, DuckDB, pandas; the same rows in each (Spark: tests/spark/test_tables_of_topics_read.py)."""
+"""What reads the tables: polars, DuckDB, pandas; the same rows in each (Spark: tests/spark/test_table_source.py)."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""One server and one Spark session for all tests of Spark; topics with names of their own keep the tests apart."""
+"""One server and one Spark session for all Spark tests. Each test has its own topics."""
 
 import uuid
 from collections.abc import Callable, Iterator, Mapping
@@ -21,7 +21,7 @@ QUICK_JVM = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1"}
 
 @pytest.fixture(scope="session")
 def bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Addresses of a server with two brokers, or of the one that was asked for."""
+    """Addresses of a server with two brokers, or of the one named by an option."""
     if ELSEWHERE:
         yield ELSEWHERE
         return
@@ -80,7 +80,7 @@ def checkpoint(tmp_path: Path) -> str:
 
 @pytest.fixture
 def run(spark: Any, tmp_path: Path) -> Callable[..., Any]:
-    """Runs a pipeline over what is in a topic now, below the test's directory; the batches it reported."""
+    """Runs a pipeline over a topic's current records, in the test's directory. Returns the reported batches."""
     return runner(spark, tmp_path)
 
 

@@ -1,4 +1,4 @@
-"""Small inputs for the worked examples, made here, with the answers counted as they are made: the pipelines never see how."""
+"""Small inputs for the worked examples, with the expected answers counted while they are generated."""
 
 import json
 import random
@@ -14,7 +14,7 @@ ROBOT = "Examplebot/2.1 (+http://robots.invalid/)"
 
 @dataclass
 class WebLog:
-    """Lines of a web server, and what is in them."""
+    """Lines of a web server's log, and their content."""
 
     lines: list[bytes] = field(default_factory=list)
     #: Requests, clients and bytes by hour, class of the answer and whether a robot asked.

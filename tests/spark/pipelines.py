@@ -1,4 +1,4 @@
-"""Pipelines run over what is in a topic now, and what they leave."""
+"""Runs pipelines over the current content of a topic, and reads their results."""
 
 import json
 from collections.abc import Callable
@@ -20,7 +20,7 @@ class Topic(Protocol):
 
 
 def runner(session: Any, directory: Path) -> Callable[..., list[Progress]]:
-    """Runs a pipeline over what is in a topic now; the batches it reported."""
+    """Runs a pipeline over a topic's current records. Returns the reported batches."""
 
     def run(topic: Topic, text: str, trigger: str = "available-now", **variables: str) -> list[Progress]:
         head = f'bootstrap = "{topic.bootstrap}"\ncheckpoint = "${{dir}}/checkpoint"\ntrigger = "{trigger}"\n'
@@ -43,7 +43,7 @@ def runner(session: Any, directory: Path) -> Callable[..., list[Progress]]:
                     _ended(failed.query.query)
         finally:
             running.stop()
-        raise AssertionError("trouble that passes does not last")
+        raise AssertionError("a retryable error does not last")
 
     return run
 

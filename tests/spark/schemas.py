@@ -1,4 +1,4 @@
-"""Schemas of orders, where they are kept, and orders: a schema registry on a free port, and a file of descriptors as protoc writes it."""
+"""Schemas of orders and encoded orders: a schema registry on a free port, and a descriptor file as written by protoc."""
 
 import json
 import threading
@@ -72,7 +72,7 @@ def serving_registry() -> Iterator[str]:
 
 
 def write_descriptors(path: Path) -> None:
-    """The message shop.Order, with what it imports."""
+    """The message shop.Order, with its imports."""
     pb2 = pytest.importorskip("google.protobuf.descriptor_pb2")
     timestamp = pytest.importorskip("google.protobuf.timestamp_pb2")
     files = pb2.FileDescriptorSet()

@@ -1,4 +1,4 @@
-"""A running stream whose broker is killed and started again: it goes on with the same workers, and reads each record once."""
+"""A running stream continues after its broker is killed and restarted: same workers, each record read once."""
 
 from collections.abc import Iterator
 from pathlib import Path

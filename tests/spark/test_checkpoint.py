@@ -1,4 +1,4 @@
-"""What a checkpoint's directory tells without Spark: batches, offsets, who holds it, whether it fits a changed file, and starting over."""
+"""A checkpoint's directory without Spark: batches, offsets, lock, compatibility with a changed file, reset."""
 
 import json
 import multiprocessing
@@ -65,7 +65,7 @@ def noted(pipeline: Pipeline, spark: str = "4.3.0", state: tuple[str, ...] = ("A
     notes.save()
 
 
-def test_the_newest_batch_that_is_done_and_the_one_that_is_not_are_told(tmp_path: Path) -> None:
+def test_status_reports_the_last_finished_and_the_unfinished_batch(tmp_path: Path) -> None:
     spark_wrote(tmp_path, "sums-update", [{"a": {"0": 3}}, {"a": {"0": 5, "1": 2}}, {"a": {"0": 9, "1": 9}}], unfinished=1)
     (state,) = queries(tmp_path / "state")
     assert (state.name, state.query_id, state.batch, state.planned) == ("sums-update", "5f0c", 1, 2)
@@ -73,7 +73,7 @@ def test_the_newest_batch_that_is_done_and_the_one_that_is_not_are_told(tmp_path
     assert state.at_ms == 1_795_000_000_000
 
 
-def test_status_tells_what_it_can_when_no_broker_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_status_works_without_brokers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ottla.spark.pipeline.status.BROKERS_TIMEOUT_MS", 100)
     pipeline = pipeline_of(FILE, tmp_path)
     spark_wrote(tmp_path, "sums-update", [{"a": {"0": 3}}])
@@ -101,7 +101,7 @@ def _hold(directory: Path, ready: Any) -> None:
         signal.pause()
 
 
-def test_two_runs_of_one_checkpoint_are_refused_until_the_first_is_gone(tmp_path: Path) -> None:
+def test_a_second_run_of_a_checkpoint_is_refused_until_the_first_ends(tmp_path: Path) -> None:
     context = multiprocessing.get_context("spawn")
     ready = context.Event()
     other = context.Process(target=_hold, args=(tmp_path / "state", ready))
@@ -134,7 +134,7 @@ def test_two_runs_of_one_checkpoint_are_refused_until_the_first_is_gone(tmp_path
         ("[[sink]]", '[[sink]]\ntype = "console"\n[[sink]]'),
     ],
 )
-def test_a_change_that_touches_no_state_goes_on(tmp_path: Path, before: str, after: str) -> None:
+def test_a_change_that_does_not_affect_state_is_compatible(tmp_path: Path, before: str, after: str) -> None:
     pipeline = pipeline_of(FILE, tmp_path)
     spark_wrote(tmp_path, "sums-update", [{"a": {"0": 3}}])
     noted(pipeline)
@@ -151,9 +151,7 @@ def test_a_change_that_touches_no_state_goes_on(tmp_path: Path, before: str, aft
         ("[[sink]]", '[spark]\n"sql.shuffle.partitions" = 7\n[[sink]]', "spark.sql.shuffle.partitions", 14, "kept in 2 parts"),
     ],
 )
-def test_a_change_that_the_checkpoint_cannot_take_is_refused_with_what_to_do(
-    tmp_path: Path, before: str, after: str, key: str, line: int, sentence: str
-) -> None:
+def test_an_incompatible_change_is_refused_with_advice(tmp_path: Path, before: str, after: str, key: str, line: int, sentence: str) -> None:
     pipeline = pipeline_of(FILE, tmp_path)
     spark_wrote(tmp_path, "sums-update", [{"a": {"0": 3}}])
     noted(pipeline)
@@ -172,7 +170,7 @@ def test_an_older_spark_than_the_one_that_wrote_the_checkpoint_is_refused(tmp_pa
         checkpoint_compatibility.require_compatible(pipeline, tmp_path / "state", "4.3.0")
 
 
-def test_records_that_are_judged_by_old_rules_and_by_new_ones_are_told(tmp_path: Path) -> None:
+def test_records_that_old_and_new_rules_apply_to_are_reported(tmp_path: Path) -> None:
     rule = '[dead_letters]\ntopic = "dead"\n[[rule]]\nname = "known"\ncheck = "user IS NOT NULL"\n'
     pipeline = pipeline_of(FILE + rule, tmp_path)
     spark_wrote(tmp_path, "sums-update", [{"a": {"0": 3}, "b": {"0": 4}}])
@@ -188,7 +186,7 @@ def test_records_that_are_judged_by_old_rules_and_by_new_ones_are_told(tmp_path:
     assert "the rules for rejected rows of records have changed, and records-rejects and sums-update had read a-0 up to 5 and 3: " in told
 
 
-def test_reset_shows_forgets_and_says_what_tables_keep(tmp_path: Path) -> None:
+def test_reset_reports_its_effects_and_removes_the_checkpoints(tmp_path: Path) -> None:
     pipeline = pipeline_of(FILE, tmp_path)
     spark_wrote(tmp_path, "sums-update", [{"a": {"0": 3}}])
     noted(pipeline)
@@ -205,7 +203,7 @@ def test_reset_shows_forgets_and_says_what_tables_keep(tmp_path: Path) -> None:
     assert options == {"subscribe": "a", "startingTimestamp": "1779012000000", "startingOffsetsByTimestampStrategy": "latest"}
 
 
-def test_where_to_start_is_a_place_a_time_or_offsets() -> None:
+def test_a_start_position_is_a_name_a_time_or_offsets() -> None:
     assert parse_start("latest") == {"startingOffsets": "latest"}
     assert parse_start('{"a": {"0": 5}}') == {"offsets": '{"a": {"0": 5}}'}
     assert parse_start("2026-05-17 12:00+02:00")["startingTimestamp"] == "1779012000000"
@@ -214,7 +212,7 @@ def test_where_to_start_is_a_place_a_time_or_offsets() -> None:
             parse_start(wrong)
 
 
-def test_notes_that_find_the_disk_full_are_told_with_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_notes_that_cannot_be_written_are_an_error_with_advice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     unfinished = tmp_path / ".pipeline.json.unfinished"
     unfinished.symlink_to("/dev/full")
 

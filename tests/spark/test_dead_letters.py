@@ -1,4 +1,4 @@
-"""What does not decode or breaks a rule: set aside with where it came from and why, and counted; the rest goes on."""
+"""Rejected rows become dead letters with position and reason and are counted; good rows continue."""
 
 import json
 import re
@@ -45,7 +45,7 @@ def good(user: str, amount: int | None) -> bytes:
     return json.dumps({"user": user, "amount": amount}).encode()
 
 
-def test_good_rows_and_dead_letters_of_a_batch_go_their_ways_once(run: Any, a_topic: Topics, tmp_path: Path) -> None:
+def test_good_rows_and_dead_letters_of_a_batch_are_each_written_once(run: Any, a_topic: Topics, tmp_path: Path) -> None:
     topic = a_topic()
     topic.add(good("a", 1), b"nonsense\xff", good("b", -2), good("c", None), key=b"k\xff")
     (report,) = [report for report in run(topic, JSON + INTO_TABLE + POSITIVE + KEEP) if report.rows_in]
@@ -73,9 +73,7 @@ def test_good_rows_and_dead_letters_of_a_batch_go_their_ways_once(run: Any, a_to
     assert all(row["timestamp"] and row["at"] >= row["timestamp"] for row in letters)
 
 
-def test_a_row_is_in_the_table_or_a_dead_letter_when_the_rules_change_before_its_batch_is_run_again(
-    run: Any, a_topic: Topics, tmp_path: Path
-) -> None:
+def test_a_row_is_in_the_table_or_a_dead_letter_when_the_rules_change_before_a_retry(run: Any, a_topic: Topics, tmp_path: Path) -> None:
     def killed_before_the_batch_was_done(*, table_written: bool) -> None:
         for note in (tmp_path / "checkpoint" / "records-append" / "commits").iterdir():
             note.unlink()
@@ -98,7 +96,7 @@ def test_a_row_is_in_the_table_or_a_dead_letter_when_the_rules_change_before_its
     assert found() == ([2], [0, 1, 1]), "the same ones are there once"
 
 
-def test_an_aggregate_is_what_the_rules_of_now_say_when_its_batch_is_run_again(run: Any, a_topic: Topics, tmp_path: Path) -> None:
+def test_an_aggregate_of_a_retried_batch_follows_the_current_rules(run: Any, a_topic: Topics, tmp_path: Path) -> None:
     topic, head = a_topic(), JSON + INTO_TABLE
     topic.add(good("a", 1), good("a", 20))
     run(topic, head + POSITIVE.replace("> 0", "> 10") + SUMS)
@@ -109,7 +107,7 @@ def test_an_aggregate_is_what_the_rules_of_now_say_when_its_batch_is_run_again(r
     assert table(tmp_path / "table") == [{"user": "a", "amount": 21}]
 
 
-def test_bad_rows_leave_before_an_aggregation(run: Any, spark: Any, a_topic: Topics, tmp_path: Path) -> None:
+def test_rejected_rows_are_not_aggregated(run: Any, spark: Any, a_topic: Topics, tmp_path: Path) -> None:
     topic, dead = a_topic(), a_topic()
     topic.add(good("a", 1), b"nonsense", good("a", -2), good("a", 4))
     reports = run(topic, JSON + f'[dead_letters]\ntopic = "{dead.name}"\n' + POSITIVE + SUMS)
@@ -122,7 +120,7 @@ def test_bad_rows_leave_before_an_aggregation(run: Any, spark: Any, a_topic: Top
     assert {one["ottla.rule"] for one in told} == {None, b"positive"}
 
 
-def test_a_rule_on_a_step_may_leave_rows_out_or_set_them_aside(run: Any, a_topic: Topics, tmp_path: Path) -> None:
+def test_a_rule_on_a_step_may_drop_rows_or_make_dead_letters(run: Any, a_topic: Topics, tmp_path: Path) -> None:
     topic = a_topic()
     topic.add(*[good("a", amount) for amount in (1, 20, 300)])
     rules = """
@@ -146,7 +144,7 @@ action = "drop"
     assert json.loads(letter["row"]) == {"user": "a", "amount": 600, "_offset": 2}
 
 
-def test_a_rule_may_end_the_query_with_the_place(run: Any, a_topic: Topics) -> None:
+def test_a_rule_may_fail_the_query_with_the_records_position(run: Any, a_topic: Topics) -> None:
     topic = a_topic()
     topic.add(good("a", 1), good("a", -1))
     rule = POSITIVE + 'action = "fail"\n'

@@ -1,4 +1,4 @@
-"""Spark Declarative Pipelines: the example, run by Spark's own command as its README says."""
+"""Spark Declarative Pipelines: the example, run with Spark's command as in its README."""
 
 import json
 import os

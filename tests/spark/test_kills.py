@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.xdist_group("spar
 
 
 def told(outcome: Path, *command: str) -> dict[str, Any]:
-    """What a program tells of its run."""
+    """The report of a program's run."""
     done = subprocess.run(
         [sys.executable, "-m", *command, "--json", str(outcome)], cwd=ROOT, capture_output=True, text=True, timeout=RUN_S, check=False
     )

@@ -1,4 +1,4 @@
-"""The seam to the log, against a real server, without Spark: ranges, gaps, loss, damage."""
+"""The source's client against a real server, without Spark: ranges, gaps, data loss, corruption."""
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -79,7 +79,7 @@ def test_a_range_begins_and_ends_within_batches(log: LogClient, a_topic: Topics)
     assert read(log, topic, 7, 13) == [(number, b"%d" % number) for number in range(7, 13)]
 
 
-def test_records_that_are_gone_are_loss_or_passed_over(log: LogClient, a_topic: Topics) -> None:
+def test_deleted_records_are_data_loss_or_skipped(log: LogClient, a_topic: Topics) -> None:
     topic = a_topic()
     topic.add(*[b"%d" % number for number in range(10)])
     with Admin(bootstrap_servers=topic.bootstrap) as admin:
@@ -97,7 +97,7 @@ def test_a_range_that_the_log_never_fills_ends_with_a_time_out(log: LogClient, a
         read(log, topic, 0, 2, timeout_ms=500)
 
 
-def test_brokers_without_ids_of_topics_are_asked_once(log: LogClient, a_topic: Topics, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_brokers_without_topic_ids_are_asked_once(log: LogClient, a_topic: Topics, monkeypatch: pytest.MonkeyPatch) -> None:
     topic, ask, asked = a_topic(), log._metadata, []
 
     async def without_ids(names: Any) -> Any:
@@ -133,14 +133,14 @@ def test_without_directories_nothing_is_known_of_sizes(log: LogClient, a_topic: 
     assert log.bytes_per_offset([TopicPartition(topic.name, 0)]) == {}
 
 
-def test_what_is_committed_for_a_group_is_what_it_has(log: LogClient, a_topic: Topics) -> None:
+def test_committed_offsets_of_a_group_can_be_read(log: LogClient, a_topic: Topics) -> None:
     topic = a_topic(partitions=2)
     here, there = TopicPartition(topic.name, 0), TopicPartition(topic.name, 1)
     log.commit(f"g-{topic.name}", {here: 7})
     assert log.committed(f"g-{topic.name}", [here, there]) == {here: 7, there: None}
 
 
-def test_a_topic_that_was_created_again_is_not_the_one_a_range_was_planned_for(log: LogClient, a_topic: Topics) -> None:
+def test_a_range_of_a_recreated_topic_is_data_loss(log: LogClient, a_topic: Topics) -> None:
     topic = a_topic()
     topic.add(b"old")
     topic_id = log.topic_ids(frozenset([topic.name]))[topic.name]
@@ -157,7 +157,7 @@ def test_a_topic_that_was_created_again_is_not_the_one_a_range_was_planned_for(l
     assert list(log.read(wanted, with_headers=False, loss_policy=DataLossPolicy("skip"), timeout_ms=3000)) == []
 
 
-def test_gaps_of_compaction_and_of_transactions_are_no_loss(bootstrap: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gaps_of_compaction_and_transactions_are_not_data_loss(bootstrap: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def batch(base_offset: int, value: bytes, **fields: Any) -> bytes:
         return bytes(build_batch([(0, b"k", value, ())], base_offset=base_offset, **fields))
 
@@ -191,7 +191,7 @@ def test_times_become_offsets(log: LogClient, a_topic: Topics) -> None:
     assert [log.offsets_at({tp: time_ms})[tp] for time_ms in (0, 1500, 2500)] == [0, 1, None]
 
 
-def test_partitions_of_a_topic_that_is_not_there_are_refused_with_what_to_do(log: LogClient) -> None:
+def test_partitions_of_a_missing_topic_are_an_error_with_advice(log: LogClient) -> None:
     with pytest.raises(NoSuchData, match="create it with: ottla topic create nowhere"):
         log.partition_count("nowhere")
     assert log.topics(["nowhere"]) == {}
@@ -213,14 +213,14 @@ def test_a_damaged_batch_is_refused_before_it_is_decoded(log: LogClient, a_topic
         read(log, topic, 0, 1)
 
 
-def test_offsets_of_no_partition_ask_nobody(log: LogClient) -> None:
+def test_offsets_of_no_partition_need_no_request(log: LogClient) -> None:
     assert log.end_offsets([], EARLIEST) == {}
     parts: Iterator[Any] = log.read(OffsetRange("t", 0, 5, 5), with_headers=False, loss_policy=DataLossPolicy(), timeout_ms=1)
     assert list(parts) == []
 
 
 class Says:
-    """Brokers that answer metadata requests with these topics, the last one again and again: (name, error code, partitions)."""
+    """Brokers that answer metadata requests with these topics, repeating the last: (name, error code, partitions)."""
 
     def __init__(self, *answers: tuple[str, int, int]) -> None:
         self.answers = list(answers)
@@ -238,7 +238,7 @@ def answered(*answers: tuple[str, int, int]) -> LogClient:
     return log
 
 
-def test_a_topic_that_was_there_is_gone_when_brokers_go_on_saying_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_known_topic_is_gone_after_repeated_responses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(log_client, "GONE_S", 0.3)
     monkeypatch.setattr(log_client, "RETRY_S", 0.01)
     gone = ("t", UnknownTopicOrPartition.code, 0)

@@ -1,4 +1,4 @@
-"""Shares, splits and the JSON form of offsets."""
+"""Limits, splits and the JSON form of offsets."""
 
 from math import ceil
 
@@ -45,7 +45,7 @@ def test_partitions_are_written_in_the_order_of_their_numbers() -> None:
     assert list(to_json({TopicPartition("a", 10): 1, TopicPartition("a", 9): 1})["a"]) == ["9", "10"]
 
 
-def test_offsets_carry_the_ids_of_their_topics_which_are_no_topics_to_others() -> None:
+def test_offsets_hold_topic_ids_that_other_readers_ignore() -> None:
     offsets = {TopicPartition("a", 0): 1, TopicPartition("b", 0): 2}
     nested = to_json(offsets, {"a": "LIeAabMfRL2txo2zNgl8dw", "c": "?"})
     assert nested == {"a": {"0": 1}, "b": {"0": 2}, "a@LIeAabMfRL2txo2zNgl8dw": {}}
@@ -138,7 +138,7 @@ def test_a_task_has_its_limit_however_few_cores_the_driver_has() -> None:
     assert [len(task[0]) for task in tasks] == [1_750_000] * 4
 
 
-def test_a_partition_of_large_records_is_split_where_one_of_small_ones_is_not() -> None:
+def test_a_partition_is_split_by_bytes_rather_than_records() -> None:
     ranges = [OffsetRange("a", 0, 0, 100_000), OffsetRange("a", 1, 0, 100_000)]
     sizes = {TopicPartition("a", 0): 1_000.0, TopicPartition("a", 1): 10.0}
     tasks = plan_tasks(ranges, tasks_min=None, records_per_task_max=None, cores=4, bytes_per_offset=sizes)
@@ -147,7 +147,7 @@ def test_a_partition_of_large_records_is_split_where_one_of_small_ones_is_not() 
     assert [sum(piece.partition == number for task in tasks for piece in task) for number in (0, 1)] == [10, 1]
 
 
-def test_a_partition_of_unknown_size_counts_as_the_others() -> None:
+def test_a_partition_of_unknown_size_gets_the_average() -> None:
     ranges = [OffsetRange("a", number, 0, 100_000) for number in (0, 1)]
     tasks = plan_tasks(ranges, tasks_min=4, records_per_task_max=None, cores=1, bytes_per_offset={TopicPartition("a", 0): 500.0})
     assert [task[0].partition for task in tasks] == [0, 0, 1, 1]

@@ -1,4 +1,4 @@
-"""Which options are understood, and what is said about those that are not."""
+"""Options of the source: parsing and errors."""
 
 import json
 import re
@@ -115,7 +115,7 @@ def test_assign_names_partitions() -> None:
         ({"bootstrap.servers": "elsewhere:1"}, "give only one of them"),
     ],
 )
-def test_a_stream_refuses_what_cannot_be_meant_and_says_what_to_do(options: dict[str, str], sentence: str) -> None:
+def test_invalid_options_of_a_stream_are_refused_with_advice(options: dict[str, str], sentence: str) -> None:
     with pytest.raises(OptionError) as refused:
         stream(**options)
     assert sentence in str(refused.value)
@@ -132,7 +132,7 @@ def test_a_stream_refuses_what_cannot_be_meant_and_says_what_to_do(options: dict
         ({"commitOffsets": "false"}, "only for a stream"),
     ],
 )
-def test_a_batch_refuses_what_only_a_stream_can_do(options: dict[str, str], sentence: str) -> None:
+def test_a_batch_refuses_options_of_streams(options: dict[str, str], sentence: str) -> None:
     with pytest.raises(OptionError) as refused:
         batch(**options)
     assert sentence in str(refused.value)
@@ -159,13 +159,13 @@ def test_a_read_needs_a_broker_and_topics(options: dict[str, str], sentence: str
     assert sentence in str(refused.value)
 
 
-def test_a_group_is_told_of_progress_only_by_a_stream_that_may() -> None:
+def test_only_streams_commit_progress_and_only_if_allowed() -> None:
     assert not stream().commits
     assert not stream(**{"kafka.group.id": "g", "commitOffsets": "false"}).commits
     assert not batch(**{"kafka.group.id": "g"}).commits
 
 
-def test_a_start_where_the_group_stands_says_what_holds_without_an_offset() -> None:
+def test_a_start_at_committed_offsets_has_a_reset_position() -> None:
     asked = {"startingOffsets": "committed", "kafka.group.id": "g"}
     assert stream(**asked).starting == Position(special=EARLIEST, committed=True)
     assert batch(**asked, **{"kafka.auto.offset.reset": "latest"}).starting == Position(special=LATEST, committed=True)
@@ -173,19 +173,19 @@ def test_a_start_where_the_group_stands_says_what_holds_without_an_offset() -> N
 
 
 @pytest.mark.parametrize("name", sorted(FORBIDDEN))
-def test_what_would_break_what_spark_promises_is_refused_with_what_to_do(name: str) -> None:
+def test_settings_that_break_sparks_guarantees_are_refused_with_advice(name: str) -> None:
     for make in (stream, batch):
         with pytest.raises(OptionError, match=re.escape(f"option {name}: may not be set; {FORBIDDEN[name]}")):
             make(**{name: "x"})
 
 
 @pytest.mark.parametrize("name", ["security.protocol", "sasl.mechanism", "sasl.jaas.config", "ssl.truststore.location"])
-def test_a_listener_that_cannot_be_used_is_refused_by_what_names_it(name: str) -> None:
+def test_settings_of_unsupported_listeners_are_refused(name: str) -> None:
     with pytest.raises(OptionError, match=f"option kafka.{name}: this client supports neither TLS nor SASL"):
         stream(**{f"kafka.{name}": "SASL_SSL"})
 
 
-def test_what_only_java_knows_is_passed_over() -> None:
+def test_settings_of_the_java_client_are_ignored() -> None:
     given = {
         "kafka.security.protocol": "PLAINTEXT",
         "kafka.client.dns.lookup": "use_all_dns_ips",

@@ -1,4 +1,4 @@
-"""Files that the tasks of a batch write, and a batch of a Parquet directory, without a session of Spark."""
+"""Files of the tasks of a batch, and a batch of a Parquet directory, without a Spark session."""
 
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -33,7 +33,7 @@ def test_a_task_keeps_few_files_open_and_loses_no_row(tmp_path: Path, monkeypatc
     assert len(pq.read_table(tmp_path)) == 12
 
 
-def test_a_task_that_finds_the_disk_full_names_the_file_and_leaves_none(tmp_path: Path) -> None:
+def test_a_full_disk_is_reported_with_the_file_and_leaves_no_files(tmp_path: Path) -> None:
     batches = [pa.record_batch({"k": [number], "n": [number]}) for number in range(3)]
     (tmp_path / "k=1").mkdir()
     (tmp_path / "k=1" / "part-0001.parquet").symlink_to("/dev/full")
@@ -84,7 +84,7 @@ def numbers_in(path: Path) -> list[int]:
     return sorted(pq.read_table(path).column("n").to_pylist())
 
 
-def test_a_batch_that_is_run_again_with_fewer_tasks_replaces_all_its_files(tmp_path: Path) -> None:
+def test_a_retried_batch_with_fewer_tasks_replaces_all_files(tmp_path: Path) -> None:
     batch(tmp_path, 0, 1, 2, 3, 4, tasks=4)
     batch(tmp_path, 1, 5)
     batch(tmp_path, 0, 1, 2, 3, 4, tasks=2)
@@ -92,7 +92,7 @@ def test_a_batch_that_is_run_again_with_fewer_tasks_replaces_all_its_files(tmp_p
     assert len(list(tmp_path.glob("*.parquet"))) == 3
 
 
-def test_files_that_are_being_written_are_not_seen_and_those_of_a_killed_batch_go(tmp_path: Path) -> None:
+def test_incomplete_files_are_invisible_and_those_of_a_killed_batch_are_removed(tmp_path: Path) -> None:
     batch(tmp_path, 0, 1)
     BatchFiles(str(tmp_path), "query/sink", 1).write(iter([pa.record_batch({"n": [99]})]))
     assert numbers_in(tmp_path) == [1]
@@ -113,7 +113,7 @@ def rows_of(*numbers: int) -> Iterator[pa.RecordBatch]:
 
 
 @pytest.mark.parametrize("ends", ["commits", "aborts"])
-def test_what_is_left_of_a_killed_driver_neither_disturbs_the_batch_nor_changes_it(tmp_path: Path, ends: str) -> None:
+def test_leftovers_of_a_killed_driver_do_not_affect_the_batch(tmp_path: Path, ends: str) -> None:
     left = attempt(tmp_path, "left")
     wrote = [left.write(rows_of(1)), left.write(rows_of(2, 3))]
     now = attempt(tmp_path, "now")

@@ -53,7 +53,7 @@ def test_every_record_is_appended_once_over_restarts(run: Any, a_topic: Topics, 
     assert {row["at"].timestamp() * 1000 - row["n"] for row in found} == {1_700_000_000_000}
 
 
-def test_a_batch_that_spark_runs_again_is_written_once(run: Any, a_topic: Topics, tmp_path: Path) -> None:
+def test_a_retried_batch_is_written_once(run: Any, a_topic: Topics, tmp_path: Path) -> None:
     topic = a_topic()
     topic.add(*records(0, 20))
     run(topic, JSON + KEEP)
@@ -65,7 +65,7 @@ def test_a_batch_that_spark_runs_again_is_written_once(run: Any, a_topic: Topics
     assert sorted(row["n"] for row in table(tmp_path / "table")) == list(range(30))
 
 
-def test_a_batch_that_is_in_the_table_and_run_again_is_computed_for_what_it_keeps(run: Any, a_topic: Topics, tmp_path: Path) -> None:
+def test_a_retried_batch_updates_state_even_if_the_table_has_it(run: Any, a_topic: Topics, tmp_path: Path) -> None:
     step = """
     [[step]]
     name = "once"
@@ -91,7 +91,7 @@ def test_a_batch_that_is_in_the_table_and_run_again_is_computed_for_what_it_keep
     assert sorted(row["n"] for row in table(tmp_path / "table")) == [0, 2, 4, 6, 8, 12]
 
 
-def test_a_checkpoint_whose_first_note_was_cut_off_is_begun_all_the_same(run: Any, a_topic: Topics, tmp_path: Path) -> None:
+def test_a_checkpoint_with_a_partial_first_file_can_start(run: Any, a_topic: Topics, tmp_path: Path) -> None:
     topic = a_topic()
     topic.add(*records(0, 20))
     # As Spark leaves them when it is killed, or the disk is full, before the first batch is planned.
@@ -218,9 +218,7 @@ fields = { at = { type = "timestamp", format = "dd/MMM/yyyy:HH:mm:ss Z" }, size 
         (JSON + '[[sink]]\ntype = "topic"\ntopic = "x"\nkey = "usr"\n', ":16", "sink[0].key", "there is no column usr; did you mean user?"),
     ],
 )
-def test_an_error_in_what_spark_must_check_points_into_the_file(
-    run: Any, a_topic: Topics, text: str, where: str, key: str, sentence: str
-) -> None:
+def test_an_error_from_spark_has_its_line_in_the_file(run: Any, a_topic: Topics, text: str, where: str, key: str, sentence: str) -> None:
     with pytest.raises(PipelineError) as refused:
         run(a_topic(), text)
     assert refused.value.key == key
@@ -252,7 +250,7 @@ def country(code: str) -> str:
         ("10 / n", "{dir}/p.toml:17: step[0].sql: Division by zero"),
     ],
 )
-def test_what_fails_at_a_row_is_told_with_its_line(run: Any, a_topic: Topics, tmp_path: Path, sql: str, sentence: str) -> None:
+def test_an_error_at_a_row_has_its_line(run: Any, a_topic: Topics, tmp_path: Path, sql: str, sentence: str) -> None:
     topic = a_topic()
     topic.add(*records(0, 2))
     (tmp_path / "words.py").write_text(FUNCTIONS)
@@ -262,7 +260,7 @@ def test_what_fails_at_a_row_is_told_with_its_line(run: Any, a_topic: Topics, tm
     assert f" failed: {sentence.format(dir=tmp_path)}" in str(failed.value)
 
 
-def test_a_topic_that_is_not_there_is_told_with_its_line(run: Any, a_topic: Topics, tmp_path: Path) -> None:
+def test_a_missing_topic_is_reported_with_its_line(run: Any, a_topic: Topics, tmp_path: Path) -> None:
     topic = a_topic()
     topic.name = "no-such-topic"
     with pytest.raises(QueryFailed) as failed:

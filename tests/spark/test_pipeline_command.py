@@ -1,4 +1,4 @@
-"""``ottla pipeline`` as a user runs it: a process of its own, stopped with Ctrl-C, started again."""
+"""``ottla pipeline`` as a separate process: stopped with Ctrl-C, and restarted."""
 
 import json
 import os
@@ -34,7 +34,7 @@ path = "${dir}/table"
 """
 
 
-def test_validate_says_what_a_pipeline_has(tmp_path: Path) -> None:
+def test_validate_summarizes_a_pipeline(tmp_path: Path) -> None:
     file = tmp_path / "p.toml"
     file.write_text(PIPELINE)
     filled = ["--var", "bootstrap=h:1", "--var", "dir=/d", "--var", "topic=t"]
@@ -59,7 +59,7 @@ def test_validate_refuses_with_file_line_and_key(tmp_path: Path) -> None:
 @pytest.mark.spark
 @pytest.mark.xdist_group("spark")
 @pytest.mark.timeout(300)
-def test_ctrl_c_stops_a_pipeline_and_a_restart_goes_on(spark: Any, a_topic: Callable[..., Topic], tmp_path: Path) -> None:
+def test_ctrl_c_stops_a_pipeline_and_a_restart_resumes_it(spark: Any, a_topic: Callable[..., Topic], tmp_path: Path) -> None:
     topic = a_topic()
     file = tmp_path / "p.toml"
     file.write_text(PIPELINE)
@@ -81,7 +81,7 @@ def test_ctrl_c_stops_a_pipeline_and_a_restart_goes_on(spark: Any, a_topic: Call
 @pytest.mark.skipif(sys.platform != "linux", reason="the process is found in /proc")
 @pytest.mark.xdist_group("spark")
 @pytest.mark.timeout(300)
-def test_that_spark_died_is_told_first_and_for_programs(a_topic: Callable[..., Topic], tmp_path: Path) -> None:
+def test_the_death_of_spark_is_reported_first_and_as_json(a_topic: Callable[..., Topic], tmp_path: Path) -> None:
     topic = a_topic()
     file = tmp_path / "p.toml"
     file.write_text(PIPELINE)
@@ -122,7 +122,7 @@ def started(file: Path, topic: Topic, directory: Path) -> "subprocess.Popen[str]
 
 
 def stopped_after_progress(file: Path, topic: Topic, directory: Path) -> list[dict[str, Any]]:
-    """Runs the pipeline until it reported a batch, presses Ctrl-C for the whole process group, and gives what it said."""
+    """Runs the pipeline until its first batch, sends Ctrl-C to its process group, and returns its output."""
     events = []
     with started(file, topic, directory) as child:
         assert child.stdout is not None and child.stderr is not None

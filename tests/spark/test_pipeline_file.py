@@ -1,4 +1,4 @@
-"""What a pipeline file may say, and what is answered to one that cannot be run."""
+"""Pipeline files: parsing and errors."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -152,7 +152,7 @@ def test_variables_come_from_the_command_line_before_the_environment(tmp_path: P
         (SMALL + 'name = "x\nrows = 1\n', "p.toml:5", "", "is not TOML: Illegal character"),
     ],
 )
-def test_an_error_names_file_line_and_key_and_says_what_to_do(text: str, where: str, key: str, sentence: str) -> None:
+def test_an_error_names_file_line_key_and_remedy(text: str, where: str, key: str, sentence: str) -> None:
     with pytest.raises(PipelineError) as refused:
         read(text)
     assert (refused.value.where, refused.value.key) == (where, key)
@@ -187,7 +187,7 @@ CONSOLE = '[[sink]]\ntype = "console"\n'
         (f"{SMALL}[[rule]]\nname = 'a'\nchekc = 'x > 0'\n", 7, "rule[0].chekc", "check"),
     ],
 )  # fmt: skip
-def test_a_required_key_that_is_misspelt_is_told_where_it_stands(text: str, line: int, key: str, meant: str) -> None:
+def test_a_misspelled_required_key_is_reported_with_its_line(text: str, line: int, key: str, meant: str) -> None:
     with pytest.raises(PipelineError) as refused:
         read(text)
     assert (refused.value.where, refused.value.key, refused.value.problem) == (f"p.toml:{line}", key, f"unknown key; did you mean {meant}?")
@@ -202,7 +202,7 @@ def test_a_required_key_that_is_misspelt_is_told_where_it_stands(text: str, line
         (f"[source]\ntopic = 't'\n[[steps]]\nname = 'a'\nsql = 'SELECT 1'\n{CONSOLE}from = 'a'\n", 3, "steps", "step"),
     ],
 )
-def test_a_table_that_is_misspelt_is_told_before_what_it_leaves_out(text: str, line: int, key: str, meant: str) -> None:
+def test_a_misspelled_table_is_reported_before_what_is_missing(text: str, line: int, key: str, meant: str) -> None:
     with pytest.raises(PipelineError) as refused:
         read(text)
     assert (refused.value.where, refused.value.key) == (f"p.toml:{line}", key)
@@ -223,24 +223,24 @@ def test_a_table_that_is_misspelt_is_told_before_what_it_leaves_out(text: str, l
         (f"{SMALL}[[sink]]\ntype = 'topic'\ntopic = 'x'\nheaders = '_topic'\n", "sink[1].headers", "names and SQL expressions"),
     ],
 )
-def test_what_should_be_a_table_is_told_what_a_table_would_hold(text: str, key: str, holds: str) -> None:
+def test_a_value_in_place_of_a_table_is_refused_with_the_expected_content(text: str, key: str, holds: str) -> None:
     with pytest.raises(PipelineError) as refused:
         read(text)
     assert refused.value.key == key
     assert refused.value.problem.startswith(f"expected a table with {holds}")
 
 
-def test_a_key_of_json_is_told_that_it_needs_columns() -> None:
+def test_a_json_key_needs_columns() -> None:
     with pytest.raises(PipelineError, match=r"decode\.key: json needs columns: expected \{ format"):
         read(f"{SMALL}[decode]\nformat = 'text'\nkey = 'json'\n")
 
 
-def test_keys_that_are_known_are_not_taken_for_one_that_is_missing() -> None:
+def test_known_keys_are_not_suggested_for_a_missing_one() -> None:
     with pytest.raises(PipelineError, match=r"source\.topic: set exactly one of topic, topics and pattern"):
         read(f"[source]\noptions = {{ maxOffsetsPerTrigger = 1 }}\n{CONSOLE}")
 
 
-def test_a_file_that_is_not_there_is_an_error_with_its_name(tmp_path: Path) -> None:
+def test_a_missing_file_is_an_error_with_its_name(tmp_path: Path) -> None:
     with pytest.raises(PipelineError, match=r"nothing\.toml: cannot be read: No such file"):
         load(tmp_path / "nothing.toml")
 
@@ -344,7 +344,7 @@ def test_an_error_of_sources_steps_and_functions_names_its_line(text: str, where
     assert sentence in refused.value.problem
 
 
-def test_the_lines_of_sql_are_those_of_the_file_whatever_variables_put_in() -> None:
+def test_lines_of_sql_match_the_file_after_substitution() -> None:
     text = SMALL + "[[step]]\nname = 'a'\nsql = '''\nSELECT ${columns},\n  last\nFROM records'''\n"
     step = read(text, columns="one,\ntwo,\nthree").steps[0]
     assert [step.line_at(step.sql.index(word)) for word in ("SELECT", "two", "last", "FROM")] == [8, 8, 9, 10]

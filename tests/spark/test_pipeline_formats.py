@@ -1,4 +1,4 @@
-"""Pipelines over values of Avro, framed for a schema registry, and of Protobuf: typed columns, and dead letters of what is neither."""
+"""Pipelines over framed Avro and over Protobuf: typed columns, and dead letters of malformed values."""
 
 import json
 import traceback
@@ -57,7 +57,7 @@ WRITTEN = datetime(2023, 11, 14, 22, 13, 20, 123000, UTC)
 UNBOUNDED_STATE = {"retention.ms": "-1"}
 
 
-def test_framed_avro_becomes_columns_and_what_the_registry_cannot_explain_dead_letters(
+def test_framed_avro_becomes_columns_or_dead_letters_if_the_registry_lacks_its_schema(
     run: Any, a_topic: Topics, registry: str, tmp_path: Path
 ) -> None:
     topic = a_topic(**UNBOUNDED_STATE)
@@ -84,7 +84,7 @@ def test_framed_avro_becomes_columns_and_what_the_registry_cannot_explain_dead_l
     assert all(row["at"] > WRITTEN for row in letters), "when it was found"
 
 
-def test_protobuf_is_aggregated_and_what_is_no_message_goes_to_a_topic(
+def test_protobuf_is_aggregated_and_malformed_messages_go_to_a_topic(
     run: Any, spark: Any, a_topic: Topics, descriptors: Path, tmp_path: Path
 ) -> None:
     from ottla.spark.values.protobuf import message_class
@@ -131,7 +131,7 @@ def test_protobuf_is_aggregated_and_what_is_no_message_goes_to_a_topic(
         ),
     ],
 )
-def test_a_schema_that_cannot_be_had_is_told_with_the_key_of_the_file(
+def test_an_unavailable_schema_is_reported_with_the_files_key(
     spark: Any, registry: str, descriptors: Path, tmp_path: Path, decode: str, line: int, key: str, sentence: str
 ) -> None:
     text = f"[source]\ntopic = 't'\n[decode]\n{decode}\n[[sink]]\ntype = 'console'\n"
@@ -142,13 +142,13 @@ def test_a_schema_that_cannot_be_had_is_told_with_the_key_of_the_file(
     assert "value" not in refused.value.problem.replace("-value", "").replace("a value", ""), "words of the file alone"
 
 
-def test_a_registry_that_is_away_while_a_pipeline_runs_is_trouble_that_passes() -> None:
+def test_an_unreachable_registry_is_a_retryable_error() -> None:
     with pytest.raises(RegistryFailed, match="the request to the schema registry for /schemas/ids/4 failed") as away:
         schema_of("http://127.0.0.1:1", 4)
     assert is_retryable("".join(traceback.format_exception(away.value)))
 
 
-def test_a_registry_that_cannot_answer_now_is_trouble_that_passes_and_one_that_refuses_is_not() -> None:
+def test_a_busy_registry_is_retryable_and_a_refusal_is_not() -> None:
     with serving_registry() as url:
         with pytest.raises(RegistryBusy) as busy:
             schema_of(url, 503)

@@ -1,4 +1,4 @@
-"""A pipeline over several runs: what its status tells, whether a changed file fits its checkpoint, starting over."""
+"""A pipeline over several runs: status, compatibility of a changed file, reset."""
 
 import json
 import re
@@ -63,7 +63,7 @@ def test_status_change_and_reset_of_a_pipeline_with_state(run: Any, a_topic: Cal
     assert {row["user"]: (row["records"], row["n"]) for row in table(tmp_path / "table")} == {"u0": (1, 9), "u1": (1, 10), "u2": (3, 15)}
 
 
-def test_a_console_that_shows_few_rows_leaves_what_is_kept_whole(run: Any, a_topic: Callable[..., Topic], tmp_path: Path) -> None:
+def test_a_console_with_few_rows_does_not_truncate_state(run: Any, a_topic: Callable[..., Topic], tmp_path: Path) -> None:
     shown = """
     [decode]
     format = "json"

@@ -1,4 +1,4 @@
-"""The examples of docs/pipelines.md are pipelines that Spark takes."""
+"""Spark accepts the example pipelines of docs/pipelines.md."""
 
 import re
 from pathlib import Path
@@ -22,7 +22,7 @@ def test_the_page_has_examples() -> None:
 
 
 @pytest.mark.parametrize("name", PIPELINES)
-def test_an_example_is_taken_by_spark(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+def test_spark_accepts_each_example(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     import pyarrow as pa
     from deltalake import write_deltalake
 

@@ -1,4 +1,4 @@
-"""What is told of a pipeline without running it, and what is refused with the line to change. No broker is there."""
+"""Plans without a run, and errors with the line to change. No broker runs."""
 
 import json
 from collections.abc import Iterator
@@ -116,9 +116,7 @@ def test_a_refusal_of_spark_names_the_line_to_change(spark: Any, tmp_path: Path,
         ),
     ],
 )
-def test_what_a_run_would_refuse_before_it_begins_is_refused_by_a_plan(
-    spark: Any, tmp_path: Path, rest: str, key: str, sentence: str
-) -> None:
+def test_a_plan_refuses_what_a_run_refuses_at_its_start(spark: Any, tmp_path: Path, rest: str, key: str, sentence: str) -> None:
     text = asking("SELECT code, count(*) AS n FROM events GROUP BY code" if "[[rule]]" in rest else "SELECT code FROM events")
     with pytest.raises(PipelineError) as refused:
         plans.checked(parse(text.partition("[[sink]]")[0] + "[[sink]]\n" + rest + "\n", tmp_path / "p.toml", {}), spark)
@@ -127,7 +125,7 @@ def test_what_a_run_would_refuse_before_it_begins_is_refused_by_a_plan(
 
 
 @pytest.mark.usefixtures("in_this_session")
-def test_commands_tell_whether_the_checkpoint_still_fits(spark: Any, tmp_path: Path) -> None:
+def test_commands_report_whether_the_checkpoint_is_compatible(spark: Any, tmp_path: Path) -> None:
     file = tmp_path / "p.toml"
     text = f'checkpoint = "{tmp_path}/checkpoint"\n' + asking("SELECT code FROM events")
     file.write_text(text)
@@ -239,16 +237,14 @@ def test_a_function_that_spark_has_too_is_refused_with_its_line(spark: Any, tmp_
         ("SELECT window(at, '1 minute') AS w, count(*) AS n FROM events GROUP BY 1", "", DELTA, "append", True),
     ],
 )
-def test_results_are_gathered_where_they_are_few_or_merged(
-    spark: Any, tmp_path: Path, sql: str, more: str, sink: str, form: str, gather: bool
-) -> None:
+def test_few_or_merged_results_are_gathered(spark: Any, tmp_path: Path, sql: str, more: str, sink: str, form: str, gather: bool) -> None:
     pipeline = parse(asking(sql, sink, more), tmp_path / "p.toml", {})
     (planned,) = planned_queries(pipeline, plans.checked(pipeline, spark), {})
     assert (planned.form, gathers(planned)) == (form, gather)
 
 
 @pytest.mark.usefixtures("in_this_session")
-def test_commands_tell_people_what_is_wrong_and_what_is_there(tmp_path: Path) -> None:
+def test_commands_print_errors_and_known_names(tmp_path: Path) -> None:
     file = tmp_path / "p.toml"
     file.write_text(asking("SELECT cod FROM events"))
     refused = CliRunner().invoke(main, ["pipeline", "validate", str(file)])

@@ -1,4 +1,4 @@
-"""What is told of a batch, to people and to programs; which trouble passes."""
+"""Progress as text and JSON, and retryable errors."""
 
 import io
 import itertools
@@ -25,7 +25,7 @@ def report(**more: Any) -> dict[str, Any]:
     return {**made, **more}
 
 
-def test_a_batch_is_told_with_lag_per_partition_dead_letters_state_and_watermark() -> None:
+def test_progress_has_lag_per_partition_dead_letters_state_and_watermark() -> None:
     told = progress_of(
         "sums",
         report(eventTime={"watermark": "2026-05-17T09:59:50.000Z"}, stateOperators=[{"numRowsTotal": 3}, {"numRowsTotal": 4}]),
@@ -87,7 +87,7 @@ def test_of_many_partitions_those_furthest_behind_are_shown() -> None:
     assert many.startswith("behind: a-19 19, a-18 18,") and many.endswith(", and 7 more (of 20 partitions)")
 
 
-def test_trouble_with_brokers_and_workers_passes_and_a_bad_record_does_not() -> None:
+def test_errors_of_brokers_and_workers_are_retryable_and_a_bad_record_is_not() -> None:
     away = "[STREAM_FAILED] ... Traceback (most recent call last):\n  File x\nottla.client.errors.MetadataTimedOut: no broker answered\n"
     assert is_retryable(away)
     assert is_retryable("Caused by: org.apache.spark.SparkException: Python worker exited unexpectedly (crashed)")
@@ -100,7 +100,7 @@ def test_trouble_with_brokers_and_workers_passes_and_a_bad_record_does_not() -> 
     assert [next(waits) for _ in range(7)] == [1, 2, 4, 8, 16, 30, 30]
 
 
-def test_a_query_in_trouble_that_passes_is_started_again_later_and_later(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_query_with_a_retryable_error_restarts_with_growing_backoff(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
     monkeypatch.setattr(foreground.time, "monotonic", lambda: now[0])
     starts: list[float] = []
@@ -120,7 +120,7 @@ def test_a_query_in_trouble_that_passes_is_started_again_later_and_later(monkeyp
     assert [(one["event"], one["query"], one["after_s"]) for one in told] == [("retrying", "sums", wait) for wait in (1, 2, 4)]
     trouble.succeeded("sums")
     fails()
-    assert trouble.waiting["sums"][1] == now[0] + 1, "a batch that ended well begins anew"
+    assert trouble.waiting["sums"][1] == now[0] + 1, "a successful batch resets the backoff"
     now[0] += foreground.RETRY_TIMEOUT_S + 1
     with pytest.raises(QueryFailed):
         fails()
@@ -129,7 +129,7 @@ def test_a_query_in_trouble_that_passes_is_started_again_later_and_later(monkeyp
 
 
 class FailsBetweenLooks:
-    """A pipeline of one query that works at the first look, has failed at the second, and ends well once it was started again."""
+    """A pipeline of one query that runs at the first check, has failed at the second, and ends successfully after a restart."""
 
     def __init__(self) -> None:
         self.query = RunningQuery("sums", PlannedQuery("sums", "update", (), None), self._launch)
@@ -156,7 +156,7 @@ class NoLock:
         """Nobody looks."""
 
 
-def test_a_query_that_fails_between_two_looks_is_started_again_though_none_is_left_at_work(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_only_query_is_restarted_after_a_failure_between_two_checks(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = itertools.count()
     monkeypatch.setattr(foreground.time, "monotonic", lambda: float(next(clock)))
     monkeypatch.setattr(foreground, "POLL_INTERVAL_S", 0)

@@ -1,4 +1,4 @@
-"""What Spark refuses, in the words of the file."""
+"""Spark's errors, translated to the names of the pipeline file."""
 
 from pathlib import Path
 from typing import NoReturn
@@ -71,7 +71,7 @@ OTHER = Refusal("PARSE_SYNTAX_ERROR", "Syntax error at or near end of input.", {
         (OTHER, "Syntax error at or near end of input"),
     ],
 )
-def test_a_rule_and_a_sink_that_spark_refuses_are_told_in_words_of_the_file(refusal: Refusal, sentence: str) -> None:
+def test_errors_about_rules_and_sinks_use_the_files_names(refusal: Refusal, sentence: str) -> None:
     pipeline = parse(FILE, Path("p.toml"), {})
     with pytest.raises(PipelineError) as of_rule:
         reject_rows(pipeline, "records", Refuses(refusal, RAW_KEY, RAW_VALUE))
@@ -91,7 +91,7 @@ FULL = "[Errno 28] No space left on device: '/t'"
         (f'Traceback (most recent call last):\n  File "part_files.py", line 1, in write\nOSError: {FULL}\n', FULL),
     ],
 )
-def test_a_disk_that_is_full_is_told_with_what_to_do(raised: str, sentence: str) -> None:
+def test_a_full_disk_is_reported_with_advice(raised: str, sentence: str) -> None:
     told = failure(parse(FILE, Path("p.toml"), {}), RuntimeError(raised))
     assert told == f"{sentence}; free some space and start it again: it goes on where it stopped"
 
@@ -107,5 +107,5 @@ ValueError: column headers is text
 """
 
 
-def test_what_was_raised_within_what_was_raised_is_the_reason() -> None:
+def test_the_inner_exception_is_the_reason() -> None:
     assert reason(PySparkException(message=NESTED)) == "column headers is text"

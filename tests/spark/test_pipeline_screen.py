@@ -1,4 +1,4 @@
-"""What a terminal shows of a pipeline: data as it is, and every figure whole."""
+"""Terminal output of a pipeline: data is escaped, and no figure is cut."""
 
 import io
 import re

@@ -1,4 +1,4 @@
-"""The Spark session of a pipeline: which one it is, and what is said where it cannot be."""
+"""The Spark session of a pipeline, and errors if it does not start."""
 
 import re
 from collections.abc import Mapping
@@ -25,7 +25,7 @@ def a_pipeline(directory: Path, spark: str = "") -> Pipeline:
 
 
 class Asked(Exception):
-    """A session was asked for."""
+    """A session was requested."""
 
 
 @pytest.mark.parametrize(("spark", "master"), [("", MASTER), ('[spark]\nmaster = "local[2,4]"\n', "local[2,4]")])

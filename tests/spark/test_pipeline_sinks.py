@@ -1,4 +1,4 @@
-"""Sinks of pipelines: what each leaves behind, also when a batch is run again."""
+"""Sinks of pipelines: their results, also after a retried batch."""
 
 import json
 from collections.abc import Callable
@@ -25,12 +25,12 @@ DERBY = '[[sink]]\ntype = "jdbc"\ndriver = "org.apache.derby.jdbc.EmbeddedDriver
 
 
 def forget(directory: Path, query: str) -> None:
-    """As after a power cut between a sink's commit and Spark's own note of it: the batch is run again."""
+    """Simulates a power failure between a sink's commit and Spark's: the batch is retried."""
     newest = max((directory / "checkpoint" / query / "commits").glob("[0-9]*"), key=lambda note: int(note.name))
     newest.unlink()
 
 
-def test_parquet_files_of_a_batch_that_is_run_again_are_replaced(run: Any, a_topic: Topics, tmp_path: Path) -> None:
+def test_parquet_files_of_a_retried_batch_are_replaced(run: Any, a_topic: Topics, tmp_path: Path) -> None:
     topic = a_topic()
     topic.add(*records(0, 20))
     run(topic, JSON + PARQUET)
@@ -65,7 +65,7 @@ headers = {{ from = "_topic", offset = "_offset", who = "struct(user)" }}
     assert sorted(found) == ["0", "1", "2", "3"]
 
 
-def test_a_database_takes_batches_by_key_and_a_batch_that_is_run_again_once(run: Any, spark: Any, a_topic: Topics, tmp_path: Path) -> None:
+def test_a_database_merges_batches_by_key_and_a_retried_one_once(run: Any, spark: Any, a_topic: Topics, tmp_path: Path) -> None:
     topic = a_topic()
     url = f"jdbc:derby:{tmp_path}/base;create=true"
     merge = COUNTS + DERBY + f'url = "{url}"\nmode = "merge"\nkeys = ["user"]\n'
@@ -123,7 +123,7 @@ def test_a_delta_table_has_partitions_and_small_files_are_joined(run: Any, a_top
     assert sorted(row["n"] for row in table(tmp_path / "table")) == list(range(19))
 
 
-def test_when_one_of_several_sinks_fails_the_others_do_not_have_the_batch_twice(run: Any, a_topic: Topics, tmp_path: Path) -> None:
+def test_when_one_sink_fails_the_others_do_not_get_the_batch_twice(run: Any, a_topic: Topics, tmp_path: Path) -> None:
     topic = a_topic()
     both = PARQUET + '[[sink]]\ntype = "delta"\npath = "${dir}/table"\n'
     topic.add(*records(0, 3))
@@ -161,7 +161,7 @@ def test_a_sink_that_cannot_take_its_view_is_refused_before_anything_runs(
 
 
 @pytest.mark.parametrize(("trigger", "batches"), [("once", 1), ("available-now", 3)])
-def test_a_trigger_that_ends_reads_what_is_there(run: Any, a_topic: Topics, tmp_path: Path, trigger: str, batches: int) -> None:
+def test_a_trigger_that_ends_reads_the_existing_records(run: Any, a_topic: Topics, tmp_path: Path, trigger: str, batches: int) -> None:
     topic = a_topic()
     topic.add(*records(0, 30))
     limited = JSON.replace("[decode]", "options = { maxOffsetsPerTrigger = 10 }\n[decode]")
@@ -170,7 +170,7 @@ def test_a_trigger_that_ends_reads_what_is_there(run: Any, a_topic: Topics, tmp_
     assert len(table(tmp_path / "table")) == 30
 
 
-def test_a_table_that_is_partitioned_keeps_its_columns_whatever_the_sink_says(run: Any, a_topic: Topics, tmp_path: Path) -> None:
+def test_a_partitioned_table_keeps_its_partition_columns(run: Any, a_topic: Topics, tmp_path: Path) -> None:
     sink = '[[sink]]\ntype = "delta"\npath = "${dir}/table"\n'
     topic = a_topic()
     topic.add(*records(0, 3))
@@ -191,7 +191,7 @@ def test_rows_to_merge_need_keys_of_their_own(run: Any, a_topic: Topics, tmp_pat
     assert not (tmp_path / "table" / "_delta_log").exists()
 
 
-def test_a_batch_is_known_again_when_another_sink_comes_before_its_own(run: Any, a_topic: Topics, tmp_path: Path) -> None:
+def test_a_batch_is_recognized_after_a_sink_was_added_before_its_own(run: Any, a_topic: Topics, tmp_path: Path) -> None:
     sink, first = '[[sink]]\ntype = "delta"\npath = "${dir}/table"\n', '[[sink]]\ntype = "delta"\npath = "${dir}/other"\n'
     topic = a_topic()
     topic.add(*records(0, 3))

@@ -1,4 +1,4 @@
-"""Streams with state that a watermark lets go of, and files of every format, run to their results."""
+"""Streams whose state a watermark limits, and files of every format, run to their results."""
 
 from collections.abc import Callable
 from pathlib import Path

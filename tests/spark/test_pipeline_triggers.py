@@ -1,4 +1,4 @@
-"""When batches of a pipeline run: what a file may say, what becomes of it, and what the page says of it."""
+"""Triggers of a pipeline: parsing, effect and documentation."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -32,7 +32,7 @@ path = "${dir:-d}/table"
 
 
 class Writer:
-    """A stream's writer that keeps what it is told."""
+    """A stream's writer that records its trigger."""
 
     def __init__(self) -> None:
         self.told: dict[str, Any] = {}
@@ -51,7 +51,7 @@ class Writer:
         ("5 seconds", {"processingTime": "5 seconds"}),
     ],
 )
-def test_a_trigger_is_said_in_sparks_words(trigger: str, told: dict[str, Any]) -> None:
+def test_a_trigger_is_translated_to_sparks(trigger: str, told: dict[str, Any]) -> None:
     assert with_trigger(Writer(), trigger).told == told
 
 
@@ -64,14 +64,14 @@ def validated(directory: Path, trigger: str) -> tuple[int, str]:
 
 
 @pytest.mark.parametrize("trigger", [*TRIGGERS, "1 second", "250 milliseconds"])
-def test_a_trigger_of_the_page_is_taken(tmp_path: Path, trigger: str) -> None:
+def test_each_trigger_of_the_page_is_accepted(tmp_path: Path, trigger: str) -> None:
     (row,) = [line for line in PAGE.splitlines() if line.startswith("| `trigger` | `1 second` |")]
     assert " second" in trigger or " milliseconds" in trigger or f"`{trigger}`: " in row
     assert validated(tmp_path, trigger)[0] == 0
 
 
 @pytest.mark.parametrize("trigger", ["continuous 1 second", "continously", "5s"])
-def test_a_trigger_that_there_is_not_is_refused_with_those_that_there_are(tmp_path: Path, trigger: str) -> None:
+def test_an_unknown_trigger_is_refused_with_the_known_ones(tmp_path: Path, trigger: str) -> None:
     code, said = validated(tmp_path, trigger)
     assert code == 2
     assert "p.toml:4: trigger: expected continuous, available-now, once, or a time between batches such as" in said
@@ -82,9 +82,7 @@ def test_a_trigger_that_there_is_not_is_refused_with_those_that_there_are(tmp_pa
 @pytest.mark.xdist_group("spark")
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("trigger", ["continuous", "200 milliseconds"])
-def test_a_trigger_that_does_not_end_goes_on_with_what_comes(
-    spark: Any, a_topic: Callable[..., Topic], tmp_path: Path, trigger: str
-) -> None:
+def test_a_trigger_that_does_not_end_reads_new_records(spark: Any, a_topic: Callable[..., Topic], tmp_path: Path, trigger: str) -> None:
     topic = a_topic()
     given = {"bootstrap": topic.bootstrap, "dir": str(tmp_path), "topic": topic.name, "trigger": trigger}
     running = RunningPipeline(parse(PIPELINE, tmp_path / "p.toml", given), spark, lambda *_: None)

@@ -1,4 +1,4 @@
-"""Several sources, functions, deduplication and formats at work, in the shared session."""
+"""Several sources, functions, deduplication and formats, in the shared session."""
 
 import io
 import json

@@ -1,4 +1,4 @@
-"""A query's progress as a consumer group's, and offsets asked for again, without Spark and without brokers."""
+"""A query's progress as committed offsets of a group, and retried offset queries, without Spark and brokers."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -31,7 +31,7 @@ class MemoryGroups:
         self.offsets |= offsets
 
 
-def test_what_is_done_is_committed_once() -> None:
+def test_finished_offsets_are_committed_once() -> None:
     groups, progress = MemoryGroups(), ProgressGroup("g")
     assert progress.publish(groups, {T0: 5, T1: 0})
     assert progress.publish(groups, {T0: 5, T1: 0})
@@ -39,7 +39,7 @@ def test_what_is_done_is_committed_once() -> None:
     assert groups.offsets == {T0: 5, T1: 0}
 
 
-def test_a_commit_that_fails_is_a_warning_and_made_up_for_by_the_next(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failed_commit_is_a_warning_and_the_next_one_replaces_it(caplog: pytest.LogCaptureFixture) -> None:
     now_s = 0.0
     groups, progress = MemoryGroups(refuses=True), ProgressGroup("g", lambda: now_s)
     assert not progress.publish(groups, {T0: 5})
@@ -49,7 +49,7 @@ def test_a_commit_that_fails_is_a_warning_and_made_up_for_by_the_next(caplog: py
     assert groups.offsets == {T0: 5}
 
 
-def test_a_group_that_refuses_is_asked_seldom_and_told_of_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failing_commit_backs_off_and_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     now_s, asked_s = 0.0, []
     groups, progress = MemoryGroups(), ProgressGroup("g", lambda: now_s)
     for tick in range(40 * 600):
@@ -77,7 +77,7 @@ class FailingCatalog(MemoryCatalog):
         return super().committed(group, partitions)
 
 
-def test_offsets_are_asked_for_again_as_often_and_as_late_as_the_user_says() -> None:
+def test_offset_queries_are_retried_as_configured() -> None:
     waits: list[float] = []
     catalog = FailingCatalog(groups={"g": {T0: 1}}, errors=[CoordinatorNotAvailable(), CoordinatorNotAvailable()])
     assert RetryingCatalog(catalog, 2, 250, waits.append).committed("g", [T0]) == {T0: 1}

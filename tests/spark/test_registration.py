@@ -1,4 +1,4 @@
-"""``format("ottla")`` is found in every session of a Python that is run by its full path, without its environment on the PATH."""
+"""``format("ottla")`` works in every session of a Python that is run by its full path, without its environment on the PATH."""
 
 import json
 import os

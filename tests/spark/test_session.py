@@ -1,4 +1,4 @@
-"""What a session is told, by where its tasks run."""
+"""Settings of a session for local and cluster masters."""
 
 import pytest
 

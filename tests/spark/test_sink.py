@@ -65,7 +65,7 @@ def run_to_end(writer: Any) -> Any:
 
 
 class ReportedResult(TaskResult):
-    """What a task wrote, and what its producer was told."""
+    """The result of a task, and the settings of its producer."""
 
     def __init__(self, written: TaskResult, settings: dict[str, Any]) -> None:
         super().__init__(written.records, written.origin)
@@ -127,7 +127,7 @@ def test_keys_values_and_headers_come_back_as_they_were_written(spark: Any, a_to
     ]
 
 
-def test_what_was_read_can_be_written_as_it_is(spark: Any, a_topic: Topics) -> None:
+def test_rows_of_the_source_can_be_written_unchanged(spark: Any, a_topic: Topics) -> None:
     topic, copy = a_topic(partitions=2), a_topic(partitions=2)
     topic.add(b"one", key=b"k", partition=1, headers=[("h", b"1")])
     topic.add(b"two", partition=0)
@@ -204,7 +204,7 @@ OTHERWISE = {
 }  # fmt: skip
 
 
-def test_every_setting_of_a_producer_arrives_where_rows_are_sent(spark: Any, a_topic: Topics, tmp_path: Path) -> None:
+def test_every_producer_setting_reaches_the_producer(spark: Any, a_topic: Topics, tmp_path: Path) -> None:
     spark.dataSource.register(RecordedSource)
     topic = a_topic()
     # The partitioner is ours, and is asked before the producer's.
@@ -274,7 +274,7 @@ def test_records_larger_than_usual_need_room_on_both_sides(spark: Any, a_topic: 
         ("SELECT 'v' AS value", {"topic": "", "kafka.acks": "most"}, "option kafka.acks: "),
     ],
 )
-def test_what_cannot_be_written_is_refused_with_what_to_do(
+def test_unsupported_columns_are_refused_with_advice(
     spark: Any, a_topic: Topics, query: str, options: dict[str, str], sentence: str
 ) -> None:
     topic = a_topic()
@@ -297,14 +297,14 @@ def test_a_stream_goes_from_topic_to_topic(spark: Any, a_topic: Topics, checkpoi
     assert sorted(json.loads(row.value)["n"] for row in rows(spark, target)) == list(range(10))
 
 
-def test_a_topic_that_is_compacted_refuses_rows_without_a_key_with_what_to_do(spark: Any, a_topic: Topics) -> None:
+def test_a_compacted_topic_refuses_rows_without_a_key_with_advice(spark: Any, a_topic: Topics) -> None:
     topic = a_topic(**{"cleanup.policy": "compact"})
     assert "needs a key in every row" in refusal(lambda: write(spark.sql("SELECT 'v' AS value"), topic, topic=topic.name))
     write(spark.sql("SELECT 'k' AS key, CAST(NULL AS STRING) AS value"), topic, topic=topic.name)
     assert [(bytes(row.key), row.value) for row in rows(spark, topic)] == [(b"k", None)]
 
 
-def test_brokers_that_are_not_there_are_named(spark: Any) -> None:
+def test_unreachable_brokers_are_named(spark: Any) -> None:
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{closed.getsockname()[1]}"
@@ -312,7 +312,7 @@ def test_brokers_that_are_not_there_are_named(spark: Any) -> None:
         assert address in refusal(lambda: frame.option("kafka.max.block.ms", "300").mode("append").save())
 
 
-def test_a_write_that_failed_does_not_trouble_the_next(spark: Any, a_topic: Topics) -> None:
+def test_a_failed_write_does_not_affect_the_next(spark: Any, a_topic: Topics) -> None:
     topic, refusing = a_topic(), a_topic(**{"cleanup.policy": "compact"})
     for _ in range(2):
         refusal(lambda: write(spark.range(0, 100, 1, 2).selectExpr("'v' AS value"), refusing, topic=refusing.name))

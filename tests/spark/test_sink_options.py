@@ -1,4 +1,4 @@
-"""What may be asked of a write, without Spark."""
+"""Options of a write, without Spark."""
 
 import pytest
 
@@ -61,7 +61,7 @@ def test_the_partitioner_is_named_by_our_option_or_by_javas_class(options: dict[
         ({"kafka_partitioner_class": "a.RoundRobinPartitioner", "partitioner": "random"}, "differs from kafka.partitioner.class"),
     ],
 )
-def test_what_cannot_be_is_refused_before_anything_is_written(options: dict[str, str], sentence: str) -> None:
+def test_invalid_options_are_refused_before_a_write(options: dict[str, str], sentence: str) -> None:
     with pytest.raises(OptionError) as refused:
         parsed(**options)
     assert sentence in str(refused.value)
@@ -73,6 +73,6 @@ def test_settings_of_a_consumer_are_left_out() -> None:
     assert not {"isolation_level", "group_id"} & set(settings)
 
 
-def test_batches_are_large_unless_somebody_says_how_large() -> None:
+def test_batches_are_large_by_default() -> None:
     assert parsed().producer_settings()["batch_size_backlog"] == BATCH_BYTES
     assert "batch_size_backlog" not in parsed(kafka_batch_size="1000").producer_settings()

@@ -1,4 +1,4 @@
-"""Batch reads through Spark: columns, positions, refusals."""
+"""Batch reads through Spark: columns, positions, errors."""
 
 import json
 from collections.abc import Callable
@@ -75,7 +75,7 @@ def test_a_column_that_a_topic_does_not_have_is_refused(spark: Any, a_topic: Top
     assert sentence.replace("'", "") in said.replace("'", "")
 
 
-def test_starting_and_ending_offsets_cut_out_a_range(spark: Any, a_topic: Topics) -> None:
+def test_starting_and_ending_offsets_select_a_range(spark: Any, a_topic: Topics) -> None:
     topic = a_topic(partitions=2)
     topic.add(*[b"%d" % number for number in range(10)], partition=0)
     topic.add(b"x", b"y", partition=1)
@@ -85,7 +85,7 @@ def test_starting_and_ending_offsets_cut_out_a_range(spark: Any, a_topic: Topics
     assert values(read.load()) == [b"3", b"4", b"x", b"y"]
 
 
-def test_times_cut_out_a_range(spark: Any, a_topic: Topics) -> None:
+def test_times_select_a_range(spark: Any, a_topic: Topics) -> None:
     topic = a_topic()
     for time_ms in (1000, 2000, 3000):
         topic.add(b"%d" % time_ms, timestamp_ms=time_ms)
@@ -122,9 +122,7 @@ def test_min_partitions_splits_a_range_into_tasks(spark: Any, a_topic: Topics) -
         ({"kafka.fetch.maximum": "3"}, "unknown setting"),
     ],
 )
-def test_an_option_that_cannot_be_used_is_refused_with_what_to_do(
-    spark: Any, a_topic: Topics, options: dict[str, str], sentence: str
-) -> None:
+def test_an_invalid_option_is_refused_with_advice(spark: Any, a_topic: Topics, options: dict[str, str], sentence: str) -> None:
     assert sentence in refusal(lambda: a_topic().source(spark.read, **options).load().count())
 
 

@@ -32,7 +32,7 @@ CSV = {"valueFormat": "csv", "valueSchema": "n INT"}
 
 @dataclass(frozen=True)
 class Shown:
-    """An option, or several, a query that has it, and the rows that it gives; T and U stand for the topics, F for a file, G for a group."""
+    """An option or several, a query with it, and its rows. T and U are the topics, F is a file, G a group."""
 
     option: str
     options: dict[str, str]
@@ -99,13 +99,13 @@ STREAMS: list[tuple[str, dict[str, str], list[list[str]], dict[str, int] | None]
 STREAM_TASKS = {"minPartitions": [7, 0, 0], "maxRecordsPerPartition": [4, 0, 0], "maxOffsetsPerTrigger minPartitions": [3, 3, 1]}
 #: Options whose effect is no matter of rows, and the test that shows it.
 ELSEWHERE = {
-    "kafkaConsumer.pollTimeoutMs": "test_log_access:test_a_range_that_the_log_never_fills_ends_with_a_time_out",
-    "fetchOffset.numRetries": "test_progress_group:test_offsets_are_asked_for_again_as_often_and_as_late_as_the_user_says",
-    "fetchOffset.retryIntervalMs": "test_progress_group:test_offsets_are_asked_for_again_as_often_and_as_late_as_the_user_says",
-    "minOffsetsPerTrigger": "test_stream:test_a_query_waits_for_the_least_number_of_records_it_was_told",
-    "maxTriggerDelay": "test_stream:test_a_query_waits_for_the_least_number_of_records_it_was_told",
+    "kafkaConsumer.pollTimeoutMs": "test_log_client:test_a_range_that_the_log_never_fills_ends_with_a_time_out",
+    "fetchOffset.numRetries": "test_progress_group:test_offset_queries_are_retried_as_configured",
+    "fetchOffset.retryIntervalMs": "test_progress_group:test_offset_queries_are_retried_as_configured",
+    "minOffsetsPerTrigger": "test_stream:test_a_query_waits_for_the_minimum_number_of_records",
+    "maxTriggerDelay": "test_stream:test_a_query_waits_for_the_minimum_number_of_records",
     "schema.registry.url": "test_values:test_framed_avro_is_read_by_the_schema_of_each_value",
-    "valueSubject": "test_values:test_a_registry_without_the_schema_is_told_by_name",
+    "valueSubject": "test_values:test_a_schema_missing_in_the_registry_is_named",
     "valueDescriptor": "test_values:test_protobuf_gives_the_columns_of_its_message",
     "valueMessage": "test_values:test_protobuf_gives_the_columns_of_its_message",
 }
@@ -148,7 +148,7 @@ class KeyPositions:
 
 
 @pytest.mark.slow
-def test_each_option_does_what_it_says_in_a_batch(spark: Any, a_topic: Callable[..., Topic], tmp_path: Path) -> None:
+def test_each_documented_option_works_in_a_batch(spark: Any, a_topic: Callable[..., Topic], tmp_path: Path) -> None:
     from pyspark.sql import functions
 
     places = KeyPositions(a_topic, tmp_path)
@@ -171,7 +171,7 @@ def test_each_option_does_what_it_says_in_a_batch(spark: Any, a_topic: Callable[
     assert {(one["topic"], one["partition"], one["lost_from"], one["lost_to"]) for one in reports} == {(places.topic.name, 0, 5, 99)}
 
 
-def test_each_option_does_what_it_says_in_a_stream(spark: Any, a_topic: Callable[..., Topic], tmp_path: Path, checkpoint: str) -> None:
+def test_each_documented_option_works_in_a_stream(spark: Any, a_topic: Callable[..., Topic], tmp_path: Path, checkpoint: str) -> None:
     from pyspark.sql import functions
 
     places = KeyPositions(a_topic, tmp_path)

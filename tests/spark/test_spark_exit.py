@@ -1,4 +1,4 @@
-"""How the end of Spark's process is told, and where its words go."""
+"""Reports about the end of Spark's process, and its output."""
 
 import logging
 import subprocess
@@ -25,7 +25,7 @@ OOM = "Exception in thread x java.lang.OutOfMemoryError: Java heap space\n"
         ("exit 1", "", ("exit", 1, None), "ended with exit code 1"),
     ],
 )
-def test_a_process_that_is_gone_is_told_by_what_ended_it(
+def test_the_end_of_sparks_process_is_reported_with_its_cause(
     tmp_path: Path, script: str, log: str, expected: tuple[str, int | None, str | None], said: str
 ) -> None:
     file = tmp_path / "spark.log"
@@ -45,7 +45,7 @@ def test_a_process_that_lives_has_not_ended(tmp_path: Path, monkeypatch: pytest.
         assert spark_exit(living, tmp_path / "spark.log") is None
 
 
-def test_what_libraries_of_spark_say_goes_to_the_log_and_our_warnings_stay(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_output_of_spark_libraries_goes_to_the_log_and_our_warnings_stay(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     log = tmp_path / "spark.log"
     with spark_output_to(log):
         for path in ("/x/py4j/java_gateway.py", "/x/ottla/spark/source/data_loss.py"):

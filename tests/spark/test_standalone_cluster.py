@@ -1,4 +1,4 @@
-"""A pipeline and a job on a real Spark cluster, of one machine: a master, a worker and an executor, each a process of its own."""
+"""A pipeline and a job on a real Spark cluster on one machine: master, worker and executor processes."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Where reading begins and ends, decided over a catalog in memory."""
+"""Starting and ending offsets, resolved over a catalog in memory."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -66,7 +66,7 @@ def test_a_pattern_must_match_the_whole_name() -> None:
         ({"assign": '{"orders": [4]}'}, "topic orders has 2 partitions, so there is no orders-4"),
     ],
 )
-def test_what_is_named_must_exist(given: dict[str, str], sentence: str) -> None:
+def test_named_topics_and_partitions_must_exist(given: dict[str, str], sentence: str) -> None:
     with pytest.raises(NoSuchData) as refused:
         resolve_start(MemoryCatalog(), options(**given))
     assert sentence in str(refused.value)
@@ -91,23 +91,23 @@ def test_starting_outside_of_the_log_is_data_loss(offsets: str) -> None:
         resolve_start(MemoryCatalog(), options(startingOffsets=offsets))
 
 
-def test_data_loss_that_is_allowed_begins_with_what_there_is() -> None:
+def test_allowed_data_loss_starts_with_the_remaining_records() -> None:
     allowed = options(startingOffsets='{"orders": {"0": 900, "1": 10}}', failOnDataLoss="false")
     assert resolve_start(MemoryCatalog(), allowed) == {T0: 100, T1: 20}
 
 
-def test_a_starting_time_finds_the_first_record_that_is_as_young() -> None:
+def test_a_starting_time_finds_the_first_record_at_or_after_it() -> None:
     assert resolve_start(MemoryCatalog(), options(startingTimestamp="305")) == {T0: 31, T1: 31}
 
 
-def test_a_starting_time_after_the_last_record_fails_unless_told_to_begin_at_the_end() -> None:
+def test_a_starting_time_after_the_last_record_fails_or_starts_at_the_end() -> None:
     with pytest.raises(NoSuchData, match="orders-1: no record at or after"):
         resolve_start(MemoryCatalog(), options(startingTimestamp="600"))
     told = options(startingTimestamp="600", startingOffsetsByTimestampStrategy="latest")
     assert resolve_start(MemoryCatalog(), told) == {T0: 60, T1: 50}
 
 
-def test_a_batch_ends_at_the_end_at_a_time_or_where_it_is_told() -> None:
+def test_a_batch_ends_at_the_end_at_a_time_or_at_offsets() -> None:
     assert resolve_end(MemoryCatalog(), options(streaming=False)) == {T0: 100, T1: 50}
     assert resolve_end(MemoryCatalog(), options(streaming=False, endingTimestamp="600")) == {T0: 60, T1: 50}
     assert resolve_end(MemoryCatalog(), options(streaming=False, endingOffsets='{"orders": {"0": 8, "1": -1}}')) == {T0: 8, T1: 50}
@@ -118,18 +118,18 @@ def test_a_batch_cannot_end_after_the_end() -> None:
         resolve_end(MemoryCatalog(), options(streaming=False, endingOffsets='{"orders": {"0": 101, "1": -1}}'))
 
 
-def test_a_partition_that_appears_is_read_from_its_beginning() -> None:
+def test_an_added_partition_is_read_from_its_beginning() -> None:
     catalog = MemoryCatalog()
     assert resume_offsets(catalog, options(), {T1: 30}, latest_offsets(catalog, options())).begin == {T0: 0, T1: 30}
 
 
-def test_a_partition_that_appears_without_its_beginning_is_data_loss() -> None:
+def test_an_added_partition_without_its_beginning_is_data_loss() -> None:
     catalog = MemoryCatalog()
     with pytest.raises(DataLoss, match="the new partition orders-1 begins at 20"):
         resume_offsets(catalog, options(), {T0: 30}, latest_offsets(catalog, options()))
 
 
-def test_a_topic_that_vanished_is_data_loss_or_is_left_out() -> None:
+def test_a_deleted_topic_is_data_loss_or_left_out() -> None:
     catalog = MemoryCatalog()
     known = {T0: 30, T1: 30, TopicPartition("orders", 2): 9}
     with pytest.raises(DataLoss, match="orders-2 was read up to 9 and is gone"):
@@ -137,7 +137,7 @@ def test_a_topic_that_vanished_is_data_loss_or_is_left_out() -> None:
     assert resume_offsets(catalog, options(failOnDataLoss="false"), known, latest_offsets(catalog, options())).begin == {T0: 30, T1: 30}
 
 
-def test_a_topic_that_was_created_again_is_data_loss_or_is_read_from_its_beginning() -> None:
+def test_a_recreated_topic_is_data_loss_or_read_from_its_beginning() -> None:
     catalog = MemoryCatalog()
     known = {T0: 101, T1: 30}
     with pytest.raises(DataLoss, match="now ends at 100"):
@@ -145,11 +145,11 @@ def test_a_topic_that_was_created_again_is_data_loss_or_is_read_from_its_beginni
     assert resume_offsets(catalog, options(failOnDataLoss="false"), known, latest_offsets(catalog, options())).begin == {T0: 0, T1: 30}
 
 
-def test_a_deleted_topic_is_not_an_error_to_a_running_stream_until_loss_is_decided() -> None:
+def test_end_offsets_leave_out_a_deleted_topic() -> None:
     assert latest_offsets(MemoryCatalog(), options(subscribe="gone,users")) == {U0: 7}
 
 
-def test_a_query_begins_where_its_group_stands_and_elsewhere_where_it_was_told() -> None:
+def test_a_query_starts_at_committed_offsets_or_at_the_reset_position() -> None:
     catalog = MemoryCatalog(groups={"g": {T0: 40}})
     asked = {"startingOffsets": "committed", "kafka.group.id": "g"}
     assert resolve_start(catalog, options(**asked)) == {T0: 40, T1: 20}
@@ -158,7 +158,7 @@ def test_a_query_begins_where_its_group_stands_and_elsewhere_where_it_was_told()
         resolve_start(catalog, options(**asked, **{"kafka.auto.offset.reset": "none"}))
 
 
-def test_a_committed_offset_that_the_log_has_no_more_is_data_loss() -> None:
+def test_a_committed_offset_outside_of_the_log_is_data_loss() -> None:
     catalog = MemoryCatalog(groups={"g": {T0: 40, T1: 3}})
     asked = {"startingOffsets": "committed", "kafka.group.id": "g"}
     with pytest.raises(DataLoss, match="orders-1 should be read from 3 but begins at 20"):

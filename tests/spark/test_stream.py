@@ -40,7 +40,7 @@ class Seen:
 
 
 def available(frame: Any, checkpoint: str) -> Seen:
-    """Runs a query over what is there now."""
+    """Runs a query over the current records."""
     seen = Seen()
     query = frame.writeStream.foreachBatch(seen).option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
     assert query.awaitTermination(PATIENCE_S), "the query ends by itself"
@@ -59,7 +59,7 @@ def numbers(start: int, end: int) -> list[bytes]:
     return [b"%d" % number for number in range(start, end)]
 
 
-def test_a_restart_goes_on_where_the_last_run_ended(spark: Any, a_topic: Topics, checkpoint: str) -> None:
+def test_a_restart_resumes_where_the_last_run_ended(spark: Any, a_topic: Topics, checkpoint: str) -> None:
     topic = a_topic()
     topic.add(*numbers(0, 5))
     frame = topic.source(spark.readStream, startingOffsets="earliest").load()
@@ -69,7 +69,7 @@ def test_a_restart_goes_on_where_the_last_run_ended(spark: Any, a_topic: Topics,
     assert available(frame, checkpoint).batches == []
 
 
-def test_a_limit_cuts_the_backlog_into_batches(spark: Any, a_topic: Topics, checkpoint: str) -> None:
+def test_a_limit_splits_the_backlog_into_batches(spark: Any, a_topic: Topics, checkpoint: str) -> None:
     topic = a_topic(partitions=2)
     topic.add(*numbers(0, 30), partition=0)
     topic.add(*numbers(30, 40), partition=1)
@@ -78,7 +78,7 @@ def test_a_limit_cuts_the_backlog_into_batches(spark: Any, a_topic: Topics, chec
     assert sorted(map(int, seen.values)) == list(range(40))
 
 
-def test_a_running_query_reads_what_arrives_and_partitions_that_appear(spark: Any, a_topic: Topics, checkpoint: str) -> None:
+def test_a_running_query_reads_new_records_and_added_partitions(spark: Any, a_topic: Topics, checkpoint: str) -> None:
     topic, seen = a_topic(), Seen()
     topic.add(b"before")
     frame = topic.source(spark.readStream).load()
@@ -97,7 +97,7 @@ def test_a_running_query_reads_what_arrives_and_partitions_that_appear(spark: An
         query.stop()
 
 
-def test_a_query_waits_for_the_least_number_of_records_it_was_told(spark: Any, a_topic: Topics, checkpoint: str) -> None:
+def test_a_query_waits_for_the_minimum_number_of_records(spark: Any, a_topic: Topics, checkpoint: str) -> None:
     topic, seen = a_topic(), Seen()
     topic.add(b"first")
     frame = topic.source(spark.readStream, startingOffsets="earliest", minOffsetsPerTrigger="5", maxTriggerDelay="1h").load()
@@ -151,7 +151,7 @@ def test_a_listener_tells_a_group_of_a_batch_when_it_is_done(spark: Any, a_topic
         spark.streams.removeListener(listener)
 
 
-def test_a_topic_that_was_created_again_is_known_by_its_id_and_read_whole(
+def test_a_recreated_topic_is_detected_by_its_id_and_read_from_its_beginning(
     spark: Any, a_topic: Topics, checkpoint: str, tmp_path: Path
 ) -> None:
     topic = a_topic()
@@ -167,7 +167,7 @@ def test_a_topic_that_was_created_again_is_known_by_its_id_and_read_whole(
     assert (report["cause"], report["lost_from"], report["earliest"]) == ("recreated", 2, 0)
 
 
-def test_a_python_process_that_is_killed_ends_the_query_with_trouble_that_passes(spark: Any, a_topic: Topics, checkpoint: str) -> None:
+def test_a_killed_python_process_fails_the_query_with_a_retryable_error(spark: Any, a_topic: Topics, checkpoint: str) -> None:
     topic = a_topic()
     topic.add(b"1")
     query = topic.source(spark.readStream).load().writeStream.format("noop").option("checkpointLocation", checkpoint).start()

@@ -1,4 +1,4 @@
-"""Where the keys of a TOML text stand, also where the text makes that hard."""
+"""Positions of keys in a TOML text, also in unusual syntax."""
 
 import tomllib
 
@@ -96,7 +96,7 @@ def test_a_key_of_a_table_that_is_missing_has_no_line() -> None:
     assert KeyPositions(HARD).find("steps[0].name") is None
 
 
-def test_each_line_of_a_text_is_told_also_where_the_value_has_other_lines() -> None:
+def test_each_line_of_a_text_is_known_even_if_the_value_has_other_lines() -> None:
     sql = tomllib.loads(HARD)["source"][0]["sql"]
     place = KeyPositions(HARD).find("source[0].sql")
     assert place is not None
@@ -127,7 +127,7 @@ def _written(value: str) -> str:
 
 
 @given(st.lists(st.tuples(TEXTS, TEXTS), max_size=5))
-def test_whatever_texts_hold_the_keys_behind_them_keep_their_lines(pairs: list[tuple[str, str]]) -> None:
+def test_keys_after_any_text_keep_their_lines(pairs: list[tuple[str, str]]) -> None:
     lines: list[str] = []
     expected = {}
     for number, (one, two) in enumerate(pairs):

@@ -1,4 +1,4 @@
-"""Values as typed columns, format by format, without Spark and without brokers."""
+"""Values as typed columns, format by format, without Spark and brokers."""
 
 import json
 from datetime import UTC, date, datetime
@@ -73,7 +73,7 @@ def test_json_that_is_not_of_the_schema_is_kept_as_bytes(bad: bytes) -> None:
     assert found == [{"id": 1, "_corrupt": None}, {"id": None, "_corrupt": bad}, {"id": None, "_corrupt": None}]
 
 
-def test_a_read_without_a_schema_has_the_whole_value_and_what_is_corrupt() -> None:
+def test_a_read_without_a_schema_has_the_whole_value_and_corrupt_bytes() -> None:
     names = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType")
     assert plan(None, valueFormat="json", valueSchema="id INT").names == (*names, "_corrupt")
     assert plan(None, valueFormat="json", valueSchema="id INT", valueMode="failfast").names == names
@@ -171,7 +171,7 @@ def test_framed_avro_of_one_schema_is_read_whole(registry: str) -> None:
 
 @pytest.mark.server
 @pytest.mark.parametrize("schema_id", [3, *WITHOUT_COLUMNS])
-def test_values_whose_schema_is_not_of_the_columns_are_bad_and_others_are_not(registry: str, schema_id: int) -> None:
+def test_only_values_whose_schema_does_not_fit_the_columns_are_bad(registry: str, schema_id: int) -> None:
     two = Avro(ORDER_2, schema_id=2).encode(TWO)
     foreign = b"\0\0\0\0" + bytes([schema_id]) + b"\x02x"
     if schema_id == 3:
@@ -196,7 +196,7 @@ def test_numbers_of_another_schema_widen_and_those_that_are_too_large_are_bad(re
 
 @pytest.mark.server
 @pytest.mark.parametrize(("subject", "sentence"), [("none", "no subject none"), ("json-value", "is JSON, not Avro")])
-def test_a_registry_without_the_schema_is_told_by_name(registry: str, subject: str, sentence: str) -> None:
+def test_a_schema_missing_in_the_registry_is_named(registry: str, subject: str, sentence: str) -> None:
     with pytest.raises(RegistryFailed, match=sentence):
         plan(None, valueFormat="avro", schema__registry__url=registry, valueSubject=subject)
 
@@ -264,6 +264,6 @@ def test_columns_are_read_from_their_ddl(text: str, simple: str) -> None:
         ("a ARRAY<INT", "expected '>'"),
     ],
 )
-def test_ddl_that_is_none_shows_where(text: str, sentence: str) -> None:
+def test_invalid_ddl_is_refused_with_its_position(text: str, sentence: str) -> None:
     with pytest.raises(BadDdl, match=sentence):
         columns_of(text)

@@ -1,4 +1,4 @@
-"""What a Python process of Spark's is told once."""
+"""One-time setup of Spark's Python processes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 import pytest
 
 
-def test_what_is_there_before_the_first_task_is_not_looked_at_again() -> None:
+def test_objects_from_before_the_first_task_are_not_collected_again() -> None:
     program = """
 import gc, pyarrow
 from ottla.spark.worker_setup import prepare_process
@@ -26,7 +26,7 @@ assert gc.get_freeze_count() == settled, "only once"
     assert not ended.stderr
 
 
-def test_pieces_of_memory_are_used_again_without_asking_the_kernel() -> None:
+def test_freed_memory_is_reused_without_page_faults() -> None:
     program = """
 import resource, platform
 from ottla.spark.worker_setup import prepare_process
@@ -48,7 +48,7 @@ print(platform.libc_ver()[0], faults() - before)
 
 
 @pytest.mark.parametrize(("context", "settled"), [("None", False), ("TaskContext()", True)])
-def test_only_a_process_that_runs_tasks_is_settled(context: str, settled: bool) -> None:
+def test_only_processes_that_run_tasks_are_prepared(context: str, settled: bool) -> None:
     program = f"""
 import gc
 from pyspark import TaskContext

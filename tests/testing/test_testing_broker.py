@@ -1,4 +1,4 @@
-"""A broker in the test's process: its lives, what it leaves behind, and topics as a test looks at them."""
+"""A broker in the test's process: start, stop, kill, released resources, and topics in tests."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def descriptors() -> int:
     return len(os.listdir("/proc/self/fd"))
 
 
-def test_any_client_may_use_it(ottla_broker: Broker, ottla_topics: Topics) -> None:
+def test_any_client_can_connect(ottla_broker: Broker, ottla_topics: Topics) -> None:
     topic = ottla_topics(partitions=3)
     sent = [b"%d" % number for number in range(20)]
     producer = confluent_kafka.Producer({"bootstrap.servers": ottla_broker.bootstrap_servers})
@@ -41,7 +41,7 @@ def test_any_client_may_use_it(ottla_broker: Broker, ottla_topics: Topics) -> No
     assert {record.partition for record in topic.records()} <= {0, 1, 2}
 
 
-def test_it_starts_and_stops_in_a_moment() -> None:
+def test_a_broker_starts_and_stops_quickly() -> None:
     with broker():
         pass
     began_s = time.process_time()
@@ -50,7 +50,7 @@ def test_it_starts_and_stops_in_a_moment() -> None:
     assert time.process_time() - began_s < 0.3
 
 
-def test_it_leaves_no_thread_descriptor_or_file(tmp_path: Path) -> None:
+def test_a_stopped_broker_leaves_no_thread_descriptor_or_file(tmp_path: Path) -> None:
     def life(where: Path | None) -> None:
         with broker(data_dir=where) as started:
             topic = started.topic("t")
@@ -68,7 +68,7 @@ def test_it_leaves_no_thread_descriptor_or_file(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["data"]
 
 
-def test_its_lives_leave_no_memory_behind() -> None:
+def test_restarts_do_not_leak_memory() -> None:
     def lives(started: Broker, topic: Topic, count: int) -> int:
         for number in range(count):
             topic.send(b"1")
@@ -88,13 +88,13 @@ def test_its_lives_leave_no_memory_behind() -> None:
         tracemalloc.stop()
 
 
-def test_one_that_nobody_stops_ends_with_the_interpreter() -> None:
+def test_a_running_broker_ends_with_the_interpreter() -> None:
     script = "from ottla.testing import broker; kept = broker().start(); kept.topic('t').send(b'1'); print('done')"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "done\n", "")
 
 
-def test_several_run_in_one_process() -> None:
+def test_several_brokers_run_in_one_process() -> None:
     with broker() as one, broker() as other:
         assert one.bootstrap_servers != other.bootstrap_servers
         one.topic("t").send(b"one")
@@ -109,14 +109,14 @@ def test_each_with_its_own_clients_settings_are_kafkas() -> None:
             producer.send("another", b"1")
 
 
-def test_a_wrong_setting_is_refused_and_leaves_nothing() -> None:
+def test_an_invalid_setting_is_refused_and_leaves_nothing() -> None:
     threads = set(threading.enumerate())
     with pytest.raises(ConfigError, match=r"num\.partitions"):
         broker(settings={"num.partitions": "many"}).start()
     assert set(threading.enumerate()) <= threads
 
 
-def test_a_restart_in_order_keeps_topics_records_and_the_port() -> None:
+def test_a_clean_restart_keeps_topics_records_and_the_port() -> None:
     with broker() as started:
         where, topic = started.bootstrap_servers, started.topic("t")
         topic.send_all(b"1", b"2")
@@ -126,7 +126,7 @@ def test_a_restart_in_order_keeps_topics_records_and_the_port() -> None:
 
 
 @pytest.mark.parametrize("unsynced", ["kept", "lost", "torn"])
-def test_what_was_acknowledged_by_all_survives_a_kill(unsynced: str) -> None:
+def test_records_acknowledged_with_acks_all_survive_a_kill(unsynced: str) -> None:
     with broker() as started:
         topic = started.topic("t")
         topic.send_all(*(b"%d" % number for number in range(50)))
@@ -135,7 +135,7 @@ def test_what_was_acknowledged_by_all_survives_a_kill(unsynced: str) -> None:
         assert topic.values() == [b"%d" % number for number in range(50)]
 
 
-def test_what_was_acknowledged_by_the_leaders_memory_alone_can_be_lost_in_a_kill() -> None:
+def test_records_acknowledged_with_acks_1_can_be_lost_in_a_kill() -> None:
     with broker() as started:
         topic = started.topic("t", config={"write.caching": True})
         topic.send(b"1")
@@ -144,12 +144,12 @@ def test_what_was_acknowledged_by_the_leaders_memory_alone_can_be_lost_in_a_kill
         assert topic.values() == []
 
 
-def test_what_was_not_synced_is_known_of_memory_alone(tmp_path: Path) -> None:
+def test_unsynced_writes_can_be_lost_in_memory_only(tmp_path: Path) -> None:
     with broker(data_dir=tmp_path) as started, pytest.raises(ValueError, match="in memory"):
         started.kill(unsynced="lost")
 
 
-def test_a_client_lives_through_a_kill() -> None:
+def test_a_client_survives_a_kill_of_the_broker() -> None:
     with broker() as started, Producer(bootstrap_servers=started.bootstrap_servers, reconnect_backoff_ms=5) as producer:
         topic = started.topic("t")
         producer.send("t", b"1").result(timeout_ms=30_000)
@@ -159,7 +159,7 @@ def test_a_client_lives_through_a_kill() -> None:
         assert topic.values() == [b"1", b"2"]
 
 
-def test_while_it_is_dead_whoever_connects_is_refused() -> None:
+def test_a_dead_broker_refuses_connections() -> None:
     with broker() as started:
         started.kill()
         with pytest.raises(ottla.KafkaError), Admin(bootstrap_servers=started.bootstrap_servers) as admin:
@@ -168,7 +168,7 @@ def test_while_it_is_dead_whoever_connects_is_refused() -> None:
             started.topic("t")
 
 
-def test_a_data_directory_outlives_its_broker(tmp_path: Path) -> None:
+def test_a_data_directory_is_kept_after_a_stop(tmp_path: Path) -> None:
     with broker(data_dir=tmp_path) as started:
         started.topic("t").send(b"1")
     assert (tmp_path / "broker-1" / "t-0" / "00000000000000000000.log").stat().st_size > 0
@@ -176,7 +176,7 @@ def test_a_data_directory_outlives_its_broker(tmp_path: Path) -> None:
         assert started.topic("t").values() == [b"1"]
 
 
-def test_a_broker_that_was_stopped_may_begin_anew_on_its_port() -> None:
+def test_a_stopped_broker_can_start_again_on_its_port() -> None:
     kept = Broker()
     with kept:
         where = kept.bootstrap_servers
@@ -186,14 +186,12 @@ def test_a_broker_that_was_stopped_may_begin_anew_on_its_port() -> None:
         assert kept.topic("t").values() == [b"1"]
 
 
-def test_before_it_starts_it_has_no_address() -> None:
+def test_a_broker_has_no_address_before_its_start() -> None:
     with pytest.raises(BrokerFailed, match="with statement"):
         _ = broker().bootstrap_servers
 
 
-def test_a_mistake_of_its_own_is_told_when_it_stops(
-    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_an_internal_error_is_raised_on_stop(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     started = broker().start()
     topic = started.topic("t")
@@ -216,7 +214,7 @@ def test_a_mistake_of_its_own_is_told_when_it_stops(
 # Topics
 
 
-def test_a_topic_takes_and_shows_values_in_the_form_it_was_given(ottla_topics: Topics) -> None:
+def test_a_topic_encodes_and_decodes_values_in_its_format(ottla_topics: Topics) -> None:
     topic = ottla_topics("orders", key="str", value="json")
     sent = topic.send({"id": 1}, key="a", headers=[("h", b"1")])
     topic.send({"id": 2}, key="b")
@@ -228,14 +226,14 @@ def test_a_topic_takes_and_shows_values_in_the_form_it_was_given(ottla_topics: T
     assert topic.records()[0].headers == (("h", b"1"),)
 
 
-def test_what_is_not_in_its_form_is_an_error(ottla_broker: Broker, ottla_topics: Topics) -> None:
+def test_a_record_in_another_format_is_an_error(ottla_broker: Broker, ottla_topics: Topics) -> None:
     topic = ottla_topics(value="json")
     Topic(lambda: ottla_broker.clients, topic.name).send(b"{")
     with pytest.raises(SerializationFailed):
         topic.values()
 
 
-def test_waiting_gives_records_that_come_later(ottla_topic: Topic) -> None:
+def test_a_wait_returns_later_records(ottla_topic: Topic) -> None:
     later = threading.Timer(0.05, lambda: ottla_topic.send_all(b"1", b"2", b"3"))
     later.start()
     found = ottla_topic.wait_for(2, where=lambda record: record.value != b"2", timeout_s=30)
@@ -243,7 +241,7 @@ def test_waiting_gives_records_that_come_later(ottla_topic: Topic) -> None:
     later.join()
 
 
-def test_a_wait_in_vain_shows_what_came_instead(ottla_topic: Topic) -> None:
+def test_a_failed_wait_shows_the_topics_records(ottla_topic: Topic) -> None:
     with pytest.raises(AssertionError, match=r"0 of 1 records in .* after 0 s; the topic is empty"):
         ottla_topic.wait_for(timeout_s=0)
     ottla_topic.send(b"other", key=b"k")
@@ -251,7 +249,7 @@ def test_a_wait_in_vain_shows_what_came_instead(ottla_topic: Topic) -> None:
         ottla_topic.wait_for(where=lambda record: record.key is None, timeout_s=0)
 
 
-def test_one_can_wait_until_a_group_has_read_everything(ottla_broker: Broker, ottla_topic: Topic) -> None:
+def test_a_test_can_wait_until_a_group_has_read_everything(ottla_broker: Broker, ottla_topic: Topic) -> None:
     ottla_topic.send_all(b"1", b"2")
     with pytest.raises(AssertionError, match="'readers' has committed nothing"):
         ottla_topic.wait_until_read("readers", timeout_s=0)
@@ -274,7 +272,7 @@ def test_settings_of_a_topic_can_be_changed(ottla_broker: Broker, ottla_topic: T
     assert not isinstance(found, ottla.KafkaError) and found["retention.ms"].value == "1234"
 
 
-def test_a_topic_that_is_there_is_looked_at_as_it_is(ottla_broker: Broker, ottla_topic: Topic) -> None:
+def test_an_existing_topic_is_used_unchanged(ottla_broker: Broker, ottla_topic: Topic) -> None:
     ottla_topic.send(b"1")
     assert ottla_broker.topic(ottla_topic.name).values() == [b"1"]
     with pytest.raises(TopicAlreadyExists):

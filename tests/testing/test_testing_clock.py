@@ -1,4 +1,4 @@
-"""The broker's time under a test's control: what follows it, at once and in order."""
+"""The broker's clock under a test's control: effects happen at once and in order."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ottla.testing.plugin import Topics
 pytestmark = pytest.mark.server
 
 
-def test_time_goes_on_by_itself_and_by_what_a_test_adds(ottla_own_broker: Broker) -> None:
+def test_the_clock_is_real_time_plus_added_time(ottla_own_broker: Broker) -> None:
     clock = ottla_own_broker.clock
     assert abs(clock.now - datetime.now(UTC)) < timedelta(seconds=10)
     clock.advance(days=1, hours=2)
@@ -27,13 +27,13 @@ def test_time_goes_on_by_itself_and_by_what_a_test_adds(ottla_own_broker: Broker
         clock.advance(seconds=-1)
 
 
-def test_a_year_passes_in_a_moment(ottla_own_broker: Broker) -> None:
+def test_a_year_passes_quickly(ottla_own_broker: Broker) -> None:
     began_s = time.process_time()
     ottla_own_broker.clock.advance(days=365)
     assert time.process_time() - began_s < 5
 
 
-def test_retention_deletes_what_is_too_old(ottla_own_broker: Broker, ottla_topics: Topics) -> None:
+def test_retention_deletes_old_records(ottla_own_broker: Broker, ottla_topics: Topics) -> None:
     short, long = ottla_topics("short", config={"retention.ms": 3_600_000}), ottla_topics("long")
     for topic in (short, long):
         topic.send(b"1")
@@ -61,7 +61,7 @@ def test_compaction_leaves_the_last_value_of_each_key(ottla_own_broker: Broker, 
     assert topic.latest() == {0: 18, 1: 19, 9: 100}
 
 
-def test_the_broker_stamps_records_with_its_own_time(ottla_own_broker: Broker, ottla_topics: Topics) -> None:
+def test_log_append_time_is_the_brokers_time(ottla_own_broker: Broker, ottla_topics: Topics) -> None:
     topic = ottla_topics(config={"message.timestamp.type": "LogAppendTime"})
     topic.send(b"1")
     ottla_own_broker.clock.advance(days=1)
@@ -105,7 +105,7 @@ def test_offsets_and_their_group_expire_in_the_order_of_time(ottla_own_broker: B
     assert isinstance(group(ottla_own_broker, "g"), GroupIdNotFound)
 
 
-def test_what_has_passed_stays_passed_over_a_kill(ottla_own_broker: Broker, ottla_topics: Topics) -> None:
+def test_added_time_survives_a_kill(ottla_own_broker: Broker, ottla_topics: Topics) -> None:
     topic = ottla_topics(config={"message.timestamp.type": "LogAppendTime"})
     ottla_own_broker.clock.advance(days=3)
     topic.send(b"1")
@@ -117,7 +117,7 @@ def test_what_has_passed_stays_passed_over_a_kill(ottla_own_broker: Broker, ottl
     assert second.timestamp - time.time() * 1000 > 2.9 * 86_400_000
 
 
-def test_clients_live_in_real_time(ottla_own_broker: Broker, ottla_topics: Topics) -> None:
+def test_clients_use_real_time(ottla_own_broker: Broker, ottla_topics: Topics) -> None:
     topic = ottla_topics()
     ottla_own_broker.clock.advance(days=1)
     with Producer(bootstrap_servers=ottla_own_broker.bootstrap_servers) as producer:

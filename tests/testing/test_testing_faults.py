@@ -1,4 +1,4 @@
-"""Faults that a test orders from a broker, as clients meet them."""
+"""Injected faults as clients see them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PATIENCE_MS = 30_000
 
 @pytest.fixture
 def settings(ottla_broker: Broker) -> dict[str, Any]:
-    """For clients that are quick to try again."""
+    """Settings of clients with short backoffs."""
     return {
         "bootstrap_servers": ottla_broker.bootstrap_servers,
         "retry_backoff_ms": 5,
@@ -39,16 +39,14 @@ def producer(settings: dict[str, Any], ottla_topic: Topic) -> Iterator[Producer]
         yield made
 
 
-def test_an_error_answer_is_given_so_often_and_the_request_is_not_done(
-    ottla_broker: Broker, ottla_topic: Topic, producer: Producer
-) -> None:
+def test_an_error_is_answered_so_often_and_the_request_is_not_done(ottla_broker: Broker, ottla_topic: Topic, producer: Producer) -> None:
     with ottla_broker.answering(NotLeaderOrFollower, "Produce", times=2) as fault:
         assert producer.send(ottla_topic.name, b"1").result(timeout_ms=PATIENCE_MS).offset == 1
         assert fault.count == 2
     assert ottla_topic.values() == [b"first", b"1"]
 
 
-def test_an_error_answer_that_ends_the_request_is_what_the_client_raises(settings: dict[str, Any], ottla_broker: Broker) -> None:
+def test_a_fatal_error_response_is_raised_by_the_client(settings: dict[str, Any], ottla_broker: Broker) -> None:
     with (
         Admin(**settings) as admin,
         ottla_broker.answering("POLICY_VIOLATION", "CreateTopics"),
@@ -57,7 +55,7 @@ def test_an_error_answer_that_ends_the_request_is_what_the_client_raises(setting
         admin.create_topic(ottla.NewTopic("never"))
 
 
-def test_another_projects_client_meets_the_same_errors(ottla_broker: Broker, ottla_topic: Topic) -> None:
+def test_another_projects_client_gets_the_same_errors(ottla_broker: Broker, ottla_topic: Topic) -> None:
     ottla_topic.send(b"1")
     consumer = confluent_kafka.Consumer(
         {"bootstrap.servers": ottla_broker.bootstrap_servers, "group.id": ottla_topic.name, "auto.offset.reset": "earliest"}
@@ -72,7 +70,7 @@ def test_another_projects_client_meets_the_same_errors(ottla_broker: Broker, ott
     consumer.close()
 
 
-def test_a_request_that_vanishes_was_never_done(ottla_broker: Broker, ottla_topic: Topic, settings: dict[str, Any]) -> None:
+def test_a_dropped_request_is_not_done(ottla_broker: Broker, ottla_topic: Topic, settings: dict[str, Any]) -> None:
     with Producer(**settings, request_timeout_ms=500, delivery_timeout_ms=1000, enable_idempotence=False) as producer:
         producer.partitions_for(ottla_topic.name)
         with ottla_broker.dropping_requests("Produce"), pytest.raises(ottla.KafkaError):
@@ -80,7 +78,7 @@ def test_a_request_that_vanishes_was_never_done(ottla_broker: Broker, ottla_topi
         assert ottla_topic.values() == []
 
 
-def test_an_answer_that_vanishes_leaves_the_request_done(ottla_broker: Broker, ottla_topic: Topic, settings: dict[str, Any]) -> None:
+def test_a_request_with_a_dropped_answer_is_done(ottla_broker: Broker, ottla_topic: Topic, settings: dict[str, Any]) -> None:
     with Producer(**settings, request_timeout_ms=500, retries=0, enable_idempotence=False) as producer:
         producer.partitions_for(ottla_topic.name)
         with ottla_broker.dropping_answers("Produce", times=1), pytest.raises(ottla.KafkaError):
@@ -88,28 +86,28 @@ def test_an_answer_that_vanishes_leaves_the_request_done(ottla_broker: Broker, o
         assert [record.value for record in ottla_topic.wait_for(timeout_s=30)] == [b"1"]
 
 
-def test_an_idempotent_producer_writes_once_what_it_sends_twice(ottla_broker: Broker, ottla_topic: Topic, producer: Producer) -> None:
+def test_an_idempotent_producer_writes_a_retried_batch_once(ottla_broker: Broker, ottla_topic: Topic, producer: Producer) -> None:
     with ottla_broker.cutting_after("Produce", times=1) as fault:
         assert producer.send(ottla_topic.name, b"1").result(timeout_ms=PATIENCE_MS).offset == 1
         assert fault.count == 1
     assert ottla_topic.values() == [b"first", b"1"]
 
 
-def test_one_without_numbers_writes_it_twice(ottla_broker: Broker, ottla_topic: Topic, settings: dict[str, Any]) -> None:
+def test_a_producer_without_idempotence_writes_a_retried_batch_twice(
+    ottla_broker: Broker, ottla_topic: Topic, settings: dict[str, Any]
+) -> None:
     with Producer(**settings, enable_idempotence=False) as producer, ottla_broker.cutting_after("Produce", times=1):
         producer.send(ottla_topic.name, b"1").result(timeout_ms=PATIENCE_MS)
     assert ottla_topic.values() == [b"1", b"1"]
 
 
-def test_a_connection_that_breaks_before_the_request_leaves_nothing_done(
-    ottla_broker: Broker, ottla_topic: Topic, settings: dict[str, Any]
-) -> None:
+def test_a_request_on_a_connection_cut_before_it_is_not_done(ottla_broker: Broker, ottla_topic: Topic, settings: dict[str, Any]) -> None:
     with Producer(**settings, enable_idempotence=False) as producer, ottla_broker.cutting_before("Produce", times=1):
         producer.send(ottla_topic.name, b"1").result(timeout_ms=PATIENCE_MS)
     assert ottla_topic.values() == [b"1"]
 
 
-def test_what_is_delayed_comes_later_and_in_order(ottla_broker: Broker, ottla_topic: Topic, producer: Producer) -> None:
+def test_delayed_requests_arrive_later_and_in_order(ottla_broker: Broker, ottla_topic: Topic, producer: Producer) -> None:
     with ottla_broker.delaying("Produce", seconds=0.1):
         began_s = time.monotonic()
         sent = []
@@ -129,7 +127,7 @@ def test_requests_in_flight_behind_a_delayed_one_keep_their_order(ottla_broker: 
         assert [one.result(timeout_ms=PATIENCE_MS).offset for one in sent] == list(range(1, 101))
 
 
-def test_a_paused_broker_answers_when_it_goes_on(ottla_broker: Broker, ottla_topic: Topic, producer: Producer) -> None:
+def test_a_paused_broker_answers_after_resume(ottla_broker: Broker, ottla_topic: Topic, producer: Producer) -> None:
     with ottla_broker.paused():
         sent = producer.send(ottla_topic.name, b"1")
         with pytest.raises(TimeoutError):
@@ -139,7 +137,7 @@ def test_a_paused_broker_answers_when_it_goes_on(ottla_broker: Broker, ottla_top
     assert sent.result(timeout_ms=PATIENCE_MS).offset == 1
 
 
-def test_a_pause_also_holds_answers_to_what_came_before_it(ottla_broker: Broker, ottla_topic: Topic, settings: dict[str, Any]) -> None:
+def test_a_pause_also_withholds_responses_to_earlier_requests(ottla_broker: Broker, ottla_topic: Topic, settings: dict[str, Any]) -> None:
     with Consumer(**settings, auto_offset_reset="earliest", fetch_max_wait_ms=60_000) as consumer:
         consumer.assign([(ottla_topic.name, 0)])
         assert consumer.poll(100) == []
@@ -149,7 +147,7 @@ def test_a_pause_also_holds_answers_to_what_came_before_it(ottla_broker: Broker,
         assert [record.value for record in consumer.poll(PATIENCE_MS)] == [b"1"]
 
 
-def test_what_a_client_asked_before_it_gave_up_is_done_after_the_pause(
+def test_requests_of_a_client_that_timed_out_are_done_after_the_pause(
     ottla_broker: Broker, ottla_topic: Topic, settings: dict[str, Any]
 ) -> None:
     with Producer(**settings, request_timeout_ms=1500, retries=0, enable_idempotence=False) as producer:
@@ -164,7 +162,7 @@ def test_all_connections_can_be_cut(ottla_broker: Broker, ottla_topic: Topic, pr
     assert producer.send(ottla_topic.name, b"1").result(timeout_ms=PATIENCE_MS).offset == 1
 
 
-def test_a_fault_may_be_one_clients_alone(ottla_broker: Broker, ottla_topic: Topic, settings: dict[str, Any]) -> None:
+def test_a_fault_can_be_limited_to_one_client(ottla_broker: Broker, ottla_topic: Topic, settings: dict[str, Any]) -> None:
     with (
         Producer(**settings, client_id="unlucky") as unlucky,
         Producer(**settings, client_id="lucky") as lucky,
@@ -184,7 +182,7 @@ def test_a_test_can_wait_until_a_fault_happens(ottla_broker: Broker, ottla_topic
             fault.wait(4, timeout_s=0)
 
 
-def test_a_dropped_request_holds_its_client_no_longer_than_the_fault(
+def test_a_dropped_request_blocks_its_client_no_longer_than_the_fault(
     ottla_broker: Broker, ottla_topic: Topic, settings: dict[str, Any]
 ) -> None:
     with Producer(**settings) as producer:
@@ -202,6 +200,6 @@ def test_a_dropped_request_holds_its_client_no_longer_than_the_fault(
         (lambda broker: broker.delaying("Produce", seconds=1, times=0), "at least once, not 0 times"),
     ],
 )
-def test_a_fault_that_cannot_happen_is_refused(ottla_broker: Broker, order: Any, said: str) -> None:
+def test_an_impossible_fault_is_refused(ottla_broker: Broker, order: Any, said: str) -> None:
     with pytest.raises(ValueError, match=said):
         order(ottla_broker)

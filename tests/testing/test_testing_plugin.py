@@ -1,4 +1,4 @@
-"""The fixtures as pytest gives them to users."""
+"""The pytest fixtures as users get them."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_the_worked_example_passes_in_parallel() -> None:
     assert "8 passed" in said
 
 
-def test_whoever_does_not_use_it_loads_nothing(tmp_path: Path) -> None:
+def test_without_use_nothing_is_imported(tmp_path: Path) -> None:
     look = (
         "import sys; before = set(sys.modules); import ottla.testing; assert 'pytest' not in sys.modules; import ottla.testing.plugin;"
         "print(*sorted(name for name in sys.modules if name.startswith(('ottla.', 'msgspec', 'uvloop', 'kazoo'))))"
@@ -52,7 +52,7 @@ def test_whoever_does_not_use_it_loads_nothing(tmp_path: Path) -> None:
     assert python("-c", look, cwd=tmp_path).split() == ["ottla.testing", "ottla.testing.plugin"]
 
 
-def test_a_broker_of_its_own_is_for_one_test_with_settings_of_its_own(tmp_path: Path) -> None:
+def test_an_own_broker_is_for_one_test_and_has_its_settings(tmp_path: Path) -> None:
     (tmp_path / "pytest.ini").write_text("[pytest]\nottla_broker_settings =\n    num.partitions = 2\n    default.replication.factor = 1\n")
     (tmp_path / "test_it.py").write_text(
         """
@@ -107,8 +107,8 @@ def test_the_example_of_the_readme_passes(ottla_own_broker: Broker, ottla_topics
 
 
 @pytest.mark.ottla(partitions=4, value="json", config={"cleanup.policy": "compact"})
-def test_a_marker_says_how_the_topic_is_made(ottla_topic: Topic, ottla_admin: Admin) -> None:
-    assert ottla_topic.name == "test_a_marker_says_how_the_topic_is_made"
+def test_a_marker_configures_the_topic(ottla_topic: Topic, ottla_admin: Admin) -> None:
+    assert ottla_topic.name == "test_a_marker_configures_the_topic"
     assert len(ottla_admin.describe_topic(ottla_topic.name).partitions) == 4
     ottla_topic.send({"a": 1}, key=b"k")
     assert ottla_topic.values() == [{"a": 1}]
@@ -122,17 +122,17 @@ def test_each_topic_is_fresh(ottla_topics: Topics) -> None:
 
 
 @pytest.mark.parametrize("value", ["a b/c", "ä"])
-def test_a_name_that_no_topic_may_have_becomes_one(ottla_topic: Topic, value: str) -> None:
+def test_an_invalid_topic_name_is_replaced(ottla_topic: Topic, value: str) -> None:
     ottla_topic.send(value.encode())
     assert ottla_topic.values() == [value.encode()]
 
 
-def test_clients_are_there_ready_made(ottla_topic: Topic, ottla_producer: Producer, ottla_consumer: Consumer) -> None:
+def test_client_fixtures_are_ready(ottla_topic: Topic, ottla_producer: Producer, ottla_consumer: Consumer) -> None:
     ottla_producer.send(ottla_topic.name, b"1").result(timeout_ms=30_000)
     assert [record.value for record in ottla_consumer.poll(30_000)] == [b"1"]
 
 
-async def test_they_serve_tests_with_an_event_loop(ottla_broker: Broker, ottla_topic: Topic) -> None:
+async def test_topics_work_in_tests_with_an_event_loop(ottla_broker: Broker, ottla_topic: Topic) -> None:
     from ottla.aio import Producer
 
     async with Producer(bootstrap_servers=ottla_broker.bootstrap_servers) as producer:
@@ -141,7 +141,7 @@ async def test_they_serve_tests_with_an_event_loop(ottla_broker: Broker, ottla_t
 
 
 @pytest.mark.parametrize("wrong", [{"partition": 3}])
-def test_a_marker_with_a_slip_is_refused(tmp_path: Path, wrong: dict[str, Any]) -> None:
+def test_a_marker_with_an_unknown_argument_is_refused(tmp_path: Path, wrong: dict[str, Any]) -> None:
     (tmp_path / "test_it.py").write_text(
         f"import pytest\n@pytest.mark.ottla(**{wrong!r})\ndef test_it(ottla_topic):\n    raise AssertionError('not reached')\n"
     )

@@ -1,4 +1,4 @@
-"""Orders from a topic: kept in a table, summed up, and the large ones sent on to another topic.
+"""Orders from a topic: stored in a table, summed up, and the large ones sent to another topic.
 
 topic orders --> orders (streaming table) --> revenue (materialized view)
                                           \\-> topic large-orders (sink)
@@ -18,7 +18,7 @@ spark = SparkSession.active()
 
 @dp.table
 def orders() -> DataFrame:
-    """Each record of the topic once: the flow's checkpoint keeps the offsets."""
+    """Each record of the topic once: the flow's checkpoint stores the offsets."""
     records = (
         spark.readStream.format("ottla")
         .option("bootstrap.servers", BROKERS)
@@ -32,7 +32,7 @@ def orders() -> DataFrame:
 
 @dp.materialized_view
 def revenue() -> DataFrame:
-    """Computed anew from the table in each run."""
+    """Recomputed from the table in each run."""
     return spark.read.table("orders").groupBy("product").agg(count("*").alias("orders"), sum("amount").alias("revenue"))
 
 
@@ -41,6 +41,6 @@ dp.create_sink("large_orders", "ottla", {"bootstrap.servers": BROKERS, "topic": 
 
 @dp.append_flow(target="large_orders")
 def large() -> DataFrame:
-    """At least once: a run that was killed may send a batch again."""
+    """At least once: after a kill the next run may send a batch again."""
     large = spark.readStream.table("orders").where(col("amount") >= LARGE)
     return large.select(col("product").alias("key"), to_json(struct("id", "product", "amount", "at")).alias("value"))

@@ -204,7 +204,7 @@ def _names(pipeline: Pipeline, view: str) -> set[str]:
 
 def _compared(pipeline: Pipeline, directory: Path, fit: Mapping[str, Any], spark_version: str | None) -> list[str]:
     if fit["view"] not in pipeline.views:
-        return [f"the view {fit['view']} is gone; its checkpoint {directory} is left alone"]
+        return [f"the view {fit['view']} no longer exists; its checkpoint {directory} is kept"]
     now = file_dependencies(pipeline, fit["view"], fit["form"])
     if spark_version is not None and _version(spark_version) < _version(str(fit.get("spark", ""))):
         raise PipelineError(

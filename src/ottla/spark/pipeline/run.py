@@ -162,7 +162,7 @@ class RunningPipeline:
                     break
                 time.sleep(POLL_S)
             running.query.stop()
-        # Nobody may call `reports` after this, if another query has failed.
+        # `reports` may not be called again if another query has failed.
         self._note()
         publish_progress(self.pipeline, [running.query.lastProgress for running in self.queries])
 

@@ -350,9 +350,9 @@ def _spread(targets: Sequence[Target], frame: Any, batch: MicroBatch) -> int:
 
 
 @contextmanager
-def persisted(frame: Any, wanted: bool) -> Iterator[Any]:
-    """`frame`, persisted on disk for the block if `wanted`, so that it is computed once."""
-    if not wanted:
+def persisted(frame: Any, enabled: bool) -> Iterator[Any]:
+    """`frame`, persisted on disk for the block if `enabled`, so that it is computed once."""
+    if not enabled:
         yield frame
         return
     from pyspark.storagelevel import StorageLevel

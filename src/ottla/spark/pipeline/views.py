@@ -94,16 +94,16 @@ def _empty(session: Any, schema: Any) -> Any:
 
 
 def _refused_source(pipeline: Pipeline, source: Source, error: Exception) -> Exception:
-    said = without_code(reason(error))
+    problem = without_code(reason(error))
     if source.type == "topic":
         assert source.decode is not None, "topics have one"
-        return pipeline.error(*in_file_terms(said, source.decode))
+        return pipeline.error(*in_file_terms(problem, source.decode))
     condition = str(getattr(error, "getCondition", lambda: "")())
     if condition == "PATH_NOT_FOUND":
-        said = f"no files at {source.path}"
+        problem = f"no files at {source.path}"
     if "SCHEMA" in condition or "PARSE" in condition:
-        return pipeline.error(f"{source.key}schema", said)
-    return pipeline.error(f"{source.key}path", said)
+        return pipeline.error(f"{source.key}schema", problem)
+    return pipeline.error(f"{source.key}path", problem)
 
 
 def _step(pipeline: Pipeline, step: Step, session: Any, made: dict[str, Any], without_rejected: Callable[[str, Any], Any]) -> Any:
@@ -129,6 +129,6 @@ def _step(pipeline: Pipeline, step: Step, session: Any, made: dict[str, Any], wi
 def _watermarked(pipeline: Pipeline, frame: Any, watermark: Watermark, key: str) -> Any:
     kinds = dict(frame.dtypes)
     if not kinds.get(watermark.column, "").startswith("timestamp"):
-        said = f"is {kinds[watermark.column]}" if watermark.column in kinds else f"is not among {', '.join(kinds)}"
-        raise pipeline.error(key, f"column {watermark.column} {said}; a watermark needs a column of type timestamp")
+        problem = f"is {kinds[watermark.column]}" if watermark.column in kinds else f"is not among {', '.join(kinds)}"
+        raise pipeline.error(key, f"column {watermark.column} {problem}; a watermark needs a column of type timestamp")
     return frame.withWatermark(watermark.column, watermark.delay)

@@ -133,11 +133,11 @@ def _shaped(found: Decoded, target: Any) -> Decoded:
     """Converts values of one schema to structs of type `target`; values that do not fit are bad."""
     import pyarrow.compute as pc
 
-    array, unfit = _fitted_rows(found.array, target)
-    if unfit is None:
+    array, misfits = _fitted_rows(found.array, target)
+    if misfits is None:
         return Decoded(array, found.bad, found.why)
-    unfit = pc.and_(unfit, found.array.is_valid())
-    return Decoded(array, unfit if found.bad is None else pc.or_(unfit, found.bad), "a field does not have its column's type")
+    misfits = pc.and_(misfits, found.array.is_valid())
+    return Decoded(array, misfits if found.bad is None else pc.or_(misfits, found.bad), "a field does not have its column's type")
 
 
 def _fitted_rows(array: Any, target: Any) -> tuple[Any, Any]:
@@ -154,7 +154,7 @@ def _fitted_rows(array: Any, target: Any) -> tuple[Any, Any]:
                 # Few values are too large for their column; bisection finds them without a check of each.
                 middle = len(array) // 2
                 halves = [_fitted_rows(array.slice(0, middle), target), _fitted_rows(array.slice(middle), target)]
-                flags = [_none(len(half)) if unfit is None else unfit for half, unfit in halves]
+                flags = [_none(len(half)) if misfits is None else misfits for half, misfits in halves]
                 return pa.concat_arrays([half for half, _ in halves]), pa.concat_arrays(flags)
     return pa.nulls(len(array), target), pa.repeat(pa.scalar(True), len(array))
 

@@ -102,17 +102,17 @@ class _Reader:
         self.position = found.end()
         return found[2] if found[2] is not None else found[1].replace("``", "`")
 
-    def sign(self, wanted: str) -> bool:
+    def sign(self, expected: str) -> bool:
         """Consumes the sign if it is next, and returns whether it was."""
         found = _TOKEN.match(self.text, self.position)
-        if found is None or found[3] != wanted:
+        if found is None or found[3] != expected:
             return False
         self.position = found.end()
         return True
 
-    def need(self, wanted: str) -> None:
-        if wanted and not self.sign(wanted):
-            raise self.wrong(f"{wanted!r}")
+    def need(self, expected: str) -> None:
+        if expected and not self.sign(expected):
+            raise self.wrong(f"{expected!r}")
 
     def wrong(self, expected: str) -> BadDdl:
         rest = self.text[self.position :].strip()

@@ -161,11 +161,11 @@ class Table:
 
     def settings(self, name: str, example: str) -> dict[str, str]:
         """A table of names and plain values, as texts."""
-        given = self.get(name)
-        if not isinstance(given, dict | None):
-            raise self.fail(name, f"expected a table, such as {example}, not {given!r}")
+        table = self.get(name)
+        if not isinstance(table, dict | None):
+            raise self.fail(name, f"expected a table, such as {example}, not {table!r}")
         found = {}
-        for inner, value in (given or {}).items():
+        for inner, value in (table or {}).items():
             if not isinstance(value, str | int | float | bool):
                 raise self.fail(f"{name}.{inner}", f"expected a text, a number, true or false, not {value!r}")
             found[inner] = str(value).lower() if isinstance(value, bool) else str(self.substituted(f"{name}.{inner}", value))

@@ -1,4 +1,4 @@
-"""Spark reads the tables that `ottla table` keeps, by their files, and other Delta tables as a source of pipelines; no jar."""
+"""Spark reads the tables of `ottla table` by their files, and other Delta tables as pipeline sources, without a jar."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Why a value is a dead letter: the field and the value, for each format, in few letters."""
+"""The reason of a dead letter: field and value, for each format, shortened."""
 
 from pathlib import Path
 from typing import Any
