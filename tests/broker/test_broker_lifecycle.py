@@ -59,7 +59,7 @@ def test_a_lost_session_is_followed_by_a_new_registration_and_a_larger_leader_ep
     assert produce(broker, batch(b"a")).error_code == 0
     epoch, registration = broker.leader("t").epoch, broker.node.lifecycle.epoch
     assert registration is not None
-    suspended(broker).session.expire_unheard()
+    suspended(broker).session.expire_suspended()
     cluster.run()
     assert broker.broker_id not in cluster.controller.node.image.brokers
     resumed(broker)
@@ -74,7 +74,7 @@ def test_after_a_lost_session_a_broker_does_not_lead_under_the_old_epoch() -> No
     cluster = Cluster(brokers=2)
     broker = cluster.topic()
     other = next(one for one in cluster.brokers.values() if one is not broker)
-    suspended(broker).session.expire_unheard()
+    suspended(broker).session.expire_suspended()
     suspended(other)
     resumed(broker)
     if broker.node.controller.active:
@@ -101,7 +101,7 @@ def test_a_suspended_controller_writes_nothing_and_takes_the_office_anew_when_it
 def test_the_office_goes_to_another_when_the_controllers_session_is_lost() -> None:
     cluster = Cluster(brokers=2)
     first = cluster.controller
-    suspended(first).session.expire_unheard()
+    suspended(first).session.expire_suspended()
     cluster.run()
     assert cluster.controller is not first
     second = cluster.controller
@@ -125,7 +125,7 @@ def test_a_registration_that_the_store_did_not_answer_is_made_again() -> None:
     for applied in (True, False):
         cluster = Cluster(settings=ZOOKEEPER)
         broker = cluster.topic()
-        suspended(broker).session.expire_unheard()
+        suspended(broker).session.expire_suspended()
         broker.session.fail_next(applied=applied)
         resumed(broker)
         cluster.pass_ms(2000)

@@ -33,7 +33,7 @@ def test_meta_properties_with_a_changed_bit_are_refused_or_say_the_same() -> Non
             found = checkpoints.read_meta_properties(changed, "d")
         except DirectoryRefused as error:
             refused += 1
-            assert "move the file away and start again: it is written anew, and the logs are kept" in str(error)
+            assert "move the file away and start again: the file is created again, and the logs are kept" in str(error)
         else:
             assert found == META
     assert refused > 8 * 100
@@ -60,7 +60,7 @@ def test_a_directory_whose_damaged_meta_properties_were_moved_away_keeps_its_log
     directory.close()
     data = disk.read_file("meta.properties")
     disk.replace_file("meta.properties", data.replace(b"version=0", b"version=1"))
-    with pytest.raises(DirectoryRefused, match="is damaged, or was edited"):
+    with pytest.raises(DirectoryRefused, match="is damaged or was edited"):
         opened(disk)
     disk.unlink("meta.properties")
     assert list(opened(disk).logs) == [ORDERS]

@@ -78,7 +78,7 @@ def test_a_session_that_is_renewed_has_lost_its_ephemeral_nodes_and_keeps_its_wa
     store.run()
     told.clear()
     session.suspend()
-    session.expire_unheard()
+    session.expire_suspended()
     store.run()
     assert told == ["suspended"], "who is cut off does not know that the session is gone"
     session.resume()

@@ -1,4 +1,4 @@
-"""Names for the numbers and strings that identify things; at run time they are plain ints, strs and bytes.
+"""Types of ids and offsets; at run time they are plain ints, strs and bytes.
 
 Offsets are dense per partition and start at 0. An end offset is exclusive: the offset the next record will get.
 """
@@ -21,7 +21,7 @@ NO_TOPIC_ID = TopicId(bytes(16))
 
 
 class TopicPartition(NamedTuple):
-    """One partition of one topic; prints as its directory is named: ``orders-3``."""
+    """A partition of a topic; prints like the name of its directory: ``orders-3``."""
 
     topic: str
     partition: int
@@ -31,10 +31,7 @@ class TopicPartition(NamedTuple):
 
 
 def as_partition(named: "TopicPartition | tuple[str, int]") -> TopicPartition:
-    """A partition that a user named, perhaps by a plain pair.
-
-    Raises: TypeError when it is no topic and number.
-    """
+    """Converts a user's (topic, number) pair. Raises: TypeError for anything else."""
     try:
         topic, partition = named
     except (TypeError, ValueError):

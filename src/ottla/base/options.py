@@ -1,12 +1,12 @@
-"""A setting is declared once, with ``option()``; parsing, refusal, DescribeConfigs, ``--set`` and the reference page are made from it.
+"""Declares settings with ``option()``; parsing, validation, DescribeConfigs, ``--set`` and the reference page derive from the declaration.
 
 A table of settings is a class::
 
     class TopicOptions(Options):
         retention_ms: int = option("retention.ms", 7 * DAY_MS, long=True, at_least=-1, doc="How long ...")
 
-An instance holds typed values, one attribute each. ``TopicOptions.of({"retention.ms": "1000"})`` parses Kafka's text forms and refuses by
-name; missing keys take the default. Values travel between parts of the system as text, as they do on the wire and in the store.
+An instance has one typed attribute per setting. ``TopicOptions.of({"retention.ms": "1000"})`` parses Kafka's text forms; errors name the
+setting; missing keys take the default. Between parts of the system values are text, as on the wire and in the store.
 """
 
 import re
@@ -18,7 +18,7 @@ from typing import Any, ClassVar, Literal, Self, get_type_hints
 
 
 class ConfigError(ValueError):
-    """A setting that cannot be used: names it, says what is wrong and what would be right."""
+    """An invalid setting; the message has its name, the problem and the remedy."""
 
     def __init__(self, name: str, problem: str) -> None:
         super().__init__(f"{name}: {problem}")
@@ -27,13 +27,13 @@ class ConfigError(ValueError):
 
 
 def suggestion(name: str, known: Iterable[str]) -> str:
-    """The nearest known name as a question, or nothing."""
+    """``; did you mean NAME?`` with the nearest known name, or an empty string."""
     near = get_close_matches(name, list(known), n=1)
     return f"; did you mean {near[0]}?" if near else ""
 
 
 class Kind(IntEnum):
-    """Types of settings, with the codes that DescribeConfigs v3+ sends."""
+    """Types of settings, with the codes of DescribeConfigs v3+."""
 
     #: Of what is kept without being declared.
     UNKNOWN = 0
@@ -46,7 +46,7 @@ class Kind(IntEnum):
     PASSWORD = 9
 
 
-#: Who may change a broker setting, and when: only at start, per broker while it runs, or for the whole cluster while it runs.
+#: How a broker setting can change: only at start, per broker at run time, or for the whole cluster at run time.
 Scope = Literal["read-only", "per-broker", "cluster-wide"]
 
 
@@ -62,14 +62,14 @@ class OptionSpec:
     at_most: float | None = None
     choices: tuple[str, ...] = ()
     scope: Scope = "read-only"
-    #: For a topic setting: broker settings that stand in for it, first match wins (``log.retention.ms`` ...).
+    #: For a topic setting: broker settings with its default (``log.retention.ms`` ...); the first that is set applies.
     synonyms: tuple[str, ...] = ()
     attribute: str = ""
-    #: A regular expression that the whole text matches, and what it stands for.
+    #: A regular expression for the whole text, and its description.
     form: tuple[str, str] | None = None
 
     def parse(self, text: str) -> Any:
-        """The typed value of Kafka's text form. Raises ConfigError."""
+        """The typed value of Kafka's text form. Raises: ConfigError."""
         if self.form is not None and not re.fullmatch(self.form[0], text.strip()):
             raise ConfigError(self.name, f"expected {self.form[1]}, not {text!r}")
         value = self._typed(text.strip())
@@ -137,7 +137,7 @@ def option(
     synonyms: tuple[str, ...] = (),
     form: tuple[str, str] | None = None,
 ) -> Any:
-    """Declare a setting under Kafka's name. The annotation gives the type; ``long`` tells 64 bits from 32, ``secret`` hides it."""
+    """Declares a setting under Kafka's name. The annotation is the type; ``long``: 64 bits, not 32; ``secret``: the value is hidden."""
     kind = Kind.LONG if long else Kind.PASSWORD if secret else Kind.STRING
     return OptionSpec(name, kind, default, doc, at_least, at_most, choices, scope, synonyms, form=form)
 
@@ -146,13 +146,13 @@ _KINDS: dict[Any, Kind] = {bool: Kind.BOOLEAN, int: Kind.INT, float: Kind.DOUBLE
 
 
 class Options:
-    """Base of a table of settings; see the module's theory."""
+    """Base of a table of settings."""
 
     #: By Kafka's name, in the order of declaration, parents' first.
     SPECS: ClassVar[dict[str, OptionSpec]] = {}
-    #: Kafka's settings that would have no effect here, and why: refused with the reason, so that nobody counts on them.
+    #: Kafka's settings without an effect in Ottla, with the reason; they are refused.
     ABSENT: ClassVar[Mapping[str, str]] = {}
-    #: What is said of a name that is none of them.
+    #: The message for an unknown name.
     UNKNOWN: ClassVar[str] = "unknown setting"
 
     def __init_subclass__(cls) -> None:
@@ -172,22 +172,22 @@ class Options:
 
     @classmethod
     def of(cls, texts: Mapping[str, str] | None = None, *, base: Self | None = None) -> Self:
-        """Typed values: those given, over ``base`` (the defaults when None). Raises ConfigError for an unknown name or a bad value."""
-        made = cls()
+        """Typed values of ``texts``, over ``base`` or the defaults. Raises: ConfigError for an unknown name or an invalid value."""
+        options = cls()
         if base is not None:
-            made.__dict__.update(base.__dict__)
+            options.__dict__.update(base.__dict__)
         for name, text in (texts or {}).items():
             spec = cls.spec(name)
-            made.__dict__[spec.attribute] = spec.parse(text)
-        return made
+            options.__dict__[spec.attribute] = spec.parse(text)
+        return options
 
     @classmethod
     def spec(cls, name: str) -> OptionSpec:
-        """The declaration of a setting. Raises ConfigError, with the nearest known name, when there is none."""
-        found = cls.SPECS.get(name)
-        if found is None:
+        """The declaration of a setting. Raises: ConfigError with the nearest known name."""
+        spec = cls.SPECS.get(name)
+        if spec is None:
             raise ConfigError(name, cls.ABSENT.get(name) or cls.UNKNOWN + suggestion(name, cls.SPECS))
-        return found
+        return spec
 
     def __eq__(self, other: object) -> bool:
         return type(other) is type(self) and all(

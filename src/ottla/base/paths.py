@@ -1,7 +1,7 @@
-"""Paths of files and directories that users give: local ones. An address such as ``s3://bucket/x`` is refused by name.
+"""Validates that users' paths are local. A remote address such as ``s3://bucket/x`` is refused.
 
-Python takes ``s3://bucket/x`` for the relative path ``s3:/bucket/x`` and makes a local directory of it. So each place that takes a path
-asks `local_path` first, before anything is created. ``file:///data`` is the same as ``/data``.
+Python treats ``s3://bucket/x`` as the relative path ``s3:/bucket/x`` and would create a local directory. So code that takes a path from a
+user calls `local_path` before it creates anything. ``file:///data`` is the same as ``/data``.
 """
 
 import re
@@ -14,11 +14,11 @@ KINDS = {**dict.fromkeys(OBJECT_STORES, "object stores"), **dict.fromkeys(FILE_S
 
 
 class NotLocal(ValueError):
-    """A path that is the address of something remote."""
+    """The path is a remote address."""
 
 
 def local_path(text: str) -> str:
-    """The path that `text` means, without ``file://``. Raises: NotLocal."""
+    """The local path, without ``file://``. Raises: NotLocal."""
     address = ADDRESS.match(text)
     if address is None:
         return text
@@ -26,14 +26,14 @@ def local_path(text: str) -> str:
     if scheme != "file":
         kind = KINDS.get(scheme, "addresses")
         raise NotLocal(
-            f"{shown(text)} is not a local path: {kind} ({scheme}://) are not supported; name a local or mounted directory or file"
+            f"{redacted(text)} is not a local path: {kind} ({scheme}://) are not supported; name a local or mounted directory or file"
         )
     host, slash, below = rest.partition("/")
     if host not in ("", "localhost") or not slash:
-        raise NotLocal(f"{shown(text)} names another machine; write file:///PATH, or the path alone")
+        raise NotLocal(f"{redacted(text)} names another machine; write file:///PATH, or the path alone")
     return unquote(slash + below)
 
 
-def shown(text: str) -> str:
-    """The address without a password that may be in it."""
+def redacted(text: str) -> str:
+    """The address without user name and password."""
     return re.sub(r"//[^/@]*@", "//", text)

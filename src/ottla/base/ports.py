@@ -1,13 +1,12 @@
-"""What a shell, or the simulator, must offer to the pure parts: Disk and Store. Time is an argument.
+"""The interfaces that a shell or the simulator provides to pure code: Disk and Store. Time is an argument.
 
-The log reaches files through a ``Disk`` (one per log directory); every call is synchronous and runs at page-cache speed, except
-``sync`` and ``sync_dir``, which wait for the device and are therefore only called during recovery, at a clean stop, or by a shell
-that performs a ``Flush`` effect off the loop.
+The log accesses files through a ``Disk``, one per log directory. All calls are synchronous and run at page-cache speed, except ``sync`` and
+``sync_dir``, which wait for the device. So these are called only during recovery, at a clean stop, or off the loop for a ``Flush`` effect.
 
-The broker reaches the coordination store through effects and events; a shell carries them to a ``Store``, whose promises are
-ZooKeeper's: sessions, ephemeral nodes, versions (compare and set), ordered watches, atomic ``multi``.
+The broker accesses the coordination store through effects and events; a shell passes them to a ``Store``, which guarantees what ZooKeeper
+guarantees: sessions, ephemeral nodes, versions (compare and set), ordered watches, atomic ``multi``.
 
-Any ``OSError`` that a Disk or File raises, but for ENOSPC from ``append``, means that this log directory can no longer be trusted.
+After any ``OSError`` of a Disk or File, except ENOSPC from ``append``, the log directory is no longer used.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,7 +17,7 @@ Buffer = bytes | bytearray | memoryview
 
 
 class File(Protocol):
-    """An open file that grows at its end. Positions and sizes are bytes. One owner; not safe from several threads but for ``sync``."""
+    """An append-only open file. Positions and sizes are bytes. One owner; only ``sync`` is thread-safe."""
 
     @property
     def path(self) -> str:
@@ -29,9 +28,9 @@ class File(Protocol):
     def size(self) -> int: ...
 
     def append(self, *chunks: Buffer) -> int:
-        """Write the chunks at the end, without joining or copying them; returns the position of the first byte.
+        """Writes the chunks at the end, without copying them; returns the position of the first byte.
 
-        All or nothing: after a short write (ENOSPC) the file has its former size again and OSError is raised.
+        All or nothing: after a short write (ENOSPC) the file has its former size, and OSError is raised.
         """
         ...
 
@@ -42,14 +41,13 @@ class File(Protocol):
     def truncate(self, size: int) -> None: ...
 
     def sync(self) -> None:
-        """Wait until data and size are on the device. After an OSError nothing about unsynced bytes is known: never call again."""
+        """Waits until data and size are on the device. After an OSError the state of unsynced bytes is unknown: do not call it again."""
         ...
 
     def drop_cache(self) -> None:
-        """Have the next reads come from the medium, but for bytes written and not yet synced.
+        """Makes the next reads come from the device, except for unsynced bytes.
 
-        After a failed sync the page cache shows bytes that the medium never got, and calls them clean; so a later process must not
-        believe it.
+        After a failed sync the page cache has bytes marked clean that the device never received, so a later process must not read them.
         """
         ...
 
@@ -59,12 +57,12 @@ class File(Protocol):
 class Disk(Protocol):
     """One log directory. Paths are relative to its root and use ``/``.
 
-    It has one owner, a thread. While the owner opens the logs it can wait for other threads that do so, each with files of its own.
+    It has one owner, a thread. To open the logs the owner can wait for other threads, each with its own files.
     """
 
     @property
     def root(self) -> str:
-        """Names the directory in messages, metrics and effects."""
+        """Identifies the directory in messages, metrics and effects."""
         ...
 
     def open(self, path: str, *, create: bool = False) -> File:
@@ -82,26 +80,26 @@ class Disk(Protocol):
     def mtime_ms(self, path: str) -> int: ...
 
     def mkdir(self, path: str) -> None:
-        """No error when it exists. The name is durable only after ``sync_dir`` of the parent."""
+        """No error if it exists. The name is durable after ``sync_dir`` of the parent."""
         ...
 
     def create_files(self, directory: str, files: Sequence[tuple[str, bytes]]) -> None:
-        """Create a directory, unless it exists, and files in it with these names and contents. Safe in a thread.
+        """Creates a directory if missing, and files in it with these names and contents. Safe in a thread.
 
-        Existing files are overwritten. Contents are durable only after ``sync_file``, names only after ``sync_dir``.
+        Overwrites existing files. Contents are durable after ``sync_file``, names after ``sync_dir``.
         """
         ...
 
     def sync_file(self, path: str) -> None:
-        """Sync a file that nobody has open. Safe in a thread. Raises FileNotFoundError."""
+        """Syncs a closed file. Safe in a thread. Raises: FileNotFoundError."""
         ...
 
     def rename(self, old: str, new: str) -> None:
-        """Atomic; replaces an existing file. Durable only after ``sync_dir``. Safe in a thread, for what the owner has stopped using."""
+        """Atomic; replaces an existing file. Durable after ``sync_dir``. Safe in a thread for files that the owner no longer uses."""
         ...
 
     def unlink(self, path: str) -> None:
-        """Removes a file; no error when it is already gone."""
+        """Removes a file; no error if missing."""
         ...
 
     def remove_tree(self, path: str) -> None: ...
@@ -128,8 +126,8 @@ class Op:
     """One operation of an atomic ``multi``. ``version`` -1 means any.
 
     ========  =============================================================
-    create    the node must not exist, its parent must (parents of our layout are made at start)
-    set       the node must exist with this version; its version grows by 1
+    create    the node must not exist, its parent must exist (the start creates the parents of our layout)
+    set       the node must exist with this version; its version increases by 1
     delete    the node must exist with this version and have no children
     check     the node must exist with this version
     ========  =============================================================
@@ -144,25 +142,25 @@ class Op:
 
 @dataclass(frozen=True, slots=True)
 class NodeState:
-    """A store node as a watch or a read shows it; ``data`` None means that it does not exist."""
+    """State of a store node in a watch or a read; ``data`` None means that it does not exist."""
 
     path: str
     data: bytes | None
     version: int = -1
-    #: Transaction that created the node; grows over the life of the store. A broker's registration gives its broker epoch.
+    #: Transaction that created the node; increases over the life of the store. That of a registration is the broker epoch.
     created_zxid: int = -1
 
 
 StoreErrorKind = Literal["exists", "missing", "version", "not_empty", "session", "unavailable", "too_large"]
 
-#: What becomes of a session. ``suspended``: nothing is heard of the store, the session may be gone; ``lost``: it is gone, and so are its
-#: ephemeral nodes; ``connected``: the session goes on, or after ``lost`` another one has begun.
+#: ``suspended``: no connection to the store, the session may have ended. ``lost``: it ended with its ephemeral nodes. ``connected``: the
+#: session continues, or, after ``lost``, a new one began.
 SessionState = Literal["connected", "suspended", "lost"]
 
 
 @dataclass(frozen=True, slots=True)
 class StoreResult:
-    """The outcome of a multi: all operations were done, or none and ``error`` tells why (``failed_op`` is the index)."""
+    """The outcome of a multi: all operations were applied, or none, with the reason and the index of the failed operation."""
 
     states: tuple[NodeState, ...] = ()
     error: StoreErrorKind | None = None
@@ -170,29 +168,28 @@ class StoreResult:
 
 
 class Store(Protocol):
-    """A session with the coordination store. Callbacks run on the owner's loop, in the order in which the store did the changes."""
+    """A session with the coordination store. Callbacks run on the owner's loop, in the order of the changes in the store."""
 
     def submit(self, ops: Sequence[Op], done: Callable[[StoreResult], None]) -> None:
-        """Carry out all operations atomically, or none.
+        """Applies all operations atomically, or none.
 
-        A session that was closed or lost answers ``session``; unknown outcomes, and everything while suspended, ``unavailable``; a multi of
-        more bytes than the store takes, ``too_large``. The state that a ``check`` gives tells nothing but the path.
+        Errors: ``session`` from a closed or lost session; ``unavailable`` for unknown outcomes, and always while suspended; ``too_large``
+        for a multi above the store's size limit. Of a ``check``'s state only the path is valid.
         """
         ...
 
     def watch(self, prefix: str, changed: Callable[[NodeState], None]) -> None:
-        """Every node below ``prefix`` (inclusive), first as it stands now, parents before children, then each change in order.
+        """Reports every node at or below ``prefix``: first the present state, parents before children, then each change in order.
 
-        A node that changes again before its change could be told may be told once, as it then stands; never is anything older told after
-        what is newer, nor a node before its parent. While suspended or lost nothing is told; what changed meanwhile is told
-        before ``connected`` is.
+        Several changes of a node may be reported as one, with the last state. An older state is never reported after a newer one, nor a
+        node before its parent. Nothing is reported while suspended or lost; changes of that time are reported before ``connected``.
         """
         ...
 
-    def listen(self, told: Callable[[SessionState], None]) -> None:
-        """What becomes of the session from now on, in order with everything else that is told. It is connected at first."""
+    def listen(self, changed: Callable[[SessionState], None]) -> None:
+        """Reports changes of the session's state, in order with all other callbacks. It is connected at first."""
         ...
 
     def close(self) -> None:
-        """End the session: its ephemeral nodes go at once."""
+        """Ends the session with its ephemeral nodes."""
         ...

@@ -1,4 +1,4 @@
-"""Units by name, so that a number in the code says what it counts."""
+"""Named units of sizes and times."""
 
 KiB = 1024
 MiB = 1024 * KiB

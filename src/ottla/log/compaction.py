@@ -1,4 +1,4 @@
-"""Compaction of a log: what there is to do, and putting in place what was done. In between ``cleaning.carry_out`` works off the loop.
+"""Compaction of a log: selects the dirty range, and swaps the result in. Between them ``compactor.carry_out`` works off the loop.
 
 ::
 
@@ -11,14 +11,14 @@
 min.compaction.lag.ms. A log is due when dirty / (clean + dirty) bytes exceed min.cleanable.dirty.ratio, or when its oldest dirty segment is
 older than max.compaction.lag.ms.
 
-New files take the place of old ones in three steps, each a rename, in this order for each new segment, lowest offsets first::
+New files replace old ones in three renames, in this order for each new segment, lowest offsets first::
 
     0.log.cleaned -> 0.log.swap      all of its files: from now on a start completes the swap
-    0.log -> 0.log.150.deleted       and 40.log, 110.log ...: the segments it stands for; readers keep those they have open
+    0.log -> 0.log.150.deleted       and 40.log, 110.log ...: the segments that it replaces; open readers keep theirs
     0.log.swap -> 0.log
 
-A crash between any two leaves either the old segments or the new one (``recover`` settles which); names within a directory become
-durable in the order in which they were changed. The log is called clean up to there once they are. SourceSegment: KAFKA-6264.
+A crash between two renames leaves either the old segments or the new one (``recovery`` decides). Names in a directory become durable in the
+order of their changes. The clean offset is raised when they are durable. Source: KAFKA-6264.
 """
 
 import msgspec
@@ -33,17 +33,17 @@ from ottla.log.segment import Segment
 
 
 class DirtyRange(msgspec.Struct, frozen=True):
-    """How dirty a log is."""
+    """The dirty part of a log, and the segments to compact."""
 
     first_dirty: Offset
     upto: Offset
-    #: Closed segments that lie below ``upto``.
+    #: Closed segments below ``upto``.
     segments: tuple[Segment, ...]
-    #: The log's, then.
+    #: The log's ``truncations`` at that time.
     truncations: int
     dirty_bytes: int
     total_bytes: int
-    #: max.compaction.lag.ms asks for a compaction.
+    #: Whether max.compaction.lag.ms has passed.
     overdue: bool
 
     @property
@@ -52,9 +52,7 @@ class DirtyRange(msgspec.Struct, frozen=True):
 
 
 class CompactionResources(msgspec.Struct, frozen=True):
-    """What a compaction may use."""
-
-    #: Memory for the map of keys, and how full it may become.
+    #: Memory for the map of keys, and its largest load factor.
     buffer_bytes: int
     load_factor: float
     chunk_bytes: int
@@ -63,7 +61,7 @@ class CompactionResources(msgspec.Struct, frozen=True):
 
 
 def dirty_range(log: Log, *, high_watermark: int, now_ms: int) -> DirtyRange | None:
-    """What could be compacted now; None when nothing could. Raises: CorruptLog, OSError."""
+    """The range that can be compacted now; None without one. Raises: CorruptLog, OSError."""
     options = log.options
     count = _closed_below(log, min(log.last_stable_offset(high_watermark), log.recovery_point))
     clean = log.clean_offset
@@ -90,7 +88,7 @@ def is_due(log: Log, found: DirtyRange) -> bool:
 
 
 def _closed_below(log: Log, bound: int) -> int:
-    """How many segments are wholly below the offset, closed, and followed by one whose name is durable."""
+    """Number of closed segments below the offset whose next segment has a durable name."""
     count = min(log.segment_of(bound), len(log.segments) - 1)
     return next((index for index in range(count) if log.pending.holds(log.segments[index])), count)
 
@@ -133,11 +131,10 @@ def cleaned_paths(work: CompactionPlan) -> tuple[str, ...]:
 
 
 def swap(log: Log, found: DirtyRange, cleaned: CompactionResult, now_ms: int) -> tuple[str, ...] | None:
-    """Puts new segments in the place of those they were made from; the renamed files, to be removed later.
+    """Replaces segments by their compacted ones; returns the renamed files, which the caller removes later.
 
-    ``found`` is what the plan was made of. None, with nothing changed, when the log no longer consists of them: it was truncated meanwhile,
-    or retention took part of them. Segments that went whole because the log now begins behind them do not matter.
-    Raises: OSError.
+    ``found`` is the range of the plan. None, and no change, when the log was truncated meanwhile or retention removed a part of a group. A
+    group that was removed completely is skipped. Raises: OSError.
     """
     if log.truncations != found.truncations:
         return None
@@ -147,10 +144,10 @@ def swap(log: Log, found: DirtyRange, cleaned: CompactionResult, now_ms: int) ->
     removed: list[str] = []
     for group in cleaned.groups:
         segments = [known[base] for base in group.bases]
-        there = [segment for segment in segments if id(segment) in present]
-        if len(there) == len(segments):
+        remaining = [segment for segment in segments if id(segment) in present]
+        if len(remaining) == len(segments):
             todo.append((group, segments))
-        elif there or group.end_offset > log.start_offset:
+        elif remaining or group.end_offset > log.start_offset:
             return None
         else:
             removed += [f"{log.directory}/{segment_name(group.bases[0], suffix)}{CLEANED}" for suffix in SEGMENT_FILES]

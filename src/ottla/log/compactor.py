@@ -1,23 +1,22 @@
-"""Carrying out a compaction: the closed segments of a log are read, and written anew without the records that newer ones replace.
+"""Performs a compaction: reads the closed segments of a log, and writes new ones without the records that newer ones replace.
 
 ::
 
     segments   0         40         110        150     (active)      first dirty 110, up to 150
                | clean   | clean    | dirty    | ...
     1. read the dirty part          `--------- the newest offset of each key, into a map of fixed size
-    2. read everything   `---------------------' and write what stays to 0.log.cleaned, with indexes; sync
+    2. read everything   `---------------------' and write retained records to 0.log.cleaned, with indexes; sync
 
-It runs beside the log and touches only names that end in ``.cleaned``, and at last ``holes-checkpoint``, for ``recover``; ``cleaner.swap``
-puts the new segments in place. Where the dirty part has more
-keys than the map holds, the map ends earlier, and so does what this compaction calls clean: the next one goes on from there.
+It runs beside the log and writes only files that end in ``.cleaned``, and finally ``holes-checkpoint``; ``compaction.swap`` puts the new
+segments in place. If the dirty part has more keys than the map holds, this compaction ends earlier; the next one continues there.
 
-What goes: records with a newer one for their key, records without a key, records of aborted transactions, tombstones and transaction
-markers behind their delete horizon (``records.retain``). What stays, if only as an empty header: the last five batches of each
-producer the log knows, or its next sequence, or one that it repeats, would be out of order after a restart (Kafka keeps one); and the last
-batch of all, as in Kafka. No more than these, since some clients (kafka-go) cannot read on behind a batch without records.
+Removed: records with a newer record of the same key, records without a key, records of aborted transactions, tombstones and transaction
+markers after their delete horizon (``records.retain``). Kept, possibly as an empty header: the last five batches of each known producer,
+since otherwise its next or repeated sequence would be out of order after a restart (Kafka keeps one); and the last batch of all, as in
+Kafka. No other empty batch is kept, since some clients (kafka-go) cannot read past a batch without records.
 
-A marker stays for as long as batches of its transaction are there. So it is settled in the order of the log: each reading remembers which
-transactions had a batch so far, and a marker that ends one without any has nothing left to say. SourceSegment: KIP-98, KIP-534.
+A marker stays as long as batches of its transaction exist. So each pass tracks, in the order of the log, which transactions had a batch; a
+marker of a transaction without batches can be removed. Source: KIP-98, KIP-534.
 """
 
 from collections.abc import Iterable, Iterator
@@ -42,13 +41,13 @@ from ottla.records.errors import RecordsError
 from ottla.records.read import ABORT_MARKER, COMMIT_MARKER, control_record
 
 ENTRY_BYTES = 24
-#: Batches read at once at most: small ones cost Python's time rather than the device's, and that is taken from the event loop.
+#: Limit of batches per step: small batches cost Python time, which the event loop lacks meanwhile.
 BATCHES_MAX = 128
 _SPAN_MAX = (1 << 31) - 1
 
 
 class SourceSegment(msgspec.Struct, frozen=True):
-    """A segment to be compacted; ``end_offset`` is where the next one begins."""
+    """A segment to compact; ``end_offset`` is the base offset of the next one."""
 
     base_offset: int
     end_offset: int
@@ -56,17 +55,17 @@ class SourceSegment(msgspec.Struct, frozen=True):
 
 
 class CompactionPlan(msgspec.Struct):
-    """What to compact, as of the moment it was made."""
+    """What to compact, as of the plan's creation."""
 
     #: The partition's, relative to the disk's root.
     directory: str
     #: All closed segments below ``upto``, oldest first.
     sources: tuple[SourceSegment, ...]
-    #: Records from here on are not yet compared with those before.
+    #: Start of the dirty part.
     first_dirty: Offset
-    #: Where the first segment begins that is left alone.
+    #: Base offset of the first segment that is not compacted.
     upto: Offset
-    #: Holes that former compactions left are below.
+    #: Holes of former compactions are below.
     holes_below: Offset
     #: Aborted transactions with records below ``upto``.
     aborted: tuple[AbortedTransaction, ...]
@@ -77,18 +76,18 @@ class CompactionPlan(msgspec.Struct):
     segment_bytes: int
     segment_index_bytes: int
     interval_bytes: int
-    #: Memory for the map, how full it may become, and the key of its hash.
+    #: Memory for the map, its largest load factor, and the key of its hash.
     buffer_bytes: int
     load_factor: float
     secret: bytes
     #: Bytes read, or written, at once.
     chunk_bytes: int
-    #: Set to False by whoever made the plan when the log is gone: the work may end early.
+    #: The planner sets it to False when the log was removed: the work then ends early.
     wanted: bool = True
 
 
 class CleanedSegment(msgspec.Struct, frozen=True):
-    """One new segment, ``*.cleaned`` still, and the segments whose place it takes."""
+    """One new segment, in ``*.cleaned`` files, and the segments that it replaces."""
 
     bases: tuple[int, ...]
     end_offset: int
@@ -96,9 +95,7 @@ class CleanedSegment(msgspec.Struct, frozen=True):
 
 
 class CompactionResult(msgspec.Struct, frozen=True):
-    """What came of a plan."""
-
-    #: Where the next compaction has to begin.
+    #: Start of the next compaction.
     upto: Offset
     groups: tuple[CleanedSegment, ...]
     read_bytes: int
@@ -108,11 +105,11 @@ class CompactionResult(msgspec.Struct, frozen=True):
 
 
 class Transactions:
-    """Which transactions had batches so far, in the order of the log."""
+    """Tracks which transactions had batches so far, in the order of the log."""
 
     def __init__(self, aborted: Iterable[AbortedTransaction]) -> None:
         self._coming = sorted(aborted, key=lambda transaction: transaction.first_offset, reverse=True)
-        #: By producer: the aborted transaction it is in, and whether a batch of it was seen.
+        #: By producer: its current aborted transaction, and whether a batch of it was seen.
         self._aborted: dict[int, tuple[AbortedTransaction, bool]] = {}
         self._committed: set[int] = set()
 
@@ -129,7 +126,7 @@ class Transactions:
         return True
 
     def marker(self, header: BatchHeader, batch: Buffer) -> tuple[bool, AbortedTransaction | None]:
-        """Whether a marker has nothing left to say; and what the transaction index must say when it is to stay."""
+        """Whether a marker can be removed, and its transaction index entry if it stays."""
         self._begin(header.last_offset)
         control = control_record(batch)
         if control is None:
@@ -150,10 +147,10 @@ class Transactions:
 
 
 def carry_out(disk: Disk, plan: CompactionPlan) -> Iterator[int | CompactionResult]:
-    """Does the work piece by piece: yields the bytes that a piece read and wrote, for whoever limits their rate; at last what came of it.
+    """Compacts in steps: yields the bytes read and written by each step, for a rate limit, and finally the result.
 
-    Ends without that when the plan is no longer wanted. ``.cleaned`` files of an unfinished work are of no use and do no harm.
-    Raises: CorruptLog, OSError; of that FileNotFoundError when the log was removed, and ENOSPC, which mean nothing for the directory.
+    Ends without a result when the plan is no longer wanted. Leftover ``.cleaned`` files are harmless.
+    Raises: CorruptLog, OSError. FileNotFoundError (the log was removed) and ENOSPC do not mean that the directory failed.
     """
     total = 0
     offset_map = _map(plan)
@@ -181,21 +178,21 @@ def carry_out(disk: Disk, plan: CompactionPlan) -> Iterator[int | CompactionResu
         groups.append(rewriter.result)
         written += rewriter.result.size
     if groups:
-        # On disk before the log has its first hole there: recovery cuts a log at any other.
+        # Durable before the log has its first hole there: recovery truncates a log at any other hole.
         holes_below = max(plan.holes_below, groups[-1].end_offset)
         disk.replace_file(f"{plan.directory}/{HOLES}", checkpoints.holes_file(holes_below))
     yield CompactionResult(covered, tuple(groups), total - written, written, len(offset_map))
 
 
 def _map(plan: CompactionPlan) -> OffsetMap:
-    """As large as the dirty part can need, and no larger than the buffer."""
+    """A map for the dirty part, limited by the buffer size."""
     needed = int((plan.upto - plan.first_dirty) / plan.load_factor) + 2
     slots = max(min(plan.buffer_bytes // ENTRY_BYTES, needed), 2)
     return OffsetMap(slots, min(max(int(slots * plan.load_factor), 1), slots - 1), plan.secret)
 
 
 def _read_dirty(disk: Disk, plan: CompactionPlan, offset_map: OffsetMap) -> Iterator[int]:
-    """Fills the map. Yields bytes read and, where it was full, the complement of the offset it does not know."""
+    """Fills the map. Yields bytes read and, when the map is full, the complement of the first offset not in it."""
     sources = [source for source in plan.sources if source.end_offset > plan.first_dirty]
     first = sources[0].base_offset
     transactions = Transactions(transaction for transaction in plan.aborted if transaction.last_offset >= first)
@@ -218,7 +215,7 @@ def _read_dirty(disk: Disk, plan: CompactionPlan, offset_map: OffsetMap) -> Iter
 
 
 def _batches(disk: Disk, plan: CompactionPlan, source: SourceSegment) -> Iterator[tuple[BatchHeader, memoryview]]:
-    """The batches of a segment. Raises: CorruptLog where one is not as it was written, OSError."""
+    """The batches of a segment. Raises: CorruptLog for a damaged batch, OSError."""
     path = f"{plan.directory}/{segment_name(source.base_offset, LOG)}"
     file = disk.open(path)
     position, expected = 0, source.base_offset
@@ -226,7 +223,7 @@ def _batches(disk: Disk, plan: CompactionPlan, source: SourceSegment) -> Iterato
         for position, header, chunk, at in whole_batches(file, 0, source.size, chunk_bytes=plan.chunk_bytes):
             batch = chunk[at : at + header.size]
             jumps = header.base_offset > max(expected, plan.holes_below)
-            # The checksum does not cover the base offset: what is wrong there must not be written anew as if it were right.
+            # The checksum does not cover the base offset; a wrong one must not be copied.
             if crc32c(batch, ATTRIBUTES_AT) != header.crc or header.base_offset < expected or jumps:
                 break
             expected = header.last_offset + 1
@@ -239,7 +236,7 @@ def _batches(disk: Disk, plan: CompactionPlan, source: SourceSegment) -> Iterato
 
 
 def _groups(disk: Disk, plan: CompactionPlan, sources: list[SourceSegment]) -> list[list[SourceSegment]]:
-    """Neighbours that fit into one segment together: its log, its indexes, and the offsets they can express."""
+    """Adjacent segments that fit into one: by log size, index sizes and range of relative offsets."""
 
     def sizes(source: SourceSegment) -> tuple[int, int, int]:
         base = f"{plan.directory}/{segment_name(source.base_offset, '')}"
@@ -263,7 +260,7 @@ def _groups(disk: Disk, plan: CompactionPlan, sources: list[SourceSegment]) -> l
 
 
 class SegmentRewriter:
-    """One group becomes one segment; ``result`` once ``run`` is through."""
+    """Rewrites a group of segments as one; ``result`` is set when ``run`` ends."""
 
     def __init__(
         self,
@@ -289,7 +286,7 @@ class SegmentRewriter:
             disk, plan.directory, group[0].base_offset, interval_bytes=plan.interval_bytes, now_ms=plan.now_ms, suffix=CLEANED
         )
         self._segment.reset_aborted()
-        #: Batches that are not written yet, and their bytes.
+        #: Unwritten batches, and their size.
         self._parts: list[Buffer] = []
         self._waiting = 0
         self.result: CleanedSegment
@@ -353,7 +350,7 @@ class SegmentRewriter:
         return batch
 
     def _is_needed(self, header: BatchHeader) -> bool:
-        """Whether at least the header of the batch stays: for its producer's sequence or epoch, or for the offset it ends at."""
+        """Whether at least the header of the batch stays, for its producer's sequence or epoch or for its last offset."""
         if self._last and header.last_offset + 1 == self._end_offset:
             return True
         if not header.has_producer or header.producer_id not in self._plan.producers:

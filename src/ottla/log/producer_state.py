@@ -1,22 +1,22 @@
-"""What a partition remembers of each idempotent producer: the last five batches, and the transaction it has open. Source: KIP-98.
+"""Producer state of a partition: the last five batches of each idempotent producer, and its open transaction. Source: KIP-98.
 
 Sequence numbers count a producer's records in this partition, from 0 in each epoch, and wrap from 2147483647 to 0.
 
 ==========================================  ====================================================
-a batch comes from a client                 the log
+batch of a client                           the log
 ==========================================  ====================================================
-producer not known here                     takes it, whatever its sequence: its state may have expired
-exactly one of the last five batches        answers with the offset it got then
-epoch below the one known                   refuses: StaleProducerEpoch
-epoch above the one known                   takes it if its sequence is 0
-same epoch, sequence follows the last one   takes it
+unknown producer                            appends it with any sequence: the state may have expired
+exactly one of the last five batches        answers with the offset of the first append
+epoch below the known one                   refuses: StaleProducerEpoch
+epoch above the known one                   appends it if its sequence is 0
+same epoch, sequence follows the last one   appends it
 same epoch, any other sequence              refuses: OutOfOrderSequence
 outside a transaction while one is open     refuses: InvalidTransactionState
-no sequence (-1): a coordinator's batch     looks at the epoch alone
+no sequence (-1): a coordinator's batch     checks only the epoch
 ==========================================  ====================================================
 
-The state is a function of the batches in the log. A snapshot of it is written when a segment begins and at a clean stop; recovery takes
-the newest one that is whole and replays the headers behind it. A snapshot holds only the last batch of each producer, as Kafka's do.
+The state is a function of the batches in the log. A snapshot is written when a segment begins and at a clean stop; recovery loads the
+newest valid one and replays the headers after it. As in Kafka, a snapshot has only the last batch of each producer.
 
 Transactions, on the line of offsets::
 
@@ -43,12 +43,12 @@ NO_SEQUENCE = -1
 _SEQUENCES = 1 << 31
 #: A PastBatch in memory: there may be hundreds of thousands of producers, and a tuple of numbers takes eight times as much.
 _PAST = Struct("<iqiq")
-#: By how much the clock may have been set back between two batches without the order of last use being wrong.
+#: Tolerance for a clock that was set back between two batches, which disturbs the order of last use.
 _CLOCK_SLACK_MS = MINUTE_MS
 
 
 class PastBatch(NamedTuple):
-    """A batch that was appended. ``offset_delta`` is its number of records less one."""
+    """An appended batch. ``offset_delta`` is its number of records minus one."""
 
     last_sequence: int
     last_offset: int
@@ -67,7 +67,7 @@ class PastBatch(NamedTuple):
 
 
 class Duplicate(msgspec.Struct, gc=False):
-    """A batch came again; this is where it lies. ``timestamp_ms`` is its largest: the append time, where that is what batches carry."""
+    """The earlier append of a repeated batch. ``timestamp_ms`` is its largest: the append time with LogAppendTime."""
 
     base_offset: Offset
     last_offset: Offset
@@ -75,36 +75,36 @@ class Duplicate(msgspec.Struct, gc=False):
 
 
 class Producer(msgspec.Struct, gc=False):
-    """One producer as this partition knows it: about 450 bytes with five batches."""
+    """State of one producer: about 450 bytes with five batches."""
 
-    #: -1 until a batch or marker told it.
+    #: -1 before the first batch or marker.
     epoch: int = NO_EPOCH
     coordinator_epoch: int = -1
     #: Of its last batch or marker.
     timestamp_ms: int = -1
     #: First offset of its open transaction; -1 without one.
     transaction_from: int = NO_OFFSET
-    #: By our clock; decides on expiry, so that a producer that sends old timestamps keeps its state. -1 until known.
+    #: Last use by the broker's clock. Expiry uses it, so a producer that sends old timestamps keeps its state. -1 if unknown.
     seen_ms: int = -1
     #: ``batches``, packed.
     packed: bytes = b""
 
     @property
     def batches(self) -> list[PastBatch]:
-        """The last batches, newest last; all of the present epoch."""
+        """The last batches, newest last; all of the current epoch."""
         return [PastBatch(*fields) for fields in _PAST.iter_unpack(self.packed)]
 
     @property
     def last_sequence(self) -> int | None:
-        """That of the newest batch; None without one."""
+        """Last sequence of the newest batch; None without one."""
         return _PAST.unpack_from(self.packed, len(self.packed) - _PAST.size)[0] if self.packed else None
 
     def remember(self, batch: PastBatch) -> None:
-        """One more batch; the oldest goes where there are too many."""
+        """Adds a batch; drops the oldest above ``BATCHES_KEPT``."""
         self.packed = self.packed[-(BATCHES_KEPT - 1) * _PAST.size :] + _PAST.pack(*batch)
 
     def replace_batches(self, batches: Iterable[PastBatch]) -> None:
-        """These, of which the newest are kept, and no others."""
+        """Replaces the batches; keeps the newest ``BATCHES_KEPT``."""
         self.packed = b"".join(_PAST.pack(*batch) for batch in batches)[-BATCHES_KEPT * _PAST.size :]
 
     def enter(self, epoch: int) -> None:
@@ -120,19 +120,19 @@ class Producers:
     __slots__ = ("_decided", "_open", "by_id", "end_offset", "snapshot_offset")
 
     def __init__(self) -> None:
-        #: In the order of last use, silent for longest first.
+        #: In the order of last use, idle for longest first.
         self.by_id: dict[int, Producer] = {}
-        #: Batches below this offset are accounted for.
+        #: Batches below this offset are included.
         self.end_offset = Offset(0)
         #: Offset of the newest snapshot file; -1 without one.
         self.snapshot_offset = NO_OFFSET
         #: First offset -> producer id of each open transaction, in the order of offsets.
         self._open: dict[int, int] = {}
-        #: First offset -> offset of the marker, of transactions decided above the high watermark as last told.
+        #: First offset -> offset of the marker, of transactions whose marker was above the last known high watermark.
         self._decided: dict[int, int] = {}
 
     def check(self, header: BatchHeader) -> Duplicate | None:
-        """Whether a client's batch may be appended; a Duplicate when it has been already.
+        """Checks a client's batch; returns a Duplicate when it was appended before.
 
         Raises: StaleProducerEpoch, OutOfOrderSequence, InvalidTransactionState.
         """
@@ -168,7 +168,7 @@ class Producers:
             )
 
     def check_marker(self, producer_id: int, producer_epoch: int, coordinator_epoch: int) -> None:
-        """Whether a transaction marker may be appended. Raises: StaleProducerEpoch, StaleCoordinatorEpoch."""
+        """Checks a transaction marker. Raises: StaleProducerEpoch, StaleCoordinatorEpoch."""
         producer = self.by_id.get(producer_id)
         if producer is None:
             return
@@ -180,7 +180,7 @@ class Producers:
             )
 
     def data_appended(self, header: BatchHeader, base_offset: int, now_ms: int) -> None:
-        """A batch with a producer id, no marker, was appended at ``base_offset``."""
+        """Applies an appended data batch with a producer id."""
         producer = self._used(header.producer_id)
         producer.enter(header.producer_epoch)
         delta = header.last_offset_delta
@@ -192,7 +192,7 @@ class Producers:
             self._open[base_offset] = header.producer_id
 
     def _used(self, producer_id: int) -> Producer:
-        """The producer, or a new one, as the last in the order of use."""
+        """The existing or a new producer, moved to the end of the order of use."""
         producer = self.by_id.pop(producer_id, None)
         if producer is None:
             producer = Producer()
@@ -202,7 +202,7 @@ class Producers:
     def marker_appended(
         self, header: BatchHeader, offset: int, *, commit: bool, coordinator_epoch: int, timestamp_ms: int, now_ms: int
     ) -> AbortedTransaction | None:
-        """A transaction marker was appended; what it adds to the transaction index: something only if it aborts a transaction with data."""
+        """Applies an appended marker. Returns its transaction index entry: only if it aborts a transaction with data."""
         producer = self._used(header.producer_id)
         producer.enter(header.producer_epoch)
         producer.coordinator_epoch = coordinator_epoch
@@ -220,7 +220,7 @@ class Producers:
         return AbortedTransaction(ProducerId(header.producer_id), Offset(first), Offset(offset), Offset(stable))
 
     def last_stable_offset(self, high_watermark: int) -> Offset:
-        """Up to here no transaction is undecided, nor decided by a marker that could still be lost. At most the high watermark."""
+        """Below it every transaction is decided by a marker below the high watermark. At most the high watermark."""
         if self._decided:
             for first, marker in list(self._decided.items()):
                 if marker < high_watermark:
@@ -238,7 +238,7 @@ class Producers:
         return dict(self._open)
 
     def expire(self, now_ms: int, after_ms: int) -> int:
-        """Forgets producers that were silent for ``after_ms`` and have no transaction open; how many. Source: KIP-98."""
+        """Removes producers idle for ``after_ms`` without an open transaction; returns their number. Source: KIP-98."""
         gone = []
         for producer_id, producer in self.by_id.items():
             if now_ms - producer.seen_ms + _CLOCK_SLACK_MS < after_ms:
@@ -248,7 +248,7 @@ class Producers:
         return self._forget(gone)
 
     def forget_oldest(self, count: int) -> int:
-        """Forgets those that were silent for longest and have no transaction open; how many."""
+        """Removes the producers idle for longest without an open transaction; returns their number."""
         idle = (producer_id for producer_id, producer in self.by_id.items() if producer.transaction_from == NO_OFFSET)
         return self._forget(list(islice(idle, count)))
 
@@ -258,7 +258,7 @@ class Producers:
         return len(gone)
 
     def restore(self, producers: dict[int, Producer], offset: int) -> None:
-        """Begins anew with the state that a snapshot tells for ``offset``."""
+        """Replaces the state by that of a snapshot for ``offset``."""
         self.by_id = producers
         self._decided = {}
         self._open = dict(sorted((p.transaction_from, pid) for pid, p in producers.items() if p.transaction_from != NO_OFFSET))

@@ -1,4 +1,4 @@
-"""Scrubbing one segment: every batch is read and compared with its checksum, its neighbours and the offset index.
+"""Scrubs one segment: compares every batch with its checksum, its neighbours and the offset index.
 
 ::
 
@@ -7,15 +7,15 @@
                                    `- damage 50 to 66 ------------'
     index entries        ^ 49 at 4200                              ^ 70 at 9100
 
-The checksum covers neither the base offset nor the leader epoch. So a batch must begin where the one before ended, or behind a hole that
-compaction left; it must not overlap the next one; its epoch must be the one that the epoch table has for its offset. Where a batch jumps
-over offsets and the next batch begins before its end, the first of the two is damaged.
+The checksum covers neither the base offset nor the leader epoch. So a batch must begin where the previous one ended, or behind a hole of
+compaction; it must not overlap the next one; and it must have the epoch that the epoch table has for its offset. If a batch skips offsets
+and the next batch begins before its end, the first of the two is damaged.
 
-Behind damage the scan goes on at the next sound batch. The header's own length leads there, or, where that is damaged, a search for the
-next base offset with a fitting checksum. Work per batch is constant; no record is looked at.
+Behind damage the scan continues at the next valid batch. The header's length gives its position; if that is damaged, too, the scan searches
+for the next base offset with a matching checksum. Work per batch is constant; records are not read.
 
-The scan works on a segment that its owner may append to, truncate or replace meanwhile. It reads up to the size that it had when this
-was planned. The owner discards the result if the log was truncated or the segment replaced since.
+The owner of the segment may append to it, truncate or replace it meanwhile. The scan reads up to the planned size. The owner discards the
+result if the log was truncated or the segment replaced.
 """
 
 from array import array
@@ -47,7 +47,7 @@ from ottla.records.errors import RecordsError
 
 
 class Directory(Protocol):
-    """What a scrub needs of a disk."""
+    """The part of a disk that a scrub uses."""
 
     def open(self, path: str) -> Readable: ...
 
@@ -55,9 +55,9 @@ class Directory(Protocol):
 
 
 CHUNK_BYTES = 256 * KiB
-#: The search for the next sound batch reads this much at once; a batch may begin in one portion and end in a later one.
+#: Bytes per read of the search for the next valid batch; a batch may begin in one read and end in a later one.
 SEARCH_BYTES = MiB
-#: Damaged places of one segment that are told one by one; the last one covers the rest.
+#: Limit of reported damages of one segment; one more covers the rest.
 DAMAGES_MAX = 1_000
 
 
@@ -68,33 +68,31 @@ class ScrubPlan(msgspec.Struct, frozen=True):
     base_offset: int
     #: Bytes of the segment when this was planned.
     size: int
-    #: Where the next segment begins, or the log ends.
+    #: Base offset of the next segment, or the log end offset.
     bound: int
     #: Compaction may have left holes below.
     holes_below: int
-    #: (epoch, first offset), both growing.
+    #: (epoch, first offset), both increasing.
     epochs: tuple[tuple[int, int], ...]
-    #: Whether the offset index on disk is complete, so that it can be compared.
+    #: Whether the offset index on disk is complete and can be compared.
     indexed: bool
     chunk_bytes: int = CHUNK_BYTES
-    #: Batches from this offset on are not looked at; None: all are.
+    #: Batches from this offset on are skipped; None: scrub all.
     upto: int | None = None
-    #: Whether the segment may end before ``bound``, which nobody knows.
+    #: Whether the segment may end before ``bound``, because the end offset is unknown.
     open_end: bool = False
 
 
 class ScrubResult(msgspec.Struct, frozen=True):
-    """What a scrub found."""
-
     read_bytes: int
     batches: int
     damages: tuple[Damage, ...] = ()
-    #: What is wrong with the offset index; empty when nothing is.
+    #: What is wrong with the offset index; empty when it is valid.
     index: str = ""
 
 
 def carry_out(disk: Directory, plan: ScrubPlan) -> Iterator[int | ScrubResult]:
-    """Scrubs piece by piece: yields the bytes read for each piece, then the result. Raises: OSError; FileNotFoundError: it was removed."""
+    """Scrubs in steps: yields the bytes read per step, then the result. Raises: OSError; FileNotFoundError when it was removed."""
     file = disk.open(f"{plan.directory}/{segment_name(plan.base_offset, LOG)}")
     try:
         scan = _Scan(file, plan, *(_entries(disk, plan) if plan.indexed else (array("q"), array("q"))))
@@ -130,9 +128,9 @@ class _Scan:
         self._starts = [start for _, start in plan.epochs]
         self._epochs = [epoch for epoch, _ in plan.epochs]
         self._damages: list[Damage] = []
-        #: Where the next batch is due.
+        #: Position and offset at which the next batch should begin.
         self._position, self._expected = 0, plan.base_offset
-        #: (position, size, expected offset) of a batch that follows behind a hole and that no neighbour has confirmed.
+        #: (position, size, expected offset) of a batch behind a hole that the next batch has not confirmed.
         self._doubt: tuple[int, int, int] | None = None
         self._read_bytes = self._batches = 0
         self._index = ""
@@ -169,7 +167,7 @@ class _Scan:
         self._pass_entries(self._end)
 
     def _wrong(self, header: BatchHeader, chunk: memoryview, at: int, size: int) -> str:
-        """What is wrong with a whole batch, by itself and behind the one before; empty when nothing is."""
+        """What is wrong with a complete batch, by itself and after the previous one; empty when it is valid."""
         base_offset, _, epoch, _, crc, _, delta, _, _, _, _, _, _ = header
         if crc32c(chunk[at + ATTRIBUTES_AT : at + size]) != crc:
             return "the checksum of the batch does not fit"
@@ -208,7 +206,7 @@ class _Scan:
             self._index = self._index or f"names offset {named} at {position}, where the batch ends at {header.last_offset}"
 
     def _pass_entries(self, position: int) -> None:
-        """Entries below this position name no sound batch."""
+        """Checks the remaining index entries below this position, which refer to no valid batch."""
         while self._passed < len(self._positions) and self._positions[self._passed] < position:
             at = self._positions[self._passed]
             self._passed += 1
@@ -216,15 +214,15 @@ class _Scan:
                 self._index = f"names position {at}, where no batch begins"
 
     def _blame_before(self, reason: str) -> None:
-        """The batch before jumped over offsets, and that was wrong."""
-        assert self._doubt is not None, "a batch jumped"
+        """The previous batch skipped offsets wrongly: it is damaged."""
+        assert self._doubt is not None, "the previous batch skipped offsets"
         position, size, expected = self._doubt
         self._doubt = None
         self._expected = expected
         self._note(position, position + size, expected, expected + 1, reason)
 
     def _pass_over(self, wrong: str) -> Iterator[int]:
-        """Finds the next sound batch behind damage, and notes the damage up to there."""
+        """Finds the next valid batch behind damage, and records the damage."""
         plan, position, expected = self._plan, self._position, self._expected
         header = header_at(self._file, position, self._end)
         within = self._doubt is not None and header is not None and self._doubt[2] < header.base_offset < expected
@@ -234,7 +232,7 @@ class _Scan:
             self._expected = header.base_offset
             return
         after, end = self._end, plan.bound
-        if plan.open_end:  # Nobody knows where the log ended.
+        if plan.open_end:  # The end offset of the log is unknown.
             end = expected + 1 if plan.upto is None else max(plan.upto, expected + 1)
         for found in next_sound(self._file, position, self._end, expected=expected, base_offset=plan.base_offset, bound=plan.bound):
             if isinstance(found, int):
@@ -249,7 +247,7 @@ class _Scan:
             self._position, self._expected = self._end, plan.bound
 
     def _close(self, end: int) -> None:
-        """The last damage goes up to this offset."""
+        """Extends or limits the last damage to this offset."""
         last = self._damages[-1]
         self._damages[-1] = Damage(last.base, last.position, last.end_position, last.first, end, last.reason)
 
@@ -267,15 +265,15 @@ def header_at(file: Readable, position: int, end: int) -> BatchHeader | None:
 
 
 def fits(file: Readable, position: int, header: BatchHeader) -> bool:
-    """Whether the bytes of a batch fit its checksum."""
+    """Whether a batch has a matching checksum."""
     return crc_ok(file.read(position, header.size))
 
 
 def next_sound(file: Readable, position: int, end: int, *, expected: int, base_offset: int, bound: int) -> Iterator[int | tuple[int, int]]:
-    """Finds the next sound batch behind the damaged one at ``position``, where offset ``expected`` was due.
+    """Finds the next valid batch behind the damaged one at ``position``, where offset ``expected`` should begin.
 
-    Yields bytes read, then the position and base offset of the batch, if there is one before ``end`` with offsets below ``bound``. The
-    length in the damaged header is tried first. Else the first bytes of base offsets, which a segment's batches share, are searched for.
+    Yields bytes read, then position and base offset of the batch, if one exists before ``end`` with offsets below ``bound``. Tries the
+    length in the damaged header first. Then searches for the first bytes of base offsets, which the batches of a segment share.
     """
 
     def sound(at: int) -> int | None:
@@ -301,7 +299,7 @@ def next_sound(file: Readable, position: int, end: int, *, expected: int, base_o
 
 
 def _places(data: bytes, prefixes: set[bytes]) -> Iterator[int]:
-    """Where one of the prefixes is, with a magic byte in reach, in order."""
+    """Positions of the prefixes that have a magic byte in the data, in order."""
     found = {prefix: data.find(prefix) for prefix in prefixes}
     while live := {prefix: at for prefix, at in found.items() if 0 <= at <= len(data) - CRC_AT}:
         prefix = min(live, key=live.__getitem__)

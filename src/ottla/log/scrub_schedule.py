@@ -1,4 +1,4 @@
-"""Which segment of a log is scrubbed, and whether what a scrub found still holds. In between ``scrub.carry_out`` works off the loop."""
+"""Plans the scrub of a segment, and checks that its result is still valid. Between them ``scrub.carry_out`` works off the loop."""
 
 from contextlib import suppress
 
@@ -11,20 +11,20 @@ from ottla.log.segment import Segment
 
 
 class SegmentScrub(msgspec.Struct, frozen=True):
-    """A segment under scrub, as it was when that was planned."""
+    """A segment and its scrub plan."""
 
     segment: Segment
-    #: The log's, then.
+    #: The log's ``truncations`` at that time.
     truncations: int
     plan: ScrubPlan
 
 
 def plan(log: Log, index: int) -> ScrubPlan | None:
-    """The plan for one segment; None for an empty one at the end. What is in the page cache only is read there, as readers get it."""
+    """The plan for one segment; None for an empty one at the end. Unsynced bytes are read from the page cache, as consumers read them."""
     segment = log.segments[index]
     active = index + 1 == len(log.segments)
     bound = log.end_offset if active else log.bases[index + 1]
-    # A segment before the last one that has no bytes is damaged, unless compaction left nothing of it.
+    # An empty segment before the last one is damaged, unless compaction emptied it.
     if bound <= segment.base_offset or (active and not segment.size):
         return None
     return ScrubPlan(
@@ -39,18 +39,18 @@ def plan(log: Log, index: int) -> ScrubPlan | None:
 
 
 def plan_scrub(log: Log, index: int) -> SegmentScrub | None:
-    """As ``plan``, with what must not change meanwhile."""
+    """As ``plan``, with the state that ``still_holds`` compares."""
     found = plan(log, index)
     return None if found is None else SegmentScrub(log.segments[index], log.truncations, found)
 
 
 def still_holds(log: Log, scrubbed: SegmentScrub) -> bool:
-    """Whether the log still has the segment as it was: nothing of it was cut off, and compaction has not replaced it."""
+    """Whether the segment is unchanged: the log was not truncated, and compaction did not replace the segment."""
     return log.truncations == scrubbed.truncations and any(segment is scrubbed.segment for segment in log.segments)
 
 
 def repair_index(scrubbed: SegmentScrub, found: ScrubResult) -> None:
-    """Builds the indexes of a segment anew where one did not fit; damage in the log keeps them as they are. Raises: OSError."""
+    """Rebuilds the indexes of a segment if one contradicts the log; keeps them if the log is damaged. Raises: OSError."""
     if found.index and not found.damages:
         with suppress(CorruptLog):
             scrubbed.segment.rebuild()

@@ -119,7 +119,7 @@ class ClusterMachine(Machine):
             session.expire()
         else:
             session.suspend()
-            session.expire_unheard()
+            session.expire_suspended()
         self.world.after(self._rng.randint(0, RENEWED_MS), lambda: self._reconnect(session))
 
     def _reconnect(self, session: MemorySession) -> None:
@@ -142,7 +142,7 @@ class ClusterMachine(Machine):
 
         def forgotten() -> None:
             if session is self._session and session.alive and not session.connected:
-                session.expire_unheard()
+                session.expire_suspended()
 
         notice_ms = min(duration_ms, self._rng.choice((0, SESSION_MS * 2 // 3)))
         self.world.after(notice_ms, noticed)

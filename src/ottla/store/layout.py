@@ -1,4 +1,4 @@
-"""Every path of the coordination store and what its node holds, as Kafka 3.x lays them out in ZooKeeper.
+"""Paths and node contents of the coordination store, as in ZooKeeper under Kafka 3.x.
 
 ::
 
@@ -7,21 +7,21 @@
     /brokers/topics/T                       topic id and replicas of each partition, version 3
     /brokers/topics/T/partitions/P/state    leader, leader epoch, ISR; the node's version is the partition epoch
     /brokers/seqid                          empty; its version makes broker ids
-    /controller                 ephemeral   which broker is controller
+    /controller                 ephemeral   id of the controller
     /controller_epoch                       a decimal number; its version fences a zombie controller's writes
     /config/TYPE/NAME                       overrides; TYPE topics, brokers, users, clients, ips; NAME <default> for all
     /config/changes/config_change_S         announces that an override changed (Kafka's brokers watch it; ours watch the node itself)
     /admin/delete_topics/T                  empty; the topic is being deleted
-    /admin/reassign_partitions              replicas that an operator's tool wishes for, until they are taken over
-    /admin/preferred_replica_election       partitions that are to be led by their first replica
-    /latest_producer_id_block               the block of producer ids handed out last
+    /admin/reassign_partitions              replicas requested by an operator's tool, until the controller has read them
+    /admin/preferred_replica_election       partitions with a requested preferred election
+    /latest_producer_id_block               the last assigned block of producer ids
     /isr_change_notification/isr_change_S   partitions whose state changed
     /log_dir_event_notification/log_dir_event_S   a broker lost a log directory
     /feature                                finalized features
-    /consumers                              empty; Kafka's consumers of long ago kept themselves here
+    /consumers                              empty; used by Kafka's consumers before 0.9
 
-Contents are JSON but for the epoch. Unknown keys are ignored, as Kafka ignores them, so that a newer writer does no harm.
-Everything here is pure; a content that cannot be read raises ``MalformedNode``. Source: KIP-497 (state), KIP-516 (topic ids),
+Contents are JSON, except the controller epoch. As in Kafka, unknown keys are ignored, so newer versions can add keys.
+The module is pure; malformed content raises ``MalformedNode``. Source: KIP-497 (state), KIP-516 (topic ids),
 KIP-455 (adding and removing replicas), KIP-584 (features), KIP-730 (producer id blocks).
 """
 
@@ -54,9 +54,9 @@ LOG_DIR_EVENTS = "/log_dir_event_notification"
 FEATURE = "/feature"
 CONSUMERS = "/consumers"
 
-#: What an override may belong to.
+#: Types of entities with overrides.
 CONFIG_TYPES = ("topics", "brokers", "users", "clients", "ips", "groups")
-#: Stands for every broker, user or client that has no override of its own.
+#: Name of the default overrides for all brokers, users or clients.
 DEFAULT_ENTITY = "<default>"
 
 #: Nodes that exist, empty, in every store before a broker uses it; parents come before children.
@@ -183,13 +183,13 @@ def _plaintext() -> dict[str, str]:
 
 
 class BrokerRegistration(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a live broker is reached.
+    """Registration of a live broker.
 
-    ``endpoints`` are ``NAME://host:port``; host and port repeat the first plaintext one. ``timestamp`` counts wall milliseconds.
+    ``endpoints`` are ``NAME://host:port``; host and port repeat the first plaintext one. ``timestamp`` is wall time in ms.
 
-    What only Ottla writes, and Kafka ignores: replicas that this broker cannot serve since their log directory failed (``offline``), those
-    whose log it knows to lack records (``impaired``) and those whose disk is full (``full``), by topic, and ``clean_since``: since the
-    registration of this epoch the broker has stopped in order each time, so that nothing it had is gone; -1 when it did not.
+    Only Ottla writes these keys, which Kafka ignores: replicas by topic whose log directory failed (``offline``), whose log lacks records
+    (``impaired``), or whose disk is full (``full``); and ``clean_since``: every stop since the registration with this epoch was clean, so
+    no records were lost; -1 if unknown.
     """
 
     host: str | None
@@ -199,38 +199,37 @@ class BrokerRegistration(msgspec.Struct, frozen=True, kw_only=True):
     listener_security_protocol_map: dict[str, str] = msgspec.field(default_factory=_plaintext)
     rack: str | None = None
     jmx_port: int = -1
-    #: The broker is about to stop. Kafka has no such key with ZooKeeper, and ignores it; its own quorum keeps the same mark.
+    #: Whether the broker is in controlled shutdown. Kafka with ZooKeeper ignores this key; KRaft has the same one.
     leaving: bool = False
     offline: dict[str, tuple[int, ...]] = {}
     impaired: dict[str, tuple[int, ...]] = {}
     full: dict[str, tuple[int, ...]] = {}
     clean_since: int = -1
-    #: Epoch of the controller that this broker cannot reach; -1 when it can, or does not know.
+    #: Epoch of the controller that this broker cannot reach; -1 if it can, or if unknown.
     unheard: int = -1
-    #: Most brokers could not reach this one when it was the controller: it leads nothing that another replica can lead, and joins no ISR.
+    #: Most brokers could not reach this one as controller: it leads only partitions without another candidate, and joins no ISR.
     fenced: bool = False
 
 
 class TopicAssignment(msgspec.Struct, frozen=True, kw_only=True):
-    """Replicas of every partition, preferred leader first; those being added or removed, by partition, only where there are any."""
+    """Replicas of every partition, preferred leader first; replicas being added or removed, for partitions that have any."""
 
     topic_id: TopicId
     replicas: dict[int, tuple[int, ...]]
     adding: dict[int, tuple[int, ...]] = {}
     removing: dict[int, tuple[int, ...]] = {}
-    #: How many replicas each partition is to have as soon as there are brokers for them; 0 when it has what it was meant to have. Only
-    #: Ottla writes it, and Kafka ignores it.
+    #: Target replication factor when there are enough brokers; 0 when it is reached. Only Ottla writes it; Kafka ignores it.
     factor_wanted: int = 0
 
 
 class PartitionState(msgspec.Struct, frozen=True, kw_only=True):
-    """Leader (-1: none), its epoch, and the ISR, as the controller of ``controller_epoch`` wrote them.
+    """Leader (-1: none), its epoch, and the ISR, written by the controller of ``controller_epoch``.
 
-    ``isr_epochs`` are the broker epochs under which the members of the ISR, in their order, were counted in; empty when nobody wrote them
-    down. ``elr`` are the eligible leader replicas, with the registrations under which they left the ISR; ``last_known_elr`` those that came
-    back without all that they had (KIP-966); ``last_leader`` led last, while nobody leads. Kafka has no such keys, and ignores them.
+    ``isr_epochs`` are the broker epochs with which the ISR members joined, in the same order; empty if not recorded. ``elr`` are the
+    eligible leader replicas, ``elr_epochs`` their broker epochs when they left the ISR; ``last_known_elr`` those that returned with lost
+    records (KIP-966); ``last_leader`` is the previous leader while there is none. Kafka ignores these keys.
 
-    ``recovering`` after an unclean election, until the leader has settled what is left of the log (KIP-704).
+    ``recovering`` is set by an unclean election until the leader has recovered the log (KIP-704).
     """
 
     leader: int
@@ -245,18 +244,18 @@ class PartitionState(msgspec.Struct, frozen=True, kw_only=True):
     last_leader: int = -1
 
     def registration_of(self, broker: int) -> int:
-        """The broker epoch under which this broker is in the ISR; -1 when it is not, or nobody knows."""
+        """The broker epoch with which this broker joined the ISR; -1 if it is not in it, or if unknown."""
         for member, epoch in zip(self.isr, self.isr_epochs, strict=False):
             if member == broker:
                 return epoch
         return -1
 
     def eligible_since(self, broker: int) -> int:
-        """The broker epoch under which this broker left the ISR and stayed eligible; -1 when it is not, or nobody knows."""
+        """The broker epoch with which this broker left the ISR and stayed eligible; -1 if it is not eligible, or if unknown."""
         return dict(zip(self.elr, self.elr_epochs, strict=False)).get(broker, -1)
 
     def names(self, broker: int) -> bool:
-        """Whether this broker is counted on: in the ISR, or eligible."""
+        """Whether this broker is in the ISR or eligible."""
         return broker in self.isr or broker in self.elr
 
 

@@ -1,11 +1,11 @@
-"""A coordination store in memory, deterministic, that can also be unkind: sessions are lost, answers and watches come late.
+"""A deterministic coordination store in memory, which can inject faults: lost sessions, late answers and watches.
 
-``MemoryStore`` is the ensemble; ``session()`` opens a session, which is the ``Store`` that a broker sees. A change takes effect at
-once; what a session is told about it (watches, then its answer) waits in that session's one queue, as on a ZooKeeper client's one
-connection, until someone delivers it: ``run()`` delivers everything, a simulator calls ``deliver()`` of a session when its time has come.
+``MemoryStore`` is the ensemble; ``session()`` opens a session, the broker's ``Store``. A change takes effect at once. The session's
+callbacks (watches, then the answer) wait in one queue, as on the single connection of a ZooKeeper client. ``run()`` delivers everything;
+a simulator calls ``deliver()`` of a session at the time it chooses.
 
-A session can be cut off (``suspend``), be heard of again (``resume``), and be lost (``expire``), after which ``renew`` begins another one
-under the same owner, as a ZooKeeper client does by itself. What a watch missed is told when it can be, and as it stands by then.
+A session can be suspended (``suspend``), resumed (``resume``) and lost (``expire``); ``renew`` then begins another one for the same owner,
+as a ZooKeeper client does. After an interruption a watch reports the changes that it missed, in their present state.
 """
 
 from collections import deque
@@ -19,10 +19,10 @@ from ottla.store.watch_state import WatchState
 
 
 class MemoryStore:
-    """The ensemble: nodes, and the sessions open on them."""
+    """The ensemble: nodes and sessions."""
 
     def __init__(self, *, wake: Callable[["MemorySession"], None] | None = None, paths: Iterable[str] = PERSISTENT_PATHS) -> None:
-        """``wake`` is told of each session to which something is to be delivered, once per thing."""
+        """``wake`` gets the session for each queued callback."""
         self.tree = Tree()
         self.sessions: list[MemorySession] = []
         self.wake = wake
@@ -39,28 +39,28 @@ class MemoryStore:
         return self._last_session
 
     def run(self) -> None:
-        """Delivers until nothing waits anywhere; also what the callbacks themselves caused."""
+        """Delivers until all queues are empty, including callbacks that callbacks caused."""
         while sum(session.deliver() for session in self.sessions):
             pass
 
-    def tell(self, changes: Sequence[NodeState]) -> None:
+    def notify(self, changes: Sequence[NodeState]) -> None:
         """Queues changes for every session that watches them."""
         for session in self.sessions:
-            session.receive(changes)
+            session.notify(changes)
 
 
 class _Watch:
-    """What one call of ``watch`` asked for, and what it was told."""
+    """One watch of a session."""
 
-    __slots__ = ("changed", "prefix", "shown")
+    __slots__ = ("changed", "prefix", "state")
 
     def __init__(self, prefix: str, changed: Callable[[NodeState], None]) -> None:
         self.prefix = prefix
         self.changed = changed
-        self.shown = WatchState()
+        self.state = WatchState()
 
-    def tell(self, state: NodeState, zxid: int) -> None:
-        if self.shown.takes(state, zxid):
+    def report(self, state: NodeState, zxid: int) -> None:
+        if self.state.record_change(state, zxid):
             self.changed(state)
 
 
@@ -69,13 +69,13 @@ class MemorySession:
 
     def __init__(self, store: MemoryStore, number: int) -> None:
         self.store = store
-        #: The owner of its ephemeral nodes; another one after a ``renew``.
+        #: Owner of its ephemeral nodes; changes with ``renew``.
         self.number = number
-        #: Whether the ensemble still knows the session.
+        #: Whether the session exists in the ensemble.
         self.alive = True
-        #: Whether it hears and is heard.
+        #: Whether owner and ensemble can communicate.
         self.connected = True
-        #: What the owner has not heard yet, in order; for an answer also whom it is for.
+        #: Undelivered callbacks, in order; for an answer also the owner's callback.
         self.pending: deque[tuple[Callable[[StoreResult], None] | None, Callable[[], None]]] = deque()
         self._watches: list[_Watch] = []
         self._listeners: list[Callable[[SessionState], None]] = []
@@ -90,7 +90,7 @@ class MemorySession:
             self._answer(done, StoreResult((), "unavailable"))
             return
         result, changes = self.store.tree.apply(ops, self.number)
-        self.store.tell(changes)
+        self.store.notify(changes)
         self._answer(done, StoreResult((), "unavailable") if fail_next else result)
 
     def watch(self, prefix: str, changed: Callable[[NodeState], None]) -> None:
@@ -100,10 +100,10 @@ class MemorySession:
         self._watches.append(watch)
         if self.connected:
             for state in self.store.tree.snapshot(prefix):
-                self._queue(None, partial(watch.tell, state, 0))
+                self._queue(None, partial(watch.report, state, 0))
 
-    def listen(self, told: Callable[[SessionState], None]) -> None:
-        self._listeners.append(told)
+    def listen(self, changed: Callable[[SessionState], None]) -> None:
+        self._listeners.append(changed)
 
     def close(self) -> None:
         if self.alive:
@@ -113,54 +113,54 @@ class MemorySession:
         self._listeners.clear()
 
     def suspend(self) -> None:
-        """The owner and the ensemble do not hear each other: outcomes not yet heard become unknown, watches fall silent."""
+        """Interrupts the connection: undelivered answers become ``unavailable``, watches report nothing."""
         if self.connected:
             self.connected = False
-            self._fall_silent()
-            self._tell_state("suspended")
+            self._drop_pending()
+            self._report_state("suspended")
 
     def resume(self) -> None:
-        """The session goes on; first the owner hears what it missed. A session that expired meanwhile is renewed."""
+        """Restores the connection and first reports missed changes. Renews a session that expired meanwhile."""
         if not self.alive:
             self.renew()
         elif not self.connected:
             self._connect(late=bool(self.pending))
 
     def expire(self) -> None:
-        """The ensemble forgets the session, and the owner learns it: as in ``suspend``, and ephemeral nodes go."""
+        """Ends the session with its ephemeral nodes, and notifies the owner."""
         if self.alive:
             self._end()
             self.connected = False
-            self._fall_silent()
-            self._tell_state("lost")
+            self._drop_pending()
+            self._report_state("lost")
 
-    def expire_unheard(self) -> None:
-        """The ensemble forgets a session that is suspended; the owner learns it with ``resume``."""
-        assert not self.connected, "a session that is heard does not expire"
+    def expire_suspended(self) -> None:
+        """Ends a suspended session; ``resume`` notifies the owner."""
+        assert not self.connected, "a connected session does not expire"
         if self.alive:
             self._end()
 
     def forget(self) -> None:
-        """The ensemble forgets a session whose owner says nothing: what it was told already arrives, nothing else does until ``resume``."""
+        """Ends the session of a paused owner: queued callbacks are delivered, nothing else until ``resume``."""
         if self.alive:
             self._end()
             self.connected = False
 
     def renew(self) -> None:
-        """Another session begins for the owner of one that was lost, with the same watches."""
+        """Begins another session for the owner of a lost one, with the same watches."""
         assert not self.alive, "a session is renewed after it was lost"
         late = bool(self.pending)
-        self._tell_state("lost")
+        self._report_state("lost")
         self.number = self.store.next_number()
         self.alive = True
         self._connect(late=late)
 
     def fail_next(self, *, applied: bool) -> None:
-        """The next submit answers ``unavailable``, having been carried out or not: the connection broke after or before it."""
+        """The next submit answers ``unavailable``. ``applied``: the connection broke after it was applied, else before."""
         self._fail_next = applied
 
     def deliver(self, count: int | None = None) -> int:
-        """Tells the owner the first ``count`` things that wait (all when None), and none that come up meanwhile; returns how many."""
+        """Runs the first ``count`` queued callbacks (all when None), but none queued meanwhile; returns their number."""
         delivered = 0
         for _ in range(len(self.pending) if count is None else min(count, len(self.pending))):
             if not self.pending:
@@ -169,37 +169,37 @@ class MemorySession:
             delivered += 1
         return delivered
 
-    def receive(self, changes: Sequence[NodeState]) -> None:
-        """Queues those of the changes that this session watches, in their order."""
+    def notify(self, changes: Sequence[NodeState]) -> None:
+        """Queues the changes that this session watches, in order."""
         if not self.connected:
             return
         for state in changes:
             for watch in self._watches:
                 if below(state.path, watch.prefix):
-                    # One more: what is created and deleted by one multi has its zxid.
-                    self._queue(None, partial(watch.tell, state, self.store.tree.zxid + 1))
+                    # Plus one: a node created and deleted by the same multi has its zxid.
+                    self._queue(None, partial(watch.report, state, self.store.tree.zxid + 1))
 
     def _connect(self, *, late: bool) -> None:
         self.connected = True
-        shown = [(watch, list(self.store.tree.snapshot(watch.prefix))) for watch in self._watches]
+        snapshots = [(watch, list(self.store.tree.snapshot(watch.prefix))) for watch in self._watches]
         if late:
-            # What is different shows only when all that was told before has arrived.
-            self._queue(None, lambda: self._catch_up(shown))
+            # Differences are known only when all earlier callbacks were delivered.
+            self._queue(None, lambda: self._catch_up(snapshots))
         else:
-            for watch, states in shown:
-                for state, zxid in watch.shown.differences(states):
-                    self._queue(None, partial(watch.tell, state, zxid))
-        self._tell_state("connected")
+            for watch, states in snapshots:
+                for state, zxid in watch.state.differences(states):
+                    self._queue(None, partial(watch.report, state, zxid))
+        self._report_state("connected")
 
-    def _catch_up(self, shown: Sequence[tuple[_Watch, Sequence[NodeState]]]) -> None:
-        """Tells the differences next, one by one, before what waits already."""
+    def _catch_up(self, snapshots: Sequence[tuple[_Watch, Sequence[NodeState]]]) -> None:
+        """Queues the differences before the callbacks that wait already."""
         waiting, self.pending = self.pending, deque()
-        for watch, states in shown:
-            for state, zxid in watch.shown.differences(states):
-                self._queue(None, partial(watch.tell, state, zxid))
+        for watch, states in snapshots:
+            for state, zxid in watch.state.differences(states):
+                self._queue(None, partial(watch.report, state, zxid))
         self.pending += waiting
 
-    def _fall_silent(self) -> None:
+    def _drop_pending(self) -> None:
         waiting = [done for done, _ in self.pending if done is not None]
         self.pending.clear()
         for done in waiting:
@@ -208,17 +208,17 @@ class MemorySession:
     def _end(self) -> None:
         self.alive = False
         connected, self.connected = self.connected, False
-        self.store.tell(self.store.tree.end_session(self.number))
+        self.store.notify(self.store.tree.end_session(self.number))
         self.connected = connected
 
-    def _tell_state(self, state: SessionState) -> None:
-        for told in self._listeners:
-            self._queue(None, partial(told, state))
+    def _report_state(self, state: SessionState) -> None:
+        for changed in self._listeners:
+            self._queue(None, partial(changed, state))
 
     def _answer(self, done: Callable[[StoreResult], None], result: StoreResult) -> None:
         self._queue(done, partial(done, result))
 
-    def _queue(self, done: Callable[[StoreResult], None] | None, tell: Callable[[], None]) -> None:
-        self.pending.append((done, tell))
+    def _queue(self, done: Callable[[StoreResult], None] | None, callback: Callable[[], None]) -> None:
+        self.pending.append((done, callback))
         if self.store.wake is not None:
             self.store.wake(self)

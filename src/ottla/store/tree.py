@@ -1,8 +1,8 @@
-"""The nodes of a coordination store and the one place that changes them; pure, shared by the stores that keep their nodes themselves.
+"""The nodes of a coordination store, and the only code that changes them; pure, shared by the embedded and the memory store.
 
-A multi is applied operation by operation, each seeing the ones before it; at the first that fails everything is put back. Every multi that
-succeeds takes one transaction number (zxid), so all nodes it creates share it. Paths are absolute, without a trailing slash; the root
-exists always, has no data and cannot be changed. A node whose owner is not 0 is ephemeral: it goes with its session and has no children.
+A multi is applied operation by operation, each on the result of the ones before; the first failure undoes all. A successful multi takes one
+transaction number (zxid), which all nodes it creates share. Paths are absolute, without a trailing slash; the root always exists, has no
+data and cannot be changed. A node whose owner is not 0 is ephemeral: it ends with its session and has no children.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -13,12 +13,10 @@ from ottla.base.ports import NodeState, Op, StoreErrorKind, StoreResult
 
 @dataclass(slots=True)
 class Node:
-    """One node as it stands."""
-
     data: bytes
     version: int
     created_zxid: int
-    #: Session that an ephemeral node lives with; 0 for one that stays.
+    #: Session of an ephemeral node; 0 for a persistent one.
     owner: int = 0
     #: Names of the nodes directly below, in the order of their creation.
     children: dict[str, None] = field(default_factory=dict)
@@ -32,7 +30,7 @@ def parent_of(path: str) -> str:
 
 
 def below(path: str, prefix: str) -> bool:
-    """Whether a node is the one named by the prefix or lies under it: ``/a`` holds ``/a`` and ``/a/b``, not ``/ab``."""
+    """Whether a path is the prefix or below it: ``/a`` and ``/a/b`` are below ``/a``, ``/ab`` is not."""
     return prefix == "/" or path == prefix or path.startswith(prefix + "/")
 
 
@@ -42,13 +40,13 @@ class Tree:
     __slots__ = ("nodes", "zxid")
 
     def __init__(self) -> None:
-        #: The parent of every node is here too, and lists it among its children.
+        #: Contains the parent of every node, which lists it among its children.
         self.nodes: dict[str, Node] = {"/": Node(b"", 0, 0)}
-        #: Number of the last multi that succeeded; never falls.
+        #: Number of the last successful multi; never decreases.
         self.zxid = 0
 
     def apply(self, ops: Sequence[Op], session: int) -> tuple[StoreResult, list[NodeState]]:
-        """Carries out all operations or none; also returns what a watch of everything would see, in order."""
+        """Applies all operations or none; also returns the changes, in order."""
         zxid = self.zxid + 1
         states: list[NodeState] = []
         changes: list[NodeState] = []
@@ -60,7 +58,7 @@ class Tree:
                 for path, former in reversed(undo):
                     self._put_back(path, former)
                 return StoreResult((), error, index), []
-            states.append(self._carry_out(op, zxid, session, undo))
+            states.append(self._apply_one(op, zxid, session, undo))
             if op.kind != "check":
                 changes.append(states[-1])
         self.zxid = zxid if changes else self.zxid
@@ -79,14 +77,14 @@ class Tree:
             return "version"
         return "not_empty" if op.kind == "delete" and node.children else None
 
-    def _carry_out(self, op: Op, zxid: int, session: int, undo: list[tuple[str, Node | None]]) -> NodeState:
+    def _apply_one(self, op: Op, zxid: int, session: int, undo: list[tuple[str, Node | None]]) -> NodeState:
         node = self.nodes.get(op.path)
         if op.kind == "create":
             undo.append((op.path, None))
             made = Node(bytes(op.data), 0, zxid, session if op.ephemeral else 0)
             self._add(op.path, made)
             return made.state(op.path)
-        assert node is not None, "a refused operation is never carried out"
+        assert node is not None, "a refused operation is not applied"
         if op.kind == "set":
             undo.append((op.path, Node(node.data, node.version, node.created_zxid, node.owner, node.children)))
             node.data = bytes(op.data)
@@ -119,7 +117,7 @@ class Tree:
         return self.apply([Op("delete", path) for path in gone], session)[1]
 
     def snapshot(self, prefix: str) -> Iterator[NodeState]:
-        """The nodes of a prefix as they stand, parents before children; the root itself is never told."""
+        """The present nodes of a prefix, parents before children, without the root."""
         node = self.nodes.get(prefix)
         if node is None:
             return
@@ -129,12 +127,12 @@ class Tree:
             yield from self.snapshot(f"{prefix.rstrip('/')}/{name}")
 
     def load(self, rows: Iterable[tuple[str, bytes, int, int]], zxid: int) -> None:
-        """Takes over (path, data, version, created zxid) of an empty tree's nodes, parents before children."""
+        """Fills an empty tree with (path, data, version, created zxid), parents before children."""
         for path, data, version, created_zxid in rows:
             self._add(path, Node(data, version, created_zxid))
         self.zxid = zxid
 
 
 def creations(tree: Tree, paths: Iterable[str]) -> list[Op]:
-    """Operations that make the missing ones of these nodes, empty."""
+    """Operations that create the missing nodes of these paths, empty."""
     return [Op("create", path) for path in paths if path not in tree.nodes]

@@ -11,30 +11,30 @@ from kazoo.exceptions import ConnectionClosedError, ConnectionLoss, KazooExcepti
 from ottla.base.ports import Op, StoreResult
 from ottla.store.layout import PERSISTENT_PATHS
 from ottla.store.zookeeper.requests import Multi
-from ottla.store.zookeeper.session import Connect, ZooKeeperSession, settle
+from ottla.store.zookeeper.session import Connect, ZooKeeperSession, set_outcome
 
 log = logging.getLogger("ottla.store")
 
 
 class ZooKeeperUnavailable(Exception):
-    """No session could be had, in one line for the operator."""
+    """No session could be opened; the message is one line for the operator."""
 
 
 class ConnectionLost(Exception):
     """A new session ended before it could be used. Another attempt may succeed."""
 
 
-#: How often a start that waits for the ensemble says so.
-TOLD_EVERY_S = 3.0
+#: Interval of the warnings of a start that waits for the ensemble.
+WARN_EVERY_S = 3.0
 WAIT_SLICE_S = 0.25
 TRY_AGAIN_S = 1.0
 
 
 async def open_session(connect: Connect, *, failed: Callable[[str], None] | None = None) -> ZooKeeperSession:
-    """A session, with the chroot and all nodes of our layout in place.
+    """Opens a session, and creates the chroot and all nodes of our layout.
 
-    Waits for an ensemble that does not answer, with a warning every few seconds, as long as ``connection_timeout_ms`` allows. Can be
-    cancelled. Raises: ZooKeeperUnavailable.
+    Waits for an ensemble that does not answer for up to ``connection_timeout_ms``, with a warning every few seconds. Can be cancelled.
+    Raises: ZooKeeperUnavailable.
     """
     began_s = time.monotonic()
     while True:
@@ -66,27 +66,27 @@ async def _ended(session: ZooKeeperSession) -> None:
 
 
 async def _answered(session: ZooKeeperSession, began_s: float) -> None:
-    """Returns once a server has given a session. Raises: ZooKeeperUnavailable when none did in time."""
-    connect, told_s = session.connect, time.monotonic()
+    """Returns when a server opened the session. Raises: ZooKeeperUnavailable when none did in time."""
+    connect, warned_s = session.connect, time.monotonic()
     live = session.client.start_async()
-    # In slices, so that a process that is asked to stop meanwhile need not wait for the thread for long.
+    # In slices, so that a stop does not wait long for the thread.
     while not await session._loop.run_in_executor(None, live.wait, WAIT_SLICE_S):
         if _expired(connect, began_s):
             raise ZooKeeperUnavailable(
                 f"no ZooKeeper answers at {connect.hosts} within {connect.connection_timeout_ms} ms "
                 "(zookeeper.connection.timeout.ms); is it running? See zookeeper.connect"
             )
-        if time.monotonic() - told_s >= TOLD_EVERY_S:
-            told_s = time.monotonic()
+        if time.monotonic() - warned_s >= WARN_EVERY_S:
+            warned_s = time.monotonic()
             log.warning(
                 "waiting for ZooKeeper: no server at %s has answered for %.0f s; is it running? See zookeeper.connect",
                 connect.hosts,
-                told_s - began_s,
+                warned_s - began_s,
             )
 
 
 async def _prepared(session: ZooKeeperSession) -> None:
-    """Returns once the chroot and all nodes of our layout exist. Raises: ConnectionLost, ZooKeeperUnavailable."""
+    """Creates the chroot and all nodes of our layout. Raises: ConnectionLost, ZooKeeperUnavailable."""
     connect = session.connect
     parts = connect.chroot.split("/")
     above: list[str] = ["/".join(parts[:depth]) for depth in range(2, len(parts) + 1)]
@@ -95,11 +95,11 @@ async def _prepared(session: ZooKeeperSession) -> None:
 
 
 async def _make(session: ZooKeeperSession, root: str, paths: Iterable[str]) -> None:
-    """Creates what is missing. Raises: ConnectionLost, ZooKeeperUnavailable."""
+    """Creates missing nodes. Raises: ConnectionLost, ZooKeeperUnavailable."""
     replies = []
     for path in paths:
         reply = session._loop.create_future()
-        session._request(Multi([Op("create", path)], root), partial(settle, reply))
+        session._request(Multi([Op("create", path)], root), partial(set_outcome, reply))
         replies.append(reply)
     try:
         results: list[StoreResult] = [result for reply in await asyncio.gather(*replies) for result in reply]
@@ -107,6 +107,6 @@ async def _make(session: ZooKeeperSession, root: str, paths: Iterable[str]) -> N
         if not isinstance(error, (ConnectionLoss, ConnectionClosedError, SessionExpiredError, OperationTimeoutError)):
             raise ZooKeeperUnavailable(f"ZooKeeper at {session.connect.hosts} refuses: {error or type(error).__name__}") from None
         raise ConnectionLost(f"ZooKeeper at {session.connect.hosts} hung up: {error or type(error).__name__}") from None
-    wrong = [result.error for result in results if result.error not in (None, "exists")]
-    if wrong:
-        raise ZooKeeperUnavailable(f"ZooKeeper at {session.connect.hosts} refuses to create nodes: {wrong[0]}")
+    errors = [result.error for result in results if result.error not in (None, "exists")]
+    if errors:
+        raise ZooKeeperUnavailable(f"ZooKeeper at {session.connect.hosts} refuses to create nodes: {errors[0]}")

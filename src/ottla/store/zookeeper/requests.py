@@ -1,13 +1,13 @@
-"""ZooKeeper's requests as bytes, where kazoo has none: multi whose creates tell their zxid, reads of many nodes at once, recursive watches.
+"""ZooKeeper requests that kazoo lacks: multi whose creates return their zxid, reads of many nodes at once, recursive watches.
 
-A request is what kazoo's connection sends: a ``type``, ``serialize()``, and ``deserialize(buffer, offset)`` of what comes after the
-reply's header. Numbers are big-endian; strings and buffers have their length before them, -1 for null; a node's stat has 68 bytes.
+kazoo's connection sends a request by its ``type`` and ``serialize()``, and calls ``deserialize(buffer, offset)`` with the reply after its
+header. Numbers are big-endian; strings and buffers are preceded by their length, -1 for null; a node's stat has 68 bytes.
 
 ::
 
-    multi, multiRead   [type][done][error] + request, one after the other, then [-1][true][-1]; the reply likewise, an error being type -1
+    multi, multiRead   [type][done][error] + request for each, then [-1][true][-1]; the reply likewise, with type -1 for an error
     addWatch           path, mode (1: persistent and recursive)
-    event              [-1][zxid][error] + [type][state][path]; of the zxid, servers since 3.9 tell
+    event              [-1][zxid][error] + [type][state][path]; the zxid is set by servers since 3.9
 
 Source: zookeeper.jute of ZooKeeper 3.9; ZOOKEEPER-1416 (addWatch), ZOOKEEPER-1177 (multiRead), ZOOKEEPER-4655 (zxid of events).
 """
@@ -29,10 +29,10 @@ _DELETE, _GET_DATA, _SET_DATA, _CHILDREN, _CHECK, _MULTI, _CREATE2, _MULTI_READ,
 _ERROR = -1
 _PERSISTENT_RECURSIVE = 1
 _EPHEMERAL = 1
-#: Everyone may do everything, as in Kafka without zookeeper.set.acl.
+#: All permissions for everyone, as in Kafka without zookeeper.set.acl.
 _OPEN_ACL = _INT.pack(1) + _INT.pack(31) + _INT.pack(5) + b"world" + _INT.pack(6) + b"anyone"
 
-#: An operation that was not tried, since another one of its multi failed.
+#: Error codes of an operation that was skipped because another one of its multi failed.
 _NOT_TRIED = (0, -2)
 ERRORS: dict[int, StoreErrorKind] = {-101: "missing", -103: "version", -108: "missing", -110: "exists", -111: "not_empty"}
 
@@ -55,12 +55,12 @@ def _read_buffer(buffer: bytes, offset: int) -> tuple[bytes, int]:
 
 
 class Stat(NamedTuple):
-    """What of a node's stat matters here."""
+    """The used fields of a node's stat."""
 
     created_zxid: int
     version: int
     children: int
-    #: Where the bytes after it begin.
+    #: Offset after the stat.
     end: int
 
 
@@ -70,12 +70,12 @@ def _read_stat(buffer: bytes, offset: int) -> Stat:
 
 
 class Multi:
-    """Operations carried out together or not at all; ``root`` goes before their paths."""
+    """An atomic write; ``root`` is prepended to the paths."""
 
     type = _MULTI
 
     def __init__(self, ops: Sequence[Op], root: str) -> None:
-        #: Data is copied here, once.
+        #: A copy of the data.
         self._ops = [(op.kind, op.path, op.version, bytes(op.data)) for op in ops]
         self.body = b"".join(self._one(op, root) for op in ops) + _END
 
@@ -97,7 +97,7 @@ class Multi:
         return self.body
 
     def deserialize(self, buffer: bytes, offset: int) -> list[StoreResult]:
-        """One result; in a list, since kazoo goes through what a multi gives in search of paths."""
+        """One result in a list, because kazoo iterates over the result of a multi."""
         states = []
         for index, (kind, path, version, data) in enumerate(self._ops):
             found, _, _ = _HEADER.unpack_from(buffer, offset)
@@ -121,7 +121,7 @@ class Multi:
 
 
 class ReadNodes:
-    """Content of many nodes; gives, for each, its state and the number of its children, or None where there is no such node."""
+    """Reads many nodes: the state and number of children of each, or None for a missing node."""
 
     type = _MULTI_READ
 
@@ -149,7 +149,7 @@ class ReadNodes:
 
 
 class ReadChildren:
-    """Names of the children of many nodes; none where there is no such node."""
+    """Reads the names of the children of many nodes; empty for a missing node."""
 
     type = _MULTI_READ
 
@@ -180,7 +180,7 @@ def _read_one(kind: int, path: str, root: str) -> bytes:
 
 
 class AddWatch:
-    """Hear of every change of a node and of all below it, until the connection ends."""
+    """Watches a node and all nodes below it until the connection ends."""
 
     type = _ADD_WATCH
 
@@ -203,7 +203,7 @@ class WatchEvent(NamedTuple):
 
 
 def read_event(frame: bytes, root: str) -> WatchEvent:
-    """An event from its whole frame; the path without ``root``."""
+    """Decodes the frame of an event; ``root`` is removed from the path."""
     _, zxid, _, kind, _ = _EVENT.unpack_from(frame, 0)
     path, _ = _read_buffer(frame, _EVENT.size)
     return WatchEvent(kind, path.decode()[len(root) :] or "/", zxid)

@@ -1,16 +1,16 @@
-"""A session with a ZooKeeper ensemble, 3.9 or later; with zookeeper_requests.py the only module that knows ZooKeeper.
+"""A session with a ZooKeeper ensemble, version 3.9 or later.
 
-kazoo has the connection: a thread that sends, receives, pings, and finds another server when one is gone. That thread only puts what
-happens into an inbox; everything else is done here, on the owner's loop, in the order of the connection, which is the store's order::
+kazoo owns the connection: its thread sends, receives, pings, and connects to another server after a failure. That thread only appends to an
+inbox. All other work is done on the owner's loop in the order of the connection, which is the store's order::
 
-    kazoo's thread    reply, event, change of state ──▶ inbox ──▶ loop: line of things to tell, told from its head as they become ready
+    kazoo's thread    reply, event, change of state ──▶ inbox ──▶ loop: queue of callbacks, run from its head when they are ready
 
-An event of a recursive watch says which node changed, not what it holds, so it is ready once the node has been read; those that come
-together are read together. Whatever comes after it in the line waits, so a change is heard before the answer to the write that made it.
-Of a node that is read in another life than the event's (its creation is newer) nothing is told: the events of that life are on their way.
+An event of a recursive watch names the changed node without its data, so its callback is ready when the node was read; events that arrive
+together are read together. Later callbacks wait, so a change is reported before the answer to the write that made it. If the node that is
+read was created after the event, the event is dropped: the events of the new node follow.
 
-Watches end with the connection. When it is there again, a watch is set anew, all nodes are read, and what is news is told (``WatchState``);
-then, and only then, the owner hears ``connected``. Reads are of hundreds of nodes each, so that ten thousand partitions take a second.
+Watches end with the connection. After a reconnect every watch is set again, all nodes are read, and new states are reported
+(``WatchState``); only then the owner gets ``connected``. One read covers hundreds of nodes, so ten thousand partitions take a second.
 """
 
 import asyncio
@@ -32,11 +32,11 @@ from ottla.store.zookeeper.requests import DELETED, AddWatch, Multi, ReadChildre
 
 log = logging.getLogger("ottla.store")
 
-#: Nodes in one read; a reply of this many stays far below what a connection is slowed by.
+#: Nodes per read; larger replies would delay the connection.
 READ_NODES = 500
-#: Things told in one turn of the loop, as in the embedded store.
+#: Callbacks per turn of the loop, as in the embedded store.
 TURN_CHANGES = 50
-#: What a server takes by default (jute.maxbuffer 0xfffff); it hangs up on more.
+#: Largest request that a server accepts by default (jute.maxbuffer 0xfffff).
 REQUEST_BYTES_MAX = 0xFFFFF
 #: A request's length, number and type.
 OVERHEAD_BYTES = 64
@@ -51,7 +51,7 @@ TURNS_MIN = 3
 
 @dataclass(frozen=True, slots=True)
 class Connect:
-    """Where the ensemble is: ``HOST:PORT[,HOST:PORT...][/chroot]`` as in zookeeper.connect."""
+    """Connection settings; the ensemble is ``HOST:PORT[,HOST:PORT...][/chroot]`` as in zookeeper.connect."""
 
     hosts: str
     chroot: str
@@ -62,7 +62,7 @@ class Connect:
 
     @classmethod
     def parse(cls, text: str, *, session_timeout_ms: int, connection_timeout_ms: int | None) -> "Connect":
-        """Raises: ValueError, with what is wrong."""
+        """Raises: ValueError with the reason."""
         hosts, slash, chroot = text.strip().partition("/")
         chroot = (slash + chroot).rstrip("/")
         for host in hosts.split(","):
@@ -75,16 +75,14 @@ class Connect:
 
     @property
     def turns(self) -> str:
-        """The servers in turn, for kazoo, which waits for each one's first answer as long as a session lasts, divided by how many there
-        are.
-
-        A server that is just starting may take a connection and never answer. If it is the only one, the session would end with that wait.
+        """The servers for kazoo, repeated to at least ``TURNS_MIN``. kazoo waits for each server's first answer for the session timeout
+        divided by their number, and a starting server may accept a connection and never answer: a single wait could end the session.
         """
         return ",".join([self.hosts] * -(-TURNS_MIN // len(self.hosts.split(","))))
 
 
 class _Item:
-    """Something to tell, in its place in the line; ``tell`` None means that nothing is to be told after all."""
+    """A queued callback; ``tell`` None means that there is nothing to report."""
 
     __slots__ = ("ready", "tell")
 
@@ -94,20 +92,20 @@ class _Item:
 
 
 class _Watch:
-    """What one call of ``watch`` asked for."""
+    """One watch of the session."""
 
-    __slots__ = ("changed", "connection", "prefix", "shown")
+    __slots__ = ("changed", "connection", "prefix", "state")
 
     def __init__(self, prefix: str, changed: Callable[[NodeState], None]) -> None:
         self.prefix = prefix
         self.changed = changed
-        self.shown = WatchState()
-        #: The connection of which the present state was told: its events count from there on.
+        self.state = WatchState()
+        #: The connection in which the present state was reported; only its events are valid.
         self.connection = -1
 
 
 class _Reply:
-    """Where kazoo puts what came of a request; the first outcome counts."""
+    """Receives the outcome of a request from kazoo; only the first outcome counts."""
 
     __slots__ = ("_put", "_then", "_told")
 
@@ -129,7 +127,7 @@ class ZooKeeperSession:
     """One session; a ``Store``. Opened by ``open_session``; used on the loop that opened it."""
 
     def __init__(self, connect: Connect, *, failed: Callable[[str], None] | None = None) -> None:
-        """``failed`` is told when this ensemble cannot be worked with at all."""
+        """``failed`` gets the reason when this ensemble cannot be used at all."""
         self.connect = connect
         self._root = connect.chroot
         self._failed = failed
@@ -137,17 +135,17 @@ class ZooKeeperSession:
         self._inbox: deque[Callable[[], None]] = deque()
         self._woken = False
         self._lock = threading.Lock()
-        self._line: deque[_Item] = deque()
+        self._callbacks: deque[_Item] = deque()
         self._telling = False
         self._unread: list[tuple[WatchEvent, _Item]] = []
         self._watches: list[_Watch] = []
         self._listeners: list[Callable[[SessionState], None]] = []
-        #: As the owner has been told.
+        #: The last state reported to the owner.
         self._state: SessionState = "connected"
-        #: Counts changes of the connection; what was asked before the last one is void.
+        #: Counts changes of the connection; replies to requests from before the last one are void.
         self._connection = 0
-        #: Requests without an outcome. kazoo forgets one that is made in the moment in which a session expires.
-        self._asked: dict[_Reply, None] = {}
+        #: Requests without an outcome. kazoo drops a request made while a session expires.
+        self._unanswered: dict[_Reply, None] = {}
         self._closed = False
         self._ending: asyncio.Future[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -157,11 +155,11 @@ class ZooKeeperSession:
             connection_retry={"max_tries": -1, "delay": 0.05, "backoff": 2, "max_delay": 1.0},
             logger=_quiet(logging.getLogger("ottla.store.kazoo")),
         )
-        # kazoo knows one-shot watches only, by path, and tells them in another thread than answers, in any order. All events come by here.
+        # kazoo supports only one-shot watches by path, and reports them in another thread than answers, in any order. This gets all events.
         self.client._connection._read_watch_event = self._event_came
         self.client.add_listener(self._state_came)
 
-    # The owner's side.
+    # Called by the owner
 
     def submit(self, ops: Sequence[Op], done: Callable[[StoreResult], None]) -> None:
         if self._closed or self._state != "connected":
@@ -180,8 +178,8 @@ class ZooKeeperSession:
         self._watches.append(watch)
         self._show(watch)
 
-    def listen(self, told: Callable[[SessionState], None]) -> None:
-        self._listeners.append(told)
+    def listen(self, changed: Callable[[SessionState], None]) -> None:
+        self._listeners.append(changed)
 
     def close(self) -> None:
         if not self._closed:
@@ -196,7 +194,7 @@ class ZooKeeperSession:
         return self._closed
 
     async def closed(self) -> None:
-        """Returns when a session that was closed has ended."""
+        """Returns when a closed session has ended."""
         if self._ending is not None:
             await asyncio.shield(self._ending)
 
@@ -205,12 +203,12 @@ class ZooKeeperSession:
             self.client.stop()
             self.client.close()
         except KazooException as error:
-            log.info("the session with ZooKeeper was not closed in order: %s", error)
+            log.info("the session with ZooKeeper was not closed cleanly: %s", error)
 
-    # What comes from kazoo's thread.
+    # Called by kazoo's thread
 
     def _put(self, act: Callable[[], None]) -> None:
-        """Into the inbox, from any thread."""
+        """Appends to the inbox, from any thread."""
         with self._lock:
             self._inbox.append(act)
             if self._woken:
@@ -219,7 +217,7 @@ class ZooKeeperSession:
         try:
             self._loop.call_soon_threadsafe(self._drain)
         except RuntimeError:
-            # The loop is closed: nobody is left to be told.
+            # The loop is closed.
             return
 
     def _event_came(self, frame: bytes, offset: int) -> None:
@@ -239,20 +237,20 @@ class ZooKeeperSession:
 
     def _request(self, request: Any, then: Callable[[Any], None]) -> None:
         def outcome(reply: _Reply, value: Any) -> None:
-            self._asked.pop(reply, None)
+            self._unanswered.pop(reply, None)
             then(value)
 
         reply = _Reply(self._put, outcome)
-        self._asked[reply] = None
+        self._unanswered[reply] = None
         self.client._call(request, reply)
 
     def _counts(self, watch: _Watch, path: str) -> bool:
         return watch.connection == self._connection and below(path, watch.prefix)
 
-    # The line.
+    # The queue of callbacks
 
     def _tell(self, tell: Callable[[], None]) -> None:
-        self._line.append(_Item(tell))
+        self._callbacks.append(_Item(tell))
         if not self._telling:
             self._telling = True
             self._loop.call_soon(self._turn)
@@ -262,48 +260,48 @@ class ZooKeeperSession:
         self._advance()
 
     def _advance(self) -> None:
-        """Tells from the head of the line what is ready; of much, a part in each turn of the loop."""
+        """Runs ready callbacks from the head of the queue, at most ``TURN_CHANGES`` per turn of the loop."""
         if self._telling:
             return
         told = 0
-        while self._line and self._line[0].ready:
+        while self._callbacks and self._callbacks[0].ready:
             if told == TURN_CHANGES:
                 self._telling = True
                 self._loop.call_soon(self._turn)
                 return
-            item = self._line.popleft()
+            item = self._callbacks.popleft()
             if item.tell is not None:
                 item.tell()
                 told += 1
 
     def _answered(self, done: Callable[[StoreResult], None], reply: Any) -> None:
         if isinstance(reply, BaseException):
-            # Whether the server did it is not known: the connection ended after it was asked, or before.
+            # Unknown whether the server did it: the connection ended before or after the request arrived.
             reply = [StoreResult((), "session" if self._closed else "unavailable")]
-        self._line.append(_Item(partial(done, reply[0])))
+        self._callbacks.append(_Item(partial(done, reply[0])))
 
-    # Events.
+    # Events
 
     def _event(self, event: WatchEvent) -> None:
         if event.zxid <= 0:
-            self._unusable("its servers do not tell the transaction of an event; ZooKeeper 3.9 or later is needed")
+            self._unusable("its servers do not send the zxid of an event; ZooKeeper 3.9 or later is needed")
             return
         if below(event.path, FOREIGN) and not self._root:
             return
         if event.kind == DELETED:
-            self._line.append(_Item(partial(self._gone, event)))
+            self._callbacks.append(_Item(partial(self._gone, event)))
         else:
             item = _Item(None, ready=False)
-            self._line.append(item)
+            self._callbacks.append(item)
             self._unread.append((event, item))
 
     def _gone(self, event: WatchEvent) -> None:
         for watch in list(self._watches):
-            if self._counts(watch, event.path) and watch.shown.tells_end(event.path, event.zxid):
+            if self._counts(watch, event.path) and watch.state.record_deletion(event.path, event.zxid):
                 watch.changed(NodeState(event.path, None))
 
     def _read_changed(self) -> None:
-        """Reads the nodes of all events that came."""
+        """Reads the nodes of all received events."""
         unread, self._unread = self._unread, []
         for first in range(0, len(unread), READ_NODES):
             part = unread[first : first + READ_NODES]
@@ -317,18 +315,18 @@ class ZooKeeperSession:
 
     def _changed(self, state: NodeState) -> None:
         for watch in list(self._watches):
-            if self._counts(watch, state.path) and watch.shown.tells(state):
+            if self._counts(watch, state.path) and watch.state.record(state):
                 watch.changed(state)
 
-    # Watches: the present state at the beginning, and what changed after a silence.
+    # Watches: the initial state, and the changes after an interruption
 
     def _show(self, watch: _Watch) -> None:
-        """Sets the watch at the servers and tells what is news of everything below it."""
+        """Sets the watch at the servers, and reports new states of all nodes below it."""
         self._request(AddWatch(watch.prefix, self._root), lambda reply: None)
         item = _Item(None, ready=False)
-        self._line.append(item)
+        self._callbacks.append(item)
         first = self._loop.create_future()
-        self._request(ReadNodes([watch.prefix], self._root), partial(settle, first))
+        self._request(ReadNodes([watch.prefix], self._root), partial(set_outcome, first))
         task = self._loop.create_task(self._read_all(watch, item, first, self._connection))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -337,25 +335,25 @@ class ZooKeeperSession:
         try:
             states = await self._subtree(watch.prefix, await first)
         except KazooException:
-            # The connection is gone; when it is back, everything is read again.
+            # The connection failed; after a reconnect everything is read again.
             states = []
             connection = -1
         if connection == self._connection:
-            self._put_into_line(watch, item, states)
+            self._queue_changes(watch, item, states)
         item.ready = True
         self._advance()
 
-    def _put_into_line(self, watch: _Watch, item: _Item, states: list[NodeState]) -> None:
-        """The news, one item each so that it can be told in parts, in the place before ``item``."""
-        place = self._line.index(item)
-        news = watch.shown.differences(states)
-        self._line.rotate(-place)
-        self._line.extendleft(_Item(partial(self._tell_news, watch, state, zxid)) for state, zxid in reversed(news))
-        self._line.rotate(place)
+    def _queue_changes(self, watch: _Watch, item: _Item, states: list[NodeState]) -> None:
+        """Queues the new states before ``item``, one callback each."""
+        place = self._callbacks.index(item)
+        changes = watch.state.differences(states)
+        self._callbacks.rotate(-place)
+        self._callbacks.extendleft(_Item(partial(self._report_change, watch, state, zxid)) for state, zxid in reversed(changes))
+        self._callbacks.rotate(place)
         item.tell = partial(setattr, watch, "connection", self._connection)
 
-    def _tell_news(self, watch: _Watch, state: NodeState, zxid: int) -> None:
-        if watch in self._watches and watch.shown.takes(state, zxid):
+    def _report_change(self, watch: _Watch, state: NodeState, zxid: int) -> None:
+        if watch in self._watches and watch.state.record_change(state, zxid):
             watch.changed(state)
 
     async def _subtree(self, prefix: str, found: Sequence[tuple[NodeState, int] | None]) -> list[NodeState]:
@@ -377,40 +375,40 @@ class ZooKeeperSession:
         replies = []
         for first in range(0, len(paths), READ_NODES):
             reply = self._loop.create_future()
-            self._request(kind(paths[first : first + READ_NODES], self._root), partial(settle, reply))
+            self._request(kind(paths[first : first + READ_NODES], self._root), partial(set_outcome, reply))
             replies.append(reply)
         return [one for part in await asyncio.gather(*replies) for one in part]
 
-    # The session.
+    # The session
 
     def _state_changed(self, state: SessionState) -> None:
         self._connection += 1
         if self._closed:
             return
         if state != "connected":
-            # What was read or is to be read of events is void: all of it comes with the next connection.
+            # Pending events are void: everything is read again in the next connection.
             self._unread.clear()
-            for reply in list(self._asked):
+            for reply in list(self._unanswered):
                 reply.set_exception(ConnectionLoss())
-            for item in self._line:
+            for item in self._callbacks:
                 item.ready = True
-            self._line.append(_Item(partial(self._tell_state, state)))
+            self._callbacks.append(_Item(partial(self._report_state, state)))
             return
         for watch in self._watches:
             self._show(watch)
-        self._line.append(_Item(partial(self._connected, self._connection)))
+        self._callbacks.append(_Item(partial(self._connected, self._connection)))
 
     def _connected(self, connection: int) -> None:
-        """All that changed was told, unless the connection went again meanwhile."""
+        """All changes were reported, unless the connection failed again meanwhile."""
         if all(watch.connection == connection for watch in self._watches) and connection == self._connection:
-            self._tell_state("connected")
+            self._report_state("connected")
 
-    def _tell_state(self, state: SessionState) -> None:
+    def _report_state(self, state: SessionState) -> None:
         if state == self._state:
             return
         self._state = state
-        for told in list(self._listeners):
-            told(state)
+        for changed in list(self._listeners):
+            changed(state)
 
     def _unusable(self, reason: str) -> None:
         if self._failed is not None and not self._closed:
@@ -418,13 +416,13 @@ class ZooKeeperSession:
 
 
 def _quiet(kazoo: logging.Logger) -> logging.Logger:
-    """kazoo warns at each attempt to connect; the owner is told once that the session is suspended, and once that it is back."""
+    """Hides kazoo's warning at each connection attempt; the owner reports once that the session is suspended, and once that it is back."""
     if not kazoo.filters:
         kazoo.addFilter(lambda record: record.levelno >= logging.ERROR or log.isEnabledFor(logging.INFO))
     return kazoo
 
 
-def settle(future: asyncio.Future[Any], reply: Any) -> None:
+def set_outcome(future: asyncio.Future[Any], reply: Any) -> None:
     if future.done():
         return
     if isinstance(reply, BaseException):
