@@ -53,7 +53,7 @@ def test_replicas_in_directories_are_listed_on_request(cluster: FakeAdmin, ottla
 
 @pytest.mark.parametrize("arguments", [["describe", "7"], ["log-dirs", "7"], ["config", "7"]])
 def test_a_broker_that_is_not_there_is_told_with_those_that_are(cluster: FakeAdmin, ottla: Ottla, arguments: list[str]) -> None:
-    assert "there is no broker 7, or it is down; there are 1, 2" in refused(ottla("broker", *arguments))
+    assert "broker 7 does not exist or is down; brokers are 1, 2" in refused(ottla("broker", *arguments))
 
 
 # -- the cluster

@@ -39,7 +39,7 @@ def test_a_topics_life(ottla_server: Serving, at: Ottla) -> None:
     assert "retention.m: Unknown topic config name; did you mean retention.ms?" in refused(
         at("topic", "create", "nouns.other", "-c", "retention.m=1", "--dry-run")
     )
-    assert refused(at("topic", "describe", "nouns.lif")) == "Error: there is no topic nouns.lif; did you mean nouns.life?\n"
+    assert refused(at("topic", "describe", "nouns.lif")) == "Error: topic nouns.lif does not exist; did you mean nouns.life?\n"
     with Producer(bootstrap_servers=ottla_server.bootstrap) as producer:
         for number in range(10):
             producer.send("nouns.life", b"v", partition=number % 2)

@@ -6,7 +6,7 @@ import pytest
 from fake_admin import FakeAdmin
 
 from commands import Ottla, documents, good, refused
-from ottla.cli.config.alter import said
+from ottla.cli.config.alter import synonym_text
 from ottla.client.admin.results import ConfigSource, ConfigSynonym, Resource
 
 ORDERS, CLUSTER = Resource.topic("orders"), Resource.broker(None)
@@ -15,7 +15,7 @@ ORDERS, CLUSTER = Resource.topic("orders"), Resource.broker(None)
 def test_what_somebody_set_is_shown_with_source_and_default(cluster: FakeAdmin, ottla: Ottla) -> None:
     result = ottla("config", "describe", "topic", "orders")
     assert good(result) == ""
-    assert "nobody set anything" in result.stderr
+    assert "no overrides" in result.stderr
     cluster.set[ORDERS] = {"retention.ms": "5"}
     assert good(ottla("config", "describe", "topic", "orders")) == "orders\tretention.ms\t5\ttopic\t604800000\n"
     (told,) = documents(ottla("config", "describe", "topic", "orders", "-o", "json"), "config", "describe")
@@ -82,7 +82,7 @@ def test_what_another_setting_gives_in_another_unit_is_said_with_its_name(
     name: str, synonym: tuple[str, str | None], expected: str | None
 ) -> None:
     # Kafka tells 168 hours as what holds for milliseconds.
-    assert said(name, ConfigSynonym(*synonym, ConfigSource.DEFAULT)) == expected
+    assert synonym_text(name, ConfigSynonym(*synonym, ConfigSource.DEFAULT)) == expected
 
 
 def test_lists_are_added_to_and_taken_from(cluster: FakeAdmin, ottla: Ottla) -> None:
@@ -104,24 +104,24 @@ def test_a_refused_change_is_told_in_full_and_in_the_exit_code(cluster: FakeAdmi
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "said"),
+    ("arguments", "code", "message"),
     [
         (["set", "topic", "orders", "retention.m=1"], 1, "unknown setting; did you mean retention.ms?"),
         (["delete", "topic", "orders", "retention.m"], 1, "unknown setting; did you mean retention.ms?"),
         (["set", "cluster", "log.retention.m=1"], 1, "did you mean log.retention.ms?"),
         (["set", "topic", "orders"], 2, "KEY=VALUE"),
-        (["set", "topic", "retention.ms=1"], 2, "say which topic"),
-        (["set", "cluster", "orders", "retention.ms=1"], 2, "there is one cluster"),
-        (["set", "broker", "one", "num.io.threads=1"], 2, "by its number"),
-        (["delete", "topic", "orders"], 2, "say which settings"),
-        (["delete", "topic", "orders", "retention.ms=1"], 2, "only the names"),
-        (["describe", "topic"], 2, "say which topic"),
+        (["set", "topic", "retention.ms=1"], 2, "missing the name of a topic"),
+        (["set", "cluster", "orders", "retention.ms=1"], 2, "cluster takes no name"),
+        (["set", "broker", "one", "num.io.threads=1"], 2, "expected a broker id"),
+        (["delete", "topic", "orders"], 2, "missing the names of settings"),
+        (["delete", "topic", "orders", "retention.ms=1"], 2, "expected the name of a setting"),
+        (["describe", "topic"], 2, "missing the name of a topic"),
         (["describe", "topic", "order"], 1, "did you mean orders?"),
-        (["describe", "broker", "3"], 1, "there is no broker 3, or it is down; there are 1, 2"),
+        (["describe", "broker", "3"], 1, "broker 3 does not exist or is down; brokers are 1, 2"),
     ],
 )
-def test_what_cannot_be_done_is_said(cluster: FakeAdmin, ottla: Ottla, arguments: list[str], code: int, said: str) -> None:
-    assert said in refused(ottla("config", *arguments), code)
+def test_what_cannot_be_done_is_said(cluster: FakeAdmin, ottla: Ottla, arguments: list[str], code: int, message: str) -> None:
+    assert message in refused(ottla("config", *arguments), code)
 
 
 def test_what_may_have_settings_is_listed_by_kind(cluster: FakeAdmin, ottla: Ottla) -> None:

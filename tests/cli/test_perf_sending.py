@@ -12,7 +12,7 @@ import pytest
 from ottla.cli.perf.display import Display, Goal
 from ottla.cli.perf.figures import NS, Figures, latency_document
 from ottla.cli.perf.load import Payload, Schedule, numbers, random_payloads
-from ottla.cli.perf.sending import Sending
+from ottla.cli.perf.sending import LoadSender
 from ottla.client.producer.batches import Batch, BlockingDelivery
 from ottla.wire.errors import KafkaError, MessageTooLarge
 
@@ -91,7 +91,7 @@ def sent(
     schedule.begin(clock())
     figures = Figures(clock(), warmup=warmup)
     display = Display(figures, Goal(limits.get("records"), None), interval_ns=NS, stream=io.StringIO(), terminal=False)
-    sending = Sending(producer, "t", payload or numbers(), schedule, figures, display, clock=clock, sleep=clock.sleep)
+    sending = LoadSender(producer, "t", payload or numbers(), schedule, figures, display, clock=clock, sleep=clock.sleep)
     sending.run(tables=tables)
     sending.wait()
     assert sending.sent == len(producer.values)

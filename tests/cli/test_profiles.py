@@ -39,8 +39,8 @@ def test_a_file_gives_settings_as_text_under_their_names_in_python() -> None:
     ("text", "said"),
     [
         ('curent = "x"', "did you mean current?"),
-        ('current = "x"', "there is no such profile"),
-        ("[profiles]\nx = 1", "profiles are tables"),
+        ('current = "x"', "names a profile that does not exist"),
+        ("[profiles]\nx = 1", "each profile as a table"),
         ("[profiles.x]\na = 1979-05-27", "neither text nor a number"),
         ("[profiles.x", "Expected"),
     ],

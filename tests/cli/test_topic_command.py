@@ -54,7 +54,7 @@ def test_a_topic_is_described_with_partitions_offsets_and_settings(cluster: Fake
 def test_a_person_sees_a_table_with_a_title(cluster: FakeAdmin, ottla: Ottla) -> None:
     shown = squeezed(good(ottla("topic", "describe", "payments", "orders")))
     assert shown[0].startswith("payments ")
-    assert shown[1:4] == ["PARTITION LEADER EPOCH REPLICAS ISR START END", "0 1 0 1,2 1,2 0 10", ""]
+    assert shown[1:4] == ["PARTITION LEADER LEADER-EPOCH REPLICAS ISR LOG-START-OFFSET LOG-END-OFFSET", "0 1 0 1,2 1,2 0 10", ""]
     assert "NAME" not in good(ottla("topic", "list", "--no-headers"))
 
 
@@ -73,7 +73,7 @@ def test_a_person_sees_a_table_with_a_title(cluster: FakeAdmin, ottla: Ottla) ->
     ],
 )
 def test_a_topic_that_is_not_there_brings_the_one_that_was_meant(cluster: FakeAdmin, ottla: Ottla, arguments: list[str]) -> None:
-    assert "there is no topic order; did you mean orders?" in refused(ottla("topic", *arguments))
+    assert "topic order does not exist; did you mean orders?" in refused(ottla("topic", *arguments))
     assert "order" not in cluster.topics
 
 
@@ -116,7 +116,7 @@ def test_offsets_are_told_with_those_of_a_time(cluster: FakeAdmin, ottla: Ottla)
     assert documents(ottla("topic", "offsets", "payments", "--at", "newest", "-o", "json"), "topic", "offsets")[0]["offset"] == 9
     assert documents(ottla("topic", "offsets", "payments", "--at", "-1h", "-o", "json"), "topic", "offsets")[0]["offset"] is None
     assert "--at expects" in refused(ottla("topic", "offsets", "payments", "--at", "soon"), 2)
-    assert "topic payments has 1 partitions, no partition 4" in refused(ottla("topic", "offsets", "payments:4"))
+    assert "topic payments has 1 partitions; partition 4 does not exist" in refused(ottla("topic", "offsets", "payments:4"))
 
 
 def test_producers_are_told_by_partition(cluster: FakeAdmin, ottla: Ottla) -> None:
@@ -182,7 +182,7 @@ def test_topics_are_not_deleted_before_somebody_says_yes(cluster: FakeAdmin, ott
 
 
 def at_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ottla.cli.common.confirmation.has_somebody", lambda: True)
+    monkeypatch.setattr("ottla.cli.common.confirmation.is_interactive", lambda: True)
 
 
 def test_a_person_is_shown_what_would_go_and_asked(monkeypatch: pytest.MonkeyPatch, cluster: FakeAdmin, ottla: Ottla) -> None:
@@ -208,8 +208,8 @@ def test_patterns_delete_only_what_they_match_and_never_the_clusters_own(cluster
         good(ottla("topic", "delete", "*", "--match", "--dry-run"))
         == "orders\twould be deleted\t3\t30\npayments\twould be deleted\t1\t10\n"
     )
-    assert "no topic is like test-*" in refused(ottla("topic", "delete", "test-*", "--match", "-y"))
-    assert "there is no topic *" in refused(ottla("topic", "delete", "*", "-y"))
+    assert "no topic matches test-*" in refused(ottla("topic", "delete", "test-*", "--match", "-y"))
+    assert "topic * does not exist" in refused(ottla("topic", "delete", "*", "-y"))
 
 
 @pytest.mark.parametrize(
@@ -244,7 +244,8 @@ def test_records_are_deleted_as_kafkas_file_says(cluster: FakeAdmin, ottla: Ottl
 def test_records_that_are_not_there_are_not_asked_for(cluster: FakeAdmin, ottla: Ottla) -> None:
     assert good(ottla("topic", "records-delete", "payments", "--before-offset", "0")) == "payments\t0\t0\t10\t0\t0\tnothing to delete\n"
     assert not cluster.calls
-    assert "its log ends at 10, before offset 11" in refused(ottla("topic", "records-delete", "payments", "--before-offset", "11", "-y"))
+    message = refused(ottla("topic", "records-delete", "payments", "--before-offset", "11", "-y"))
+    assert "offset 11 is beyond the log end offset 10" in message
 
 
 @pytest.mark.parametrize(

@@ -48,8 +48,8 @@ def test_help_imports_no_command(arguments: list[str]) -> None:
     assert done.stdout.startswith("Usage:"), done.stderr
     assert eval(done.stderr) == [
         "ottla.cli",
-        *(["ottla.cli.cluster", "ottla.cli.cluster.group"] if "cluster" in arguments else []),
         "ottla.cli.common",
         "ottla.cli.common.lazy",
+        *(["ottla.cli.groups"] if "cluster" in arguments else []),
         "ottla.cli.main",
     ]

@@ -69,7 +69,7 @@ def test_what_makes_no_sense_is_refused(ottla: Ottla, cluster: ReassigningCluste
 
 def test_a_dry_run_tells_who_needs_it_and_who_is_able_to_lead(ottla: Ottla, cluster: ReassigningCluster) -> None:
     result = ottla("--all-topics", "--dry-run")
-    assert (result.exit_code, result.stdout) == (0, "t-0\twould be elected\nt-2\tnobody is able to lead\n")
+    assert (result.exit_code, result.stdout) == (0, "t-0\twould be elected\nt-2\tno eligible replica\n")
     assert documents(ottla("-t", "t:1", "--unclean", "--dry-run", "-o", "json"), "cluster", "elect")[0]["outcome"] == "not needed"
     assert not cluster.sent(m.ElectLeadersRequest)
 

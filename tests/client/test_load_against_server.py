@@ -92,7 +92,7 @@ def test_an_interrupted_load_says_how_far_it_came_and_goes_on(ottla_server: Serv
         process.send_signal(signal.SIGINT)
         _, said = process.communicate(timeout=60)
     assert process.returncode == 130, said
-    assert "records were written to" in said and "goes on from there" in said
+    assert "records were written to" in said and "continues there" in said
     told = loaded(tmp_path, *command(ottla_server, topic, "a.txt"))
     assert (told["found"], 0 < told["records"] < ROWS) == (0, True)
     values = ottla.read_table(topic, columns=["value"], bootstrap_servers=ottla_server.bootstrap).column("value").to_pylist()

@@ -211,8 +211,8 @@ def test_a_row_that_makes_no_record_is_treated_alike(cluster: MemoryCluster) -> 
     ("arguments", "why"),
     [
         (("a.csv", "--to", "t", "--key", "idd"), "there is no column 'idd'; did you mean id?; there are id, v"),
-        (("a.csv", "--to", "tt"), "there is no topic tt; did you mean t?; --create --partitions 4 makes it"),
-        (("a.csv", "--to", "many", "--create", "--partitions", "2"), "topic many is there, with 3 partitions and not 2"),
+        (("a.csv", "--to", "tt"), "topic tt does not exist; did you mean t?; create it with --create --partitions 4"),
+        (("a.csv", "--to", "many", "--create", "--partitions", "2"), "topic many exists with 3 partitions, not 2"),
         (("b.csv", "--to", "t"), "b.csv: no such file; did you mean a.csv?"),
         (("a.csv", "--to", "t", "-p", "1"), "row 0 is for partition 1, and the topic has 1"),
         (("a.csv", "--to", "t", "-X", "enable.idempotence=false"), "enable_idempotence is off"),

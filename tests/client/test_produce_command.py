@@ -123,7 +123,7 @@ def test_what_a_broker_refuses_is_told_by_its_line_and_counted(cluster: MemoryCl
 def test_a_partition_that_is_not_there_is_told_at_once(cluster: MemoryCluster) -> None:
     result = produce("t", "-p", "1", stdin=b"a\n")
     assert (result.exit_code, result.stderr) == (
-        1, "Error: line 1: topic t has 1 partitions, no partition 1; 0 records before it were written\n",
+        1, "Error: line 1: topic t has 1 partitions; partition 1 does not exist; 0 records before it were written\n",
     )  # fmt: skip
 
 
@@ -134,11 +134,11 @@ def test_a_dry_run_prints_what_would_be_sent_and_sends_nothing(cluster: MemoryCl
         {"key": "k", "value": "v", "headers": [["a", "1"]], "timestamp": 5},
         {"key": "x", "value": None, "headers": [["a", "1"]], "timestamp": 5},
     ]
-    assert result.stderr == "Nothing was sent: 2 records, 1 of them tombstones, would go to t\n"
+    assert result.stderr == "Nothing was sent: 2 records, 1 of them tombstones, would be sent to t\n"
     assert arrived(cluster) == []
     assert produce("t", "-o", "json", "--dry-run", stdin=b'{"value":1}\nx\n').exit_code == 1
     wrong = produce("t", "-p", "3", "--dry-run", stdin=b"a\n")
-    assert (wrong.exit_code, wrong.stderr) == (1, "Error: line 1: topic t has 1 partitions, no partition 3\n")
+    assert (wrong.exit_code, wrong.stderr) == (1, "Error: line 1: topic t has 1 partitions; partition 3 does not exist\n")
 
 
 def test_codecs_have_levels(cluster: MemoryCluster) -> None:
@@ -153,11 +153,11 @@ def test_codecs_have_levels(cluster: MemoryCluster) -> None:
         (("t", "-z", "brotli"), "-z expects one of none, gzip"),
         (("t", "-z", "snappy:3"), "-z expects one of"),
         (("t", "-H", "=x"), "-H expects NAME=VALUE"),
-        (("t", "-D", ""), "a delimiter has at least one byte"),
-        (("t", "--key-column", "id"), "columns are those of CSV"),
-        (("t", "--ignore", "partition"), "--ignore is for -o json and -o csv"),
-        (("t", "-o", "json", "--ignore", "offset"), "there is no 'offset'"),
-        (("t", "-o", "csv", "-K", ":"), "-K and -Z are for text"),
+        (("t", "-D", ""), "a delimiter needs at least one byte"),
+        (("t", "--key-column", "id"), "options for columns need -o csv"),
+        (("t", "--ignore", "partition"), "--ignore needs -o json or -o csv"),
+        (("t", "-o", "json", "--ignore", "offset"), "unknown field 'offset'"),
+        (("t", "-o", "csv", "-K", ":"), "-K and -Z need -o text"),
         (("t", "--rate", "fast"), "--rate expects records per second"),
         (("t", "--value-format", "jsom"), "did you mean json"),
         (("t", "--value-format", "avro"), "avro needs a schema"),
@@ -175,13 +175,13 @@ def test_what_is_asked_wrongly_is_told_with_exit_code_2(cluster: MemoryCluster, 
 def test_ctrl_c_waits_for_what_was_sent_and_tells_how_much_was_written(cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     from ottla.cli.produce import sending
 
-    real = sending.Sending._send_chunk
+    real = sending.RecordSender._send_chunk
 
     def then_interrupt(self: Any, chunk: Any) -> None:
         real(self, chunk)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(sending.Sending, "_send_chunk", then_interrupt)
+    monkeypatch.setattr(sending.RecordSender, "_send_chunk", then_interrupt)
     result = produce("t", stdin=b"a\nb\n")
     assert (result.exit_code, result.stderr) == (130, "Interrupted: 2 records were written to t\n")
     assert [value for _, value in arrived(cluster)] == [b"a", b"b"]
