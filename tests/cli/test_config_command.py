@@ -12,7 +12,7 @@ from ottla.client.admin.results import ConfigSource, ConfigSynonym, Resource
 ORDERS, CLUSTER = Resource.topic("orders"), Resource.broker(None)
 
 
-def test_what_somebody_set_is_shown_with_source_and_default(cluster: FakeAdmin, ottla: Ottla) -> None:
+def test_overrides_are_shown_with_source_and_default(cluster: FakeAdmin, ottla: Ottla) -> None:
     result = ottla("config", "describe", "topic", "orders")
     assert good(result) == ""
     assert "no overrides" in result.stderr
@@ -23,7 +23,7 @@ def test_what_somebody_set_is_shown_with_source_and_default(cluster: FakeAdmin, 
     assert told["synonyms"][1] == {"name": "retention.ms", "value": "604800000", "source": "default"}
 
 
-def test_settings_are_chosen_by_pattern_whoever_set_them(cluster: FakeAdmin, ottla: Ottla) -> None:
+def test_settings_are_chosen_by_pattern_wherever_they_are_set(cluster: FakeAdmin, ottla: Ottla) -> None:
     assert good(ottla("config", "describe", "topic", "orders", "payments", "-s", "seg*")).splitlines() == [
         "orders\tsegment.bytes\t1073741824\tdefault\t1073741824",
         "payments\tsegment.bytes\t1073741824\tdefault\t1073741824",
@@ -33,7 +33,7 @@ def test_settings_are_chosen_by_pattern_whoever_set_them(cluster: FakeAdmin, ott
 
 
 @pytest.mark.usefixtures("terminal")
-def test_a_person_reads_large_numbers_in_larger_units_too(cluster: FakeAdmin, ottla: Ottla) -> None:
+def test_a_terminal_reads_large_numbers_in_larger_units_too(cluster: FakeAdmin, ottla: Ottla) -> None:
     shown = good(ottla("config", "describe", "topic", "orders", "--all"))
     assert "604800000 (7d)" in shown
     assert "1073741824 (1.0 GiB)" in shown
@@ -52,7 +52,7 @@ def test_the_cluster_shows_what_is_set_for_all_brokers(cluster: FakeAdmin, ottla
     assert good(ottla("broker", "config", "2")) == "2\tnum.io.threads\t16\tdynamic_default_broker\t8\n"
 
 
-def test_changes_are_told_with_before_and_after(cluster: FakeAdmin, ottla: Ottla) -> None:
+def test_changes_are_reported_with_before_and_after(cluster: FakeAdmin, ottla: Ottla) -> None:
     told = documents(ottla("config", "set", "topic", "orders", "payments", "retention.ms=1h", "-o", "json"), "config", "set")
     assert [(one["name"], one["before"], one["after"], one["outcome"]) for one in told] == [
         ("orders", "604800000", "3600000", "set"), ("payments", "604800000", "3600000", "set"),
@@ -78,7 +78,7 @@ def test_what_holds_after_a_deletion_comes_from_the_next_who_set_it(cluster: Fak
         ("retention.ms", ("log.retention.hours", None), None),
     ],
 )
-def test_what_another_setting_gives_in_another_unit_is_said_with_its_name(
+def test_what_another_setting_gives_in_another_unit_is_reported_with_its_name(
     name: str, synonym: tuple[str, str | None], expected: str | None
 ) -> None:
     # Kafka tells 168 hours as what holds for milliseconds.
@@ -93,7 +93,7 @@ def test_lists_are_added_to_and_taken_from(cluster: FakeAdmin, ottla: Ottla) -> 
     assert good(ottla("config", "set", "topic", "orders", "cleanup.policy-=delete", "--dry-run")).split("\t")[2:4] == ["delete", ""]
 
 
-def test_a_refused_change_is_told_in_full_and_in_the_exit_code(cluster: FakeAdmin, ottla: Ottla) -> None:
+def test_a_refused_change_is_reported_in_full_and_in_the_exit_code(cluster: FakeAdmin, ottla: Ottla) -> None:
     result = ottla("config", "set", "topic", "orders", "retention.ms=bad", "-o", "json")
     (told,) = documents(result, "config", "set", code=1)
     assert (told["outcome"], told["after"]) == (None, None)
@@ -120,7 +120,7 @@ def test_a_refused_change_is_told_in_full_and_in_the_exit_code(cluster: FakeAdmi
         (["describe", "broker", "3"], 1, "broker 3 does not exist or is down; brokers are 1, 2"),
     ],
 )
-def test_what_cannot_be_done_is_said(cluster: FakeAdmin, ottla: Ottla, arguments: list[str], code: int, message: str) -> None:
+def test_what_cannot_be_done_is_reported(cluster: FakeAdmin, ottla: Ottla, arguments: list[str], code: int, message: str) -> None:
     assert message in refused(ottla("config", *arguments), code)
 
 

@@ -17,7 +17,7 @@ def test_nothing_is_found_in_a_healthy_cluster() -> None:
     assert found(a_healthy_cluster()) == []
 
 
-def test_a_cluster_that_nobody_answers_for_is_one_problem_per_address_and_nothing_else() -> None:
+def test_a_cluster_that_no_broker_answers_for_is_one_problem_per_address_and_nothing_else() -> None:
     facts = Facts(now_ms=NOW_MS, timeout_ms=5000, bootstrap=[a_probe(place(1), error="refused"), a_probe(place(2), error="refused")])
     findings = found(facts)
     assert [(one.severity, one.check, one.address) for one in findings] == [
@@ -67,7 +67,7 @@ def test_a_name_that_means_this_machine_here_is_one_of_these() -> None:
     assert only(facts, "listeners").broker == 2
 
 
-def test_a_broker_advertised_as_this_machine_is_well_for_who_is_there() -> None:
+def test_a_broker_advertised_as_this_machine_is_healthy_for_who_is_there() -> None:
     facts = a_healthy_cluster()
     facts.bootstrap = [a_probe(("localhost", 9092))]
     facts.bootstrap[0].hosts = ["127.0.0.1"]
@@ -138,7 +138,7 @@ def test_the_clock_of_a_quorums_leader_is_compared(ahead_ms: int, said: str) -> 
     assert (finding.check, finding.broker) == ("clocks", 1) and said in finding.evidence
 
 
-def test_a_broker_that_replicas_name_and_that_is_not_there_is_a_problem() -> None:
+def test_a_broker_that_replicas_name_and_that_does_not_exist_is_a_problem() -> None:
     facts = a_healthy_cluster()
     facts.topics["old"] = [a_partition(0, 1, (1, 7)), a_partition(1, 1, (1, 7))]
     finding = only(facts, "brokers")
@@ -179,7 +179,7 @@ def test_timestamps_far_in_the_future_and_in_seconds_are_warnings_about_their_pr
     assert found(facts, "clocks") == [], "producers' clocks may differ a little"
 
 
-def test_what_could_not_be_looked_at_is_said_once_for_all_checks() -> None:
+def test_what_could_not_be_looked_at_is_reported_once_for_all_checks() -> None:
     facts = a_healthy_cluster()
     facts.unavailable = {"quorum": "no answer within 10 s"}
     finding = only(facts)
@@ -197,7 +197,7 @@ def test_brokers_that_cannot_be_reached_come_before_what_could_not_be_looked_at(
     assert warning.remedy == "Make broker 2 reachable, then repeat."
 
 
-def test_the_worst_is_said_first() -> None:
+def test_the_worst_is_reported_first() -> None:
     facts = a_healthy_cluster()
     facts.bootstrap.append(a_probe(place(9), error="refused"))
     facts.listeners[2] = a_probe(place(2), error=REFUSED)

@@ -46,7 +46,7 @@ def test_checks_of_this_machine_ask_no_cluster(ottla: Ottla, tmp_path: Path) -> 
 
 
 @pytest.mark.server
-def test_nobody_answering_is_a_problem_with_a_remedy(ottla: Ottla, nobody: str) -> None:
+def test_no_broker_answering_is_a_problem_with_a_remedy(ottla: Ottla, nobody: str) -> None:
     result = ottla("doctor", "-b", nobody, "--check", "bootstrap")
     assert result.exit_code == 1
     severity, check, where, *_ = result.stdout.split("\t")
@@ -60,7 +60,7 @@ def test_nobody_answering_is_a_problem_with_a_remedy(ottla: Ottla, nobody: str) 
 def test_a_terminal_gets_a_block_per_finding(ottla: Ottla, nobody: str, terminal: None) -> None:
     result = ottla("doctor", "-b", nobody, "--check", "bootstrap")
     assert result.stdout.splitlines()[0] == f"problem: No broker answers at this address [{nobody}]"
-    assert [line.split()[0] for line in result.stdout.splitlines() if line.startswith("  ") and line[2] != " "] == ["seen", "do"]
+    assert [line.split()[0] for line in result.stdout.splitlines() if line.startswith("  ") and line[2] != " "] == ["shows", "fix"]
 
 
 @pytest.mark.server
@@ -73,7 +73,7 @@ def test_nothing_is_wrong_with_a_healthy_server(ottla_server: Serving, ottla: Ot
 
 
 @pytest.mark.server
-def test_a_planted_illness_is_found_and_its_remedy_cures_it(ottla_server: Serving, ottla: Ottla) -> None:
+def test_a_planted_problem_is_found_and_its_remedy_cures_it(ottla_server: Serving, ottla: Ottla) -> None:
     server = ("-b", ottla_server.bootstrap)
     good(ottla("topic", "create", "doctor.ill", "-r", "1", "-c", "min.insync.replicas=2", *server))
     ill = ottla("doctor", *server, "--timeout", "60s", *chosen("replication"), "-o", "json")

@@ -43,7 +43,7 @@ def with_group(group: GroupDescription, first: GroupLag | None = None, second: G
 ALL = a_member("one", (0, 1, 2))
 
 
-def test_a_group_that_reads_everything_is_well() -> None:
+def test_a_group_that_reads_everything_is_healthy() -> None:
     assert found(with_group(a_group(ALL))) == []
     assert suspicious_groups(with_group(a_group(ALL))) == []
 
@@ -53,7 +53,7 @@ def test_records_that_wait_for_long_make_a_group_suspect_not_their_number() -> N
     assert suspicious_groups(with_group(a_group(ALL), a_lag(99, waits_ms=TIME_LAG_MS))) == ["billing"]
 
 
-def test_a_group_that_commits_nothing_between_two_looks_is_stuck() -> None:
+def test_a_group_that_commits_nothing_between_two_measurements_is_stuck() -> None:
     waits = a_lag(90, waits_ms=TIME_LAG_MS * 2)
     finding = only(with_group(a_group(ALL), waits, waits))
     assert (finding.severity, finding.check, finding.group, finding.partitions) == ("warning", "groups", "billing", [0])
@@ -66,13 +66,13 @@ def test_the_same_without_members_says_to_start_some() -> None:
     assert "no members" in only(with_group(a_group(state=GroupState.EMPTY), waits, waits)).what
 
 
-def test_a_group_that_catches_up_is_well_and_one_that_falls_behind_is_not() -> None:
+def test_a_group_that_catches_up_is_healthy_and_one_that_falls_behind_is_not() -> None:
     first = a_lag(10, waits_ms=TIME_LAG_MS)
     assert found(with_group(a_group(ALL), first, a_lag(50, waits_ms=TIME_LAG_MS))) == []
     assert "lag of a group grows" in only(with_group(a_group(ALL), first, a_lag(20, end=200, waits_ms=TIME_LAG_MS))).what
 
 
-def test_without_a_second_look_nothing_is_said_of_progress() -> None:
+def test_without_a_second_measurement_nothing_is_reported_of_progress() -> None:
     assert found(with_group(a_group(ALL), a_lag(90, waits_ms=TIME_LAG_MS))) == []
 
 
@@ -97,7 +97,7 @@ def test_partitions_that_no_member_reads_are_a_warning() -> None:
     assert (finding.severity, finding.topic, finding.partitions) == ("warning", "orders", [1, 2])
 
 
-def test_a_subscription_to_a_topic_that_is_not_there_is_a_warning() -> None:
+def test_a_subscription_to_a_topic_that_does_not_exist_is_a_warning() -> None:
     finding = only(with_group(a_group(a_member("one", (0, 1, 2), topics=("orders", "order")))))
     assert (finding.severity, finding.topic) == ("warning", "order")
 

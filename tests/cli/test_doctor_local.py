@@ -37,13 +37,13 @@ def test_a_limit_of_open_files_below_what_connections_need_is_a_warning() -> Non
     assert found(facts, "client") == []
 
 
-def test_troubles_with_profiles_are_warnings_even_when_nobody_answers() -> None:
+def test_troubles_with_profiles_are_warnings_even_when_no_broker_answers() -> None:
     facts = Facts(now_ms=NOW_MS, timeout_ms=5000, bootstrap=[a_probe(place(1), error="refused")])
     facts.machine = Machine(profile_problems=[("what", "evidence", "remedy")])
     assert [(one.check, one.severity) for one in found(facts)] == [("bootstrap", "problem"), ("profiles", "warning")]
 
 
-def test_nobody_answering_is_said_whichever_checks_were_asked_for() -> None:
+def test_no_broker_answering_is_reported_whichever_checks_were_asked_for() -> None:
     facts = Facts(now_ms=NOW_MS, timeout_ms=5000, bootstrap=[a_probe(place(1), error="refused")])
     assert only(facts, "partitions").check == "bootstrap"
 
@@ -54,7 +54,7 @@ def test_a_good_file_of_profiles_is_no_trouble(own_surroundings: Path) -> None:
     assert local.profile_problems({"OTTLA_PROFILE": "a"}) == []
 
 
-def test_what_is_wrong_with_profiles_is_told_one_by_one(own_surroundings: Path) -> None:
+def test_what_is_wrong_with_profiles_is_reported_one_by_one(own_surroundings: Path) -> None:
     own_surroundings.write_text('[profiles.a]\nrequest_timeout_ms = "soon"\nsasl_password = "hush"\n')
     own_surroundings.chmod(0o644)
     told = local.profile_problems({"OTTLA_PROFILE": "b"})
@@ -69,14 +69,14 @@ def test_what_is_wrong_with_profiles_is_told_one_by_one(own_surroundings: Path) 
     assert [what for what, _, _ in local.profile_problems({})] == ["The file of profiles is invalid or unreadable"]
 
 
-def test_variables_that_contradict_each_other_are_told() -> None:
+def test_variables_that_contradict_each_other_are_reported() -> None:
     told = local.profile_problems({"OTTLA_BOOTSTRAP": "a:1", "OTTLA_BOOTSTRAP_SERVERS": "b:1"})
     assert "OTTLA_BOOTSTRAP_SERVERS is used" in told[0][2]
     told = local.profile_problems({"OTTLA_BOOTSTRAP": "a:1", "OTTLA_PROFILE": "p"})
     assert told[0][0] == "The profile in OTTLA_PROFILE is ignored"
 
 
-def test_a_data_directory_that_is_well_is_nothing_to_tell_of() -> None:
+def test_a_data_directory_that_is_healthy_is_nothing_to_report_of() -> None:
     assert found(with_data_dir(), "data-dir") == [], "and no cluster is needed for that"
 
 
@@ -96,13 +96,13 @@ def test_a_data_directory_that_is_well_is_nothing_to_tell_of() -> None:
         ({"holder_files": 9, "holder_files_max": 1024}, "note", "9 open, its limit is 1024"),
     ],
 )
-def test_each_illness_of_a_data_directory_is_found(illness: dict[str, object], severity: str, said: str) -> None:
+def test_each_problem_of_a_data_directory_is_found(illness: dict[str, object], severity: str, said: str) -> None:
     finding = only(with_data_dir(**illness), "data-dir")
     assert finding.severity == severity and said in finding.evidence
 
 
 @pytest.mark.skipif(not Path("/proc/locks").exists(), reason="who holds a lock is read from /proc")
-def test_a_directory_is_seen_with_whoever_holds_it(tmp_path: Path) -> None:
+def test_a_directory_is_seen_with_its_holder(tmp_path: Path) -> None:
     (tmp_path / "orders-0").mkdir()
     assert local.data_dir(tmp_path).has_lock is False
     held = HeldDirectory(tmp_path)
@@ -116,7 +116,7 @@ def test_a_directory_is_seen_with_whoever_holds_it(tmp_path: Path) -> None:
     assert (local.data_dir(tmp_path).has_lock, local.data_dir(tmp_path).holder) == (True, None)
 
 
-def test_what_is_no_directory_is_said(tmp_path: Path) -> None:
+def test_what_is_not_a_directory_is_reported(tmp_path: Path) -> None:
     assert local.data_dir(tmp_path / "none").error == "it does not exist"
     (tmp_path / "file").touch()
     assert local.data_dir(tmp_path / "file").error == "it is not a directory"

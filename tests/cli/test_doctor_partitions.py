@@ -84,7 +84,7 @@ def test_writes_that_need_every_replica_are_a_warning_and_more_than_every_a_prob
     assert found(facts, "replication") == []
 
 
-def test_topics_of_the_clusters_own_have_as_many_copies_as_wished() -> None:
+def test_internal_topics_have_as_many_copies_as_configured() -> None:
     facts = a_healthy_cluster()
     facts.topics["__consumer_offsets"] = [a_partition(0), a_partition(1, 1, (1, 2))]
     finding = only(facts, "internal-topics")
@@ -94,7 +94,7 @@ def test_topics_of_the_clusters_own_have_as_many_copies_as_wished() -> None:
     assert found(facts, "internal-topics") == []
 
 
-def test_no_more_copies_are_wished_than_there_are_brokers() -> None:
+def test_no_more_copies_are_configured_than_there_are_brokers() -> None:
     facts = with_partitions()
     facts.topics["__consumer_offsets"] = [a_partition(0, 1, [1])]
     facts.nodes = facts.nodes[:1]

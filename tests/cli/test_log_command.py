@@ -88,7 +88,7 @@ def test_only_so_many_bytes_are_read_and_the_rest_is_no_damage(ottla: Ottla, par
     assert [row["last"] for row in found] == [1]
 
 
-def test_records_of_group_coordinators_are_told_field_by_field(ottla: Ottla, tmp_path: Path) -> None:
+def test_records_of_group_coordinators_are_reported_field_by_field(ottla: Ottla, tmp_path: Path) -> None:
     directory = tmp_path / "__consumer_offsets-7"
     directory.mkdir()
     written = [

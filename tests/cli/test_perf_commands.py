@@ -105,7 +105,7 @@ def test_consuming_ends_when_nothing_comes(at: Ottla) -> None:
     result = at("perf", "consume", *words, "-o", "json")
     found = documents(result, "perf", "consume")
     assert (found["records"], found["timed_out"], found["records_per_s"]) == (0, True, 0.0)
-    assert "0 of 10 records came" in result.stderr
+    assert "0 of 10 records arrived" in result.stderr
 
 
 @pytest.mark.server

@@ -61,7 +61,7 @@ def test_nothing_in_no_time_has_a_rate_of_zero() -> None:
     assert Tally(5).document() == {"records": 0, "bytes": 0, "seconds": 0.0, "records_per_s": 0.0, "mb_per_s": 0.0}
 
 
-def test_the_steady_part_is_what_was_sent_behind_the_warm_up() -> None:
+def test_the_steady_part_is_what_was_sent_after_the_warm_up() -> None:
     figures = Figures(0, warmup=2)
     figures.steady_from(NS)
     figures.add_acknowledged([0, 0], 20, 2 * NS, warm=False)
@@ -125,7 +125,7 @@ def test_payloads_are_letters_lines_or_numbers() -> None:
         file_payloads(b"", b"\n", Random(0))
 
 
-def test_the_line_tells_how_far_it_is_how_fast_and_for_how_long() -> None:
+def test_the_line_reports_share_rate_and_remaining_time() -> None:
     moment = Snapshot(250_000, 25 * MB, 2 * NS, 150_000.0, 15.0 * MB, 4_123_456)
     assert live_line(Goal(1_000_000, None), moment) == (
         " 25 % ━━━━━━━───────────────────── 250,000 records  now 150,000/s  15.0 MB/s  average 125,000/s  p99 4.12 ms  5.0s left"
@@ -141,7 +141,7 @@ def test_the_end_that_comes_first_is_shown() -> None:
     assert live_line(Goal(1000, 2 * NS), moment).endswith("1.0s left")
 
 
-def test_an_interval_tells_its_rate_and_its_latencies() -> None:
+def test_an_interval_reports_its_rate_and_its_latencies() -> None:
     figures = Figures(0)
     figures.add_acknowledged_together(1000, 0, 2 * MB, 3 * MS, warm=False)
     assert interval_line(figures.next_window(2 * NS)) == "1,000 records, 500/s, 1.00 MB/s, latency avg 3.00 ms, p99 3.00 ms, max 3.00 ms"
@@ -149,7 +149,7 @@ def test_an_interval_tells_its_rate_and_its_latencies() -> None:
     assert interval_line(figures.next_window(4 * NS)) == "10 records, 5.0/s, 0.50 MB/s"
 
 
-def test_a_file_gets_a_line_per_interval_and_the_result_too_if_wanted() -> None:
+def test_a_file_gets_a_line_per_interval_and_the_result_too_if_requested() -> None:
     figures, written = Figures(0), io.StringIO()
     display = Display(figures, Goal(20, None), interval_ns=NS, detailed=True, stream=written, terminal=False)
     figures.add_received(10, 100, NS // 2)
@@ -162,7 +162,7 @@ def test_a_file_gets_a_line_per_interval_and_the_result_too_if_wanted() -> None:
     assert [(one["after_s"], one["records"], one["records_per_s"]) for one in display.intervals] == [(0.0, 10, 10.0), (1.0, 10, 20.0)]
 
 
-def test_a_person_sees_one_line_that_fits_and_goes_away() -> None:
+def test_a_terminal_sees_one_line_that_fits_and_goes_away() -> None:
     figures, written = Figures(0), io.StringIO()
     display = Display(figures, Goal(100, None), interval_ns=NS, stream=written, terminal=True, columns=30)
     display.update(NS // 10)

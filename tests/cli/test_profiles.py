@@ -168,7 +168,7 @@ def test_the_other_settings_of_a_profile_go_to_the_client(staged: Path, cluster:
     assert "request_timeout_ms" not in cluster.made[-1]
 
 
-def test_a_profile_that_is_not_there_brings_the_one_that_was_meant(staged: Path, ottla: Ottla) -> None:
+def test_a_profile_that_does_not_exist_suggests_a_similar_name(staged: Path, ottla: Ottla) -> None:
     assert "did you mean staging?" in refused(ottla("topic", "list", "--profile", "stageing"))
 
 

@@ -58,7 +58,7 @@ def damage(data_dir: Path) -> bytes:
     return bytes(data)
 
 
-def test_a_good_store_is_said_to_be_good_and_is_not_restored(data_dir: Path) -> None:
+def test_a_good_store_is_reported_to_be_good_and_is_not_restored(data_dir: Path) -> None:
     checked = run("store", "check", "--data-dir", str(data_dir))
     assert checked.exit_code == 0 and "is good" in checked.output and "-copy-" in checked.output
     refused = run("store", "restore", "--data-dir", str(data_dir), "--yes")

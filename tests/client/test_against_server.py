@@ -477,7 +477,7 @@ def test_consume_begins_where_it_is_told_and_prints_as_it_is_told(server: Servin
     )
     assert run(server, "consume", topic, "-O", "end", "-e") == ""
     assert run(server, "consume", topic, "-O", "3", "-p", "0", "-n", "1") == "3\n"
-    assert "no partition 7" in run(server, "consume", topic, "-p", "7", code=1)
+    assert "partition 7 does not exist" in run(server, "consume", topic, "-p", "7", code=1)
     assert "unknown token %q" in run(server, "consume", topic, "-f", "%q", code=2)
     assert "yesterday" in run(server, "consume", topic, "-O", "yesterday", code=2)
 

@@ -27,7 +27,7 @@ def commands(group: click.Command, path: tuple[str, ...] = ()) -> Iterator[tuple
             yield from commands(found, (*path, name))
 
 
-def test_every_command_is_there_and_says_what_it_does() -> None:
+def test_every_command_is_there_and_has_a_help_text() -> None:
     found = dict(commands(main))
     assert {("serve",), ("topic", "create"), ("cluster",), ("cluster", "up"), ("cluster", "reassign", "plan"), ("cluster", "elect")} <= set(
         found

@@ -22,7 +22,7 @@ def write(cluster: MemoryCluster, *values: bytes, topic: str = "t", partition: i
     cluster.logs[topic][partition].append(bytes(build_batch([(0, None, value, ()) for value in values])))
 
 
-def test_a_group_that_saw_nothing_goes_on_where_it_was(cluster: MemoryCluster) -> None:
+def test_a_group_that_saw_nothing_continues_where_it_was(cluster: MemoryCluster) -> None:
     write(cluster, b"before")
     assert consume("t", "-g", "g", "-O", "end", "-e").stdout == ""
     write(cluster, b"between")
@@ -30,7 +30,7 @@ def test_a_group_that_saw_nothing_goes_on_where_it_was(cluster: MemoryCluster) -
     assert consume("t", "-g", "g", "-e").stdout == ""
 
 
-def test_a_group_without_offsets_begins_at_the_start_and_says_so_once(cluster: MemoryCluster) -> None:
+def test_a_group_without_offsets_begins_at_the_start_and_reports_it_once(cluster: MemoryCluster) -> None:
     write(cluster, b"before")
     first = consume("t", "-g", "g", "-e")
     assert (first.stdout, first.stderr) == (
@@ -43,7 +43,7 @@ def test_a_group_without_offsets_begins_at_the_start_and_says_so_once(cluster: M
 
 
 @pytest.mark.parametrize("how", [("-O", "end"), ("-X", "auto.offset.reset=latest")])
-def test_a_group_without_offsets_begins_where_it_is_told(cluster: MemoryCluster, how: tuple[str, ...]) -> None:
+def test_a_group_without_offsets_begins_where_it_is_set_to(cluster: MemoryCluster, how: tuple[str, ...]) -> None:
     write(cluster, b"before")
     told = consume("t", "-g", "g", "-e", *how)
     assert (told.stdout, told.stderr) == ("", "Group g has no offsets yet: it begins at the end of the log\n")
@@ -59,7 +59,9 @@ def test_of_new_partitions_of_a_group_it_says_which_begin_at_the_start(cluster: 
 @pytest.mark.parametrize(
     "how", [pytest.param((), id="assigned"), pytest.param(("-g", "g"), id="in a group", marks=pytest.mark.slow)]
 )  # fmt: skip
-def test_who_reads_a_topic_that_is_deleted_is_told(cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch, how: tuple[str, ...]) -> None:
+def test_a_topic_that_is_deleted_while_it_is_read_is_an_error(
+    cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch, how: tuple[str, ...]
+) -> None:
     monkeypatch.setattr("ottla.client.transport.cluster.GONE_MS", 20)
     write(cluster, b"a")
 
@@ -79,7 +81,7 @@ def test_who_reads_a_topic_that_is_deleted_is_told(cluster: MemoryCluster, monke
     assert "Error: topic t was deleted" in result.stderr
 
 
-def test_who_reads_a_partition_that_a_new_topic_of_the_name_has_not_is_told(cluster: MemoryCluster) -> None:
+def test_who_reads_a_partition_that_a_new_topic_of_the_name_has_not_is_reported(cluster: MemoryCluster) -> None:
     def make_again(node: MemoryNode, request: Any) -> None:
         if len(cluster.logs["many"]) == 3:
             cluster.delete("many")
@@ -129,7 +131,7 @@ def test_partitions_that_come_while_it_reads_are_read_too(cluster: MemoryCluster
     assert (result.exit_code, result.stdout) == (0, "1 new\n1 newer\n"), result.stderr
 
 
-def test_a_commit_that_fails_is_told_and_made_again(cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_commit_that_fails_is_reported_and_made_again(cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ottla.cli.consume.group.COMMIT_S", 0.0)
     write(cluster, b"a")
 
@@ -202,7 +204,7 @@ def test_the_tail_is_the_last_of_all_partitions_by_time(cluster: MemoryCluster) 
     assert consume("many", "--tail", "100").stdout == "1\n2\n3\n5\n8\n9\n"
 
 
-def test_following_goes_on_behind_the_tail(cluster: MemoryCluster) -> None:
+def test_following_continues_after_the_tail(cluster: MemoryCluster) -> None:
     write(cluster, b"1", b"2", b"3")
 
     def go_on(node: MemoryNode, request: Any) -> None:
@@ -220,7 +222,7 @@ def test_filters_choose_and_the_limit_counts_what_is_printed(cluster: MemoryClus
     assert consume("t", "--from-beginning", "--filter", ".n > 9", "-n", "2", "-f", "%o ").stdout == "10 11 "
 
 
-def test_a_group_goes_on_behind_the_last_record_that_a_limit_let_it_look_at(cluster: MemoryCluster) -> None:
+def test_a_group_continues_after_the_last_record_that_a_limit_let_it_look_at(cluster: MemoryCluster) -> None:
     write(cluster, *(b'{"n":%d}' % number for number in range(20)))
     first = consume("t", "-g", "g", "--from-beginning", "--filter", ".n > 4", "-n", "2", "-f", "%o ")
     assert (first.exit_code, first.stdout) == (0, "5 6 "), first.stderr
@@ -284,7 +286,7 @@ def test_what_retention_took_away_is_passed_over(cluster: MemoryCluster) -> None
         (("t", "--from-beginning", "-O", "5"), "--from-beginning cannot be combined"),
     ],
 )
-def test_what_is_asked_wrongly_is_told_before_anything_is_read(cluster: MemoryCluster, arguments: tuple[str, ...], why: str) -> None:
+def test_what_is_invalid_is_reported_before_anything_is_read(cluster: MemoryCluster, arguments: tuple[str, ...], why: str) -> None:
     result = consume(*arguments)
     assert result.exit_code == 2, result.output
     assert why in result.stderr
@@ -292,11 +294,11 @@ def test_what_is_asked_wrongly_is_told_before_anything_is_read(cluster: MemoryCl
 
 
 @pytest.mark.parametrize("arguments", [("none",), ("t", "none@1:2"), ("none", "-g", "g")])
-def test_a_topic_that_is_not_there_is_told(cluster: MemoryCluster, arguments: tuple[str, ...]) -> None:
+def test_a_topic_that_does_not_exist_is_reported(cluster: MemoryCluster, arguments: tuple[str, ...]) -> None:
     result = consume(*arguments)
     assert (result.exit_code, result.stdout) == (1, "")
     assert result.stderr == "Error: there is no topic none\n"
 
 
-def test_a_partition_that_is_not_there_is_told(cluster: MemoryCluster) -> None:
+def test_a_partition_that_does_not_exist_is_reported(cluster: MemoryCluster) -> None:
     assert consume("many/1-3").stderr == "Error: topic many has 3 partitions; partition 3 does not exist\n"

@@ -96,7 +96,7 @@ def test_describe_prints_members_and_what_they_read(ottla: Ottla) -> None:
 
 
 @pytest.mark.parametrize("arguments", [["describe"], ["lag"], ["delete-offsets", "-t", "t"], ["delete", "-y"]])
-def test_a_group_that_is_not_there_brings_the_one_that_was_meant(ottla: Ottla, arguments: list[str]) -> None:
+def test_a_group_that_does_not_exist_suggests_a_similar_name(ottla: Ottla, arguments: list[str]) -> None:
     assert "did you mean orders?" in refused(ottla(*arguments, "order"))
 
 
@@ -136,7 +136,7 @@ def test_watching_prints_one_json_line_per_reading_with_rates(ottla: Ottla) -> N
     assert second["read_at_ms"] - first["read_at_ms"] >= 90
 
 
-def test_watching_goes_on_when_a_reading_fails(groups: GroupCluster, ottla: Ottla) -> None:
+def test_watching_continues_when_a_reading_fails(groups: GroupCluster, ottla: Ottla) -> None:
     def fail_later(node: Any, request: Any) -> Any:
         return CUT if len(groups.sent(m.DescribeGroupsRequest)) > 1 else None
 
@@ -176,7 +176,7 @@ def test_reset_shows_and_changes_nothing_without_execute(groups: GroupCluster, o
         (["--from-group", "busy"], {T: 10, ("many", 1): 5}),
     ],
 )
-def test_reset_goes_where_it_is_told(groups: GroupCluster, ottla: Ottla, where: list[str], expected: dict[tuple[str, int], int]) -> None:
+def test_reset_goes_where_it_is_set_to(groups: GroupCluster, ottla: Ottla, where: list[str], expected: dict[tuple[str, int], int]) -> None:
     good(ottla("reset", "orders", *where, "--execute"))
     assert offsets(groups, "orders") == expected
 
@@ -210,7 +210,7 @@ def test_the_offsets_of_a_group_with_members_are_not_reset(groups: GroupCluster,
     assert offsets(groups, "busy") == {T: 10}
 
 
-def test_a_member_that_joins_between_look_and_reset_is_told_of(groups: GroupCluster, ottla: Ottla) -> None:
+def test_a_member_that_joins_between_look_and_reset_is_reported_of(groups: GroupCluster, ottla: Ottla) -> None:
     def joined(node: Any, request: Any) -> Any:
         groups.by_name["orders"].members["m9"] = {}
 
@@ -277,7 +277,7 @@ def test_offsets_that_a_member_reads_are_not_deleted(ottla: Ottla) -> None:
     assert result.exit_code == 1
 
 
-def test_dry_runs_tell_what_would_be_deleted_and_what_is_in_the_way(groups: GroupCluster, ottla: Ottla) -> None:
+def test_dry_runs_report_what_would_be_deleted_and_what_is_in_the_way(groups: GroupCluster, ottla: Ottla) -> None:
     result = ottla("delete", "orders", "busy", "--dry-run")
     assert result.stdout == "orders\twould be deleted\n"
     assert "Stop its consumers first" in refused(result)
@@ -288,7 +288,7 @@ def test_dry_runs_tell_what_would_be_deleted_and_what_is_in_the_way(groups: Grou
         assert not groups.sent(kind)
 
 
-def test_nothing_goes_before_somebody_says_yes(groups: GroupCluster, ottla: Ottla) -> None:
+def test_nothing_goes_before_a_confirmation(groups: GroupCluster, ottla: Ottla) -> None:
     for arguments in (["delete", "orders"], ["delete-offsets", "orders", "-t", "t"], ["remove-members", "busy", "--all"]):
         assert "--yes" in refused(ottla(*arguments), 2)
     for kind in (m.DeleteGroupsRequest, m.OffsetDeleteRequest, m.LeaveGroupRequest):
@@ -324,7 +324,7 @@ def test_documents_have_the_fields_that_the_reference_names(ottla: Ottla, argume
 
 
 @pytest.mark.usefixtures("terminal")
-def test_a_person_sees_tables_with_titles_and_durations(ottla: Ottla) -> None:
+def test_a_terminal_sees_tables_with_titles_and_durations(ottla: Ottla) -> None:
     assert "orders Empty classic -" in squeezed(good(ottla("list")))
     described = squeezed(good(ottla("describe", "busy", "orders")))
     assert described[0] == "busy classic Stable range coordinator 1 (node1:9092)"
@@ -340,7 +340,7 @@ def test_a_person_sees_tables_with_titles_and_durations(ottla: Ottla) -> None:
 
 @pytest.mark.usefixtures("terminal")
 @pytest.mark.parametrize("by", ["partition", "topic", "group"])
-def test_a_person_watches_a_table_that_is_drawn_anew_with_rates(groups: GroupCluster, ottla: Ottla, by: str) -> None:
+def test_a_terminal_watches_a_table_that_is_drawn_again_with_rates(groups: GroupCluster, ottla: Ottla, by: str) -> None:
     def written(node: Any, request: Any) -> Any:
         groups.write("t", 0, int(time.time() * 1000))
 

@@ -83,7 +83,7 @@ def test_a_load_that_is_killed_in_the_middle_writes_each_row_once(
     assert sorted(json.loads(value)["id"] for value in values) == list(range(ROWS))
 
 
-def test_an_interrupted_load_says_how_far_it_came_and_goes_on(ottla_server: Serving, tmp_path: Path) -> None:
+def test_an_interrupted_load_says_how_far_it_came_and_continues(ottla_server: Serving, tmp_path: Path) -> None:
     topic = f"load-{uuid.uuid4().hex[:8]}"
     (tmp_path / "a.txt").write_text("".join(f"{n}\n" for n in range(ROWS)))
     slowly = command(ottla_server, topic, "a.txt", "--rate", "4k")

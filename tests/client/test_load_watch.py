@@ -34,7 +34,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return made
 
 
-def test_programs_are_told_once_a_second_how_far_it_is(clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:
+def test_programs_are_reported_once_a_second_how_far_it_is(clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:
     first, second, totals = a_file("a.csv", 600), a_file("b.csv", 400), Totals()
     watch = LoadWatch([first, second], totals, "skip", None, human=False)
     watch.begins(first, None)

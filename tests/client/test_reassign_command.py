@@ -149,7 +149,7 @@ def test_moves_begin_and_the_way_back_is_kept(ottla: Ottla, cluster: Reassigning
     assert [one["replicas"] for one in json.loads(back.read_text())["partitions"]] == [[1, 2], [2, 3]]
 
 
-def test_what_the_cluster_refuses_is_told_and_the_rest_begins(ottla: Ottla, cluster: ReassigningCluster, tmp_path: Path) -> None:
+def test_what_the_cluster_refuses_is_reported_and_the_rest_begins(ottla: Ottla, cluster: ReassigningCluster, tmp_path: Path) -> None:
     path = tmp_path / "plan.json"
     wished = [{"topic": "t", "partition": number, "replicas": ids} for number, ids in ((0, [9]), (1, [4]))]
     path.write_text(json.dumps({"version": 1, "partitions": wished}))
@@ -173,7 +173,7 @@ def test_a_move_is_throttled_on_both_sides_until_it_is_verified(ottla: Ottla, cl
     assert not any(cluster.settings.values())
 
 
-def test_verify_tells_what_is_not_as_planned(ottla: Ottla, cluster: ReassigningCluster, plan: str) -> None:
+def test_verify_reports_what_is_not_as_planned(ottla: Ottla, cluster: ReassigningCluster, plan: str) -> None:
     cluster.alter(("t", 0), [3, 4])
     cluster.alter(("t", 1), [3, 2])
     result = ottla("verify", plan)
@@ -204,7 +204,7 @@ def test_moves_are_listed(ottla: Ottla, cluster: ReassigningCluster) -> None:
     assert one == {"topic": "t", "partition": 1, "replicas": [4, 2, 3], "adding": [4], "removing": [3]}
 
 
-def test_replicas_that_are_being_added_are_not_missed_by_who_looks_whether_a_cluster_is_well(cluster: ReassigningCluster) -> None:
+def test_replicas_that_are_being_added_are_not_missed_by_checks_whether_a_cluster_is_healthy(cluster: ReassigningCluster) -> None:
     cluster.alter(("t", 0), [4, 2])
     assert health("boot:1").under_replicated == {}
     cluster.nodes[3].stop()
@@ -228,7 +228,7 @@ def test_cancelling_nothing_is_no_error(ottla: Ottla, plan: str) -> None:
     refused(ottla("cancel", plan, "--all"), 2)
 
 
-def test_a_file_that_is_no_plan_is_refused_by_its_name(ottla: Ottla) -> None:
+def test_a_file_that_is_not_a_plan_is_refused_by_its_name(ottla: Ottla) -> None:
     assert "<stdin>: this is no plan" in refused(ottla("execute", "-", input="{"))
 
 

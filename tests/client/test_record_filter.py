@@ -43,7 +43,7 @@ def a_record(value: bytes | None = ORDER, key: bytes | None = b"K-17", **changes
         (".paid[0]", []),
     ],
 )
-def test_a_path_finds_what_stands_there(text: str, found: list[Any]) -> None:
+def test_a_path_finds_the_value(text: str, found: list[Any]) -> None:
     assert parse_path(text).all(decoder()(ORDER)) == found
 
 
@@ -55,12 +55,12 @@ def test_a_path_without_a_star_finds_one_value_and_one_with_a_star_a_list() -> N
 
 
 @pytest.mark.parametrize("text", ["", "id", ".", ".a.", ".a[", ".a[x]", ".a b"])
-def test_what_is_no_path_is_refused(text: str) -> None:
+def test_what_is_not_a_path_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="not a path"):
         parse_path(text)
 
 
-def test_what_is_no_json_has_no_members() -> None:
+def test_what_is_not_json_has_no_members() -> None:
     decoded = decoder()
     assert parse_path(".a").all(decoded(b"{broken")) == []
     assert parse_path(".a").all(decoded(None)) == []
@@ -142,7 +142,7 @@ def test_a_json_key_has_paths_too() -> None:
     assert parse_filter('key.id = 5 and key["a b"] = c')(a_record(key=b'{"id": 5, "a b": "c"}'))
 
 
-def test_null_is_told_from_empty() -> None:
+def test_null_and_empty_are_distinguished() -> None:
     assert parse_filter("value = null")(a_record(None))
     assert not parse_filter("value = null")(a_record(b""))
     assert parse_filter('value = ""')(a_record(b""))

@@ -117,12 +117,12 @@ def test_empty_lines_of_json_are_passed_over_and_counted() -> None:
         (b'{"value":"\xff"}', "line 2: .*utf-8"),
     ],
 )
-def test_a_line_that_makes_no_record_is_told_by_its_number(line: bytes, why: str) -> None:
+def test_a_line_that_makes_no_record_is_reported_by_its_number(line: bytes, why: str) -> None:
     with pytest.raises(Told, match=why):
         read(b'{"value":0}\n' + line + b'\n{"value":3}\n', form="json")
 
 
-def test_what_stands_before_a_bad_line_comes_before_it_is_told_and_what_follows_comes_too() -> None:
+def test_what_stands_before_a_bad_line_comes_before_it_is_reported_and_what_follows_comes_too() -> None:
     told: list[str] = []
     source = chunks(CountedInput([("f.txt", io.BytesIO(b"1\nx\n3\ny\n"))]), InputFormat(value=VALUE_FORMATS["int8"]), told.append)
     first = next(source)
@@ -168,17 +168,17 @@ def test_csv_without_a_value_column_makes_json_of_its_rows() -> None:
         (b"value,partition\n1,x\n", {}, "line 2: partition: expected a whole number"),
     ],
 )
-def test_a_row_that_makes_no_record_is_told_by_its_line(data: bytes, settings: dict[str, Any], why: str) -> None:
+def test_a_row_that_makes_no_record_is_reported_by_its_line(data: bytes, settings: dict[str, Any], why: str) -> None:
     with pytest.raises(Told, match=why):
         read(data, form="csv", **settings)
 
 
-def test_a_column_that_is_not_there_is_told() -> None:
+def test_a_column_that_does_not_exist_is_reported() -> None:
     with pytest.raises(BadLine, match="column 'idd' does not exist; columns are id, v"):
         read(b"id,v\n1,2\n", form="csv", key_column="idd")
 
 
-def test_a_quote_that_is_never_closed_is_told_after_what_was_whole() -> None:
+def test_a_quote_that_is_never_closed_is_reported_after_what_was_whole() -> None:
     taken: list[InputRecord] = []
     with pytest.raises(BadLine, match="line 3: unclosed quote"):
         for chunk in chunks(CountedInput([("-", io.BytesIO(b'key,value\n1,2\n3,"4\n'))]), InputFormat("csv"), refuse):

@@ -96,7 +96,7 @@ def test_columns_can_be_chosen_for_json_and_csv_and_text() -> None:
     assert compiled(text_parts(chosen, b";", coloured=False))([record]) == b"2023-11-14T22:13:20.123Z\tcreate\t5\t[1,2]\tx,y\t1\t;"
 
 
-def test_a_heading_is_printed_once_and_not_at_all_if_not_wanted() -> None:
+def test_a_heading_is_printed_once_and_not_at_all_if_disabled() -> None:
     chosen = columns(["offset"], FieldFormats())
     render = csv_lines(chosen, heading=True)
     assert render([a_record()]) + render([a_record()]) == b"offset\n100\n100\n"
@@ -104,7 +104,7 @@ def test_a_heading_is_printed_once_and_not_at_all_if_not_wanted() -> None:
 
 
 @pytest.mark.parametrize("name", ["ofset", "header.", "header", ".a.", "key.", ""])
-def test_a_column_that_there_is_not_is_refused(name: str) -> None:
+def test_a_column_that_does_not_exist_is_refused(name: str) -> None:
     with pytest.raises(ValueError, match="unknown column"):
         columns([name], FieldFormats())
 
@@ -124,7 +124,7 @@ def test_values_in_a_format_stand_in_json_as_what_they_are() -> None:
     ]
 
 
-def test_quotes_that_are_amiss_are_told() -> None:
+def test_quotes_that_are_amiss_are_reported() -> None:
     assert fields(b'a,"b ""c""",,""') == [b"a", b'b "c"', None, b""]
     for line in (b'a"b', b'"a"b', b'"a""'):
         with pytest.raises(ValueError, match="quote"):

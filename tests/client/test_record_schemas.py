@@ -68,13 +68,13 @@ def test_what_does_not_fit_the_schema_is_refused(schema: Path, given: bytes, why
         parse_value_format(f"avro:{schema}", "--value-format").read(given)
 
 
-def test_bytes_that_are_no_avro_are_refused(schema: Path) -> None:
+def test_bytes_that_are_not_avro_are_refused(schema: Path) -> None:
     with pytest.raises(ValueError, match="not Avro with this schema"):
         parse_value_format(f"avro:{schema}", "--value-format").show(b"\xff")
 
 
 @pytest.mark.parametrize("content", ["nope", '{"type": "unheard-of"}', '{"name": "x"}'])
-def test_a_file_that_is_no_schema_is_refused(tmp_path: Path, content: str) -> None:
+def test_a_file_that_is_not_a_schema_is_refused(tmp_path: Path, content: str) -> None:
     (tmp_path / "x.avsc").write_text(content)
     with pytest.raises(ValueError, match=r"no Avro schema|not an Avro schema"):
         parse_value_format(f"avro:{tmp_path / 'x.avsc'}", "--value-format")
@@ -153,7 +153,7 @@ def test_a_schema_of_a_file_is_added_to_the_registry(registry: tuple[str, type[_
 
 
 @pytest.mark.server
-def test_a_registry_that_does_not_know_says_so(registry: tuple[str, type[_Answers]]) -> None:
+def test_a_registry_that_does_not_know_reports_it(registry: tuple[str, type[_Answers]]) -> None:
     url, _ = registry
     with pytest.raises(OSError, match="404 Not Found: Schema not found"):
         parse_value_format("avro", "--value-format", registry=url).show(b"\0\0\0\0\7x")

@@ -259,4 +259,4 @@ def test_commands_tell_people_what_is_wrong_and_what_is_there(tmp_path: Path) ->
     assert CliRunner().invoke(main, ["pipeline", "validate", str(file)]).output.endswith("SQL checked\n")
     shown = CliRunner().invoke(main, ["pipeline", "plan", str(file)]).output.splitlines()
     assert "view\tasked\tstep\tevents\tcode string\t\t" in shown
-    assert "sink\tconsole\tasked\t\t\trows that do not change any more" in shown
+    assert "sink\tconsole\tasked\t\t\tfinal rows" in shown

@@ -8,13 +8,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ottla.cli.common import tables
+from ottla.cli.common.admin import admin_client, admin_options
 from ottla.cli.common.arguments import size_text
 from ottla.cli.common.complete import broker_ids, topic_names
-from ottla.cli.common.connection import admin as connected
-from ottla.cli.common.connection import bootstrap_option
-from ottla.cli.common.errors import reporting_errors
 from ottla.cli.common.lazy import CommandGroup
-from ottla.cli.common.output_formats import OutputFormat, fields, output_option
+from ottla.cli.common.output_formats import OutputFormat, fields
 from ottla.cli.common.tables import Column
 from ottla.cli.config import commands as settings
 
@@ -99,11 +97,10 @@ def command() -> None:
 
 @fields(BROKER, COUNTS)
 @command.command(name="list")
-@output_option
-@bootstrap_option
+@admin_options
 def list_(output: OutputFormat, bootstrap: str) -> None:
     """List brokers; with -o wide, json or yaml also the numbers of their replicas."""
-    with reporting_errors(), connected(bootstrap) as admin:
+    with admin_client(bootstrap) as admin:
         cluster = admin.describe_cluster()
         counts = _counts(admin) if output.is_wide or output.is_structured else {}
     none = dict.fromkeys(COUNTS, 0)
@@ -151,13 +148,12 @@ def _counts(admin: Admin) -> dict[int, dict[str, int]]:
 )
 @command.command()
 @click.argument("brokers", nargs=-1, type=int, metavar="[N...]", shell_complete=broker_ids)
-@output_option
-@bootstrap_option
+@admin_options
 def describe(brokers: tuple[int, ...], output: OutputFormat, bootstrap: str) -> None:
     """Show address, replicas, log directories and overridden settings of brokers. [default: all]"""
     from ottla.client.admin.results import Resource
 
-    with reporting_errors(), connected(bootstrap) as admin:
+    with admin_client(bootstrap) as admin:
         cluster = admin.describe_cluster()
         chosen = settings.existing_brokers(cluster, brokers)
         counts = _counts(admin)
@@ -223,14 +219,7 @@ def _directory(broker: int, one: LogDir) -> dict[str, Any]:
         "usable_bytes": one.usable_bytes if one.usable_bytes >= 0 else None,
         "used_bytes": sum(log.size_bytes for log in replicas),
         "replicas": [
-            {
-                "topic": log.topic,
-                "partition": log.partition,
-                "size_bytes": log.size_bytes,
-                "offset_lag": log.offset_lag,
-                "is_future": log.is_future,
-            }
-            for log in replicas
+            {name: getattr(log, name) for name in ("topic", "partition", "size_bytes", "offset_lag", "is_future")} for log in replicas
         ],
     }
 
@@ -240,13 +229,12 @@ def _directory(broker: int, one: LogDir) -> dict[str, Any]:
 @click.argument("brokers", nargs=-1, type=int, metavar="[N...]", shell_complete=broker_ids)
 @click.option("-t", "--topic", "topics", multiple=True, metavar="TOPIC", shell_complete=topic_names, help="Only this topic; repeatable.")
 @click.option("--replicas", "each", is_flag=True, help="Print a line per replica.")
-@output_option
-@bootstrap_option
+@admin_options
 def log_dirs(brokers: tuple[int, ...], topics: tuple[str, ...], each: bool, output: OutputFormat, bootstrap: str) -> None:
     """Show log directories with their replicas and disk space. Exit code 1 if one is offline."""
     from ottla.cli.topic.lookup import describe_topics
 
-    with reporting_errors(), connected(bootstrap) as admin:
+    with admin_client(bootstrap) as admin:
         if topics:
             describe_topics(admin, topics)
         documents = _directories(admin, settings.existing_brokers(admin.describe_cluster(), brokers), topics)
@@ -263,8 +251,7 @@ def log_dirs(brokers: tuple[int, ...], topics: tuple[str, ...], each: bool, outp
 @click.argument("broker", type=int, metavar="N", shell_complete=broker_ids)
 @click.option("-a", "--all", "everything", is_flag=True, help="Include settings with their default value.")
 @click.option("-s", "--setting", "patterns", multiple=True, metavar="PATTERN", help="Only these, such as 'log.*'; repeatable.")
-@output_option
-@bootstrap_option
+@admin_options
 def config(broker: int, everything: bool, patterns: tuple[str, ...], output: OutputFormat, bootstrap: str) -> None:
     """Show the settings of a broker, like ottla config describe broker N."""
     settings.describe_settings("broker", (str(broker),), everything, patterns, output, bootstrap)

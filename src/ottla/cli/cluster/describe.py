@@ -8,12 +8,10 @@ import click
 
 from ottla.cli.broker.commands import BROKER, LISTED, broker_document
 from ottla.cli.common import tables
+from ottla.cli.common.admin import admin_client, admin_options
 from ottla.cli.common.arguments import time_text
 from ottla.cli.common.complete import broker_ids
-from ottla.cli.common.connection import admin as connected
-from ottla.cli.common.connection import bootstrap_option
-from ottla.cli.common.errors import reporting_errors
-from ottla.cli.common.output_formats import OutputFormat, fields, note, output_option
+from ottla.cli.common.output_formats import OutputFormat, fields, note
 from ottla.cli.common.tables import Column
 
 if TYPE_CHECKING:
@@ -36,13 +34,12 @@ TOTALS = {
     controller="broker id of the controller; null: none",
 )
 @click.command()
-@output_option
-@bootstrap_option
+@admin_options
 def describe(output: OutputFormat, bootstrap: str) -> None:
     """Show a cluster's id, controller, brokers and numbers of topics and partitions. For its health see ottla cluster status."""
     from ottla.wire.errors import KafkaError
 
-    with reporting_errors(), connected(bootstrap) as admin:
+    with admin_client(bootstrap) as admin:
         cluster = admin.describe_cluster()
         listed = admin.list_topics(internal=True)
         topics = admin.describe_topics([topic.name for topic in listed]) if listed else {}
@@ -89,11 +86,10 @@ APIS = (
 )
 @click.command()
 @click.option("--broker", type=int, metavar="N", shell_complete=broker_ids, help="Query this broker. [default: any]")
-@output_option
-@bootstrap_option
+@admin_options
 def apis(broker: int | None, output: OutputFormat, bootstrap: str) -> None:
     """List the APIs of a broker and their versions."""
-    with reporting_errors(), connected(bootstrap) as admin:
+    with admin_client(bootstrap) as admin:
         versions = admin.describe_api_versions(broker=broker)
     documents = [
         {
@@ -130,11 +126,10 @@ def _range(row: Any, kind: str) -> str | None:
 )
 @click.command()
 @click.option("--broker", type=int, metavar="N", shell_complete=broker_ids, help="Query this broker. [default: any]")
-@output_option
-@bootstrap_option
+@admin_options
 def features(broker: int | None, output: OutputFormat, bootstrap: str) -> None:
     """Show the feature levels that a broker supports and that the cluster has finalized."""
-    with reporting_errors(), connected(bootstrap) as admin:
+    with admin_client(bootstrap) as admin:
         levels = admin.describe_features(broker=broker)
     documents = [
         {"name": name, **_levels("supported", levels.supported.get(name)), **_levels("finalized", levels.finalized.get(name))}
@@ -175,11 +170,10 @@ QUORUM = (
     high_watermark="high watermark of the metadata log",
 )
 @click.command()
-@output_option
-@bootstrap_option
+@admin_options
 def quorum(output: OutputFormat, bootstrap: str) -> None:
     """Show the metadata quorum of a KRaft cluster and the lag of its nodes. Ottla uses a store instead and has no quorum."""
-    with reporting_errors(), connected(bootstrap) as admin:
+    with admin_client(bootstrap) as admin:
         metadata = admin.describe_quorum()
     replicas = [
         *(_replica(one, metadata, "leader" if one.replica_id == metadata.leader else "voter") for one in metadata.voters),

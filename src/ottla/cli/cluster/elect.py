@@ -6,12 +6,9 @@ from typing import TYPE_CHECKING, TextIO
 
 import click
 
-from ottla.cli.common.complete import topic_names
+from ottla.cli.common.admin import admin_client, admin_options, partitions_option
 from ottla.cli.common.confirmation import NOTHING_CHANGED, confirm, dry_run_option, yes_option
-from ottla.cli.common.connection import admin as connected
-from ottla.cli.common.connection import bootstrap_option
-from ottla.cli.common.errors import reporting_errors
-from ottla.cli.common.output_formats import OUTCOME, OutputFormat, fields, note, output_option
+from ottla.cli.common.output_formats import OUTCOME, OutputFormat, fields, note
 from ottla.cli.common.paths import LocalFile
 from ottla.cli.topic import lookup
 
@@ -22,9 +19,7 @@ if TYPE_CHECKING:
 
 @fields(OUTCOME)
 @click.command(name="elect")
-@click.option(
-    "-t", "--topic", "topics", multiple=True, metavar="TOPIC[:0,2-5]", shell_complete=topic_names, help="Only these partitions; repeatable."
-)
+@partitions_option
 @click.option(
     "--file", "listed", type=LocalFile("r"), metavar="FILE", help='Partitions as JSON: {"partitions":[{"topic":"t","partition":0}]}.'
 )
@@ -32,8 +27,7 @@ if TYPE_CHECKING:
 @click.option("--unclean", is_flag=True, help="Elect any live replica if no in-sync replica is left. Records can be lost.")
 @dry_run_option
 @yes_option
-@output_option
-@bootstrap_option
+@admin_options
 def command(
     topics: tuple[str, ...],
     listed: TextIO | None,
@@ -51,7 +45,7 @@ def command(
     if sum((bool(topics), listed is not None, all_topics)) != 1:
         raise click.UsageError("expected one of --topic TOPIC[:0,1], --file FILE, --all-topics")
     kind = ElectionType.UNCLEAN if unclean else ElectionType.PREFERRED
-    with reporting_errors(), connected(bootstrap) as admin:
+    with admin_client(bootstrap) as admin:
         chosen = _read(listed) if listed is not None else None if all_topics else list(lookup.select_partitions(admin, topics, "--topic"))
         if dry_run or (unclean and not yes):
             expected = _expected_outcomes(admin, chosen, unclean=unclean)

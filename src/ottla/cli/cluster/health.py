@@ -9,11 +9,14 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from ottla.cli.common.connection import admin as connected
+from ottla.cli.topic.lookup import partition_document
 
 if TYPE_CHECKING:
     from ottla.client.admin.results import Node, PartitionDescription
     from ottla.client.sync.admin import Admin
 
+#: Fields of a partition in `ottla cluster status`.
+PARTITION_FIELDS = ("topic", "partition", "leader", "replicas", "isr")
 POLL_S = 0.1
 #: Timeout for the controller to list reassignments.
 REASSIGNMENTS_MS = 5_000
@@ -41,8 +44,8 @@ class Health(msgspec.Struct):
             "cluster_id": self.cluster_id,
             "controller": self.controller if self.controller >= 0 else None,
             "partitions": self.partitions,
-            "under_replicated": [_json(*found) for found in self.under_replicated.items()],
-            "offline": [_json(*found) for found in self.offline.items()],
+            "under_replicated": [_document(*item) for item in self.under_replicated.items()],
+            "offline": [_document(*item) for item in self.offline.items()],
             "damaged": [
                 {"topic": topic, "partition": partition, "broker": broker, "damage": damage}
                 for (topic, partition, broker), damage in self.damaged.items()
@@ -123,11 +126,6 @@ def await_health(bootstraps: Collection[str], is_healthy: Callable[[Health], boo
     return None
 
 
-def _json(name: tuple[str, int], one: PartitionDescription) -> dict[str, Any]:
-    return {
-        "topic": name[0],
-        "partition": name[1],
-        "leader": one.leader if one.leader >= 0 else None,
-        "replicas": one.replicas,
-        "isr": one.isr,
-    }
+def _document(name: tuple[str, int], one: PartitionDescription) -> dict[str, Any]:
+    document = partition_document(name[0], one)
+    return {field: document[field] for field in PARTITION_FIELDS}

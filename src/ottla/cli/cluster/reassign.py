@@ -14,13 +14,10 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
+from ottla.cli.common.admin import admin_client, admin_options, partitions_option
 from ottla.cli.common.arguments import partition_selection, size_text
-from ottla.cli.common.complete import topic_names
-from ottla.cli.common.connection import admin as connected
-from ottla.cli.common.connection import bootstrap_option
-from ottla.cli.common.errors import reporting_errors
 from ottla.cli.common.lazy import CommandGroup
-from ottla.cli.common.output_formats import OUTCOME, OutputFormat, fields, note, output_option
+from ottla.cli.common.output_formats import OUTCOME, OutputFormat, fields, note
 from ottla.cli.common.paths import LocalFile
 from ottla.cli.common.tables import Column
 
@@ -63,16 +60,13 @@ def command() -> None:
 
 @fields(PLAN)
 @command.command()
-@click.option(
-    "-t", "--topic", "topics", multiple=True, metavar="TOPIC[:0,2-5]", shell_complete=topic_names, help="Only these partitions; repeatable."
-)
+@partitions_option
 @click.option("--topics-file", type=LocalFile("r"), metavar="FILE", help='Topics as JSON: {"topics":[{"topic":"orders"}]}; - is stdin.')
 @click.option("--all-topics", is_flag=True, help="All partitions, including internal topics.")
 @click.option("--brokers", metavar="1,2,...", help="Brokers to use. [default: all live brokers]")
 @click.option("-r", "--replicas", type=click.IntRange(min=1), help="Replication factor. [default: unchanged]")
 @click.option("--current", is_flag=True, help="Print the current replicas instead.")
-@output_option
-@bootstrap_option
+@admin_options
 def plan(
     topics: tuple[str, ...],
     topics_file: TextIO | None,
@@ -89,7 +83,7 @@ def plan(
     if sum((bool(topics), topics_file is not None, all_topics)) != 1:
         raise click.UsageError("expected one of --topic TOPIC[:0,1], --topics-file FILE, --all-topics")
     chosen = _broker_ids(brokers)
-    with reporting_errors(), connected(bootstrap) as admin:
+    with admin_client(bootstrap) as admin:
         if topics_file is not None:
             topics = tuple(read_topics(topics_file.read()))
         present = _replicas(admin, None if all_topics else partition_selection(topics, "--topic"))
@@ -124,8 +118,7 @@ def plan(
 @click.option("--keep-factor", is_flag=True, help="Refuse moves that change the replication factor.")
 @click.option("--rollback", type=LocalFile("w"), metavar="FILE", help="Write a plan that restores the current replicas.")
 @yes_option
-@output_option
-@bootstrap_option
+@admin_options
 def execute(
     plan: TextIO, throttle: int | None, keep_factor: bool, rollback: TextIO | None, yes: bool, output: OutputFormat, bootstrap: str
 ) -> None:
@@ -133,7 +126,7 @@ def execute(
     from ottla.cli.cluster.reassign_throttle import throttle_moves
     from ottla.client.admin.reassignment_plan import plan_json
 
-    with reporting_errors(), connected(bootstrap) as admin:
+    with admin_client(bootstrap) as admin:
         planned_replicas = _read(plan)
         present = _current_replicas(admin, planned_replicas)
         if not yes:
@@ -168,13 +161,12 @@ def execute(
 @plan_argument
 @click.option("--wait", is_flag=True, help="Wait until all moves are done.")
 @keep_option
-@output_option
-@bootstrap_option
+@admin_options
 def verify(plan: TextIO, wait: bool, keep_throttles: bool, output: OutputFormat, bootstrap: str) -> None:
     """Show the state of a plan's moves, and remove throttles once all are done. Exit code 1 if one is not done."""
     from ottla.cli.cluster.reassign_throttle import unthrottle
 
-    with reporting_errors(), connected(bootstrap) as admin:
+    with admin_client(bootstrap) as admin:
         planned_replicas = _read(plan)
         while True:
             states = _states(admin, planned_replicas)
@@ -216,15 +208,14 @@ MOVE = {
 @click.option("--all", "everything", is_flag=True, help="Cancel all moves in the cluster.")
 @keep_option
 @yes_option
-@output_option
-@bootstrap_option
+@admin_options
 def cancel(plan: TextIO | None, everything: bool, keep_throttles: bool, yes: bool, output: OutputFormat, bootstrap: str) -> None:
     """Cancel the moves of a plan that are not done; a dry run without --yes."""
     from ottla.cli.cluster.reassign_throttle import unthrottle
 
     if (plan is None) is not everything:
         raise click.UsageError("expected either a plan or --all")
-    with reporting_errors(), connected(bootstrap) as admin:
+    with admin_client(bootstrap) as admin:
         planned_replicas = None if plan is None else _read(plan)
         moves = admin.list_partition_reassignments(planned_replicas)
         if not moves:
@@ -243,11 +234,10 @@ def cancel(plan: TextIO | None, everything: bool, keep_throttles: bool, yes: boo
 
 @fields(MOVE)
 @command.command(name="list")
-@output_option
-@bootstrap_option
+@admin_options
 def list_(output: OutputFormat, bootstrap: str) -> None:
     """List the reassignments in progress."""
-    with reporting_errors(), connected(bootstrap) as admin:
+    with admin_client(bootstrap) as admin:
         moves = admin.list_partition_reassignments()
     _show_moves(moves, output)
 

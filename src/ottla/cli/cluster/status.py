@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ottla.cli.cluster.health import PARTITION_FIELDS
 from ottla.cli.cluster.local import data_dir_option, reporting_start_errors
 from ottla.cli.common import tables
 from ottla.cli.common.connection import configured_bootstrap, remote_option
 from ottla.cli.common.output_formats import OutputFormat, fields, output_option
 from ottla.cli.common.tables import Column
+from ottla.cli.topic import lookup
 from ottla.cli.topic.lookup import leader_cell, state_colour
 
 if TYPE_CHECKING:
@@ -31,13 +33,7 @@ PARTITIONS = (
     Column("REPLICAS", "replicas"),
     Column("ISR", "isr", colour=state_colour),
 )
-PARTITION = {
-    "topic": "topic",
-    "partition": "partition",
-    "leader": "broker id of the leader; null: none",
-    "replicas": "broker ids of the replicas",
-    "isr": "broker ids of the in-sync replicas",
-}
+PARTITION = {name: lookup.PARTITION[name] for name in PARTITION_FIELDS}
 DAMAGED = (
     Column("PARTITION", lambda row: f"{row['topic']}-{row['partition']}"),
     Column("BROKER", "broker", number=True),

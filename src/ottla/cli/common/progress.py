@@ -37,19 +37,39 @@ def rate_text(rate: float) -> str:
     return f"{rate:,.0f}/s" if rate >= 10 or rate == 0 else f"{rate:.1f}/s"
 
 
-class Progress:
+class RedrawnLine:
+    """A line on a terminal that is drawn over itself."""
+
+    def __init__(self, stream: TextIO, width: int | None = None) -> None:
+        self._stream, self._width = stream, width
+        self._shown = False
+
+    def draw(self, line: str) -> None:
+        """Draws the line, cut to the terminal's width."""
+        columns = self._width or shutil.get_terminal_size().columns
+        self._stream.write("\r" + line[: columns - 1] + "\x1b[K")
+        self._stream.flush()
+        self._shown = True
+
+    def clear(self) -> None:
+        """Clears the line, before other output and at the end."""
+        if self._shown:
+            self._stream.write("\r\x1b[K")
+            self._stream.flush()
+            self._shown = False
+
+
+class Progress(RedrawnLine):
     """Progress of a transfer. `total` and `done` share a unit, bytes of input or offsets. Without a total no bar is drawn."""
 
     def __init__(
         self, total: int | None, *, stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic, width: int | None = None
     ) -> None:
-        self._stream = sys.stderr if stream is None else stream
+        super().__init__(sys.stderr if stream is None else stream, width)
         self._clock = clock
-        self._width = width
         self._total = total
         self._began = self._drawn = clock()
         self._samples: deque[tuple[float, int, int]] = deque([(self._began, 0, 0)])
-        self._shown = False
 
     def update(self, done: int, records: int, size: int) -> None:
         """Takes the progress so far, with the number of records and bytes. Redraws if `REDRAW_S` have passed."""
@@ -60,10 +80,7 @@ class Progress:
         self._samples.append((now, done, records))
         while len(self._samples) > 2 and now - self._samples[1][0] >= RATE_S:
             self._samples.popleft()
-        columns = self._width or shutil.get_terminal_size().columns
-        self._stream.write("\r" + self.line(done, records, size)[: columns - 1] + "\x1b[K")
-        self._stream.flush()
-        self._shown = True
+        self.draw(self.line(done, records, size))
 
     def line(self, done: int, records: int, size: int) -> str:
         at, done_then, records_then = self._samples[0]
@@ -77,13 +94,6 @@ class Progress:
             if speed > 0 and done < self._total:
                 parts.append(f"{duration_text(int((self._total - done) / speed * 1000))} left")
         return "  ".join(parts)
-
-    def clear(self) -> None:
-        """Clears the line, before other output and at the end."""
-        if self._shown:
-            self._stream.write("\r\x1b[K")
-            self._stream.flush()
-            self._shown = False
 
 
 def terminal_progress(total: int | None) -> Progress | None:

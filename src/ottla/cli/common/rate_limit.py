@@ -9,6 +9,8 @@ import re
 import time
 from collections.abc import Callable
 
+import click
+
 #: Duration of one chunk of records at the configured rate.
 CHUNK_S = 0.1
 BEHIND_MAX_S = 1.0
@@ -37,9 +39,9 @@ class RateLimiter:
 
 
 def parse_rate(text: str, option: str) -> float:
-    """Records per second from `500`, `2.5`, `10k` or `1M/s`. Raises: ValueError."""
+    """Records per second from `500`, `2.5`, `10k` or `1M/s`. Raises: UsageError."""
     match = _RATE.fullmatch(text)
     number = float(match[1]) * {"": 1, "k": 1e3, "M": 1e6}[match[2]] if match else 0
     if number <= 0:
-        raise ValueError(f"{option} expects records per second, such as 500, 10k or 0.5, not {text!r}")
+        raise click.UsageError(f"{option} expects records per second, such as 500, 10k or 0.5, not {text!r}")
     return number

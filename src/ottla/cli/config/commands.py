@@ -9,13 +9,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ottla.base.options import suggestion
+from ottla.cli.common.admin import admin_client, admin_options
 from ottla.cli.common.complete import config_names, config_pairs, config_settings
 from ottla.cli.common.confirmation import dry_run_option
-from ottla.cli.common.connection import admin as connected
-from ottla.cli.common.connection import bootstrap_option
-from ottla.cli.common.errors import reporting_errors
 from ottla.cli.common.lazy import CommandGroup
-from ottla.cli.common.output_formats import OutputFormat, fields, note, output_option
+from ottla.cli.common.output_formats import OutputFormat, fields, note
 from ottla.cli.common.tables import Column
 from ottla.cli.config import alter
 from ottla.cli.config.alter import HIDDEN, resource_label, setting_cell, synonym_text
@@ -71,8 +69,7 @@ def command() -> None:
 @click.argument("names", nargs=-1, metavar="[NAME...]", shell_complete=config_names)
 @click.option("-a", "--all", "everything", is_flag=True, help="Include settings with their default value.")
 @click.option("-s", "--setting", "patterns", multiple=True, metavar="PATTERN", help="Only these, such as 'retention.*'; repeatable.")
-@output_option
-@bootstrap_option
+@admin_options
 def describe(kind: str, names: tuple[str, ...], everything: bool, patterns: tuple[str, ...], output: OutputFormat, bootstrap: str) -> None:
     """Show overridden settings with source and default, or all settings; with -o wide also their documentation."""
     describe_settings(kind, names, everything, patterns, output, bootstrap)
@@ -82,7 +79,7 @@ def describe_settings(
     kind: str, names: tuple[str, ...], everything: bool, patterns: tuple[str, ...], output: OutputFormat, bootstrap: str
 ) -> None:
     """Prints the settings of resources."""
-    with reporting_errors(), connected(bootstrap) as admin:
+    with admin_client(bootstrap) as admin:
         resources = _resources(kind, names)
         if kind == "broker":
             existing_brokers(admin.describe_cluster(), map(int, names))
@@ -174,8 +171,7 @@ def _document(resource: Resource, entry: ConfigEntry) -> dict[str, Any]:
 @kind_argument
 @click.argument("words", nargs=-1, required=True, metavar="[NAME...] KEY=VALUE...", shell_complete=config_pairs)
 @dry_run_option
-@output_option
-@bootstrap_option
+@admin_options
 def set_(kind: str, words: tuple[str, ...], dry_run: bool, output: OutputFormat, bootstrap: str) -> None:
     """Set settings, such as: topic orders retention.ms=7d. KEY+=VALUE appends to a list, KEY-=VALUE removes from it.
 
@@ -192,8 +188,7 @@ def set_(kind: str, words: tuple[str, ...], dry_run: bool, output: OutputFormat,
 @kind_argument
 @click.argument("words", nargs=-1, required=True, metavar="[NAME] KEY...", shell_complete=config_settings)
 @dry_run_option
-@output_option
-@bootstrap_option
+@admin_options
 def delete(kind: str, words: tuple[str, ...], dry_run: bool, output: OutputFormat, bootstrap: str) -> None:
     """Delete settings, so that the default applies."""
     names, settings = ((), words) if kind == "cluster" else (words[:1], words[1:])
@@ -205,7 +200,7 @@ def delete(kind: str, words: tuple[str, ...], dry_run: bool, output: OutputForma
 
 
 def _change(resources: Sequence[Resource], changes: Sequence[Any], dry_run: bool, output: OutputFormat, bootstrap: str) -> None:
-    with reporting_errors(), connected(bootstrap) as admin:
+    with admin_client(bootstrap) as admin:
         documents = alter.change(admin, resources, changes, dry=dry_run)
     alter.show(documents, output, dry=dry_run)
 
@@ -216,10 +211,9 @@ LISTED = (Column("RESOURCE", "resource"), Column("NAME", "name"))
 @fields(resource="topic, broker, cluster, group or client-metrics", name="name of the resource; null for the cluster")
 @command.command(name="list")
 @click.argument("kinds", nargs=-1, type=click.Choice(KINDS), metavar="[KIND...]")
-@output_option
-@bootstrap_option
+@admin_options
 def list_(kinds: tuple[str, ...], output: OutputFormat, bootstrap: str) -> None:
     """List the resources that can have settings."""
-    with reporting_errors(), connected(bootstrap) as admin:
+    with admin_client(bootstrap) as admin:
         found = sorted(resource_label(resource) for resource in admin.list_config_resources())
     output.show([{"resource": kind, "name": name} for kind, name in found if not kinds or kind in kinds], LISTED)

@@ -16,6 +16,7 @@ import click
 
 from ottla.cli.common.complete import group_names, topic_names
 from ottla.cli.common.errors import admin, bootstrap_option, reporting_errors, sigterm_as_interrupt
+from ottla.cli.common.lazy import INTERRUPTED
 from ottla.cli.common.paths import LocalPath
 from ottla.cli.common.record_options import client_settings, format_options, parse_formats, setting_option
 
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from ottla.cli.consume.ranges import TopicRange
     from ottla.client.fetch.ranges import Range
 
-INTERRUPTED = 130
 #: metadata.max.age.ms: limits the time until new partitions are discovered.
 METADATA_MS = 30_000
 #: -O to auto.offset.reset of a group. The default is beginning, as in `ottla.consume`, so that a group misses no records.

@@ -16,7 +16,8 @@ from collections.abc import Iterator
 
 from ottla.base.ids import TopicPartition
 from ottla.cli.common.arguments import duration_text
-from ottla.cli.doctor.facts import Address, Facts, Finding, Probe, address_text
+from ottla.cli.doctor.facts import Address, Facts, Finding, Probe
+from ottla.client.options import address_text
 
 #: Tolerated difference of clocks: groups and transactions tolerate it, and NTP keeps clocks much closer.
 SKEW_MS = 2_000
@@ -29,7 +30,7 @@ OLDEST_MS = 946_684_800_000
 def bootstrap(facts: Facts) -> Iterator[Finding]:
     """Bootstrap servers: clients may try any of them first."""
     for probe in facts.bootstrap:
-        where = address_text(probe.address)
+        where = address_text(*probe.address)
         if probe.error is not None:
             alone = not any(other.error is None for other in facts.bootstrap)
             yield Finding(
@@ -46,7 +47,7 @@ def bootstrap(facts: Facts) -> Iterator[Finding]:
         yield Finding(
             severity="problem",
             what="The bootstrap servers belong to different clusters",
-            evidence=", ".join(f"{address_text(one.address)} belongs to {one.cluster_id}" for one in facts.bootstrap if one.cluster_id),
+            evidence=", ".join(f"{address_text(*one.address)} belongs to {one.cluster_id}" for one in facts.bootstrap if one.cluster_id),
             remedy="Use bootstrap servers of one cluster only: a client connects to the first that answers.",
         )
 
@@ -57,7 +58,7 @@ def _slow(probe: Probe, broker: int | None = None) -> Finding:
         what="A broker answers slowly",
         evidence=f"connecting and querying versions and brokers took {probe.took_ms:.0f} ms",
         remedy="Check the load of its machine, the network and the name service.",
-        address=address_text(probe.address),
+        address=address_text(*probe.address),
         broker=broker,
     )
 
@@ -70,7 +71,7 @@ def listeners(facts: Facts) -> Iterator[Finding]:
     places: dict[Address, list[int]] = defaultdict(list)
     for broker, probe in sorted(facts.listeners.items()):
         places[probe.address].append(broker)
-        where = address_text(probe.address)
+        where = address_text(*probe.address)
         why = _unusable_address(probe, remote)
         if why is not None:
             yield Finding(
@@ -98,7 +99,7 @@ def listeners(facts: Facts) -> Iterator[Finding]:
             yield Finding(
                 severity="problem", what="Several brokers advertise the same address",
                 evidence=f"brokers {', '.join(map(str, brokers))}",
-                remedy="Set different advertised.listeners: clients connect to the wrong broker.", address=address_text(address),
+                remedy="Set different advertised.listeners: clients connect to the wrong broker.", address=address_text(*address),
             )  # fmt: skip
 
 
@@ -108,7 +109,7 @@ def _unusable_address(probe: Probe, remote: list[Probe]) -> str | None:
     if _is_wildcard(host):
         return f"{host} is an address to listen on; clients cannot connect to it"
     if remote and (_is_loopback(host) or any(_is_loopback(one) for one in probe.hosts)):
-        return f"{host} is a client's own machine; the cluster was reached at {address_text(remote[0].address)}"
+        return f"{host} is a client's own machine; the cluster was reached at {address_text(*remote[0].address)}"
     return None
 
 

@@ -18,10 +18,11 @@ from typing import TYPE_CHECKING
 import click
 
 from ottla.cli.common import tables
+from ottla.cli.common.admin import admin_options
 from ottla.cli.common.arguments import duration_ms
-from ottla.cli.common.connection import bootstrap_option, connection_flags, profile_settings
+from ottla.cli.common.connection import connection_flags, profile_settings
 from ottla.cli.common.errors import reporting_errors
-from ottla.cli.common.output_formats import OutputFormat, fields, note, output_option
+from ottla.cli.common.output_formats import OutputFormat, fields, note
 from ottla.cli.common.paths import LocalPath
 from ottla.cli.common.tables import Column
 
@@ -92,8 +93,7 @@ def _names(context: click.Context, parameter: click.Parameter, names: tuple[str,
     metavar="DIR",
     help="Also check a broker's data directory on this machine.",
 )
-@output_option
-@bootstrap_option
+@admin_options
 def command(
     names: tuple[str, ...], listing: bool, timeout: str, between: str, directory: Path | None, output: OutputFormat, bootstrap: str
 ) -> None:

@@ -63,20 +63,8 @@ class Finding(msgspec.Struct, kw_only=True):
         return " ".join(parts) or None
 
     def document(self) -> dict[str, Any]:
-        return {
-            "severity": self.severity,
-            "check": self.check,
-            "where": self.place,
-            "what": self.what,
-            "evidence": self.evidence,
-            "remedy": self.remedy,
-            "command": self.command,
-            "address": self.address,
-            "broker": self.broker,
-            "topic": self.topic,
-            "partitions": self.partitions,
-            "group": self.group,
-        }
+        names = ("what", "evidence", "remedy", "command", "address", "broker", "topic", "partitions", "group")
+        return {"severity": self.severity, "check": self.check, "where": self.place, **{name: getattr(self, name) for name in names}}
 
 
 class Probe(msgspec.Struct, kw_only=True):
@@ -200,9 +188,3 @@ class Facts(msgspec.Struct, kw_only=True):
 
 
 DESCRIBE_QUORUM = 55
-
-
-def address_text(address: Address) -> str:
-    """HOST:PORT."""
-    host, port = address
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -23,7 +23,7 @@ from ottla.client.admin.group_results import GroupDescription, GroupState, Group
 from ottla.client.admin.results import Node, Resource
 from ottla.client.errors import BrokerIncompatible
 from ottla.client.fetch.offsets import MAX_TIMESTAMP
-from ottla.client.options import parse_address
+from ottla.client.options import address_text, parse_address
 from ottla.client.transport.network import Peer, negotiate
 from ottla.net.client_connection import LinkBroken, open_link
 from ottla.wire import messages as m
@@ -65,7 +65,7 @@ async def gather(bootstrap: str, kinds: Collection[str], *, timeout_s: float, be
     limit_ms = max(int(timeout_s * 1000), 1)
     limits = {"default_api_timeout_ms": limit_ms, "request_timeout_ms": limit_ms, "socket_connection_setup_timeout_ms": limit_ms}
     ours = {**settings, **limits, "client_id": CLIENT_ID, "retries": 3}
-    async with Admin(bootstrap_servers=[_server(one) for one in reachable], **ours) as admin:
+    async with Admin(bootstrap_servers=[address_text(*one) for one in reachable], **ours) as admin:
         visits, _ = await asyncio.gather(
             _probe_all([place for place in places.values() if place not in known], timeout_s),
             _Queries(admin, facts, timeout_s, between_s).all(kinds),
@@ -80,11 +80,6 @@ async def gather(bootstrap: str, kinds: Collection[str], *, timeout_s: float, be
 
 def _now_ms() -> int:
     return int(time.time() * 1000)
-
-
-def _server(address: Address) -> str:
-    host, port = address
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 async def _probe_all(addresses: Iterable[Address], timeout_s: float) -> list[Probe]:
@@ -106,7 +101,7 @@ async def probe(address: Address, *, timeout_s: float) -> Probe:
         async with asyncio.timeout(timeout_s):
             await _query(seen, timeout_s * 1000)
     except TimeoutError:
-        seen.error = f"{_server(address)} did not answer within {timeout_s:g} s"
+        seen.error = f"{address_text(*address)} did not answer within {timeout_s:g} s"
     except (LinkBroken, KafkaError) as error:
         seen.error = str(error)
     seen.took_ms = (time.monotonic() - started_s) * 1000

@@ -7,13 +7,11 @@ from typing import TYPE_CHECKING
 import click
 
 from ottla.base.options import suggestion
+from ottla.cli.common.admin import admin_client, admin_options
 from ottla.cli.common.arguments import is_selected, partition_selection
 from ottla.cli.common.complete import group_names, topic_names
 from ottla.cli.common.confirmation import NOTHING_CHANGED, confirm, dry_run_option, yes_option
-from ottla.cli.common.connection import admin as connected
-from ottla.cli.common.connection import bootstrap_option
-from ottla.cli.common.errors import reporting_errors
-from ottla.cli.common.output_formats import OUTCOME, OutputFormat, fields, note, output_option
+from ottla.cli.common.output_formats import OUTCOME, OutputFormat, fields, note
 from ottla.cli.group.errors import group_error, with_remedy
 
 if TYPE_CHECKING:
@@ -29,14 +27,13 @@ if TYPE_CHECKING:
 @click.option("--if-exists", is_flag=True, help="Succeed if the group does not exist.")
 @dry_run_option
 @yes_option
-@output_option
-@bootstrap_option
+@admin_options
 def delete(names: tuple[str, ...], if_exists: bool, dry_run: bool, yes: bool, output: OutputFormat, bootstrap: str) -> None:
     """Delete groups without members, with all their offsets."""
     from ottla.wire.errors import GroupIdNotFound, KafkaError
 
     names = tuple(dict.fromkeys(names))
-    with reporting_errors(), connected(bootstrap) as admin:
+    with admin_client(bootstrap) as admin:
         if dry_run:
             outcomes = _dry_run_outcomes(admin, names)
         else:
@@ -85,12 +82,11 @@ def _described(admin: Admin, names: tuple[str, ...]) -> list[str]:
 )  # fmt: skip
 @dry_run_option
 @yes_option
-@output_option
-@bootstrap_option
+@admin_options
 def delete_offsets(name: str, topics: tuple[str, ...], dry_run: bool, yes: bool, output: OutputFormat, bootstrap: str) -> None:
     """Delete committed offsets of a group in topics that it does not subscribe to."""
     selection = partition_selection(topics, "--topic")
-    with reporting_errors(), connected(bootstrap) as admin:
+    with admin_client(bootstrap) as admin:
         group = _group(admin, name)
         committed = _committed(admin, name)
         chosen = sorted(tp for tp in committed if is_selected(selection, tp))
@@ -144,8 +140,7 @@ def _subscribed_partitions(group: GroupDescription, chosen: list[TopicPartition]
 @click.option("--reason", metavar="TEXT", default="removed by an administrator", show_default=True, help="Reason in the coordinator's log.")
 @dry_run_option
 @yes_option
-@output_option
-@bootstrap_option
+@admin_options
 def remove_members(
     name: str, instances: tuple[str, ...], everyone: bool, reason: str, dry_run: bool, yes: bool, output: OutputFormat, bootstrap: str
 ) -> None:
@@ -154,7 +149,7 @@ def remove_members(
 
     if bool(instances) is everyone:
         raise click.UsageError("expected either --instance ID or --all")
-    with reporting_errors(), connected(bootstrap) as admin:
+    with admin_client(bootstrap) as admin:
         group = _group(admin, name)
         members = {one.member_id if everyone else one.instance_id or "" for one in group.members if everyone or one.instance_id}
         if missing := [one for one in instances if one not in members]:

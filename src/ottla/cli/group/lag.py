@@ -19,12 +19,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from ottla.cli.common import tables
+from ottla.cli.common.admin import admin_client, admin_options
 from ottla.cli.common.arguments import duration_text
 from ottla.cli.common.complete import group_names
-from ottla.cli.common.connection import admin as connected
-from ottla.cli.common.connection import bootstrap_option
-from ottla.cli.common.errors import reporting_errors
-from ottla.cli.common.output_formats import OutputFormat, fields, output_option
+from ottla.cli.common.output_formats import OutputFormat, fields
 from ottla.cli.common.tables import Column, Row
 from ottla.cli.group.errors import group_error
 
@@ -41,6 +39,11 @@ def _lag_colour(row: Row) -> str | None:
     return "yellow" if row["lag"] else None
 
 
+#: Fields of a partition's document that `PartitionLag` has.
+PARTITION_FIELDS = (
+    "topic", "partition", "committed_offset", "start_offset", "end_offset", "lag", "lost", "first_unread_ms", "last_ms", "time_lag_ms",
+    "unread_span_ms",
+)  # fmt: skip
 LAG = Column("LAG", "lag", number=True, colour=_lag_colour)
 COLUMNS = {
     "partition": (
@@ -106,15 +109,14 @@ COLUMNS = {
     help=f"Repeat every SECONDS [default: {WATCH_S:g}] until Ctrl-C.",
 )  # fmt: skip
 @click.option("-n", "--count", type=click.IntRange(min=1), help="With --watch: number of readings.")
-@output_option
-@bootstrap_option
+@admin_options
 def lag(
     names: tuple[str, ...], by: str, no_times: bool, every_s: float | None, count: int | None, output: OutputFormat, bootstrap: str
 ) -> None:
     """Show the lag of groups in records and time. [default: all groups]"""
     if count is not None and every_s is None:
         raise click.UsageError("-n needs --watch")
-    with reporting_errors(), connected(bootstrap) as admin:
+    with admin_client(bootstrap) as admin:
         found = _read(admin, names, times=not no_times)
         if every_s is None:
             _show(found, by, output)
@@ -211,17 +213,7 @@ def document(group: GroupLag, rates: Rates | None = None) -> dict[str, Any]:
         ],
         "partitions": [
             {
-                "topic": one.topic,
-                "partition": one.partition,
-                "committed_offset": one.committed_offset,
-                "start_offset": one.start_offset,
-                "end_offset": one.end_offset,
-                "lag": one.lag,
-                "lost": one.lost,
-                "first_unread_ms": one.first_unread_ms,
-                "last_ms": one.last_ms,
-                "time_lag_ms": one.time_lag_ms,
-                "unread_span_ms": one.unread_span_ms,
+                **{name: getattr(one, name) for name in PARTITION_FIELDS},
                 "member_id": one.member and one.member.member_id,
                 "client_id": one.member and one.member.client_id,
                 "host": one.member and one.member.host.removeprefix("/"),

@@ -10,12 +10,10 @@ import click
 
 from ottla.base.ids import TopicPartition
 from ottla.cli.common import tables
+from ottla.cli.common.admin import admin_client, admin_options
 from ottla.cli.common.arguments import partitions_text
 from ottla.cli.common.complete import group_names
-from ottla.cli.common.connection import admin as connected
-from ottla.cli.common.connection import bootstrap_option
-from ottla.cli.common.errors import reporting_errors
-from ottla.cli.common.output_formats import OutputFormat, fields, output_option
+from ottla.cli.common.output_formats import OutputFormat, fields
 from ottla.cli.common.tables import Column
 from ottla.cli.group.errors import group_error
 
@@ -69,11 +67,10 @@ def _assignment_text(assignment: dict[str, list[int]]) -> str:
 @click.option(
     "--type", "types", multiple=True, type=click.Choice(TYPES, case_sensitive=False), help="Only groups of this type; repeatable."
 )
-@output_option
-@bootstrap_option
+@admin_options
 def list_(patterns: tuple[str, ...], states: tuple[str, ...], types: tuple[str, ...], output: OutputFormat, bootstrap: str) -> None:
     """List groups whose ids match one of the patterns. [default: all]"""
-    with reporting_errors(), connected(bootstrap) as admin:
+    with admin_client(bootstrap) as admin:
         groups = admin.list_groups(states=states, types=types)
     documents = [
         {"group": one.group_id, "state": one.state, "type": one.type.lower(), "protocol_type": one.protocol_type or None}
@@ -106,14 +103,13 @@ def list_(patterns: tuple[str, ...], states: tuple[str, ...], types: tuple[str, 
 )
 @click.command()
 @click.argument("names", nargs=-1, required=True, metavar="GROUP...", shell_complete=group_names)
-@output_option
-@bootstrap_option
+@admin_options
 def describe(names: tuple[str, ...], output: OutputFormat, bootstrap: str) -> None:
     """Show state, coordinator, assignor, members and assignments of groups. For lag see ottla group lag."""
     from ottla.wire.errors import KafkaError
 
     groups: list[GroupDescription] = []
-    with reporting_errors(), connected(bootstrap) as admin:
+    with admin_client(bootstrap) as admin:
         for name, outcome in admin.describe_consumer_groups(names).items():
             if isinstance(outcome, KafkaError):
                 raise group_error(admin, name, outcome)

@@ -12,12 +12,10 @@ from typing import TYPE_CHECKING, Any, TextIO
 import click
 
 from ottla.cli.common import tables
+from ottla.cli.common.admin import admin_client, admin_options, partitions_option
 from ottla.cli.common.arguments import duration_ms, time_ms
-from ottla.cli.common.complete import group_names, topic_names
-from ottla.cli.common.connection import admin as connected
-from ottla.cli.common.connection import bootstrap_option
-from ottla.cli.common.errors import reporting_errors
-from ottla.cli.common.output_formats import OutputFormat, fields, note, output_option
+from ottla.cli.common.complete import group_names
+from ottla.cli.common.output_formats import OutputFormat, fields, note
 from ottla.cli.common.paths import LocalFile
 from ottla.cli.common.tables import Column
 from ottla.cli.group.errors import group_error, has_members_remedy, with_remedy
@@ -77,14 +75,11 @@ COLUMNS = (
     metavar="FILE",
     help="Read offsets from a file of --export or of ottla group lag -o json; - is stdin.",
 )
-@click.option(
-    "-t", "--topic", "topics", multiple=True, metavar="TOPIC[:0,2-5]", shell_complete=topic_names, help="Only these partitions; repeatable."
-)
+@partitions_option
 @click.option("--all-topics", is_flag=True, help="All partitions for which the group has offsets.")
 @click.option("--execute/--dry-run", help="Commit the offsets, or only show them. [default: dry-run]")
 @click.option("--export", is_flag=True, help="Print the target offsets as CSV.")
-@output_option
-@bootstrap_option
+@admin_options
 def reset(
     name: str, topics: tuple[str, ...], all_topics: bool, execute: bool, export: bool, output: OutputFormat, bootstrap: str, **targets: Any
 ) -> None:
@@ -97,7 +92,7 @@ def reset(
         raise click.UsageError("--topic and --all-topics exclude each other")
     if not topics and not all_topics and option not in ("from_group", "from_file"):
         raise click.UsageError("missing the partitions: use --topic TOPIC[:0,1] or --all-topics")
-    with reporting_errors(), connected(bootstrap) as admin:
+    with admin_client(bootstrap) as admin:
         state = _state(admin, name)
         planned = _planned(admin, name, option, value, topics)
         if execute and state is not None and state.has_members:

@@ -9,13 +9,12 @@ Lines are computed from the figures and the time; only `Display` writes.
 
 from __future__ import annotations
 
-import shutil
 import sys
 from collections import deque
 from typing import Any, NamedTuple, TextIO
 
 from ottla.cli.common.arguments import duration_text
-from ottla.cli.common.progress import BAR, REDRAW_S, rate_text
+from ottla.cli.common.progress import BAR, REDRAW_S, RedrawnLine, rate_text
 from ottla.cli.perf.figures import MB, NS, Figures, Tally, latency_document
 
 #: The current rate is measured over this time.
@@ -95,7 +94,7 @@ def ms_text(ns: float) -> str:
     return f"{ms:,.0f} ms" if ms >= 1000 else f"{ms:.1f} ms" if ms >= 100 else f"{ms:.2f} ms"
 
 
-class Display:
+class Display(RedrawnLine):
     """Prints progress, and with `detailed` keeps a document of each interval."""
 
     def __init__(
@@ -110,15 +109,13 @@ class Display:
         columns: int | None = None,
     ) -> None:
         self._figures, self._goal, self._interval_ns = figures, goal, interval_ns
-        self._stream = sys.stderr if stream is None else stream
+        super().__init__(sys.stderr if stream is None else stream, columns)
         self._terminal = self._stream.isatty() if terminal is None else terminal
-        self._columns = columns
         self._detailed = detailed
         began_ns = figures.total.began_ns
         self._drawn_ns = began_ns
         #: (time, records, bytes), the oldest about RATE_NS old.
         self._samples: deque[tuple[int, int, int]] = deque([(began_ns, 0, 0)])
-        self._shown = False
         #: Documents of the ended intervals.
         self.intervals: list[dict[str, Any]] = []
 
@@ -128,7 +125,7 @@ class Display:
             self._end_window(now_ns)
         if self._terminal and now_ns - self._drawn_ns >= REDRAW_S * NS:
             self._drawn_ns = now_ns
-            self._draw(live_line(self._goal, self.moment(now_ns)))
+            self.draw(live_line(self._goal, self.moment(now_ns)))
 
     def _end_window(self, now_ns: int) -> None:
         window = self._figures.next_window(now_ns)
@@ -150,19 +147,6 @@ class Display:
             total.records, total.bytes, now_ns - total.began_ns, (total.records - records) / passed_s, (total.bytes - size) / passed_s,
             total.latencies.percentile(0.99),
         )  # fmt: skip
-
-    def _draw(self, line: str) -> None:
-        columns = self._columns or shutil.get_terminal_size().columns
-        self._stream.write("\r" + line[: columns - 1] + "\x1b[K")
-        self._stream.flush()
-        self._shown = True
-
-    def clear(self) -> None:
-        """Clears the progress line."""
-        if self._shown:
-            self._stream.write("\r\x1b[K")
-            self._stream.flush()
-            self._shown = False
 
     def end(self, now_ns: int) -> None:
         """Ends the display and the current interval."""

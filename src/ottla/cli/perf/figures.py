@@ -34,6 +34,17 @@ TALLY = {
 }
 
 
+#: Fields of the result and of an interval of `ottla perf produce` and `latency`.
+INTERVAL = {**TALLY, **{f"latency_ms.{name}": help for name, help in LATENCY.items()}}
+#: Fields that these results have after the others.
+COMMON_FIELDS = {
+    "latency_from": "due (with --throughput): latency counts from the due time; sent: from the send",
+    "intervals[].after_s": "start of the interval in seconds; only with --show-detailed-stats",
+    **{f"intervals[].{name}": f"{help}, in the interval" for name, help in INTERVAL.items()},
+    "metrics.*": "with --print-metrics: metrics of the clients by group and name",
+}
+
+
 class Tally:
     """Counts of the records in a time interval."""
 

@@ -23,7 +23,7 @@ from ottla.cli.common.errors import reporting_errors, sigterm_as_interrupt
 from ottla.cli.common.output_formats import OutputFormat, fields
 from ottla.cli.common.tables import Column, Row
 from ottla.cli.perf.display import Display, Goal
-from ottla.cli.perf.figures import LATENCY, NS, TALLY, Figures, latency_document
+from ottla.cli.perf.figures import COMMON_FIELDS, INTERVAL, LATENCY, NS, Figures, latency_document
 from ottla.cli.perf.histogram import Histogram
 from ottla.cli.perf.load import Schedule, random_letters
 from ottla.cli.perf.options import (
@@ -52,17 +52,13 @@ Examples:
   ottla perf latency --create --num-records 10000
   ottla perf latency orders-test --duration 30s --throughput 200 --producer-acks 1 -o json
 """.replace(r"\b", "\b")
-_INTERVAL = {**TALLY, **{f"latency_ms.{name}": help for name, help in LATENCY.items()}}
 FIELDS = {
     "topic": "topic",
     "interrupted": "whether Ctrl-C or SIGTERM ended it",
     "error": "error that ended it; null: none",
-    **_INTERVAL,
+    **INTERVAL,
     **{f"acknowledged_ms.{name}": f"{help}, until the acknowledgement" for name, help in LATENCY.items()},
-    "latency_from": "due (with --throughput): latency counts from the due time; sent: from the send",
-    "intervals[].after_s": "start of the interval in seconds; only with --show-detailed-stats",
-    **{f"intervals[].{name}": f"{help}, in the interval" for name, help in _INTERVAL.items()},
-    "metrics.*": "with --print-metrics: the metrics of both clients by group and name",
+    **COMMON_FIELDS,
 }
 
 

@@ -18,15 +18,16 @@ from ottla.cli.common.arguments import duration_ms
 from ottla.cli.common.complete import topic_names
 from ottla.cli.common.connection import admin as connected
 from ottla.cli.common.connection import bootstrap_option
+from ottla.cli.common.lazy import INTERRUPTED
 from ottla.cli.common.output_formats import OutputFormat, note, output_option
 from ottla.cli.common.paths import LocalPath
+from ottla.cli.common.rate_limit import parse_rate
 from ottla.cli.common.record_options import client_settings
 
 if TYPE_CHECKING:
     from ottla.client.options import ClientOptions
 
 F = TypeVar("F", bound=Callable[..., Any])
-INTERRUPTED = 130
 #: Timeout for records in flight after Ctrl-C.
 INTERRUPT_TIMEOUT_MS = 5_000
 #: Maximum wait of a loop.
@@ -87,14 +88,7 @@ def time_ns(text: str, option: str) -> int:
 
 def throughput(text: str) -> float | None:
     """Records per second; None for -1: unlimited. Raises: UsageError."""
-    from ottla.cli.common.rate_limit import parse_rate
-
-    if text == "-1":
-        return None
-    try:
-        return parse_rate(text, "--throughput")
-    except ValueError as error:
-        raise click.UsageError(str(error)) from None
+    return None if text == "-1" else parse_rate(text, "--throughput")
 
 
 def client_options(

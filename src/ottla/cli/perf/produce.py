@@ -18,7 +18,7 @@ from ottla.cli.common.errors import reporting_errors, sigterm_as_interrupt
 from ottla.cli.common.output_formats import OutputFormat, fields
 from ottla.cli.common.paths import LocalPath
 from ottla.cli.common.tables import Column, Row
-from ottla.cli.perf.figures import LATENCY, TALLY
+from ottla.cli.perf.figures import COMMON_FIELDS, INTERVAL
 from ottla.cli.perf.options import (
     INTERRUPT_TIMEOUT_MS,
     benchmark_topic,
@@ -47,18 +47,14 @@ Examples:
   ottla perf produce orders --duration 30s --throughput 10k -X acks=1
   ottla perf produce orders --num-records 50000 --payload-file lines.json -o json
 """.replace(r"\b", "\b")
-INTERVAL = {**TALLY, **{f"latency_ms.{name}": help for name, help in LATENCY.items()}}
 FIELDS = {
     "topic": "topic",
     "interrupted": "whether Ctrl-C or SIGTERM ended it",
     "failed": "number of records that were not written",
     "error": "error of the first failed record; null: none",
     **INTERVAL,
-    "latency_from": "due (with --throughput): latency counts from the due time; sent: from the send",
     **{f"steady.{name}": f"{help}, after the warm-up" for name, help in INTERVAL.items()},
-    "intervals[].after_s": "start of the interval in seconds; only with --show-detailed-stats",
-    **{f"intervals[].{name}": f"{help}, in the interval" for name, help in INTERVAL.items()},
-    "metrics.*": "with --print-metrics: the client's metrics by group and name",
+    **COMMON_FIELDS,
 }
 
 

@@ -6,7 +6,7 @@ Exit codes: 0 done or stopped, 1 a query failed, 2 the file or an option is inva
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
@@ -14,6 +14,9 @@ from ottla.cli.common.complete import topic_names
 from ottla.cli.common.confirmation import NOTHING_CHANGED, confirm, dry_run_option, yes_option
 from ottla.cli.common.paths import LocalPath
 from ottla.cli.table.options import parse_bytes, schema_request, sync_table, table_options
+
+if TYPE_CHECKING:
+    from ottla.spark.pipeline.config.model import Pipeline
 
 EXIT_FAILED, EXIT_USAGE, EXIT_NO_JAVA = 1, 2, 3
 
@@ -91,7 +94,8 @@ def run(file: Path, variables: tuple[str, ...], bootstrap: str | None, once: boo
         exit_with(f"{file}: {error}{f'; {AGAIN}' if FULL in str(error) else ''}", EXIT_FAILED)
 
 
-def _load(file: Path, variables: tuple[str, ...], bootstrap: str | None) -> Any:
+def load_pipeline(file: Path, variables: tuple[str, ...], bootstrap: str | None = None) -> Pipeline:
+    """The pipeline of a file. Exits if the file is invalid."""
     from dataclasses import replace
 
     from ottla.spark.pipeline.config.file import load
@@ -115,7 +119,7 @@ def status(file: Path, variables: tuple[str, ...], bootstrap: str | None, output
 
     from ottla.spark.pipeline.status import pipeline_status, shown
 
-    document = pipeline_status(_load(file, variables, bootstrap))
+    document = pipeline_status(load_pipeline(file, variables, bootstrap))
     click.echo(json.dumps(document) if output == "json" else shown(document))
 
 
@@ -136,7 +140,7 @@ def reset(file: Path, variables: tuple[str, ...], bootstrap: str | None, to: str
     from ottla.spark.pipeline.checkpoint import InUse
     from ottla.spark.pipeline.reset import ResetError, carry_out, planned_reset
 
-    pipeline = _load(file, variables, bootstrap)
+    pipeline = load_pipeline(file, variables, bootstrap)
     try:
         plan = planned_reset(pipeline, to)
     except ResetError as error:

@@ -16,7 +16,9 @@ import click
 
 from ottla.cli.common.complete import topic_names
 from ottla.cli.common.errors import admin, bootstrap_option, reporting_errors, sigterm_as_interrupt
+from ottla.cli.common.lazy import INTERRUPTED
 from ottla.cli.common.paths import LocalPath
+from ottla.cli.common.rate_limit import parse_rate
 from ottla.cli.common.record_options import client_settings, setting_option
 
 if TYPE_CHECKING:
@@ -30,7 +32,6 @@ if TYPE_CHECKING:
     from ottla.wire.errors import KafkaError
 
 FORMATS = ("csv", "tsv", "json", "parquet", "arrow", "text")
-INTERRUPTED = 130
 #: max.block.ms: while the producer's buffer is full.
 BUFFER_TIMEOUT_MS = 120_000
 #: Timeout for a new topic to appear in the metadata.
@@ -100,7 +101,7 @@ The same command again continues where it stopped, and loads new rows.
 @bootstrap_option
 def load(files: tuple[str, ...], topic: str, bootstrap: str, settings: tuple[str, ...], **options: Any) -> None:
     """Load files, or all files of directories, into a topic: csv, JSON lines, Parquet, Arrow, text."""
-    from ottla.cli.pipeline.load_options import column_mapping, parse_load_rate, read_options
+    from ottla.cli.pipeline.load_options import column_mapping, read_options
     from ottla.cli.produce.command import _codec
     from ottla.client.arrow.columns import needed_arrow
     from ottla.client.options import ProducerOptions
@@ -116,7 +117,7 @@ def load(files: tuple[str, ...], topic: str, bootstrap: str, settings: tuple[str
     with reporting_errors():
         shape = column_mapping(options, int(ours.get("max_request_size", 1 << 20)))
         how = read_options(options, shape)
-        speed = None if options["rate"] is None else parse_load_rate(options["rate"])
+        speed = None if options["rate"] is None else parse_rate(options["rate"], "--rate")
         found = inputs(files, options["form"])
         if options["dry_run"]:
             _dry_run(found, shape, how, options["limit"] or PREVIEW_RECORDS, topic)

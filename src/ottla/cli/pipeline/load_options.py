@@ -73,13 +73,3 @@ def read_options(options: Mapping[str, Any], shape: Shape) -> How:
         delimiter, quote, parse_names(options["names"]), options["nulls"], types, options["all_text"],
         fields=shape.needed, chosen=shape.columns, without=shape.without,
     )  # fmt: skip
-
-
-def parse_load_rate(text: str) -> float:
-    """Records per second."""
-    from ottla.cli.common.rate_limit import parse_rate
-
-    try:
-        return parse_rate(text, "--rate")
-    except ValueError as error:
-        raise click.UsageError(str(error)) from None

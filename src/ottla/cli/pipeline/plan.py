@@ -7,6 +7,8 @@ SQL, types, streams, state              checked in a local Spark session, within
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +16,7 @@ import click
 
 from ottla.cli.common.output_formats import OutputFormat, fields, note, output_option
 from ottla.cli.common.tables import Column
-from ottla.cli.pipeline.commands import EXIT_NO_JAVA, EXIT_USAGE, exit_with, file_argument, parse_variables, variables_option
+from ottla.cli.pipeline.commands import EXIT_NO_JAVA, EXIT_USAGE, exit_with, file_argument, load_pipeline, variables_option
 
 if TYPE_CHECKING:
     from ottla.spark.pipeline.config.model import Pipeline
@@ -53,7 +55,7 @@ SINKS = (
 @output_option
 def validate(file: Path, variables: tuple[str, ...], no_spark: bool, output: OutputFormat) -> None:
     """Check the keys, the functions and, if Spark is installed, the SQL of a pipeline FILE. Needs no broker."""
-    pipeline = _load(file, variables)
+    pipeline = load_pipeline(file, variables)
     notes = _checkpoint_notes(pipeline)
     checked = not no_spark and _check_sql(pipeline, notes)
     document: dict[str, Any] = {
@@ -112,9 +114,9 @@ def validate(file: Path, variables: tuple[str, ...], no_spark: bool, output: Out
 @output_option
 def plan(file: Path, variables: tuple[str, ...], physical: bool, output: OutputFormat) -> None:
     """Show the views, columns, state and sinks of a pipeline FILE without running it. Needs no broker."""
-    pipeline = _load(file, variables)
+    pipeline = load_pipeline(file, variables)
     notes = _checkpoint_notes(pipeline)
-    with _PlanningSession(pipeline) as session:
+    with _planning(pipeline) as session:
         from ottla.spark.pipeline.plan import plan
 
         document = plan(pipeline, session, physical=physical, news=notes)
@@ -134,16 +136,6 @@ def _print(document: dict[str, Any], output: OutputFormat) -> None:
         click.echo(f"\nOne batch of {one['view']}:\n{one['plan'].strip()}")
     for sentence in document["notes"]:
         note(sentence)
-
-
-def _load(file: Path, variables: tuple[str, ...]) -> Pipeline:
-    from ottla.spark.pipeline.config.file import load
-    from ottla.spark.pipeline.config.toml_table import PipelineError
-
-    try:
-        return load(file, parse_variables(variables))
-    except PipelineError as error:
-        exit_with(str(error), EXIT_USAGE)
 
 
 def _checkpoint_notes(pipeline: Pipeline) -> list[str]:
@@ -177,41 +169,30 @@ def _check_sql(pipeline: Pipeline, notes: list[str]) -> bool:
     except NoJava as error:
         note(f"The SQL is not checked: {error}")
         return False
-    with _PlanningSession(pipeline) as session:
+    with _planning(pipeline) as session:
         from ottla.spark.pipeline.plan import checked
 
         checked(pipeline, session, notes)
     return True
 
 
-class _PlanningSession:
+@contextmanager
+def _planning(pipeline: Pipeline) -> Iterator[Any]:
     """A planning session; its errors exit the command."""
+    from ottla.spark.java import NoJava
+    from ottla.spark.pipeline.config.toml_table import PipelineError
 
-    def __init__(self, pipeline: Pipeline) -> None:
-        self.pipeline = pipeline
-
-    def __enter__(self) -> Any:
-        from ottla.spark.java import NoJava
-        from ottla.spark.pipeline.config.toml_table import PipelineError
-
-        try:
-            from ottla.spark.pipeline.plan import planning_session
-        except ModuleNotFoundError as error:
-            exit_with(f"pipelines need {(error.name or 'pyspark').partition('.')[0]}: pip install 'ottla[spark]'", EXIT_NO_JAVA)
-        self.session = planning_session(self.pipeline)
-        try:
-            return self.session.__enter__()
-        except NoJava as error:
-            exit_with(str(error), EXIT_NO_JAVA)
-        except PipelineError as error:
-            exit_with(str(error), EXIT_USAGE)
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:
-        from ottla.spark.pipeline.config.toml_table import PipelineError
-
-        self.session.__exit__(None, None, None)
-        if isinstance(error, PipelineError):
-            exit_with(str(error), EXIT_USAGE)
+    try:
+        from ottla.spark.pipeline.plan import planning_session
+    except ModuleNotFoundError as error:
+        exit_with(f"pipelines need {(error.name or 'pyspark').partition('.')[0]}: pip install 'ottla[spark]'", EXIT_NO_JAVA)
+    try:
+        with planning_session(pipeline) as session:
+            yield session
+    except NoJava as error:
+        exit_with(str(error), EXIT_NO_JAVA)
+    except PipelineError as error:
+        exit_with(str(error), EXIT_USAGE)
 
 
 def _state_text(state: dict[str, Any]) -> str:

@@ -18,7 +18,9 @@ import click
 
 from ottla.cli.common.complete import topic_names
 from ottla.cli.common.errors import admin, bootstrap_option, reporting_errors, sigterm_as_interrupt
+from ottla.cli.common.lazy import INTERRUPTED
 from ottla.cli.common.paths import LocalPath
+from ottla.cli.common.rate_limit import parse_rate
 from ottla.cli.common.record_options import client_settings, format_options, parse_formats, setting_option
 
 if TYPE_CHECKING:
@@ -30,7 +32,6 @@ TOPIC_TIMEOUT_MS, BUFFER_TIMEOUT_MS = 15_000, 120_000
 #: Timeout of the flush after Ctrl-C.
 INTERRUPT_FLUSH_MS = 10_000
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
-INTERRUPTED = 130
 EPILOG = r"""
 \b
 Examples:
@@ -95,7 +96,8 @@ def command(topic: str, files: tuple[str, ...], whole: tuple[str, ...], bootstra
         raise click.UsageError("--file sends a whole file as one record: it cannot be combined with other files, -o or -K")
     ours = {"bootstrap_servers": bootstrap, "client_id": "ottla-cli", "acks": options["acks"], **_codec(options["compression"])}
     ours |= client_settings(ProducerOptions, settings)
-    reading, defaults, rate = _input_format(topic, options, ours), _record_defaults(options), _rate(options["rate"])
+    reading, defaults = _input_format(topic, options, ours), _record_defaults(options)
+    rate = None if options["rate"] is None else parse_rate(options["rate"], "--rate")
     with contextlib.ExitStack() as opened:
         source = None if whole else CountedInput([(name, _open(name, opened)) for name in files or ("-",)])
         if source is not None and not files and sys.stdin.isatty() and sys.stderr.isatty():
@@ -270,15 +272,6 @@ def _record_defaults(options: dict[str, Any]) -> RecordDefaults:
     return RecordDefaults(
         None if options["key"] is None else options["key"].encode(), tuple(headers), options["partition"], when, options["each"]
     )
-
-
-def _rate(text: str | None) -> float | None:
-    from ottla.cli.common.rate_limit import parse_rate
-
-    try:
-        return None if text is None else parse_rate(text, "--rate")
-    except ValueError as error:
-        raise click.UsageError(str(error)) from None
 
 
 def _codec(text: str) -> dict[str, Any]:

@@ -12,7 +12,7 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn, cast
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 import click
 
@@ -54,17 +54,7 @@ LOG_LEVELS = ("error", "warning", "info", "debug")
     help="Log file; rotated to FILE.1 at 16 MiB. [default: standard error]",
 )
 @click.option("--loop", type=click.Choice(LOOPS), envvar="OTTLA_LOOP", help="Event loop. [default: uvloop if installed]")
-def command(
-    data_dir: Path | None,
-    listen: str | None,
-    brokers: int,
-    broker_id: int | None,
-    zookeeper: str | None,
-    config_file: Path | None,
-    settings: tuple[str, ...],
-    log_file: Path | None,
-    loop: str | None,
-) -> None:
+def command(log_file: Path | None, loop: str | None, **options: Any) -> None:
     """Run one or more brokers until SIGTERM or Ctrl-C.
 
     Prints "ottla: ready on HOST:PORT[,HOST:PORT...]" once clients can connect.
@@ -79,7 +69,7 @@ def command(
         except OSError as error:
             _give_up(f"--log-file: cannot write to {log_file}: {error.strerror}", 2)
     try:
-        plan = _plan(data_dir, listen, brokers, broker_id, config_file, settings, zookeeper)
+        plan = _plan(**options)
     except ConfigError as error:
         _give_up(str(error), 2)
     level = os.environ.get("OTTLA_LOG") or "warning"
@@ -100,14 +90,9 @@ def command(
 
 
 def _plan(
-    data_dir: Path | None,
-    listen: str | None,
-    brokers: int,
-    broker_id: int | None,
-    config_file: Path | None,
-    settings: tuple[str, ...],
-    zookeeper: str | None,
-) -> Plan:
+    *, data_dir: Path | None, listen: str | None, brokers: int, broker_id: int | None, zookeeper: str | None,
+    config_file: Path | None, settings: tuple[str, ...],
+) -> Plan:  # fmt: skip
     """Raises: ConfigError."""
     from ottla.base.options import ConfigError
     from ottla.server.addresses import listener_text, parse_address

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from ottla.cli.common.errors import bootstrap_option, reporting_errors
+from ottla.cli.common.lazy import INTERRUPTED
 from ottla.cli.common.paths import LocalPath
 from ottla.cli.common.record_options import client_settings, setting_option
 from ottla.client.sync.waiting import Stop
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from ottla.lake.table.target import Target
 
 F = TypeVar("F", bound=Callable[..., Any])
-INTERRUPTED = 130
 EMPTY_WAIT_S = 1.0
 
 

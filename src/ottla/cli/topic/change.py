@@ -6,12 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ottla.cli.common.admin import admin_client, admin_options
 from ottla.cli.common.complete import topic_names, topic_setting_pairs, topic_settings
 from ottla.cli.common.confirmation import dry_run_option
-from ottla.cli.common.connection import admin as connected
-from ottla.cli.common.connection import bootstrap_option
-from ottla.cli.common.errors import reporting_errors
-from ottla.cli.common.output_formats import OUTCOME, OutputFormat, fields, note, output_option
+from ottla.cli.common.output_formats import OUTCOME, OutputFormat, fields, note
 from ottla.cli.config import alter as config_alter
 from ottla.cli.topic.lookup import describe_topics, with_suggestion
 
@@ -34,8 +32,7 @@ if TYPE_CHECKING:
 )
 @click.option("--if-not-exists", is_flag=True, help="Succeed if the topic exists already.")
 @dry_run_option
-@output_option
-@bootstrap_option
+@admin_options
 def create(
     names: tuple[str, ...],
     partitions: int | None,
@@ -54,7 +51,7 @@ def create(
     if any("+=" in pair or "-=" in pair for pair in configs):
         raise click.UsageError("-c expects NAME=VALUE: a new topic has no list to append to")
     settings: dict[str, str | None] = {one.name: one.value for one in config_alter.read_pairs(configs, "-c")}
-    with reporting_errors(), connected(bootstrap) as admin:
+    with admin_client(bootstrap) as admin:
         model = NewTopic("") if like is None else _like(admin, like)
         requested = [
             NewTopic(name, partitions or model.num_partitions, replicas or model.replication_factor, {**model.configs, **settings})
@@ -96,8 +93,7 @@ def _like(admin: Admin, name: str) -> NewTopic:
     help="Delete a setting, so that the default applies; repeatable.",
 )  # fmt: skip
 @dry_run_option
-@output_option
-@bootstrap_option
+@admin_options
 def alter(
     name: str,
     partitions: int | None,
@@ -113,7 +109,7 @@ def alter(
     if partitions is None and not configs and not deleted:
         raise click.UsageError("nothing to change: use -p, -c or -d")
     changes = [*config_alter.read_pairs(configs, "-c"), *config_alter.deletions(deleted)]
-    with reporting_errors(), connected(bootstrap) as admin:
+    with admin_client(bootstrap) as admin:
         count = len(describe_topics(admin, [name])[name].partitions)
         documents = [] if partitions is None else [_add_partitions(admin, name, count, partitions, dry=dry_run)]
         if changes:

@@ -9,13 +9,11 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
+from ottla.cli.common.admin import admin_client, admin_options
 from ottla.cli.common.arguments import duration_ms, time_ms
 from ottla.cli.common.complete import topic_names
 from ottla.cli.common.confirmation import NOTHING_CHANGED, confirm, dry_run_option, yes_option
-from ottla.cli.common.connection import admin as connected
-from ottla.cli.common.connection import bootstrap_option
-from ottla.cli.common.errors import reporting_errors
-from ottla.cli.common.output_formats import OUTCOME, OutputFormat, fields, note, output_option
+from ottla.cli.common.output_formats import OUTCOME, OutputFormat, fields, note
 from ottla.cli.common.paths import LocalFile
 from ottla.cli.common.tables import Column
 from ottla.cli.topic.lookup import log_offsets, record_count, select_partitions, with_suggestion
@@ -44,13 +42,12 @@ DELETIONS = (
 @click.option("--if-exists", is_flag=True, help="Succeed if the topic does not exist.")
 @dry_run_option
 @yes_option
-@output_option
-@bootstrap_option
+@admin_options
 def delete(names: tuple[str, ...], match: bool, if_exists: bool, dry_run: bool, yes: bool, output: OutputFormat, bootstrap: str) -> None:
     """Delete topics with all their records."""
     from ottla.wire.errors import KafkaError, UnknownTopicOrPartition
 
-    with reporting_errors(), connected(bootstrap) as admin:
+    with admin_client(bootstrap) as admin:
         if match:
             names = _matching(admin, names)
         names = tuple(dict.fromkeys(names))
@@ -169,8 +166,7 @@ RECORDS = (
 )  # fmt: skip
 @dry_run_option
 @yes_option
-@output_option
-@bootstrap_option
+@admin_options
 def records_delete(
     topics: tuple[str, ...], listed: TextIO | None, dry_run: bool, yes: bool, output: OutputFormat, bootstrap: str, **where: Any
 ) -> None:
@@ -180,7 +176,7 @@ def records_delete(
         raise click.UsageError("--file cannot be combined with topics or other limits")
     if listed is None and (len(limits) != 1 or not topics):
         raise click.UsageError("expected topics and one of --before-offset, --before-time, --older-than, --all-records")
-    with reporting_errors(), connected(bootstrap) as admin:
+    with admin_client(bootstrap) as admin:
         if listed is not None:
             targets = _read(listed)
             partitions = _with_leaders(select_partitions(admin, [f"{tp.topic}:{tp.partition}" for tp in targets], "--file"))

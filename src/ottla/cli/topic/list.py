@@ -9,11 +9,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ottla.cli.common import tables
+from ottla.cli.common.admin import admin_client, admin_options
 from ottla.cli.common.complete import topic_names
-from ottla.cli.common.connection import admin as connected
-from ottla.cli.common.connection import bootstrap_option
-from ottla.cli.common.errors import reporting_errors
-from ottla.cli.common.output_formats import OutputFormat, fields, output_option
+from ottla.cli.common.output_formats import OutputFormat, fields
 from ottla.cli.common.tables import Column
 from ottla.cli.config.alter import setting_cell
 from ottla.cli.topic.lookup import PARTITION, describe_topics, leader_cell, log_offsets, partition_document, state_colour
@@ -52,13 +50,12 @@ SETTINGS = (Column("SETTING", "setting"), Column("VALUE", lambda row: setting_ce
 @click.command(name="list")
 @click.argument("patterns", nargs=-1, metavar="[PATTERN...]", shell_complete=topic_names)
 @click.option("--internal", is_flag=True, help="Include internal topics.")
-@output_option
-@bootstrap_option
+@admin_options
 def list_(patterns: tuple[str, ...], internal: bool, output: OutputFormat, bootstrap: str) -> None:
     """List topics whose names match one of the patterns, such as 'orders.*'. [default: all]"""
     from ottla.base.ids import topic_id_text
 
-    with reporting_errors(), connected(bootstrap) as admin:
+    with admin_client(bootstrap) as admin:
         topics = admin.list_topics(internal=internal)
     documents = [
         {
@@ -88,15 +85,14 @@ def list_(patterns: tuple[str, ...], internal: bool, output: OutputFormat, boots
 @click.command()
 @click.argument("names", nargs=-1, required=True, metavar="NAME...", shell_complete=topic_names)
 @click.option("--all-configs", is_flag=True, help="Include settings with their default value.")
-@output_option
-@bootstrap_option
+@admin_options
 def describe(names: tuple[str, ...], all_configs: bool, output: OutputFormat, bootstrap: str) -> None:
     """Show partitions, leaders, replicas, offsets and settings of topics."""
     from ottla.base.ids import TopicPartition
     from ottla.client.admin.results import Resource
     from ottla.wire.errors import KafkaError
 
-    with reporting_errors(), connected(bootstrap) as admin:
+    with admin_client(bootstrap) as admin:
         topics = describe_topics(admin, names)
         logs = log_offsets(admin, {TopicPartition(name, one.partition): one for name, topic in topics.items() for one in topic.partitions})
         configs = admin.describe_configs([Resource.topic(name) for name in topics])

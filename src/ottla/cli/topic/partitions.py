@@ -9,12 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ottla.cli.common.admin import admin_client, admin_options
 from ottla.cli.common.arguments import duration_ms, time_ms, time_text
 from ottla.cli.common.complete import broker_ids, topic_names
-from ottla.cli.common.connection import admin as connected
-from ottla.cli.common.connection import bootstrap_option
-from ottla.cli.common.errors import reporting_errors
-from ottla.cli.common.output_formats import OutputFormat, fields, output_option
+from ottla.cli.common.output_formats import OutputFormat, fields
 from ottla.cli.common.tables import Column
 from ottla.cli.topic.lookup import PARTITION, describe_topics, leader_cell, log_offsets, partition_document, select_partitions, state_colour
 
@@ -59,11 +57,10 @@ PRODUCERS = (
 @click.option("--offline", is_flag=True, help="Only without a leader.")
 @click.option("--not-preferred", is_flag=True, help="Only not led by their preferred replica, the first one.")
 @click.option("--broker", type=int, metavar="N", shell_complete=broker_ids, help="Only with a replica on this broker.")
-@output_option
-@bootstrap_option
+@admin_options
 def partitions(topics: tuple[str, ...], broker: int | None, output: OutputFormat, bootstrap: str, **conditions: bool) -> None:
     """List partitions of topics that meet one of the conditions. [default: all]"""
-    with reporting_errors(), connected(bootstrap) as admin:
+    with admin_client(bootstrap) as admin:
         if topics:
             rows = [partition_document(tp.topic, one) for tp, one in select_partitions(admin, topics, "TOPIC").items()]
         else:
@@ -124,12 +121,11 @@ def _min_isr(admin: Admin, topics: Iterable[str]) -> dict[str, int]:
     metavar="TIME",
     help="Add the first offset at a time: 2026-01-31T12:00:00, ms since 1970, -1h (an hour ago), or newest (largest timestamp).",
 )
-@output_option
-@bootstrap_option
+@admin_options
 def offsets(topics: tuple[str, ...], at: str | None, output: OutputFormat, bootstrap: str) -> None:
     """Show log start and log end offsets of partitions."""
     when = None if at is None else _when(at)
-    with reporting_errors(), connected(bootstrap) as admin:
+    with admin_client(bootstrap) as admin:
         known = log_offsets(admin, select_partitions(admin, topics, "TOPIC"))
         led = [tp for tp, (_, end) in known.items() if end is not None]
         found = {} if when is None or not led else admin.list_offsets(dict.fromkeys(led, when))
@@ -173,14 +169,13 @@ def _when(text: str) -> int:
 )
 @click.command()
 @click.argument("topics", nargs=-1, required=True, metavar="TOPIC[:0,2-5]...", shell_complete=topic_names)
-@output_option
-@bootstrap_option
+@admin_options
 def producers(topics: tuple[str, ...], output: OutputFormat, bootstrap: str) -> None:
     """Show the producer state of partitions: idempotent and transactional producers."""
     from ottla.wire.errors import KafkaError
 
     documents = []
-    with reporting_errors(), connected(bootstrap) as admin:
+    with admin_client(bootstrap) as admin:
         for tp, found in sorted(admin.describe_producers(select_partitions(admin, topics, "TOPIC")).items()):
             if isinstance(found, KafkaError):
                 raise type(found)(f"{tp}: {found}")

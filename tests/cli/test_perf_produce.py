@@ -124,7 +124,7 @@ def test_a_stall_shows_in_all_records_that_were_due_meanwhile() -> None:
     assert clock.now - NS < 4.1 * NS, "what was held up is sent at once"
 
 
-def test_records_that_are_refused_are_told_and_have_no_latency() -> None:
+def test_records_that_are_refused_are_reported_and_have_no_latency() -> None:
     clock = Clock()
     producer = Producer(clock, batch=10)
     producer.bad = 3
@@ -133,7 +133,7 @@ def test_records_that_are_refused_are_told_and_have_no_latency() -> None:
     assert "too large" in (figures.error or "")
 
 
-def test_what_follows_the_warm_up_is_told_by_itself() -> None:
+def test_records_after_the_warm_up_is_reported_separately() -> None:
     clock = Clock()
     figures = sent(Producer(clock, batch=10), clock, records=1000, warmup=730)
     assert figures.steady is not None

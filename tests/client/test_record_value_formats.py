@@ -92,7 +92,7 @@ def test_what_is_no_such_value_is_refused(name: str, given: Any) -> None:
         ("hex:1", "unknown format"),
     ],
 )
-def test_a_format_that_there_is_not_is_refused(text: str, why: str) -> None:
+def test_a_format_that_does_not_exist_is_refused(text: str, why: str) -> None:
     with pytest.raises(ValueError, match=why):
         parse_value_format(text, "--value-format")
 

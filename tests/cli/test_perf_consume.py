@@ -51,7 +51,7 @@ def read(consumer: Consumer, clock: Clock, goal: Goal, *, timeout_ms: int = 1000
     return reading, figures
 
 
-def test_no_more_records_are_read_than_are_wanted() -> None:
+def test_no_more_records_are_read_than_are_requested() -> None:
     clock = Clock()
     consumer = Consumer(clock, [6, 6, 6])
     reading, figures = read(consumer, clock, Goal(10, None))

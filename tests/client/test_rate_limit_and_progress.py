@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 
+import click
 import pytest
 
 from ottla.cli.common.progress import Progress, bytes_text, rate_text
@@ -23,7 +24,7 @@ class Clock:
         self.now += seconds
 
 
-def test_records_come_at_the_rate_that_is_wanted() -> None:
+def test_records_come_at_the_rate_that_is_set() -> None:
     clock = Clock()
     pace = RateLimiter(50, clock=clock, sleep=clock.sleep)
     for _ in range(40):
@@ -52,12 +53,12 @@ def test_rates_are_read(text: str, expected: float) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "0", "-1", "fast", "1MB/s", "1 k"])
-def test_what_is_no_rate_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="--rate expects records per second"):
+def test_what_is_not_a_rate_is_refused(text: str) -> None:
+    with pytest.raises(click.UsageError, match="--rate expects records per second"):
         parse_rate(text, "--rate")
 
 
-def test_a_line_tells_how_far_it_is_how_fast_and_for_how_long() -> None:
+def test_a_line_reports_share_rate_and_remaining_time() -> None:
     clock, stream = Clock(), io.StringIO()
     progress = Progress(1000, stream=stream, clock=clock, width=120)
     clock.now += 0.1
