@@ -42,7 +42,7 @@ class _PrintedOffsets(RebalanceListener):
         self.consumer: Consumer
         self._group = group
         self._to_end = to_end
-        #: Partitions whose committed offsets were not checked yet; and those checked. The user is told once if there is none.
+        #: Partitions whose committed offsets were not checked yet; and those checked. If there is none, a message is printed once.
         self._unchecked: set[TopicPartition] = set()
         self._checked: set[TopicPartition] = set()
         #: The next offset to print of each partition.
