@@ -52,21 +52,18 @@ ONLY: dict[tuple[str, str], str] = {
 #: Packages that only some modules of cli import, so that the other commands start fast and do not depend on them.
 DOORS = {
     "server": {
-        "cluster/down",
         "cluster/local",
-        "cluster/restart",
         "cluster/status",
-        "cluster/up",
-        "doctor/data_dir",
+        "doctor/local",
         "log/dump",
         "serve/command",
         "store/commands",
         "zookeeper/command",
     },
-    "store": {"doctor/data_dir", "store/commands"},
+    "store": {"doctor/local", "store/commands"},
     "sim": {"sim/commands"},
-    "spark": {"pipeline/plan", "pipeline/run", "pipeline/state", "zookeeper/command"},
-    "log": {"common/complete", "doctor/data_dir", "log/dump", "log/index_check", "log/scrub"},
+    "spark": {"pipeline/plan", "pipeline/commands", "zookeeper/command"},
+    "log": {"common/complete", "doctor/local", "log/dump", "log/index_check", "log/scrub"},
 }
 
 PURE = ("base", "wire", "records", "log", "broker")

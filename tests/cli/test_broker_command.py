@@ -31,7 +31,7 @@ def test_a_broker_is_described_with_its_directories_and_settings(cluster: FakeAd
 
 
 @pytest.mark.usefixtures("terminal")
-def test_a_person_reads_sizes_and_a_broker_as_a_list(cluster: FakeAdmin, ottla: Ottla) -> None:
+def test_a_terminal_reads_sizes_and_a_broker_as_a_list(cluster: FakeAdmin, ottla: Ottla) -> None:
     shown = squeezed(good(ottla("broker", "describe", "1")))
     assert shown[:4] == ["broker 1", "address one:9092", "rack a", "leads 6 partitions"]
     assert "1 /a 0 0 B 512 GiB 1.0 TiB online" in squeezed(good(ottla("broker", "log-dirs", "1")))
@@ -52,8 +52,8 @@ def test_replicas_in_directories_are_listed_on_request(cluster: FakeAdmin, ottla
 
 
 @pytest.mark.parametrize("arguments", [["describe", "7"], ["log-dirs", "7"], ["config", "7"]])
-def test_a_broker_that_is_not_there_is_told_with_those_that_are(cluster: FakeAdmin, ottla: Ottla, arguments: list[str]) -> None:
-    assert "there is no broker 7, or it is down; there are 1, 2" in refused(ottla("broker", *arguments))
+def test_a_broker_that_does_not_exist_is_reported_with_those_that_are(cluster: FakeAdmin, ottla: Ottla, arguments: list[str]) -> None:
+    assert "broker 7 does not exist or is down; brokers are 1, 2" in refused(ottla("broker", *arguments))
 
 
 # -- the cluster
@@ -75,7 +75,7 @@ def test_a_cluster_is_described_with_totals(cluster: FakeAdmin, ottla: Ottla) ->
     assert "under replicated\t1" in good(ottla("cluster", "describe"))
 
 
-def test_apis_features_and_the_quorum_are_told(cluster: FakeAdmin, ottla: Ottla) -> None:
+def test_apis_features_and_the_quorum_are_reported(cluster: FakeAdmin, ottla: Ottla) -> None:
     assert good(ottla("cluster", "apis")) == "0\tProduce\t3-11\t3-13\t11\n99\t\t0-1\t\t\n"
     documents(ottla("cluster", "apis", "-o", "json"), "cluster", "apis")
     assert good(ottla("cluster", "features")) == "metadata.version\t1-25\t25-25\n"

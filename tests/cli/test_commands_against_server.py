@@ -39,7 +39,7 @@ def test_a_topics_life(ottla_server: Serving, at: Ottla) -> None:
     assert "retention.m: Unknown topic config name; did you mean retention.ms?" in refused(
         at("topic", "create", "nouns.other", "-c", "retention.m=1", "--dry-run")
     )
-    assert refused(at("topic", "describe", "nouns.lif")) == "Error: there is no topic nouns.lif; did you mean nouns.life?\n"
+    assert refused(at("topic", "describe", "nouns.lif")) == "Error: topic nouns.lif does not exist; did you mean nouns.life?\n"
     with Producer(bootstrap_servers=ottla_server.bootstrap) as producer:
         for number in range(10):
             producer.send("nouns.life", b"v", partition=number % 2)
@@ -108,7 +108,7 @@ def at_a_terminal(server: Serving, *arguments: str, typed: bytes = b"") -> tuple
     return code, seen.decode()
 
 
-def test_a_person_sees_a_table_that_fits_and_is_asked_before_a_topic_goes(ottla_server: Serving, at: Ottla) -> None:
+def test_a_terminal_sees_a_table_that_fits_and_is_asked_before_a_topic_goes(ottla_server: Serving, at: Ottla) -> None:
     name = "nouns.a.topic.with.a.name.that.takes.more.than.the.half.of.it"
     good(at("topic", "create", name, "-p", "2"))
     code, seen = at_a_terminal(ottla_server, "topic", "list", "nouns.a.*")
@@ -138,7 +138,7 @@ def completed(server: str) -> tuple[str, str]:
     return done.stdout, done.stderr
 
 
-def test_names_are_completed_and_silence_is_kept_when_nobody_answers(at: Ottla, ottla_server: Serving) -> None:
+def test_names_are_completed_and_silence_is_kept_when_no_broker_answers(at: Ottla, ottla_server: Serving) -> None:
     good(at("topic", "create", "nouns.completed"))
     # A slow machine may take longer than a person waits: nothing is offered then.
     deadline = time.monotonic() + 30

@@ -105,12 +105,12 @@ def test_a_shell_that_is_not_known_is_refused_with_those_that_are(ottla: Ottla) 
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["topik", "list"], "there is no command topik; did you mean topic?"),
-        (["topic", "lst"], "there is no command lst; did you mean list?"),
+        (["topik", "list"], "unknown command topik; did you mean topic?"),
+        (["topic", "lst"], "unknown command lst; did you mean list?"),
         (["config", "descrbe"], "did you mean describe?"),
         (["cluster", "reassign", "exec"], "did you mean execute?"),
-        (["profile", "zzz"], "those there are: add, list, remove, show, use"),
+        (["profile", "zzz"], "commands are: add, list, remove, show, use"),
     ],
 )
-def test_a_command_that_is_not_there_brings_the_one_that_was_meant(ottla: Ottla, arguments: list[str], said: str) -> None:
+def test_a_command_that_does_not_exist_suggests_a_similar_name(ottla: Ottla, arguments: list[str], said: str) -> None:
     assert said in refused(ottla(*arguments), 2)

@@ -6,16 +6,16 @@ import pytest
 from fake_admin import FakeAdmin
 
 from commands import Ottla, documents, good, refused
-from ottla.cli.config.alter import said
+from ottla.cli.config.alter import synonym_text
 from ottla.client.admin.results import ConfigSource, ConfigSynonym, Resource
 
 ORDERS, CLUSTER = Resource.topic("orders"), Resource.broker(None)
 
 
-def test_what_somebody_set_is_shown_with_source_and_default(cluster: FakeAdmin, ottla: Ottla) -> None:
+def test_overrides_are_shown_with_source_and_default(cluster: FakeAdmin, ottla: Ottla) -> None:
     result = ottla("config", "describe", "topic", "orders")
     assert good(result) == ""
-    assert "nobody set anything" in result.stderr
+    assert "no overrides" in result.stderr
     cluster.set[ORDERS] = {"retention.ms": "5"}
     assert good(ottla("config", "describe", "topic", "orders")) == "orders\tretention.ms\t5\ttopic\t604800000\n"
     (told,) = documents(ottla("config", "describe", "topic", "orders", "-o", "json"), "config", "describe")
@@ -23,7 +23,7 @@ def test_what_somebody_set_is_shown_with_source_and_default(cluster: FakeAdmin, 
     assert told["synonyms"][1] == {"name": "retention.ms", "value": "604800000", "source": "default"}
 
 
-def test_settings_are_chosen_by_pattern_whoever_set_them(cluster: FakeAdmin, ottla: Ottla) -> None:
+def test_settings_are_chosen_by_pattern_wherever_they_are_set(cluster: FakeAdmin, ottla: Ottla) -> None:
     assert good(ottla("config", "describe", "topic", "orders", "payments", "-s", "seg*")).splitlines() == [
         "orders\tsegment.bytes\t1073741824\tdefault\t1073741824",
         "payments\tsegment.bytes\t1073741824\tdefault\t1073741824",
@@ -33,7 +33,7 @@ def test_settings_are_chosen_by_pattern_whoever_set_them(cluster: FakeAdmin, ott
 
 
 @pytest.mark.usefixtures("terminal")
-def test_a_person_reads_large_numbers_in_larger_units_too(cluster: FakeAdmin, ottla: Ottla) -> None:
+def test_a_terminal_reads_large_numbers_in_larger_units_too(cluster: FakeAdmin, ottla: Ottla) -> None:
     shown = good(ottla("config", "describe", "topic", "orders", "--all"))
     assert "604800000 (7d)" in shown
     assert "1073741824 (1.0 GiB)" in shown
@@ -52,7 +52,7 @@ def test_the_cluster_shows_what_is_set_for_all_brokers(cluster: FakeAdmin, ottla
     assert good(ottla("broker", "config", "2")) == "2\tnum.io.threads\t16\tdynamic_default_broker\t8\n"
 
 
-def test_changes_are_told_with_before_and_after(cluster: FakeAdmin, ottla: Ottla) -> None:
+def test_changes_are_reported_with_before_and_after(cluster: FakeAdmin, ottla: Ottla) -> None:
     told = documents(ottla("config", "set", "topic", "orders", "payments", "retention.ms=1h", "-o", "json"), "config", "set")
     assert [(one["name"], one["before"], one["after"], one["outcome"]) for one in told] == [
         ("orders", "604800000", "3600000", "set"), ("payments", "604800000", "3600000", "set"),
@@ -78,11 +78,11 @@ def test_what_holds_after_a_deletion_comes_from_the_next_who_set_it(cluster: Fak
         ("retention.ms", ("log.retention.hours", None), None),
     ],
 )
-def test_what_another_setting_gives_in_another_unit_is_said_with_its_name(
+def test_what_another_setting_gives_in_another_unit_is_reported_with_its_name(
     name: str, synonym: tuple[str, str | None], expected: str | None
 ) -> None:
     # Kafka tells 168 hours as what holds for milliseconds.
-    assert said(name, ConfigSynonym(*synonym, ConfigSource.DEFAULT)) == expected
+    assert synonym_text(name, ConfigSynonym(*synonym, ConfigSource.DEFAULT)) == expected
 
 
 def test_lists_are_added_to_and_taken_from(cluster: FakeAdmin, ottla: Ottla) -> None:
@@ -93,7 +93,7 @@ def test_lists_are_added_to_and_taken_from(cluster: FakeAdmin, ottla: Ottla) -> 
     assert good(ottla("config", "set", "topic", "orders", "cleanup.policy-=delete", "--dry-run")).split("\t")[2:4] == ["delete", ""]
 
 
-def test_a_refused_change_is_told_in_full_and_in_the_exit_code(cluster: FakeAdmin, ottla: Ottla) -> None:
+def test_a_refused_change_is_reported_in_full_and_in_the_exit_code(cluster: FakeAdmin, ottla: Ottla) -> None:
     result = ottla("config", "set", "topic", "orders", "retention.ms=bad", "-o", "json")
     (told,) = documents(result, "config", "set", code=1)
     assert (told["outcome"], told["after"]) == (None, None)
@@ -104,24 +104,24 @@ def test_a_refused_change_is_told_in_full_and_in_the_exit_code(cluster: FakeAdmi
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "said"),
+    ("arguments", "code", "message"),
     [
         (["set", "topic", "orders", "retention.m=1"], 1, "unknown setting; did you mean retention.ms?"),
         (["delete", "topic", "orders", "retention.m"], 1, "unknown setting; did you mean retention.ms?"),
         (["set", "cluster", "log.retention.m=1"], 1, "did you mean log.retention.ms?"),
         (["set", "topic", "orders"], 2, "KEY=VALUE"),
-        (["set", "topic", "retention.ms=1"], 2, "say which topic"),
-        (["set", "cluster", "orders", "retention.ms=1"], 2, "there is one cluster"),
-        (["set", "broker", "one", "num.io.threads=1"], 2, "by its number"),
-        (["delete", "topic", "orders"], 2, "say which settings"),
-        (["delete", "topic", "orders", "retention.ms=1"], 2, "only the names"),
-        (["describe", "topic"], 2, "say which topic"),
+        (["set", "topic", "retention.ms=1"], 2, "missing the name of a topic"),
+        (["set", "cluster", "orders", "retention.ms=1"], 2, "cluster takes no name"),
+        (["set", "broker", "one", "num.io.threads=1"], 2, "expected a broker id"),
+        (["delete", "topic", "orders"], 2, "missing the names of settings"),
+        (["delete", "topic", "orders", "retention.ms=1"], 2, "expected the name of a setting"),
+        (["describe", "topic"], 2, "missing the name of a topic"),
         (["describe", "topic", "order"], 1, "did you mean orders?"),
-        (["describe", "broker", "3"], 1, "there is no broker 3, or it is down; there are 1, 2"),
+        (["describe", "broker", "3"], 1, "broker 3 does not exist or is down; brokers are 1, 2"),
     ],
 )
-def test_what_cannot_be_done_is_said(cluster: FakeAdmin, ottla: Ottla, arguments: list[str], code: int, said: str) -> None:
-    assert said in refused(ottla("config", *arguments), code)
+def test_what_cannot_be_done_is_reported(cluster: FakeAdmin, ottla: Ottla, arguments: list[str], code: int, message: str) -> None:
+    assert message in refused(ottla("config", *arguments), code)
 
 
 def test_what_may_have_settings_is_listed_by_kind(cluster: FakeAdmin, ottla: Ottla) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from doctor_patients import NOW_MS, a_healthy_cluster, a_partition, a_visit, found, only, place
+from doctor_facts import NOW_MS, a_healthy_cluster, a_partition, a_probe, found, only, place
 
 from ottla.base.ids import TopicPartition
 from ottla.cli.doctor.facts import DESCRIBE_QUORUM, Facts
@@ -17,8 +17,8 @@ def test_nothing_is_found_in_a_healthy_cluster() -> None:
     assert found(a_healthy_cluster()) == []
 
 
-def test_a_cluster_that_nobody_answers_for_is_one_problem_per_address_and_nothing_else() -> None:
-    facts = Facts(now_ms=NOW_MS, patience_ms=5000, bootstrap=[a_visit(place(1), error="refused"), a_visit(place(2), error="refused")])
+def test_a_cluster_that_no_broker_answers_for_is_one_problem_per_address_and_nothing_else() -> None:
+    facts = Facts(now_ms=NOW_MS, timeout_ms=5000, bootstrap=[a_probe(place(1), error="refused"), a_probe(place(2), error="refused")])
     findings = found(facts)
     assert [(one.severity, one.check, one.address) for one in findings] == [
         ("problem", "bootstrap", "10.0.0.1:9092"),
@@ -28,13 +28,13 @@ def test_a_cluster_that_nobody_answers_for_is_one_problem_per_address_and_nothin
 
 def test_one_dead_address_of_several_is_a_warning() -> None:
     facts = a_healthy_cluster()
-    facts.bootstrap.append(a_visit(place(9), error="refused"))
+    facts.bootstrap.append(a_probe(place(9), error="refused"))
     assert (only(facts).severity, only(facts).address) == ("warning", "10.0.0.9:9092")
 
 
 def test_addresses_of_two_clusters_are_a_problem() -> None:
     facts = a_healthy_cluster()
-    facts.bootstrap.append(a_visit(place(9)))
+    facts.bootstrap.append(a_probe(place(9)))
     facts.bootstrap[1].cluster_id = "theirs"
     assert "different clusters" in only(facts, "bootstrap").what
 
@@ -47,7 +47,7 @@ def test_a_broker_that_takes_long_is_a_warning_where_it_was_met() -> None:
 
 def test_an_advertised_address_that_cannot_be_reached_is_a_problem() -> None:
     facts = a_healthy_cluster()
-    facts.listeners[2] = a_visit(place(2), error=REFUSED)
+    facts.listeners[2] = a_probe(place(2), error=REFUSED)
     finding = only(facts)
     assert (finding.severity, finding.check, finding.broker, finding.evidence) == ("problem", "listeners", 2, REFUSED)
 
@@ -55,30 +55,30 @@ def test_an_advertised_address_that_cannot_be_reached_is_a_problem() -> None:
 @pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "::1"])
 def test_a_broker_advertised_as_this_machine_is_a_problem_for_who_came_from_elsewhere(host: str) -> None:
     facts = a_healthy_cluster()
-    facts.listeners[2] = a_visit((host, 9092))
+    facts.listeners[2] = a_probe((host, 9092))
     finding = only(facts, "listeners")
-    assert finding.severity == "problem" and "client's own machine" in finding.evidence
+    assert finding.severity == "problem" and "a client's own machine" in finding.evidence
 
 
 def test_a_name_that_means_this_machine_here_is_one_of_these() -> None:
     facts = a_healthy_cluster()
-    facts.listeners[2] = a_visit(("broker-two", 9092))
+    facts.listeners[2] = a_probe(("broker-two", 9092))
     facts.listeners[2].hosts = ["127.0.1.1"]
     assert only(facts, "listeners").broker == 2
 
 
-def test_a_broker_advertised_as_this_machine_is_well_for_who_is_there() -> None:
+def test_a_broker_advertised_as_this_machine_is_healthy_for_who_is_there() -> None:
     facts = a_healthy_cluster()
-    facts.bootstrap = [a_visit(("localhost", 9092))]
+    facts.bootstrap = [a_probe(("localhost", 9092))]
     facts.bootstrap[0].hosts = ["127.0.0.1"]
-    facts.listeners[1] = a_visit(("127.0.0.1", 9092))
+    facts.listeners[1] = a_probe(("127.0.0.1", 9092))
     assert found(facts, "listeners") == []
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::"])
 def test_an_address_to_listen_at_is_none_to_advertise(host: str) -> None:
     facts = a_healthy_cluster()
-    facts.listeners[2] = a_visit((host, 9092))
+    facts.listeners[2] = a_probe((host, 9092))
     assert "listen" in only(facts, "listeners").evidence
 
 
@@ -96,11 +96,11 @@ def test_two_brokers_at_one_address_are_a_problem() -> None:
 
 def test_no_controller_is_a_problem_and_two_opinions_a_warning() -> None:
     facts = a_healthy_cluster()
-    for visit in facts.listeners.values():
-        visit.controller = -1
+    for probe in facts.listeners.values():
+        probe.controller = -1
     assert (only(facts).severity, only(facts).what) == ("problem", "There is no controller")
     facts.listeners[2].controller = 2
-    assert only(facts).evidence == "broker 1 says none, broker 2 says 2, broker 3 says none"
+    assert only(facts).evidence == "broker 1 knows none, broker 2 knows 2, broker 3 knows none"
     facts.listeners[1].controller = facts.listeners[3].controller = 1
     assert (only(facts).severity, only(facts).check) == ("warning", "controller")
 
@@ -108,9 +108,9 @@ def test_no_controller_is_a_problem_and_two_opinions_a_warning() -> None:
 def with_quorum(*, leader: int = 1, ahead_ms: int = 0, voter_behind_ms: int = 100) -> Facts:
     """A cluster whose metadata is kept in a quorum; its brokers name any of them as the controller."""
     facts = a_healthy_cluster()
-    for broker, visit in facts.listeners.items():
-        visit.versions = {**visit.versions, DESCRIBE_QUORUM: (0, 2)}
-        visit.controller = broker
+    for broker, probe in facts.listeners.items():
+        probe.versions = {**probe.versions, DESCRIBE_QUORUM: (0, 2)}
+        probe.controller = broker
     clock_ms = NOW_MS + ahead_ms
     voters = [
         QuorumReplica(1, bytes(16), 100, clock_ms, clock_ms),
@@ -129,7 +129,7 @@ def test_a_quorum_without_a_leader_has_no_controller() -> None:
 
 
 def test_a_voter_that_is_behind_is_a_warning() -> None:
-    assert "node 2 last had all 30s ago" in only(with_quorum(voter_behind_ms=30_000)).evidence
+    assert "node 2 was last caught up 30s ago" in only(with_quorum(voter_behind_ms=30_000)).evidence
 
 
 @pytest.mark.parametrize(("ahead_ms", "said"), [(60_000, "1m ahead"), (-60_000, "1m behind")])
@@ -138,7 +138,7 @@ def test_the_clock_of_a_quorums_leader_is_compared(ahead_ms: int, said: str) -> 
     assert (finding.check, finding.broker) == ("clocks", 1) and said in finding.evidence
 
 
-def test_a_broker_that_replicas_name_and_that_is_not_there_is_a_problem() -> None:
+def test_a_broker_that_replicas_name_and_that_does_not_exist_is_a_problem() -> None:
     facts = a_healthy_cluster()
     facts.topics["old"] = [a_partition(0, 1, (1, 7)), a_partition(1, 1, (1, 7))]
     finding = only(facts, "brokers")
@@ -152,13 +152,13 @@ def test_a_fenced_broker_is_a_problem_and_a_broker_that_knows_too_few_a_warning(
     assert (only(facts, "brokers").broker, only(facts, "brokers").severity) == (2, "problem")
     facts = a_healthy_cluster()
     facts.listeners[3].brokers.pop(2)
-    assert only(facts).evidence == "broker 3 does not name broker 2; others do"
+    assert only(facts).evidence == "broker 3 does not list broker 2; others do"
 
 
 def test_brokers_of_different_versions_are_a_warning() -> None:
     facts = a_healthy_cluster()
     facts.listeners[3].versions = {0: (3, 13), 1: (4, 17)}
-    assert only(facts).evidence == "1 kinds of requests differ, say of key 0: brokers 1, 2: 3 to 11; brokers 3: 3 to 13"
+    assert only(facts).evidence == "1 APIs differ, for example key 0: brokers 1, 2: 3 to 11; brokers 3: 3 to 13"
     facts.listeners[3].versions = {1: (4, 17)}
     assert "brokers 3: none" in only(facts).evidence
 
@@ -179,26 +179,26 @@ def test_timestamps_far_in_the_future_and_in_seconds_are_warnings_about_their_pr
     assert found(facts, "clocks") == [], "producers' clocks may differ a little"
 
 
-def test_what_could_not_be_looked_at_is_said_once_for_all_checks() -> None:
+def test_what_could_not_be_looked_at_is_reported_once_for_all_checks() -> None:
     facts = a_healthy_cluster()
-    facts.unseen = {"quorum": "no answer within 10 s"}
+    facts.unavailable = {"quorum": "no answer within 10 s"}
     finding = only(facts)
-    assert (finding.severity, finding.evidence) == ("warning", "no answer within 10 s; that is what controller, clocks would tell of")
+    assert (finding.severity, finding.evidence) == ("warning", "no answer within 10 s; affected checks: controller, clocks")
     assert finding.command == "ottla doctor --check controller --check clocks --timeout 30s"
     assert found(facts, "partitions") == []
 
 
 def test_brokers_that_cannot_be_reached_come_before_what_could_not_be_looked_at() -> None:
     facts = a_healthy_cluster()
-    facts.unseen = {"groups": REFUSED}
-    facts.listeners[2] = a_visit(place(2), error=REFUSED)
+    facts.unavailable = {"groups": REFUSED}
+    facts.listeners[2] = a_probe(place(2), error=REFUSED)
     problem, warning = found(facts)
     assert (problem.check, warning.check) == ("listeners", "groups")
-    assert warning.remedy == "First make broker 2 reachable; then ask again."
+    assert warning.remedy == "Make broker 2 reachable, then repeat."
 
 
-def test_the_worst_is_said_first() -> None:
+def test_the_worst_is_reported_first() -> None:
     facts = a_healthy_cluster()
-    facts.bootstrap.append(a_visit(place(9), error="refused"))
-    facts.listeners[2] = a_visit(place(2), error=REFUSED)
+    facts.bootstrap.append(a_probe(place(9), error="refused"))
+    facts.listeners[2] = a_probe(place(2), error=REFUSED)
     assert [one.severity for one in found(facts)] == ["problem", "warning"]

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import pytest
-from doctor_patients import NOW_MS, a_healthy_cluster, found, only
+from doctor_facts import NOW_MS, a_healthy_cluster, found, only
 
 from ottla.base.ids import TopicPartition
 from ottla.cli.doctor.facts import Facts
-from ottla.cli.doctor.groups import BEHIND_MS, suspects
+from ottla.cli.doctor.groups import TIME_LAG_MS, suspicious_groups
 from ottla.client.admin.group_lag import GroupLag, PartitionLag
 from ottla.client.admin.group_results import GroupDescription, GroupMember, GroupState, GroupType
 from ottla.client.admin.results import LogDir, Node, ReplicaLog
@@ -43,43 +43,43 @@ def with_group(group: GroupDescription, first: GroupLag | None = None, second: G
 ALL = a_member("one", (0, 1, 2))
 
 
-def test_a_group_that_reads_everything_is_well() -> None:
+def test_a_group_that_reads_everything_is_healthy() -> None:
     assert found(with_group(a_group(ALL))) == []
-    assert suspects(with_group(a_group(ALL))) == []
+    assert suspicious_groups(with_group(a_group(ALL))) == []
 
 
 def test_records_that_wait_for_long_make_a_group_suspect_not_their_number() -> None:
-    assert suspects(with_group(a_group(ALL), a_lag(0, end=10**9, waits_ms=BEHIND_MS - 1))) == []
-    assert suspects(with_group(a_group(ALL), a_lag(99, waits_ms=BEHIND_MS))) == ["billing"]
+    assert suspicious_groups(with_group(a_group(ALL), a_lag(0, end=10**9, waits_ms=TIME_LAG_MS - 1))) == []
+    assert suspicious_groups(with_group(a_group(ALL), a_lag(99, waits_ms=TIME_LAG_MS))) == ["billing"]
 
 
-def test_a_group_that_commits_nothing_between_two_looks_is_stuck() -> None:
-    waits = a_lag(90, waits_ms=BEHIND_MS * 2)
+def test_a_group_that_commits_nothing_between_two_measurements_is_stuck() -> None:
+    waits = a_lag(90, waits_ms=TIME_LAG_MS * 2)
     finding = only(with_group(a_group(ALL), waits, waits))
     assert (finding.severity, finding.check, finding.group, finding.partitions) == ("warning", "groups", "billing", [0])
-    assert finding.what == "A group does not get on"
-    assert finding.evidence == "10 records wait, the first for 10m; seen twice, 6.0s apart"
+    assert finding.what == "A group makes no progress"
+    assert finding.evidence == "10 unread records, the first for 10m; measured twice within 6.0s"
 
 
 def test_the_same_without_members_says_to_start_some() -> None:
-    waits = a_lag(90, waits_ms=BEHIND_MS)
+    waits = a_lag(90, waits_ms=TIME_LAG_MS)
     assert "no members" in only(with_group(a_group(state=GroupState.EMPTY), waits, waits)).what
 
 
-def test_a_group_that_catches_up_is_well_and_one_that_falls_behind_is_not() -> None:
-    first = a_lag(10, waits_ms=BEHIND_MS)
-    assert found(with_group(a_group(ALL), first, a_lag(50, waits_ms=BEHIND_MS))) == []
-    assert "falls behind" in only(with_group(a_group(ALL), first, a_lag(20, end=200, waits_ms=BEHIND_MS))).what
+def test_a_group_that_catches_up_is_healthy_and_one_that_falls_behind_is_not() -> None:
+    first = a_lag(10, waits_ms=TIME_LAG_MS)
+    assert found(with_group(a_group(ALL), first, a_lag(50, waits_ms=TIME_LAG_MS))) == []
+    assert "lag of a group grows" in only(with_group(a_group(ALL), first, a_lag(20, end=200, waits_ms=TIME_LAG_MS))).what
 
 
-def test_without_a_second_look_nothing_is_said_of_progress() -> None:
-    assert found(with_group(a_group(ALL), a_lag(90, waits_ms=BEHIND_MS))) == []
+def test_without_a_second_measurement_nothing_is_reported_of_progress() -> None:
+    assert found(with_group(a_group(ALL), a_lag(90, waits_ms=TIME_LAG_MS))) == []
 
 
 @pytest.mark.parametrize("state", [GroupState.PREPARING_REBALANCE, GroupState.COMPLETING_REBALANCE, GroupState.RECONCILING])
 def test_a_group_that_rebalances_at_both_looks_does_not_settle(state: GroupState) -> None:
     facts = with_group(a_group(ALL, state=state))
-    assert suspects(facts) == ["billing"]
+    assert suspicious_groups(facts) == ["billing"]
     assert found(facts) == []
     facts.groups_again = {"billing": a_group(ALL)}
     assert found(facts) == []
@@ -89,7 +89,7 @@ def test_a_group_that_rebalances_at_both_looks_does_not_settle(state: GroupState
 
 def test_members_without_partitions_are_a_note() -> None:
     finding = only(with_group(a_group(ALL, a_member("two", ()))))
-    assert (finding.severity, finding.evidence) == ("note", "1 of 2 members, say client-two")
+    assert (finding.severity, finding.evidence) == ("note", "1 of 2 members, for example client-two")
 
 
 def test_partitions_that_no_member_reads_are_a_warning() -> None:
@@ -97,7 +97,7 @@ def test_partitions_that_no_member_reads_are_a_warning() -> None:
     assert (finding.severity, finding.topic, finding.partitions) == ("warning", "orders", [1, 2])
 
 
-def test_a_subscription_to_a_topic_that_is_not_there_is_a_warning() -> None:
+def test_a_subscription_to_a_topic_that_does_not_exist_is_a_warning() -> None:
     finding = only(with_group(a_group(a_member("one", (0, 1, 2), topics=("orders", "order")))))
     assert (finding.severity, finding.topic) == ("warning", "order")
 
@@ -111,12 +111,12 @@ def test_a_group_without_a_coordinator_is_a_problem() -> None:
 def test_offsets_before_the_start_of_the_log_are_records_that_were_lost() -> None:
     finding = only(with_group(a_group(ALL), a_lag(10, start=40)))
     assert (finding.severity, finding.check) == ("problem", "offsets")
-    assert finding.evidence == "in orders-0 it is at 10, the log begins at 40; 30 offsets in all"
+    assert finding.evidence == "the committed offset of orders-0 is 10, the log starts at 40; 30 offsets in total"
     assert finding.command == "ottla group reset billing --topic orders --to-current"
 
 
 def test_offsets_beyond_the_end_are_a_problem() -> None:
-    assert "beyond the end" in only(with_group(a_group(ALL), a_lag(101, end=100))).what
+    assert "beyond the log end" in only(with_group(a_group(ALL), a_lag(101, end=100))).what
 
 
 def test_a_group_with_blanks_in_its_name_can_be_typed() -> None:

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
-from doctor_patients import NOW_MS, a_healthy_cluster, a_visit, found, only, place
+from doctor_facts import NOW_MS, a_healthy_cluster, a_probe, found, only, place
 
 from ottla.cli.doctor import local
 from ottla.cli.doctor.facts import DataDir, Facts, Machine
@@ -18,7 +18,7 @@ GIB = 2**30
 
 def with_data_dir(**more: object) -> Facts:
     """A data directory that is well, but for what is said."""
-    facts = Facts(now_ms=NOW_MS, patience_ms=5000)
+    facts = Facts(now_ms=NOW_MS, timeout_ms=5000)
     facts.data_dir = DataDir(
         path="/data", free_bytes=50 * GIB, total_bytes=100 * GIB, free_files=10**6, owner="kafka", has_lock=True, holder=7
     )
@@ -37,78 +37,78 @@ def test_a_limit_of_open_files_below_what_connections_need_is_a_warning() -> Non
     assert found(facts, "client") == []
 
 
-def test_troubles_with_profiles_are_warnings_even_when_nobody_answers() -> None:
-    facts = Facts(now_ms=NOW_MS, patience_ms=5000, bootstrap=[a_visit(place(1), error="refused")])
-    facts.machine = Machine(profile_troubles=[("what", "evidence", "remedy")])
+def test_troubles_with_profiles_are_warnings_even_when_no_broker_answers() -> None:
+    facts = Facts(now_ms=NOW_MS, timeout_ms=5000, bootstrap=[a_probe(place(1), error="refused")])
+    facts.machine = Machine(profile_problems=[("what", "evidence", "remedy")])
     assert [(one.check, one.severity) for one in found(facts)] == [("bootstrap", "problem"), ("profiles", "warning")]
 
 
-def test_nobody_answering_is_said_whichever_checks_were_asked_for() -> None:
-    facts = Facts(now_ms=NOW_MS, patience_ms=5000, bootstrap=[a_visit(place(1), error="refused")])
+def test_no_broker_answering_is_reported_whichever_checks_were_asked_for() -> None:
+    facts = Facts(now_ms=NOW_MS, timeout_ms=5000, bootstrap=[a_probe(place(1), error="refused")])
     assert only(facts, "partitions").check == "bootstrap"
 
 
 def test_a_good_file_of_profiles_is_no_trouble(own_surroundings: Path) -> None:
-    assert local.profile_troubles({}) == []
+    assert local.profile_problems({}) == []
     own_surroundings.write_text('current = "a"\n[profiles.a]\nbootstrap_servers = "h:9092"\n')
-    assert local.profile_troubles({"OTTLA_PROFILE": "a"}) == []
+    assert local.profile_problems({"OTTLA_PROFILE": "a"}) == []
 
 
-def test_what_is_wrong_with_profiles_is_told_one_by_one(own_surroundings: Path) -> None:
+def test_what_is_wrong_with_profiles_is_reported_one_by_one(own_surroundings: Path) -> None:
     own_surroundings.write_text('[profiles.a]\nrequest_timeout_ms = "soon"\nsasl_password = "hush"\n')
     own_surroundings.chmod(0o644)
-    told = local.profile_troubles({"OTTLA_PROFILE": "b"})
+    told = local.profile_problems({"OTTLA_PROFILE": "b"})
     assert [what for what, _, _ in told] == [
-        "Others on this machine can read the secrets of profiles",
-        "A profile has a setting that cannot be used",
-        "A profile has a setting that cannot be used",
-        "OTTLA_PROFILE names a profile that there is not",
+        "Other users can read the secrets of profiles",
+        "A profile has an invalid setting",
+        "A profile has an invalid setting",
+        "OTTLA_PROFILE names a profile that does not exist",
     ]
     assert "hush" not in str(told)
     own_surroundings.write_text("[profiles")
-    assert [what for what, _, _ in local.profile_troubles({})] == ["The file of profiles cannot be read"]
+    assert [what for what, _, _ in local.profile_problems({})] == ["The file of profiles is invalid or unreadable"]
 
 
-def test_variables_that_contradict_each_other_are_told() -> None:
-    told = local.profile_troubles({"OTTLA_BOOTSTRAP": "a:1", "OTTLA_BOOTSTRAP_SERVERS": "b:1"})
-    assert "OTTLA_BOOTSTRAP_SERVERS is taken" in told[0][2]
-    told = local.profile_troubles({"OTTLA_BOOTSTRAP": "a:1", "OTTLA_PROFILE": "p"})
-    assert told[0][0] == "The profile that the environment names is not read"
+def test_variables_that_contradict_each_other_are_reported() -> None:
+    told = local.profile_problems({"OTTLA_BOOTSTRAP": "a:1", "OTTLA_BOOTSTRAP_SERVERS": "b:1"})
+    assert "OTTLA_BOOTSTRAP_SERVERS is used" in told[0][2]
+    told = local.profile_problems({"OTTLA_BOOTSTRAP": "a:1", "OTTLA_PROFILE": "p"})
+    assert told[0][0] == "The profile in OTTLA_PROFILE is ignored"
 
 
-def test_a_data_directory_that_is_well_is_nothing_to_tell_of() -> None:
+def test_a_data_directory_that_is_healthy_is_nothing_to_report_of() -> None:
     assert found(with_data_dir(), "data-dir") == [], "and no cluster is needed for that"
 
 
 @pytest.mark.parametrize(
     ("illness", "severity", "said"),
     [
-        ({"error": "there is no such directory"}, "problem", "no such directory"),
+        ({"error": "it does not exist"}, "problem", "does not exist"),
         ({"is_read_only": True}, "problem", "read-only"),
         ({"free_bytes": 2**20}, "problem", "the reserve is 256 MiB"),
         ({"free_bytes": 9 * GIB}, "warning", "9.0 GiB of 100 GiB free"),
         ({"free_files": 5000}, "warning", "5000 more files"),
         ({"free_files": 10}, "problem", "10 more files"),
-        ({"of_others": ["a-0 (root)", "b-0 (root)", "c-0 (root)", "d-0 (root)"]}, "problem", "c-0 (root) and 1 more"),
-        ({"holder": None}, "note", "nobody has its lock"),
+        ({"foreign_files": ["a-0 (root)", "b-0 (root)", "c-0 (root)", "d-0 (root)"]}, "problem", "c-0 (root) and 1 more"),
+        ({"holder": None}, "note", "its lock is free"),
         ({"holder": None, "has_lock": False}, "note", "no lock file"),
         ({"holder_files": 900, "holder_files_max": 1024}, "warning", "900 open, its limit is 1024"),
         ({"holder_files": 9, "holder_files_max": 1024}, "note", "9 open, its limit is 1024"),
     ],
 )
-def test_each_illness_of_a_data_directory_is_found(illness: dict[str, object], severity: str, said: str) -> None:
+def test_each_problem_of_a_data_directory_is_found(illness: dict[str, object], severity: str, said: str) -> None:
     finding = only(with_data_dir(**illness), "data-dir")
     assert finding.severity == severity and said in finding.evidence
 
 
 @pytest.mark.skipif(not Path("/proc/locks").exists(), reason="who holds a lock is read from /proc")
-def test_a_directory_is_seen_with_whoever_holds_it(tmp_path: Path) -> None:
+def test_a_directory_is_seen_with_its_holder(tmp_path: Path) -> None:
     (tmp_path / "orders-0").mkdir()
     assert local.data_dir(tmp_path).has_lock is False
     held = LockedDirectory(tmp_path)
     try:
         seen = local.data_dir(tmp_path)
-        assert (seen.error, seen.has_lock, seen.holder, seen.of_others) == (None, True, os.getpid(), [])
+        assert (seen.error, seen.has_lock, seen.holder, seen.foreign_files) == (None, True, os.getpid(), [])
         assert 0 < seen.free_bytes <= seen.total_bytes
         assert seen.holder_files is not None and seen.holder_files > 0
     finally:
@@ -116,7 +116,7 @@ def test_a_directory_is_seen_with_whoever_holds_it(tmp_path: Path) -> None:
     assert (local.data_dir(tmp_path).has_lock, local.data_dir(tmp_path).holder) == (True, None)
 
 
-def test_what_is_no_directory_is_said(tmp_path: Path) -> None:
-    assert local.data_dir(tmp_path / "none").error == "there is no such directory"
+def test_what_is_not_a_directory_is_reported(tmp_path: Path) -> None:
+    assert local.data_dir(tmp_path / "none").error == "it does not exist"
     (tmp_path / "file").touch()
     assert local.data_dir(tmp_path / "file").error == "it is not a directory"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from doctor_patients import a_healthy_cluster, a_partition, found, only
+from doctor_facts import a_healthy_cluster, a_partition, found, only
 
 from ottla.base.ids import TopicPartition
 from ottla.cli.doctor.facts import Facts
@@ -21,7 +21,7 @@ def test_partitions_without_a_leader_are_one_problem_that_says_whom_to_bring_bac
     facts = with_partitions(a_partition(0, -1, (7, 8), isr=[7]), a_partition(1, -1, (7, 8), isr=[7]))
     finding = only(facts, "partitions")
     assert (finding.severity, finding.topic, finding.partitions) == ("problem", "orders", [0, 1])
-    assert "Start broker 7 again" in finding.remedy
+    assert "Start broker 7" in finding.remedy
     assert finding.command == "ottla cluster elect --unclean --dry-run --topic orders:0,1"
 
 
@@ -40,25 +40,25 @@ def test_the_remedy_names_the_brokers_that_are_gone_or_else_those_that_are_slow(
     facts = with_partitions(a_partition(0, 1, (1, 2), isr=[1]))
     assert "log of broker 2" in only(facts, "partitions").remedy
     facts.nodes = [Node(1, "10.0.0.1", 9092)]
-    assert only(facts, "partitions").remedy == "Start broker 2 again."
+    assert only(facts, "partitions").remedy == "Start broker 2."
 
 
 def test_replicas_that_a_reassignment_adds_are_not_missed() -> None:
     facts = with_partitions(a_partition(0, 1, (1, 2, 3), isr=[1, 2]))
-    facts.coming = {TopicPartition("orders", 0): [3]}
+    facts.adding = {TopicPartition("orders", 0): [3]}
     assert found(facts, "partitions") == []
 
 
 def test_a_topic_that_cannot_be_described_is_a_problem() -> None:
     facts = a_healthy_cluster()
-    facts.untold = {"broken": "the server says: unknown"}
+    facts.undescribed = {"broken": "the server says: unknown"}
     assert only(facts).topic == "broken"
 
 
 def test_a_broker_that_does_not_lead_what_it_should_is_a_warning() -> None:
     facts = with_partitions(*(a_partition(number, 2 if number < 2 else 1) for number in range(10)))
     finding = only(facts, "leaders")
-    assert (finding.broker, finding.evidence) == (1, "2 of 10, say orders-0: 20 %, above 10 %")
+    assert (finding.broker, finding.evidence) == (1, "2 of 10, for example orders-0: 20 %, above 10 %")
     facts.broker_settings[1]["leader.imbalance.per.broker.percentage"] = "20"
     assert found(facts, "leaders") == []
 
@@ -84,7 +84,7 @@ def test_writes_that_need_every_replica_are_a_warning_and_more_than_every_a_prob
     assert found(facts, "replication") == []
 
 
-def test_topics_of_the_clusters_own_have_as_many_copies_as_wished() -> None:
+def test_internal_topics_have_as_many_copies_as_configured() -> None:
     facts = a_healthy_cluster()
     facts.topics["__consumer_offsets"] = [a_partition(0), a_partition(1, 1, (1, 2))]
     finding = only(facts, "internal-topics")
@@ -94,7 +94,7 @@ def test_topics_of_the_clusters_own_have_as_many_copies_as_wished() -> None:
     assert found(facts, "internal-topics") == []
 
 
-def test_no_more_copies_are_wished_than_there_are_brokers() -> None:
+def test_no_more_copies_are_configured_than_there_are_brokers() -> None:
     facts = with_partitions()
     facts.topics["__consumer_offsets"] = [a_partition(0, 1, [1])]
     facts.nodes = facts.nodes[:1]

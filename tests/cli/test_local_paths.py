@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from ottla.base.paths import NotLocal, local_path
-from ottla.cli.common.lazy import Lazy
+from ottla.cli.common.lazy import LazyGroup
 from ottla.cli.common.paths import LocalFile, LocalPath
 from ottla.cli.main import main
 from ottla.spark.pipeline.config.file import load
@@ -97,7 +97,7 @@ def test_every_command_refuses_an_address_and_creates_nothing(words: list[str], 
 
 
 def commands(group: click.Command, context: click.Context) -> list[click.Command]:
-    if not isinstance(group, Lazy):
+    if not isinstance(group, LazyGroup):
         return [group]
     below = [group.get_command(context, name) for name in group.list_commands(context)]
     return [group, *itertools.chain.from_iterable(commands(one, context) for one in below if one is not None)]

@@ -13,7 +13,7 @@ from click.testing import Result
 from commands import Ottla, command, good
 from ottla.broker.groups.records import GroupMetadataKey, OffsetCommitKey, OffsetCommitValue, encode_record
 from ottla.cli.common.output_formats import fields_of
-from ottla.cli.log.index_check import beside
+from ottla.cli.log.index_check import log_of
 from ottla.records.build import build_batch
 
 NAME = "00000000000000000000"
@@ -56,10 +56,10 @@ def test_indexes_that_fit_their_log_are_passed_over(ottla: Ottla, partition: Pat
     [
         ("index", pack(">ii", 2, 5), "no batch begins at this position"),
         ("index", pack(">ii", 4, 0), "the batch there ends at offset 1"),
-        ("index", pack(">ii", 1, 0) * 2, "does not grow"),
+        ("index", pack(">ii", 1, 0) * 2, "does not increase"),
         ("timeindex", pack(">qi", 19, 1), "the largest timestamp of the batch there is 20"),
         ("timeindex", pack(">qi", 30, 9), "no batch has this offset"),
-        ("timeindex", pack(">qi", 30, 5) + pack(">qi", 20, 5), "does not grow"),
+        ("timeindex", pack(">qi", 30, 5) + pack(">qi", 20, 5), "does not increase"),
     ],
 )
 def test_an_entry_that_does_not_fit_is_damage(ottla: Ottla, partition: Path, name: str, content: bytes, said: str) -> None:
@@ -70,8 +70,8 @@ def test_an_entry_that_does_not_fit_is_damage(ottla: Ottla, partition: Path, nam
 
 
 def test_an_index_is_compared_with_the_log_of_its_own_state() -> None:
-    assert beside(Path(f"d/{NAME}.index")) == Path(f"d/{NAME}.log")
-    assert beside(Path(f"d/{NAME}.timeindex.deleted")) == Path(f"d/{NAME}.log.deleted")
+    assert log_of(Path(f"d/{NAME}.index")) == Path(f"d/{NAME}.log")
+    assert log_of(Path(f"d/{NAME}.timeindex.deleted")) == Path(f"d/{NAME}.log.deleted")
 
 
 def test_a_batch_whose_offsets_were_there_before_is_damage(ottla: Ottla, partition: Path) -> None:
@@ -79,7 +79,7 @@ def test_a_batch_whose_offsets_were_there_before_is_damage(ottla: Ottla, partiti
     log.write_bytes(batch(0, 1, 2) + batch(1, 3))
     first, second = rows(ottla("log", "dump", str(log), "-o", "json"), code=1)
     assert "damage" not in first
-    assert "the batch before ends at 1" in second["damage"]
+    assert "last offset 1 of the previous batch" in second["damage"]
 
 
 def test_only_so_many_bytes_are_read_and_the_rest_is_no_damage(ottla: Ottla, partition: Path) -> None:
@@ -88,7 +88,7 @@ def test_only_so_many_bytes_are_read_and_the_rest_is_no_damage(ottla: Ottla, par
     assert [row["last"] for row in found] == [1]
 
 
-def test_records_of_group_coordinators_are_told_field_by_field(ottla: Ottla, tmp_path: Path) -> None:
+def test_records_of_group_coordinators_are_reported_field_by_field(ottla: Ottla, tmp_path: Path) -> None:
     directory = tmp_path / "__consumer_offsets-7"
     directory.mkdir()
     written = [

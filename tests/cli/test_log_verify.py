@@ -57,7 +57,7 @@ def test_a_running_brokers_logs_are_verified_without_its_lock(ottla: Ottla, tmp_
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_damage_is_told_with_file_offsets_and_position(ottla: Ottla, stopped: Path, tmp_path: Path, seed: int) -> None:
+def test_damage_is_reported_with_file_offsets_and_position(ottla: Ottla, stopped: Path, tmp_path: Path, seed: int) -> None:
     shutil.copytree(stopped, tmp_path / "data")
     rng = Random(seed)
     file = rng.choice(logs(tmp_path / "data")[:-1])

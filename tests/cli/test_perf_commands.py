@@ -79,7 +79,7 @@ def test_ctrl_c_gives_the_figures_so_far_and_the_topic_goes(ottla_server: Servin
         out, err = process.communicate(timeout=60)
     assert process.returncode == 130, err
     assert out.startswith("total\t")
-    assert "figures so far" in err
+    assert "figures cover" in err
     assert goes(at, "perf.stopped")
 
 
@@ -105,7 +105,7 @@ def test_consuming_ends_when_nothing_comes(at: Ottla) -> None:
     result = at("perf", "consume", *words, "-o", "json")
     found = documents(result, "perf", "consume")
     assert (found["records"], found["timed_out"], found["records_per_s"]) == (0, True, 0.0)
-    assert "0 of 10 records came" in result.stderr
+    assert "0 of 10 records arrived" in result.stderr
 
 
 @pytest.mark.server
@@ -124,22 +124,22 @@ def test_a_topic_that_is_there_is_not_created_and_so_not_deleted(at: Ottla) -> N
     good(at("topic", "create", "perf.mine"))
     assert "already exists" in refused(at("perf", "produce", "perf.mine", "--create", "-n", "1"))
     assert "perf.mine" in names(at)
-    assert "there is no topic perf.nowhere" in refused(at("perf", "produce", "perf.nowhere", "-n", "1"))
+    assert "topic perf.nowhere does not exist" in refused(at("perf", "produce", "perf.nowhere", "-n", "1"))
 
 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["produce", "t"], "say when it is over"),
-        (["produce", "-n", "1"], "name a topic"),
-        (["produce", "t", "-n", "1", "--keep"], "are for --create"),
-        (["produce", "t", "-n", "1", "--record-size", "1", "--payload-monotonic"], "is enough"),
+        (["produce", "t"], "missing a limit"),
+        (["produce", "-n", "1"], "missing the topic"),
+        (["produce", "t", "-n", "1", "--keep"], "need --create"),
+        (["produce", "t", "-n", "1", "--record-size", "1", "--payload-monotonic"], "exclude each other"),
         (["produce", "t", "-n", "1", "--throughput", "fast"], "--throughput expects"),
-        (["produce", "t", "--topic", "u", "-n", "1"], "name one topic"),
+        (["produce", "t", "--topic", "u", "-n", "1"], "name different topics"),
         (["produce", "t", "-n", "1", "-X", "linger=3"], "linger"),
         (["latency", "t", "-n", "1", "-X", "linger=3"], "linger"),
-        (["consume", "t"], "say when it is over"),
-        (["consume", "t", "--messages", "1", "--timeout", "0"], "more than no time"),
+        (["consume", "t"], "missing a limit"),
+        (["consume", "t", "--messages", "1", "--timeout", "0"], "a duration above 0"),
     ],
 )
 def test_what_makes_no_sense_is_refused(ottla: Ottla, words: list[str], said: str) -> None:

@@ -8,10 +8,10 @@ from random import Random
 
 import pytest
 
-from ottla.cli.perf.display import Display, Goal, Moment, interval_line, live_line
+from ottla.cli.perf.display import Display, Goal, Snapshot, interval_line, live_line
 from ottla.cli.perf.figures import MB, NS, Figures, Tally, latency_document
-from ottla.cli.perf.histogram import SHARES, Histogram
-from ottla.cli.perf.load import Schedule, numbers, payloads_of, random_payloads
+from ottla.cli.perf.histogram import BUCKETS_PER_POWER, Histogram
+from ottla.cli.perf.load import Schedule, file_payloads, numbers, random_payloads
 
 MS = 1_000_000
 
@@ -25,7 +25,7 @@ def test_percentiles_are_never_too_low_and_hardly_too_high() -> None:
         exact = values[ceil(round(share * 5000, 6)) - 1]
         found = made.percentile(share)
         assert found is not None
-        assert exact <= found <= exact * (1 + 1 / SHARES)
+        assert exact <= found <= exact * (1 + 1 / BUCKETS_PER_POWER)
     assert (made.count, made.total, made.greatest) == (5000, sum(values), values[-1])
 
 
@@ -50,8 +50,8 @@ def test_the_hundredth_of_a_hundred_is_not_in_the_99th_percentile() -> None:
 
 def test_rates_are_of_the_time_until_the_last_acknowledgement() -> None:
     figures = Figures(10 * NS)
-    figures.acknowledged([10 * NS, 11 * NS], MB, 12 * NS, warm=False)
-    figures.acknowledged_together(6, 12 * NS, 3 * MB, 14 * NS, warm=False)
+    figures.add_acknowledged([10 * NS, 11 * NS], MB, 12 * NS, warm=False)
+    figures.add_acknowledged_together(6, 12 * NS, 3 * MB, 14 * NS, warm=False)
     assert figures.total.document() == {"records": 8, "bytes": 4 * MB, "seconds": 4.0, "records_per_s": 2.0, "mb_per_s": 1.0}
     found = latency_document(figures.total.latencies)
     assert (found["avg"], found["max"]) == (1875.0, 2000.0)
@@ -61,11 +61,11 @@ def test_nothing_in_no_time_has_a_rate_of_zero() -> None:
     assert Tally(5).document() == {"records": 0, "bytes": 0, "seconds": 0.0, "records_per_s": 0.0, "mb_per_s": 0.0}
 
 
-def test_the_steady_part_is_what_was_sent_behind_the_warm_up() -> None:
+def test_the_steady_part_is_what_was_sent_after_the_warm_up() -> None:
     figures = Figures(0, warmup=2)
     figures.steady_from(NS)
-    figures.acknowledged([0, 0], 20, 2 * NS, warm=False)
-    figures.acknowledged([NS], 10, 3 * NS, warm=True)
+    figures.add_acknowledged([0, 0], 20, 2 * NS, warm=False)
+    figures.add_acknowledged([NS], 10, 3 * NS, warm=True)
     assert figures.steady is not None
     assert (figures.steady.records, figures.steady.seconds) == (1, 2.0)
     assert figures.total.records == 3
@@ -118,15 +118,15 @@ def test_payloads_are_letters_lines_or_numbers() -> None:
     made = random_payloads(10, Random(0))
     assert all(len(made.value(number)) == 10 and made.value(number).isalpha() for number in range(20))
     assert len({made.value(number) for number in range(1000)}) == 1000
-    lines = payloads_of(b"a\nbc\n", b"\n", Random(0))
+    lines = file_payloads(b"a\nbc\n", b"\n", Random(0))
     assert {lines.value(number) for number in range(50)} == {b"a", b"bc"}
     assert [numbers().value(number) for number in range(3)] == [b"0", b"1", b"2"]
     with pytest.raises(ValueError, match="no payload"):
-        payloads_of(b"", b"\n", Random(0))
+        file_payloads(b"", b"\n", Random(0))
 
 
-def test_the_line_tells_how_far_it_is_how_fast_and_for_how_long() -> None:
-    moment = Moment(250_000, 25 * MB, 2 * NS, 150_000.0, 15.0 * MB, 4_123_456)
+def test_the_line_reports_share_rate_and_remaining_time() -> None:
+    moment = Snapshot(250_000, 25 * MB, 2 * NS, 150_000.0, 15.0 * MB, 4_123_456)
     assert live_line(Goal(1_000_000, None), moment) == (
         " 25 % ━━━━━━━───────────────────── 250,000 records  now 150,000/s  15.0 MB/s  average 125,000/s  p99 4.12 ms  5.0s left"
     )
@@ -136,38 +136,38 @@ def test_the_line_tells_how_far_it_is_how_fast_and_for_how_long() -> None:
 
 
 def test_the_end_that_comes_first_is_shown() -> None:
-    moment = Moment(100, 100, NS, 100.0, 100.0, None)
+    moment = Snapshot(100, 100, NS, 100.0, 100.0, None)
     assert live_line(Goal(1000, 2 * NS), moment).startswith(" 50 %")
     assert live_line(Goal(1000, 2 * NS), moment).endswith("1.0s left")
 
 
-def test_an_interval_tells_its_rate_and_its_latencies() -> None:
+def test_an_interval_reports_its_rate_and_its_latencies() -> None:
     figures = Figures(0)
-    figures.acknowledged_together(1000, 0, 2 * MB, 3 * MS, warm=False)
+    figures.add_acknowledged_together(1000, 0, 2 * MB, 3 * MS, warm=False)
     assert interval_line(figures.next_window(2 * NS)) == "1,000 records, 500/s, 1.00 MB/s, latency avg 3.00 ms, p99 3.00 ms, max 3.00 ms"
-    figures.received(10, MB, 3 * NS)
+    figures.add_received(10, MB, 3 * NS)
     assert interval_line(figures.next_window(4 * NS)) == "10 records, 5.0/s, 0.50 MB/s"
 
 
-def test_a_file_gets_a_line_per_interval_and_the_result_too_if_wanted() -> None:
+def test_a_file_gets_a_line_per_interval_and_the_result_too_if_requested() -> None:
     figures, written = Figures(0), io.StringIO()
     display = Display(figures, Goal(20, None), interval_ns=NS, detailed=True, stream=written, terminal=False)
-    figures.received(10, 100, NS // 2)
+    figures.add_received(10, 100, NS // 2)
     display.update(NS // 2)
     assert written.getvalue() == ""
     display.update(NS)
     assert written.getvalue() == "10 records, 10/s, 0.00 MB/s\n"
-    figures.received(10, 100, NS + NS // 2)
+    figures.add_received(10, 100, NS + NS // 2)
     display.end(NS + NS // 2)
     assert [(one["after_s"], one["records"], one["records_per_s"]) for one in display.intervals] == [(0.0, 10, 10.0), (1.0, 10, 20.0)]
 
 
-def test_a_person_sees_one_line_that_fits_and_goes_away() -> None:
+def test_a_terminal_sees_one_line_that_fits_and_goes_away() -> None:
     figures, written = Figures(0), io.StringIO()
     display = Display(figures, Goal(100, None), interval_ns=NS, stream=written, terminal=True, columns=30)
     display.update(NS // 10)
     assert written.getvalue() == "", "not more often than can be seen"
-    figures.received(50, 100, NS)
+    figures.add_received(50, 100, NS)
     display.update(NS)
     shown = written.getvalue()
     assert shown.startswith("\r 50 % ━━")
@@ -181,6 +181,6 @@ def test_the_rate_of_now_is_that_of_the_last_two_seconds() -> None:
     figures = Figures(0)
     display = Display(figures, Goal(None, None), interval_ns=60 * NS, stream=io.StringIO(), terminal=True)
     for second in range(1, 11):
-        figures.received(100 if second <= 5 else 10, 0, second * NS)
+        figures.add_received(100 if second <= 5 else 10, 0, second * NS)
         found = display.moment(second * NS)
     assert (found.rate, found.records) == (10.0, 550)

@@ -39,8 +39,8 @@ def test_a_file_gives_settings_as_text_under_their_names_in_python() -> None:
     ("text", "said"),
     [
         ('curent = "x"', "did you mean current?"),
-        ('current = "x"', "there is no such profile"),
-        ("[profiles]\nx = 1", "profiles are tables"),
+        ('current = "x"', "names a profile that does not exist"),
+        ("[profiles]\nx = 1", "each profile as a table"),
         ("[profiles.x]\na = 1979-05-27", "neither text nor a number"),
         ("[profiles.x", "Expected"),
     ],
@@ -168,7 +168,7 @@ def test_the_other_settings_of_a_profile_go_to_the_client(staged: Path, cluster:
     assert "request_timeout_ms" not in cluster.made[-1]
 
 
-def test_a_profile_that_is_not_there_brings_the_one_that_was_meant(staged: Path, ottla: Ottla) -> None:
+def test_a_profile_that_does_not_exist_suggests_a_similar_name(staged: Path, ottla: Ottla) -> None:
     assert "did you mean staging?" in refused(ottla("topic", "list", "--profile", "stageing"))
 
 

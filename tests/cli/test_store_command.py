@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
-from doctor_patients import typed
+from doctor_facts import typed
 
 from ottla.base.ports import Op
 from ottla.cli.doctor import local
@@ -58,7 +58,7 @@ def damage(data_dir: Path) -> bytes:
     return bytes(data)
 
 
-def test_a_good_store_is_said_to_be_good_and_is_not_restored(data_dir: Path) -> None:
+def test_a_good_store_is_reported_to_be_good_and_is_not_restored(data_dir: Path) -> None:
     checked = run("store", "check", "--data-dir", str(data_dir))
     assert checked.exit_code == 0 and "is good" in checked.output and "-copy-" in checked.output
     refused = run("store", "restore", "--data-dir", str(data_dir), "--yes")
@@ -71,7 +71,7 @@ def test_a_damaged_store_is_restored_from_its_copy_and_kept_aside(data_dir: Path
     assert checked.exit_code == 1 and "is damaged: the checksum of node" in checked.output
     assert "up to 1 changes" in checked.output
     unsaid = run("store", "restore", "--data-dir", str(data_dir))
-    assert unsaid.exit_code == 2 and "say --yes" in unsaid.output
+    assert unsaid.exit_code == 2 and "Confirm with --yes" in unsaid.output
     dry = run("store", "restore", "--data-dir", str(data_dir), "--dry-run")
     assert dry.exit_code == 0 and (data_dir / STORE).read_bytes() == bad
     done = run("store", "restore", "--data-dir", str(data_dir), "--yes")
@@ -87,7 +87,7 @@ def test_without_a_good_copy_a_backup_can_be_named(data_dir: Path, tmp_path: Pat
     for copy in (data_dir / "meta").glob("*-copy-*"):
         copy.write_bytes(b"")
     refused = run("store", "restore", "--data-dir", str(data_dir), "--yes")
-    assert refused.exit_code == 1 and "restore a backup of it with --from FILE" in refused.output
+    assert refused.exit_code == 1 and "restore a backup with --from FILE" in refused.output
     done = run("store", "restore", "--data-dir", str(data_dir), "--yes", "--from", str(backup))
     assert done.exit_code == 0, done.output
     assert "/config/topics/after" in nodes(data_dir)
@@ -102,7 +102,7 @@ def test_a_note_that_cannot_be_read_is_a_warning(data_dir: Path) -> None:
         and "-last cannot be read, so the last changes may be missing" in checked.output
     )
     seen = local.data_dir(data_dir)
-    assert seen.store_trouble is None and seen.store_doubt is not None and "cannot be read" in seen.store_doubt
+    assert seen.store_problem is None and seen.store_doubt is not None and "cannot be read" in seen.store_doubt
     found = run("doctor", "--check", "data-dir", "--data-dir", str(data_dir), "-o", "json")
     assert "The embedded store may lack its last changes" in found.output
 
@@ -124,8 +124,8 @@ def test_the_doctor_finds_a_damaged_store_and_damaged_small_files(data_dir: Path
     (logs / "orders-0" / "leader-epoch-checkpoint").write_text("0\n1\nx 0\n")
     damage(data_dir)
     seen = local.data_dir(data_dir)
-    assert seen.store_trouble is not None and "is damaged" in seen.store_trouble
-    assert [Path(path).name for path, _ in seen.metadata_troubles] == [
+    assert seen.store_problem is not None and "is damaged" in seen.store_problem
+    assert [Path(path).name for path, _ in seen.metadata_problems] == [
         "meta.properties",
         "recovery-point-offset-checkpoint",
         "leader-epoch-checkpoint",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ottla.cli.common import tables
-from ottla.cli.common.tables import Column, drawn, folded, room, tabbed
+from ottla.cli.common.tables import Column, aligned, display_width, folded, tab_separated
 
 COLUMNS = (Column("NAME", "name"), Column("COUNT", "count", number=True), Column("WORDS", "words"))
 ROWS = [
@@ -15,7 +15,7 @@ ROWS = [
 
 
 def test_a_table_is_aligned_numbers_to_the_right_and_says_where_there_is_nothing() -> None:
-    assert drawn(COLUMNS, ROWS).splitlines() == [
+    assert aligned(COLUMNS, ROWS).splitlines() == [
         "NAME    COUNT  WORDS",
         "orders     12  one,two",
         "a           -  -",
@@ -23,13 +23,13 @@ def test_a_table_is_aligned_numbers_to_the_right_and_says_where_there_is_nothing
 
 
 def test_a_pipe_gets_tabs_and_no_headings_unless_asked() -> None:
-    assert tabbed(COLUMNS, ROWS) == "orders\t12\tone,two\na\t\t\n"
-    assert tabbed(COLUMNS, ROWS, headings=True).startswith("NAME\tCOUNT\tWORDS\norders")
-    assert tabbed(COLUMNS[:1], ROWS, headings=True, prefix=("OF", 7)) == "OF\tNAME\n7\torders\n7\ta\n"
+    assert tab_separated(COLUMNS, ROWS) == "orders\t12\tone,two\na\t\t\n"
+    assert tab_separated(COLUMNS, ROWS, headings=True).startswith("NAME\tCOUNT\tWORDS\norders")
+    assert tab_separated(COLUMNS[:1], ROWS, headings=True, prefix=("OF", 7)) == "OF\tNAME\n7\torders\n7\ta\n"
 
 
 def test_a_line_of_a_pipe_is_one_line_whatever_is_in_the_cells() -> None:
-    assert tabbed(COLUMNS[:1], [{"name": "a\tb\nc\\d"}]) == "a\\tb\\nc\\\\d\n"
+    assert tab_separated(COLUMNS[:1], [{"name": "a\tb\nc\\d"}]) == "a\\tb\\nc\\\\d\n"
 
 
 def test_truth_is_written_as_kafka_writes_it() -> None:
@@ -39,7 +39,7 @@ def test_truth_is_written_as_kafka_writes_it() -> None:
 @pytest.mark.parametrize("width", [80, 40, 30, 24])
 def test_a_table_is_never_wider_than_the_terminal(width: int) -> None:
     rows = [{"name": "orders.of.the.east", "count": 123456, "words": ["alpha", "beta", "gamma", "delta", "epsilon", "zeta"]}]
-    lines = drawn(COLUMNS, rows, width=width, title="a title that is longer than the narrowest of terminals").splitlines()
+    lines = aligned(COLUMNS, rows, width=width, title="a title that is longer than the narrowest of terminals").splitlines()
     assert max(map(len, lines)) <= width
     # Nothing is lost by folding.
     said = "".join("".join(lines).split())
@@ -50,7 +50,7 @@ def test_a_table_is_never_wider_than_the_terminal(width: int) -> None:
 
 def test_the_widest_column_folds_first_and_numbers_never_do() -> None:
     rows = [{"name": "orders", "count": 123456, "words": ["alpha", "beta", "gamma", "delta"]}]
-    assert drawn(COLUMNS, rows, width=30).splitlines() == [
+    assert aligned(COLUMNS, rows, width=30).splitlines() == [
         "NAME     COUNT  WORDS",
         "orders  123456  alpha,beta,",
         "                gamma,delta",
@@ -58,7 +58,7 @@ def test_the_widest_column_folds_first_and_numbers_never_do() -> None:
 
 
 def test_what_does_not_fit_at_all_becomes_a_block_per_row() -> None:
-    assert drawn(COLUMNS, ROWS, width=20).splitlines() == [
+    assert aligned(COLUMNS, ROWS, width=20).splitlines() == [
         "NAME   orders",
         "COUNT  12",
         "WORDS  one,two",
@@ -77,24 +77,24 @@ def test_texts_are_cut_behind_commas_and_blanks_or_anywhere_if_there_are_none() 
 
 
 def test_wide_characters_take_two_places() -> None:
-    assert room("日本") == 4
-    assert room("e\u0301") == 1
+    assert display_width("日本") == 4
+    assert display_width("e\u0301") == 1
     assert folded("日本語", 4) == ["日本", "語"]
-    assert drawn(COLUMNS[:2], [{"name": "日本", "count": 1}, {"name": "abcd", "count": 2}]).splitlines()[1:] == [
+    assert aligned(COLUMNS[:2], [{"name": "日本", "count": 1}, {"name": "abcd", "count": 2}]).splitlines()[1:] == [
         "日本      1",
         "abcd      2",
     ]
 
 
 def test_what_would_move_the_cursor_is_shown_instead() -> None:
-    assert "\x1b" not in drawn(COLUMNS[:1], [{"name": "\x1b[2Jbye"}])
+    assert "\x1b" not in aligned(COLUMNS[:1], [{"name": "\x1b[2Jbye"}])
 
 
 def test_colours_are_there_when_asked_for_and_take_no_room() -> None:
     columns = (Column("A", "a", colour=lambda row: "red"), Column("B", "b"))
-    painted = drawn(columns, [{"a": "x", "b": "y"}], colours=True)
+    painted = aligned(columns, [{"a": "x", "b": "y"}], colours=True)
     assert "\x1b[31mx\x1b[0m  y" in painted
-    assert "\x1b" not in drawn(columns, [{"a": "x", "b": "y"}])
+    assert "\x1b" not in aligned(columns, [{"a": "x", "b": "y"}])
 
 
 @pytest.mark.parametrize(

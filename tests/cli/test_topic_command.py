@@ -51,10 +51,10 @@ def test_a_topic_is_described_with_partitions_offsets_and_settings(cluster: Fake
 
 
 @pytest.mark.usefixtures("terminal")
-def test_a_person_sees_a_table_with_a_title(cluster: FakeAdmin, ottla: Ottla) -> None:
+def test_a_terminal_sees_a_table_with_a_title(cluster: FakeAdmin, ottla: Ottla) -> None:
     shown = squeezed(good(ottla("topic", "describe", "payments", "orders")))
     assert shown[0].startswith("payments ")
-    assert shown[1:4] == ["PARTITION LEADER EPOCH REPLICAS ISR START END", "0 1 0 1,2 1,2 0 10", ""]
+    assert shown[1:4] == ["PARTITION LEADER LEADER-EPOCH REPLICAS ISR LOG-START-OFFSET LOG-END-OFFSET", "0 1 0 1,2 1,2 0 10", ""]
     assert "NAME" not in good(ottla("topic", "list", "--no-headers"))
 
 
@@ -72,8 +72,8 @@ def test_a_person_sees_a_table_with_a_title(cluster: FakeAdmin, ottla: Ottla) ->
         ["create", "new", "--like", "order"],
     ],
 )
-def test_a_topic_that_is_not_there_brings_the_one_that_was_meant(cluster: FakeAdmin, ottla: Ottla, arguments: list[str]) -> None:
-    assert "there is no topic order; did you mean orders?" in refused(ottla("topic", *arguments))
+def test_a_topic_that_does_not_exist_suggests_a_similar_name(cluster: FakeAdmin, ottla: Ottla, arguments: list[str]) -> None:
+    assert "topic order does not exist; did you mean orders?" in refused(ottla("topic", *arguments))
     assert "order" not in cluster.topics
 
 
@@ -107,7 +107,7 @@ def test_partitions_without_a_leader_are_not_waited_for(cluster: FakeAdmin, ottl
     assert "headless-1 has no leader" in refused(ottla("topic", "records-delete", "headless", "--all-records", "-y"))
 
 
-def test_offsets_are_told_with_those_of_a_time(cluster: FakeAdmin, ottla: Ottla) -> None:
+def test_offsets_are_reported_with_those_of_a_time(cluster: FakeAdmin, ottla: Ottla) -> None:
     assert good(ottla("topic", "offsets", "orders:1")) == "orders\t1\t0\t10\t10\n"
     told = documents(ottla("topic", "offsets", "orders:1", "payments", "--at", "3500", "-o", "json"), "topic", "offsets")
     assert told[0] == {
@@ -116,10 +116,10 @@ def test_offsets_are_told_with_those_of_a_time(cluster: FakeAdmin, ottla: Ottla)
     assert documents(ottla("topic", "offsets", "payments", "--at", "newest", "-o", "json"), "topic", "offsets")[0]["offset"] == 9
     assert documents(ottla("topic", "offsets", "payments", "--at", "-1h", "-o", "json"), "topic", "offsets")[0]["offset"] is None
     assert "--at expects" in refused(ottla("topic", "offsets", "payments", "--at", "soon"), 2)
-    assert "topic payments has 1 partitions, no partition 4" in refused(ottla("topic", "offsets", "payments:4"))
+    assert "topic payments has 1 partitions; partition 4 does not exist" in refused(ottla("topic", "offsets", "payments:4"))
 
 
-def test_producers_are_told_by_partition(cluster: FakeAdmin, ottla: Ottla) -> None:
+def test_producers_are_reported_by_partition(cluster: FakeAdmin, ottla: Ottla) -> None:
     (told,) = documents(ottla("topic", "producers", "payments", "-o", "json"), "topic", "producers")
     assert (told["producer_id"], told["transaction_start_offset"], told["coordinator_epoch"]) == (7, 5, None)
 
@@ -158,7 +158,7 @@ def test_dry_runs_of_changes_change_nothing_and_are_checked(cluster: FakeAdmin, 
     assert ORDERS not in cluster.set
 
 
-def test_what_changed_is_told_with_what_was_before(cluster: FakeAdmin, ottla: Ottla) -> None:
+def test_what_changed_is_reported_with_what_was_before(cluster: FakeAdmin, ottla: Ottla) -> None:
     cluster.set[ORDERS] = {"retention.ms": "5"}
     told = documents(
         ottla("topic", "alter", "orders", "-p", "4", "-c", "cleanup.policy=compact", "-d", "retention.ms", "-o", "json"), "topic", "alter"
@@ -172,7 +172,7 @@ def test_what_changed_is_told_with_what_was_before(cluster: FakeAdmin, ottla: Ot
 # -- destroying
 
 
-def test_topics_are_not_deleted_before_somebody_says_yes(cluster: FakeAdmin, ottla: Ottla) -> None:
+def test_topics_are_not_deleted_before_a_confirmation(cluster: FakeAdmin, ottla: Ottla) -> None:
     said = refused(ottla("topic", "delete", "orders", "payments"), 2)
     assert "2 topics would be deleted with all records" in said
     assert "--yes" in said
@@ -182,10 +182,10 @@ def test_topics_are_not_deleted_before_somebody_says_yes(cluster: FakeAdmin, ott
 
 
 def at_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ottla.cli.common.confirmation.has_somebody", lambda: True)
+    monkeypatch.setattr("ottla.cli.common.confirmation.is_interactive", lambda: True)
 
 
-def test_a_person_is_shown_what_would_go_and_asked(monkeypatch: pytest.MonkeyPatch, cluster: FakeAdmin, ottla: Ottla) -> None:
+def test_a_terminal_is_shown_what_would_go_and_asked(monkeypatch: pytest.MonkeyPatch, cluster: FakeAdmin, ottla: Ottla) -> None:
     at_a_terminal(monkeypatch)
     result = ottla("topic", "delete", "orders", input="n\n")
     assert "orders: 3 partitions, 30 records" in result.stderr
@@ -194,7 +194,7 @@ def test_a_person_is_shown_what_would_go_and_asked(monkeypatch: pytest.MonkeyPat
     assert "orders\tdeleted" in good(ottla("topic", "delete", "orders", input="y\n"))
 
 
-def test_a_dry_run_tells_how_much_would_go(cluster: FakeAdmin, ottla: Ottla) -> None:
+def test_a_dry_run_reports_how_much_would_go(cluster: FakeAdmin, ottla: Ottla) -> None:
     result = ottla("topic", "delete", "orders", "order", "--dry-run", "-o", "json")
     told = documents(result, "topic", "delete", code=1)
     assert told[0] == {"name": "orders", "outcome": "would be deleted", "error": None, "partitions": 3, "records": 30}
@@ -203,13 +203,13 @@ def test_a_dry_run_tells_how_much_would_go(cluster: FakeAdmin, ottla: Ottla) -> 
     assert not cluster.calls
 
 
-def test_patterns_delete_only_what_they_match_and_never_the_clusters_own(cluster: FakeAdmin, ottla: Ottla) -> None:
+def test_patterns_delete_only_what_they_match_and_never_internal_topics(cluster: FakeAdmin, ottla: Ottla) -> None:
     assert (
         good(ottla("topic", "delete", "*", "--match", "--dry-run"))
         == "orders\twould be deleted\t3\t30\npayments\twould be deleted\t1\t10\n"
     )
-    assert "no topic is like test-*" in refused(ottla("topic", "delete", "test-*", "--match", "-y"))
-    assert "there is no topic *" in refused(ottla("topic", "delete", "*", "-y"))
+    assert "no topic matches test-*" in refused(ottla("topic", "delete", "test-*", "--match", "-y"))
+    assert "topic * does not exist" in refused(ottla("topic", "delete", "*", "-y"))
 
 
 @pytest.mark.parametrize(
@@ -221,7 +221,7 @@ def test_patterns_delete_only_what_they_match_and_never_the_clusters_own(cluster
         (["orders:0", "--older-than", "1h"], {0: 10, 1: 0, 2: 0}),
     ],
 )
-def test_records_are_deleted_up_to_where_it_is_said(cluster: FakeAdmin, ottla: Ottla, where: list[str], starts: dict[int, int]) -> None:
+def test_records_are_deleted_up_to_where_it_is_reported(cluster: FakeAdmin, ottla: Ottla, where: list[str], starts: dict[int, int]) -> None:
     dry = documents(ottla("topic", "records-delete", *where, "--dry-run", "-o", "json"), "topic", "records-delete")
     assert not cluster.calls
     assert {one["partition"]: one["before_offset"] for one in dry} == {number: starts[number] for number in starts if starts[number]}
@@ -241,16 +241,17 @@ def test_records_are_deleted_as_kafkas_file_says(cluster: FakeAdmin, ottla: Ottl
     assert "<stdin>: " in refused(ottla("topic", "records-delete", "--file", "-", "-y", input="{}"))
 
 
-def test_records_that_are_not_there_are_not_asked_for(cluster: FakeAdmin, ottla: Ottla) -> None:
+def test_records_that_do_not_exist_are_not_asked_for(cluster: FakeAdmin, ottla: Ottla) -> None:
     assert good(ottla("topic", "records-delete", "payments", "--before-offset", "0")) == "payments\t0\t0\t10\t0\t0\tnothing to delete\n"
     assert not cluster.calls
-    assert "its log ends at 10, before offset 11" in refused(ottla("topic", "records-delete", "payments", "--before-offset", "11", "-y"))
+    message = refused(ottla("topic", "records-delete", "payments", "--before-offset", "11", "-y"))
+    assert "offset 11 is beyond the log end offset 10" in message
 
 
 @pytest.mark.parametrize(
     "arguments", [["orders"], ["--all-records"], ["orders", "--all-records", "--before-offset", "1"], ["orders", "--file", "-"]]
 )
-def test_what_is_to_be_deleted_has_to_be_said_once(cluster: FakeAdmin, ottla: Ottla, arguments: list[str]) -> None:
+def test_what_is_to_be_deleted_must_be_set_once(cluster: FakeAdmin, ottla: Ottla, arguments: list[str]) -> None:
     refused(ottla("topic", "records-delete", *arguments, "-y", input="{}"), 2)
     assert not cluster.calls
 

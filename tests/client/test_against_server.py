@@ -431,7 +431,7 @@ def test_topics_on_the_command_line(server: Serving) -> None:
     assert len(described["partitions"]) == 3
     # Apache Kafka also tells of what is set for the whole cluster.
     assert described["configs"].get("segment.ms") == "10000" and "retention.ms" not in described["configs"]
-    assert "there is no topic nope" in run(server, "topic", "describe", "nope", code=1)
+    assert "topic nope does not exist" in run(server, "topic", "describe", "nope", code=1)
     lines = [line.split("\t")[:2] for line in run(server, "topic", "describe", "cli.a", "cli.b").splitlines()]
     assert [line for line in lines if line[1] != "min.insync.replicas"] == [
         ["cli.a", "0"], ["cli.a", "1"], ["cli.a", "2"], ["cli.a", "segment.ms"], ["cli.b", "0"], ["cli.b", "1"], ["cli.b", "retention.ms"]
@@ -477,7 +477,7 @@ def test_consume_begins_where_it_is_told_and_prints_as_it_is_told(server: Servin
     )
     assert run(server, "consume", topic, "-O", "end", "-e") == ""
     assert run(server, "consume", topic, "-O", "3", "-p", "0", "-n", "1") == "3\n"
-    assert "no partition 7" in run(server, "consume", topic, "-p", "7", code=1)
+    assert "partition 7 does not exist" in run(server, "consume", topic, "-p", "7", code=1)
     assert "unknown token %q" in run(server, "consume", topic, "-f", "%q", code=2)
     assert "yesterday" in run(server, "consume", topic, "-O", "yesterday", code=2)
 
@@ -520,9 +520,9 @@ def test_log_dump_tells_damage_by_its_exit_code(server: Serving, tmp_path: Path)
     data[-1] ^= 1
     damaged.write_bytes(data)
     assert "count 1" in run(server, "log", "dump", str(whole))
-    assert "tail no whole batch" in run(server, "log", "dump", str(torn))
+    assert "tail incomplete batch" in run(server, "log", "dump", str(torn))
     run(server, "log", "dump", str(damaged), code=1)
-    assert "not a file of a log directory" in run(server, "log", "dump", __file__, code=1)
+    assert "expected a file of a log directory" in run(server, "log", "dump", __file__, code=1)
 
 
 def test_doctor_finds_a_whole_cluster_whole_and_perf_measures_it(server: Serving, topic: str) -> None:

@@ -22,7 +22,7 @@ def write(cluster: MemoryCluster, *values: bytes, topic: str = "t", partition: i
     cluster.logs[topic][partition].append(bytes(build_batch([(0, None, value, ()) for value in values])))
 
 
-def test_a_group_that_saw_nothing_goes_on_where_it_was(cluster: MemoryCluster) -> None:
+def test_a_group_that_saw_nothing_continues_where_it_was(cluster: MemoryCluster) -> None:
     write(cluster, b"before")
     assert consume("t", "-g", "g", "-O", "end", "-e").stdout == ""
     write(cluster, b"between")
@@ -30,12 +30,12 @@ def test_a_group_that_saw_nothing_goes_on_where_it_was(cluster: MemoryCluster) -
     assert consume("t", "-g", "g", "-e").stdout == ""
 
 
-def test_a_group_without_offsets_begins_at_the_start_and_says_so_once(cluster: MemoryCluster) -> None:
+def test_a_group_without_offsets_begins_at_the_start_and_reports_it_once(cluster: MemoryCluster) -> None:
     write(cluster, b"before")
     first = consume("t", "-g", "g", "-e")
     assert (first.stdout, first.stderr) == (
         "before\n",
-        "Group g has no offsets yet: it begins at the start of what is there (-O end: with what comes from now on)\n",
+        "Group g has no offsets yet: it begins at the start of the log (with -O end: at the end)\n",
     )
     write(cluster, b"after")
     second = consume("t", "-g", "g", "-e")
@@ -43,23 +43,25 @@ def test_a_group_without_offsets_begins_at_the_start_and_says_so_once(cluster: M
 
 
 @pytest.mark.parametrize("how", [("-O", "end"), ("-X", "auto.offset.reset=latest")])
-def test_a_group_without_offsets_begins_where_it_is_told(cluster: MemoryCluster, how: tuple[str, ...]) -> None:
+def test_a_group_without_offsets_begins_where_it_is_set_to(cluster: MemoryCluster, how: tuple[str, ...]) -> None:
     write(cluster, b"before")
     told = consume("t", "-g", "g", "-e", *how)
-    assert (told.stdout, told.stderr) == ("", "Group g has no offsets yet: it begins with what comes from now on\n")
+    assert (told.stdout, told.stderr) == ("", "Group g has no offsets yet: it begins at the end of the log\n")
 
 
 def test_of_new_partitions_of_a_group_it_says_which_begin_at_the_start(cluster: MemoryCluster) -> None:
     cluster.groups.offsets["many", 1] = (0, -1, "")
     write(cluster, b"a", topic="many", partition=2)
     result = consume("many", "-g", "g", "-n", "1")
-    assert "Group g has no offsets of many-0, many-2 yet: it begins at the start" in result.stderr
+    assert "Group g has no offsets for many-0, many-2 yet: it begins at the start" in result.stderr
 
 
 @pytest.mark.parametrize(
     "how", [pytest.param((), id="assigned"), pytest.param(("-g", "g"), id="in a group", marks=pytest.mark.slow)]
 )  # fmt: skip
-def test_who_reads_a_topic_that_is_deleted_is_told(cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch, how: tuple[str, ...]) -> None:
+def test_a_topic_that_is_deleted_while_it_is_read_is_an_error(
+    cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch, how: tuple[str, ...]
+) -> None:
     monkeypatch.setattr("ottla.client.transport.cluster.GONE_MS", 20)
     write(cluster, b"a")
 
@@ -79,7 +81,7 @@ def test_who_reads_a_topic_that_is_deleted_is_told(cluster: MemoryCluster, monke
     assert "Error: topic t was deleted" in result.stderr
 
 
-def test_who_reads_a_partition_that_a_new_topic_of_the_name_has_not_is_told(cluster: MemoryCluster) -> None:
+def test_who_reads_a_partition_that_a_new_topic_of_the_name_has_not_is_reported(cluster: MemoryCluster) -> None:
     def make_again(node: MemoryNode, request: Any) -> None:
         if len(cluster.logs["many"]) == 3:
             cluster.delete("many")
@@ -88,7 +90,7 @@ def test_who_reads_a_partition_that_a_new_topic_of_the_name_has_not_is_told(clus
     cluster.accidents["Fetch"].append(make_again)
     result = consume("many", "--from-beginning")
     assert result.exit_code == 1
-    assert "topic many was made again with 1 partitions" in result.stderr
+    assert "topic many was recreated with 1 partitions" in result.stderr
 
 
 def test_a_group_reads_on_while_a_partition_has_no_leader(cluster: MemoryCluster) -> None:
@@ -104,7 +106,7 @@ def test_the_end_of_a_partition_without_a_leader_is_waited_for_and_then_given_up
     cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("ottla.cli.consume.group.ENDS_MS", 20)
-    monkeypatch.setattr("ottla.cli.consume.group.LOOK_S", 0.2)
+    monkeypatch.setattr("ottla.cli.consume.group.ENDS_TIMEOUT_S", 0.2)
     cluster.leaders["many", 1] = 9
     write(cluster, b"0", topic="many")
     result = consume("many", "-g", "g", "--from-beginning", "-e")
@@ -129,7 +131,7 @@ def test_partitions_that_come_while_it_reads_are_read_too(cluster: MemoryCluster
     assert (result.exit_code, result.stdout) == (0, "1 new\n1 newer\n"), result.stderr
 
 
-def test_a_commit_that_fails_is_told_and_made_again(cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_commit_that_fails_is_reported_and_made_again(cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ottla.cli.consume.group.COMMIT_S", 0.0)
     write(cluster, b"a")
 
@@ -149,7 +151,7 @@ def test_a_commit_that_fails_is_told_and_made_again(cluster: MemoryCluster, monk
     cluster.accidents["OffsetCommit"].append(refuse)
     result = consume("t", "-g", "g", "--from-beginning", "-n", "2")
     assert (result.exit_code, result.stdout) == (0, "a\nb\n")
-    assert "Warning: what was printed is not committed yet: committing t-0" in result.stderr
+    assert "Warning: committing printed offsets failed: committing t-0" in result.stderr
     assert cluster.groups.offsets["t", 0][0] == 2
 
 
@@ -202,7 +204,7 @@ def test_the_tail_is_the_last_of_all_partitions_by_time(cluster: MemoryCluster) 
     assert consume("many", "--tail", "100").stdout == "1\n2\n3\n5\n8\n9\n"
 
 
-def test_following_goes_on_behind_the_tail(cluster: MemoryCluster) -> None:
+def test_following_continues_after_the_tail(cluster: MemoryCluster) -> None:
     write(cluster, b"1", b"2", b"3")
 
     def go_on(node: MemoryNode, request: Any) -> None:
@@ -220,7 +222,7 @@ def test_filters_choose_and_the_limit_counts_what_is_printed(cluster: MemoryClus
     assert consume("t", "--from-beginning", "--filter", ".n > 9", "-n", "2", "-f", "%o ").stdout == "10 11 "
 
 
-def test_a_group_goes_on_behind_the_last_record_that_a_limit_let_it_look_at(cluster: MemoryCluster) -> None:
+def test_a_group_continues_after_the_last_record_that_a_limit_let_it_look_at(cluster: MemoryCluster) -> None:
     write(cluster, *(b'{"n":%d}' % number for number in range(20)))
     first = consume("t", "-g", "g", "--from-beginning", "--filter", ".n > 4", "-n", "2", "-f", "%o ")
     assert (first.exit_code, first.stdout) == (0, "5 6 "), first.stderr
@@ -265,26 +267,26 @@ def test_what_retention_took_away_is_passed_over(cluster: MemoryCluster) -> None
     ("arguments", "why"),
     [
         (("t", "-f", "%z"), "-f: unknown token %z"),
-        (("t", "-f", "%s", "-o", "json"), "-f says all"),
-        (("t", "--show", "colour"), "there is no column 'colour'"),
-        (("t", "--filter", "colour = red"), "there is no field 'colour'"),
+        (("t", "-f", "%s", "-o", "json"), "-f cannot be combined"),
+        (("t", "--show", "colour"), "unknown column 'colour'"),
+        (("t", "--filter", "colour = red"), "unknown field 'colour'"),
         (("t", "--rate", "0"), "--rate expects"),
         (("t", "-O", "yesterday"), "'yesterday' is no place in a log"),
         (("t@9:3",), "ends before it begins"),
-        (("t@-2:", "--tail", "3"), "--tail says where to begin"),
-        (("t", "--tail", "3", "-O", "5"), "--tail says where to begin"),
-        (("t", "-F"), "--follow goes with --tail"),
-        (("t", "-g", "g", "-p", "1"), "with -g the group decides"),
-        (("t@5:", "-g", "g"), "with -g the group decides"),
-        (("t", "-g", "g", "--tail", "3"), "with -g neither --tail nor Parquet"),
+        (("t@-2:", "--tail", "3"), "--tail cannot be combined"),
+        (("t", "--tail", "3", "-O", "5"), "--tail cannot be combined"),
+        (("t", "-F"), "--follow needs --tail"),
+        (("t", "-g", "g", "-p", "1"), "-g cannot be combined with -p and ranges"),
+        (("t@5:", "-g", "g"), "-g cannot be combined with -p and ranges"),
+        (("t", "-g", "g", "--tail", "3"), "-g cannot be combined with --tail and Parquet"),
         (("t", "-g", ""), "-g needs the name"),
         (("-r", "("), "not a regular expression"),
         (("t", "--key-format", "avro"), "avro needs a schema"),
-        (("t", "--parquet", "x", "-o", "csv"), "--parquet writes Parquet"),
-        (("t", "--from-beginning", "-O", "5"), "one of them is enough"),
+        (("t", "--parquet", "x", "-o", "csv"), "--parquet cannot be combined"),
+        (("t", "--from-beginning", "-O", "5"), "--from-beginning cannot be combined"),
     ],
 )
-def test_what_is_asked_wrongly_is_told_before_anything_is_read(cluster: MemoryCluster, arguments: tuple[str, ...], why: str) -> None:
+def test_what_is_invalid_is_reported_before_anything_is_read(cluster: MemoryCluster, arguments: tuple[str, ...], why: str) -> None:
     result = consume(*arguments)
     assert result.exit_code == 2, result.output
     assert why in result.stderr
@@ -292,11 +294,11 @@ def test_what_is_asked_wrongly_is_told_before_anything_is_read(cluster: MemoryCl
 
 
 @pytest.mark.parametrize("arguments", [("none",), ("t", "none@1:2"), ("none", "-g", "g")])
-def test_a_topic_that_is_not_there_is_told(cluster: MemoryCluster, arguments: tuple[str, ...]) -> None:
+def test_a_topic_that_does_not_exist_is_reported(cluster: MemoryCluster, arguments: tuple[str, ...]) -> None:
     result = consume(*arguments)
     assert (result.exit_code, result.stdout) == (1, "")
     assert result.stderr == "Error: there is no topic none\n"
 
 
-def test_a_partition_that_is_not_there_is_told(cluster: MemoryCluster) -> None:
-    assert consume("many/1-3").stderr == "Error: topic many has 3 partitions, no partition 3\n"
+def test_a_partition_that_does_not_exist_is_reported(cluster: MemoryCluster) -> None:
+    assert consume("many/1-3").stderr == "Error: topic many has 3 partitions; partition 3 does not exist\n"

@@ -50,7 +50,7 @@ def test_who_is_away_cannot_be_elected(ottla: Ottla) -> None:
     assert result.stderr.startswith("Error: t-2: ")
 
 
-def test_of_all_partitions_those_are_told_that_needed_it(ottla: Ottla) -> None:
+def test_of_all_partitions_those_are_reported_that_needed_it(ottla: Ottla) -> None:
     told = json.loads(ottla("--all-topics", "-o", "json").stdout)
     assert [(one["name"], one["outcome"], one["error"] and one["error"]["code"]) for one in told] == [
         ("t-0", "elected", None),
@@ -67,9 +67,9 @@ def test_what_makes_no_sense_is_refused(ottla: Ottla, cluster: ReassigningCluste
     assert not cluster.sent(m.ElectLeadersRequest)
 
 
-def test_a_dry_run_tells_who_needs_it_and_who_is_able_to_lead(ottla: Ottla, cluster: ReassigningCluster) -> None:
+def test_a_dry_run_reports_who_needs_it_and_which_replica_is_eligible(ottla: Ottla, cluster: ReassigningCluster) -> None:
     result = ottla("--all-topics", "--dry-run")
-    assert (result.exit_code, result.stdout) == (0, "t-0\twould be elected\nt-2\tnobody is able to lead\n")
+    assert (result.exit_code, result.stdout) == (0, "t-0\twould be elected\nt-2\tno eligible replica\n")
     assert documents(ottla("-t", "t:1", "--unclean", "--dry-run", "-o", "json"), "cluster", "elect")[0]["outcome"] == "not needed"
     assert not cluster.sent(m.ElectLeadersRequest)
 
@@ -79,7 +79,7 @@ def test_an_unclean_election_is_asked_for_with_yes(ottla: Ottla, cluster: Reassi
     assert [request.election_type for request in cluster.sent(m.ElectLeadersRequest)] == [1]
 
 
-async def test_outcomes_are_told_at_once_for_each_partition(cluster: ReassigningCluster, quick: dict[str, Any]) -> None:
+async def test_outcomes_are_reported_at_once_for_each_partition(cluster: ReassigningCluster, quick: dict[str, Any]) -> None:
     cluster.controller = 3
     async with Admin(**quick) as admin:
         outcomes = await admin.elect_leaders([("t", 0), ("t", 1), ("t", 2), ("no", 0)])

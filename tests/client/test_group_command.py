@@ -96,7 +96,7 @@ def test_describe_prints_members_and_what_they_read(ottla: Ottla) -> None:
 
 
 @pytest.mark.parametrize("arguments", [["describe"], ["lag"], ["delete-offsets", "-t", "t"], ["delete", "-y"]])
-def test_a_group_that_is_not_there_brings_the_one_that_was_meant(ottla: Ottla, arguments: list[str]) -> None:
+def test_a_group_that_does_not_exist_suggests_a_similar_name(ottla: Ottla, arguments: list[str]) -> None:
     assert "did you mean orders?" in refused(ottla(*arguments, "order"))
 
 
@@ -136,7 +136,7 @@ def test_watching_prints_one_json_line_per_reading_with_rates(ottla: Ottla) -> N
     assert second["read_at_ms"] - first["read_at_ms"] >= 90
 
 
-def test_watching_goes_on_when_a_reading_fails(groups: GroupCluster, ottla: Ottla) -> None:
+def test_watching_continues_when_a_reading_fails(groups: GroupCluster, ottla: Ottla) -> None:
     def fail_later(node: Any, request: Any) -> Any:
         return CUT if len(groups.sent(m.DescribeGroupsRequest)) > 1 else None
 
@@ -176,7 +176,7 @@ def test_reset_shows_and_changes_nothing_without_execute(groups: GroupCluster, o
         (["--from-group", "busy"], {T: 10, ("many", 1): 5}),
     ],
 )
-def test_reset_goes_where_it_is_told(groups: GroupCluster, ottla: Ottla, where: list[str], expected: dict[tuple[str, int], int]) -> None:
+def test_reset_goes_where_it_is_set_to(groups: GroupCluster, ottla: Ottla, where: list[str], expected: dict[tuple[str, int], int]) -> None:
     good(ottla("reset", "orders", *where, "--execute"))
     assert offsets(groups, "orders") == expected
 
@@ -197,7 +197,7 @@ def test_reset_comes_back_from_what_lag_and_export_print(groups: GroupCluster, o
 
 
 def test_a_group_that_does_not_exist_is_made_by_a_reset(groups: GroupCluster, ottla: Ottla) -> None:
-    assert "no group new yet" in ottla("reset", "new", "--from-group", "orders").stderr
+    assert "Group new does not exist" in ottla("reset", "new", "--from-group", "orders").stderr
     good(ottla("reset", "new", "--from-group", "orders", "--execute"))
     assert offsets(groups, "new") == offsets(groups, "orders")
 
@@ -210,7 +210,7 @@ def test_the_offsets_of_a_group_with_members_are_not_reset(groups: GroupCluster,
     assert offsets(groups, "busy") == {T: 10}
 
 
-def test_a_member_that_joins_between_look_and_reset_is_told_of(groups: GroupCluster, ottla: Ottla) -> None:
+def test_a_member_that_joins_between_look_and_reset_is_reported_of(groups: GroupCluster, ottla: Ottla) -> None:
     def joined(node: Any, request: Any) -> Any:
         groups.by_name["orders"].members["m9"] = {}
 
@@ -229,16 +229,16 @@ def test_a_topic_that_is_gone_is_left_out_of_all_topics(groups: GroupCluster, ot
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
-        (["--to-earliest"], 2, "say which partitions"),
-        (["--all-topics"], 2, "say where to"),
-        (["--to-earliest", "--to-latest", "--all-topics"], 2, "say where to"),
-        (["--to-earliest", "--all-topics", "-t", "t"], 2, "either --topic or --all-topics"),
+        (["--to-earliest"], 2, "missing the partitions"),
+        (["--all-topics"], 2, "expected one of --to-earliest"),
+        (["--to-earliest", "--to-latest", "--all-topics"], 2, "expected one of --to-earliest"),
+        (["--to-earliest", "--all-topics", "-t", "t"], 2, "--topic and --all-topics exclude each other"),
         (["--to-earliest", "-t", "t:x"], 2, "TOPIC:0,2-5"),
         (["--by-duration", "soon", "-t", "t"], 2, "--by-duration expects a duration"),
         (["--to-datetime", "soon", "-t", "t"], 2, "--to-datetime expects"),
-        (["--to-earliest", "-t", "man"], 1, "there is no topic man; did you mean many?"),
-        (["--to-earliest", "-t", "t:0,7"], 1, "topic t has 1 partitions, no partition 7"),
-        (["--from-group", "bus"], 1, "there is no group bus; did you mean busy?"),
+        (["--to-earliest", "-t", "man"], 1, "topic man does not exist; did you mean many?"),
+        (["--to-earliest", "-t", "t:0,7"], 1, "topic t has 1 partitions; partition 7 does not exist"),
+        (["--from-group", "bus"], 1, "group bus does not exist; did you mean busy?"),
     ],
 )
 def test_reset_says_what_is_missing(ottla: Ottla, arguments: list[str], code: int, said: str) -> None:
@@ -267,7 +267,7 @@ def test_delete_takes_idle_groups_and_refuses_others(groups: GroupCluster, ottla
 def test_delete_offsets_forgets_some_partitions(groups: GroupCluster, ottla: Ottla) -> None:
     assert good(ottla("delete-offsets", "orders", "-t", "many:0-2", "-y")) == "many-1\tdeleted\n"
     assert offsets(groups, "orders") == {T: 4}
-    assert "no offsets there: many" in refused(ottla("delete-offsets", "orders", "-t", "many", "-t", "t", "-y"))
+    assert "no offsets in many" in refused(ottla("delete-offsets", "orders", "-t", "many", "-t", "t", "-y"))
     assert offsets(groups, "orders") == {T: 4}
 
 
@@ -277,7 +277,7 @@ def test_offsets_that_a_member_reads_are_not_deleted(ottla: Ottla) -> None:
     assert result.exit_code == 1
 
 
-def test_dry_runs_tell_what_would_be_deleted_and_what_is_in_the_way(groups: GroupCluster, ottla: Ottla) -> None:
+def test_dry_runs_report_what_would_be_deleted_and_what_is_in_the_way(groups: GroupCluster, ottla: Ottla) -> None:
     result = ottla("delete", "orders", "busy", "--dry-run")
     assert result.stdout == "orders\twould be deleted\n"
     assert "Stop its consumers first" in refused(result)
@@ -288,7 +288,7 @@ def test_dry_runs_tell_what_would_be_deleted_and_what_is_in_the_way(groups: Grou
         assert not groups.sent(kind)
 
 
-def test_nothing_goes_before_somebody_says_yes(groups: GroupCluster, ottla: Ottla) -> None:
+def test_nothing_goes_before_a_confirmation(groups: GroupCluster, ottla: Ottla) -> None:
     for arguments in (["delete", "orders"], ["delete-offsets", "orders", "-t", "t"], ["remove-members", "busy", "--all"]):
         assert "--yes" in refused(ottla(*arguments), 2)
     for kind in (m.DeleteGroupsRequest, m.OffsetDeleteRequest, m.LeaveGroupRequest):
@@ -324,23 +324,23 @@ def test_documents_have_the_fields_that_the_reference_names(ottla: Ottla, argume
 
 
 @pytest.mark.usefixtures("terminal")
-def test_a_person_sees_tables_with_titles_and_durations(ottla: Ottla) -> None:
+def test_a_terminal_sees_tables_with_titles_and_durations(ottla: Ottla) -> None:
     assert "orders Empty classic -" in squeezed(good(ottla("list")))
     described = squeezed(good(ottla("describe", "busy", "orders")))
     assert described[0] == "busy classic Stable range coordinator 1 (node1:9092)"
     assert "m1 i-m1 client-m1 10.0.0.1 t:0" in described
     assert described[-1] == "orders classic Empty coordinator 1 (node1:9092) no members"
     lag = squeezed(good(ottla("lag", "orders")))
-    assert lag[0].startswith("orders Empty lag 6 behind 6")
-    assert lag[1] == "TOPIC PARTITION COMMITTED END LAG BEHIND CLIENT HOST"
+    assert lag[0].startswith("orders Empty lag 6 time lag 6")
+    assert lag[1] == "TOPIC PARTITION CURRENT-OFFSET LOG-END-OFFSET LAG TIME-LAG CLIENT-ID HOST"
     assert "many 1 5 5 0 0s - -" in lag
-    assert squeezed(good(ottla("lag", "--by", "group")))[0] == "GROUP STATE PARTITIONS LAG BEHIND"
+    assert squeezed(good(ottla("lag", "--by", "group")))[0] == "GROUP STATE PARTITIONS LAG TIME-LAG"
     assert "t 0 4 0 -" in squeezed(good(ottla("reset", "orders", "--to-earliest", "--all-topics")))
 
 
 @pytest.mark.usefixtures("terminal")
 @pytest.mark.parametrize("by", ["partition", "topic", "group"])
-def test_a_person_watches_a_table_that_is_drawn_anew_with_rates(groups: GroupCluster, ottla: Ottla, by: str) -> None:
+def test_a_terminal_watches_a_table_that_is_drawn_again_with_rates(groups: GroupCluster, ottla: Ottla, by: str) -> None:
     def written(node: Any, request: Any) -> Any:
         groups.write("t", 0, int(time.time() * 1000))
 

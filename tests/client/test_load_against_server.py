@@ -83,7 +83,7 @@ def test_a_load_that_is_killed_in_the_middle_writes_each_row_once(
     assert sorted(json.loads(value)["id"] for value in values) == list(range(ROWS))
 
 
-def test_an_interrupted_load_says_how_far_it_came_and_goes_on(ottla_server: Serving, tmp_path: Path) -> None:
+def test_an_interrupted_load_says_how_far_it_came_and_continues(ottla_server: Serving, tmp_path: Path) -> None:
     topic = f"load-{uuid.uuid4().hex[:8]}"
     (tmp_path / "a.txt").write_text("".join(f"{n}\n" for n in range(ROWS)))
     slowly = command(ottla_server, topic, "a.txt", "--rate", "4k")
@@ -92,7 +92,7 @@ def test_an_interrupted_load_says_how_far_it_came_and_goes_on(ottla_server: Serv
         process.send_signal(signal.SIGINT)
         _, said = process.communicate(timeout=60)
     assert process.returncode == 130, said
-    assert "records were written to" in said and "goes on from there" in said
+    assert "records were written to" in said and "continues there" in said
     told = loaded(tmp_path, *command(ottla_server, topic, "a.txt"))
     assert (told["found"], 0 < told["records"] < ROWS) == (0, True)
     values = ottla.read_table(topic, columns=["value"], bootstrap_servers=ottla_server.bootstrap).column("value").to_pylist()

@@ -64,7 +64,7 @@ def test_rows_arrive_as_json_with_their_key_headers_and_time(cluster: MemoryClus
     ]
 
 
-def test_each_format_is_told_by_its_name(cluster: MemoryCluster) -> None:
+def test_each_format_is_reported_by_its_name(cluster: MemoryCluster) -> None:
     table = pa.table({"id": [1, 2]})
     pyarrow.parquet.write_table(table, "a.parquet")
     with pa.ipc.new_file("b.arrow", table.schema) as writer:
@@ -100,7 +100,7 @@ def test_the_same_command_again_loads_only_what_is_new(cluster: MemoryCluster) -
     assert loaded("*.csv", "--to", "t")["records"] == 4, "another topic has a journal of its own"
 
 
-def test_a_limit_is_where_the_next_run_goes_on(cluster: MemoryCluster) -> None:
+def test_a_limit_is_where_the_next_run_continues(cluster: MemoryCluster) -> None:
     Path("a.csv").write_text(numbered(2500))
     Path("b.csv").write_text(numbered(10))
     assert [loaded("a.csv", "b.csv", "--to", "many", "--value", "id", "--limit", "1200")["records"] for _ in range(4)] == [
@@ -211,14 +211,14 @@ def test_a_row_that_makes_no_record_is_treated_alike(cluster: MemoryCluster) -> 
     ("arguments", "why"),
     [
         (("a.csv", "--to", "t", "--key", "idd"), "there is no column 'idd'; did you mean id?; there are id, v"),
-        (("a.csv", "--to", "tt"), "there is no topic tt; did you mean t?; --create --partitions 4 makes it"),
-        (("a.csv", "--to", "many", "--create", "--partitions", "2"), "topic many is there, with 3 partitions and not 2"),
+        (("a.csv", "--to", "tt"), "topic tt does not exist; did you mean t?; create it with --create --partitions 4"),
+        (("a.csv", "--to", "many", "--create", "--partitions", "2"), "topic many exists with 3 partitions, not 2"),
         (("b.csv", "--to", "t"), "b.csv: no such file; did you mean a.csv?"),
         (("a.csv", "--to", "t", "-p", "1"), "row 0 is for partition 1, and the topic has 1"),
         (("a.csv", "--to", "t", "-X", "enable.idempotence=false"), "enable_idempotence is off"),
     ],
 )
-def test_what_is_asked_wrongly_is_told_and_nothing_sent(cluster: MemoryCluster, arguments: tuple[str, ...], why: str) -> None:
+def test_what_is_invalid_is_reported_and_nothing_sent(cluster: MemoryCluster, arguments: tuple[str, ...], why: str) -> None:
     Path("a.csv").write_text(numbered(2))
     result = load(*arguments)
     assert result.exit_code == 1 and why in result.stderr, result.output

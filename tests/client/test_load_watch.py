@@ -34,7 +34,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return made
 
 
-def test_programs_are_told_once_a_second_how_far_it_is(clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:
+def test_programs_are_reported_once_a_second_how_far_it_is(clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:
     first, second, totals = a_file("a.csv", 600), a_file("b.csv", 400), Totals()
     watch = LoadWatch([first, second], totals, "skip", None, human=False)
     watch.begins(first, None)
@@ -60,8 +60,8 @@ def test_programs_are_told_once_a_second_how_far_it_is(clock: Clock, capsys: pyt
 def test_a_load_with_a_rate_sends_little_at_a_time_and_waits_after_each(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     waited: list[tuple[float, int]] = []
 
-    class Pace:
-        portion = 7
+    class FakeLimiter:
+        chunk_records = 7
 
         def __init__(self, rate: float) -> None:
             self._rate = rate
@@ -69,7 +69,7 @@ def test_a_load_with_a_rate_sends_little_at_a_time_and_waits_after_each(clock: C
         def wait(self, records: int) -> None:
             waited.append((self._rate, records))
 
-    monkeypatch.setattr(load_progress, "Pace", Pace)
+    monkeypatch.setattr(load_progress, "RateLimiter", FakeLimiter)
     watch = LoadWatch([], Totals(), "fail", 50.0, human=False)
     assert watch.portion == 7
     watch.pause(5)

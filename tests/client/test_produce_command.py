@@ -90,7 +90,7 @@ def test_a_line_that_makes_no_record_ends_it_with_what_came_before_written(clust
     assert [value for _, value in arrived(cluster)] == [b"a", b"b"]
 
 
-def test_going_on_tells_every_bad_line_and_fails_all_the_same(cluster: MemoryCluster) -> None:
+def test_going_on_reports_every_bad_line_and_fails_all_the_same(cluster: MemoryCluster) -> None:
     result = produce("t", "--keep-going", "--value-format", "int8", stdin=b"1\nx\n3\ny\n")
     assert result.exit_code == 1
     told = result.stderr.splitlines()
@@ -99,7 +99,7 @@ def test_going_on_tells_every_bad_line_and_fails_all_the_same(cluster: MemoryClu
     assert [value for _, value in arrived(cluster)] == [b"\1", b"\3"]
 
 
-def test_a_record_that_is_too_large_is_told_by_its_line(cluster: MemoryCluster) -> None:
+def test_a_record_that_is_too_large_is_reported_by_its_line(cluster: MemoryCluster) -> None:
     lines = b"small\n" + b"x" * 990 + b"\nlast\n"
     result = produce("t", "-X", "max.request.size=1000", stdin=lines)
     assert result.exit_code == 1
@@ -110,7 +110,7 @@ def test_a_record_that_is_too_large_is_told_by_its_line(cluster: MemoryCluster) 
 
 
 @pytest.mark.parametrize("keep_going", [False, True])
-def test_what_a_broker_refuses_is_told_by_its_line_and_counted(cluster: MemoryCluster, keep_going: bool) -> None:
+def test_what_a_broker_refuses_is_reported_by_its_line_and_counted(cluster: MemoryCluster, keep_going: bool) -> None:
     cluster.batch_accidents.append(lambda topic, partition, header: 87)
     result = produce("t", "-D", ";", *(["--keep-going"] if keep_going else []), stdin=b"a;b")
     assert result.exit_code == 1
@@ -120,10 +120,10 @@ def test_what_a_broker_refuses_is_told_by_its_line_and_counted(cluster: MemoryCl
     assert arrived(cluster) == []
 
 
-def test_a_partition_that_is_not_there_is_told_at_once(cluster: MemoryCluster) -> None:
+def test_a_partition_that_does_not_exist_is_reported_at_once(cluster: MemoryCluster) -> None:
     result = produce("t", "-p", "1", stdin=b"a\n")
     assert (result.exit_code, result.stderr) == (
-        1, "Error: line 1: topic t has 1 partitions, no partition 1; 0 records before it were written\n",
+        1, "Error: line 1: topic t has 1 partitions; partition 1 does not exist; 0 records before it were written\n",
     )  # fmt: skip
 
 
@@ -134,11 +134,11 @@ def test_a_dry_run_prints_what_would_be_sent_and_sends_nothing(cluster: MemoryCl
         {"key": "k", "value": "v", "headers": [["a", "1"]], "timestamp": 5},
         {"key": "x", "value": None, "headers": [["a", "1"]], "timestamp": 5},
     ]
-    assert result.stderr == "Nothing was sent: 2 records, 1 of them tombstones, would go to t\n"
+    assert result.stderr == "Nothing was sent: 2 records, 1 of them tombstones, would be sent to t\n"
     assert arrived(cluster) == []
     assert produce("t", "-o", "json", "--dry-run", stdin=b'{"value":1}\nx\n').exit_code == 1
     wrong = produce("t", "-p", "3", "--dry-run", stdin=b"a\n")
-    assert (wrong.exit_code, wrong.stderr) == (1, "Error: line 1: topic t has 1 partitions, no partition 3\n")
+    assert (wrong.exit_code, wrong.stderr) == (1, "Error: line 1: topic t has 1 partitions; partition 3 does not exist\n")
 
 
 def test_codecs_have_levels(cluster: MemoryCluster) -> None:
@@ -153,11 +153,11 @@ def test_codecs_have_levels(cluster: MemoryCluster) -> None:
         (("t", "-z", "brotli"), "-z expects one of none, gzip"),
         (("t", "-z", "snappy:3"), "-z expects one of"),
         (("t", "-H", "=x"), "-H expects NAME=VALUE"),
-        (("t", "-D", ""), "a delimiter has at least one byte"),
-        (("t", "--key-column", "id"), "columns are those of CSV"),
-        (("t", "--ignore", "partition"), "--ignore is for -o json and -o csv"),
-        (("t", "-o", "json", "--ignore", "offset"), "there is no 'offset'"),
-        (("t", "-o", "csv", "-K", ":"), "-K and -Z are for text"),
+        (("t", "-D", ""), "a delimiter needs at least one byte"),
+        (("t", "--key-column", "id"), "options for columns need -o csv"),
+        (("t", "--ignore", "partition"), "--ignore needs -o json or -o csv"),
+        (("t", "-o", "json", "--ignore", "offset"), "unknown field 'offset'"),
+        (("t", "-o", "csv", "-K", ":"), "-K and -Z need -o text"),
         (("t", "--rate", "fast"), "--rate expects records per second"),
         (("t", "--value-format", "jsom"), "did you mean json"),
         (("t", "--value-format", "avro"), "avro needs a schema"),
@@ -165,23 +165,23 @@ def test_codecs_have_levels(cluster: MemoryCluster) -> None:
         (("t", "-X", "lingerms=5"), "unknown setting"),
     ],
 )
-def test_what_is_asked_wrongly_is_told_with_exit_code_2(cluster: MemoryCluster, arguments: tuple[str, ...], why: str) -> None:
+def test_what_is_invalid_is_reported_with_exit_code_2(cluster: MemoryCluster, arguments: tuple[str, ...], why: str) -> None:
     result = produce(*arguments, stdin=b"a\n")
     assert result.exit_code == 2, result.output
     assert why in result.stderr
     assert arrived(cluster) == []
 
 
-def test_ctrl_c_waits_for_what_was_sent_and_tells_how_much_was_written(cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_waits_for_what_was_sent_and_reports_how_much_was_written(cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     from ottla.cli.produce import sending
 
-    real = sending.Sending._send_chunk
+    real = sending.RecordSender._send_chunk
 
     def then_interrupt(self: Any, chunk: Any) -> None:
         real(self, chunk)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(sending.Sending, "_send_chunk", then_interrupt)
+    monkeypatch.setattr(sending.RecordSender, "_send_chunk", then_interrupt)
     result = produce("t", stdin=b"a\nb\n")
     assert (result.exit_code, result.stderr) == (130, "Interrupted: 2 records were written to t\n")
     assert [value for _, value in arrived(cluster)] == [b"a", b"b"]

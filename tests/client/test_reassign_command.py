@@ -114,18 +114,18 @@ def test_where_partitions_are_is_a_plan_too(ottla: Ottla) -> None:
 
 def test_what_is_even_needs_no_plan(ottla: Ottla) -> None:
     result = ottla("plan", "-t", "t", "--brokers", "1,2,3")
-    assert (good(result), result.stderr) == ("", "There is nothing to move.\n")
+    assert (good(result), result.stderr) == ("", "No replica needs to move.\n")
 
 
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
-        ((), 2, "say which partitions"),
-        (("-t", "t", "--all-topics"), 2, "say which partitions"),
+        ((), 2, "expected one of --topic"),
+        (("-t", "t", "--all-topics"), 2, "expected one of --topic"),
         (("-t", "no"), 1, "no topic no"),
-        (("-t", "t:7"), 1, "no partition t-7"),
+        (("-t", "t:7"), 1, "partition t-7 does not exist"),
         (("-t", "t", "--brokers", "1,9"), 1, "broker 9 is not alive"),
-        (("-t", "t", "--brokers", "x"), 2, "expects numbers"),
+        (("-t", "t", "--brokers", "x"), 2, "expects broker ids"),
         (("-t", "t", "-r", "5"), 1, "too few"),
     ],
 )
@@ -139,7 +139,7 @@ def test_plans_that_cannot_be_are_refused(ottla: Ottla, arguments: tuple[str, ..
 def test_nothing_moves_without_yes(ottla: Ottla, cluster: ReassigningCluster, plan: str) -> None:
     result = ottla("execute", plan)
     assert good(result) == "t-0\t1,2\t4,2\t4\nt-1\t2,3\t3,2\t\n"
-    assert "add --yes" in result.stderr and cluster.moving == {}
+    assert "with --yes" in result.stderr and cluster.moving == {}
 
 
 def test_moves_begin_and_the_way_back_is_kept(ottla: Ottla, cluster: ReassigningCluster, plan: str, tmp_path: Path) -> None:
@@ -149,7 +149,7 @@ def test_moves_begin_and_the_way_back_is_kept(ottla: Ottla, cluster: Reassigning
     assert [one["replicas"] for one in json.loads(back.read_text())["partitions"]] == [[1, 2], [2, 3]]
 
 
-def test_what_the_cluster_refuses_is_told_and_the_rest_begins(ottla: Ottla, cluster: ReassigningCluster, tmp_path: Path) -> None:
+def test_what_the_cluster_refuses_is_reported_and_the_rest_begins(ottla: Ottla, cluster: ReassigningCluster, tmp_path: Path) -> None:
     path = tmp_path / "plan.json"
     wished = [{"topic": "t", "partition": number, "replicas": ids} for number, ids in ((0, [9]), (1, [4]))]
     path.write_text(json.dumps({"version": 1, "partitions": wished}))
@@ -173,7 +173,7 @@ def test_a_move_is_throttled_on_both_sides_until_it_is_verified(ottla: Ottla, cl
     assert not any(cluster.settings.values())
 
 
-def test_verify_tells_what_is_not_as_planned(ottla: Ottla, cluster: ReassigningCluster, plan: str) -> None:
+def test_verify_reports_what_is_not_as_planned(ottla: Ottla, cluster: ReassigningCluster, plan: str) -> None:
     cluster.alter(("t", 0), [3, 4])
     cluster.alter(("t", 1), [3, 2])
     result = ottla("verify", plan)
@@ -204,10 +204,10 @@ def test_moves_are_listed(ottla: Ottla, cluster: ReassigningCluster) -> None:
     assert one == {"topic": "t", "partition": 1, "replicas": [4, 2, 3], "adding": [4], "removing": [3]}
 
 
-def test_replicas_that_are_being_added_are_not_missed_by_who_looks_whether_a_cluster_is_well(
+def test_replicas_that_are_being_added_are_not_missed_by_checks_whether_a_cluster_is_healthy(
     cluster: ReassigningCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ottla.cli.cluster.health.MOVES_MS", 500)
+    monkeypatch.setattr("ottla.cli.cluster.health.BROKER_TIMEOUT_MS", 500)
     cluster.alter(("t", 0), [4, 2])
     assert health("boot:1").under_replicated == {}
     cluster.nodes[3].stop()
@@ -219,19 +219,19 @@ def test_moves_are_cancelled_with_yes(ottla: Ottla, cluster: ReassigningCluster,
     good(ottla("execute", plan, "--yes", "--throttle", "1000"))
     cluster.alter(("t", 2), [4])
     arguments = (plan,) if which == "plan" else ("--all",)
-    assert "add --yes" in ottla("cancel", *arguments).stderr and len(cluster.moving) == 3
+    assert "with --yes" in ottla("cancel", *arguments).stderr and len(cluster.moving) == 3
     good(ottla("cancel", *arguments, "--yes"))
     assert list(cluster.moving) == ([("t", 2)] if which == "plan" else [])
     assert not any(cluster.settings.values()), "throttles go, too"
 
 
 def test_cancelling_nothing_is_no_error(ottla: Ottla, plan: str) -> None:
-    assert ottla("cancel", plan, "--yes").stderr == "Nothing moves.\n"
+    assert ottla("cancel", plan, "--yes").stderr == "No reassignment is in progress.\n"
     refused(ottla("cancel"), 2)
     refused(ottla("cancel", plan, "--all"), 2)
 
 
-def test_a_file_that_is_no_plan_is_refused_by_its_name(ottla: Ottla) -> None:
+def test_a_file_that_is_not_a_plan_is_refused_by_its_name(ottla: Ottla) -> None:
     assert "<stdin>: this is no plan" in refused(ottla("execute", "-", input="{"))
 
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ottla.cli.common.json_path import decoder, path
-from ottla.cli.consume.filter import FilterError, compiled, filtered
+from ottla.cli.common.json_path import decoder, parse_path
+from ottla.cli.consume.filter import FilterError, parse_filter, parse_filters
 from ottla.client.consumer.record import ConsumerRecord
 
 ORDER = (
@@ -43,28 +43,28 @@ def a_record(value: bytes | None = ORDER, key: bytes | None = b"K-17", **changes
         (".paid[0]", []),
     ],
 )
-def test_a_path_finds_what_stands_there(text: str, found: list[Any]) -> None:
-    assert path(text).all(decoder()(ORDER)) == found
+def test_a_path_finds_the_value(text: str, found: list[Any]) -> None:
+    assert parse_path(text).all(decoder()(ORDER)) == found
 
 
 def test_a_path_without_a_star_finds_one_value_and_one_with_a_star_a_list() -> None:
     order = decoder()(ORDER)
-    assert path(".id").one(order) == 7
-    assert path(".none").one(order) is None
-    assert path(".items[*].n").one(order) == [2, 5]
+    assert parse_path(".id").one(order) == 7
+    assert parse_path(".none").one(order) is None
+    assert parse_path(".items[*].n").one(order) == [2, 5]
 
 
 @pytest.mark.parametrize("text", ["", "id", ".", ".a.", ".a[", ".a[x]", ".a b"])
-def test_what_is_no_path_is_refused(text: str) -> None:
+def test_what_is_not_a_path_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="not a path"):
-        path(text)
+        parse_path(text)
 
 
-def test_what_is_no_json_has_no_members() -> None:
+def test_what_is_not_json_has_no_members() -> None:
     decoded = decoder()
-    assert path(".a").all(decoded(b"{broken")) == []
-    assert path(".a").all(decoded(None)) == []
-    assert path(".a").all(decoded(b"\xff")) == []
+    assert parse_path(".a").all(decoded(b"{broken")) == []
+    assert parse_path(".a").all(decoded(None)) == []
+    assert parse_path(".a").all(decoded(b"\xff")) == []
 
 
 @pytest.mark.parametrize(
@@ -109,8 +109,8 @@ def test_what_is_no_json_has_no_members() -> None:
     ],
 )
 def test_a_filter_lets_through_what_fits(text: str) -> None:
-    assert compiled(text)(a_record())
-    assert not compiled(f"not ({text})")(a_record())
+    assert parse_filter(text)(a_record())
+    assert not parse_filter(f"not ({text})")(a_record())
 
 
 @pytest.mark.parametrize(
@@ -135,37 +135,37 @@ def test_a_filter_lets_through_what_fits(text: str) -> None:
     ],
 )
 def test_a_filter_keeps_back_what_does_not(text: str) -> None:
-    assert not compiled(text)(a_record())
+    assert not parse_filter(text)(a_record())
 
 
 def test_a_json_key_has_paths_too() -> None:
-    assert compiled('key.id = 5 and key["a b"] = c')(a_record(key=b'{"id": 5, "a b": "c"}'))
+    assert parse_filter('key.id = 5 and key["a b"] = c')(a_record(key=b'{"id": 5, "a b": "c"}'))
 
 
-def test_null_is_told_from_empty() -> None:
-    assert compiled("value = null")(a_record(None))
-    assert not compiled("value = null")(a_record(b""))
-    assert compiled('value = ""')(a_record(b""))
-    assert not compiled("value ~ .*")(a_record(None))
-    assert compiled("value ~ .*")(a_record(b""))
+def test_null_and_empty_are_distinguished() -> None:
+    assert parse_filter("value = null")(a_record(None))
+    assert not parse_filter("value = null")(a_record(b""))
+    assert parse_filter('value = ""')(a_record(b""))
+    assert not parse_filter("value ~ .*")(a_record(None))
+    assert parse_filter("value ~ .*")(a_record(b""))
 
 
 def test_text_that_reads_as_a_number_is_ordered_as_one() -> None:
-    keep = compiled("key > 9")
+    keep = parse_filter("key > 9")
     assert keep(a_record(key=b"10"))
     assert not keep(a_record(key=b"8"))
     assert not keep(a_record(key=b"nine"))
-    assert compiled("key > b")(a_record(key=b"c"))
+    assert parse_filter("key > b")(a_record(key=b"c"))
 
 
 def test_bytes_that_are_no_text_can_be_searched_and_are_in_no_order() -> None:
-    assert compiled(r"value ~ \xff")(a_record(b"a\xffb"))
-    assert not compiled("value > 1")(a_record(b"\xff"))
+    assert parse_filter(r"value ~ \xff")(a_record(b"a\xffb"))
+    assert not parse_filter("value > 1")(a_record(b"\xff"))
 
 
 def test_several_filters_must_all_fit_and_none_lets_all_through() -> None:
-    assert filtered([]) is None
-    keep = filtered([".id = 7", "partition = 4"])
+    assert parse_filters([]) is None
+    keep = parse_filters([".id = 7", "partition = 4"])
     assert keep is not None
     assert not keep(a_record())
     assert keep(a_record(partition=4))
@@ -174,30 +174,30 @@ def test_several_filters_must_all_fit_and_none_lets_all_through() -> None:
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("", "a field was expected"),
-        ("colour = red", "there is no field 'colour'"),
-        ("key =", "nothing stands to the right of ="),
-        ("key ~ (", "nothing stands to the right|regular expression"),
+        ("", "expected a field"),
+        ("colour = red", "unknown field 'colour'"),
+        ("key =", "missing value after ="),
+        ("key ~ (", "missing value after|regular expression"),
         ('key ~ "("', "not a regular expression"),
-        ("(key = a", "a parenthesis is not closed"),
-        ("key = a)", "what should '\\)' mean"),
-        (") = a", "closed that was not opened"),
-        ("key = a b", "what should 'b' mean"),
-        ("timestamp > soon", "a timestamp is milliseconds or a date"),
-        (".a > null", "nothing is > null"),
-        ('key = "open', "cannot read"),
-        ("and key", "there is no field 'and'"),
+        ("(key = a", "missing closing parenthesis"),
+        ("key = a)", "unexpected '\\)'"),
+        (") = a", "unexpected closing parenthesis"),
+        ("key = a b", "unexpected 'b'"),
+        ("timestamp > soon", "expected a timestamp in milliseconds or a date"),
+        (".a > null", "> cannot compare with null"),
+        ('key = "open', "cannot parse"),
+        ("and key", "unknown field 'and'"),
     ],
 )
 def test_a_filter_that_says_nothing_is_refused_with_the_reason(text: str, why: str) -> None:
     with pytest.raises(FilterError, match=why):
-        compiled(text)
+        parse_filter(text)
 
 
 @given(st.text(max_size=30))
 def test_any_text_is_a_filter_or_is_refused(text: str) -> None:
     try:
-        keep = compiled(text)
+        keep = parse_filter(text)
     except FilterError:
         return
     keep(a_record())

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ottla.cli.common.record_format import FormatError, Seen, compiled, harmless, parsed, unescaped
-from ottla.cli.common.value_formats import form
+from ottla.cli.common.record_format import FieldFormats, FormatError, compiled, parsed, terminal_safe, unescaped
+from ottla.cli.common.value_formats import parse_value_format
 from ottla.client.consumer.record import ConsumerRecord
 
 
@@ -21,7 +21,7 @@ def a_record(value: bytes | None = b"v", key: bytes | None = b"k", **changes: An
     return ConsumerRecord(**(settings | changes))
 
 
-def printed(text: str, *records: ConsumerRecord, seen: Seen = Seen()) -> bytes:
+def printed(text: str, *records: ConsumerRecord, seen: FieldFormats = FieldFormats()) -> bytes:
     return compiled(parsed(text), seen)(records or [a_record()])
 
 
@@ -72,8 +72,8 @@ def test_records_follow_each_other_and_are_counted() -> None:
 def test_null_is_nothing_unless_a_text_stands_for_it_and_has_size_minus_one() -> None:
     gone = a_record(None, None)
     assert printed("%k/%s %K %S %R", gone) == b"/ -1 -1 \xff\xff\xff\xff"
-    assert printed("%k/%s %h", gone, seen=Seen(null=b"~")) == b"~/~ a=1,n=~,a=2"
-    assert printed("%s", gone, seen=Seen(null=b"NULL")) == b"NULL"
+    assert printed("%k/%s %h", gone, seen=FieldFormats(null=b"~")) == b"~/~ a=1,n=~,a=2"
+    assert printed("%s", gone, seen=FieldFormats(null=b"NULL")) == b"NULL"
 
 
 def test_what_stands_in_a_json_value_is_printed() -> None:
@@ -94,7 +94,7 @@ def test_times_can_be_given_a_shape() -> None:
 
 
 def test_formats_of_keys_and_values_count_and_braces_count_more() -> None:
-    seen = Seen(key=form("int", ""), value=form("hex", ""))
+    seen = FieldFormats(key=parse_value_format("int", ""), value=parse_value_format("hex", ""))
     record = a_record(b"\x00\xff", (42).to_bytes(8, "big"))
     assert printed("%k %s %s{base64}", record, seen=seen) == b"42 00ff AP8="
 
@@ -117,9 +117,9 @@ def test_a_format_that_makes_no_sense_is_refused(text: str, why: str) -> None:
 
 def test_a_terminal_is_spared_control_characters() -> None:
     record = a_record(b"\x1b[2Jred\xff\xc2\x9b1m\ttab\nline", headers=(("h", b"\x07"),))
-    shown = printed("%s %h %h{h}", record, seen=Seen(harmless=True))
+    shown = printed("%s %h %h{h}", record, seen=FieldFormats(terminal_safe=True))
     assert shown == b"\\x1b[2Jred\\xff\\x9b1m\ttab\nline h=\\x07 \\x07"
-    assert harmless("größe ✓".encode()) == "größe ✓".encode()
+    assert terminal_safe("größe ✓".encode()) == "größe ✓".encode()
     assert printed("%s", record) == record.value
 
 

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ottla.cli.common.record_csv import joined
-from ottla.cli.common.value_formats import FORMS
-from ottla.cli.produce.input import BadLine, Chunk, Counted, Given, Reading, chunks, headers_of, split, whole_files
+from ottla.cli.common.value_formats import VALUE_FORMATS
+from ottla.cli.produce.input import BadLine, Chunk, CountedInput, InputFormat, InputRecord, chunks, headers_from_json, split, whole_files
 
 
 class Told(Exception):
@@ -24,10 +24,10 @@ def refuse(told: str) -> None:
 
 
 def read(data: bytes, complain: Any = refuse, **settings: Any) -> list[Chunk]:
-    return list(chunks(Counted([("-", io.BytesIO(data))]), Reading(**settings), complain))
+    return list(chunks(CountedInput([("-", io.BytesIO(data))]), InputFormat(**settings), complain))
 
 
-def records(data: bytes, **settings: Any) -> list[Given]:
+def records(data: bytes, **settings: Any) -> list[InputRecord]:
     return [record for chunk in read(data, **settings) for record in chunk.records]
 
 
@@ -47,8 +47,8 @@ def pairs(data: bytes, **settings: Any) -> list[tuple[bytes | None, bytes | None
         (b"a\0b\0", {"delimiter": b"\0"}, [(None, b"a"), (None, b"b")]),
         (b"a--b--c", {"delimiter": b"--"}, [(None, b"a"), (None, b"b"), (None, b"c")]),
         (b"a\r\nb", {}, [(None, b"a\r"), (None, b"b")]),
-        (b"00ff\n", {"value": FORMS["hex"]}, [(None, b"\x00\xff")]),
-        (b"5:6\n", {"key_delimiter": b":", "key": FORMS["int8"], "value": FORMS["int16"]}, [(b"\x05", b"\x00\x06")]),
+        (b"00ff\n", {"value": VALUE_FORMATS["hex"]}, [(None, b"\x00\xff")]),
+        (b"5:6\n", {"key_delimiter": b":", "key": VALUE_FORMATS["int8"], "value": VALUE_FORMATS["int16"]}, [(b"\x05", b"\x00\x06")]),
     ],
 )
 def test_lines_are_records(data: bytes, settings: dict[str, Any], expected: list[Any]) -> None:
@@ -57,20 +57,20 @@ def test_lines_are_records(data: bytes, settings: dict[str, Any], expected: list
 
 @given(st.lists(st.binary(min_size=1, max_size=5), max_size=8), st.sampled_from([b"\n", b"ab", b"\0"]))
 def test_lines_do_not_depend_on_how_the_input_comes_in_pieces(pieces: list[bytes], delimiter: bytes) -> None:
-    found = [line for _, lines in split(iter(pieces), Reading(delimiter=delimiter), "-") for line in lines]
+    found = [line for _, lines in split(iter(pieces), InputFormat(delimiter=delimiter), "-") for line in lines]
     whole = b"".join(pieces).split(delimiter)
     assert found == (whole if whole[-1] else whole[:-1])
 
 
 def test_lines_are_numbered_through_all_pieces() -> None:
-    assert list(split([b"a\nb", b"c\n", b"d"], Reading(), "-")) == [(1, [b"a"]), (2, [b"bc"]), (3, [b"d"])]
+    assert list(split([b"a\nb", b"c\n", b"d"], InputFormat(), "-")) == [(1, [b"a"]), (2, [b"bc"]), (3, [b"d"])]
 
 
 def test_a_line_that_never_ends_is_refused_before_it_fills_the_memory() -> None:
-    with pytest.raises(BadLine, match="line 2: longer than 10 bytes"):
-        list(split([b"a\n", *[b"xxxx"] * 100], Reading(longest=10), "-"))
-    with pytest.raises(BadLine, match="line 2: longer than 10 bytes"):
-        list(split([b"a--", *[b"xxxx"] * 100], Reading(delimiter=b"--", longest=10), "-"))
+    with pytest.raises(BadLine, match=r"line 2: longer than max\.request\.size, 10 bytes"):
+        list(split([b"a\n", *[b"xxxx"] * 100], InputFormat(longest=10), "-"))
+    with pytest.raises(BadLine, match=r"line 2: longer than max\.request\.size, 10 bytes"):
+        list(split([b"a--", *[b"xxxx"] * 100], InputFormat(delimiter=b"--", longest=10), "-"))
 
 
 def test_json_says_all_of_a_record() -> None:
@@ -107,37 +107,37 @@ def test_empty_lines_of_json_are_passed_over_and_counted() -> None:
     [
         (b"nope", "line 2: not JSON"),
         (b"[1]", "line 2: .*object"),
-        (b'{"valeu":1}', "line 2: .*valeu.*known are key, value"),
+        (b'{"valeu":1}', "line 2: .*valeu.*fields are key, value"),
         (b'{"key":1}', "line 2: no field 'value'"),
         (b'{"value":1,"partition":"x"}', "line 2: partition: expected a whole number"),
         (b'{"value":1,"timestamp":1.5}', "line 2: timestamp: expected a whole number"),
         (b'{"value":1,"headers":"x"}', "line 2: headers: expected a list"),
         (b'{"value":1,"headers":[["a"]]}', "line 2: headers: expected a list"),
-        (b'{"value":{"base64":"!"}}', "line 2: value: not base64"),
+        (b'{"value":{"base64":"!"}}', "line 2: value: invalid base64"),
         (b'{"value":"\xff"}', "line 2: .*utf-8"),
     ],
 )
-def test_a_line_that_makes_no_record_is_told_by_its_number(line: bytes, why: str) -> None:
+def test_a_line_that_makes_no_record_is_reported_by_its_number(line: bytes, why: str) -> None:
     with pytest.raises(Told, match=why):
         read(b'{"value":0}\n' + line + b'\n{"value":3}\n', form="json")
 
 
-def test_what_stands_before_a_bad_line_comes_before_it_is_told_and_what_follows_comes_too() -> None:
+def test_what_stands_before_a_bad_line_comes_before_it_is_reported_and_what_follows_comes_too() -> None:
     told: list[str] = []
-    source = chunks(Counted([("f.txt", io.BytesIO(b"1\nx\n3\ny\n"))]), Reading(value=FORMS["int8"]), told.append)
+    source = chunks(CountedInput([("f.txt", io.BytesIO(b"1\nx\n3\ny\n"))]), InputFormat(value=VALUE_FORMATS["int8"]), told.append)
     first = next(source)
     assert (first.numbers, first.records[0][0], told) == ([1], b"\x01", [])
     assert [chunk.numbers for chunk in source] == [[3]]
-    assert told == ["f.txt, line 2: value: 'x' is no whole number of 1 bytes", "f.txt, line 4: value: 'y' is no whole number of 1 bytes"]
+    assert told == [f"f.txt, line {line}: value: {text!r} is not a whole number of 1 bytes" for line, text in ((2, "x"), (4, "y"))]
 
 
 def test_headers_are_pairs_or_an_object() -> None:
-    assert headers_of([["a", "1"], ["a", None], ["b", {"base64": "/w=="}]]) == (("a", b"1"), ("a", None), ("b", b"\xff"))
-    assert headers_of({"a": "1"}) == (("a", b"1"),)
-    assert headers_of({}) == ()
+    assert headers_from_json([["a", "1"], ["a", None], ["b", {"base64": "/w=="}]]) == (("a", b"1"), ("a", None), ("b", b"\xff"))
+    assert headers_from_json({"a": "1"}) == (("a", b"1"),)
+    assert headers_from_json({}) == ()
     for wrong in ("ab", 5, [["a", "b", "c"]], [1], [[1, "a"]]):
         with pytest.raises(ValueError, match="headers"):
-            headers_of(wrong)
+            headers_from_json(wrong)
 
 
 def test_csv_names_its_columns_in_the_first_line() -> None:
@@ -161,44 +161,44 @@ def test_csv_without_a_value_column_makes_json_of_its_rows() -> None:
 @pytest.mark.parametrize(
     ("data", "settings", "why"),
     [
-        (b"a,b\n1\n", {}, "line 2: 1 fields, but there are 2 columns"),
-        (b'key,value\n1,a"b"\n', {}, "line 2: a quote stands where none may be"),
+        (b"a,b\n1\n", {}, "line 2: 1 fields, expected 2 columns"),
+        (b'key,value\n1,a"b"\n', {}, "line 2: unexpected quote"),
         (b"key,value\n1,2\n3,4,5\n", {}, "line 3: 3 fields"),
         (b"value,headers\n1,x\n", {}, "line 2: headers: not JSON"),
         (b"value,partition\n1,x\n", {}, "line 2: partition: expected a whole number"),
     ],
 )
-def test_a_row_that_makes_no_record_is_told_by_its_line(data: bytes, settings: dict[str, Any], why: str) -> None:
+def test_a_row_that_makes_no_record_is_reported_by_its_line(data: bytes, settings: dict[str, Any], why: str) -> None:
     with pytest.raises(Told, match=why):
         read(data, form="csv", **settings)
 
 
-def test_a_column_that_is_not_there_is_told() -> None:
-    with pytest.raises(BadLine, match="there is no column 'idd'; there are id, v"):
+def test_a_column_that_does_not_exist_is_reported() -> None:
+    with pytest.raises(BadLine, match="column 'idd' does not exist; columns are id, v"):
         read(b"id,v\n1,2\n", form="csv", key_column="idd")
 
 
-def test_a_quote_that_is_never_closed_is_told_after_what_was_whole() -> None:
-    taken: list[Given] = []
-    with pytest.raises(BadLine, match="line 3: a quote is opened and not closed"):
-        for chunk in chunks(Counted([("-", io.BytesIO(b'key,value\n1,2\n3,"4\n'))]), Reading("csv"), refuse):
+def test_a_quote_that_is_never_closed_is_reported_after_what_was_whole() -> None:
+    taken: list[InputRecord] = []
+    with pytest.raises(BadLine, match="line 3: unclosed quote"):
+        for chunk in chunks(CountedInput([("-", io.BytesIO(b'key,value\n1,2\n3,"4\n'))]), InputFormat("csv"), refuse):
             taken += chunk.records
     assert taken == [(b"2", b"1", (), None, None)]
 
 
 def test_a_quote_that_is_not_closed_soon_is_no_reason_to_hold_the_whole_input() -> None:
     lines = iter([(1, b'a,"b'), (2, b"c" * 20), (3, b'd"')])
-    with pytest.raises(ValueError, match="line 1: a quote is opened"):
+    with pytest.raises(ValueError, match="line 1: unclosed quote"):
         list(joined(lines, 10))
     assert next(lines) == (3, b'd"')
 
 
 def test_a_whole_file_is_one_record(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"x\ny\0")
-    assert [chunk.records for chunk in whole_files([str(tmp_path / "a")], FORMS["text"])] == [[(b"x\ny\0", None, (), None, None)]]
+    assert [chunk.records for chunk in whole_files([str(tmp_path / "a")], VALUE_FORMATS["text"])] == [[(b"x\ny\0", None, (), None, None)]]
 
 
 def test_several_inputs_follow_each_other_and_their_bytes_are_counted() -> None:
-    source = Counted([("a", io.BytesIO(b"1\n")), ("b", io.BytesIO(b"2\n3\n"))])
-    assert [(chunk.file, list(chunk.numbers)) for chunk in chunks(source, Reading(), refuse)] == [("a", [1]), ("b", [1, 2])]
+    source = CountedInput([("a", io.BytesIO(b"1\n")), ("b", io.BytesIO(b"2\n3\n"))])
+    assert [(chunk.file, list(chunk.numbers)) for chunk in chunks(source, InputFormat(), refuse)] == [("a", [1]), ("b", [1, 2])]
     assert source.done == 6

@@ -13,11 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ottla.cli.common.record_csv import csv_lines, fields, joined
-from ottla.cli.common.record_format import Seen, compiled
-from ottla.cli.common.value_formats import FORMS
+from ottla.cli.common.record_format import FieldFormats, compiled
+from ottla.cli.common.value_formats import VALUE_FORMATS
 from ottla.cli.consume.columns import ALL, columns, json_lines, text_parts
 from ottla.cli.consume.output import json_coloured
-from ottla.cli.produce.input import Counted, Given, Reading, chunks
+from ottla.cli.produce.input import CountedInput, InputFormat, InputRecord, chunks
 from ottla.client.consumer.record import ConsumerRecord
 
 BYTES = (
@@ -42,28 +42,28 @@ def a_record(value: bytes | None = b"v", key: bytes | None = b"k", **changes: An
     return ConsumerRecord(**(settings | changes))
 
 
-def read(data: bytes, reading: Reading) -> list[Given]:
+def read(data: bytes, reading: InputFormat) -> list[InputRecord]:
     def complain(told: str) -> None:
         raise AssertionError(told)
 
-    return [record for chunk in chunks(Counted([("-", io.BytesIO(data))]), reading, complain) for record in chunk.records]
+    return [record for chunk in chunks(CountedInput([("-", io.BytesIO(data))]), reading, complain) for record in chunk.records]
 
 
-def sent(record: ConsumerRecord) -> Given:
+def sent(record: ConsumerRecord) -> InputRecord:
     return record.value, record.key, record.headers, record.partition, None if record.timestamp < 0 else record.timestamp
 
 
 @given(st.lists(RECORDS, max_size=4))
 def test_json_lines_are_taken_as_they_were_printed(records: list[ConsumerRecord]) -> None:
-    printed = json_lines(columns(ALL, Seen()))(records)
+    printed = json_lines(columns(ALL, FieldFormats()))(records)
     assert printed.count(b"\n") == len(records)
-    assert read(printed, Reading("json")) == [sent(record) for record in records]
+    assert read(printed, InputFormat("json")) == [sent(record) for record in records]
 
 
 @given(st.lists(RECORDS, max_size=4))
 def test_csv_is_taken_as_it_was_printed(records: list[ConsumerRecord]) -> None:
-    printed = csv_lines(columns(ALL, Seen()), heading=True)(records)
-    assert read(printed, Reading("csv")) == [sent(record) for record in records]
+    printed = csv_lines(columns(ALL, FieldFormats()), heading=True)(records)
+    assert read(printed, InputFormat("csv")) == [sent(record) for record in records]
 
 
 @given(st.lists(st.lists(st.binary(min_size=1, max_size=6), min_size=2, max_size=3), min_size=1, max_size=3))
@@ -76,7 +76,7 @@ def test_other_programs_read_our_csv(rows: list[list[bytes]]) -> None:
 
 
 def test_a_json_line_says_all_there_is() -> None:
-    line = json_lines(columns(ALL, Seen()))([a_record(b"\xff")])
+    line = json_lines(columns(ALL, FieldFormats()))([a_record(b"\xff")])
     assert line == (
         b'{"topic":"orders","partition":3,"offset":100,"timestamp":1700000000123,"key":"k","value":{"base64":"/w=="},'
         b'"headers":[["a","1"],["n",null]]}\n'
@@ -85,7 +85,7 @@ def test_a_json_line_says_all_there_is() -> None:
 
 def test_columns_can_be_chosen_for_json_and_csv_and_text() -> None:
     record = a_record(b'{"a": {"b": [1, 2]}, "c": "x,y"}', b'{"id": 5}')
-    chosen = columns(["time", "timestamp_type", "key.id", ".a.b[*]", ".c", "header.a", ".none"], Seen())
+    chosen = columns(["time", "timestamp_type", "key.id", ".a.b[*]", ".c", "header.a", ".none"], FieldFormats())
     assert json.loads(json_lines(chosen)([record])) == {
         "time": "2023-11-14T22:13:20.123Z", "timestamp_type": "create", "key.id": 5, ".a.b[*]": [1, 2], ".c": "x,y", "header.a": "1",
         ".none": None,
@@ -96,40 +96,40 @@ def test_columns_can_be_chosen_for_json_and_csv_and_text() -> None:
     assert compiled(text_parts(chosen, b";", coloured=False))([record]) == b"2023-11-14T22:13:20.123Z\tcreate\t5\t[1,2]\tx,y\t1\t;"
 
 
-def test_a_heading_is_printed_once_and_not_at_all_if_not_wanted() -> None:
-    chosen = columns(["offset"], Seen())
+def test_a_heading_is_printed_once_and_not_at_all_if_disabled() -> None:
+    chosen = columns(["offset"], FieldFormats())
     render = csv_lines(chosen, heading=True)
     assert render([a_record()]) + render([a_record()]) == b"offset\n100\n100\n"
     assert csv_lines(chosen, heading=False)([a_record()]) == b"100\n"
 
 
 @pytest.mark.parametrize("name", ["ofset", "header.", "header", ".a.", "key.", ""])
-def test_a_column_that_there_is_not_is_refused(name: str) -> None:
-    with pytest.raises(ValueError, match="there is no column"):
-        columns([name], Seen())
+def test_a_column_that_does_not_exist_is_refused(name: str) -> None:
+    with pytest.raises(ValueError, match="unknown column"):
+        columns([name], FieldFormats())
 
 
 def test_a_column_that_is_named_twice_is_refused() -> None:
-    with pytest.raises(ValueError, match="names key twice"):
-        columns(["key", "value", "key"], Seen())
+    with pytest.raises(ValueError, match="has column key twice"):
+        columns(["key", "value", "key"], FieldFormats())
 
 
 def test_values_in_a_format_stand_in_json_as_what_they_are() -> None:
-    seen = Seen(key=FORMS["int"], value=FORMS["json"])
+    seen = FieldFormats(key=VALUE_FORMATS["int"], value=VALUE_FORMATS["json"])
     line = json_lines(columns(["key", "value"], seen))([a_record(b'{ "a": 1.10 }', (7).to_bytes(8, "big")), a_record(None, None)])
     assert line == b'{"key":7,"value":{"a":1.10}}\n{"key":null,"value":null}\n'
-    assert [record[:2] for record in read(line, Reading("json", key=FORMS["int"], value=FORMS["json"]))] == [
+    assert [record[:2] for record in read(line, InputFormat("json", key=VALUE_FORMATS["int"], value=VALUE_FORMATS["json"]))] == [
         (b'{"a":1.10}', (7).to_bytes(8, "big")),
         (None, None),
     ]
 
 
-def test_quotes_that_are_amiss_are_told() -> None:
+def test_quotes_that_are_amiss_are_reported() -> None:
     assert fields(b'a,"b ""c""",,""') == [b"a", b'b "c"', None, b""]
     for line in (b'a"b', b'"a"b', b'"a""'):
         with pytest.raises(ValueError, match="quote"):
             fields(line)
-    with pytest.raises(ValueError, match="line 2: a quote is opened"):
+    with pytest.raises(ValueError, match="line 2: unclosed quote"):
         list(joined([(1, b"a"), (2, b'"b'), (3, b"c")], 100))
 
 
@@ -139,7 +139,9 @@ def test_a_parquet_file_has_the_records_in_types_of_its_own(tmp_path: Path, monk
 
     monkeypatch.setattr(parquet_output, "GROUP_ROWS", 2)
     with (tmp_path / "a.parquet").open("wb") as out:
-        file = parquet_output.ParquetFile(out, columns([*ALL, "timestamp_type", ".a"], Seen(key=FORMS["int"])), numbers={"key": "int64"})
+        file = parquet_output.ParquetFile(
+            out, columns([*ALL, "timestamp_type", ".a"], FieldFormats(key=VALUE_FORMATS["int"])), numbers={"key": "int64"}
+        )
         file.write([a_record(b'{"a": [1]}', (5).to_bytes(8, "big")), a_record(None, None, headers=())])
         file.write([a_record(b"\xff", None, timestamp_type=1)])
         file.close()
@@ -161,7 +163,7 @@ def test_an_empty_parquet_file_can_be_read(tmp_path: Path) -> None:
     from ottla.cli.consume.parquet_output import ParquetFile
 
     with (tmp_path / "a.parquet").open("wb") as out:
-        ParquetFile(out, columns(ALL, Seen()), numbers={}).close()
+        ParquetFile(out, columns(ALL, FieldFormats()), numbers={}).close()
     assert parquet.read_table(tmp_path / "a.parquet").num_rows == 0
 
 

@@ -13,8 +13,8 @@ import pytest
 
 pytest.importorskip("fastavro")
 
-from ottla.cli.common.schemas import Registry, framed_by
-from ottla.cli.common.value_formats import form
+from ottla.cli.common.schemas import Registry, frame_schema_id
+from ottla.cli.common.value_formats import parse_value_format
 
 ORDER = {
     "type": "record",
@@ -46,7 +46,7 @@ def schema(tmp_path: Path) -> Path:
 
 
 def test_avro_is_shown_as_json_and_made_of_it(schema: Path) -> None:
-    avro = form(f"avro:{schema}", "--value-format")
+    avro = parse_value_format(f"avro:{schema}", "--value-format")
     data = avro.read(SAID)
     assert json.loads(avro.show(data)) == json.loads(SAID)
     assert avro.read(json.loads(avro.show(data))) == data
@@ -65,19 +65,19 @@ def test_avro_is_shown_as_json_and_made_of_it(schema: Path) -> None:
 )
 def test_what_does_not_fit_the_schema_is_refused(schema: Path, given: bytes, why: str) -> None:
     with pytest.raises(ValueError, match=why):
-        form(f"avro:{schema}", "--value-format").read(given)
+        parse_value_format(f"avro:{schema}", "--value-format").read(given)
 
 
-def test_bytes_that_are_no_avro_are_refused(schema: Path) -> None:
-    with pytest.raises(ValueError, match="not Avro of this schema"):
-        form(f"avro:{schema}", "--value-format").show(b"\xff")
+def test_bytes_that_are_not_avro_are_refused(schema: Path) -> None:
+    with pytest.raises(ValueError, match="not Avro with this schema"):
+        parse_value_format(f"avro:{schema}", "--value-format").show(b"\xff")
 
 
 @pytest.mark.parametrize("content", ["nope", '{"type": "unheard-of"}', '{"name": "x"}'])
-def test_a_file_that_is_no_schema_is_refused(tmp_path: Path, content: str) -> None:
+def test_a_file_that_is_not_a_schema_is_refused(tmp_path: Path, content: str) -> None:
     (tmp_path / "x.avsc").write_text(content)
     with pytest.raises(ValueError, match=r"no Avro schema|not an Avro schema"):
-        form(f"avro:{tmp_path / 'x.avsc'}", "--value-format")
+        parse_value_format(f"avro:{tmp_path / 'x.avsc'}", "--value-format")
 
 
 class _Answers(BaseHTTPRequestHandler):
@@ -134,11 +134,11 @@ def test_a_registry_is_asked_once_for_each_schema_that_comes(registry: tuple[str
     url, answers = registry
     answers.schemas[300] = '"string"'
     answers.subjects["orders-value"] = 300
-    avro = form("avro", "--value-format", registry=url, subject="orders-value")
+    avro = parse_value_format("avro", "--value-format", registry=url, subject="orders-value")
     data = avro.read("hello")
     assert data == b"\x00\x00\x00\x01\x2c\x0ahello"
-    assert framed_by(data) == 300
-    reader = form("avro", "--value-format", registry=url)
+    assert frame_schema_id(data) == 300
+    reader = parse_value_format("avro", "--value-format", registry=url)
     answers.asked.clear()
     assert [reader.show(data), reader.value(data)] == [b"hello", "hello"]
     assert answers.asked == ["/schemas/ids/300"]
@@ -147,18 +147,18 @@ def test_a_registry_is_asked_once_for_each_schema_that_comes(registry: tuple[str
 @pytest.mark.server
 def test_a_schema_of_a_file_is_added_to_the_registry(registry: tuple[str, type[_Answers]], schema: Path) -> None:
     url, answers = registry
-    avro = form(f"avro:{schema}", "--value-format", registry=url, subject="a/b-value")
+    avro = parse_value_format(f"avro:{schema}", "--value-format", registry=url, subject="a/b-value")
     assert json.loads(avro.show(avro.read(SAID))) == json.loads(SAID)
     assert answers.asked[0] == "/subjects/a%2Fb-value/versions"
 
 
 @pytest.mark.server
-def test_a_registry_that_does_not_know_says_so(registry: tuple[str, type[_Answers]]) -> None:
+def test_a_registry_that_does_not_know_reports_it(registry: tuple[str, type[_Answers]]) -> None:
     url, _ = registry
     with pytest.raises(OSError, match="404 Not Found: Schema not found"):
-        form("avro", "--value-format", registry=url).show(b"\0\0\0\0\7x")
-    with pytest.raises(ValueError, match="not framed"):
-        form("avro", "--value-format", registry=url).show(b"plain")
+        parse_value_format("avro", "--value-format", registry=url).show(b"\0\0\0\0\7x")
+    with pytest.raises(ValueError, match="no schema registry frame"):
+        parse_value_format("avro", "--value-format", registry=url).show(b"plain")
     assert Registry(url).schema_if_there(7) is None
 
 
@@ -182,17 +182,17 @@ def test_protobuf_is_shown_as_json_and_made_of_it(tmp_path: Path) -> None:
     message.field.add(name="name", number=2, type=d.FieldDescriptorProto.TYPE_STRING, label=d.FieldDescriptorProto.LABEL_OPTIONAL)
     (tmp_path / "shop.desc").write_bytes(d.FileDescriptorSet(file=[file]).SerializeToString())
     kind = f"protobuf:{tmp_path / 'shop.desc'}:shop.Order"
-    proto = form(kind, "--value-format")
+    proto = parse_value_format(kind, "--value-format")
     data = proto.read(b'{"order_id": 5, "name": "x"}')
     assert data == b"\x08\x05\x12\x01x"
     assert proto.show(data) == b'{"order_id":5,"name":"x"}'
-    framed = form(kind, "--value-format", registry="http://127.0.0.1:1")
+    framed = parse_value_format(kind, "--value-format", registry="http://127.0.0.1:1")
     assert framed.show(b"\0\0\0\0\7\0" + data) == proto.show(data)
     assert framed.show(b"\0\0\0\0\7\x04\x02\x01" + data) == proto.show(data)
-    for wrong, why in ((b"\xff\xff", "not a protobuf shop.Order"), (b"\0\0\0\0\7\xff", "cut short|not a protobuf")):
+    for wrong, why in ((b"\xff\xff", "not a protobuf shop.Order"), (b"\0\0\0\0\7\xff", "truncated|not a protobuf")):
         with pytest.raises(ValueError, match=why):
             (framed if wrong[0] == 0 else proto).show(wrong)
     with pytest.raises(ValueError, match="does not fit message"):
         proto.read(b'{"nome": 1}')
     with pytest.raises(ValueError, match="has no message"):
-        form(kind.replace("Order", "Ordre"), "--value-format")
+        parse_value_format(kind.replace("Order", "Ordre"), "--value-format")

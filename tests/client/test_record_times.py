@@ -89,13 +89,13 @@ def test_an_error_is_its_partitions_alone() -> None:
     assert found[B, 0] == 5
 
 
-def test_a_damaged_batch_is_told() -> None:
+def test_a_damaged_batch_is_reported() -> None:
     broken = bytearray(batch(0, 5))
     broken[16] = 9
     assert isinstance(told(TimeSearch([(A, 0)]), {A: Piece(bytes(broken), 9)})[A, 0], CorruptMessage)
 
 
-def test_a_partition_left_out_of_the_answer_is_told() -> None:
+def test_a_partition_left_out_of_the_answer_is_reported() -> None:
     assert isinstance(told(TimeSearch([(A, 0)]), {})[A, 0], UnknownServerError)
 
 

@@ -178,7 +178,7 @@ def test_a_group_in_use_keeps_its_offsets_and_a_closed_one_does_not(bootstrap: s
     assert run(bootstrap, "delete-offsets", group, "-t", f"{filled}:1", "-y")[0]["outcome"] == "deleted"
     assert [one["partition"] for one in run(bootstrap, "lag", group)[0]["partitions"]] == [0]
     assert run(bootstrap, "delete", group, "-y")[0]["outcome"] == "deleted"
-    assert f"there is no group {group}" in run(bootstrap, "describe", group, code=1)
+    assert f"group {group} does not exist" in run(bootstrap, "describe", group, code=1)
 
 
 def test_a_member_reads_from_where_its_group_was_reset_to(bootstrap: str, filled: str, protocol: str) -> None:

@@ -127,14 +127,14 @@ def test_the_command_joins_small_files_and_removes_what_no_version_needs(tmp_pat
     for batch in range(4):
         put(tmp_path, {"a": [batch]}, batch=batch)
     done = CliRunner().invoke(compact_command, [str(tmp_path)])
-    assert (done.exit_code, done.output) == (0, "4 files became 1\n")
+    assert (done.exit_code, done.output) == (0, "4 files were merged into 1\n")
     assert len(list(tmp_path.glob("*.parquet"))) == 5, "readers of older versions still have theirs"
     done = CliRunner().invoke(compact_command, [str(tmp_path), "--vacuum-hours", "0"])
-    assert (done.exit_code, done.output) == (0, "0 files became 0\n4 old files removed\n")
+    assert (done.exit_code, done.output) == (0, "0 files were merged into 0\n4 old files removed\n")
     assert len(list(tmp_path.glob("*.parquet"))) == 1 and [row["a"] for row in rows(tmp_path)] == [0, 1, 2, 3]
     (tmp_path / "none").mkdir()
     done = CliRunner().invoke(compact_command, [str(tmp_path / "none")])
-    assert done.exit_code == 1 and f"there is no Delta table at {tmp_path / 'none'}" in done.output
+    assert done.exit_code == 1 and f"{tmp_path / 'none'} is not a Delta table" in done.output
 
 
 def test_rows_are_merged_by_several_keys_of_which_some_are_null(tmp_path: Path) -> None:

@@ -4,12 +4,12 @@ import json
 
 import pytest
 
-from ottla.cli.table.progress import Lines, Terminal
+from ottla.cli.table.progress import JsonLinesProgress, TerminalProgress
 from ottla.lake.table.sync import Standing
 
 
 def test_a_commit_that_came_soon_after_another_is_told_at_the_end(capsys: pytest.CaptureFixture[str]) -> None:
-    lines = Lines()
+    lines = JsonLinesProgress()
     lines.committed(Standing(records=1))
     lines.committed(Standing(records=2))
     lines.end()
@@ -17,5 +17,5 @@ def test_a_commit_that_came_soon_after_another_is_told_at_the_end(capsys: pytest
 
 
 def test_the_last_line_for_people_names_what_is_not_as_it_should_be(capsys: pytest.CaptureFixture[str]) -> None:
-    Terminal(follows=True).summary(Standing(records=1200, commits=1, version=3, corrupt=2, lost=5))
+    TerminalProgress(follows=True).summary(Standing(records=1200, commits=1, version=3, corrupt=2, lost=5))
     assert capsys.readouterr().err == "1,200 records  0 B  1 commit  version 3  2 corrupt  5 lost  lag 0\n"

@@ -142,7 +142,7 @@ def test_a_broker_that_was_killed_is_shown_as_down_and_started_again(commands: C
             )
     elsewhere = commands.run("status", "-b", bootstrap, code=1).stdout
     assert elsewhere.startswith("broker 1\t\t") and "broker 2\t\t\tdown\t\n" in elsewhere and shown.partition("under")[2] in elsewhere
-    assert "down: ottla cluster up starts what is missing" in commands.refusal("restart")
+    assert "down: start missing brokers with ottla cluster up" in commands.refusal("restart")
     assert re.fullmatch(r"ottla: broker 2 started, process \d+\n", commands.run("up").stderr)
     commands.until_well()
     after = commands.pids()
@@ -217,7 +217,7 @@ def test_more_brokers_are_added_and_none_left_out(commands: Commands) -> None:
     assert "holds a cluster with --zookeeper-nodes 1; leave the option out" in commands.refusal("up", "--zookeeper-nodes", "3")
     assert f"holds a cluster with --listen {first}; leave" in commands.refusal("up", "--listen", "127.0.0.1:19092")
     said = commands.run("up", "--set", "write.caching=true").stderr
-    assert said == "ottla: broker 1, broker 2 run on with their settings; see ottla cluster restart\n"
+    assert said == "ottla: broker 1, broker 2 keep their old settings; apply new ones with ottla cluster restart\n"
     commands.run("restart", "--broker", "2")
     with ottla.Admin(bootstrap_servers=both) as admin:
         found = admin.describe_configs([Resource.broker(number) for number in (1, 2)])

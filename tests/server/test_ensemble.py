@@ -145,7 +145,7 @@ def test_a_member_can_be_stopped_while_it_waits_for_the_others(tmp_path: Path, j
 
 @pytest.mark.parametrize("arguments", [["--member", "1"], ["--ensemble", "a,b,c"], ["--ensemble", "a,b,c", "--member", "4"]])
 def test_a_member_is_one_of_an_ensemble(arguments: list[str]) -> None:
-    assert "--ensemble names all machines, and --member says which" in Command(*arguments).refusal(code=2)
+    assert "--ensemble and --member are used together" in Command(*arguments).refusal(code=2)
 
 
 def test_a_port_that_is_taken_is_said_in_one_line(tmp_path: Path, java: None) -> None:

@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from ottla.base.ids import TopicPartition
-from ottla.cli.pipeline.group import command
+from ottla.cli.groups import pipeline as command
 from ottla.spark.pipeline import checkpoint, checkpoint_compatibility
 from ottla.spark.pipeline.checkpoint import CheckpointNotes, InUse, checkpoint_lock, holder, queries
 from ottla.spark.pipeline.config.file import parse

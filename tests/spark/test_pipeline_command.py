@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from ottla.cli.pipeline.group import command
+from ottla.cli.groups import pipeline as command
 from ottla.demo.verification import read_table
 from ottla.spark.pipeline.config.file import load
 from ottla.spark.pipeline.run import RunningPipeline

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkRuntimeError
 
-from ottla.cli.pipeline.group import command
+from ottla.cli.groups import pipeline as command
 from ottla.spark.pipeline import foreground, session
 from ottla.spark.pipeline.config.file import parse
 from ottla.spark.pipeline.config.model import MASTER, Pipeline

@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from ottla import Admin, TopicPartition
-from ottla.cli.pipeline.group import command
+from ottla.cli.groups import pipeline as command
 from ottla.spark.pipeline.config.file import parse
 from ottla.spark.pipeline.config.sink import TRIGGERS
 from ottla.spark.pipeline.query import with_trigger

@@ -8,13 +8,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ottla.cli.common import tables
+from ottla.cli.common.admin import admin_client, admin_options
 from ottla.cli.common.arguments import size_text
 from ottla.cli.common.complete import broker_ids, topic_names
-from ottla.cli.common.connection import admin as connected
-from ottla.cli.common.connection import bootstrap_option
-from ottla.cli.common.errors import told
-from ottla.cli.common.lazy import Commands
-from ottla.cli.common.output_formats import Form, fields, output_option
+from ottla.cli.common.lazy import CommandGroup
+from ottla.cli.common.output_formats import OutputFormat, fields
 from ottla.cli.common.tables import Column
 from ottla.cli.config import commands as settings
 
@@ -23,33 +21,33 @@ if TYPE_CHECKING:
     from ottla.client.sync.admin import Admin
 
 BROKER = {
-    "broker": "its number",
-    "host": "where clients reach it",
-    "port": "and on which port",
-    "rack": "its rack; null: not said",
+    "broker": "broker id",
+    "host": "host of its advertised listener",
+    "port": "port of its advertised listener",
+    "rack": "rack; null: not set",
     "controller": "whether it is the controller",
-    "fenced": "whether it is registered, but not let in yet",
+    "fenced": "whether it is registered but fenced",
 }
 COUNTS = {
-    "leaders": "partitions that it leads",
-    "replicas": "partitions of which it has a replica",
-    "not_in_sync": "those of them that are not in sync",
-    "offline": "those of them whose disk is away",
+    "leaders": "number of partitions that it leads",
+    "replicas": "number of its replicas",
+    "not_in_sync": "number of its replicas that are not in sync",
+    "offline": "number of its replicas in offline log directories",
 }
 DIRECTORY = {
-    "broker": "its number",
-    "path": "of the log directory",
-    "error": "why it is offline; null: it is not",
-    "total_bytes": "size of its disk; null: the broker does not tell",
-    "usable_bytes": "what is free there, likewise",
-    "used_bytes": "what the replicas take",
+    "broker": "broker id",
+    "path": "path of the log directory",
+    "error": "why it is offline; null: it is online",
+    "total_bytes": "size of its disk; null: not reported",
+    "usable_bytes": "free space of its disk; null: not reported",
+    "used_bytes": "size of its replicas",
 }
 REPLICA = {
-    "replicas[].topic": "a topic of which a replica is there",
-    "replicas[].partition": "and which partition",
-    "replicas[].size_bytes": "its size",
-    "replicas[].offset_lag": "how far it is behind the log end",
-    "replicas[].is_future": "whether it is moving here from another directory",
+    "replicas[].topic": "topic of a replica",
+    "replicas[].partition": "partition of the replica",
+    "replicas[].size_bytes": "size of the replica",
+    "replicas[].offset_lag": "records behind the log end offset",
+    "replicas[].is_future": "whether it is moving here from another log directory",
 }
 
 
@@ -64,7 +62,7 @@ LISTED = (
     Column("ROLE", _role, colour=lambda row: "yellow" if row["fenced"] else None),
     Column("LEADERS", "leaders", number=True, wide=True),
     Column("REPLICAS", "replicas", number=True, wide=True),
-    Column("NOT IN SYNC", "not_in_sync", number=True, wide=True, colour=lambda row: "yellow" if row["not_in_sync"] else None),
+    Column("NOT-IN-SYNC", "not_in_sync", number=True, wide=True, colour=lambda row: "yellow" if row["not_in_sync"] else None),
     Column("OFFLINE", "offline", number=True, wide=True, colour=lambda row: "red" if row["offline"] else None),
 )
 DIRECTORIES = (
@@ -82,37 +80,36 @@ REPLICAS = (
     Column("TOPIC", "topic"),
     Column("PARTITION", "partition", number=True),
     Column("SIZE", lambda row: _size(row["size_bytes"]), number=True),
-    Column("OFFSET LAG", "offset_lag", number=True),
+    Column("OFFSET-LAG", "offset_lag", number=True),
     Column("", lambda row: "moving here" if row["is_future"] else None),
 )
 
 
 def _size(count: int | None) -> object:
-    """For a person 1.2 GiB, for a pipe the number."""
+    """With a unit on a terminal, in bytes in a pipe."""
     return size_text(count) if tables.is_terminal() else count
 
 
-@click.group(name="broker", cls=Commands)
+@click.group(name="broker", cls=CommandGroup)
 def command() -> None:
-    """Look at the brokers of a cluster."""
+    """Describe brokers, their log directories and settings."""
 
 
 @fields(BROKER, COUNTS)
 @command.command(name="list")
-@output_option
-@bootstrap_option
-def list_(output: Form, bootstrap: str) -> None:
-    """List brokers; with -o wide, json or yaml also how much each of them has."""
-    with told(), connected(bootstrap) as admin:
+@admin_options
+def list_(output: OutputFormat, bootstrap: str) -> None:
+    """List brokers; with -o wide, json or yaml also the numbers of their replicas."""
+    with admin_client(bootstrap) as admin:
         cluster = admin.describe_cluster()
-        counts = _counts(admin) if output.is_wide or output.for_programs else {}
+        counts = _counts(admin) if output.is_wide or output.is_structured else {}
     none = dict.fromkeys(COUNTS, 0)
     nodes = sorted(cluster.nodes, key=lambda node: node.id)
     output.show([{**broker_document(node, cluster), **counts.get(node.id, none)} for node in nodes], LISTED)
 
 
 def broker_document(node: Node, cluster: ClusterDescription) -> dict[str, Any]:
-    """A broker, with the fields of `BROKER`."""
+    """A document with the fields of `BROKER`."""
     return {
         "broker": node.id,
         "host": node.host,
@@ -124,14 +121,14 @@ def broker_document(node: Node, cluster: ClusterDescription) -> dict[str, Any]:
 
 
 def _counts(admin: Admin) -> dict[int, dict[str, int]]:
-    """What each broker has of all topics. Raises: KafkaError."""
+    """The `COUNTS` of each broker over all topics. Raises: KafkaError."""
     from ottla.wire.errors import KafkaError
 
-    found: dict[int, dict[str, int]] = {}
+    counts: dict[int, dict[str, int]] = {}
 
-    def add(brokers: Iterable[int], what: str) -> None:
+    def add(brokers: Iterable[int], name: str) -> None:
         for broker in brokers:
-            found.setdefault(broker, dict.fromkeys(COUNTS, 0))[what] += 1
+            counts.setdefault(broker, dict.fromkeys(COUNTS, 0))[name] += 1
 
     names = [topic.name for topic in admin.list_topics(internal=True)]
     for topic in (admin.describe_topics(names) if names else {}).values():
@@ -140,29 +137,28 @@ def _counts(admin: Admin) -> dict[int, dict[str, int]]:
             add(one.replicas, "replicas")
             add(set(one.replicas) - set(one.isr), "not_in_sync")
             add(one.offline_replicas, "offline")
-    return found
+    return counts
 
 
 @fields(
     BROKER,
     COUNTS,
-    {f"log_dirs[].{name}": says for name, says in DIRECTORY.items() if name != "broker"},
-    {"log_dirs[].replica_count": "replicas in it", "configs.*": "settings by name that somebody set"},
+    {f"log_dirs[].{name}": help for name, help in DIRECTORY.items() if name != "broker"},
+    {"log_dirs[].replica_count": "number of replicas in it", "configs.*": "settings by name that differ from the default"},
 )
 @command.command()
 @click.argument("brokers", nargs=-1, type=int, metavar="[N...]", shell_complete=broker_ids)
-@output_option
-@bootstrap_option
-def describe(brokers: tuple[int, ...], output: Form, bootstrap: str) -> None:
-    """Show where brokers are, what they hold, their directories and the settings that somebody set; all brokers if none is named."""
+@admin_options
+def describe(brokers: tuple[int, ...], output: OutputFormat, bootstrap: str) -> None:
+    """Show address, replicas, log directories and overridden settings of brokers. [default: all]"""
     from ottla.client.admin.results import Resource
 
-    with told(), connected(bootstrap) as admin:
+    with admin_client(bootstrap) as admin:
         cluster = admin.describe_cluster()
-        chosen = settings.brokers_there(cluster, brokers)
+        chosen = settings.existing_brokers(cluster, brokers)
         counts = _counts(admin)
         directories = _directories(admin, chosen, None)
-        configs = settings.entries_of(admin, [Resource.broker(number) for number in chosen])
+        configs = settings.config_entries(admin, [Resource.broker(number) for number in chosen])
     documents = []
     for node in cluster.nodes:
         if node.id in chosen:
@@ -170,14 +166,14 @@ def describe(brokers: tuple[int, ...], output: Form, bootstrap: str) -> None:
             for row in own:
                 del row["replicas"], row["broker"]
             entries = sorted(configs[Resource.broker(node.id)].items())
-            given = {name: entry.value for name, entry in entries if entry.source.name != "DEFAULT"}
-            held = counts.get(node.id, dict.fromkeys(COUNTS, 0))
-            documents.append({**broker_document(node, cluster), **held, "log_dirs": own, "configs": given})
+            overrides = {name: entry.value for name, entry in entries if entry.source.name != "DEFAULT"}
+            node_counts = counts.get(node.id, dict.fromkeys(COUNTS, 0))
+            documents.append({**broker_document(node, cluster), **node_counts, "log_dirs": own, "configs": overrides})
     output.each(documents, _print)
 
 
-def _print(one: dict[str, Any], output: Form) -> None:
-    said = [
+def _print(one: dict[str, Any], output: OutputFormat) -> None:
+    properties = [
         ("address", f"{one['host']}:{one['port']}"),
         ("rack", one["rack"]),
         ("role", _role(one)),
@@ -189,7 +185,7 @@ def _print(one: dict[str, Any], output: Form) -> None:
         ),
         *one["configs"].items(),
     ]  # fmt: skip
-    rows = [{"what": what, "is": value} for what, value in said if value or value == 0]
+    rows = [{"what": what, "is": value} for what, value in properties if value or value == 0]
     columns = (Column("", "what"), Column("", "is"))
     output.table(rows, columns, title=f"broker {one['broker']}", prefix=("BROKER", one["broker"]))
 
@@ -223,14 +219,7 @@ def _directory(broker: int, one: LogDir) -> dict[str, Any]:
         "usable_bytes": one.usable_bytes if one.usable_bytes >= 0 else None,
         "used_bytes": sum(log.size_bytes for log in replicas),
         "replicas": [
-            {
-                "topic": log.topic,
-                "partition": log.partition,
-                "size_bytes": log.size_bytes,
-                "offset_lag": log.offset_lag,
-                "is_future": log.is_future,
-            }
-            for log in replicas
+            {name: getattr(log, name) for name in ("topic", "partition", "size_bytes", "offset_lag", "is_future")} for log in replicas
         ],
     }
 
@@ -238,21 +227,18 @@ def _directory(broker: int, one: LogDir) -> dict[str, Any]:
 @fields(DIRECTORY, REPLICA)
 @command.command(name="log-dirs")
 @click.argument("brokers", nargs=-1, type=int, metavar="[N...]", shell_complete=broker_ids)
-@click.option(
-    "-t", "--topic", "topics", multiple=True, metavar="TOPIC", shell_complete=topic_names, help="Only of this topic; may be repeated."
-)
-@click.option("--replicas", "each", is_flag=True, help="A line for each replica.")
-@output_option
-@bootstrap_option
-def log_dirs(brokers: tuple[int, ...], topics: tuple[str, ...], each: bool, output: Form, bootstrap: str) -> None:
-    """Show log directories, how full they are, and how much of that the replicas take. Exit code 1 if one of them is offline."""
-    from ottla.cli.topic.lookup import described
+@click.option("-t", "--topic", "topics", multiple=True, metavar="TOPIC", shell_complete=topic_names, help="Only this topic; repeatable.")
+@click.option("--replicas", "each", is_flag=True, help="Print a line per replica.")
+@admin_options
+def log_dirs(brokers: tuple[int, ...], topics: tuple[str, ...], each: bool, output: OutputFormat, bootstrap: str) -> None:
+    """Show log directories with their replicas and disk space. Exit code 1 if one is offline."""
+    from ottla.cli.topic.lookup import describe_topics
 
-    with told(), connected(bootstrap) as admin:
+    with admin_client(bootstrap) as admin:
         if topics:
-            described(admin, topics)
-        documents = _directories(admin, settings.brokers_there(admin.describe_cluster(), brokers), topics)
-    if not each or output.for_programs:
+            describe_topics(admin, topics)
+        documents = _directories(admin, settings.existing_brokers(admin.describe_cluster(), brokers), topics)
+    if not each or output.is_structured:
         output.show(documents, DIRECTORIES)
     else:
         output.table([{**row, **log} for row in documents for log in row["replicas"]], REPLICAS)
@@ -263,12 +249,9 @@ def log_dirs(brokers: tuple[int, ...], topics: tuple[str, ...], each: bool, outp
 @fields(settings.SETTING)
 @command.command(name="config")
 @click.argument("broker", type=int, metavar="N", shell_complete=broker_ids)
-@click.option("-a", "--all", "everything", is_flag=True, help="Settings that have their default too.")
-@click.option(
-    "-s", "--setting", "patterns", multiple=True, metavar="PATTERN", help="These, say 'log.*', whoever set them; may be repeated."
-)
-@output_option
-@bootstrap_option
-def config(broker: int, everything: bool, patterns: tuple[str, ...], output: Form, bootstrap: str) -> None:
-    """Show the settings of a broker: the same as ottla config describe broker N."""
-    settings.described("broker", (str(broker),), everything, patterns, output, bootstrap)
+@click.option("-a", "--all", "everything", is_flag=True, help="Include settings with their default value.")
+@click.option("-s", "--setting", "patterns", multiple=True, metavar="PATTERN", help="Only these, such as 'log.*'; repeatable.")
+@admin_options
+def config(broker: int, everything: bool, patterns: tuple[str, ...], output: OutputFormat, bootstrap: str) -> None:
+    """Show the settings of a broker, like ottla config describe broker N."""
+    settings.describe_settings("broker", (str(broker),), everything, patterns, output, bootstrap)

@@ -1,4 +1,4 @@
-"""`ottla cluster describe`, `apis`, `features` and `quorum`: what a cluster says of itself."""
+"""`ottla cluster describe`, `apis`, `features` and `quorum`."""
 
 from __future__ import annotations
 
@@ -8,41 +8,38 @@ import click
 
 from ottla.cli.broker.commands import BROKER, LISTED, broker_document
 from ottla.cli.common import tables
+from ottla.cli.common.admin import admin_client, admin_options
 from ottla.cli.common.arguments import time_text
 from ottla.cli.common.complete import broker_ids
-from ottla.cli.common.connection import admin as connected
-from ottla.cli.common.connection import bootstrap_option
-from ottla.cli.common.errors import told
-from ottla.cli.common.output_formats import Form, fields, note, output_option
+from ottla.cli.common.output_formats import OutputFormat, fields, note
 from ottla.cli.common.tables import Column
 
 if TYPE_CHECKING:
     from ottla.client.admin.cluster_results import Quorum, QuorumReplica, VersionRange
 
 TOTALS = {
-    "topics": "how many there are, without the cluster's own",
-    "internal_topics": "the cluster's own",
-    "partitions": "of all topics",
-    "replicas": "of all partitions",
-    "under_replicated": "partitions with a leader and replicas that are not in sync",
-    "offline": "partitions without a leader",
+    "topics": "number of topics without the internal ones",
+    "internal_topics": "number of internal topics",
+    "partitions": "number of partitions of all topics",
+    "replicas": "number of replicas of all partitions",
+    "under_replicated": "number of partitions with a leader and replicas that are not in sync",
+    "offline": "number of partitions without a leader",
 }
 
 
 @fields(
-    {f"brokers[].{name}": says for name, says in BROKER.items()},
+    {f"brokers[].{name}": help for name, help in BROKER.items()},
     TOTALS,
-    cluster_id="the cluster's id",
-    controller="the broker that is the controller; null: none",
+    cluster_id="cluster id",
+    controller="broker id of the controller; null: none",
 )
 @click.command()
-@output_option
-@bootstrap_option
-def describe(output: Form, bootstrap: str) -> None:
-    """Show a cluster's id, controller and brokers, and how much is in it. Whether it is well: ottla cluster status."""
+@admin_options
+def describe(output: OutputFormat, bootstrap: str) -> None:
+    """Show a cluster's id, controller, brokers and numbers of topics and partitions. For its health see ottla cluster status."""
     from ottla.wire.errors import KafkaError
 
-    with told(), connected(bootstrap) as admin:
+    with admin_client(bootstrap) as admin:
         cluster = admin.describe_cluster()
         listed = admin.list_topics(internal=True)
         topics = admin.describe_topics([topic.name for topic in listed]) if listed else {}
@@ -59,7 +56,7 @@ def describe(output: Form, bootstrap: str) -> None:
         "offline": sum(one.leader < 0 for one in partitions),
         "brokers": brokers,
     }
-    if output.for_programs:
+    if output.is_structured:
         output.document(document)
         return
     rows = [{"what": name.replace("_", " "), "is": value} for name, value in document.items() if name != "brokers"]
@@ -73,28 +70,27 @@ APIS = (
     Column("KEY", "key", number=True),
     Column("API", "name"),
     Column("BROKER", lambda row: f"{row['broker_first']}-{row['broker_last']}"),
-    Column("OTTLA'S CLIENT", lambda row: None if row["client_first"] is None else f"{row['client_first']}-{row['client_last']}"),
+    Column("CLIENT", lambda row: None if row["client_first"] is None else f"{row['client_first']}-{row['client_last']}"),
     Column("USED", "used", number=True),
 )
 
 
 @fields(
-    key="the request's number",
-    name="Kafka's name of it; empty: this version of Ottla knows none",
-    broker_first="the first version that the broker takes",
-    broker_last="the last one",
-    client_first="the first version that Ottla's clients speak; null: none",
-    client_last="the last one",
-    used="the version in which they speak with each other; null: none",
+    key="API key",
+    name="API name; empty: unknown to this version of Ottla",
+    broker_first="first version that the broker supports",
+    broker_last="last version that the broker supports",
+    client_first="first version that Ottla's clients support; null: none",
+    client_last="last version that Ottla's clients support; null: none",
+    used="version that Ottla's clients use with this broker; null: none",
 )
 @click.command()
-@click.option("--broker", type=int, metavar="N", shell_complete=broker_ids, help="Ask this broker, and not any.")
-@output_option
-@bootstrap_option
-def apis(broker: int | None, output: Form, bootstrap: str) -> None:
-    """List the requests that a broker takes, in which versions."""
-    with told(), connected(bootstrap) as admin:
-        found = admin.describe_api_versions(broker=broker)
+@click.option("--broker", type=int, metavar="N", shell_complete=broker_ids, help="Query this broker. [default: any]")
+@admin_options
+def apis(broker: int | None, output: OutputFormat, bootstrap: str) -> None:
+    """List the APIs of a broker and their versions."""
+    with admin_client(bootstrap) as admin:
+        versions = admin.describe_api_versions(broker=broker)
     documents = [
         {
             "key": one.key,
@@ -105,7 +101,7 @@ def apis(broker: int | None, output: Form, bootstrap: str) -> None:
             "client_last": one.client.last if one.client else None,
             "used": one.used,
         }
-        for one in found
+        for one in versions
     ]
     output.show(documents, APIS)
 
@@ -122,26 +118,25 @@ def _range(row: Any, kind: str) -> str | None:
 
 
 @fields(
-    name="the feature, say metadata.version",
-    supported_first="the first level that the broker knows; null: it does not know the feature",
-    supported_last="the last one",
-    finalized_first="the first level that all brokers keep to; null: nothing is agreed on",
-    finalized_last="the last one",
+    name="feature, such as metadata.version",
+    supported_first="first level that the broker supports; null: unsupported",
+    supported_last="last level that the broker supports; null: unsupported",
+    finalized_first="first finalized level of the cluster; null: none",
+    finalized_last="last finalized level of the cluster; null: none",
 )
 @click.command()
-@click.option("--broker", type=int, metavar="N", shell_complete=broker_ids, help="Ask this broker, and not any.")
-@output_option
-@bootstrap_option
-def features(broker: int | None, output: Form, bootstrap: str) -> None:
-    """Show feature levels: what a broker knows, and what the cluster has agreed on."""
-    with told(), connected(bootstrap) as admin:
-        found = admin.describe_features(broker=broker)
+@click.option("--broker", type=int, metavar="N", shell_complete=broker_ids, help="Query this broker. [default: any]")
+@admin_options
+def features(broker: int | None, output: OutputFormat, bootstrap: str) -> None:
+    """Show the feature levels that a broker supports and that the cluster has finalized."""
+    with admin_client(bootstrap) as admin:
+        levels = admin.describe_features(broker=broker)
     documents = [
-        {"name": name, **_levels("supported", found.supported.get(name)), **_levels("finalized", found.finalized.get(name))}
-        for name in sorted({*found.supported, *found.finalized})
+        {"name": name, **_levels("supported", levels.supported.get(name)), **_levels("finalized", levels.finalized.get(name))}
+        for name in sorted({*levels.supported, *levels.finalized})
     ]
-    if not documents and not output.for_programs:
-        note("There is nothing to agree on in this cluster: its brokers have no features with levels.")
+    if not documents and not output.is_structured:
+        note("The brokers of this cluster have no features with levels.")
         return
     output.show(documents, FEATURES)
 
@@ -154,47 +149,46 @@ def _levels(kind: str, levels: VersionRange | None) -> dict[str, int | None]:
 QUORUM = (
     Column("NODE", "node", number=True),
     Column("ROLE", "role", colour=lambda row: "green" if row["role"] == "leader" else None),
-    Column("LOG END", "log_end_offset", number=True),
+    Column("LOG-END-OFFSET", "log_end_offset", number=True),
     Column("LAG", "lag", number=True, colour=lambda row: "yellow" if row["lag"] else None),
-    Column("CAUGHT UP", lambda row: time_text(row["last_caught_up_ms"])),
-    Column("FETCHED", lambda row: time_text(row["last_fetch_ms"]), wide=True),
+    Column("LAST-CAUGHT-UP", lambda row: time_text(row["last_caught_up_ms"])),
+    Column("LAST-FETCH", lambda row: time_text(row["last_fetch_ms"]), wide=True),
 )
 
 
 @fields(
     {
-        "replicas[].node": "a node's number",
+        "replicas[].node": "node id",
         "replicas[].role": "leader, voter or observer",
-        "replicas[].log_end_offset": "where its log ends",
-        "replicas[].lag": "records of the leader's that it lacks",
-        "replicas[].last_caught_up_ms": "when it last had all; null: not known",
-        "replicas[].last_fetch_ms": "when it last asked the leader; null: not known",
+        "replicas[].log_end_offset": "log end offset",
+        "replicas[].lag": "records behind the leader",
+        "replicas[].last_caught_up_ms": "time when it was last caught up; null: unknown",
+        "replicas[].last_fetch_ms": "time of its last fetch; null: unknown",
     },
-    leader="the node that leads the metadata log",
-    leader_epoch="how often it had a new leader",
-    high_watermark="what is committed of it",
+    leader="node id of the leader of the metadata log",
+    leader_epoch="leader epoch",
+    high_watermark="high watermark of the metadata log",
 )
 @click.command()
-@output_option
-@bootstrap_option
-def quorum(output: Form, bootstrap: str) -> None:
-    """Show who keeps the metadata of a KRaft cluster, and how far behind each is. Ottla keeps it in a store and has no such quorum."""
-    with told(), connected(bootstrap) as admin:
-        found = admin.describe_quorum()
+@admin_options
+def quorum(output: OutputFormat, bootstrap: str) -> None:
+    """Show the metadata quorum of a KRaft cluster and the lag of its nodes. Ottla uses a store instead and has no quorum."""
+    with admin_client(bootstrap) as admin:
+        metadata = admin.describe_quorum()
     replicas = [
-        *(_replica(one, found, "leader" if one.replica_id == found.leader else "voter") for one in found.voters),
-        *(_replica(one, found, "observer") for one in found.observers),
+        *(_replica(one, metadata, "leader" if one.replica_id == metadata.leader else "voter") for one in metadata.voters),
+        *(_replica(one, metadata, "observer") for one in metadata.observers),
     ]
     document = {
-        "leader": found.leader,
-        "leader_epoch": found.leader_epoch,
-        "high_watermark": found.high_watermark,
+        "leader": metadata.leader,
+        "leader_epoch": metadata.leader_epoch,
+        "high_watermark": metadata.high_watermark,
         "replicas": replicas,
     }
-    if output.for_programs:
+    if output.is_structured:
         output.document(document)
         return
-    title = f"leader {found.leader}  epoch {found.leader_epoch}  high watermark {found.high_watermark}"
+    title = f"leader {metadata.leader}  epoch {metadata.leader_epoch}  high watermark {metadata.high_watermark}"
     output.table(replicas, QUORUM, title=title)
 
 

@@ -1,4 +1,4 @@
-"""`ottla cluster elect`: have partitions led by their preferred replica, or by whatever replica is left."""
+"""`ottla cluster elect`: preferred and unclean leader elections."""
 
 from __future__ import annotations
 
@@ -6,12 +6,9 @@ from typing import TYPE_CHECKING, TextIO
 
 import click
 
-from ottla.cli.common.complete import topic_names
-from ottla.cli.common.confirmation import DRY, agreed, dry_run_option, yes_option
-from ottla.cli.common.connection import admin as connected
-from ottla.cli.common.connection import bootstrap_option
-from ottla.cli.common.errors import told
-from ottla.cli.common.output_formats import OUTCOME, Form, fields, note, output_option
+from ottla.cli.common.admin import admin_client, admin_options, partitions_option
+from ottla.cli.common.confirmation import NOTHING_CHANGED, confirm, dry_run_option, yes_option
+from ottla.cli.common.output_formats import OUTCOME, OutputFormat, fields, note
 from ottla.cli.common.paths import LocalFile
 from ottla.cli.topic import lookup
 
@@ -22,60 +19,64 @@ if TYPE_CHECKING:
 
 @fields(OUTCOME)
 @click.command(name="elect")
-@click.option(
-    "-t", "--topic", "topics", multiple=True, metavar="TOPIC[:0,2-5]", shell_complete=topic_names, help="These partitions; may be repeated."
-)
+@partitions_option
 @click.option(
     "--file", "listed", type=LocalFile("r"), metavar="FILE", help='Partitions as JSON: {"partitions":[{"topic":"t","partition":0}]}.'
 )
 @click.option("--all-topics", is_flag=True, help="All partitions.")
-@click.option("--unclean", is_flag=True, help="Where no replica in sync is left, let any lead that is alive: records are lost then.")
+@click.option("--unclean", is_flag=True, help="Elect any live replica if no in-sync replica is left. Records can be lost.")
 @dry_run_option
 @yes_option
-@output_option
-@bootstrap_option
+@admin_options
 def command(
-    topics: tuple[str, ...], listed: TextIO | None, all_topics: bool, unclean: bool, dry_run: bool, yes: bool, output: Form, bootstrap: str
+    topics: tuple[str, ...],
+    listed: TextIO | None,
+    all_topics: bool,
+    unclean: bool,
+    dry_run: bool,
+    yes: bool,
+    output: OutputFormat,
+    bootstrap: str,
 ) -> None:
-    """Have partitions led by their preferred replica, the first one, if it is in sync. Only an unclean election asks first."""
+    """Elect the preferred replica of partitions as leader, if it is in sync. An unclean election needs a confirmation."""
     from ottla.client.admin.results import ElectionType
     from ottla.wire.errors import ElectionNotNeeded, KafkaError
 
     if sum((bool(topics), listed is not None, all_topics)) != 1:
-        raise click.UsageError("say which partitions: --topic TOPIC[:0,1], --file FILE or --all-topics")
+        raise click.UsageError("expected one of --topic TOPIC[:0,1], --file FILE, --all-topics")
     kind = ElectionType.UNCLEAN if unclean else ElectionType.PREFERRED
-    with told(), connected(bootstrap) as admin:
-        wanted = _read(listed) if listed is not None else None if all_topics else list(lookup.chosen(admin, topics, "--topic"))
+    with admin_client(bootstrap) as admin:
+        chosen = _read(listed) if listed is not None else None if all_topics else list(lookup.select_partitions(admin, topics, "--topic"))
         if dry_run or (unclean and not yes):
-            going = _electable(admin, wanted, unclean=unclean)
-            if wanted is None:
-                going = {name: state for name, state in going.items() if state != "not needed"}
+            expected = _expected_outcomes(admin, chosen, unclean=unclean)
+            if chosen is None:
+                expected = {name: state for name, state in expected.items() if state != "not needed"}
             if dry_run:
-                note(DRY)
-                output.report(going, {}, "would be elected", going)
+                note(NOTHING_CHANGED)
+                output.report(expected, {}, "would be elected", expected)
                 return
-            lost = [str(tp) for tp, state in going.items() if state != "not needed"]
-            agreed("An unclean election loses what the replicas in sync had and the new leader has not.", lost, yes=False)
-        outcomes = admin.elect_leaders(wanted, election_type=kind)
+            elected = [str(tp) for tp, state in expected.items() if state != "not needed"]
+            confirm("An unclean election loses committed records that the new leader does not have.", elected, yes=False)
+        outcomes = admin.elect_leaders(chosen, election_type=kind)
     idle = {str(tp): "not needed" for tp, outcome in outcomes.items() if isinstance(outcome, ElectionNotNeeded)}
     failed = {str(tp): outcome for tp, outcome in outcomes.items() if isinstance(outcome, KafkaError) and str(tp) not in idle}
     output.report([str(tp) for tp in sorted(outcomes)], failed, "elected", idle)
 
 
-def _electable(admin: Admin, wanted: list[TopicPartition] | None, *, unclean: bool) -> dict[str, str]:
-    """What an election would do with each partition, as far as the brokers tell. Raises: ClickException, KafkaError."""
-    if wanted is None:
+def _expected_outcomes(admin: Admin, chosen: list[TopicPartition] | None, *, unclean: bool) -> dict[str, str]:
+    """The expected outcome of the election for each partition. Raises: ClickException, KafkaError."""
+    if chosen is None:
         texts = [topic.name for topic in admin.list_topics(internal=True)]
     else:
-        texts = [f"{tp.topic}:{tp.partition}" for tp in wanted]
-    found = {}
-    for tp, one in lookup.chosen(admin, texts, "--topic").items():
+        texts = [f"{tp.topic}:{tp.partition}" for tp in chosen]
+    outcomes = {}
+    for tp, one in lookup.select_partitions(admin, texts, "--topic").items():
         if unclean:
             needed, able = one.leader < 0, set(one.replicas) - set(one.offline_replicas)
         else:
             needed, able = one.leader != one.replicas[0], {one.replicas[0]} & set(one.isr)
-        found[str(tp)] = "not needed" if not needed else "would be elected" if able else "nobody is able to lead"
-    return found
+        outcomes[str(tp)] = "not needed" if not needed else "would be elected" if able else "no eligible replica"
+    return outcomes
 
 
 def _read(listed: TextIO) -> list[TopicPartition]:

@@ -1,4 +1,4 @@
-"""Whether a cluster is well, as its brokers see it: who is controller, and which partitions lack a leader or replicas."""
+"""The health of a cluster as one broker reports it: controller, offline and under-replicated partitions, damaged replicas."""
 
 from __future__ import annotations
 
@@ -9,31 +9,34 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from ottla.cli.common.connection import admin as connected
+from ottla.cli.topic.lookup import partition_document
 
 if TYPE_CHECKING:
     from ottla.client.admin.results import Node, PartitionDescription
     from ottla.client.sync.admin import Admin
 
-LOOK_S = 0.1
-#: How long a controller may take to tell what moves.
-MOVES_MS = 5_000
+#: Fields of a partition in `ottla cluster status`.
+PARTITION_FIELDS = ("topic", "partition", "leader", "replicas", "isr")
+POLL_S = 0.1
+#: Timeout of requests whose answer only adds detail.
+BROKER_TIMEOUT_MS = 5_000
 
 
 class Health(msgspec.Struct):
-    """What a broker told. A partition that is offline is not counted as under-replicated too."""
+    """A broker's report. Offline partitions are not in `under_replicated`."""
 
     cluster_id: str | None
-    #: -1: none at the moment.
+    #: Broker id, or -1 without a controller.
     controller: int
     brokers: list[Node]
     partitions: int
-    #: Without a leader.
+    #: Partitions without a leader.
     offline: dict[tuple[str, int], PartitionDescription]
-    #: With a leader, and replicas that are not in sync.
+    #: Partitions with a leader and replicas that are not in sync.
     under_replicated: dict[tuple[str, int], PartitionDescription]
-    #: Brokers that have replicas, and are not there.
+    #: Brokers with replicas that are down.
     absent: list[int]
-    #: (topic, partition, broker) of damaged replicas, with what is wrong.
+    #: (topic, partition, broker) of damaged replicas, with a description of the damage.
     damaged: dict[tuple[str, int, int], str] = {}
 
     def as_json(self) -> dict[str, Any]:
@@ -41,8 +44,8 @@ class Health(msgspec.Struct):
             "cluster_id": self.cluster_id,
             "controller": self.controller if self.controller >= 0 else None,
             "partitions": self.partitions,
-            "under_replicated": [_json(*found) for found in self.under_replicated.items()],
-            "offline": [_json(*found) for found in self.offline.items()],
+            "under_replicated": [_document(*item) for item in self.under_replicated.items()],
+            "offline": [_document(*item) for item in self.offline.items()],
             "damaged": [
                 {"topic": topic, "partition": partition, "broker": broker, "damage": damage}
                 for (topic, partition, broker), damage in self.damaged.items()
@@ -51,79 +54,78 @@ class Health(msgspec.Struct):
 
 
 def health(bootstrap: str) -> Health:
-    """Asks a broker. Raises: KafkaError."""
+    """Raises: KafkaError."""
     with connected(bootstrap) as admin:
         cluster = admin.describe_cluster()
         topics = admin.describe_topics([topic.name for topic in admin.list_topics(internal=True)])
-        found = {
+        partitions = {
             (name, one.partition): one for name, topic in topics.items() if not isinstance(topic, Exception) for one in topic.partitions
         }
-        lacking = {name: one for name, one in found.items() if _lacking(one)}
-        coming = _coming(admin, lacking)
+        candidates = {name: one for name, one in partitions.items() if _is_under_replicated(one)}
+        adding = _adding_replicas(admin, candidates)
         damaged = _damaged(admin)
-    offline = {name: one for name, one in found.items() if one.leader < 0}
+    offline = {name: one for name, one in partitions.items() if one.leader < 0}
     return Health(
         cluster_id=cluster.cluster_id,
         controller=cluster.controller,
         brokers=cluster.nodes,
-        partitions=len(found),
+        partitions=len(partitions),
         damaged=damaged,
         offline=offline,
-        absent=sorted({broker for one in found.values() for broker in one.replicas} - {node.id for node in cluster.nodes}),
-        under_replicated={name: one for name, one in lacking.items() if name not in offline and _lacking(one, coming.get(name, ()))},
+        absent=sorted({broker for one in partitions.values() for broker in one.replicas} - {node.id for node in cluster.nodes}),
+        under_replicated={
+            name: one for name, one in candidates.items() if name not in offline and _is_under_replicated(one, adding.get(name, ()))
+        },
     )
 
 
-def _lacking(one: PartitionDescription, coming: Iterable[int] = ()) -> bool:
-    """Whether replicas are not in sync, or no longer, of which the controller may not know yet. Those that a reassignment is adding are not
-    missed, as in Kafka."""
-    there = set(one.replicas).difference(coming)
-    return bool(there - set(one.isr) or there & set(one.offline_replicas))
+def _is_under_replicated(one: PartitionDescription, adding: Iterable[int] = ()) -> bool:
+    """Whether replicas are out of sync or offline; the controller may not have removed the latter from the ISR yet.
+
+    As in Kafka, replicas that a reassignment is adding do not count.
+    """
+    replicas = set(one.replicas).difference(adding)
+    return bool(replicas - set(one.isr) or replicas & set(one.offline_replicas))
 
 
-def _coming(admin: Admin, partitions: Collection[tuple[str, int]]) -> dict[tuple[str, int], list[int]]:
-    """Replicas that are being added to some of these partitions; nothing where no controller can tell."""
+def _adding_replicas(admin: Admin, partitions: Collection[tuple[str, int]]) -> dict[tuple[str, int], list[int]]:
+    """Replicas that reassignments are adding to these partitions; none if no controller answers."""
     from ottla.wire.errors import KafkaError
 
     if not partitions:
         return {}
     try:
-        moves = admin.list_partition_reassignments(partitions, timeout_ms=MOVES_MS)
+        moves = admin.list_partition_reassignments(partitions, timeout_ms=BROKER_TIMEOUT_MS)
     except KafkaError:
         return {}
     return {(tp.topic, tp.partition): move.adding for tp, move in moves.items()}
 
 
 def _damaged(admin: Admin) -> dict[tuple[str, int, int], str]:
-    """Replicas with damage, as far as brokers tell."""
-    found = {}
-    for broker, directories in sorted(admin.describe_log_dirs(timeout_ms=MOVES_MS).items()):
+    """Damaged replicas that brokers report."""
+    damaged = {}
+    for broker, directories in sorted(admin.describe_log_dirs(timeout_ms=BROKER_TIMEOUT_MS).items()):
         if isinstance(directories, Exception):
             continue
         for log in (log for directory in directories for log in directory.replicas if log.damage):
-            found[log.topic, log.partition, broker] = log.damage
-    return found
+            damaged[log.topic, log.partition, broker] = log.damage
+    return damaged
 
 
-def await_health(bootstraps: Collection[str], well: Callable[[Health], bool], *, timeout_s: float) -> Health | None:
-    """What is wrong with a cluster that does not become well in time, as one of these brokers sees it; None: all see that it is.
+def await_health(bootstraps: Collection[str], is_healthy: Callable[[Health], bool], *, timeout_s: float) -> Health | None:
+    """Waits until each of these brokers reports a healthy cluster. Returns None, or on timeout the report of a broker that does not.
 
-    Raises: KafkaError, when a broker does not answer.
+    Raises: KafkaError, if a broker does not answer.
     """
     deadline_s = time.monotonic() + timeout_s
     for bootstrap in bootstraps:
-        while not well(seen := health(bootstrap)):
+        while not is_healthy(report := health(bootstrap)):
             if time.monotonic() > deadline_s:
-                return seen
-            time.sleep(LOOK_S)
+                return report
+            time.sleep(POLL_S)
     return None
 
 
-def _json(name: tuple[str, int], one: PartitionDescription) -> dict[str, Any]:
-    return {
-        "topic": name[0],
-        "partition": name[1],
-        "leader": one.leader if one.leader >= 0 else None,
-        "replicas": one.replicas,
-        "isr": one.isr,
-    }
+def _document(name: tuple[str, int], one: PartitionDescription) -> dict[str, Any]:
+    document = partition_document(name[0], one)
+    return {field: document[field] for field in PARTITION_FIELDS}

@@ -1,7 +1,12 @@
-"""What the commands for a cluster on this machine share: where it is, how it is found, and how they fail."""
+"""``ottla cluster up``, ``down`` and ``restart``: start, stop and restart the cluster of this machine, each broker a process.
+
+``up`` starts missing processes. ``down`` stops brokers with a controlled shutdown. ``restart`` restarts brokers one by one, each only while
+all replicas are in sync.
+"""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -9,7 +14,9 @@ from typing import Any, TypeVar
 
 import click
 
-from ottla.cli.common.errors import told
+from ottla.cli.common.arguments import duration_ms
+from ottla.cli.common.connection import admin as connected
+from ottla.cli.common.errors import assignments, reporting_errors
 from ottla.cli.common.paths import LocalPath
 from ottla.server.data_directory import CannotStart, LockedDirectory, default_data_directory
 from ottla.server.local_cluster import LocalCluster
@@ -19,7 +26,7 @@ DEFAULT = default_data_directory() / "cluster"
 
 
 def data_dir_option(function: F) -> F:
-    """`--data-dir`, where everything of a cluster is."""
+    """`--data-dir`, the directory of a cluster."""
     return click.option(
         "--data-dir",
         metavar="DIR",
@@ -27,14 +34,14 @@ def data_dir_option(function: F) -> F:
         type=LocalPath(path_type=Path),
         default=DEFAULT,
         show_default=True,
-        help="Where everything of the cluster is kept; the environment variable OTTLA_CLUSTER sets it too.",
+        help="Directory of the cluster; also OTTLA_CLUSTER.",
     )(function)
 
 
 @contextmanager
-def failing() -> Iterator[None]:
-    """Turn what keeps processes from starting into one line and an exit code, as `told` does for the rest."""
-    with told():
+def reporting_start_errors() -> Iterator[None]:
+    """`reporting_errors`, and the same for CannotStart."""
+    with reporting_errors():
         try:
             yield
         except CannotStart as error:
@@ -42,11 +49,141 @@ def failing() -> Iterator[None]:
 
 
 @contextmanager
-def held_cluster(directory: Path) -> Iterator[LocalCluster]:
-    """The cluster of a directory, with which no other command does anything meanwhile. Raises: CannotStart."""
+def locked_cluster(directory: Path) -> Iterator[LocalCluster]:
+    """The cluster of a directory, locked against other commands. Raises: CannotStart."""
     LocalCluster.load(directory)
-    holds = LockedDirectory(directory)
+    lock = LockedDirectory(directory)
     try:
         yield LocalCluster.load(directory)
     finally:
-        holds.release()
+        lock.release()
+
+
+#: Timeout for the started brokers to form one cluster.
+FORMED_S = 30.0
+
+
+@click.command(name="up")
+@click.option(
+    "--brokers", metavar="N", type=click.IntRange(1, 100), help="Number of brokers, each a process; it can grow later. [default: 3]"
+)
+@click.option("--zookeeper-nodes", type=click.Choice(["1", "3"]), help="Number of ZooKeeper servers. [default: 1]")
+@click.option(
+    "--listen",
+    metavar="HOST:PORT",
+    help="Address of broker 1; others use the following ports, or free ports if it is 0. [default: 127.0.0.1:9092]",
+)
+@click.option(
+    "--zookeeper-listen",
+    metavar="HOST:PORT",
+    help="Address of ZooKeeper; further servers use the following ports. [default: 127.0.0.1:2181; free ports with port 0 in --listen]",
+)
+@click.option("--set", "settings", metavar="KEY=VALUE", multiple=True, help="Setting of all brokers, by Kafka's name; repeatable.")
+@data_dir_option
+def up(
+    brokers: int | None,
+    zookeeper_nodes: str | None,
+    listen: str | None,
+    zookeeper_listen: str | None,
+    settings: tuple[str, ...],
+    data_dir: Path,
+) -> None:
+    """Start a cluster on this machine: ZooKeeper and brokers, each a process that keeps running when this command ends.
+
+    Prints "ottla: cluster ready on HOST:PORT,HOST:PORT,..." once all serve. A later call starts missing processes with the options of the
+    first call; changed settings apply to brokers that start from then on.
+    """
+    from ottla.cli.cluster.health import await_health
+    from ottla.server.data_directory import LockedDirectory
+    from ottla.server.local_cluster import ClusterRequest, LocalCluster
+
+    broker_settings = assignments(settings, "--set")
+    with reporting_start_errors():
+        lock = LockedDirectory(data_dir)
+        try:
+            nodes = int(zookeeper_nodes) if zookeeper_nodes else None
+            cluster = LocalCluster.create_or_change(data_dir, ClusterRequest(brokers, nodes, listen, zookeeper_listen, broker_settings))
+            running = [process.name for process in cluster.brokers.values() if process.pid is not None]
+            for process in cluster.start():
+                click.echo(f"ottla: {process.name} started, process {process.pid}", err=True)
+            if broker_settings and running:
+                click.echo(f"ottla: {', '.join(running)} keep their old settings; apply new ones with ottla cluster restart", err=True)
+            incomplete = await_health(
+                cluster.spec.brokers.values(),
+                lambda report: report.controller >= 0 and {node.id for node in report.brokers} == set(cluster.brokers),
+                timeout_s=FORMED_S,
+            )
+        finally:
+            lock.release()
+    if incomplete is not None:
+        missing = sorted(set(cluster.brokers) - {node.id for node in incomplete.brokers})
+        raise click.ClickException(
+            f"the brokers started, but do not form one cluster: {missing or 'a controller'} missing; see the logs in {data_dir}"
+        )
+    click.echo(f"ottla: cluster ready on {cluster.bootstrap}")
+
+
+@click.command(name="down")
+@data_dir_option
+def down(data_dir: Path) -> None:
+    """Stop the brokers one by one with a controlled shutdown, then ZooKeeper. The data stays; `up` starts them again."""
+    from ottla.server.local_cluster import STOP_S
+
+    killed = []
+    with reporting_start_errors(), locked_cluster(data_dir) as cluster:
+        # The broker that started first is usually the controller. It stops last, so that the controller changes only once.
+        for process in [*reversed(cluster.brokers.values()), cluster.zookeeper]:
+            if process.pid is not None:
+                if not process.stop(timeout_s=STOP_S):
+                    killed.append(process.name)
+                click.echo(f"ottla: {process.name} {'killed' if process.name in killed else 'stopped'}", err=True)
+    if killed:
+        raise click.ClickException(f"{', '.join(killed)} did not stop within {STOP_S:.0f} s and was killed; see the logs in {data_dir}")
+
+
+@click.command(name="restart")
+@click.option("--broker", "chosen", metavar="N", type=int, multiple=True, help="Only this broker; repeatable.")
+@click.option(
+    "--patience", metavar="DURATION", default="10m", show_default=True, help="Time to wait for in-sync replicas before each step."
+)
+@data_dir_option
+def restart(chosen: tuple[int, ...], patience: str, data_dir: Path) -> None:
+    """Restart brokers one by one without downtime, each only while all replicas are in sync; then elect preferred leaders.
+
+    Fails, without further restarts, if replicas do not get in sync in time.
+    """
+    from ottla.cli.cluster.health import await_health, health
+    from ottla.server.local_cluster import READY_S, STOP_S
+
+    patience_s = duration_ms(patience, "--patience") / 1000
+    with reporting_start_errors(), locked_cluster(data_dir) as cluster:
+        if unknown := sorted(set(chosen) - set(cluster.brokers)):
+            raise click.UsageError(f"--broker: broker {unknown[0]} does not exist")
+        if down := [process.name for process in cluster.brokers.values() if process.pid is None]:
+            raise click.ClickException(f"{', '.join(down)} down: start missing brokers with ottla cluster up")
+
+        def await_in_sync() -> None:
+            unhealthy = await_health(
+                cluster.spec.brokers.values(),
+                lambda report: not report.offline and not report.under_replicated and len(report.brokers) == len(cluster.brokers),
+                timeout_s=patience_s,
+            )
+            if unhealthy is not None:
+                some = [f"{topic}-{number}" for topic, number in [*unhealthy.offline, *unhealthy.under_replicated]][:5]
+                raise click.ClickException(
+                    f"not all replicas are in sync: {', '.join(some) or 'brokers are missing'}; no further broker was stopped"
+                )
+
+        # The controller restarts last, so that the controller changes only once.
+        controller = health(cluster.bootstrap).controller
+        for number in sorted(set(chosen) or cluster.brokers, key=lambda number: (number == controller, number)):
+            await_in_sync()
+            process = cluster.brokers[number]
+            process.stop(timeout_s=STOP_S)
+            process.spawn()
+            process.await_ready(time.monotonic() + READY_S)
+            click.echo(f"ottla: {process.name} restarted, process {process.pid}", err=True)
+        await_in_sync()
+        # Each broker transferred its leadership when it stopped.
+        with connected(cluster.bootstrap) as admin:
+            admin.elect_leaders()

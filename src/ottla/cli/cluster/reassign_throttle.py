@@ -1,7 +1,7 @@
-"""Throttles of a reassignment: set where it begins, taken away where it is verified.
+"""Throttles of a reassignment: `execute` sets them, `verify` and `cancel` remove them.
 
-Both sides keep to the rate: brokers that have a replica now may lead, those that get one copy. So the topic names, of each partition that
-gets a replica, the present ones for the leader's side and the new ones for the follower's; every broker of either has the rate.
+Leaders and followers are both throttled. For each partition that gets a replica, the topic lists the current replicas as throttled leaders
+(any of them can lead) and the new ones as throttled followers. All these brokers get the rate.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ REPLICAS = ("leader.replication.throttled.replicas", "follower.replication.throt
 
 
 def throttle_moves(
-    admin: Admin, present: Mapping[TopicPartition, Sequence[int]], wished: Mapping[TopicPartition, Sequence[int]], rate: int
+    admin: Admin, present: Mapping[TopicPartition, Sequence[int]], planned_replicas: Mapping[TopicPartition, Sequence[int]], rate: int
 ) -> None:
-    """Let moves take no more than so many bytes per second on each broker, in and out. Raises: KafkaError."""
+    """Throttles moves to `rate` bytes per second on each broker, in and out. Raises: KafkaError."""
     from ottla.client.admin.results import ConfigChange, Resource
 
     leaders: dict[str, list[str]] = {}
     followers: dict[str, list[str]] = {}
     brokers: set[int] = set()
-    for tp, replicas in sorted(wished.items()):
-        there = present[tp]
-        coming = [broker for broker in replicas if broker not in there]
-        if coming:
-            leaders.setdefault(tp.topic, []).extend(f"{tp.partition}:{broker}" for broker in there)
-            followers.setdefault(tp.topic, []).extend(f"{tp.partition}:{broker}" for broker in coming)
-            brokers.update(there, coming)
+    for tp, replicas in sorted(planned_replicas.items()):
+        current = present[tp]
+        adding = [broker for broker in replicas if broker not in current]
+        if adding:
+            leaders.setdefault(tp.topic, []).extend(f"{tp.partition}:{broker}" for broker in current)
+            followers.setdefault(tp.topic, []).extend(f"{tp.partition}:{broker}" for broker in adding)
+            brokers.update(current, adding)
     changes: dict[Resource, list[ConfigChange]] = {}
     for topic in leaders:
         named = (",".join(leaders[topic]), ",".join(followers[topic]))
@@ -47,20 +47,22 @@ def throttle_moves(
 
 
 def unthrottle(admin: Admin, topics: Iterable[str]) -> list[str]:
-    """Take the throttles of these topics, and the rates of all brokers, away where there are any; what had some. Raises: KafkaError."""
+    """Removes the throttles of these topics and the rates of all brokers. Returns the topics and brokers that had some.
+
+    Raises: KafkaError.
+    """
     from ottla.client.admin.results import ConfigChange, ConfigOperation, ConfigSource, Resource
     from ottla.wire.errors import KafkaError
 
-    asked: dict[Resource, tuple[str, ...]] = {Resource.topic(topic): REPLICAS for topic in sorted(topics)}
-    asked.update({Resource.broker(node.id): RATES for node in admin.describe_cluster().nodes})
+    resources: dict[Resource, tuple[str, ...]] = {Resource.topic(topic): REPLICAS for topic in sorted(topics)}
+    resources.update({Resource.broker(node.id): RATES for node in admin.describe_cluster().nodes})
     own = (ConfigSource.TOPIC, ConfigSource.DYNAMIC_BROKER)
     changes: dict[Resource, list[ConfigChange]] = {}
-    for resource, entries in admin.describe_configs(asked, names=[*RATES, *REPLICAS]).items():
+    for resource, entries in admin.describe_configs(resources, names=[*RATES, *REPLICAS]).items():
         if isinstance(entries, KafkaError):
             raise entries
-        ours = [name for name in asked[resource] if name in entries and entries[name].source in own]
-        if ours:
-            changes[resource] = [ConfigChange(name, None, ConfigOperation.DELETE) for name in ours]
+        if overrides := [name for name in resources[resource] if name in entries and entries[name].source in own]:
+            changes[resource] = [ConfigChange(name, None, ConfigOperation.DELETE) for name in overrides]
     _change(admin, changes)
     return [f"{resource.type.name.lower()} {resource.name}" for resource in changes]
 
@@ -70,4 +72,4 @@ def _change(admin: Admin, changes: Mapping[Resource, Iterable[ConfigChange]]) ->
 
     for resource, outcome in (admin.incremental_alter_configs(changes) if changes else {}).items():
         if isinstance(outcome, KafkaError):
-            raise click.ClickException(f"the throttle of {resource.type.name.lower()} {resource.name}: {outcome}")
+            raise click.ClickException(f"cannot change the throttle of {resource.type.name.lower()} {resource.name}: {outcome}")

@@ -1,9 +1,9 @@
-"""How times, durations and partitions are written on the command line, and how they are shown.
+"""Arguments of commands: times, durations, partitions and values of settings, parsed and formatted.
 
-times        2026-01-31T12:00:00, in local time if no zone is said, or milliseconds since 1970
-durations    1h   1h30m   90s   500ms   2d   or ISO 8601's: PT1H   P1DT12H
+times        2026-01-31T12:00:00, local time unless it has a zone; or milliseconds since 1970
+durations    1h   1h30m   90s   500ms   2d   or ISO 8601: PT1H   P1DT12H
 partitions   orders   orders:0,3   orders:0-5,8
-settings     retention.ms=7d   segment.bytes=1GiB   besides Kafka's own forms
+settings     retention.ms=7d   segment.bytes=1GiB   or Kafka's plain numbers
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SIZES = {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40, "KB": 10**3, "M
 _SIZE = re.compile(r"(\d+)\s*([KMGT]i?B)")
 _PART = re.compile(r"(\d+(?:\.\d+)?)(ms|[smhdw])")
 _ISO = re.compile(r"P(?:(?P<w>\d+)W)?(?:(?P<d>\d+)D)?(?:T(?:(?P<h>\d+)H)?(?:(?P<m>\d+)M)?(?:(?P<s>\d+(?:\.\d+)?)S)?)?")
-#: A topic has fewer partitions than that; a longer range is a slip of the hand.
+#: Upper limit of the numbers in one range. No topic has more partitions, so a longer range is a typing error.
 RANGE_MAX = 200_000
 
 
@@ -49,28 +49,28 @@ def duration_ms(text: str, option: str) -> int:
 
 
 def duration_text(ms: int) -> str:
-    """A duration for people: the two largest units of it."""
+    """A duration in its two largest units: `1h 30m`."""
     if 0 < ms < 1000:
         return f"{ms}ms"
     if ms < 10_000:
         return f"{ms / 1000:.1f}s" if ms else "0s"
-    said: list[str] = []
+    parts: list[str] = []
     for unit in ("d", "h", "m", "s"):
         count, ms = divmod(ms, UNITS_MS[unit])
-        if count or said:
-            said.append(f"{count}{unit}" if count else "")
-        if len(said) == 2:
+        if count or parts:
+            parts.append(f"{count}{unit}" if count else "")
+        if len(parts) == 2:
             break
-    return " ".join(filter(None, said))
+    return " ".join(filter(None, parts))
 
 
 def time_text(ms: int | None) -> str | None:
-    """A time for people, in local time; None for none."""
+    """A time as ISO 8601 in local time; None for None and for negative times."""
     return None if ms is None or ms < 0 else datetime.fromtimestamp(ms / 1000).isoformat(sep=" ", timespec="milliseconds")
 
 
 def size_text(count: int | None) -> str | None:
-    """Bytes for people: three digits or so."""
+    """A size in a binary unit, with about three digits: `1.2 GiB`."""
     if count is None:
         return None
     size, unit = float(count), "B"
@@ -81,8 +81,8 @@ def size_text(count: int | None) -> str | None:
     return f"{count} B" if unit == "B" else f"{size:.{1 if size < 100 else 0}f} {unit}"
 
 
-def explained(name: str, value: str | None) -> str | None:
-    """A setting's value for people: milliseconds and bytes that are hard to read are said in larger units, too."""
+def readable_setting(name: str, value: str | None) -> str | None:
+    """A setting's value; large numbers of milliseconds and bytes are followed by the value in a larger unit."""
     if value is None or not value.isdecimal() or not 10_000 <= int(value) < 2**62:
         return value
     if name.endswith(".ms"):
@@ -93,7 +93,7 @@ def explained(name: str, value: str | None) -> str | None:
 
 
 def setting_value(name: str, value: str) -> str:
-    """A setting's value in Kafka's form: of one that is in milliseconds 7d is taken too, of one in bytes 1GiB."""
+    """A setting's value in Kafka's format. Settings in milliseconds also accept durations (7d), settings in bytes sizes (1GiB)."""
     if name.endswith(".ms") and not value.lstrip("-").isdecimal() and "".join("".join(part) for part in _PART.findall(value)) == value:
         return str(duration_ms(value, name)) if value else value
     if "bytes" in name and (size := _SIZE.fullmatch(value)):
@@ -102,7 +102,7 @@ def setting_value(name: str, value: str) -> str:
 
 
 def partitions_text(partitions: Iterable[TopicPartition]) -> str:
-    """Partitions by topic, runs of numbers as ranges."""
+    """Partitions by topic, consecutive numbers as ranges: `orders:0-5,8`."""
     topics: dict[str, list[int]] = {}
     for topic, partition in sorted(partitions):
         topics.setdefault(topic, []).append(partition)
@@ -119,27 +119,27 @@ def _ranges(numbers: list[int]) -> str:
     return ",".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
 
 
-def scope(texts: Iterable[str], option: str) -> dict[str, set[int] | None]:
-    """Topics and which of their partitions are meant, None for all. Raises: UsageError."""
-    found: dict[str, set[int] | None] = {}
+def partition_selection(texts: Iterable[str], option: str) -> dict[str, set[int] | None]:
+    """Topics and their selected partitions, None for all. Raises: UsageError."""
+    selection: dict[str, set[int] | None] = {}
     for text in texts:
         topic, colon, listed = text.partition(":")
         numbers = _numbers(listed) if colon else None
         if not topic or (colon and not numbers):
             raise click.UsageError(f"{option} expects TOPIC or TOPIC:0,2-5, not {text!r}")
-        before = found.get(topic, set())
-        found[topic] = None if numbers is None or before is None else before | numbers
-    return found
+        before = selection.get(topic, set())
+        selection[topic] = None if numbers is None or before is None else before | numbers
+    return selection
 
 
-def covers(wanted: Mapping[str, set[int] | None], tp: TopicPartition) -> bool:
-    """Whether a partition is in a scope."""
-    numbers = wanted.get(tp.topic, set())
+def is_selected(selection: Mapping[str, set[int] | None], tp: TopicPartition) -> bool:
+    """Whether a partition is in a selection."""
+    numbers = selection.get(tp.topic, set())
     return numbers is None or tp.partition in numbers
 
 
 def _numbers(listed: str) -> set[int] | None:
-    found: set[int] = set()
+    numbers: set[int] = set()
     for part in listed.split(","):
         run = re.fullmatch(r"(\d+)(?:-(\d+))?", part.strip())
         if run is None:
@@ -147,5 +147,5 @@ def _numbers(listed: str) -> set[int] | None:
         first, last = int(run[1]), int(run[2] or run[1])
         if not 0 <= last - first < RANGE_MAX:
             return None
-        found.update(range(first, last + 1))
-    return found
+        numbers.update(range(first, last + 1))
+    return numbers

@@ -1,6 +1,6 @@
-"""What may come next on the command line: names of topics, groups, brokers, settings and profiles, asked of the cluster that is meant.
+"""Shell completion of topics, groups, brokers, settings and profiles. Names are queried from the cluster.
 
-A shell waits while this runs, so a cluster has a second to answer; whatever goes wrong, nothing is offered and nothing is said.
+The shell waits meanwhile, so a query has a timeout of one second. On any error nothing is offered and nothing is printed.
 """
 
 from __future__ import annotations
@@ -15,69 +15,69 @@ if TYPE_CHECKING:
 
     from ottla.client.sync.admin import Admin
 
-#: Milliseconds that a cluster has.
-PATIENCE_MS = 1_000
+#: Timeout of a query.
+TIMEOUT_MS = 1_000
 Completion = Callable[[click.Context, click.Parameter, str], list["CompletionItem"]]
 
 
-def _silent(found: Callable[[click.Context, str], Iterable[tuple[str, str]]]) -> Completion:
-    """A completion from (value, help) pairs, which offers nothing when it fails. Values given already are left out."""
+def _completion(candidates: Callable[[click.Context, str], Iterable[tuple[str, str]]]) -> Completion:
+    """A completion from (value, help) pairs. It offers nothing if it fails, and no value that the command line has already."""
 
-    def offered(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    def complete(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
         from click.shell_completion import CompletionItem
 
-        given = context.params.get(parameter.name or "")
-        before = set(given) if isinstance(given, list | tuple) else set()
+        values = context.params.get(parameter.name or "")
+        before = set(values) if isinstance(values, list | tuple) else set()
         try:
-            pairs = sorted(found(context, incomplete))
+            pairs = sorted(candidates(context, incomplete))
         except (Exception, SystemExit):
-            # The person sees the reason when the command itself is run.
+            # The command itself reports the error when it runs.
             return []
-        return [CompletionItem(value, help=says or None) for value, says in pairs if value.startswith(incomplete) and value not in before]
+        return [CompletionItem(value, help=help or None) for value, help in pairs if value.startswith(incomplete) and value not in before]
 
-    return offered
+    return complete
 
 
-def _asked(context: click.Context, question: Callable[[Admin], Iterable[tuple[str, str]]]) -> list[tuple[str, str]]:
-    """Ask the cluster that the line names so far."""
+def _query(context: click.Context, question: Callable[[Admin], Iterable[tuple[str, str]]]) -> list[tuple[str, str]]:
+    """Queries the cluster of the incomplete command line."""
     import logging
 
-    from ottla.cli.common.connection import named_profile, place
+    from ottla.cli.common.connection import cluster_address, named_profile
     from ottla.client.options import AdminOptions
     from ottla.client.sync.admin import Admin
 
-    where = place(context.params.get("bootstrap"), named_profile(context))
+    address = cluster_address(context.params.get("bootstrap"), named_profile(context))
     known = {spec.attribute for spec in AdminOptions.SPECS.values()}
     settings: dict[str, Any] = {
-        **{name: value for name, value in where.settings.items() if name in known},
+        **{name: value for name, value in address.settings.items() if name in known},
         "client_id": "ottla-completion",
         "retries": 0,
-        "default_api_timeout_ms": PATIENCE_MS,
-        "request_timeout_ms": PATIENCE_MS,
-        "socket_connection_setup_timeout_ms": PATIENCE_MS,
+        "default_api_timeout_ms": TIMEOUT_MS,
+        "request_timeout_ms": TIMEOUT_MS,
+        "socket_connection_setup_timeout_ms": TIMEOUT_MS,
     }
     before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:
-        with Admin(bootstrap_servers=where.bootstrap, **settings) as admin:
+        with Admin(bootstrap_servers=address.bootstrap, **settings) as admin:
             return list(question(admin))
     finally:
         logging.disable(before)
 
 
 def _topics(context: click.Context, incomplete: str) -> Iterable[tuple[str, str]]:
-    return _asked(
+    return _query(
         context,
         lambda admin: ((one.name, f"{one.partition_count} partitions") for one in admin.list_topics(internal=incomplete.startswith("_"))),
     )
 
 
 def _groups(context: click.Context, incomplete: str) -> Iterable[tuple[str, str]]:
-    return _asked(context, lambda admin: ((one.group_id, one.state.value) for one in admin.list_groups()))
+    return _query(context, lambda admin: ((one.group_id, one.state.value) for one in admin.list_groups()))
 
 
 def _brokers(context: click.Context, incomplete: str) -> Iterable[tuple[str, str]]:
-    return _asked(context, lambda admin: ((str(node.id), f"{node.host}:{node.port}") for node in admin.describe_cluster().nodes))
+    return _query(context, lambda admin: ((str(node.id), f"{node.host}:{node.port}") for node in admin.describe_cluster().nodes))
 
 
 def _profiles(context: click.Context, incomplete: str) -> Iterable[tuple[str, str]]:
@@ -87,7 +87,7 @@ def _profiles(context: click.Context, incomplete: str) -> Iterable[tuple[str, st
 
 
 def _topic_settings(context: click.Context, incomplete: str) -> Iterable[tuple[str, str]]:
-    """Settings of topics, as this version knows them: no cluster is asked."""
+    """Topic settings of this version of Ottla; needs no query."""
     from ottla.log.options import TopicOptions
 
     name, equals, _ = incomplete.partition("=")
@@ -99,7 +99,7 @@ def _topic_settings(context: click.Context, incomplete: str) -> Iterable[tuple[s
 
 
 def _topic_pairs(context: click.Context, incomplete: str) -> Iterable[tuple[str, str]]:
-    return [(value if "=" in value else f"{value}=", says) for value, says in _topic_settings(context, incomplete)]
+    return [(value if "=" in value else f"{value}=", help) for value, help in _topic_settings(context, incomplete)]
 
 
 def _config_names(context: click.Context, incomplete: str) -> Iterable[tuple[str, str]]:
@@ -114,43 +114,41 @@ def _config_names(context: click.Context, incomplete: str) -> Iterable[tuple[str
 
 
 def _config_settings(context: click.Context, incomplete: str) -> Iterable[tuple[str, str]]:
-    """What has settings comes first, then these."""
+    """First the name of the resource, then its settings."""
     kind, words = context.params.get("kind"), context.params.get("words") or ()
     if kind != "cluster" and not words:
         return _config_names(context, incomplete)
     if kind == "topic":
         return _topic_settings(context, incomplete)
-    return _asked(context, lambda admin: _told_settings(admin, str(kind), str(words[0]) if words else ""))
+    return _query(context, lambda admin: _dynamic_settings(admin, str(kind), str(words[0]) if words else ""))
 
 
-def _told_settings(admin: Admin, kind: str, name: str) -> list[tuple[str, str]]:
-    """Settings that can be changed, as a broker tells them."""
+def _dynamic_settings(admin: Admin, kind: str, name: str) -> list[tuple[str, str]]:
+    """Settings that can change without a restart, from a broker."""
     from ottla.client.admin.results import Resource, ResourceType
 
     if kind == "cluster":
         name = str(min(node.id for node in admin.describe_cluster().nodes))
     resource = Resource(ResourceType.GROUP if kind == "group" else ResourceType.BROKER, name)
     entries = admin.describe_configs([resource], documentation=True)[resource]
-    assert isinstance(entries, dict), "an error is no answer"
+    assert isinstance(entries, dict), "_completion ignores errors"
     return [(entry.name, entry.documentation or "") for entry in entries.values() if not entry.is_read_only]
 
 
 def _config_pairs(context: click.Context, incomplete: str) -> Iterable[tuple[str, str]]:
     words = context.params.get("words") or ()
-    found = _config_settings(context, incomplete)
-    return (
-        [(value if "=" in value else f"{value}=", says) for value, says in found]
-        if words or context.params.get("kind") == "cluster"
-        else found
-    )
+    pairs = _config_settings(context, incomplete)
+    if not words and context.params.get("kind") != "cluster":
+        return pairs
+    return [(value if "=" in value else f"{value}=", help) for value, help in pairs]
 
 
-config_names = _silent(_config_names)
-config_settings = _silent(_config_settings)
-config_pairs = _silent(_config_pairs)
-topic_names = _silent(_topics)
-group_names = _silent(_groups)
-broker_ids = _silent(_brokers)
-profile_names = _silent(_profiles)
-topic_settings = _silent(_topic_settings)
-topic_setting_pairs = _silent(_topic_pairs)
+config_names = _completion(_config_names)
+config_settings = _completion(_config_settings)
+config_pairs = _completion(_config_pairs)
+topic_names = _completion(_topics)
+group_names = _completion(_groups)
+broker_ids = _completion(_brokers)
+profile_names = _completion(_profiles)
+topic_settings = _completion(_topic_settings)
+topic_setting_pairs = _completion(_topic_pairs)

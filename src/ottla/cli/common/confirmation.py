@@ -1,8 +1,8 @@
-"""What a command asks before it destroys something, and `--dry-run`, which only shows what would be done.
+"""Confirmation before a command deletes data, and `--dry-run`.
 
-Destroying needs a yes: `--yes`, or the answer of a person at a terminal, who sees on standard error what would go. Without either the
-command is refused and changes nothing, so that a script does not hang and does not destroy by mistake. A dry run asks for nothing and ends
-with 0, or as the command itself would where that can be known.
+Deletion needs `--yes` or the answer of a user at a terminal, who sees on standard error what would be deleted. Without a terminal and
+without `--yes` the command changes nothing and exits with 2: a script neither hangs nor deletes by mistake. A dry run asks nothing. It
+exits with 0, or with the command's exit code where that is known without a change.
 """
 
 from __future__ import annotations
@@ -14,41 +14,41 @@ from typing import Any, TypeVar
 import click
 
 F = TypeVar("F", bound=Callable[..., Any])
-#: Things that are named one by one in a question.
-SHOWN_MAX = 20
-DRY = "Nothing was changed."
+#: Items listed in a question; further ones are only counted.
+LISTED_MAX = 20
+NOTHING_CHANGED = "Nothing was changed."
 
 
-class Refused(click.ClickException):
-    """Nothing was done, since nobody said yes."""
+class NotConfirmed(click.ClickException):
+    """The command needs a confirmation and has no terminal to ask at. Nothing was changed."""
 
     exit_code = 2
 
 
 def dry_run_option(function: F) -> F:
     """`--dry-run`."""
-    return click.option("--dry-run", is_flag=True, help="Only show what would be done.")(function)
+    return click.option("--dry-run", is_flag=True, help="Show what would change; change nothing.")(function)
 
 
 def yes_option(function: F) -> F:
-    """`-y`, for commands that destroy."""
-    return click.option("-y", "--yes", is_flag=True, help="Do it without being asked.")(function)
+    """`-y`, for commands that delete data."""
+    return click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")(function)
 
 
-def has_somebody() -> bool:
-    """Whether there is somebody to ask."""
+def is_interactive() -> bool:
+    """Whether standard input and standard error are a terminal."""
     return sys.stdin.isatty() and sys.stderr.isatty()
 
 
-def agreed(question: str, things: Iterable[str], *, yes: bool) -> None:
-    """Goes on only with a yes. Raises: Abort, when a person says no; Refused, when nobody can be asked."""
+def confirm(question: str, things: Iterable[str], *, yes: bool) -> None:
+    """Returns once confirmed. Raises: Abort, if the user declines; NotConfirmed, without a terminal."""
     if yes:
         return
-    if not has_somebody():
-        raise Refused(f"{question} This cannot be undone: say --yes to do it, or --dry-run to see what would be done.")
+    if not is_interactive():
+        raise NotConfirmed(f"{question} This cannot be undone. Confirm with --yes, or use --dry-run to see what would change.")
     listed = list(things)
-    for thing in listed[:SHOWN_MAX]:
+    for thing in listed[:LISTED_MAX]:
         click.echo(f"  {thing}", err=True)
-    if len(listed) > SHOWN_MAX:
-        click.echo(f"  and {len(listed) - SHOWN_MAX} more", err=True)
-    click.confirm(f"{question} This cannot be undone. Do it?", abort=True, err=True)
+    if len(listed) > LISTED_MAX:
+        click.echo(f"  and {len(listed) - LISTED_MAX} more", err=True)
+    click.confirm(f"{question} This cannot be undone. Continue?", abort=True, err=True)

@@ -1,16 +1,16 @@
-"""Which cluster a command talks to, and as whom.
+"""The cluster of a command, and the settings of its clients.
 
-The first of these that says something is taken:
+The address is the first of these that is set:
 
-    -b HOST:PORT[,...]                   the command line
-    --profile NAME                       ... a profile by name (`ottla.cli.common.profiles`)
-    OTTLA_BOOTSTRAP_SERVERS              the environment; OTTLA_BOOTSTRAP is the same
-    OTTLA_PROFILE                        ... a profile by name
-    the profile that `ottla profile use` chose
+    -b HOST:PORT[,...]                   command line
+    --profile NAME                       command line, a profile by name (`ottla.cli.common.profiles`)
+    OTTLA_BOOTSTRAP_SERVERS              environment; OTTLA_BOOTSTRAP is the same
+    OTTLA_PROFILE                        environment, a profile by name
+    the profile in use (`ottla profile use`)
     127.0.0.1:9092
 
-Other settings of a profile go to the clients. With `-b` or OTTLA_BOOTSTRAP_SERVERS no profile is read; one that is named beside `-b` lends
-its other settings.
+The other settings of the profile go to the clients. With `-b` or OTTLA_BOOTSTRAP_SERVERS no profile is read, except that `-b` with
+`--profile` uses the profile's other settings.
 """
 
 from __future__ import annotations
@@ -28,73 +28,74 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
 ENVIRONMENT = ("OTTLA_BOOTSTRAP_SERVERS", "OTTLA_BOOTSTRAP")
-_PROFILE, _PLACE = "ottla.profile", "ottla.place"
+_PROFILE, _ADDRESS = "ottla.profile", "ottla.address"
 
 
-class Place(NamedTuple):
-    """A cluster: where it is, who says so, and the other settings of clients for it."""
+class ClusterAddress(NamedTuple):
+    """Bootstrap servers of a cluster, the source of that address, and other settings for its clients."""
 
     bootstrap: str
     source: str
     settings: dict[str, str]
 
 
-def place(bootstrap: str | None = None, profile: str | None = None) -> Place:
-    """The cluster that is meant, with what the command line says. Raises: UsageError; ClickException, when there is no such profile."""
+def cluster_address(bootstrap: str | None = None, profile: str | None = None) -> ClusterAddress:
+    """The cluster for these options of the command line. Raises: UsageError; ClickException, if the profile does not exist."""
     if bootstrap is not None and not bootstrap.strip(", "):
         raise click.UsageError("-b expects HOST:PORT[,...]")
-    found = _found(bootstrap, profile)
+    address = _resolved_address(bootstrap, profile)
     from ottla.client.options import address_problem
 
-    if problem := address_problem(found.bootstrap):
-        raise click.UsageError(f"{'-b' if found.source == '--bootstrap-server' else found.source}: {problem}")
-    return found
+    if problem := address_problem(address.bootstrap):
+        raise click.UsageError(f"{'-b' if address.source == '--bootstrap-server' else address.source}: {problem}")
+    return address
 
 
-def _found(bootstrap: str | None, profile: str | None) -> Place:
-    """See `place`."""
+def _resolved_address(bootstrap: str | None, profile: str | None) -> ClusterAddress:
+
     if bootstrap is not None:
-        return Place(bootstrap, "--bootstrap-server", _other(profile))
+        return ClusterAddress(bootstrap, "--bootstrap-server", _other_settings(profile))
     if profile is None and (name := next((name for name in ENVIRONMENT if os.environ.get(name)), None)):
-        return Place(os.environ[name], name, {})
-    from ottla.cli.common.profiles import chosen
+        return ClusterAddress(os.environ[name], name, {})
+    from ottla.cli.common.profiles import active_profile
 
-    named = profile or os.environ.get("OTTLA_PROFILE") or None
-    found = chosen(named)
-    if found is None:
-        return Place(DEFAULT_BOOTSTRAP, "default", {})
-    settings = dict(found.settings)
-    return Place(settings.pop("bootstrap_servers", DEFAULT_BOOTSTRAP), f"profile {found.name}", settings)
+    active = active_profile(profile or os.environ.get("OTTLA_PROFILE") or None)
+    if active is None:
+        return ClusterAddress(DEFAULT_BOOTSTRAP, "default", {})
+    settings = dict(active.settings)
+    return ClusterAddress(settings.pop("bootstrap_servers", DEFAULT_BOOTSTRAP), f"profile {active.name}", settings)
 
 
-def _other(profile: str | None) -> dict[str, str]:
+def _other_settings(profile: str | None) -> dict[str, str]:
     if profile is None:
         return {}
-    from ottla.cli.common.profiles import chosen
+    from ottla.cli.common.profiles import active_profile
 
-    found = chosen(profile)
-    return {name: value for name, value in (found.settings if found else {}).items() if name != "bootstrap_servers"}
+    active = active_profile(profile)
+    return {name: value for name, value in (active.settings if active else {}).items() if name != "bootstrap_servers"}
 
 
 def named_profile(context: click.Context) -> str | None:
-    """The profile that the command line names, as far as it is read."""
-    found: str | None = context.meta.get(_PROFILE)
-    return found
+    """The value of `--profile`, once it is parsed."""
+    profile: str | None = context.meta.get(_PROFILE)
+    return profile
 
 
-def _with_options(function: F, *, anywhere: bool) -> F:
-    def resolved(context: click.Context, parameter: click.Parameter, given: str | None) -> str | None:
+def _with_options(function: F, *, required: bool) -> F:
+    """`required`: resolve an address even if neither option is set."""
+
+    def resolve(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
         profile = context.meta.get(_PROFILE)
-        if not anywhere and given is None and profile is None:
+        if not required and value is None and profile is None:
             return None
         if context.resilient_parsing:
-            return given
-        where = place(given, profile)
-        context.meta[_PLACE] = where
-        return where.bootstrap
+            return value
+        address = cluster_address(value, profile)
+        context.meta[_ADDRESS] = address
+        return address.bootstrap
 
-    def named(context: click.Context, parameter: click.Parameter, given: str | None) -> None:
-        context.meta[_PROFILE] = given
+    def set_profile(context: click.Context, parameter: click.Parameter, value: str | None) -> None:
+        context.meta[_PROFILE] = value
 
     from ottla.cli.common.complete import profile_names
 
@@ -103,78 +104,77 @@ def _with_options(function: F, *, anywhere: bool) -> F:
         metavar="NAME",
         is_eager=True,
         expose_value=False,
-        callback=named,
+        callback=set_profile,
         shell_complete=profile_names,
-        help="The cluster that a profile names; see ottla profile.",
+        help="Use the cluster and the settings of a profile; see ottla profile.",
     )(function)
-    shown = f" [default: that of the profile in use, or {DEFAULT_BOOTSTRAP}]" if anywhere else ""
+    default = f" [default: the profile in use, or {DEFAULT_BOOTSTRAP}]" if required else ""
     return click.option(
         "-b",
         "--bootstrap-server",
         "bootstrap",
         metavar="HOST:PORT[,...]",
-        callback=resolved,
-        help=("Brokers to begin with; OTTLA_BOOTSTRAP_SERVERS sets it too." if anywhere else "Ask this cluster, wherever it is.") + shown,
+        callback=resolve,
+        help=("Bootstrap servers; also OTTLA_BOOTSTRAP_SERVERS." if required else "Bootstrap servers of a cluster to query.") + default,
     )(function)
 
 
 def bootstrap_option(function: F) -> F:
-    """`-b` and `--profile`, the cluster to talk to; the command gets `bootstrap`."""
-    return _with_options(function, anywhere=True)
+    """`-b` and `--profile`, the command's cluster; the command receives `bootstrap`."""
+    return _with_options(function, required=True)
 
 
 def remote_option(function: F) -> F:
-    """`-b` and `--profile` of a command that otherwise looks at this machine: `bootstrap` is None when neither is given."""
-    return _with_options(function, anywhere=False)
+    """`-b` and `--profile` of a command that defaults to this machine: `bootstrap` is None if neither is set."""
+    return _with_options(function, required=False)
 
 
-def named_elsewhere() -> str | None:
-    """The cluster that the environment or the profile in use names; None when neither does. Its settings hold from then on."""
-    where = place()
-    if where.source == "default":
+def configured_bootstrap() -> str | None:
+    """The cluster of the environment or of the profile in use, or None. Its settings become those of the command."""
+    address = cluster_address()
+    if address.source == "default":
         return None
-    click.get_current_context().meta[_PLACE] = where
-    return where.bootstrap
+    click.get_current_context().meta[_ADDRESS] = address
+    return address.bootstrap
 
 
 def profile_settings(table: type[Options]) -> dict[str, str]:
-    """Settings of the profile in use, besides where the cluster is, for a client that has those of this table."""
-    where = _here()
+    """The profile's settings that are in a client's table of options."""
+    address = _current_address()
     known = {spec.attribute for spec in table.SPECS.values()}
-    return {} if where is None else {name: value for name, value in where.settings.items() if name in known}
+    return {} if address is None else {name: value for name, value in address.settings.items() if name in known}
 
 
-def whence() -> str:
-    """Who named the cluster that cannot be reached, and what to do; nothing when the command line did."""
-    where = _here()
-    if where is None or where.source == "--bootstrap-server":
+def address_source_hint() -> str:
+    """A hint where an unreachable address comes from; "" if it is from the command line."""
+    address = _current_address()
+    if address is None or address.source == "--bootstrap-server":
         return ""
-    if where.source == "default":
-        return " That is where commands look by default: name another cluster with -b or a profile, or start one with ottla serve."
-    return f" The address comes from {where.source}."
+    if address.source == "default":
+        return " This is the default address. Set another one with -b or a profile, or start a broker with ottla serve."
+    return f" The address comes from {address.source}."
 
 
-def place_flags() -> str:
-    """What a command needs behind it to talk to the same cluster, where the command line said which; else nothing."""
+def connection_flags() -> str:
+    """The options, with a leading blank, with which another command uses the same cluster; "" if the command line has none."""
     from shlex import quote
 
-    where, context = _here(), click.get_current_context(silent=True)
+    address, context = _current_address(), click.get_current_context(silent=True)
     profile = None if context is None else named_profile(context)
-    flags = f" -b {quote(where.bootstrap)}" if where is not None and where.source == "--bootstrap-server" else ""
+    flags = f" -b {quote(address.bootstrap)}" if address is not None and address.source == "--bootstrap-server" else ""
     return flags + (f" --profile {quote(profile)}" if profile else "")
 
 
-def _here() -> Place | None:
+def _current_address() -> ClusterAddress | None:
     context = click.get_current_context(silent=True)
-    found: Place | None = None if context is None else context.meta.get(_PLACE)
-    return found
+    address: ClusterAddress | None = None if context is None else context.meta.get(_ADDRESS)
+    return address
 
 
 def admin(bootstrap: str) -> Admin:
-    """An admin client with a person's patience: it gives up soon when no broker can be reached."""
+    """An admin client with short timeouts, so that a command fails soon if no broker is reachable."""
     from ottla.client.options import AdminOptions
     from ottla.client.sync.admin import Admin
 
-    ours = profile_settings(AdminOptions)
-    settings: dict[str, Any] = {"client_id": "ottla-cli", "default_api_timeout_ms": 30_000, "retries": 3, **ours}
+    settings: dict[str, Any] = {"client_id": "ottla-cli", "default_api_timeout_ms": 30_000, "retries": 3, **profile_settings(AdminOptions)}
     return Admin(bootstrap_servers=bootstrap, **settings)

@@ -1,7 +1,6 @@
-"""What commands share beside the forms of their answers: errors as one line, bytes as JSON, `name=value` arguments.
+"""Errors as one line and an exit code, bytes as JSON, `name=value` arguments.
 
-Bytes become text where they are UTF-8, and `{"base64": "..."}` where they are not, so that what `consume -o json` prints, `produce -o json`
-takes.
+UTF-8 bytes become text in JSON, other bytes `{"base64": "..."}`. `produce -o json` reads what `consume -o json` prints.
 """
 
 from __future__ import annotations
@@ -15,14 +14,14 @@ from typing import Any
 
 import click
 
+from ottla.cli.common.connection import address_source_hint
 from ottla.cli.common.connection import admin as admin
 from ottla.cli.common.connection import bootstrap_option as bootstrap_option
-from ottla.cli.common.connection import whence
 
 
 @contextmanager
-def terminated() -> Iterator[None]:
-    """Whoever asks the process to end (SIGTERM) is heard as Ctrl-C is, in the main thread: as KeyboardInterrupt."""
+def sigterm_as_interrupt() -> Iterator[None]:
+    """SIGTERM raises KeyboardInterrupt, as Ctrl-C does. No effect outside the main thread."""
     try:
         before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     except ValueError:
@@ -35,8 +34,8 @@ def terminated() -> Iterator[None]:
 
 
 @contextmanager
-def told() -> Iterator[None]:
-    """Turn what clients and files raise into one line and an exit code, and what clients warn of into lines that look the same."""
+def reporting_errors() -> Iterator[None]:
+    """Turns errors of clients and files into one line and an exit code, and warnings of clients into lines of the same format."""
     import logging
 
     from ottla.base.options import ConfigError
@@ -49,18 +48,18 @@ def told() -> Iterator[None]:
     except ConfigError as error:
         raise click.UsageError(str(error)) from None
     except BrokenPipeError:
-        # Whoever read our output has seen enough; the interpreter must not complain when it flushes at its end.
+        # The reader of the pipe is gone. Without this the interpreter reports an error when it flushes stdout at exit.
         sys.stdout = open("/dev/null", "w")  # noqa: SIM115
         raise SystemExit(0) from None
     except ConnectionFailed as error:
-        said = " ".join(str(error).split())
-        raise click.ClickException(said + (whence() if said.startswith("no broker can be reached") else "")) from None
+        message = " ".join(str(error).split())
+        raise click.ClickException(message + (address_source_hint() if message.startswith("no broker can be reached") else "")) from None
     except (KafkaError, OSError, ValueError) as error:
         raise click.ClickException(" ".join(str(error).split())) from None
 
 
 def json_bytes(value: bytes | None) -> Any:
-    """Bytes for JSON; see the module."""
+    """Bytes as text, or as `{"base64": ...}` if they are not UTF-8."""
     if value is None:
         return None
     try:
@@ -70,7 +69,7 @@ def json_bytes(value: bytes | None) -> Any:
 
 
 def bytes_json(value: Any, name: str) -> bytes | None:
-    """Bytes from JSON: the reverse of `json_bytes`; other JSON values are taken as the text they were written as.
+    """Bytes from JSON: the reverse of `json_bytes`. Any other JSON value becomes its JSON text.
 
     Raises: ValueError.
     """
@@ -84,7 +83,7 @@ def bytes_json(value: Any, name: str) -> bytes | None:
         try:
             return b64decode(value["base64"], validate=True)
         except ValueError:
-            raise ValueError(f"{name}: not base64") from None
+            raise ValueError(f"{name}: invalid base64") from None
     return msgspec.json.encode(value)
 
 

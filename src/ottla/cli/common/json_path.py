@@ -1,9 +1,9 @@
-"""Paths into JSON values, as filters and columns have them.
+"""Paths into JSON values, for filters and columns.
 
     .customer.id       .items[0].sku      .items[-1]      ["a name with . in it"].x      [0]
-    .items[*].sku      that of each item: a path with a star may find many values, one without finds one or none
+    .items[*].sku      the value of each item; a path with a star matches any number of values, other paths at most one
 
-A member that is not there, and a step into something that has no members, find nothing; null is a value that is found.
+A missing member, and a step into a value without members, match nothing. null is a value that is matched.
 """
 
 from __future__ import annotations
@@ -21,31 +21,31 @@ _STEP = re.compile(r'\.(?P<name>[^\s.\[\]"=!<>~()]+)|\[(?P<index>-?\d+)\]|\[(?P<
 
 
 class Path:
-    """A path that was read. `text` is as it was written."""
+    """A parsed path; `text` is its source."""
 
     def __init__(self, text: str, steps: tuple[Step, ...]) -> None:
         self.text = text
         self.steps = steps
-        #: Whether it may find more than one value.
+        #: Whether it can match more than one value.
         self.many = EACH in steps
 
     def __repr__(self) -> str:
         return f"<Path {self.text}>"
 
     def all(self, value: Any) -> list[Any]:
-        """The values that are found, in their order."""
-        found = [value]
+        """The matched values, in order."""
+        matches = [value]
         for step in self.steps:
-            found = [inner for outer in found for inner in _inside(outer, step)]
-        return found
+            matches = [inner for outer in matches for inner in _step_values(outer, step)]
+        return matches
 
     def one(self, value: Any) -> Any:
-        """The value that is found, None without one; all of them as a list if there may be many."""
-        found = self.all(value)
-        return found if self.many else found[0] if found else None
+        """The matched value or None; a list of all matches if the path has a star."""
+        matches = self.all(value)
+        return matches if self.many else matches[0] if matches else None
 
 
-def _inside(value: Any, step: Step) -> list[Any]:
+def _step_values(value: Any, step: Step) -> list[Any]:
     if step is EACH:
         return list(value) if isinstance(value, list) else list(value.values()) if isinstance(value, dict) else []
     if isinstance(step, str):
@@ -53,8 +53,8 @@ def _inside(value: Any, step: Step) -> list[Any]:
     return [value[step]] if isinstance(value, list) and -len(value) <= step < len(value) else []
 
 
-def leading(text: str, position: int = 0) -> tuple[Path, int]:
-    """The path that begins at `position`, and where it ends. Raises: ValueError when none begins there."""
+def parse_prefix(text: str, position: int = 0) -> tuple[Path, int]:
+    """The path that begins at `position`, and its end. Raises: ValueError, if no path begins there."""
     steps: list[Step] = []
     at = position
     while (step := _STEP.match(text, at)) is not None:
@@ -72,18 +72,16 @@ def leading(text: str, position: int = 0) -> tuple[Path, int]:
     return Path(text[position:at], tuple(steps)), at
 
 
-def path(text: str) -> Path:
+def parse_path(text: str) -> Path:
     """The whole text as a path. Raises: ValueError."""
-    found, end = leading(text)
+    path, end = parse_prefix(text)
     if end < len(text):
-        raise ValueError(f"{text!r} is not a path like .customer.id or .items[0]: nothing is called {text[end:]!r}")
-    return found
+        raise ValueError(f"{text!r} is not a path like .customer.id or .items[0]: unexpected {text[end:]!r}")
+    return path
 
 
 def decoder() -> Callable[[bytes | None], Any]:
-    """A function that decodes JSON, and remembers the last so that several paths into one value decode it once. What is no JSON has no
-    members.
-    """
+    """A function that decodes JSON and caches the last value, so that several paths decode it once. Invalid JSON becomes None."""
     decode = msgspec.json.Decoder().decode
     last: bytes | None = None
     value: Any = None

@@ -1,6 +1,6 @@
-"""A group of commands that imports the one asked for and none of the others, so that nobody waits for what he does not use.
+"""A group of commands that imports only the command that is called, so that commands start fast.
 
-A command is the attribute ``command`` of its module, or the one named behind a colon. ``--help`` prints the table, without importing any.
+A command is the attribute ``command`` of its module, or the attribute after a colon. ``--help`` prints the table and imports no command.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
 
-class Entry(NamedTuple):
-    """A command: ``module`` or ``module:attribute`` below ``ottla.cli``, and what ``--help`` says of it."""
+class CommandEntry(NamedTuple):
+    """A command: ``module`` or ``module:attribute`` below ``ottla.cli``, and its line in ``--help``."""
 
     module: str
-    says: str
+    help: str
 
 
-#: The exit code of what Ctrl-C ended before it was done.
+#: Exit code of a command that Ctrl-C interrupted.
 INTERRUPTED = 130
 
 
-class Commands(click.Group):
-    """A group of commands that knows which one was meant. What Ctrl-C ends, in whatever it was doing, ends silently with exit code 130."""
+class CommandGroup(click.Group):
+    """A group of commands. Suggests a name for an unknown command; Ctrl-C ends a command silently with exit code 130."""
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
@@ -39,14 +39,14 @@ class Commands(click.Group):
             from ottla.base.options import suggestion
 
             near = suggestion(args[0], self.list_commands(ctx))
-            ctx.fail(f"there is no command {args[0]}{near or '; those there are: ' + ', '.join(self.list_commands(ctx))}")
+            ctx.fail(f"unknown command {args[0]}{near or '; commands are: ' + ', '.join(self.list_commands(ctx))}")
         return super().resolve_command(ctx, args)
 
 
-class Lazy(Commands):
+class LazyGroup(CommandGroup):
     """Commands by name, in the order of ``--help``."""
 
-    def __init__(self, *arguments: Any, table: dict[str, Entry], **settings: Any) -> None:
+    def __init__(self, *arguments: Any, table: dict[str, CommandEntry], **settings: Any) -> None:
         super().__init__(*arguments, **settings)
         self._table = table
 
@@ -57,17 +57,17 @@ class Lazy(Commands):
         if cmd_name not in self.list_commands(ctx):
             return None
         module, _, attribute = self._table[cmd_name].module.partition(":")
-        found = getattr(import_module(f"ottla.cli.{module}"), attribute or "command")
-        assert isinstance(found, click.Command), f"ottla.cli.{module} has the command {cmd_name}"
-        return found
+        command = getattr(import_module(f"ottla.cli.{module}"), attribute or "command")
+        assert isinstance(command, click.Command), f"ottla.cli.{module} has the command {cmd_name}"
+        return command
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         from click.shell_completion import CompletionItem
 
-        found = [CompletionItem(name, help=self._table[name].says) for name in self.list_commands(ctx) if name.startswith(incomplete)]
-        return found + click.Command.shell_complete(self, ctx, incomplete)
+        items = [CompletionItem(name, help=self._table[name].help) for name in self.list_commands(ctx) if name.startswith(incomplete)]
+        return items + click.Command.shell_complete(self, ctx, incomplete)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         if names := self.list_commands(ctx):
             with formatter.section("Commands"):
-                formatter.write_dl([(name, self._table[name].says) for name in names])
+                formatter.write_dl([(name, self._table[name].help) for name in names])

@@ -1,17 +1,17 @@
-"""How commands answer: `-o text|wide|json|yaml`, one mechanism for all of them.
+"""The output formats of all commands: `-o text|wide|json|yaml`.
 
-A command makes documents: plain dictionaries whose fields are named by `@fields`, from which the reference page is made. json and yaml
-print them as they are; text shows them as a table whose columns are declared over the same documents, wide with more of these columns.
+A command produces documents: plain dictionaries. `@fields` declares their fields; the reference page is generated from it. json and yaml
+print the documents, text and wide print a table whose columns are declared over the same documents.
 
     text    on a terminal an aligned table, in a pipe tab-separated lines without headings (see `ottla.cli.common.tables`)
     wide    the same with more columns
     json    one document, on one line in a pipe, indented on a terminal
     yaml    the same as YAML 1.1
 
-Fields keep their names and meanings; new ones may come. What is not there is null. Times are milliseconds since 1970, sizes bytes. Lists
-are sorted.
+Fields keep their names and meanings; fields may be added. A missing value is null. Times are in milliseconds since 1970, sizes in bytes.
+Lists are sorted.
 
-Exit codes: 0 done, 1 failed, or something is not well where that was asked, 2 asked wrongly.
+Exit codes: 0 success, 1 failed or problem found, 2 usage error.
 """
 
 from __future__ import annotations
@@ -29,58 +29,58 @@ F = TypeVar("F", bound=Callable[..., Any])
 C = TypeVar("C", bound=click.Command)
 KINDS = ("text", "wide", "json", "yaml")
 _HEADINGS = "ottla.headings"
-#: What `Form.report` prints of each thing.
+#: Fields that `OutputFormat.report` prints.
 OUTCOME = {
-    "name": "what the command was asked to change",
-    "outcome": "what became of it; null: it failed",
-    "error": "null, or {code, message}: the protocol's error code and a sentence",
+    "name": "name of the resource to change",
+    "outcome": "result; null: failed",
+    "error": "null, or {code, message}: the protocol's error code and a message",
 }
 
 
 OUTCOMES = (Column("NAME", "name"), Column("OUTCOME", "outcome"))
 
 
-class Form:
-    """The form that was asked for."""
+class OutputFormat:
+    """The output format of one call of a command."""
 
     def __init__(self, kind: str = "text", *, headings: bool | None = None) -> None:
         self.kind = kind
-        #: Whether tables have headings; None: on a terminal.
+        #: Whether tables have headings; None: only on a terminal.
         self.headings = headings
 
     @property
-    def for_programs(self) -> bool:
-        """Whether a document is wanted, not a table."""
+    def is_structured(self) -> bool:
+        """Whether documents are printed (json, yaml), not tables."""
         return self.kind in ("json", "yaml")
 
     @property
     def is_wide(self) -> bool:
-        """Whether more than the usual columns are wanted."""
+        """Whether tables include the wide columns."""
         return self.kind == "wide"
 
     def show(self, documents: Sequence[Row], columns: Sequence[Column], *, title: str = "") -> None:
-        """A list of documents, one row each."""
-        if self.for_programs:
+        """Prints a list of documents, or a table with a row for each."""
+        if self.is_structured:
             self.document(documents)
         else:
             self.table(documents, columns, title=title)
 
     def table(self, rows: Iterable[Row], columns: Sequence[Column], *, title: str = "", prefix: tuple[str, object] | None = None) -> None:
-        """A table; `title` stands above it on a terminal; in a pipe `prefix`, (heading, value), is a column before the others."""
-        sys.stdout.write(self.drawn(rows, columns, title=title, prefix=prefix))
+        """Prints a table. `title` is printed above it on a terminal; `prefix`, (heading, value), is the first column in a pipe."""
+        sys.stdout.write(self.rendered(rows, columns, title=title, prefix=prefix))
 
-    def drawn(self, rows: Iterable[Row], columns: Sequence[Column], *, title: str = "", prefix: tuple[str, object] | None = None) -> str:
-        """What `table` prints."""
+    def rendered(self, rows: Iterable[Row], columns: Sequence[Column], *, title: str = "", prefix: tuple[str, object] | None = None) -> str:
+        """The text that `table` prints."""
         shown = [column for column in columns if self.is_wide or not column.wide]
         if not tables.is_terminal():
-            return tables.tabbed(shown, rows, headings=bool(self.headings), prefix=prefix)
-        return tables.drawn(
+            return tables.tab_separated(shown, rows, headings=bool(self.headings), prefix=prefix)
+        return tables.aligned(
             shown, rows, title=title, headings=self.headings is not False, width=tables.terminal_columns(), colours=tables.has_colours()
         )
 
-    def each(self, documents: Sequence[dict[str, Any]], show: Callable[[dict[str, Any], Form], None]) -> None:
-        """Documents whole: one value for programs; for people each by `show`, with an empty line between them on a terminal."""
-        if self.for_programs:
+    def each(self, documents: Sequence[dict[str, Any]], show: Callable[[dict[str, Any], OutputFormat], None]) -> None:
+        """Prints all documents as one value, or each with `show`, with an empty line between them on a terminal."""
+        if self.is_structured:
             self.document(documents)
             return
         for number, document in enumerate(documents):
@@ -89,7 +89,7 @@ class Form:
             show(document, self)
 
     def document(self, value: Any, *, of_many: bool = False) -> None:
-        """One document as JSON or YAML; one of a row of them is a line, or begins with `---`."""
+        """Prints a document as JSON or YAML. With `of_many`, JSON stays on one line and YAML begins with `---`."""
         if self.kind == "yaml":
             sys.stdout.write(("---\n" if of_many else "") + _yaml(value))
             return
@@ -101,15 +101,15 @@ class Form:
         sys.stdout.write(encoded.decode() + "\n")
 
     def report(self, names: Iterable[str], failed: Mapping[str, Any], done: str, otherwise: Mapping[str, str] | None = None) -> None:
-        """Say what became of each thing that was named; failures on stderr, or in the document, and as the exit code."""
+        """Prints the result for each name. Errors go to stderr, or into the document. Exits with 1 if one failed."""
         outcomes = {name: None if name in failed else (otherwise or {}).get(name, done) for name in names}
-        if self.for_programs:
+        if self.is_structured:
             errors = {name: {"code": getattr(error, "code", None), "message": str(error)} for name, error in failed.items()}
             self.document([{"name": name, "outcome": outcome, "error": errors.get(name)} for name, outcome in outcomes.items()])
         else:
-            # A line or two need no headings, unless they are asked for.
-            told = [{"name": name, "outcome": outcome} for name, outcome in outcomes.items() if outcome is not None]
-            Form(self.kind, headings=bool(self.headings)).table(told, OUTCOMES)
+            # No headings by default: the table is usually one line.
+            rows = [{"name": name, "outcome": outcome} for name, outcome in outcomes.items() if outcome is not None]
+            OutputFormat(self.kind, headings=bool(self.headings)).table(rows, OUTCOMES)
             for name in failed:
                 note(f"Error: {name}: {' '.join(str(failed[name]).split())}")
         if failed:
@@ -117,21 +117,21 @@ class Form:
 
 
 def output_option(function: F) -> F:
-    """`-o` and `--no-headers`; the command gets a `Form` named `output`."""
+    """`-o` and `--no-headers`; the command receives an `OutputFormat` named `output`."""
 
-    def made(context: click.Context, parameter: click.Parameter, kind: str) -> Form:
-        return Form(kind, headings=context.meta.get(_HEADINGS))
+    def output_format(context: click.Context, parameter: click.Parameter, kind: str) -> OutputFormat:
+        return OutputFormat(kind, headings=context.meta.get(_HEADINGS))
 
-    def headed(context: click.Context, parameter: click.Parameter, wanted: bool | None) -> None:
-        context.meta[_HEADINGS] = wanted
+    def set_headings(context: click.Context, parameter: click.Parameter, headings: bool | None) -> None:
+        context.meta[_HEADINGS] = headings
 
     function = click.option(
         "--headers/--no-headers",
         default=None,
         is_eager=True,
         expose_value=False,
-        callback=headed,
-        help="Headings above tables or not. [default: on a terminal]",
+        callback=set_headings,
+        help="Print headings above tables. [default: on a terminal]",
     )(function)
     return click.option(
         "-o",
@@ -139,31 +139,31 @@ def output_option(function: F) -> F:
         type=click.Choice(KINDS),
         default="text",
         show_default=True,
-        callback=made,
-        help="text or wide for people and pipes, json or yaml for programs.",
+        callback=output_format,
+        help="Output format; wide is text with more columns.",
     )(function)
 
 
 def fields(*documents: Mapping[str, str], **named: str) -> Callable[[C], C]:
-    """Name the fields of the documents that a command prints: of a nested one `outer.inner`, of those in a list `outer[].inner`."""
+    """Declares the fields of a command's documents. Nested fields are `outer.inner`, fields of list items `outer[].inner`."""
 
-    def told(command: C) -> C:
-        found = [item for document in (*documents, named) for item in document.items()]
-        # Those of the document itself first.
-        command.ottla_fields = dict(sorted(found, key=lambda item: "." in item[0]))  # type: ignore[attr-defined]
+    def declare(command: C) -> C:
+        declared = [item for document in (*documents, named) for item in document.items()]
+        # Top-level fields come first.
+        command.ottla_fields = dict(sorted(declared, key=lambda item: "." in item[0]))  # type: ignore[attr-defined]
         return command
 
-    return told
+    return declare
 
 
 def fields_of(command: click.Command) -> dict[str, str]:
-    """What `fields` said of a command; nothing if it prints none."""
-    found: dict[str, str] = getattr(command, "ottla_fields", {})
-    return found
+    """The fields that a command declares with `fields`."""
+    declared: dict[str, str] = getattr(command, "ottla_fields", {})
+    return declared
 
 
 def note(sentence: str) -> None:
-    """Something to know beside the answer: on standard error, so that it is in nobody's pipe."""
+    """Prints a remark to standard error, outside the command's output."""
     click.echo(sentence, err=True)
 
 

@@ -1,4 +1,4 @@
-"""Options and arguments that take a path: `click.Path` and `click.File`, with addresses such as ``s3://bucket/x`` refused by name."""
+"""Options and arguments that take a local path: `click.Path` and `click.File` that refuse URLs such as ``s3://bucket/x``."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from ottla.base.paths import NotLocal, local_path
 
 
 class LocalPath(click.Path):
-    """A path of this machine."""
+    """A path on this machine."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         return super().convert(_local(self, value, param, ctx), param, ctx)
 
 
 class LocalFile(click.File):
-    """A file of this machine, opened."""
+    """An open file on this machine."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> IO[Any]:
         opened: IO[Any] = super().convert(_local(self, value, param, ctx), param, ctx)

@@ -1,4 +1,4 @@
-"""Profiles: clusters by name, in `~/.config/ottla/config.toml` (XDG_CONFIG_HOME; OTTLA_CONFIG names another file).
+"""Profiles: named clusters, in `~/.config/ottla/config.toml`. XDG_CONFIG_HOME moves the directory, OTTLA_CONFIG names another file.
 
     current = "staging"
 
@@ -6,8 +6,8 @@
     bootstrap_servers = "10.0.0.1:9092,10.0.0.2:9092"
     request_timeout_ms = 5000
 
-Keys are the settings of clients, with underscores. The file is the user's: commands change the lines that they must and keep the rest,
-comments included. Only its owner may read it, since secrets may stand in it; they are never printed.
+Keys are client settings, with underscores. Commands change only the lines of a profile and keep the rest of the file, with its comments.
+Only the owner can read the file, because it may hold secrets. Secrets are never printed.
 """
 
 from __future__ import annotations
@@ -23,25 +23,25 @@ import click
 
 from ottla.base.options import suggestion
 
-#: Settings that hold secrets, whatever the rest of their name.
+#: Names of settings that hold secrets contain one of these.
 _SECRET = re.compile(r"password|secret|token|credential|jaas|private|keystore_key")
 _NAME = re.compile(r"[A-Za-z0-9_-]+")
 HIDDEN = "(hidden)"
 
 
 class Profile(NamedTuple):
-    """A profile: settings of clients as text, by their names in Python."""
+    """A profile: client settings as text, by their Python names."""
 
     name: str
     settings: dict[str, str]
 
     def shown(self) -> dict[str, str]:
-        """The settings without the secrets."""
+        """The settings, with secrets hidden."""
         return {name: HIDDEN if is_secret(name) else value for name, value in self.settings.items()}
 
 
 class Profiles(NamedTuple):
-    """All profiles, sorted by name, and which one is in use."""
+    """All profiles, sorted by name, and the name of the one in use."""
 
     current: str | None
     by_name: dict[str, Profile]
@@ -49,12 +49,12 @@ class Profiles(NamedTuple):
     def named(self, name: str) -> Profile:
         """Raises: ClickException."""
         if name not in self.by_name:
-            raise click.ClickException(f"there is no profile {name} in {config_path()}{suggestion(name, self.by_name)}")
+            raise click.ClickException(f"profile {name} does not exist in {config_path()}{suggestion(name, self.by_name)}")
         return self.by_name[name]
 
 
 def config_path() -> Path:
-    """Where the file is, or would be."""
+    """Path of the file, which may not exist."""
     if named := os.environ.get("OTTLA_CONFIG"):
         return Path(named)
     home = os.environ.get("XDG_CONFIG_HOME")
@@ -62,12 +62,12 @@ def config_path() -> Path:
 
 
 def is_secret(name: str) -> bool:
-    """Whether a setting is one that nobody should read on a screen."""
+    """Whether a setting holds a secret."""
     return _SECRET.search(name.lower().replace(".", "_")) is not None
 
 
 def read() -> Profiles:
-    """The profiles; none when there is no file. Raises: ClickException, when it cannot be read."""
+    """The profiles; none without a file. Raises: ClickException, if the file cannot be read."""
     try:
         return parsed(config_path().read_text())
     except FileNotFoundError:
@@ -77,33 +77,33 @@ def read() -> Profiles:
 
 
 def parsed(text: str) -> Profiles:
-    """Profiles of a file's text. Raises: ValueError."""
+    """The profiles in a file's text. Raises: ValueError."""
     document = tomllib.loads(text)
     if unknown := sorted(set(document) - {"current", "profiles"}):
         raise ValueError(f"unknown key {unknown[0]}{suggestion(unknown[0], ['current', 'profiles'])}")
     current, tables = document.get("current"), document.get("profiles", {})
     if not isinstance(tables, dict) or not all(isinstance(table, dict) for table in tables.values()):
-        raise ValueError("profiles are tables: [profiles.NAME]")
+        raise ValueError("expected each profile as a table [profiles.NAME]")
     if current is not None and current not in tables:
-        raise ValueError(f"current = {current!r}, but there is no such profile")
+        raise ValueError(f"current = {current!r} names a profile that does not exist")
     return Profiles(current, {name: Profile(name, _flat(name, tables[name])) for name in sorted(tables)})
 
 
-def chosen(name: str | None) -> Profile | None:
-    """The profile of a name, or the one in use, if any; its settings are known to be good. Raises: ClickException."""
-    found = read()
-    name = name or found.current
+def active_profile(name: str | None) -> Profile | None:
+    """The profile with this name, or the one in use, with valid settings. Raises: ClickException."""
+    profiles = read()
+    name = name or profiles.current
     if name is None:
         return None
-    profile = found.named(name)
+    profile = profiles.named(name)
     for setting, value in profile.settings.items():
-        if problem := refused(setting, value):
+        if problem := setting_problem(setting, value):
             raise click.ClickException(f"profile {name} in {config_path()}: {problem}")
     return profile
 
 
-def refused(setting: str, value: str) -> str | None:
-    """Why a setting cannot be used; None if it can."""
+def setting_problem(setting: str, value: str) -> str | None:
+    """Why a setting is invalid; None if it is valid."""
     from ottla.base.options import ConfigError
     from ottla.client.options import AdminOptions, ConsumerOptions, ProducerOptions
 
@@ -115,46 +115,46 @@ def refused(setting: str, value: str) -> str | None:
     try:
         spec.parse(value)
     except ConfigError as error:
-        # What was given is not repeated where it may be a secret.
-        return f"{setting}: cannot be used" if is_secret(setting) else str(error)
+        # The message would repeat the value, which may be a secret.
+        return f"{setting}: invalid value" if is_secret(setting) else str(error)
     return None
 
 
 def _flat(profile: str, table: Mapping[str, Any], before: str = "") -> dict[str, str]:
-    """Settings as text; `a.b` and `[a] b` are `a_b`. Raises: ValueError."""
-    found: dict[str, str] = {}
+    """Settings as text; `a.b` and `[a] b` become `a_b`. Raises: ValueError."""
+    flat: dict[str, str] = {}
     for key, value in table.items():
         name = before + key.replace(".", "_").replace("-", "_")
         match value:
             case dict():
-                found.update(_flat(profile, value, name + "_"))
+                flat.update(_flat(profile, value, name + "_"))
             case list() if all(isinstance(part, str) for part in value):
-                found[name] = ",".join(value)
+                flat[name] = ",".join(value)
             case bool():
-                found[name] = "true" if value else "false"
+                flat[name] = "true" if value else "false"
             case str() | int() | float():
-                found[name] = str(value)
+                flat[name] = str(value)
             case _:
                 raise ValueError(f"profile {profile}: {name} is neither text nor a number")
-    return found
-
-
-# -- changes
+    return flat
 
 
 def with_profile(text: str, name: str, settings: Mapping[str, str]) -> str:
-    """The file with a profile of this name, in place of any that it had. Raises: ValueError."""
+    """The file's text with a profile added or replaced. Raises: ValueError."""
     if not _NAME.fullmatch(name):
-        raise ValueError(f"a profile's name is made of letters, digits, - and _: not {name!r}")
+        raise ValueError(f"invalid profile name {name!r}: use letters, digits, - and _")
     kept = without_profile(text, name, keep_current=True).rstrip("\n")
     lines = [f"[profiles.{name}]", *(f"{key} = {_quoted(value)}" for key, value in settings.items())]
     made = (kept + "\n\n" if kept else "") + "\n".join(lines) + "\n"
-    assert parsed(made).by_name[name].settings == dict(settings), "what is written is read again"
+    assert parsed(made).by_name[name].settings == dict(settings), "the new text parses to the same settings"
     return made
 
 
 def without_profile(text: str, name: str, *, keep_current: bool = False) -> str:
-    """The file without a profile, and with none in use if it was that one. Raises: ValueError, when the file is written too cleverly."""
+    """The file's text without a profile; `current` is removed if it names the profile.
+
+    Raises: ValueError, if the profile is not a table of its own.
+    """
     kept, inside = [], False
     current = tomllib.loads(text).get("current")
     for line in text.splitlines(keepends=True):
@@ -166,7 +166,7 @@ def without_profile(text: str, name: str, *, keep_current: bool = False) -> str:
     if not keep_current and current == name:
         made = _current_line.sub("", made, count=1)
     if name in tomllib.loads(made).get("profiles", {}):
-        raise ValueError(f"profile {name} is not a table of its own, [profiles.{name}]: edit the file")
+        raise ValueError(f"profile {name} is not written as a table [profiles.{name}]: edit the file")
     return made
 
 
@@ -174,7 +174,7 @@ _current_line = re.compile(r"^\s*current\s*=.*\n?", re.MULTILINE)
 
 
 def with_current(text: str, name: str) -> str:
-    """The file with this profile in use."""
+    """The file's text with this profile in use."""
     line = f"current = {_quoted(name)}\n"
     if "current" in tomllib.loads(text):
         return _current_line.sub(lambda _: line, text, count=1)
@@ -182,7 +182,7 @@ def with_current(text: str, name: str) -> str:
 
 
 def write(text: str) -> None:
-    """Replace the file, readable for its owner alone. Raises: ValueError when the text is none; OSError."""
+    """Replaces the file; only its owner can read it. Raises: ValueError, if the text is invalid; OSError."""
     parsed(text)
     path = config_path()
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -193,7 +193,7 @@ def write(text: str) -> None:
 
 
 def text() -> str:
-    """The file as it is; empty when there is none. Raises: OSError."""
+    """The file's text; "" without a file. Raises: OSError."""
     try:
         return config_path().read_text()
     except FileNotFoundError:
@@ -201,7 +201,7 @@ def text() -> str:
 
 
 def _quoted(value: str) -> str:
-    """A basic string of TOML, which is one of JSON's."""
+    """A basic string of TOML: JSON's strings, and DEL escaped."""
     import json
 
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

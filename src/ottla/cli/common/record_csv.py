@@ -1,10 +1,10 @@
-r"""Records as comma-separated values, both ways, of bytes: whatever a value holds comes back.
+r"""Records as comma-separated values. CSV is written and read as bytes, so any value survives a round trip.
 
-    key,value            null is nothing, the empty text is "":   a,     is a null value,   a,""   an empty one
-    a,"1,5"              fields with , " or ends of lines are in quotes, quotes in them doubled
-    "a ""b"" c",2        lines end in \n; \r\n is read too
+    key,value            null is empty, the empty text is "":   a,     has a null value,   a,""   an empty one
+    a,"1,5"              fields with , " or newlines are quoted, quotes in them doubled
+    "a ""b"" c",2        lines end in \n; \r\n is also read
 
-Numbers are written as such, headers as the JSON list [["name", "value"], ...], what else comes out of JSON as JSON.
+Numbers are written as digits, headers as the JSON list [["name", "value"], ...], structures as JSON.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _CELL = re.compile(rb'(?:"((?:[^"]|"")*)"|([^,"\n]*))(,|\r?\n|$)')
 
 
 def cell(value: Any) -> bytes:
-    """One field of any kind."""
+    """A value of any type as a field."""
     if isinstance(value, bytes):
         return text(value)
     if isinstance(value, str):
@@ -37,7 +37,7 @@ def cell(value: Any) -> bytes:
 
 
 def csv_lines(chosen: Sequence[Column], *, heading: bool) -> Render:
-    """A function that prints records as lines, the first with the names of the columns if there is to be a heading."""
+    """A function that formats records as lines. With `heading`, the first line has the column names."""
     names: dict[str, Any] = {"cell": cell, "text": text, "topic": cache(cell), "slowly": byte_rows(chosen)}
     template, expressions = [], []
     for column in chosen:
@@ -53,7 +53,7 @@ def csv_lines(chosen: Sequence[Column], *, heading: bool) -> Render:
         try:
             lines = names["quick"](records)
         except UnicodeDecodeError:
-            # A header that is not UTF-8.
+            # A header value is not UTF-8.
             lines = [b",".join(map(cell, row)) + b"\n" for row in names["slowly"](records)]
         made, head = head + b"".join(lines), b""
         return made
@@ -72,20 +72,20 @@ def _expression(column: Column) -> str:
 
 
 def text(data: bytes | None) -> bytes:
-    """A field of bytes."""
+    """Bytes as a field."""
     if not data:
         return b"" if data is None else b'""'
     return b'"' + data.replace(b'"', b'""') + b'"' if _NEEDS_QUOTES(data) else data
 
 
 def fields(line: bytes) -> list[bytes | None]:
-    """The fields of one record; null where there is nothing. Raises: ValueError where quotes are amiss."""
+    """The fields of a record; None for an empty one. Raises: ValueError, if quotes are misplaced."""
     found: list[bytes | None] = []
     at = 0
     while True:
         one = _CELL.match(line, at)
         if one is None:
-            raise ValueError(f"a quote stands where none may be, behind {line[:at][-20:]!r}")
+            raise ValueError(f"unexpected quote after {line[:at][-20:]!r}")
         quoted, plain, end = one.groups()
         if quoted is not None:
             found.append(quoted.replace(b'""', b'"'))
@@ -94,13 +94,14 @@ def fields(line: bytes) -> list[bytes | None]:
         at = one.end()
         if end != b",":
             if at < len(line):
-                raise ValueError("an end of line where none may be")
+                raise ValueError("unexpected newline")
             return found
 
 
 def joined(lines: Iterable[tuple[int, bytes]], longest: int) -> Iterator[tuple[int, bytes]]:
-    """Lines, with their numbers, put together to records where a field has ends of lines in quotes. Raises: ValueError at the end of the
-    input within quotes, and when a record gets longer than `longest` bytes by them.
+    """Records with the number of their first line: joins lines where a quoted field holds newlines.
+
+    Raises: ValueError, if a quote is not closed at the end of input or within `longest` bytes.
     """
     number = quotes = size = 0
     parts: list[bytes] = []
@@ -119,4 +120,4 @@ def joined(lines: Iterable[tuple[int, bytes]], longest: int) -> Iterator[tuple[i
         elif size > longest:
             break
     if parts:
-        raise ValueError(f"line {number}: a quote is opened and not closed")
+        raise ValueError(f"line {number}: unclosed quote")

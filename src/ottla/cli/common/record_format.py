@@ -1,17 +1,17 @@
-r"""The language of `consume -f`: kcat's tokens, and what kcat has not, in braces behind a token.
+r"""The format strings of `consume -f`: kcat's tokens, with Ottla's extensions in braces after a token.
 
     %t topic   %p partition   %o offset   %T timestamp in ms   %i number of the record, from 1   %% percent
     %k key   %K its size   %s value   %S its size   %R its size as four bytes, big-endian; the size of null is -1
-    %h headers as name=value,..., null as NULL   %H how many headers   %y whose time it is: create or append
+    %h headers as name=value,..., null as NULL   %H number of headers   %y timestamp type: create or append
 
-    %T{iso}  2026-01-31T12:00:00.123Z    %T{local}  the same in local time    %T{s}  seconds with a point    %T{%H:%M}  by strftime, local
-    %k{hex}  %s{json}  ...               in another format than --key-format and --value-format say
-    %s{.customer.id}  %k{.id}            what stands there in a JSON value
-    %h{trace}                            the last header of that name
+    %T{iso}  2026-01-31T12:00:00.123Z    %T{local}  the same in local time    %T{s}  decimal seconds    %T{%H:%M}  strftime, local
+    %k{hex}  %s{json}  ...               a format other than --key-format and --value-format
+    %s{.customer.id}  %k{.id}            a path into a JSON value
+    %h{trace}                            the last header with that name
 
-    \n \t \r \0 \\ \xNN \uNNNN           as in C;    %{ %}  braces behind a token
+    \n \t \r \0 \\ \xNN \uNNNN           as in C;    %{ %}  literal braces after a token
 
-A format is compiled once, to a function over many records; see `compiled`.
+A format string is compiled once to a function over many records; see `compiled`.
 """
 
 from __future__ import annotations
@@ -23,27 +23,27 @@ from itertools import count
 from struct import Struct
 from typing import Any, NamedTuple
 
-from ottla.cli.common.json_path import decoder, path
-from ottla.cli.common.value_formats import FORMS, TEXT, Form, shown
+from ottla.cli.common.json_path import decoder, parse_path
+from ottla.cli.common.value_formats import TEXT, VALUE_FORMATS, ValueFormat, printed_value
 from ottla.client.consumer.record import ConsumerRecord
 
 Render = Callable[[Sequence[ConsumerRecord]], bytes]
 TOKENS = "tpoTikKsSRhHy%{}"
-#: Tokens that may have braces.
+#: Tokens that accept braces.
 BRACED = "Tksh"
 _ESCAPES = {"n": b"\n", "t": b"\t", "r": b"\r", "0": b"\0", "\\": b"\\", "a": b"\a", "b": b"\b", "f": b"\f", "v": b"\v", "e": b"\x1b"}
 _ESCAPE = re.compile(r"\\(?:x(?P<hex>[0-9a-fA-F]{1,2})|u(?P<unicode>[0-9a-fA-F]{4})|(?P<other>.)|$)", re.DOTALL)
 _SIZE = Struct(">i")
-#: What terminals act on, tabs and ends of lines apart.
+#: Control characters that a terminal acts on, except tab and newline.
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 class FormatError(ValueError):
-    """The format has a token that there is not."""
+    """The format string has an unknown token or argument."""
 
 
 class Token(NamedTuple):
-    """One token, and what stands in its braces."""
+    """A token and its argument in braces."""
 
     name: str
     argument: str | None = None
@@ -52,19 +52,19 @@ class Token(NamedTuple):
 Part = bytes | Token
 
 
-class Seen(NamedTuple):
-    """How keys, values and nulls are shown."""
+class FieldFormats(NamedTuple):
+    """The formats of keys, values and nulls."""
 
-    key: Form = TEXT
-    value: Form = TEXT
-    #: What stands for null.
+    key: ValueFormat = TEXT
+    value: ValueFormat = TEXT
+    #: Printed for null.
     null: bytes = b""
-    #: For a terminal: nothing in the data may move its cursor.
-    harmless: bool = False
+    #: Escape control characters, for output to a terminal.
+    terminal_safe: bool = False
 
 
 def unescaped(text: str) -> bytes:
-    """The bytes of text with escapes as in C; a backslash before anything else stays."""
+    """The bytes of a text with C escapes; a backslash before any other character is kept."""
 
     def one(found: re.Match[str]) -> bytes:
         if found["hex"] is not None:
@@ -81,7 +81,7 @@ def unescaped(text: str) -> bytes:
 
 
 def parsed(form: str) -> list[Part]:
-    """Tokens and what stands between them. Raises: FormatError."""
+    """Tokens and the literals between them. Raises: FormatError."""
     parts: list[Part] = []
     literal = ""
     at = 0
@@ -103,7 +103,7 @@ def parsed(form: str) -> list[Part]:
         if name in BRACED and form[at : at + 1] == "{":
             end = form.find("}", at)
             if end < 0:
-                raise FormatError(f"%{name}{{ has no closing brace; a brace behind a token is written %{{")
+                raise FormatError(f"%{name}{{ has no closing brace; a literal brace after a token is written %{{")
             argument, at = form[at + 1 : end], end + 1
         if literal:
             parts.append(unescaped(literal))
@@ -114,32 +114,32 @@ def parsed(form: str) -> list[Part]:
     return parts
 
 
-def compiled(parts: Sequence[Part], seen: Seen = Seen()) -> Render:
-    r"""A function that prints records, compiled of source text like this, for "%p %s\n":
+def compiled(parts: Sequence[Part], formats: FieldFormats = FieldFormats()) -> Render:
+    r"""A function that formats records, compiled from generated source such as this, for "%p %s\n":
 
         def render(records):
             return b"".join([b"%d %b\n" % (r.partition, n0 if r.value is None else r.value) for r in records])
 
     Raises: FormatError.
     """
-    source = _Source(seen)
+    source = _Source(formats)
     for part in parts:
         source.add(part)
     return source.function()
 
 
 class _Source:
-    """The source text of a render function, and what it refers to."""
+    """Generated source of a render function, and the names it uses."""
 
-    def __init__(self, seen: Seen) -> None:
-        self._seen = seen
+    def __init__(self, formats: FieldFormats) -> None:
+        self._formats = formats
         self._template = ""
         self._arguments: list[str] = []
-        self._names: dict[str, Any] = {"null": seen.null}
+        self._names: dict[str, Any] = {"null": formats.null}
         self._json = {"key": decoder(), "value": decoder()}
 
     def add(self, part: Part) -> None:
-        """Another part. Raises: FormatError."""
+        """Adds a part. Raises: FormatError."""
         if isinstance(part, bytes):
             self._template += _quoted(part.replace(b"%", b"%%"))
             return
@@ -148,9 +148,8 @@ class _Source:
         self._arguments.append(expression)
 
     def function(self) -> Render:
-        """The function."""
         if len(self._arguments) == 1 and self._template.startswith("%b"):
-            # A join is twice as fast as a template.
+            # join is twice as fast as a template.
             end = self._template[2:].replace("%%", "%")
             body = f"b'{end}'.join([{self._arguments[0]} for r in records]) + (b'{end}' if records else b'')"
         elif self._arguments:
@@ -173,7 +172,7 @@ class _Source:
             case "p" | "o" | "T" if token.argument is None:
                 return "%d", {"p": "r.partition", "o": "r.offset", "T": "r.timestamp"}[token.name]
             case "T":
-                return "%b", f"{self._called(timed(token.argument or ''))}(r.timestamp)"
+                return "%b", f"{self._called(timestamp_format(token.argument or ''))}(r.timestamp)"
             case "i":
                 return "%d", f"{self._called(count(1).__next__)}()"
             case "y":
@@ -192,46 +191,46 @@ class _Source:
         raise AssertionError("every token has a case")
 
     def _field(self, field: str, argument: str | None) -> str:
-        form = self._seen.key if field == "key" else self._seen.value
+        form = self._formats.key if field == "key" else self._formats.value
         show: Callable[[bytes], bytes] | None = form.show
         if argument is not None and argument[:1] in (".", "["):
             return f"{self._called(self._at_path(field, argument))}(r.{field})"
         if argument is not None:
-            if argument not in FORMS:
-                raise FormatError(f"{{{argument}}}: known are {', '.join(FORMS)} and paths such as .customer.id")
-            form = FORMS[argument]
+            if argument not in VALUE_FORMATS:
+                raise FormatError(f"{{{argument}}}: known are {', '.join(VALUE_FORMATS)} and paths such as .customer.id")
+            form = VALUE_FORMATS[argument]
             show = form.show
         if form is TEXT:
-            show = harmless if self._seen.harmless else None
-        elif self._seen.harmless:
+            show = terminal_safe if self._formats.terminal_safe else None
+        elif self._formats.terminal_safe:
             inner = form.show
 
             def show(data: bytes) -> bytes:
-                return harmless(inner(data))
+                return terminal_safe(inner(data))
 
         if show is not None:
             return f"(null if r.{field} is None else {self._called(show)}(r.{field}))"
-        return f"(r.{field} or b'')" if not self._seen.null else f"(null if r.{field} is None else r.{field})"
+        return f"(r.{field} or b'')" if not self._formats.null else f"(null if r.{field} is None else r.{field})"
 
     def _at_path(self, field: str, text: str) -> Callable[[bytes | None], bytes]:
         try:
-            found = path(text)
+            path = parse_path(text)
         except ValueError as error:
             raise FormatError(str(error)) from None
-        decoded, one, null = self._json[field], found.one, self._seen.null
-        clean = harmless if self._seen.harmless else bytes
+        decoded, one, null = self._json[field], path.one, self._formats.null
+        clean = terminal_safe if self._formats.terminal_safe else bytes
 
         def at(data: bytes | None) -> bytes:
             value = one(decoded(data))
-            return null if value is None else clean(shown(value))
+            return null if value is None else clean(printed_value(value))
 
         return at
 
     def _headers(self, name: str | None) -> Callable[[Any], bytes]:
-        null = self._seen.null
-        clean = harmless if self._seen.harmless else bytes
+        null = self._formats.null
+        clean = terminal_safe if self._formats.terminal_safe else bytes
         if name is None:
-            # As in kcat, whatever null keys and values are: a header without a value is not one with an empty one.
+            # As in kcat, NULL by default: a null header differs from an empty one.
             none = null or b"NULL"
             return lambda headers: clean(b",".join([one.encode() + b"=" + (none if value is None else value) for one, value in headers]))
 
@@ -249,8 +248,8 @@ def _quoted(literal: bytes) -> str:
     return "".join(f"\\x{byte:02x}" if byte in b"'\\\"" or not 32 <= byte < 127 else chr(byte) for byte in literal)
 
 
-def timed(kind: str) -> Callable[[int], bytes]:
-    """How a timestamp is written; -1, which means none, and what no calendar has, as the number it is."""
+def timestamp_format(kind: str) -> Callable[[int], bytes]:
+    """A function that formats a timestamp. Negative timestamps and those outside the calendar are printed as numbers."""
 
     def written(ms: int) -> bytes:
         if ms < 0:
@@ -278,7 +277,7 @@ def iso_time(ms: int) -> str:
     return datetime.fromtimestamp(ms // 1000, UTC).strftime("%Y-%m-%dT%H:%M:%S") + f".{ms % 1000:03d}Z"
 
 
-def harmless(data: bytes) -> bytes:
-    """Text that a terminal can show: control characters and what is not UTF-8 as \\xNN."""
+def terminal_safe(data: bytes) -> bytes:
+    """Text that is safe on a terminal: control characters and bytes that are not UTF-8 become \\xNN."""
     text = data.decode(errors="backslashreplace")
     return _CONTROLS.sub(lambda found: f"\\x{ord(found[0]):02x}", text).encode()

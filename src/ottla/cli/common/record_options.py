@@ -11,47 +11,46 @@ from ottla.cli.common.connection import profile_settings
 from ottla.cli.common.errors import assignments
 
 if TYPE_CHECKING:
-    from ottla.cli.common.value_formats import Form
+    from ottla.cli.common.value_formats import ValueFormat
     from ottla.client.options import ClientOptions
 
 F = TypeVar("F", bound=Callable[..., Any])
-_FORMS = (
-    "{} are: text, json, pretty, hex, base64, int, float, uuid, avro[:FILE], protobuf:FILE:MESSAGE, pack:FORMAT."
-    " int8 to int64, float32 and float64 say the size."
+_FORMATS_HELP = (
+    "Format of keys: text, json, pretty, hex, base64, int, float, uuid, avro[:FILE], protobuf:FILE:MESSAGE or pack:FORMAT."
+    " Sizes: int8 to int64, float32, float64."
 )
 
 
-def form_options(function: F) -> F:
+def format_options(function: F) -> F:
     """`--key-format`, `--value-format`, `--registry`."""
     for option in (
-        click.option("--registry", metavar="URL", envvar="OTTLA_REGISTRY", help="Schema registry, for avro; OTTLA_REGISTRY sets it too."),
-        click.option("--value-format", default="text", metavar="FORM", help="What values are, the same way."),
-        click.option("--key-format", default="text", metavar="FORM", help=_FORMS.format("What keys")),
+        click.option("--registry", metavar="URL", envvar="OTTLA_REGISTRY", help="Schema registry for avro; also OTTLA_REGISTRY."),
+        click.option("--value-format", default="text", metavar="FORMAT", help="Format of values, as for keys."),
+        click.option("--key-format", default="text", metavar="FORMAT", help=_FORMATS_HELP),
     ):
         function = option(function)
     return function
 
 
 def setting_option(function: F) -> F:
-    """`-X`, settings of the client."""
+    """`-X`, client settings."""
     return click.option(
-        "-X", "--setting", "settings", multiple=True, metavar="NAME=VALUE", help="A setting of the client, such as client.rack=a."
+        "-X", "--setting", "settings", multiple=True, metavar="NAME=VALUE", help="Client setting, such as client.rack=a; repeatable."
     )(function)
 
 
 def client_settings(table: type[ClientOptions], pairs: Iterable[str]) -> dict[str, Any]:
-    """Settings of a client with this table: what the profile in use says that it knows, and over it what `-X` says. Raises: UsageError."""
-    given = {name.replace(".", "_"): value for name, value in assignments(pairs, "-X").items()}
-    return {**profile_settings(table), **given}
+    """A client's settings: those of the profile in use, overridden by `-X`. Raises: UsageError."""
+    return profile_settings(table) | {name.replace(".", "_"): value for name, value in assignments(pairs, "-X").items()}
 
 
-def forms(asked: Mapping[str, Any], topic: str = "") -> tuple[Form, Form]:
-    """The formats of keys and values. Raises: UsageError, ClickException."""
-    from ottla.cli.common.value_formats import form
+def parse_formats(asked: Mapping[str, Any], topic: str = "") -> tuple[ValueFormat, ValueFormat]:
+    """The formats of keys and values from the command's options. Raises: UsageError, ClickException."""
+    from ottla.cli.common.value_formats import parse_value_format
 
     try:
         key, value = (
-            form(asked[f"{field}_format"], f"--{field}-format", registry=asked["registry"], subject=f"{topic}-{field}")
+            parse_value_format(asked[f"{field}_format"], f"--{field}-format", registry=asked["registry"], subject=f"{topic}-{field}")
             for field in ("key", "value")
         )
     except ValueError as error:

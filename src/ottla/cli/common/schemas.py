@@ -1,9 +1,9 @@
-"""Avro and Protobuf on the command line, with schemas from files or from a schema registry.
+"""Avro and Protobuf values, with schemas from files or from a schema registry.
 
-A registry's frame is a zero byte, the schema's id in four bytes, then the value; of Protobuf, the place of the message among those of its
-file stands between.
+A registry's frame is a zero byte, the schema's id (4 bytes, big-endian), then the value. For Protobuf, the indexes of the message type in
+its file precede the value.
 
-Values are shown as JSON: bytes as base64, times as ISO 8601, decimals as text; the same is taken when they are written.
+Values are JSON: bytes as base64, times as ISO 8601, decimals as text. Input has the same format.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from ottla.cli.common.value_formats import Form, shown
+from ottla.cli.common.value_formats import ValueFormat, printed_value
 from ottla.client.serializers import Avro, SerializationFailed, needed
 
 MAGIC, FRAME_BYTES = 0, 5
@@ -29,19 +29,19 @@ TIMEOUT_S = 15.0
 _CONTENT = "application/vnd.schemaregistry.v1+json"
 
 
-class Found(NamedTuple):
-    """A schema of a registry."""
+class RegisteredSchema(NamedTuple):
+    """A schema of a registry and its id."""
 
     id: int
     schema: str
 
 
-class NotThere(OSError):
-    """A registry has no such schema, or subject."""
+class SchemaNotFound(OSError):
+    """The registry has no schema with this id, or no such subject."""
 
 
 class Registry:
-    """Reads schemas of a registry that speaks Confluent's REST interface, and adds new ones. `http://user:password@host` logs in."""
+    """Reads and registers schemas over Confluent's REST API. `http://user:password@host` uses basic authentication."""
 
     def __init__(self, url: str) -> None:
         parts = urllib.parse.urlsplit(url)
@@ -56,27 +56,27 @@ class Registry:
         self._by_id: dict[int, str] = {}
 
     def schema(self, number: int) -> str:
-        """The schema with this id, asked for once. Raises: OSError."""
+        """The schema with this id, cached. Raises: OSError."""
         if number not in self._by_id:
             self._by_id[number] = str(self._ask(f"/schemas/ids/{number}")["schema"])
         return self._by_id[number]
 
     def schema_if_there(self, number: int) -> str | None:
-        """The same; None where the registry has no schema with this id. Raises: OSError."""
+        """The schema with this id, None if the registry has none. Raises: OSError."""
         try:
             return self.schema(number)
-        except NotThere:
+        except SchemaNotFound:
             return None
 
-    def newest(self, subject: str) -> Found:
+    def newest(self, subject: str) -> RegisteredSchema:
         """The newest schema of a subject. Raises: OSError."""
-        found = self._ask(f"/subjects/{urllib.parse.quote(subject, safe='')}/versions/latest")
-        return Found(int(found["id"]), str(found["schema"]))
+        answer = self._ask(f"/subjects/{urllib.parse.quote(subject, safe='')}/versions/latest")
+        return RegisteredSchema(int(answer["id"]), str(answer["schema"]))
 
-    def added(self, subject: str, schema: str) -> Found:
-        """The schema as the subject has it, which gets it if it has not. Raises: OSError."""
+    def added(self, subject: str, schema: str) -> RegisteredSchema:
+        """Registers the schema under the subject, if it is new there. Raises: OSError."""
         body = json.dumps({"schema": schema}).encode()
-        return Found(int(self._ask(f"/subjects/{urllib.parse.quote(subject, safe='')}/versions", body)["id"]), schema)
+        return RegisteredSchema(int(self._ask(f"/subjects/{urllib.parse.quote(subject, safe='')}/versions", body)["id"]), schema)
 
     def _ask(self, path: str, body: bytes | None = None) -> Any:
         headers = self._headers | ({"Content-Type": _CONTENT} if body else {})
@@ -84,78 +84,79 @@ class Registry:
             with urllib.request.urlopen(urllib.request.Request(self._url + path, body, headers), timeout=TIMEOUT_S) as answer:
                 return json.load(answer)
         except urllib.error.HTTPError as error:
-            said = error.read().decode(errors="replace")
+            message = error.read().decode(errors="replace")
             try:
-                said = json.loads(said)["message"]
+                message = json.loads(message)["message"]
             except (ValueError, KeyError, TypeError):
-                said = said.strip()[:200]
-            kind = NotThere if error.code == 404 else OSError
-            raise kind(f"schema registry {self._url}{path}: {error.code} {error.reason}: {said}") from None
+                message = message.strip()[:200]
+            kind = SchemaNotFound if error.code == 404 else OSError
+            raise kind(f"schema registry {self._url}{path}: {error.code} {error.reason}: {message}") from None
         except (urllib.error.URLError, TimeoutError, ValueError) as error:
             raise OSError(f"schema registry {self._url}: {getattr(error, 'reason', error)}") from None
 
 
-def avro(file: str, registry_url: str | None, subject: str) -> Form:
-    """Avro by the schema in a file, or by those of a registry."""
+def avro(file: str, registry_url: str | None, subject: str) -> ValueFormat:
+    """Avro with the schema in a file, or with a registry's."""
     needed("fastavro", "Avro")
     registry = Registry(registry_url) if registry_url else None
     if not file and registry is None:
         raise ValueError("avro needs a schema: avro:FILE, or --registry URL")
-    given = _schema_of(file) if file else None
+    schema = _read_schema(file) if file else None
     if registry is None:
-        assert given is not None, "one of the two was given"
-        return _avro_form(_AvroBare(given))
-    return _avro_form(_AvroFramed(registry, subject, given))
+        assert schema is not None, "without a registry there is a file"
+        return _avro_format(_AvroUnframed(schema))
+    return _avro_format(_AvroFramed(registry, subject, schema))
 
 
-def _schema_of(file: str) -> str:
+def _read_schema(file: str) -> str:
     text = Path(file).read_text()
     try:
         json.loads(text)
     except ValueError as error:
-        raise ValueError(f"{file} is no Avro schema, which is JSON: {error}") from None
+        raise ValueError(f"{file} is not an Avro schema: invalid JSON: {error}") from None
     return text
 
 
-class _AvroBare:
-    """Values under one schema, without a frame."""
+class _AvroUnframed:
+    """Values of one schema, without a frame."""
 
     def __init__(self, schema: str) -> None:
         self._format = _format(schema)
-        self._shape = shaped_by(json.loads(schema))
+        self._convert = json_to_avro(json.loads(schema))
 
     def decode(self, data: bytes) -> Any:
         return self._format.decode(data)
 
     def encode(self, value: Any) -> bytes:
-        return self._format.encode(self._shape(value))
+        return self._format.encode(self._convert(value))
 
 
 class _AvroFramed:
-    """Values that say the id of their schema; new ones get that of the file, or the subject's newest."""
+    """Values framed with the id of their schema. Values are written with the file's schema, else with the subject's newest."""
 
-    def __init__(self, registry: Registry, subject: str, given: str | None) -> None:
-        self._registry, self._subject, self._given = registry, subject, given
+    def __init__(self, registry: Registry, subject: str, file_schema: str | None) -> None:
+        self._registry, self._subject, self._file_schema = registry, subject, file_schema
         self._readers: dict[int, Avro] = {}
         self._writer: tuple[Avro, Callable[[Any], Any]] | None = None
 
     def decode(self, data: bytes) -> Any:
-        number = framed_by(data)
+        number = frame_schema_id(data)
         if number not in self._readers:
             self._readers[number] = _format(self._registry.schema(number))
         return self._readers[number].decode(data[FRAME_BYTES:])
 
     def encode(self, value: Any) -> bytes:
         if self._writer is None:
-            found = self._registry.added(self._subject, self._given) if self._given else self._registry.newest(self._subject)
-            self._writer = _format(found.schema, found.id), shaped_by(json.loads(found.schema))
+            registry, subject = self._registry, self._subject
+            latest = registry.added(subject, self._file_schema) if self._file_schema else registry.newest(subject)
+            self._writer = _format(latest.schema, latest.id), json_to_avro(json.loads(latest.schema))
         return self._writer[0].encode(self._writer[1](value))
 
 
-def framed_by(data: bytes) -> int:
+def frame_schema_id(data: bytes) -> int:
     """The id of the schema in a registry's frame. Raises: ValueError without a frame."""
     if len(data) < FRAME_BYTES or data[0] != MAGIC:
-        raise ValueError("not framed as schema registries have it: no zero byte and id at its beginning")
+        raise ValueError("no schema registry frame: expected a zero byte and a schema id at the beginning")
     return int.from_bytes(data[1:FRAME_BYTES], "big")
 
 
@@ -167,31 +168,31 @@ def _format(schema: str, number: int | None = None) -> Avro:
         raise ValueError(f"not an Avro schema: {' '.join(str(error).split())}") from error
 
 
-def _avro_form(codec: _AvroBare | _AvroFramed) -> Form:
+def _avro_format(codec: _AvroUnframed | _AvroFramed) -> ValueFormat:
     failures = (TypeError, ValueError, KeyError, IndexError, EOFError, AttributeError, OverflowError, ArithmeticError)
 
     def value(data: bytes) -> Any:
         try:
             return codec.decode(data)
         except failures as error:
-            raise ValueError(f"not Avro of this schema: {' '.join(str(error).split()) or type(error).__name__}") from None
+            raise ValueError(f"not Avro with this schema: {' '.join(str(error).split()) or type(error).__name__}") from None
 
     def read(given: Any) -> bytes:
         if isinstance(given, bytes):
             try:
                 given = msgspec.json.decode(given)
             except msgspec.MsgspecError as error:
-                raise ValueError(f"expected JSON to make Avro of: {error}") from None
+                raise ValueError(f"expected JSON to encode as Avro: {error}") from None
         try:
             return codec.encode(given)
         except failures as error:
             raise ValueError(f"does not fit the schema: {' '.join(str(error).split()) or type(error).__name__}") from None
 
-    return Form("avro", lambda data: shown(value(data)), value, read)
+    return ValueFormat("avro", lambda data: printed_value(value(data)), value, read)
 
 
-#: How a JSON value becomes what fastavro expects of a type or logical type.
-_SHAPES: dict[str, Callable[[Any], Any]] = {
+#: Converts a JSON value to the value that fastavro expects, by type or logical type.
+_CONVERSIONS: dict[str, Callable[[Any], Any]] = {
     "bytes": lambda value: b64decode(value, validate=True) if isinstance(value, str) else value,
     "fixed": lambda value: b64decode(value, validate=True) if isinstance(value, str) else value,
     "decimal": lambda value: Decimal(str(value)),
@@ -204,8 +205,8 @@ _SHAPES: dict[str, Callable[[Any], Any]] = {
 }
 
 
-def shaped_by(schema: Any) -> Callable[[Any], Any]:
-    """A function that makes of JSON what fastavro writes under the schema: bytes of base64, times of ISO 8601, decimals of text."""
+def json_to_avro(schema: Any) -> Callable[[Any], Any]:
+    """A function that converts JSON values to fastavro's for a schema: bytes from base64, times from ISO 8601, decimals from text."""
     named: dict[str, Any] = {}
 
     def know(part: Any) -> None:
@@ -224,10 +225,10 @@ def shaped_by(schema: Any) -> Callable[[Any], Any]:
         if isinstance(part, list):
             return _branch(part, value)
         if isinstance(part, str):
-            return shape(named[part], value) if part in named else _SHAPES[part](value) if part in _SHAPES else value
+            return shape(named[part], value) if part in named else _CONVERSIONS[part](value) if part in _CONVERSIONS else value
         kind = part["type"]
-        if part.get("logicalType") in _SHAPES:
-            return _SHAPES[part["logicalType"]](value)
+        if part.get("logicalType") in _CONVERSIONS:
+            return _CONVERSIONS[part["logicalType"]](value)
         if kind == "record" and isinstance(value, dict):
             fields = {field["name"]: field["type"] for field in part["fields"]}
             unknown = [name for name in value if name not in fields]
@@ -239,8 +240,8 @@ def shaped_by(schema: Any) -> Callable[[Any], Any]:
         if kind == "map" and isinstance(value, dict):
             return {name: shape(part["values"], inner) for name, inner in value.items()}
         return (
-            _SHAPES[kind](value)
-            if isinstance(kind, str) and kind in _SHAPES
+            _CONVERSIONS[kind](value)
+            if isinstance(kind, str) and kind in _CONVERSIONS
             else shape(kind, value)
             if not isinstance(kind, str)
             else value
@@ -262,8 +263,8 @@ def shaped_by(schema: Any) -> Callable[[Any], Any]:
     return lambda value: shape(schema, value)
 
 
-def protobuf(file: Path, name: str, *, framed: bool) -> Form:
-    """Messages of a descriptor set; `framed`: behind a registry's frame."""
+def protobuf(file: Path, name: str, *, framed: bool) -> ValueFormat:
+    """Messages of a descriptor set; `framed`: after a registry's frame."""
     failed = needed("google.protobuf.message", "Protobuf").Error
     from google.protobuf import descriptor_pb2, descriptor_pool, json_format, message_factory
 
@@ -275,7 +276,7 @@ def protobuf(file: Path, name: str, *, framed: bool) -> Form:
     except KeyError:
         raise ValueError(f"{file} has no message {name!r}; name it with its package, such as shop.Order") from None
     except (failed, TypeError) as error:
-        raise ValueError(f"{file} is no descriptor set, which protoc --include_imports -o writes: {error}") from None
+        raise ValueError(f"{file} is not a descriptor set of protoc --include_imports -o: {error}") from None
 
     def value(data: bytes) -> Any:
         try:
@@ -285,19 +286,19 @@ def protobuf(file: Path, name: str, *, framed: bool) -> Form:
 
     def read(given: Any) -> bytes:
         if framed:
-            raise ValueError("protobuf framed for a registry can be read, not written")
+            raise ValueError("writing protobuf with a registry's frame is not supported")
         try:
             text = given.decode() if isinstance(given, bytes) else given if isinstance(given, str) else msgspec.json.encode(given).decode()
             return bytes(json_format.Parse(text, message()).SerializeToString())
         except (failed, json_format.Error) as error:
             raise ValueError(f"does not fit message {name}: {' '.join(str(error).split())}") from None
 
-    return Form("protobuf", lambda data: shown(value(data)), value, read)
+    return ValueFormat("protobuf", lambda data: printed_value(value(data)), value, read)
 
 
 def _unframed(data: bytes) -> bytes:
-    """What follows a registry's frame and the message's place: a count, 0 for the first message, and so many numbers, as zigzag varints."""
-    framed_by(data)
+    """The value after the frame and the message indexes: zigzag varints, a count (0: the first message), then that many indexes."""
+    frame_schema_id(data)
     at = FRAME_BYTES
 
     def number() -> int:
@@ -305,7 +306,7 @@ def _unframed(data: bytes) -> bytes:
         found = shift = 0
         while True:
             if at >= len(data):
-                raise ValueError("cut short within a registry's frame")
+                raise ValueError("truncated within the schema registry frame")
             byte = data[at]
             at += 1
             found |= (byte & 0x7F) << shift
@@ -318,4 +319,4 @@ def _unframed(data: bytes) -> bytes:
     return data[at:]
 
 
-__all__ = ["Found", "Registry", "SerializationFailed", "avro", "framed_by", "protobuf", "shaped_by"]
+__all__ = ["RegisteredSchema", "Registry", "SerializationFailed", "avro", "frame_schema_id", "json_to_avro", "protobuf"]

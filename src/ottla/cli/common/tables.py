@@ -1,12 +1,12 @@
-"""Tables: for a person aligned and no wider than the terminal, for a pipe one line per row with tabs between the cells.
+"""Tables: aligned and no wider than the terminal, or tab-separated lines in a pipe.
 
     NAME      PARTITIONS  REPLICAS        orders<TAB>3<TAB>1
     orders             3         1
 
-Columns are declared once, over the documents that `-o json` prints, so that all forms of a command tell the same. On a terminal a table
-that is too wide takes room from its widest columns of text, whose cells fold at commas and blanks; when that is not enough, each row
-becomes a block with one line per cell. In a pipe nothing is folded, headings are only printed on request, and a cell that has none is
-empty; tabs, backslashes and line ends in a cell are written `\\t`, `\\\\` and `\\n`.
+Columns are declared over the documents that `-o json` prints, so all output formats have the same content. On a terminal, the widest text
+columns of a too wide table shrink and their cells fold at commas and blanks. If that is not enough, each row becomes a block with one line
+per cell. In a pipe nothing is folded, headings are printed only on request, and a missing value is an empty cell. Tabs, backslashes and
+newlines in a cell are written `\\t`, `\\\\` and `\\n`.
 
 Colours are for terminals only, and off with NO_COLOR (https://no-color.org) or TERM=dumb.
 """
@@ -20,48 +20,48 @@ from typing import Any, NamedTuple
 
 Row = Mapping[str, Any]
 GAP = "  "
-#: What a person sees where there is nothing.
+#: A missing value on a terminal.
 NOTHING = "-"
-#: Columns of text are not folded below that.
+#: Minimum width of a folded text column, in characters.
 FOLDED_MIN = 12
 
 
 class Column(NamedTuple):
-    """A column: its heading, and which field of a document it shows, or what it makes of one."""
+    """A column: its heading, and the field of a document that it shows, or a function of the document."""
 
     heading: str
     cell: str | Callable[[Row], object]
-    #: To the right, and never folded.
+    #: Right-aligned and never folded.
     number: bool = False
     #: Only with `-o wide`.
     wide: bool = False
-    #: The name of a colour for a document's cell, or None.
+    #: Colour of the cell for a document, or None.
     colour: Callable[[Row], str | None] | None = None
 
     def of(self, row: Row) -> object:
-        """The value in a document's row."""
+        """The value for a document."""
         return row[self.cell] if isinstance(self.cell, str) else self.cell(row)
 
 
 def is_terminal() -> bool:
-    """Whether a person reads standard output."""
+    """Whether standard output is a terminal."""
     return sys.stdout.isatty()
 
 
 def has_colours() -> bool:
-    """Whether colours are wanted."""
+    """Whether to print colours."""
     return is_terminal() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
 def terminal_columns() -> int:
-    """Characters on a line."""
+    """Width of the terminal in characters."""
     from shutil import get_terminal_size
 
     return get_terminal_size().columns
 
 
 def text(cell: object) -> str:
-    """A cell as text: lists with commas, nothing for None, Kafka's words for truth."""
+    """A cell as text: lists with commas, "" for None, true and false as Kafka writes them."""
     if cell is None:
         return ""
     if isinstance(cell, bool):
@@ -71,11 +71,13 @@ def text(cell: object) -> str:
     return str(cell)
 
 
-def tabbed(columns: Sequence[Column], rows: Iterable[Row], *, headings: bool = False, prefix: tuple[str, object] | None = None) -> str:
-    """Lines for a pipe, each ending in a line end. `prefix` is a column before the others, for tables that have a title on a terminal."""
-    whole = list(columns) if prefix is None else [Column(prefix[0], lambda row: prefix[1]), *columns]
-    lines = ["\t".join(column.heading for column in whole)] if headings else []
-    lines += ["\t".join(_escaped(text(column.of(row))) for column in whole) for row in rows]
+def tab_separated(
+    columns: Sequence[Column], rows: Iterable[Row], *, headings: bool = False, prefix: tuple[str, object] | None = None
+) -> str:
+    """Tab-separated lines. `prefix`, (heading, value), is a first column; it replaces the title that the table has on a terminal."""
+    all_columns = list(columns) if prefix is None else [Column(prefix[0], lambda row: prefix[1]), *columns]
+    lines = ["\t".join(column.heading for column in all_columns)] if headings else []
+    lines += ["\t".join(_escaped(text(column.of(row))) for column in all_columns) for row in rows]
     return "".join(line + "\n" for line in lines)
 
 
@@ -85,21 +87,21 @@ def _escaped(cell: str) -> str:
     return cell.replace("\\", "\\\\").replace("\t", "\\t").replace("\n", "\\n").replace("\r", "\\r")
 
 
-def drawn(
+def aligned(
     columns: Sequence[Column], rows: Iterable[Row], *, title: str = "", headings: bool = True, width: int = 80, colours: bool = False
 ) -> str:
-    """The table for a terminal of so many characters, each line ending in a line end."""
+    """The table for a terminal that is `width` characters wide."""
     listed = list(rows)
-    cells = [[_visible(text(column.of(row))) or NOTHING for column in columns] for row in listed]
+    cells = [[_printable(text(column.of(row))) or NOTHING for column in columns] for row in listed]
     paints = [[column.colour and column.colour(row) for column in columns] for row in listed]
     headings = headings and any(column.heading for column in columns)
-    widths = _fitted(columns, cells, width, headings=headings)
-    lines = [_painted(part, "bold", colours) for part in folded(title, width)] if title else []
+    widths = _fit_widths(columns, cells, width, headings=headings)
+    lines = [_styled(part, "bold", colours) for part in folded(title, width)] if title else []
     if widths is None:
         lines += _blocks(columns, cells, paints, width, colours)
     else:
         if headings:
-            lines.append(_painted(_line([column.heading for column in columns], columns, widths), "bold", colours))
+            lines.append(_styled(_line([column.heading for column in columns], columns, widths), "bold", colours))
         for row, paint in zip(cells, paints, strict=True):
             parts = [folded(cell, size) for cell, size in zip(row, widths, strict=True)]
             for number in range(max(map(len, parts), default=0)):
@@ -109,9 +111,9 @@ def drawn(
 
 
 def folded(cell: str, width: int) -> list[str]:
-    """The pieces of a text, none wider than `width`: cut behind commas and blanks where there are any."""
+    """The text in pieces of at most `width`, cut after commas and blanks where possible."""
     pieces = []
-    while room(cell) > width:
+    while display_width(cell) > width:
         cut = _characters(cell, width)
         at = max(cell.rfind(",", 0, cut), cell.rfind(" ", 0, cut + 1))
         cut = at + 1 if at > 0 else cut
@@ -120,8 +122,8 @@ def folded(cell: str, width: int) -> list[str]:
     return [*pieces, cell]
 
 
-def room(shown: str) -> int:
-    """How many places a text takes on a terminal: two for each wide character, none for one that stands on the one before."""
+def display_width(shown: str) -> int:
+    """Columns that a text takes on a terminal: two for a wide character, none for a combining one."""
     if shown.isascii():
         return len(shown)
     from unicodedata import combining, east_asian_width
@@ -130,24 +132,24 @@ def room(shown: str) -> int:
 
 
 def _characters(shown: str, width: int) -> int:
-    """How many characters of a text fit into so many places; at least one."""
+    """The number of characters of a text that fit into `width` columns; at least one."""
     if shown.isascii():
         return max(width, 1)
     count = 1
-    while count < len(shown) and room(shown[: count + 1]) <= width:
+    while count < len(shown) and display_width(shown[: count + 1]) <= width:
         count += 1
     return count
 
 
-def _visible(cell: str) -> str:
-    """Without what would move the cursor."""
+def _printable(cell: str) -> str:
+    """The text with unprintable characters escaped: they could move the cursor."""
     return cell if cell.isprintable() else "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in cell)
 
 
-def _fitted(columns: Sequence[Column], cells: Sequence[Sequence[str]], width: int, *, headings: bool) -> list[int] | None:
-    """How wide each column is to be; None when there is not enough room."""
+def _fit_widths(columns: Sequence[Column], cells: Sequence[Sequence[str]], width: int, *, headings: bool) -> list[int] | None:
+    """The width of each column; None if the terminal is too narrow."""
     least = [len(column.heading) if headings else 1 for column in columns]
-    widths = [max([low, *(room(row[index]) for row in cells)]) for index, low in enumerate(least)]
+    widths = [max([low, *(display_width(row[index]) for row in cells)]) for index, low in enumerate(least)]
     lows = [
         natural if column.number else min(natural, max(low, FOLDED_MIN))
         for column, natural, low in zip(columns, widths, least, strict=True)
@@ -158,7 +160,7 @@ def _fitted(columns: Sequence[Column], cells: Sequence[Sequence[str]], width: in
         if not loose:
             return None
         widest = max(loose, key=lambda index: widths[index])
-        # Down to the next widest one, or as far as need be.
+        # Shrink to the next widest column, or as far as needed.
         others = [widths[index] for index in loose if widths[index] < widths[widest]]
         floor = max([lows[widest], *others]) if others else lows[widest]
         widths[widest] -= max(min(over, widths[widest] - floor), 1)
@@ -168,8 +170,8 @@ def _fitted(columns: Sequence[Column], cells: Sequence[Sequence[str]], width: in
 def _line(cells: Sequence[str], columns: Sequence[Column], widths: Sequence[int], paints: Sequence[str | None] | None = None) -> str:
     parts = []
     for index, (cell, column, width) in enumerate(zip(cells, columns, widths, strict=True)):
-        blank = " " * (width - room(cell))
-        shown = _painted(cell, paints[index], True) if paints is not None else cell
+        blank = " " * (width - display_width(cell))
+        shown = _styled(cell, paints[index], True) if paints is not None else cell
         last = index == len(columns) - 1
         parts.append(blank + shown if column.number else shown if last else shown + blank)
     return GAP.join(parts).rstrip()
@@ -185,13 +187,13 @@ def _blocks(
             lines.append("")
         for column, cell, colour in zip(columns, row, paint, strict=True):
             for number, part in enumerate(folded(cell, max(width - heading_width - len(GAP), 8))):
-                heading = _painted("" if number else column.heading, "bold", colours)
+                heading = _styled("" if number else column.heading, "bold", colours)
                 blank = " " * (heading_width - (0 if number else len(column.heading)))
-                lines.append(heading + blank + GAP + _painted(part, colour, colours))
+                lines.append(heading + blank + GAP + _styled(part, colour, colours))
     return lines
 
 
-def _painted(shown: str, colour: str | None, colours: bool) -> str:
+def _styled(shown: str, colour: str | None, colours: bool) -> str:
     if not colours or not colour or not shown:
         return shown
     from click import style

@@ -1,18 +1,18 @@
-"""What `--key-format` and `--value-format` make of bytes, and bytes of what they have made.
+"""Formats of keys and values (`--key-format`, `--value-format`): from bytes to output, and from input to bytes.
 
-    text               the bytes as they are; in JSON a string, or {"base64": "..."} where they are not UTF-8     (default)
-    json  pretty       JSON on one line, or indented over several
-    hex  base64        the bytes in letters
-    int                a big-endian number of 8, 4, 2 or 1 bytes by their count; int64 int32 int16 int8 say which
-    float              a big-endian number of 8 or 4 bytes; float64 float32 say which
+    text               the bytes unchanged; in JSON a string, or {"base64": "..."} if they are not UTF-8     (default)
+    json  pretty       JSON on one line, or indented
+    hex  base64        the bytes encoded as text
+    int                a big-endian integer of 8, 4, 2 or 1 bytes; int64 int32 int16 int8 fix the size
+    float              a big-endian float of 8 or 4 bytes; float64 float32 fix the size
     uuid               16 bytes as a UUID
-    avro               framed as schema registries have it: asks --registry for the schema of each id that comes
-    avro:FILE          by the schema in the file; with --registry, framed by the schema's id there
+    avro               with a schema registry's frame; schemas are fetched from --registry by id
+    avro:FILE          with the schema in the file; with --registry, framed with the schema's id
     protobuf:FILE:NAME message NAME of the descriptor set that `protoc --include_imports -o FILE` writes
-    pack:FORMAT        numbers as Python's struct module has them, for example pack:>iq
+    pack:FORMAT        numbers in a format of Python's struct module, for example pack:>iq
 
-`show` gives what is printed, `value` what stands in JSON, CSV and Parquet, `read` the bytes of what `value` gave, or of text. All three
-raise ValueError over what is not theirs.
+`show` returns the bytes to print, `value` the value for JSON, CSV and Parquet, `read` the bytes of a result of `value` or of text. All
+raise ValueError for data of another format.
 """
 
 from __future__ import annotations
@@ -38,20 +38,20 @@ _FLOATS = {8: ">d", 4: ">f"}
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
-    """One way to see bytes; none of it is asked about null."""
+class ValueFormat:
+    """A format of keys or values. Its functions are not called for null."""
 
     name: str
     #: Bytes to the bytes that are printed.
     show: Callable[[bytes], bytes]
-    #: Bytes to what JSON, CSV and Parquet hold.
+    #: Bytes to the value in JSON, CSV and Parquet.
     value: Callable[[bytes], Any]
-    #: The reverse of `value`; text stands for what is written so.
+    #: The reverse of `value`; also accepts text.
     read: Callable[[Any], bytes]
 
 
-def form(text: str, option: str, *, registry: str | None = None, subject: str = "") -> Form:
-    """The form of that name. `subject`: whose newest schema is written with. Raises: ValueError, OSError, ImportError."""
+def parse_value_format(text: str, option: str, *, registry: str | None = None, subject: str = "") -> ValueFormat:
+    """The format with that name. `subject`: writes with its newest schema. Raises: ValueError, OSError, ImportError."""
     name, _, argument = text.partition(":")
     if name in ("avro", "protobuf"):
         from ottla.cli.common import schemas
@@ -64,25 +64,24 @@ def form(text: str, option: str, *, registry: str | None = None, subject: str = 
         return schemas.protobuf(Path(file), message, framed=registry is not None)
     if name == "pack" and argument:
         return _packed(argument, option)
-    if not argument and text in FORMS:
-        return FORMS[text]
+    if not argument and text in VALUE_FORMATS:
+        return VALUE_FORMATS[text]
     from ottla.base.options import suggestion
 
-    raise ValueError(f"{option}: there is no format {text!r}{suggestion(text, NAMES)}; there are {', '.join(NAMES)}")
+    raise ValueError(f"{option}: unknown format {text!r}{suggestion(text, NAMES)}; formats are {', '.join(NAMES)}")
 
 
-def shown(value: Any) -> bytes:
-    """A value as it is printed: text as it is, anything else as JSON."""
+def printed_value(value: Any) -> bytes:
+    """A value as printed: text unchanged, anything else as JSON."""
     return value.encode() if isinstance(value, str) else msgspec.json.encode(value)
 
 
 def _text(value: Any) -> bytes:
-    """What stands in JSON as bytes: see `render`."""
     if isinstance(value, bytes):
         return value
-    found = bytes_json(value, "text")
-    assert found is not None, "null is not asked about"
-    return found
+    data = bytes_json(value, "text")
+    assert data is not None, "formats are not called for null"
+    return data
 
 
 def _json_show(indent: int) -> Callable[[bytes], bytes]:
@@ -96,7 +95,7 @@ def _json_show(indent: int) -> Callable[[bytes], bytes]:
 
 
 def _json_value(data: bytes) -> Any:
-    """Structures and numbers as they are; what `_json_read` would take for something else stays text."""
+    """Structures and numbers as JSON; strings, null and base64 stay text, so that `_json_read` restores the same bytes."""
     compact = _json_show(-1)(data)
     if compact[:1] in b'"n' or compact.startswith(b'{"base64":'):
         return compact.decode()
@@ -104,7 +103,7 @@ def _json_value(data: bytes) -> Any:
 
 
 def _json_read(value: Any) -> bytes:
-    """Text and bytes must be JSON; anything else is written as JSON."""
+    """Text and bytes must be JSON; any other value is encoded as JSON."""
     data = bytes(value) if isinstance(value, bytes | msgspec.Raw) else value.encode() if isinstance(value, str) else None
     if data is None:
         return msgspec.json.encode(value)
@@ -112,14 +111,14 @@ def _json_read(value: Any) -> bytes:
     return data
 
 
-def _number(kinds: dict[int, str], cast: Callable[[Any], Any], said: str, size: int | None) -> Form:
+def _number(kinds: dict[int, str], cast: Callable[[Any], Any], name: str, size: int | None) -> ValueFormat:
     sizes = kinds if size is None else {size: kinds[size]}
     structs = {length: struct.Struct(kind) for length, kind in sizes.items()}
     written = structs[max(structs)]
 
     def value(data: bytes) -> Any:
         if len(data) not in structs:
-            raise ValueError(f"{len(data)} bytes are no {said}, which has {' or '.join(str(length) for length in structs)}")
+            raise ValueError(f"{len(data)} bytes are not a {name}: expected {' or '.join(str(length) for length in structs)} bytes")
         return structs[len(data)].unpack(data)[0]
 
     def read(given: Any) -> bytes:
@@ -129,9 +128,9 @@ def _number(kinds: dict[int, str], cast: Callable[[Any], Any], said: str, size: 
             return written.pack(cast(given.decode() if isinstance(given, bytes) else given))
         except (ValueError, TypeError, struct.error, OverflowError):
             what = given.decode(errors="replace") if isinstance(given, bytes) else given
-            raise ValueError(f"{what!r} is no {said} of {written.size} bytes") from None
+            raise ValueError(f"{what!r} is not a {name} of {written.size} bytes") from None
 
-    return Form(said, lambda data: str(value(data)).encode(), value, read)
+    return ValueFormat(name, lambda data: str(value(data)).encode(), value, read)
 
 
 def _whole(given: Any) -> int:
@@ -141,7 +140,7 @@ def _whole(given: Any) -> int:
 
 
 def _plain(given: Any) -> str:
-    """Text of letters. Raises: ValueError."""
+    """ASCII text. Raises: ValueError."""
     if isinstance(given, bytes):
         return given.decode("ascii").strip()
     if isinstance(given, str):
@@ -151,19 +150,19 @@ def _plain(given: Any) -> str:
 
 def _uuid_value(data: bytes) -> str:
     if len(data) != 16:
-        raise ValueError(f"{len(data)} bytes are no UUID, which has 16")
+        raise ValueError(f"{len(data)} bytes are not a UUID: expected 16 bytes")
     return str(uuid.UUID(bytes=data))
 
 
-def _packed(kind: str, option: str) -> Form:
+def _packed(kind: str, option: str) -> ValueFormat:
     try:
         packed = struct.Struct(kind)
     except struct.error as error:
-        raise ValueError(f"{option}: {kind!r} is no format of Python's struct module: {error}") from None
+        raise ValueError(f"{option}: {kind!r} is not a format of Python's struct module: {error}") from None
 
     def value(data: bytes) -> list[Any]:
         if len(data) != packed.size:
-            raise ValueError(f"{len(data)} bytes are no {kind}, which has {packed.size}")
+            raise ValueError(f"{len(data)} bytes are not {kind}: expected {packed.size} bytes")
         return [json_bytes(one) if isinstance(one, bytes) else one for one in packed.unpack(data)]
 
     def read(given: Any) -> bytes:
@@ -175,24 +174,24 @@ def _packed(kind: str, option: str) -> Form:
         except (struct.error, TypeError) as error:
             raise ValueError(f"{given!r} cannot be packed as {kind}: {error}") from None
 
-    return Form(f"pack:{kind}", lambda data: b" ".join(shown(one) for one in value(data)), value, read)
+    return ValueFormat(f"pack:{kind}", lambda data: b" ".join(printed_value(one) for one in value(data)), value, read)
 
 
-def _letters(name: str, encode: Callable[[bytes], str], decode: Callable[[str], bytes]) -> Form:
+def _letters(name: str, encode: Callable[[bytes], str], decode: Callable[[str], bytes]) -> ValueFormat:
     def read(given: Any) -> bytes:
         try:
             return decode(_plain(given))
         except ValueError:
             raise ValueError(f"{given!r} is not {name}") from None
 
-    return Form(name, lambda data: encode(data).encode(), encode, read)
+    return ValueFormat(name, lambda data: encode(data).encode(), encode, read)
 
 
-TEXT = Form("text", lambda data: data, json_bytes, _text)
-FORMS: dict[str, Form] = {
+TEXT = ValueFormat("text", lambda data: data, json_bytes, _text)
+VALUE_FORMATS: dict[str, ValueFormat] = {
     "text": TEXT,
-    "json": Form("json", _json_show(-1), _json_value, _json_read),
-    "pretty": Form("pretty", _json_show(2), _json_value, _json_read),
+    "json": ValueFormat("json", _json_show(-1), _json_value, _json_read),
+    "pretty": ValueFormat("pretty", _json_show(2), _json_value, _json_read),
     "hex": _letters("hex", bytes.hex, bytes.fromhex),
     "base64": _letters("base64", lambda data: b64encode(data).decode(), lambda text: b64decode(text, validate=True)),
     "uuid": _letters("uuid", _uuid_value, lambda text: uuid.UUID(text).bytes),
@@ -200,6 +199,6 @@ FORMS: dict[str, Form] = {
     "float": _number(_FLOATS, float, "floating point number", None),
     **{f"int{size * 8}": _number(_INTS, _whole, "whole number", size) for size in _INTS},
     **{f"float{size * 8}": _number(_FLOATS, float, "floating point number", size) for size in _FLOATS},
-    # What the clients' serializers and tables call it.
+    # The name in the clients' serializers and tables.
     "str": TEXT,
 }

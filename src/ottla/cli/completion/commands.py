@@ -1,4 +1,4 @@
-"""`ottla completion`: the script that teaches a shell to complete commands, options, and names that the cluster knows."""
+"""`ottla completion`: a shell script that completes commands, options and names from the cluster."""
 
 from __future__ import annotations
 
@@ -11,17 +11,20 @@ INSTALL = {
 }
 
 
-@click.command(name="completion", epilog="To have it in every new shell:\n\n" + "\n\n".join(INSTALL.values()))
+@click.command(name="completion", epilog="To install it for new shells:\n\n" + "\n\n".join(INSTALL.values()))
 @click.argument("shell", type=click.Choice(list(INSTALL)))
 def command(shell: str) -> None:
-    """Print a script for a shell. Topics, groups, settings, brokers and profiles are completed too: the cluster has a second to answer."""
+    """Print a shell completion script.
+
+    It also completes topics, groups, settings, brokers and profiles. A query to the cluster times out after one second.
+    """
     from click.shell_completion import get_completion_class
 
     from ottla.cli.main import main
 
-    found = get_completion_class(shell)
-    assert found is not None, "click knows the shells that are offered"
-    made = found(main, {}, "ottla", "_OTTLA_COMPLETE")
-    # Not `source()`, which asks bash for its version first. A setting's `name=` is not the end of a word, which bash has to be told.
+    completion = get_completion_class(shell)
+    assert completion is not None, "click supports the shells of INSTALL"
+    made = completion(main, {}, "ottla", "_OTTLA_COMPLETE")
+    # Not `source()`, which starts bash to check its version. After a setting's `name=` bash must not add a blank.
     script = made.source_template % made.source_vars()
     click.echo(script.replace("COMPREPLY+=($value)", "COMPREPLY+=($value); [[ $value == *= ]] && compopt -o nospace"))

@@ -1,7 +1,7 @@
-"""Changes of settings: what each would do, and doing it. `ottla topic alter` and `ottla config set|delete` share it.
+"""Changes of settings, for `ottla topic alter` and `ottla config set|delete`.
 
-A change is told as what holds before and what holds after it, wherever that comes from: deleting a topic's own value brings back the
-broker's. A dry run has the cluster check the changes, and make none.
+A change is reported with the effective value before and after it: after deleting a topic's override, that is the broker's value. In a dry
+run the cluster validates the changes and applies none.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import click
 
 from ottla.base.options import suggestion
 from ottla.cli.common import tables
-from ottla.cli.common.arguments import explained, setting_value
-from ottla.cli.common.output_formats import Form, note
+from ottla.cli.common.arguments import readable_setting, setting_value
+from ottla.cli.common.output_formats import OutputFormat, note
 from ottla.cli.common.tables import Column
 
 if TYPE_CHECKING:
@@ -22,36 +22,36 @@ if TYPE_CHECKING:
     from ottla.client.sync.admin import Admin
     from ottla.wire.errors import KafkaError
 
-#: Units in which Kafka has settings for the same time.
+#: Units of Kafka's settings that are synonyms of each other.
 TIMES = {"ms", "seconds", "minutes", "hours"}
 HIDDEN = "(hidden)"
 CHANGE = {
     "resource": "topic, broker, cluster, group or client-metrics",
-    "name": "its name; null for the cluster",
-    "setting": "the setting, or partitions",
-    "before": "what held; null: nothing, or a secret",
-    "after": "what holds now, or would; null: nothing, a secret, or not known",
-    "outcome": "set, deleted, would be set, would be deleted; null: it failed",
-    "error": "null, or {code, message}: the protocol's error code and a sentence",
+    "name": "name of the resource; null for the cluster",
+    "setting": "name of the setting, or partitions",
+    "before": "effective value before; null: none, or a secret",
+    "after": "effective value after; null: none, a secret, or unknown",
+    "outcome": "set, deleted, would be set, would be deleted; null: failed",
+    "error": "null, or {code, message}: the protocol's error code and a message",
 }
 
 
-def shown(name: str, value: str | None) -> str | None:
-    """A setting's value as a cell: with an explanation for a person, as it is for a pipe."""
-    return explained(name, value) if tables.is_terminal() else value
+def setting_cell(name: str, value: str | None) -> str | None:
+    """A setting's value as a cell: with larger units on a terminal, unchanged in a pipe."""
+    return readable_setting(name, value) if tables.is_terminal() else value
 
 
 COLUMNS = (
     Column("NAME", lambda row: row["name"] or row["resource"]),
     Column("SETTING", "setting"),
-    Column("BEFORE", lambda row: shown(row["setting"], row["before"])),
-    Column("AFTER", lambda row: shown(row["setting"], row["after"])),
+    Column("BEFORE", lambda row: setting_cell(row["setting"], row["before"])),
+    Column("AFTER", lambda row: setting_cell(row["setting"], row["after"])),
     Column("OUTCOME", lambda row: row["outcome"] or "failed", colour=lambda row: None if row["outcome"] else "red"),
 )
 
 
-def resource_words(resource: Resource) -> tuple[str, str | None]:
-    """What a resource is called on the command line, and its name."""
+def resource_label(resource: Resource) -> tuple[str, str | None]:
+    """(type, name) of a resource as on the command line."""
     from ottla.client.admin.results import ResourceType
 
     if resource.type is ResourceType.BROKER and not resource.name:
@@ -60,46 +60,46 @@ def resource_words(resource: Resource) -> tuple[str, str | None]:
 
 
 def read_pairs(pairs: Iterable[str], option: str) -> list[ConfigChange]:
-    """Changes of `NAME=VALUE`, and of lists `NAME+=VALUE` and `NAME-=VALUE`. Raises: UsageError."""
+    """Changes from `NAME=VALUE`, and for lists `NAME+=VALUE` and `NAME-=VALUE`. Raises: UsageError."""
     from ottla.client.admin.results import ConfigChange, ConfigOperation
 
-    found = []
+    changes = []
     for pair in pairs:
         name, equals, value = pair.partition("=")
         operation = {"+": ConfigOperation.APPEND, "-": ConfigOperation.SUBTRACT}.get(name[-1:], ConfigOperation.SET)
         name = name if operation is ConfigOperation.SET else name[:-1]
         if not name or not equals:
             raise click.UsageError(f"{option} expects NAME=VALUE, not {pair!r}")
-        found.append(ConfigChange(name, setting_value(name, value), operation))
-    return found
+        changes.append(ConfigChange(name, setting_value(name, value), operation))
+    return changes
 
 
 def deletions(names: Iterable[str]) -> list[ConfigChange]:
-    """Changes that set settings back."""
+    """Changes that delete overrides."""
     from ottla.client.admin.results import ConfigChange, ConfigOperation
 
     return [ConfigChange(name, None, ConfigOperation.DELETE) for name in names]
 
 
 def change(admin: Admin, resources: Sequence[Resource], changes: Sequence[ConfigChange], *, dry: bool) -> list[dict[str, Any]]:
-    """Make the same changes on each resource, or only check them; a document per change. Raises: ClickException, KafkaError."""
+    """Applies the changes to each resource, or only validates them. Returns a document per change. Raises: ClickException, KafkaError."""
     from ottla.wire.errors import KafkaError
 
-    held = {resource: _held(admin, resource, changes) for resource in resources}
+    current = {resource: _current_entries(admin, resource, changes) for resource in resources}
     outcomes = admin.incremental_alter_configs(dict.fromkeys(resources, changes), validate_only=dry)
     documents = []
     for resource in resources:
         outcome = outcomes[resource]
         error = outcome if isinstance(outcome, KafkaError) else None
-        documents += [_document(resource, one, held[resource].get(one.name), error, dry=dry) for one in changes]
+        documents += [_document(resource, one, current[resource].get(one.name), error, dry=dry) for one in changes]
     return documents
 
 
-def show(documents: Sequence[dict[str, Any]], output: Form, *, dry: bool) -> None:
-    """The documents of changes; failures on stderr and as the exit code."""
+def show(documents: Sequence[dict[str, Any]], output: OutputFormat, *, dry: bool) -> None:
+    """Prints documents of changes, and errors to stderr. Exits with 1 if a change failed."""
     output.show(documents, COLUMNS)
     failed = {(" ".join(filter(None, (row["resource"], row["name"]))), row["error"]["message"]) for row in documents if row["error"]}
-    if not output.for_programs:
+    if not output.is_structured:
         for name, message in sorted(failed):
             note(f"Error: {name}: {' '.join(message.split())}")
     if dry:
@@ -108,17 +108,17 @@ def show(documents: Sequence[dict[str, Any]], output: Form, *, dry: bool) -> Non
         raise SystemExit(1)
 
 
-def _held(admin: Admin, resource: Resource, changes: Sequence[ConfigChange]) -> dict[str, ConfigEntry]:
-    """What holds now. Raises: KafkaError; ClickException for a setting that there is not."""
+def _current_entries(admin: Admin, resource: Resource, changes: Sequence[ConfigChange]) -> dict[str, ConfigEntry]:
+    """The current settings. Raises: KafkaError; ClickException for an unknown setting."""
     from ottla.client.admin.results import Resource as R
     from ottla.client.admin.results import ResourceType
     from ottla.wire.errors import KafkaError
 
-    asked = resource
+    queried = resource
     if resource == R.broker(None):
-        # The cluster tells only what is set; any broker has the others.
-        asked = R.broker(min(node.id for node in admin.describe_cluster().nodes))
-    entries = admin.describe_configs([asked], synonyms=True)[asked]
+        # The cluster resource lists only overrides; any broker also lists the other settings.
+        queried = R.broker(min(node.id for node in admin.describe_cluster().nodes))
+    entries = admin.describe_configs([queried], synonyms=True)[queried]
     if isinstance(entries, KafkaError):
         raise entries
     if entries and resource.type in (ResourceType.TOPIC, ResourceType.BROKER):
@@ -128,34 +128,34 @@ def _held(admin: Admin, resource: Resource, changes: Sequence[ConfigChange]) -> 
     return entries
 
 
-def _document(resource: Resource, one: ConfigChange, held: ConfigEntry | None, error: KafkaError | None, *, dry: bool) -> dict[str, Any]:
+def _document(resource: Resource, one: ConfigChange, current: ConfigEntry | None, error: KafkaError | None, *, dry: bool) -> dict[str, Any]:
     from ottla.client.admin.results import ConfigOperation
 
-    kind, name = resource_words(resource)
+    kind, name = resource_label(resource)
     verb = "deleted" if one.operation is ConfigOperation.DELETE else "set"
-    secret = held is not None and held.is_sensitive
+    secret = current is not None and current.is_sensitive
     return {
         "resource": kind,
         "name": name,
         "setting": one.name,
-        "before": None if held is None else held.value,
-        "after": None if secret or error is not None else after(resource, one, held),
+        "before": None if current is None else current.value,
+        "after": None if secret or error is not None else after(resource, one, current),
         "outcome": None if error is not None else f"would be {verb}" if dry else verb,
         "error": None if error is None else {"code": error.code, "message": str(error)},
     }
 
 
-def after(resource: Resource, one: ConfigChange, held: ConfigEntry | None) -> str | None:
-    """What holds after a change; None where that is nothing, or not known."""
+def after(resource: Resource, one: ConfigChange, current: ConfigEntry | None) -> str | None:
+    """The effective value after a change; None if there is none or it is unknown."""
     from ottla.client.admin.results import ConfigOperation
 
-    before = held.value if held is not None else None
+    before = current.value if current is not None else None
     match one.operation:
         case ConfigOperation.SET:
             return one.value
         case ConfigOperation.DELETE:
-            others = [] if held is None else [other for other in held.synonyms if other.source not in _own(resource)]
-            return said(one.name, others[0]) if others else None
+            others = [] if current is None else [other for other in current.synonyms if other.source not in _own(resource)]
+            return synonym_text(one.name, others[0]) if others else None
         case _:
             parts = [part for part in (before or "").split(",") if part]
             named = [part for part in (one.value or "").split(",") if part]
@@ -163,19 +163,19 @@ def after(resource: Resource, one: ConfigChange, held: ConfigEntry | None) -> st
             return ",".join([*parts, *(part for part in named if part not in parts)] if one.operation is ConfigOperation.APPEND else kept)
 
 
-def said(name: str, synonym: ConfigSynonym) -> str | None:
-    """A synonym's value for a setting; with its name where that has another unit, as log.retention.hours for retention.ms."""
+def synonym_text(name: str, synonym: ConfigSynonym) -> str | None:
+    """A synonym's value; with its name if the unit differs, as log.retention.hours for retention.ms."""
     units = {name.rpartition(".")[2], synonym.name.rpartition(".")[2]}
     other = len(units) > 1 and TIMES & units
     return f"{synonym.name}={synonym.value}" if other and synonym.value is not None else synonym.value
 
 
 def _own(resource: Resource) -> tuple[int, ...]:
-    """The sources of a resource's own values."""
+    """The sources of a resource's overrides."""
     from ottla.client.admin.results import ConfigSource, ResourceType
 
     if resource.type is ResourceType.BROKER:
-        # What is set for the cluster stands below what is set for one broker, and the other way round hides nothing.
+        # Settings of one broker override those of the cluster, so both are removed from the synonyms of the cluster.
         return (ConfigSource.DYNAMIC_BROKER,) if resource.name else (ConfigSource.DYNAMIC_BROKER, ConfigSource.DYNAMIC_DEFAULT_BROKER)
     own: Mapping[ResourceType, ConfigSource] = {
         ResourceType.TOPIC: ConfigSource.TOPIC,

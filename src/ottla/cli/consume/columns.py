@@ -1,8 +1,8 @@
-"""The columns of records that `consume --show` chooses, for each kind of output.
+"""The columns of records for `consume --show`, in each output format.
 
 topic  partition  offset  timestamp (ms)  time (ISO 8601)  timestamp_type  key  value  headers
-header.NAME       the last header of that name
-.customer.id      what stands there in a JSON value;  key.customer.id  in a JSON key
+header.NAME       the last header with that name
+.customer.id      a path into a JSON value;  key.customer.id  a path into a JSON key
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from typing import Any, NamedTuple
 import msgspec
 
 from ottla.cli.common.errors import json_bytes
-from ottla.cli.common.json_path import decoder, path
-from ottla.cli.common.record_format import Part, Render, Seen, Token, iso_time
+from ottla.cli.common.json_path import decoder, parse_path
+from ottla.cli.common.record_format import FieldFormats, Part, Render, Token, iso_time
 from ottla.cli.common.value_formats import TEXT
 from ottla.client.consumer.record import ConsumerRecord
 
 NAMES = ("topic", "partition", "offset", "timestamp", "time", "timestamp_type", "key", "value", "headers")
 TYPES = ("create", "append")
-#: What JSON lines, CSV and Parquet have unless columns are chosen: enough to produce them again.
+#: Default columns of JSON lines, CSV and Parquet: all that is needed to produce the records again.
 ALL = ("topic", "partition", "offset", "timestamp", "key", "value", "headers")
 _TOKENS = {
     "topic": Token("t"),
@@ -38,29 +38,29 @@ _COLOURS |= dict.fromkeys(("topic", "partition", "offset"), b"33")
 
 
 class Column(NamedTuple):
-    """One column: its name, and what of a record is in it, in the types of JSON."""
+    """A column: its name, and how to compute it from a record, as a JSON type."""
 
     name: str
-    #: The source text of an expression over a record `r`, and what it refers to.
+    #: Source of an expression over a record `r`, and the names it uses.
     expression: str
     names: dict[str, Any]
-    #: The same as a token of `-f`.
+    #: The equivalent token of `-f`.
     token: Token
 
 
-def columns(texts: Sequence[str], seen: Seen) -> list[Column]:
+def columns(texts: Sequence[str], formats: FieldFormats) -> list[Column]:
     """The columns with these names. Raises: ValueError."""
     json = {"key": decoder(), "value": decoder()}
-    made = [_column(text.strip(), seen, json, number) for number, text in enumerate(texts)]
-    twice = [column.name for number, column in enumerate(made) if column.name in [one.name for one in made[:number]]]
+    selected = [_column(text.strip(), formats, json, number) for number, text in enumerate(texts)]
+    twice = [column.name for number, column in enumerate(selected) if column.name in [one.name for one in selected[:number]]]
     if twice:
-        raise ValueError(f"--show names {twice[0]} twice")
-    return made
+        raise ValueError(f"--show has column {twice[0]} twice")
+    return selected
 
 
-def _column(text: str, seen: Seen, json: dict[str, Callable[[bytes | None], Any]], number: int) -> Column:
+def _column(text: str, formats: FieldFormats, json: dict[str, Callable[[bytes | None], Any]], number: int) -> Column:
     if text in ("key", "value"):
-        form = getattr(seen, text)
+        form = getattr(formats, text)
         if form is TEXT:
             return Column(text, f"(None if r.{text} is None else r.{text}.decode())", {}, _TOKENS[text])
         name = f"v{number}"
@@ -75,17 +75,19 @@ def _column(text: str, seen: Seen, json: dict[str, Callable[[bytes | None], Any]
     if text.startswith("header.") and len(text) > 7:
         name = f"h{number}"
         return Column(text, f"{name}(r.headers)", {name: _last(text[7:])}, Token("h", text[7:]))
-    whose = "key" if text.startswith(("key.", "key[")) else "value"
+    field = "key" if text.startswith(("key.", "key[")) else "value"
     try:
-        found = path(text.removeprefix(whose))
+        path = parse_path(text.removeprefix(field))
     except ValueError:
         from ottla.base.options import suggestion
 
         raise ValueError(
-            f"--show: there is no column {text!r}{suggestion(text, NAMES)}; there are {', '.join(NAMES)}, header.NAME, .path, key.path"
+            f"--show: unknown column {text!r}{suggestion(text, NAMES)}; columns are {', '.join(NAMES)}, header.NAME, .path, key.path"
         ) from None
-    name, decoded = f"p{number}", json[whose]
-    return Column(text, f"{name}(r.{whose})", {name: lambda data: found.one(decoded(data))}, Token(whose[0].replace("v", "s"), found.text))
+    name, decoded = f"p{number}", json[field]
+    return Column(
+        text, f"{name}(r.{field})", {name: lambda data: path.one(decoded(data))}, Token("k" if field == "key" else "s", path.text)
+    )
 
 
 def _last(name: str) -> Callable[[Any], Any]:
@@ -96,7 +98,7 @@ def _last(name: str) -> Callable[[Any], Any]:
 
 
 def text_parts(chosen: Sequence[Column], delimiter: bytes, *, coloured: bool) -> list[Part]:
-    """The format that prints columns with tabs between them."""
+    """The format that prints columns separated by tabs."""
     parts: list[Part] = []
     for column in chosen:
         colour = _COLOURS.get(column.name) if coloured else None
@@ -106,29 +108,27 @@ def text_parts(chosen: Sequence[Column], delimiter: bytes, *, coloured: bool) ->
 
 
 def rows(chosen: Sequence[Column], row: Callable[..., Any] | None = None) -> Callable[[Sequence[ConsumerRecord]], list[Any]]:
-    """A function that gives records' columns in the types of JSON: as `row(...)`, or as tuples. Bytes that are not UTF-8 become
-    {"base64": "..."}.
-    """
+    """A function that returns the columns of records as `row(...)` or as tuples. Bytes that are not UTF-8 become {"base64": "..."}."""
     made = "Row({})" if row is not None else "({},)"
     names: dict[str, Any] = {"json_bytes": json_bytes, "Row": row}
     for column in chosen:
         names |= column.names
-    # Nearly all are UTF-8: only a chunk that has others is made a second time, with care.
-    quick = made.format(", ".join(column.expression for column in chosen))
-    careful = made.format(", ".join(_careful(column) for column in chosen))
-    exec(f"def quick(records):\n    return [{quick} for r in records]\ndef slow(records):\n    return [{careful} for r in records]", names)
+    # The fast function assumes UTF-8. Chunks with other bytes fail there and are computed again by the slow one.
+    fast = made.format(", ".join(column.expression for column in chosen))
+    slow = made.format(", ".join(_safe_expression(column) for column in chosen))
+    exec(f"def fast(records):\n    return [{fast} for r in records]\ndef slow(records):\n    return [{slow} for r in records]", names)
 
-    def given(records: Sequence[ConsumerRecord]) -> list[Any]:
+    def compute(records: Sequence[ConsumerRecord]) -> list[Any]:
         try:
-            found: list[Any] = names["quick"](records)
+            computed: list[Any] = names["fast"](records)
         except UnicodeDecodeError:
-            found = names["slow"](records)
-        return found
+            computed = names["slow"](records)
+        return computed
 
-    return given
+    return compute
 
 
-def _careful(column: Column) -> str:
+def _safe_expression(column: Column) -> str:
     if is_bytes(column):
         return f"json_bytes(r.{column.name})"
     if column.name == "headers":
@@ -137,20 +137,20 @@ def _careful(column: Column) -> str:
 
 
 def is_bytes(column: Column) -> bool:
-    """Whether it has the bytes of a key or value as they are."""
+    """Whether the column is a key or value in the format text."""
     return column.name in ("key", "value") and not column.names
 
 
 def byte_rows(chosen: Sequence[Column]) -> Callable[[Sequence[ConsumerRecord]], list[tuple[Any, ...]]]:
-    """As `rows`, with the bytes of keys and values as bytes."""
+    """Like `rows`, with keys and values as bytes."""
     return rows(
         [column._replace(expression=f"r.{column.name}", names={"same": bytes}) if is_bytes(column) else column for column in chosen]
     )
 
 
 def json_lines(chosen: Sequence[Column]) -> Render:
-    """A function that prints records as JSON objects, one on a line."""
+    """A function that formats records as JSON lines."""
     renamed = {f"f{number}": column.name for number, column in enumerate(chosen)}
     row = msgspec.defstruct("Row", [(field, Any) for field in renamed], rename=renamed.__getitem__, gc=False)
-    given, encode = rows(chosen, row), msgspec.json.Encoder().encode_lines
-    return lambda records: encode(given(records))
+    compute, encode = rows(chosen, row), msgspec.json.Encoder().encode_lines
+    return lambda records: encode(compute(records))

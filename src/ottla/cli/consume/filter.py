@@ -1,19 +1,18 @@
-"""What `--filter` lets through: comparisons, joined by `and`, `or`, `not` and parentheses.
+"""Filters of `consume --filter`: comparisons, combined with `and`, `or`, `not` and parentheses.
 
     key = K-17               value ~ "time ?out"            header.level != debug         header.trace
     .amount >= 100           .items[*].sku = A1             key.customer ~ ^4             partition = 3 and offset < 1000
     not (.test = true)       key = null                     timestamp >= 2026-01-31T12:00:00
 
     fields       key  value  header.NAME  header["odd name"]  topic  partition  offset  timestamp
-                 .path into a JSON value; value.path is the same, key.path a path into a JSON key (paths: see record_path)
-    operators    =  !=  <  <=  >  >=  ~ (a regular expression is found in it)  !~
-                 a field alone: it is there, and is not null
-    right side   a word, or a JSON string in double quotes where it has blanks or parentheses
+                 .path into a JSON value; value.path is the same, key.path a path into a JSON key (see `common.json_path`)
+    operators    =  !=  <  <=  >  >=  ~ (contains a match of a regular expression)  !~
+                 a field alone: it exists and is not null
+    right side   a word, or a JSON string in double quotes, needed for blanks and parentheses
 
-Text is compared as text; what is a number in JSON, or the record's own, is compared as a number with what reads as one. `null` and `true`
-without quotes mean the JSON values, `""` is empty. Where a path, or a header that comes more than once, gives many values, one that fits
-is enough; `!=` and `!~` are `not (... = ...)` and `not (... ~ ...)`, so that they hold where nothing is found. A timestamp is written in
-milliseconds or as a date.
+Text is compared as text. Numbers in JSON and numeric fields are compared as numbers, if the right side is a number. `null`, `true` and
+`false` without quotes are the JSON values, `""` is the empty text. If a path or a repeated header has several values, one match is enough.
+`!=` and `!~` are `not (... = ...)` and `not (... ~ ...)`, so they are true for a missing field. Timestamps are in milliseconds or dates.
 """
 
 from __future__ import annotations
@@ -26,11 +25,11 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from ottla.cli.common.json_path import decoder, leading
+from ottla.cli.common.json_path import decoder, parse_prefix
 from ottla.client.consumer.record import ConsumerRecord
 
 Filter = Callable[[ConsumerRecord], bool]
-#: All that a field has: bytes of keys, values and headers; str and numbers of the record; what JSON gives.
+#: The values of a field: bytes of keys, values and headers; str and int fields of the record; JSON values.
 Values = Callable[[ConsumerRecord], list[Any]]
 
 _TOKEN = re.compile(
@@ -48,7 +47,7 @@ FIELDS = "key, value, header.NAME, topic, partition, offset, timestamp, .path, k
 
 
 class FilterError(ValueError):
-    """The filter says nothing that can be understood."""
+    """The filter is invalid."""
 
 
 class _Token(NamedTuple):
@@ -56,55 +55,55 @@ class _Token(NamedTuple):
     text: str
 
 
-class Right(NamedTuple):
-    """The right side of a comparison, as all that it may be compared with."""
+class Operand(NamedTuple):
+    """The right side of a comparison."""
 
     text: str
-    #: A number, True, False or None, if it was not in quotes and reads as one; otherwise the text.
+    #: A number, True, False or None, if it is not quoted and is one; otherwise the text.
     value: Any
 
     @property
     def is_number(self) -> bool:
-        """Whether it reads as a number."""
+        """Whether it is a number."""
         return isinstance(self.value, int | float) and not isinstance(self.value, bool)
 
 
-def filtered(texts: Iterable[str]) -> Filter | None:
-    """What all the filters let through; None without filters. Raises: FilterError."""
-    found = [compiled(text) for text in texts]
-    if not found:
+def parse_filters(texts: Iterable[str]) -> Filter | None:
+    """A filter that combines all filters with `and`; None without filters. Raises: FilterError."""
+    filters = [parse_filter(text) for text in texts]
+    if not filters:
         return None
-    if len(found) == 1:
-        return found[0]
-    return lambda record: all(one(record) for one in found)
+    if len(filters) == 1:
+        return filters[0]
+    return lambda record: all(one(record) for one in filters)
 
 
-def compiled(text: str) -> Filter:
-    """One filter. Raises: FilterError."""
+def parse_filter(text: str) -> Filter:
+    """Raises: FilterError."""
     return _Parser(text).whole()
 
 
 class _Parser:
-    """Reads `or` of `and` of `not` of comparisons."""
+    """A recursive descent parser; `or` binds weakest, then `and`, then `not`."""
 
     def __init__(self, text: str) -> None:
         self._text = text
         self._tokens = list(_tokens(text))
         self._at = 0
-        #: Shared, so that a value is decoded once for all comparisons.
+        #: Shared, so that all comparisons decode a value once.
         self._json = {"key": decoder(), "value": decoder()}
 
     def whole(self) -> Filter:
-        found = self._any_of()
+        parsed = self._any_of()
         if self._at < len(self._tokens):
-            raise self._wrong(f"what should {self._tokens[self._at].text!r} mean after that?")
-        return found
+            raise self._error(f"unexpected {self._tokens[self._at].text!r}")
+        return parsed
 
-    def _wrong(self, why: str) -> FilterError:
+    def _error(self, why: str) -> FilterError:
         return FilterError(f"--filter {self._text!r}: {why}")
 
     def _next(self, *kinds: str) -> _Token | None:
-        """The next token if it is of these kinds, and then no more the next."""
+        """Takes the next token, if it is of one of these kinds."""
         if self._at < len(self._tokens) and self._tokens[self._at].kind in kinds:
             self._at += 1
             return self._tokens[self._at - 1]
@@ -116,16 +115,16 @@ class _Parser:
         return is_it
 
     def _any_of(self) -> Filter:
-        found = [self._all_of()]
+        terms = [self._all_of()]
         while self._next_word("or"):
-            found.append(self._all_of())
-        return found[0] if len(found) == 1 else lambda record: any(one(record) for one in found)
+            terms.append(self._all_of())
+        return terms[0] if len(terms) == 1 else lambda record: any(one(record) for one in terms)
 
     def _all_of(self) -> Filter:
-        found = [self._term()]
+        terms = [self._term()]
         while self._next_word("and"):
-            found.append(self._term())
-        return found[0] if len(found) == 1 else lambda record: all(one(record) for one in found)
+            terms.append(self._term())
+        return terms[0] if len(terms) == 1 else lambda record: all(one(record) for one in terms)
 
     def _term(self) -> Filter:
         if self._next_word("not"):
@@ -134,27 +133,27 @@ class _Parser:
         paren = self._next("paren")
         if paren is not None:
             if paren.text == ")":
-                raise self._wrong("a parenthesis is closed that was not opened")
+                raise self._error("unexpected closing parenthesis")
             inner = self._any_of()
             if self._next("paren") != _Token("paren", ")"):
-                raise self._wrong("a parenthesis is not closed")
+                raise self._error("missing closing parenthesis")
             return inner
         return self._comparison()
 
     def _comparison(self) -> Filter:
         left = self._next("word")
         if left is None:
-            raise self._wrong(f"a field was expected: {FIELDS}")
+            raise self._error(f"expected a field: {FIELDS}")
         values = self._field(left.text)
         op = self._next("op")
         if op is None:
             return lambda record: any(value is not None for value in values(record))
         right = self._next("word", "quoted")
         if right is None:
-            raise self._wrong(f"nothing stands to the right of {op.text}")
+            raise self._error(f"missing value after {op.text}")
         fits = self._fits(left.text, op.text.removeprefix("!") if op.text != "!=" else "=", right)
         if left.text in _SINGLE:
-            # One value, without the detour for many.
+            # Faster for fields with exactly one value.
             of, negative = attrgetter(left.text), op.text.startswith("!")
             return (lambda record: not fits(of(record))) if negative else (lambda record: fits(of(record)))
         if op.text.startswith("!"):
@@ -168,20 +167,20 @@ class _Parser:
             return lambda record: [record.key]
         if text == "value":
             return lambda record: [record.value]
-        whose, _, name = text.partition(".")
+        field, _, name = text.partition(".")
         if text.startswith('header["') and text.endswith('"]'):
             return _header(msgspec.json.decode(text[7:-1], type=str))
-        if whose == "header" and name:
+        if field == "header" and name:
             return _header(name)
-        whose = "key" if text.startswith(("key.", "key[")) else "value"
+        field = "key" if text.startswith(("key.", "key[")) else "value"
         try:
-            found, end = leading(text.removeprefix(whose))
+            path, end = parse_prefix(text.removeprefix(field))
         except ValueError:
-            raise self._wrong(f"there is no field {text!r}; there are {FIELDS}") from None
-        if end < len(text.removeprefix(whose)):
-            raise self._wrong(f"{text!r} is not a path like .customer.id or .items[0]")
-        decoded, all_at = self._json[whose], found.all
-        if whose == "key":
+            raise self._error(f"unknown field {text!r}; fields are {FIELDS}") from None
+        if end < len(text.removeprefix(field)):
+            raise self._error(f"{text!r} is not a path like .customer.id or .items[0]")
+        decoded, all_at = self._json[field], path.all
+        if field == "key":
             return lambda record: all_at(decoded(record.key))
         return lambda record: all_at(decoded(record.value))
 
@@ -192,32 +191,32 @@ class _Parser:
             try:
                 search = re.compile(text.encode()).search
             except re.error as error:
-                raise self._wrong(f"{text!r} is not a regular expression: {error}") from None
+                raise self._error(f"{text!r} is not a regular expression: {error}") from None
             return lambda value: value is not None and search(_bytes(value)) is not None
         if left == "timestamp":
-            right = Right(text, _milliseconds(self, text))
+            right = Operand(text, _milliseconds(self, text))
         else:
-            right = Right(text, text if quoted else _literal(text))
+            right = Operand(text, text if quoted else _literal(text))
         if op == "=":
             return _equal(right)
         if right.value is None or isinstance(right.value, bool):
-            raise self._wrong(f"nothing is {op} {text}")
+            raise self._error(f"{op} cannot compare with {text}")
         return _ordered(_ORDER[op], right)
 
     def not_a_time(self, text: str) -> FilterError:
-        """What is wrong with a timestamp."""
-        return self._wrong(f"a timestamp is milliseconds or a date like 2026-01-31T12:00:00, not {text!r}")
+        """The error for an invalid timestamp."""
+        return self._error(f"expected a timestamp in milliseconds or a date like 2026-01-31T12:00:00, not {text!r}")
 
 
 def _tokens(text: str) -> Iterable[_Token]:
     at = 0
     while text[at:].strip():
-        found = _TOKEN.match(text, at)
-        if found is None:
-            raise FilterError(f"--filter {text!r}: cannot read {text[at:].strip()!r}")
-        assert found.lastgroup is not None, "each alternative has a name"
-        yield _Token(found.lastgroup, found[found.lastgroup])
-        at = found.end()
+        match = _TOKEN.match(text, at)
+        if match is None:
+            raise FilterError(f"--filter {text!r}: cannot parse {text[at:].strip()!r}")
+        assert match.lastgroup is not None, "each alternative has a name"
+        yield _Token(match.lastgroup, match[match.lastgroup])
+        at = match.end()
 
 
 def _header(name: str) -> Values:
@@ -250,13 +249,13 @@ def _milliseconds(parser: _Parser, text: str) -> int:
 
 
 def _bytes(value: Any) -> bytes:
-    """What a regular expression is looked for in."""
+    """The bytes that a regular expression searches."""
     if isinstance(value, bytes):
         return value
     return value.encode() if isinstance(value, str) else msgspec.json.encode(value)
 
 
-def _equal(right: Right) -> Callable[[Any], bool]:
+def _equal(right: Operand) -> Callable[[Any], bool]:
     as_bytes, number = right.text.encode(), right.value if right.is_number else None
 
     def equal(value: Any) -> bool:
@@ -271,8 +270,8 @@ def _equal(right: Right) -> Callable[[Any], bool]:
     return equal
 
 
-def _ordered(order: Callable[[Any, Any], bool], right: Right) -> Callable[[Any], bool]:
-    """A number is compared with what is one, or reads as one; text with text."""
+def _ordered(order: Callable[[Any, Any], bool], right: Operand) -> Callable[[Any], bool]:
+    """Compares numbers with numbers and with text that is a number, and text with text."""
 
     def ordered(value: Any) -> bool:
         if isinstance(value, bytes):

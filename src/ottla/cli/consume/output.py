@@ -1,7 +1,7 @@
-"""Where `ottla consume` puts records, in which form: text, JSON lines, CSV, bytes as they are, Parquet.
+"""The outputs of `ottla consume`: text, JSON lines, CSV, raw bytes, Parquet.
 
-Everything is rendered and written many records at a time. Colours, and escapes for what could move a terminal's cursor, are for terminals
-alone; NO_COLOR and `--color never` turn colours off (https://no-color.org).
+Records are formatted and written in chunks. Only on a terminal, colours are used and control characters escaped; NO_COLOR and `--color
+never` turn colours off (https://no-color.org).
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import BinaryIO, NamedTuple, Protocol
 
 from ottla.cli.common.record_csv import csv_lines
-from ottla.cli.common.record_format import Render, Seen, compiled, parsed, unescaped
-from ottla.cli.common.value_formats import Form
+from ottla.cli.common.record_format import FieldFormats, Render, compiled, parsed, unescaped
+from ottla.cli.common.value_formats import ValueFormat
 from ottla.cli.consume.columns import ALL, columns, json_lines, text_parts
 from ottla.client.consumer.record import ConsumerRecord
 
@@ -26,24 +26,24 @@ _JSON_PIECE = re.compile(rb'("(?:[^"\\]|\\.)*")(\s*:)?|(\b(?:true|false|null)\b|
 
 
 class Output(Protocol):
-    """Takes records, in their order."""
+    """Writes records in order."""
 
     def write(self, records: Sequence[ConsumerRecord]) -> None:
-        """Raises: BrokenPipeError when nobody reads what is written any more; ValueError over a record that cannot be shown."""
+        """Raises: BrokenPipeError, if the reader closed the pipe; ValueError for a record that does not fit its format."""
 
     def close(self) -> None:
-        """Nothing more comes."""
+        """Completes the output."""
 
-    def unread(self) -> bool:
-        """Whether nobody reads what is written any more."""
+    def is_abandoned(self) -> bool:
+        """Whether the reader closed the pipe."""
 
 
-class Wanted(NamedTuple):
-    """What the command line says of the output."""
+class OutputOptions(NamedTuple):
+    """The options of the command that determine the output."""
 
     form: str
-    key: Form
-    value: Form
+    key: ValueFormat
+    value: ValueFormat
     format: str | None = None
     show: str | None = None
     delimiter: str | None = None
@@ -53,15 +53,15 @@ class Wanted(NamedTuple):
     color: str = "auto"
 
 
-def output(wanted: Wanted) -> Output:
-    """The output. Raises: ValueError, ImportError, OSError."""
+def output(options: OutputOptions) -> Output:
+    """Raises: ValueError, ImportError, OSError."""
     terminal = sys.stdout.isatty()
-    seen = Seen(wanted.key, wanted.value, unescaped(wanted.null), harmless=terminal and wanted.form == "text")
-    if wanted.form == "parquet":
-        if wanted.parquet is None and terminal:
-            raise ValueError("Parquet is nothing for a terminal: name a file with --parquet FILE, or redirect the output")
-        return _Parquet(wanted, seen)
-    return _Stream(renderer(wanted, seen, coloured=_coloured(wanted.color, terminal)))
+    formats = FieldFormats(options.key, options.value, unescaped(options.null), terminal_safe=terminal and options.form == "text")
+    if options.form == "parquet":
+        if options.parquet is None and terminal:
+            raise ValueError("Parquet cannot be written to a terminal: use --parquet FILE, or redirect the output")
+        return _Parquet(options, formats)
+    return _Stream(renderer(options, formats, coloured=_coloured(options.color, terminal)))
 
 
 def _coloured(color: str, terminal: bool) -> bool:
@@ -70,24 +70,24 @@ def _coloured(color: str, terminal: bool) -> bool:
     return terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
-def renderer(wanted: Wanted, seen: Seen, *, coloured: bool) -> Render:
-    """What makes bytes of records. Raises: ValueError."""
-    chosen = columns(wanted.show.split(",") if wanted.show else ALL, seen)
-    if wanted.form == "json":
+def renderer(options: OutputOptions, formats: FieldFormats, *, coloured: bool) -> Render:
+    """The function that formats records. Raises: ValueError."""
+    chosen = columns(options.show.split(",") if options.show else ALL, formats)
+    if options.form == "json":
         plain = json_lines(chosen)
         return (lambda records: json_coloured(plain(records))) if coloured else plain
-    if wanted.form == "csv":
-        return csv_lines(chosen, heading=wanted.heading)
-    if wanted.format is not None:
-        return compiled(parsed(wanted.format), seen)
-    delimiter = unescaped(("" if wanted.form == "raw" else "\\n") if wanted.delimiter is None else wanted.delimiter)
-    if wanted.show is None:
-        chosen = columns(["value"], seen)
-    return compiled(text_parts(chosen, delimiter, coloured=coloured), seen)
+    if options.form == "csv":
+        return csv_lines(chosen, heading=options.heading)
+    if options.format is not None:
+        return compiled(parsed(options.format), formats)
+    delimiter = unescaped(("" if options.form == "raw" else "\\n") if options.delimiter is None else options.delimiter)
+    if options.show is None:
+        chosen = columns(["value"], formats)
+    return compiled(text_parts(chosen, delimiter, coloured=coloured), formats)
 
 
 def json_coloured(lines: bytes) -> bytes:
-    """JSON with colours: names, strings, and everything else."""
+    """JSON with colours for names, strings and other values."""
 
     def one(found: re.Match[bytes]) -> bytes:
         text, colon, other = found.groups()
@@ -112,8 +112,8 @@ class _Stream:
     def close(self) -> None:
         self._out.flush()
 
-    def unread(self) -> bool:
-        # A pipe whose other end was closed says so before anything is written to it.
+    def is_abandoned(self) -> bool:
+        # A pipe reports a closed read end before anything is written to it.
         with suppress(OSError, ValueError, AttributeError):
             poller = select.poll()
             poller.register(self._out, 0)
@@ -122,16 +122,16 @@ class _Stream:
 
 
 class _Parquet:
-    """A Parquet file, or one on standard output."""
+    """A Parquet file, or Parquet on standard output."""
 
-    def __init__(self, wanted: Wanted, seen: Seen) -> None:
+    def __init__(self, options: OutputOptions, formats: FieldFormats) -> None:
         from ottla.cli.consume.parquet_output import ParquetFile
 
-        numbers = {name: alias for name, form in (("key", seen.key), ("value", seen.value)) if (alias := _alias(form))}
-        chosen = columns(wanted.show.split(",") if wanted.show else ALL, seen)
+        numbers = {name: alias for name, form in (("key", formats.key), ("value", formats.value)) if (alias := _alias(form))}
+        chosen = columns(options.show.split(",") if options.show else ALL, formats)
         self._opened: BinaryIO | None = None
-        if wanted.parquet is not None:
-            self._opened = Path(wanted.parquet).open("wb")  # noqa: SIM115 - closed by close()
+        if options.parquet is not None:
+            self._opened = Path(options.parquet).open("wb")  # noqa: SIM115 - closed by close()
         self._file = ParquetFile(self._opened or sys.stdout.buffer, chosen, numbers=numbers)
 
     def write(self, records: Sequence[ConsumerRecord]) -> None:
@@ -142,10 +142,10 @@ class _Parquet:
         if self._opened is not None:
             self._opened.close()
 
-    def unread(self) -> bool:
+    def is_abandoned(self) -> bool:
         return False
 
 
-def _alias(form: Form) -> str | None:
-    """Arrow's type of a format's numbers."""
+def _alias(form: ValueFormat) -> str | None:
+    """The Arrow type of a numeric format."""
     return {"whole number": "int64", "floating point number": "double"}.get(form.name)

@@ -1,10 +1,10 @@
-"""Records as a Parquet file, by way of Arrow; needs pyarrow.
+"""Records as a Parquet file; needs pyarrow.
 
     topic string (dictionary)   partition int32   offset int64   timestamp timestamp[ms, UTC]   time the same   timestamp_type string
-    key, value   binary; string with a format like json or hex; int64 or double with one of numbers
-    headers      list of (name string, value binary)            header.NAME, paths   string, JSON where it is no text
+    key, value   binary; string with a format like json or hex; int64 or double with a numeric format
+    headers      list of (name string, value binary)            header.NAME, paths   string, values other than text as JSON
 
-Rows are written in groups, so that a file of any length takes little memory; it can be read only once it is closed.
+Rows are written in row groups, which limits memory. The file is readable once it is closed.
 """
 
 from __future__ import annotations
@@ -12,20 +12,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, BinaryIO
 
-from ottla.cli.common.value_formats import shown
+from ottla.cli.common.value_formats import printed_value
 from ottla.cli.consume.columns import Column, byte_rows, is_bytes
 from ottla.client.consumer.record import ConsumerRecord
 from ottla.client.serializers import needed
 
-#: A row group has so many rows at most, or about so many bytes.
+#: Limits of a row group.
 GROUP_ROWS, GROUP_BYTES = 100_000, 32 << 20
 
 
 class ParquetFile:
-    """Collects records to row groups."""
+    """Writes records in row groups."""
 
     def __init__(self, out: BinaryIO, chosen: Sequence[Column], *, numbers: dict[str, str]) -> None:
-        """`numbers`: Arrow's types of the columns key and value whose format gives numbers. Raises: ImportError."""
+        """`numbers`: Arrow types of the columns key and value with numeric formats. Raises: ImportError."""
         self._arrow = arrow = _arrow()
         self._out = out
         self._rows = byte_rows([column if column.name != "headers" else column._replace(expression="r.headers") for column in chosen])
@@ -34,29 +34,30 @@ class ParquetFile:
         self._plain = [arrow.types.is_string(field.type) and field.name not in ("topic", "timestamp_type") for field in self._fields]
         needed("pyarrow.parquet", "Parquet")
         self._writer = arrow.parquet.ParquetWriter(out, self._schema, compression="zstd")
-        self._waiting: list[tuple[Any, ...]] = []
+        self._pending: list[tuple[Any, ...]] = []
         self._bytes = 0
 
     def write(self, records: Sequence[ConsumerRecord]) -> None:
-        """Add records."""
-        self._waiting += self._rows(records)
+        self._pending += self._rows(records)
         self._bytes += sum(len(record.key or b"") + len(record.value or b"") + 64 for record in records)
-        if len(self._waiting) >= GROUP_ROWS or self._bytes >= GROUP_BYTES:
-            self._group()
+        if len(self._pending) >= GROUP_ROWS or self._bytes >= GROUP_BYTES:
+            self._write_group()
 
-    def _group(self) -> None:
+    def _write_group(self) -> None:
         arrow = self._arrow
         arrays = []
-        for field, plain, values in zip(self._fields, self._plain, zip(*self._waiting, strict=True), strict=True):
-            given = [None if value is None else shown(value).decode(errors="replace") for value in values] if plain else list(values)
-            arrays.append(arrow.array(given, field.type))
+        for field, plain, values in zip(self._fields, self._plain, zip(*self._pending, strict=True), strict=True):
+            column = (
+                [None if value is None else printed_value(value).decode(errors="replace") for value in values] if plain else list(values)
+            )
+            arrays.append(arrow.array(column, field.type))
         self._writer.write_table(arrow.Table.from_arrays(arrays, schema=self._schema))
-        self._waiting, self._bytes = [], 0
+        self._pending, self._bytes = [], 0
 
     def close(self) -> None:
-        """Write what is left, and what makes the file whole."""
-        if self._waiting:
-            self._group()
+        """Writes the remaining rows and the footer."""
+        if self._pending:
+            self._write_group()
         self._writer.close()
         self._out.flush()
 

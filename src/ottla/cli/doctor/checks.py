@@ -1,7 +1,7 @@
-"""The checks of `ottla doctor`, by name: each is a pure function from what was seen to what is wrong.
+"""The checks of `ottla doctor`, by name: each is a pure function from facts to findings.
 
-A check names the kinds of facts that it needs, so that nobody asks for more. What could not be seen is a finding of its own, so that
-"nothing is wrong" is never said of what nobody could look at.
+A check declares the kinds of facts that it needs, and only those are queried. Facts that are not available are a finding of their own, so
+that a report without findings means that everything was checked.
 """
 
 from __future__ import annotations
@@ -14,79 +14,80 @@ from ottla.cli.doctor.facts import SEVERITIES, Facts, Finding
 
 
 class Check(NamedTuple):
-    """A check: what it looks for, the facts that it needs, and how."""
+    """A check: its help, the kinds of facts that it needs, and its function."""
 
-    says: str
+    help: str
     needs: frozenset[str]
     run: Callable[[Facts], Iterator[Finding]]
 
 
-def _check(says: str, run: Callable[[Facts], Iterator[Finding]], *needs: str) -> Check:
-    return Check(says, frozenset(needs), run)
+def _check(help: str, run: Callable[[Facts], Iterator[Finding]], *needs: str) -> Check:
+    return Check(help, frozenset(needs), run)
 
 
-#: In the order of the report: what is found first often explains the rest.
+#: In the order of the report: earlier findings often explain later ones.
 CHECKS = {
-    "bootstrap": _check("The addresses to begin with: their names, whether a broker answers, all of one cluster.", cluster.bootstrap),
-    "listeners": _check("The address of each broker that the cluster names: whether it can be reached from here.", cluster.listeners),
-    "controller": _check("Whether there is a controller, and the brokers agree on it.", cluster.controller, "quorum"),
-    "brokers": _check("Brokers that have replicas and are not there, or that others do not know.", cluster.brokers, "topics"),
-    "versions": _check("Brokers of different versions.", cluster.versions),
+    "bootstrap": _check("Bootstrap servers: a broker answers at each, and all belong to one cluster.", cluster.bootstrap),
+    "listeners": _check("Advertised listeners: each broker is reachable from this machine.", cluster.listeners),
+    "controller": _check("Controller: there is one, and all brokers know it.", cluster.controller, "quorum"),
+    "brokers": _check("Brokers: all that have replicas are alive, and know each other.", cluster.brokers, "topics"),
+    "versions": _check("Versions: all brokers run the same one.", cluster.versions),
     "partitions": _check(
-        "Partitions without a leader, with too few replicas in sync to write, or with some that are not.",
-        partitions.partitions, "topics", "topic settings",
+        "Partitions: each has a leader, and all replicas are in sync.", partitions.partitions, "topics", "topic settings",
     ),
-    "leaders": _check("Brokers that do not lead the partitions that they should.", partitions.leaders, "topics", "broker settings"),
+    "leaders": _check("Leaders: brokers lead their preferred partitions.", partitions.leaders, "topics", "broker settings"),
     "internal-topics": _check(
-        "Topics of the cluster's own with fewer copies than wished.", partitions.internal_topics, "topics", "broker settings"
+        "Internal topics: they have the configured replication factor.", partitions.internal_topics, "topics", "broker settings"
     ),
     "replication": _check(
-        "Topics with a single copy, or that one broker less makes unwritable.", partitions.replication, "topics", "topic settings"
+        "Replication: topics survive the failure of one broker, and stay writable.", partitions.replication, "topics", "topic settings"
     ),
-    "disks": _check("Log directories that are offline or nearly full.", disks.disks, "log directories"),
+    "disks": _check("Log directories: they are online and not nearly full.", disks.disks, "log directories"),
     "groups": _check(
-        "Groups that do not get on, fall behind, never settle, or have nobody.", groups.groups, "groups", "group lags", "topics"
+        "Groups: they have members, make progress and finish rebalances.", groups.groups, "groups", "group lags", "topics"
     ),
-    "offsets": _check("Committed offsets that are not in the log: records that groups lost.", groups.offsets, "groups", "group lags"),
+    "offsets": _check("Committed offsets: they are within the log.", groups.offsets, "groups", "group lags"),
     "clocks": _check(
-        "Clocks, as far as times in answers and records tell.", cluster.clocks, "topics", "topic settings", "newest records", "quorum"
+        "Clocks: they agree, as far as timestamps show.", cluster.clocks, "topics", "topic settings", "newest records", "quorum"
     ),
-    "client": _check("Whether clients on this machine may open as many connections as they need.", disks.client),
-    "profiles": _check("The profiles of this user, and what the environment says of clusters.", disks.profiles),
-    "data-dir": _check("A broker's data directory on this machine (--data-dir): room, owners, who holds it.", disks.data_dir),
+    "client": _check("Open files: clients on this machine can open enough connections.", disks.client),
+    "profiles": _check("Profiles: the file and the environment are valid.", disks.profiles),
+    "data-dir": _check("A data directory on this machine (--data-dir): space, owners, lock.", disks.data_dir),
 }  # fmt: skip
-#: Those that ask no cluster.
+#: Checks that need no cluster.
 LOCAL = frozenset({"client", "profiles", "data-dir"})
 
 
-def needed(names: Iterable[str]) -> set[str]:
-    """The kinds of facts that some checks need."""
+def required_facts(names: Iterable[str]) -> set[str]:
+    """The kinds of facts that these checks need."""
     return {need for name in names for need in CHECKS[name].needs}
 
 
-def examine(facts: Facts, names: Collection[str]) -> list[Finding]:
-    """What these checks find, the worst first, else in the order of the checks. Where nobody answers, it is that which is found."""
-    found = []
-    made = set(names) if facts.is_reachable else LOCAL.intersection(names) | {"bootstrap"}
+def run_checks(facts: Facts, names: Collection[str]) -> list[Finding]:
+    """The findings of these checks, by severity, then in the order of the checks. Without a reachable broker, only local checks run."""
+    findings = []
+    selected = set(names) if facts.is_reachable else LOCAL.intersection(names) | {"bootstrap"}
     for name, check in CHECKS.items():
-        if name not in made:
+        if name not in selected:
             continue
         for finding in check.run(facts):
             finding.check = name
-            found.append(finding)
-    return sorted([*found, *_unseen(facts, [name for name in CHECKS if name in made])], key=lambda one: SEVERITIES.index(one.severity))
+            findings.append(finding)
+    return sorted(
+        [*findings, *_unavailable(facts, [name for name in CHECKS if name in selected])], key=lambda one: SEVERITIES.index(one.severity)
+    )
 
 
-def _unseen(facts: Facts, names: list[str]) -> Iterator[Finding]:
-    """What could not be looked at, once for all the checks that needed it."""
-    away = [number for number, visit in sorted(facts.listeners.items()) if visit.error is not None]
-    for kind, why in sorted(facts.unseen.items()):
+def _unavailable(facts: Facts, names: list[str]) -> Iterator[Finding]:
+    """A finding for each kind of facts that is not available."""
+    unreachable = [number for number, probe in sorted(facts.listeners.items()) if probe.error is not None]
+    for kind, why in sorted(facts.unavailable.items()):
         hit = [name for name in names if kind in CHECKS[name].needs]
         if not hit:
             continue
-        first = f"First make broker {away[0]} reachable; then ask again." if away else "Ask again with more patience."
+        remedy = f"Make broker {unreachable[0]} reachable, then repeat." if unreachable else "Repeat with a longer timeout."
         yield Finding(
-            severity="warning", check=hit[0], what=f"Some of the cluster could not be looked at: {kind}",
-            evidence=f"{why}; that is what {', '.join(hit)} would tell of", remedy=first,
+            severity="warning", check=hit[0], what=f"Part of the cluster could not be checked: {kind}",
+            evidence=f"{why}; affected checks: {', '.join(hit)}", remedy=remedy,
             command=f"ottla doctor {' '.join(f'--check {name}' for name in hit)} --timeout 30s",
         )  # fmt: skip

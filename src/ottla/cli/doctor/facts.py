@@ -1,9 +1,9 @@
-"""What `ottla doctor` knows of a cluster, and what it finds: plain structures between the modules that ask and those that judge.
+"""Facts about a cluster, and findings of `ottla doctor`.
 
-    doctor_gather, doctor_local  ->  Facts  ->  doctor_checks  ->  findings
+    doctor.gather, doctor.local  ->  Facts  ->  doctor.checks  ->  findings
 
-Facts say what was seen and judge nothing; what could not be seen is None, or stands in `unseen` with the reason. Times are milliseconds
-since 1970.
+Facts are observations without judgement. A fact that is not available is None, or in `unavailable` with the reason. Times are in
+milliseconds since 1970.
 """
 
 from __future__ import annotations
@@ -18,25 +18,25 @@ from ottla.client.admin.group_lag import GroupLag
 from ottla.client.admin.group_results import GroupDescription
 from ottla.client.admin.results import LogDir, Node, PartitionDescription
 
-#: problem: something does not work, or records are in danger. warning: something will not work when one more thing happens, or is not as it
-#: was wished. note: good to know; nothing is wrong.
+#: problem: something does not work, or records are at risk. warning: one more failure stops something, or the configuration is not met.
+#: note: nothing is wrong.
 Severity: TypeAlias = Literal["problem", "warning", "note"]
 SEVERITIES: tuple[Severity, ...] = ("problem", "warning", "note")
 Address: TypeAlias = tuple[str, int]
 
 
 class Finding(msgspec.Struct, kw_only=True):
-    """One thing that is wrong, and what to do."""
+    """A problem, and how to fix it."""
 
     severity: Severity
-    #: What is wrong, as a sentence.
+    #: The problem, as a sentence.
     what: str
-    #: What was seen that shows it.
+    #: The observation that shows it.
     evidence: str
-    #: What to do, as a sentence; and a command that does it or shows more, if there is one.
+    #: How to fix it, as a sentence; and a command that fixes it or shows more.
     remedy: str
     command: str | None = None
-    #: Where it is.
+    #: Location.
     address: str | None = None
     broker: int | None = None
     topic: str | None = None
@@ -47,165 +47,146 @@ class Finding(msgspec.Struct, kw_only=True):
 
     @property
     def place(self) -> str | None:
-        """Where it is, in few words."""
-        said = []
+        """The location in short."""
+        parts = []
         if self.group is not None:
-            said.append(f"group {self.group}")
+            parts.append(f"group {self.group}")
         if self.broker is not None:
-            said.append(f"broker {self.broker}")
+            parts.append(f"broker {self.broker}")
         if self.address is not None:
-            said.append(self.address)
+            parts.append(self.address)
         if self.topic is not None:
             from ottla.cli.common.arguments import partitions_text
 
             tps = [TopicPartition(self.topic, number) for number in self.partitions]
-            said.append(partitions_text(tps) if tps else self.topic)
-        return " ".join(said) or None
+            parts.append(partitions_text(tps) if tps else self.topic)
+        return " ".join(parts) or None
 
     def document(self) -> dict[str, Any]:
-        """As programs get it."""
-        return {
-            "severity": self.severity,
-            "check": self.check,
-            "where": self.place,
-            "what": self.what,
-            "evidence": self.evidence,
-            "remedy": self.remedy,
-            "command": self.command,
-            "address": self.address,
-            "broker": self.broker,
-            "topic": self.topic,
-            "partitions": self.partitions,
-            "group": self.group,
-        }
+        names = ("what", "evidence", "remedy", "command", "address", "broker", "topic", "partitions", "group")
+        return {"severity": self.severity, "check": self.check, "where": self.place, **{name: getattr(self, name) for name in names}}
 
 
-class Visit(msgspec.Struct, kw_only=True):
-    """What came of connecting to an address and asking who is there."""
+class Probe(msgspec.Struct, kw_only=True):
+    """The result of connecting to an address and querying versions and brokers."""
 
     address: Address
-    #: What its host's name stands for.
+    #: IP addresses of its host.
     hosts: list[str] = []
-    #: Why nobody answered as a broker does; None: one did.
+    #: Why no broker answered; None: one did.
     error: str | None = None
-    #: How long the answer took.
+    #: Duration of the probe.
     took_ms: float = 0.0
-    #: By API key: the first and the last version.
+    #: By API key: first and last version.
     versions: dict[int, tuple[int, int]] = {}
     cluster_id: str | None = None
-    #: -1: none is known there.
+    #: -1: it knows none.
     controller: int = -1
-    #: The brokers that it knows, and where they are.
+    #: Brokers that it knows, with their addresses.
     brokers: dict[int, Address] = {}
 
 
 class Machine(msgspec.Struct, kw_only=True):
-    """Where the doctor runs, for clients there."""
+    """This machine."""
 
-    #: Files that a process may have open; None: no limit, or none that is known.
+    #: Limit of open files of a process; None: unlimited or unknown.
     files_max: int | None = None
-    #: What is wrong with the profiles, (what, evidence, remedy) each.
-    profile_troubles: list[tuple[str, str, str]] = []
+    #: (what, evidence, remedy) of each problem of the profiles.
+    profile_problems: list[tuple[str, str, str]] = []
 
 
 class DataDir(msgspec.Struct, kw_only=True):
     """A broker's data directory on this machine."""
 
     path: str
-    #: Why it cannot be looked into; None: it can.
+    #: Why it cannot be read; None: it can.
     error: str | None = None
     free_bytes: int = 0
     total_bytes: int = 0
-    #: Files that the disk has room for; None: it does not count them.
+    #: Free inodes; None: the file system has no limit.
     free_files: int | None = None
-    #: Who owns the directory, and files in it that belong to others.
+    #: Owner of the directory, and files in it with other owners.
     owner: str = ""
-    of_others: list[str] = []
+    foreign_files: list[str] = []
     is_read_only: bool = False
     #: Whether it has a lock file, and the process that holds it.
     has_lock: bool = False
     holder: int | None = None
-    #: Of that process: files that it has open and may have.
+    #: Open files of that process, and its limit.
     holder_files: int | None = None
     holder_files_max: int | None = None
-    #: Why the embedded store cannot be used, why it may lack its last changes, and small files of the logs that cannot be read: (path, what
-    #: is wrong). Only looked at while no process holds the directory.
-    store_trouble: str | None = None
+    #: Damage of the embedded store, why it may lack its last changes, and (path, problem) of unreadable metadata files. Only checked while
+    #: no process holds the directory.
+    store_problem: str | None = None
     store_doubt: str | None = None
-    metadata_troubles: list[tuple[str, str]] = []
+    metadata_problems: list[tuple[str, str]] = []
 
 
 class Facts(msgspec.Struct, kw_only=True):
-    """All that was seen. Maps are empty and lists too where nobody asked."""
+    """All facts. Collections are empty if they were not queried."""
 
     now_ms: int
-    #: How long each answer was waited for; one that took half of it is slow.
-    patience_ms: float
-    #: One per address that the user gave.
-    bootstrap: list[Visit] = []
-    #: By broker: its advertised address.
-    listeners: dict[int, Visit] = {}
+    #: Timeout of each query; an answer that took half of it is slow.
+    timeout_ms: float
+    #: Probes of the bootstrap servers.
+    bootstrap: list[Probe] = []
+    #: Probes of the advertised addresses, by broker.
+    listeners: dict[int, Probe] = {}
     nodes: list[Node] = []
     #: -1: none.
     controller: int = -1
-    #: Of a cluster that keeps its metadata in one.
+    #: The metadata quorum of a KRaft cluster.
     quorum: Quorum | None = None
-    #: The clock here when the quorum was asked, and how long that took.
+    #: Local time of the quorum query, and its duration.
     quorum_at_ms: int = 0
     quorum_took_ms: float = 0.0
     topics: dict[str, list[PartitionDescription]] = {}
     internal: set[str] = set()
-    #: Topics that cannot be described, and why.
-    untold: dict[str, str] = {}
+    #: Topics that could not be described, and why.
+    undescribed: dict[str, str] = {}
     #: Replicas that a reassignment is adding.
-    coming: dict[TopicPartition, list[int]] = {}
+    adding: dict[TopicPartition, list[int]] = {}
     topic_settings: dict[str, dict[str, str | None]] = {}
     broker_settings: dict[int, dict[str, str | None]] = {}
-    #: By broker; a sentence where it could not be asked.
+    #: By broker; the error message if the query failed, also for groups and lags.
     directories: dict[int, list[LogDir] | str] = {}
     groups: dict[str, GroupDescription | str] = {}
     lags: dict[str, GroupLag | str] = {}
-    #: A second look at those groups that looked stuck.
+    #: Second measurement of suspicious groups.
     groups_again: dict[str, GroupDescription | str] = {}
     lags_again: dict[str, GroupLag | str] = {}
-    #: From the first look to the second.
+    #: Time between the two measurements.
     between_ms: int = 0
     #: The largest timestamp of each partition that has one.
     newest_ms: dict[TopicPartition, int] = {}
     machine: Machine | None = None
     data_dir: DataDir | None = None
-    #: What could not be looked at, and why.
-    unseen: dict[str, str] = {}
+    #: Kinds of facts that are not available, and why.
+    unavailable: dict[str, str] = {}
 
     @property
-    def visits(self) -> list[Visit]:
-        """All that was visited."""
+    def probes(self) -> list[Probe]:
+        """All probes."""
         return [*self.bootstrap, *self.listeners.values()]
 
     @property
     def is_reachable(self) -> bool:
-        """Whether somebody answered."""
-        return any(visit.error is None for visit in self.visits)
+        """Whether a broker answered."""
+        return any(probe.error is None for probe in self.probes)
 
     @property
     def has_quorum(self) -> bool:
-        """Whether the cluster keeps its metadata in a quorum (KRaft), whose brokers name any of them as the controller."""
-        return any(DESCRIBE_QUORUM in visit.versions for visit in self.visits)
+        """Whether the cluster is KRaft. Its brokers report any broker as the controller."""
+        return any(DESCRIBE_QUORUM in probe.versions for probe in self.probes)
 
     @property
     def alive(self) -> list[int]:
-        """Brokers that are in the cluster and not fenced."""
+        """Brokers that are registered and not fenced."""
         return [node.id for node in self.nodes if not node.is_fenced]
 
     def broker_setting(self, name: str) -> str | None:
-        """A setting's value at the first broker that tells."""
-        return next((found[name] for found in self.broker_settings.values() if found.get(name) is not None), None)
+        """A setting's value at the first broker that reports it."""
+        return next((settings[name] for settings in self.broker_settings.values() if settings.get(name) is not None), None)
 
 
 DESCRIBE_QUORUM = 55
-
-
-def address_text(address: Address) -> str:
-    """HOST:PORT."""
-    host, port = address
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -1,13 +1,13 @@
-"""What is wrong with consumer groups: offsets outside of the log, groups that do not get on, that nobody reads for, that never settle.
+"""Checks of consumer groups: offsets outside of the log, no progress, no members, rebalances that do not end.
 
-How far a group is behind says little by itself: seconds behind at a high rate is well, ten records behind for an hour is not. So it is the
-age of the first unread record that makes a group suspect, and a second look some seconds later that tells
+A lag alone is no problem: a large lag of seconds is fine, ten records for an hour are not. A group is suspicious if its first unread record
+is old. A second measurement some seconds later tells:
 
-    stuck            nothing was committed between the looks
-    falls behind     something was, and the lag grew nevertheless
-    catches up       something was, and the lag shrank: nothing to say
+    stuck            nothing was committed between the measurements
+    falls behind     offsets were committed, but the lag grew
+    catches up       offsets were committed and the lag shrank: no finding
 
-The looks are further apart than consumers commit by default (auto.commit.interval.ms, 5 s).
+The time between is longer than the default commit interval of consumers (auto.commit.interval.ms, 5 s).
 """
 
 from __future__ import annotations
@@ -21,29 +21,30 @@ from ottla.cli.doctor.facts import Facts, Finding
 from ottla.client.admin.group_lag import GroupLag, PartitionLag
 from ottla.client.admin.group_results import GroupDescription, GroupState
 
-#: A first unread record of this age makes a group suspect.
-BEHIND_MS = 300_000
+#: A group with an older first unread record is suspicious.
+TIME_LAG_MS = 300_000
 REBALANCES = (GroupState.PREPARING_REBALANCE, GroupState.COMPLETING_REBALANCE, GroupState.ASSIGNING, GroupState.RECONCILING)
 
 
-def suspects(facts: Facts) -> list[str]:
-    """Groups that deserve a second look: in a rebalance, or with records that have been waiting for long."""
+def suspicious_groups(facts: Facts) -> list[str]:
+    """Groups to measure again: in a rebalance, or with old unread records."""
     rebalancing = {name for name, group in facts.groups.items() if isinstance(group, GroupDescription) and group.state in REBALANCES}
-    behind = {name for name, lag in facts.lags.items() if isinstance(lag, GroupLag) and any(map(_waits, lag.partitions))}
+    behind = {name for name, lag in facts.lags.items() if isinstance(lag, GroupLag) and any(map(_is_behind, lag.partitions))}
     return sorted(rebalancing | behind)
 
 
-def _waits(one: PartitionLag) -> bool:
-    return bool(one.lag) and one.time_lag_ms is not None and one.time_lag_ms >= BEHIND_MS
+def _is_behind(one: PartitionLag) -> bool:
+    return bool(one.lag) and one.time_lag_ms is not None and one.time_lag_ms >= TIME_LAG_MS
 
 
 def offsets(facts: Facts) -> Iterator[Finding]:
-    """Committed offsets that are not in the log."""
+    """Committed offsets outside of the log."""
     for name, lag in sorted(facts.lags.items()):
         if isinstance(lag, str):
             yield Finding(
                 severity="warning", what="The offsets of a group cannot be read", evidence=lag,
-                remedy="Look whether __consumer_offsets has leaders.", group=name, command="ottla topic partitions --offline",
+                remedy="Check whether the partitions of __consumer_offsets have leaders.", group=name,
+                command="ottla topic partitions --offline",
             )  # fmt: skip
             continue
         for topic, several in lag.by_topic().items():
@@ -55,50 +56,50 @@ def offsets(facts: Facts) -> Iterator[Finding]:
             if lost:
                 yield Finding(
                     severity="problem", what="Records were deleted before the group read them",
-                    evidence=f"{_where(lost)}, the log begins at {lost[0].start_offset}; {sum(one.lost for one in lost)} offsets in all",
-                    remedy="It goes on where auto.offset.reset says when it starts. Give the topic a longer retention, or the group more"
-                    " members; then move it into the log.", group=name, topic=topic, partitions=[one.partition for one in lost],
+                    evidence=f"{_where(lost)}, the log starts at {lost[0].start_offset}; {sum(one.lost for one in lost)} offsets in total",
+                    remedy="At its next start it continues as auto.offset.reset sets. Increase the topic's retention or the number of"
+                    " members, then reset the offsets into the log.", group=name, topic=topic, partitions=[one.partition for one in lost],
                     command=f"ottla group reset {quote(name)} --topic {topic} --to-current",
                 )  # fmt: skip
             if beyond:
                 yield Finding(
-                    severity="problem", what="A group is beyond the end of the log",
+                    severity="problem", what="A committed offset is beyond the log end",
                     evidence=f"{_where(beyond)}, the log ends at {beyond[0].end_offset}",
-                    remedy="The topic was made anew, or lost records. Move the group into the log, else it reads nothing or starts where"
-                    " auto.offset.reset says.", group=name, topic=topic, partitions=[one.partition for one in beyond],
+                    remedy="The topic was recreated, or lost records. Reset the offsets into the log; otherwise the group reads nothing, or"
+                    " continues as auto.offset.reset sets.", group=name, topic=topic, partitions=[one.partition for one in beyond],
                     command=f"ottla group reset {quote(name)} --topic {topic} --to-current",
                 )  # fmt: skip
 
 
 def _where(several: list[PartitionLag]) -> str:
-    return f"in {several[0].topic}-{several[0].partition} it is at {several[0].committed_offset}"
+    return f"the committed offset of {several[0].topic}-{several[0].partition} is {several[0].committed_offset}"
 
 
 def groups(facts: Facts) -> Iterator[Finding]:
-    """Groups that do not get on, do not settle, or have nobody."""
+    """Groups without progress or members, or with a rebalance that does not end."""
     for name, group in sorted(facts.groups.items()):
         if isinstance(group, str):
             yield Finding(
-                severity="problem", what="A group cannot be described: its members cannot join or commit either", evidence=group,
-                remedy="Look whether the partitions of __consumer_offsets have leaders, and at the log of the group's coordinator.",
+                severity="problem", what="A group cannot be described; its members cannot join or commit either", evidence=group,
+                remedy="Check whether the partitions of __consumer_offsets have leaders, and the log of the group's coordinator.",
                 group=name, command="ottla topic partitions --offline",
             )  # fmt: skip
             continue
-        yield from _unsettled(facts, group)
+        yield from _rebalancing(facts, group)
         if group.state is GroupState.STABLE:
             yield from _assignment(facts, group)
         yield from _progress(facts, group)
 
 
-def _unsettled(facts: Facts, group: GroupDescription) -> Iterator[Finding]:
+def _rebalancing(facts: Facts, group: GroupDescription) -> Iterator[Finding]:
     again = facts.groups_again.get(group.group_id)
     if group.state not in REBALANCES or not isinstance(again, GroupDescription) or again.state not in REBALANCES:
         return
     yield Finding(
-        severity="warning", what="A group does not come out of its rebalance: some of it is not read",
+        severity="warning", what="A rebalance of a group does not end; partitions are not read",
         evidence=f"{group.state.value}, and {again.state.value} {duration_text(facts.between_ms)} later; {len(again.members)} members",
-        remedy="A member does not call poll in time, or comes and goes again and again: look at the members' logs, at max.poll.interval.ms"
-        " and at what they do between two polls.", group=group.group_id, command=f"ottla group describe {quote(group.group_id)}",
+        remedy="A member does not call poll in time, or restarts repeatedly: check the members' logs, max.poll.interval.ms and the time"
+        " between two polls.", group=group.group_id, command=f"ottla group describe {quote(group.group_id)}",
     )  # fmt: skip
 
 
@@ -109,37 +110,37 @@ def _assignment(facts: Facts, group: GroupDescription) -> Iterator[Finding]:
     idle = [member for member in group.members if not member.assignment]
     if idle:
         yield Finding(
-            severity="note", what="Members of a group have nothing to read",
-            evidence=f"{len(idle)} of {len(group.members)} members, say {idle[0].client_id or idle[0].member_id}",
-            remedy="There are more members than partitions: that is well as a reserve, else stop some or add partitions.", group=name,
+            severity="note", what="Members of a group have no partitions",
+            evidence=f"{len(idle)} of {len(group.members)} members, for example {idle[0].client_id or idle[0].member_id}",
+            remedy="There are more members than partitions. Keep them as a reserve, stop some, or add partitions.", group=name,
             command=f"ottla group describe {quote(name)}",
         )  # fmt: skip
     if not facts.topics:
         return
     read = {tp for member in group.members for tp in member.assignment}
     for topic in sorted({topic for member in group.members for topic in member.topics}):
-        there = facts.topics.get(topic)
-        if there is None:
-            if topic not in facts.untold:
+        described = facts.topics.get(topic)
+        if described is None:
+            if topic not in facts.undescribed:
                 yield Finding(
-                    severity="warning", what="A group subscribes to a topic that is not there", evidence=f"there is no topic {topic}",
+                    severity="warning", what="A group subscribes to a topic that does not exist", evidence=f"topic {topic} does not exist",
                     remedy="Create it, or correct the name in the consumers.", group=name, topic=topic,
                     command=f"ottla topic create {topic} --dry-run",
                 )  # fmt: skip
             continue
-        unread = [one.partition for one in there if (topic, one.partition) not in read]
+        unread = [one.partition for one in described if (topic, one.partition) not in read]
         if unread:
             yield Finding(
-                severity="warning", what="Nobody reads some partitions that a group subscribes to",
-                evidence=f"{len(unread)} of {len(there)} partitions are assigned to no member",
-                remedy="After a change of the topic it passes when the members see it (metadata.max.age.ms). If it stays, look at the"
-                " assignor of the group, or restart its members.", group=name, topic=topic, partitions=unread,
+                severity="warning", what="Partitions of a subscribed topic are not assigned",
+                evidence=f"{len(unread)} of {len(described)} partitions are assigned to no member",
+                remedy="After a change of the topic this is normal until members refresh metadata (metadata.max.age.ms). If it lasts, check"
+                " the group's assignor, or restart its members.", group=name, topic=topic, partitions=unread,
                 command=f"ottla group describe {quote(name)}",
             )  # fmt: skip
 
 
 def _progress(facts: Facts, group: GroupDescription) -> Iterator[Finding]:
-    """Records that wait for long: what the second look says of them."""
+    """Old unread records in both measurements."""
     first, second = facts.lags.get(group.group_id), facts.lags_again.get(group.group_id)
     if not isinstance(first, GroupLag) or not isinstance(second, GroupLag):
         return
@@ -148,7 +149,7 @@ def _progress(facts: Facts, group: GroupDescription) -> Iterator[Finding]:
     slower: dict[str, list[PartitionLag]] = defaultdict(list)
     for before in first.partitions:
         after = later.get((before.topic, before.partition))
-        if after is None or not _waits(before) or not _waits(after):
+        if after is None or not _is_behind(before) or not _is_behind(after):
             continue
         if after.committed_offset == before.committed_offset:
             stuck[before.topic].append(after)
@@ -157,24 +158,24 @@ def _progress(facts: Facts, group: GroupDescription) -> Iterator[Finding]:
     for topic, several in stuck.items():
         if group.state.has_members:
             what, remedy = (
-                "A group does not get on",
-                "Look at its members' logs: they fail at a record, wait for something, or do not commit.",
+                "A group makes no progress",
+                "Check its members' logs: they fail at a record, wait for something, or do not commit.",
             )
         else:
-            what = "A group has records to read, and no members"
-            remedy = "Start its consumers; if it is not needed any more, delete it."
-        yield _waiting(group, topic, several, what, remedy, facts.between_ms)
+            what = "A group has unread records and no members"
+            remedy = "Start its consumers, or delete the group if it is not needed."
+        yield _lag_finding(group, topic, several, what, remedy, facts.between_ms)
     for topic, several in slower.items():
-        remedy = "Records come faster than they are read: add members, up to the number of partitions, or make their work shorter."
-        yield _waiting(group, topic, several, "A group falls behind further and further", remedy, facts.between_ms)
+        remedy = "Records are written faster than they are read: add members, up to the number of partitions, or speed up their processing."
+        yield _lag_finding(group, topic, several, "The lag of a group grows", remedy, facts.between_ms)
 
 
-def _waiting(group: GroupDescription, topic: str, several: list[PartitionLag], what: str, remedy: str, between_ms: int) -> Finding:
+def _lag_finding(group: GroupDescription, topic: str, several: list[PartitionLag], what: str, remedy: str, between_ms: int) -> Finding:
     oldest_ms = max(one.time_lag_ms or 0 for one in several)
     lag = sum(one.lag or 0 for one in several)
     return Finding(
         severity="warning", what=what,
-        evidence=f"{lag} records wait, the first for {duration_text(oldest_ms)}; seen twice, {duration_text(between_ms)} apart",
+        evidence=f"{lag} unread records, the first for {duration_text(oldest_ms)}; measured twice within {duration_text(between_ms)}",
         remedy=remedy, group=group.group_id, topic=topic, partitions=[one.partition for one in several],
         command=f"ottla group lag {quote(group.group_id)}",
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""What commands about groups say when it does not work: which group was meant, and what to do first."""
+"""Errors of the commands about groups, with the name of a similar group or what to do."""
 
 from __future__ import annotations
 
@@ -13,38 +13,37 @@ if TYPE_CHECKING:
     from ottla.wire.errors import KafkaError
 
 
-def no_group(admin: Admin, name: str, error: KafkaError) -> Exception:
-    """The error to end with when a group cannot be described: for one that is not there, it names the one that was meant."""
+def group_error(admin: Admin, name: str, error: KafkaError) -> Exception:
+    """The error for a group that cannot be described. For an unknown group it suggests a similar name."""
     from ottla.wire.errors import GroupIdNotFound
 
     if not isinstance(error, GroupIdNotFound):
         return type(error)(f"group {name}: {error}")
-    return click.ClickException(f"there is no group {name}" + _meant(admin, name))
+    return click.ClickException(f"group {name} does not exist" + _suggested_group(admin, name))
 
 
-def with_advice(admin: Admin, name: str, error: KafkaError) -> KafkaError:
-    """The same error, saying what to do."""
+def with_remedy(admin: Admin, name: str, error: KafkaError) -> KafkaError:
+    """The error with what to do."""
     from ottla.wire.errors import GroupIdNotFound, GroupSubscribedToTopic, NonEmptyGroup, UnknownMemberId
 
     match error:
         case GroupIdNotFound():
-            return GroupIdNotFound(f"there is no such group{_meant(admin, name)}")
+            return GroupIdNotFound(f"the group does not exist{_suggested_group(admin, name)}")
         case NonEmptyGroup() | UnknownMemberId():
-            return type(error)(f"{error} {in_use(name)}")
+            return type(error)(f"{error} {has_members_remedy(name)}")
         case GroupSubscribedToTopic():
             return GroupSubscribedToTopic(f"{error} Stop the consumers that read it, or wait until they unsubscribe.")
     return error
 
 
-def in_use(name: str) -> str:
+def has_members_remedy(name: str) -> str:
     """What to do about a group that has members."""
     return (
-        f"Stop its consumers first (who they are: ottla group describe {name}); one that was killed counts as a member until its session"
-        " timeout is over."
+        f"Stop its consumers first (see ottla group describe {name}). A killed consumer stays a member until its session timeout expires."
     )
 
 
-def _meant(admin: Admin, name: str) -> str:
+def _suggested_group(admin: Admin, name: str) -> str:
     from ottla.wire.errors import KafkaError
 
     try:

@@ -1,11 +1,12 @@
-"""`ottla group lag`: how far behind groups are, in records and in time; once, or again and again (`--watch`).
+"""`ottla group lag`: lag of groups in records and in time, once or continuously (`--watch`).
 
-To a person a table per group, which `--watch` draws anew in place; to a pipe a line per partition; with `-o json` or `yaml` one document,
-or with `--watch` one line, or document, per group and reading. Watching goes on when brokers go away, and says so on stderr. What `-o json`
-prints, `ottla group reset --from-file` takes.
+On a terminal it prints a table per group, which `--watch` redraws in place; in a pipe a line per partition. `-o json` and `yaml` print one
+document, with `--watch` one per group and reading. A reading that fails is reported on stderr and watching continues. `ottla group reset
+--from-file` reads the output of `-o json`.
 
-    BEHIND     how long ago the first unread record was written       in a pipe milliseconds
-    READ/S     records committed per second since the last reading, and written in the same time
+    TIME LAG   time since the first unread record was written; in a pipe in milliseconds
+    READ/S     records committed per second since the previous reading
+    WRITTEN/S  records written per second in the same time
 """
 
 from __future__ import annotations
@@ -18,22 +19,19 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from ottla.cli.common import tables
+from ottla.cli.common.admin import admin_client, admin_options
 from ottla.cli.common.arguments import duration_text
 from ottla.cli.common.complete import group_names
-from ottla.cli.common.connection import admin as connected
-from ottla.cli.common.connection import bootstrap_option
-from ottla.cli.common.errors import told
-from ottla.cli.common.output_formats import Form, fields, output_option
+from ottla.cli.common.output_formats import OutputFormat, fields
 from ottla.cli.common.tables import Column, Row
-from ottla.cli.group.errors import no_group
+from ottla.cli.group.errors import group_error
 
 if TYPE_CHECKING:
     from ottla.client.admin.group_lag import GroupLag
     from ottla.client.sync.admin import Admin
 
 WATCH_S = 2.0
-#: What a row has besides a group's or partition's own fields: how its time is shown.
-BEHIND = Column("BEHIND", lambda row: _behind(row["time_lag_ms"]), number=True)
+TIME_LAG = Column("TIME-LAG", lambda row: _time_lag(row["time_lag_ms"]), number=True)
 RATES = (Column("READ/S", "read_per_s", number=True), Column("WRITTEN/S", "written_per_s", number=True))
 
 
@@ -41,55 +39,60 @@ def _lag_colour(row: Row) -> str | None:
     return "yellow" if row["lag"] else None
 
 
+#: Fields of a partition's document that `PartitionLag` has.
+PARTITION_FIELDS = (
+    "topic", "partition", "committed_offset", "start_offset", "end_offset", "lag", "lost", "first_unread_ms", "last_ms", "time_lag_ms",
+    "unread_span_ms",
+)  # fmt: skip
 LAG = Column("LAG", "lag", number=True, colour=_lag_colour)
 COLUMNS = {
     "partition": (
         Column("TOPIC", "topic"),
         Column("PARTITION", "partition", number=True),
-        Column("COMMITTED", "committed_offset", number=True),
-        Column("END", "end_offset", number=True),
+        Column("CURRENT-OFFSET", "committed_offset", number=True),
+        Column("LOG-END-OFFSET", "end_offset", number=True),
         LAG,
-        BEHIND,
-        Column("CLIENT", "client_id"),
+        TIME_LAG,
+        Column("CLIENT-ID", "client_id"),
         Column("HOST", "host"),
-        Column("START", "start_offset", number=True, wide=True),
+        Column("LOG-START-OFFSET", "start_offset", number=True, wide=True),
         Column("LOST", "lost", number=True, wide=True),
-        Column("MEMBER", "member_id", wide=True),
+        Column("CONSUMER-ID", "member_id", wide=True),
     ),
-    "topic": (Column("TOPIC", "topic"), Column("PARTITIONS", "partitions", number=True), LAG, BEHIND),
-    "group": (Column("GROUP", "group"), Column("STATE", "state"), Column("PARTITIONS", "partition_count", number=True), LAG, BEHIND),
+    "topic": (Column("TOPIC", "topic"), Column("PARTITIONS", "partitions", number=True), LAG, TIME_LAG),
+    "group": (Column("GROUP", "group"), Column("STATE", "state"), Column("PARTITIONS", "partition_count", number=True), LAG, TIME_LAG),
 }
 
 
 @fields(
     {
-        "topics[].topic": "a topic that it reads",
-        "topics[].partitions": "how many partitions of it",
-        "topics[].lag": "in all of them",
-        "topics[].time_lag_ms": "the longest",
-        "partitions[].topic": "a topic",
-        "partitions[].partition": "a number",
-        "partitions[].committed_offset": "the next record it reads; null: nothing is committed",
-        "partitions[].start_offset": "where the log begins",
-        "partitions[].end_offset": "where it ends",
-        "partitions[].lag": "records between; null: not known",
-        "partitions[].lost": "records that were deleted before the group read them",
-        "partitions[].first_unread_ms": "when the first unread record was written",
-        "partitions[].last_ms": "when the newest record was written",
-        "partitions[].time_lag_ms": "how long ago the first unread record was written; 0: there is none",
-        "partitions[].unread_span_ms": "from that record to the newest",
-        "partitions[].member_id": "who reads it; null: nobody",
-        "partitions[].client_id": "its client.id",
-        "partitions[].host": "from where it is connected",
-        "partitions[].error": "why something is not known",
-        "partitions[].read_per_s": "with --watch: records committed per second since the last reading",
+        "topics[].topic": "topic",
+        "topics[].partitions": "number of its partitions with offsets",
+        "topics[].lag": "sum of their lag",
+        "topics[].time_lag_ms": "largest time lag of them",
+        "partitions[].topic": "topic",
+        "partitions[].partition": "partition",
+        "partitions[].committed_offset": "committed offset; null: none",
+        "partitions[].start_offset": "log start offset",
+        "partitions[].end_offset": "log end offset",
+        "partitions[].lag": "records between the committed offset and the log end; null: unknown",
+        "partitions[].lost": "number of records that were deleted before the group read them",
+        "partitions[].first_unread_ms": "timestamp of the first unread record",
+        "partitions[].last_ms": "timestamp of the newest record",
+        "partitions[].time_lag_ms": "age of the first unread record; 0: none",
+        "partitions[].unread_span_ms": "time between that record and the newest",
+        "partitions[].member_id": "member that reads it; null: none",
+        "partitions[].client_id": "client.id of the member",
+        "partitions[].host": "host of the member",
+        "partitions[].error": "why a value is unknown",
+        "partitions[].read_per_s": "with --watch: records committed per second since the previous reading",
         "partitions[].written_per_s": "with --watch: records written per second in the same time",
     },
-    group="its id",
+    group="group id",
     state="Stable, Empty, ...",
-    read_at_ms="when it was looked at",
-    lag="records in all",
-    time_lag_ms="the longest of its partitions",
+    read_at_ms="time of the reading",
+    lag="sum of the partitions' lag",
+    time_lag_ms="largest time lag of the partitions",
 )
 @click.command()
 @click.argument("names", nargs=-1, metavar="[GROUP...]", shell_complete=group_names)
@@ -98,28 +101,29 @@ COLUMNS = {
     type=click.Choice(["partition", "topic", "group"]),
     default="partition",
     show_default=True,
-    help="A line for each partition, or totals for each topic or group.",
+    help="Print a line per partition, topic or group.",
 )
-@click.option("--no-times", is_flag=True, help="Leave out how long ago the first unread records were written, which takes reading them.")
+@click.option("--no-times", is_flag=True, help="Omit the time lag, which needs to read records.")
 @click.option(
     "-w", "--watch", "every_s", type=click.FloatRange(min=0.1), is_flag=False, flag_value=WATCH_S, metavar="[SECONDS]",
-    help=f"Read again every so many seconds ({WATCH_S:g} if not given), until stopped.",
+    help=f"Repeat every SECONDS [default: {WATCH_S:g}] until Ctrl-C.",
 )  # fmt: skip
-@click.option("-n", "--count", type=click.IntRange(min=1), help="With --watch: stop after so many readings.")
-@output_option
-@bootstrap_option
-def lag(names: tuple[str, ...], by: str, no_times: bool, every_s: float | None, count: int | None, output: Form, bootstrap: str) -> None:
-    """Show how far behind the end of the log groups are; all groups if none is named."""
+@click.option("-n", "--count", type=click.IntRange(min=1), help="With --watch: number of readings.")
+@admin_options
+def lag(
+    names: tuple[str, ...], by: str, no_times: bool, every_s: float | None, count: int | None, output: OutputFormat, bootstrap: str
+) -> None:
+    """Show the lag of groups in records and time. [default: all groups]"""
     if count is not None and every_s is None:
-        raise click.UsageError("-n goes with --watch")
-    with told(), connected(bootstrap) as admin:
+        raise click.UsageError("-n needs --watch")
+    with admin_client(bootstrap) as admin:
         found = _read(admin, names, times=not no_times)
         if every_s is None:
             _show(found, by, output)
             return
         readings = _readings(admin, names, found, every_s, count, times=not no_times)
         try:
-            if output.for_programs:
+            if output.is_structured:
                 _print_lines(readings, output)
             elif tables.is_terminal():
                 _draw(readings, by, output)
@@ -132,7 +136,6 @@ def lag(names: tuple[str, ...], by: str, no_times: bool, every_s: float | None, 
                         output.table(stamped, (at, *_with_group(columns, by)))
                     sys.stdout.flush()
         except KeyboardInterrupt:
-            # The usual way to end it.
             sys.stdout.flush()
 
 
@@ -141,30 +144,30 @@ Rates = dict[tuple[str, int], tuple[float | None, float | None]]
 
 
 class Reading(NamedTuple):
-    """The groups now, and as they were one reading before."""
+    """The lag of groups now, and in the previous reading."""
 
     groups: list[GroupLag]
     before: dict[str, GroupLag]
 
 
 def _read(admin: Admin, names: Sequence[str], *, times: bool) -> list[GroupLag]:
-    """Groups that are named must be there; of all others, one may go while we look."""
+    """The lag of groups. Named groups must exist; without names, a group that was deleted meanwhile is ignored."""
     from ottla.wire.errors import GroupIdNotFound, KafkaError
 
-    asked = names or [one.group_id for one in admin.list_groups() if one.type.lower() in ("classic", "consumer", "unknown")]
+    group_ids = names or [one.group_id for one in admin.list_groups() if one.type.lower() in ("classic", "consumer", "unknown")]
     found = []
-    for name, outcome in admin.consumer_group_lag(asked, times=times).items():
+    for name, outcome in admin.consumer_group_lag(group_ids, times=times).items():
         if not isinstance(outcome, KafkaError):
             found.append(outcome)
         elif names or not isinstance(outcome, GroupIdNotFound):
-            raise no_group(admin, name, outcome)
+            raise group_error(admin, name, outcome)
     return found
 
 
 def _readings(
     admin: Admin, names: Sequence[str], first: list[GroupLag], every_s: float, count: int | None, *, times: bool
 ) -> Iterator[Reading]:
-    """One reading after the other. One that fails is told, and missing."""
+    """Readings at an interval. A reading that fails is reported and left out."""
     from ottla.wire.errors import KafkaError
 
     before: dict[str, GroupLag] = {}
@@ -187,10 +190,7 @@ def _readings(
                 done += 1
 
 
-# -- for programs
-
-
-def _print_lines(readings: Iterable[Reading], output: Form) -> None:
+def _print_lines(readings: Iterable[Reading], output: OutputFormat) -> None:
     for reading in readings:
         for group in reading.groups:
             output.document(document(group, _rates(group, reading.before.get(group.group_id))), of_many=True)
@@ -198,7 +198,7 @@ def _print_lines(readings: Iterable[Reading], output: Form) -> None:
 
 
 def document(group: GroupLag, rates: Rates | None = None) -> dict[str, Any]:
-    """A group for JSON; with rates when it is watched."""
+    """A document of a group; with rates with `--watch`."""
     from ottla.client.admin.group_lag import longest_time_lag, total_lag
 
     return {
@@ -213,17 +213,7 @@ def document(group: GroupLag, rates: Rates | None = None) -> dict[str, Any]:
         ],
         "partitions": [
             {
-                "topic": one.topic,
-                "partition": one.partition,
-                "committed_offset": one.committed_offset,
-                "start_offset": one.start_offset,
-                "end_offset": one.end_offset,
-                "lag": one.lag,
-                "lost": one.lost,
-                "first_unread_ms": one.first_unread_ms,
-                "last_ms": one.last_ms,
-                "time_lag_ms": one.time_lag_ms,
-                "unread_span_ms": one.unread_span_ms,
+                **{name: getattr(one, name) for name in PARTITION_FIELDS},
                 "member_id": one.member and one.member.member_id,
                 "client_id": one.member and one.member.client_id,
                 "host": one.member and one.member.host.removeprefix("/"),
@@ -236,7 +226,7 @@ def document(group: GroupLag, rates: Rates | None = None) -> dict[str, Any]:
 
 
 def _rates(group: GroupLag, before: GroupLag | None) -> Rates:
-    """Records committed and written per second since the reading before; None where that is not known."""
+    """Records committed and written per second since the previous reading; None if unknown."""
     seconds = 0 if before is None else (group.read_at_ms - before.read_at_ms) / 1000
 
     def per_s(now: int | None, then: int | None) -> float | None:
@@ -250,11 +240,8 @@ def _rates(group: GroupLag, before: GroupLag | None) -> Rates:
     return rates
 
 
-# -- for people and pipes
-
-
-def _show(found: list[GroupLag], by: str, output: Form) -> None:
-    if output.for_programs:
+def _show(found: list[GroupLag], by: str, output: OutputFormat) -> None:
+    if output.is_structured:
         output.document([document(group) for group in found])
         return
     if by == "group":
@@ -269,14 +256,14 @@ def _show(found: list[GroupLag], by: str, output: Form) -> None:
 
 def _warn(group: GroupLag) -> None:
     for one in group.partitions:
-        said = f"{group.group_id}: {one.topic}-{one.partition}"
+        name = f"{group.group_id}: {one.topic}-{one.partition}"
         if one.lost:
-            click.echo(f"{said}: {one.lost} records were deleted before the group read them", err=True)
+            click.echo(f"{name}: {one.lost} records were deleted before the group read them", err=True)
         if one.error:
-            click.echo(f"{said}: {one.error}", err=True)
+            click.echo(f"{name}: {one.error}", err=True)
 
 
-def _draw(readings: Iterable[Reading], by: str, output: Form) -> None:
+def _draw(readings: Iterable[Reading], by: str, output: OutputFormat) -> None:
     from rich.console import Console
     from rich.live import Live
     from rich.text import Text
@@ -286,41 +273,41 @@ def _draw(readings: Iterable[Reading], by: str, output: Form) -> None:
             rates = {group.group_id: _rates(group, before.get(group.group_id)) for group in groups}
             if by == "group":
                 rows = [row for group in groups for row in _view(group, by, rates[group.group_id])[0]]
-                drawn = output.drawn(rows, (*COLUMNS["group"], *RATES))
+                table = output.rendered(rows, (*COLUMNS["group"], *RATES))
             else:
-                drawn = "\n".join(output.drawn(*_view(one, by, rates[one.group_id]), title=_title(one)) for one in groups)
-            live.update(Text.from_ansi(drawn), refresh=True)
+                table = "\n".join(output.rendered(*_view(one, by, rates[one.group_id]), title=_title(one)) for one in groups)
+            live.update(Text.from_ansi(table), refresh=True)
 
 
 def _title(group: GroupLag) -> str:
-    said = [group.group_id, group.state.value]
+    parts = [group.group_id, group.state.value]
     if group.lag is not None:
-        said.append(f"lag {group.lag}")
+        parts.append(f"lag {group.lag}")
     if group.time_lag_ms is not None:
-        said.append(f"behind {duration_text(group.time_lag_ms)}")
-    return "  ".join(said)
+        parts.append(f"time lag {duration_text(group.time_lag_ms)}")
+    return "  ".join(parts)
 
 
 def _with_group(columns: Sequence[Column], by: str) -> tuple[Column, ...]:
-    """For a pipe, where a line stands for itself."""
+    """The columns with the group's name, for a pipe, where tables have no title."""
     return tuple(columns) if by == "group" else (Column("GROUP", "group"), *columns)
 
 
 def _view(group: GroupLag, by: str, rates: Rates | None) -> tuple[list[dict[str, Any]], tuple[Column, ...]]:
-    """Rows and columns; with rates when the group is watched."""
-    told = document(group, rates)
-    parts: list[dict[str, Any]] = told["partitions"]
+    """Rows and columns; with rates with `--watch`."""
+    shown = document(group, rates)
+    parts: list[dict[str, Any]] = shown["partitions"]
     if by == "partition":
         rows = parts
     elif by == "topic":
-        rows = [{**topic, **_summed([one for one in parts if one["topic"] == topic["topic"]])} for topic in told["topics"]]
+        rows = [{**topic, **_summed([one for one in parts if one["topic"] == topic["topic"]])} for topic in shown["topics"]]
     else:
-        rows = [{**told, "partition_count": len(parts), **_summed(parts)}]
+        rows = [{**shown, "partition_count": len(parts), **_summed(parts)}]
     return [{"group": group.group_id, **row} for row in rows], (COLUMNS[by] if rates is None else (*COLUMNS[by], *RATES))
 
 
 def _summed(parts: Sequence[Row]) -> dict[str, float | None]:
-    """Both rates over some partitions, of those that are known."""
+    """The sums of both rates over partitions with known rates."""
     sums: dict[str, float | None] = {}
     for name in ("read_per_s", "written_per_s"):
         known = [one[name] for one in parts if one.get(name) is not None]
@@ -328,5 +315,5 @@ def _summed(parts: Sequence[Row]) -> dict[str, float | None]:
     return sums
 
 
-def _behind(ms: int | None) -> object:
+def _time_lag(ms: int | None) -> object:
     return ms if ms is None or not tables.is_terminal() else duration_text(ms)

@@ -10,26 +10,24 @@ import click
 
 from ottla.base.ids import TopicPartition
 from ottla.cli.common import tables
+from ottla.cli.common.admin import admin_client, admin_options
 from ottla.cli.common.arguments import partitions_text
 from ottla.cli.common.complete import group_names
-from ottla.cli.common.connection import admin as connected
-from ottla.cli.common.connection import bootstrap_option
-from ottla.cli.common.errors import told
-from ottla.cli.common.output_formats import Form, fields, output_option
+from ottla.cli.common.output_formats import OutputFormat, fields
 from ottla.cli.common.tables import Column
-from ottla.cli.group.errors import no_group
+from ottla.cli.group.errors import group_error
 
 if TYPE_CHECKING:
     from ottla.client.admin.group_results import GroupDescription, GroupMember
 
-#: Kafka's names of states and types.
+#: Kafka's states and types.
 STATES = ("PreparingRebalance", "CompletingRebalance", "Assigning", "Reconciling", "Stable", "Empty", "Dead")
 TYPES = ("classic", "consumer", "share", "streams")
 GROUP = {
-    "group": "its id",
+    "group": "group id",
     "state": "Stable, Empty, PreparingRebalance, CompletingRebalance, Assigning, Reconciling, Dead",
-    "type": "the protocol it follows: classic, or consumer (KIP-848)",
-    "protocol_type": "what its members are: consumer, connect; null: only offsets were ever committed",
+    "type": "its protocol: classic, or consumer (KIP-848)",
+    "protocol_type": "consumer, connect, ...; null: the group has only committed offsets",
 }
 
 
@@ -41,35 +39,38 @@ LISTED = (
     Column("GROUP", "group"),
     Column("STATE", "state", colour=_colour),
     Column("TYPE", "type"),
-    Column("PROTOCOL", "protocol_type"),
+    Column("PROTOCOL-TYPE", "protocol_type"),
 )
 MEMBERS = (
-    Column("MEMBER", "member_id"),
-    Column("INSTANCE", "instance_id"),
-    Column("CLIENT", "client_id"),
+    Column("CONSUMER-ID", "member_id"),
+    Column("GROUP-INSTANCE-ID", "instance_id"),
+    Column("CLIENT-ID", "client_id"),
     Column("HOST", "host"),
-    Column("PARTITIONS", lambda row: _shown(row["assignment"])),
+    Column("ASSIGNMENT", lambda row: _assignment_text(row["assignment"])),
     Column("RACK", "rack", wide=True),
     Column("EPOCH", "epoch", number=True, wide=True),
-    Column("SUBSCRIBED TO", lambda row: row["topic_pattern"] or row["topics"], wide=True),
+    Column("SUBSCRIPTION", lambda row: row["topic_pattern"] or row["topics"], wide=True),
 )
-TARGET = Column("WILL READ", lambda row: None if row["target_assignment"] is None else _shown(row["target_assignment"]))
+TARGET = Column("TARGET-ASSIGNMENT", lambda row: None if row["target_assignment"] is None else _assignment_text(row["target_assignment"]))
 
 
-def _shown(assignment: dict[str, list[int]]) -> str:
+def _assignment_text(assignment: dict[str, list[int]]) -> str:
     return partitions_text(TopicPartition(topic, number) for topic, numbers in assignment.items() for number in numbers)
 
 
 @fields(GROUP)
 @click.command(name="list")
 @click.argument("patterns", nargs=-1, metavar="[PATTERN...]", shell_complete=group_names)
-@click.option("--state", "states", multiple=True, type=click.Choice(STATES, case_sensitive=False), help="Only groups in this state.")
-@click.option("--type", "types", multiple=True, type=click.Choice(TYPES, case_sensitive=False), help="Only groups of this type.")
-@output_option
-@bootstrap_option
-def list_(patterns: tuple[str, ...], states: tuple[str, ...], types: tuple[str, ...], output: Form, bootstrap: str) -> None:
-    """List groups with their states and types; those only whose names are like one of the patterns. Options may be repeated."""
-    with told(), connected(bootstrap) as admin:
+@click.option(
+    "--state", "states", multiple=True, type=click.Choice(STATES, case_sensitive=False), help="Only groups in this state; repeatable."
+)
+@click.option(
+    "--type", "types", multiple=True, type=click.Choice(TYPES, case_sensitive=False), help="Only groups of this type; repeatable."
+)
+@admin_options
+def list_(patterns: tuple[str, ...], states: tuple[str, ...], types: tuple[str, ...], output: OutputFormat, bootstrap: str) -> None:
+    """List groups whose ids match one of the patterns. [default: all]"""
+    with admin_client(bootstrap) as admin:
         groups = admin.list_groups(states=states, types=types)
     documents = [
         {"group": one.group_id, "state": one.state, "type": one.type.lower(), "protocol_type": one.protocol_type or None}
@@ -82,40 +83,38 @@ def list_(patterns: tuple[str, ...], states: tuple[str, ...], types: tuple[str, 
 @fields(
     GROUP,
     {
-        "assignor": "how partitions are dealt out; null: not chosen",
-        "epoch": "of the group, in the new protocol; null in the classic one",
-        "assignment_epoch": "of the target assignment, likewise",
-        "coordinator.id": "the broker that coordinates it",
-        "coordinator.host": "its host",
-        "coordinator.port": "its port",
-        "members[].member_id": "the member",
-        "members[].instance_id": "its static name (group.instance.id); null: none",
-        "members[].client_id": "its client.id",
-        "members[].host": "from where it is connected",
-        "members[].rack": "its rack; null: not said",
-        "members[].epoch": "its epoch, in the new protocol",
-        "members[].topics": "topics it subscribed to",
-        "members[].topic_pattern": "or the pattern of their names",
-        "members[].assignment.*": "numbers of the partitions it reads, by topic",
-        "members[].target_assignment.*": "those it shall read, in the new protocol",
+        "assignor": "assignor; null: none yet",
+        "epoch": "group epoch; null in the classic protocol",
+        "assignment_epoch": "epoch of the target assignment; null in the classic protocol",
+        "coordinator.id": "broker id of the coordinator",
+        "coordinator.host": "host of the coordinator",
+        "coordinator.port": "port of the coordinator",
+        "members[].member_id": "member id",
+        "members[].instance_id": "group.instance.id of a static member; null: dynamic",
+        "members[].client_id": "client.id",
+        "members[].host": "host of the client",
+        "members[].rack": "rack; null: not set",
+        "members[].epoch": "member epoch; null in the classic protocol",
+        "members[].topics": "subscribed topics",
+        "members[].topic_pattern": "subscribed pattern of topics",
+        "members[].assignment.*": "assigned partitions, by topic",
+        "members[].target_assignment.*": "partitions of its target assignment, by topic; null in the classic protocol",
     },
 )
 @click.command()
 @click.argument("names", nargs=-1, required=True, metavar="GROUP...", shell_complete=group_names)
-@output_option
-@bootstrap_option
-def describe(names: tuple[str, ...], output: Form, bootstrap: str) -> None:
-    """Show state, coordinator, assignor, members and assignments of groups. Offsets and lag: ottla group lag."""
+@admin_options
+def describe(names: tuple[str, ...], output: OutputFormat, bootstrap: str) -> None:
+    """Show state, coordinator, assignor, members and assignments of groups. For lag see ottla group lag."""
     from ottla.wire.errors import KafkaError
 
-    found: list[GroupDescription] = []
-    with told(), connected(bootstrap) as admin:
+    groups: list[GroupDescription] = []
+    with admin_client(bootstrap) as admin:
         for name, outcome in admin.describe_consumer_groups(names).items():
             if isinstance(outcome, KafkaError):
-                raise no_group(admin, name, outcome)
-            found.append(outcome)
-    documents = [_document(one) for one in found]
-    output.each(documents, _print)
+                raise group_error(admin, name, outcome)
+            groups.append(outcome)
+    output.each([_document(one) for one in groups], _print)
 
 
 def _document(group: GroupDescription) -> dict[str, Any]:
@@ -154,24 +153,24 @@ def _listed(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
 
 
 def _host(member: GroupMember) -> str:
-    # Kafka puts Java's slash before an address without a name.
+    # Kafka prints a slash before an address without a host name, as Java does.
     return member.host.removeprefix("/")
 
 
-def _print(group: dict[str, Any], output: Form) -> None:
+def _print(group: dict[str, Any], output: OutputFormat) -> None:
     moving = any(one["target_assignment"] not in (None, one["assignment"]) for one in group["members"])
     columns = (*MEMBERS[:5], TARGET, *MEMBERS[5:]) if moving and tables.is_terminal() else MEMBERS
-    where = group["coordinator"]
-    said = [
+    coordinator = group["coordinator"]
+    title = [
         group["group"],
         group["type"],
         group["state"],
         group["assignor"],
-        f"coordinator {where['id']} ({where['host']}:{where['port']})",
+        f"coordinator {coordinator['id']} ({coordinator['host']}:{coordinator['port']})",
     ]
     if group["epoch"] is not None:
-        said.append(f"epoch {group['epoch']}")
+        title.append(f"epoch {group['epoch']}")
     if not group["members"] and tables.is_terminal():
-        click.echo("  ".join(filter(None, [*said, "no members"])))
+        click.echo("  ".join(filter(None, [*title, "no members"])))
         return
-    output.table(group["members"], columns, title="  ".join(filter(None, said)), prefix=("GROUP", group["group"]))
+    output.table(group["members"], columns, title="  ".join(filter(None, title)), prefix=("GROUP", group["group"]))

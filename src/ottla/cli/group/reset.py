@@ -1,7 +1,7 @@
-"""`ottla group reset`: move the offsets of a group that has no members. Shows what it would do; `--execute` does it.
+"""`ottla group reset`: resets the offsets of a group without members. It is a dry run unless `--execute` is set.
 
-Exactly one option says where to, others which partitions; a file and another group say that themselves. `--export` prints where to as
-CSV instead, which `--from-file` takes: with `--to-current`, a copy of a group's offsets to come back to.
+One option selects the target offsets, others the partitions; a file or another group determines both. `--export` prints the targets as CSV
+for `--from-file`: with `--to-current` that is a backup of the group's offsets.
 """
 
 from __future__ import annotations
@@ -12,15 +12,13 @@ from typing import TYPE_CHECKING, Any, TextIO
 import click
 
 from ottla.cli.common import tables
+from ottla.cli.common.admin import admin_client, admin_options, partitions_option
 from ottla.cli.common.arguments import duration_ms, time_ms
-from ottla.cli.common.complete import group_names, topic_names
-from ottla.cli.common.connection import admin as connected
-from ottla.cli.common.connection import bootstrap_option
-from ottla.cli.common.errors import told
-from ottla.cli.common.output_formats import Form, fields, note, output_option
+from ottla.cli.common.complete import group_names
+from ottla.cli.common.output_formats import OutputFormat, fields, note
 from ottla.cli.common.paths import LocalFile
 from ottla.cli.common.tables import Column
-from ottla.cli.group.errors import in_use, no_group, with_advice
+from ottla.cli.group.errors import group_error, has_members_remedy, with_remedy
 from ottla.cli.topic import lookup
 
 if TYPE_CHECKING:
@@ -32,8 +30,8 @@ if TYPE_CHECKING:
     from ottla.client.sync.admin import Admin
     from ottla.wire.errors import KafkaError
 
-#: Options that say where to.
-WHERE = (
+#: Options that select the target offsets.
+TARGETS = (
     "--to-earliest", "--to-latest", "--to-current", "--to-offset", "--to-datetime", "--by-duration", "--shift-by", "--from-group",
     "--from-file",
 )  # fmt: skip
@@ -50,61 +48,63 @@ COLUMNS = (
 
 @fields(
     {
-        "partitions[].topic": "a topic",
-        "partitions[].partition": "a number",
-        "partitions[].from": "the offset that was committed; null: none",
-        "partitions[].to": "where it goes; null: it stays",
-        "partitions[].note": "what was to be said of it",
-        "partitions[].error": "why it was not done; null: it was, or was not tried",
+        "partitions[].topic": "topic",
+        "partitions[].partition": "partition",
+        "partitions[].from": "committed offset before; null: none",
+        "partitions[].to": "new committed offset; null: unchanged",
+        "partitions[].note": "remark; null: none",
+        "partitions[].error": "why it failed; null: no error",
     },
-    group="its id",
-    state="its state; null: it is not there, and is made",
-    executed="whether --execute was given",
+    group="group id",
+    state="state of the group; null: the group is created",
+    executed="whether --execute was set",
 )
 @click.command()
 @click.argument("name", metavar="GROUP", shell_complete=group_names)
-@click.option("--to-earliest", is_flag=True, help="To the start of the log: read everything again.")
-@click.option("--to-latest", is_flag=True, help="To the end of the log: skip what is there.")
-@click.option("--to-current", is_flag=True, help="To where it is, but inside of the log; to the end where nothing is committed.")
-@click.option("--to-offset", type=click.IntRange(min=0), metavar="N", help="To the same offset in each partition.")
-@click.option("--to-datetime", metavar="TIME", help="To the first record from 2026-01-31T12:00:00 on (local time), or ms since 1970.")
-@click.option("--by-duration", metavar="DURATION", help="To the first record that is not older than 1h30m, 2d, PT1H.")
-@click.option("--shift-by", type=int, metavar="N", help="So many records on; back if negative.")
-@click.option("--from-group", metavar="GROUP", shell_complete=group_names, help="To where another group is.")
+@click.option("--to-earliest", is_flag=True, help="Reset to the log start offset.")
+@click.option("--to-latest", is_flag=True, help="Reset to the log end offset.")
+@click.option("--to-current", is_flag=True, help="Keep committed offsets, moved into the log's range; the log end if there is none.")
+@click.option("--to-offset", type=click.IntRange(min=0), metavar="N", help="Reset to the same offset in each partition.")
+@click.option("--to-datetime", metavar="TIME", help="Reset to the first record at a time: 2026-01-31T12:00:00 (local), or ms since 1970.")
+@click.option("--by-duration", metavar="DURATION", help="Reset to the first record that is not older, such as 1h30m, 2d or PT1H.")
+@click.option("--shift-by", type=int, metavar="N", help="Move forward by N records; backward if N is negative.")
+@click.option("--from-group", metavar="GROUP", shell_complete=group_names, help="Copy the offsets of another group.")
 @click.option(
-    "--from-file", type=LocalFile("r"), metavar="FILE", help="To what a file says: --export's, or JSON of ottla group lag; - is stdin."
+    "--from-file",
+    type=LocalFile("r"),
+    metavar="FILE",
+    help="Read offsets from a file of --export or of ottla group lag -o json; - is stdin.",
 )
-@click.option(
-    "-t", "--topic", "topics", multiple=True, metavar="TOPIC[:0,2-5]", shell_complete=topic_names, help="These partitions; may be repeated."
-)
-@click.option("--all-topics", is_flag=True, help="All partitions that the group has offsets for.")
-@click.option("--execute/--dry-run", help="Do it, or only show what would be done. [default: dry-run]")
-@click.option("--export", is_flag=True, help="Print where to as CSV.")
-@output_option
-@bootstrap_option
+@partitions_option
+@click.option("--all-topics", is_flag=True, help="All partitions for which the group has offsets.")
+@click.option("--execute/--dry-run", help="Commit the offsets, or only show them. [default: dry-run]")
+@click.option("--export", is_flag=True, help="Print the target offsets as CSV.")
+@admin_options
 def reset(
-    name: str, topics: tuple[str, ...], all_topics: bool, execute: bool, export: bool, output: Form, bootstrap: str, **where: Any
+    name: str, topics: tuple[str, ...], all_topics: bool, execute: bool, export: bool, output: OutputFormat, bootstrap: str, **targets: Any
 ) -> None:
-    """Move the offsets of a group that has no members; without --execute, only show it."""
-    given = {option: value for option, value in where.items() if value is not None and value is not False}
-    if len(given) != 1:
-        raise click.UsageError(f"say where to, with one of {', '.join(WHERE)}")
-    option, value = next(iter(given.items()))
+    """Reset the offsets of a group without members; a dry run unless --execute is set."""
+    selected = {option: value for option, value in targets.items() if value is not None and value is not False}
+    if len(selected) != 1:
+        raise click.UsageError(f"expected one of {', '.join(TARGETS)}")
+    option, value = next(iter(selected.items()))
     if topics and all_topics:
-        raise click.UsageError("either --topic or --all-topics")
+        raise click.UsageError("--topic and --all-topics exclude each other")
     if not topics and not all_topics and option not in ("from_group", "from_file"):
-        raise click.UsageError("say which partitions: --topic TOPIC[:0,1], or --all-topics")
-    with told(), connected(bootstrap) as admin:
+        raise click.UsageError("missing the partitions: use --topic TOPIC[:0,1] or --all-topics")
+    with admin_client(bootstrap) as admin:
         state = _state(admin, name)
         planned = _planned(admin, name, option, value, topics)
         if execute and state is not None and state.has_members:
-            raise click.ClickException(f"group {name} has members (its state is {state.value}), whose offsets are theirs. {in_use(name)}")
-        outcomes = _executed(admin, name, planned) if execute else {}
+            raise click.ClickException(
+                f"cannot reset offsets of group {name}: it has members (state {state.value}). {has_members_remedy(name)}"
+            )
+        outcomes = _commit(admin, name, planned) if execute else {}
     _show(name, state, planned, outcomes, executed=execute, export=export, output=output)
 
 
 def _state(admin: Admin, name: str) -> GroupState | None:
-    """The state of the group; None if it is not there, which is no error: it is made when offsets are committed."""
+    """The state of the group; None if it does not exist: the commit creates it."""
     from ottla.wire.errors import GroupIdNotFound, KafkaError
 
     described = admin.describe_consumer_groups([name])[name]
@@ -119,39 +119,36 @@ def _planned(admin: Admin, name: str, option: str, value: Any, topics: Sequence[
     from ottla.client.admin.offset_resets import moves
 
     committed = _committed(admin, name)
-    given = _given(admin, name, option, value)
-    if topics:
-        chosen = list(lookup.chosen(admin, topics, "--topic"))
-    else:
-        chosen = sorted(committed if given is None or not given else given)
+    source = _source_offsets(admin, name, option, value)
+    chosen = list(lookup.select_partitions(admin, topics, "--topic")) if topics else sorted(source or committed)
     if not chosen:
-        raise click.ClickException(f"group {name} has no offsets; name the topics: --topic TOPIC")
+        raise click.ClickException(f"group {name} has no offsets; select topics with --topic TOPIC")
     standings = _standings(admin, chosen, committed)
-    return moves(standings, _policy(admin, option, value, standings, given))
+    return moves(standings, _policy(admin, option, value, standings, source))
 
 
 def _committed(admin: Admin, name: str) -> dict[TopicPartition, int]:
     from ottla.wire.errors import KafkaError
 
-    found = admin.list_consumer_group_offsets([name])[name]
-    if isinstance(found, KafkaError):
-        raise found
-    return {tp: one.offset for tp, one in found.items() if one is not None and not isinstance(one, KafkaError)}
+    offsets = admin.list_consumer_group_offsets([name])[name]
+    if isinstance(offsets, KafkaError):
+        raise offsets
+    return {tp: one.offset for tp, one in offsets.items() if one is not None and not isinstance(one, KafkaError)}
 
 
-def _given(admin: Admin, name: str, option: str, value: Any) -> dict[TopicPartition, int] | None:
-    """Offsets that somebody else says: another group, or a file."""
+def _source_offsets(admin: Admin, name: str, option: str, value: Any) -> dict[TopicPartition, int] | None:
+    """The offsets of another group or of a file; None for other options."""
     from ottla.client.admin.offset_resets import read_offsets
     from ottla.wire.errors import KafkaError
 
     if option == "from_group":
         described = admin.describe_consumer_groups([value])[value]
         if isinstance(described, KafkaError):
-            raise no_group(admin, value, described)
-        given = _committed(admin, value)
-        if not given:
+            raise group_error(admin, value, described)
+        offsets = _committed(admin, value)
+        if not offsets:
             raise click.ClickException(f"group {value} has no offsets")
-        return given
+        return offsets
     if option == "from_file":
         file: TextIO = value
         try:
@@ -162,7 +159,7 @@ def _given(admin: Admin, name: str, option: str, value: Any) -> dict[TopicPartit
 
 
 def _standings(admin: Admin, chosen: Iterable[TopicPartition], committed: Mapping[TopicPartition, int]) -> dict[TopicPartition, Standing]:
-    """Where the group and the logs are. A topic that is gone is left out, with a word."""
+    """Committed offsets and log ranges. Partitions that do not exist are left out with a remark."""
     from ottla.client.admin.offset_resets import Standing
     from ottla.client.fetch.offsets import EARLIEST, LATEST
     from ottla.wire.errors import KafkaError, UnknownTopicOrPartition
@@ -173,7 +170,7 @@ def _standings(admin: Admin, chosen: Iterable[TopicPartition], committed: Mappin
     for tp in chosen:
         start, end = starts[tp], ends[tp]
         if isinstance(start, UnknownTopicOrPartition):
-            click.echo(f"{tp}: left out, as it does not exist", err=True)
+            click.echo(f"{tp}: left out, because it does not exist", err=True)
         elif isinstance(start, KafkaError):
             raise start
         elif isinstance(end, KafkaError):
@@ -184,7 +181,7 @@ def _standings(admin: Admin, chosen: Iterable[TopicPartition], committed: Mappin
 
 
 def _policy(
-    admin: Admin, option: str, value: Any, standings: Mapping[TopicPartition, Standing], given: Mapping[TopicPartition, int] | None
+    admin: Admin, option: str, value: Any, standings: Mapping[TopicPartition, Standing], source: Mapping[TopicPartition, int] | None
 ) -> Policy:
     from ottla.client.admin import offset_resets as policies
 
@@ -204,8 +201,8 @@ def _policy(
         case "by_duration":
             return policies.to_time(_at(admin, standings, int(time.time() * 1000) - duration_ms(value, "--by-duration")))
         case _:
-            assert given is not None, "a file or a group was read"
-            return policies.to_given(given, f"group {value}" if option == "from_group" else "the file")
+            assert source is not None, "offsets come from a file or a group"
+            return policies.to_given(source, f"group {value}" if option == "from_group" else "the file")
 
 
 def _at(admin: Admin, standings: Iterable[TopicPartition], when_ms: int) -> dict[TopicPartition, int]:
@@ -219,9 +216,9 @@ def _at(admin: Admin, standings: Iterable[TopicPartition], when_ms: int) -> dict
     return found
 
 
-def _executed(admin: Admin, name: str, planned: list[Move]) -> dict[TopicPartition, KafkaError | None]:
+def _commit(admin: Admin, name: str, planned: list[Move]) -> dict[TopicPartition, KafkaError | None]:
     outcomes = admin.alter_consumer_group_offsets(name, {move.partition: move.target for move in planned if move.target is not None})
-    return {tp: with_advice(admin, name, error) if error is not None else None for tp, error in outcomes.items()}
+    return {tp: with_remedy(admin, name, error) if error is not None else None for tp, error in outcomes.items()}
 
 
 def _document(
@@ -243,7 +240,7 @@ def _document(
 
 def _show(
     name: str, state: GroupState | None, planned: list[Move], outcomes: Mapping[TopicPartition, KafkaError | None], *,
-    executed: bool, export: bool, output: Form,
+    executed: bool, export: bool, output: OutputFormat,
 ) -> None:  # fmt: skip
     from ottla.client.admin.offset_resets import write_csv
 
@@ -252,19 +249,19 @@ def _show(
         click.echo(write_csv(planned), nl=False)
     else:
         document = _document(name, state, planned, failed, executed=executed)
-        if output.for_programs:
+        if output.is_structured:
             output.document(document)
         else:
             output.table(document["partitions"], COLUMNS, title=f"{name}  {state.value if state else 'new'}", prefix=("GROUP", name))
     for tp, error in failed.items():
         click.echo(f"Error: {tp}: {' '.join(str(error).split())}", err=True)
-    if executed and tables.is_terminal() and not export and not output.for_programs:
+    if executed and tables.is_terminal() and not export and not output.is_structured:
         click.echo(f"Committed for {len(outcomes) - len(failed)} partitions.")
     if not executed and not export:
-        note("Nothing was changed: this is what --execute would do.")
+        note("Nothing was changed; commit the offsets with --execute.")
         if state is None:
-            click.echo(f"There is no group {name} yet; it would be made.", err=True)
+            click.echo(f"Group {name} does not exist; --execute would create it.", err=True)
         elif state.has_members:
-            click.echo(f"But not now, while the group has members. {in_use(name)}", err=True)
+            click.echo(f"--execute would fail, because the group has members. {has_members_remedy(name)}", err=True)
     if failed:
         raise SystemExit(1)

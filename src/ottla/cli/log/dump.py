@@ -1,6 +1,6 @@
-"""`ottla log dump` and `verify`: what stands in the files of a log directory, read straight from the disk.
+"""`ottla log dump` and `verify`: read the files of a log directory from disk.
 
-File names are Kafka's (`ottla.log.filenames`). A directory means all files in it. Files are opened read-only and without a lock, so a
+File names are Kafka's (`ottla.log.filenames`). For a directory, all its files are read. Files are opened read-only and without a lock, so a
 running broker is not disturbed. Records that it appends meanwhile may be missing, and the last batch may be incomplete.
 """
 
@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 import click
 
 from ottla.cli.common import tables
-from ottla.cli.common.errors import json_bytes, told
-from ottla.cli.common.lazy import Commands
-from ottla.cli.common.output_formats import Form, fields, note, output_option
+from ottla.cli.common.errors import json_bytes, reporting_errors
+from ottla.cli.common.lazy import CommandGroup
+from ottla.cli.common.output_formats import OutputFormat, fields, note, output_option
 from ottla.cli.common.paths import LocalPath
 from ottla.cli.log import index_check
 from ottla.log import filenames
@@ -26,78 +26,76 @@ from ottla.log import filenames
 Row = dict[str, Any]
 OFFSET_ENTRY = Struct(">ii")
 TIME_ENTRY = Struct(">qi")
-
-
-#: Of which topic the directory of a partition is.
-OF_OFFSETS = "__consumer_offsets-"
+#: Directories of partitions of __consumer_offsets begin with this.
+OFFSETS_TOPIC_PREFIX = "__consumer_offsets-"
 ENTRY = {
-    "file": "where it stands",
-    "damage": "what is wrong; only where something is",
-    "offset": "of a batch or record: its first; of an index: what it points to; of a checkpoint: a partition's",
-    "last": "a batch's last offset",
-    "count": "its records",
-    "position": "where it begins in the file",
-    "size": "its bytes",
-    "epoch": "the leader epoch",
-    "codec": "how it is compressed",
-    "timestamp": "of a batch: its first; of an index: what is looked for",
-    "max_timestamp": "the largest of a batch",
+    "file": "file of the entry",
+    "damage": "kind of damage; only if there is one",
+    "offset": "of a batch: base offset; of a record, index entry or checkpoint entry: offset",
+    "last": "last offset of a batch",
+    "count": "number of records of a batch",
+    "position": "position in the file, in bytes",
+    "size": "size of a batch in bytes",
+    "epoch": "leader epoch",
+    "codec": "compression codec",
+    "timestamp": "of a batch: base timestamp; of a time index: largest timestamp of the batch",
+    "max_timestamp": "largest timestamp of a batch",
     "timestamp_type": "CreateTime or LogAppendTime",
-    "producer": "the id of an idempotent producer",
-    "producer_epoch": "its epoch",
-    "sequence": "the number of its first record",
-    "last_sequence": "of its last one",
-    "transactional": "whether it belongs to a transaction",
-    "control": "whether it is a marker",
-    "crc": "the checksum that is written, in hexadecimal",
-    "tail": "what follows the last whole batch, which a broker may be writing",
-    "bytes": "how much of it or of damage there is",
-    "record": "true: this is a record of the batch before",
-    "key": "its key, with text as it is and {base64} for other bytes",
-    "value": "its value",
-    "headers": "its headers, pairs of name and value",
-    "type": "of a record of __consumer_offsets: which one; key and value are its fields then",
+    "producer": "producer id",
+    "producer_epoch": "producer epoch",
+    "sequence": "sequence number of the first record",
+    "last_sequence": "sequence number of the last record",
+    "transactional": "whether the batch belongs to a transaction",
+    "control": "whether the batch is a control batch",
+    "crc": "stored checksum, in hexadecimal",
+    "tail": "incomplete batch at the end, which a broker may be writing",
+    "bytes": "size of the tail or of the damage in bytes",
+    "record": "true: a record of the previous batch",
+    "key": "key: text, or {base64} for other bytes",
+    "value": "value, like the key",
+    "headers": "headers: pairs of name and value",
+    "type": "type of a record of __consumer_offsets; its fields are in key and value",
     "marker": "commit or abort",
-    "coordinator_epoch": "who wrote the marker",
-    "first": "an aborted transaction's first offset",
-    "last_stable": "the last stable offset when it ended",
-    "last_offset": "the last that a producer wrote",
-    "transaction_from": "where its open transaction begins",
-    "topic": "in a checkpoint",
-    "partition": "in a checkpoint",
-    "topic_id": "in partition.metadata",
-    "clean": "the broker stopped in order",
-    "broker_epoch": "its epoch then",
+    "coordinator_epoch": "epoch of the coordinator that wrote the marker",
+    "first": "first offset of an aborted transaction",
+    "last_stable": "last stable offset when the transaction ended",
+    "last_offset": "last offset of a producer",
+    "transaction_from": "first offset of a producer's open transaction",
+    "topic": "topic of a checkpoint entry",
+    "partition": "partition of a checkpoint entry",
+    "topic_id": "topic id of partition.metadata",
+    "clean": "whether the broker shut down cleanly",
+    "broker_epoch": "broker epoch at that shutdown",
 }
 
 
-@click.group(name="log", cls=Commands)
+@click.group(name="log", cls=CommandGroup)
 def command() -> None:
-    """Look into the files of a log directory."""
+    """Dump and verify files of a log directory."""
 
 
 @fields(ENTRY)
 @command.command()
 @click.argument("paths", nargs=-1, required=True, metavar="FILE...", type=LocalPath(exists=True, path_type=Path))
-@click.option("--deep", is_flag=True, help="Show the records in each batch; those of __consumer_offsets field by field.")
-@click.option("--verify", is_flag=True, help="Of indexes show only the entries that do not fit the log beside them.")
-@click.option("-n", "--max", "limit", type=click.IntRange(min=0), help="Show at most so many entries of each file.")
-@click.option("--max-bytes", type=click.IntRange(min=1), metavar="N", help="Read only so many bytes of each log file.")
+@click.option("--deep", is_flag=True, help="Print the records of each batch; those of __consumer_offsets decoded.")
+@click.option("--verify", is_flag=True, help="For indexes print only the entries that contradict the log file.")
+@click.option("-n", "--max", "limit", type=click.IntRange(min=0), help="Maximum number of entries per file.")
+@click.option("--max-bytes", type=click.IntRange(min=1), metavar="N", help="Read at most N bytes of each log file.")
 @output_option
-def dump(paths: tuple[Path, ...], deep: bool, verify: bool, limit: int | None, max_bytes: int | None, output: Form) -> None:
-    """Print what is in log files, indexes, snapshots and checkpoints; of directories what is in their files.
+def dump(paths: tuple[Path, ...], deep: bool, verify: bool, limit: int | None, max_bytes: int | None, output: OutputFormat) -> None:
+    """Print the entries of log files, indexes, snapshots and checkpoints, or of all files in directories.
 
-    json is a line per entry, yaml a document. Exit code 1 when something in them is damaged.
+    json prints a line per entry, yaml a document. Exit code 1 if something is damaged.
     """
     damaged = False
-    wish = Wish(deep, verify, max_bytes)
-    with told():
-        files = [file for path in paths for file in (_known(path) if path.is_dir() else [path])]
+    options = DumpOptions(deep, verify, max_bytes)
+    with reporting_errors():
+        files = [file for path in paths for file in (_readable_files(path) if path.is_dir() else [path])]
         for file in files:
-            reader = reader_for(file, wish)
+            reader = reader_for(file, options)
             if reader is None:
-                raise click.ClickException(f"{file}: not a file of a log directory, as far as its name tells")
-            if not output.for_programs and len(files) > 1:
+                raise click.ClickException(f"{file}: unknown file name; expected a file of a log directory")
+            if not output.is_structured and len(files) > 1:
                 print(f"== {file}")
             damaged |= _show(file, reader(), limit, output)
     sys.stdout.flush()
@@ -106,37 +104,37 @@ def dump(paths: tuple[Path, ...], deep: bool, verify: bool, limit: int | None, m
 
 
 VERIFIED = {
-    "file": "the segment",
-    "topic": "its topic",
-    "partition": "its partition",
-    "batches": "sound batches",
-    "bytes": "their bytes",
-    "size": "bytes of the file",
-    "first_offset": "the first damaged offset; only where something is damaged, as are the next",
-    "last_offset": "the last one",
-    "position": "where the damage begins in the file",
-    "damaged_bytes": "how long it is",
-    "damage": "what is wrong",
+    "file": "log file of the segment",
+    "topic": "topic",
+    "partition": "partition",
+    "batches": "number of valid batches",
+    "bytes": "size of the valid batches in bytes",
+    "size": "size of the file in bytes",
+    "first_offset": "first damaged offset; this and the following fields only if there is damage",
+    "last_offset": "last damaged offset",
+    "position": "position of the damage in the file, in bytes",
+    "damaged_bytes": "size of the damage in bytes",
+    "damage": "kind of damage",
 }
 
 
 @fields(VERIFIED)
 @command.command()
 @click.argument("paths", nargs=-1, required=True, metavar="DIR...", type=click.Path(exists=True, file_okay=False, path_type=Path))
-@click.option("--live", is_flag=True, help="A broker may be running there: leave out what it has not recorded as on disk yet.")
+@click.option("--live", is_flag=True, help="Allow a running broker: skip data above its recovery points.")
 @output_option
-def verify(paths: tuple[Path, ...], live: bool, output: Form) -> None:
-    """Compare logs with their checksums, offsets, epochs and indexes. DIR is a data directory, a log directory, or that of a partition.
+def verify(paths: tuple[Path, ...], live: bool, output: OutputFormat) -> None:
+    """Check checksums, offsets, epochs and indexes of logs. DIR is a data directory, a log directory or a partition's directory.
 
-    Nothing is changed or locked. json is a line per segment, yaml a document. Exit code 1 when something is damaged.
+    Changes and locks nothing. json prints a line per segment, yaml a document. Exit code 1 if something is damaged.
     """
     from ottla.cli.log import scrub
 
     damages = segments = read_bytes = 0
-    with told():
+    with reporting_errors():
         directories = [one for path in paths for directory in scrub.log_directories(path) for one in scrub.partitions(directory)]
         if not directories:
-            raise click.ClickException(f"{paths[0]}: no log of a partition is in it")
+            raise click.ClickException(f"{paths[0]}: contains no log of a partition")
         seen: set[str] = set()
         for directory in directories:
             for row in scrub.verified(directory, live=live):
@@ -144,32 +142,32 @@ def verify(paths: tuple[Path, ...], live: bool, output: Form) -> None:
                 if row["file"] not in seen:
                     seen.add(row["file"])
                     segments, read_bytes = segments + 1, read_bytes + row["bytes"]
-                if output.for_programs:
+                if output.is_structured:
                     output.document(row, of_many=True)
                 elif "damage" in row:
                     print(_line({name: value for name, value in row.items() if name not in ("batches", "bytes", "size")}))
     sys.stdout.flush()
-    if not output.for_programs:
-        found = f"{damages or 'no'} damage{'s' if damages > 1 else ''}"
-        note(f"{segments} segments of {len(directories)} partitions, {read_bytes} bytes: {found}")
+    if not output.is_structured:
+        result = f"{damages or 'no'} damage{'s' if damages > 1 else ''}"
+        note(f"{segments} segments of {len(directories)} partitions, {read_bytes} bytes: {result}")
     if damages:
         raise SystemExit(1)
 
 
-class Wish(NamedTuple):
-    """How a file is to be read."""
+class DumpOptions(NamedTuple):
+    """Options of `ottla log dump`."""
 
     deep: bool = False
     verify: bool = False
     bytes_max: int | None = None
 
 
-def _known(directory: Path) -> list[Path]:
-    return [path for path in sorted(directory.iterdir()) if path.is_file() and reader_for(path, Wish()) is not None]
+def _readable_files(directory: Path) -> list[Path]:
+    return [path for path in sorted(directory.iterdir()) if path.is_file() and reader_for(path, DumpOptions()) is not None]
 
 
-def _show(file: Path, rows: Iterable[Row], limit: int | None, output: Form) -> bool:
-    """Print rows as they come; True when one of them tells of damage."""
+def _show(file: Path, rows: Iterable[Row], limit: int | None, output: OutputFormat) -> bool:
+    """Prints rows; returns whether one has damage."""
     damaged = False
     shown = 0
     for row in rows:
@@ -177,7 +175,7 @@ def _show(file: Path, rows: Iterable[Row], limit: int | None, output: Form) -> b
             break
         shown += "record" not in row
         damaged |= "damage" in row
-        if output.for_programs:
+        if output.is_structured:
             output.document({"file": str(file), **row}, of_many=True)
         else:
             print(_line(row))
@@ -185,7 +183,7 @@ def _show(file: Path, rows: Iterable[Row], limit: int | None, output: Form) -> b
 
 
 def _line(row: Row) -> str:
-    """`name value` pairs for a person, tab-separated in a pipe; records are indented below their batch."""
+    """`name value` pairs, tab-separated in a pipe; records are indented below their batch."""
     between = "  " if tables.is_terminal() else "\t"
     cells = [f"{name} {_cell(value)}" for name, value in row.items() if value is not None and name != "record"]
     return ("    " if "record" in row else "") + between.join(cells)
@@ -199,8 +197,8 @@ def _cell(value: object) -> object:
     return msgspec.json.encode(value).decode()
 
 
-def reader_for(path: Path, wish: Wish) -> Callable[[], Iterator[Row]] | None:
-    """How to read this file; None when its name says nothing."""
+def reader_for(path: Path, options: DumpOptions) -> Callable[[], Iterator[Row]] | None:
+    """The reader for a file; None if its name is unknown."""
     name = path.name
     for suffix in (filenames.DELETED, filenames.SWAP, filenames.CLEANED):
         name = name.removesuffix(suffix)
@@ -214,9 +212,9 @@ def reader_for(path: Path, wish: Wish) -> Callable[[], Iterator[Row]] | None:
         filenames.CLEAN_SHUTDOWN: lambda: _clean_shutdown(path),
     }
     by_suffix: dict[str, Callable[[], Iterator[Row]]] = {
-        filenames.LOG: lambda: _batches(path, wish),
-        filenames.OFFSET_INDEX: lambda: _index(path, _offset_index, index_check.misplaced, wish),
-        filenames.TIME_INDEX: lambda: _index(path, _time_index, index_check.mistimed, wish),
+        filenames.LOG: lambda: _batches(path, options),
+        filenames.OFFSET_INDEX: lambda: _index(path, _offset_index, index_check.misplaced, options),
+        filenames.TIME_INDEX: lambda: _index(path, _time_index, index_check.mistimed, options),
         filenames.TXN_INDEX: lambda: _aborted(path),
         filenames.SNAPSHOT: lambda: _producers(path),
     }
@@ -226,33 +224,30 @@ def reader_for(path: Path, wish: Wish) -> Callable[[], Iterator[Row]] | None:
 
 
 def _base_offset(path: Path) -> int:
-    found = filenames.offset_of(path.name)
-    assert found is not None, "the name was looked at before"
-    return found
+    offset = filenames.offset_of(path.name)
+    assert offset is not None, "reader_for checked the name"
+    return offset
 
 
-# -- batches
-
-
-def _batches(path: Path, wish: Wish) -> Iterator[Row]:
+def _batches(path: Path, options: DumpOptions) -> Iterator[Row]:
     from ottla.records.batch import crc_ok, headers
     from ottla.records.errors import RecordsError
 
     size = path.stat().st_size
-    read = size if wish.bytes_max is None else min(size, wish.bytes_max)
+    read = size if options.bytes_max is None else min(size, options.bytes_max)
     if not read:
         return
-    of_offsets = path.absolute().parent.name.startswith(OF_OFFSETS)
+    of_offsets = path.absolute().parent.name.startswith(OFFSETS_TOPIC_PREFIX)
     with path.open("rb") as file, mmap.mmap(file.fileno(), read, access=mmap.ACCESS_READ) as mapped, memoryview(mapped) as view:
         end, before = 0, -1
         try:
             for position, header in headers(view):
-                sound = crc_ok(view, position)
-                row = _batch(header, position, sound)
+                valid = crc_ok(view, position)
+                row = _batch(header, position, valid)
                 if header.base_offset <= before and "damage" not in row:
-                    row["damage"] = f"begins at an offset that was there before: the batch before ends at {before}"
+                    row["damage"] = f"base offset is not above the last offset {before} of the previous batch"
                 yield row
-                if wish.deep and sound:
+                if options.deep and valid:
                     yield from _records(view, position, header, of_offsets)
                 end, before = position + header.size, header.last_offset
         except RecordsError as error:
@@ -260,11 +255,11 @@ def _batches(path: Path, wish: Wish) -> Iterator[Row]:
                 yield {"damage": str(error), "position": end, "bytes": size - end}
             return
         if end < size and read == size:
-            # A live log may be in the middle of an append, so this alone is no damage.
-            yield {"tail": "no whole batch", "position": end, "bytes": size - end}
+            # Not damage: the broker may be appending.
+            yield {"tail": "incomplete batch", "position": end, "bytes": size - end}
 
 
-def _batch(header: Any, position: int, sound: bool) -> Row:
+def _batch(header: Any, position: int, valid: bool) -> Row:
     from ottla.records.errors import RecordsError
 
     try:
@@ -291,8 +286,8 @@ def _batch(header: Any, position: int, sound: bool) -> Row:
     if header.is_control:
         row["control"] = True
     row["crc"] = f"{header.crc & 0xFFFFFFFF:08x}"
-    if not sound:
-        row["damage"] = "checksum does not fit"
+    if not valid:
+        row["damage"] = "checksum mismatch"
     return row
 
 
@@ -302,14 +297,14 @@ def _records(view: memoryview, position: int, header: Any, of_offsets: bool) -> 
 
     try:
         if header.is_control:
-            found = control_record(view, position)
-            if found is not None:
-                kind = {ABORT_MARKER: "abort", COMMIT_MARKER: "commit"}.get(found.kind, str(found.kind))
-                yield {"record": True, "offset": header.base_offset, "marker": kind, "coordinator_epoch": found.coordinator_epoch}
+            control = control_record(view, position)
+            if control is not None:
+                kind = {ABORT_MARKER: "abort", COMMIT_MARKER: "commit"}.get(control.kind, str(control.kind))
+                yield {"record": True, "offset": header.base_offset, "marker": kind, "coordinator_epoch": control.coordinator_epoch}
             return
         for offset, timestamp, key, value, pairs in records(view, position):
             row: Row = {"record": True, "offset": offset, "timestamp": timestamp}
-            row |= (_of_group(key, value) if of_offsets else None) or {"key": json_bytes(key), "value": json_bytes(value)}
+            row |= (_coordinator_record(key, value) if of_offsets else None) or {"key": json_bytes(key), "value": json_bytes(value)}
             if pairs:
                 row["headers"] = [[name, json_bytes(content)] for name, content in pairs]
             yield row
@@ -317,8 +312,8 @@ def _records(view: memoryview, position: int, header: Any, of_offsets: bool) -> 
         yield {"record": True, "damage": str(error)}
 
 
-def _of_group(key: bytes | None, value: bytes | None) -> Row | None:
-    """What a coordinator of groups wrote; None for anything else."""
+def _coordinator_record(key: bytes | None, value: bytes | None) -> Row | None:
+    """The fields of a record of a group coordinator; None for other records."""
     from ottla.server import coordinator_records
 
     found = coordinator_records.describe_record(key, value)
@@ -337,28 +332,25 @@ def _readable(value: Any) -> Any:
             return value
 
 
-# -- the files beside
-
-
 def _index(
     path: Path,
     entries: Callable[[Path], Iterator[Row]],
-    unfit: Callable[[Iterable[Row], list[index_check.Batch]], Iterator[Row]],
-    wish: Wish,
+    mismatches: Callable[[Iterable[Row], list[index_check.Batch]], Iterator[Row]],
+    options: DumpOptions,
 ) -> Iterator[Row]:
-    """All entries of an index, or those that do not fit the log beside it."""
-    if not wish.verify:
+    """All entries of an index, or with `verify` those that contradict its log file."""
+    if not options.verify:
         return entries(path)
-    return unfit(entries(path), index_check.batches(index_check.beside(path)))
+    return mismatches(entries(path), index_check.batches(index_check.log_of(path)))
 
 
 def _entries(path: Path, entry: Struct) -> Iterator[tuple[int, ...]]:
-    """Entries up to the zeros that preallocation leaves behind them."""
+    """The entries before the zeros of the preallocated space."""
     data = path.read_bytes()
-    for found in entry.iter_unpack(data[: len(data) // entry.size * entry.size]):
-        if not any(found):
+    for values in entry.iter_unpack(data[: len(data) // entry.size * entry.size]):
+        if not any(values):
             return
-        yield found
+        yield values
 
 
 def _offset_index(path: Path) -> Iterator[Row]:
@@ -376,20 +368,20 @@ def _time_index(path: Path) -> Iterator[Row]:
 def _aborted(path: Path) -> Iterator[Row]:
     from ottla.log.transaction_index import read_entries
 
-    found = read_entries(path.read_bytes(), _base_offset(path))
-    if found is None:
+    entries = read_entries(path.read_bytes(), _base_offset(path))
+    if entries is None:
         yield {"damage": "not a transaction index of this segment"}
-    for one in found or ():
+    for one in entries or ():
         yield {"producer": one.producer_id, "first": one.first_offset, "last": one.last_offset, "last_stable": one.last_stable_offset}
 
 
 def _producers(path: Path) -> Iterator[Row]:
     from ottla.log.producer_snapshots import read_snapshot
 
-    found = read_snapshot(path.read_bytes(), 0)
-    if found is None:
-        yield {"damage": "not a producer snapshot, or torn"}
-    for producer_id, one in (found or {}).items():
+    snapshot = read_snapshot(path.read_bytes(), 0)
+    if snapshot is None:
+        yield {"damage": "not a complete producer snapshot"}
+    for producer_id, one in (snapshot or {}).items():
         last = one.batches[-1] if one.batches else None
         yield {
             "producer": producer_id,
@@ -405,20 +397,20 @@ def _producers(path: Path) -> Iterator[Row]:
 def _epochs(path: Path) -> Iterator[Row]:
     from ottla.log.checkpoints import read_epochs
 
-    found = read_epochs(path.read_bytes())
-    if found is None:
+    epochs = read_epochs(path.read_bytes())
+    if epochs is None:
         yield {"damage": "not a leader epoch checkpoint"}
-    for epoch, offset in found or ():
+    for epoch, offset in epochs or ():
         yield {"epoch": epoch, "offset": offset}
 
 
 def _offsets(path: Path) -> Iterator[Row]:
     from ottla.log.checkpoints import read_offsets
 
-    found = read_offsets(path.read_bytes())
-    if found is None:
+    offsets = read_offsets(path.read_bytes())
+    if offsets is None:
         yield {"damage": "not an offset checkpoint"}
-    for tp, offset in (found or {}).items():
+    for tp, offset in (offsets or {}).items():
         yield {"topic": tp.topic, "partition": tp.partition, "offset": offset}
 
 
@@ -426,8 +418,8 @@ def _partition_metadata(path: Path) -> Iterator[Row]:
     from ottla.base.ids import topic_id_text
     from ottla.log.checkpoints import read_partition_metadata
 
-    found = read_partition_metadata(path.read_bytes())
-    yield {"damage": "not partition.metadata"} if found is None else {"topic_id": topic_id_text(found)}
+    topic_id = read_partition_metadata(path.read_bytes())
+    yield {"damage": "not partition.metadata"} if topic_id is None else {"topic_id": topic_id_text(topic_id)}
 
 
 def _meta_properties(path: Path) -> Iterator[Row]:

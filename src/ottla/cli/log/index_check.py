@@ -1,7 +1,7 @@
-"""Whether indexes fit their log: what `ottla log dump --verify` finds.
+"""Checks indexes against their log file, for `ottla log dump --verify`.
 
-An entry of an offset index names a batch by its last offset and where it begins; one of a time index names a batch that has a timestamp as
-its largest, by an offset in it. The keys of both grow. An index is a cache: a broker that finds one that does not fit makes it anew.
+An entry of an offset index holds the last offset and the position of a batch. An entry of a time index holds the largest timestamp of a
+batch and an offset in it. The keys of both increase. An index is a cache: a broker rebuilds one that contradicts its log.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Row = dict[str, Any]
 
 
 class Batch(NamedTuple):
-    """A batch in a log file. Ordered by its last offset."""
+    """A batch in a log file; batches order by last offset."""
 
     last_offset: int
     base_offset: int
@@ -27,25 +27,25 @@ class Batch(NamedTuple):
 
 
 def batches(log: Path) -> list[Batch]:
-    """All whole batches of a log file, as far as it can be read."""
+    """The complete batches of a log file, up to the first damage."""
     from ottla.records.batch import headers
     from ottla.records.errors import RecordsError
 
-    found: list[Batch] = []
+    complete: list[Batch] = []
     if not log.exists() or not log.stat().st_size:
-        return found
+        return complete
     with log.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped, memoryview(mapped) as view:
         try:
             for position, header in headers(view):
-                found.append(Batch(header.last_offset, header.base_offset, position, header.max_timestamp))
+                complete.append(Batch(header.last_offset, header.base_offset, position, header.max_timestamp))
         except RecordsError:
-            # `dump` of the log tells this.
+            # `dump` of the log file reports it.
             pass
-    return found
+    return complete
 
 
-def beside(index: Path) -> Path:
-    """The log file that an index belongs to, which has the same state: deleted, swapped in, or in use."""
+def log_of(index: Path) -> Path:
+    """The log file of an index; it has the same suffix: deleted, swap, cleaned, or none."""
     for state in (filenames.DELETED, filenames.SWAP, filenames.CLEANED):
         if index.name.endswith(state):
             stem = index.name.removesuffix(state).rpartition(".")[0]
@@ -54,13 +54,13 @@ def beside(index: Path) -> Path:
 
 
 def misplaced(entries: Iterable[Row], log: list[Batch]) -> Iterator[Row]:
-    """Entries of an offset index that do not fit, each with what is wrong."""
+    """Entries of an offset index that contradict the log, with the reason."""
     by_position = {batch.position: batch for batch in log}
     before = -1
     for row in entries:
         batch = by_position.get(row["position"])
         if row["offset"] <= before:
-            yield {**row, "damage": f"does not grow: the entry before has offset {before}"}
+            yield {**row, "damage": f"does not increase: the previous entry has offset {before}"}
         elif batch is None:
             yield {**row, "damage": "no batch begins at this position"}
         elif batch.last_offset != row["offset"]:
@@ -69,14 +69,14 @@ def misplaced(entries: Iterable[Row], log: list[Batch]) -> Iterator[Row]:
 
 
 def mistimed(entries: Iterable[Row], log: list[Batch]) -> Iterator[Row]:
-    """Entries of a time index that do not fit."""
+    """Entries of a time index that contradict the log, with the reason."""
     lasts = [batch.last_offset for batch in log]
     before = -1
     for row in entries:
         place = bisect_left(lasts, row["offset"])
         batch = log[place] if place < len(log) and log[place].base_offset <= row["offset"] else None
         if row["timestamp"] <= before:
-            yield {**row, "damage": f"does not grow: the entry before has timestamp {before}"}
+            yield {**row, "damage": f"does not increase: the previous entry has timestamp {before}"}
         elif batch is None:
             yield {**row, "damage": "no batch has this offset"}
         elif batch.max_timestamp != row["timestamp"]:

@@ -1,8 +1,7 @@
-"""`ottla log verify`: compares the logs of a data directory with their checksums, offsets and indexes, segment by segment.
+"""`ottla log verify`: checks checksums, offsets and indexes of logs, segment by segment.
 
-It uses the scan of the broker's own scrub (`ottla.log.scrub`), opens files for reading only and takes no lock. With ``--live`` a broker may
-run: of the newest segment only what lies below the recovery point is looked at, and a file that was replaced or removed meanwhile is
-skipped, or scanned again if it seemed damaged.
+It uses the scan of the broker's scrub (`ottla.log.scrub`), opens files read-only and takes no lock. With ``--live`` a broker may run: the
+newest segment is checked up to the recovery point, a removed file is skipped, and a damaged one is read again, in case it was replaced.
 """
 
 from __future__ import annotations
@@ -17,12 +16,12 @@ from ottla.log import checkpoints, filenames
 from ottla.log.scrub import ScrubPlan, ScrubResult, carry_out
 
 Row = dict[str, Any]
-#: A segment that seems damaged is read so often: the broker may have changed it meanwhile.
+#: Attempts to read a damaged segment: a running broker may have changed it meanwhile.
 TRIES = 3
 
 
 class ReadOnly:
-    """A directory whose files are only read."""
+    """A directory for reading."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
@@ -35,7 +34,7 @@ class ReadOnly:
 
 
 class ReadOnlyFile:
-    """A file that is only read."""
+    """A file for reading."""
 
     def __init__(self, path: Path) -> None:
         self.path = str(path)
@@ -53,7 +52,7 @@ class ReadOnlyFile:
 
 
 def log_directories(path: Path) -> list[Path]:
-    """The log directories of a data directory, or the path itself where it is one, or a partition's directory."""
+    """The log directories of a data directory; a log directory or partition's directory itself."""
     if is_partition(path) or (path / filenames.META_PROPERTIES).exists():
         return [path]
     return sorted(child for child in path.iterdir() if (child / filenames.META_PROPERTIES).exists())
@@ -70,24 +69,24 @@ def is_partition(path: Path) -> bool:
 
 
 def verified(partition: Path, *, live: bool) -> Iterator[Row]:
-    """A row for each segment: its bytes and batches, and one for each damage in it."""
+    """A row for each segment, or for each damage in it."""
     tp = filenames.partition_of(partition.name)
-    assert tp is not None, "partitions() gives directories of partitions"
+    assert tp is not None, "partitions() returns directories of partitions"
     bases = _bases(partition)
     for base in bases:
-        for left in reversed(range(TRIES)):
+        for retries_left in reversed(range(TRIES)):
             try:
-                found, size = _scan(partition, tp, base, live=live)
+                result, size = _scan(partition, tp, base, live=live)
             except FileNotFoundError:
                 break
-            if not left or not live or not (found.damages or found.index):
-                yield from _rows(partition, tp, base, found, size)
+            if not retries_left or not live or not (result.damages or result.index):
+                yield from _rows(partition, tp, base, result, size)
                 break
 
 
 def _bases(partition: Path) -> list[int]:
-    found = (filenames.offset_of(name.name) for name in partition.iterdir() if name.name.endswith(filenames.LOG))
-    return sorted(base for base in found if base is not None)
+    offsets = (filenames.offset_of(name.name) for name in partition.iterdir() if name.name.endswith(filenames.LOG))
+    return sorted(base for base in offsets if base is not None)
 
 
 def _scan(partition: Path, tp: TopicPartition, base: int, *, live: bool) -> tuple[ScrubResult, int]:
@@ -110,21 +109,21 @@ def _scan(partition: Path, tp: TopicPartition, base: int, *, live: bool) -> tupl
         upto=stable,
         open_end=newest,
     )
-    *_, found = carry_out(ReadOnly(partition.parent), plan)
-    assert isinstance(found, ScrubResult), "a scrub ends with what it found"
-    return found, size
+    *_, result = carry_out(ReadOnly(partition.parent), plan)
+    assert isinstance(result, ScrubResult), "the last item of a scrub is its result"
+    return result, size
 
 
-def _rows(partition: Path, tp: TopicPartition, base: int, found: ScrubResult, size: int) -> Iterator[Row]:
+def _rows(partition: Path, tp: TopicPartition, base: int, result: ScrubResult, size: int) -> Iterator[Row]:
     file = str(partition / f"{base:020d}{filenames.LOG}")
-    read = {"batches": found.batches, "bytes": found.read_bytes, "size": size}
+    read = {"batches": result.batches, "bytes": result.read_bytes, "size": size}
     row: Row = {"file": file, "topic": tp.topic, "partition": tp.partition, **read}
-    for one in found.damages:
+    for one in result.damages:
         at = {"position": one.position, "damaged_bytes": one.end_position - one.position}
         yield {**row, "first_offset": one.first, "last_offset": one.end - 1, **at, "damage": one.reason}
-    if found.index:
-        yield {**row, "damage": f"the offset index {found.index}; a broker builds it anew when it meets that"}
-    if not found.damages and not found.index:
+    if result.index:
+        yield {**row, "damage": f"the offset index {result.index}; a broker rebuilds it when it reads it"}
+    if not result.damages and not result.index:
         yield row
 
 
@@ -142,17 +141,17 @@ def _recovery_point(partition: Path, tp: TopicPartition) -> int:
 
 
 def _holes_below(partition: Path) -> int:
-    """Without a note of ours Kafka may have compacted the log, and any hole may be by right."""
+    """The offset below which gaps are valid. Without Ottla's file, a log that Kafka compacted may have gaps anywhere."""
     data = _read(partition / filenames.HOLES)
     if data is not None:
-        found = checkpoints.read_holes(data)
-        return (1 << 62) if found is None else found
+        offset = checkpoints.read_holes(data)
+        return (1 << 62) if offset is None else offset
     cleaned = _read(partition.parent / filenames.CLEANER_OFFSETS)
     offsets = checkpoints.read_offsets(cleaned) if cleaned is not None else None
     return (1 << 62) if filenames.partition_of(partition.name) in (offsets or {}) else 0
 
 
 def _epochs(partition: Path) -> list[tuple[int, int]]:
-    """The table is complete for what is behind its first entry; a broker that runs may have written batches of a newer epoch."""
+    """(epoch, start offset) pairs. A running broker may have written batches of a newer epoch."""
     data = _read(partition / filenames.LEADER_EPOCHS)
     return list(checkpoints.read_epochs(data) or ()) if data is not None else []

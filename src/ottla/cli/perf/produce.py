@@ -1,7 +1,7 @@
-"""`ottla perf produce`: how fast records are written, and how long each takes until it is acknowledged.
+"""`ottla perf produce`: throughput of writes, and latency until acknowledgement.
 
-The figures are those of kafka-producer-perf-test. They differ in two ways: percentiles are taken from all records, not from samples; and
-with --throughput a latency counts from when the record was due (see `perf_load`), so that a stall is seen in full.
+The figures are those of kafka-producer-perf-test, with two differences. Percentiles include all records, not samples. With --throughput a
+latency counts from when the record was due (see `perf.load`), so that it includes stalls.
 """
 
 from __future__ import annotations
@@ -14,30 +14,30 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ottla.cli.common.errors import terminated, told
-from ottla.cli.common.output_formats import Form, fields
+from ottla.cli.common.errors import reporting_errors, sigterm_as_interrupt
+from ottla.cli.common.output_formats import OutputFormat, fields
 from ottla.cli.common.paths import LocalPath
 from ottla.cli.common.tables import Column, Row
-from ottla.cli.perf.figures import LATENCY, TALLY
+from ottla.cli.perf.figures import COMMON_FIELDS, INTERVAL
 from ottla.cli.perf.options import (
-    LAST_MS,
-    ended,
+    INTERRUPT_TIMEOUT_MS,
+    benchmark_topic,
+    client_options,
+    exit_status,
     limit_options,
     limits,
     metrics_document,
-    settings_of,
     shared_options,
     show_metrics,
     throughput,
     time_ns,
-    topic_for,
 )
 
 if TYPE_CHECKING:
     from ottla.cli.perf.display import Display
     from ottla.cli.perf.figures import Figures, Tally
     from ottla.cli.perf.load import Payload
-    from ottla.cli.perf.sending import Sending
+    from ottla.cli.perf.sending import LoadSender
 
 RECORD_SIZE = 100
 EPILOG = r"""
@@ -47,19 +47,14 @@ Examples:
   ottla perf produce orders --duration 30s --throughput 10k -X acks=1
   ottla perf produce orders --num-records 50000 --payload-file lines.json -o json
 """.replace(r"\b", "\b")
-_LATENCY = {f"latency_ms.{name}": f"{said}" for name, said in LATENCY.items()}
-STRETCH = {**TALLY, **_LATENCY}
 FIELDS = {
-    "topic": "where records went",
-    "interrupted": "whether somebody ended it before its time",
-    "failed": "records that were not written",
-    "error": "what the first of these says; null: there is none",
-    **STRETCH,
-    "latency_from": "due: from the moment a record was due, with --throughput; sent: from the moment it was handed to the client",
-    **{f"steady.{name}": f"{said}, behind the warm-up" for name, said in STRETCH.items()},
-    "intervals[].after_s": "when the interval began, in seconds from the start; only with --show-detailed-stats",
-    **{f"intervals[].{name}": f"{said}, in the interval" for name, said in STRETCH.items()},
-    "metrics.*": "with --print-metrics: the client's own figures by group and name",
+    "topic": "topic",
+    "interrupted": "whether Ctrl-C or SIGTERM ended it",
+    "failed": "number of records that were not written",
+    "error": "error of the first failed record; null: none",
+    **INTERVAL,
+    **{f"steady.{name}": f"{help}, after the warm-up" for name, help in INTERVAL.items()},
+    **COMMON_FIELDS,
 }
 
 
@@ -72,8 +67,8 @@ COLUMNS = (
     Column("RECORDS", "records", number=True),
     Column("RECORDS/S", lambda row: f"{row['records_per_s']:.1f}", number=True),
     Column("MB/S", lambda row: f"{row['mb_per_s']:.2f}", number=True),
-    Column("AVG MS", _latency("avg"), number=True),
-    Column("MAX MS", _latency("max"), number=True),
+    Column("AVG-MS", _latency("avg"), number=True),
+    Column("MAX-MS", _latency("max"), number=True),
     Column("P50", _latency("p50"), number=True),
     Column("P95", _latency("p95"), number=True),
     Column("P99", _latency("p99"), number=True),
@@ -86,56 +81,62 @@ COLUMNS = (
 @fields(FIELDS)
 @click.command(name="produce", epilog=EPILOG)
 @limit_options("records", "-n", "--num-records")
-@click.option(
-    "--record-size", type=click.IntRange(min=0), metavar="BYTES", help=f"Size of values of random letters.  [default: {RECORD_SIZE}]"
-)
-@click.option("--payload-file", type=LocalPath(exists=True, dir_okay=False), help="Values are what stands in this file, in random order.")
-@click.option("--payload-delimiter", default="\\n", show_default=True, metavar="TEXT", help="What stands between them.")
-@click.option("--payload-monotonic", is_flag=True, help="Values are 0, 1, 2 ...")
+@click.option("--record-size", type=click.IntRange(min=0), metavar="BYTES", help=f"Size of random values. [default: {RECORD_SIZE}]")
+@click.option("--payload-file", type=LocalPath(exists=True, dir_okay=False), help="File of values, which are sent in random order.")
+@click.option("--payload-delimiter", default="\\n", show_default=True, metavar="TEXT", help="Delimiter of the values in the file.")
+@click.option("--payload-monotonic", is_flag=True, help="Send the values 0, 1, 2 ...")
 @click.option(
     "--throughput", "rate", default="-1", show_default=True, metavar="N",
-    help="So many records a second, such as 10k; latencies count from when a record was due. -1: as many as can be.",
+    help="Records per second, such as 10k; latencies count from when a record was due. -1: unlimited.",
 )  # fmt: skip
 @click.option(
-    "--warmup-records", type=click.IntRange(min=0), default=0, show_default=True, help="What follows these is told by itself, too."
+    "--warmup-records",
+    type=click.IntRange(min=0),
+    default=0,
+    show_default=True,
+    help="Report the records after the first N separately, too.",
 )
-@click.option("--arrow", is_flag=True, help="Send Arrow tables, not record by record.")
+@click.option("--arrow", is_flag=True, help="Send Arrow tables.")
 @shared_options
-def command(bootstrap: str, output: Form, **asked: Any) -> None:
-    """Send records of no meaning to TOPIC, and tell how fast they were written and how long each took."""
+def command(bootstrap: str, output: OutputFormat, **options: Any) -> None:
+    """Send random records to TOPIC and report throughput and latency."""
     from ottla.cli.perf.display import Display, Goal
     from ottla.cli.perf.figures import Figures
     from ottla.cli.perf.load import Schedule
-    from ottla.cli.perf.sending import Sending
+    from ottla.cli.perf.sending import LoadSender
     from ottla.client.options import ProducerOptions
     from ottla.client.sync.producer import Producer
 
-    records, duration_ns = limits(asked, "--num-records")
-    rate, payload, interval_ns = throughput(asked["rate"]), _payload(asked), time_ns(asked["reporting_interval"], "--reporting-interval")
-    settings = settings_of(ProducerOptions, asked, bootstrap)
+    records, duration_ns = limits(options, "--num-records")
+    rate, payload, interval_ns = (
+        throughput(options["rate"]),
+        _payload(options),
+        time_ns(options["reporting_interval"], "--reporting-interval"),
+    )
+    settings = client_options(ProducerOptions, options, bootstrap)
     schedule = Schedule(rate=rate, records=records, duration_ns=duration_ns)
-    with told(), topic_for(asked, settings["bootstrap_servers"]) as topic, terminated():
+    with reporting_errors(), benchmark_topic(options, settings["bootstrap_servers"]) as topic, sigterm_as_interrupt():
         producer = Producer(**settings)
         try:
-            # What a first record has to wait for is no part of the measurement.
+            # Fetches metadata, so that the measurement does not include it.
             producer.partitions_for(topic)
             now = time.perf_counter_ns()
             schedule.begin(now)
-            figures = Figures(now, warmup=asked["warmup_records"])
-            display = Display(figures, Goal(records, duration_ns), interval_ns=interval_ns, detailed=asked["show_detailed_stats"])
-            sending = Sending(producer, topic, payload, schedule, figures, display, clock=time.perf_counter_ns, sleep=time.sleep)
-            interrupted = _run(sending, figures, tables=asked["arrow"])
+            figures = Figures(now, warmup=options["warmup_records"])
+            display = Display(figures, Goal(records, duration_ns), interval_ns=interval_ns, detailed=options["show_detailed_stats"])
+            sending = LoadSender(producer, topic, payload, schedule, figures, display, clock=time.perf_counter_ns, sleep=time.sleep)
+            interrupted = _run(sending, figures, tables=options["arrow"])
             display.end(time.perf_counter_ns())
-            metrics = metrics_document(producer.metrics()) if asked["print_metrics"] else None
+            metrics = metrics_document(producer.metrics()) if options["print_metrics"] else None
         finally:
             producer.close(timeout_ms=0)
-    found = document(topic, figures, display, interrupted=interrupted, paced=rate is not None, metrics=metrics)
-    show(found, output)
-    ended(interrupted=interrupted, failed=figures.failed, error=figures.error)
+    result = document(topic, figures, display, interrupted=interrupted, paced=rate is not None, metrics=metrics)
+    show(result, output)
+    exit_status(interrupted=interrupted, failed=figures.failed, error=figures.error)
 
 
-def _run(sending: Sending, figures: Figures, *, tables: bool) -> bool:
-    """Send, and wait for the outcome; whether it was interrupted."""
+def _run(sending: LoadSender, figures: Figures, *, tables: bool) -> bool:
+    """Sends and waits for acknowledgements; returns whether it was interrupted."""
     from ottla.wire.errors import KafkaError
 
     interrupted = False
@@ -143,69 +144,69 @@ def _run(sending: Sending, figures: Figures, *, tables: bool) -> bool:
         try:
             sending.run(tables=tables)
         except KafkaError as error:
-            # There are figures of what went before; the record that could not be handed over is one that failed.
-            figures.refused(1, str(error))
+            # The record that could not be sent counts as failed; the figures of the others are reported.
+            figures.add_failed(1, str(error))
         sending.wait()
     except KeyboardInterrupt:
         interrupted = True
         try:
-            sending.wait(LAST_MS)
+            sending.wait(INTERRUPT_TIMEOUT_MS)
         except (TimeoutError, KeyboardInterrupt):
-            sending.settle()
+            sending.collect_results()
     return interrupted
 
 
-def _payload(asked: Mapping[str, Any]) -> Payload:
+def _payload(options: Mapping[str, Any]) -> Payload:
     """Raises: UsageError."""
     from ottla.cli.common.record_format import unescaped
-    from ottla.cli.perf.load import numbers, payloads_of, random_payloads
+    from ottla.cli.perf.load import file_payloads, numbers, random_payloads
 
     rng = Random(0)
-    if sum((asked["record_size"] is not None, asked["payload_file"] is not None, asked["payload_monotonic"])) > 1:
-        raise click.UsageError("one of --record-size, --payload-file and --payload-monotonic is enough")
-    if asked["payload_monotonic"]:
+    if sum((options["record_size"] is not None, options["payload_file"] is not None, options["payload_monotonic"])) > 1:
+        raise click.UsageError("--record-size, --payload-file and --payload-monotonic exclude each other")
+    if options["payload_monotonic"]:
         return numbers()
-    if asked["payload_file"] is None:
-        return random_payloads(RECORD_SIZE if asked["record_size"] is None else asked["record_size"], rng)
-    delimiter = unescaped(asked["payload_delimiter"])
+    if options["payload_file"] is None:
+        return random_payloads(RECORD_SIZE if options["record_size"] is None else options["record_size"], rng)
+    delimiter = unescaped(options["payload_delimiter"])
     if not delimiter:
-        raise click.UsageError("--payload-delimiter has at least one byte")
+        raise click.UsageError("--payload-delimiter needs at least one byte")
     try:
-        return payloads_of(Path(asked["payload_file"]).read_bytes(), delimiter, rng)
+        return file_payloads(Path(options["payload_file"]).read_bytes(), delimiter, rng)
     except ValueError as error:
-        raise click.UsageError(f"{asked['payload_file']}: {error}") from None
+        raise click.UsageError(f"{options['payload_file']}: {error}") from None
 
 
 def document(
     topic: str, figures: Figures, display: Display, *, interrupted: bool, paced: bool, metrics: dict[str, Any] | None
 ) -> dict[str, Any]:
     """The result."""
-    found = {
+    result = {
         "topic": topic,
         "interrupted": interrupted,
         "failed": figures.failed,
         "error": figures.error,
-        **_stretch(figures.total),
+        **_tally_document(figures.total),
         "latency_from": "due" if paced else "sent",
-        "steady": None if figures.steady is None else _stretch(figures.steady),
+        "steady": None if figures.steady is None else _tally_document(figures.steady),
     }
-    return {**found, "intervals": display.intervals, **({} if metrics is None else {"metrics": metrics})}
+    return {**result, "intervals": display.intervals, **({} if metrics is None else {"metrics": metrics})}
 
 
-def _stretch(tally: Tally) -> dict[str, Any]:
+def _tally_document(tally: Tally) -> dict[str, Any]:
     from ottla.cli.perf.figures import latency_document
 
     return {**tally.document(), "latency_ms": latency_document(tally.latencies)}
 
 
-def show(found: dict[str, Any], output: Form) -> None:
-    """Print it."""
-    if output.for_programs:
-        output.document(found)
+def show(result: dict[str, Any], output: OutputFormat) -> None:
+    """Prints the result."""
+    if output.is_structured:
+        output.document(result)
         return
-    rows: list[Row] = [{"part": f"{one['after_s']:.1f}s", **one} for one in found["intervals"]]
-    rows.append({"part": "total", **found})
-    if found["steady"] is not None:
-        rows.append({"part": "steady", **found["steady"]})
+    rows: list[Row] = [{"part": f"{one['after_s']:.1f}s", **one} for one in result["intervals"]]
+    rows.append({"part": "total", **result})
+    if result["steady"] is not None:
+        rows.append({"part": "steady", **result["steady"]})
     output.table(rows, COLUMNS)
-    show_metrics(found.get("metrics"), output)
+    show_metrics(result.get("metrics"), output)

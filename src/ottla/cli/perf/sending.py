@@ -1,10 +1,10 @@
-"""The loop that sends a load and learns when each record was acknowledged.
+"""The loop that sends a load and measures when each record is acknowledged.
 
-    main thread     send send send ... | settle: latency of each | draw | wait until more is due
-    sender's        ... acknowledged: only note the moment
+    main thread     send send send ... | collect_results: latencies | draw | wait until more is due
+    sender thread   ... acknowledged: only store the time
 
-Records of one batch are acknowledged at one moment, so they are followed together: what costs time for each record is a look at the clock
-and a place in a list. Times are those at which records were due (`perf_load`).
+The records of a batch are acknowledged together and tracked together: the cost per record is one clock reading and one list entry.
+Latencies count from the due times (`perf.load`).
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ if TYPE_CHECKING:
     from ottla.client.producer.batches import BlockingDelivery
     from ottla.wire.errors import KafkaError
 
-#: Records between two looks at what else is to be done.
-PORTION = 500
-#: Rows of a table, and its bytes.
+#: Maximum records between two checks for results and reports.
+CHUNK_RECORDS = 500
+#: Maximum rows and bytes of a table.
 TABLE_ROWS, TABLE_BYTES = 20_000, 1 << 20
-#: At a rate, a table holds what becomes due in this time: one per row would be a batch per row.
+#: At a rate, a table holds the records of this time: smaller tables would make a batch per row.
 TABLE_S = 0.01
 
 
 class Producing(Protocol):
-    """What is needed of a producer."""
+    """The methods of a producer that are used."""
 
     def send(self, topic: str, value: bytes) -> BlockingDelivery: ...
 
@@ -41,8 +41,8 @@ class Producing(Protocol):
     def flush(self, timeout_ms: float | None = None) -> None: ...
 
 
-class _Travelling:
-    """Records of one batch."""
+class _BatchInFlight:
+    """Records of one batch that are not acknowledged yet."""
 
     __slots__ = ("at_ns", "deliveries", "due_ns", "size", "warm")
 
@@ -54,8 +54,8 @@ class _Travelling:
         self.at_ns = 0
 
 
-class Sending:
-    """Sends what the schedule wants to a topic. `clock` gives nanoseconds, `sleep` takes seconds."""
+class LoadSender:
+    """Sends the records of a schedule to a topic. `clock` returns nanoseconds, `sleep` takes seconds."""
 
     def __init__(
         self, producer: Producing, topic: str, payload: Payload, schedule: Schedule, figures: Figures, display: Display,
@@ -64,24 +64,21 @@ class Sending:
         self._producer, self._topic, self._payload = producer, topic, payload
         self._schedule, self._figures, self._display = schedule, figures, display
         self._clock, self._sleep = clock, sleep
-        self._current: _Travelling | None = None
-        #: Whose outcome is known, put there by the sender's thread.
-        self._done: deque[_Travelling] = deque()
+        self._current: _BatchInFlight | None = None
+        #: Acknowledged or failed batches, added by the sender thread.
+        self._done: deque[_BatchInFlight] = deque()
         self._tables_done: deque[tuple[int, int, int, int, bool, KafkaError | None]] = deque()
-        #: Rows that are sent again and again, and the bytes of their values.
+        #: Rows that are sent repeatedly, and the size of their values in bytes.
         self._table: Any = None
         self._table_size = 0
-        #: How many were handed over.
+        #: Number of records sent.
         self.sent = 0
 
     def run(self, *, tables: bool = False) -> None:
-        """Send everything, and wait until all of it is settled. Ctrl-C interrupts it: `settle` then has the rest.
-
-        Raises: what `send` raises.
-        """
+        """Sends all records of the schedule. Raises: KafkaError; KeyboardInterrupt."""
         schedule, clock = self._schedule, self._clock
-        portion = self._send_table if tables else self._send_each
-        most = self._table_rows() if tables else PORTION
+        send = self._send_table if tables else self._send_each
+        most = self._table_rows() if tables else CHUNK_RECORDS
         now = clock()
         while not schedule.over(self.sent, now):
             least = self._least(most) if tables else 1
@@ -89,25 +86,25 @@ class Sending:
             if self._figures.warmup:
                 due = self._begin_steady(due, now)
             if due >= least:
-                portion(due)
+                send(due)
             else:
                 self._sleep(min(schedule.wait_ns(self.sent + least - 1, now), TICK_NS) / NS)
-            self.settle()
+            self.collect_results()
             now = clock()
             self._display.update(now)
 
     def _least(self, most: int) -> int:
-        """How many rows the next table is to have, if there are as many left before the end, or that of the warm-up."""
+        """Minimum rows of the next table, limited by the records left and by those left in the warm-up."""
         schedule = self._schedule
-        wanted = most if schedule.rate is None else min(most, int(schedule.rate * TABLE_S))
+        rows = most if schedule.rate is None else min(most, int(schedule.rate * TABLE_S))
         if schedule.records is not None:
-            wanted = min(wanted, schedule.records - self.sent)
+            rows = min(rows, schedule.records - self.sent)
         if self.sent < self._figures.warmup:
-            wanted = min(wanted, self._figures.warmup - self.sent)
-        return max(wanted, 1)
+            rows = min(rows, self._figures.warmup - self.sent)
+        return max(rows, 1)
 
     def _begin_steady(self, due: int, now: int) -> int:
-        """No portion is of the warm-up and of what follows it."""
+        """Limits `due` to the warm-up, so that no chunk has records of both parts."""
         left = self._figures.warmup - self.sent
         if left <= 0:
             self._figures.steady_from(now)
@@ -124,19 +121,18 @@ class Sending:
             if current is not None and current.warm == warm and delivery.travels_with(current.deliveries[0]):
                 current.deliveries.append(delivery)
             else:
-                self._current = current = _Travelling(delivery, warm=warm)
-                delivery.add_done_callback(partial(self._noted, current))
+                self._current = current = _BatchInFlight(delivery, warm=warm)
+                delivery.add_done_callback(partial(self._on_done, current))
             current.due_ns.append(due)
             current.size += len(value)
             self.sent += 1
 
-    def _noted(self, travelling: _Travelling, first: object) -> None:
-        """In the sender's thread: these are acknowledged, or lost."""
-        travelling.at_ns = self._clock()
-        self._done.append(travelling)
+    def _on_done(self, batch: _BatchInFlight, first: object) -> None:
+        """Called in the sender thread when the batch is acknowledged or failed."""
+        batch.at_ns = self._clock()
+        self._done.append(batch)
 
     def _table_rows(self) -> int:
-        """How many rows a table has at most."""
         return max(1, min(TABLE_ROWS, TABLE_BYTES // max(len(self._payload.value(0)), 1)))
 
     def _send_table(self, count: int) -> None:
@@ -144,17 +140,17 @@ class Sending:
         due, warm = self._schedule.due_ns(self.sent, self._clock()), self._figures.steady is not None
         delivery = self._producer.send_table(self._topic, values, value="value")
 
-        def noted(rows: int, error: KafkaError | None) -> None:
+        def on_done(rows: int, error: KafkaError | None) -> None:
             self._tables_done.append((rows, due, rows * size // count, self._clock(), warm, error))
 
-        delivery.add_batch_callback(noted)
+        delivery.add_batch_callback(on_done)
         self.sent += count
 
     def _column(self, count: int) -> tuple[Any, int]:
-        """A table of so many rows, and the bytes of its values. Raises: ImportError."""
+        """A table of `count` rows, and the size of its values in bytes. Raises: ImportError."""
         import pyarrow as pa
 
-        if self._payload.alike:
+        if self._payload.repeatable:
             if self._table is None:
                 made = [self._payload.value(number) for number in range(self._table_rows())]
                 self._table, self._table_size = pa.table({"value": pa.array(made, pa.binary())}), sum(map(len, made))
@@ -162,28 +158,28 @@ class Sending:
         made = [self._payload.value(number) for number in range(self.sent, self.sent + count)]
         return pa.table({"value": pa.array(made, pa.binary())}), sum(map(len, made))
 
-    def settle(self) -> None:
-        """Count what has its outcome by now."""
+    def collect_results(self) -> None:
+        """Counts the records that are acknowledged or failed by now."""
         from ottla.client.producer.batches import failures
 
         while self._done:
             one = self._done.popleft()
             failed = failures(one.deliveries)
             if failed:
-                self._figures.refused(len(failed), str(failed[0][1]))
-                lost = {index for index, _ in failed}
-                one.due_ns = [due for index, due in enumerate(one.due_ns) if index not in lost]
+                self._figures.add_failed(len(failed), str(failed[0][1]))
+                failed_at = {index for index, _ in failed}
+                one.due_ns = [due for index, due in enumerate(one.due_ns) if index not in failed_at]
                 one.size = one.size * len(one.due_ns) // len(one.deliveries)
-            self._figures.acknowledged(one.due_ns, one.size, one.at_ns, warm=one.warm)
+            self._figures.add_acknowledged(one.due_ns, one.size, one.at_ns, warm=one.warm)
         while self._tables_done:
             rows, due, size, at_ns, warm, error = self._tables_done.popleft()
             if error is not None:
-                self._figures.refused(rows, str(error))
+                self._figures.add_failed(rows, str(error))
             else:
-                self._figures.acknowledged_together(rows, due, size, at_ns, warm=warm)
+                self._figures.add_acknowledged_together(rows, due, size, at_ns, warm=warm)
 
     def wait(self, timeout_ms: float | None = None) -> None:
-        """Wait for what was sent, and show how it goes. Raises: TimeoutError."""
+        """Waits for acknowledgements, and updates the display. Raises: TimeoutError."""
         began = self._clock()
         while True:
             try:
@@ -191,8 +187,8 @@ class Sending:
             except TimeoutError:
                 if timeout_ms is not None and self._clock() - began >= timeout_ms * 1e6:
                     raise
-                self.settle()
+                self.collect_results()
                 self._display.update(self._clock())
             else:
-                self.settle()
+                self.collect_results()
                 return

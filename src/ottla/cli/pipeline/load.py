@@ -1,6 +1,6 @@
-"""``ottla pipeline load FILES --to TOPIC``: files into a topic, from where the last run of it stopped. No Spark, no Java.
+"""``ottla pipeline load FILES --to TOPIC``: loads files into a topic, and continues an earlier run. Needs no Spark and no Java.
 
-Exit codes: 0 all there is to load is written, 1 something is not (it is named), 2 asked wrongly, 130 interrupted.
+Exit codes: 0 everything is written, 1 a record is not written (the message names it), 2 usage error, 130 interrupted.
 """
 
 from __future__ import annotations
@@ -15,8 +15,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ottla.cli.common.complete import topic_names
-from ottla.cli.common.errors import admin, bootstrap_option, terminated, told
+from ottla.cli.common.errors import admin, bootstrap_option, reporting_errors, sigterm_as_interrupt
+from ottla.cli.common.lazy import INTERRUPTED
 from ottla.cli.common.paths import LocalPath
+from ottla.cli.common.rate_limit import parse_rate
 from ottla.cli.common.record_options import client_settings, setting_option
 
 if TYPE_CHECKING:
@@ -30,12 +32,11 @@ if TYPE_CHECKING:
     from ottla.wire.errors import KafkaError
 
 FORMATS = ("csv", "tsv", "json", "parquet", "arrow", "text")
-INTERRUPTED = 130
-#: How long brokers may take to make room for more.
-ROOM_TIMEOUT_MS = 120_000
-#: How long a topic that was just made may take to be known everywhere.
+#: max.block.ms: while the producer's buffer is full.
+BUFFER_TIMEOUT_MS = 120_000
+#: Timeout for a new topic to appear in the metadata.
 CREATED_S = 15.0
-SHOWN = 10
+PREVIEW_RECORDS = 10
 EPILOG = r"""
 \b
 Examples:
@@ -46,63 +47,61 @@ Examples:
   ottla pipeline load orders.csv --to orders --key id --dry-run
 
 \b
-The same command again goes on where it stopped, and loads what is new.
+The same command again continues where it stopped, and loads new rows.
 """.replace(r"\b", "\b")
 
 
 @click.command("load", epilog=EPILOG)
 @click.argument("files", nargs=-1, required=True, metavar="FILE...")
-@click.option("--to", "topic", required=True, metavar="TOPIC", shell_complete=topic_names, help="The topic to load into.")
-@click.option("--format", "form", type=click.Choice(FORMATS), help="What the files are.  [default: by their names]")
-@click.option("--key", metavar="COLUMN|TEMPLATE", help="The key: a column, or a template such as '{country}-{id}'.")
-@click.option("--value", metavar="COLUMN", help="The value is this column as it is.  [default: the row as JSON]")
-@click.option("--columns", metavar="NAME,...", help="The columns of the value.  [default: all]")
-@click.option("--without", metavar="NAME,...", help="Columns that are left out of the value.")
+@click.option("--to", "topic", required=True, metavar="TOPIC", shell_complete=topic_names, help="Topic to load into.")
+@click.option("--format", "form", type=click.Choice(FORMATS), help="Format of the files. [default: by their names]")
+@click.option("--key", metavar="COLUMN|TEMPLATE", help="Key: a column, or a template such as '{country}-{id}'.")
+@click.option("--value", metavar="COLUMN", help="Column of the value. [default: the row as JSON]")
+@click.option("--columns", metavar="NAME,...", help="Columns of the value. [default: all]")
+@click.option("--without", metavar="NAME,...", help="Columns to omit from the value.")
 @click.option(
-    "-H", "--header", "headers", multiple=True, metavar="NAME=TEMPLATE", help="A header: text, {column}, {_file}, {_row}; may be repeated."
+    "-H", "--header", "headers", multiple=True, metavar="NAME=TEMPLATE", help="Header: text, {column}, {_file}, {_row}; repeatable."
 )
-@click.option("--headers", "headers_column", metavar="COLUMN", help="A column of lists of (name, value), or of maps, instead.")
-@click.option("--timestamp", metavar="COLUMN", help="The records' time: times, ISO 8601, or milliseconds.  [default: now]")
-@click.option("-p", "--partition", metavar="COLUMN|NUMBER", help="The partition.  [default: the key decides]")
-@click.option("--base64", "base64", metavar="NAME,...", help="Columns of bytes that are written in base64.")
-@click.option("--delimiter", metavar="CHAR", help="csv: what stands between fields.  [default: a comma, of tsv a tab]")
-@click.option("--quote", metavar="CHAR|none", default='"', show_default=True, help="csv: what stands around fields.")
-@click.option("--names", metavar="NAME,...", help="csv: the columns' names, where the first line has none.")
-@click.option("--null", "nulls", multiple=True, metavar="WORD", help="csv: a word that means nothing; may be repeated.")
-@click.option("--type", "types", multiple=True, metavar="NAME=TYPE", help="csv: the type of a column, such as zip=string; may be repeated.")
-@click.option("--text", "all_text", is_flag=True, help="csv: all columns are text.")
+@click.option("--headers", "headers_column", metavar="COLUMN", help="Column of headers: lists of (name, value), or maps.")
+@click.option("--timestamp", metavar="COLUMN", help="Column of timestamps: times, ISO 8601, or ms since 1970. [default: now]")
+@click.option("-p", "--partition", metavar="COLUMN|NUMBER", help="Partition, or its column. [default: by key]")
+@click.option("--base64", "base64", metavar="NAME,...", help="Columns with base64, decoded to bytes.")
+@click.option("--delimiter", metavar="CHAR", help="csv: field delimiter. [default: comma; tsv: tab]")
+@click.option("--quote", metavar="CHAR|none", default='"', show_default=True, help="csv: quote character.")
+@click.option("--names", metavar="NAME,...", help="csv: column names of files without a header line.")
+@click.option("--null", "nulls", multiple=True, metavar="WORD", help="csv: text that is read as null; repeatable.")
+@click.option("--type", "types", multiple=True, metavar="NAME=TYPE", help="csv: type of a column, such as zip=string; repeatable.")
+@click.option("--text", "all_text", is_flag=True, help="csv: read all columns as text.")
 @click.option(
     "--bad-records",
     metavar="fail|skip|FILE",
     type=LocalPath(dir_okay=False),
     default="fail",
     show_default=True,
-    help="What becomes of records that cannot be read.",
+    help="Invalid records: fail, skip them, or write them to a file.",
 )
-@click.option("--mixed", is_flag=True, help="Files may have different columns.")
-@click.option("--limit", type=click.IntRange(min=1), metavar="N", help="Write at most N records; the next run goes on behind them.")
-@click.option("--rate", metavar="N", help="At most N records a second; 10k and 1M are understood.")
-@click.option("--create", is_flag=True, help="Create the topic if it is not there.")
-@click.option("--partitions", type=click.IntRange(min=1), metavar="N", help="Partitions of a topic that is created.")
-@click.option(
-    "--state", type=LocalPath(path_type=Path), metavar="FILE", help="The journal of what is loaded.  [default: .ottla/load/TOPIC-ID.jsonl]"
-)
-@click.option("--again", is_flag=True, help="Load the files from their beginnings, whatever is loaded already.")
+@click.option("--mixed", is_flag=True, help="Allow files with different columns.")
+@click.option("--limit", type=click.IntRange(min=1), metavar="N", help="Write at most N records; the next run continues after them.")
+@click.option("--rate", metavar="N", help="Limit in records per second, such as 500, 10k or 1M.")
+@click.option("--create", is_flag=True, help="Create the topic if it does not exist.")
+@click.option("--partitions", type=click.IntRange(min=1), metavar="N", help="With --create: number of partitions.")
+@click.option("--state", type=LocalPath(path_type=Path), metavar="FILE", help="Load journal. [default: .ottla/load/TOPIC-ID.jsonl]")
+@click.option("--again", is_flag=True, help="Load the files from their beginning, even if they are loaded.")
 @click.option(
     "--changed",
     type=click.Choice(["fail", "again", "continue", "skip"]),
     default="fail",
     show_default=True,
-    help="Files that have changed since.",
+    help="Files that changed after they were loaded.",
 )
 @click.option("-z", "--compression", metavar="CODEC[:LEVEL]", default="none", show_default=True, help="none, gzip, snappy, lz4 or zstd.")
-@click.option("--dry-run", is_flag=True, help=f"Send nothing: print the first {SHOWN} records, or --limit of them, as JSON lines.")
-@click.option("-o", "--output", type=click.Choice(["auto", "text", "json"]), default="auto", help="A line of progress, or JSON lines.")
+@click.option("--dry-run", is_flag=True, help=f"Print the first {PREVIEW_RECORDS} records, or --limit, as JSON lines; send nothing.")
+@click.option("-o", "--output", type=click.Choice(["auto", "text", "json"]), default="auto", help="Progress as a line or as JSON lines.")
 @setting_option
 @bootstrap_option
-def load(files: tuple[str, ...], topic: str, bootstrap: str, settings: tuple[str, ...], **asked: Any) -> None:
-    """Load files into a topic: csv, JSON lines, Parquet, Arrow, text. A directory stands for all files in it."""
-    from ottla.cli.pipeline.load_options import how_asked, rate_asked, shape_asked
+def load(files: tuple[str, ...], topic: str, bootstrap: str, settings: tuple[str, ...], **options: Any) -> None:
+    """Load files, or all files of directories, into a topic: csv, JSON lines, Parquet, Arrow, text."""
+    from ottla.cli.pipeline.load_options import column_mapping, read_options
     from ottla.cli.produce.command import _codec
     from ottla.client.arrow.columns import needed_arrow
     from ottla.client.options import ProducerOptions
@@ -113,24 +112,31 @@ def load(files: tuple[str, ...], topic: str, bootstrap: str, settings: tuple[str
         needed_arrow()
     except ImportError as error:
         raise click.ClickException(str(error)) from None
-    ours = {"bootstrap_servers": bootstrap, "client_id": "ottla-load", **_codec(asked["compression"])}
+    ours = {"bootstrap_servers": bootstrap, "client_id": "ottla-load", **_codec(options["compression"])}
     ours |= client_settings(ProducerOptions, settings)
-    with told():
-        shape = shape_asked(asked, int(ours.get("max_request_size", 1 << 20)))
-        how = how_asked(asked, shape)
-        speed = None if asked["rate"] is None else rate_asked(asked["rate"])
-        found = inputs(files, asked["form"])
-        if asked["dry_run"]:
-            _dry_run(found, shape, how, asked["limit"] or SHOWN, topic)
+    with reporting_errors():
+        shape = column_mapping(options, int(ours.get("max_request_size", 1 << 20)))
+        how = read_options(options, shape)
+        speed = None if options["rate"] is None else parse_rate(options["rate"], "--rate")
+        found = inputs(files, options["form"])
+        if options["dry_run"]:
+            _dry_run(found, shape, how, options["limit"] or PREVIEW_RECORDS, topic)
             return
-        with _journal(found, asked["state"], topic, _topic(topic, asked, bootstrap)) as journal:
-            plan = planned(found, journal, shape, how, changed=asked["changed"], again=asked["again"])
-            compared(plan.files, shape, how, mixed=asked["mixed"])
-            _load(plan, journal, shape, how, topic, speed, asked, ours)
+        with _journal(found, options["state"], topic, _topic(topic, options, bootstrap)) as journal:
+            plan = planned(found, journal, shape, how, changed=options["changed"], again=options["again"])
+            compared(plan.files, shape, how, mixed=options["mixed"])
+            _load(plan, journal, shape, how, topic, speed, options, ours)
 
 
 def _load(
-    plan: Plan, journal: Journal | None, shape: Shape, how: How, topic: str, rate: float | None, asked: dict[str, Any], ours: dict[str, Any]
+    plan: Plan,
+    journal: Journal | None,
+    shape: Shape,
+    how: How,
+    topic: str,
+    rate: float | None,
+    options: dict[str, Any],
+    ours: dict[str, Any],
 ) -> None:
     from ottla.cli.pipeline.load_progress import LoadWatch
     from ottla.client.options import ConsumerOptions
@@ -140,26 +146,26 @@ def _load(
     from ottla.wire.errors import KafkaError
 
     totals = Totals()
-    human = asked["output"] == "text" or (asked["output"] == "auto" and sys.stdout.isatty())
-    watch = LoadWatch(plan.files, totals, asked["bad_records"], rate, human=human)
+    human = options["output"] == "text" or (options["output"] == "auto" and sys.stdout.isatty())
+    watch = LoadWatch(plan.files, totals, options["bad_records"], rate, human=human)
     if plan.loaded and human:
         few = f": {', '.join(one.name for one in plan.loaded)}" if len(plan.loaded) <= 3 else ""
         watch.note(f"{_files(len(plan.loaded))} loaded already{few}; --again loads all")
     for one in plan.changed:
-        watch.note(f"{one.name} has changed and is left out")
+        watch.note(f"{one.name} has changed and is skipped")
     reading = {"bootstrap_servers": ours["bootstrap_servers"], "client_id": "ottla-load", **client_settings(ConsumerOptions, ())}
     problem: Exception | None = None
     try:
-        with Producer(**{"max_block_ms": ROOM_TIMEOUT_MS, **ours}) as producer, terminated():
+        with Producer(**{"max_block_ms": BUFFER_TIMEOUT_MS, **ours}) as producer, sigterm_as_interrupt():
             load_files(
                 plan.files, producer, lambda: Consumer(**reading), topic, shape, how, watch, totals,
-                journal=journal, limit=asked["limit"], portion=watch.portion,
+                journal=journal, limit=options["limit"], portion=watch.portion,
             )  # fmt: skip
     except (KafkaError, ValueError, OSError) as error:
         problem = error
     except KeyboardInterrupt:
         watch.close()
-        again = "" if journal is None else "; the same command goes on from there"
+        again = "" if journal is None else "; the same command continues there"
         click.echo(f"Interrupted: {totals.written:,} records were written to {topic}{again}", err=True)
         raise SystemExit(INTERRUPTED) from None
     finally:
@@ -174,36 +180,36 @@ def _files(count: int) -> str:
     return "1 file is" if count == 1 else f"{count:,} files are"
 
 
-def _topic(topic: str, asked: dict[str, Any], bootstrap: str) -> TopicDescription:
-    """The topic, which is created if that is asked for. Raises: ClickException, KafkaError."""
+def _topic(topic: str, options: dict[str, Any], bootstrap: str) -> TopicDescription:
+    """The topic, created with `--create`. Raises: ClickException, KafkaError."""
     from ottla.base.options import suggestion
     from ottla.client.admin.results import NewTopic
     from ottla.wire.errors import KafkaError, UnknownTopicOrPartition
 
-    with admin(bootstrap) as asking:
-        found = asking.describe_topics([topic])[topic]
+    with admin(bootstrap) as client:
+        found = client.describe_topics([topic])[topic]
         if isinstance(found, UnknownTopicOrPartition):
-            if not asked["create"]:
-                near = suggestion(topic, [one.name for one in asking.list_topics()])
-                raise click.ClickException(f"there is no topic {topic}{near}; --create --partitions 4 makes it") from None
-            made = asking.create_topics([NewTopic(topic, asked["partitions"] or -1)])[topic]
+            if not options["create"]:
+                near = suggestion(topic, [one.name for one in client.list_topics()])
+                raise click.ClickException(f"topic {topic} does not exist{near}; create it with --create --partitions 4") from None
+            made = client.create_topics([NewTopic(topic, options["partitions"] or -1)])[topic]
             if isinstance(made, KafkaError):
                 raise made
-            found = _once_there(asking, topic)
+            found = _await_topic(client, topic)
     if isinstance(found, KafkaError):
         raise found
-    if asked["partitions"] and len(found.partitions) != asked["partitions"]:
-        raise click.ClickException(f"topic {topic} is there, with {len(found.partitions)} partitions and not {asked['partitions']}")
+    if options["partitions"] and len(found.partitions) != options["partitions"]:
+        raise click.ClickException(f"topic {topic} exists with {len(found.partitions)} partitions, not {options['partitions']}")
     return found
 
 
-def _once_there(asking: Admin, topic: str) -> TopicDescription | KafkaError:
-    """A topic that was made a moment ago, when the broker that is asked has heard of it."""
+def _await_topic(client: Admin, topic: str) -> TopicDescription | KafkaError:
+    """A new topic, once it is in the broker's metadata."""
     from ottla.wire.errors import UnknownTopicOrPartition
 
     until = time.monotonic() + CREATED_S
     while True:
-        found = asking.describe_topics([topic])[topic]
+        found = client.describe_topics([topic])[topic]
         if not isinstance(found, UnknownTopicOrPartition) or time.monotonic() > until:
             return found
         time.sleep(0.05)
@@ -211,7 +217,7 @@ def _once_there(asking: Admin, topic: str) -> TopicDescription | KafkaError:
 
 @contextmanager
 def _journal(found: list[Input], state: Path | None, topic: str, description: TopicDescription) -> Iterator[Journal | None]:
-    """Where it is kept what is loaded; nowhere, of standard input alone."""
+    """The load journal; None if standard input is the only input."""
     from ottla.base.ids import NO_TOPIC_ID
     from ottla.lake.load.inputs import STDIN
     from ottla.lake.load.load_journal import DIRECTORY, Head, Journal
@@ -225,17 +231,17 @@ def _journal(found: list[Input], state: Path | None, topic: str, description: To
 
 
 def _dry_run(found: list[Input], shape: Shape, how: How, limit: int, topic: str) -> None:
-    """Print the first records as they would be sent, in the form that `ottla produce -o json` takes."""
+    """Prints the first records in the format of `ottla produce -o json`."""
     import msgspec
 
     from ottla.cli.common.errors import json_bytes
     from ottla.lake.load.preview import preview
 
-    shown = 0
+    count = 0
     for record in preview(found, shape, how, limit):
-        told: dict[str, Any] = {"key": json_bytes(record.key), "value": json_bytes(record.value)}
-        told["headers"] = [[name, json_bytes(value)] for name, value in record.headers]
-        told |= {name: one for name, one in (("partition", record.partition), ("timestamp", record.timestamp_ms)) if one is not None}
-        click.echo(msgspec.json.encode(told))
-        shown += 1
-    click.echo(f"Nothing was sent: these are the first {shown:,} records for {topic}", err=True)
+        line: dict[str, Any] = {"key": json_bytes(record.key), "value": json_bytes(record.value)}
+        line["headers"] = [[name, json_bytes(value)] for name, value in record.headers]
+        line |= {name: one for name, one in (("partition", record.partition), ("timestamp", record.timestamp_ms)) if one is not None}
+        click.echo(msgspec.json.encode(line))
+        count += 1
+    click.echo(f"Nothing was sent: these are the first {count:,} records for {topic}", err=True)

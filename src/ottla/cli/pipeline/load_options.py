@@ -1,4 +1,4 @@
-"""What the options of ``ottla pipeline load`` mean. All raise UsageError."""
+"""Parses the options of ``ottla pipeline load``. All functions raise UsageError."""
 
 from __future__ import annotations
 
@@ -12,34 +12,34 @@ from ottla.lake.load.inputs import CannotLoad
 from ottla.lake.load.readers import How
 
 
-def names_of(text: str | None) -> tuple[str, ...]:
+def parse_names(text: str | None) -> tuple[str, ...]:
     return tuple(name.strip() for name in (text or "").split(",") if name.strip())
 
 
-def shape_asked(asked: Mapping[str, Any], bytes_max: int) -> Shape:
-    """What is what of a record."""
-    columns, without = names_of(asked["columns"]), names_of(asked["without"])
-    if asked["value"] is not None and (columns or without):
-        raise click.UsageError("--value takes one column as it is, --columns and --without make JSON of several: one or the other")
-    if asked["headers"] and asked["headers_column"]:
-        raise click.UsageError("--headers takes them from a column, --header says them: one or the other")
+def column_mapping(options: Mapping[str, Any], bytes_max: int) -> Shape:
+    """The mapping of columns to the fields of a record."""
+    columns, without = parse_names(options["columns"]), parse_names(options["without"])
+    if options["value"] is not None and (columns or without):
+        raise click.UsageError("--value (one column unchanged) cannot be combined with --columns and --without (columns as JSON)")
+    if options["headers"] and options["headers_column"]:
+        raise click.UsageError("--header and --headers cannot be combined")
     headers = []
-    for text in asked["headers"]:
+    for text in options["headers"]:
         name, equals, value = text.partition("=")
         if not name:
             raise click.UsageError(f"--header expects NAME=TEMPLATE, or NAME alone for null, not {text!r}")
         headers.append((name, _template(value, "--header") if equals else None))
-    partition = asked["partition"]
+    partition = options["partition"]
     return Shape(
-        key=None if asked["key"] is None else _key(asked["key"]),
-        value=asked["value"],
+        key=None if options["key"] is None else _key(options["key"]),
+        value=options["value"],
         columns=columns or None,
         without=without,
         headers=tuple(headers),
-        headers_column=asked["headers_column"],
-        timestamp=asked["timestamp"],
+        headers_column=options["headers_column"],
+        timestamp=options["timestamp"],
         partition=int(partition) if partition is not None and partition.isdecimal() else partition,
-        base64=names_of(asked["base64"]),
+        base64=parse_names(options["base64"]),
         bytes_max=bytes_max,
     )
 
@@ -56,30 +56,20 @@ def _template(text: str, option: str) -> Template:
         raise click.UsageError(f"{option}: {error}") from None
 
 
-def how_asked(asked: Mapping[str, Any], shape: Shape) -> How:
-    """How files are to be read."""
-    quote: str | None = None if asked["quote"] == "none" else asked["quote"]
-    delimiter = None if asked["delimiter"] is None else asked["delimiter"].replace("\\t", "\t")
+def read_options(options: Mapping[str, Any], shape: Shape) -> How:
+    """Options for reading files."""
+    quote: str | None = None if options["quote"] == "none" else options["quote"]
+    delimiter = None if options["delimiter"] is None else options["delimiter"].replace("\\t", "\t")
     for option, one in (("--delimiter", delimiter), ("--quote", quote)):
         if one is not None and len(one.encode()) != 1:
-            raise click.UsageError(f"{option} is one character of ASCII, not {one!r}")
+            raise click.UsageError(f"{option} expects one ASCII character, not {one!r}")
     types = {}
-    for text in asked["types"]:
+    for text in options["types"]:
         name, equals, kind = text.partition("=")
         if not name or not equals or not kind:
             raise click.UsageError(f"--type expects NAME=TYPE, such as zip=string, not {text!r}")
         types[name] = kind
     return How(
-        delimiter, quote, names_of(asked["names"]), asked["nulls"], types, asked["all_text"],
+        delimiter, quote, parse_names(options["names"]), options["nulls"], types, options["all_text"],
         fields=shape.needed, chosen=shape.columns, without=shape.without,
     )  # fmt: skip
-
-
-def rate_asked(text: str) -> float:
-    """Records a second."""
-    from ottla.cli.common.rate_limit import rate
-
-    try:
-        return rate(text, "--rate")
-    except ValueError as error:
-        raise click.UsageError(str(error)) from None

@@ -1,10 +1,10 @@
-"""How a load goes, for whoever watches: a line with a bar on a terminal, JSON lines for programs; and what becomes of bad records.
+"""Progress of a load: a line with a bar on a terminal, or JSON lines. Also handles bad records.
 
-JSON lines, one object each, on standard output; `event` is
+JSON lines on standard output have an `event`:
 
-    file       a file is begun: file, from_row, found (records a run before had written, that it had not noted), note
+    file       start of a file: file, from_row, found (records that an earlier run wrote but did not journal), note
     progress   once a second: file, records, bytes, bytes_total, records_per_second, seconds_left
-    bad        a record that is left out: file, line or record, why
+    bad        a skipped record: file, line or record, why
     loaded     the end: files, records, found, bad, seconds, records_per_second
 """
 
@@ -20,7 +20,7 @@ from typing import Any, TextIO
 import click
 
 from ottla.cli.common.progress import Progress, rate_text
-from ottla.cli.common.rate_limit import Pace
+from ottla.cli.common.rate_limit import RateLimiter
 from ottla.lake.load.file_load import BadRow, place
 from ottla.lake.load.inputs import Input
 from ottla.lake.load.log_tail import Tail
@@ -28,14 +28,14 @@ from ottla.lake.load.plan import Planned
 from ottla.lake.load.readers import Bad
 from ottla.lake.load.run import FileWatch, Totals
 
-#: How often programs are told.
-TOLD_S = 1.0
-#: Bad records that are told each by itself.
-BAD_MAX = 20
+#: Interval of progress events.
+REPORT_S = 1.0
+#: Bad records that are printed; further ones are only counted.
+REPORTED_BAD_MAX = 20
 
 
 class LoadWatch(FileWatch):
-    """See the module. ``bad_records`` is fail, skip, or a file to which they go."""
+    """Reports progress. ``bad_records`` is fail, skip, or a file for them."""
 
     def __init__(self, files: list[Planned], totals: Totals, bad_records: str, rate: float | None, *, human: bool) -> None:
         self._totals, self._human = totals, human
@@ -43,7 +43,7 @@ class LoadWatch(FileWatch):
         self._before = 0
         self._bad_records = bad_records
         self._bad_file: TextIO | None = None if bad_records in ("fail", "skip") else open(bad_records, "a")  # noqa: SIM115
-        self._pace = None if rate is None else Pace(rate)
+        self._limiter = None if rate is None else RateLimiter(rate)
         self._progress = Progress(self._size or None) if human and sys.stderr.isatty() else None
         self._began = self._told = time.monotonic()
         self._current = ""
@@ -51,8 +51,8 @@ class LoadWatch(FileWatch):
 
     @property
     def portion(self) -> int | None:
-        """Records to send at a time, where there is a rate to keep."""
-        return None if self._pace is None else self._pace.portion
+        """Records to send at once with a rate limit, else None."""
+        return None if self._limiter is None else self._limiter.chunk_records
 
     def begins(self, planned: Planned, tail: Tail | None) -> None:
         given, entry = planned.given, planned.entry
@@ -65,12 +65,12 @@ class LoadWatch(FileWatch):
             more = f"; {found:,} more were found in the topic" if found else ""
             self.note(f"{given.name} {planned.note}{more}")
         if tail is not None and tail.unsure:
-            self.note(
-                f"Warning: {tail.unsure:,} records of {given.name} in the topic cannot be told apart: they may be there twice in the end"
-            )
+            self.note(f"Warning: {tail.unsure:,} records of {given.name} in the topic are ambiguous: they may be written twice")
         if tail is not None and tail.gone:
             gone = ", ".join(map(str, sorted(tail.gone)))
-            self.note(f"Warning: what a run before wrote to partition {gone} is deleted in part: records of {given.name} may come again")
+            self.note(
+                f"Warning: records that an earlier run wrote to partition {gone} are deleted: records of {given.name} may be repeated"
+            )
 
     def ended(self, given: Input, done: bool) -> None:
         self._before += given.size
@@ -79,7 +79,7 @@ class LoadWatch(FileWatch):
         now = time.monotonic()
         if self._progress is not None:
             self._progress.update(self._before + done, self._totals.written + records, self._before + done)
-        elif not self._human and now - self._told >= TOLD_S:
+        elif not self._human and now - self._told >= REPORT_S:
             self._told = now
             written, passed, read = self._totals.written + records, now - self._began, self._before + done
             left = None if not self._size or not read else round(passed * (self._size - read) / read, 1)
@@ -88,8 +88,8 @@ class LoadWatch(FileWatch):
             self._say("progress", file=self._current, records=written, **known)
 
     def pause(self, records: int) -> None:
-        if self._pace is not None:
-            self._pace.wait(records)
+        if self._limiter is not None:
+            self._limiter.wait(records)
 
     def bad(self, given: Input, row: int, bad: Bad) -> None:
         if self._bad_records == "fail":
@@ -105,27 +105,27 @@ class LoadWatch(FileWatch):
             self._bad_file.flush()
         if not self._human:
             self._say("bad", file=given.name, **where, why=bad.why)
-        elif self._bad <= BAD_MAX:
+        elif self._bad <= REPORTED_BAD_MAX:
             self.note(f"Warning: {given.name}, {place(row, bad)}: {bad.why}")
 
     def note(self, text: str) -> None:
-        """A sentence, beside the progress line."""
-        self.wipe()
+        """Prints a message; the progress line is redrawn later."""
+        self.clear()
         click.echo(text, err=True)
 
-    def wipe(self) -> None:
-        """Nothing is drawn any more."""
+    def clear(self) -> None:
+        """Clears the progress line."""
         if self._progress is not None:
-            self._progress.wipe()
+            self._progress.clear()
 
     def close(self) -> None:
-        """The file of bad records is whole."""
-        self.wipe()
+        """Closes the file of bad records."""
+        self.clear()
         if self._bad_file is not None:
             self._bad_file.close()
 
     def ends(self, topic: str, *, already: int) -> None:
-        """The last word of a load that worked."""
+        """Prints the summary of a successful load."""
         totals, seconds = self._totals, max(time.monotonic() - self._began, 1e-3)
         if not self._human:
             rate = round(totals.written / seconds, 1)
@@ -137,10 +137,10 @@ class LoadWatch(FileWatch):
             f"{_records(totals.written)}{files} written to {topic} in {seconds:.1f} s, {rate_text(totals.written / seconds)}", err=True
         )
         if totals.bad:
-            where = "" if self._bad_file is None else f": they are in {Path(self._bad_records)}"
-            click.echo(f"{_records(totals.bad)} could not be read and {'was' if totals.bad == 1 else 'were'} left out{where}", err=True)
+            where = "" if self._bad_file is None else f", see {Path(self._bad_records)}"
+            click.echo(f"{_records(totals.bad)} could not be read and {'was' if totals.bad == 1 else 'were'} skipped{where}", err=True)
         if totals.limited:
-            click.echo("The limit was reached; the same command goes on from here", err=True)
+            click.echo("The limit was reached; the same command continues here", err=True)
 
     def _say(self, event: str, **what: Any) -> None:
         click.echo(json.dumps({"event": event, **what}, ensure_ascii=False))

@@ -1,7 +1,7 @@
-"""Records from Parquet and Arrow files, for `ottla produce -o parquet` and `-o arrow`: read as `ottla pipeline load` reads them.
+"""Records from Parquet and Arrow files, for `ottla produce -o parquet` and `-o arrow`; `ottla pipeline load` has the same reader.
 
-A file with a column ``value`` is one of records, such as `consume -o parquet` writes: key, value, headers, partition and timestamp are what
-they say. Of other files the value is a JSON object of all columns. Options name the columns of key and value otherwise, as for CSV.
+In a file with a column ``value``, such as `consume -o parquet` writes, the columns key, value, headers, partition and timestamp have these
+meanings. In other files the value is a JSON object of all columns. As for CSV, options can name other columns for key and value.
 """
 
 from __future__ import annotations
@@ -10,40 +10,40 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from ottla.cli.common.value_formats import TEXT
-from ottla.cli.produce.input import BadLine, Chunk, Counted, Given, Headers, Reading, form_read, where
+from ottla.cli.produce.input import BadLine, Chunk, CountedInput, Headers, InputFormat, InputRecord, encode_field, line_label
 from ottla.lake.load.column_mapping import Records, Shape, Template, shaped
 from ottla.lake.load.inputs import STDIN, CannotLoad, inputs
 from ottla.lake.load.readers import How, opened
 
 
-def arrow_chunks(name: str, source: Counted, reading: Reading, complain: Callable[[str], None]) -> Iterator[Chunk]:
+def arrow_chunks(name: str, source: CountedInput, reading: InputFormat, complain: Callable[[str], None]) -> Iterator[Chunk]:
     """All records of a file. Raises: BadLine, OSError, ImportError; what ``complain`` raises."""
     before, row = source.done, 0
     try:
         (given,) = inputs([name], reading.form)
         with opened(given, How()) as reader:
-            shape = _shape(reader.columns or {}, reading)
+            shape = _mapping(reader.columns or {}, reading)
             shape.check(reader.columns, name)
             for portion in reader.portions(0):
                 found = shaped(shape, portion.batch, None, row, name)
                 source.done = before + portion.done
                 for bad in found.bad:
-                    complain(f"{where(name, row + bad.at + 1, 'record')}: {bad.why}")
+                    complain(f"{line_label(name, row + bad.at + 1, 'record')}: {bad.why}")
                 yield Chunk(name, [number + 1 for number in found.rows.to_pylist()], _records(found, reading))
                 row += portion.batch.num_rows
     except CannotLoad as error:
         raise BadLine(f"{'standard input' if name == STDIN else name}: {error}" if name not in str(error) else str(error)) from None
 
 
-def _shape(columns: Any, reading: Reading) -> Shape:
-    """Which column is what."""
+def _mapping(columns: Any, reading: InputFormat) -> Shape:
+    """The column mapping of a file."""
     ignore = reading.ignore
-    ours = reading.value_column is not None or ("value" in columns and "value" not in ignore)
+    has_value = reading.value_column is not None or ("value" in columns and "value" not in ignore)
     key = reading.key_column or ("key" if "key" in columns and "key" not in ignore else None)
-    named = {name: name if ours and name in columns and name not in ignore else None for name in ("headers", "partition", "timestamp")}
+    named = {name: name if has_value and name in columns and name not in ignore else None for name in ("headers", "partition", "timestamp")}
     return Shape(
         key=None if key is None else Template(((key,),)),
-        value=(reading.value_column or "value") if ours else None,
+        value=(reading.value_column or "value") if has_value else None,
         headers_column=named["headers"],
         partition=named["partition"],
         timestamp=named["timestamp"],
@@ -51,7 +51,7 @@ def _shape(columns: Any, reading: Reading) -> Shape:
     )
 
 
-def _records(found: Records, reading: Reading) -> list[Given]:
+def _records(found: Records, reading: InputFormat) -> list[InputRecord]:
     columns = {name: found.batch.column(name) for name in found.batch.schema.names}
     count = found.batch.num_rows
     nothing: list[Any] = [None] * count
@@ -63,8 +63,8 @@ def _records(found: Records, reading: Reading) -> list[Given]:
         import pyarrow as pa
 
         form = reading.key if name == "key" else reading.value
-        given = columns[name].cast(pa.large_binary()).to_pylist() if name in columns else nothing
-        return given if form is TEXT else [None if one is None else form_read(form, one, name) for one in given]
+        values = columns[name].cast(pa.large_binary()).to_pylist() if name in columns else nothing
+        return values if form is TEXT else [None if one is None else encode_field(form, one, name) for one in values]
 
     times = nothing
     if "timestamp" in columns:
@@ -73,7 +73,5 @@ def _records(found: Records, reading: Reading) -> list[Given]:
     return list(zip(data("value"), data("key"), headers, plain("partition"), times, strict=True))
 
 
-def _headers(given: Any) -> Headers:
-    if not given:
-        return ()
-    return tuple((pair["key"], pair["value"]) for pair in given)
+def _headers(pairs: Any) -> Headers:
+    return tuple((pair["key"], pair["value"]) for pair in pairs or ())

@@ -1,7 +1,7 @@
-"""`ottla produce`: lines, JSON, CSV or whole files become records.
+"""`ottla produce`: sends lines, JSON, CSV, tables or whole files as records.
 
-How the input is understood is in `record_input`, how records are sent and failures are told in `produce_sending`. To a person a line shows
-how far it is, and a sentence what was done; a pipe hears nothing but errors.
+`produce.input` parses the input, `produce.sending` sends records and reports failures. On a terminal a progress line and a summary are
+printed, in a pipe only errors.
 """
 
 from __future__ import annotations
@@ -17,31 +17,32 @@ from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn
 import click
 
 from ottla.cli.common.complete import topic_names
-from ottla.cli.common.errors import admin, bootstrap_option, terminated, told
+from ottla.cli.common.errors import admin, bootstrap_option, reporting_errors, sigterm_as_interrupt
+from ottla.cli.common.lazy import INTERRUPTED
 from ottla.cli.common.paths import LocalPath
-from ottla.cli.common.record_options import client_settings, form_options, forms, setting_option
+from ottla.cli.common.rate_limit import parse_rate
+from ottla.cli.common.record_options import client_settings, format_options, parse_formats, setting_option
 
 if TYPE_CHECKING:
-    from ottla.cli.produce.input import Chunk, Counted, Reading
-    from ottla.cli.produce.sending import Fixed, Sending
+    from ottla.cli.produce.input import Chunk, CountedInput, InputFormat
+    from ottla.cli.produce.sending import RecordDefaults, RecordSender
 
-#: How long a topic that is not there yet may take to be created, and how long brokers may take to make room for more.
-TOPIC_TIMEOUT_MS, ROOM_TIMEOUT_MS = 15_000, 120_000
-#: How long what was sent before Ctrl-C is waited for.
-LAST_MS = 10_000
+#: max.block.ms: for a topic that is to be created, and while the producer's buffer is full.
+TOPIC_TIMEOUT_MS, BUFFER_TIMEOUT_MS = 15_000, 120_000
+#: Timeout of the flush after Ctrl-C.
+INTERRUPT_FLUSH_MS = 10_000
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
-INTERRUPTED = 130
 EPILOG = r"""
 \b
 Examples:
-  ottla produce orders < lines.txt            each line a value
+  ottla produce orders < lines.txt            a value per line
   ottla produce orders -K : < lines.txt       KEY:VALUE
   ottla consume a -e -o json | ottla produce b -o json
   ottla produce orders -o csv --key-column id orders.csv
   ottla produce pictures -k logo --file logo.png
   echo tick | ottla produce load -n 100000 --rate 5k
 
-Exit codes: 0 all was written, 1 something was not (its line is named), 2 asked wrongly, 130 interrupted.
+Exit codes: 0 all records written, 1 a record was not written (the message names its line), 2 usage error, 130 interrupted.
 """.replace(r"\b", "\b")
 
 
@@ -49,7 +50,7 @@ Exit codes: 0 all was written, 1 something was not (its line is named), 2 asked 
 @click.argument("topic", shell_complete=topic_names)
 @click.argument("files", nargs=-1, type=LocalPath(exists=True, dir_okay=False, allow_dash=True), metavar="[FILE]...")
 @click.option(
-    "--file", "whole", multiple=True, type=LocalPath(exists=True, dir_okay=False), help="This file is one record; may be repeated."
+    "--file", "whole", multiple=True, type=LocalPath(exists=True, dir_okay=False), help="Send a whole file as one record; repeatable."
 )
 @click.option(
     "-o",
@@ -58,101 +59,108 @@ Exit codes: 0 all was written, 1 something was not (its line is named), 2 asked 
     type=click.Choice(["text", "json", "csv", "parquet", "arrow"]),
     default="text",
     show_default=True,
-    help="How lines are read; or what files are.",
+    help="Format of the input.",
 )
-@click.option("-K", "--key-delimiter", metavar="TEXT", help="Split each line at its first TEXT into key and value; '\\t' is a tab.")
+@click.option("-K", "--key-delimiter", metavar="TEXT", help="Split lines at the first TEXT into key and value; '\\t' is a tab.")
+@click.option("-D", "--delimiter", metavar="TEXT", default="\\n", show_default=True, help=r"End of a record; escapes are \n, \t, \0, \xNN.")
+@click.option("-k", "--key", help="Key of records without one.")
 @click.option(
-    "-D", "--delimiter", metavar="TEXT", default="\\n", show_default=True, help=r"What ends a record: text with \n, \t, \0, \xNN."
+    "-H", "--header", "headers", multiple=True, metavar="NAME=VALUE", help="Header of all records; NAME alone is null; repeatable."
 )
-@click.option("-k", "--key", help="Key of every record that has none.")
-@click.option("-H", "--header", "headers", multiple=True, metavar="NAME=VALUE", help="Header of every record; NAME alone is null.")
-@click.option("-p", "--partition", type=click.IntRange(min=0), help="Partition of records that say none; otherwise the key decides.")
-@click.option("--timestamp", metavar="TIME", help="Time of records that say none: milliseconds or 2026-01-31T12:00:00; otherwise now.")
-@click.option("-Z", "empty_is_null", is_flag=True, help="Empty keys and values are null; a null value is a tombstone.")
-@click.option("--null", metavar="TEXT", help="Keys and values that read TEXT are null.")
-@form_options
-@click.option("--key-column", metavar="NAME", help="CSV, Parquet: the column of keys.  [default: key]")
-@click.option("--value-column", metavar="NAME", help="CSV, Parquet: the column of values; otherwise all columns as JSON.  [default: value]")
-@click.option("--columns", metavar="NAME,...", help="CSV: names of the columns, for files whose first line has none.")
-@click.option("--ignore", metavar="NAME,...", help="JSON and CSV: do not take these from the input, such as partition,timestamp.")
+@click.option("-p", "--partition", type=click.IntRange(min=0), help="Partition of records without one. [default: by key]")
+@click.option("--timestamp", metavar="TIME", help="Timestamp of records without one: ms since 1970 or 2026-01-31T12:00:00. [default: now]")
+@click.option("-Z", "empty_is_null", is_flag=True, help="Read empty keys and values as null; a null value is a tombstone.")
+@click.option("--null", metavar="TEXT", help="Read TEXT as a null key or value.")
+@format_options
+@click.option("--key-column", metavar="NAME", help="CSV, Parquet: column of keys. [default: key]")
+@click.option("--value-column", metavar="NAME", help="CSV, Parquet: column of values. [default: value, else all columns as JSON]")
+@click.option("--columns", metavar="NAME,...", help="CSV: column names of files without a header line.")
+@click.option("--ignore", metavar="NAME,...", help="JSON, CSV: fields of the input to ignore, such as partition,timestamp.")
 @click.option("-z", "--compression", metavar="CODEC[:LEVEL]", default="none", show_default=True, help=f"One of {', '.join(CODECS)}.")
 @click.option(
     "--acks", type=click.Choice(["all", "1", "0"]), default="all", show_default=True,
-    help="Who must have a record: all in-sync replicas, the leader, nobody.",
+    help="Acknowledgement: by all in-sync replicas, by the leader, or none.",
 )  # fmt: skip
-@click.option("-n", "--each", type=click.IntRange(min=1), default=1, metavar="N", help="Send each record N times, for tests.")
-@click.option("--rate", metavar="N", help="At most N records a second; 10k and 1M are understood.")
-@click.option("--keep-going", is_flag=True, help="Tell what cannot be read or written, and go on; the exit code is 1 all the same.")
-@click.option("--dry-run", is_flag=True, help="Send nothing: print the records as JSON lines.")
+@click.option("-n", "--each", type=click.IntRange(min=1), default=1, metavar="N", help="Send each record N times.")
+@click.option("--rate", metavar="N", help="Limit in records per second, such as 500, 10k or 1M.")
+@click.option("--keep-going", is_flag=True, help="Report records that cannot be read or written, and continue; the exit code is 1.")
+@click.option("--dry-run", is_flag=True, help="Print the records as JSON lines; send nothing.")
 @setting_option
 @bootstrap_option
-def command(topic: str, files: tuple[str, ...], whole: tuple[str, ...], bootstrap: str, settings: tuple[str, ...], **asked: Any) -> None:
-    """Send records to TOPIC: the lines of FILEs, or of standard input."""
-    from ottla.cli.produce.input import BadLine, Counted, chunks, whole_files
+def command(topic: str, files: tuple[str, ...], whole: tuple[str, ...], bootstrap: str, settings: tuple[str, ...], **options: Any) -> None:
+    """Send records from FILEs or standard input to TOPIC."""
+    from ottla.cli.produce.input import BadLine, CountedInput, chunks, whole_files
     from ottla.client.options import ProducerOptions
 
-    if whole and (files or asked["form"] != "text" or asked["key_delimiter"] is not None):
-        raise click.UsageError("--file makes a record of a whole file: no other files, -o or -K with it")
-    ours = {"bootstrap_servers": bootstrap, "client_id": "ottla-cli", "acks": asked["acks"], **_codec(asked["compression"])}
+    if whole and (files or options["form"] != "text" or options["key_delimiter"] is not None):
+        raise click.UsageError("--file sends a whole file as one record: it cannot be combined with other files, -o or -K")
+    ours = {"bootstrap_servers": bootstrap, "client_id": "ottla-cli", "acks": options["acks"], **_codec(options["compression"])}
     ours |= client_settings(ProducerOptions, settings)
-    reading, fixed, rate = _reading(topic, asked, ours), _fixed(asked), _rate(asked["rate"])
+    reading, defaults = _input_format(topic, options, ours), _record_defaults(options)
+    rate = None if options["rate"] is None else parse_rate(options["rate"], "--rate")
     with contextlib.ExitStack() as opened:
-        source = None if whole else Counted([(name, _opened(name, opened)) for name in files or ("-",)])
+        source = None if whole else CountedInput([(name, _open(name, opened)) for name in files or ("-",)])
         if source is not None and not files and sys.stdin.isatty() and sys.stderr.isatty():
-            click.echo("Each line is a record; Ctrl-D ends.", err=True)
+            click.echo("Reading records, one per line; end with Ctrl-D.", err=True)
 
         def read(complain: Any) -> Iterable[Chunk]:
             return whole_files(whole, reading.value) if source is None else chunks(source, reading, complain)
 
-        with told():
+        with reporting_errors():
             try:
-                if asked["dry_run"]:
-                    _dry_run(topic, read, fixed, asked["keep_going"], bootstrap)
+                if options["dry_run"]:
+                    _dry_run(topic, read, defaults, options["keep_going"], bootstrap)
                 else:
-                    _send(topic, read, fixed, rate, asked, ours, source)
+                    _send(topic, read, defaults, rate, options, ours, source)
             except BadLine as error:
                 raise click.ClickException(str(error)) from None
 
 
 def _send(
-    topic: str, read: Any, fixed: Fixed, rate: float | None, asked: dict[str, Any], settings: dict[str, Any], source: Counted | None
+    topic: str,
+    read: Any,
+    defaults: RecordDefaults,
+    rate: float | None,
+    options: dict[str, Any],
+    settings: dict[str, Any],
+    source: CountedInput | None,
 ) -> None:
     from ottla.cli.common.progress import terminal_progress
     from ottla.cli.produce.input import BadLine
-    from ottla.cli.produce.sending import Failed, Sending
+    from ottla.cli.produce.sending import RecordSender, SendFailed
     from ottla.client.sync.producer import Producer
     from ottla.wire.errors import KafkaError, UnknownTopicOrPartition
 
-    # Who types a wrong address should not have to wait until a producer's patience is over; a topic that is missing may be created.
-    with admin(settings["bootstrap_servers"]) as asking:
-        outcome = asking.describe_topics([topic])[topic]
+    # A wrong address fails here at once, not only after the producer's timeout. A missing topic may be created later.
+    with admin(settings["bootstrap_servers"]) as client:
+        outcome = client.describe_topics([topic])[topic]
         if isinstance(outcome, KafkaError) and not isinstance(outcome, UnknownTopicOrPartition):
             raise outcome
-    settings.setdefault("max_block_ms", TOPIC_TIMEOUT_MS if isinstance(outcome, KafkaError) else ROOM_TIMEOUT_MS)
+    settings.setdefault("max_block_ms", TOPIC_TIMEOUT_MS if isinstance(outcome, KafkaError) else BUFFER_TIMEOUT_MS)
     began = time.monotonic()
-    with Producer(**settings) as producer, terminated():
-        kind = "line" if asked["delimiter"] == "\\n" and asked["form"] not in ("parquet", "arrow") else "record"
-        sending = Sending(producer, topic, fixed, rate=rate, keep_going=asked["keep_going"], kind=kind)
+    with Producer(**settings) as producer, sigterm_as_interrupt():
+        kind = "line" if options["delimiter"] == "\\n" and options["form"] not in ("parquet", "arrow") else "record"
+        sending = RecordSender(producer, topic, defaults, rate=rate, keep_going=options["keep_going"], kind=kind)
         total = None if source is None else _size(source)
         sending.progress = terminal_progress(total) if total is not None or not sys.stdin.isatty() else None
         problem: str | None = None
         try:
             sending.send_all(read(sending.complain), source)
-        except (Failed, BadLine) as error:
+        except (SendFailed, BadLine) as error:
             problem = str(error)
         except KeyboardInterrupt:
-            _interrupted(sending, topic)
+            _exit_interrupted(sending, topic)
         if problem is not None:
-            # What was sent before is on its way: its outcome is told, too.
-            with contextlib.suppress(Failed):
+            # Report the outcome of the records sent before, too.
+            with contextlib.suppress(SendFailed):
                 sending.finish()
     if sending.progress is not None:
-        sending.progress.wipe()
-    _conclude(sending, topic, problem, source, time.monotonic() - began)
+        sending.progress.clear()
+    _report_result(sending, topic, problem, source, time.monotonic() - began)
 
 
-def _conclude(sending: Sending, topic: str, problem: str | None, source: Counted | None, seconds: float) -> None:
-    """The last word. Raises: ClickException when something was not written."""
+def _report_result(sending: RecordSender, topic: str, problem: str | None, source: CountedInput | None, seconds: float) -> None:
+    """Prints the summary. Raises: ClickException, if a record was not written."""
     from ottla.cli.common.progress import bytes_text, rate_text
 
     if problem is not None:
@@ -168,32 +176,32 @@ def _conclude(sending: Sending, topic: str, problem: str | None, source: Counted
         )
 
 
-def _interrupted(sending: Sending, topic: str) -> NoReturn:
-    from ottla.cli.produce.sending import Failed
+def _exit_interrupted(sending: RecordSender, topic: str) -> NoReturn:
+    from ottla.cli.produce.sending import SendFailed
 
-    with contextlib.suppress(Failed, TimeoutError, KeyboardInterrupt):
-        sending.finish(LAST_MS)
+    with contextlib.suppress(SendFailed, TimeoutError, KeyboardInterrupt):
+        sending.finish(INTERRUPT_FLUSH_MS)
     if sending.progress is not None:
-        sending.progress.wipe()
+        sending.progress.clear()
     lost = sending.sent - sending.written
     not_written = f", {lost:,} were not acknowledged" if lost else ""
     click.echo(f"Interrupted: {sending.written:,} records were written to {topic}{not_written}", err=True)
     raise SystemExit(INTERRUPTED)
 
 
-def _dry_run(topic: str, read: Any, fixed: Fixed, keep_going: bool, bootstrap: str) -> None:
-    """Print what would be sent, in the form in which it can be. Raises: ClickException."""
+def _dry_run(topic: str, read: Any, defaults: RecordDefaults, keep_going: bool, bootstrap: str) -> None:
+    """Prints the records as JSON lines that `produce -o json` reads. Raises: ClickException."""
     import msgspec
 
     from ottla.cli.common.errors import json_bytes
-    from ottla.cli.produce.sending import completed
+    from ottla.cli.produce.sending import with_defaults
     from ottla.wire.errors import KafkaError
 
-    with admin(bootstrap) as asking:
-        found = asking.describe_topics([topic])[topic]
-    if isinstance(found, KafkaError):
-        click.echo(f"Warning: {' '.join(str(found).split())}", err=True)
-    count = 0 if isinstance(found, KafkaError) else len(found.partitions)
+    with admin(bootstrap) as client:
+        description = client.describe_topics([topic])[topic]
+    if isinstance(description, KafkaError):
+        click.echo(f"Warning: {' '.join(str(description).split())}", err=True)
+    count = 0 if isinstance(description, KafkaError) else len(description.partitions)
     bad: list[str] = []
 
     def complain(text: str) -> None:
@@ -205,10 +213,10 @@ def _dry_run(topic: str, read: Any, fixed: Fixed, keep_going: bool, bootstrap: s
     records = tombstones = 0
     for chunk in read(complain):
         lines = []
-        for number, given in zip(chunk.numbers, chunk.records, strict=True):
-            value, key, headers, partition, timestamp_ms = completed(given, fixed)
+        for number, record in zip(chunk.numbers, chunk.records, strict=True):
+            value, key, headers, partition, timestamp_ms = with_defaults(record, defaults)
             if count and partition is not None and partition >= count:
-                complain(f"line {number}: topic {topic} has {count} partitions, no partition {partition}")
+                complain(f"line {number}: topic {topic} has {count} partitions; partition {partition} does not exist")
             shown = {"key": json_bytes(key), "value": json_bytes(value), "headers": [[name, json_bytes(one)] for name, one in headers]}
             shown |= {name: one for name, one in (("partition", partition), ("timestamp", timestamp_ms)) if one is not None}
             lines.append(shown)
@@ -216,77 +224,64 @@ def _dry_run(topic: str, read: Any, fixed: Fixed, keep_going: bool, bootstrap: s
         records += len(lines)
         sys.stdout.buffer.write(msgspec.json.Encoder().encode_lines(lines))
     sys.stdout.buffer.flush()
-    times = f", each {fixed.each:,} times" if fixed.each > 1 else ""
-    click.echo(f"Nothing was sent: {records:,} records, {tombstones:,} of them tombstones, would go to {topic}{times}", err=True)
+    times = f", each {defaults.each:,} times" if defaults.each > 1 else ""
+    click.echo(f"Nothing was sent: {records:,} records, {tombstones:,} of them tombstones, would be sent to {topic}{times}", err=True)
     if bad:
         raise SystemExit(1)
 
 
-# -- what is asked for
-
-
-def _reading(topic: str, asked: dict[str, Any], settings: dict[str, Any]) -> Reading:
+def _input_format(topic: str, options: dict[str, Any], settings: dict[str, Any]) -> InputFormat:
     """Raises: UsageError, ClickException."""
     from ottla.cli.common.record_format import unescaped
-    from ottla.cli.produce.input import NAMES, Reading
+    from ottla.cli.produce.input import NAMES, InputFormat
 
-    key, value = forms(asked, topic)
-    form, delimiter = asked["form"], unescaped(asked["delimiter"])
-    ignore = frozenset(filter(None, (asked["ignore"] or "").split(",")))
-    if not delimiter or asked["key_delimiter"] == "":
-        raise click.UsageError("a delimiter has at least one byte; for a whole file as one record there is --file")
+    key, value = parse_formats(options, topic)
+    form, delimiter = options["form"], unescaped(options["delimiter"])
+    ignore = frozenset(filter(None, (options["ignore"] or "").split(",")))
+    if not delimiter or options["key_delimiter"] == "":
+        raise click.UsageError("a delimiter needs at least one byte; to send a whole file as one record, use --file")
     if unknown := ignore - {*NAMES}:
-        raise click.UsageError(f"--ignore: there is no {sorted(unknown)[0]!r}; there are {', '.join(NAMES)}")
-    if form != "csv" and (asked["columns"] or (form in ("text", "json") and (asked["key_column"] or asked["value_column"]))):
-        raise click.UsageError("columns are those of CSV: add -o csv")
+        raise click.UsageError(f"--ignore: unknown field {sorted(unknown)[0]!r}; fields are {', '.join(NAMES)}")
+    if form != "csv" and (options["columns"] or (form in ("text", "json") and (options["key_column"] or options["value_column"]))):
+        raise click.UsageError("options for columns need -o csv")
     if form == "text" and ignore:
-        raise click.UsageError("--ignore is for -o json and -o csv: text says no such thing")
-    if form != "text" and (asked["key_delimiter"] is not None or asked["empty_is_null"]):
-        raise click.UsageError(f"-K and -Z are for text: {form} says itself what is key and what is null")
-    null = None if asked["null"] is None else unescaped(asked["null"])
-    if asked["empty_is_null"]:
+        raise click.UsageError("--ignore needs -o json or -o csv: text has no fields")
+    if form != "text" and (options["key_delimiter"] is not None or options["empty_is_null"]):
+        raise click.UsageError(f"-K and -Z need -o text: {form} has its own keys and nulls")
+    null = None if options["null"] is None else unescaped(options["null"])
+    if options["empty_is_null"]:
         null = b""
-    return Reading(
-        form, key, value, delimiter, None if asked["key_delimiter"] is None else unescaped(asked["key_delimiter"]), null,
-        tuple(name.strip() for name in asked["columns"].split(",")) if asked["columns"] else (), asked["key_column"], asked["value_column"],
-        ignore, int(settings.get("max_request_size", 1 << 20)),
+    return InputFormat(
+        form, key, value, delimiter, None if options["key_delimiter"] is None else unescaped(options["key_delimiter"]), null,
+        tuple(name.strip() for name in options["columns"].split(",")) if options["columns"] else (),
+        options["key_column"], options["value_column"], ignore, int(settings.get("max_request_size", 1 << 20)),
     )  # fmt: skip
 
 
-def _fixed(asked: dict[str, Any]) -> Fixed:
+def _record_defaults(options: dict[str, Any]) -> RecordDefaults:
     from ottla.cli.common.arguments import time_ms
-    from ottla.cli.produce.sending import Fixed
+    from ottla.cli.produce.sending import RecordDefaults
 
     headers = []
-    for text in asked["headers"]:
+    for text in options["headers"]:
         name, equals, value = text.partition("=")
         if not name:
             raise click.UsageError(f"-H expects NAME=VALUE, or NAME alone for null, not {text!r}")
         headers.append((name, value.encode() if equals else None))
-    when = None if asked["timestamp"] is None else time_ms(asked["timestamp"], "--timestamp")
-    return Fixed(None if asked["key"] is None else asked["key"].encode(), tuple(headers), asked["partition"], when, asked["each"])
-
-
-def _rate(text: str | None) -> float | None:
-    from ottla.cli.common.rate_limit import rate
-
-    try:
-        return None if text is None else rate(text, "--rate")
-    except ValueError as error:
-        raise click.UsageError(str(error)) from None
+    when = None if options["timestamp"] is None else time_ms(options["timestamp"], "--timestamp")
+    return RecordDefaults(
+        None if options["key"] is None else options["key"].encode(), tuple(headers), options["partition"], when, options["each"]
+    )
 
 
 def _codec(text: str) -> dict[str, Any]:
     codec, colon, level = text.partition(":")
-    levelled = codec in ("gzip", "lz4", "zstd")
-    if codec not in CODECS or (colon and not levelled):
-        raise click.UsageError(
-            f"-z expects one of {', '.join(CODECS)}, and behind gzip, lz4 and zstd perhaps a level as in zstd:9, not {text!r}"
-        )
+    if codec not in CODECS or (colon and codec not in ("gzip", "lz4", "zstd")):
+        raise click.UsageError(f"-z expects one of {', '.join(CODECS)}; gzip, lz4 and zstd may have a level, as zstd:9; not {text!r}")
     return {"compression_type": codec, **({f"compression_{codec}_level": level} if colon else {})}
 
 
-def _opened(name: str, opened: contextlib.ExitStack) -> BinaryIO:
+def _open(name: str, opened: contextlib.ExitStack) -> BinaryIO:
     if name == "-":
         return sys.stdin.buffer
     try:
@@ -295,15 +290,15 @@ def _opened(name: str, opened: contextlib.ExitStack) -> BinaryIO:
         raise click.ClickException(str(error)) from None
 
 
-def _size(source: Counted) -> int | None:
-    """Bytes of all the input, if they are files."""
+def _size(source: CountedInput) -> int | None:
+    """Total size of the input in bytes, if all of it are files."""
     total = 0
     for _, file in source.files:
         try:
-            found = os.fstat(file.fileno())
+            status = os.fstat(file.fileno())
         except (OSError, ValueError):
             return None
-        if not stat.S_ISREG(found.st_mode):
+        if not stat.S_ISREG(status.st_mode):
             return None
-        total += found.st_size - (file.tell() if file.seekable() else 0)
+        total += status.st_size - (file.tell() if file.seekable() else 0)
     return total

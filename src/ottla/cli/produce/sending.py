@@ -1,8 +1,7 @@
-"""Sends records, and makes sure that what was not written is told by its line.
+"""Sends records, and reports each record that was not written with its line.
 
-Up to `WAITING_MAX` records have no outcome yet; the producer's own memory bounds their bytes, so that whoever writes to us is held up when
-brokers are. The first failure ends it: what was sent before is waited for, what comes later is not sent. With `keep_going` each failure is
-told, and the rest is sent.
+At most `PENDING_MAX` records are unacknowledged; the producer's buffer limits their bytes, so slow brokers slow down the input. The first
+failure ends sending, after the records sent before are acknowledged. With `keep_going` failures are reported and sending continues.
 """
 
 from __future__ import annotations
@@ -14,75 +13,82 @@ from typing import NamedTuple
 import click
 
 from ottla.cli.common.progress import Progress
-from ottla.cli.common.rate_limit import Pace
-from ottla.cli.produce.input import Chunk, Counted, Given, where
+from ottla.cli.common.rate_limit import RateLimiter
+from ottla.cli.produce.input import Chunk, CountedInput, InputRecord, line_label
 from ottla.client.producer.batches import Delivery, failures
 from ottla.client.sync.producer import Producer
 from ottla.wire.errors import KafkaError, MessageTooLarge
 
-#: Records whose outcome is not known, before the first of them must be.
-WAITING_MAX = 100_000
-#: Records that are waited for together.
-PORTION = 10_000
-#: Failures that are told each by itself.
-TOLD_MAX = 20
+#: Unacknowledged records.
+PENDING_MAX = 100_000
+#: Records whose acknowledgement is awaited together.
+CHUNK_RECORDS = 10_000
+#: Failures that are printed; further ones are only counted.
+REPORTED_MAX = 20
 
 
-class Fixed(NamedTuple):
-    """What the command line says of all records, where a record does not say it itself."""
+class RecordDefaults(NamedTuple):
+    """Fields from the command line, for records without them."""
 
     key: bytes | None = None
     headers: tuple[tuple[str, bytes | None], ...] = ()
     partition: int | None = None
     timestamp_ms: int | None = None
-    #: How often each record is sent.
+    #: Number of times each record is sent.
     each: int = 1
 
 
-NOTHING_FIXED = Fixed()[:4]
+NO_DEFAULTS = RecordDefaults()[:4]
 
 
-class Waiting(NamedTuple):
-    """Records on their way, and where they came from."""
+class PendingRecords(NamedTuple):
+    """Unacknowledged records, and their place in the input."""
 
     chunk: Chunk
     first: int
     deliveries: list[Delivery]
 
 
-class Failed(Exception):
-    """A record was not written, or not understood; the message names it."""
+class SendFailed(Exception):
+    """A record was not written or is invalid; the message names its line."""
 
 
 class NoPartition(ValueError):
-    """A record names a partition that its topic has not."""
+    """A record names a partition that does not exist."""
 
 
-class Sending:
+class RecordSender:
     """Sends chunks of records to a topic."""
 
     def __init__(
-        self, producer: Producer, topic: str, fixed: Fixed, *, rate: float | None = None, keep_going: bool = False, kind: str = "line"
+        self,
+        producer: Producer,
+        topic: str,
+        defaults: RecordDefaults,
+        *,
+        rate: float | None = None,
+        keep_going: bool = False,
+        kind: str = "line",
     ) -> None:
-        self._producer, self._topic, self._fixed = producer, topic, fixed
-        self._pace = None if rate is None else Pace(rate)
+        self._producer, self._topic, self._defaults = producer, topic, defaults
+        self._limiter = None if rate is None else RateLimiter(rate)
         self._keep_going, self._kind = keep_going, kind
-        self._waiting: deque[Waiting] = deque()
-        self._waiting_count = 0
-        #: How many the topic has, as far as was asked.
+        self._pending: deque[PendingRecords] = deque()
+        self._pending_count = 0
+        #: Number of the topic's partitions; 0: not queried yet.
         self._partitions = 0
         self.sent = 0
-        #: Those that were sent, and not written; and lines that made no record.
+        #: Records that were sent but not written; invalid lines.
         self.failed = self.bad = 0
         self.progress: Progress | None = None
 
     @property
     def written(self) -> int:
-        """How many records brokers have acknowledged, of those that were waited for."""
-        return self.sent - self.failed - self._waiting_count
+        """Number of acknowledged records."""
+        return self.sent - self.failed - self._pending_count
 
-    def send_all(self, chunks: Iterable[Chunk], source: Counted | None) -> None:
-        """Raises: Failed; OSError."""
+    def send_all(self, chunks: Iterable[Chunk], source: CountedInput | None) -> None:
+        """Raises: SendFailed; OSError."""
         for chunk in chunks:
             self._send_chunk(chunk)
             if self.progress is not None:
@@ -91,44 +97,47 @@ class Sending:
         self.finish()
 
     def finish(self, timeout_ms: float | None = None) -> None:
-        """Wait for all that was sent. Raises: Failed, TimeoutError."""
+        """Waits until all records are acknowledged. Raises: SendFailed, TimeoutError."""
         self._producer.flush(timeout_ms)
-        while self._waiting:
-            self._settle()
+        while self._pending:
+            self._await_oldest()
 
-    def complain(self, told: str) -> None:
-        """A line makes no record. Raises: Failed unless going on."""
+    def complain(self, message: str) -> None:
+        """Reports an invalid line. Raises: SendFailed, unless `keep_going`."""
         self.bad += 1
-        self._tell(told)
+        self._report(message)
 
-    def _tell(self, told: str) -> None:
-        told = " ".join(told.split())
+    def _report(self, message: str) -> None:
+        message = " ".join(message.split())
         if not self._keep_going:
-            raise Failed(told)
+            raise SendFailed(message)
         if self.progress is not None:
-            self.progress.wipe()
-        if self.failed + self.bad <= TOLD_MAX:
-            click.echo(f"Error: {told}", err=True)
+            self.progress.clear()
+        if self.failed + self.bad <= REPORTED_MAX:
+            click.echo(f"Error: {message}", err=True)
 
     def _send_chunk(self, chunk: Chunk) -> None:
-        step = PORTION if self._pace is None else min(PORTION, self._pace.portion)
+        step = CHUNK_RECORDS if self._limiter is None else min(CHUNK_RECORDS, self._limiter.chunk_records)
         for first in range(0, len(chunk.records), step):
-            portion = chunk.records[first : first + step]
-            for _ in range(self._fixed.each):
+            records = chunk.records[first : first + step]
+            for _ in range(self._defaults.each):
                 at = 0
-                while at < len(portion):
-                    at = self._send_until_bad(chunk, first + at, portion[at:] if at else portion) - first
-                if self._pace is not None:
-                    self._pace.wait(len(portion))
+                while at < len(records):
+                    at = self._send_until_bad(chunk, first + at, records[at:] if at else records) - first
+                if self._limiter is not None:
+                    self._limiter.wait(len(records))
 
-    def _send_until_bad(self, chunk: Chunk, first: int, records: list[Given]) -> int:
-        """Send these, which begin at `first` in the chunk, up to one that cannot be sent; where to go on. Raises: Failed."""
-        topic, fixed, send = self._topic, self._fixed, self._producer.send
+    def _send_until_bad(self, chunk: Chunk, first: int, records: list[InputRecord]) -> int:
+        """Sends these records, which begin at `first` in the chunk, up to the first that cannot be sent.
+
+        Returns the place in the chunk to continue at. Raises: SendFailed.
+        """
+        topic, defaults, send = self._topic, self._defaults, self._producer.send
         deliveries: list[Delivery] = []
         add = deliveries.append
         refused: Exception | None = None
-        if fixed[:4] != NOTHING_FIXED:
-            records = [completed(record, fixed) for record in records]
+        if defaults[:4] != NO_DEFAULTS:
+            records = [with_defaults(record, defaults) for record in records]
         try:
             for value, key, headers, partition, timestamp_ms in records:
                 if partition is not None and partition >= self._partitions:
@@ -136,44 +145,44 @@ class Sending:
                 add(send(topic, value, key, headers, partition, timestamp_ms))
         except (KafkaError, ValueError, TypeError) as error:
             refused = error
-        self._waiting.append(Waiting(chunk, first, deliveries))
-        self._waiting_count += len(deliveries)
+        self._pending.append(PendingRecords(chunk, first, deliveries))
+        self._pending_count += len(deliveries)
         self.sent += len(deliveries)
-        while self._waiting and (self._waiting_count > WAITING_MAX or all(one.done() for one in self._waiting[0].deliveries[-1:])):
-            self._settle()
+        while self._pending and (self._pending_count > PENDING_MAX or all(one.done() for one in self._pending[0].deliveries[-1:])):
+            self._await_oldest()
         at = first + len(deliveries)
         if refused is None:
             return at
-        told = f"{where(chunk.file, chunk.numbers[at], self._kind)}: {refused}"
+        message = f"{line_label(chunk.file, chunk.numbers[at], self._kind)}: {refused}"
         if not isinstance(refused, MessageTooLarge | ValueError | TypeError):
-            # It would be the same for all that follow.
-            raise Failed(" ".join(told.split()))
-        self.complain(told)
+            # The following records would fail, too.
+            raise SendFailed(" ".join(message.split()))
+        self.complain(message)
         return at + 1
 
     def _check(self, partition: int) -> None:
-        """Whether there is such a partition. Raises: NoPartition."""
+        """Raises: NoPartition."""
         self._partitions = len(self._producer.partitions_for(self._topic))
         if partition >= self._partitions:
-            raise NoPartition(f"topic {self._topic} has {self._partitions} partitions, no partition {partition}")
+            raise NoPartition(f"topic {self._topic} has {self._partitions} partitions; partition {partition} does not exist")
 
-    def _settle(self) -> None:
-        """Wait for the oldest. Raises: Failed."""
-        chunk, first, deliveries = self._waiting.popleft()
-        self._waiting_count -= len(deliveries)
-        found = failures(deliveries)
-        self.failed += len(found)
-        for index, error in found:
-            self._tell(f"{where(chunk.file, chunk.numbers[first + index], self._kind)}: {error}")
+    def _await_oldest(self) -> None:
+        """Waits for the oldest pending records. Raises: SendFailed."""
+        chunk, first, deliveries = self._pending.popleft()
+        self._pending_count -= len(deliveries)
+        failed = failures(deliveries)
+        self.failed += len(failed)
+        for index, error in failed:
+            self._report(f"{line_label(chunk.file, chunk.numbers[first + index], self._kind)}: {error}")
 
 
-def completed(record: Given, fixed: Fixed) -> Given:
-    """A record with what the command line says where it says nothing itself."""
+def with_defaults(record: InputRecord, defaults: RecordDefaults) -> InputRecord:
+    """The record, with defaults for missing fields."""
     value, key, headers, partition, timestamp_ms = record
     return (
         value,
-        fixed.key if key is None else key,
-        fixed.headers + headers,
-        fixed.partition if partition is None else partition,
-        fixed.timestamp_ms if timestamp_ms is None else timestamp_ms,
+        defaults.key if key is None else key,
+        defaults.headers + headers,
+        defaults.partition if partition is None else partition,
+        defaults.timestamp_ms if timestamp_ms is None else timestamp_ms,
     )

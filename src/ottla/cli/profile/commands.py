@@ -1,4 +1,4 @@
-"""`ottla profile`: list, show, use, add, remove. What a profile is: `ottla.cli.common.profiles`."""
+"""`ottla profile`: list, show, use, add, remove. The file: `ottla.cli.common.profiles`."""
 
 from __future__ import annotations
 
@@ -9,36 +9,36 @@ import click
 
 from ottla.cli.common import profiles
 from ottla.cli.common.complete import profile_names
-from ottla.cli.common.confirmation import DRY, dry_run_option
+from ottla.cli.common.confirmation import NOTHING_CHANGED, dry_run_option
 from ottla.cli.common.errors import assignments
-from ottla.cli.common.lazy import Commands
-from ottla.cli.common.output_formats import Form, fields, note, output_option
+from ottla.cli.common.lazy import CommandGroup
+from ottla.cli.common.output_formats import OutputFormat, fields, note, output_option
 from ottla.cli.common.tables import Column
 
 PROFILE = {
-    "name": "its name",
-    "in_use": "whether it holds where nothing else is said",
-    "settings.*": "settings of clients by name; secrets are (hidden)",
+    "name": "name of the profile",
+    "in_use": "whether it is the default",
+    "settings.*": "client settings by name; secrets are (hidden)",
 }
 LISTED = (
     Column("PROFILE", "name", colour=lambda row: "green" if row["in_use"] else None),
-    Column("IN USE", lambda row: "yes" if row["in_use"] else ""),
-    Column("BOOTSTRAP SERVERS", lambda row: row["settings"].get("bootstrap_servers")),
-    Column("OTHER SETTINGS", lambda row: [name for name in row["settings"] if name != "bootstrap_servers"], wide=True),
+    Column("IN-USE", lambda row: "yes" if row["in_use"] else ""),
+    Column("BOOTSTRAP-SERVERS", lambda row: row["settings"].get("bootstrap_servers")),
+    Column("OTHER-SETTINGS", lambda row: [name for name in row["settings"] if name != "bootstrap_servers"], wide=True),
 )
 SETTINGS = (Column("SETTING", "setting"), Column("VALUE", "value"))
 
 
-@click.group(name="profile", cls=Commands)
+@click.group(name="profile", cls=CommandGroup)
 def command() -> None:
-    """Name clusters, and choose the one that commands talk to.
+    """Name clusters and choose the default one.
 
-    Profiles are in ~/.config/ottla/config.toml; -b, --profile and OTTLA_BOOTSTRAP_SERVERS go before the one in use.
+    Profiles are in ~/.config/ottla/config.toml. -b, --profile and OTTLA_BOOTSTRAP_SERVERS override the profile in use.
     """
 
 
 @contextmanager
-def _told() -> Iterator[None]:
+def _reporting_errors() -> Iterator[None]:
     try:
         yield
     except (OSError, ValueError) as error:
@@ -48,11 +48,11 @@ def _told() -> Iterator[None]:
 @fields(PROFILE)
 @command.command(name="list")
 @output_option
-def list_(output: Form) -> None:
+def list_(output: OutputFormat) -> None:
     """List profiles."""
     found = profiles.read()
-    if not found.by_name and not output.for_programs:
-        note(f"There are no profiles in {profiles.config_path()}; ottla profile add NAME HOST:PORT makes one.")
+    if not found.by_name and not output.is_structured:
+        note(f"{profiles.config_path()} has no profiles. Add one with ottla profile add NAME HOST:PORT.")
         return
     output.show([_document(found, one) for one in found.by_name.values()], LISTED)
 
@@ -65,14 +65,14 @@ def _document(found: profiles.Profiles, one: profiles.Profile) -> dict[str, obje
 @command.command()
 @click.argument("name", required=False, metavar="[NAME]", shell_complete=profile_names)
 @output_option
-def show(name: str | None, output: Form) -> None:
-    """Show the settings of a profile, or of the one in use; secrets are not printed."""
+def show(name: str | None, output: OutputFormat) -> None:
+    """Show the settings of a profile, by default of the one in use. Secrets are hidden."""
     found = profiles.read()
     name = name or found.current
     if name is None:
-        raise click.ClickException("no profile is in use: name one")
+        raise click.ClickException("no profile is in use: add the name of a profile")
     one = found.named(name)
-    if output.for_programs:
+    if output.is_structured:
         output.document(_document(found, one))
     else:
         output.table([{"setting": key, "value": value} for key, value in one.shown().items()], SETTINGS, title=one.name)
@@ -81,8 +81,8 @@ def show(name: str | None, output: Form) -> None:
 @command.command()
 @click.argument("name", shell_complete=profile_names)
 def use(name: str) -> None:
-    """Let a profile hold where nothing else is said."""
-    with _told():
+    """Make a profile the default."""
+    with _reporting_errors():
         one = profiles.read().named(name)
         profiles.write(profiles.with_current(profiles.text(), name))
     click.echo(f"{name}\t{one.settings.get('bootstrap_servers', '')}")
@@ -91,42 +91,42 @@ def use(name: str) -> None:
 @command.command()
 @click.argument("name")
 @click.argument("bootstrap", metavar="HOST:PORT[,...]")
-@click.option("-X", "--set", "settings", multiple=True, metavar="KEY=VALUE", help="Another setting of clients; may be repeated.")
-@click.option("--replace", is_flag=True, help="Put it in place of one of the same name.")
-@click.option("--use", "at_once", is_flag=True, help="And let it hold where nothing else is said; the first profile does anyway.")
+@click.option("-X", "--set", "settings", multiple=True, metavar="KEY=VALUE", help="Client setting; repeatable.")
+@click.option("--replace", is_flag=True, help="Replace a profile of the same name.")
+@click.option("--use", "set_default", is_flag=True, help="Make it the default; the first profile always is.")
 @dry_run_option
-def add(name: str, bootstrap: str, settings: tuple[str, ...], replace: bool, at_once: bool, dry_run: bool) -> None:
-    """Name a cluster. Nothing is asked of it."""
-    wanted = {"bootstrap_servers": bootstrap}
-    wanted |= {key.replace(".", "_").replace("-", "_"): value for key, value in assignments(settings, "-X").items()}
-    for key, value in wanted.items():
-        if problem := profiles.refused(key, value):
+def add(name: str, bootstrap: str, settings: tuple[str, ...], replace: bool, set_default: bool, dry_run: bool) -> None:
+    """Add a profile. Does not connect to the cluster."""
+    values = {"bootstrap_servers": bootstrap}
+    values |= {key.replace(".", "_").replace("-", "_"): value for key, value in assignments(settings, "-X").items()}
+    for key, value in values.items():
+        if problem := profiles.setting_problem(key, value):
             raise click.UsageError(problem)
-    with _told():
+    with _reporting_errors():
         found = profiles.read()
         if name in found.by_name and not replace:
-            raise click.ClickException(f"there is a profile {name} already: --replace puts this one in its place")
-        text = profiles.with_profile(profiles.text(), name, wanted)
-        if at_once or not found.by_name:
+            raise click.ClickException(f"profile {name} exists already: use --replace to replace it")
+        text = profiles.with_profile(profiles.text(), name, values)
+        if set_default or not found.by_name:
             text = profiles.with_current(text, name)
-        _written(text, f"{name}\tadded", dry_run)
+        _write(text, f"{name}\tadded", dry_run)
 
 
 @command.command()
 @click.argument("name", shell_complete=profile_names)
 @dry_run_option
 def remove(name: str, dry_run: bool) -> None:
-    """Forget a profile."""
-    with _told():
+    """Remove a profile."""
+    with _reporting_errors():
         profiles.read().named(name)
-        _written(profiles.without_profile(profiles.text(), name), f"{name}\tremoved", dry_run)
+        _write(profiles.without_profile(profiles.text(), name), f"{name}\tremoved", dry_run)
 
 
-def _written(text: str, done: str, dry_run: bool) -> None:
+def _write(text: str, done: str, dry_run: bool) -> None:
     if dry_run:
         name, _, outcome = done.partition("\t")
         click.echo(f"{name}\twould be {outcome}")
-        note(DRY)
+        note(NOTHING_CHANGED)
         return
     profiles.write(text)
     click.echo(done)

@@ -1,7 +1,7 @@
-"""``ottla serve``: runs brokers until it is told to stop.
+"""``ottla serve``: runs brokers until SIGTERM or Ctrl-C.
 
-Settings come from the file, then from ``--set``, then from the options; the later wins. What cannot be used is one line on stderr and exit
-code 2; what keeps a server from starting, one line and exit code 1.
+Settings come from the file, then from ``--set``, then from the options; later ones win. Exit codes, each with one line on stderr: 2 for an
+invalid setting, 1 if the server cannot start.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn, cast
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 import click
 
@@ -23,49 +23,41 @@ if TYPE_CHECKING:
     from ottla.server.process_plan import ProcessPlan
 
 LOOPS = ("uvloop", "asyncio")
-#: What the environment variable OTTLA_LOG may say.
+#: Values of the environment variable OTTLA_LOG.
 LOG_LEVELS = ("error", "warning", "info", "debug")
 
 
 @click.command(name="serve")
-@click.option(
-    "--data-dir", metavar="DIR", type=LocalPath(path_type=Path), help=f"Where everything is kept. [default: {default_data_directory()}]"
-)
+@click.option("--data-dir", metavar="DIR", type=LocalPath(path_type=Path), help=f"Data directory. [default: {default_data_directory()}]")
 @click.option(
     "--listen",
     metavar="HOST:PORT",
-    help="Where to serve; further brokers take the ports after it, or free ones for port 0. [default: 127.0.0.1:9092]",
+    help="Address to serve at; further brokers use the following ports, or free ports if it is 0. [default: 127.0.0.1:9092]",
 )
-@click.option("--brokers", metavar="N", type=click.IntRange(1, 1000), default=1, show_default=True, help="Brokers in this process.")
-@click.option("--broker-id", metavar="N", type=click.IntRange(0), help="Number of the first broker. [default: 1]")
+@click.option(
+    "--brokers", metavar="N", type=click.IntRange(1, 1000), default=1, show_default=True, help="Number of brokers in this process."
+)
+@click.option("--broker-id", metavar="N", type=click.IntRange(0), help="Id of the first broker. [default: 1]")
 @click.option(
     "--zookeeper",
     metavar="HOST:PORT[,...][/PATH]",
-    help="ZooKeeper of a cluster of several processes; each needs a --broker-id and a --data-dir of its own. [default: none, one process]",
+    help="ZooKeeper of a cluster of several processes, each with its own --broker-id and --data-dir. [default: the embedded store]",
 )
-@click.option("--config", "config_file", metavar="FILE", type=LocalPath(path_type=Path), help="Settings, as in Kafka's server.properties.")
-@click.option("--set", "settings", metavar="KEY=VALUE", multiple=True, help="One setting, by Kafka's name; may be repeated.")
+@click.option(
+    "--config", "config_file", metavar="FILE", type=LocalPath(path_type=Path), help="File of settings, like Kafka's server.properties."
+)
+@click.option("--set", "settings", metavar="KEY=VALUE", multiple=True, help="Setting by Kafka's name; repeatable.")
 @click.option(
     "--log-file",
     metavar="FILE",
     type=LocalPath(path_type=Path, dir_okay=False),
-    help="Where to say what there is to say; what is older than the last 16 MiB stands in FILE.1. [default: the terminal]",
+    help="Log file; rotated to FILE.1 at 16 MiB. [default: standard error]",
 )
-@click.option("--loop", type=click.Choice(LOOPS), envvar="OTTLA_LOOP", help="Event loop. [default: uvloop where installed]")
-def command(
-    data_dir: Path | None,
-    listen: str | None,
-    brokers: int,
-    broker_id: int | None,
-    zookeeper: str | None,
-    config_file: Path | None,
-    settings: tuple[str, ...],
-    log_file: Path | None,
-    loop: str | None,
-) -> None:
+@click.option("--loop", type=click.Choice(LOOPS), envvar="OTTLA_LOOP", help="Event loop. [default: uvloop if installed]")
+def command(log_file: Path | None, loop: str | None, **options: Any) -> None:
     """Run one or more brokers until SIGTERM or Ctrl-C.
 
-    Prints "ottla: ready on HOST:PORT[,HOST:PORT...]" once clients may come.
+    Prints "ottla: ready on HOST:PORT[,HOST:PORT...]" once clients can connect.
     """
     from ottla.base.options import ConfigError
 
@@ -77,7 +69,7 @@ def command(
         except OSError as error:
             _give_up(f"--log-file: cannot write to {log_file}: {error.strerror}", 2)
     try:
-        plan = _plan(data_dir, listen, brokers, broker_id, config_file, settings, zookeeper)
+        plan = _plan(**options)
     except ConfigError as error:
         _give_up(str(error), 2)
     level = os.environ.get("OTTLA_LOG") or "warning"
@@ -98,40 +90,35 @@ def command(
 
 
 def _plan(
-    data_dir: Path | None,
-    listen: str | None,
-    brokers: int,
-    broker_id: int | None,
-    config_file: Path | None,
-    settings: tuple[str, ...],
-    zookeeper: str | None,
-) -> ProcessPlan:
+    *, data_dir: Path | None, listen: str | None, brokers: int, broker_id: int | None, zookeeper: str | None,
+    config_file: Path | None, settings: tuple[str, ...],
+) -> ProcessPlan:  # fmt: skip
     """Raises: ConfigError."""
     from ottla.base.options import ConfigError
     from ottla.server.addresses import listener_text, parse_address
     from ottla.server.process_plan import ProcessPlan
     from ottla.server.server_properties import accepted_settings, parse_properties
 
-    given: dict[str, str] = {}
+    values: dict[str, str] = {}
     if config_file is not None:
         try:
-            given.update(parse_properties(config_file.read_text()))
+            values.update(parse_properties(config_file.read_text()))
         except (OSError, UnicodeDecodeError) as error:
             raise ConfigError("--config", f"cannot read {config_file}: {error}") from None
     for pair in settings:
         name, equals, value = pair.partition("=")
         if not equals or not name.strip():
             raise ConfigError("--set", f"expected KEY=VALUE, such as write.caching=true, not {pair!r}")
-        given[name.strip()] = value
+        values[name.strip()] = value
     if broker_id is not None:
-        given["broker.id"] = str(broker_id)
+        values["broker.id"] = str(broker_id)
     if zookeeper is not None:
-        given["zookeeper.connect"] = zookeeper
+        values["zookeeper.connect"] = zookeeper
     if listen is not None:
-        given["listeners"] = listener_text(parse_address(listen, name="--listen"))
-    texts, warnings = accepted_settings(given)
+        values["listeners"] = listener_text(parse_address(listen, name="--listen"))
+    texts, warnings = accepted_settings(values)
     plan = ProcessPlan(data_dir=(data_dir or default_data_directory()).absolute(), texts=texts, brokers=brokers)
-    # Settings that cannot be used are refused before a directory is made.
+    # Reject invalid settings before creating a directory.
     plan.listen()
     plan.log_dirs(0)
     for warning in warnings:

@@ -1,4 +1,4 @@
-"""``ottla sim``: run the broker under simulated faults, and run a failure again."""
+"""``ottla sim``: runs brokers under simulated faults, and replays a flight record."""
 
 import os
 import sys
@@ -8,60 +8,60 @@ import click
 
 from ottla.cli.common.paths import LocalPath
 
-#: Seeds after which somebody who waits is told how far it is.
-TOLD_EVERY = 500
+#: Seeds between two progress messages.
+PROGRESS_SEEDS = 500
 
 
-@click.group(name="sim", help="Run the broker in a simulated world with crashes, power cuts and bad disks.")
+@click.group(name="sim", help="Run brokers in a simulator that injects crashes, power failures and disk errors.")
 def command() -> None:
     pass
 
 
-@command.command(help="Run seeds; without --seed, many of them. The last line counts the stories that passed and failed.")
-@click.option("--seeds", default=200, show_default=True, help="How many seeds to run.")
-@click.option("--first", default=0, show_default=True, help="The first of them.")
-@click.option("--seed", type=int, default=None, help="Run this one seed and show its trace.")
-@click.option("--jobs", default=os.cpu_count() or 1, show_default=True, help="Processes to use.")
+@command.command(help="Run histories, one per seed and scenario. The last line counts those that passed and failed.")
+@click.option("--seeds", default=200, show_default=True, help="Number of seeds.")
+@click.option("--first", default=0, show_default=True, help="First seed.")
+@click.option("--seed", type=int, default=None, help="Run only this seed and print its trace.")
+@click.option("--jobs", default=os.cpu_count() or 1, show_default=True, help="Number of processes.")
 @click.option(
     "--story",
     type=click.Choice(["logs", "groups", "cluster", "cluster-groups"]),
     default=None,
-    help="Tell this story of each seed, not all.",
+    help="Run only this scenario. [default: all]",
 )
-@click.option("--hashes", is_flag=True, help="Print the hash of each seed's trace, to compare two runs.")
+@click.option("--hashes", is_flag=True, help="Print the hash of each trace, to compare two runs.")
 def run(seeds: int, first: int, seed: int | None, jobs: int, story: str | None, hashes: bool) -> None:
     from ottla.sim.sweep import STORIES, report, run_seeds
 
     stories = [story] if story is not None else list(STORIES)
     if seed is not None:
-        found = list(run_seeds(range(seed, seed + 1), jobs=1, stories=stories))
-        for verdict in found:
+        verdicts = list(run_seeds(range(seed, seed + 1), jobs=1, stories=stories))
+        for verdict in verdicts:
             passed = f"seed {seed}, {verdict.story}, passed"
             click.echo(report(verdict) if verdict.problems else "\n".join([*verdict.tail, passed]))
-        sys.exit(any(verdict.problems for verdict in found))
-    told = failed = acknowledged = faults = 0
+        sys.exit(any(verdict.problems for verdict in verdicts))
+    count = failed = acknowledged = faults = 0
     reached = first
     for verdict in run_seeds(range(first, first + seeds), jobs=jobs, stories=stories):
         if hashes:
             click.echo(f"{verdict.seed} {verdict.story} {verdict.trace_hash}")
-        told += 1
+        count += 1
         acknowledged += verdict.acknowledged
         faults += verdict.faults
         if verdict.problems:
             failed += 1
             click.echo(report(verdict))
-        if verdict.seed != reached and verdict.seed % TOLD_EVERY == 0:
+        if verdict.seed != reached and verdict.seed % PROGRESS_SEEDS == 0:
             click.echo(f"ottla: reached seed {verdict.seed} of {first + seeds}", err=True)
         reached = verdict.seed
     click.echo(f"{acknowledged} records acknowledged under {faults} faults", err=hashes)
-    click.echo(f"{told - failed} passed, {failed} failed", err=hashes)
+    click.echo(f"{count - failed} passed, {failed} failed", err=hashes)
     sys.exit(bool(failed))
 
 
-@command.command(help="Send the requests of a flight record again, to a fresh simulated broker, and show what comes of it.")
+@command.command(help="Replay the requests of a flight record on a new simulated broker.")
 @click.argument("file", type=LocalPath(exists=True, dir_okay=False, path_type=Path))
 def replay(file: Path) -> None:
-    """Exit code 1 when it fails again, 0 when it does not."""
+    """Exit code 1 if the broker fails again, else 0."""
     from ottla.sim.replay import UnreadableRecord, read_record
     from ottla.sim.replay import replay as run_again
 

@@ -1,7 +1,7 @@
 """``ottla store``: checks the embedded coordination store of a data directory, and restores it from a good copy.
 
 The server keeps two copies of its store (``ottla.store.embedded.copies``). It never restores one by itself, because changes after the
-copy are lost: the operator decides that with ``ottla store restore``. Exit code 1: the store is damaged, or nothing was restored.
+copy are lost; ``ottla store restore`` does it. Exit code 1: the store is damaged, or nothing was restored.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import Any, TypeVar
 
 import click
 
-from ottla.cli.common.confirmation import DRY, agreed, dry_run_option, yes_option
-from ottla.cli.common.lazy import Commands
+from ottla.cli.common.confirmation import NOTHING_CHANGED, confirm, dry_run_option, yes_option
+from ottla.cli.common.lazy import CommandGroup
 from ottla.server.data_directory import STORE, CannotStart, LockedDirectory, default_data_directory
 from ottla.store.embedded.copies import LOST_UNKNOWN, Candidate, candidates, described, doubt, lost_after, read_store, restore
 from ottla.store.embedded.file import StoreFileError, read_contents
@@ -31,21 +31,21 @@ def data_dir_option(function: F) -> F:
         type=click.Path(path_type=Path),
         default=default_data_directory(),
         show_default=True,
-        help="Data directory of the server, as given to ottla serve.",
+        help="Data directory of ottla serve.",
     )(function)
 
 
-@click.group(name="store", cls=Commands)
+@click.group(name="store", cls=CommandGroup)
 def command() -> None:
-    """Check the embedded coordination store, and restore it. The server must not run."""
+    """Check and restore the embedded coordination store. Stop the server first."""
 
 
 @command.command(name="check")
 @data_dir_option
 def check(data_dir: Path) -> None:
-    """Check every page and every node of the store, and list the states that it can be restored to.
+    """Check every page and node of the store, and list the states that it can be restored to.
 
-    Exit code 0 when the store is good, and 1 otherwise. Changes nothing.
+    Exit code 0 if the store is good, else 1. Changes nothing.
     """
     path = data_dir.absolute() / STORE
     held = _held(data_dir)
@@ -57,11 +57,11 @@ def check(data_dir: Path) -> None:
         except StoreFileError as error:
             problem = str(error)
         else:
-            found = "there is no store" if contents is None else f"{len(contents.rows)} nodes, {contents.zxid} transactions"
-            click.echo(f"{path} is good: {found}")
+            content = "there is no store" if contents is None else f"{len(contents.rows)} nodes, {contents.zxid} transactions"
+            click.echo(f"{path} is good: {content}")
             if (unknown := doubt(path)) is not None:
                 click.echo(
-                    f"Warning: {unknown}, so the last changes may be missing; the next start puts epochs and ids ahead by {LOST_UNKNOWN}"
+                    f"Warning: {unknown}, so the last changes may be missing; the next start skips {LOST_UNKNOWN} epochs and ids ahead"
                 )
         for one in candidates(path):
             if one.path != path or problem is not None:
@@ -74,34 +74,36 @@ def check(data_dir: Path) -> None:
 
 @command.command(name="restore")
 @data_dir_option
-@click.option("--from", "source", metavar="FILE", type=click.Path(path_type=Path), help="State to restore. [default: the newest good one]")
-@click.option("--even-if-good", is_flag=True, help="Restore also when the store is not damaged.")
+@click.option(
+    "--from", "source", metavar="FILE", type=click.Path(path_type=Path), help="File to restore from. [default: the newest good copy]"
+)
+@click.option("--even-if-good", is_flag=True, help="Restore a store that is not damaged.")
 @yes_option
 @dry_run_option
 def restore_command(data_dir: Path, source: Path | None, even_if_good: bool, yes: bool, dry_run: bool) -> None:
-    """Replace a damaged store by its newest good state, and keep the damaged files under other names.
+    """Replace a damaged store by its newest good copy, and keep the damaged files under other names.
 
-    Changes of topics, settings and leaders after that state are lost; records are not. Epochs and ids of the state are put ahead, so that
-    none is given out a second time.
+    Changes of topics, settings and leaders after that copy are lost; records are not. Epochs and ids skip ahead, so that none is used
+    twice.
     """
     path = data_dir.absolute() / STORE
     held = _held(data_dir)
     try:
         try:
-            there = read_store(path)
+            contents = read_store(path)
         except StoreFileError as error:
             click.echo(str(error), err=True)
         else:
             if not even_if_good:
-                raise click.ClickException(f"{path} is {'not damaged' if there else 'not there'}; nothing was restored")
+                raise click.ClickException(f"{path} is {'not damaged' if contents else 'missing'}; nothing was restored")
         candidate = _from(path, source) if source is not None else next(iter(candidates(path)), None)
         if candidate is None:
-            raise click.ClickException(f"there is no good copy of {path}; restore a backup of it with --from FILE")
-        what = f"Restore {described(candidate, now_s=time.time())}."
+            raise click.ClickException(f"{path} has no good copy; restore a backup with --from FILE")
+        question = f"Restore {described(candidate, now_s=time.time())}."
         if dry_run:
-            click.echo(f"{what} {DRY}")
+            click.echo(f"{question} {NOTHING_CHANGED}")
             return
-        agreed(what, [str(candidate.path)], yes=yes)
+        confirm(question, [str(candidate.path)], yes=yes)
         kept = restore(path, candidate, now_s=time.time())
     except (OSError, sqlite3.Error, StoreFileError) as error:
         raise click.ClickException(f"cannot restore {path}: {error}") from None
@@ -112,9 +114,9 @@ def restore_command(data_dir: Path, source: Path | None, even_if_good: bool, yes
 
 
 def _held(data_dir: Path) -> LockedDirectory:
-    """The data directory, which no server uses meanwhile. Raises: ClickException."""
+    """The locked data directory. Raises: ClickException, if a server uses it."""
     if not data_dir.is_dir():
-        raise click.ClickException(f"{data_dir} is not a directory; name the server's with --data-dir")
+        raise click.ClickException(f"{data_dir} is not a directory; set the server's data directory with --data-dir")
     try:
         return LockedDirectory(data_dir)
     except CannotStart as error:
@@ -122,7 +124,7 @@ def _held(data_dir: Path) -> LockedDirectory:
 
 
 def _from(path: Path, source: Path) -> Candidate:
-    """A state that the operator names. Raises: ClickException."""
+    """The state in a file of `--from`. Raises: ClickException."""
     try:
         contents = read_contents(source.absolute())
     except StoreFileError as error:

@@ -1,6 +1,6 @@
-"""What `ottla table` and `ottla pipeline export` share: what is asked, and how it ends (`table_watch`: how it goes).
+"""Options and main function of `ottla table` and `ottla pipeline export`.
 
-Exit codes: 0 in step, done, or stopped; 1 failed; 2 asked wrongly; 130 stopped before the end of what was to be exported.
+Exit codes: 0 in sync, done, or stopped; 1 failed; 2 usage error; 130 stopped before the end of the export.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from ottla.cli.common.errors import bootstrap_option, told
+from ottla.cli.common.errors import bootstrap_option, reporting_errors
+from ottla.cli.common.lazy import INTERRUPTED
 from ottla.cli.common.paths import LocalPath
 from ottla.cli.common.record_options import client_settings, setting_option
 from ottla.client.sync.waiting import Stop
@@ -25,80 +26,79 @@ if TYPE_CHECKING:
     from ottla.lake.table.target import Target
 
 F = TypeVar("F", bound=Callable[..., Any])
-INTERRUPTED = 130
 EMPTY_WAIT_S = 1.0
 
 
 def table_options(function: F) -> F:
-    """The options of both commands."""
+    """Options of both commands."""
     for option in (
         bootstrap_option,
         setting_option,
         click.option(
-            "-o", "--output", type=click.Choice(["auto", "text", "json"]), default="auto", help="A line that moves, or JSON lines."
+            "-o", "--output", type=click.Choice(["auto", "text", "json"]), default="auto", help="Progress as a line or as JSON lines."
         ),
-        click.option("--commit-bytes", metavar="SIZE", default="128MiB", help="Commit when there is so much.  [default: 128MiB]"),
+        click.option("--commit-bytes", metavar="SIZE", default="128MiB", help="Maximum size of a commit. [default: 128MiB]"),
         click.option(
             "--on-loss", type=click.Choice(["fail", "warn"]), default="fail",
-            help="When records were deleted before the table had them: end, or go on and say so.  [default: fail]",
+            help="If records were deleted before the table got them: fail, or warn and continue. [default: fail]",
         ),
         click.option(
             "--on-conflict", type=click.Choice(["widen", "corrupt"]), default="widen",
-            help="When whole numbers get fractions: write the Delta table anew with the wider type, or put such values into _corrupt."
-            "  [default: widen]",
+            help="If an integer column gets fractions: rewrite the Delta table with a wider type, or put the values into _corrupt."
+            " [default: widen]",
         ),
-        click.option("--partition-by", type=click.Choice(["date"]), help="A directory per day of the records' timestamps."),
+        click.option("--partition-by", type=click.Choice(["date"]), help="Partition the table by day of the timestamp."),
         click.option(
             "--columns", metavar="NAME,...",
-            help="Columns of the record beside its value: key, headers, partition, offset, timestamp; and value, for its bytes"
-            " beside what was made of them.  [default: all but value]",
+            help="Metadata columns: key, headers, partition, offset, timestamp, and value (the undecoded bytes)."
+            " [default: all but value]",
         ),
-        click.option("--registry", metavar="URL", envvar="OTTLA_REGISTRY", help="Schema registry, for avro; OTTLA_REGISTRY sets it too."),
+        click.option("--registry", metavar="URL", envvar="OTTLA_REGISTRY", help="Schema registry for avro; also OTTLA_REGISTRY."),
         click.option(
             "--schema", metavar="TEXT|FILE",
-            help="Of values: 'id BIGINT, tags ARRAY<STRING>' for json and csv, Avro's JSON for avro; or a file.",
+            help="Schema of values: 'id BIGINT, tags ARRAY<STRING>' for json and csv, JSON for avro; or a file.",
         ),
-        click.option("--key", metavar="FORMAT", help="What keys are: text, raw, int.  [default: what the first records look like]"),
+        click.option("--key", metavar="FORMAT", help="Format of keys: text, raw, int. [default: inferred from the first records]"),
         click.option(
             "--value", metavar="FORMAT",
-            help="What values are: json, avro, csv (columns), text, raw (one column).  [default: what the first records look like]",
+            help="Format of values: json, avro, csv (columns), text, raw (one column). [default: inferred from the first records]",
         ),
         click.option(
-            "--to", "directory", required=True, type=LocalPath(path_type=Path, file_okay=False), metavar="DIR", help="The table."
+            "--to", "directory", required=True, type=LocalPath(path_type=Path, file_okay=False), metavar="DIR", help="Table directory."
         ),
     ):  # fmt: skip
         function = option(function)
     return function
 
 
-def asked_of(given: dict[str, Any], *, mode: str | None) -> Asked:
-    """What the user says of the table's form. Raises: UsageError."""
+def schema_request(options: dict[str, Any], *, mode: str | None) -> Asked:
+    """The schema options. Raises: UsageError."""
     from ottla.lake.table.schema_resolution import Asked
 
-    columns = given["columns"]
+    columns = options["columns"]
     return Asked(
-        value=given["value"],
-        key=given["key"],
+        value=options["value"],
+        key=options["key"],
         columns=None if columns is None else [name.strip() for name in columns.split(",") if name.strip()],
-        schema=_schema_text(given["schema"]),
-        by_date=given["partition_by"] == "date",
+        schema=_schema_text(options["schema"]),
+        by_date=options["partition_by"] == "date",
         mode=mode,
-        registry=given["registry"] is not None,
+        registry=options["registry"] is not None,
     )
 
 
-def _schema_text(given: str | None) -> str | None:
-    if given is None or any(sign in given for sign in " <{[\n"):
-        return given
+def _schema_text(text: str | None) -> str | None:
+    if text is None or any(sign in text for sign in " <{[\n"):
+        return text
     from ottla.base.paths import local_path
 
     try:
-        return Path(local_path(given.removeprefix("@"))).read_text(encoding="utf-8")
+        return Path(local_path(text.removeprefix("@"))).read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
         raise click.UsageError(f"--schema expects columns such as 'id BIGINT, name STRING', or a file: {error}") from None
 
 
-def bytes_of(text: str, option: str) -> int:
+def parse_bytes(text: str, option: str) -> int:
     """A size such as 128MiB. Raises: UsageError."""
     from ottla.cli.common.arguments import setting_value
 
@@ -108,9 +108,9 @@ def bytes_of(text: str, option: str) -> int:
     return int(value)
 
 
-def keep(part_text: str, given: dict[str, Any], plan: Plan, asked: Asked, target: Target) -> None:
-    """Does it, and tells how it goes. Raises: ClickException, UsageError, SystemExit."""
-    from ottla.cli.table.progress import watching
+def sync_table(part_text: str, options: dict[str, Any], plan: Plan, request: Asked, target: Target) -> None:
+    """Syncs a table with a topic, and reports progress. Raises: ClickException, UsageError, SystemExit."""
+    from ottla.cli.table.progress import progress_reporter
     from ottla.client.fetch.ranges import parse_part
     from ottla.client.options import ConsumerOptions
     from ottla.lake.table.rows import Rows
@@ -118,20 +118,20 @@ def keep(part_text: str, given: dict[str, Any], plan: Plan, asked: Asked, target
     from ottla.lake.table.sync import Keeper
     from ottla.lake.table.topic import Topic
 
-    with _told_of_tables(), stopping() as stop:
+    with _reporting_errors(), stop_on_signals() as stop:
         part = parse_part(part_text, int(time.time() * 1000))
-        settings: dict[str, Any] = {"client_id": "ottla-cli", "default_api_timeout_ms": 30_000, "bootstrap_servers": given["bootstrap"]}
-        settings |= client_settings(ConsumerOptions, given["settings"])
+        settings: dict[str, Any] = {"client_id": "ottla-cli", "default_api_timeout_ms": 30_000, "bootstrap_servers": options["bootstrap"]}
+        settings |= client_settings(ConsumerOptions, options["settings"])
         with Topic(part.topic, partitions=part.partitions, **settings) as topic:
-            watcher = watching(given["output"], follows=not plan.once)
-            while (found := settled(topic, target, asked, plan.range)) is None and not plan.once and not stop.wait(EMPTY_WAIT_S):
+            watcher = progress_reporter(options["output"], follows=not plan.once)
+            while (found := settled(topic, target, request, plan.range)) is None and not plan.once and not stop.wait(EMPTY_WAIT_S):
                 pass
             if found is None:
-                watcher.noted("empty", f"topic {part.topic} has no records, and nothing says what they will be like: --value")
+                watcher.noted("empty", f"topic {part.topic} has no records to infer a schema from: set the format with --value")
                 return
             form = found.form
             watcher.noted("form", f"value {form.value}, key {form.key}, {form.mode}")
-            rows = Rows(form, schema_by_id=_registry(given["registry"]), widens=given["on_conflict"] == "widen")
+            rows = Rows(form, schema_by_id=_registry(options["registry"]), widens=options["on_conflict"] == "widen")
             try:
                 standing = Keeper(topic, target, rows, plan, watcher=watcher, shown=found.shown, stop=stop).run()
             finally:
@@ -149,7 +149,7 @@ def _registry(url: str | None) -> Callable[[int], str | None] | None:
 
 
 @contextmanager
-def _told_of_tables() -> Iterator[None]:
+def _reporting_errors() -> Iterator[None]:
     from ottla.lake.table.delta import Overtaken, needed_delta
     from ottla.lake.table.parquet_files import AGAIN, FULL
 
@@ -157,7 +157,7 @@ def _told_of_tables() -> Iterator[None]:
         needed_delta()
         from deltalake.exceptions import DeltaError
 
-        with told():
+        with reporting_errors():
             try:
                 yield
             except (OSError, DeltaError) as error:
@@ -171,16 +171,16 @@ def _told_of_tables() -> Iterator[None]:
 
 
 @contextmanager
-def stopping() -> Iterator[Stop]:
-    """An event that Ctrl-C and SIGTERM set, so that what was read is committed; a second one interrupts."""
+def stop_on_signals() -> Iterator[Stop]:
+    """An event that Ctrl-C and SIGTERM set, so that read records are committed first. A second signal interrupts."""
     stop = Stop()
 
-    def heard(number: int, frame: Any) -> None:
+    def on_signal(number: int, frame: Any) -> None:
         if stop.is_set():
             raise KeyboardInterrupt
         stop.set()
 
-    before = {one: signal.signal(one, heard) for one in (signal.SIGINT, signal.SIGTERM)}
+    before = {one: signal.signal(one, on_signal) for one in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield stop
     finally:

@@ -1,8 +1,8 @@
-"""How it goes with a table: a line that moves on a terminal, or lines of JSON.
+"""Progress of a table: a line on a terminal, or JSON lines.
 
-{"event": "commit", "records": ..., "lag": ..., "version": ..., "offsets": {...}}     rows are in the table; one a second at most
-{"event": "note", "kind": "column", "text": "amount double"}                          what a person should know
-{"event": "end", ...}                                                                 the same figures as of a commit
+{"event": "commit", "records": ..., "lag": ..., "version": ..., "offsets": {...}}     a commit; at most one per second
+{"event": "note", "kind": "column", "text": "amount double"}                          a remark
+{"event": "end", ...}                                                                 the end, with the fields of a commit
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from ottla.cli.common.progress import Progress, bytes_text
 if TYPE_CHECKING:
     from ottla.lake.table.sync import Standing
 
-TOLD_S = 1.0
+REPORT_S = 1.0
 
 
-def watching(output: str, *, follows: bool) -> Lines | Terminal:
-    """What tells whoever looks."""
+def progress_reporter(output: str, *, follows: bool) -> JsonLinesProgress | TerminalProgress:
+    """The reporter for `--output`."""
     if output == "json" or (output == "auto" and not sys.stdout.isatty()):
-        return Lines()
-    return Terminal(follows=follows)
+        return JsonLinesProgress()
+    return TerminalProgress(follows=follows)
 
 
 def figures(standing: Standing) -> dict[str, Any]:
-    """How far it is, for programs."""
+    """The fields of a commit event."""
     return {
         "records": standing.records, "bytes": standing.bytes, "lag": standing.lag, "version": standing.version,
         "commits": standing.commits, "corrupt": standing.corrupt, "deleted": standing.deleted, "lost": standing.lost,
@@ -38,36 +38,36 @@ def figures(standing: Standing) -> dict[str, Any]:
     }  # fmt: skip
 
 
-class Lines:
-    """For programs."""
+class JsonLinesProgress:
+    """Reports as JSON lines."""
 
     def __init__(self) -> None:
-        self._told = 0.0
-        self._waiting: dict[str, Any] | None = None
+        self._reported_at = 0.0
+        self._pending: dict[str, Any] | None = None
 
     def moved(self, standing: Standing) -> None:
-        """Nothing is told before it is in the table; a commit that came too soon after another is told now, if none followed."""
-        if self._waiting is not None and time.monotonic() - self._told >= TOLD_S:
-            self._tell()
+        """Prints the last commit, if it was delayed to keep `REPORT_S` between two. Uncommitted progress is not printed."""
+        if self._pending is not None and time.monotonic() - self._reported_at >= REPORT_S:
+            self._report()
 
     def committed(self, standing: Standing) -> None:
-        self._waiting = {"event": "commit", **figures(standing)}
+        self._pending = {"event": "commit", **figures(standing)}
         self.moved(standing)
 
-    def _tell(self) -> None:
-        if self._waiting is not None:
-            _print(self._waiting)
-        self._waiting, self._told = None, time.monotonic()
+    def _report(self) -> None:
+        if self._pending is not None:
+            _print(self._pending)
+        self._pending, self._reported_at = None, time.monotonic()
 
     def noted(self, kind: str, story: str) -> None:
         _print({"event": "note", "kind": kind, "text": story})
 
     def end(self) -> None:
-        """The last commit is told, however soon after the one before."""
-        self._tell()
+        """Prints a delayed commit."""
+        self._report()
 
     def summary(self, standing: Standing) -> None:
-        """The figures at the end."""
+        """Prints the final figures."""
         _print({"event": "end", **figures(standing)})
 
 
@@ -75,39 +75,39 @@ def _print(line: dict[str, Any]) -> None:
     click.echo(json.dumps(line, ensure_ascii=False))
 
 
-class _Line(Progress):
-    """A transfer, with how far behind the table is."""
+class _TableLine(Progress):
+    """A progress line with the table's lag and version."""
 
     standing: Standing | None = None
 
     def line(self, done: int, records: int, size: int) -> str:
-        said = super().line(done, records, size)
+        line = super().line(done, records, size)
         if self.standing is None:
-            return said
+            return line
         bad = f"  {self.standing.corrupt:,} corrupt" if self.standing.corrupt else ""
-        return f"{said}  lag {self.standing.lag:,}  version {self.standing.version}{bad}"
+        return f"{line}  lag {self.standing.lag:,}  version {self.standing.version}{bad}"
 
 
-class Terminal:
-    """For people."""
+class TerminalProgress:
+    """Reports on a terminal."""
 
     def __init__(self, *, follows: bool) -> None:
         self._follows = follows
-        self._line: _Line | None = None
+        self._line: _TableLine | None = None
         self._caught_up = False
-        #: Records and bytes before the line began: it tells of those since.
+        #: Records and bytes before the current line.
         self._before = (0, 0)
 
     def moved(self, standing: Standing) -> None:
         if not sys.stderr.isatty():
             return
         if self._follows and not standing.lag and not self._caught_up:
-            # From now on there is no end that a bar could come to.
+            # There is no end from now on: a line without a bar.
             self.end()
             self._caught_up, self._line = True, None
             self._before = standing.records, standing.bytes
         if self._line is None:
-            self._line = _Line(None if self._caught_up else standing.total)
+            self._line = _TableLine(None if self._caught_up else standing.total)
         self._line.standing = standing
         records, size = standing.records - self._before[0], standing.bytes - self._before[1]
         self._line.update(max(0, standing.total - standing.lag), records, size)
@@ -120,12 +120,12 @@ class Terminal:
         click.echo(f"{kind}: {story}", err=True)
 
     def end(self) -> None:
-        """Takes the line away."""
+        """Clears the line."""
         if self._line is not None:
-            self._line.wipe()
+            self._line.clear()
 
     def summary(self, standing: Standing) -> None:
-        """What came of it."""
+        """Prints the final figures."""
         parts = [
             f"{standing.records:,} records",
             bytes_text(standing.bytes),

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ottla.cli.common.errors import bootstrap_option, told
+from ottla.cli.common.errors import bootstrap_option, reporting_errors
 from ottla.cli.common.paths import LocalPath
 
 if TYPE_CHECKING:
@@ -20,19 +20,19 @@ directory_argument = click.argument("directory", metavar="DIR", type=LocalPath(p
 
 @click.command("status")
 @directory_argument
-@click.option("--offline", is_flag=True, help="Do not ask the cluster how far the topic is.")
+@click.option("--offline", is_flag=True, help="Do not query the topic's log end offsets.")
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text")
 @bootstrap_option
 def status(directory: Path, offline: bool, output: str, bootstrap: str) -> None:
-    """Show the table in DIR: version, rows, files, columns, offsets, and how far behind its topic it is."""
+    """Show version, rows, files, columns, offsets and lag of the table in DIR."""
     from ottla.lake.table.status import status as status_of
 
-    with told():
+    with reporting_errors():
         try:
             found = status_of(directory)
         except ImportError as error:
             raise click.ClickException(str(error)) from None
-        ends, story = ({}, "not asked") if offline else _ends(found, bootstrap)
+        ends, story = ({}, "not queried") if offline else _ends(found, bootstrap)
     lag = {partition: max(0, end - found.offsets.get(partition, 0)) for partition, end in ends.items()}
     if output == "json":
         click.echo(json.dumps(_object(found, ends, lag, story), ensure_ascii=False))
@@ -41,7 +41,7 @@ def status(directory: Path, offline: bool, output: str, bootstrap: str) -> None:
 
 
 def _ends(found: TableStatus, bootstrap: str) -> tuple[Mapping[int, int], str]:
-    """Where the topic ends; nothing, and why, where that cannot be said."""
+    """The topic's log end offsets, and "" or why they are unknown."""
     from ottla.lake.table.target import NotOurs, Origin, belongs
     from ottla.lake.table.topic import Topic
     from ottla.wire.errors import KafkaError
@@ -73,25 +73,25 @@ def _show(directory: Path, found: TableStatus, ends: Mapping[int, int], lag: Map
     for partition in sorted({*found.offsets, *ends}):
         behind = f"  end {ends[partition]:,}  lag {lag[partition]:,}" if partition in ends else ""
         click.echo(f"{found.topic}-{partition}  next offset {found.offsets.get(partition, 0):,}{behind}")
-    click.echo(f"lag {sum(lag.values()):,}" if ends else f"lag not known: {story}")
+    click.echo(f"lag {sum(lag.values()):,}" if ends else f"lag unknown: {story}")
 
 
 @click.command("compact")
 @directory_argument
 @click.option("--vacuum-hours", type=click.IntRange(min=0), metavar="N",
-              help="Remove files that no version of the last N hours has; below 168, readers of older versions fail.")  # fmt: skip
+              help="Remove files that no version of the last N hours uses; below 168, readers of older versions fail.")  # fmt: skip
 def compact_command(directory: Path, vacuum_hours: int | None) -> None:
-    """Join small files of the Delta table in DIR. Whoever keeps or reads it is not disturbed."""
+    """Merge small files of the Delta table in DIR. Writers and readers are not disturbed."""
     from ottla.lake.table.delta import compact, needed_delta, opened, vacuum
 
-    with told():
+    with reporting_errors():
         try:
             needed_delta()
         except ImportError as error:
             raise click.ClickException(str(error)) from None
         if opened(str(directory)) is None:
-            raise click.ClickException(f"there is no Delta table at {directory}")
+            raise click.ClickException(f"{directory} is not a Delta table")
         done = compact(str(directory))
-        click.echo(f"{done.removed} files became {done.added}")
+        click.echo(f"{done.removed} files were merged into {done.added}")
         if vacuum_hours is not None:
             click.echo(f"{len(vacuum(str(directory), retention_hours=vacuum_hours))} old files removed")

@@ -1,4 +1,4 @@
-"""`ottla topic delete` and `ottla topic records-delete`: what destroys records. Both ask first; see `ottla.cli.common.confirmation`."""
+"""`ottla topic delete` and `ottla topic records-delete`. Both need a confirmation; see `ottla.cli.common.confirmation`."""
 
 from __future__ import annotations
 
@@ -9,16 +9,14 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
+from ottla.cli.common.admin import admin_client, admin_options
 from ottla.cli.common.arguments import duration_ms, time_ms
 from ottla.cli.common.complete import topic_names
-from ottla.cli.common.confirmation import DRY, agreed, dry_run_option, yes_option
-from ottla.cli.common.connection import admin as connected
-from ottla.cli.common.connection import bootstrap_option
-from ottla.cli.common.errors import told
-from ottla.cli.common.output_formats import OUTCOME, Form, fields, note, output_option
+from ottla.cli.common.confirmation import NOTHING_CHANGED, confirm, dry_run_option, yes_option
+from ottla.cli.common.output_formats import OUTCOME, OutputFormat, fields, note
 from ottla.cli.common.paths import LocalFile
 from ottla.cli.common.tables import Column
-from ottla.cli.topic.lookup import chosen, ends, records, with_meant
+from ottla.cli.topic.lookup import log_offsets, record_count, select_partitions, with_suggestion
 
 if TYPE_CHECKING:
     from ottla.base.ids import TopicPartition
@@ -35,22 +33,21 @@ DELETIONS = (
 
 @fields(
     OUTCOME,
-    partitions="with --dry-run: how many it has; null: it is not there",
-    records="with --dry-run: offsets in its logs in all; null: not known",
+    partitions="with --dry-run: number of its partitions; null: it does not exist",
+    records="with --dry-run: number of offsets in its logs; null: unknown",
 )
 @click.command()
 @click.argument("names", nargs=-1, required=True, metavar="NAME...", shell_complete=topic_names)
-@click.option("--match", is_flag=True, help="Names are patterns: 'test-*' means every topic that begins so, but none of the cluster's own.")
-@click.option("--if-exists", is_flag=True, help="Be content with a topic that is not there.")
+@click.option("--match", is_flag=True, help="Names are patterns, such as 'test-*'; internal topics are excluded.")
+@click.option("--if-exists", is_flag=True, help="Succeed if the topic does not exist.")
 @dry_run_option
 @yes_option
-@output_option
-@bootstrap_option
-def delete(names: tuple[str, ...], match: bool, if_exists: bool, dry_run: bool, yes: bool, output: Form, bootstrap: str) -> None:
+@admin_options
+def delete(names: tuple[str, ...], match: bool, if_exists: bool, dry_run: bool, yes: bool, output: OutputFormat, bootstrap: str) -> None:
     """Delete topics with all their records."""
     from ottla.wire.errors import KafkaError, UnknownTopicOrPartition
 
-    with told(), connected(bootstrap) as admin:
+    with admin_client(bootstrap) as admin:
         if match:
             names = _matching(admin, names)
         names = tuple(dict.fromkeys(names))
@@ -58,11 +55,11 @@ def delete(names: tuple[str, ...], match: bool, if_exists: bool, dry_run: bool, 
             _would_delete(admin, names, if_exists, output)
             return
         if not yes:
-            agreed(_question(len(names)), _described(admin, names), yes=False)
+            confirm(_question(len(names)), _described(admin, names), yes=False)
         outcomes = admin.delete_topics(names)
         missing = {name: "not there" for name, outcome in outcomes.items() if isinstance(outcome, UnknownTopicOrPartition)}
         failed = {
-            name: with_meant(admin, name, outcome)
+            name: with_suggestion(admin, name, outcome)
             for name, outcome in outcomes.items()
             if isinstance(outcome, KafkaError) and not (if_exists and name in missing)
         }
@@ -74,45 +71,42 @@ def _question(count: int) -> str:
 
 
 def _matching(admin: Admin, patterns: Sequence[str]) -> tuple[str, ...]:
-    there = sorted(topic.name for topic in admin.list_topics())
-    found = {pattern: [name for name in there if fnmatchcase(name, pattern)] for pattern in patterns}
-    if idle := [pattern for pattern, names in found.items() if not names]:
-        raise click.ClickException(f"no topic is like {idle[0]}")
-    return tuple(name for names in found.values() for name in names)
+    existing = sorted(topic.name for topic in admin.list_topics())
+    matches = {pattern: [name for name in existing if fnmatchcase(name, pattern)] for pattern in patterns}
+    if unmatched := [pattern for pattern, names in matches.items() if not names]:
+        raise click.ClickException(f"no topic matches {unmatched[0]}")
+    return tuple(name for names in matches.values() for name in names)
 
 
 def _sizes(admin: Admin, names: Sequence[str]) -> dict[str, tuple[int, int | None] | Exception]:
-    """(partitions, records) of topics, or why they cannot be told."""
+    """(partitions, records) of topics, or the error."""
     from ottla.base.ids import TopicPartition
     from ottla.wire.errors import KafkaError
 
     topics = admin.describe_topics(names)
-    there = {
+    partitions = {
         TopicPartition(name, one.partition): one
         for name, topic in topics.items()
         if not isinstance(topic, KafkaError)
         for one in topic.partitions
     }
-    logs = ends(admin, there)
+    logs = log_offsets(admin, partitions)
     return {
         name: topic
         if isinstance(topic, KafkaError)
-        else (len(topic.partitions), records(logs[TopicPartition(name, one.partition)] for one in topic.partitions))
+        else (len(topic.partitions), record_count(logs[TopicPartition(name, one.partition)] for one in topic.partitions))
         for name, topic in topics.items()
     }
 
 
 def _described(admin: Admin, names: Sequence[str]) -> list[str]:
-    said = []
-    for name, size in _sizes(admin, names).items():
-        if isinstance(size, Exception):
-            said.append(f"{name}: {size}")
-        else:
-            said.append(f"{name}: {size[0]} partitions, {'?' if size[1] is None else size[1]} records")
-    return said
+    return [
+        f"{name}: {size}" if isinstance(size, Exception) else f"{name}: {size[0]} partitions, {'?' if size[1] is None else size[1]} records"
+        for name, size in _sizes(admin, names).items()
+    ]
 
 
-def _would_delete(admin: Admin, names: Sequence[str], if_exists: bool, output: Form) -> None:
+def _would_delete(admin: Admin, names: Sequence[str], if_exists: bool, output: OutputFormat) -> None:
     from ottla.wire.errors import KafkaError, UnknownTopicOrPartition
 
     sizes = _sizes(admin, names)
@@ -125,90 +119,85 @@ def _would_delete(admin: Admin, names: Sequence[str], if_exists: bool, output: F
             absent = isinstance(size, UnknownTopicOrPartition)
             row["outcome"] = "not there" if absent and if_exists else None
             if row["outcome"] is None:
-                error = with_meant(admin, name, size)
+                error = with_suggestion(admin, name, size)
                 row["error"] = {"code": size.code, "message": str(error)}
                 failed = True
                 note(f"Error: {name}: {error}")
         else:
-            assert not isinstance(size, Exception), "only the protocol's errors are answers"
+            assert not isinstance(size, Exception), "errors of topics are KafkaErrors"
             row["partitions"], row["records"] = size
         documents.append(row)
-    output.show(documents if output.for_programs else [row for row in documents if row["outcome"]], DELETIONS)
-    note(DRY)
+    output.show(documents if output.is_structured else [row for row in documents if row["outcome"]], DELETIONS)
+    note(NOTHING_CHANGED)
     if failed:
         raise SystemExit(1)
 
 
-# -- records
-
 RECORDS = (
     Column("TOPIC", "topic"),
     Column("PARTITION", "partition", number=True),
-    Column("START", "start_offset", number=True),
-    Column("END", "end_offset", number=True),
-    Column("NEW START", "before_offset", number=True),
+    Column("LOG-START-OFFSET", "start_offset", number=True),
+    Column("LOG-END-OFFSET", "end_offset", number=True),
+    Column("NEW-START-OFFSET", "before_offset", number=True),
     Column("RECORDS", "records", number=True),
     Column("OUTCOME", lambda row: row["outcome"] or "failed"),
 )
 
 
 @fields(
-    topic="its name",
-    partition="its number",
-    start_offset="where the log began",
-    end_offset="where it ends",
-    before_offset="where it begins then: records before this offset go",
-    records="offsets that go; compaction and transactions leave fewer records than that",
-    outcome="deleted, would be deleted, or nothing to delete; null: it failed",
+    topic="topic",
+    partition="partition",
+    start_offset="log start offset before",
+    end_offset="log end offset",
+    before_offset="new log start offset: records with smaller offsets are deleted",
+    records="number of deleted offsets; there are fewer records after compaction and with transactions",
+    outcome="deleted, would be deleted, or nothing to delete; null: failed",
     error="null, or {code, message}",
 )
 @click.command(name="records-delete")
 @click.argument("topics", nargs=-1, metavar="TOPIC[:0,2-5]...", shell_complete=topic_names)
-@click.option("--before-offset", type=click.IntRange(min=0), metavar="N", help="Records with smaller offsets.")
-@click.option(
-    "--before-time", metavar="TIME", help="Records before the first one from 2026-01-31T12:00:00 on (local time), or ms since 1970."
-)
-@click.option("--older-than", metavar="DURATION", help="Records before the first one that is not older than 1h30m, 7d.")
-@click.option("--all-records", is_flag=True, help="Every record there is now.")
+@click.option("--before-offset", type=click.IntRange(min=0), metavar="N", help="Delete records with smaller offsets.")
+@click.option("--before-time", metavar="TIME", help="Delete records before a time: 2026-01-31T12:00:00 (local), or ms since 1970.")
+@click.option("--older-than", metavar="DURATION", help="Delete records that are older, such as 1h30m or 7d.")
+@click.option("--all-records", is_flag=True, help="Delete all records.")
 @click.option(
     "--file", "listed", type=LocalFile("r"), metavar="FILE",
-    help='What Kafka\'s tool reads: {"partitions":[{"topic":"t","partition":0,"offset":3}]}; -1 is the end.',
+    help='File of kafka-delete-records.sh: {"partitions":[{"topic":"t","partition":0,"offset":3}]}; -1 is the log end.',
 )  # fmt: skip
 @dry_run_option
 @yes_option
-@output_option
-@bootstrap_option
+@admin_options
 def records_delete(
-    topics: tuple[str, ...], listed: TextIO | None, dry_run: bool, yes: bool, output: Form, bootstrap: str, **where: Any
+    topics: tuple[str, ...], listed: TextIO | None, dry_run: bool, yes: bool, output: OutputFormat, bootstrap: str, **where: Any
 ) -> None:
-    """Delete the oldest records of partitions: they begin at a later offset then. What is committed by groups stays as it is."""
-    given = {option: value for option, value in where.items() if value is not None and value is not False}
-    if listed is not None and (given or topics):
-        raise click.UsageError("--file says both which partitions and which records")
-    if listed is None and (len(given) != 1 or not topics):
-        raise click.UsageError("say of which partitions, and with one of --before-offset, --before-time, --older-than, --all-records what")
-    with told(), connected(bootstrap) as admin:
+    """Delete the oldest records of partitions: their log start offset moves up. Committed offsets of groups do not change."""
+    limits = {option: value for option, value in where.items() if value is not None and value is not False}
+    if listed is not None and (limits or topics):
+        raise click.UsageError("--file cannot be combined with topics or other limits")
+    if listed is None and (len(limits) != 1 or not topics):
+        raise click.UsageError("expected topics and one of --before-offset, --before-time, --older-than, --all-records")
+    with admin_client(bootstrap) as admin:
         if listed is not None:
             targets = _read(listed)
-            there = _led(chosen(admin, [f"{tp.topic}:{tp.partition}" for tp in targets], "--file"))
+            partitions = _with_leaders(select_partitions(admin, [f"{tp.topic}:{tp.partition}" for tp in targets], "--file"))
         else:
-            there = _led(chosen(admin, topics, "TOPIC"))
-            targets = _targets(admin, there, *next(iter(given.items())))
-        documents = _planned(ends(admin, there), targets)
-        going = [row for row in documents if row["records"]]
-        if not dry_run and going:
-            agreed(
-                f"{sum(row['records'] for row in going)} records of {len(going)} partitions would be deleted.",
-                (f"{row['topic']}-{row['partition']}: {row['records']} records before offset {row['before_offset']}" for row in going),
+            partitions = _with_leaders(select_partitions(admin, topics, "TOPIC"))
+            targets = _targets(admin, partitions, *next(iter(limits.items())))
+        documents = _plan(log_offsets(admin, partitions), targets)
+        deletions = [row for row in documents if row["records"]]
+        if not dry_run and deletions:
+            confirm(
+                f"{sum(row['records'] for row in deletions)} records of {len(deletions)} partitions would be deleted.",
+                (f"{row['topic']}-{row['partition']}: {row['records']} records before offset {row['before_offset']}" for row in deletions),
                 yes=yes,
             )
-            _delete(admin, going)
+            _delete(admin, deletions)
     output.show(documents, RECORDS)
     failed = [row for row in documents if row["error"]]
     for row in failed:
         note(f"Error: {row['topic']}-{row['partition']}: {row['error']['message']}")
     if dry_run:
-        note(DRY)
+        note(NOTHING_CHANGED)
     if failed:
         raise SystemExit(1)
 
@@ -227,15 +216,15 @@ def _read(listed: TextIO) -> dict[TopicPartition, int]:
         raise click.ClickException(f"{listed.name}: expected {form} ({type(error).__name__}: {error})") from None
 
 
-def _led(partitions: dict[TopicPartition, PartitionDescription]) -> dict[TopicPartition, PartitionDescription]:
-    """The same, which must have leaders: nobody else deletes records. Raises: ClickException."""
-    if headless := [tp for tp, one in partitions.items() if one.leader < 0]:
-        raise click.ClickException(f"{headless[0]} has no leader; see ottla cluster status")
+def _with_leaders(partitions: dict[TopicPartition, PartitionDescription]) -> dict[TopicPartition, PartitionDescription]:
+    """The same partitions. Raises: ClickException, if one has no leader, which is needed to delete records."""
+    if leaderless := [tp for tp, one in partitions.items() if one.leader < 0]:
+        raise click.ClickException(f"{leaderless[0]} has no leader; see ottla cluster status")
     return partitions
 
 
 def _targets(admin: Admin, partitions: Iterable[TopicPartition], option: str, value: Any) -> dict[TopicPartition, int]:
-    """Where each log is to begin, -1 for its end. Raises: UsageError, KafkaError."""
+    """The new log start offset of each partition, -1 for the log end. Raises: UsageError, KafkaError."""
     from ottla.wire.errors import KafkaError
 
     if option in ("all_records", "before_offset"):
@@ -244,23 +233,23 @@ def _targets(admin: Admin, partitions: Iterable[TopicPartition], option: str, va
         when_ms = time_ms(value, "--before-time")
     else:
         when_ms = int(time.time() * 1000) - duration_ms(value, "--older-than")
-    found = {}
+    targets = {}
     for tp, outcome in admin.list_offsets(dict.fromkeys(sorted(partitions), max(when_ms, 0))).items():
         if isinstance(outcome, KafkaError):
             raise type(outcome)(f"{tp}: {outcome}")
-        found[tp] = outcome.offset
-    return found
+        targets[tp] = outcome.offset
+    return targets
 
 
-def _planned(logs: Mapping[TopicPartition, tuple[int | None, int | None]], targets: Mapping[TopicPartition, int]) -> list[dict[str, Any]]:
+def _plan(logs: Mapping[TopicPartition, tuple[int | None, int | None]], targets: Mapping[TopicPartition, int]) -> list[dict[str, Any]]:
     documents = []
     for tp, (start, end) in sorted(logs.items()):
         if start is None or end is None:
-            raise click.ClickException(f"{tp}: nobody can tell where its log begins and ends")
-        wanted = targets[tp]
-        if wanted > end:
-            raise click.ClickException(f"{tp}: its log ends at {end}, before offset {wanted}")
-        before = end if wanted < 0 else max(wanted, start)
+            raise click.ClickException(f"{tp}: log start and end offsets are unknown, because its leader did not answer")
+        target = targets[tp]
+        if target > end:
+            raise click.ClickException(f"{tp}: offset {target} is beyond the log end offset {end}")
+        before = end if target < 0 else max(target, start)
         documents.append(
             {
                 "topic": tp.topic,
@@ -276,13 +265,13 @@ def _planned(logs: Mapping[TopicPartition, tuple[int | None, int | None]], targe
     return documents
 
 
-def _delete(admin: Admin, going: Sequence[dict[str, Any]]) -> None:
-    """Do it, and say so in the documents."""
+def _delete(admin: Admin, deletions: Sequence[dict[str, Any]]) -> None:
+    """Deletes records, and sets the outcome in the documents."""
     from ottla.base.ids import TopicPartition
     from ottla.wire.errors import KafkaError
 
-    outcomes = admin.delete_records({(row["topic"], row["partition"]): row["before_offset"] for row in going})
-    for row in going:
+    outcomes = admin.delete_records({(row["topic"], row["partition"]): row["before_offset"] for row in deletions})
+    for row in deletions:
         outcome = outcomes[TopicPartition(row["topic"], row["partition"])]
         if isinstance(outcome, KafkaError):
             row["outcome"], row["error"] = None, {"code": outcome.code, "message": str(outcome)}

@@ -9,14 +9,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ottla.cli.common import tables
+from ottla.cli.common.admin import admin_client, admin_options
 from ottla.cli.common.complete import topic_names
-from ottla.cli.common.connection import admin as connected
-from ottla.cli.common.connection import bootstrap_option
-from ottla.cli.common.errors import told
-from ottla.cli.common.output_formats import Form, fields, output_option
+from ottla.cli.common.output_formats import OutputFormat, fields
 from ottla.cli.common.tables import Column
-from ottla.cli.config.alter import shown
-from ottla.cli.topic.lookup import PARTITION, described, ends, leader, partition_document, state_colour
+from ottla.cli.config.alter import setting_cell
+from ottla.cli.topic.lookup import PARTITION, describe_topics, leader_cell, log_offsets, partition_document, state_colour
 
 if TYPE_CHECKING:
     from ottla.base.ids import TopicPartition
@@ -31,34 +29,33 @@ LISTED = (
 )
 PARTITIONS = (
     Column("PARTITION", "partition", number=True),
-    Column("LEADER", leader, number=True, colour=state_colour),
-    Column("EPOCH", "leader_epoch", number=True),
+    Column("LEADER", leader_cell, number=True, colour=state_colour),
+    Column("LEADER-EPOCH", "leader_epoch", number=True),
     Column("REPLICAS", "replicas"),
     Column("ISR", "isr", colour=state_colour),
-    Column("START", "start_offset", number=True),
-    Column("END", "end_offset", number=True),
+    Column("LOG-START-OFFSET", "start_offset", number=True),
+    Column("LOG-END-OFFSET", "end_offset", number=True),
     Column("OFFLINE", "offline", wide=True),
 )
-SETTINGS = (Column("SETTING", "setting"), Column("VALUE", lambda row: shown(row["setting"], row["value"])))
+SETTINGS = (Column("SETTING", "setting"), Column("VALUE", lambda row: setting_cell(row["setting"], row["value"])))
 
 
 @fields(
-    name="its name",
-    topic_id="its id, as Kafka prints it",
+    name="topic",
+    topic_id="topic id, as Kafka prints it",
     partitions="number of partitions",
-    replicas="replicas of each partition",
-    internal="whether it is one of the cluster's own topics",
+    replicas="replication factor",
+    internal="whether it is an internal topic",
 )
 @click.command(name="list")
 @click.argument("patterns", nargs=-1, metavar="[PATTERN...]", shell_complete=topic_names)
-@click.option("--internal", is_flag=True, help="Show the cluster's own topics too.")
-@output_option
-@bootstrap_option
-def list_(patterns: tuple[str, ...], internal: bool, output: Form, bootstrap: str) -> None:
-    """List topics with their numbers of partitions and replicas; those only whose names are like one of the patterns, say 'orders.*'."""
+@click.option("--internal", is_flag=True, help="Include internal topics.")
+@admin_options
+def list_(patterns: tuple[str, ...], internal: bool, output: OutputFormat, bootstrap: str) -> None:
+    """List topics whose names match one of the patterns, such as 'orders.*'. [default: all]"""
     from ottla.base.ids import topic_id_text
 
-    with told(), connected(bootstrap) as admin:
+    with admin_client(bootstrap) as admin:
         topics = admin.list_topics(internal=internal)
     documents = [
         {
@@ -75,36 +72,35 @@ def list_(patterns: tuple[str, ...], internal: bool, output: Form, bootstrap: st
 
 
 @fields(
-    {f"partitions[].{name}": says for name, says in PARTITION.items() if name != "topic"},
+    {f"partitions[].{name}": help for name, help in PARTITION.items() if name != "topic"},
     {
-        "partitions[].start_offset": "of the oldest record; null: nobody can tell",
-        "partitions[].end_offset": "of the next record",
-        "configs.*": "settings by name, those of its own, or all with --all-configs",
+        "partitions[].start_offset": "log start offset; null: unknown",
+        "partitions[].end_offset": "log end offset; null: unknown",
+        "configs.*": "settings by name: overrides, or all with --all-configs",
     },
-    name="its name",
-    topic_id="its id, as Kafka prints it",
-    internal="whether it is one of the cluster's own topics",
+    name="topic",
+    topic_id="topic id, as Kafka prints it",
+    internal="whether it is an internal topic",
 )
 @click.command()
 @click.argument("names", nargs=-1, required=True, metavar="NAME...", shell_complete=topic_names)
-@click.option("--all-configs", is_flag=True, help="Show settings that have their default too.")
-@output_option
-@bootstrap_option
-def describe(names: tuple[str, ...], all_configs: bool, output: Form, bootstrap: str) -> None:
+@click.option("--all-configs", is_flag=True, help="Include settings with their default value.")
+@admin_options
+def describe(names: tuple[str, ...], all_configs: bool, output: OutputFormat, bootstrap: str) -> None:
     """Show partitions, leaders, replicas, offsets and settings of topics."""
     from ottla.base.ids import TopicPartition
     from ottla.client.admin.results import Resource
     from ottla.wire.errors import KafkaError
 
-    with told(), connected(bootstrap) as admin:
-        topics = described(admin, names)
-        logs = ends(admin, {TopicPartition(name, one.partition): one for name, topic in topics.items() for one in topic.partitions})
+    with admin_client(bootstrap) as admin:
+        topics = describe_topics(admin, names)
+        logs = log_offsets(admin, {TopicPartition(name, one.partition): one for name, topic in topics.items() for one in topic.partitions})
         configs = admin.describe_configs([Resource.topic(name) for name in topics])
     documents = []
     for name, topic in topics.items():
         entries = configs[Resource.topic(name)]
         if isinstance(entries, KafkaError):
-            raise click.ClickException(f"the settings of {name}: {entries}")
+            raise click.ClickException(f"cannot read the settings of {name}: {entries}")
         documents.append(_document(topic, logs, entries.values(), all_configs))
     output.each(documents, _print)
 
@@ -120,22 +116,21 @@ def _document(
     partitions = []
     for one in topic.partitions:
         start, end = logs[TopicPartition(topic.name, one.partition)]
-        told = partition_document(topic.name, one)
-        del told["topic"]
-        partitions.append({**told, "start_offset": start, "end_offset": end})
-    shown = sorted((entry for entry in entries if all_configs or not entry.is_default), key=lambda entry: entry.name)
+        partition = partition_document(topic.name, one)
+        del partition["topic"]
+        partitions.append({**partition, "start_offset": start, "end_offset": end})
+    listed = sorted((entry for entry in entries if all_configs or not entry.is_default), key=lambda entry: entry.name)
     return {
         "name": topic.name,
         "topic_id": topic.topic_id_text,
         "internal": topic.is_internal,
         "partitions": partitions,
-        "configs": {entry.name: entry.value for entry in shown},
+        "configs": {entry.name: entry.value for entry in listed},
     }
 
 
-def _print(topic: dict[str, Any], output: Form) -> None:
+def _print(topic: dict[str, Any], output: OutputFormat) -> None:
     title = f"{topic['name']}  {topic['topic_id']}{'  internal' if topic['internal'] else ''}"
-    # A table has its title; a line in a pipe stands for itself.
     output.table(topic["partitions"], PARTITIONS, title=title, prefix=("NAME", topic["name"]))
     if topic["configs"]:
         if tables.is_terminal():

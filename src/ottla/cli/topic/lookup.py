@@ -1,6 +1,4 @@
-"""What the commands about topics share: which partitions are meant, where their logs begin and end, and what to say of topics that are not
-there.
-"""
+"""Lookups shared by the commands about topics: selected partitions, their log offsets, and errors for unknown topics."""
 
 from __future__ import annotations
 
@@ -10,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from ottla.base.options import suggestion
-from ottla.cli.common.arguments import scope
+from ottla.cli.common.arguments import partition_selection
 
 if TYPE_CHECKING:
     from ottla.base.ids import TopicPartition
@@ -20,36 +18,36 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 PARTITION = {
-    "topic": "its name",
-    "partition": "its number",
-    "leader": "the broker that leads it; null: none",
-    "leader_epoch": "how often it had a new leader",
-    "replicas": "the brokers that have a replica, the preferred leader first",
-    "isr": "those in sync",
-    "offline": "those whose broker or disk is away",
+    "topic": "topic",
+    "partition": "partition",
+    "leader": "broker id of the leader; null: none",
+    "leader_epoch": "leader epoch",
+    "replicas": "broker ids of the replicas, the preferred leader first",
+    "isr": "broker ids of the in-sync replicas",
+    "offline": "broker ids of the offline replicas",
 }
 
 
-def no_topic(admin: Admin, name: str, error: KafkaError) -> Exception:
-    """The error to end with when a topic cannot be described: for one that is not there, it names the one that was meant."""
+def topic_error(admin: Admin, name: str, error: KafkaError) -> Exception:
+    """The error for a topic that cannot be described. For an unknown topic it suggests a similar name."""
     from ottla.wire.errors import UnknownTopicOrPartition
 
     if not isinstance(error, UnknownTopicOrPartition):
         return type(error)(f"topic {name}: {error}")
-    return click.ClickException(f"there is no topic {name}{meant(admin, name)}")
+    return click.ClickException(f"topic {name} does not exist{suggested_topic(admin, name)}")
 
 
-def with_meant(admin: Admin, name: str, error: KafkaError) -> KafkaError:
-    """The same error; of a topic that is not there, with the one that was meant."""
+def with_suggestion(admin: Admin, name: str, error: KafkaError) -> KafkaError:
+    """The error; for an unknown topic with a similar name as suggestion."""
     from ottla.wire.errors import UnknownTopicOrPartition
 
     if not isinstance(error, UnknownTopicOrPartition):
         return error
-    return UnknownTopicOrPartition(f"there is no topic {name}{meant(admin, name)}")
+    return UnknownTopicOrPartition(f"topic {name} does not exist{suggested_topic(admin, name)}")
 
 
-def meant(admin: Admin, name: str) -> str:
-    """The topic with the nearest name, as a question, or nothing."""
+def suggested_topic(admin: Admin, name: str) -> str:
+    """The topic with the most similar name, as a question, or ""."""
     from ottla.wire.errors import KafkaError
 
     try:
@@ -58,42 +56,44 @@ def meant(admin: Admin, name: str) -> str:
         return ""
 
 
-def described(admin: Admin, names: Iterable[str]) -> dict[str, TopicDescription]:
-    """Topics that must be there, in this order. Raises: ClickException, KafkaError."""
+def describe_topics(admin: Admin, names: Iterable[str]) -> dict[str, TopicDescription]:
+    """Existing topics, in this order. Raises: ClickException, KafkaError."""
     from ottla.wire.errors import KafkaError
 
-    wanted = list(dict.fromkeys(names))
-    found = admin.describe_topics(wanted)
+    names = list(dict.fromkeys(names))
+    outcomes = admin.describe_topics(names)
     topics: dict[str, TopicDescription] = {}
-    for name in wanted:
-        outcome = found[name]
+    for name in names:
+        outcome = outcomes[name]
         if isinstance(outcome, KafkaError):
-            raise no_topic(admin, name, outcome)
+            raise topic_error(admin, name, outcome)
         topics[name] = outcome
     return topics
 
 
-def chosen(admin: Admin, texts: Sequence[str], option: str) -> dict[TopicPartition, PartitionDescription]:
-    """The partitions that `TOPIC[:0,2-5]` arguments mean, all of which must be there. Raises: UsageError, ClickException, KafkaError."""
+def select_partitions(admin: Admin, texts: Sequence[str], option: str) -> dict[TopicPartition, PartitionDescription]:
+    """The existing partitions of `TOPIC[:0,2-5]` arguments. Raises: UsageError, ClickException, KafkaError."""
     from ottla.base.ids import TopicPartition
 
-    wanted = scope(texts, option)
-    found: dict[TopicPartition, PartitionDescription] = {}
-    for name, topic in described(admin, wanted).items():
-        numbers = wanted[name]
-        there = {one.partition: one for one in topic.partitions}
-        if missing := sorted((numbers or set()) - set(there)):
-            raise click.ClickException(f"topic {name} has {len(there)} partitions, no partition {missing[0]}")
-        found.update({TopicPartition(name, number): one for number, one in there.items() if numbers is None or number in numbers})
-    return dict(sorted(found.items()))
+    selection = partition_selection(texts, option)
+    selected: dict[TopicPartition, PartitionDescription] = {}
+    for name, topic in describe_topics(admin, selection).items():
+        numbers = selection[name]
+        existing = {one.partition: one for one in topic.partitions}
+        if missing := sorted((numbers or set()) - set(existing)):
+            raise click.ClickException(f"topic {name} has {len(existing)} partitions; partition {missing[0]} does not exist")
+        selected.update({TopicPartition(name, number): one for number, one in existing.items() if numbers is None or number in numbers})
+    return dict(sorted(selected.items()))
 
 
-def ends(admin: Admin, partitions: Mapping[TopicPartition, PartitionDescription]) -> dict[TopicPartition, tuple[int | None, int | None]]:
-    """(start, end) of logs; None where nobody can tell. Those without a leader are not waited for."""
+def log_offsets(
+    admin: Admin, partitions: Mapping[TopicPartition, PartitionDescription]
+) -> dict[TopicPartition, tuple[int | None, int | None]]:
+    """(log start offset, log end offset) of partitions; None where unknown. Partitions without a leader are not queried."""
     from ottla.client.fetch.offsets import EARLIEST, LATEST
 
-    asked = [tp for tp, one in partitions.items() if one.leader >= 0]
-    starts, stops = (admin.list_offsets(dict.fromkeys(asked, when)) if asked else {} for when in (EARLIEST, LATEST))
+    led = [tp for tp, one in partitions.items() if one.leader >= 0]
+    starts, stops = (admin.list_offsets(dict.fromkeys(led, when)) if led else {} for when in (EARLIEST, LATEST))
     return {tp: (_offset(starts.get(tp)), _offset(stops.get(tp))) for tp in partitions}
 
 
@@ -101,8 +101,8 @@ def _offset(outcome: Any) -> int | None:
     return None if outcome is None or isinstance(outcome, Exception) else outcome.offset
 
 
-def records(ends_of: Iterable[tuple[int | None, int | None]]) -> int | None:
-    """Offsets between start and end, in all; None when some are not known. Compaction and markers leave fewer records than that."""
+def record_count(ends_of: Iterable[tuple[int | None, int | None]]) -> int | None:
+    """The number of offsets between start and end; None if some are unknown. Compacted logs have fewer records."""
     known = [(start, end) for start, end in ends_of]
     if any(start is None or end is None for start, end in known):
         return None
@@ -110,7 +110,7 @@ def records(ends_of: Iterable[tuple[int | None, int | None]]) -> int | None:
 
 
 def partition_document(topic: str, one: PartitionDescription) -> dict[str, Any]:
-    """A partition, with the fields of `PARTITION`."""
+    """A document with the fields of `PARTITION`."""
     return {
         "topic": topic,
         "partition": one.partition,
@@ -122,13 +122,13 @@ def partition_document(topic: str, one: PartitionDescription) -> dict[str, Any]:
     }
 
 
-def leader(row: Mapping[str, Any]) -> object:
+def leader_cell(row: Mapping[str, Any]) -> object:
     """A partition's leader as a cell."""
     return "none" if row["leader"] is None else row["leader"]
 
 
 def state_colour(row: Mapping[str, Any]) -> str | None:
-    """Red without a leader, yellow without all replicas in sync."""
+    """Red without a leader, yellow if replicas are not in sync."""
     if row["leader"] is None:
         return "red"
     return "yellow" if set(row["replicas"]) - set(row["isr"]) else None

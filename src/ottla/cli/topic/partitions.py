@@ -1,4 +1,4 @@
-"""`ottla topic partitions`, `offsets` and `producers`: what is to be known partition by partition."""
+"""`ottla topic partitions`, `offsets` and `producers`."""
 
 from __future__ import annotations
 
@@ -9,14 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ottla.cli.common.admin import admin_client, admin_options
 from ottla.cli.common.arguments import duration_ms, time_ms, time_text
 from ottla.cli.common.complete import broker_ids, topic_names
-from ottla.cli.common.connection import admin as connected
-from ottla.cli.common.connection import bootstrap_option
-from ottla.cli.common.errors import told
-from ottla.cli.common.output_formats import Form, fields, output_option
+from ottla.cli.common.output_formats import OutputFormat, fields
 from ottla.cli.common.tables import Column
-from ottla.cli.topic.lookup import PARTITION, chosen, described, ends, leader, partition_document, state_colour
+from ottla.cli.topic.lookup import PARTITION, describe_topics, leader_cell, log_offsets, partition_document, select_partitions, state_colour
 
 if TYPE_CHECKING:
     from ottla.client.sync.admin import Admin
@@ -24,113 +22,111 @@ if TYPE_CHECKING:
 PARTITIONS = (
     Column("TOPIC", "topic"),
     Column("PARTITION", "partition", number=True),
-    Column("LEADER", leader, number=True, colour=state_colour),
+    Column("LEADER", leader_cell, number=True, colour=state_colour),
     Column("REPLICAS", "replicas"),
     Column("ISR", "isr", colour=state_colour),
     Column("OFFLINE", "offline"),
-    Column("EPOCH", "leader_epoch", number=True, wide=True),
+    Column("LEADER-EPOCH", "leader_epoch", number=True, wide=True),
 )
 OFFSETS = (
     Column("TOPIC", "topic"),
     Column("PARTITION", "partition", number=True),
-    Column("START", "start_offset", number=True),
-    Column("END", "end_offset", number=True),
+    Column("LOG-START-OFFSET", "start_offset", number=True),
+    Column("LOG-END-OFFSET", "end_offset", number=True),
     Column("RECORDS", "records", number=True),
 )
-AT = (Column("OFFSET", "offset", number=True), Column("WRITTEN", lambda row: time_text(row["timestamp_ms"])))
+AT = (Column("OFFSET", "offset", number=True), Column("TIMESTAMP", lambda row: time_text(row["timestamp_ms"])))
 PRODUCERS = (
     Column("TOPIC", "topic"),
     Column("PARTITION", "partition", number=True),
-    Column("PRODUCER", "producer_id", number=True),
-    Column("EPOCH", "producer_epoch", number=True),
-    Column("SEQUENCE", "last_sequence", number=True),
-    Column("WRITTEN", lambda row: time_text(row["last_timestamp_ms"])),
-    Column("TRANSACTION FROM", "transaction_start_offset", number=True),
-    Column("COORDINATOR EPOCH", "coordinator_epoch", number=True, wide=True),
+    Column("PRODUCER-ID", "producer_id", number=True),
+    Column("PRODUCER-EPOCH", "producer_epoch", number=True),
+    Column("LAST-SEQUENCE", "last_sequence", number=True),
+    Column("LAST-TIMESTAMP", lambda row: time_text(row["last_timestamp_ms"])),
+    Column("TRANSACTION-START-OFFSET", "transaction_start_offset", number=True),
+    Column("COORDINATOR-EPOCH", "coordinator_epoch", number=True, wide=True),
 )
 
 
 @fields(PARTITION)
 @click.command()
 @click.argument("topics", nargs=-1, metavar="[TOPIC[:0,2-5]...]", shell_complete=topic_names)
-@click.option("--under-replicated", is_flag=True, help="Those with replicas that are not in sync.")
-@click.option("--under-min-isr", is_flag=True, help="Those with fewer replicas in sync than min.insync.replicas: no acks=all writes.")
-@click.option("--at-min-isr", is_flag=True, help="Those with just min.insync.replicas replicas in sync.")
-@click.option("--offline", is_flag=True, help="Those without a leader.")
-@click.option("--not-preferred", is_flag=True, help="Those that are not led by their first replica.")
-@click.option("--broker", type=int, metavar="N", shell_complete=broker_ids, help="Only those with a replica on this broker.")
-@output_option
-@bootstrap_option
-def partitions(topics: tuple[str, ...], broker: int | None, output: Form, bootstrap: str, **lacking: bool) -> None:
-    """List partitions: of all topics if none is named, and those only that lack one of the things asked for."""
-    with told(), connected(bootstrap) as admin:
+@click.option("--under-replicated", is_flag=True, help="Only with replicas that are not in sync.")
+@click.option("--under-min-isr", is_flag=True, help="Only with an ISR below min.insync.replicas: acks=all writes fail.")
+@click.option("--at-min-isr", is_flag=True, help="Only with exactly min.insync.replicas replicas in sync.")
+@click.option("--offline", is_flag=True, help="Only without a leader.")
+@click.option("--not-preferred", is_flag=True, help="Only not led by their preferred replica, the first one.")
+@click.option("--broker", type=int, metavar="N", shell_complete=broker_ids, help="Only with a replica on this broker.")
+@admin_options
+def partitions(topics: tuple[str, ...], broker: int | None, output: OutputFormat, bootstrap: str, **conditions: bool) -> None:
+    """List partitions of topics that meet one of the conditions. [default: all]"""
+    with admin_client(bootstrap) as admin:
         if topics:
-            found = [partition_document(tp.topic, one) for tp, one in chosen(admin, topics, "TOPIC").items()]
+            rows = [partition_document(tp.topic, one) for tp, one in select_partitions(admin, topics, "TOPIC").items()]
         else:
             names = sorted(topic.name for topic in admin.list_topics(internal=True))
-            found = [partition_document(name, one) for name, topic in described(admin, names).items() for one in topic.partitions]
-        least = _least(admin, {row["topic"] for row in found}) if lacking["under_min_isr"] or lacking["at_min_isr"] else {}
-    wanted = {name for name, asked in lacking.items() if asked}
+            rows = [partition_document(name, one) for name, topic in describe_topics(admin, names).items() for one in topic.partitions]
+        min_isr = _min_isr(admin, {row["topic"] for row in rows}) if conditions["under_min_isr"] or conditions["at_min_isr"] else {}
+    selected = {name for name, is_set in conditions.items() if is_set}
     documents = [
         row
-        for row in found
-        if (broker is None or broker in row["replicas"]) and (not wanted or wanted & _lacks(row, least.get(row["topic"], 1)))
+        for row in rows
+        if (broker is None or broker in row["replicas"]) and (not selected or selected & _conditions(row, min_isr.get(row["topic"], 1)))
     ]
     output.show(documents, PARTITIONS)
 
 
-def _lacks(row: dict[str, Any], least: int) -> set[str]:
+def _conditions(row: dict[str, Any], min_isr: int) -> set[str]:
     replicas, in_sync = row["replicas"], len(row["isr"])
     return {
         name
         for name, is_so in (
             ("offline", row["leader"] is None),
             ("under_replicated", in_sync < len(replicas)),
-            ("under_min_isr", in_sync < least),
-            ("at_min_isr", in_sync == least),
+            ("under_min_isr", in_sync < min_isr),
+            ("at_min_isr", in_sync == min_isr),
             ("not_preferred", row["leader"] != replicas[0]),
         )
         if is_so
     }
 
 
-def _least(admin: Admin, topics: Iterable[str]) -> dict[str, int]:
+def _min_isr(admin: Admin, topics: Iterable[str]) -> dict[str, int]:
     """min.insync.replicas of topics. Raises: KafkaError."""
     from ottla.client.admin.results import Resource
     from ottla.wire.errors import KafkaError
 
     name = "min.insync.replicas"
-    least = {}
+    values = {}
     for resource, entries in admin.describe_configs([Resource.topic(topic) for topic in sorted(topics)], names=[name]).items():
         if isinstance(entries, KafkaError):
             raise entries
-        least[resource.name] = int(entries[name].value or 1) if name in entries else 1
-    return least
+        values[resource.name] = int(entries[name].value or 1) if name in entries else 1
+    return values
 
 
 @fields(
-    topic="its name",
-    partition="its number",
-    start_offset="of the oldest record; null: nobody can tell",
-    end_offset="of the next record",
-    records="offsets between the two; compaction and transactions leave fewer records than that",
-    offset="with --at: of the first record that is not older; null: there is none",
-    timestamp_ms="with --at: the time of that record; null: none, or not told",
+    topic="topic",
+    partition="partition",
+    start_offset="log start offset; null: unknown",
+    end_offset="log end offset; null: unknown",
+    records="number of offsets between the two; there are fewer records after compaction and with transactions",
+    offset="with --at: offset of the first record at or after the time; null: none",
+    timestamp_ms="with --at: timestamp of that record; null: none or unknown",
 )
 @click.command()
 @click.argument("topics", nargs=-1, required=True, metavar="TOPIC[:0,2-5]...", shell_complete=topic_names)
 @click.option(
     "--at",
     metavar="TIME",
-    help="Also the first offset that is not older: 2026-01-31T12:00:00, ms since 1970, -1h (an hour ago); newest: the latest timestamp.",
+    help="Add the first offset at a time: 2026-01-31T12:00:00, ms since 1970, -1h (an hour ago), or newest (largest timestamp).",
 )
-@output_option
-@bootstrap_option
-def offsets(topics: tuple[str, ...], at: str | None, output: Form, bootstrap: str) -> None:
-    """Show where the logs of partitions begin and end, and how much lies between."""
+@admin_options
+def offsets(topics: tuple[str, ...], at: str | None, output: OutputFormat, bootstrap: str) -> None:
+    """Show log start and log end offsets of partitions."""
     when = None if at is None else _when(at)
-    with told(), connected(bootstrap) as admin:
-        known = ends(admin, chosen(admin, topics, "TOPIC"))
+    with admin_client(bootstrap) as admin:
+        known = log_offsets(admin, select_partitions(admin, topics, "TOPIC"))
         led = [tp for tp, (_, end) in known.items() if end is not None]
         found = {} if when is None or not led else admin.list_offsets(dict.fromkeys(led, when))
     documents = []
@@ -162,26 +158,25 @@ def _when(text: str) -> int:
 
 
 @fields(
-    topic="its name",
-    partition="its number",
-    producer_id="the producer",
-    producer_epoch="how often that producer began anew",
-    last_sequence="the number of its last record here",
-    last_timestamp_ms="when it last wrote",
-    transaction_start_offset="where its open transaction begins; null: none is open",
-    coordinator_epoch="epoch of the coordinator of its last transaction; null: it had none",
+    topic="topic",
+    partition="partition",
+    producer_id="producer id",
+    producer_epoch="producer epoch",
+    last_sequence="sequence number of its last record",
+    last_timestamp_ms="time of its last write",
+    transaction_start_offset="first offset of its open transaction; null: none",
+    coordinator_epoch="coordinator epoch of its last transaction; null: none",
 )
 @click.command()
 @click.argument("topics", nargs=-1, required=True, metavar="TOPIC[:0,2-5]...", shell_complete=topic_names)
-@output_option
-@bootstrap_option
-def producers(topics: tuple[str, ...], output: Form, bootstrap: str) -> None:
-    """Show the idempotent and transactional producers that the leaders of partitions remember."""
+@admin_options
+def producers(topics: tuple[str, ...], output: OutputFormat, bootstrap: str) -> None:
+    """Show the producer state of partitions: idempotent and transactional producers."""
     from ottla.wire.errors import KafkaError
 
     documents = []
-    with told(), connected(bootstrap) as admin:
-        for tp, found in sorted(admin.describe_producers(chosen(admin, topics, "TOPIC")).items()):
+    with admin_client(bootstrap) as admin:
+        for tp, found in sorted(admin.describe_producers(select_partitions(admin, topics, "TOPIC")).items()):
             if isinstance(found, KafkaError):
                 raise type(found)(f"{tp}: {found}")
             documents += [

@@ -1,6 +1,6 @@
-"""``ottla zookeeper``: runs a real ZooKeeper, one server or three, or one of several machines', until it is told to stop.
+"""``ottla zookeeper``: runs ZooKeeper itself: one server, three servers, or one member of an ensemble of several machines.
 
-For those who have none. Exit code 0: stopped as asked; 1: cannot start; 2: an option cannot be used.
+Exit code 0: stopped by a signal; 1: cannot start; 2: usage error.
 """
 
 from __future__ import annotations
@@ -19,31 +19,30 @@ DEFAULT_HOST, DEFAULT_PORT = "127.0.0.1", 2181
 
 
 @click.command(name="zookeeper")
-@click.option("--nodes", type=click.Choice(["1", "3"]), default="1", show_default=True, help="Servers, each a process of its own.")
+@click.option("--nodes", type=click.Choice(["1", "3"]), default="1", show_default=True, help="Number of servers; each is a process.")
 @click.option(
     "--ensemble",
     metavar="HOST,HOST,HOST",
-    help="All machines of an ensemble, of which this runs the server of one; the same on each. Servers talk on ports 2888 and 3888, or as "
-    "HOST:PORT:PORT says.",
+    help="All machines of an ensemble, the same list on each. Servers use ports 2888 and 3888 between them, or HOST:PORT:PORT.",
 )
-@click.option("--member", metavar="N", type=click.IntRange(1), help="Which machine of --ensemble this is, from 1 on.")
+@click.option("--member", metavar="N", type=click.IntRange(1), help="Position of this machine in --ensemble, from 1.")
 @click.option(
     "--listen",
     metavar="HOST:PORT",
-    help="Where clients connect; further servers take the ports after it, or free ones for port 0. "
-    f"[default: {DEFAULT_HOST}:{DEFAULT_PORT}, or that port of this machine in --ensemble]",
+    help="Address for clients; further servers use the following ports, or free ports if it is 0. "
+    f"[default: {DEFAULT_HOST}:{DEFAULT_PORT}, with --ensemble port {DEFAULT_PORT} of this machine]",
 )
 @click.option(
     "--data-dir",
     metavar="DIR",
     type=LocalPath(path_type=Path),
-    help=f"Where everything is kept. [default: {default_data_directory() / 'zookeeper'}]",
+    help=f"Data directory. [default: {default_data_directory() / 'zookeeper'}]",
 )
 def command(nodes: str, ensemble: str | None, member: int | None, listen: str | None, data_dir: Path | None) -> None:
-    """Run ZooKeeper on this machine until SIGTERM or Ctrl-C; a server that ends meanwhile is started again.
+    """Run ZooKeeper on this machine until SIGTERM or Ctrl-C. Servers that exit are restarted.
 
-    Needs Java 17, and ZooKeeper's jars: those of ZOOKEEPER_HOME, or of the package pyspark. Prints "ottla: zookeeper ready on
-    HOST:PORT[,HOST:PORT...]", which is what `ottla serve --zookeeper` takes; with --ensemble once most of the machines run it.
+    Needs Java 17 and ZooKeeper's jars, from ZOOKEEPER_HOME or the package pyspark. Prints "ottla: zookeeper ready on
+    HOST:PORT[,HOST:PORT...]", the value for `ottla serve --zookeeper`; with --ensemble once a majority of the machines runs it.
     """
     from ottla.base.options import ConfigError
     from ottla.server.addresses import parse_address
@@ -52,7 +51,7 @@ def command(nodes: str, ensemble: str | None, member: int | None, listen: str | 
 
     members = ensemble.split(",") if ensemble else []
     if bool(members) != (member is not None) or (member or 0) > len(members):
-        _give_up("--ensemble names all machines, and --member says which of them this is, from 1 on", 2)
+        _give_up("--ensemble and --member are used together: --member is the position of this machine in the list, from 1", 2)
     host = members[member - 1].split(":")[0] if member else DEFAULT_HOST
     count = 1 if members else int(nodes)
     try:
@@ -60,7 +59,7 @@ def command(nodes: str, ensemble: str | None, member: int | None, listen: str | 
     except ConfigError as error:
         _give_up(str(error), 2)
     if address[1] and address[1] + count > 65536:
-        _give_up(f"--listen: {count} servers from port {address[1]} on need ports above 65535", 2)
+        _give_up(f"--listen: {count} servers from port {address[1]} would need ports above 65535; use a lower port", 2)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _interrupt)
     directory = (data_dir or default_data_directory() / "zookeeper").absolute()
@@ -68,7 +67,7 @@ def command(nodes: str, ensemble: str | None, member: int | None, listen: str | 
     try:
         java = java_home(needed_by="ZooKeeper")
         running = Ensemble(directory, java, nodes=member or count, listen=address, members=members)
-        # A member serves when most of the others do, and who starts them may take his time.
+        # A member serves once a majority runs, and the other machines may start much later: no timeout.
         running.start(timeout_s=None if members else READY_S)
         print(f"ottla: zookeeper ready on {running.connect}", flush=True)
         running.keep_up(_say)
@@ -80,7 +79,7 @@ def command(nodes: str, ensemble: str | None, member: int | None, listen: str | 
 
 
 def _interrupt(number: int, frame: object) -> NoReturn:
-    """The second time, at once."""
+    """The first signal stops the servers; a second one ends the process at once."""
     signal.signal(number, signal.SIG_DFL)
     raise KeyboardInterrupt
 

@@ -12,7 +12,7 @@ import pytest
 from ottla.cli.perf.display import Display, Goal
 from ottla.cli.perf.figures import NS, Figures, latency_document
 from ottla.cli.perf.load import Payload, Schedule, numbers, random_payloads
-from ottla.cli.perf.sending import Sending
+from ottla.cli.perf.sending import LoadSender
 from ottla.client.producer.batches import Batch, BlockingDelivery
 from ottla.wire.errors import KafkaError, MessageTooLarge
 
@@ -91,7 +91,7 @@ def sent(
     schedule.begin(clock())
     figures = Figures(clock(), warmup=warmup)
     display = Display(figures, Goal(limits.get("records"), None), interval_ns=NS, stream=io.StringIO(), terminal=False)
-    sending = Sending(producer, "t", payload or numbers(), schedule, figures, display, clock=clock, sleep=clock.sleep)
+    sending = LoadSender(producer, "t", payload or numbers(), schedule, figures, display, clock=clock, sleep=clock.sleep)
     sending.run(tables=tables)
     sending.wait()
     assert sending.sent == len(producer.values)
@@ -124,7 +124,7 @@ def test_a_stall_shows_in_all_records_that_were_due_meanwhile() -> None:
     assert clock.now - NS < 4.1 * NS, "what was held up is sent at once"
 
 
-def test_records_that_are_refused_are_told_and_have_no_latency() -> None:
+def test_records_that_are_refused_are_reported_and_have_no_latency() -> None:
     clock = Clock()
     producer = Producer(clock, batch=10)
     producer.bad = 3
@@ -133,7 +133,7 @@ def test_records_that_are_refused_are_told_and_have_no_latency() -> None:
     assert "too large" in (figures.error or "")
 
 
-def test_what_follows_the_warm_up_is_told_by_itself() -> None:
+def test_records_after_the_warm_up_is_reported_separately() -> None:
     clock = Clock()
     figures = sent(Producer(clock, batch=10), clock, records=1000, warmup=730)
     assert figures.steady is not None

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ottla.cli.common.value_formats import FORMS, form
+from ottla.cli.common.value_formats import VALUE_FORMATS, parse_value_format
 
 
 @pytest.mark.parametrize(
@@ -35,7 +35,7 @@ from ottla.cli.common.value_formats import FORMS, form
     ],
 )
 def test_bytes_are_shown_and_made_again(name: str, data: bytes, shown: bytes) -> None:
-    made = form(name, "--value-format")
+    made = parse_value_format(name, "--value-format")
     assert made.show(data) == shown
     if name not in ("json", "pretty", "int") or (name == "int" and len(data) == 8):
         assert made.read(shown) == data
@@ -46,16 +46,16 @@ def test_bytes_are_shown_and_made_again(name: str, data: bytes, shown: bytes) ->
     ("name", "data", "why"),
     [
         ("json", b"{broken", "not JSON"),
-        ("int", b"123", "3 bytes are no whole number, which has 8 or 4 or 2 or 1"),
-        ("int16", b"1234", "4 bytes are no whole number, which has 2"),
-        ("float", b"1", "no floating point number"),
-        ("uuid", b"123", "3 bytes are no UUID"),
-        ("pack:>i", b"1", "1 bytes are no >i, which has 4"),
+        ("int", b"123", "3 bytes are not a whole number: expected 8 or 4 or 2 or 1"),
+        ("int16", b"1234", "4 bytes are not a whole number: expected 2"),
+        ("float", b"1", "not a floating point number"),
+        ("uuid", b"123", "3 bytes are not a UUID"),
+        ("pack:>i", b"1", "1 bytes are not >i: expected 4"),
     ],
 )
 def test_bytes_that_are_something_else_are_refused(name: str, data: bytes, why: str) -> None:
     with pytest.raises(ValueError, match=why):
-        form(name, "--value-format").show(data)
+        parse_value_format(name, "--value-format").show(data)
 
 
 @pytest.mark.parametrize(
@@ -78,23 +78,23 @@ def test_bytes_that_are_something_else_are_refused(name: str, data: bytes, why: 
 )
 def test_what_is_no_such_value_is_refused(name: str, given: Any) -> None:
     with pytest.raises(ValueError):
-        form(name, "--value-format").read(given)
+        parse_value_format(name, "--value-format").read(given)
 
 
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("jsn", "there is no format 'jsn'; did you mean json"),
-        ("pack:", "there is no format"),
-        ("pack:!!", "no format of Python's struct module"),
+        ("jsn", "unknown format 'jsn'; did you mean json"),
+        ("pack:", "unknown format"),
+        ("pack:!!", "not a format of Python's struct module"),
         ("avro", "avro needs a schema"),
         ("protobuf:x", "expects protobuf:FILE:NAME"),
-        ("hex:1", "there is no format"),
+        ("hex:1", "unknown format"),
     ],
 )
-def test_a_format_that_there_is_not_is_refused(text: str, why: str) -> None:
+def test_a_format_that_does_not_exist_is_refused(text: str, why: str) -> None:
     with pytest.raises(ValueError, match=why):
-        form(text, "--value-format")
+        parse_value_format(text, "--value-format")
 
 
 JSON = st.recursive(
@@ -107,14 +107,14 @@ JSON = st.recursive(
 @given(JSON)
 def test_json_within_json_comes_back_as_the_same_text(value: Any) -> None:
     """Also null, strings, and what looks like marked bytes, which mean something else in the line around them."""
-    from ottla.cli.produce.input import Reading, _JsonLines
+    from ottla.cli.produce.input import InputFormat, _JsonLines
 
     data = msgspec.json.encode(value)
-    line = msgspec.json.encode({"value": FORMS["json"].value(data)})
-    given = _JsonLines(Reading("json", value=FORMS["json"])).record(line)
+    line = msgspec.json.encode({"value": VALUE_FORMATS["json"].value(data)})
+    given = _JsonLines(InputFormat("json", value=VALUE_FORMATS["json"])).record(line)
     assert given is not None
     assert given[0] == data
 
 
 def test_text_may_be_called_as_the_clients_call_it() -> None:
-    assert FORMS["str"] is FORMS["text"]
+    assert VALUE_FORMATS["str"] is VALUE_FORMATS["text"]

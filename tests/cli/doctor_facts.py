@@ -7,8 +7,8 @@ from collections.abc import Iterable
 
 import click
 
-from ottla.cli.doctor.checks import CHECKS, examine
-from ottla.cli.doctor.facts import Address, Facts, Finding, Visit
+from ottla.cli.doctor.checks import CHECKS, run_checks
+from ottla.cli.doctor.facts import Address, Facts, Finding, Probe
 from ottla.cli.main import main
 from ottla.client.admin.results import Node, PartitionDescription
 
@@ -19,8 +19,8 @@ def place(broker: int) -> Address:
     return (f"10.0.0.{broker}", 9092)
 
 
-def a_visit(address: Address, *, brokers: Iterable[int] = (1, 2, 3), error: str | None = None, controller: int = 1) -> Visit:
-    seen = Visit(address=address, hosts=[address[0]], error=error)
+def a_probe(address: Address, *, brokers: Iterable[int] = (1, 2, 3), error: str | None = None, controller: int = 1) -> Probe:
+    seen = Probe(address=address, hosts=[address[0]], error=error)
     if error is None:
         seen.cluster_id, seen.controller, seen.versions = "ours", controller, {0: (3, 11), 1: (4, 17)}
         seen.brokers = {broker: place(broker) for broker in brokers}
@@ -38,9 +38,9 @@ def a_healthy_cluster() -> Facts:
     """Three brokers and a topic with three replicas, each broker the first choice of one partition."""
     return Facts(
         now_ms=NOW_MS,
-        patience_ms=5000,
-        bootstrap=[a_visit(place(1))],
-        listeners={broker: a_visit(place(broker)) for broker in (1, 2, 3)},
+        timeout_ms=5000,
+        bootstrap=[a_probe(place(1))],
+        listeners={broker: a_probe(place(broker)) for broker in (1, 2, 3)},
         nodes=[Node(broker, *place(broker)) for broker in (1, 2, 3)],
         controller=1,
         topics={"orders": [a_partition(0, 1, (1, 2, 3)), a_partition(1, 2, (2, 3, 1)), a_partition(2, 3, (3, 1, 2))]},
@@ -51,7 +51,7 @@ def a_healthy_cluster() -> Facts:
 
 def found(facts: Facts, *names: str) -> list[Finding]:
     """What the checks find (all if none is named); each command that they give can be typed."""
-    findings = examine(facts, names or list(CHECKS))
+    findings = run_checks(facts, names or list(CHECKS))
     for finding in findings:
         assert finding.what and finding.evidence and finding.remedy, finding
         if finding.command is not None:

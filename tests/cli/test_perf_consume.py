@@ -6,7 +6,7 @@ import io
 from typing import Any
 
 from ottla.base.ids import TopicPartition
-from ottla.cli.perf.consume import Reading, Rebalances, document
+from ottla.cli.perf.consume import ReadLoop, RebalanceTime, document
 from ottla.cli.perf.display import Display, Goal
 from ottla.cli.perf.figures import MB, NS, Figures
 from ottla.client.consumer.record import ConsumerRecord
@@ -43,15 +43,15 @@ class Consumer:
         raise AssertionError("nobody reads tables here")
 
 
-def read(consumer: Consumer, clock: Clock, goal: Goal, *, timeout_ms: int = 1000) -> tuple[Reading, Figures]:
+def read(consumer: Consumer, clock: Clock, goal: Goal, *, timeout_ms: int = 1000) -> tuple[ReadLoop, Figures]:
     figures = Figures(clock())
     display = Display(figures, goal, interval_ns=NS, stream=io.StringIO(), terminal=False)
-    reading = Reading(consumer, figures, display, goal=goal, timeout_ns=timeout_ms * MS, clock=clock)
+    reading = ReadLoop(consumer, figures, display, goal=goal, timeout_ns=timeout_ms * MS, clock=clock)
     reading.run()
     return reading, figures
 
 
-def test_no_more_records_are_read_than_are_wanted() -> None:
+def test_no_more_records_are_read_than_are_requested() -> None:
     clock = Clock()
     consumer = Consumer(clock, [6, 6, 6])
     reading, figures = read(consumer, clock, Goal(10, None))
@@ -76,7 +76,7 @@ def test_it_ends_when_the_time_is_over() -> None:
 
 def test_time_without_partitions_is_no_time_of_fetching() -> None:
     clock = Clock()
-    rebalances, figures = Rebalances(clock), Figures(clock())
+    rebalances, figures = RebalanceTime(clock), Figures(clock())
     clock.now += 3 * NS
     rebalances.on_partitions_assigned([TopicPartition("t", 0)])
     clock.now += NS
@@ -84,7 +84,7 @@ def test_time_without_partitions_is_no_time_of_fetching() -> None:
     clock.now += NS
     rebalances.on_partitions_assigned([])
     clock.now += NS
-    figures.received(8, 2 * MB, clock())
+    figures.add_received(8, 2 * MB, clock())
     found = document(figures, 1000, rebalances.spent_ns(figures.total.ended_ns))
     assert (found["start_ms"], found["end_ms"], found["rebalance_ms"], found["fetch_ms"]) == (1000, 7000, 4000, 2000)
     assert (found["fetch_records_per_s"], found["fetch_mb_per_s"], found["mb_per_s"]) == (4.0, 1.0, 0.333)
@@ -92,5 +92,5 @@ def test_time_without_partitions_is_no_time_of_fetching() -> None:
 
 def test_a_member_that_never_got_partitions_only_waited() -> None:
     clock = Clock()
-    rebalances = Rebalances(clock)
+    rebalances = RebalanceTime(clock)
     assert rebalances.spent_ns(clock() + NS) == NS

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import io
 
+import click
 import pytest
 
 from ottla.cli.common.progress import Progress, bytes_text, rate_text
-from ottla.cli.common.rate_limit import Pace, rate
+from ottla.cli.common.rate_limit import RateLimiter, parse_rate
 
 
 class Clock:
@@ -23,17 +24,17 @@ class Clock:
         self.now += seconds
 
 
-def test_records_come_at_the_rate_that_is_wanted() -> None:
+def test_records_come_at_the_rate_that_is_set() -> None:
     clock = Clock()
-    pace = Pace(50, clock=clock, sleep=clock.sleep)
+    pace = RateLimiter(50, clock=clock, sleep=clock.sleep)
     for _ in range(40):
-        pace.wait(pace.portion)
-    assert clock.now - 100 == pytest.approx(40 * pace.portion / 50)
+        pace.wait(pace.chunk_records)
+    assert clock.now - 100 == pytest.approx(40 * pace.chunk_records / 50)
 
 
 def test_a_pause_is_not_followed_by_a_flood() -> None:
     clock = Clock()
-    pace = Pace(10, clock=clock, sleep=clock.sleep)
+    pace = RateLimiter(10, clock=clock, sleep=clock.sleep)
     pace.wait(1)
     clock.now += 1000
     for _ in range(30):
@@ -42,22 +43,22 @@ def test_a_pause_is_not_followed_by_a_flood() -> None:
 
 
 def test_a_slow_rate_takes_one_at_a_time() -> None:
-    assert Pace(0.5).portion == 1
-    assert Pace(1000).portion == 100
+    assert RateLimiter(0.5).chunk_records == 1
+    assert RateLimiter(1000).chunk_records == 100
 
 
 @pytest.mark.parametrize(("text", "expected"), [("500", 500), ("2.5", 2.5), ("10k", 10_000), ("1M/s", 1e6), ("7/s", 7)])
 def test_rates_are_read(text: str, expected: float) -> None:
-    assert rate(text, "--rate") == expected
+    assert parse_rate(text, "--rate") == expected
 
 
 @pytest.mark.parametrize("text", ["", "0", "-1", "fast", "1MB/s", "1 k"])
-def test_what_is_no_rate_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="--rate expects records per second"):
-        rate(text, "--rate")
+def test_what_is_not_a_rate_is_refused(text: str) -> None:
+    with pytest.raises(click.UsageError, match="--rate expects records per second"):
+        parse_rate(text, "--rate")
 
 
-def test_a_line_tells_how_far_it_is_how_fast_and_for_how_long() -> None:
+def test_a_line_reports_share_rate_and_remaining_time() -> None:
     clock, stream = Clock(), io.StringIO()
     progress = Progress(1000, stream=stream, clock=clock, width=120)
     clock.now += 0.1
@@ -66,7 +67,7 @@ def test_a_line_tells_how_far_it_is_how_fast_and_for_how_long() -> None:
     clock.now += 0.9
     progress.update(250, 5000, 250)
     assert stream.getvalue() == "\r 25 % ━━━━━━━─────────────────────  5,000 records  250 B  5,000/s  3.0s left\x1b[K"
-    progress.wipe()
+    progress.clear()
     assert stream.getvalue().endswith("\r\x1b[K")
 
 
@@ -90,7 +91,7 @@ def test_a_line_is_no_wider_than_the_terminal() -> None:
 
 def test_nothing_is_wiped_that_was_not_drawn() -> None:
     stream = io.StringIO()
-    Progress(None, stream=stream).wipe()
+    Progress(None, stream=stream).clear()
     assert stream.getvalue() == ""
 
 

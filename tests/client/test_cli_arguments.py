@@ -8,7 +8,7 @@ import click
 import pytest
 
 from ottla.base.ids import TopicPartition
-from ottla.cli.common.arguments import covers, duration_ms, duration_text, partitions_text, scope, time_ms
+from ottla.cli.common.arguments import duration_ms, duration_text, is_selected, partition_selection, partitions_text, time_ms
 
 
 @pytest.mark.parametrize(
@@ -66,16 +66,16 @@ def test_partitions_are_shown_as_ranges_and_read_back() -> None:
     partitions = [TopicPartition("t", number) for number in (5, 0, 1, 2, 7)] + [TopicPartition("s", 3)]
     text = partitions_text(partitions)
     assert text == "s:3 t:0-2,5,7"
-    assert scope(text.split(), "--topic") == {"s": {3}, "t": {0, 1, 2, 5, 7}}
+    assert partition_selection(text.split(), "--topic") == {"s": {3}, "t": {0, 1, 2, 5, 7}}
 
 
 def test_a_topic_named_without_numbers_means_all_its_partitions() -> None:
-    wanted = scope(["t", "t:1", "s:1", "s:2-3"], "--topic")
+    wanted = partition_selection(["t", "t:1", "s:1", "s:2-3"], "--topic")
     assert wanted == {"t": None, "s": {1, 2, 3}}
-    assert [covers(wanted, TopicPartition(*tp)) for tp in (("t", 9), ("s", 2), ("s", 9), ("r", 0))] == [True, True, False, False]
+    assert [is_selected(wanted, TopicPartition(*tp)) for tp in (("t", 9), ("s", 2), ("s", 9), ("r", 0))] == [True, True, False, False]
 
 
 @pytest.mark.parametrize("text", ["", ":1", "t:", "t:x", "t:3-1", "t:1,,2", "t:0-9999999"])
 def test_other_scopes_are_refused_with_an_example(text: str) -> None:
     with pytest.raises(click.UsageError, match=r"--topic expects TOPIC or TOPIC:0,2-5"):
-        scope([text], "--topic")
+        partition_selection([text], "--topic")

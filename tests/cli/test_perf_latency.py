@@ -9,7 +9,7 @@ import pytest
 
 from ottla.cli.perf.display import Display, Goal
 from ottla.cli.perf.figures import NS, Figures, latency_document
-from ottla.cli.perf.latency import Lost, Sent, Trips
+from ottla.cli.perf.latency import OutgoingRecord, RecordLost, RoundTrips
 from ottla.cli.perf.load import Schedule
 from ottla.client.consumer.record import ConsumerRecord
 from ottla.client.producer.batches import Batch, BlockingDelivery
@@ -23,7 +23,7 @@ class World:
 
     def __init__(self) -> None:
         self.now = NS
-        self.sent: list[Sent] = []
+        self.sent: list[OutgoingRecord] = []
         self.late: dict[int, int] = {}
         self.lost: set[int] = set()
         self.error: KafkaError | None = None
@@ -37,7 +37,7 @@ class World:
         self.now += round(seconds * NS)
 
     def send(self, topic: str, value: bytes, key: bytes | None, headers: list[tuple[str, bytes]]) -> BlockingDelivery:
-        self.sent.append(Sent(topic, value, key, headers))
+        self.sent.append(OutgoingRecord(topic, value, key, headers))
         self._batch = Batch(topic, 0, None, 0.0)
         return BlockingDelivery(self._batch, 0, 0)
 
@@ -58,9 +58,11 @@ class World:
         return [stranger, ConsumerRecord("t", 0, number, 0, 0, None, self.sent[-1].value)]
 
 
-def went(world: World, *, warmup: int = 0, **limits: Any) -> tuple[Trips, Figures]:
+def went(world: World, *, warmup: int = 0, **limits: Any) -> tuple[RoundTrips, Figures]:
     values = iter(range(10**6))
-    trips = Trips(world, world, lambda: Sent("t", b"%03d" % next(values), b"k", []), timeout_ns=NS, clock=world.clock, sleep=world.sleep)
+    trips = RoundTrips(
+        world, world, lambda: OutgoingRecord("t", b"%03d" % next(values), b"k", []), timeout_ns=NS, clock=world.clock, sleep=world.sleep
+    )
     trips.warm_up(warmup)
     schedule = Schedule(**limits)
     schedule.begin(world.clock())
@@ -101,7 +103,7 @@ def test_at_a_rate_a_slow_record_is_seen_in_those_that_had_to_wait() -> None:
 def test_a_record_that_does_not_come_ends_it_with_the_figures_so_far() -> None:
     world = World()
     world.lost = {3}
-    with pytest.raises(Lost, match="did not come within 1 s"):
+    with pytest.raises(RecordLost, match="did not arrive within 1 s"):
         went(world, records=10)
     assert len(world.sent) == 4
 
@@ -109,5 +111,5 @@ def test_a_record_that_does_not_come_ends_it_with_the_figures_so_far() -> None:
 def test_a_record_that_is_not_written_ends_it() -> None:
     world = World()
     world.error = NotEnoughReplicas()
-    with pytest.raises(Lost, match="was not written"):
+    with pytest.raises(RecordLost, match="was not written"):
         went(world, records=10)

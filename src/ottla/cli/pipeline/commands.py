@@ -1,0 +1,196 @@
+"""``ottla pipeline run``, ``status``, ``reset`` and ``export``, and the options and exit codes of pipeline commands.
+
+Exit codes: 0 done or stopped, 1 a query failed, 2 the file or an option is invalid, 3 Java or Spark is missing.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import click
+
+from ottla.cli.common.complete import topic_names
+from ottla.cli.common.confirmation import NOTHING_CHANGED, confirm, dry_run_option, yes_option
+from ottla.cli.common.paths import LocalPath
+from ottla.cli.table.options import parse_bytes, schema_request, sync_table, table_options
+
+if TYPE_CHECKING:
+    from ottla.spark.pipeline.config.model import Pipeline
+
+EXIT_FAILED, EXIT_USAGE, EXIT_NO_JAVA = 1, 2, 3
+
+file_argument = click.argument("file", type=LocalPath(path_type=Path))
+variables_option = click.option("--var", "variables", multiple=True, metavar="NAME=VALUE", help="Value of ${NAME} in the file; repeatable.")
+
+
+def _check_address(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
+    from ottla.client.options import address_problem
+
+    if value is not None and (problem := address_problem(value)):
+        raise click.BadParameter(problem, context, parameter)
+    return value
+
+
+bootstrap_option = click.option(
+    "-b",
+    "--bootstrap-server",
+    "--bootstrap",
+    "bootstrap",
+    metavar="HOST:PORT[,...]",
+    callback=_check_address,
+    help="Bootstrap servers instead of the file's.",
+)
+
+
+def parse_variables(texts: tuple[str, ...]) -> dict[str, str]:
+    pairs = [text.partition("=") for text in texts]
+    for name, equals, _ in pairs:
+        if not equals or not name:
+            raise click.BadParameter(f"{name!r} is not NAME=VALUE", param_hint="--var")
+    return {name: value for name, _, value in pairs}
+
+
+def exit_with(message: str, code: int) -> NoReturn:
+    click.echo(f"ottla: {message}", err=True)
+    raise SystemExit(code)
+
+
+@click.command("run")
+@file_argument
+@variables_option
+@bootstrap_option
+@click.option("--once", is_flag=True, help="Process the existing records and exit; overrides the file's trigger.")
+@click.option("-o", "--output", type=click.Choice(["auto", "text", "json"]), default="auto", help="Live table, or JSON lines.")
+def run(file: Path, variables: tuple[str, ...], bootstrap: str | None, once: bool, output: str) -> None:
+    """Run a pipeline FILE until Ctrl-C. A restart continues where it stopped.
+
+    Prints a live table on a terminal, else JSON lines.
+    """
+    from dataclasses import replace
+
+    from ottla.lake.table.parquet_files import AGAIN, FULL
+    from ottla.spark.java import NoJava
+    from ottla.spark.pipeline.config.file import load
+    from ottla.spark.pipeline.config.toml_table import PipelineError
+
+    try:
+        from ottla.spark.pipeline.checkpoint import InUse
+        from ottla.spark.pipeline.foreground import run_until_stopped
+        from ottla.spark.pipeline.run import QueryFailed
+    except ModuleNotFoundError as error:
+        exit_with(f"pipelines need {(error.name or 'pyspark').partition('.')[0]}: pip install 'ottla[spark]'", EXIT_NO_JAVA)
+    try:
+        pipeline = load(file, parse_variables(variables))
+        pipeline = replace(pipeline, bootstrap=bootstrap or pipeline.bootstrap, trigger="available-now" if once else pipeline.trigger)
+        run_until_stopped(pipeline, output=output)
+    except PipelineError as error:
+        exit_with(str(error), EXIT_USAGE)
+    except NoJava as error:
+        exit_with(str(error), EXIT_NO_JAVA)
+    except (QueryFailed, InUse) as error:
+        exit_with(str(error), EXIT_FAILED)
+    except OSError as error:
+        exit_with(f"{file}: {error}{f'; {AGAIN}' if FULL in str(error) else ''}", EXIT_FAILED)
+
+
+def load_pipeline(file: Path, variables: tuple[str, ...], bootstrap: str | None = None) -> Pipeline:
+    """The pipeline of a file. Exits if the file is invalid."""
+    from dataclasses import replace
+
+    from ottla.spark.pipeline.config.file import load
+    from ottla.spark.pipeline.config.toml_table import PipelineError
+
+    try:
+        pipeline = load(file, parse_variables(variables))
+    except PipelineError as error:
+        exit_with(str(error), EXIT_USAGE)
+    return replace(pipeline, bootstrap=bootstrap or pipeline.bootstrap)
+
+
+@click.command("status")
+@file_argument
+@variables_option
+@bootstrap_option
+@click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", help="Tables, or one JSON object.")
+def status(file: Path, variables: tuple[str, ...], bootstrap: str | None, output: str) -> None:
+    """Show batches, offsets, lag, dead letters, tables and the process of the pipeline in FILE."""
+    import json
+
+    from ottla.spark.pipeline.status import pipeline_status, status_text
+
+    document = pipeline_status(load_pipeline(file, variables, bootstrap))
+    click.echo(json.dumps(document) if output == "json" else status_text(document))
+
+
+@click.command("reset")
+@file_argument
+@variables_option
+@bootstrap_option
+@click.option(
+    "--to",
+    "to",
+    metavar="WHERE",
+    help="earliest, latest, a time such as 2026-05-17T10:00:00Z, or offsets as JSON. [default: the file's start position]",
+)
+@dry_run_option
+@yes_option
+def reset(file: Path, variables: tuple[str, ...], bootstrap: str | None, to: str | None, dry_run: bool, yes: bool) -> None:
+    """Delete the checkpoint of the pipeline in FILE, so that it starts over. Tables and topics do not change."""
+    from ottla.spark.pipeline.checkpoint import InUse
+    from ottla.spark.pipeline.reset import ResetError, apply_reset, plan_reset
+
+    pipeline = load_pipeline(file, variables, bootstrap)
+    try:
+        plan = plan_reset(pipeline, to)
+    except ResetError as error:
+        exit_with(str(error), EXIT_USAGE)
+    for sentence in plan.sentences:
+        click.echo(sentence)
+    if dry_run:
+        click.echo(NOTHING_CHANGED)
+        return
+    if not plan.directories and plan.start is None:
+        return
+    confirm(f"The state of pipeline {pipeline.name} would be deleted.", [str(path) for path in plan.directories], yes=yes)
+    try:
+        apply_reset(pipeline, plan)
+    except InUse as error:
+        exit_with(str(error), EXIT_FAILED)
+    click.echo(f"{pipeline.name} starts over with its next run.")
+
+
+EPILOG = """\b
+Ranges: orders@-1h:end   orders/0,2@100:200   orders@2026-01-01:2026-02-01; see ottla consume --help.
+Offsets are stored with the rows: after a crash, a rerun continues and each record is exported once."""
+
+
+@click.command(name="export", epilog=EPILOG)
+@click.argument("part", metavar="TOPIC[/PARTITIONS][@FROM:TO]", shell_complete=topic_names)
+@table_options
+@click.option("--format", "form", type=click.Choice(["delta", "parquet"]), default="delta", help="[default: delta]")
+def export(part: str, **options: Any) -> None:
+    """Export TOPIC, or a range of it, to files in a directory. A rerun adds new records."""
+    import time
+
+    from ottla.cli.common.errors import reporting_errors
+    from ottla.client.fetch.ranges import END, parse_part
+    from ottla.lake.table.parquet_target import ParquetTarget
+    from ottla.lake.table.sync import Plan
+    from ottla.lake.table.target import DeltaTarget
+
+    with reporting_errors():
+        range = parse_part(part, int(time.time() * 1000)).range
+        plan = Plan(
+            range=range if range.last is not None else range._replace(last=END),
+            once=True,
+            commit_bytes=parse_bytes(options["commit_bytes"], "--commit-bytes"),
+            fails_on_loss=options["on_loss"] == "fail",
+            compact_commits=0,
+        )
+        request = schema_request(options, mode="append")
+        try:
+            target = DeltaTarget(options["directory"]) if options["form"] == "delta" else ParquetTarget(options["directory"])
+        except ImportError as error:
+            raise click.ClickException(str(error)) from None
+    sync_table(part, options, plan, request, target)
