@@ -25,12 +25,12 @@ def command(part: str, **given: Any) -> None:
     from ottla.cli.common.errors import told
     from ottla.client.fetch.ranges import END, parse_part
     from ottla.lake.table.parquet_target import ParquetTarget
-    from ottla.lake.table.sync import Plan
+    from ottla.lake.table.sync import SyncOptions
     from ottla.lake.table.target import DeltaTarget
 
     with told():
         range = parse_part(part, int(time.time() * 1000)).range
-        plan = Plan(
+        plan = SyncOptions(
             range=range if range.last is not None else range._replace(last=END),
             once=True,
             commit_bytes=bytes_of(given["commit_bytes"], "--commit-bytes"),

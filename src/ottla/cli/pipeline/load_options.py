@@ -7,16 +7,16 @@ from typing import Any
 
 import click
 
-from ottla.lake.load.column_mapping import Shape, Template, template
+from ottla.lake.load.column_mapping import ColumnMapping, Template, parse_template
 from ottla.lake.load.inputs import CannotLoad
-from ottla.lake.load.readers import How
+from ottla.lake.load.readers import ReadOptions
 
 
 def names_of(text: str | None) -> tuple[str, ...]:
     return tuple(name.strip() for name in (text or "").split(",") if name.strip())
 
 
-def shape_asked(asked: Mapping[str, Any], bytes_max: int) -> Shape:
+def shape_asked(asked: Mapping[str, Any], bytes_max: int) -> ColumnMapping:
     """What is what of a record."""
     columns, without = names_of(asked["columns"]), names_of(asked["without"])
     if asked["value"] is not None and (columns or without):
@@ -30,7 +30,7 @@ def shape_asked(asked: Mapping[str, Any], bytes_max: int) -> Shape:
             raise click.UsageError(f"--header expects NAME=TEMPLATE, or NAME alone for null, not {text!r}")
         headers.append((name, _template(value, "--header") if equals else None))
     partition = asked["partition"]
-    return Shape(
+    return ColumnMapping(
         key=None if asked["key"] is None else _key(asked["key"]),
         value=asked["value"],
         columns=columns or None,
@@ -51,12 +51,12 @@ def _key(text: str) -> Template:
 
 def _template(text: str, option: str) -> Template:
     try:
-        return template(text)
+        return parse_template(text)
     except CannotLoad as error:
         raise click.UsageError(f"{option}: {error}") from None
 
 
-def how_asked(asked: Mapping[str, Any], shape: Shape) -> How:
+def how_asked(asked: Mapping[str, Any], shape: ColumnMapping) -> ReadOptions:
     """How files are to be read."""
     quote: str | None = None if asked["quote"] == "none" else asked["quote"]
     delimiter = None if asked["delimiter"] is None else asked["delimiter"].replace("\\t", "\t")
@@ -69,7 +69,7 @@ def how_asked(asked: Mapping[str, Any], shape: Shape) -> How:
         if not name or not equals or not kind:
             raise click.UsageError(f"--type expects NAME=TYPE, such as zip=string, not {text!r}")
         types[name] = kind
-    return How(
+    return ReadOptions(
         delimiter, quote, names_of(asked["names"]), asked["nulls"], types, asked["all_text"],
         fields=shape.needed, chosen=shape.columns, without=shape.without,
     )  # fmt: skip

@@ -24,9 +24,9 @@ from ottla.cli.common.rate_limit import Pace
 from ottla.lake.load.file_load import BadRow, place
 from ottla.lake.load.inputs import Input
 from ottla.lake.load.log_tail import Tail
-from ottla.lake.load.plan import Planned
-from ottla.lake.load.readers import Bad
-from ottla.lake.load.run import FileWatch, Totals
+from ottla.lake.load.plan import FilePlan
+from ottla.lake.load.readers import RejectedRow
+from ottla.lake.load.run import LoadObserver, LoadTotals
 
 #: How often programs are told.
 TOLD_S = 1.0
@@ -34,10 +34,10 @@ TOLD_S = 1.0
 BAD_MAX = 20
 
 
-class LoadWatch(FileWatch):
+class LoadWatch(LoadObserver):
     """See the module. ``bad_records`` is fail, skip, or a file to which they go."""
 
-    def __init__(self, files: list[Planned], totals: Totals, bad_records: str, rate: float | None, *, human: bool) -> None:
+    def __init__(self, files: list[FilePlan], totals: LoadTotals, bad_records: str, rate: float | None, *, human: bool) -> None:
         self._totals, self._human = totals, human
         self._size = sum(planned.given.size for planned in files)
         self._before = 0
@@ -54,7 +54,7 @@ class LoadWatch(FileWatch):
         """Records to send at a time, where there is a rate to keep."""
         return None if self._pace is None else self._pace.portion
 
-    def begins(self, planned: Planned, tail: Tail | None) -> None:
+    def begins(self, planned: FilePlan, tail: Tail | None) -> None:
         given, entry = planned.given, planned.entry
         self._current = given.name
         found = 0 if tail is None else sum(tail.written.values())
@@ -91,7 +91,7 @@ class LoadWatch(FileWatch):
         if self._pace is not None:
             self._pace.wait(records)
 
-    def bad(self, given: Input, row: int, bad: Bad) -> None:
+    def bad(self, given: Input, row: int, bad: RejectedRow) -> None:
         if self._bad_records == "fail":
             raise BadRow(given, row, bad)
         self._bad += 1

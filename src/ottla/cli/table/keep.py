@@ -36,11 +36,11 @@ def keep_command(topic: str, **given: Any) -> None:
     if "@" in topic:
         raise click.UsageError("a table holds a topic from its beginning on; a range of one is exported: ottla pipeline export TOPIC@RANGE")
     from ottla.cli.common.errors import told
-    from ottla.lake.table.sync import Plan
+    from ottla.lake.table.sync import SyncOptions
     from ottla.lake.table.target import DeltaTarget
 
     with told():
-        plan = Plan(
+        plan = SyncOptions(
             once=given["once"],
             commit_interval_s=duration_ms(given["commit_interval"], "--commit-interval") / 1000,
             commit_bytes=bytes_of(given["commit_bytes"], "--commit-bytes"),

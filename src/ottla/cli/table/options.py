@@ -20,8 +20,8 @@ from ottla.cli.common.record_options import client_settings, setting_option
 from ottla.client.sync.waiting import Stop
 
 if TYPE_CHECKING:
-    from ottla.lake.table.schema_resolution import Asked
-    from ottla.lake.table.sync import Plan
+    from ottla.lake.table.schema_resolution import RequestedFormat
+    from ottla.lake.table.sync import SyncOptions
     from ottla.lake.table.target import Target
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -71,12 +71,12 @@ def table_options(function: F) -> F:
     return function
 
 
-def asked_of(given: dict[str, Any], *, mode: str | None) -> Asked:
+def asked_of(given: dict[str, Any], *, mode: str | None) -> RequestedFormat:
     """What the user says of the table's form. Raises: UsageError."""
-    from ottla.lake.table.schema_resolution import Asked
+    from ottla.lake.table.schema_resolution import RequestedFormat
 
     columns = given["columns"]
-    return Asked(
+    return RequestedFormat(
         value=given["value"],
         key=given["key"],
         columns=None if columns is None else [name.strip() for name in columns.split(",") if name.strip()],
@@ -108,14 +108,14 @@ def bytes_of(text: str, option: str) -> int:
     return int(value)
 
 
-def keep(part_text: str, given: dict[str, Any], plan: Plan, asked: Asked, target: Target) -> None:
+def keep(part_text: str, given: dict[str, Any], plan: SyncOptions, asked: RequestedFormat, target: Target) -> None:
     """Does it, and tells how it goes. Raises: ClickException, UsageError, SystemExit."""
     from ottla.cli.table.progress import watching
     from ottla.client.fetch.ranges import parse_part
     from ottla.client.options import ConsumerOptions
     from ottla.lake.table.rows import Rows
-    from ottla.lake.table.schema_resolution import settled
-    from ottla.lake.table.sync import Keeper
+    from ottla.lake.table.schema_resolution import resolve_format
+    from ottla.lake.table.sync import TableSync
     from ottla.lake.table.topic import Topic
 
     with _told_of_tables(), stopping() as stop:
@@ -124,7 +124,7 @@ def keep(part_text: str, given: dict[str, Any], plan: Plan, asked: Asked, target
         settings |= client_settings(ConsumerOptions, given["settings"])
         with Topic(part.topic, partitions=part.partitions, **settings) as topic:
             watcher = watching(given["output"], follows=not plan.once)
-            while (found := settled(topic, target, asked, plan.range)) is None and not plan.once and not stop.wait(EMPTY_WAIT_S):
+            while (found := resolve_format(topic, target, asked, plan.range)) is None and not plan.once and not stop.wait(EMPTY_WAIT_S):
                 pass
             if found is None:
                 watcher.noted("empty", f"topic {part.topic} has no records, and nothing says what they will be like: --value")
@@ -133,7 +133,7 @@ def keep(part_text: str, given: dict[str, Any], plan: Plan, asked: Asked, target
             watcher.noted("form", f"value {form.value}, key {form.key}, {form.mode}")
             rows = Rows(form, schema_by_id=_registry(given["registry"]), widens=given["on_conflict"] == "widen")
             try:
-                standing = Keeper(topic, target, rows, plan, watcher=watcher, shown=found.shown, stop=stop).run()
+                standing = TableSync(topic, target, rows, plan, watcher=watcher, sample_values=found.sample_values, stop=stop).run()
             finally:
                 watcher.end()
                 target.close()

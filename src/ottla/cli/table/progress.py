@@ -17,7 +17,7 @@ import click
 from ottla.cli.common.progress import Progress, bytes_text
 
 if TYPE_CHECKING:
-    from ottla.lake.table.sync import Standing
+    from ottla.lake.table.sync import SyncProgress
 
 TOLD_S = 1.0
 
@@ -29,7 +29,7 @@ def watching(output: str, *, follows: bool) -> Lines | Terminal:
     return Terminal(follows=follows)
 
 
-def figures(standing: Standing) -> dict[str, Any]:
+def figures(standing: SyncProgress) -> dict[str, Any]:
     """How far it is, for programs."""
     return {
         "records": standing.records, "bytes": standing.bytes, "lag": standing.lag, "version": standing.version,
@@ -45,12 +45,12 @@ class Lines:
         self._told = 0.0
         self._waiting: dict[str, Any] | None = None
 
-    def moved(self, standing: Standing) -> None:
+    def moved(self, standing: SyncProgress) -> None:
         """Nothing is told before it is in the table; a commit that came too soon after another is told now, if none followed."""
         if self._waiting is not None and time.monotonic() - self._told >= TOLD_S:
             self._tell()
 
-    def committed(self, standing: Standing) -> None:
+    def committed(self, standing: SyncProgress) -> None:
         self._waiting = {"event": "commit", **figures(standing)}
         self.moved(standing)
 
@@ -66,7 +66,7 @@ class Lines:
         """The last commit is told, however soon after the one before."""
         self._tell()
 
-    def summary(self, standing: Standing) -> None:
+    def summary(self, standing: SyncProgress) -> None:
         """The figures at the end."""
         _print({"event": "end", **figures(standing)})
 
@@ -78,7 +78,7 @@ def _print(line: dict[str, Any]) -> None:
 class _Line(Progress):
     """A transfer, with how far behind the table is."""
 
-    standing: Standing | None = None
+    standing: SyncProgress | None = None
 
     def line(self, done: int, records: int, size: int) -> str:
         said = super().line(done, records, size)
@@ -98,7 +98,7 @@ class Terminal:
         #: Records and bytes before the line began: it tells of those since.
         self._before = (0, 0)
 
-    def moved(self, standing: Standing) -> None:
+    def moved(self, standing: SyncProgress) -> None:
         if not sys.stderr.isatty():
             return
         if self._follows and not standing.lag and not self._caught_up:
@@ -112,7 +112,7 @@ class Terminal:
         records, size = standing.records - self._before[0], standing.bytes - self._before[1]
         self._line.update(max(0, standing.total - standing.lag), records, size)
 
-    def committed(self, standing: Standing) -> None:
+    def committed(self, standing: SyncProgress) -> None:
         self.moved(standing)
 
     def noted(self, kind: str, story: str) -> None:
@@ -124,7 +124,7 @@ class Terminal:
         if self._line is not None:
             self._line.wipe()
 
-    def summary(self, standing: Standing) -> None:
+    def summary(self, standing: SyncProgress) -> None:
         """What came of it."""
         parts = [
             f"{standing.records:,} records",

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from ottla.client.errors import DeliveryTimedOut
 from ottla.client.options import ProducerOptions
-from ottla.client.producer.batches import Batch
+from ottla.client.producer.batches import ProducerBatch
 from ottla.client.producer.partition_queue import INVALID_EPOCH, OUT_OF_ORDER, UNKNOWN_PRODUCER, PartitionQueue
 from ottla.client.producer.sticky_partitioning import NodeLatency, choose
 from ottla.client.transport.backoff import Backoff
@@ -46,17 +46,17 @@ class Drained:
     """What to send now, and when to ask again."""
 
     #: By node: at most one batch of each partition.
-    requests: dict[int, list[Batch]] = field(default_factory=dict)
+    requests: dict[int, list[ProducerBatch]] = field(default_factory=dict)
     #: Time at which something may become due if nothing else happens.
     next_ms: float = float("inf")
     #: Partitions with something to send and nobody to send it to.
     leaderless: list[tuple[str, int]] = field(default_factory=list)
 
 
-class Placed(NamedTuple):
+class PlacedRecord(NamedTuple):
     """Where a record was put."""
 
-    batch: Batch
+    batch: ProducerBatch
     place: int
     timestamp_ms: int
 
@@ -73,7 +73,7 @@ class Accumulator:
         options: ProducerOptions,
         rng: Random,
         *,
-        give: Callable[[Batch, int, int], Any] = Placed,
+        give: Callable[[ProducerBatch, int, int], Any] = PlacedRecord,
         clock_ns: Callable[[], int] = _no_clock,
     ) -> None:
         self._options = options
@@ -81,7 +81,7 @@ class Accumulator:
         self._buffer_memory = options.buffer_memory
         #: The open batches of all queues, in reach of every thread; each is taken out of it before anything else is done with it.
         self.open = OpenBatches(options.buffer_memory, give, clock_ns, options.partitioner_ignore_keys)
-        self._give = give
+        self._make_delivery = give
         self._batch_size = min(options.batch_size, options.max_request_size)
         self._backlog_size = min(max(options.batch_size_backlog, options.batch_size), options.max_request_size)
         self._codec, self._level = _codec(options)
@@ -90,7 +90,7 @@ class Accumulator:
         #: Partitions with something to send.
         self._active: dict[tuple[str, int], PartitionQueue] = {}
         #: Batches without an outcome, oldest first.
-        self._incomplete: dict[Batch, None] = {}
+        self._incomplete: dict[ProducerBatch, None] = {}
         #: (id, epoch) of the producer; None while it has none and needs one.
         self.producer: tuple[int, int] | None = None
         #: Something became ready to send since the last drain.
@@ -99,7 +99,7 @@ class Accumulator:
         self.splits = 0
         self._latency = NodeLatency(options.partitioner_availability_timeout_ms)
         #: Batches that got their outcome and whose users do not know it yet.
-        self._finished: list[Batch] = []
+        self._finished: list[ProducerBatch] = []
 
     # -- filling
 
@@ -136,7 +136,7 @@ class Accumulator:
             return None
         self.open.resize(topic, len(info.partitions))
         keyless = partition is None and (key is None or self._options.partitioner_ignore_keys)
-        if keyless and self._move(topic, info, len(key or b"") + len(value or b"") + RECORD_OVERHEAD):
+        if keyless and self._switch_partition(topic, info, len(key or b"") + len(value or b"") + RECORD_OVERHEAD):
             added = self.add(topic, None, timestamp_ms, key, value, headers)
             if added is not None:
                 return added
@@ -152,16 +152,16 @@ class Accumulator:
             )
         if queue.open is not None:
             self._close(queue)
-        batch = queue.open = Batch(topic, partition, builder, now_ms)
+        batch = queue.open = ProducerBatch(topic, partition, builder, now_ms)
         batch.size = builder.size
         if keyless:
             self.open.spend(topic, batch.size)
         self._admit(queue, batch)
-        given = self._give(batch, 0, timestamp_ms)
+        given = self._make_delivery(batch, 0, timestamp_ms)
         self.open.open(topic, partition, builder, batch)
         return given
 
-    def _move(self, topic: str, info: TopicInfo, size: int) -> bool:
+    def _switch_partition(self, topic: str, info: TopicInfo, size: int) -> bool:
         """Let a topic's records without a key go elsewhere, if it is time; True if they do."""
         here, left = self.open.stuck(topic)
         known = info.partitions
@@ -185,7 +185,7 @@ class Accumulator:
         return choose(info, self._rng, waiting=waiting if adaptive else None, slow_nodes=self._latency.slow())
 
     @property
-    def form(self) -> tuple[int, Codec, int | None]:
+    def batch_settings(self) -> tuple[int, Codec, int | None]:
         """How batches are made that are encoded elsewhere: (most bytes, codec, level). Many come at once, so they are as large as those
         of a backlog.
         """
@@ -195,7 +195,7 @@ class Accumulator:
         """How large the next batch may become: one that will have to wait for others may be larger."""
         return self._backlog_size if len(queue.ready) + (queue.open is not None) > 1 else self._batch_size
 
-    def learned(self, topics: Mapping[str, TopicInfo]) -> None:
+    def update_metadata(self, topics: Mapping[str, TopicInfo]) -> None:
         """The picture of the cluster is new: what it says of the topics that are in use."""
         for topic in self._topics:
             info = topics.get(topic)
@@ -209,7 +209,7 @@ class Accumulator:
 
     def append_batch(
         self, topic: str, partition: int | None, data: bytearray, now_ms: float, info: TopicInfo | None = None
-    ) -> Batch | None:
+    ) -> ProducerBatch | None:
         """Add an encoded batch behind what is there; it is stamped with this producer's numbers, in place. None while the memory is full.
 
         Without a partition, it goes to one by chance, if what there is of the topic is known.
@@ -229,14 +229,14 @@ class Accumulator:
         queue = self._partitions.get((topic, partition)) or self._queue(topic, partition)
         if queue.open is not None:
             self._close(queue)
-        batch = Batch(topic, partition, None, now_ms)
+        batch = ProducerBatch(topic, partition, None, now_ms)
         batch.data, batch.size, batch.count = data, len(data), header.last_offset_delta + 1
         queue.ready.append(batch)
         self.closed_one = True
         self._admit(queue, batch)
         return batch
 
-    def close_open(self) -> list[Batch]:
+    def close_open(self) -> list[ProducerBatch]:
         """Close every open batch, so that it does not wait for more records; gives all batches without an outcome."""
         for queue in self._active.values():
             if queue.open is not None:
@@ -249,7 +249,7 @@ class Accumulator:
         made = self._partitions[topic, partition] = PartitionQueue(topic, partition, backoff)
         return made
 
-    def _admit(self, queue: PartitionQueue, batch: Batch) -> None:
+    def _admit(self, queue: PartitionQueue, batch: ProducerBatch) -> None:
         self.open.charge(batch.size)
         self._incomplete[batch] = None
         self._active[queue.topic, queue.partition] = queue
@@ -311,7 +311,7 @@ class Accumulator:
             due_ms = max(due_ms, queue.open.created_ms + self._options.linger_ms)
         return due_ms
 
-    def _take(self, queue: PartitionQueue) -> Batch | None:
+    def _take(self, queue: PartitionQueue) -> ProducerBatch | None:
         """Move the next batch into flight, numbered; None when a new producer id is needed first."""
         if self._options.enable_idempotence:
             assert self.producer is not None, "drain waits for a producer id"
@@ -324,18 +324,18 @@ class Accumulator:
 
     # -- outcomes
 
-    def succeeded(self, batch: Batch, base_offset: int, append_time_ms: int = -1) -> None:
+    def succeeded(self, batch: ProducerBatch, base_offset: int, append_time_ms: int = -1) -> None:
         """The broker has it."""
-        queue = self._landed(batch)
+        queue = self._remove_in_flight(batch)
         queue.acknowledged(batch)
-        self._settle(batch, None, base_offset, append_time_ms)
+        self._finish(batch, None, base_offset, append_time_ms)
 
-    def failed(self, batch: Batch, error: KafkaError, now_ms: float) -> bool:
+    def failed(self, batch: ProducerBatch, error: KafkaError, now_ms: float) -> bool:
         """The broker refused it, or no answer came. True if it will be sent again."""
         if error.code == DUPLICATE:
             self.succeeded(batch, -1)
             return False
-        queue = self._landed(batch)
+        queue = self._remove_in_flight(batch)
         batch.last_error = error
         if error.code == TOO_LARGE and not batch.done and self._split(queue, batch):
             return True
@@ -343,29 +343,29 @@ class Accumulator:
         if self._options.enable_idempotence and error.code in (OUT_OF_ORDER, UNKNOWN_PRODUCER, INVALID_EPOCH):
             again = queue.renumber(batch, error.code)
         if again and batch.attempts <= self._options.retries and not batch.done:
-            queue.again(batch)
+            queue.retry(batch)
             self._active[queue.topic, queue.partition] = queue
             queue.blocked_until_ms = now_ms + queue.backoff.failed()
             return True
         self._give_up(queue, batch, error)
         return False
 
-    def abandon(self, error: KafkaError) -> None:
+    def fail_all(self, error: KafkaError) -> None:
         """Give up everything that has no outcome; what is in flight stays so until it is answered."""
         for queue in self._partitions.values():
             for batch in self._unsent(queue):
                 self._give_up(queue, batch, error)
             for batch in queue.in_flight:
-                self._settle(batch, error)
+                self._finish(batch, error)
         self._active.clear()
 
-    def forget(self, error: KafkaError) -> None:
+    def fail_silently(self, error: KafkaError) -> None:
         """End everything without a word to anybody but those who ask: what was to be sent is another process's."""
         for batch in self._incomplete:
             batch.finish(error=error)
-            batch.told = True
+            batch.notified = True
 
-    def refuse(self, topic: str, error: KafkaError, *, partition: int | None = None) -> None:
+    def fail_topic(self, topic: str, error: KafkaError, *, partition: int | None = None) -> None:
         """Give up what waits for a topic, or one partition of it, that cannot be had."""
         self.open.forget(topic)
         for key, queue in list(self._active.items()):
@@ -385,7 +385,7 @@ class Accumulator:
             queue = self._partitions[batch.topic, batch.partition]
             error = self._expired(batch, trouble(batch.topic, batch.partition))
             if batch in queue.in_flight:
-                self._settle(batch, error)
+                self._finish(batch, error)
                 continue
             if batch is queue.open:
                 self._close(queue)
@@ -398,16 +398,16 @@ class Accumulator:
             self._give_up(queue, batch, error)
         return float("inf")
 
-    def tell(self) -> list[Batch]:
+    def notify_finished(self) -> list[ProducerBatch]:
         """Tell those who wait for batches that got their outcome since the last time; gives these. Not to be called under the lock: who is
         told may send.
         """
         finished, self._finished = self._finished, []
         for batch in finished:
-            batch.tell()
+            batch.notify()
         return finished
 
-    def incomplete(self) -> list[Batch]:
+    def incomplete(self) -> list[ProducerBatch]:
         """Batches without an outcome, oldest first."""
         return list(self._incomplete)
 
@@ -416,52 +416,52 @@ class Accumulator:
         """Every batch has its outcome."""
         return not self._incomplete
 
-    def oldest(self) -> Batch | None:
+    def oldest(self) -> ProducerBatch | None:
         """The batch that waits longest for its outcome."""
         return next(iter(self._incomplete), None)
 
-    def _landed(self, batch: Batch) -> PartitionQueue:
+    def _remove_in_flight(self, batch: ProducerBatch) -> PartitionQueue:
         queue = self._partitions[batch.topic, batch.partition]
         queue.in_flight.remove(batch)
         if not queue.idle:
             self._active[queue.topic, queue.partition] = queue
         return queue
 
-    def _split(self, queue: PartitionQueue, batch: Batch) -> bool:
+    def _split(self, queue: PartitionQueue, batch: ProducerBatch) -> bool:
         """Put halves of a batch in its place, under its numbers; False when there is nothing to halve."""
         parts = batch.split(self._codec, self._level)
         if not parts:
             return False
-        waiting: dict[Batch, None] = {}
+        waiting: dict[ProducerBatch, None] = {}
         for old in self._incomplete:
             # What was one batch is as old as ever: the first to expire stay in front.
             waiting.update(dict.fromkeys(parts) if old is batch else {old: None})
         self._incomplete = waiting
         self.open.charge(sum(part.size for part in parts) - batch.size)
         for part in parts:
-            queue.again(part)
+            queue.retry(part)
         self._active[queue.topic, queue.partition] = queue
         self.splits += 1
         return True
 
-    def _unsent(self, queue: PartitionQueue) -> list[Batch]:
+    def _unsent(self, queue: PartitionQueue) -> list[ProducerBatch]:
         """Take out all that waits, in order."""
         if queue.open is not None:
             self._close(queue)
         return queue.unsent()
 
-    def _give_up(self, queue: PartitionQueue, batch: Batch, error: KafkaError) -> None:
-        queue.gave_up(batch)
-        self._settle(batch, error)
+    def _give_up(self, queue: PartitionQueue, batch: ProducerBatch, error: KafkaError) -> None:
+        queue.abandoned(batch)
+        self._finish(batch, error)
 
-    def _settle(self, batch: Batch, error: KafkaError | None, base_offset: int = -1, append_time_ms: int = -1) -> None:
+    def _finish(self, batch: ProducerBatch, error: KafkaError | None, base_offset: int = -1, append_time_ms: int = -1) -> None:
         if batch in self._incomplete:
             del self._incomplete[batch]
             self.open.charge(-batch.size)
         if batch.finish(base_offset=base_offset, append_time_ms=append_time_ms, error=error):
             self._finished.append(batch)
 
-    def _expired(self, batch: Batch, trouble: str | None) -> DeliveryTimedOut:
+    def _expired(self, batch: ProducerBatch, trouble: str | None) -> DeliveryTimedOut:
         tried = f"sent {batch.attempts} times" if batch.attempts else "never sent"
         why = f"; last: {batch.last_error}" if batch.last_error else f": {trouble}" if trouble else ""
         count = batch.builder.count if batch.builder is not None else batch.count

@@ -56,7 +56,7 @@ class RecordMetadata(NamedTuple):
 DeliveryCallback = Callable[[RecordMetadata | None, KafkaError | None], None]
 
 
-class Batch:
+class ProducerBatch:
     """Records of one partition that travel together."""
 
     __slots__ = (
@@ -72,6 +72,7 @@ class Batch:
         "epoch",
         "error",
         "last_error",
+        "notified",
         "partition",
         "parts",
         "producer_id",
@@ -79,7 +80,6 @@ class Batch:
         "sent_ms",
         "sequence",
         "size",
-        "told",
         "topic",
     )  # fmt: skip
 
@@ -103,7 +103,7 @@ class Batch:
         #: The outcome is known ...
         self.done = False
         #: ... and whoever waited is told, in the sender's thread, which holds no lock meanwhile.
-        self.told = False
+        self.notified = False
         self.error: KafkaError | None = None
         #: Why it had to be sent again.
         self.last_error: KafkaError | None = None
@@ -115,7 +115,7 @@ class Batch:
         #: Records that made the broker refuse the batch, and what is wrong with each (KIP-467). None: it did not say.
         self.refused: dict[int, str] | None = None
         #: What became of a batch that was split: (index of its first record, part), ascending. None: it was not.
-        self.parts: list[tuple[int, Batch]] | None = None
+        self.parts: list[tuple[int, ProducerBatch]] | None = None
         self._callbacks: deque[Callable[[], None] | tuple[DeliveryCallback, int, int]] = deque()
 
     def __repr__(self) -> str:
@@ -144,7 +144,7 @@ class Batch:
             _PRODUCER.pack_into(self.data, _PRODUCER_AT, producer_id, epoch, sequence % SEQUENCES)
             _CRC.pack_into(self.data, CRC_AT, crc32c(self.data, ATTRIBUTES_AT))
 
-    def split(self, codec: Codec, level: int | None) -> list[Batch]:
+    def split(self, codec: Codec, level: int | None) -> list[ProducerBatch]:
         """Two batches of about half the bytes each with the same records, which have this one's age and numbers; none if it cannot be."""
         data = self.seal()
         if self.count < 2 or parse_header(data).count != self.count:
@@ -154,7 +154,8 @@ class Batch:
         ends = list(accumulate(sizes))
         middle = min(max(bisect_right(ends, ends[-1] // 2), 1), self.count - 1)
         parts = [
-            (first, Batch(self.topic, self.partition, BatchBuilder(codec=codec, level=level), self.created_ms)) for first in (0, middle)
+            (first, ProducerBatch(self.topic, self.partition, BatchBuilder(codec=codec, level=level), self.created_ms))
+            for first in (0, middle)
         ]
         for index, (_, timestamp_ms, key, value, headers) in enumerate(taken):
             builder = parts[index >= middle][1].builder
@@ -172,7 +173,7 @@ class Batch:
     def _part_done(self) -> None:
         if self.parts is not None and all(part.done for _, part in self.parts):
             self.finish(error=next((part.error for _, part in self.parts if part.error is not None), None))
-            self.tell()
+            self.notify()
 
     def finish(self, *, base_offset: int = -1, append_time_ms: int = -1, error: KafkaError | None = None) -> bool:
         """Settle the outcome; False when it was settled before. `tell` tells whoever waits."""
@@ -182,17 +183,17 @@ class Batch:
         self.done = True
         return True
 
-    def tell(self) -> None:
+    def notify(self) -> None:
         """Call back whoever waits for the outcome, in the order in which they came."""
         assert self.done, "there is an outcome to tell"
-        self.told = True
-        self._call()
+        self.notified = True
+        self._run_callbacks()
 
     def when_done(self, callback: Callable[[], None]) -> None:
         """Call once the outcome is told: at once if it was, in the sender's thread otherwise."""
         self._callbacks.append(callback)
-        if self.told:
-            self._call()
+        if self.notified:
+            self._run_callbacks()
 
     def forget_data(self) -> None:
         """Nobody will send the batch again: let go of its bytes, while its promise is kept."""
@@ -203,10 +204,10 @@ class Batch:
     def when_delivered(self, callback: tuple[DeliveryCallback, int, int]) -> None:
         """`when_done` for one record: (whom to call with its metadata or error, its index, its time)."""
         self._callbacks.append(callback)
-        if self.told:
-            self._call()
+        if self.notified:
+            self._run_callbacks()
 
-    def _call(self) -> None:
+    def _run_callbacks(self) -> None:
         # A callback added while the other thread tells the outcome is popped by one of the two, never by both.
         callbacks = self._callbacks
         while callbacks:
@@ -224,7 +225,7 @@ class Batch:
             except Exception:
                 log.exception("a callback for records of %s-%s failed", self.topic, self.partition)
 
-    def part_of(self, index: int) -> tuple[Batch, int]:
+    def part_of(self, index: int) -> tuple[ProducerBatch, int]:
         """The batch that holds the record now, and its index there."""
         if self.parts is None:
             return self, index
@@ -258,7 +259,7 @@ class Delivery(msgspec.Struct, gc=False, eq=False):
     """The promise of one record, for asyncio: await it to get the `RecordMetadata`."""
 
     # One is made for every record that is sent; a Struct takes a third of the time of a class with slots.
-    _batch: Batch
+    _batch: ProducerBatch
     _index: int
     _timestamp_ms: int
 
@@ -316,7 +317,7 @@ class BlockingDelivery(Delivery, gc=False, eq=False):
             raise TimeoutError(f"the record for {where} is not acknowledged after {timeout_ms:.0f} ms") from None
 
 
-def wait_for_end(batch: Batch, timeout_s: float | None = None) -> None:
+def wait_for_end(batch: ProducerBatch, timeout_s: float | None = None) -> None:
     """Until the batch's outcome is known. Raises: queue.Empty when it is not in time."""
     bell: SimpleQueue[None] = SimpleQueue()
     batch.when_done(partial(bell.put, None))
@@ -338,7 +339,7 @@ def failures(deliveries: Sequence[Delivery]) -> list[tuple[int, KafkaError]]:
     next to each other is mostly in one batch.
     """
     failed: list[tuple[int, KafkaError]] = []
-    batch: Batch | None = None
+    batch: ProducerBatch | None = None
     for number, delivery in enumerate(deliveries):
         if delivery._batch is not batch:
             batch = delivery._batch

@@ -13,12 +13,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from ottla.client.producer.batches import Batch
+from ottla.client.producer.batches import ProducerBatch
 from ottla.client.sampled_stats import Figures, Moving
 from ottla.records.batch import HEADER_SIZE
 
 
-class _Topic:
+class _TopicMetrics:
     __slots__ = ("bytes", "compression", "errors", "records", "retries")
 
     def __init__(self) -> None:
@@ -35,7 +35,7 @@ class _Topic:
         return {**found, "compression-rate": self.compression.average(now_ms)}
 
 
-class Standing(NamedTuple):
+class ProducerGauges(NamedTuple):
     """What is not counted and can be seen at any time."""
 
     buffer_total_bytes: int
@@ -50,8 +50,8 @@ class ProducerMetrics:
     """Told by the sender, on its loop, and by the faces."""
 
     def __init__(self) -> None:
-        self._all = _Topic()
-        self._topics: dict[str, _Topic] = {}
+        self._all = _TopicMetrics()
+        self._topics: dict[str, _TopicMetrics] = {}
         self._nodes: dict[int, Moving] = {}
         self._batch_size = Moving()
         self._record_size = Moving()
@@ -68,13 +68,13 @@ class ProducerMetrics:
         self.metadata_wait_ns = 0
         self.flush_ns = 0
 
-    def _topic(self, name: str) -> _Topic:
+    def _topic(self, name: str) -> _TopicMetrics:
         found = self._topics.get(name)
         if found is None:
-            found = self._topics[name] = _Topic()
+            found = self._topics[name] = _TopicMetrics()
         return found
 
-    def sent(self, batches: Iterable[Batch], now_ms: float) -> None:
+    def sent(self, batches: Iterable[ProducerBatch], now_ms: float) -> None:
         """A request went out."""
         records = 0
         for batch in batches:
@@ -97,23 +97,23 @@ class ProducerMetrics:
         for scope in (self._latency, self._nodes.setdefault(node_id, Moving())):
             scope.add(latency_ms, now_ms)
 
-    def retried(self, batch: Batch, now_ms: float) -> None:
+    def retried(self, batch: ProducerBatch, now_ms: float) -> None:
         """A batch will be sent again."""
         for scope in (self._all, self._topic(batch.topic)):
             scope.retries.add(batch.count, now_ms)
 
-    def failed(self, batch: Batch, now_ms: float) -> None:
+    def failed(self, batch: ProducerBatch, now_ms: float) -> None:
         """A batch was given up."""
         for scope in (self._all, self._topic(batch.topic)):
             scope.errors.add(batch.count, now_ms)
 
-    def figures(self, standing: Standing, now_ms: float) -> dict[str, dict[str, float] | dict[str, Figures]]:
+    def figures(self, standing: ProducerGauges, now_ms: float) -> dict[str, dict[str, float] | dict[str, Figures]]:
         """Everything: the producer's own figures by name, those of topics and nodes by theirs first."""
         nodes = {str(node): _of_latency(latency, now_ms) for node, latency in self._nodes.items()}
         topics = {name: topic.figures(now_ms) for name, topic in self._topics.items()}
         return {"producer-metrics": self._own(standing, now_ms), "producer-topic-metrics": topics, "producer-node-metrics": nodes}
 
-    def _own(self, standing: Standing, now_ms: float) -> Figures:
+    def _own(self, standing: ProducerGauges, now_ms: float) -> Figures:
         figures = self._all.figures(now_ms)
         figures["compression-rate-avg"] = figures.pop("compression-rate")
         figures["outgoing-byte-total"], figures["outgoing-byte-rate"] = figures.pop("byte-total"), figures.pop("byte-rate")

@@ -32,7 +32,7 @@ from bisect import insort
 from collections import deque
 from dataclasses import dataclass, field
 
-from ottla.client.producer.batches import NOT_NUMBERED, Batch
+from ottla.client.producer.batches import NOT_NUMBERED, ProducerBatch
 from ottla.client.transport.backoff import Backoff
 
 OUT_OF_ORDER = 45
@@ -48,11 +48,11 @@ class PartitionQueue:
     topic: str
     partition: int
     backoff: Backoff
-    open: Batch | None = None
-    ready: deque[Batch] = field(default_factory=deque)
+    open: ProducerBatch | None = None
+    ready: deque[ProducerBatch] = field(default_factory=deque)
     #: Ordered by number, like in_flight. Not empty: nothing new is sent.
-    retries: list[Batch] = field(default_factory=list)
-    in_flight: list[Batch] = field(default_factory=list)
+    retries: list[ProducerBatch] = field(default_factory=list)
+    in_flight: list[ProducerBatch] = field(default_factory=list)
     #: -1: the producer's own is to be taken, with its epoch.
     producer_id: int = -1
     epoch: int = -1
@@ -84,20 +84,20 @@ class PartitionQueue:
         self.ready.append(batch)
         self.open = None
 
-    def unsent(self) -> list[Batch]:
+    def unsent(self) -> list[ProducerBatch]:
         """Take out all that is closed and waits, in order."""
         waiting = [*self.retries, *self.ready]
         self.retries.clear()
         self.ready.clear()
         return waiting
 
-    def first(self) -> Batch:
+    def first(self) -> ProducerBatch:
         """What goes next."""
         batch = self.retries[0] if self.retries else self.ready[0] if self.ready else self.open
         assert batch is not None, "an active partition has something to send"
         return batch
 
-    def take(self) -> Batch:
+    def take(self) -> ProducerBatch:
         """Move what goes next into flight, numbered."""
         if self.retries:
             batch = self.retries.pop(0)
@@ -108,13 +108,13 @@ class PartitionQueue:
         self.in_flight.append(batch)
         return batch
 
-    def again(self, batch: Batch) -> None:
+    def retry(self, batch: ProducerBatch) -> None:
         """Put a batch among the retries."""
         insort(self.retries, batch, key=lambda waiting: waiting.sequence)
 
     # -- the numbering
 
-    def _number(self, batch: Batch) -> None:
+    def _number(self, batch: ProducerBatch) -> None:
         batch.number(self.producer_id, self.epoch, self.next_sequence)
         self.next_sequence += batch.count
 
@@ -139,21 +139,21 @@ class PartitionQueue:
             self._number(batch)
         return True
 
-    def renumber(self, batch: Batch, code: int) -> bool:
+    def renumber(self, batch: ProducerBatch, code: int) -> bool:
         """Whether a batch that does not fit the broker's numbering can be sent again, perhaps under new numbers."""
         if any(earlier.sequence < batch.sequence for earlier in [*self.in_flight, *self.retries]):
             return True
         self.renew = True
         return code == UNKNOWN_PRODUCER or any(hole < batch.sequence for hole in self.holes)
 
-    def acknowledged(self, batch: Batch) -> None:
+    def acknowledged(self, batch: ProducerBatch) -> None:
         """The broker has it, and so everything before it."""
         self.confirmed = True
         self.holes = [hole for hole in self.holes if hole > batch.sequence]
         if not self.retries:
             self.backoff.succeeded()
 
-    def gave_up(self, batch: Batch) -> None:
+    def abandoned(self, batch: ProducerBatch) -> None:
         """Nobody will send it again; whether the broker has it is not known."""
         if batch.sequence != NOT_NUMBERED:
             insort(self.holes, batch.sequence)

@@ -25,8 +25,8 @@ from ottla.client.errors import AlreadyClosed, BufferExhausted, MetadataTimedOut
 from ottla.client.interceptors import ProducerRecord
 from ottla.client.options import ProducerOptions, from_keywords
 from ottla.client.producer.accumulator import Accumulator, Bytes
-from ottla.client.producer.batches import Batch, Delivery, DeliveryCallback
-from ottla.client.producer.outgoing import Outgoing, never, plain_bytes, plain_headers, plain_place, plain_time
+from ottla.client.producer.batches import Delivery, DeliveryCallback, ProducerBatch
+from ottla.client.producer.record_preparation import RecordPreparation, no_fast_path, plain_bytes, plain_headers, plain_place, plain_time
 from ottla.client.producer.sender import Sender
 from ottla.client.sync.loop_thread import FORKED, tell_of_forks
 from ottla.client.transport.event_loop import OneLoop
@@ -63,7 +63,7 @@ class Producer:
     ) -> None:
         self.options = from_keywords(ProducerOptions, settings)
         self._rng = rng or Random()
-        self._outgoing = Outgoing(
+        self._preparation = RecordPreparation(
             self.options,
             self._rng,
             key_serializer=key_serializer,
@@ -71,12 +71,12 @@ class Producer:
             partitioner=partitioner,
             interceptors=interceptors,
         )
-        self._choice = self._outgoing.choice
+        self._choice = self._preparation.choice
         self._accumulator = Accumulator(self.options, self._rng, give=Delivery, clock_ns=time_ns)
         #: Puts a record that needs nothing but a place in an open batch; gives None where there is more to do.
-        self._quickly: Callable[..., Delivery | None] = self._accumulator.open.put
-        if not self._outgoing.plain or self._choice is not None:
-            self._quickly = never
+        self._fast_path: Callable[..., Delivery | None] = self._accumulator.open.put
+        if not self._preparation.is_passthrough or self._choice is not None:
+            self._fast_path = no_fast_path
         self._network: Network | None = None
         self._sender: Sender | None = None
         self._room: asyncio.Event | None = None
@@ -102,19 +102,19 @@ class Producer:
             self._network = Network(self.options, rng=self._rng)
             self._sender = Sender(self._network, self._accumulator, self.options, nullcontext())
             self._room = asyncio.Event()
-            self._sender.settled = self._room.set
+            self._sender.on_finished = self._room.set
         return self._sender
 
     def forked(self) -> None:
         """This is a child process now: nothing here will ever be sent."""
         self._forked = True
-        self._quickly = never
-        self._accumulator.forget(AlreadyClosed(FORKED))
+        self._fast_path = no_fast_path
+        self._accumulator.fail_silently(AlreadyClosed(FORKED))
 
     def __del__(self) -> None:
         if not getattr(self, "_closed", True) and not self._forked and self._sender is not None:
             warnings.warn(f"a producer for {', '.join(self.options.bootstrap_servers)} was not closed", ResourceWarning, stacklevel=2)
-            tell_of_loss(self._accumulator.incomplete(), "its producer was thrown away without being closed")
+            log_lost_records(self._accumulator.incomplete(), "its producer was thrown away without being closed")
 
     async def __aenter__(self) -> Self:
         return await self.start()
@@ -128,7 +128,7 @@ class Producer:
         waiting = self._accumulator.close_open()
         sender.wake()
         began_ns = monotonic_ns()
-        await all_done(waiting, timeout_ms)
+        await wait_for_batches(waiting, timeout_ms)
         sender.metrics.flush_ns += monotonic_ns() - began_ns
 
     async def close(self, timeout_ms: float | None = None) -> None:
@@ -138,11 +138,11 @@ class Producer:
         sender, network = self._sender, self._network
         if self._own.elsewhere():
             self._closed = True
-            tell_of_loss(self._accumulator.incomplete(), "the event loop of their producer is gone")
+            log_lost_records(self._accumulator.incomplete(), "the event loop of their producer is gone")
             raise self._own.wrong()
         if sender is None or network is None:
             self._closed = True
-            self._outgoing.close()
+            self._preparation.close()
             return
         try:
             await self.flush(timeout_ms)
@@ -151,12 +151,12 @@ class Producer:
         finally:
             self._closed = True
             sender.close()
-            tell_of_loss(self._accumulator.incomplete(), "the producer was closed before they were acknowledged")
-            self._accumulator.abandon(AlreadyClosed("the producer was closed before the record was acknowledged"))
-            self._accumulator.tell()
-            sender.settled()
+            log_lost_records(self._accumulator.incomplete(), "the producer was closed before they were acknowledged")
+            self._accumulator.fail_all(AlreadyClosed("the producer was closed before the record was acknowledged"))
+            self._accumulator.notify_finished()
+            sender.on_finished()
             await network.close()
-            self._outgoing.close()
+            self._preparation.close()
 
     # -- records
 
@@ -183,7 +183,7 @@ class Producer:
             self._begin()
         if on_delivery is None:
             try:
-                delivery = self._quickly(topic, value, key, headers, partition, timestamp_ms)
+                delivery = self._fast_path(topic, value, key, headers, partition, timestamp_ms)
             except (TypeError, OverflowError):
                 # What it was given is nothing for it; the long way says what.
                 delivery = None
@@ -191,13 +191,13 @@ class Producer:
                 return delivery
         elif not callable(on_delivery):
             raise TypeError(f"on_delivery is a function of (metadata, error), not {on_delivery!r}")
-        record = self._outgoing.take(ProducerRecord(topic, value, key, headers, partition, timestamp_ms))
+        record = self._preparation.prepare(ProducerRecord(topic, value, key, headers, partition, timestamp_ms))
         try:
             delivery = await self._put(record)
         except Exception as error:
-            self._outgoing.refused(record, error)
+            self._preparation.refused(record, error)
             raise
-        self._outgoing.follow(delivery, on_delivery)
+        self._preparation.add_callbacks(delivery, on_delivery)
         return delivery
 
     async def _put(self, record: ProducerRecord) -> Delivery:
@@ -261,13 +261,13 @@ class Producer:
         `send` raises.
         """
         from ottla.client.arrow.rows import ANY, TableRows
-        from ottla.client.arrow.send import TableDelivery, batches_of_table, told_how_far
+        from ottla.client.arrow.send import TableDelivery, attach_delivery, batches_of_table
 
         rows = TableRows(table, now_ms=time_ns() // 1_000_000, **columns)
         count = await self._partition_count(topic, rows.partition)
         delivery = TableDelivery(topic)
-        encoded = batches_of_table(rows, count, *self._accumulator.form)
-        with told_how_far(delivery):
+        encoded = batches_of_table(rows, count, *self._accumulator.batch_settings)
+        with attach_delivery(delivery):
             # Encoding a batch takes long for a loop, compressed or not: it has its turns meanwhile.
             while (one := await asyncio.to_thread(next, encoded, None)) is not None:
                 delivery.add(await self._place(topic, None if one.partition == ANY else one.partition, one.data), one.rows)
@@ -281,13 +281,13 @@ class Producer:
             count = await partitions_of(network, topic, partition, self.options.max_block_ms)
         return count
 
-    async def _place(self, topic: str, partition: int | None, data: bytearray) -> Batch:
+    async def _place(self, topic: str, partition: int | None, data: bytearray) -> ProducerBatch:
         """Put an encoded batch behind those of its partition, or of any, when there is memory for it."""
         sender = self._begin()
         network, accumulator = sender.network, self._accumulator
         info = network.cluster.topics.get(topic)
 
-        def attempt() -> Batch | None:
+        def attempt() -> ProducerBatch | None:
             return accumulator.append_batch(topic, partition, data, network.clock_ms(), info)
 
         made = attempt()
@@ -371,7 +371,7 @@ def buffer_exhausted(accumulator: Accumulator, options: ProducerOptions) -> Buff
     )
 
 
-def tell_of_loss(batches: list[Batch], why: str) -> None:
+def log_lost_records(batches: list[ProducerBatch], why: str) -> None:
     """Log how many records nobody will try to send any more, if there are any."""
     records = sum(batch.count if batch.builder is None else batch.builder.count for batch in batches)
     if records:
@@ -380,13 +380,13 @@ def tell_of_loss(batches: list[Batch], why: str) -> None:
         log.error("%d records for %s may be lost: %s%s", records, where, why, last)
 
 
-async def all_done(batches: list[Batch], timeout_ms: float | None) -> None:
+async def wait_for_batches(batches: list[ProducerBatch], timeout_ms: float | None) -> None:
     """Wait until every batch has its outcome. Raises: TimeoutError."""
     loop = asyncio.get_running_loop()
     try:
         async with asyncio.timeout(None if timeout_ms is None else timeout_ms / 1000):
             for batch in batches:
-                if not batch.told:
+                if not batch.notified:
                     future: asyncio.Future[None] = loop.create_future()
                     batch.when_done(lambda future=future: None if future.done() else future.set_result(None))  # type: ignore[misc]
                     await future

@@ -29,7 +29,7 @@ LINE = "line"
 WHOLE = "(line)"
 
 
-class Bad(NamedTuple):
+class RejectedRow(NamedTuple):
     """What makes no row."""
 
     #: How many rows of its portion come before it.
@@ -40,17 +40,17 @@ class Bad(NamedTuple):
     data: bytes
 
 
-class Rows(NamedTuple):
+class RowBatch(NamedTuple):
     """A portion of a file."""
 
     batch: pa.RecordBatch
-    bad: list[Bad]
+    bad: list[RejectedRow]
     #: Bytes of the file read so far.
     done: int
 
 
 @dataclass(frozen=True, slots=True)
-class How:
+class ReadOptions:
     """How files are to be read, where their format leaves a choice."""
 
     #: csv: what stands between fields, by default a comma, or a tab in tsv; quotes, None for none.
@@ -78,13 +78,13 @@ class Reader(Protocol):
 
     @property
     def columns(self) -> Mapping[str, str] | None:
-        """Its columns and what they hold (see `shape_of`); None: not known before it is read, and not the same in all rows."""
+        """Its columns and what they hold (see `json_type`); None: not known before it is read, and not the same in all rows."""
 
     @property
     def value(self) -> str | None:
         """The column that is a record's value as it stands; None: the row is."""
 
-    def portions(self, skip: int) -> Iterator[Rows]:
+    def portions(self, skip: int) -> Iterator[RowBatch]:
         """The rows. Of the first ``skip`` ones it leaves out what it can without reading, and says in ``skipped`` how many.
 
         Raises: CannotLoad, OSError.
@@ -92,14 +92,14 @@ class Reader(Protocol):
 
 
 @contextmanager
-def opened(given: Input, how: How) -> Iterator[Reader]:
+def open_reader(given: Input, how: ReadOptions) -> Iterator[Reader]:
     """The file's reader. Raises: CannotLoad, OSError; ImportError without pyarrow."""
-    with _opened(given, how) as reader:
-        yield WithFixed(reader, given.fixed) if given.fixed else reader
+    with _open_reader(given, how) as reader:
+        yield PartitionColumnsReader(reader, given.fixed) if given.fixed else reader
 
 
 @contextmanager
-def _opened(given: Input, how: How) -> Iterator[Reader]:
+def _open_reader(given: Input, how: ReadOptions) -> Iterator[Reader]:
     from ottla.client.arrow.columns import needed_arrow
 
     pa = needed_arrow()
@@ -131,7 +131,7 @@ def _opened(given: Input, how: How) -> Iterator[Reader]:
         raise
 
 
-class WithFixed:
+class PartitionColumnsReader:
     """A file, with columns that are the same in all of its rows. What the file itself has of these names stands."""
 
     def __init__(self, reader: Reader, fixed: tuple[tuple[str, str | None], ...]) -> None:
@@ -143,7 +143,7 @@ class WithFixed:
 
     @property
     def columns(self) -> Mapping[str, str] | None:
-        return {**(self._reader.columns or {}), **{name: shape_of(value.type) for name, value in self._values.items()}}
+        return {**(self._reader.columns or {}), **{name: json_type(value.type) for name, value in self._values.items()}}
 
     @property
     def value(self) -> str | None:
@@ -157,7 +157,7 @@ class WithFixed:
     def skipped(self, rows: int) -> None:
         self._reader.skipped = rows
 
-    def portions(self, skip: int) -> Iterator[Rows]:
+    def portions(self, skip: int) -> Iterator[RowBatch]:
         import pyarrow as pa
 
         for portion in self._reader.portions(skip):
@@ -172,13 +172,13 @@ def _plain(value: str | None) -> int | str | None:
     return int(value) if value is not None and re.fullmatch(r"-?(0|[1-9][0-9]{0,17})", value) else value
 
 
-def shape_of(kind: Any) -> str:
+def json_type(kind: Any) -> str:
     """What a type of Arrow is in JSON: number, text, boolean, list, object; nothing where it is always null."""
     import pyarrow as pa
 
     types = pa.types
     if types.is_dictionary(kind) or types.is_run_end_encoded(kind):
-        return shape_of(kind.value_type)
+        return json_type(kind.value_type)
     if types.is_null(kind):
         return ""
     if types.is_integer(kind) or types.is_floating(kind) or types.is_duration(kind):
@@ -192,7 +192,7 @@ def shape_of(kind: Any) -> str:
     return "text"
 
 
-def differing(first: Mapping[str, str], other: Mapping[str, str]) -> str | None:
+def column_difference(first: Mapping[str, str], other: Mapping[str, str]) -> str | None:
     """How the columns of a second file differ from those of the first; None: they do not."""
     if missing := [name for name in first if name not in other]:
         return f"it has no column {missing[0]}"

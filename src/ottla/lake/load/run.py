@@ -7,23 +7,23 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ottla.base.ids import TopicPartition
-from ottla.lake.load.column_mapping import Shape
-from ottla.lake.load.file_load import FileLoad, Target, Watch
+from ottla.lake.load.column_mapping import ColumnMapping
+from ottla.lake.load.file_load import FileLoad, FileObserver, LoadTarget
 from ottla.lake.load.inputs import Input
-from ottla.lake.load.load_journal import Journal
+from ottla.lake.load.load_journal import LoadJournal
 from ottla.lake.load.log_tail import Tail, tail
-from ottla.lake.load.plan import Planned
-from ottla.lake.load.readers import How
+from ottla.lake.load.plan import FilePlan
+from ottla.lake.load.readers import ReadOptions
 
 if TYPE_CHECKING:
     from ottla.client.sync.consumer import Consumer
     from ottla.client.sync.producer import Producer
 
 
-class FileWatch(Watch):
+class LoadObserver(FileObserver):
     """Who is told how the files go."""
 
-    def begins(self, planned: Planned, tail: Tail | None) -> None:
+    def begins(self, planned: FilePlan, tail: Tail | None) -> None:
         """A file is begun; ``tail`` is what a process before this one had written of it."""
 
     def ended(self, given: Input, done: bool) -> None:
@@ -31,7 +31,7 @@ class FileWatch(Watch):
 
 
 @dataclass(slots=True)
-class Totals:
+class LoadTotals:
     """What a run did."""
 
     files: int = 0
@@ -51,16 +51,16 @@ class Totals:
 
 
 def load_files(
-    files: list[Planned],
+    files: list[FilePlan],
     producer: Producer,
     consumer: Callable[[], Consumer],
     topic: str,
-    shape: Shape,
-    how: How,
-    watch: FileWatch,
-    totals: Totals,
+    shape: ColumnMapping,
+    how: ReadOptions,
+    watch: LoadObserver,
+    totals: LoadTotals,
     *,
-    journal: Journal | None = None,
+    journal: LoadJournal | None = None,
     limit: int | None = None,
     portion: int | None = None,
 ) -> None:
@@ -69,7 +69,7 @@ def load_files(
     ``consumer`` is asked for only where there is a journal. Raises: BadRow, CannotLoad, KafkaError, OSError.
     """
     partitions = len(producer.partitions_for(topic))
-    target = Target(producer, topic, partitions, {})
+    target = LoadTarget(producer, topic, partitions, {})
     if journal is not None:
         with consumer() as ends:
             target.ends = {
@@ -99,7 +99,7 @@ def load_files(
         totals.files += 1
 
 
-def _tail(planned: Planned, topic: str, consumer: Callable[[], Consumer]) -> Tail | None:
+def _tail(planned: FilePlan, topic: str, consumer: Callable[[], Consumer]) -> Tail | None:
     entry = planned.entry
     if entry is None or not entry.writers:
         return None

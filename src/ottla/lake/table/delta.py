@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ottla.base.units import MiB
-from ottla.lake.table.schema_evolution import Change, Evolution, evolution
+from ottla.lake.table.schema_evolution import ColumnChange, Evolution, evolution
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -154,7 +154,7 @@ def arrow_schema(table: Any) -> pa.Schema:
 # ---------------------------------------------------------------------------------------------------------------- columns that change
 
 
-def evolve(path: str, schema: Any, *, partition_by: Sequence[str] = (), rewrite: bool = False) -> list[Change]:
+def evolve(path: str, schema: Any, *, partition_by: Sequence[str] = (), rewrite: bool = False) -> list[ColumnChange]:
     """Makes the table at `path` hold rows of `schema` (Delta's or Arrow's), and tells what it changed; creates it where there is none.
 
     New columns and members of structs are added, in one transaction that touches no file. With `rewrite`, columns whose type has to become
@@ -173,7 +173,7 @@ def evolve(path: str, schema: Any, *, partition_by: Sequence[str] = (), rewrite:
     raise AssertionError("the last try returns or raises")
 
 
-def _evolved(path: str, schema: Any, partition_by: Sequence[str], *, rewrite: bool) -> list[Change]:
+def _evolved(path: str, schema: Any, partition_by: Sequence[str], *, rewrite: bool) -> list[ColumnChange]:
     table = opened(path)
     if table is None:
         create(path, schema, partition_by=partition_by)

@@ -21,7 +21,7 @@ BYTES_LIKE = (bytes, bytearray, memoryview)
 UNKNOWN = -1
 
 
-class Outgoing:
+class RecordPreparation:
     """The user's own parts of a producer."""
 
     def __init__(
@@ -41,10 +41,10 @@ class Outgoing:
         self.choice = as_choice(partitioner, settings, rng)
         self.interceptors = Interceptors(interceptors, settings)
         #: Nothing of the user's own takes part in `take` and `follow`.
-        self.plain = self._key is None and self._value is None and not self.interceptors
+        self.is_passthrough = self._key is None and self._value is None and not self.interceptors
         self._closeable = (key_serializer, value_serializer, partitioner)
 
-    def take(self, record: ProducerRecord) -> ProducerRecord:
+    def prepare(self, record: ProducerRecord) -> ProducerRecord:
         """The record as the interceptors want it, key and value serialized. Raises what serializers raise."""
         if self.interceptors:
             record = self.interceptors.on_send(record)
@@ -64,7 +64,7 @@ class Outgoing:
         partition = UNKNOWN if record.partition is None else record.partition
         self.interceptors.on_acknowledgement(RecordMetadata(record.topic, partition, UNKNOWN, UNKNOWN), error)
 
-    def follow(self, delivery: Delivery, on_delivery: DeliveryCallback | None) -> None:
+    def add_callbacks(self, delivery: Delivery, on_delivery: DeliveryCallback | None) -> None:
         """Let interceptors, then the user's callback, hear of the outcome."""
         if self.interceptors:
             nowhere = delivery.nowhere()
@@ -78,7 +78,7 @@ class Outgoing:
         close_all(*self._closeable)
 
 
-def never(*record: Any) -> None:
+def no_fast_path(*record: Any) -> None:
     """Stands for the quick way where there is none."""
 
 
