@@ -360,7 +360,7 @@ def test_an_encoded_batch_is_sent_behind_earlier_records_and_numbered() -> None:
 def test_two_batches_in_one_buffer_are_refused() -> None:
     accumulator = an_accumulator()
     data = build_batch([(5, b"k", b"v", ())])
-    with pytest.raises(ValueError, match="given are"):
+    with pytest.raises(ValueError, match="but there are"):
         accumulator.append_batch("t", 0, data + data, NOW)
 
 
@@ -469,7 +469,7 @@ def test_records_that_were_not_at_fault_are_told_so() -> None:
     accumulator.failed(batch, InvalidRecord("two rules"), NOW)
     with pytest.raises(InvalidRecord, match="has no key"):
         batch.outcome(1, 0)
-    with pytest.raises(InvalidRecord, match=r"nothing wrong with this record.*two rules"):
+    with pytest.raises(InvalidRecord, match=r"another record of the batch is invalid.*two rules"):
         batch.outcome(0, 0)
 
 

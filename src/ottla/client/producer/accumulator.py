@@ -1,12 +1,11 @@
-"""Records waiting to be sent and batches waiting to be acknowledged, by partition. Pure: the sender asks what to send and tells what came
-of it.
+"""Records to send and batches without an acknowledgement, by partition. Does no I/O: the sender drains batches and reports outcomes.
 
-The batches of a partition, in which order they go and under which numbers, are its `PartitionQueue`'s. Here is what they share: the
-memory, the age at which a batch is given up, and whose turn it is.
+A `PartitionQueue` holds the batches of a partition, their order and their sequence numbers. The accumulator holds what partitions share:
+the memory limit, the delivery timeout, and the order in which partitions are drained.
 
-Outcomes are settled here and told apart from that, by `tell`.
+An outcome is set first; `notify_finished` calls the callbacks later, outside of the lock.
 
-A batch that the broker finds too large is split in halves that go in its place (KIP-126), until a single record is what is too large.
+A batch that is too large for the broker is split in halves, which take its place (KIP-126), until it has a single record.
 """
 
 from __future__ import annotations
@@ -32,9 +31,9 @@ from ottla.wire.errors import KafkaError, MessageTooLarge
 
 DUPLICATE = 46
 TOO_LARGE = MessageTooLarge.code
-#: Bytes that a record takes beside its key and value, about.
+#: Approximate bytes of a record apart from key and value.
 RECORD_OVERHEAD = 12
-#: What a produce request holds beside its batches, generously.
+#: Upper estimate of the bytes of a produce request apart from its batches.
 REQUEST_OVERHEAD = 512
 
 Headers = Sequence[tuple[str, bytes | None]]
@@ -43,18 +42,18 @@ Bytes = bytes | bytearray | memoryview
 
 @dataclass(slots=True)
 class Drained:
-    """What to send now, and when to ask again."""
+    """Batches to send, and the time of the next drain."""
 
     #: By node: at most one batch of each partition.
     requests: dict[int, list[ProducerBatch]] = field(default_factory=dict)
-    #: Time at which something may become due if nothing else happens.
+    #: Time at which the next batch becomes due.
     next_ms: float = float("inf")
-    #: Partitions with something to send and nobody to send it to.
+    #: Partitions with batches and without a known leader.
     leaderless: list[tuple[str, int]] = field(default_factory=list)
 
 
 class PlacedRecord(NamedTuple):
-    """Where a record was put."""
+    """The batch and index of a record."""
 
     batch: ProducerBatch
     place: int
@@ -62,11 +61,11 @@ class PlacedRecord(NamedTuple):
 
 
 def _no_clock() -> int:
-    raise AssertionError("whoever gives an accumulator no clock gives its records their times")
+    raise AssertionError("an accumulator without a clock needs a timestamp for each record")
 
 
 class Accumulator:
-    """See the module. `now_ms` is monotonic; all bytes are before compression."""
+    """`now_ms` is monotonic. Sizes are bytes before compression."""
 
     def __init__(
         self,
@@ -79,7 +78,7 @@ class Accumulator:
         self._options = options
         self._rng = rng
         self._buffer_memory = options.buffer_memory
-        #: The open batches of all queues, in reach of every thread; each is taken out of it before anything else is done with it.
+        #: The open batches of all queues, shared by all threads. A batch is removed from it before it is closed.
         self.open = OpenBatches(options.buffer_memory, give, clock_ns, options.partitioner_ignore_keys)
         self._make_delivery = give
         self._batch_size = min(options.batch_size, options.max_request_size)
@@ -91,28 +90,29 @@ class Accumulator:
         self._active: dict[tuple[str, int], PartitionQueue] = {}
         #: Batches without an outcome, oldest first.
         self._incomplete: dict[ProducerBatch, None] = {}
-        #: (id, epoch) of the producer; None while it has none and needs one.
+        #: (id, epoch) of the producer; None until a broker assigned them.
         self.producer: tuple[int, int] | None = None
-        #: Something became ready to send since the last drain.
+        #: A batch was closed since the last drain.
         self.closed_one = False
         #: How many batches were split.
         self.splits = 0
         self._latency = NodeLatency(options.partitioner_availability_timeout_ms)
-        #: Batches that got their outcome and whose users do not know it yet.
+        #: Finished batches whose callbacks were not called yet.
         self._finished: list[ProducerBatch] = []
 
     # -- filling
 
     @property
     def used_bytes(self) -> int:
-        """Bytes of all incomplete batches; may pass the limit by one record."""
+        """Bytes of all incomplete batches; may exceed the limit by one record."""
         return self.open.used
 
     def add(
         self, topic: str, partition: int | None, timestamp_ms: int | None, key: bytes | None, value: bytes | None, headers: Headers
     ) -> Any:
-        """Add a record to the open batch of its partition: what `give` makes of its place. None when none has room for it: then `begin`
-        one. Without a partition, the key decides, or it goes where the topic's records go at the time (`uniform`).
+        """Add a record to the open batch of its partition and return the result of `give`. None if no open batch has room: call `begin`.
+
+        Without a partition, the key selects it; without a key, sticky partitioning does.
         """
         return self.open.put(topic, value, key, headers, partition, timestamp_ms)
 
@@ -127,8 +127,9 @@ class Accumulator:
         now_ms: float,
         info: TopicInfo,
     ) -> Any:
-        """Close the partition's open batch, if any, and begin one with this record, unless it finds room elsewhere; what `give` makes of
-        its place. None while the memory is full.
+        """Close the partition's open batch and start one with this record, and return the result of `give`. None while the memory is full.
+
+        A record without a key may move to another partition's open batch.
 
         Raises: MessageTooLarge when the record alone is larger than `max_request_size`.
         """
@@ -148,7 +149,7 @@ class Accumulator:
         if builder.size > self._options.max_request_size:
             raise MessageTooLarge(
                 f"a record of {builder.size} bytes for {topic} is larger than max_request_size ({self._options.max_request_size});"
-                " raise that, and max.message.bytes of the topic, or send less at a time"
+                " raise it and the topic's max.message.bytes, or send smaller records"
             )
         if queue.open is not None:
             self._close(queue)
@@ -162,7 +163,7 @@ class Accumulator:
         return given
 
     def _switch_partition(self, topic: str, info: TopicInfo, size: int) -> bool:
-        """Let a topic's records without a key go elsewhere, if it is time; True if they do."""
+        """Select another partition for a topic's records without a key, if the current one has had its share; True if selected."""
         here, left = self.open.stuck(topic)
         known = info.partitions
         if left > size and 0 <= here < len(known) and known[here].leader != NOBODY:
@@ -174,7 +175,7 @@ class Accumulator:
         return True
 
     def choose(self, topic: str, info: TopicInfo) -> int:
-        """A partition for records that may go anywhere."""
+        """A random partition for records without a key (KIP-794)."""
         queues = self._partitions
 
         def waiting(partition: int) -> int:
@@ -186,17 +187,15 @@ class Accumulator:
 
     @property
     def batch_settings(self) -> tuple[int, Codec, int | None]:
-        """How batches are made that are encoded elsewhere: (most bytes, codec, level). Many come at once, so they are as large as those
-        of a backlog.
-        """
+        """(size limit, codec, level) for batches that are encoded elsewhere. They come in bulk, so the backlog's size limit applies."""
         return self._backlog_size, self._codec, self._level
 
     def _size_for(self, queue: PartitionQueue) -> int:
-        """How large the next batch may become: one that will have to wait for others may be larger."""
+        """Size limit of the next batch: larger if other batches are queued before it."""
         return self._backlog_size if len(queue.ready) + (queue.open is not None) > 1 else self._batch_size
 
     def update_metadata(self, topics: Mapping[str, TopicInfo]) -> None:
-        """The picture of the cluster is new: what it says of the topics that are in use."""
+        """Apply new metadata to the topics in use."""
         for topic in self._topics:
             info = topics.get(topic)
             if info is None:
@@ -210,21 +209,21 @@ class Accumulator:
     def append_batch(
         self, topic: str, partition: int | None, data: bytearray, now_ms: float, info: TopicInfo | None = None
     ) -> ProducerBatch | None:
-        """Add an encoded batch behind what is there; it is stamped with this producer's numbers, in place. None while the memory is full.
+        """Append an encoded batch to its partition's queue; its producer id and sequence are set in place. None while the memory is full.
 
-        Without a partition, it goes to one by chance, if what there is of the topic is known.
+        Without a partition, a random one is selected.
 
         Raises: MessageTooLarge; RecordsError when it is not one whole batch.
         """
         header = parse_header(data)
         if header.size != len(data):
-            raise ValueError(f"the batch says it has {header.size} bytes, given are {len(data)}")
+            raise ValueError(f"the batch header says {header.size} bytes, but there are {len(data)}")
         if len(data) > self._options.max_request_size:
             raise MessageTooLarge(f"a batch of {len(data)} bytes for {topic} is larger than max_request_size")
         if self.used_bytes >= self._buffer_memory:
             return None
         if partition is None:
-            # A topic that is gone by now has partition 0 as little as any other, and the sender finds that out.
+            # Without metadata the topic may be deleted; the sender then fails the batch.
             partition = 0 if info is None else self.choose(topic, info)
         queue = self._partitions.get((topic, partition)) or self._queue(topic, partition)
         if queue.open is not None:
@@ -237,7 +236,7 @@ class Accumulator:
         return batch
 
     def close_open(self) -> list[ProducerBatch]:
-        """Close every open batch, so that it does not wait for more records; gives all batches without an outcome."""
+        """Close every open batch, so that it is sent without lingering; returns all incomplete batches."""
         for queue in self._active.values():
             if queue.open is not None:
                 self._close(queue)
@@ -262,7 +261,7 @@ class Accumulator:
     # -- draining
 
     def drain(self, now_ms: float, leader: Callable[[str, int], int | None], ready: Callable[[int], bool]) -> Drained:
-        """What may be sent now to whom; batches handed out are in flight. `ready` says whether a node can take a request."""
+        """Batches to send now, by leader; they are in flight afterwards. `ready`: whether a node can take a request."""
         drained = Drained()
         if self._options.enable_idempotence and self.producer is None:
             return drained
@@ -285,28 +284,28 @@ class Accumulator:
                 continue
             size = queue.first().size_now + REQUEST_OVERHEAD
             if node in sizes and sizes[node] + size > self._options.max_request_size:
-                # The rest takes the next request; the sender drains until nothing comes.
+                # The partition goes into the next request: the sender drains until nothing is left.
                 continue
             batch = self._take(queue)
             if batch is None:
-                # The producer id ran out; everybody waits for a new one.
+                # The epochs of the producer id are used up; all partitions wait for a new id.
                 return drained
             sizes[node] = sizes.get(node, 0) + size
             drained.requests.setdefault(node, []).append(batch)
-            # The partition goes to the end of the row, so that none is starved by those before it.
+            # The partition moves to the end, so that no partition starves.
             del self._active[key]
             if not queue.idle:
                 self._active[key] = queue
         return drained
 
     def _due_ms(self, queue: PartitionQueue, now_ms: float) -> float:
-        """When this partition may send; +inf while it waits for answers."""
+        """When this partition may send; +inf while it waits for responses."""
         if queue.in_flight and (queue.retries or queue.renew or (self._options.enable_idempotence and not queue.confirmed)):
             return float("inf")
         due_ms = queue.blocked_until_ms
         if not queue.retries and not queue.ready and queue.open is not None and self.used_bytes < self._buffer_memory:
             if queue.open.size_now >= self._batch_size:
-                # It was allowed to grow because others waited; they are gone.
+                # It was allowed to exceed batch_size because other batches were queued; they are sent.
                 return due_ms
             due_ms = max(due_ms, queue.open.created_ms + self._options.linger_ms)
         return due_ms
@@ -325,13 +324,13 @@ class Accumulator:
     # -- outcomes
 
     def succeeded(self, batch: ProducerBatch, base_offset: int, append_time_ms: int = -1) -> None:
-        """The broker has it."""
+        """The broker acknowledged the batch."""
         queue = self._remove_in_flight(batch)
         queue.acknowledged(batch)
         self._finish(batch, None, base_offset, append_time_ms)
 
     def failed(self, batch: ProducerBatch, error: KafkaError, now_ms: float) -> bool:
-        """The broker refused it, or no answer came. True if it will be sent again."""
+        """The batch was refused or got no response. True if it will be sent again."""
         if error.code == DUPLICATE:
             self.succeeded(batch, -1)
             return False
@@ -351,7 +350,7 @@ class Accumulator:
         return False
 
     def fail_all(self, error: KafkaError) -> None:
-        """Give up everything that has no outcome; what is in flight stays so until it is answered."""
+        """Fail all incomplete batches. Those in flight keep their place until their response."""
         for queue in self._partitions.values():
             for batch in self._unsent(queue):
                 self._give_up(queue, batch, error)
@@ -360,13 +359,13 @@ class Accumulator:
         self._active.clear()
 
     def fail_silently(self, error: KafkaError) -> None:
-        """End everything without a word to anybody but those who ask: what was to be sent is another process's."""
+        """Fail all incomplete batches without callbacks. After a fork, the parent process sends them."""
         for batch in self._incomplete:
             batch.finish(error=error)
             batch.notified = True
 
     def fail_topic(self, topic: str, error: KafkaError, *, partition: int | None = None) -> None:
-        """Give up what waits for a topic, or one partition of it, that cannot be had."""
+        """Fail the unsent batches of a topic, or of one partition."""
         self.open.forget(topic)
         for key, queue in list(self._active.items()):
             if queue.topic == topic and partition in (None, queue.partition):
@@ -375,8 +374,8 @@ class Accumulator:
                 del self._active[key]
 
     def expire(self, now_ms: float, trouble: Callable[[str, int], str | None] = lambda topic, partition: None) -> float:
-        """Give up what is too old; gives the time of the next one. Batches in flight get their outcome too, and keep their place until
-        they are answered. `trouble` tells what keeps us from a partition's leader.
+        """Fail batches older than the delivery timeout; returns when the next one expires. Expired batches in flight keep their place
+        until their response. `trouble`: why a partition's leader cannot be reached.
         """
         limit_ms = self._options.delivery_timeout_ms
         while (batch := self.oldest()) is not None:
@@ -399,8 +398,8 @@ class Accumulator:
         return float("inf")
 
     def notify_finished(self) -> list[ProducerBatch]:
-        """Tell those who wait for batches that got their outcome since the last time; gives these. Not to be called under the lock: who is
-        told may send.
+        """Call the callbacks of batches that finished since the last call; returns these batches. Callbacks may send, so the caller must
+        not hold the lock.
         """
         finished, self._finished = self._finished, []
         for batch in finished:
@@ -413,11 +412,11 @@ class Accumulator:
 
     @property
     def empty(self) -> bool:
-        """Every batch has its outcome."""
+        """No batch is incomplete."""
         return not self._incomplete
 
     def oldest(self) -> ProducerBatch | None:
-        """The batch that waits longest for its outcome."""
+        """The oldest incomplete batch."""
         return next(iter(self._incomplete), None)
 
     def _remove_in_flight(self, batch: ProducerBatch) -> PartitionQueue:
@@ -428,13 +427,13 @@ class Accumulator:
         return queue
 
     def _split(self, queue: PartitionQueue, batch: ProducerBatch) -> bool:
-        """Put halves of a batch in its place, under its numbers; False when there is nothing to halve."""
+        """Replace a batch by its halves, with its sequence numbers; False if it has a single record."""
         parts = batch.split(self._codec, self._level)
         if not parts:
             return False
         waiting: dict[ProducerBatch, None] = {}
         for old in self._incomplete:
-            # What was one batch is as old as ever: the first to expire stay in front.
+            # The halves have the age of the batch, so the order by age is kept.
             waiting.update(dict.fromkeys(parts) if old is batch else {old: None})
         self._incomplete = waiting
         self.open.charge(sum(part.size for part in parts) - batch.size)
@@ -445,7 +444,7 @@ class Accumulator:
         return True
 
     def _unsent(self, queue: PartitionQueue) -> list[ProducerBatch]:
-        """Take out all that waits, in order."""
+        """Remove all unsent batches, in order."""
         if queue.open is not None:
             self._close(queue)
         return queue.unsent()

@@ -1,13 +1,12 @@
-"""A batch on its way, and the promise that `send()` gives for each record in it.
+"""A producer batch, and the delivery that `send()` returns for each of its records.
 
-A batch is born open, in its builder; closed when it is full or has lingered; sealed into bytes, with a place in the producer's numbering,
-when it is first sent; done when a broker acknowledged it or it was given up. A delivery is only (batch, index): the one result of the
-batch serves all its records.
+A batch is open while its builder takes records; closed when it is full or has lingered; sealed into bytes, with a sequence number, when it
+is first sent; done when a broker acknowledged it or it failed. A delivery is (batch, index), so all records share the batch's result.
 
-A batch that was split ends as its parts end: a delivery that points at it finds the part its record is in.
+The outcome of a split batch is that of its parts; its deliveries find the part of their record.
 
-Done happens once, in the sender's thread; the first outcome stands. A delivery may be asked from any thread. A callback that raises is
-logged, and nothing else: the sender has others to serve.
+A batch is done once, in the sender's thread; later outcomes are ignored. Deliveries may be used from any thread. An exception of a
+callback is only logged, so that it does not stop the sender.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ from ottla.wire.errors import InvalidRecord, KafkaError
 
 log = logging.getLogger("ottla.client")
 
-#: Producer id, epoch and base sequence stand side by side in the header.
+#: Position of producer id, epoch and base sequence in the header.
 _PRODUCER_AT = 43
 _PRODUCER = Struct(">qhi")
 _CRC = Struct(">I")
@@ -44,7 +43,7 @@ NOT_NUMBERED = -1
 
 
 class RecordMetadata(NamedTuple):
-    """Where a record was written. `offset` is -1 when the broker did not say (acks=0, or a repeat so late that it forgot)."""
+    """Where a record was written. `offset` is -1 if it is unknown: with acks=0, or for a duplicate that the broker no longer remembers."""
 
     topic: str
     partition: int
@@ -52,12 +51,12 @@ class RecordMetadata(NamedTuple):
     timestamp: int
 
 
-#: What `send` may be given to be called with: (metadata, None) or (None, error).
+#: Called with (metadata, None) or (None, error).
 DeliveryCallback = Callable[[RecordMetadata | None, KafkaError | None], None]
 
 
 class ProducerBatch:
-    """Records of one partition that travel together."""
+    """Records of one partition that are sent together."""
 
     __slots__ = (
         "_callbacks",
@@ -90,31 +89,31 @@ class ProducerBatch:
         self.builder = builder
         #: The encoded batch; None until it is sealed.
         self.data: bytearray | None = None
-        #: Filled in when the batch is closed.
+        #: Set when the batch is closed.
         self.count = 0
-        #: Bytes it takes from the buffer's memory; of an open batch, what it took when it was begun.
+        #: Bytes charged to buffer_memory; of an open batch, those of its first record.
         self.size = 0
         self.created_ms = created_ms
         self.attempts = 0
-        #: Place of the first record in the partition's numbering, counted without wrapping; NOT_NUMBERED until first sent.
+        #: Sequence number of the first record, without wrapping; NOT_NUMBERED until first sent.
         self.sequence = NOT_NUMBERED
         self.producer_id = -1
         self.epoch = -1
         #: The outcome is known ...
         self.done = False
-        #: ... and whoever waited is told, in the sender's thread, which holds no lock meanwhile.
+        #: ... and the callbacks were called, in the sender's thread, without the lock.
         self.notified = False
         self.error: KafkaError | None = None
-        #: Why it had to be sent again.
+        #: Error of the last attempt.
         self.last_error: KafkaError | None = None
         self.base_offset = -1
-        #: -1 unless the topic stamps records with the time of the append.
+        #: -1 unless the topic uses LogAppendTime.
         self.append_time_ms = -1
-        #: When it was last handed to a connection; 0: not yet.
+        #: When it was last sent; 0: not yet.
         self.sent_ms = 0.0
-        #: Records that made the broker refuse the batch, and what is wrong with each (KIP-467). None: it did not say.
+        #: Records for which the broker refused the batch, with the reasons (KIP-467); None: not reported.
         self.refused: dict[int, str] | None = None
-        #: What became of a batch that was split: (index of its first record, part), ascending. None: it was not.
+        #: Parts of a split batch: (index of its first record, part), ascending. None: not split.
         self.parts: list[tuple[int, ProducerBatch]] | None = None
         self._callbacks: deque[Callable[[], None] | tuple[DeliveryCallback, int, int]] = deque()
 
@@ -123,11 +122,11 @@ class ProducerBatch:
 
     @property
     def size_now(self) -> int:
-        """Bytes before compression, also of a batch that is open."""
+        """Bytes before compression, also of an open batch."""
         return self.size if self.builder is None else self.builder.size
 
     def seal(self) -> bytearray:
-        """The bytes to send, with the numbering of this moment."""
+        """The encoded batch, with its current sequence number."""
         if self.data is None:
             assert self.builder is not None, "a batch has a builder until it has bytes"
             numbered = self.producer_id >= 0
@@ -138,14 +137,14 @@ class ProducerBatch:
         return self.data
 
     def number(self, producer_id: int, epoch: int, sequence: int) -> None:
-        """Give the batch its place; again, when its numbering had to start over."""
+        """Set producer id, epoch and sequence; also in sealed bytes, after a renumbering."""
         self.producer_id, self.epoch, self.sequence = producer_id, epoch, sequence
         if self.data is not None and producer_id >= 0:
             _PRODUCER.pack_into(self.data, _PRODUCER_AT, producer_id, epoch, sequence % SEQUENCES)
             _CRC.pack_into(self.data, CRC_AT, crc32c(self.data, ATTRIBUTES_AT))
 
     def split(self, codec: Codec, level: int | None) -> list[ProducerBatch]:
-        """Two batches of about half the bytes each with the same records, which have this one's age and numbers; none if it cannot be."""
+        """Split into two batches of about half the bytes, with the same age and sequence numbers; empty for a single record."""
         data = self.seal()
         if self.count < 2 or parse_header(data).count != self.count:
             return []
@@ -176,7 +175,7 @@ class ProducerBatch:
             self.notify()
 
     def finish(self, *, base_offset: int = -1, append_time_ms: int = -1, error: KafkaError | None = None) -> bool:
-        """Settle the outcome; False when it was settled before. `tell` tells whoever waits."""
+        """Set the outcome; False if it was set before. `tell` tells whoever waits."""
         if self.done:
             return False
         self.base_offset, self.append_time_ms, self.error = base_offset, append_time_ms, error
@@ -184,31 +183,31 @@ class ProducerBatch:
         return True
 
     def notify(self) -> None:
-        """Call back whoever waits for the outcome, in the order in which they came."""
-        assert self.done, "there is an outcome to tell"
+        """Call the callbacks, in the order of registration."""
+        assert self.done, "a batch is notified when it is done"
         self.notified = True
         self._run_callbacks()
 
     def when_done(self, callback: Callable[[], None]) -> None:
-        """Call once the outcome is told: at once if it was, in the sender's thread otherwise."""
+        """Call back with the other callbacks, in the sender's thread; at once if they were called already."""
         self._callbacks.append(callback)
         if self.notified:
             self._run_callbacks()
 
     def forget_data(self) -> None:
-        """Nobody will send the batch again: let go of its bytes, while its promise is kept."""
+        """Free the bytes of a done batch; its deliveries stay valid."""
         self.data = None
         for _, part in self.parts or ():
             part.forget_data()
 
     def when_delivered(self, callback: tuple[DeliveryCallback, int, int]) -> None:
-        """`when_done` for one record: (whom to call with its metadata or error, its index, its time)."""
+        """`when_done` for one record: (callback, index, timestamp)."""
         self._callbacks.append(callback)
         if self.notified:
             self._run_callbacks()
 
     def _run_callbacks(self) -> None:
-        # A callback added while the other thread tells the outcome is popped by one of the two, never by both.
+        # Two threads may run this at once; each callback is popped by one of them.
         callbacks = self._callbacks
         while callbacks:
             try:
@@ -226,7 +225,7 @@ class ProducerBatch:
                 log.exception("a callback for records of %s-%s failed", self.topic, self.partition)
 
     def part_of(self, index: int) -> tuple[ProducerBatch, int]:
-        """The batch that holds the record now, and its index there."""
+        """The batch that holds the record after splits, and its index there."""
         if self.parts is None:
             return self, index
         first, part = self.parts[bisect_right(self.parts, index, key=lambda one: one[0]) - 1]
@@ -241,12 +240,10 @@ class ProducerBatch:
         where = f"{batch.topic}-{batch.partition}"
         if said is not None:
             return InvalidRecord(f"{where}: {said}")
-        return InvalidRecord(
-            f"{where}: there is nothing wrong with this record, but with another of its batch; send it again: {batch.error}"
-        )
+        return InvalidRecord(f"{where}: another record of the batch is invalid, not this one; send this one again: {batch.error}")
 
     def outcome(self, index: int, timestamp_ms: int) -> RecordMetadata:
-        """Where the record with this index was written. Raises: the error that ended it."""
+        """Where the record with this index was written. Raises: its error."""
         error = self.error_of(index)
         if error is not None:
             raise error
@@ -256,9 +253,9 @@ class ProducerBatch:
 
 
 class Delivery(msgspec.Struct, gc=False, eq=False):
-    """The promise of one record, for asyncio: await it to get the `RecordMetadata`."""
+    """The delivery of one record, for asyncio: await it to get the `RecordMetadata`."""
 
-    # One is made for every record that is sent; a Struct takes a third of the time of a class with slots.
+    # One is created per record; a Struct takes a third of the time of a class with slots.
     _batch: ProducerBatch
     _index: int
     _timestamp_ms: int
@@ -268,11 +265,11 @@ class Delivery(msgspec.Struct, gc=False, eq=False):
         return self._batch.done
 
     def travels_with(self, other: Delivery) -> bool:
-        """Whether both records are in one batch, so that their outcome is known at one moment."""
+        """Whether both records are in one batch, and so finish together."""
         return self._batch is other._batch
 
     def nowhere(self) -> RecordMetadata:
-        """Metadata of a record that was not written: where it should have been."""
+        """Metadata of a record that was not written: topic and partition only."""
         return RecordMetadata(self._batch.topic, self._batch.partition, -1, -1)
 
     def add_delivery_callback(self, callback: DeliveryCallback) -> None:
@@ -292,12 +289,12 @@ class Delivery(msgspec.Struct, gc=False, eq=False):
 
 
 class BlockingDelivery(Delivery, gc=False, eq=False):
-    """The promise of one record, for threads: `result()` waits for the `RecordMetadata`."""
+    """The delivery of one record, for threads: `result()` waits for the `RecordMetadata`."""
 
     def result(self, timeout: float | None = None, *, timeout_ms: float | None = None) -> RecordMetadata:
         """Wait for the outcome, at most `timeout` seconds, as futures of `concurrent.futures` have it, or `timeout_ms` milliseconds.
 
-        Raises: the KafkaError that ended it, TimeoutError when it is not known in time (the record is still on its way).
+        Raises: the record's KafkaError; TimeoutError if the outcome is not known in time (the record may still be written).
         """
         self._wait(wait_limit_ms(timeout, timeout_ms))
         return self._batch.outcome(self._index, self._timestamp_ms)
@@ -318,14 +315,14 @@ class BlockingDelivery(Delivery, gc=False, eq=False):
 
 
 def wait_for_end(batch: ProducerBatch, timeout_s: float | None = None) -> None:
-    """Until the batch's outcome is known. Raises: queue.Empty when it is not in time."""
+    """Wait until the batch is done. Raises: queue.Empty after the timeout."""
     bell: SimpleQueue[None] = SimpleQueue()
     batch.when_done(partial(bell.put, None))
     taken(bell, timeout_s)
 
 
 def wait_limit_ms(timeout_s: float | None, timeout_ms: float | None) -> float | None:
-    """How long to wait for an outcome, said in one of two units. Raises: TypeError."""
+    """The timeout in ms, from one of two units. Raises: TypeError."""
     if timeout_s is not None and timeout_ms is not None:
         raise TypeError("how long to wait is said once: timeout= is in seconds, timeout_ms= in milliseconds")
     given = timeout_ms if timeout_s is None else timeout_s
@@ -335,9 +332,7 @@ def wait_limit_ms(timeout_s: float | None, timeout_ms: float | None) -> float | 
 
 
 def failures(deliveries: Sequence[Delivery]) -> list[tuple[int, KafkaError]]:
-    """Wait for the outcome of all these, and give those that were not written: (index among them, error). Made for many at once: what is
-    next to each other is mostly in one batch.
-    """
+    """Wait for all outcomes; returns (index, error) of those that failed. Fast for many, because neighbours mostly share a batch."""
     failed: list[tuple[int, KafkaError]] = []
     batch: ProducerBatch | None = None
     for number, delivery in enumerate(deliveries):

@@ -1,7 +1,7 @@
-"""What a producer counts, under Kafka's names.
+"""The producer's metrics, under Kafka's names.
 
-Counted is by batch and by request, never by record. Averages, maxima and rates are of the last minute, as `moving` has it; totals are of
-all time.
+They are updated per batch and per request, not per record. Averages, maxima and rates cover the last minute (`sampled_stats`); totals
+cover the producer's lifetime.
 
     producer-metrics          of the whole producer
     producer-topic-metrics    by topic
@@ -36,7 +36,7 @@ class _TopicMetrics:
 
 
 class ProducerGauges(NamedTuple):
-    """What is not counted and can be seen at any time."""
+    """Current values that need no counter."""
 
     buffer_total_bytes: int
     buffer_used_bytes: int
@@ -47,7 +47,7 @@ class ProducerGauges(NamedTuple):
 
 
 class ProducerMetrics:
-    """Told by the sender, on its loop, and by the faces."""
+    """Updated by the sender and by the producers."""
 
     def __init__(self) -> None:
         self._all = _TopicMetrics()
@@ -61,7 +61,7 @@ class ProducerMetrics:
         self._throttled = Moving()
         self._requests = Moving()
         self._responses = Moving()
-        #: Threads that wait for memory now, and how long all have waited.
+        #: Threads that wait for memory, and the total wait of all.
         self.waiting_threads = 0
         self.buffer_wait_ns = 0
         self.buffer_exhausted = 0
@@ -75,7 +75,7 @@ class ProducerMetrics:
         return found
 
     def sent(self, batches: Iterable[ProducerBatch], now_ms: float) -> None:
-        """A request went out."""
+        """A request was sent."""
         records = 0
         for batch in batches:
             size = len(batch.data or b"")
@@ -91,7 +91,7 @@ class ProducerMetrics:
         self._requests.add(1, now_ms)
 
     def answered(self, node_id: int, latency_ms: float, throttle_ms: float, now_ms: float) -> None:
-        """A response came."""
+        """A response arrived."""
         self._responses.add(1, now_ms)
         self._throttled.add(throttle_ms, now_ms)
         for scope in (self._latency, self._nodes.setdefault(node_id, Moving())):
@@ -103,17 +103,17 @@ class ProducerMetrics:
             scope.retries.add(batch.count, now_ms)
 
     def failed(self, batch: ProducerBatch, now_ms: float) -> None:
-        """A batch was given up."""
+        """A batch failed."""
         for scope in (self._all, self._topic(batch.topic)):
             scope.errors.add(batch.count, now_ms)
 
-    def figures(self, standing: ProducerGauges, now_ms: float) -> dict[str, dict[str, float] | dict[str, Figures]]:
-        """Everything: the producer's own figures by name, those of topics and nodes by theirs first."""
+    def figures(self, gauges: ProducerGauges, now_ms: float) -> dict[str, dict[str, float] | dict[str, Figures]]:
+        """All metrics: the producer's by name; those of topics and nodes by topic or node, then by name."""
         nodes = {str(node): _of_latency(latency, now_ms) for node, latency in self._nodes.items()}
         topics = {name: topic.figures(now_ms) for name, topic in self._topics.items()}
-        return {"producer-metrics": self._own(standing, now_ms), "producer-topic-metrics": topics, "producer-node-metrics": nodes}
+        return {"producer-metrics": self._own(gauges, now_ms), "producer-topic-metrics": topics, "producer-node-metrics": nodes}
 
-    def _own(self, standing: ProducerGauges, now_ms: float) -> Figures:
+    def _own(self, gauges: ProducerGauges, now_ms: float) -> Figures:
         figures = self._all.figures(now_ms)
         figures["compression-rate-avg"] = figures.pop("compression-rate")
         figures["outgoing-byte-total"], figures["outgoing-byte-rate"] = figures.pop("byte-total"), figures.pop("byte-rate")
@@ -129,17 +129,17 @@ class ProducerMetrics:
             "request-rate": self._requests.rate(now_ms),
             "response-total": self._responses.total,
             "response-rate": self._responses.rate(now_ms),
-            "requests-in-flight": standing.requests_in_flight,
-            "batch-split-total": standing.batch_splits,
-            "buffer-total-bytes": standing.buffer_total_bytes,
-            "buffer-available-bytes": max(standing.buffer_total_bytes - standing.buffer_used_bytes, 0),
+            "requests-in-flight": gauges.requests_in_flight,
+            "batch-split-total": gauges.batch_splits,
+            "buffer-total-bytes": gauges.buffer_total_bytes,
+            "buffer-available-bytes": max(gauges.buffer_total_bytes - gauges.buffer_used_bytes, 0),
             "buffer-exhausted-total": self.buffer_exhausted,
             "bufferpool-wait-time-ns-total": self.buffer_wait_ns,
             "waiting-threads": self.waiting_threads,
             "metadata-wait-time-ns-total": self.metadata_wait_ns,
-            "metadata-age": standing.metadata_age_ms / 1000,
+            "metadata-age": gauges.metadata_age_ms / 1000,
             "flush-time-ns-total": self.flush_ns,
-            "connection-count": standing.connection_count,
+            "connection-count": gauges.connection_count,
         }
 
 

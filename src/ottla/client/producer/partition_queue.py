@@ -1,29 +1,26 @@
-"""The batches of one partition and their place in the producer's numbering.
-
-One partition's batches, oldest first:
+"""The batches of one partition and their sequence numbers. Oldest first:
 
     retries         in flight        ready            open
     sent, failed    sent, no answer  closed, unsent   being filled
     [b3 b4]         [b5]             [b6 b7]          b8
 
-A batch gets its number when it is first sent. When one fails and may be tried again, nothing more is sent to that partition until every
-batch in flight is answered; then the retries go first, in order of their numbers, one at a time. So a partition's records are written in
-order, also without idempotence as long as no more than one request is in flight.
+A batch gets its sequence number when it is first sent. After a retriable failure, the partition sends nothing until all batches in flight
+have a response. Then the retries go first, in order of their numbers, one at a time. So records are written in order; without idempotence
+this needs at most one request in flight.
 
-**Idempotence.** The broker takes a batch only if its number follows the last one it has, and answers a repeat as if it were new (it
-remembers five). A broken connection is therefore harmless: all that was in flight is sent again under the same numbers. When a batch is
-given up (it was refused for good, or `delivery_timeout_ms` is over) its number leaves a *hole* that may or may not be filled at the
-broker. What follows is sent under its old numbers. If it is taken, the hole was filled. If it is refused as out of order, the hole is
-real, so nothing behind it was written either: once nothing is in flight, the producer epoch of this partition goes up by one, and all
-waiting batches are numbered again from 0. A refusal without a hole before it means that the broker lost what it had acknowledged; that
-batch fails with the broker's error, and the numbering starts over.
+**Idempotence.** A broker accepts a batch only if its number follows the last one, and answers a duplicate of the last five batches as a
+success. So after a broken connection all batches in flight are sent again with the same numbers. A batch that fails for good, or exceeds
+`delivery_timeout_ms`, leaves a *hole*: the broker may or may not have it. Later batches keep their numbers. If one is accepted, the broker
+had the batch. If one is refused as out of order, the hole is real, and nothing behind it was written. Then, once nothing is in flight, the
+partition's producer epoch is incremented and all waiting batches are numbered from 0. A refusal without a hole means that the broker lost
+acknowledged records: the batch fails with the broker's error, and the numbers restart.
 
-The first batch under a producer id and epoch travels alone: a broker that does not know the producer takes any number as its first, so if
-the second batch overtook a first that was refused, the order would be lost for good.
+The first batch of a producer id and epoch is sent alone. A broker that does not know the producer accepts any first number, so a second
+batch could be written before a refused first one.
 
-Raising the epoch is free: a broker accepts it from whoever knows the id (KIP-360). After epoch 32767 a new producer id is needed.
+A client may increment the epoch itself (KIP-360). After epoch 32767 it needs a new producer id.
 
-A number counts records, so the parts of a batch that was split (KIP-126) take the numbers of the whole.
+A sequence number counts records, so the parts of a split batch (KIP-126) share the numbers of the whole.
 """
 
 from __future__ import annotations
@@ -43,8 +40,6 @@ EPOCH_MAX = 32767
 
 @dataclass(slots=True)
 class PartitionQueue:
-    """See the module."""
-
     topic: str
     partition: int
     backoff: Backoff
@@ -53,17 +48,17 @@ class PartitionQueue:
     #: Ordered by number, like in_flight. Not empty: nothing new is sent.
     retries: list[ProducerBatch] = field(default_factory=list)
     in_flight: list[ProducerBatch] = field(default_factory=list)
-    #: -1: the producer's own is to be taken, with its epoch.
+    #: -1: not set yet; the producer's id and epoch are used.
     producer_id: int = -1
     epoch: int = -1
     next_sequence: int = 0
-    #: Numbers of batches that were given up and that no later success has proved written; ascending.
+    #: Sequence numbers of failed batches, ascending, until a later success shows that they were written.
     holes: list[int] = field(default_factory=list)
     #: A batch under this producer id and epoch was acknowledged.
     confirmed: bool = False
-    #: Number from 0 again, under the next epoch, as soon as nothing is in flight.
+    #: Restart from 0 with the next epoch once nothing is in flight.
     renew: bool = False
-    #: Nothing is sent before, after a failure.
+    #: Backoff: nothing is sent before this time.
     blocked_until_ms: float = float("-inf")
 
     @property
@@ -77,7 +72,7 @@ class PartitionQueue:
         return len(self.retries) + len(self.ready) + (self.open is not None)
 
     def close_open(self) -> None:
-        """The open batch takes no more records."""
+        """Close the open batch."""
         batch = self.open
         assert batch is not None and batch.builder is not None, "only an open batch is closed"
         batch.count, batch.size = batch.builder.count, batch.builder.size
@@ -85,20 +80,20 @@ class PartitionQueue:
         self.open = None
 
     def unsent(self) -> list[ProducerBatch]:
-        """Take out all that is closed and waits, in order."""
+        """Remove all closed unsent batches, in order."""
         waiting = [*self.retries, *self.ready]
         self.retries.clear()
         self.ready.clear()
         return waiting
 
     def first(self) -> ProducerBatch:
-        """What goes next."""
+        """The next batch to send."""
         batch = self.retries[0] if self.retries else self.ready[0] if self.ready else self.open
         assert batch is not None, "an active partition has something to send"
         return batch
 
     def take(self) -> ProducerBatch:
-        """Move what goes next into flight, numbered."""
+        """Move the next batch to `in_flight`, with its sequence number."""
         if self.retries:
             batch = self.retries.pop(0)
         else:
@@ -109,7 +104,7 @@ class PartitionQueue:
         return batch
 
     def retry(self, batch: ProducerBatch) -> None:
-        """Put a batch among the retries."""
+        """Add a batch to the retries."""
         insort(self.retries, batch, key=lambda waiting: waiting.sequence)
 
     # -- the numbering
@@ -119,7 +114,7 @@ class PartitionQueue:
         self.next_sequence += batch.count
 
     def prepare_numbers(self, producer: tuple[int, int]) -> bool:
-        """Start the numbering, or start it over, with the producer's (id, epoch); False when a new producer id is needed first."""
+        """Start or restart the sequence numbers with the producer's (id, epoch); False if a new producer id is needed first."""
         if self.renew:
             assert not self.in_flight, "numbers change only while nothing is in flight"
             if self.epoch >= EPOCH_MAX:
@@ -140,20 +135,20 @@ class PartitionQueue:
         return True
 
     def renumber(self, batch: ProducerBatch, code: int) -> bool:
-        """Whether a batch that does not fit the broker's numbering can be sent again, perhaps under new numbers."""
+        """Whether a batch that was refused as out of order can be sent again, perhaps with new numbers."""
         if any(earlier.sequence < batch.sequence for earlier in [*self.in_flight, *self.retries]):
             return True
         self.renew = True
         return code == UNKNOWN_PRODUCER or any(hole < batch.sequence for hole in self.holes)
 
     def acknowledged(self, batch: ProducerBatch) -> None:
-        """The broker has it, and so everything before it."""
+        """The broker has this batch, and so all before it."""
         self.confirmed = True
         self.holes = [hole for hole in self.holes if hole > batch.sequence]
         if not self.retries:
             self.backoff.succeeded()
 
     def abandoned(self, batch: ProducerBatch) -> None:
-        """Nobody will send it again; whether the broker has it is not known."""
+        """The batch failed for good; the broker may have it."""
         if batch.sequence != NOT_NUMBERED:
             insort(self.holes, batch.sequence)

@@ -1,6 +1,6 @@
-"""Which partition a record goes to when its sender did not say.
+"""Partitioners: the choice of a partition for records that name none.
 
-    "default"        with a key: Java's murmur2 of its bytes, so that all clients agree; without, `uniform`
+    "default"        with a key: Java's murmur2 of its bytes, as in all Kafka clients; without, `sticky_partitioning`
     "round_robin"    one after the other, whatever the key
     "random"         any, whatever the key
     a function       (topic, key, value, info) -> partition, of the serialized key and value; or an object with that as method
@@ -25,25 +25,23 @@ Choice = Callable[[str, bytes | None, bytes | None, TopicInfo], int]
 
 
 class RoundRobin:
-    """Takes turns among the partitions of each topic that have a leader; among all when none has. Java's RoundRobinPartitioner."""
+    """Round robin over a topic's partitions with a leader, or over all if none has. Like Java's RoundRobinPartitioner."""
 
     def __init__(self) -> None:
         self._next: defaultdict[str, count[int]] = defaultdict(count)
 
     def partition(self, topic: str, key: bytes | None, value: bytes | None, info: TopicInfo) -> int:
-        """The next one."""
         available = [one for one in info.partitions if one.leader != NOBODY] or info.partitions
         return available[next(self._next[topic]) % len(available)].partition
 
 
 class AtRandom:
-    """Each record to any partition that has a leader."""
+    """A random partition with a leader for each record."""
 
     def __init__(self, rng: Random) -> None:
         self._rng = rng
 
     def partition(self, topic: str, key: bytes | None, value: bytes | None, info: TopicInfo) -> int:
-        """Any one."""
         available = [one for one in info.partitions if one.leader != NOBODY] or info.partitions
         return self._rng.choice(available).partition
 

@@ -1,10 +1,10 @@
-"""The producer for asyncio: `send()` puts a record into the accumulator and gives a promise; the sender does the rest.
+"""The producer for asyncio: `send()` adds a record to the accumulator and returns a delivery; the sender sends batches.
 
     async with Producer(bootstrap_servers="127.0.0.1:9092") as producer:
         delivery = await producer.send("orders", b"value", key=b"key")   # is in a batch
         metadata = await delivery                                        # is written
 
-`send()` itself waits only for metadata of a topic not seen before, and while `buffer_memory` is full; both together at most `max_block_ms`.
+`send()` waits for the metadata of a new topic, and while `buffer_memory` is full; at most `max_block_ms` in total.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from ottla.client.arrow.rows import TableColumns
     from ottla.client.arrow.send import TableDelivery
 
-#: How long after partitions were added some broker may not know of them yet.
+#: How long brokers may have old metadata after partitions were added.
 ADDED_MS = 500
 Headers = Sequence[tuple[str, bytes | None]]
 T = TypeVar("T")
@@ -73,7 +73,7 @@ class Producer:
         )
         self._choice = self._preparation.choice
         self._accumulator = Accumulator(self.options, self._rng, give=Delivery, clock_ns=time_ns)
-        #: Puts a record that needs nothing but a place in an open batch; gives None where there is more to do.
+        #: Adds a record to an open batch; None if the record needs more work.
         self._fast_path: Callable[..., Delivery | None] = self._accumulator.open.put
         if not self._preparation.is_passthrough or self._choice is not None:
             self._fast_path = no_fast_path
@@ -88,7 +88,7 @@ class Producer:
     # -- life
 
     async def start(self) -> Self:
-        """Begin to send; `send()` and `async with` do it too. No broker is contacted yet."""
+        """Start the producer; `send()` and `async with` do it too. It does not connect yet."""
         self._begin()
         return self
 
@@ -106,7 +106,7 @@ class Producer:
         return self._sender
 
     def forked(self) -> None:
-        """This is a child process now: nothing here will ever be sent."""
+        """Called in a child process after a fork: disable the producer."""
         self._forked = True
         self._fast_path = no_fast_path
         self._accumulator.fail_silently(AlreadyClosed(FORKED))
@@ -123,7 +123,7 @@ class Producer:
         await self.close()
 
     async def flush(self, timeout_ms: float | None = None) -> None:
-        """Send what waits, and wait until every record sent so far has its outcome. Raises: TimeoutError."""
+        """Send all buffered records and wait for their outcomes. Raises: TimeoutError."""
         sender = self._begin()
         waiting = self._accumulator.close_open()
         sender.wake()
@@ -132,7 +132,7 @@ class Producer:
         sender.metrics.flush_ns += monotonic_ns() - began_ns
 
     async def close(self, timeout_ms: float | None = None) -> None:
-        """Wait for the outcome of what was sent, at most `timeout_ms`; what has none by then fails. Closing twice is no error."""
+        """Flush for at most `timeout_ms`, then fail the remaining records and disconnect. Closing twice is no error."""
         if self._closed or self._forked:
             return
         sender, network = self._sender, self._network
@@ -170,22 +170,22 @@ class Producer:
         timestamp_ms: int | None = None,
         on_delivery: DeliveryCallback | None = None,
     ) -> Delivery:
-        """Put a record on its way; await the `Delivery` to know where it was written.
+        """Send a record; await the returned `Delivery` for its `RecordMetadata`.
 
-        Without a partition, the key decides, as in Java's client; without a key, any partition. The time is now unless given.
+        Without a partition, the key selects it, as in Java's client; without a key, sticky partitioning. Default timestamp: now.
         `on_delivery(metadata, error)`, one of them None, is called with the outcome.
 
         Raises: MetadataTimedOut, BufferExhausted, MessageTooLarge, TypeError, ValueError; UnknownTopicOrPartition for a partition that is
         not there, TopicAuthorizationFailed and the like when the topic cannot be had; what serializers raise.
         """
-        # Gives None after a fork, where the other way to ask raises.
+        # `_get_running_loop` returns None after a fork, where `get_running_loop` raises.
         if self._own.loop is not asyncio._get_running_loop():
             self._begin()
         if on_delivery is None:
             try:
                 delivery = self._fast_path(topic, value, key, headers, partition, timestamp_ms)
             except (TypeError, OverflowError):
-                # What it was given is nothing for it; the long way says what.
+                # Invalid arguments; the slow path reports them.
                 delivery = None
             if delivery is not None:
                 return delivery
@@ -201,7 +201,7 @@ class Producer:
         return delivery
 
     async def _put(self, record: ProducerRecord) -> Delivery:
-        """Put a record into a batch, with everything that may need: metadata, a new batch, memory."""
+        """Slow path: wait for metadata and memory, and start a new batch if needed."""
         sender = self._begin()
         network = sender.network
         topic, partition = plain_place(record.topic, record.partition)
@@ -232,7 +232,7 @@ class Producer:
         if given is None:
             given = await self._when_room(attempt, left_ms)
         sender.wake()
-        # Give the sender its turn at each new batch; else a loop of sends fills the memory before anything leaves.
+        # Yield to the sender at each new batch; else a loop of sends fills the memory before it runs.
         await asyncio.sleep(0)
         return given
 
@@ -361,7 +361,7 @@ async def partitions_of(network: Network, topic: str, partition: int | None, tim
 
 
 def buffer_exhausted(accumulator: Accumulator, options: ProducerOptions) -> BufferExhausted:
-    """What to tell who waited in vain for memory."""
+    """The error after `max_block_ms` without memory."""
     oldest = accumulator.oldest()
     why = f"; {oldest.topic}-{oldest.partition} waits longest" if oldest else ""
     last = f", its last error: {oldest.last_error}" if oldest and oldest.last_error else ""
@@ -372,7 +372,7 @@ def buffer_exhausted(accumulator: Accumulator, options: ProducerOptions) -> Buff
 
 
 def log_lost_records(batches: list[ProducerBatch], why: str) -> None:
-    """Log how many records nobody will try to send any more, if there are any."""
+    """Log the number of records that will not be sent, if any."""
     records = sum(batch.count if batch.builder is None else batch.builder.count for batch in batches)
     if records:
         where = ", ".join(sorted({f"{batch.topic}-{batch.partition}" for batch in batches})[:10])
@@ -381,7 +381,7 @@ def log_lost_records(batches: list[ProducerBatch], why: str) -> None:
 
 
 async def wait_for_batches(batches: list[ProducerBatch], timeout_ms: float | None) -> None:
-    """Wait until every batch has its outcome. Raises: TimeoutError."""
+    """Wait until all batches are done. Raises: TimeoutError."""
     loop = asyncio.get_running_loop()
     try:
         async with asyncio.timeout(None if timeout_ms is None else timeout_ms / 1000):

@@ -1,6 +1,6 @@
-"""What happens to a record before it is put into a batch, in either face: interceptors, serializers, the choice of its partition.
+"""Prepares a record for its batch, for both producers: interceptors, serializers, partitioner.
 
-All of it may be the user's own code. It runs in the thread of `send`, under no lock.
+These may be code of the user. They run in the thread of `send`, without a lock.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from ottla.client.producer.partitioner import as_choice
 from ottla.client.serializers import as_serializer, close_all
 
 BYTES_LIKE = (bytes, bytearray, memoryview)
-#: Stands for what is not known in metadata of a record that was not written.
+#: Unknown fields in the metadata of a record that was not written.
 UNKNOWN = -1
 
 
 class RecordPreparation:
-    """The user's own parts of a producer."""
+    """The serializers, interceptors and partitioner of a producer."""
 
     def __init__(
         self,
@@ -37,15 +37,15 @@ class RecordPreparation:
         settings: Mapping[str, Any] = {spec.attribute: getattr(options, spec.attribute) for spec in options.SPECS.values()}
         self._key = as_serializer(key_serializer, settings, is_key=True)
         self._value = as_serializer(value_serializer, settings, is_key=False)
-        #: The user's choice of partitions; None: the default one.
+        #: The user's partitioner; None: the default.
         self.choice = as_choice(partitioner, settings, rng)
         self.interceptors = Interceptors(interceptors, settings)
-        #: Nothing of the user's own takes part in `take` and `follow`.
+        #: No interceptors and serializers: records need no preparation.
         self.is_passthrough = self._key is None and self._value is None and not self.interceptors
         self._closeable = (key_serializer, value_serializer, partitioner)
 
     def prepare(self, record: ProducerRecord) -> ProducerRecord:
-        """The record as the interceptors want it, key and value serialized. Raises what serializers raise."""
+        """Apply interceptors and serializers. Raises: what serializers raise."""
         if self.interceptors:
             record = self.interceptors.on_send(record)
         if self._key is None and self._value is None:
@@ -60,12 +60,12 @@ class RecordPreparation:
             raise
 
     def refused(self, record: ProducerRecord, error: Exception) -> None:
-        """A record did not come into a batch."""
+        """Tell the interceptors that a record was not added to a batch."""
         partition = UNKNOWN if record.partition is None else record.partition
         self.interceptors.on_acknowledgement(RecordMetadata(record.topic, partition, UNKNOWN, UNKNOWN), error)
 
     def add_callbacks(self, delivery: Delivery, on_delivery: DeliveryCallback | None) -> None:
-        """Let interceptors, then the user's callback, hear of the outcome."""
+        """Call the interceptors, then the user's callback, with the outcome."""
         if self.interceptors:
             nowhere = delivery.nowhere()
             delivery.add_delivery_callback(lambda metadata, error: self.interceptors.on_acknowledgement(metadata or nowhere, error))
@@ -73,13 +73,13 @@ class RecordPreparation:
             delivery.add_delivery_callback(on_delivery)
 
     def close(self) -> None:
-        """No record will come any more."""
+        """Close interceptors, serializers and partitioner."""
         self.interceptors.close()
         close_all(*self._closeable)
 
 
 def no_fast_path(*record: Any) -> None:
-    """Stands for the quick way where there is none."""
+    """Replaces the fast path if records need preparation; returns None."""
 
 
 def plain_bytes(name: str, given: Any) -> bytes | None:
@@ -93,7 +93,7 @@ def plain_bytes(name: str, given: Any) -> bytes | None:
 
 
 def plain_place(topic: Any, partition: Any) -> tuple[str, int | None]:
-    """Where a record goes, as far as that is said. Raises: TypeError, ValueError."""
+    """Topic and partition of a record, checked. Raises: TypeError, ValueError."""
     return topic_name(topic), None if partition is None else whole_number("partition", partition)
 
 

@@ -1,13 +1,12 @@
-"""The accumulator's postman: sends what it says is due, and brings back what the brokers answer.
+"""Sends the batches that are due and reports the brokers' responses to the accumulator.
 
-There is no task that waits: a *step* runs on the loop when something may have changed (records came, an answer, a connection, new
-metadata) or when the time comes that the last step computed. A step gives up what is too old, then drains batches into requests until
-nothing more may go.
+There is no waiting task. A *step* runs on the event loop after a change (new records, a response, a connection, new metadata), or at the
+time that the last step computed. A step expires old batches, then drains batches into requests until none may be sent.
 
-Calls into the accumulator are made under `lock`: a real one where another thread fills it, an idle one on a single loop. Compression
-happens outside of it, and so do the calls of those who wait for an outcome, who may send again.
+Calls to the accumulator hold `lock`: a real lock if another thread adds records, else a null context. Compression and callbacks run
+without the lock; callbacks may send again.
 
-A broker that says it throttles us is left alone for that long (KIP-219).
+A broker that throttles the client gets no request for the throttle time (KIP-219).
 """
 
 from __future__ import annotations
@@ -22,7 +21,6 @@ from ottla.client.errors import METADATA_IS_STALE, BrokerIncompatible
 from ottla.client.options import ProducerOptions
 from ottla.client.producer.accumulator import Accumulator
 from ottla.client.producer.batches import ProducerBatch
-from ottla.client.producer.inflight import InFlight
 from ottla.client.producer.metrics import ProducerGauges, ProducerMetrics
 from ottla.client.sampled_stats import Figures
 from ottla.client.transport.backoff import Backoff
@@ -40,26 +38,59 @@ from ottla.wire.messages import (
 )
 
 INT32_MAX = 2**31 - 1
-#: The last version that names topics instead of giving their ids.
+#: Last version with topic names instead of ids.
 NAMES_UNTIL = 12
-#: The first version whose brokers know zstd (KIP-110).
+#: First version with zstd (KIP-110).
 ZSTD_SINCE = 7
-#: Since this version a broker that throttles answers at once and expects the client to wait (KIP-219).
+#: From this version on a throttling broker responds at once, and the client waits (KIP-219).
 THROTTLED_BY_CLIENT_SINCE = 6
 _INFINITE = float("inf")
 
 
+class InFlight:
+    """Requests without a response, by node. With idempotence the limit is five: brokers remember five batches per partition (KIP-98)."""
+
+    __slots__ = ("_limit", "_open")
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._open: dict[int, int] = {}
+
+    def room(self, node_id: int) -> bool:
+        """Whether another request may go to this broker."""
+        return self._open.get(node_id, 0) < self._limit
+
+    def sent(self, node_id: int) -> None:
+        """Count a request."""
+        assert self.room(node_id), "never more than the limit are in flight"
+        self._open[node_id] = self._open.get(node_id, 0) + 1
+
+    def answered(self, node_id: int) -> None:
+        """Count a response, or a failed request."""
+        left = self._open[node_id] - 1
+        assert left >= 0, "a response belongs to a request"
+        if left:
+            self._open[node_id] = left
+        else:
+            del self._open[node_id]
+
+    @property
+    def total(self) -> int:
+        """Requests without a response, over all brokers."""
+        return sum(self._open.values())
+
+
 class Sender:
-    """See the module. All methods run on the loop, but for `wake_from_thread`."""
+    """All methods run on the event loop."""
 
     def __init__(self, network: Network, accumulator: Accumulator, options: ProducerOptions, lock: AbstractContextManager[Any]) -> None:
         self.network = network
         self.accumulator = accumulator
         self.lock = lock
-        #: Time of the next step if nothing happens before; a thread may read it to save a wake-up.
+        #: Time of the next step without a change; other threads read it to save a wake-up.
         self.next_step_ms = float("-inf")
         self.metrics = ProducerMetrics()
-        #: Called after each step in which batches got their outcome: memory is free again.
+        #: Called after batches finished: memory may be free.
         self.on_finished: Callable[[], None] = lambda: None
         self._options = options
         self._acks = -1 if options.acks == "all" else int(options.acks)
@@ -72,9 +103,9 @@ class Sender:
         self._id_task: asyncio.Task[None] | None = None
         self._id_refused: KafkaError | None = None
         self._id_backoff = Backoff(options.retry_backoff_ms, options.retry_backoff_max_ms, network.rng)
-        #: Version of the cluster's picture that the accumulator knows.
+        #: Version of the metadata that the accumulator has.
         self._metadata_version = network.cluster.version
-        #: By node: it asked not to be sent anything before.
+        #: By node: end of the throttle time.
         self._throttled_until_ms: dict[int, float] = {}
         self._closed = False
         network.changed = self.wake
@@ -82,7 +113,7 @@ class Sender:
     # -- steps
 
     def wake(self) -> None:
-        """Take a step in this turn of the loop."""
+        """Schedule a step in this iteration of the loop."""
         if not self._woken and not self._closed:
             self._woken = True
             if self._scheduled is not None:
@@ -119,10 +150,10 @@ class Sender:
         self.on_finished()
 
     def figures(self) -> dict[str, dict[str, float] | dict[str, Figures]]:
-        """All metrics, as they are now."""
+        """All metrics."""
         now_ms = self.network.clock_ms()
         accumulator = self.accumulator
-        standing = ProducerGauges(
+        gauges = ProducerGauges(
             self._options.buffer_memory,
             accumulator.used_bytes,
             self._in_flight.total,
@@ -130,10 +161,10 @@ class Sender:
             self.network.cluster.age_ms(now_ms),
             accumulator.splits,
         )
-        return self.metrics.figures(standing, now_ms)
+        return self.metrics.figures(gauges, now_ms)
 
     def _drain(self, now_ms: float) -> float:
-        """Send all that may be sent; gives the time to look again."""
+        """Send all batches that are due; returns the time of the next step."""
         while True:
             with self.lock:
                 drained = self.accumulator.drain(now_ms, self._leader, self._ready)
@@ -156,7 +187,7 @@ class Sender:
         return self._in_flight.room(node_id) and self.network.ready(node_id) is not None
 
     def _next_retry_ms(self, now_ms: float) -> float:
-        """When a broker that somebody waits for may be connected to, or sent to, again."""
+        """When the next backoff or throttle time of a broker ends."""
         times = [at_ms for node_id in self.network.cluster.brokers if (at_ms := self.network.retry_at_ms(node_id)) > now_ms]
         times += [at_ms for at_ms in self._throttled_until_ms.values() if at_ms > now_ms]
         return min(times, default=_INFINITE)
@@ -180,7 +211,7 @@ class Sender:
         peer = self.network.ready(node_id)
         assert peer is not None, "only connected brokers are drained for"
         try:
-            # Java's range of versions does not name version 0 to 2 of brokers that advertise them for others' sake; ours neither.
+            # Versions 0 to 2 are advertised for old clients only; like Java's client, this one does not use them.
             at_most = NAMES_UNTIL if any(self.network.cluster.topic_id(batch.topic) == NO_TOPIC_ID for batch in batches) else 1000
             version = peer.version(ProduceRequest, at_least=self._at_least, at_most=at_most)
             request, expected = self._request(batches, by_id=version > NAMES_UNTIL)
@@ -207,7 +238,7 @@ class Sender:
             name, topic_id = batch.topic, cluster.topic_id(batch.topic) if by_id else NO_TOPIC_ID
             topic = topics.get(name)
             if topic is None:
-                # A topic in use stays in the picture, however long it is in use.
+                # Keep the topic in the metadata while it is in use.
                 cluster.want(name, now_ms)
                 topic = topics[name] = TopicProduceData(name=name, topic_id=topic_id, partition_data=[])
             topic.partition_data.append(PartitionProduceData(index=batch.partition, records=batch.seal()))
@@ -252,7 +283,7 @@ class Sender:
                     batch.topic, batch.partition, leader=hint.leader_id, leader_epoch=hint.leader_epoch, endpoints=endpoints
                 )
         for batch in expected.values():
-            error = UnknownServerError(f"{peer.link.address} left {batch.topic}-{batch.partition} out of its answer")
+            error = UnknownServerError(f"{peer.link.address} did not answer for {batch.topic}-{batch.partition}")
             outcomes += [(batch, error, -1)]
         self._complete(outcomes)
 
@@ -306,7 +337,7 @@ class Sender:
             self.wake()
 
     async def ensure_producer_id(self, timeout_ms: float) -> tuple[int, int]:
-        """See `Producer.ensure_producer_id`."""
+        """The producer id and epoch, requested if needed. Raises: RequestTimedOut, KafkaError."""
         deadline_ms = self.network.clock_ms() + timeout_ms
         self._id_refused = None
         while self.accumulator.producer is None:
@@ -314,7 +345,7 @@ class Sender:
                 raise self._id_refused
             now_ms = self.network.clock_ms()
             if now_ms >= deadline_ms:
-                raise RequestTimedOut(f"no broker gave the producer a number within {timeout_ms:.0f} ms")
+                raise RequestTimedOut(f"no broker assigned a producer id within {timeout_ms:.0f} ms")
             if self._id_task is None and self._id_retry_at_ms <= now_ms:
                 self._id_task = self.network.spawn(self._fetch_producer_id())
             if self._id_task is None:
@@ -324,14 +355,14 @@ class Sender:
         return self.accumulator.producer
 
     def close(self) -> None:
-        """No more steps."""
+        """Stop stepping."""
         self._closed = True
         if self._scheduled is not None:
             self._scheduled.cancel()
 
 
 def _refusal(batch: ProducerBatch, partition: PartitionProduceResponse, peer: Peer) -> KafkaError:
-    """The broker's error, with what it said about it."""
+    """The broker's error with its messages."""
     error = error_for(partition.error_code)
     said = partition.error_message or ""
     records = "; ".join(f"record {one.batch_index}: {one.batch_index_error_message}" for one in partition.record_errors[:3])

@@ -1,4 +1,4 @@
-"""Several files into a topic, one after the other, each from where the journal and the log say."""
+"""Loads files into a topic, one after the other, each from the position in the journal and the log."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ if TYPE_CHECKING:
 
 
 class LoadObserver(FileObserver):
-    """Who is told how the files go."""
+    """Receives the progress of all files."""
 
     def begins(self, planned: FilePlan, tail: Tail | None) -> None:
-        """A file is begun; ``tail`` is what a process before this one had written of it."""
+        """A file starts; ``tail``: its records that an earlier process wrote without a journal entry."""
 
     def ended(self, given: Input, done: bool) -> None:
-        """A file is at its end, or left for this time."""
+        """A file is complete, or stopped at the limit."""
 
 
 @dataclass(slots=True)
 class LoadTotals:
-    """What a run did."""
+    """Totals of a run."""
 
     files: int = 0
-    #: Written in this run; left out because a process before had written them; made no record.
+    #: Records written by this run; written by an earlier process and skipped; rejected.
     written: int = 0
     found: int = 0
     bad: int = 0
