@@ -12,7 +12,7 @@ from ottla.cli.perf.figures import NS, Figures, latency_document
 from ottla.cli.perf.latency import OutgoingRecord, RecordLost, RoundTrips
 from ottla.cli.perf.load import Schedule
 from ottla.client.consumer.record import ConsumerRecord
-from ottla.client.producer.batches import Batch, BlockingDelivery
+from ottla.client.producer.batches import BlockingDelivery, ProducerBatch
 from ottla.wire.errors import KafkaError, NotEnoughReplicas
 
 MS = 1_000_000
@@ -28,7 +28,7 @@ class World:
         self.lost: set[int] = set()
         self.error: KafkaError | None = None
         self.strangers = False
-        self._batch = Batch("t", 0, None, 0.0)
+        self._batch = ProducerBatch("t", 0, None, 0.0)
 
     def clock(self) -> int:
         return self.now
@@ -38,7 +38,7 @@ class World:
 
     def send(self, topic: str, value: bytes, key: bytes | None, headers: list[tuple[str, bytes]]) -> BlockingDelivery:
         self.sent.append(OutgoingRecord(topic, value, key, headers))
-        self._batch = Batch(topic, 0, None, 0.0)
+        self._batch = ProducerBatch(topic, 0, None, 0.0)
         return BlockingDelivery(self._batch, 0, 0)
 
     def poll(self, timeout_ms: float | None = None) -> list[ConsumerRecord]:
@@ -46,7 +46,7 @@ class World:
         self.now += 2 * MS
         if not self._batch.done:
             self._batch.finish(base_offset=number, error=self.error)
-            self._batch.tell()
+            self._batch.notify()
         if self.error is not None or number in self.lost:
             self.now += round((timeout_ms or 0) * MS)
             return []

@@ -13,7 +13,7 @@ from ottla.cli.perf.display import Display, Goal
 from ottla.cli.perf.figures import NS, Figures, latency_document
 from ottla.cli.perf.load import Payload, Schedule, numbers, random_payloads
 from ottla.cli.perf.sending import LoadSender
-from ottla.client.producer.batches import Batch, BlockingDelivery
+from ottla.client.producer.batches import BlockingDelivery, ProducerBatch
 from ottla.wire.errors import KafkaError, MessageTooLarge
 
 MS = 1_000_000
@@ -50,7 +50,7 @@ class Producer:
         self.clock, self.size, self.takes_ns, self.stall = clock, batch, takes_ns, stall
         self.values: list[bytes] = []
         self.tables: list[int] = []
-        self.open: list[Batch] = []
+        self.open: list[ProducerBatch] = []
         #: The batch that is refused.
         self.bad = -1
         self.batches = 0
@@ -61,7 +61,7 @@ class Producer:
             self.clock.now += self.stall[1]
         self.values.append(value)
         if number % self.size == 0:
-            self.open.append(Batch(topic, 0, None, 0.0))
+            self.open.append(ProducerBatch(topic, 0, None, 0.0))
         made = BlockingDelivery(self.open[-1], number % self.size, 0)
         if number % self.size == self.size - 1 and len(self.open) > 1:
             self._finish()
@@ -80,7 +80,7 @@ class Producer:
         for batch in self.open:
             batch.finish(error=MessageTooLarge("it is too large") if self.batches == self.bad else None)
             self.batches += 1
-            batch.tell()
+            batch.notify()
         self.open.clear()
 
 

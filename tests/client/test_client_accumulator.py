@@ -10,7 +10,7 @@ import pytest
 from ottla.client.errors import AlreadyClosed, DeliveryTimedOut
 from ottla.client.options import ProducerOptions, from_keywords
 from ottla.client.producer.accumulator import Accumulator
-from ottla.client.producer.batches import SEQUENCES, Batch
+from ottla.client.producer.batches import SEQUENCES, ProducerBatch
 from ottla.client.producer.partition_queue import EPOCH_MAX
 from ottla.client.transport.cluster import PartitionInfo, TopicInfo
 from ottla.records.batch import crc_ok, parse_header
@@ -29,27 +29,27 @@ def an_accumulator(**settings: Any) -> Accumulator:
     return made
 
 
-def add(accumulator: Accumulator, value: bytes = b"v", *, partition: int = 0, now_ms: float = NOW) -> Batch:
+def add(accumulator: Accumulator, value: bytes = b"v", *, partition: int = 0, now_ms: float = NOW) -> ProducerBatch:
     batch = offer(accumulator, value, partition=partition, now_ms=now_ms)
     assert batch is not None
     return batch
 
 
-def offer(accumulator: Accumulator, value: bytes = b"v", *, partition: int = 0, now_ms: float = NOW) -> Batch | None:
+def offer(accumulator: Accumulator, value: bytes = b"v", *, partition: int = 0, now_ms: float = NOW) -> ProducerBatch | None:
     """Add a record if there is memory for it."""
     added = accumulator.add("t", partition, 1, None, value, ())
     added = added or accumulator.begin("t", partition, 1, None, value, (), now_ms, TOPIC)
     return added[0] if added is not None else None
 
 
-def drain(accumulator: Accumulator, now_ms: float = NOW) -> list[Batch]:
+def drain(accumulator: Accumulator, now_ms: float = NOW) -> list[ProducerBatch]:
     drained = accumulator.drain(now_ms, lambda topic, partition: 1, lambda node: True)
     return [batch for batches in drained.requests.values() for batch in batches]
 
 
-def flown(accumulator: Accumulator, count: int) -> list[Batch]:
+def flown(accumulator: Accumulator, count: int) -> list[ProducerBatch]:
     """So many batches of one record each, all in flight, behind one that the broker has acknowledged."""
-    made: list[Batch] = []
+    made: list[ProducerBatch] = []
     if ("t", 0) not in accumulator._partitions:
         add(accumulator, b"first")
         (first,) = drain(accumulator)
@@ -60,7 +60,7 @@ def flown(accumulator: Accumulator, count: int) -> list[Batch]:
     return made
 
 
-def one_by_one(accumulator: Accumulator, count: int) -> list[Batch]:
+def one_by_one(accumulator: Accumulator, count: int) -> list[ProducerBatch]:
     """Batches sent again, each after the one before was acknowledged."""
     made = []
     for _ in range(count):
@@ -324,12 +324,12 @@ def test_a_batch_that_expires_in_flight_keeps_its_outcome_when_the_answer_comes_
 def test_abandoning_tells_everyone() -> None:
     accumulator = an_accumulator()
     flying, waiting = *flown(accumulator, 1), add(accumulator)
-    told: list[Batch] = []
+    told: list[ProducerBatch] = []
     for batch in (flying, waiting):
         batch.when_done(lambda batch=batch: told.append(batch))  # type: ignore[misc]
-    accumulator.abandon(AlreadyClosed())
+    accumulator.fail_all(AlreadyClosed())
     assert not told
-    accumulator.tell()
+    accumulator.notify_finished()
     assert set(told) == {flying, waiting}
     assert accumulator.empty
 
@@ -360,7 +360,7 @@ def test_an_encoded_batch_is_sent_behind_earlier_records_and_numbered() -> None:
 def test_two_batches_in_one_buffer_are_refused() -> None:
     accumulator = an_accumulator()
     data = build_batch([(5, b"k", b"v", ())])
-    with pytest.raises(ValueError, match="given are"):
+    with pytest.raises(ValueError, match="but there are"):
         accumulator.append_batch("t", 0, data + data, NOW)
 
 
@@ -387,7 +387,7 @@ def test_without_idempotence_batches_carry_no_numbers_and_still_retry_in_order()
 # -- batches that are too large (KIP-126)
 
 
-def full(accumulator: Accumulator, count: int, *, size: int = 100) -> Batch:
+def full(accumulator: Accumulator, count: int, *, size: int = 100) -> ProducerBatch:
     """One batch of so many records, in flight, behind one that was acknowledged."""
     flown(accumulator, 0)
     for index in range(count):
@@ -409,7 +409,7 @@ def test_a_batch_that_is_too_large_goes_again_in_halves_under_the_same_numbers()
     assert parse_header(second.seal()).base_sequence == 5
     assert one_by_one(accumulator, 1) == [waiting]
     assert not batch.done
-    accumulator.tell()
+    accumulator.notify_finished()
     assert batch.done and batch.error is None
     assert outcomes[6](6, 0).offset == 2
     assert (accumulator.used_bytes, accumulator.splits, accumulator.empty) == (0, 1, True)
@@ -427,7 +427,7 @@ def test_halves_are_halved_until_the_one_record_that_is_too_large_fails_alone() 
                 accumulator.failed(part, MessageTooLarge("too large"), NOW)
             else:
                 accumulator.succeeded(part, part.sequence)
-        accumulator.tell()
+        accumulator.notify_finished()
     assert batch.done and refused == 2
     assert [batch.error_of(index) is None for index in range(4)] == [True, True, False, True]
     with pytest.raises(MessageTooLarge):
@@ -440,7 +440,7 @@ def test_parts_of_a_batch_expire_when_the_whole_would_have() -> None:
     add(accumulator, b"younger", now_ms=NOW + 5)
     accumulator.failed(batch, MessageTooLarge(), NOW)
     assert accumulator.expire(NOW + 40_000) == NOW + 40_005
-    accumulator.tell()
+    accumulator.notify_finished()
     assert isinstance(batch.error_of(3), DeliveryTimedOut)
 
 
@@ -469,7 +469,7 @@ def test_records_that_were_not_at_fault_are_told_so() -> None:
     accumulator.failed(batch, InvalidRecord("two rules"), NOW)
     with pytest.raises(InvalidRecord, match="has no key"):
         batch.outcome(1, 0)
-    with pytest.raises(InvalidRecord, match=r"nothing wrong with this record.*two rules"):
+    with pytest.raises(InvalidRecord, match=r"another record of the batch is invalid.*two rules"):
         batch.outcome(0, 0)
 
 
@@ -481,6 +481,6 @@ def test_a_callback_that_raises_keeps_nothing_from_the_others(caplog: pytest.Log
     batch.when_done(lambda: told.append(1 // 0))
     batch.when_done(lambda: told.append(3))
     accumulator.succeeded(batch, 0)
-    accumulator.tell()
+    accumulator.notify_finished()
     assert told == [1, 3]
     assert "a callback for records of t-0 failed" in caplog.text

@@ -18,7 +18,7 @@ from ottla.client.options import (
     from_keywords,
     parse_address,
 )
-from ottla.client.producer.inflight import InFlight
+from ottla.client.producer.sender import InFlight
 from ottla.client.transport.backoff import Backoff
 from ottla.client.transport.cluster import GONE_MS, Cluster
 from ottla.wire import messages as m

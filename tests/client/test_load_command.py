@@ -14,7 +14,7 @@ from memory_cluster import MemoryCluster
 
 from ottla.cli.main import main
 from ottla.lake.load import log_tail
-from ottla.lake.load.load_journal import Entry, Journal
+from ottla.lake.load.load_journal import JournalEntry, LoadJournal
 from ottla.records import partition_for_key
 from ottla.records.read import records
 
@@ -115,12 +115,12 @@ def test_a_limit_is_where_the_next_run_continues(cluster: MemoryCluster) -> None
 # -- a process that dies
 
 
-class Dying(Journal):
+class Dying(LoadJournal):
     """A journal whose process writes down that it begins, and dies before it writes anything else."""
 
     notes = 1
 
-    def note(self, entry: Entry) -> None:
+    def note(self, entry: JournalEntry) -> None:
         if self.notes:
             self.notes -= 1
             super().note(entry)
@@ -134,7 +134,7 @@ def test_what_a_process_wrote_before_it_died_is_found_in_the_log(
     command = ("a.csv", "--to", "many", "--value", "id", *key)
     loaded("a.csv", "--to", "t", "--value", "id")
     with monkeypatch.context() as dying:
-        dying.setattr("ottla.lake.load.load_journal.Journal", Dying)
+        dying.setattr("ottla.lake.load.load_journal.LoadJournal", Dying)
         assert loaded(*command, "--limit", "1234")["records"] == 1234
         Dying.notes = 1
         told = loaded(*command, "--limit", "500")
@@ -148,7 +148,7 @@ def test_what_a_process_wrote_before_it_died_is_found_in_the_log(
 def test_what_others_wrote_meanwhile_is_not_mistaken_for_its_own(cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     Path("a.csv").write_text(numbered(100))
     with monkeypatch.context() as dying:
-        dying.setattr("ottla.lake.load.load_journal.Journal", Dying)
+        dying.setattr("ottla.lake.load.load_journal.LoadJournal", Dying)
         Dying.notes = 1
         loaded("a.csv", "--to", "t", "--value", "id", "--limit", "40")
     assert CliRunner().invoke(main, ["produce", "t", "-b", "boot:1"], input=b"of another\n" * 30).exit_code == 0
@@ -161,7 +161,7 @@ def test_a_topic_with_more_partitions_since_is_gone_on_with(cluster: MemoryClust
     Path("a.csv").write_text(numbered(5000))
     cluster.create("grows", 2)
     with monkeypatch.context() as dying:
-        dying.setattr("ottla.lake.load.load_journal.Journal", Dying)
+        dying.setattr("ottla.lake.load.load_journal.LoadJournal", Dying)
         Dying.notes = 1
         loaded("a.csv", "--to", "grows", "--value", "id", "--key", "id", "--limit", "2000")
     cluster.create("other", 3)
@@ -202,7 +202,7 @@ def test_bad_lines_can_be_left_out_or_kept_in_a_file(cluster: MemoryCluster) -> 
 def test_a_row_that_makes_no_record_is_treated_alike(cluster: MemoryCluster) -> None:
     Path("a.jsonl").write_text('{"id":1,"at":"2026-01-31"}\n{"id":2,"at":"soon"}\n{"id":3}\n')
     result = load("a.jsonl", "--to", "t", "--timestamp", "at")
-    assert result.exit_code == 1 and "a.jsonl, record 2: column at: 'soon' is no time" in result.stderr
+    assert result.exit_code == 1 and "a.jsonl, record 2: column at: 'soon' is not a time" in result.stderr
     assert loaded("a.jsonl", "--to", "t", "--timestamp", "at", "--bad-records", "skip")["records"] == 1
     assert values(cluster, "t") == [b'{"id":1,"at":"2026-01-31"}', b'{"id":3}']
 
@@ -210,11 +210,11 @@ def test_a_row_that_makes_no_record_is_treated_alike(cluster: MemoryCluster) -> 
 @pytest.mark.parametrize(
     ("arguments", "why"),
     [
-        (("a.csv", "--to", "t", "--key", "idd"), "there is no column 'idd'; did you mean id?; there are id, v"),
+        (("a.csv", "--to", "t", "--key", "idd"), "no column 'idd'; did you mean id?; the columns are id, v"),
         (("a.csv", "--to", "tt"), "topic tt does not exist; did you mean t?; create it with --create --partitions 4"),
         (("a.csv", "--to", "many", "--create", "--partitions", "2"), "topic many exists with 3 partitions, not 2"),
         (("b.csv", "--to", "t"), "b.csv: no such file; did you mean a.csv?"),
-        (("a.csv", "--to", "t", "-p", "1"), "row 0 is for partition 1, and the topic has 1"),
+        (("a.csv", "--to", "t", "-p", "1"), "row 0 names partition 1; the topic has 1 partitions"),
         (("a.csv", "--to", "t", "-X", "enable.idempotence=false"), "enable_idempotence is off"),
     ],
 )

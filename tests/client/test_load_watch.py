@@ -9,8 +9,8 @@ import pytest
 from ottla.cli.pipeline import load_progress
 from ottla.cli.pipeline.load_progress import LoadWatch
 from ottla.lake.load.inputs import Input
-from ottla.lake.load.plan import Planned
-from ottla.lake.load.run import Totals
+from ottla.lake.load.plan import FilePlan
+from ottla.lake.load.run import LoadTotals
 
 
 class Clock:
@@ -23,8 +23,8 @@ class Clock:
         return self.now_s
 
 
-def a_file(name: str, size: int) -> Planned:
-    return Planned(Input(name, "csv", None, size, 0), None)
+def a_file(name: str, size: int) -> FilePlan:
+    return FilePlan(Input(name, "csv", None, size, 0), None)
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 def test_programs_are_reported_once_a_second_how_far_it_is(clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:
-    first, second, totals = a_file("a.csv", 600), a_file("b.csv", 400), Totals()
+    first, second, totals = a_file("a.csv", 600), a_file("b.csv", 400), LoadTotals()
     watch = LoadWatch([first, second], totals, "skip", None, human=False)
     watch.begins(first, None)
     for tick in range(1, 9):
@@ -70,11 +70,11 @@ def test_a_load_with_a_rate_sends_little_at_a_time_and_waits_after_each(clock: C
             waited.append((self._rate, records))
 
     monkeypatch.setattr(load_progress, "RateLimiter", FakeLimiter)
-    watch = LoadWatch([], Totals(), "fail", 50.0, human=False)
+    watch = LoadWatch([], LoadTotals(), "fail", 50.0, human=False)
     assert watch.portion == 7
     watch.pause(5)
     assert waited == [(50.0, 5)]
-    free = LoadWatch([], Totals(), "fail", None, human=False)
+    free = LoadWatch([], LoadTotals(), "fail", None, human=False)
     assert free.portion is None
     free.pause(5)
     assert len(waited) == 1

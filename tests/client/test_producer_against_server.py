@@ -66,7 +66,7 @@ def test_the_record_at_fault_is_told_apart_from_those_beside_it(server: Serving)
         good, bad = producer.send(topic, b"v", b"k"), producer.send(topic, b"v")
         with pytest.raises(InvalidRecord, match="key"):
             bad.result(timeout_ms=10_000)
-        with pytest.raises(InvalidRecord, match="nothing wrong with this record"):
+        with pytest.raises(InvalidRecord, match="another record of the batch is invalid"):
             good.result(timeout_ms=10_000)
         assert producer.send(topic, b"v", b"k").result(timeout_ms=10_000).offset == 0
 

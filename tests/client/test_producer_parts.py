@@ -254,7 +254,7 @@ def test_what_is_no_partitioner_is_refused_at_once(given: Any, error: type[Excep
 def went(accumulator: Accumulator, info: TopicInfo, count: int, *, now_ms: float = 0) -> list[int]:
     """The partitions to which so many records of about 100 bytes went."""
     found = []
-    accumulator.learned({"t": info})
+    accumulator.update_metadata({"t": info})
     for _ in range(count):
         record = ("t", None, 1, None, b"x" * 91, ())
         added = accumulator.add(*record) or accumulator.begin(*record, now_ms, info)

@@ -95,7 +95,7 @@ TABLE: list[tuple[Any, str, tuple[Any, ...], type[Exception], str]] = [
     (ottla.Admin, "list_offsets", ({("orders", 0): 1 << 64},), ValueError, "times of orders-0 is 9223372036854775807 at most"),
     (ottla.Admin, "list_offsets", ({"orders": 0},), TypeError, r"a partition is named by its topic and number, such as \('orders', 0\)"),
     (ottla.Admin, "describe_config", ("orders",), TypeError, r"resource is a Resource such as Resource.topic\('orders'\), not 'orders'"),
-    (ottla.Admin, "describe_config", (Resource.broker("one"),), ValueError, r"by its id, as in Resource.broker\(1\), and 'one' is none"),  # type: ignore[arg-type]
+    (ottla.Admin, "describe_config", (Resource.broker("one"),), ValueError, r"is its id, as in Resource.broker\(1\); 'one' is not an id"),  # type: ignore[arg-type]
     (ottla.Admin, "incremental_alter_config", (Resource.topic("t"), ["x"]), TypeError, r"values is a dict such as \{'retention.ms': 0\}"),
     (ottla.Admin, "alter_consumer_group_offsets", ("g", {("t", 0): "1"}), TypeError, "offsets of t-0 is a whole number or an Off"),
     (ottla.Admin, "alter_consumer_group_offsets", ("g", {("t", 0): -1}), ValueError, "offsets are 0 or more"),

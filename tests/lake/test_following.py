@@ -16,12 +16,12 @@ from ottla.client.errors import ConnectionFailed
 from ottla.client.fetch.ranges import END, START, Bound, Kind, Range
 from ottla.lake.table.delta import opened
 from ottla.lake.table.rows import Rows
-from ottla.lake.table.schema import Form
-from ottla.lake.table.sync import RETRY_S, Keeper, Plan, Standing
+from ottla.lake.table.schema import TableFormat
+from ottla.lake.table.sync import RETRY_S, SyncOptions, SyncProgress, TableSync
 from ottla.lake.table.target import DeltaTarget
-from ottla.lake.table.topic import DataLost, Read, Topic
+from ottla.lake.table.topic import DataLost, PartitionRead, Topic
 
-FORM = Form(value="raw", columns=("offset",))
+FORM = TableFormat(value="raw", columns=("offset",))
 
 
 class Log:
@@ -45,12 +45,12 @@ class Log:
     def log_ends(self) -> dict[int, int]:
         return {0: len(self.values)}
 
-    def look_again(self) -> None: ...
+    def refresh(self) -> None: ...
 
-    def read(self, wanted: Mapping[int, tuple[int, int]], names: Sequence[str], lost: Any) -> Iterator[Read]:
+    def read(self, wanted: Mapping[int, tuple[int, int]], names: Sequence[str], lost: Any) -> Iterator[PartitionRead]:
         ((start, end),) = wanted.values()
         rows = [{"value": self.values[offset], "offset": offset} for offset in range(start, end)]
-        yield Read(0, start, end, [pa.RecordBatch.from_pylist(rows, record_schema(names))])
+        yield PartitionRead(0, start, end, [pa.RecordBatch.from_pylist(rows, record_schema(names))])
 
 
 class Clock(Event):
@@ -72,9 +72,9 @@ class Notes:
     def __init__(self) -> None:
         self.kinds: list[str] = []
 
-    def moved(self, standing: Standing) -> None: ...
+    def moved(self, standing: SyncProgress) -> None: ...
 
-    def committed(self, standing: Standing) -> None: ...
+    def committed(self, standing: SyncProgress) -> None: ...
 
     def noted(self, kind: str, story: str) -> None:
         self.kinds.append(kind)
@@ -83,7 +83,7 @@ class Notes:
 def kept(log: Log, path: Path, clock: Clock | None = None, **plan: Any) -> Notes:
     """Keeps the table until it ends, and tells what was noted."""
     notes, clock = Notes(), clock or Clock()
-    Keeper(cast(Topic, log), DeltaTarget(path), Rows(FORM), Plan(**plan), watcher=notes, stop=clock, clock=clock).run()
+    TableSync(cast(Topic, log), DeltaTarget(path), Rows(FORM), SyncOptions(**plan), watcher=notes, stop=clock, clock=clock).run()
     return notes
 
 
@@ -96,7 +96,7 @@ def test_a_log_that_was_cut_off_before_a_table_began_anew_ends_it_or_is_told(tmp
     log = Log(b"a", b"b", b"c")
     kept(log, tmp_path / "t", once=True)
     log.values = [b"a"]
-    with pytest.raises(DataLost, match=r"t-0 ends at 1, and the table has it up to 3: .* --on-loss warn"):
+    with pytest.raises(DataLost, match=r"t-0 ends at 1 and the table at 3: .* --on-loss warn"):
         kept(log, tmp_path / "t", once=True)
     assert kept(log, tmp_path / "t", once=True, fails_on_loss=False).kinds == ["cut off"]
     log.values += [b"d"]

@@ -13,7 +13,7 @@ import pytest
 
 from ottla.lake.load import line_files
 from ottla.lake.load.inputs import CannotLoad, inputs
-from ottla.lake.load.readers import WHOLE, How, opened
+from ottla.lake.load.readers import WHOLE, ReadOptions, open_reader
 
 
 def read(path: Path, form: str | None = None, **how: Any) -> tuple[list[dict[str, Any]], list[tuple[int, int | None, str]]]:
@@ -21,7 +21,7 @@ def read(path: Path, form: str | None = None, **how: Any) -> tuple[list[dict[str
     (given,) = inputs([str(path)], form)
     rows: list[dict[str, Any]] = []
     bad: list[tuple[int, int | None, str]] = []
-    with opened(given, How(**how)) as reader:
+    with open_reader(given, ReadOptions(**how)) as reader:
         for portion in reader.portions(0):
             bad += [(len(rows) + one.at, one.line, one.why) for one in portion.bad]
             rows += portion.batch.to_pylist()
@@ -172,7 +172,7 @@ def test_parquet_and_all_forms_of_arrow_come_as_they_are(tmp_path: Path) -> None
 def test_row_groups_before_the_first_row_wanted_are_not_read(tmp_path: Path) -> None:
     pyarrow.parquet.write_table(pa.table({"id": range(10)}), tmp_path / "a.parquet", row_group_size=3)
     (given,) = inputs([str(tmp_path / "a.parquet")], None)
-    with opened(given, How()) as reader:
+    with open_reader(given, ReadOptions()) as reader:
         rows = [row["id"] for portion in reader.portions(7) for row in portion.batch.to_pylist()]
     assert (reader.skipped, rows) == (6, [6, 7, 8, 9])
 
@@ -185,7 +185,7 @@ def test_directories_that_name_a_column_add_it(tmp_path: Path) -> None:
     path.with_name("b.parquet").write_bytes(b"")
     pyarrow.parquet.write_table(pa.table({"id": [1]}), path.with_name("b.parquet"))
     (given,) = inputs([str(path.with_name("b.parquet"))], None)
-    with opened(given, How()) as reader:
+    with open_reader(given, ReadOptions()) as reader:
         assert reader.columns == {"id": "number", "year": "number", "city": "text", "zone": "", "code": "text"}
 
 

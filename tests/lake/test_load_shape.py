@@ -10,10 +10,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from ottla.lake.load.column_mapping import TURN_ROWS, Shape, Template, placed, shaped, template
+from ottla.lake.load.column_mapping import TURN_ROWS, ColumnMapping, Template, choose_partitions, map_columns, parse_template
 from ottla.lake.load.inputs import CannotLoad, inputs
 from ottla.lake.load.preview import preview
-from ottla.lake.load.readers import How
+from ottla.lake.load.readers import ReadOptions
 from ottla.records import partition_for_key
 
 T0 = 1_790_000_000_000
@@ -24,7 +24,7 @@ def column(name: str) -> Template:
 
 
 def made(table: dict[str, Any], **shape: Any) -> list[dict[str, Any]]:
-    found = shaped(Shape(**shape), pa.RecordBatch.from_pydict(table), None, 0, "dir/a.csv")
+    found = map_columns(ColumnMapping(**shape), pa.RecordBatch.from_pydict(table), None, 0, "dir/a.csv")
     assert not found.bad
     return [dict(row) for row in found.batch.to_pylist()]
 
@@ -56,15 +56,15 @@ def test_values_that_json_has_no_word_for_are_written_as_one_would_expect() -> N
 def test_keys_are_columns_or_templates_and_null_where_one_of_their_columns_is() -> None:
     table = {"c": ["AT", "SI", None], "n": [1, None, 3]}
     assert [row["key"] for row in made(table, key=column("n"))] == ["1", None, "3"]
-    assert [row["key"] for row in made(table, key=template("{c}-{n}"))] == [b"AT-1", None, None]
-    assert [row["key"] for row in made(table, key=template("{_file}:{_row}{{}}"))] == [b"a.csv:0{}", b"a.csv:1{}", b"a.csv:2{}"]
-    assert made(table, key=template("same"))[0]["key"] == "same"
-    with pytest.raises(CannotLoad, match="a brace stands alone at 4"):
-        template("{a}}{b")
+    assert [row["key"] for row in made(table, key=parse_template("{c}-{n}"))] == [b"AT-1", None, None]
+    assert [row["key"] for row in made(table, key=parse_template("{_file}:{_row}{{}}"))] == [b"a.csv:0{}", b"a.csv:1{}", b"a.csv:2{}"]
+    assert made(table, key=parse_template("same"))[0]["key"] == "same"
+    with pytest.raises(CannotLoad, match="unbalanced brace at 4"):
+        parse_template("{a}}{b")
 
 
 def test_headers_come_row_by_row() -> None:
-    rows = made({"c": ["AT", None]}, headers=(("src", template("{_file}")), ("c", template("{c}")), ("none", None)))
+    rows = made({"c": ["AT", None]}, headers=(("src", parse_template("{_file}")), ("c", parse_template("{c}")), ("none", None)))
     assert [[(pair["key"], pair["value"]) for pair in row["headers"]] for row in rows] == [
         [("src", b"a.csv"), ("c", b"AT"), ("none", None)],
         [("src", b"a.csv"), ("c", None), ("none", None)],
@@ -75,11 +75,11 @@ def test_headers_may_be_a_column_of_lists_or_maps() -> None:
     lists = pa.array([[("a", b"1"), ("b", None)], None], pa.list_(pa.struct([("name", pa.string()), ("value", pa.binary())])))
     maps = pa.array([[("a", "1")], []], pa.map_(pa.string(), pa.string()))
     batch = pa.RecordBatch.from_arrays([lists, maps, pa.array(["x", "y"])], ["l", "m", "v"])
-    found = {name: shaped(Shape(value="v", headers_column=name), batch, None, 0, "a").batch.column("headers") for name in "lm"}
+    found = {name: map_columns(ColumnMapping(value="v", headers_column=name), batch, None, 0, "a").batch.column("headers") for name in "lm"}
     assert found["l"].to_pylist() == [[{"key": "a", "value": b"1"}, {"key": "b", "value": None}], None]
     assert found["m"].to_pylist() == [[{"key": "a", "value": b"1"}], []]
-    with pytest.raises(CannotLoad, match="headers are lists of"):
-        shaped(Shape(value="v", headers_column="v"), batch, None, 0, "a")
+    with pytest.raises(CannotLoad, match="a headers column holds lists of"):
+        map_columns(ColumnMapping(value="v", headers_column="v"), batch, None, 0, "a")
 
 
 @pytest.mark.parametrize(
@@ -101,19 +101,19 @@ def test_times_are_numbers_times_or_text(times: Any) -> None:
 
 def test_rows_that_make_no_record_are_told_apart() -> None:
     table = {"at": ["2026-01-31", "yesterday", None], "p": ["0", "1", "x"], "v": ["a", "b", "c"]}
-    found = shaped(Shape(timestamp="at", partition="p", columns=("v",)), pa.RecordBatch.from_pydict(table), None, 10, "a")
+    found = map_columns(ColumnMapping(timestamp="at", partition="p", columns=("v",)), pa.RecordBatch.from_pydict(table), None, 10, "a")
     assert [(one.at, one.why) for one in found.bad] == [
-        (1, "column at: 'yesterday' is no time, such as 2026-01-31T12:00:00Z"),
-        (2, "column p: 'x' is no partition"),
+        (1, "column at: 'yesterday' is not a time such as 2026-01-31T12:00:00Z"),
+        (2, "column p: 'x' is not a partition number"),
     ]
     assert found.rows.to_pylist() == [10] and found.batch.num_rows == 1
-    large = shaped(Shape(value="v", bytes_max=2000), pa.RecordBatch.from_pydict({"v": ["x" * 3000, "y"]}), None, 0, "a")
+    large = map_columns(ColumnMapping(value="v", bytes_max=2000), pa.RecordBatch.from_pydict({"v": ["x" * 3000, "y"]}), None, 0, "a")
     assert [one.at for one in large.bad] == [0] and "3,000 bytes" in large.bad[0].why
 
 
 def test_a_column_that_is_not_there_is_told_with_what_is() -> None:
-    with pytest.raises(CannotLoad, match=r"a\.csv: there is no column 'idd'; did you mean id\?; there are id, name"):
-        Shape(key=column("idd")).check({"id": "number", "name": "text"}, "a.csv")
+    with pytest.raises(CannotLoad, match=r"a\.csv: no column 'idd'; did you mean id\?; the columns are id, name"):
+        ColumnMapping(key=column("idd")).check({"id": "number", "name": "text"}, "a.csv")
 
 
 # -- which partition
@@ -121,18 +121,18 @@ def test_a_column_that_is_not_there_is_told_with_what_is() -> None:
 
 def test_a_rows_own_partition_comes_first_then_its_keys_then_its_turn() -> None:
     batch = pa.RecordBatch.from_pydict({"k": ["a", "a", None, None], "p": pa.array([2, None, 0, None], pa.int64())})
-    found = shaped(Shape(key=column("k"), partition="p"), batch, None, 5 * TURN_ROWS - 1, "a")
-    assert placed(found, 3).to_pylist() == [2, partition_for_key(b"a", 3), 0, 5 % 3]
-    with pytest.raises(CannotLoad, match=r"row 4999 is for partition 2, and the topic has 2"):
-        placed(found, 2)
+    found = map_columns(ColumnMapping(key=column("k"), partition="p"), batch, None, 5 * TURN_ROWS - 1, "a")
+    assert choose_partitions(found, 3).to_pylist() == [2, partition_for_key(b"a", 3), 0, 5 % 3]
+    with pytest.raises(CannotLoad, match=r"row 4999 names partition 2; the topic has 2 partitions"):
+        choose_partitions(found, 2)
 
 
 def test_turns_are_decided_by_the_rows_numbers_alone() -> None:
     batch = pa.RecordBatch.from_pydict({"v": ["x"] * 5 * TURN_ROWS})
-    whole = placed(shaped(Shape(), batch, None, 0, "a"), 3).to_pylist()
+    whole = choose_partitions(map_columns(ColumnMapping(), batch, None, 0, "a"), 3).to_pylist()
     assert whole == [row // TURN_ROWS % 3 for row in range(5 * TURN_ROWS)]
-    cut = shaped(Shape(), batch.slice(1234), None, 1234, "a")
-    assert placed(cut, 3).to_pylist() == whole[1234:]
+    cut = map_columns(ColumnMapping(), batch.slice(1234), None, 1234, "a")
+    assert choose_partitions(cut, 3).to_pylist() == whole[1234:]
 
 
 # -- what it would look like
@@ -142,15 +142,15 @@ def test_a_preview_shows_the_first_records_as_they_are_sent(tmp_path: Path) -> N
     (tmp_path / "a.csv").write_text("id,v,at\n1,x,2026-01-31T00:00:00Z\n2,,\n3,y,\n")
     (tmp_path / "b.csv").write_text("id,v,at\n4,z,\n")
     files = inputs([str(tmp_path)], None)
-    shape = Shape(key=column("id"), columns=("v",), headers=(("n", template("{_row}")),), timestamp="at", partition=7)
-    found = list(preview(files, shape, How(), 10))
+    shape = ColumnMapping(key=column("id"), columns=("v",), headers=(("n", parse_template("{_row}")),), timestamp="at", partition=7)
+    found = list(preview(files, shape, ReadOptions(), 10))
     assert [(one.key, one.value, one.headers, one.partition, one.timestamp_ms) for one in found] == [
         (b"1", b'{"v":"x"}', (("n", b"0"),), 7, 1_769_817_600_000),
         (b"2", b'{"v":null}', (("n", b"1"),), 7, None),
         (b"3", b'{"v":"y"}', (("n", b"2"),), 7, None),
         (b"4", b'{"v":"z"}', (("n", b"0"),), 7, None),
     ]
-    assert len(list(preview(files, shape, How(), 2))) == 2
+    assert len(list(preview(files, shape, ReadOptions(), 2))) == 2
     (tmp_path / "a.csv").write_text("id,v,at\n1,x,\n2\n")
     with pytest.raises(CannotLoad, match=r"a\.csv, line 3: 1 fields, and there are 3 columns"):
-        list(preview(inputs([str(tmp_path)], None), shape, How(), 10))
+        list(preview(inputs([str(tmp_path)], None), shape, ReadOptions(), 10))

@@ -10,16 +10,16 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 
 from ottla.lake.table.parquet_target import InUse, ParquetTarget, read_manifest
-from ottla.lake.table.schema import Form
-from ottla.lake.table.target import DeltaTarget, NotOurs, Origin
+from ottla.lake.table.schema import TableFormat
+from ottla.lake.table.target import DeltaTarget, TableConflict, TableOrigin
 
-ORIGIN = Origin("orders", "an-id")
-FORM = Form(value="text", columns=("offset",))
+ORIGIN = TableOrigin("orders", "an-id")
+FORM = TableFormat(value="text", columns=("offset",))
 
 
 def a_target(path: Path) -> ParquetTarget:
     target = ParquetTarget(path)
-    target.begin(ORIGIN, FORM, FORM.schema_beside())
+    target.begin(ORIGIN, FORM, FORM.metadata_schema())
     return target
 
 
@@ -67,10 +67,10 @@ def test_one_process_writes(tmp_path: Path) -> None:
 
 def test_a_directory_is_of_one_topic_and_of_one_format(tmp_path: Path) -> None:
     a_target(tmp_path)
-    with pytest.raises(NotOurs, match="holds topic orders, not other"):
-        ParquetTarget(tmp_path).form(Origin("other", ""))
-    with pytest.raises(NotOurs, match="made anew"):
-        ParquetTarget(tmp_path).form(Origin("orders", "another-id"))
-    with pytest.raises(NotOurs, match="export to Parquet"):
+    with pytest.raises(TableConflict, match="holds topic orders, not other"):
+        ParquetTarget(tmp_path).form(TableOrigin("other", ""))
+    with pytest.raises(TableConflict, match="recreated"):
+        ParquetTarget(tmp_path).form(TableOrigin("orders", "another-id"))
+    with pytest.raises(TableConflict, match="export to Parquet"):
         DeltaTarget(tmp_path).form(ORIGIN)
-    assert ParquetTarget(tmp_path).form(Origin("orders", "")) == FORM
+    assert ParquetTarget(tmp_path).form(TableOrigin("orders", "")) == FORM

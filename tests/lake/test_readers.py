@@ -10,16 +10,16 @@ pytest.importorskip("deltalake")
 import pyarrow as pa
 
 from ottla.lake.table.delta import opened
-from ottla.lake.table.schema import Form
-from ottla.lake.table.target import DELETED, DeltaTarget, Origin
+from ottla.lake.table.schema import TableFormat
+from ottla.lake.table.target import DELETED, DeltaTarget, TableOrigin
 
 
 @pytest.fixture
 def a_table(tmp_path: Path) -> str:
     """Rows of two commits, the second merged: files that are no longer valid lie beside those that are."""
     target = DeltaTarget(tmp_path / "t")
-    form = Form(value="json", key="text", mode="upsert", columns=("key", "timestamp"), by_date=True)
-    target.begin(Origin("orders", "id"), form, pa.schema([("n", pa.int64()), *form.schema_beside()]))
+    form = TableFormat(value="json", key="text", mode="upsert", columns=("key", "timestamp"), by_date=True)
+    target.begin(TableOrigin("orders", "id"), form, pa.schema([("n", pa.int64()), *form.metadata_schema()]))
     day = pa.scalar(0, pa.timestamp("us", "UTC"))
 
     def rows(keys: list[str], numbers: list[int]) -> pa.Table:

@@ -15,8 +15,8 @@ from ottla.lake.table.csv_rows import csv_values
 from ottla.lake.table.delta import TableMismatch
 from ottla.lake.table.json_rows import json_rows
 from ottla.lake.table.parquet_files import aligned
-from ottla.lake.table.rows import Made, Rows
-from ottla.lake.table.schema import BESIDE, Form, checked, guessed, parse_schema
+from ottla.lake.table.rows import DecodedRows, Rows
+from ottla.lake.table.schema import METADATA_COLUMNS, TableFormat, checked, infer_formats, parse_schema
 
 NOTHING = pa.struct([])
 
@@ -79,14 +79,14 @@ def records(values: list[Any], keys: list[bytes | None] | None = None) -> pa.Rec
     return pa.RecordBatch.from_arrays([pa.array(given[name], schema.field(name).type) for name in given], schema=schema)
 
 
-def rows_of(form: Form, batch: pa.RecordBatch, **others: Any) -> Made:
+def rows_of(form: TableFormat, batch: pa.RecordBatch, **others: Any) -> DecodedRows:
     rows = Rows(form, **others)
     return rows.made(batch, rows.first_schema())
 
 
 def test_names_that_are_taken_or_that_delta_does_not_have_get_others_always_the_same() -> None:
     batch = records([{"a": 1, "A": 2, "_key": 3, "x y": 4}])
-    rows = Rows(Form(value="json"))
+    rows = Rows(TableFormat(value="json"))
     made = rows.made(batch, rows.first_schema())
     again = rows.made(batch, made.table.schema)
     assert again.table.equals(made.table)
@@ -100,7 +100,7 @@ def test_avro_values_are_read_each_by_the_schema_whose_id_they_tell() -> None:
     schemas = {number: json.dumps({"type": "record", "name": "R", "fields": fields[:number]}) for number in (1, 2)}
     first, second = Avro(schemas[1], schema_id=1), Avro(schemas[2], schema_id=2)
     values = [second.encode({"n": 5, "t": "x"}), first.encode({"n": 6}), b"\0\0\0\0\1", b"no", None, first.encode({"n": 7})]
-    made = rows_of(Form(value="avro", framed=True), records(values), schema_by_id=schemas.__getitem__)
+    made = rows_of(TableFormat(value="avro", framed=True), records(values), schema_by_id=schemas.__getitem__)
     assert made.table.column("n").to_pylist() == [5, 6, None, None, None, 7]
     assert made.table.column("t").to_pylist() == ["x", None, None, None, None, None]
     assert made.table.column("_corrupt").to_pylist() == [None, None, b"\0\0\0\0\1", b"no", None, None] and made.corrupt == 2
@@ -115,7 +115,7 @@ def test_an_avro_value_whose_schema_the_registry_does_not_know_is_bad_and_others
 
     schema = json.dumps({"type": "record", "name": "R", "fields": [{"name": "n", "type": "int"}]})
     known = Avro(schema, schema_id=1).encode({"n": 5})
-    rows = Rows(Form(value="avro", framed=True), schema_by_id=schema_by_id)
+    rows = Rows(TableFormat(value="avro", framed=True), schema_by_id=schema_by_id)
     lost = b"\0\0\0\0\7\2"
     made = rows.made(records([lost, known, lost]), rows.first_schema())
     assert made.table.column("n").to_pylist() == [None, 5, None]
@@ -134,7 +134,7 @@ def test_an_avro_value_whose_schema_the_registry_does_not_know_is_bad_and_others
 )
 def test_an_avro_value_whose_schema_has_no_columns_is_bad_and_others_are_not(schema: str) -> None:
     schemas = {1: json.dumps({"type": "record", "name": "R", "fields": [{"name": "n", "type": "int"}]}), 7: schema}
-    rows = Rows(Form(value="avro", framed=True), schema_by_id=schemas.get)
+    rows = Rows(TableFormat(value="avro", framed=True), schema_by_id=schemas.get)
     foreign = b"\0\0\0\0\7\2"
     made = rows.made(records([foreign, Avro(schemas[1], schema_id=1).encode({"n": 5}), foreign]), rows.first_schema())
     assert made.table.column("n").to_pylist() == [None, 5, None]
@@ -148,7 +148,7 @@ def test_schemas_that_give_a_field_kinds_without_a_common_one_are_told() -> None
     }
     values = [Avro(schemas[1], schema_id=1).encode({"n": 5}), Avro(schemas[2], schema_id=2).encode({"n": "x"})]
     with pytest.raises(TableMismatch, match=r"schemas 1, 2 of the registry do not go into one table: .*\bn\b.*--schema"):
-        rows_of(Form(value="avro", framed=True), records(values), schema_by_id=schemas.__getitem__)
+        rows_of(TableFormat(value="avro", framed=True), records(values), schema_by_id=schemas.__getitem__)
 
 
 def test_csv_is_read_by_its_schema() -> None:
@@ -176,24 +176,24 @@ def test_a_schema_that_is_none_is_shown_where_it_is_wrong(text: str, said: str) 
 
 
 def test_formats_are_guessed_by_what_fits_all() -> None:
-    assert guessed([b"a", None], [b'{"a":1}', None, b" {}"]) == ("text", "json")
-    assert guessed([b"\xff"], [b"{}", b"x"]) == ("raw", "text")
-    assert guessed([], [b"\x00\x01"]) == ("text", "raw")
-    assert guessed([], [b"\0\0\0\0\1x"], registry=True) == ("text", "avro")
+    assert infer_formats([b"a", None], [b'{"a":1}', None, b" {}"]) == ("text", "json")
+    assert infer_formats([b"\xff"], [b"{}", b"x"]) == ("raw", "text")
+    assert infer_formats([], [b"\x00\x01"]) == ("text", "raw")
+    assert infer_formats([], [b"\0\0\0\0\1x"], registry=True) == ("text", "avro")
 
 
 @pytest.mark.parametrize(
     ("form", "said"),
     [
-        (Form(value="jsn"), "did you mean json"),
-        (Form(value="csv"), "--schema"),
-        (Form(value="avro"), "--registry"),
-        (Form(columns=("ofset",)), "did you mean 'offset'|did you mean offset"),
-        (Form(mode="upsert", columns=("offset",)), "leave key"),
-        (Form(value="text", schema="a INT"), "no schema"),
+        (TableFormat(value="jsn"), "did you mean json"),
+        (TableFormat(value="csv"), "--schema"),
+        (TableFormat(value="avro"), "--registry"),
+        (TableFormat(columns=("ofset",)), "did you mean 'offset'|did you mean offset"),
+        (TableFormat(mode="upsert", columns=("offset",)), "add key"),
+        (TableFormat(value="text", schema="a INT"), "no schema"),
     ],
 )
-def test_a_form_that_cannot_be_is_refused(form: Form, said: str) -> None:
+def test_a_form_that_cannot_be_is_refused(form: TableFormat, said: str) -> None:
     with pytest.raises(ValueError, match=said):
         checked(form)
 
@@ -210,7 +210,7 @@ def test_rows_get_the_columns_of_the_table_also_inside_of_structs_and_lists() ->
 
 
 def test_plain_tables_have_the_value_as_one_column() -> None:
-    made = rows_of(Form(value="text", key="int", by_date=True), records([b"a", b"\xff"], [b"\0\0\0\0\0\0\0\7", None]))
+    made = rows_of(TableFormat(value="text", key="int", by_date=True), records([b"a", b"\xff"], [b"\0\0\0\0\0\0\0\7", None]))
     assert made.table.column("value").to_pylist() == ["a", None] and made.table.column("_corrupt").to_pylist() == [None, b"\xff"]
     assert made.table.column("key").to_pylist() == [7, None] and str(made.table.column("record_date")[0]) == "1970-01-02"
-    assert set(BESIDE) < set(made.table.column_names)
+    assert set(METADATA_COLUMNS) < set(made.table.column_names)

@@ -25,9 +25,9 @@ from ottla.client.admin.results import NewTopic
 from ottla.client.sync.admin import Admin
 from ottla.lake.table.delta import Overtaken, opened
 from ottla.lake.table.rows import Rows
-from ottla.lake.table.schema import Form
-from ottla.lake.table.sync import Keeper, Plan, Standing
-from ottla.lake.table.target import DeltaTarget, Origin
+from ottla.lake.table.schema import TableFormat
+from ottla.lake.table.sync import SyncOptions, SyncProgress, TableSync
+from ottla.lake.table.target import DeltaTarget, TableOrigin
 from ottla.lake.table.topic import Topic
 from serving import Serving
 
@@ -110,11 +110,11 @@ class Watch:
     def __init__(self) -> None:
         self.commits = 0
 
-    def moved(self, standing: Standing) -> None: ...
+    def moved(self, standing: SyncProgress) -> None: ...
 
     def noted(self, kind: str, story: str) -> None: ...
 
-    def committed(self, standing: Standing) -> None:
+    def committed(self, standing: SyncProgress) -> None:
         self.commits += 1
 
 
@@ -125,9 +125,9 @@ def keeping(bootstrap: str, topic_name: str, path: Path, errors: list[Exception]
 
     def run() -> None:
         with Topic(topic_name, bootstrap_servers=bootstrap) as topic:
-            plan = Plan(commit_interval_s=0.02, group=group, compact_commits=3)
+            plan = SyncOptions(commit_interval_s=0.02, group=group, compact_commits=3)
             try:
-                Keeper(topic, DeltaTarget(path), Rows(Form(value="json", key="text")), plan, watcher=watch, stop=stop).run()
+                TableSync(topic, DeltaTarget(path), Rows(TableFormat(value="json", key="text")), plan, watcher=watch, stop=stop).run()
             except Exception as error:
                 errors.append(error)
 
@@ -275,7 +275,7 @@ def test_a_topic_that_was_made_anew_is_refused(a_topic: Topics, send: Send, ottl
         admin.delete_topic(topic)
         admin.create_topic(NewTopic(topic, 1))
     said = ottla("table", topic, "--to", tmp_path / "t", "--once", code=1)[0]["refused"]
-    assert "was deleted and made anew" in said and "another directory" in said
+    assert "was deleted and recreated" in said and "another directory" in said
 
 
 def test_records_that_are_gone_before_they_are_read_end_it_or_are_counted(
@@ -313,7 +313,7 @@ def test_a_log_that_ends_before_what_the_table_has_was_cut_off(
     ottla(*keep)
     with Topic(topic, bootstrap_servers=bootstrap) as there:
         target = DeltaTarget(tmp_path / "t")
-        target.begin(Origin(topic, there.topic_id), Form(), pa.schema([]))
+        target.begin(TableOrigin(topic, there.topic_id), TableFormat(), pa.schema([]))
         target.commit([], {0: 1}, {0: 3})
     assert f"{topic}-0" in (said := ottla(*keep, code=1)[0]["refused"]) and "ends at 1, and the table has it up to 3" in said
     assert len(notes(ottla(*keep, "--on-loss", "warn"), "cut off")) == 1

@@ -11,8 +11,8 @@ from deltalake.exceptions import DeltaProtocolError
 from pyspark.sql.datasource import InputPartition
 
 from ottla.lake.table.delta import opened
-from ottla.lake.table.schema import Form
-from ottla.lake.table.target import DELETED, DeltaTarget, Origin
+from ottla.lake.table.schema import TableFormat
+from ottla.lake.table.target import DELETED, DeltaTarget, TableOrigin
 from ottla.spark.pipeline.table_source import TableReader, TableSource
 
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
@@ -20,8 +20,8 @@ pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
 
 def test_spark_reads_a_table_by_its_files(spark: Any, tmp_path: Path) -> None:
     target = DeltaTarget(tmp_path / "t")
-    form = Form(value="json", key="text", mode="upsert", columns=("key",), by_date=True)
-    target.begin(Origin("orders", ""), form, pa.schema([("n", pa.int64()), *form.schema_beside()]))
+    form = TableFormat(value="json", key="text", mode="upsert", columns=("key",), by_date=True)
+    target.begin(TableOrigin("orders", ""), form, pa.schema([("n", pa.int64()), *form.metadata_schema()]))
     day = pa.array([0, 0], pa.date32())
     files = target.files()
     files.write(pa.table({"n": [1, 2], "_key": ["a", "b"], "record_date": day}))

@@ -176,12 +176,12 @@ def export(part: str, **options: Any) -> None:
     from ottla.cli.common.errors import reporting_errors
     from ottla.client.fetch.ranges import END, parse_part
     from ottla.lake.table.parquet_target import ParquetTarget
-    from ottla.lake.table.sync import Plan
+    from ottla.lake.table.sync import SyncOptions
     from ottla.lake.table.target import DeltaTarget
 
     with reporting_errors():
         range = parse_part(part, int(time.time() * 1000)).range
-        plan = Plan(
+        plan = SyncOptions(
             range=range if range.last is not None else range._replace(last=END),
             once=True,
             commit_bytes=parse_bytes(options["commit_bytes"], "--commit-bytes"),

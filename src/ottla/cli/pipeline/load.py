@@ -24,11 +24,11 @@ from ottla.cli.common.record_options import client_settings, setting_option
 if TYPE_CHECKING:
     from ottla.client.admin.results import TopicDescription
     from ottla.client.sync.admin import Admin
-    from ottla.lake.load.column_mapping import Shape
+    from ottla.lake.load.column_mapping import ColumnMapping
     from ottla.lake.load.inputs import Input
-    from ottla.lake.load.load_journal import Journal
-    from ottla.lake.load.plan import Plan
-    from ottla.lake.load.readers import How
+    from ottla.lake.load.load_journal import LoadJournal
+    from ottla.lake.load.plan import LoadPlan
+    from ottla.lake.load.readers import ReadOptions
     from ottla.wire.errors import KafkaError
 
 FORMATS = ("csv", "tsv", "json", "parquet", "arrow", "text")
@@ -106,7 +106,7 @@ def load(files: tuple[str, ...], topic: str, bootstrap: str, settings: tuple[str
     from ottla.client.arrow.columns import needed_arrow
     from ottla.client.options import ProducerOptions
     from ottla.lake.load.inputs import inputs
-    from ottla.lake.load.plan import compared, planned
+    from ottla.lake.load.plan import compare_columns, plan_files
 
     try:
         needed_arrow()
@@ -123,16 +123,16 @@ def load(files: tuple[str, ...], topic: str, bootstrap: str, settings: tuple[str
             _dry_run(found, shape, how, options["limit"] or PREVIEW_RECORDS, topic)
             return
         with _journal(found, options["state"], topic, _topic(topic, options, bootstrap)) as journal:
-            plan = planned(found, journal, shape, how, changed=options["changed"], again=options["again"])
-            compared(plan.files, shape, how, mixed=options["mixed"])
+            plan = plan_files(found, journal, shape, how, changed=options["changed"], again=options["again"])
+            compare_columns(plan.files, shape, how, mixed=options["mixed"])
             _load(plan, journal, shape, how, topic, speed, options, ours)
 
 
 def _load(
-    plan: Plan,
-    journal: Journal | None,
-    shape: Shape,
-    how: How,
+    plan: LoadPlan,
+    journal: LoadJournal | None,
+    shape: ColumnMapping,
+    how: ReadOptions,
     topic: str,
     rate: float | None,
     options: dict[str, Any],
@@ -142,10 +142,10 @@ def _load(
     from ottla.client.options import ConsumerOptions
     from ottla.client.sync.consumer import Consumer
     from ottla.client.sync.producer import Producer
-    from ottla.lake.load.run import Totals, load_files
+    from ottla.lake.load.run import LoadTotals, load_files
     from ottla.wire.errors import KafkaError
 
-    totals = Totals()
+    totals = LoadTotals()
     human = options["output"] == "text" or (options["output"] == "auto" and sys.stdout.isatty())
     watch = LoadWatch(plan.files, totals, options["bad_records"], rate, human=human)
     if plan.loaded and human:
@@ -216,21 +216,23 @@ def _await_topic(client: Admin, topic: str) -> TopicDescription | KafkaError:
 
 
 @contextmanager
-def _journal(found: list[Input], state: Path | None, topic: str, description: TopicDescription) -> Iterator[Journal | None]:
+def _journal(found: list[Input], state: Path | None, topic: str, description: TopicDescription) -> Iterator[LoadJournal | None]:
     """The load journal; None if standard input is the only input."""
     from ottla.base.ids import NO_TOPIC_ID
     from ottla.lake.load.inputs import STDIN
-    from ottla.lake.load.load_journal import DIRECTORY, Head, Journal
+    from ottla.lake.load.load_journal import DIRECTORY, JournalHeader, LoadJournal
 
     if all(one.name == STDIN for one in found):
         yield None
         return
     word = "" if description.topic_id == NO_TOPIC_ID else description.topic_id.hex()[:8]
-    with Journal(state or DIRECTORY / f"{topic}{'-' if word else ''}{word}.jsonl", Head(topic, description.topic_id.hex())) as journal:
+    with LoadJournal(
+        state or DIRECTORY / f"{topic}{'-' if word else ''}{word}.jsonl", JournalHeader(topic, description.topic_id.hex())
+    ) as journal:
         yield journal
 
 
-def _dry_run(found: list[Input], shape: Shape, how: How, limit: int, topic: str) -> None:
+def _dry_run(found: list[Input], shape: ColumnMapping, how: ReadOptions, limit: int, topic: str) -> None:
     """Prints the first records in the format of `ottla produce -o json`."""
     import msgspec
 

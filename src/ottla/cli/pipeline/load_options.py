@@ -7,16 +7,16 @@ from typing import Any
 
 import click
 
-from ottla.lake.load.column_mapping import Shape, Template, template
+from ottla.lake.load.column_mapping import ColumnMapping, Template, parse_template
 from ottla.lake.load.inputs import CannotLoad
-from ottla.lake.load.readers import How
+from ottla.lake.load.readers import ReadOptions
 
 
 def parse_names(text: str | None) -> tuple[str, ...]:
     return tuple(name.strip() for name in (text or "").split(",") if name.strip())
 
 
-def column_mapping(options: Mapping[str, Any], bytes_max: int) -> Shape:
+def column_mapping(options: Mapping[str, Any], bytes_max: int) -> ColumnMapping:
     """The mapping of columns to the fields of a record."""
     columns, without = parse_names(options["columns"]), parse_names(options["without"])
     if options["value"] is not None and (columns or without):
@@ -30,7 +30,7 @@ def column_mapping(options: Mapping[str, Any], bytes_max: int) -> Shape:
             raise click.UsageError(f"--header expects NAME=TEMPLATE, or NAME alone for null, not {text!r}")
         headers.append((name, _template(value, "--header") if equals else None))
     partition = options["partition"]
-    return Shape(
+    return ColumnMapping(
         key=None if options["key"] is None else _key(options["key"]),
         value=options["value"],
         columns=columns or None,
@@ -51,12 +51,12 @@ def _key(text: str) -> Template:
 
 def _template(text: str, option: str) -> Template:
     try:
-        return template(text)
+        return parse_template(text)
     except CannotLoad as error:
         raise click.UsageError(f"{option}: {error}") from None
 
 
-def read_options(options: Mapping[str, Any], shape: Shape) -> How:
+def read_options(options: Mapping[str, Any], shape: ColumnMapping) -> ReadOptions:
     """Options for reading files."""
     quote: str | None = None if options["quote"] == "none" else options["quote"]
     delimiter = None if options["delimiter"] is None else options["delimiter"].replace("\\t", "\t")
@@ -69,7 +69,7 @@ def read_options(options: Mapping[str, Any], shape: Shape) -> How:
         if not name or not equals or not kind:
             raise click.UsageError(f"--type expects NAME=TYPE, such as zip=string, not {text!r}")
         types[name] = kind
-    return How(
+    return ReadOptions(
         delimiter, quote, parse_names(options["names"]), options["nulls"], types, options["all_text"],
         fields=shape.needed, chosen=shape.columns, without=shape.without,
     )  # fmt: skip

@@ -24,9 +24,9 @@ from ottla.cli.common.rate_limit import RateLimiter
 from ottla.lake.load.file_load import BadRow, place
 from ottla.lake.load.inputs import Input
 from ottla.lake.load.log_tail import Tail
-from ottla.lake.load.plan import Planned
-from ottla.lake.load.readers import Bad
-from ottla.lake.load.run import FileWatch, Totals
+from ottla.lake.load.plan import FilePlan
+from ottla.lake.load.readers import RejectedRow
+from ottla.lake.load.run import LoadObserver, LoadTotals
 
 #: Interval of progress events.
 REPORT_S = 1.0
@@ -34,10 +34,10 @@ REPORT_S = 1.0
 REPORTED_BAD_MAX = 20
 
 
-class LoadWatch(FileWatch):
+class LoadWatch(LoadObserver):
     """Reports progress. ``bad_records`` is fail, skip, or a file for them."""
 
-    def __init__(self, files: list[Planned], totals: Totals, bad_records: str, rate: float | None, *, human: bool) -> None:
+    def __init__(self, files: list[FilePlan], totals: LoadTotals, bad_records: str, rate: float | None, *, human: bool) -> None:
         self._totals, self._human = totals, human
         self._size = sum(planned.given.size for planned in files)
         self._before = 0
@@ -54,7 +54,7 @@ class LoadWatch(FileWatch):
         """Records to send at once with a rate limit, else None."""
         return None if self._limiter is None else self._limiter.chunk_records
 
-    def begins(self, planned: Planned, tail: Tail | None) -> None:
+    def begins(self, planned: FilePlan, tail: Tail | None) -> None:
         given, entry = planned.given, planned.entry
         self._current = given.name
         found = 0 if tail is None else sum(tail.written.values())
@@ -91,7 +91,7 @@ class LoadWatch(FileWatch):
         if self._limiter is not None:
             self._limiter.wait(records)
 
-    def bad(self, given: Input, row: int, bad: Bad) -> None:
+    def bad(self, given: Input, row: int, bad: RejectedRow) -> None:
         if self._bad_records == "fail":
             raise BadRow(given, row, bad)
         self._bad += 1

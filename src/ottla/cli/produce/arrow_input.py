@@ -11,9 +11,9 @@ from typing import Any
 
 from ottla.cli.common.value_formats import TEXT
 from ottla.cli.produce.input import BadLine, Chunk, CountedInput, Headers, InputFormat, InputRecord, encode_field, line_label
-from ottla.lake.load.column_mapping import Records, Shape, Template, shaped
+from ottla.lake.load.column_mapping import ColumnMapping, Records, Template, map_columns
 from ottla.lake.load.inputs import STDIN, CannotLoad, inputs
-from ottla.lake.load.readers import How, opened
+from ottla.lake.load.readers import ReadOptions, open_reader
 
 
 def arrow_chunks(name: str, source: CountedInput, reading: InputFormat, complain: Callable[[str], None]) -> Iterator[Chunk]:
@@ -21,11 +21,11 @@ def arrow_chunks(name: str, source: CountedInput, reading: InputFormat, complain
     before, row = source.done, 0
     try:
         (given,) = inputs([name], reading.form)
-        with opened(given, How()) as reader:
+        with open_reader(given, ReadOptions()) as reader:
             shape = _mapping(reader.columns or {}, reading)
             shape.check(reader.columns, name)
             for portion in reader.portions(0):
-                found = shaped(shape, portion.batch, None, row, name)
+                found = map_columns(shape, portion.batch, None, row, name)
                 source.done = before + portion.done
                 for bad in found.bad:
                     complain(f"{line_label(name, row + bad.at + 1, 'record')}: {bad.why}")
@@ -35,13 +35,13 @@ def arrow_chunks(name: str, source: CountedInput, reading: InputFormat, complain
         raise BadLine(f"{'standard input' if name == STDIN else name}: {error}" if name not in str(error) else str(error)) from None
 
 
-def _mapping(columns: Any, reading: InputFormat) -> Shape:
+def _mapping(columns: Any, reading: InputFormat) -> ColumnMapping:
     """The column mapping of a file."""
     ignore = reading.ignore
     has_value = reading.value_column is not None or ("value" in columns and "value" not in ignore)
     key = reading.key_column or ("key" if "key" in columns and "key" not in ignore else None)
     named = {name: name if has_value and name in columns and name not in ignore else None for name in ("headers", "partition", "timestamp")}
-    return Shape(
+    return ColumnMapping(
         key=None if key is None else Template(((key,),)),
         value=(reading.value_column or "value") if has_value else None,
         headers_column=named["headers"],

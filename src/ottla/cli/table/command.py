@@ -40,11 +40,11 @@ def sync_command(topic: str, **options: Any) -> None:
     if "@" in topic:
         raise click.UsageError("a table holds the whole topic; to export a range, use ottla pipeline export TOPIC@RANGE")
     from ottla.cli.common.errors import reporting_errors
-    from ottla.lake.table.sync import Plan
+    from ottla.lake.table.sync import SyncOptions
     from ottla.lake.table.target import DeltaTarget
 
     with reporting_errors():
-        plan = Plan(
+        plan = SyncOptions(
             once=options["once"],
             commit_interval_s=duration_ms(options["commit_interval"], "--commit-interval") / 1000,
             commit_bytes=parse_bytes(options["commit_bytes"], "--commit-bytes"),

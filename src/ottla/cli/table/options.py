@@ -21,8 +21,8 @@ from ottla.cli.common.record_options import client_settings, setting_option
 from ottla.client.sync.waiting import Stop
 
 if TYPE_CHECKING:
-    from ottla.lake.table.schema_resolution import Asked
-    from ottla.lake.table.sync import Plan
+    from ottla.lake.table.schema_resolution import RequestedFormat
+    from ottla.lake.table.sync import SyncOptions
     from ottla.lake.table.target import Target
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -71,12 +71,12 @@ def table_options(function: F) -> F:
     return function
 
 
-def schema_request(options: dict[str, Any], *, mode: str | None) -> Asked:
+def schema_request(options: dict[str, Any], *, mode: str | None) -> RequestedFormat:
     """The schema options. Raises: UsageError."""
-    from ottla.lake.table.schema_resolution import Asked
+    from ottla.lake.table.schema_resolution import RequestedFormat
 
     columns = options["columns"]
-    return Asked(
+    return RequestedFormat(
         value=options["value"],
         key=options["key"],
         columns=None if columns is None else [name.strip() for name in columns.split(",") if name.strip()],
@@ -108,14 +108,14 @@ def parse_bytes(text: str, option: str) -> int:
     return int(value)
 
 
-def sync_table(part_text: str, options: dict[str, Any], plan: Plan, request: Asked, target: Target) -> None:
+def sync_table(part_text: str, options: dict[str, Any], plan: SyncOptions, request: RequestedFormat, target: Target) -> None:
     """Syncs a table with a topic, and reports progress. Raises: ClickException, UsageError, SystemExit."""
     from ottla.cli.table.progress import progress_reporter
     from ottla.client.fetch.ranges import parse_part
     from ottla.client.options import ConsumerOptions
     from ottla.lake.table.rows import Rows
-    from ottla.lake.table.schema_resolution import settled
-    from ottla.lake.table.sync import Keeper
+    from ottla.lake.table.schema_resolution import resolve_format
+    from ottla.lake.table.sync import TableSync
     from ottla.lake.table.topic import Topic
 
     with _reporting_errors(), stop_on_signals() as stop:
@@ -124,7 +124,7 @@ def sync_table(part_text: str, options: dict[str, Any], plan: Plan, request: Ask
         settings |= client_settings(ConsumerOptions, options["settings"])
         with Topic(part.topic, partitions=part.partitions, **settings) as topic:
             watcher = progress_reporter(options["output"], follows=not plan.once)
-            while (found := settled(topic, target, request, plan.range)) is None and not plan.once and not stop.wait(EMPTY_WAIT_S):
+            while (found := resolve_format(topic, target, request, plan.range)) is None and not plan.once and not stop.wait(EMPTY_WAIT_S):
                 pass
             if found is None:
                 watcher.noted("empty", f"topic {part.topic} has no records to infer a schema from: set the format with --value")
@@ -133,12 +133,12 @@ def sync_table(part_text: str, options: dict[str, Any], plan: Plan, request: Ask
             watcher.noted("form", f"value {form.value}, key {form.key}, {form.mode}")
             rows = Rows(form, schema_by_id=_registry(options["registry"]), widens=options["on_conflict"] == "widen")
             try:
-                standing = Keeper(topic, target, rows, plan, watcher=watcher, shown=found.shown, stop=stop).run()
+                progress = TableSync(topic, target, rows, plan, watcher=watcher, sample_values=found.sample_values, stop=stop).run()
             finally:
                 watcher.end()
                 target.close()
-            watcher.summary(standing)
-            if plan.once and stop.is_set() and standing.lag:
+            watcher.summary(progress)
+            if plan.once and stop.is_set() and progress.lag:
                 raise SystemExit(INTERRUPTED)
 
 

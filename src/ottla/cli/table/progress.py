@@ -17,7 +17,7 @@ import click
 from ottla.cli.common.progress import Progress, bytes_text
 
 if TYPE_CHECKING:
-    from ottla.lake.table.sync import Standing
+    from ottla.lake.table.sync import SyncProgress
 
 REPORT_S = 1.0
 
@@ -29,7 +29,7 @@ def progress_reporter(output: str, *, follows: bool) -> JsonLinesProgress | Term
     return TerminalProgress(follows=follows)
 
 
-def figures(standing: Standing) -> dict[str, Any]:
+def figures(standing: SyncProgress) -> dict[str, Any]:
     """The fields of a commit event."""
     return {
         "records": standing.records, "bytes": standing.bytes, "lag": standing.lag, "version": standing.version,
@@ -45,12 +45,12 @@ class JsonLinesProgress:
         self._reported_at = 0.0
         self._pending: dict[str, Any] | None = None
 
-    def moved(self, standing: Standing) -> None:
+    def moved(self, standing: SyncProgress) -> None:
         """Prints the last commit, if it was delayed to keep `REPORT_S` between two. Uncommitted progress is not printed."""
         if self._pending is not None and time.monotonic() - self._reported_at >= REPORT_S:
             self._report()
 
-    def committed(self, standing: Standing) -> None:
+    def committed(self, standing: SyncProgress) -> None:
         self._pending = {"event": "commit", **figures(standing)}
         self.moved(standing)
 
@@ -66,7 +66,7 @@ class JsonLinesProgress:
         """Prints a delayed commit."""
         self._report()
 
-    def summary(self, standing: Standing) -> None:
+    def summary(self, standing: SyncProgress) -> None:
         """Prints the final figures."""
         _print({"event": "end", **figures(standing)})
 
@@ -78,7 +78,7 @@ def _print(line: dict[str, Any]) -> None:
 class _TableLine(Progress):
     """A progress line with the table's lag and version."""
 
-    standing: Standing | None = None
+    standing: SyncProgress | None = None
 
     def line(self, done: int, records: int, size: int) -> str:
         line = super().line(done, records, size)
@@ -98,7 +98,7 @@ class TerminalProgress:
         #: Records and bytes before the current line.
         self._before = (0, 0)
 
-    def moved(self, standing: Standing) -> None:
+    def moved(self, standing: SyncProgress) -> None:
         if not sys.stderr.isatty():
             return
         if self._follows and not standing.lag and not self._caught_up:
@@ -112,7 +112,7 @@ class TerminalProgress:
         records, size = standing.records - self._before[0], standing.bytes - self._before[1]
         self._line.update(max(0, standing.total - standing.lag), records, size)
 
-    def committed(self, standing: Standing) -> None:
+    def committed(self, standing: SyncProgress) -> None:
         self.moved(standing)
 
     def noted(self, kind: str, story: str) -> None:
@@ -124,7 +124,7 @@ class TerminalProgress:
         if self._line is not None:
             self._line.clear()
 
-    def summary(self, standing: Standing) -> None:
+    def summary(self, standing: SyncProgress) -> None:
         """Prints the final figures."""
         parts = [
             f"{standing.records:,} records",

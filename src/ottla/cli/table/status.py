@@ -42,15 +42,15 @@ def status(directory: Path, offline: bool, output: str, bootstrap: str) -> None:
 
 def _ends(found: TableStatus, bootstrap: str) -> tuple[Mapping[int, int], str]:
     """The topic's log end offsets, and "" or why they are unknown."""
-    from ottla.lake.table.target import NotOurs, Origin, belongs
+    from ottla.lake.table.target import TableConflict, TableOrigin, check_origin
     from ottla.lake.table.topic import Topic
     from ottla.wire.errors import KafkaError
 
     try:
         with Topic(found.topic, bootstrap_servers=bootstrap, client_id="ottla-cli", default_api_timeout_ms=5_000) as topic:
-            belongs(Origin(topic.name, topic.topic_id), found.topic, found.topic_id, "DIR")
+            check_origin(TableOrigin(topic.name, topic.topic_id), found.topic, found.topic_id, "DIR")
             return topic.ends(), ""
-    except (KafkaError, NotOurs, OSError, TimeoutError) as error:
+    except (KafkaError, TableConflict, OSError, TimeoutError) as error:
         return {}, " ".join(str(error).split())
 
 

@@ -3,9 +3,9 @@
     async with Admin(bootstrap_servers="127.0.0.1:9092") as admin:
         await admin.create_topic(NewTopic("orders", partitions=6))
 
-Methods in the plural answer for each item: its result, or the `KafkaError` that befell it (`Outcome`); nothing is raised for an item.
-`create_topic` and other methods in the singular raise it. Requests go to the controller, a partition's leader or the broker concerned,
-and are tried again, until `default_api_timeout_ms` or `timeout_ms` is over, while the error is one that passes.
+Methods with a plural name return an `Outcome` for each item: its result, or its `KafkaError`, which is not raised. Methods with a singular
+name, such as `create_topic`, raise it. Requests go to the controller, a partition's leader or the broker concerned. They are retried
+while the error is retriable, until `timeout_ms` or `default_api_timeout_ms` is over.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from ottla.wire.messages import describe_producers
 class Admin(ClusterAdmin):
     """Administers a cluster. Settings are those of `AdminOptions`, as keyword arguments; belongs to the loop in which it is first used.
 
-    Raises: ConfigError for a setting that is unknown or makes no sense.
+    Raises: ConfigError for a setting that is unknown or invalid.
     """
 
     # -- records
@@ -36,7 +36,7 @@ class Admin(ClusterAdmin):
     async def delete_records(
         self, before: Mapping[TopicPartition | tuple[str, int], int], *, timeout_ms: float | None = None
     ) -> dict[TopicPartition, Outcome[int]]:
-        """Delete the records before an offset (-1: all below the high watermark); gives the new start of each log."""
+        """Delete the records before an offset (-1: all below the high watermark); returns the new start of each log."""
         limit_ms = self._limit_ms(timeout_ms)
 
         async def ask(node: int, share: Share[int]) -> dict[TopicPartition, Outcome[int]]:
@@ -66,7 +66,7 @@ class Admin(ClusterAdmin):
     async def describe_producers(
         self, partitions: Iterable[TopicPartition | tuple[str, int]], *, broker: int | None = None, timeout_ms: float | None = None
     ) -> dict[TopicPartition, Outcome[list[r.ActiveProducer]]]:
-        """Idempotent and transactional producers that each partition's leader remembers, or another `broker` with a replica of it."""
+        """The producer state of each partition, from its leader or from `broker`, which must have a replica."""
 
         async def ask(node: int, share: Iterable[TopicPartition]) -> dict[TopicPartition, Outcome[list[r.ActiveProducer]]]:
             topics: dict[str, describe_producers.TopicRequest] = {}
@@ -89,7 +89,7 @@ class Admin(ClusterAdmin):
 
 
 def _without(topic: str, answer: m.DeleteRecordsPartitionResult) -> KafkaError:
-    """An error that comes without a word."""
+    """The error of a partition; brokers send no message with it."""
     place = TopicPartition(topic, answer.partition_index)
     if answer.error_code == OffsetOutOfRange.code:
         return OffsetOutOfRange(f"{place}: the offset to delete up to is above the high watermark, or before the start of the log")

@@ -1,4 +1,4 @@
-"""What every subject of the admin client shares: its connections, and ways to ask until the answer is good or the time is over."""
+"""The parts of the admin client that all requests share: connections, routing to brokers, and retries until the timeout."""
 
 from __future__ import annotations
 
@@ -29,15 +29,13 @@ from ottla.wire.errors import (
 A = TypeVar("A")
 T = TypeVar("T")
 K = TypeVar("K")
-#: What became of one item: its result, or why there is none.
+#: Result of one item, or its error.
 Outcome: TypeAlias = T | KafkaError
 ANY_BROKER = -1
 
 
 class AdminCalls:
-    """The part of `Admin` that is about no subject. Its methods are cut into classes by subject, each of which goes on from the one
-    before, as a single class of all admin requests would be too long to read.
-    """
+    """Base of `Admin`. The requests are in subclasses by subject, each derived from the one before, to keep modules short."""
 
     def __init__(self, *, rng: Random | None = None, **settings: Any) -> None:
         self.options = from_keywords(AdminOptions, settings)
@@ -91,7 +89,7 @@ class AdminCalls:
         return await ask_controller(self._network, request, moved=moved, timeout_ms=left_ms, at_least=at_least, at_most=at_most)
 
     async def _node(self, node: int, request: Any, left_ms: float, *, at_least: int = 0) -> Any:
-        """Ask one broker, or any. Raises: BrokerNotAvailable for one that the cluster does not have now."""
+        """Send a request to one broker, or to any. Raises: BrokerNotAvailable if the broker is not in the cluster."""
         network = self._network
         if node == ANY_BROKER:
             return await network.ask_any(request, at_least=at_least)
@@ -102,7 +100,7 @@ class AdminCalls:
         return await network.ask(node, request, timeout_ms=left_ms, at_least=at_least)
 
     async def _any(self, request: Any, timeout_ms: float | None, doing: str, *, at_least: int = 0, at_most: int = 1000) -> Any:
-        """Ask any broker until one answers without an error that passes. Raises: the error; RequestTimedOut."""
+        """Send a request to any broker, with retries. Raises: the error; RequestTimedOut."""
 
         async def ask(_: list[None], left_ms: float) -> dict[None, Outcome[Any]]:
             response = await self._network.ask_any(request, at_least=at_least, at_most=at_most)
@@ -120,7 +118,7 @@ class AdminCalls:
     async def _each_broker(
         self, nodes: list[int], request: Any, read: Callable[[Any], T], timeout_ms: float | None, doing: str, *, at_least: int = 0
     ) -> dict[int, Outcome[T]]:
-        """Ask each of these brokers the same; `read` gives the result in an answer that is no error."""
+        """Send a request to each of these brokers; `read` extracts the result of a response without error."""
 
         async def ask(nodes: list[int], left_ms: float) -> dict[int, Outcome[T]]:
             async def one(node: int) -> Outcome[T]:
@@ -141,7 +139,7 @@ class AdminCalls:
         timeout_ms: float | None,
         doing: str,
     ) -> dict[str, Outcome[T]]:
-        """Ask the coordinator of each group about it, in one request for all the groups that a broker coordinates."""
+        """Send requests to the groups' coordinators, one request per coordinator."""
         coordinators = self._coordinators
 
         async def asked(node: int, share: dict[str, A], left_ms: float) -> Mapping[str, Outcome[T]]:
@@ -174,14 +172,14 @@ class AdminCalls:
         timeout_ms: float | None,
         doing: str,
     ) -> dict[r.Resource, Outcome[T]]:
-        """Settings of one broker are its own business; all others are any broker's."""
+        """Send requests about resources: those of a broker to that broker, all others to any."""
 
         async def share(wanted: list[r.Resource], left_ms: float) -> dict[r.Resource, Outcome[T]]:
             by_node: dict[int, list[r.Resource]] = {}
             for resource in wanted:
                 own = resource.type in (r.ResourceType.BROKER, r.ResourceType.BROKER_LOGGER) and resource.name
                 if own and not resource.name.isdecimal():
-                    raise ValueError(f"the settings of a broker go by its id, as in Resource.broker(1), and {resource.name!r} is none")
+                    raise ValueError(f"a broker's resource name is its id, as in Resource.broker(1); {resource.name!r} is not an id")
                 by_node.setdefault(int(resource.name) if own else ANY_BROKER, []).append(resource)
             found: dict[r.Resource, Outcome[T]] = {}
             for node, part in by_node.items():
@@ -200,7 +198,7 @@ class AdminCalls:
         timeout_ms: float | None,
         doing: str,
     ) -> dict[K, Outcome[T]]:
-        """Ask about all items, then again about those whose error may pass, until the time is over or `retries` are used up."""
+        """Request all items, then retry those with a retriable error, until the timeout or `retries` attempts."""
         network, limit_ms = self._network, self._limit_ms(timeout_ms)
         deadline_ms = network.clock_ms() + limit_ms
         backoff = Backoff(self.options.retry_backoff_ms, self.options.retry_backoff_max_ms, self._rng)

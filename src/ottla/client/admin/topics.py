@@ -1,12 +1,12 @@
-"""The admin client's part about topics.
+"""Admin requests about topics.
 
     await admin.create_topics([NewTopic("orders", partitions=6)])
     await admin.describe_topics(["orders"])
 
-Names are strings; 16 bytes are a topic's id, which only that very topic has, and not one made later under the same name (KIP-516).
+A topic is named by its name (str) or its id (16 bytes). A recreated topic has the same name and another id (KIP-516).
 
-Topics are described by DescribeTopicPartitions where the broker has it, page after page, as it also tells which replicas outside of the
-ISR have all that was committed (KIP-966); by Metadata where it has not, and for ids.
+DescribeTopicPartitions describes topics page by page, with the eligible leader replicas (KIP-966). Older brokers and topic ids need
+Metadata.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ from ottla.wire import messages as m
 from ottla.wire.errors import KafkaError, UnknownTopicId, UnknownTopicOrPartition, error_for
 from ottla.wire.messages import describe_topic_partitions as pages
 
-#: What a topic is called: its name, or its id.
+#: A topic's name or id.
 N = TypeVar("N", bound=str | bytes)
-#: The last DeleteTopics version that takes names only; the first Metadata that takes ids, and that tells what a client may do.
+#: Last DeleteTopics version with names only; first Metadata version with ids, and with authorized operations.
 DELETE_BY_NAME_UNTIL = 5
 IDS_SINCE = 12
 OPERATIONS_SINCE = 8
-#: As many as brokers give at one time unless they are told otherwise (max.request.partition.size.limit).
+#: Default limit of brokers (max.request.partition.size.limit).
 PAGE_PARTITIONS = 2000
 
 
 class TopicAdmin(ConfigAdmin):
-    """The part of `Admin` that is about topics."""
+    """Topic requests of `Admin`."""
 
     async def create_topics(
         self, topics: Iterable[r.NewTopic], *, validate_only: bool = False, timeout_ms: float | None = None
     ) -> dict[str, Outcome[r.CreatedTopic]]:
-        """Create topics, or with `validate_only` see whether they could be."""
+        """Create topics; with `validate_only` only check whether they can be created."""
         wanted: dict[str, r.NewTopic] = {}
         for topic in topics:
             wanted[topic.name] = topic
@@ -90,7 +90,7 @@ class TopicAdmin(ConfigAdmin):
     async def create_partitions(
         self, partitions: Mapping[str, r.NewPartitions | int], *, validate_only: bool = False, timeout_ms: float | None = None
     ) -> dict[str, Outcome[None]]:
-        """Raise the number of partitions of topics to the number given. Keys then go to other partitions than before."""
+        """Increase the number of partitions of topics to a new total. This changes which partition a key maps to."""
 
         async def ask(names: list[str], left_ms: float) -> dict[str, Outcome[None]]:
             request = m.CreatePartitionsRequest(
@@ -120,7 +120,7 @@ class TopicAdmin(ConfigAdmin):
     async def describe_topics(
         self, topics: Iterable[N], *, authorized_operations: bool = False, timeout_ms: float | None = None
     ) -> dict[N, Outcome[r.TopicDescription]]:
-        """Partitions, leaders and replicas of topics, by name or id; and what this client may do with them, if asked."""
+        """Partitions, leaders and replicas of topics, by name or id; optionally the operations this client is authorized for."""
 
         async def ask(some: list[N], left_ms: float) -> dict[N, Outcome[r.TopicDescription]]:
             found: dict[Any, Outcome[r.TopicDescription]] = {}
@@ -154,7 +154,7 @@ class TopicAdmin(ConfigAdmin):
         return list(response.topics)
 
     async def _pages(self, names: Sequence[str]) -> list[Any]:
-        """Topics with all their partitions, which may begin on one page and end on another."""
+        """All pages of DescribeTopicPartitions; a topic's partitions may span pages."""
         topics: dict[str | None, Any] = {}
         cursor: pages.Cursor | None = None
         while True:
@@ -205,7 +205,7 @@ def _growing(name: str, wanted: r.NewPartitions | int) -> m.CreatePartitionsTopi
 
 
 def _described(topic: Any, operations: bool) -> Outcome[r.TopicDescription]:
-    """A topic of either answer."""
+    """The description from a Metadata or DescribeTopicPartitions response."""
     if topic.error_code:
         return _undescribed(topic)
     partitions = [

@@ -34,7 +34,7 @@ from ottla.client.arrow.columns import (
     plain,
 )
 from ottla.client.arrow.values import ColumnFormat
-from ottla.client.producer.outgoing import plain_headers
+from ottla.client.producer.record_preparation import plain_headers
 from ottla.records.build import BinaryColumn, partitions_of_keys
 
 if TYPE_CHECKING:

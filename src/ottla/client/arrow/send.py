@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ottla.client.arrow.columns import needed_arrow
 from ottla.client.arrow.rows import ANY, Portion, TableRows
-from ottla.client.producer.batches import Batch, wait_for_end, wait_limit_ms
+from ottla.client.producer.batches import ProducerBatch, wait_for_end, wait_limit_ms
 from ottla.records.build import column_encoder, rows_by_partition, seal_encoded
 from ottla.records.codec import Builder
 from ottla.records.compression import Codec
@@ -141,14 +141,14 @@ class TableDelivery:
     def __init__(self, topic: str) -> None:
         self.topic = topic
         #: Each batch with its rows, in the order in which they were made.
-        self._sent: list[tuple[Batch, Rows]] = []
+        self._sent: list[tuple[ProducerBatch, Rows]] = []
         self.rows = 0
 
     def __repr__(self) -> str:
         done = sum(rows.size for batch, rows in self._sent if batch.done)
         return f"<{type(self).__name__} {self.topic}: {done} of {self.rows} rows done>"
 
-    def add(self, batch: Batch, rows: Rows) -> None:
+    def add(self, batch: ProducerBatch, rows: Rows) -> None:
         """A batch is on its way."""
         self.rows += rows.size
         self._sent.append((batch, rows))
@@ -225,12 +225,12 @@ class BlockingTableDelivery(TableDelivery):
                 raise TimeoutError(f"{left} of {self.rows} rows for {self.topic} are not acknowledged after {timeout_ms:.0f} ms") from None
 
 
-def _tell(callback: Callable[[int, KafkaError | None], None], batch: Batch, rows: int) -> None:
+def _tell(callback: Callable[[int, KafkaError | None], None], batch: ProducerBatch, rows: int) -> None:
     callback(rows, batch.error)
 
 
 @contextmanager
-def told_how_far(delivery: TableDelivery) -> Iterator[None]:
+def attach_delivery(delivery: TableDelivery) -> Iterator[None]:
     """An error on the way tells how much of the table went before it."""
     try:
         yield

@@ -1,11 +1,11 @@
-"""The accumulator: batches to send and to be acknowledged, by partition. Pure: the sender drains batches and reports outcomes.
+"""Records to send and batches without an acknowledgement, by partition. Does no I/O: the sender drains batches and reports outcomes.
 
-A `PartitionQueue` has the batches of a partition, their order and sequence numbers. The accumulator has what they share: memory, delivery
-timeout, and fairness.
+A `PartitionQueue` holds the batches of a partition, their order and their sequence numbers. The accumulator holds what partitions share:
+the memory limit, the delivery timeout, and the order in which partitions are drained.
 
-Outcomes are set here, and reported to users separately, by `tell`.
+An outcome is set first; `notify_finished` calls the callbacks later, outside of the lock.
 
-A batch that the broker finds too large is split into halves (KIP-126), down to a single record.
+A batch that is too large for the broker is split in halves, which take its place (KIP-126), until it has a single record.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from ottla.client.errors import DeliveryTimedOut
 from ottla.client.options import ProducerOptions
-from ottla.client.producer.batches import Batch
+from ottla.client.producer.batches import ProducerBatch
 from ottla.client.producer.partition_queue import INVALID_EPOCH, OUT_OF_ORDER, UNKNOWN_PRODUCER, PartitionQueue
 from ottla.client.producer.sticky_partitioning import NodeLatency, choose
 from ottla.client.transport.backoff import Backoff
@@ -31,9 +31,9 @@ from ottla.wire.errors import KafkaError, MessageTooLarge
 
 DUPLICATE = 46
 TOO_LARGE = MessageTooLarge.code
-#: Approximate size of a record in addition to key and value.
+#: Approximate bytes of a record apart from key and value.
 RECORD_OVERHEAD = 12
-#: Upper bound of a produce request without its batches.
+#: Upper estimate of the bytes of a produce request apart from its batches.
 REQUEST_OVERHEAD = 512
 
 Headers = Sequence[tuple[str, bytes | None]]
@@ -42,65 +42,65 @@ Bytes = bytes | bytearray | memoryview
 
 @dataclass(slots=True)
 class Drained:
-    """Batches to send now, and the time of the next drain."""
+    """Batches to send, and the time of the next drain."""
 
     #: By node: at most one batch of each partition.
-    requests: dict[int, list[Batch]] = field(default_factory=dict)
-    #: Time of the next drain without other events.
+    requests: dict[int, list[ProducerBatch]] = field(default_factory=dict)
+    #: Time at which the next batch becomes due.
     next_ms: float = float("inf")
-    #: Partitions with batches and without a leader.
+    #: Partitions with batches and without a known leader.
     leaderless: list[tuple[str, int]] = field(default_factory=list)
 
 
-class Placed(NamedTuple):
-    """The place of a record."""
+class PlacedRecord(NamedTuple):
+    """The batch and index of a record."""
 
-    batch: Batch
+    batch: ProducerBatch
     place: int
     timestamp_ms: int
 
 
 def _no_clock() -> int:
-    raise AssertionError("whoever gives an accumulator no clock gives its records their times")
+    raise AssertionError("an accumulator without a clock needs a timestamp for each record")
 
 
 class Accumulator:
-    """All batches of a producer. `now_ms` is monotonic; all bytes are before compression."""
+    """`now_ms` is monotonic. Sizes are bytes before compression."""
 
     def __init__(
         self,
         options: ProducerOptions,
         rng: Random,
         *,
-        give: Callable[[Batch, int, int], Any] = Placed,
+        give: Callable[[ProducerBatch, int, int], Any] = PlacedRecord,
         clock_ns: Callable[[], int] = _no_clock,
     ) -> None:
         self._options = options
         self._rng = rng
         self._buffer_memory = options.buffer_memory
-        #: Open batches of all queues, accessible from every thread; a batch is removed before anything else is done with it.
+        #: The open batches of all queues, shared by all threads. A batch is removed from it before it is closed.
         self.open = OpenBatches(options.buffer_memory, give, clock_ns, options.partitioner_ignore_keys)
-        self._give = give
+        self._make_delivery = give
         self._batch_size = min(options.batch_size, options.max_request_size)
         self._backlog_size = min(max(options.batch_size_backlog, options.batch_size), options.max_request_size)
         self._codec, self._level = _codec(options)
         self._partitions: dict[tuple[str, int], PartitionQueue] = {}
         self._topics: set[str] = set()
-        #: Partitions with batches to send.
+        #: Partitions with something to send.
         self._active: dict[tuple[str, int], PartitionQueue] = {}
         #: Batches without an outcome, oldest first.
-        self._incomplete: dict[Batch, None] = {}
-        #: (id, epoch) of the producer; None while a new one is needed.
+        self._incomplete: dict[ProducerBatch, None] = {}
+        #: (id, epoch) of the producer; None until a broker assigned them.
         self.producer: tuple[int, int] | None = None
-        #: A batch became ready since the last drain.
+        #: A batch was closed since the last drain.
         self.closed_one = False
-        #: Number of splits.
+        #: How many batches were split.
         self.splits = 0
         self._latency = NodeLatency(options.partitioner_availability_timeout_ms)
-        #: Batches with an outcome that was not reported yet.
-        self._finished: list[Batch] = []
+        #: Finished batches whose callbacks were not called yet.
+        self._finished: list[ProducerBatch] = []
 
-    # -- Filling.
+    # -- filling
 
     @property
     def used_bytes(self) -> int:
@@ -110,8 +110,9 @@ class Accumulator:
     def add(
         self, topic: str, partition: int | None, timestamp_ms: int | None, key: bytes | None, value: bytes | None, headers: Headers
     ) -> Any:
-        """Adds a record to the open batch of its partition; returns the result of `give` for its place, or None if no batch has room: then
-        use `begin`. Without a partition, the key decides, or sticky partitioning.
+        """Add a record to the open batch of its partition and return the result of `give`. None if no open batch has room: call `begin`.
+
+        Without a partition, the key selects it; without a key, sticky partitioning does.
         """
         return self.open.put(topic, value, key, headers, partition, timestamp_ms)
 
@@ -126,16 +127,17 @@ class Accumulator:
         now_ms: float,
         info: TopicInfo,
     ) -> Any:
-        """Closes the partition's open batch and begins one with this record, unless another batch has room; returns the result of `give`
-        for its place. None while memory is full.
+        """Close the partition's open batch and start one with this record, and return the result of `give`. None while the memory is full.
 
-        Raises: MessageTooLarge if the record exceeds `max_request_size`.
+        A record without a key may move to another partition's open batch.
+
+        Raises: MessageTooLarge when the record alone is larger than `max_request_size`.
         """
         if self.used_bytes >= self._buffer_memory:
             return None
         self.open.resize(topic, len(info.partitions))
         keyless = partition is None and (key is None or self._options.partitioner_ignore_keys)
-        if keyless and self._move(topic, info, len(key or b"") + len(value or b"") + RECORD_OVERHEAD):
+        if keyless and self._switch_partition(topic, info, len(key or b"") + len(value or b"") + RECORD_OVERHEAD):
             added = self.add(topic, None, timestamp_ms, key, value, headers)
             if added is not None:
                 return added
@@ -147,21 +149,21 @@ class Accumulator:
         if builder.size > self._options.max_request_size:
             raise MessageTooLarge(
                 f"a record of {builder.size} bytes for {topic} is larger than max_request_size ({self._options.max_request_size});"
-                " raise that, and max.message.bytes of the topic, or send less at a time"
+                " raise it and the topic's max.message.bytes, or send smaller records"
             )
         if queue.open is not None:
             self._close(queue)
-        batch = queue.open = Batch(topic, partition, builder, now_ms)
+        batch = queue.open = ProducerBatch(topic, partition, builder, now_ms)
         batch.size = builder.size
         if keyless:
             self.open.spend(topic, batch.size)
         self._admit(queue, batch)
-        given = self._give(batch, 0, timestamp_ms)
+        given = self._make_delivery(batch, 0, timestamp_ms)
         self.open.open(topic, partition, builder, batch)
         return given
 
-    def _move(self, topic: str, info: TopicInfo, size: int) -> bool:
-        """Changes the sticky partition of a topic if it is time; returns whether it changed."""
+    def _switch_partition(self, topic: str, info: TopicInfo, size: int) -> bool:
+        """Select another partition for a topic's records without a key, if the current one has had its share; True if selected."""
         here, left = self.open.stuck(topic)
         known = info.partitions
         if left > size and 0 <= here < len(known) and known[here].leader != NOBODY:
@@ -173,7 +175,7 @@ class Accumulator:
         return True
 
     def choose(self, topic: str, info: TopicInfo) -> int:
-        """The sticky partition for records without a key."""
+        """A random partition for records without a key (KIP-794)."""
         queues = self._partitions
 
         def waiting(partition: int) -> int:
@@ -184,18 +186,16 @@ class Accumulator:
         return choose(info, self._rng, waiting=waiting if adaptive else None, slow_nodes=self._latency.slow())
 
     @property
-    def form(self) -> tuple[int, Codec, int | None]:
-        """Parameters of batches that are encoded elsewhere: (maximum bytes, codec, level). They come in large numbers, so they are as
-        large as those of a backlog.
-        """
+    def batch_settings(self) -> tuple[int, Codec, int | None]:
+        """(size limit, codec, level) for batches that are encoded elsewhere. They come in bulk, so the backlog's size limit applies."""
         return self._backlog_size, self._codec, self._level
 
     def _size_for(self, queue: PartitionQueue) -> int:
-        """Maximum size of the next batch: larger if it has to wait for others."""
+        """Size limit of the next batch: larger if other batches are queued before it."""
         return self._backlog_size if len(queue.ready) + (queue.open is not None) > 1 else self._batch_size
 
-    def learned(self, topics: Mapping[str, TopicInfo]) -> None:
-        """Adopts new metadata of topics in use."""
+    def update_metadata(self, topics: Mapping[str, TopicInfo]) -> None:
+        """Apply new metadata to the topics in use."""
         for topic in self._topics:
             info = topics.get(topic)
             if info is None:
@@ -208,35 +208,35 @@ class Accumulator:
 
     def append_batch(
         self, topic: str, partition: int | None, data: bytearray, now_ms: float, info: TopicInfo | None = None
-    ) -> Batch | None:
-        """Adds an encoded batch; the producer's sequence numbers are written into it, in place. None while memory is full.
+    ) -> ProducerBatch | None:
+        """Append an encoded batch to its partition's queue; its producer id and sequence are set in place. None while the memory is full.
 
-        Without a partition, a random one is used if metadata is known.
+        Without a partition, a random one is selected.
 
-        Raises: MessageTooLarge; RecordsError if it is not exactly one batch.
+        Raises: MessageTooLarge; RecordsError when it is not one whole batch.
         """
         header = parse_header(data)
         if header.size != len(data):
-            raise ValueError(f"the batch says it has {header.size} bytes, given are {len(data)}")
+            raise ValueError(f"the batch header says {header.size} bytes, but there are {len(data)}")
         if len(data) > self._options.max_request_size:
             raise MessageTooLarge(f"a batch of {len(data)} bytes for {topic} is larger than max_request_size")
         if self.used_bytes >= self._buffer_memory:
             return None
         if partition is None:
-            # If the topic was deleted, the sender finds out.
+            # Without metadata the topic may be deleted; the sender then fails the batch.
             partition = 0 if info is None else self.choose(topic, info)
         queue = self._partitions.get((topic, partition)) or self._queue(topic, partition)
         if queue.open is not None:
             self._close(queue)
-        batch = Batch(topic, partition, None, now_ms)
+        batch = ProducerBatch(topic, partition, None, now_ms)
         batch.data, batch.size, batch.count = data, len(data), header.last_offset_delta + 1
         queue.ready.append(batch)
         self.closed_one = True
         self._admit(queue, batch)
         return batch
 
-    def close_open(self) -> list[Batch]:
-        """Closes every open batch; returns all batches without an outcome."""
+    def close_open(self) -> list[ProducerBatch]:
+        """Close every open batch, so that it is sent without lingering; returns all incomplete batches."""
         for queue in self._active.values():
             if queue.open is not None:
                 self._close(queue)
@@ -248,7 +248,7 @@ class Accumulator:
         made = self._partitions[topic, partition] = PartitionQueue(topic, partition, backoff)
         return made
 
-    def _admit(self, queue: PartitionQueue, batch: Batch) -> None:
+    def _admit(self, queue: PartitionQueue, batch: ProducerBatch) -> None:
         self.open.charge(batch.size)
         self._incomplete[batch] = None
         self._active[queue.topic, queue.partition] = queue
@@ -258,10 +258,10 @@ class Accumulator:
         queue.close_open()
         self.closed_one = True
 
-    # -- Draining.
+    # -- draining
 
     def drain(self, now_ms: float, leader: Callable[[str, int], int | None], ready: Callable[[int], bool]) -> Drained:
-        """Batches to send now; they are then in flight. `ready`: whether a node can take a request."""
+        """Batches to send now, by leader; they are in flight afterwards. `ready`: whether a node can take a request."""
         drained = Drained()
         if self._options.enable_idempotence and self.producer is None:
             return drained
@@ -284,15 +284,15 @@ class Accumulator:
                 continue
             size = queue.first().size_now + REQUEST_OVERHEAD
             if node in sizes and sizes[node] + size > self._options.max_request_size:
-                # The rest is in the next request; the sender drains until nothing is left.
+                # The partition goes into the next request: the sender drains until nothing is left.
                 continue
             batch = self._take(queue)
             if batch is None:
-                # A new producer id is needed; everything waits for it.
+                # The epochs of the producer id are used up; all partitions wait for a new id.
                 return drained
             sizes[node] = sizes.get(node, 0) + size
             drained.requests.setdefault(node, []).append(batch)
-            # The partition moves to the end of the row, so that none starves.
+            # The partition moves to the end, so that no partition starves.
             del self._active[key]
             if not queue.idle:
                 self._active[key] = queue
@@ -305,13 +305,13 @@ class Accumulator:
         due_ms = queue.blocked_until_ms
         if not queue.retries and not queue.ready and queue.open is not None and self.used_bytes < self._buffer_memory:
             if queue.open.size_now >= self._batch_size:
-                # It was allowed to grow because others waited; they are gone.
+                # It was allowed to exceed batch_size because other batches were queued; they are sent.
                 return due_ms
             due_ms = max(due_ms, queue.open.created_ms + self._options.linger_ms)
         return due_ms
 
-    def _take(self, queue: PartitionQueue) -> Batch | None:
-        """Moves the next batch into flight with a sequence number; None if a new producer id is needed first."""
+    def _take(self, queue: PartitionQueue) -> ProducerBatch | None:
+        """Move the next batch into flight, numbered; None when a new producer id is needed first."""
         if self._options.enable_idempotence:
             assert self.producer is not None, "drain waits for a producer id"
             if not queue.prepare_numbers(self.producer):
@@ -321,20 +321,20 @@ class Accumulator:
             self._close(queue)
         return queue.take()
 
-    # -- Outcomes.
+    # -- outcomes
 
-    def succeeded(self, batch: Batch, base_offset: int, append_time_ms: int = -1) -> None:
+    def succeeded(self, batch: ProducerBatch, base_offset: int, append_time_ms: int = -1) -> None:
         """The broker acknowledged the batch."""
-        queue = self._landed(batch)
+        queue = self._remove_in_flight(batch)
         queue.acknowledged(batch)
-        self._settle(batch, None, base_offset, append_time_ms)
+        self._finish(batch, None, base_offset, append_time_ms)
 
-    def failed(self, batch: Batch, error: KafkaError, now_ms: float) -> bool:
-        """The broker refused the batch, or did not answer. True if it will be sent again."""
+    def failed(self, batch: ProducerBatch, error: KafkaError, now_ms: float) -> bool:
+        """The batch was refused or got no response. True if it will be sent again."""
         if error.code == DUPLICATE:
             self.succeeded(batch, -1)
             return False
-        queue = self._landed(batch)
+        queue = self._remove_in_flight(batch)
         batch.last_error = error
         if error.code == TOO_LARGE and not batch.done and self._split(queue, batch):
             return True
@@ -342,30 +342,30 @@ class Accumulator:
         if self._options.enable_idempotence and error.code in (OUT_OF_ORDER, UNKNOWN_PRODUCER, INVALID_EPOCH):
             again = queue.renumber(batch, error.code)
         if again and batch.attempts <= self._options.retries and not batch.done:
-            queue.again(batch)
+            queue.retry(batch)
             self._active[queue.topic, queue.partition] = queue
             queue.blocked_until_ms = now_ms + queue.backoff.failed()
             return True
         self._give_up(queue, batch, error)
         return False
 
-    def abandon(self, error: KafkaError) -> None:
-        """Fails all batches; those in flight stay until they are answered."""
+    def fail_all(self, error: KafkaError) -> None:
+        """Fail all incomplete batches. Those in flight keep their place until their response."""
         for queue in self._partitions.values():
             for batch in self._unsent(queue):
                 self._give_up(queue, batch, error)
             for batch in queue.in_flight:
-                self._settle(batch, error)
+                self._finish(batch, error)
         self._active.clear()
 
-    def forget(self, error: KafkaError) -> None:
-        """Fails all batches without callbacks, in a forked process: the parent sends them."""
+    def fail_silently(self, error: KafkaError) -> None:
+        """Fail all incomplete batches without callbacks. After a fork, the parent process sends them."""
         for batch in self._incomplete:
             batch.finish(error=error)
-            batch.told = True
+            batch.notified = True
 
-    def refuse(self, topic: str, error: KafkaError, *, partition: int | None = None) -> None:
-        """Fails batches of a topic or partition that is not available."""
+    def fail_topic(self, topic: str, error: KafkaError, *, partition: int | None = None) -> None:
+        """Fail the unsent batches of a topic, or of one partition."""
         self.open.forget(topic)
         for key, queue in list(self._active.items()):
             if queue.topic == topic and partition in (None, queue.partition):
@@ -374,8 +374,8 @@ class Accumulator:
                 del self._active[key]
 
     def expire(self, now_ms: float, trouble: Callable[[str, int], str | None] = lambda topic, partition: None) -> float:
-        """Fails batches older than the delivery timeout; returns the time of the next one. Batches in flight get their outcome too, and
-        keep their place until they are answered. `trouble` returns the problem of a partition's leader.
+        """Fail batches older than the delivery timeout; returns when the next one expires. Expired batches in flight keep their place
+        until their response. `trouble`: why a partition's leader cannot be reached.
         """
         limit_ms = self._options.delivery_timeout_ms
         while (batch := self.oldest()) is not None:
@@ -384,7 +384,7 @@ class Accumulator:
             queue = self._partitions[batch.topic, batch.partition]
             error = self._expired(batch, trouble(batch.topic, batch.partition))
             if batch in queue.in_flight:
-                self._settle(batch, error)
+                self._finish(batch, error)
                 continue
             if batch is queue.open:
                 self._close(queue)
@@ -397,68 +397,70 @@ class Accumulator:
             self._give_up(queue, batch, error)
         return float("inf")
 
-    def tell(self) -> list[Batch]:
-        """Reports outcomes since the last call; returns these batches. Must not be called under the lock, because callbacks may send."""
+    def notify_finished(self) -> list[ProducerBatch]:
+        """Call the callbacks of batches that finished since the last call; returns these batches. Callbacks may send, so the caller must
+        not hold the lock.
+        """
         finished, self._finished = self._finished, []
         for batch in finished:
-            batch.tell()
+            batch.notify()
         return finished
 
-    def incomplete(self) -> list[Batch]:
+    def incomplete(self) -> list[ProducerBatch]:
         """Batches without an outcome, oldest first."""
         return list(self._incomplete)
 
     @property
     def empty(self) -> bool:
-        """Whether every batch has an outcome."""
+        """No batch is incomplete."""
         return not self._incomplete
 
-    def oldest(self) -> Batch | None:
-        """The oldest batch without an outcome."""
+    def oldest(self) -> ProducerBatch | None:
+        """The oldest incomplete batch."""
         return next(iter(self._incomplete), None)
 
-    def _landed(self, batch: Batch) -> PartitionQueue:
+    def _remove_in_flight(self, batch: ProducerBatch) -> PartitionQueue:
         queue = self._partitions[batch.topic, batch.partition]
         queue.in_flight.remove(batch)
         if not queue.idle:
             self._active[queue.topic, queue.partition] = queue
         return queue
 
-    def _split(self, queue: PartitionQueue, batch: Batch) -> bool:
-        """Replaces a batch with its halves, under its sequence numbers; False if it cannot be split."""
+    def _split(self, queue: PartitionQueue, batch: ProducerBatch) -> bool:
+        """Replace a batch by its halves, with its sequence numbers; False if it has a single record."""
         parts = batch.split(self._codec, self._level)
         if not parts:
             return False
-        waiting: dict[Batch, None] = {}
+        waiting: dict[ProducerBatch, None] = {}
         for old in self._incomplete:
-            # The parts have the age of the batch: the first to expire stay in front.
+            # The halves have the age of the batch, so the order by age is kept.
             waiting.update(dict.fromkeys(parts) if old is batch else {old: None})
         self._incomplete = waiting
         self.open.charge(sum(part.size for part in parts) - batch.size)
         for part in parts:
-            queue.again(part)
+            queue.retry(part)
         self._active[queue.topic, queue.partition] = queue
         self.splits += 1
         return True
 
-    def _unsent(self, queue: PartitionQueue) -> list[Batch]:
-        """Removes all waiting batches, in order."""
+    def _unsent(self, queue: PartitionQueue) -> list[ProducerBatch]:
+        """Remove all unsent batches, in order."""
         if queue.open is not None:
             self._close(queue)
         return queue.unsent()
 
-    def _give_up(self, queue: PartitionQueue, batch: Batch, error: KafkaError) -> None:
-        queue.gave_up(batch)
-        self._settle(batch, error)
+    def _give_up(self, queue: PartitionQueue, batch: ProducerBatch, error: KafkaError) -> None:
+        queue.abandoned(batch)
+        self._finish(batch, error)
 
-    def _settle(self, batch: Batch, error: KafkaError | None, base_offset: int = -1, append_time_ms: int = -1) -> None:
+    def _finish(self, batch: ProducerBatch, error: KafkaError | None, base_offset: int = -1, append_time_ms: int = -1) -> None:
         if batch in self._incomplete:
             del self._incomplete[batch]
             self.open.charge(-batch.size)
         if batch.finish(base_offset=base_offset, append_time_ms=append_time_ms, error=error):
             self._finished.append(batch)
 
-    def _expired(self, batch: Batch, trouble: str | None) -> DeliveryTimedOut:
+    def _expired(self, batch: ProducerBatch, trouble: str | None) -> DeliveryTimedOut:
         tried = f"sent {batch.attempts} times" if batch.attempts else "never sent"
         why = f"; last: {batch.last_error}" if batch.last_error else f": {trouble}" if trouble else ""
         count = batch.builder.count if batch.builder is not None else batch.count

@@ -1,12 +1,12 @@
-"""Producer batches, and the delivery that `send()` returns for each record.
+"""A producer batch, and the delivery that `send()` returns for each of its records.
 
-A batch is open, in its builder; closed when it is full or after linger.ms; sealed into bytes with sequence numbers when it is first sent;
-done when a broker acknowledged it or it failed. A delivery is (batch, index): the result of the batch serves all its records.
+A batch is open while its builder takes records; closed when it is full or has lingered; sealed into bytes, with a sequence number, when it
+is first sent; done when a broker acknowledged it or it failed. A delivery is (batch, index), so all records share the batch's result.
 
-A batch that was split ends with its parts: a delivery finds the part with its record.
+The outcome of a split batch is that of its parts; its deliveries find the part of their record.
 
-A batch is done once, in the sender's thread; the first outcome counts. A delivery may be used in any thread. An exception of a callback is
-logged.
+A batch is done once, in the sender's thread; later outcomes are ignored. Deliveries may be used from any thread. An exception of a
+callback is only logged, so that it does not stop the sender.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from ottla.wire.errors import InvalidRecord, KafkaError
 
 log = logging.getLogger("ottla.client")
 
-#: Producer id, epoch and base sequence are adjacent in the header.
+#: Position of producer id, epoch and base sequence in the header.
 _PRODUCER_AT = 43
 _PRODUCER = Struct(">qhi")
 _CRC = Struct(">I")
@@ -43,7 +43,7 @@ NOT_NUMBERED = -1
 
 
 class RecordMetadata(NamedTuple):
-    """Where a record was written. `offset` is -1 if the broker did not return it (acks=0, or a very late duplicate)."""
+    """Where a record was written. `offset` is -1 if it is unknown: with acks=0, or for a duplicate that the broker no longer remembers."""
 
     topic: str
     partition: int
@@ -51,12 +51,12 @@ class RecordMetadata(NamedTuple):
     timestamp: int
 
 
-#: Delivery callback: (metadata, None) or (None, error).
+#: Called with (metadata, None) or (None, error).
 DeliveryCallback = Callable[[RecordMetadata | None, KafkaError | None], None]
 
 
-class Batch:
-    """Records of one partition in one record batch."""
+class ProducerBatch:
+    """Records of one partition that are sent together."""
 
     __slots__ = (
         "_callbacks",
@@ -71,6 +71,7 @@ class Batch:
         "epoch",
         "error",
         "last_error",
+        "notified",
         "partition",
         "parts",
         "producer_id",
@@ -78,43 +79,42 @@ class Batch:
         "sent_ms",
         "sequence",
         "size",
-        "told",
         "topic",
     )  # fmt: skip
 
     def __init__(self, topic: str, partition: int, builder: BatchBuilder | None, created_ms: float) -> None:
         self.topic = topic
         self.partition = partition
-        #: None after sealing.
+        #: None once the batch is sealed.
         self.builder = builder
-        #: The encoded batch; None before sealing.
+        #: The encoded batch; None until it is sealed.
         self.data: bytearray | None = None
         #: Set when the batch is closed.
         self.count = 0
-        #: Bytes of buffer memory; for an open batch, at its beginning.
+        #: Bytes charged to buffer_memory; of an open batch, those of its first record.
         self.size = 0
         self.created_ms = created_ms
         self.attempts = 0
-        #: Sequence number of the first record, counted without wrapping; NOT_NUMBERED before it is first sent.
+        #: Sequence number of the first record, without wrapping; NOT_NUMBERED until first sent.
         self.sequence = NOT_NUMBERED
         self.producer_id = -1
         self.epoch = -1
-        #: The outcome is known.
+        #: The outcome is known ...
         self.done = False
-        #: The outcome was reported, in the sender's thread, without a lock.
-        self.told = False
+        #: ... and the callbacks were called, in the sender's thread, without the lock.
+        self.notified = False
         self.error: KafkaError | None = None
         #: Error of the last attempt.
         self.last_error: KafkaError | None = None
         self.base_offset = -1
-        #: -1 unless the topic has LogAppendTime.
+        #: -1 unless the topic uses LogAppendTime.
         self.append_time_ms = -1
-        #: When it was last passed to a connection; 0 for never.
+        #: When it was last sent; 0: not yet.
         self.sent_ms = 0.0
-        #: Records that made the broker refuse the batch, with reasons (KIP-467). None if unknown.
+        #: Records for which the broker refused the batch, with the reasons (KIP-467); None: not reported.
         self.refused: dict[int, str] | None = None
-        #: Parts of a split batch: (index of the first record, part), ascending. None if it was not split.
-        self.parts: list[tuple[int, Batch]] | None = None
+        #: Parts of a split batch: (index of its first record, part), ascending. None: not split.
+        self.parts: list[tuple[int, ProducerBatch]] | None = None
         self._callbacks: deque[Callable[[], None] | tuple[DeliveryCallback, int, int]] = deque()
 
     def __repr__(self) -> str:
@@ -126,7 +126,7 @@ class Batch:
         return self.size if self.builder is None else self.builder.size
 
     def seal(self) -> bytearray:
-        """The bytes to send, with the present sequence numbers."""
+        """The encoded batch, with its current sequence number."""
         if self.data is None:
             assert self.builder is not None, "a batch has a builder until it has bytes"
             numbered = self.producer_id >= 0
@@ -137,14 +137,14 @@ class Batch:
         return self.data
 
     def number(self, producer_id: int, epoch: int, sequence: int) -> None:
-        """Sets the sequence numbers; again after the numbering was reset."""
+        """Set producer id, epoch and sequence; also in sealed bytes, after a renumbering."""
         self.producer_id, self.epoch, self.sequence = producer_id, epoch, sequence
         if self.data is not None and producer_id >= 0:
             _PRODUCER.pack_into(self.data, _PRODUCER_AT, producer_id, epoch, sequence % SEQUENCES)
             _CRC.pack_into(self.data, CRC_AT, crc32c(self.data, ATTRIBUTES_AT))
 
-    def split(self, codec: Codec, level: int | None) -> list[Batch]:
-        """Two batches with about half the bytes each, the same records, age and sequence numbers; none if it cannot be split."""
+    def split(self, codec: Codec, level: int | None) -> list[ProducerBatch]:
+        """Split into two batches of about half the bytes, with the same age and sequence numbers; empty for a single record."""
         data = self.seal()
         if self.count < 2 or parse_header(data).count != self.count:
             return []
@@ -153,7 +153,8 @@ class Batch:
         ends = list(accumulate(sizes))
         middle = min(max(bisect_right(ends, ends[-1] // 2), 1), self.count - 1)
         parts = [
-            (first, Batch(self.topic, self.partition, BatchBuilder(codec=codec, level=level), self.created_ms)) for first in (0, middle)
+            (first, ProducerBatch(self.topic, self.partition, BatchBuilder(codec=codec, level=level), self.created_ms))
+            for first in (0, middle)
         ]
         for index, (_, timestamp_ms, key, value, headers) in enumerate(taken):
             builder = parts[index >= middle][1].builder
@@ -171,30 +172,30 @@ class Batch:
     def _part_done(self) -> None:
         if self.parts is not None and all(part.done for _, part in self.parts):
             self.finish(error=next((part.error for _, part in self.parts if part.error is not None), None))
-            self.tell()
+            self.notify()
 
     def finish(self, *, base_offset: int = -1, append_time_ms: int = -1, error: KafkaError | None = None) -> bool:
-        """Sets the outcome; False if it was set before. `tell` reports it."""
+        """Set the outcome; False if it was set before. `tell` tells whoever waits."""
         if self.done:
             return False
         self.base_offset, self.append_time_ms, self.error = base_offset, append_time_ms, error
         self.done = True
         return True
 
-    def tell(self) -> None:
-        """Calls the callbacks in order."""
-        assert self.done, "there is an outcome to tell"
-        self.told = True
-        self._call()
+    def notify(self) -> None:
+        """Call the callbacks, in the order of registration."""
+        assert self.done, "a batch is notified when it is done"
+        self.notified = True
+        self._run_callbacks()
 
     def when_done(self, callback: Callable[[], None]) -> None:
-        """Calls back when the outcome is reported: at once if it was, otherwise in the sender's thread."""
+        """Call back with the other callbacks, in the sender's thread; at once if they were called already."""
         self._callbacks.append(callback)
-        if self.told:
-            self._call()
+        if self.notified:
+            self._run_callbacks()
 
     def forget_data(self) -> None:
-        """Drops the bytes of a batch that will not be sent again."""
+        """Free the bytes of a done batch; its deliveries stay valid."""
         self.data = None
         for _, part in self.parts or ():
             part.forget_data()
@@ -202,11 +203,11 @@ class Batch:
     def when_delivered(self, callback: tuple[DeliveryCallback, int, int]) -> None:
         """`when_done` for one record: (callback, index, timestamp)."""
         self._callbacks.append(callback)
-        if self.told:
-            self._call()
+        if self.notified:
+            self._run_callbacks()
 
-    def _call(self) -> None:
-        # A callback added while the other thread reports is popped by exactly one of the two.
+    def _run_callbacks(self) -> None:
+        # Two threads may run this at once; each callback is popped by one of them.
         callbacks = self._callbacks
         while callbacks:
             try:
@@ -223,15 +224,15 @@ class Batch:
             except Exception:
                 log.exception("a callback for records of %s-%s failed", self.topic, self.partition)
 
-    def part_of(self, index: int) -> tuple[Batch, int]:
-        """The batch that has the record now, and its index there."""
+    def part_of(self, index: int) -> tuple[ProducerBatch, int]:
+        """The batch that holds the record after splits, and its index there."""
         if self.parts is None:
             return self, index
         first, part = self.parts[bisect_right(self.parts, index, key=lambda one: one[0]) - 1]
         return part.part_of(index - first)
 
     def error_of(self, index: int) -> KafkaError | None:
-        """Why the record with this index was not written; None if it was."""
+        """Why the record with this index was not written; None when it was."""
         batch, index = self.part_of(index)
         if batch.error is None or not batch.refused:
             return batch.error
@@ -239,12 +240,10 @@ class Batch:
         where = f"{batch.topic}-{batch.partition}"
         if said is not None:
             return InvalidRecord(f"{where}: {said}")
-        return InvalidRecord(
-            f"{where}: there is nothing wrong with this record, but with another of its batch; send it again: {batch.error}"
-        )
+        return InvalidRecord(f"{where}: another record of the batch is invalid, not this one; send this one again: {batch.error}")
 
     def outcome(self, index: int, timestamp_ms: int) -> RecordMetadata:
-        """Where the record with this index was written. Raises: the error."""
+        """Where the record with this index was written. Raises: its error."""
         error = self.error_of(index)
         if error is not None:
             raise error
@@ -256,8 +255,8 @@ class Batch:
 class Delivery(msgspec.Struct, gc=False, eq=False):
     """The delivery of one record, for asyncio: await it to get the `RecordMetadata`."""
 
-    # Created for every record; creating a Struct takes a third of the time of a class with slots.
-    _batch: Batch
+    # One is created per record; a Struct takes a third of the time of a class with slots.
+    _batch: ProducerBatch
     _index: int
     _timestamp_ms: int
 
@@ -266,20 +265,19 @@ class Delivery(msgspec.Struct, gc=False, eq=False):
         return self._batch.done
 
     def travels_with(self, other: Delivery) -> bool:
-        """Whether both records are in one batch, so that they are done at the same time."""
+        """Whether both records are in one batch, and so finish together."""
         return self._batch is other._batch
 
     def nowhere(self) -> RecordMetadata:
-        """Metadata of a record that was not written."""
+        """Metadata of a record that was not written: topic and partition only."""
         return RecordMetadata(self._batch.topic, self._batch.partition, -1, -1)
 
     def add_delivery_callback(self, callback: DeliveryCallback) -> None:
-        """Calls `callback(metadata, error)`, one of them None, when the outcome is known, in the sender's thread; at once if it is
-        known."""
+        """Call `callback(metadata, error)`, one of them None, when the outcome is known, in the thread of the sender; at once if it is."""
         self._batch.when_delivered((callback, self._index, self._timestamp_ms))
 
     def add_done_callback(self, callback: Callable[[Any], None]) -> None:
-        """Calls `callback(delivery)` when the outcome is known, in the sender's thread; at once if it is known."""
+        """Call `callback(delivery)` when the outcome is known, in the thread of the sender; at once if it is known already."""
         self._batch.when_done(lambda: callback(self))
 
     def __await__(self) -> Generator[Any, None, RecordMetadata]:
@@ -294,15 +292,15 @@ class BlockingDelivery(Delivery, gc=False, eq=False):
     """The delivery of one record, for threads: `result()` waits for the `RecordMetadata`."""
 
     def result(self, timeout: float | None = None, *, timeout_ms: float | None = None) -> RecordMetadata:
-        """Waits for the outcome, at most `timeout` seconds, as in `concurrent.futures`, or `timeout_ms` milliseconds.
+        """Wait for the outcome, at most `timeout` seconds, as futures of `concurrent.futures` have it, or `timeout_ms` milliseconds.
 
-        Raises: the KafkaError of the record; TimeoutError if the outcome is not known in time (the record may still be written).
+        Raises: the record's KafkaError; TimeoutError if the outcome is not known in time (the record may still be written).
         """
         self._wait(wait_limit_ms(timeout, timeout_ms))
         return self._batch.outcome(self._index, self._timestamp_ms)
 
     def exception(self, timeout: float | None = None, *, timeout_ms: float | None = None) -> KafkaError | None:
-        """Waits for the outcome like `result`; None if the record was written. Raises: TimeoutError."""
+        """Wait for the outcome as `result` does; None when the record was written. Raises: TimeoutError."""
         self._wait(wait_limit_ms(timeout, timeout_ms))
         return self._batch.error_of(self._index)
 
@@ -316,15 +314,15 @@ class BlockingDelivery(Delivery, gc=False, eq=False):
             raise TimeoutError(f"the record for {where} is not acknowledged after {timeout_ms:.0f} ms") from None
 
 
-def wait_for_end(batch: Batch, timeout_s: float | None = None) -> None:
-    """Waits for the batch's outcome. Raises: queue.Empty after the timeout."""
+def wait_for_end(batch: ProducerBatch, timeout_s: float | None = None) -> None:
+    """Wait until the batch is done. Raises: queue.Empty after the timeout."""
     bell: SimpleQueue[None] = SimpleQueue()
     batch.when_done(partial(bell.put, None))
     taken(bell, timeout_s)
 
 
 def wait_limit_ms(timeout_s: float | None, timeout_ms: float | None) -> float | None:
-    """The timeout, given in one of two units. Raises: TypeError."""
+    """The timeout in ms, from one of two units. Raises: TypeError."""
     if timeout_s is not None and timeout_ms is not None:
         raise TypeError("how long to wait is said once: timeout= is in seconds, timeout_ms= in milliseconds")
     given = timeout_ms if timeout_s is None else timeout_s
@@ -334,11 +332,9 @@ def wait_limit_ms(timeout_s: float | None, timeout_ms: float | None) -> float | 
 
 
 def failures(deliveries: Sequence[Delivery]) -> list[tuple[int, KafkaError]]:
-    """Waits for all outcomes and returns the failures: (index, error). Fast for many deliveries: neighbours are mostly in one
-    batch.
-    """
+    """Wait for all outcomes; returns (index, error) of those that failed. Fast for many, because neighbours mostly share a batch."""
     failed: list[tuple[int, KafkaError]] = []
-    batch: Batch | None = None
+    batch: ProducerBatch | None = None
     for number, delivery in enumerate(deliveries):
         if delivery._batch is not batch:
             batch = delivery._batch

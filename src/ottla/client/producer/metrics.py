@@ -1,7 +1,7 @@
-"""Producer metrics with Kafka's names.
+"""The producer's metrics, under Kafka's names.
 
-They are counted per batch and per request, never per record. Averages, maxima and rates cover the last minute (`sampled_stats`); totals
-cover all time.
+They are updated per batch and per request, not per record. Averages, maxima and rates cover the last minute (`sampled_stats`); totals
+cover the producer's lifetime.
 
     producer-metrics          of the whole producer
     producer-topic-metrics    by topic
@@ -13,12 +13,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from ottla.client.producer.batches import Batch
+from ottla.client.producer.batches import ProducerBatch
 from ottla.client.sampled_stats import Figures, SampledStat
 from ottla.records.batch import HEADER_SIZE
 
 
-class _Topic:
+class _TopicMetrics:
     __slots__ = ("bytes", "compression", "errors", "records", "retries")
 
     def __init__(self) -> None:
@@ -35,8 +35,8 @@ class _Topic:
         return {**found, "compression-rate": self.compression.average(now_ms)}
 
 
-class Standing(NamedTuple):
-    """Present values."""
+class ProducerGauges(NamedTuple):
+    """Current values that need no counter."""
 
     buffer_total_bytes: int
     buffer_used_bytes: int
@@ -47,11 +47,11 @@ class Standing(NamedTuple):
 
 
 class ProducerMetrics:
-    """Metrics of a producer, updated by the sender on its event loop, and by the clients."""
+    """Updated by the sender and by the producers."""
 
     def __init__(self) -> None:
-        self._all = _Topic()
-        self._topics: dict[str, _Topic] = {}
+        self._all = _TopicMetrics()
+        self._topics: dict[str, _TopicMetrics] = {}
         self._nodes: dict[int, SampledStat] = {}
         self._batch_size = SampledStat()
         self._record_size = SampledStat()
@@ -61,20 +61,20 @@ class ProducerMetrics:
         self._throttled = SampledStat()
         self._requests = SampledStat()
         self._responses = SampledStat()
-        #: Threads that wait for memory now, and total waiting time.
+        #: Threads that wait for memory, and the total wait of all.
         self.waiting_threads = 0
         self.buffer_wait_ns = 0
         self.buffer_exhausted = 0
         self.metadata_wait_ns = 0
         self.flush_ns = 0
 
-    def _topic(self, name: str) -> _Topic:
+    def _topic(self, name: str) -> _TopicMetrics:
         found = self._topics.get(name)
         if found is None:
-            found = self._topics[name] = _Topic()
+            found = self._topics[name] = _TopicMetrics()
         return found
 
-    def sent(self, batches: Iterable[Batch], now_ms: float) -> None:
+    def sent(self, batches: Iterable[ProducerBatch], now_ms: float) -> None:
         """A request was sent."""
         records = 0
         for batch in batches:
@@ -97,23 +97,23 @@ class ProducerMetrics:
         for scope in (self._latency, self._nodes.setdefault(node_id, SampledStat())):
             scope.add(latency_ms, now_ms)
 
-    def retried(self, batch: Batch, now_ms: float) -> None:
+    def retried(self, batch: ProducerBatch, now_ms: float) -> None:
         """A batch will be sent again."""
         for scope in (self._all, self._topic(batch.topic)):
             scope.retries.add(batch.count, now_ms)
 
-    def failed(self, batch: Batch, now_ms: float) -> None:
+    def failed(self, batch: ProducerBatch, now_ms: float) -> None:
         """A batch failed."""
         for scope in (self._all, self._topic(batch.topic)):
             scope.errors.add(batch.count, now_ms)
 
-    def figures(self, standing: Standing, now_ms: float) -> dict[str, dict[str, float] | dict[str, Figures]]:
-        """All metrics by name; those of topics and nodes by these first."""
+    def figures(self, gauges: ProducerGauges, now_ms: float) -> dict[str, dict[str, float] | dict[str, Figures]]:
+        """All metrics: the producer's by name; those of topics and nodes by topic or node, then by name."""
         nodes = {str(node): _of_latency(latency, now_ms) for node, latency in self._nodes.items()}
         topics = {name: topic.figures(now_ms) for name, topic in self._topics.items()}
-        return {"producer-metrics": self._own(standing, now_ms), "producer-topic-metrics": topics, "producer-node-metrics": nodes}
+        return {"producer-metrics": self._own(gauges, now_ms), "producer-topic-metrics": topics, "producer-node-metrics": nodes}
 
-    def _own(self, standing: Standing, now_ms: float) -> Figures:
+    def _own(self, gauges: ProducerGauges, now_ms: float) -> Figures:
         figures = self._all.figures(now_ms)
         figures["compression-rate-avg"] = figures.pop("compression-rate")
         figures["outgoing-byte-total"], figures["outgoing-byte-rate"] = figures.pop("byte-total"), figures.pop("byte-rate")
@@ -129,17 +129,17 @@ class ProducerMetrics:
             "request-rate": self._requests.rate(now_ms),
             "response-total": self._responses.total,
             "response-rate": self._responses.rate(now_ms),
-            "requests-in-flight": standing.requests_in_flight,
-            "batch-split-total": standing.batch_splits,
-            "buffer-total-bytes": standing.buffer_total_bytes,
-            "buffer-available-bytes": max(standing.buffer_total_bytes - standing.buffer_used_bytes, 0),
+            "requests-in-flight": gauges.requests_in_flight,
+            "batch-split-total": gauges.batch_splits,
+            "buffer-total-bytes": gauges.buffer_total_bytes,
+            "buffer-available-bytes": max(gauges.buffer_total_bytes - gauges.buffer_used_bytes, 0),
             "buffer-exhausted-total": self.buffer_exhausted,
             "bufferpool-wait-time-ns-total": self.buffer_wait_ns,
             "waiting-threads": self.waiting_threads,
             "metadata-wait-time-ns-total": self.metadata_wait_ns,
-            "metadata-age": standing.metadata_age_ms / 1000,
+            "metadata-age": gauges.metadata_age_ms / 1000,
             "flush-time-ns-total": self.flush_ns,
-            "connection-count": standing.connection_count,
+            "connection-count": gauges.connection_count,
         }
 
 

@@ -1,28 +1,26 @@
-"""The batches of one partition, and their sequence numbers.
-
-Batches, oldest first:
+"""The batches of one partition and their sequence numbers. Oldest first:
 
     retries         in flight        ready            open
     sent, failed    sent, no answer  closed, unsent   being filled
     [b3 b4]         [b5]             [b6 b7]          b8
 
-A batch gets its sequence number when it is first sent. When one fails with a retriable error, nothing more is sent to the partition until
-all batches in flight are answered; then retries are sent first, in order, one at a time. So records are written in order, without
-idempotence only with one request in flight.
+A batch gets its sequence number when it is first sent. After a retriable failure, the partition sends nothing until all batches in flight
+have a response. Then the retries go first, in order of their numbers, one at a time. So records are written in order; without idempotence
+this needs at most one request in flight.
 
-**Idempotence.** The broker accepts a batch only if its number follows the last one, and acknowledges a duplicate (it remembers five). So
-after a broken connection all batches in flight are sent again with the same numbers. When a batch fails for good (refused, or
-`delivery_timeout_ms`) its number leaves a *hole* that the broker may or may not have. Later batches are sent with their old numbers. If
-one is accepted, the broker had the hole. If it is refused as out of order, the hole is real and nothing after it was written: when nothing
-is in flight, the producer epoch of this partition is incremented, and all waiting batches are numbered from 0. A refusal without a hole
-means that the broker lost acknowledged records; that batch fails with the broker's error, and the numbering starts over.
+**Idempotence.** A broker accepts a batch only if its number follows the last one, and answers a duplicate of the last five batches as a
+success. So after a broken connection all batches in flight are sent again with the same numbers. A batch that fails for good, or exceeds
+`delivery_timeout_ms`, leaves a *hole*: the broker may or may not have it. Later batches keep their numbers. If one is accepted, the broker
+had the batch. If one is refused as out of order, the hole is real, and nothing behind it was written. Then, once nothing is in flight, the
+partition's producer epoch is incremented and all waiting batches are numbered from 0. A refusal without a hole means that the broker lost
+acknowledged records: the batch fails with the broker's error, and the numbers restart.
 
-The first batch under a producer id and epoch is sent alone: a broker that does not know the producer accepts any first number, so a second
-batch that overtakes a refused first one would change the order.
+The first batch of a producer id and epoch is sent alone. A broker that does not know the producer accepts any first number, so a second
+batch could be written before a refused first one.
 
-The client increments the epoch itself: brokers accept it for a known id (KIP-360). After epoch 32767 a new producer id is needed.
+A client may increment the epoch itself (KIP-360). After epoch 32767 it needs a new producer id.
 
-A sequence number counts records, so the parts of a split batch (KIP-126) have the numbers of the whole.
+A sequence number counts records, so the parts of a split batch (KIP-126) share the numbers of the whole.
 """
 
 from __future__ import annotations
@@ -31,7 +29,7 @@ from bisect import insort
 from collections import deque
 from dataclasses import dataclass, field
 
-from ottla.client.producer.batches import NOT_NUMBERED, Batch
+from ottla.client.producer.batches import NOT_NUMBERED, ProducerBatch
 from ottla.client.transport.backoff import Backoff
 
 OUT_OF_ORDER = 45
@@ -42,32 +40,30 @@ EPOCH_MAX = 32767
 
 @dataclass(slots=True)
 class PartitionQueue:
-    """The queue of one partition."""
-
     topic: str
     partition: int
     backoff: Backoff
-    open: Batch | None = None
-    ready: deque[Batch] = field(default_factory=deque)
-    #: In order of sequence numbers, like in_flight. If not empty, nothing new is sent.
-    retries: list[Batch] = field(default_factory=list)
-    in_flight: list[Batch] = field(default_factory=list)
-    #: -1: the producer's id and epoch are used.
+    open: ProducerBatch | None = None
+    ready: deque[ProducerBatch] = field(default_factory=deque)
+    #: Ordered by number, like in_flight. Not empty: nothing new is sent.
+    retries: list[ProducerBatch] = field(default_factory=list)
+    in_flight: list[ProducerBatch] = field(default_factory=list)
+    #: -1: not set yet; the producer's id and epoch are used.
     producer_id: int = -1
     epoch: int = -1
     next_sequence: int = 0
-    #: Sequence numbers of failed batches that no later success has proved written; ascending.
+    #: Sequence numbers of failed batches, ascending, until a later success shows that they were written.
     holes: list[int] = field(default_factory=list)
-    #: A batch with this producer id and epoch was acknowledged.
+    #: A batch under this producer id and epoch was acknowledged.
     confirmed: bool = False
-    #: Number from 0 again with the next epoch, when nothing is in flight.
+    #: Restart from 0 with the next epoch once nothing is in flight.
     renew: bool = False
-    #: End of the backoff after a failure.
+    #: Backoff: nothing is sent before this time.
     blocked_until_ms: float = float("-inf")
 
     @property
     def idle(self) -> bool:
-        """Whether there is nothing to send."""
+        """Nothing to send."""
         return self.open is None and not self.ready and not self.retries
 
     @property
@@ -76,28 +72,28 @@ class PartitionQueue:
         return len(self.retries) + len(self.ready) + (self.open is not None)
 
     def close_open(self) -> None:
-        """Closes the open batch."""
+        """Close the open batch."""
         batch = self.open
         assert batch is not None and batch.builder is not None, "only an open batch is closed"
         batch.count, batch.size = batch.builder.count, batch.builder.size
         self.ready.append(batch)
         self.open = None
 
-    def unsent(self) -> list[Batch]:
-        """Removes all closed waiting batches, in order."""
+    def unsent(self) -> list[ProducerBatch]:
+        """Remove all closed unsent batches, in order."""
         waiting = [*self.retries, *self.ready]
         self.retries.clear()
         self.ready.clear()
         return waiting
 
-    def first(self) -> Batch:
+    def first(self) -> ProducerBatch:
         """The next batch to send."""
         batch = self.retries[0] if self.retries else self.ready[0] if self.ready else self.open
         assert batch is not None, "an active partition has something to send"
         return batch
 
-    def take(self) -> Batch:
-        """Moves the next batch into flight with a sequence number."""
+    def take(self) -> ProducerBatch:
+        """Move the next batch to `in_flight`, with its sequence number."""
         if self.retries:
             batch = self.retries.pop(0)
         else:
@@ -107,18 +103,18 @@ class PartitionQueue:
         self.in_flight.append(batch)
         return batch
 
-    def again(self, batch: Batch) -> None:
-        """Adds a batch to the retries."""
+    def retry(self, batch: ProducerBatch) -> None:
+        """Add a batch to the retries."""
         insort(self.retries, batch, key=lambda waiting: waiting.sequence)
 
-    # -- Sequence numbers.
+    # -- the numbering
 
-    def _number(self, batch: Batch) -> None:
+    def _number(self, batch: ProducerBatch) -> None:
         batch.number(self.producer_id, self.epoch, self.next_sequence)
         self.next_sequence += batch.count
 
     def prepare_numbers(self, producer: tuple[int, int]) -> bool:
-        """Starts or restarts the numbering with the producer's (id, epoch); False if a new producer id is needed first."""
+        """Start or restart the sequence numbers with the producer's (id, epoch); False if a new producer id is needed first."""
         if self.renew:
             assert not self.in_flight, "numbers change only while nothing is in flight"
             if self.epoch >= EPOCH_MAX:
@@ -138,21 +134,21 @@ class PartitionQueue:
             self._number(batch)
         return True
 
-    def renumber(self, batch: Batch, code: int) -> bool:
-        """Whether a batch that was refused as out of order can be sent again, possibly with new numbers."""
+    def renumber(self, batch: ProducerBatch, code: int) -> bool:
+        """Whether a batch that was refused as out of order can be sent again, perhaps with new numbers."""
         if any(earlier.sequence < batch.sequence for earlier in [*self.in_flight, *self.retries]):
             return True
         self.renew = True
         return code == UNKNOWN_PRODUCER or any(hole < batch.sequence for hole in self.holes)
 
-    def acknowledged(self, batch: Batch) -> None:
-        """The broker has this batch and all before it."""
+    def acknowledged(self, batch: ProducerBatch) -> None:
+        """The broker has this batch, and so all before it."""
         self.confirmed = True
         self.holes = [hole for hole in self.holes if hole > batch.sequence]
         if not self.retries:
             self.backoff.succeeded()
 
-    def gave_up(self, batch: Batch) -> None:
-        """The batch failed; whether the broker has it is unknown."""
+    def abandoned(self, batch: ProducerBatch) -> None:
+        """The batch failed for good; the broker may have it."""
         if batch.sequence != NOT_NUMBERED:
             insort(self.holes, batch.sequence)

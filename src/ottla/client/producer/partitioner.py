@@ -1,13 +1,13 @@
-"""Partitioners: the partition of a record without an explicit one.
+"""Partitioners: the choice of a partition for records that name none.
 
-    "default"        with a key: Java's murmur2 of its bytes, as in all clients; without, sticky partitioning
-    "round_robin"    in turn, ignoring the key
-    "random"         at random, ignoring the key
-    a function       (topic, key, value, info) -> partition, with serialized key and value; or an object with a method
-                     `partition`, and optionally `configure(settings)` and `close()`
+    "default"        with a key: Java's murmur2 of its bytes, as in all Kafka clients; without, `sticky_partitioning`
+    "round_robin"    one after the other, whatever the key
+    "random"         any, whatever the key
+    a function       (topic, key, value, info) -> partition, of the serialized key and value; or an object with that as method
+                     `partition`, and perhaps `configure(settings)` and `close()`
 
-`info` is a `TopicInfo`: `len(info.partitions)` partitions, each with its `leader`. A partitioner is called in the thread of `send`,
-possibly by several threads at once.
+`info` is a `TopicInfo`: `len(info.partitions)` partitions, each with its `leader`. A partitioner is called in the thread of `send`, by many
+threads at once if many send.
 """
 
 from __future__ import annotations
@@ -25,25 +25,23 @@ Choice = Callable[[str, bytes | None, bytes | None, TopicInfo], int]
 
 
 class RoundRobin:
-    """Takes turns among the partitions of each topic that have a leader; among all if none has. Java's RoundRobinPartitioner."""
+    """Round robin over a topic's partitions with a leader, or over all if none has. Like Java's RoundRobinPartitioner."""
 
     def __init__(self) -> None:
         self._next: defaultdict[str, count[int]] = defaultdict(count)
 
     def partition(self, topic: str, key: bytes | None, value: bytes | None, info: TopicInfo) -> int:
-        """The next partition."""
         available = [one for one in info.partitions if one.leader != NOBODY] or info.partitions
         return available[next(self._next[topic]) % len(available)].partition
 
 
 class AtRandom:
-    """A random partition that has a leader."""
+    """A random partition with a leader for each record."""
 
     def __init__(self, rng: Random) -> None:
         self._rng = rng
 
     def partition(self, topic: str, key: bytes | None, value: bytes | None, info: TopicInfo) -> int:
-        """A random partition."""
         available = [one for one in info.partitions if one.leader != NOBODY] or info.partitions
         return self._rng.choice(available).partition
 
@@ -52,9 +50,9 @@ NAMES = ("default", "round_robin", "random")
 
 
 def as_choice(given: Any, settings: Mapping[str, Any], rng: Random) -> Choice | None:
-    """The function of a partitioner in any form; None for the default. Configures objects.
+    """The function behind a partitioner in any of its forms; None: the default. An object is configured.
 
-    Raises: ValueError for an unknown name, TypeError for an object that is not a partitioner.
+    Raises: ValueError for a name that there is not, TypeError for what is no partitioner.
     """
     match given:
         case None | "default":
@@ -75,7 +73,7 @@ def as_choice(given: Any, settings: Mapping[str, Any], rng: Random) -> Choice | 
 
 
 def checked(choice: Choice) -> Choice:
-    """The same function, with a check of its result. Raises: ValueError for a partition that does not exist."""
+    """The same, when it chooses a partition that there is. Raises: ValueError otherwise."""
 
     def partition(topic: str, key: bytes | None, value: bytes | None, info: TopicInfo) -> int:
         chosen = choice(topic, key, value, info)

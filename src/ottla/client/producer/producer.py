@@ -1,10 +1,10 @@
-"""The producer for asyncio: `send()` adds a record to the accumulator and returns a delivery; the sender does the rest.
+"""The producer for asyncio: `send()` adds a record to the accumulator and returns a delivery; the sender sends batches.
 
     async with Producer(bootstrap_servers="127.0.0.1:9092") as producer:
         delivery = await producer.send("orders", b"value", key=b"key")   # is in a batch
         metadata = await delivery                                        # is written
 
-`send()` waits only for metadata of a new topic, and while `buffer_memory` is full; both together at most `max_block_ms`.
+`send()` waits for the metadata of a new topic, and while `buffer_memory` is full; at most `max_block_ms` in total.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from ottla.client.errors import AlreadyClosed, BufferExhausted, MetadataTimedOut
 from ottla.client.interceptors import ProducerRecord
 from ottla.client.options import ProducerOptions, from_keywords
 from ottla.client.producer.accumulator import Accumulator, Bytes
-from ottla.client.producer.batches import Batch, Delivery, DeliveryCallback
-from ottla.client.producer.outgoing import Outgoing, never, plain_bytes, plain_headers, plain_place, plain_time
+from ottla.client.producer.batches import Delivery, DeliveryCallback, ProducerBatch
+from ottla.client.producer.record_preparation import RecordPreparation, no_fast_path, plain_bytes, plain_headers, plain_place, plain_time
 from ottla.client.producer.sender import Sender
 from ottla.client.sync.loop_thread import FORKED, tell_of_forks
 from ottla.client.transport.event_loop import OneLoop
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from ottla.client.arrow.rows import TableColumns
     from ottla.client.arrow.send import TableDelivery
 
-#: Time after which all brokers know a partition that was added.
+#: How long brokers may have old metadata after partitions were added.
 ADDED_MS = 500
 Headers = Sequence[tuple[str, bytes | None]]
 T = TypeVar("T")
@@ -46,9 +46,9 @@ log = logging.getLogger("ottla.client")
 
 @checked("send_batch", "partitions_for", "flush", "close")
 class Producer:
-    """Sends records. Settings are keyword arguments of `ProducerOptions`. Belongs to the event loop in which it was started.
+    """Sends records. Settings are those of `ProducerOptions`, as keyword arguments; belongs to the loop in which it was started.
 
-    Raises: ConfigError for an unknown or contradictory setting.
+    Raises: ConfigError for a setting that is unknown or makes no sense.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class Producer:
     ) -> None:
         self.options = from_keywords(ProducerOptions, settings)
         self._rng = rng or Random()
-        self._outgoing = Outgoing(
+        self._preparation = RecordPreparation(
             self.options,
             self._rng,
             key_serializer=key_serializer,
@@ -71,12 +71,12 @@ class Producer:
             partitioner=partitioner,
             interceptors=interceptors,
         )
-        self._choice = self._outgoing.choice
+        self._choice = self._preparation.choice
         self._accumulator = Accumulator(self.options, self._rng, give=Delivery, clock_ns=time_ns)
-        #: Adds a record to an open batch if nothing else is needed; otherwise returns None.
-        self._quickly: Callable[..., Delivery | None] = self._accumulator.open.put
-        if not self._outgoing.plain or self._choice is not None:
-            self._quickly = never
+        #: Adds a record to an open batch; None if the record needs more work.
+        self._fast_path: Callable[..., Delivery | None] = self._accumulator.open.put
+        if not self._preparation.is_passthrough or self._choice is not None:
+            self._fast_path = no_fast_path
         self._network: Network | None = None
         self._sender: Sender | None = None
         self._room: asyncio.Event | None = None
@@ -85,10 +85,10 @@ class Producer:
         self._forked = False
         tell_of_forks(self)
 
-    # -- Lifecycle.
+    # -- life
 
     async def start(self) -> Self:
-        """Starts the sender; `send()` and `async with` do this too. Does not contact a broker."""
+        """Start the producer; `send()` and `async with` do it too. It does not connect yet."""
         self._begin()
         return self
 
@@ -102,19 +102,19 @@ class Producer:
             self._network = Network(self.options, rng=self._rng)
             self._sender = Sender(self._network, self._accumulator, self.options, nullcontext())
             self._room = asyncio.Event()
-            self._sender.settled = self._room.set
+            self._sender.on_finished = self._room.set
         return self._sender
 
     def forked(self) -> None:
-        """Called in a forked process: the parent sends the records."""
+        """Called in a child process after a fork: disable the producer."""
         self._forked = True
-        self._quickly = never
-        self._accumulator.forget(AlreadyClosed(FORKED))
+        self._fast_path = no_fast_path
+        self._accumulator.fail_silently(AlreadyClosed(FORKED))
 
     def __del__(self) -> None:
         if not getattr(self, "_closed", True) and not self._forked and self._sender is not None:
             warnings.warn(f"a producer for {', '.join(self.options.bootstrap_servers)} was not closed", ResourceWarning, stacklevel=2)
-            tell_of_loss(self._accumulator.incomplete(), "its producer was thrown away without being closed")
+            log_lost_records(self._accumulator.incomplete(), "its producer was thrown away without being closed")
 
     async def __aenter__(self) -> Self:
         return await self.start()
@@ -123,26 +123,26 @@ class Producer:
         await self.close()
 
     async def flush(self, timeout_ms: float | None = None) -> None:
-        """Sends waiting batches, and waits until all records have an outcome. Raises: TimeoutError."""
+        """Send all buffered records and wait for their outcomes. Raises: TimeoutError."""
         sender = self._begin()
         waiting = self._accumulator.close_open()
         sender.wake()
         began_ns = monotonic_ns()
-        await all_done(waiting, timeout_ms)
+        await wait_for_batches(waiting, timeout_ms)
         sender.metrics.flush_ns += monotonic_ns() - began_ns
 
     async def close(self, timeout_ms: float | None = None) -> None:
-        """Waits for outcomes at most `timeout_ms`; records without an outcome then fail. Closing twice is allowed."""
+        """Flush for at most `timeout_ms`, then fail the remaining records and disconnect. Closing twice is no error."""
         if self._closed or self._forked:
             return
         sender, network = self._sender, self._network
         if self._own.elsewhere():
             self._closed = True
-            tell_of_loss(self._accumulator.incomplete(), "the event loop of their producer is gone")
+            log_lost_records(self._accumulator.incomplete(), "the event loop of their producer is gone")
             raise self._own.wrong()
         if sender is None or network is None:
             self._closed = True
-            self._outgoing.close()
+            self._preparation.close()
             return
         try:
             await self.flush(timeout_ms)
@@ -151,14 +151,14 @@ class Producer:
         finally:
             self._closed = True
             sender.close()
-            tell_of_loss(self._accumulator.incomplete(), "the producer was closed before they were acknowledged")
-            self._accumulator.abandon(AlreadyClosed("the producer was closed before the record was acknowledged"))
-            self._accumulator.tell()
-            sender.settled()
+            log_lost_records(self._accumulator.incomplete(), "the producer was closed before they were acknowledged")
+            self._accumulator.fail_all(AlreadyClosed("the producer was closed before the record was acknowledged"))
+            self._accumulator.notify_finished()
+            sender.on_finished()
             await network.close()
-            self._outgoing.close()
+            self._preparation.close()
 
-    # -- Records.
+    # -- records
 
     async def send(
         self,
@@ -170,38 +170,38 @@ class Producer:
         timestamp_ms: int | None = None,
         on_delivery: DeliveryCallback | None = None,
     ) -> Delivery:
-        """Sends a record; await the `Delivery` to know where it was written.
+        """Send a record; await the returned `Delivery` for its `RecordMetadata`.
 
-        Without a partition, the key decides, as in Java's client; without a key, sticky partitioning. The default timestamp is now.
+        Without a partition, the key selects it, as in Java's client; without a key, sticky partitioning. Default timestamp: now.
         `on_delivery(metadata, error)`, one of them None, is called with the outcome.
 
-        Raises: MetadataTimedOut, BufferExhausted, MessageTooLarge, TypeError, ValueError; UnknownTopicOrPartition for a partition that does
-        not exist, TopicAuthorizationFailed and other errors of the topic; errors of serializers.
+        Raises: MetadataTimedOut, BufferExhausted, MessageTooLarge, TypeError, ValueError; UnknownTopicOrPartition for a partition that is
+        not there, TopicAuthorizationFailed and the like when the topic cannot be had; what serializers raise.
         """
-        # Returns None after a fork, where get_running_loop() raises.
+        # `_get_running_loop` returns None after a fork, where `get_running_loop` raises.
         if self._own.loop is not asyncio._get_running_loop():
             self._begin()
         if on_delivery is None:
             try:
-                delivery = self._quickly(topic, value, key, headers, partition, timestamp_ms)
+                delivery = self._fast_path(topic, value, key, headers, partition, timestamp_ms)
             except (TypeError, OverflowError):
-                # Not possible on the fast path; the slow path raises the error.
+                # Invalid arguments; the slow path reports them.
                 delivery = None
             if delivery is not None:
                 return delivery
         elif not callable(on_delivery):
             raise TypeError(f"on_delivery is a function of (metadata, error), not {on_delivery!r}")
-        record = self._outgoing.take(ProducerRecord(topic, value, key, headers, partition, timestamp_ms))
+        record = self._preparation.prepare(ProducerRecord(topic, value, key, headers, partition, timestamp_ms))
         try:
             delivery = await self._put(record)
         except Exception as error:
-            self._outgoing.refused(record, error)
+            self._preparation.refused(record, error)
             raise
-        self._outgoing.follow(delivery, on_delivery)
+        self._preparation.add_callbacks(delivery, on_delivery)
         return delivery
 
     async def _put(self, record: ProducerRecord) -> Delivery:
-        """Adds a record to a batch; waits for metadata and memory."""
+        """Slow path: wait for metadata and memory, and start a new batch if needed."""
         sender = self._begin()
         network = sender.network
         topic, partition = plain_place(record.topic, record.partition)
@@ -232,62 +232,62 @@ class Producer:
         if given is None:
             given = await self._when_room(attempt, left_ms)
         sender.wake()
-        # Lets the sender run at each new batch; otherwise a loop of sends fills the memory first.
+        # Yield to the sender at each new batch; else a loop of sends fills the memory before it runs.
         await asyncio.sleep(0)
         return given
 
     async def send_batch(self, topic: str, partition: int, batch: Bytes) -> Delivery:
-        """Sends an encoded record batch (format v2, one batch, compressed or not), after earlier records of the partition.
+        """Put an encoded record batch (format v2, one batch, compressed or not) on its way, behind what was sent to the partition before.
 
-        The `Delivery` is that of its first record. A bytearray is taken over, and sequence numbers are written into it; other buffers are
-        copied. Records are not checked: keys, timestamps and partitions are as in the batch.
+        The `Delivery` is that of its first record. A bytearray is taken over and stamped in place with the producer's numbers; anything
+        else is copied. Records are not looked at: keys, times and partitions are as the batch has them.
 
-        Raises: errors of `send`; ValueError if it is not exactly one batch.
+        Raises: what `send` raises; ValueError when it is not exactly one batch.
         """
         await self._partition_count(topic, partition)
         data = batch if isinstance(batch, bytearray) else bytearray(batch)
         return Delivery(await self._place(topic, partition, data), 0, int.from_bytes(data[27:35], "big", signed=True))
 
     async def send_table(self, topic: str, table: Any, **columns: Unpack[TableColumns]) -> TableDelivery:
-        """Sends the rows of an Arrow table, column by column and without a Python object per row; await the result to know where they were
-        written.
+        """Put the rows of an Arrow table on their way, column by column and without a Python object per row; await what it returns to know
+        where they were written.
 
-        `table` is a pyarrow Table, RecordBatch or reader, or an object with Arrow data: polars, pandas, DuckDB. Its columns are selected
-        with `key=`, `value=` (default: all, as JSON), `headers=`, `partition=`, `timestamp_ms=`; `key_format=`, `value_format=` and
-        `schema=` set their encoding (`client.arrow.rows`, `client.arrow.values`). Waits while `buffer_memory` is full, at most
-        `max_block_ms` at a time. An error is raised at its row; earlier rows are being sent.
+        `table` is a pyarrow Table, RecordBatch or reader, or anything that gives Arrow data: polars, pandas, DuckDB. Its columns are named
+        by `key=`, `value=` (default: all, as JSON), `headers=`, `partition=`, `timestamp_ms=`; `key_format=`, `value_format=` and `schema=`
+        say how they become bytes (`client.arrow_rows`, `client.arrow_values`). Waits while `buffer_memory` is full, at most `max_block_ms`
+        at a time. What it raises it raises before the row at fault; rows before it are on their way.
 
-        Raises: ValueError, TypeError for missing or unsuitable columns; SerializationFailed; ImportError without pyarrow; errors of
-        `send`.
+        Raises: ValueError, TypeError for columns that are not there or do not fit; SerializationFailed; ImportError without pyarrow; what
+        `send` raises.
         """
         from ottla.client.arrow.rows import ANY, TableRows
-        from ottla.client.arrow.send import TableDelivery, batches_of_table, told_how_far
+        from ottla.client.arrow.send import TableDelivery, attach_delivery, batches_of_table
 
         rows = TableRows(table, now_ms=time_ns() // 1_000_000, **columns)
         count = await self._partition_count(topic, rows.partition)
         delivery = TableDelivery(topic)
-        encoded = batches_of_table(rows, count, *self._accumulator.form)
-        with told_how_far(delivery):
-            # Encoding a batch takes long: the event loop runs meanwhile.
+        encoded = batches_of_table(rows, count, *self._accumulator.batch_settings)
+        with attach_delivery(delivery):
+            # Encoding a batch takes long for a loop, compressed or not: it has its turns meanwhile.
             while (one := await asyncio.to_thread(next, encoded, None)) is not None:
                 delivery.add(await self._place(topic, None if one.partition == ANY else one.partition, one.data), one.rows)
         return delivery
 
     async def _partition_count(self, topic: str, partition: int | None) -> int:
-        """The partition count of the topic, when it has this partition. Raises: MetadataTimedOut."""
+        """How many partitions the topic has, once it has this one. Raises: MetadataTimedOut."""
         network = self._begin().network
         count = network.cluster.partition_count(topic_name(topic))
         if count is None or (partition is not None and not 0 <= partition < count):
             count = await partitions_of(network, topic, partition, self.options.max_block_ms)
         return count
 
-    async def _place(self, topic: str, partition: int | None, data: bytearray) -> Batch:
-        """Adds an encoded batch to its partition, or any, when there is memory."""
+    async def _place(self, topic: str, partition: int | None, data: bytearray) -> ProducerBatch:
+        """Put an encoded batch behind those of its partition, or of any, when there is memory for it."""
         sender = self._begin()
         network, accumulator = sender.network, self._accumulator
         info = network.cluster.topics.get(topic)
 
-        def attempt() -> Batch | None:
+        def attempt() -> ProducerBatch | None:
             return accumulator.append_batch(topic, partition, data, network.clock_ms(), info)
 
         made = attempt()
@@ -297,13 +297,13 @@ class Producer:
         return made
 
     async def partitions_for(self, topic: str) -> list[TopicPartition]:
-        """The topic's partitions in order. Raises: MetadataTimedOut."""
+        """The topic's partitions, in order. Raises: MetadataTimedOut."""
         count = await partitions_of(self._begin().network, topic, None, self.options.max_block_ms)
         return [TopicPartition(topic, partition) for partition in range(count)]
 
     def metrics(self) -> dict[str, dict[str, float] | dict[str, dict[str, float]]]:
-        """Metrics with Kafka's names: `producer-metrics` by name, `producer-topic-metrics` and `producer-node-metrics` by topic and broker,
-        then by name. Averages, maxima and rates cover the last minute; NaN without samples.
+        """What the producer counts, under Kafka's names: `producer-metrics` by name, `producer-topic-metrics` and `producer-node-metrics`
+        by topic and broker, then by name. Averages, maxima and rates are of the last minute; NaN where nothing was measured.
         """
         return self._begin().figures()
 
@@ -331,10 +331,10 @@ class Producer:
 
 
 async def partitions_of(network: Network, topic: str, partition: int | None, timeout_ms: float, *, create: bool = True) -> int:
-    """Waits until the topic's partitions are known, and this one exists. `create`: brokers may create the topic.
+    """Wait until the topic's partitions are known, and this one among them. `create`: brokers may create the topic.
 
-    Raises: UnknownTopicOrPartition if brokers keep reporting fewer partitions; MetadataTimedOut, or an error that is not
-    retriable.
+    Raises: UnknownTopicOrPartition when brokers say, and go on saying, that there are fewer partitions; MetadataTimedOut, or the error
+    that makes it pointless.
     """
     cluster, version, short_since_ms = network.cluster, network.cluster.version, float("inf")
 
@@ -361,7 +361,7 @@ async def partitions_of(network: Network, topic: str, partition: int | None, tim
 
 
 def buffer_exhausted(accumulator: Accumulator, options: ProducerOptions) -> BufferExhausted:
-    """The error after waiting for memory in vain."""
+    """The error after `max_block_ms` without memory."""
     oldest = accumulator.oldest()
     why = f"; {oldest.topic}-{oldest.partition} waits longest" if oldest else ""
     last = f", its last error: {oldest.last_error}" if oldest and oldest.last_error else ""
@@ -371,8 +371,8 @@ def buffer_exhausted(accumulator: Accumulator, options: ProducerOptions) -> Buff
     )
 
 
-def tell_of_loss(batches: list[Batch], why: str) -> None:
-    """Logs the number of records that are lost, if any."""
+def log_lost_records(batches: list[ProducerBatch], why: str) -> None:
+    """Log the number of records that will not be sent, if any."""
     records = sum(batch.count if batch.builder is None else batch.builder.count for batch in batches)
     if records:
         where = ", ".join(sorted({f"{batch.topic}-{batch.partition}" for batch in batches})[:10])
@@ -380,13 +380,13 @@ def tell_of_loss(batches: list[Batch], why: str) -> None:
         log.error("%d records for %s may be lost: %s%s", records, where, why, last)
 
 
-async def all_done(batches: list[Batch], timeout_ms: float | None) -> None:
-    """Waits for the outcome of every batch. Raises: TimeoutError."""
+async def wait_for_batches(batches: list[ProducerBatch], timeout_ms: float | None) -> None:
+    """Wait until all batches are done. Raises: TimeoutError."""
     loop = asyncio.get_running_loop()
     try:
         async with asyncio.timeout(None if timeout_ms is None else timeout_ms / 1000):
             for batch in batches:
-                if not batch.told:
+                if not batch.notified:
                     future: asyncio.Future[None] = loop.create_future()
                     batch.when_done(lambda future=future: None if future.done() else future.set_result(None))  # type: ignore[misc]
                     await future

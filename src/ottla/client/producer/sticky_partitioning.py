@@ -1,13 +1,13 @@
-"""Sticky partitioning of records without a key: one partition after another, with fewer bytes for slow ones (KIP-794).
+"""Sticky partitioning: the partition of records without a key (KIP-794).
 
-A topic's records go to one partition until it got `batch_size` bytes and its batch is full, so that batches are large; at twice as many
-bytes they move on in any case. The next partition is random, among those with a leader. With `partitioner_adaptive_partitioning_enable`
-the probability of each decreases with its waiting batches:
+A topic's records go to one partition until it got `batch_size` bytes and its batch is full, or twice as many bytes. So batches are full.
+The next partition is random among those with a leader. With `partitioner_adaptive_partitioning_enable` a partition with more queued batches
+is less probable:
 
     batches waiting    0   3   1
-    probability        4 : 1 : 3          maximum + 1 - waiting
+    chance             4 : 1 : 3          greatest + 1 - waiting
 
-and a partition whose broker has not taken requests for `partitioner_availability_timeout_ms` is not chosen.
+and a partition whose broker took no request for `partitioner_availability_timeout_ms` is not selected.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ottla.client.transport.cluster import NOBODY, TopicInfo
 def choose(
     info: TopicInfo, rng: Random, *, waiting: Callable[[int], int] | None = None, slow_nodes: frozenset[int] | set[int] = frozenset()
 ) -> int:
-    """A random partition of the topic. `waiting` returns the number of waiting batches; None: equal probabilities."""
+    """A random partition of the topic. `waiting`: number of queued batches of a partition; None: all are equally probable."""
     available = [one for one in info.partitions if one.leader != NOBODY] or info.partitions
     if waiting is None or len(info.partitions) < 2:
         return available[rng.randrange(len(available))].partition
@@ -32,7 +32,7 @@ def choose(
 
 
 def weighted(sizes: Sequence[int], rng: Random) -> int:
-    """A random index; smaller sizes are more probable."""
+    """A random index; a smaller size is more probable."""
     greatest = max(sizes)
     if greatest == min(sizes):
         return rng.randrange(len(sizes))
@@ -41,17 +41,17 @@ def weighted(sizes: Sequence[int], rng: Random) -> int:
 
 
 class NodeLatency:
-    """Since when each node with waiting batches has taken no request."""
+    """How long each node has had batches due and could not take a request."""
 
     __slots__ = ("_timeout_ms", "_times")
 
     def __init__(self, timeout_ms: float) -> None:
         self._timeout_ms = timeout_ms
-        #: By node: (last time with waiting batches, last time it took a request).
+        #: By node: (last time with batches due, last time it could take a request).
         self._times: dict[int, tuple[float, float]] = {}
 
     def asked(self, node_id: int, now_ms: float, *, took: bool) -> None:
-        """There was a batch for the node, which could or could not be sent."""
+        """The node had batches due; `took`: it could take a request."""
         if self._timeout_ms > 0:
             _, drained_ms = self._times.get(node_id, (now_ms, now_ms))
             self._times[node_id] = (now_ms, now_ms if took else drained_ms)

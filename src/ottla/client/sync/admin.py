@@ -32,7 +32,7 @@ class Admin:
 
     Methods in the plural answer for each item: its result, or the `KafkaError` that befell it. Methods in the singular raise it.
 
-    Raises: ConfigError for a setting that is unknown or makes no sense.
+    Raises: ConfigError for a setting that is unknown or invalid.
     """
 
     def __init__(self, *, rng: Random | None = None, **settings: Any) -> None:
@@ -72,7 +72,7 @@ class Admin:
     def create_topics(
         self, topics: Iterable[r.NewTopic], *, validate_only: bool = False, timeout_ms: float | None = None
     ) -> dict[str, Outcome[r.CreatedTopic]]:
-        """Create topics, or with `validate_only` see whether they could be."""
+        """Create topics; with `validate_only` only check whether they can be created."""
         return self._call(lambda: self._aio.create_topics(topics, validate_only=validate_only, timeout_ms=timeout_ms))
 
     def create_topic(self, topic: r.NewTopic, *, validate_only: bool = False, timeout_ms: float | None = None) -> r.CreatedTopic:
@@ -90,7 +90,7 @@ class Admin:
     def create_partitions(
         self, partitions: Mapping[str, r.NewPartitions | int], *, validate_only: bool = False, timeout_ms: float | None = None
     ) -> dict[str, Outcome[None]]:
-        """Raise the number of partitions of topics to the number given. Keys then go to other partitions than before."""
+        """Increase the number of partitions of topics to a new total. This changes which partition a key maps to."""
         return self._call(lambda: self._aio.create_partitions(partitions, validate_only=validate_only, timeout_ms=timeout_ms))
 
     def list_topics(self, *, internal: bool = False, timeout_ms: float | None = None) -> list[r.TopicListing]:
@@ -100,7 +100,7 @@ class Admin:
     def describe_topics(
         self, topics: Iterable[N], *, authorized_operations: bool = False, timeout_ms: float | None = None
     ) -> dict[N, Outcome[r.TopicDescription]]:
-        """Partitions, leaders and replicas of topics, by name or id; and what this client may do with them, if asked."""
+        """Partitions, leaders and replicas of topics, by name or id; optionally the operations this client is authorized for."""
         return self._call(lambda: self._aio.describe_topics(topics, authorized_operations=authorized_operations, timeout_ms=timeout_ms))
 
     def describe_topic(
@@ -110,7 +110,7 @@ class Admin:
         return self._call(lambda: self._aio.describe_topic(topic, authorized_operations=authorized_operations, timeout_ms=timeout_ms))
 
     def delete_records(self, before: Mapping[Partition, int], *, timeout_ms: float | None = None) -> dict[TopicPartition, Outcome[int]]:
-        """Delete the records before an offset (-1: all below the high watermark); gives the new start of each log."""
+        """Delete the records before an offset (-1: all below the high watermark); returns the new start of each log."""
         return self._call(lambda: self._aio.delete_records(before, timeout_ms=timeout_ms))
 
     def list_offsets(
@@ -122,7 +122,7 @@ class Admin:
     def describe_producers(
         self, partitions: Iterable[Partition], *, broker: int | None = None, timeout_ms: float | None = None
     ) -> dict[TopicPartition, Outcome[list[r.ActiveProducer]]]:
-        """Idempotent and transactional producers that each partition's leader remembers, or another `broker` with a replica of it."""
+        """The producer state of each partition, from its leader or from `broker`, which must have a replica."""
         return self._call(lambda: self._aio.describe_producers(partitions, broker=broker, timeout_ms=timeout_ms))
 
     def describe_configs(

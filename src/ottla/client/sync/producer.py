@@ -26,9 +26,9 @@ from ottla.client.errors import AlreadyClosed
 from ottla.client.interceptors import ProducerRecord
 from ottla.client.options import ProducerOptions, from_keywords
 from ottla.client.producer.accumulator import Accumulator, Bytes
-from ottla.client.producer.batches import Batch, BlockingDelivery, DeliveryCallback
-from ottla.client.producer.outgoing import Outgoing, never, plain_bytes, plain_headers, plain_place, plain_time
-from ottla.client.producer.producer import Headers, all_done, buffer_exhausted, partitions_of, tell_of_loss
+from ottla.client.producer.batches import BlockingDelivery, DeliveryCallback, ProducerBatch
+from ottla.client.producer.producer import Headers, buffer_exhausted, log_lost_records, partitions_of, wait_for_batches
+from ottla.client.producer.record_preparation import RecordPreparation, no_fast_path, plain_bytes, plain_headers, plain_place, plain_time
 from ottla.client.producer.sender import Sender
 from ottla.client.sync.loop_thread import FORKED, Forked, LoopThread, close_at_exit, tell_of_forks
 from ottla.client.sync.waiting import taken
@@ -65,7 +65,7 @@ class Producer:
     ) -> None:
         self.options = from_keywords(ProducerOptions, settings)
         rng = rng or Random()
-        self._outgoing = Outgoing(
+        self._preparation = RecordPreparation(
             self.options,
             rng,
             key_serializer=key_serializer,
@@ -73,17 +73,17 @@ class Producer:
             partitioner=partitioner,
             interceptors=interceptors,
         )
-        self._choice = self._outgoing.choice
+        self._choice = self._preparation.choice
         self._lock: threading.Lock | Forked = threading.Lock()
         #: Under the lock: who waits for memory, and hears of it when batches got their outcome.
         self._waiting: list[SimpleQueue[None]] = []
         self._accumulator = Accumulator(self.options, rng, give=BlockingDelivery, clock_ns=time_ns)
         #: Puts a record that needs nothing but a place in an open batch; gives None where there is more to do.
-        self._at_once: Callable[..., BlockingDelivery | None] = never
+        self._at_once: Callable[..., BlockingDelivery | None] = no_fast_path
         if NATIVE and self._choice is None:
             self._at_once = self._accumulator.open.put
         #: The same where the record is as the user gave it.
-        self._quickly: Callable[..., BlockingDelivery | None] = self._at_once if self._outgoing.plain else never
+        self._fast_path: Callable[..., BlockingDelivery | None] = self._at_once if self._preparation.is_passthrough else no_fast_path
         self._closed = False
         self._forked = False
         self._waking = False
@@ -96,7 +96,7 @@ class Producer:
     def _begin(self, rng: Random) -> tuple[Network, Sender]:
         network = Network(self.options, rng=rng)
         sender = Sender(network, self._accumulator, self.options, self._lock)
-        sender.settled = self._tell_waiting
+        sender.on_finished = self._tell_waiting
         return network, sender
 
     def _tell_waiting(self) -> None:
@@ -162,7 +162,7 @@ class Producer:
         """
         if on_delivery is None:
             try:
-                delivery = self._quickly(topic, value, key, headers, partition, timestamp_ms)
+                delivery = self._fast_path(topic, value, key, headers, partition, timestamp_ms)
             except (TypeError, OverflowError):
                 # What it was given is nothing for it; the long way says what.
                 delivery = None
@@ -174,9 +174,9 @@ class Producer:
 
     def _send(self, record: ProducerRecord, on_delivery: DeliveryCallback | None) -> BlockingDelivery:
         """`send`, with everything that a record may need: the user's own parts, metadata, a new batch, memory."""
-        outgoing = self._outgoing
-        if not outgoing.plain:
-            record = outgoing.take(record)
+        preparation = self._preparation
+        if not preparation.is_passthrough:
+            record = preparation.prepare(record)
         delivery: BlockingDelivery | None
         try:
             delivery = self._at_once(record.topic, record.value, record.key, record.headers, record.partition, record.timestamp_ms)
@@ -187,9 +187,9 @@ class Producer:
             try:
                 delivery = self._put(record)
             except Exception as error:
-                outgoing.refused(record, error)
+                preparation.refused(record, error)
                 raise
-        outgoing.follow(delivery, on_delivery)
+        preparation.add_callbacks(delivery, on_delivery)
         return delivery
 
     def _put(self, record: ProducerRecord) -> BlockingDelivery:
@@ -250,13 +250,13 @@ class Producer:
         `send` raises.
         """
         from ottla.client.arrow.rows import ANY, TableRows
-        from ottla.client.arrow.send import BlockingTableDelivery, batches_of_table, told_how_far
+        from ottla.client.arrow.send import BlockingTableDelivery, attach_delivery, batches_of_table
 
         rows = TableRows(table, now_ms=time_ns() // 1_000_000, **columns)
         count = self._partition_count(topic, rows.partition)
         delivery = BlockingTableDelivery(topic)
-        with told_how_far(delivery):
-            for partition, data, part in batches_of_table(rows, count, *self._accumulator.form):
+        with attach_delivery(delivery):
+            for partition, data, part in batches_of_table(rows, count, *self._accumulator.batch_settings):
                 delivery.add(self._place(topic, None if partition == ANY else partition, data), part)
         return delivery
 
@@ -267,11 +267,11 @@ class Producer:
             known = self._thread.call(partitions_of(self._network, topic, partition, self.options.max_block_ms))
         return known
 
-    def _place(self, topic: str, partition: int | None, data: bytearray) -> Batch:
+    def _place(self, topic: str, partition: int | None, data: bytearray) -> ProducerBatch:
         """Put an encoded batch behind those of its partition, or of any, when there is memory for it."""
         accumulator, info = self._accumulator, self._network.cluster.topics.get(topic)
 
-        def attempt() -> Batch | None:
+        def attempt() -> ProducerBatch | None:
             return accumulator.append_batch(topic, partition, data, monotonic_ms(), info)
 
         with self._lock:
@@ -297,7 +297,7 @@ class Producer:
         """
         if not self.options.enable_idempotence:
             raise ValueError("only an idempotent producer has a number: enable_idempotence is off")
-        return self._thread.call(self._sender.numbered(self.options.max_block_ms))
+        return self._thread.call(self._sender.ensure_producer_id(self.options.max_block_ms))
 
     def flush(self, timeout_ms: float | None = None) -> None:
         """Send what waits, and wait until every record sent so far has its outcome. Raises: TimeoutError; AlreadyClosed."""
@@ -307,7 +307,7 @@ class Producer:
             waiting = self._accumulator.close_open()
         self._wake()
         began_ns = time.monotonic_ns()
-        self._thread.call(all_done(waiting, timeout_ms))
+        self._thread.call(wait_for_batches(waiting, timeout_ms))
         self._sender.metrics.flush_ns += time.monotonic_ns() - began_ns
 
     def close(self, timeout_ms: float | None = None) -> None:
@@ -324,20 +324,20 @@ class Producer:
             self._thread.call(self._end(waiting, timeout_ms))
         finally:
             self._thread.stop()
-            self._outgoing.close()
+            self._preparation.close()
 
-    async def _end(self, waiting: list[Batch], timeout_ms: float | None) -> None:
+    async def _end(self, waiting: list[ProducerBatch], timeout_ms: float | None) -> None:
         try:
-            await all_done(waiting, timeout_ms)
+            await wait_for_batches(waiting, timeout_ms)
         except TimeoutError:
             pass
         finally:
             self._sender.close()
-            tell_of_loss(self._accumulator.incomplete(), "the producer was closed before they were acknowledged")
+            log_lost_records(self._accumulator.incomplete(), "the producer was closed before they were acknowledged")
             with self._lock:
-                self._accumulator.abandon(AlreadyClosed("the producer was closed before the record was acknowledged"))
+                self._accumulator.fail_all(AlreadyClosed("the producer was closed before the record was acknowledged"))
                 self._tell_all()
-            self._accumulator.tell()
+            self._accumulator.notify_finished()
             await self._network.close()
 
     def metrics(self) -> dict[str, dict[str, float] | dict[str, dict[str, float]]]:
@@ -352,14 +352,14 @@ class Producer:
         self.close(timeout_ms)
         failed = [batch for batch in waiting if batch.error is not None and not isinstance(batch.error, AlreadyClosed)]
         if failed:
-            tell_of_loss(failed, f"they failed while the interpreter ended: {failed[0].error}")
+            log_lost_records(failed, f"they failed while the interpreter ended: {failed[0].error}")
 
     def forked(self) -> None:
         """This is a child process now: nothing here will ever be sent."""
         self._forked = True
-        self._at_once = self._quickly = never
+        self._at_once = self._fast_path = no_fast_path
         self._lock = Forked()
-        self._accumulator.forget(AlreadyClosed(FORKED))
+        self._accumulator.fail_silently(AlreadyClosed(FORKED))
 
     def _when_room(self, append: Callable[[], T | None], limit_ms: float) -> T:
         if self._thread.here:

@@ -1,15 +1,14 @@
-"""What of a row is what of a record.
+"""Maps the columns of a row to the fields of a record.
 
-    key          a column, as text; or a template: "{country}-{id}". Where one of its columns is null, there is no key
-    value        the row as a JSON object, of all columns or of those chosen; or one column as it is; a line as it is
-    headers      NAME=TEMPLATE, whose columns may be null and then make a header without a value; or a column of lists or maps
-    timestamp    a column: a time, ISO 8601 as text, or whole numbers of ms since 1970; null is now
-    partition    a column, or a number; null, or nothing said: the key decides, and without one the row's number
+    key          a column, as text; or a template: "{country}-{id}". If one of its columns is null, the key is null
+    value        the row as a JSON object, with all or some columns; or one column, unchanged; or a line, unchanged
+    headers      NAME=TEMPLATE; if a column of the template is null, so is the header's value. Or a column of lists or maps
+    timestamp    a column: a time, ISO 8601 as text, or whole ms since 1970; null means now
+    partition    a column, or a number; null or not set: chosen by the key, or without a key by the row number
 
-Besides the columns, a template may name ``{_file}``, the file's name, and ``{_row}``, the number of the row in it, from 0. ``{{`` is a
-brace.
+A template may also name ``{_file}``, the file's name, and ``{_row}``, the row's number in the file, from 0. ``{{`` is a brace.
 
-Which rows are what is decided by the row and its number alone, so that whoever comes again decides the same.
+A record depends only on its row and the row's number, so a second run of a load makes the same records.
 """
 
 from __future__ import annotations
@@ -25,14 +24,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ottla.base.options import suggestion
 from ottla.lake.load.inputs import CannotLoad
-from ottla.lake.load.readers import Bad
+from ottla.lake.load.readers import RejectedRow
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 FILE, ROW = "_file", "_row"
 _FIELD = re.compile(r"\{\{|\}\}|\{([^{}]+)\}|[{}]")
-#: Rows without key and partition that go to one partition before the next has its turn.
+#: Consecutive rows without key and partition that go to one partition.
 TURN_ROWS = 1000
 
 
@@ -43,12 +42,12 @@ class Template(NamedTuple):
 
     @property
     def columns(self) -> list[str]:
-        """The columns it takes from a file."""
+        """The columns of the file that it names."""
         return [part[0] for part in self.parts if isinstance(part, tuple) and part[0] not in (FILE, ROW)]
 
 
-def template(text: str) -> Template:
-    """Raises: CannotLoad for braces that are not closed or not opened."""
+def parse_template(text: str) -> Template:
+    """Raises: CannotLoad for an unbalanced brace."""
     parts: list[str | tuple[str]] = []
     at = 0
     for found in _FIELD.finditer(text):
@@ -58,15 +57,15 @@ def template(text: str) -> Template:
         elif found[0] in ("{{", "}}"):
             parts.append(found[0][0])
         else:
-            raise CannotLoad(f"{text!r}: a brace stands alone at {found.start() + 1}; {{{{ and }}}} mean braces, {{column}} a column")
+            raise CannotLoad(f"{text!r}: unbalanced brace at {found.start() + 1}; write {{{{ and }}}} for braces, {{column}} for a column")
         at = found.end()
     parts.append(text[at:])
     return Template(tuple(part for part in parts if part))
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
-    """See the module; what is not said is None or empty."""
+class ColumnMapping:
+    """Options of the mapping; unset ones are None or empty. `plan.digest` depends on the names of the fields."""
 
     key: Template | None = None
     value: str | None = None
@@ -78,74 +77,74 @@ class Shape:
     timestamp: str | None = None
     partition: str | int | None = None
     base64: tuple[str, ...] = ()
-    #: Bytes of a record that brokers take.
+    #: Largest record that brokers accept.
     bytes_max: int = 1 << 20
 
     @property
     def needed(self) -> tuple[str, ...]:
-        """Columns that are named by more than the value."""
+        """Columns that the mapping names, apart from those of a JSON value."""
         templates = [self.key, *(one for _, one in self.headers)]
         named = [name for one in templates if one is not None for name in one.columns]
         named += [name for name in (self.headers_column, self.timestamp, self.partition, self.value) if isinstance(name, str)]
         return tuple(dict.fromkeys(named))
 
     def check(self, columns: Mapping[str, str] | None, file: str) -> None:
-        """Raises: CannotLoad for a column that a file has not."""
+        """Raises: CannotLoad if the file lacks a column."""
         if columns is None:
             return
         for name in (*self.needed, *(self.columns or ()), *self.without, *self.base64):
             if name not in columns:
-                raise CannotLoad(f"{file}: there is no column {name!r}{suggestion(name, columns)}; there are {', '.join(columns)}")
+                raise CannotLoad(f"{file}: no column {name!r}{suggestion(name, columns)}; the columns are {', '.join(columns)}")
 
 
 class Records(NamedTuple):
-    """Rows as they are sent: columns key, value, headers, timestamp, partition, of which all but the value may be missing."""
+    """Records to send: columns key, value, headers, timestamp, partition; all but the value are optional."""
 
     batch: pa.RecordBatch
-    #: Their numbers in the file, int64; not one after the other where some were bad.
+    #: Row numbers in the file, int64; rejected rows leave gaps.
     rows: pa.Array
-    bad: list[Bad]
+    bad: list[RejectedRow]
 
 
-def shaped(shape: Shape, batch: Any, whole: str | None, first_row: int, file: str) -> Records:
-    """The rows of ``batch``, of which the first has this number in its file. ``whole``: the column that is the value as it stands.
+def map_columns(mapping: ColumnMapping, batch: Any, whole: str | None, first_row: int, file: str) -> Records:
+    """Map rows to records. ``first_row``: number of the first row in its file. ``whole``: the column that is the value, unchanged.
 
-    Raises: CannotLoad where a column cannot be what it is to be.
+    Raises: CannotLoad if the type of a column does not fit.
     """
     import pyarrow as pa
     import pyarrow.compute as pc
 
     rows = _numbers(first_row, batch.num_rows)
-    own = _Own(file, first_row, batch.num_rows)
-    made: dict[str, Any] = {"value": _value(shape, batch, whole)}
-    bad = _Marks(batch.num_rows)
-    if shape.key is not None:
-        made["key"] = _filled(shape.key, batch, own)
-    if shape.headers:
-        made["headers"] = _headers(shape.headers, batch, own)
-    elif shape.headers_column is not None:
-        made["headers"] = _header_column(batch.column(shape.headers_column), shape.headers_column)
-    if shape.timestamp is not None:
-        made["timestamp"] = _times(batch.column(shape.timestamp), shape.timestamp, bad)
-    if isinstance(shape.partition, str):
-        made["partition"] = _partitions(batch.column(shape.partition), shape.partition, bad)
-    elif shape.partition is not None:
-        made["partition"] = pa.repeat(pa.scalar(shape.partition, pa.int32()), batch.num_rows)
+    file_columns = _FileColumns(file, first_row, batch.num_rows)
+    made: dict[str, Any] = {"value": _value(mapping, batch, whole)}
+    bad = _Rejections(batch.num_rows)
+    if mapping.key is not None:
+        made["key"] = _render(mapping.key, batch, file_columns)
+    if mapping.headers:
+        made["headers"] = _headers(mapping.headers, batch, file_columns)
+    elif mapping.headers_column is not None:
+        made["headers"] = _headers_of_column(batch.column(mapping.headers_column), mapping.headers_column)
+    if mapping.timestamp is not None:
+        made["timestamp"] = _times(batch.column(mapping.timestamp), mapping.timestamp, bad)
+    if isinstance(mapping.partition, str):
+        made["partition"] = _partitions(batch.column(mapping.partition), mapping.partition, bad)
+    elif mapping.partition is not None:
+        made["partition"] = pa.repeat(pa.scalar(mapping.partition, pa.int32()), batch.num_rows)
     sizes = pc.fill_null(pc.binary_length(made["value"]), 0)
-    if batch.num_rows and pc.max(sizes).as_py() > shape.bytes_max - 1024:
+    if batch.num_rows and pc.max(sizes).as_py() > mapping.bytes_max - 1024:
         bad.add(
-            pc.greater(sizes, shape.bytes_max - 1024),
-            lambda row: f"{sizes[row].as_py():,} bytes are more than a record may have (-X max.request.size)",
+            pc.greater(sizes, mapping.bytes_max - 1024),
+            lambda row: f"{sizes[row].as_py():,} bytes exceed the largest record; raise -X max.request.size",
         )
     records = pa.RecordBatch.from_arrays(list(made.values()), names=list(made))
     if not bad.found:
         return Records(records, rows, [])
     kept = pa.array([number not in bad.found for number in range(batch.num_rows)])
-    told = [Bad(row, None, why, _told(made["value"][row].as_py())) for row, why in sorted(bad.found.items())]
-    return Records(records.filter(kept), rows.filter(kept), told)
+    rejected = [RejectedRow(row, None, why, _as_bytes(made["value"][row].as_py())) for row, why in sorted(bad.found.items())]
+    return Records(records.filter(kept), rows.filter(kept), rejected)
 
 
-def _told(value: Any) -> bytes:
+def _as_bytes(value: Any) -> bytes:
     return b"" if value is None else value if isinstance(value, bytes) else str(value).encode()
 
 
@@ -155,8 +154,8 @@ def _numbers(first: int, count: int) -> Any:
     return pa.Array.from_buffers(pa.int64(), count, [None, pa.py_buffer(numbers("q", range(first, first + count)))])
 
 
-class _Own:
-    """The columns that every file has."""
+class _FileColumns:
+    """The columns ``_file`` and ``_row``."""
 
     def __init__(self, file: str, first_row: int, count: int) -> None:
         self._file, self._first_row, self._count = file, first_row, count
@@ -169,8 +168,8 @@ class _Own:
         return _numbers(self._first_row, self._count).cast(pa.string())
 
 
-class _Marks:
-    """Rows that make no record, with the first reason of each."""
+class _Rejections:
+    """Rows that cannot become records, with the first reason of each."""
 
     def __init__(self, rows: int) -> None:
         self._rows = rows
@@ -183,28 +182,28 @@ class _Marks:
             self.found.setdefault(row, why(row))
 
 
-def _value(shape: Shape, batch: Any, whole: str | None) -> Any:
+def _value(mapping: ColumnMapping, batch: Any, whole: str | None) -> Any:
     import pyarrow as pa
 
     from ottla.client.arrow.columns import as_binary, is_bytes
     from ottla.client.arrow.json import NotJson, json_texts
 
-    one = shape.value or whole
+    one = mapping.value or whole
     try:
         if one is not None:
-            column = _coded(batch.column(one), one, shape.base64)
+            column = _encode_base64(batch.column(one), one, mapping.base64)
             return as_binary(column) if is_bytes(column.type) or pa.types.is_null(column.type) else json_texts(column)
-        names = [name for name in shape.columns or batch.schema.names if name not in shape.without]
+        names = [name for name in mapping.columns or batch.schema.names if name not in mapping.without]
         if not names:
-            raise CannotLoad("no columns are left for the value")
-        columns = [_coded(batch.column(name), name, shape.base64) for name in names]
+            raise CannotLoad("the value has no columns: all are excluded")
+        columns = [_encode_base64(batch.column(name), name, mapping.base64) for name in names]
         return json_texts(pa.StructArray.from_arrays(columns, names=names))
     except NotJson as error:
-        raise CannotLoad(f"{error}; --base64 COLUMN writes them so") from None
+        raise CannotLoad(f"{error}; encode such columns with --base64 COLUMN") from None
 
 
-def _coded(column: Any, name: str, base64: Sequence[str]) -> Any:
-    """Binary in base64 where that is asked for."""
+def _encode_base64(column: Any, name: str, base64: Sequence[str]) -> Any:
+    """The column, in base64 if ``base64`` names it."""
     import pyarrow as pa
 
     from ottla.client.arrow.columns import is_bytes, plain
@@ -213,12 +212,12 @@ def _coded(column: Any, name: str, base64: Sequence[str]) -> Any:
         return column
     column = plain(column)
     if not is_bytes(column.type):
-        raise CannotLoad(f"--base64 is for bytes, and column {name} is {column.type}")
+        raise CannotLoad(f"--base64 encodes bytes; column {name} is {column.type}")
     cast = column.cast(pa.large_binary())
     return pa.array([None if one is None else b64encode(one).decode() for one in cast.to_pylist()], pa.string())
 
 
-def _text(batch: Any, own: _Own, name: str) -> Any:
+def _text(batch: Any, file_columns: _FileColumns, name: str) -> Any:
     """A column as text or bytes."""
     import pyarrow as pa
 
@@ -226,38 +225,40 @@ def _text(batch: Any, own: _Own, name: str) -> Any:
     from ottla.client.arrow.json import json_texts
 
     if name in (FILE, ROW) and name not in batch.schema.names:
-        return own.column(name)
+        return file_columns.column(name)
     column = plain(batch.column(name))
     if is_bytes(column.type) or pa.types.is_null(column.type):
         return as_binary(column)
     return json_texts(column) if pa.types.is_nested(column.type) else column.cast(pa.string())
 
 
-def _filled(given: Template, batch: Any, own: _Own) -> Any:
-    """The template for each row; null where one of its columns is."""
+def _render(pattern: Template, batch: Any, file_columns: _FileColumns) -> Any:
+    """The template filled in per row; null if one of its columns is null."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    if len(given.parts) == 1 and isinstance(given.parts[0], tuple):
-        return _text(batch, own, given.parts[0][0])
-    if not any(isinstance(part, tuple) for part in given.parts):
-        return pa.repeat(pa.scalar("".join(str(part) for part in given.parts)), batch.num_rows)
+    if len(pattern.parts) == 1 and isinstance(pattern.parts[0], tuple):
+        return _text(batch, file_columns, pattern.parts[0][0])
+    if not any(isinstance(part, tuple) for part in pattern.parts):
+        return pa.repeat(pa.scalar("".join(str(part) for part in pattern.parts)), batch.num_rows)
     pieces = [
-        pa.scalar(part.encode(), pa.large_binary()) if isinstance(part, str) else _text(batch, own, part[0]).cast(pa.large_binary())
-        for part in given.parts
+        pa.scalar(part.encode(), pa.large_binary())
+        if isinstance(part, str)
+        else _text(batch, file_columns, part[0]).cast(pa.large_binary())
+        for part in pattern.parts
     ]
     return pc.binary_join_element_wise(*pieces, pa.scalar(b"", pa.large_binary()))
 
 
-def _headers(given: Sequence[tuple[str, Template | None]], batch: Any, own: _Own) -> Any:
+def _headers(templates: Sequence[tuple[str, Template | None]], batch: Any, file_columns: _FileColumns) -> Any:
     """A column of lists of (name, value)."""
     import pyarrow as pa
 
     from ottla.client.arrow.columns import headers_type
 
-    rows, count = batch.num_rows, len(given)
-    values = [pa.nulls(rows, pa.binary()) if one is None else _filled(one, batch, own).cast(pa.binary()) for _, one in given]
-    names = [pa.repeat(pa.scalar(name), rows) for name, _ in given]
+    rows, count = batch.num_rows, len(templates)
+    values = [pa.nulls(rows, pa.binary()) if one is None else _render(one, batch, file_columns).cast(pa.binary()) for _, one in templates]
+    names = [pa.repeat(pa.scalar(name), rows) for name, _ in templates]
     order = _interleaved(rows, count)
     kind = headers_type()
     fields = [kind.value_type.field(index) for index in range(2)]
@@ -266,7 +267,7 @@ def _headers(given: Sequence[tuple[str, Template | None]], batch: Any, own: _Own
     return pa.ListArray.from_arrays(ends, pairs, type=kind)
 
 
-def _header_column(column: Any, name: str) -> Any:
+def _headers_of_column(column: Any, name: str) -> Any:
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -275,7 +276,7 @@ def _header_column(column: Any, name: str) -> Any:
     if pa.types.is_null(column.type):
         return pa.nulls(len(column), headers_type())
     if not is_headers(column.type):
-        raise CannotLoad(f"headers are lists of (name, value) or maps of text to bytes, and column {name} is {column.type}")
+        raise CannotLoad(f"a headers column holds lists of (name, value) or maps of text to bytes; column {name} is {column.type}")
     kind = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
     if not pa.types.is_map(column.type):
         names = [column.type.value_type.field(index).name for index in range(2)]
@@ -289,7 +290,7 @@ def _header_column(column: Any, name: str) -> Any:
 
 @lru_cache(maxsize=4)
 def _interleaved(rows: int, count: int) -> Any:
-    """Row by row out of ``count`` columns that stand one behind the other."""
+    """Indices that take one element of each of ``count`` concatenated columns, row by row."""
     import pyarrow as pa
 
     order = numbers("i", bytes(4 * rows * count))
@@ -298,10 +299,10 @@ def _interleaved(rows: int, count: int) -> Any:
     return pa.Array.from_buffers(pa.int32(), rows * count, [None, pa.py_buffer(order)])
 
 
-_WHOLE = r"^[ ]*-?[0-9]{1,18}[ ]*$"
+_WHOLE_NUMBER = r"^[ ]*-?[0-9]{1,18}[ ]*$"
 
 
-def _times(column: Any, name: str, bad: _Marks) -> Any:
+def _times(column: Any, name: str, bad: _Rejections) -> Any:
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -317,21 +318,21 @@ def _times(column: Any, name: str, bad: _Marks) -> Any:
     if pa.types.is_null(kind):
         return pa.nulls(len(column), ms)
     if not is_bytes(kind):
-        raise CannotLoad(f"the timestamp is a time, text in ISO 8601, or whole numbers of ms, and column {name} is {kind}")
+        raise CannotLoad(f"a timestamp column holds times, ISO 8601 text or whole ms; column {name} is {kind}")
     words = column.cast(pa.string())
-    if pc.all(pc.match_substring_regex(words, _WHOLE)).as_py():
+    if pc.all(pc.match_substring_regex(words, _WHOLE_NUMBER)).as_py():
         return pc.utf8_trim_whitespace(words).cast(pa.int64()).cast(ms)
     try:
-        return _iso(words).cast(ms)
+        return _parse_iso(words).cast(ms)
     except pa.ArrowInvalid:
-        times = [_one_time(word) for word in words.to_pylist()]
+        times = [_parse_time(word) for word in words.to_pylist()]
         wrong = pa.array([isinstance(one, str) for one in times])
-        bad.add(wrong, lambda row: f"column {name}: {words[row].as_py()!r} is no time, such as 2026-01-31T12:00:00Z")
+        bad.add(wrong, lambda row: f"column {name}: {words[row].as_py()!r} is not a time such as 2026-01-31T12:00:00Z")
         return pa.array([None if isinstance(one, str) else one for one in times], pa.int64()).cast(ms)
 
 
-def _iso(words: Any) -> Any:
-    """Raises: ArrowInvalid unless all are times of one kind, with a zone or without."""
+def _parse_iso(words: Any) -> Any:
+    """Raises: ArrowInvalid unless all have a zone or none has."""
     import pyarrow as pa
 
     try:
@@ -340,13 +341,13 @@ def _iso(words: Any) -> Any:
         return words.cast(pa.timestamp("us", "UTC")).cast(pa.timestamp("ms", "UTC"), safe=False)
 
 
-def _one_time(word: str | None) -> int | str | None:
-    """Milliseconds of one time, which is in UTC if it names no zone; the word itself if it is none."""
+def _parse_time(word: str | None) -> int | str | None:
+    """Milliseconds of a time, in UTC if it names no zone; the word itself if it is not a time."""
     from datetime import UTC, datetime
 
     if word is None or not word.strip():
         return None
-    if re.fullmatch(_WHOLE, word):
+    if re.fullmatch(_WHOLE_NUMBER, word):
         return int(word)
     try:
         found = datetime.fromisoformat(word.strip())
@@ -355,7 +356,7 @@ def _one_time(word: str | None) -> int | str | None:
     return int((found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp() * 1000)
 
 
-def _partitions(column: Any, name: str, bad: _Marks) -> Any:
+def _partitions(column: Any, name: str, bad: _Rejections) -> Any:
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -369,21 +370,21 @@ def _partitions(column: Any, name: str, bad: _Marks) -> Any:
         found = column.cast(pa.int32())
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
         if not is_bytes(column.type):
-            raise CannotLoad(f"a partition is a whole number, and column {name} is {column.type}") from None
+            raise CannotLoad(f"a partition column holds whole numbers; column {name} is {column.type}") from None
         words = column.to_pylist()
         bad.add(
             pa.array([word is not None and not word.isdecimal() for word in words]),
-            lambda row: f"column {name}: {words[row]!r} is no partition",
+            lambda row: f"column {name}: {words[row]!r} is not a partition number",
         )
         found = pa.array([int(word) if word is not None and word.isdecimal() else None for word in words], pa.int64()).cast(pa.int32())
-    bad.add(pc.fill_null(pc.less(found, 0), False), lambda row: f"column {name}: {found[row].as_py()} is no partition")
+    bad.add(pc.fill_null(pc.less(found, 0), False), lambda row: f"column {name}: {found[row].as_py()} is not a partition number")
     return found
 
 
-def placed(records: Records, partitions: int, bad: list[Bad] | None = None) -> Any:
-    """The partition of each row in a topic of so many, int32: its own, its key's, or that whose turn it is.
+def choose_partitions(records: Records, partitions: int, bad: list[RejectedRow] | None = None) -> Any:
+    """The partition of each row, int32: from its column, else by its key, else by its row number.
 
-    Raises: CannotLoad for a partition that the topic has not.
+    Raises: CannotLoad for a partition that the topic does not have.
     """
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -398,7 +399,7 @@ def placed(records: Records, partitions: int, bad: list[Bad] | None = None) -> A
     found = batch.column("partition") if "partition" in names else None
     if found is not None and found.null_count < count and pc.max(found).as_py() >= partitions:
         row = records.rows[pc.index(found, pc.max(found)).as_py()].as_py()
-        raise CannotLoad(f"row {row} is for partition {pc.max(found).as_py()}, and the topic has {partitions}")
+        raise CannotLoad(f"row {row} names partition {pc.max(found).as_py()}; the topic has {partitions} partitions, counted from 0")
     if found is not None and not found.null_count:
         return found
     if "key" in names and (keys := as_binary(batch.column("key"))).null_count < count:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from ottla.lake.load.inputs import STDIN, CannotLoad, Input
-from ottla.lake.load.readers import PORTION_BYTES, Reader, Rows, shape_of
+from ottla.lake.load.readers import PORTION_BYTES, Reader, RowBatch, json_type
 
 ARROW_FILE, FEATHER_1 = b"ARROW1", b"FEA1"
 #: Rows in a portion, so that what is made of them stays in the processor's caches.
@@ -54,7 +54,7 @@ class _Columns:
         names = schema.names
         if twice := [name for name in names if names.count(name) > 1]:
             raise CannotLoad(f"several of its columns are called {twice[0]}")
-        self.columns = {field.name: shape_of(field.type) for field in schema}
+        self.columns = {field.name: json_type(field.type) for field in schema}
         self.skipped = 0
 
 
@@ -65,7 +65,7 @@ class ParquetReader(_Columns):
         super().__init__(file.schema_arrow)
         self._file, self._size = file, size
 
-    def portions(self, skip: int) -> Iterator[Rows]:
+    def portions(self, skip: int) -> Iterator[RowBatch]:
         meta = self._file.metadata
         groups = [meta.row_group(number) for number in range(meta.num_row_groups)]
         first = 0
@@ -77,7 +77,7 @@ class ParquetReader(_Columns):
         done = self.skipped
         for batch in self._file.iter_batches(batch_size=rows, row_groups=range(first, len(groups))):
             done += batch.num_rows
-            yield Rows(batch, [], self._size * done // max(meta.num_rows, 1))
+            yield RowBatch(batch, [], self._size * done // max(meta.num_rows, 1))
 
 
 class FileReader(_Columns):
@@ -87,7 +87,7 @@ class FileReader(_Columns):
         super().__init__(file.schema)
         self._file, self._size = file, size
 
-    def portions(self, skip: int) -> Iterator[Rows]:
+    def portions(self, skip: int) -> Iterator[RowBatch]:
         count = self._file.num_record_batches
         for number in range(count):
             yield from _cut(self._file.get_batch(number), self._size * (number + 1) // count)
@@ -100,13 +100,13 @@ class StreamReader(_Columns):
         super().__init__(stream.schema)
         self._stream, self._tell = stream, tell
 
-    def portions(self, skip: int) -> Iterator[Rows]:
+    def portions(self, skip: int) -> Iterator[RowBatch]:
         for batch in self._stream:
             yield from _cut(batch, self._tell())
 
 
-def _cut(batch: Any, done: int) -> Iterator[Rows]:
+def _cut(batch: Any, done: int) -> Iterator[RowBatch]:
     """A batch in portions, without a copy."""
     rows = max(1, min(ROWS_MAX, batch.num_rows * PORTION_BYTES // max(batch.nbytes, 1)))
     for first in range(0, batch.num_rows, rows):
-        yield Rows(batch.slice(first, rows), [], done)
+        yield RowBatch(batch.slice(first, rows), [], done)

@@ -15,7 +15,7 @@ from typing import Any
 from ottla.base.options import suggestion
 from ottla.lake.load.inputs import CannotLoad
 from ottla.lake.load.line_files import LineSource, blocks, records
-from ottla.lake.load.readers import Bad, How, Rows, shape_of
+from ottla.lake.load.readers import ReadOptions, RejectedRow, RowBatch, json_type
 
 #: Bytes of the first block that types are seen from.
 SAMPLE_BYTES = 1 << 20
@@ -31,7 +31,7 @@ class CsvReader:
     value: str | None = None
     skipped = 0
 
-    def __init__(self, source: LineSource, how: How, delimiter: str) -> None:
+    def __init__(self, source: LineSource, how: ReadOptions, delimiter: str) -> None:
         import pyarrow as pa
         import pyarrow.csv
 
@@ -55,7 +55,7 @@ class CsvReader:
         self._blocks = chain([(number, block)], coming)
         self._kinds = self._types(block)
         self._schema = pa.schema(list(self._kinds.items()))
-        self.columns = {field.name: shape_of(field.type) for field in self._schema}
+        self.columns = {field.name: json_type(field.type) for field in self._schema}
 
     def _head(self, number: int, block: bytes) -> tuple[int, bytes]:
         """Takes the names of the columns; gives what is behind them."""
@@ -122,25 +122,25 @@ class CsvReader:
             self._csv.ConvertOptions(**self._convert_options, column_types=types),
         )
 
-    def portions(self, skip: int) -> Iterator[Rows]:
+    def portions(self, skip: int) -> Iterator[RowBatch]:
         import pyarrow as pa
 
         for number, block in self._blocks:
-            bad: list[Bad] = []
+            bad: list[RejectedRow] = []
             try:
                 tables = [self._parsed(block, self._kinds)]
             except pa.ArrowInvalid:
                 lines = records(number, block, self._quote)
                 tables, rows, at = [], 0, 0
                 for first, last in [*self._searched(lines, self._kinds), (len(lines), len(lines))]:
-                    bad += [Bad(rows, line, self._why(data), data) for line, data in lines[at:first]]
+                    bad += [RejectedRow(rows, line, self._why(data), data) for line, data in lines[at:first]]
                     if last > first:
                         tables.append(self._parsed(b"\n".join(data for _, data in lines[first:last]), self._kinds))
                         rows += tables[-1].num_rows
                     at = last
             whole = pa.concat_tables(tables or [self._schema.empty_table()]).combine_chunks()
             for batch in whole.to_batches() or [pa.RecordBatch.from_pylist([], self._schema)]:
-                yield Rows(batch, bad, self._source.done)
+                yield RowBatch(batch, bad, self._source.done)
 
     def _searched(self, lines: list[tuple[int, bytes]], types: Any) -> Iterator[tuple[int, int]]:
         """The runs ``[first, last)`` of lines that can be parsed, by halves."""

@@ -1,11 +1,11 @@
-"""Files into a topic: read, shaped, sent, and noted, so that whoever comes after a crash goes on where the log ends.
+"""Loads one file into a topic, and records the progress in the journal. A restart after a crash continues where the log ends.
 
-    rows of a file     0 ........ noted ........ acknowledged ........ sent ........ the end
-                       in the journal  |  in the log, looked up there |
+    rows of a file     0 ....... in the journal ....... acknowledged ....... sent ....... the end
+                                        |<------ looked up in the log ------>|
 
-Rows are in doubt between what the journal says and what was sent. Which of them a dead process had written is asked of the log
-(`load_tail`): as a row's partition is decided by the row and its number alone, so many rows of each partition are left out, and the others
-sent. Files follow one another, and none begins before the one before it is written: in doubt is a part of one file at most.
+After a crash the rows behind the journal's position may or may not be in the log. `log_tail` counts those of each partition in the log.
+The partition of a row depends only on the row and its number, so the load skips that many rows of each partition and sends the others.
+Files are loaded one after the other, so at most one file is uncertain.
 """
 
 from __future__ import annotations
@@ -19,50 +19,50 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import msgspec
 
-from ottla.lake.load.column_mapping import Records, Shape, placed, shaped
+from ottla.lake.load.column_mapping import ColumnMapping, Records, choose_partitions, map_columns
 from ottla.lake.load.inputs import Input
-from ottla.lake.load.load_journal import Entry, Journal, Writer
+from ottla.lake.load.load_journal import JournalEntry, LoadJournal, Writer
 from ottla.lake.load.log_tail import Tail
-from ottla.lake.load.readers import Bad, How, Reader, opened
+from ottla.lake.load.readers import Reader, ReadOptions, RejectedRow, open_reader
 from ottla.wire.errors import KafkaError
 
 if TYPE_CHECKING:
     from ottla.client.arrow.send import BlockingTableDelivery
     from ottla.client.sync.producer import Producer
 
-#: How often the journal is written while a file is on its way.
-NOTE_S = 0.5
-#: How long what was sent is waited for when the load is given up.
-LAST_MS = 10_000
+#: Interval at which the journal is written during a load.
+WRITE_INTERVAL_S = 0.5
+#: Timeout of the flush after an interrupt.
+FLUSH_ON_INTERRUPT_MS = 10_000
 
 
 class BadRow(ValueError):
-    """A row that makes no record, where such rows end the load."""
+    """A rejected row, if such rows end the load."""
 
-    def __init__(self, given: Input, row: int, bad: Bad) -> None:
+    def __init__(self, given: Input, row: int, bad: RejectedRow) -> None:
         super().__init__(f"{given.name}, {place(row, bad)}: {bad.why}")
 
 
-def place(row: int, bad: Bad) -> str:
-    """Where in a file something bad stands, for people."""
+def place(row: int, bad: RejectedRow) -> str:
+    """Position of a rejected row, for messages."""
     return f"line {bad.line}" if bad.line is not None else f"record {row + bad.at + 1}"
 
 
-class Watch(Protocol):
-    """Who is told how it goes."""
+class FileObserver(Protocol):
+    """Receives the progress of a file."""
 
-    def bad(self, given: Input, row: int, bad: Bad) -> None:
-        """A row makes no record. Raises: BadRow, or it is left out."""
+    def bad(self, given: Input, row: int, bad: RejectedRow) -> None:
+        """A row was rejected. Raises: BadRow to end the load; else the row is skipped."""
 
     def on(self, done: int, records: int) -> None:
-        """So far: bytes of the file read, records sent of it."""
+        """So far: bytes of the file read, and records sent."""
 
     def pause(self, records: int) -> None:
-        """So many records were sent: wait, if there is a rate to keep."""
+        """So many records were sent; sleeps to keep a rate."""
 
 
-class Flight(NamedTuple):
-    """Records on their way, and how far the file is when they are written."""
+class PendingDelivery(NamedTuple):
+    """Records without an acknowledgement, and the progress of the file once they are written."""
 
     delivery: BlockingTableDelivery | None
     rows: int
@@ -70,115 +70,115 @@ class Flight(NamedTuple):
 
 
 @dataclass(slots=True)
-class Outcome:
-    """What became of a file."""
+class FileOutcome:
+    """Result of a file."""
 
-    #: Rows of the file that are dealt with, and records that were written in this run.
+    #: Rows that are done, and records that this run has written.
     rows: int = 0
     written: int = 0
     bad: int = 0
-    #: Rows a process before this one had written.
+    #: Rows that an earlier process had written and that the journal lacked.
     found: int = 0
     done: bool = False
 
 
 @dataclass(slots=True)
-class Target:
-    """The topic, as this run sees it."""
+class LoadTarget:
+    """The topic and what this run knows of it."""
 
     producer: Producer
     topic: str
     partitions: int
-    #: By partition: the end of the log, as far as is known: nothing of ours is behind it that is not noted.
+    #: By partition: an offset behind which the log holds no record of this load that the journal lacks.
     ends: dict[int, int]
-    #: By partition: how many records this producer has put on their way.
+    #: By partition: how many records this producer has sent.
     sent: dict[int, int] = field(default_factory=dict)
 
 
 class FileLoad:
-    """One file on its way."""
+    """The load of one file."""
 
     def __init__(
         self,
-        target: Target,
+        target: LoadTarget,
         given: Input,
-        shape: Shape,
-        how: How,
-        watch: Watch,
+        mapping: ColumnMapping,
+        options: ReadOptions,
+        watch: FileObserver,
         *,
-        journal: Journal | None = None,
-        entry: Entry | None = None,
+        journal: LoadJournal | None = None,
+        entry: JournalEntry | None = None,
         tail: Tail | None = None,
         limit: int | None = None,
         portion: int | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._target, self._given, self._shape, self._how, self._watch = target, given, shape, how, watch
+        self._target, self._given, self._mapping, self._options, self._watch = target, given, mapping, options, watch
         self._journal, self._entry, self._clock = journal, entry, clock
         self._limit, self._portion = limit, portion
-        self.outcome = Outcome(rows=entry.rows if entry is not None else 0)
-        #: By partition: rows from `rows` on that are in the log already.
+        self.outcome = FileOutcome(rows=entry.rows if entry is not None else 0)
+        #: By partition: how many of the next rows are in the log already.
         self._skips = dict(tail.written) if tail is not None else {}
-        #: In doubt: the journal must not say more than it does until all of these were passed over.
-        self._doubtful = bool(self._skips and any(self._skips.values()))
-        self._partitions = entry.partitions if self._doubtful and entry is not None else target.partitions
+        #: True until these rows are skipped; until then the journal must not advance.
+        self._uncertain = bool(self._skips and any(self._skips.values()))
+        self._partitions = entry.partitions if self._uncertain and entry is not None else target.partitions
         if tail is not None:
             target.ends |= tail.ends
         self._row = self.outcome.rows
-        self._flights: deque[Flight] = deque()
-        #: Rows are being handed over: an interrupt now leaves it open which of them were.
-        self._handing = False
-        self._noted_at = clock()
+        self._pending: deque[PendingDelivery] = deque()
+        #: True while rows are passed to the producer; after an interrupt then, it is unknown which were.
+        self._sending = False
+        self._written_at = clock()
 
-    def run(self) -> Outcome:
-        """Load it. Raises: BadRow, CannotLoad, KafkaError, OSError; what was sent before is written and noted then."""
+    def run(self) -> FileOutcome:
+        """Load the file. Raises: BadRow, CannotLoad, KafkaError, OSError, after a flush and a journal entry for the rows before."""
         self._begin()
         try:
-            with opened(self._given, self._how) as reader:
-                self._shape.check(reader.columns, self._given.name)
+            with open_reader(self._given, self._options) as reader:
+                self._mapping.check(reader.columns, self._given.name)
                 self._read(reader)
         except BaseException as error:
-            self._give_up(error)
+            self._close_after_error(error)
             raise
-        self._settle(wait=True)
+        self._collect(wait=True)
         self.outcome.done = not self._at_limit
-        self._doubtful = self._doubtful and self._at_limit
-        self._note(clean=not self._doubtful)
+        self._uncertain = self._uncertain and self._at_limit
+        self._write_final_entry(clean=not self._uncertain)
         return self.outcome
 
     def _begin(self) -> None:
-        """Notes who is going to write before anything is."""
+        """Writes the producer id to the journal before the first record is sent."""
         if self._journal is None or self._entry is None:
             return
         number, epoch = self._target.producer.numbered()
-        here = Writer(number, epoch, _keys(self._target.sent))
-        if self._doubtful:
-            self._entry.writers = [*self._entry.writers, here]
+        writer = Writer(number, epoch, _keys(self._target.sent))
+        if self._uncertain:
+            self._entry.writers = [*self._entry.writers, writer]
         else:
-            self._entry.writers, self._entry.offsets = [here], _keys(self._target.ends)
+            self._entry.writers, self._entry.offsets = [writer], _keys(self._target.ends)
             self._entry.partitions = self._partitions
         self._entry.done = False
         self._journal.note(self._entry)
 
-    def _give_up(self, error: BaseException) -> None:
-        """What was sent gets its outcome, as far as that does not take long."""
+    def _close_after_error(self, error: BaseException) -> None:
+        """Flushes, then writes the last journal entry."""
         with suppress(KafkaError, TimeoutError, KeyboardInterrupt):
-            self._target.producer.flush(LAST_MS if isinstance(error, KeyboardInterrupt) else None)
+            self._target.producer.flush(FLUSH_ON_INTERRUPT_MS if isinstance(error, KeyboardInterrupt) else None)
         with suppress(KafkaError):
-            self._settle(wait=False)
-        clean = not (self._flights or self._doubtful or self._handing)
+            self._collect(wait=False)
+        clean = not (self._pending or self._uncertain or self._sending)
         with suppress(OSError):
-            self._note(clean=clean)
+            self._write_final_entry(clean=clean)
 
     # -- rows
 
     @property
     def _at_limit(self) -> bool:
-        return self._limit is not None and self.outcome.written + self._flying >= self._limit
+        return self._limit is not None and self.outcome.written + self._records_pending >= self._limit
 
     @property
-    def _flying(self) -> int:
-        return sum(flight.delivery.rows for flight in self._flights if flight.delivery is not None)
+    def _records_pending(self) -> int:
+        return sum(pending.delivery.rows for pending in self._pending if pending.delivery is not None)
 
     def _read(self, reader: Reader) -> None:
         first = 0
@@ -194,11 +194,11 @@ class FileLoad:
                 if self._at_limit:
                     return
             first = last
-            self._watch.on(self._done, self.outcome.written + self._flying)
+            self._watch.on(self._done, self.outcome.written + self._records_pending)
 
-    def _send(self, batch: Any, bad: list[Bad], whole: str | None) -> None:
-        """Rows from `_row` on."""
-        records = shaped(self._shape, batch, whole, self._row, self._given.name)
+    def _send(self, batch: Any, bad: list[RejectedRow], whole: str | None) -> None:
+        """Send rows; the first is row `_row`."""
+        records = map_columns(self._mapping, batch, whole, self._row, self._given.name)
         problem: BadRow | None = None
         end = self._row + batch.num_rows
         for one in sorted([*bad, *records.bad], key=lambda one: one.at):
@@ -217,11 +217,11 @@ class FileLoad:
     def _send_records(self, records: Records, end: int) -> None:
         import pyarrow.compute as pc
 
-        partitions = placed(records, self._partitions)
+        partitions = choose_partitions(records, self._partitions)
         if self._skips:
-            records, partitions = self._without_written(records, partitions)
+            records, partitions = self._drop_written(records, partitions)
         count = records.batch.num_rows
-        if self._limit is not None and (left := self._limit - self.outcome.written - self._flying) < count:
+        if self._limit is not None and (left := self._limit - self.outcome.written - self._records_pending) < count:
             count, end = left, records.rows[left].as_py()
         step = min(count, self._portion or count) or 1
         for at in range(0, count, step):
@@ -230,21 +230,23 @@ class FileLoad:
             for pair in pc.value_counts(places).to_pylist():
                 self._target.sent[pair["values"]] = self._target.sent.get(pair["values"], 0) + pair["counts"]
             last = at + size == count
-            self._handing = True
-            self._flights.append(Flight(self._put(some, places), end if last else records.rows[at + size].as_py(), dict(self._target.sent)))
-            self._handing = False
-            self._on()
-            self._watch.on(self._done, self.outcome.written + self._flying)
+            self._sending = True
+            self._pending.append(
+                PendingDelivery(self._put(some, places), end if last else records.rows[at + size].as_py(), dict(self._target.sent))
+            )
+            self._sending = False
+            self._after_send()
+            self._watch.on(self._done, self.outcome.written + self._records_pending)
             self._watch.pause(size)
         if not count:
-            self._flights.append(Flight(None, end, dict(self._target.sent)))
-            self._on()
+            self._pending.append(PendingDelivery(None, end, dict(self._target.sent)))
+            self._after_send()
         self._row = end
-        if self._doubtful and not any(self._skips.values()):
-            self._end_of_doubt()
+        if self._uncertain and not any(self._skips.values()):
+            self._end_uncertainty()
 
-    def _without_written(self, records: Records, partitions: Any) -> tuple[Records, Any]:
-        """Those that the log has not."""
+    def _drop_written(self, records: Records, partitions: Any) -> tuple[Records, Any]:
+        """The records that are not in the log."""
         import pyarrow as pa
 
         kept = []
@@ -257,12 +259,12 @@ class FileLoad:
         mask = pa.array(kept, pa.bool_())
         return Records(records.batch.filter(mask), records.rows.filter(mask), []), partitions.filter(mask)
 
-    def _end_of_doubt(self) -> None:
-        """All that was in the log is passed over: from here on it is as if it had been written by this producer."""
-        self._settle(wait=True)
-        self._doubtful, self._skips, self._partitions = False, {}, self._target.partitions
-        self._reached(self._row, self._target.sent)
-        self._note_progress()
+    def _end_uncertainty(self) -> None:
+        """All rows that were in the log are skipped; the journal may advance again."""
+        self._collect(wait=True)
+        self._uncertain, self._skips, self._partitions = False, {}, self._target.partitions
+        self._advance(self._row, self._target.sent)
+        self._write_progress()
 
     def _put(self, batch: Any, partitions: Any) -> BlockingTableDelivery:
         import pyarrow as pa
@@ -279,44 +281,44 @@ class FileLoad:
 
     # -- outcomes
 
-    def _on(self) -> None:
-        self._settle(wait=False)
-        if self._clock() - self._noted_at >= NOTE_S:
-            self._note_progress()
+    def _after_send(self) -> None:
+        self._collect(wait=False)
+        if self._clock() - self._written_at >= WRITE_INTERVAL_S:
+            self._write_progress()
 
-    def _settle(self, *, wait: bool) -> None:
-        """Takes note of what was written, in the order in which it was sent. Raises: KafkaError."""
-        while self._flights and (wait or self._flights[0].delivery is None or self._flights[0].delivery.done()):
-            flight = self._flights[0]
-            if flight.delivery is not None:
-                written = flight.delivery.result()
+    def _collect(self, *, wait: bool) -> None:
+        """Processes acknowledgements in the order of sending. Raises: KafkaError."""
+        while self._pending and (wait or self._pending[0].delivery is None or self._pending[0].delivery.done()):
+            pending = self._pending[0]
+            if pending.delivery is not None:
+                written = pending.delivery.result()
                 self.outcome.written += written.rows
                 for partition, (_, end) in written.offsets.items():
                     self._target.ends[partition] = max(self._target.ends.get(partition, 0), end)
-            self._flights.popleft()
-            if not self._doubtful:
-                self._reached(flight.rows, flight.sent)
+            self._pending.popleft()
+            if not self._uncertain:
+                self._advance(pending.rows, pending.sent)
 
-    def _reached(self, rows: int, sent: dict[int, int]) -> None:
-        """All rows before this one are written, for certain."""
+    def _advance(self, rows: int, sent: dict[int, int]) -> None:
+        """All rows before this one are written."""
         self.outcome.rows = rows
         if self._entry is not None and self._entry.writers:
-            here = self._entry.writers[-1]
+            writer = self._entry.writers[-1]
             self._entry = msgspec.structs.replace(
                 self._entry,
                 rows=rows,
-                writers=[Writer(here.id, here.epoch, _keys(sent))],
+                writers=[Writer(writer.id, writer.epoch, _keys(sent))],
                 offsets=_keys(self._target.ends),
                 partitions=self._partitions,
             )
 
-    def _note_progress(self) -> None:
-        self._noted_at = self._clock()
-        if self._journal is not None and self._entry is not None and not self._doubtful:
+    def _write_progress(self) -> None:
+        self._written_at = self._clock()
+        if self._journal is not None and self._entry is not None and not self._uncertain:
             self._journal.note(self._entry)
 
-    def _note(self, *, clean: bool) -> None:
-        """The last word about the file in this run. Clean: nothing of it is in doubt."""
+    def _write_final_entry(self, *, clean: bool) -> None:
+        """Write the last entry of this run. ``clean``: no row is uncertain."""
         if self._journal is None or self._entry is None:
             return
         self._entry.done = self.outcome.done
@@ -331,7 +333,7 @@ def _keys(given: Mapping[int, int]) -> dict[str, int]:
 
 
 def _before(records: Records, row: int) -> Records:
-    """Those of rows with smaller numbers."""
+    """The records of rows before ``row``."""
     import pyarrow.compute as pc
 
     count = pc.sum(pc.less(records.rows, row)).as_py() or 0

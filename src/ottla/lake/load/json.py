@@ -14,7 +14,7 @@ import msgspec
 from ottla.base.options import suggestion
 from ottla.lake.load.inputs import CannotLoad
 from ottla.lake.load.line_files import LineSource, blocks, lines_of, records
-from ottla.lake.load.readers import WHOLE, Bad, How, Rows
+from ottla.lake.load.readers import WHOLE, ReadOptions, RejectedRow, RowBatch
 
 
 class JsonReader:
@@ -24,7 +24,7 @@ class JsonReader:
     value: str | None = WHOLE
     skipped = 0
 
-    def __init__(self, source: LineSource, how: How) -> None:
+    def __init__(self, source: LineSource, how: ReadOptions) -> None:
         self._source, self._how = source, how
         self._as_dict = how.chosen is not None or bool(how.without)
         self._slots = [f"f{number}" for number in range(len(how.fields))]
@@ -41,11 +41,11 @@ class JsonReader:
             self._texts = msgspec.json.Decoder(msgspec.defstruct("Texts", texts, rename=names.__getitem__, gc=False))
         self._decoder = msgspec.json.Decoder(row)
 
-    def portions(self, skip: int) -> Iterator[Rows]:
+    def portions(self, skip: int) -> Iterator[RowBatch]:
         first = True
         for number, block in blocks(self._source):
             found = self._quickly(block)
-            rows = self._slowly(number, block) if found is None else Rows(found, [], self._source.done)
+            rows = self._slowly(number, block) if found is None else RowBatch(found, [], self._source.done)
             if first and rows.bad and rows.bad[0].line == 1 and block.lstrip()[:1] in (b"[", b"{"):
                 _check_lines(block)
             if first and rows.batch.num_rows:
@@ -79,12 +79,12 @@ class JsonReader:
                 self._texts = None
         return self._decoder.decode_lines(block)
 
-    def _slowly(self, first_line: int, block: bytes) -> Rows:
+    def _slowly(self, first_line: int, block: bytes) -> RowBatch:
         import pyarrow as pa
 
         good: list[Any] = []
         lines: list[bytes] = []
-        bad: list[Bad] = []
+        bad: list[RejectedRow] = []
         for number, line in records(first_line, block, None):
             if not line.strip():
                 continue
@@ -94,9 +94,11 @@ class JsonReader:
                 lines.append(line)
             except (msgspec.MsgspecError, UnicodeDecodeError) as error:
                 bad.append(
-                    Bad(len(good), number, f"not JSON: {error}" if not isinstance(error, msgspec.ValidationError) else str(error), line)
+                    RejectedRow(
+                        len(good), number, f"not JSON: {error}" if not isinstance(error, msgspec.ValidationError) else str(error), line
+                    )
                 )
-        return Rows(pa.RecordBatch.from_arrays(*self._columns(good, pa.array(lines, pa.binary()))), bad, self._source.done)
+        return RowBatch(pa.RecordBatch.from_arrays(*self._columns(good, pa.array(lines, pa.binary()))), bad, self._source.done)
 
     def _columns(self, found: list[Any], lines: Any) -> tuple[list[Any], list[str]]:
         import pyarrow as pa

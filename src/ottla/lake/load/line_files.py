@@ -10,7 +10,7 @@ from typing import Any, BinaryIO
 
 from ottla.base.units import MiB
 from ottla.lake.load.inputs import CannotLoad, Input
-from ottla.lake.load.readers import LINE, PORTION_BYTES, How, Reader, Rows
+from ottla.lake.load.readers import LINE, PORTION_BYTES, Reader, ReadOptions, RowBatch
 
 #: A line longer than that is taken for a mistake: a quote that is not closed, a file of another kind.
 LINE_MAX_BYTES = 64 * MiB
@@ -37,7 +37,7 @@ class LineSource:
             yield piece
 
 
-def open_lines(given: Input, how: How, source: LineSource) -> Reader:
+def open_lines(given: Input, how: ReadOptions, source: LineSource) -> Reader:
     """Raises: CannotLoad, OSError, ArrowInvalid."""
     if given.format in ("csv", "tsv"):
         from ottla.lake.load.csv import CsvReader
@@ -128,8 +128,8 @@ class TextReader:
     def __init__(self, source: LineSource) -> None:
         self._source = source
 
-    def portions(self, skip: int) -> Iterator[Rows]:
+    def portions(self, skip: int) -> Iterator[RowBatch]:
         import pyarrow as pa
 
         for _, block in blocks(self._source):
-            yield Rows(pa.RecordBatch.from_arrays([lines_of(block)], [LINE]), [], self._source.done)
+            yield RowBatch(pa.RecordBatch.from_arrays([lines_of(block)], [LINE]), [], self._source.done)

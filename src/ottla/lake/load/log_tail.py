@@ -1,12 +1,11 @@
-"""What a process that died had written: read from the log, where every batch carries its producer's number and the place of its records.
+"""Finds the records that a crashed load had written. Each batch in the log has its producer id and sequence number.
 
     offsets   ... 41007 | 41008        41009 ... 41108      41109         the end
     batches             | another's    ours, epoch 0        ours, epoch 0
     sequence            |              40960 ... 41059      41060 ... 41159      -> 200 records of ours since 40960
 
-A partition's numbers have no gaps under one epoch: a batch whose number is behind a missing one is refused. So as many rows of a partition
-as were counted are those that came first, and the next one was not written. Under a later epoch there may be a gap, so what is found there
-is told, and not relied upon.
+Within one producer epoch the sequence numbers of a partition have no gaps, because brokers refuse a batch behind a gap. So the counted
+records are the first rows of the partition. A later epoch may have a gap, so its records are only reported (`Tail.unsure`).
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from ottla.wire.errors import OffsetOutOfRange
 if TYPE_CHECKING:
     from ottla.client.sync.consumer import Consumer
 
-#: What a dead process had handed to its sockets may take a moment to arrive: the log is looked at until there was nothing for so long.
+#: Data in the sockets of a crashed process may still arrive: the search ends after this time without new records.
 QUIET_S = 1.0
 LOOK_S = 0.2
 FETCH_BYTES = 8 << 20
@@ -33,15 +32,15 @@ _SEQUENCES = 1 << 31
 
 @dataclass(slots=True)
 class Tail:
-    """What was found."""
+    """Result of the search."""
 
-    #: By partition: how many of a file's rows were written, the first ones.
+    #: By partition: how many rows of the file were written.
     written: dict[int, int] = field(default_factory=dict)
     #: By partition: the end of the log.
     ends: dict[int, int] = field(default_factory=dict)
-    #: Records that cannot be told apart from others, and may be there twice when rows are sent again.
+    #: Records of a later epoch, which may be duplicated when rows are sent again.
     unsure: int = 0
-    #: Partitions whose logs were deleted up to behind where the search begins.
+    #: Partitions whose log start is behind the beginning of the search.
     gone: set[int] = field(default_factory=set)
 
 
@@ -54,38 +53,38 @@ def tail(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Tail:
-    """What these writers wrote behind ``offsets``, when nothing has come for `QUIET_S`. Raises: KafkaError."""
-    search = _Search(consumer, topic, offsets, writers)
-    search.on()
+    """Records of these writers from ``offsets`` on, once none has arrived for `QUIET_S`. Raises: KafkaError."""
+    search = _TailReader(consumer, topic, offsets, writers)
+    search.read()
     quiet_at = clock() + QUIET_S
     while clock() < quiet_at:
         sleep(LOOK_S)
-        if search.on():
+        if search.read():
             quiet_at = clock() + QUIET_S
-    return search.found()
+    return search.result()
 
 
-class _Search:
+class _TailReader:
     def __init__(self, consumer: Consumer, topic: str, offsets: Mapping[int, int], writers: Sequence[Writer]) -> None:
         self._consumer, self._topic, self._writers = consumer, topic, writers
         self._at = dict(offsets)
         self._by_number = {(writer.id, writer.epoch): writer for writer in writers}
         self._ids = {writer.id for writer in writers}
-        #: By writer and partition: how many of its records.
+        #: Records by producer id and partition.
         self._counts: dict[tuple[int, int], int] = {}
         self._unsure = 0
         self._gone: set[int] = set()
 
-    def on(self) -> bool:
-        """Read to the ends of the logs; whether there was something of the writers."""
+    def read(self) -> bool:
+        """Read to the ends of the logs; True if records of the writers were found."""
         more = False
         for partition in self._at:
-            while self._read(partition):
+            while self._read_partition(partition):
                 more = True
         return more
 
-    def _read(self, partition: int) -> bool:
-        """Read on; False at the end, or where the rest is somebody else's."""
+    def _read_partition(self, partition: int) -> bool:
+        """Read to the end of a partition; True if records of the writers were found."""
         tp = TopicPartition(self._topic, partition)
         ours = False
         while True:
@@ -115,7 +114,7 @@ class _Search:
         since = writer.since.get(str(partition), 0)
         self._counts[number, partition] = (last_sequence + 1 - since) % _SEQUENCES
 
-    def found(self) -> Tail:
+    def result(self) -> Tail:
         written: dict[int, int] = {}
         for (_, partition), count in self._counts.items():
             written[partition] = written.get(partition, 0) + count

@@ -1,14 +1,14 @@
-"""Which files are still to be loaded, and from which row on, by what the journal says of them.
+"""Decides which files to load, and from which row, by comparing them with the journal.
 
-    in the journal      the file now                       what is done
-    --------------      ------------                       ------------
-    nothing             whatever                           all of it
-    done                the same                           nothing
-    not done            the same                           the rest
-    either              longer, its beginning the same     what has been added: a log that grows
-    either              changed otherwise                  as --changed says: fail, again, continue, skip
+    in the journal      the file now                       loaded
+    --------------      ------------                       ------
+    no entry            any                                all rows
+    done                unchanged                          nothing
+    not done            unchanged                          the remaining rows
+    either              longer, same beginning             the added rows (a growing log)
+    either              changed otherwise                  by --changed: fail, again, continue, skip
 
-A file is the same when size and time of its last change are, or size and its bytes at both ends.
+A file is unchanged if its size is, and either its modification time or its fingerprint.
 """
 
 from __future__ import annotations
@@ -19,123 +19,132 @@ from typing import NamedTuple
 
 import msgspec
 
-from ottla.lake.load.column_mapping import Shape
+from ottla.lake.load.column_mapping import ColumnMapping
 from ottla.lake.load.inputs import LINES, STDIN, CannotLoad, Input, ends_in_line, fingerprint
-from ottla.lake.load.load_journal import Entry, Journal
-from ottla.lake.load.readers import How, differing, opened
+from ottla.lake.load.load_journal import JournalEntry, LoadJournal
+from ottla.lake.load.readers import ReadOptions, column_difference, open_reader
 
 CHANGED = ("fail", "again", "continue", "skip")
-#: Columns of so many files are compared before anything is sent.
+#: Most files whose columns are compared before the first record is sent.
 COMPARED_MAX = 1000
 
 
-class Planned(NamedTuple):
+class FilePlan(NamedTuple):
     """A file to load."""
 
     given: Input
-    #: How far it is; None: nothing is kept of it.
-    entry: Entry | None
-    #: What is to be told of it, if anything.
+    #: Its progress; None: the file has no journal entry.
+    entry: JournalEntry | None
+    #: A message for the user, or empty.
     note: str = ""
 
 
-class Plan(NamedTuple):
-    """What is to be done, and what needs not be."""
+class LoadPlan(NamedTuple):
+    """Files to load, and files to leave out."""
 
-    files: list[Planned]
-    #: Files that are loaded already, and those left out because they changed.
+    files: list[FilePlan]
+    #: Files that are loaded already, and changed files that --changed skip leaves out.
     loaded: list[Input]
     changed: list[Input]
 
 
-def digest(shape: Shape, how: How, form: str) -> str:
-    """A short word for the options that decide what a file's records are."""
-    return blake2b(repr((shape, how, form)).encode(), digest_size=12).hexdigest()
+def digest(mapping: ColumnMapping, options: ReadOptions, form: str) -> str:
+    """A hash of the options that decide which records a file becomes."""
+    # Journals of earlier versions hold hashes with these class names, so the text must not change.
+    shape, how = f"Shape{repr(mapping).removeprefix('ColumnMapping')}", f"How{repr(options).removeprefix('ReadOptions')}"
+    return blake2b(f"({shape}, {how}, {form!r})".encode(), digest_size=12).hexdigest()
 
 
-def planned(files: Iterable[Input], journal: Journal | None, shape: Shape, how: How, *, changed: str, again: bool) -> Plan:
+def plan_files(
+    files: Iterable[Input], journal: LoadJournal | None, mapping: ColumnMapping, options: ReadOptions, *, changed: str, again: bool
+) -> LoadPlan:
     """Raises: CannotLoad; OSError."""
-    plan = Plan([], [], [])
+    plan = LoadPlan([], [], [])
     for given in files:
         if journal is None or given.name == STDIN:
-            plan.files.append(Planned(given, None))
+            plan.files.append(FilePlan(given, None))
             continue
         if again:
             journal.forget(given.identity)
-        _plan_file(plan, given, journal.entries.get(given.identity), digest(shape, how, given.format), changed)
+        _plan_file(plan, given, journal.entries.get(given.identity), digest(mapping, options, given.format), changed)
     return plan
 
 
-def _plan_file(plan: Plan, given: Input, entry: Entry | None, word: str, changed: str) -> None:
-    fresh = Entry(given.identity, given.size, given.mtime_ns, fingerprint(given.name, given.size), word)
+def _plan_file(plan: LoadPlan, given: Input, entry: JournalEntry | None, word: str, changed: str) -> None:
+    fresh = JournalEntry(given.identity, given.size, given.mtime_ns, fingerprint(given.name, given.size), word)
     if entry is None:
-        plan.files.append(Planned(given, fresh))
+        plan.files.append(FilePlan(given, fresh))
         return
     if _same(given, entry, fresh):
         if entry.done:
             plan.loaded.append(given)
             return
         _check_options(given, entry, word)
-        plan.files.append(Planned(given, entry, _goes_on(entry)))
+        plan.files.append(FilePlan(given, entry, _continues_behind(entry)))
         return
     follows = msgspec.structs.replace(
-        entry, size=fresh.size, mtime_ns=fresh.mtime_ns, print=fresh.print, done=False, shape=word if entry.done else entry.shape
+        entry,
+        size=fresh.size,
+        mtime_ns=fresh.mtime_ns,
+        fingerprint=fresh.fingerprint,
+        done=False,
+        options_digest=word if entry.done else entry.options_digest,
     )
     if _grown(given, entry):
         _check_options(given, follows, word)
-        plan.files.append(Planned(given, follows, f"has grown from {entry.size:,} to {given.size:,} bytes; {_goes_on(entry)}"))
+        plan.files.append(FilePlan(given, follows, f"grew from {entry.size:,} to {given.size:,} bytes; {_continues_behind(entry)}"))
         return
     match changed:
         case "again":
-            plan.files.append(Planned(given, fresh, "has changed, and is loaded again"))
+            plan.files.append(FilePlan(given, fresh, "has changed, and is loaded again"))
         case "continue":
-            # What the log has behind those rows was counted of the old content: to be sure, the new is sent.
+            # Records behind these rows came from the old content, so they cannot be matched with the new rows.
             sure = msgspec.structs.replace(follows, writers=[], offsets={})
-            again = "; some of the next may be there twice" if entry.writers else ""
-            plan.files.append(Planned(given, sure, f"has changed; {_goes_on(entry)}{again}"))
+            again = "; some of the next records may be duplicates" if entry.writers else ""
+            plan.files.append(FilePlan(given, sure, f"has changed; {_continues_behind(entry)}{again}"))
         case "skip":
             plan.changed.append(given)
         case _:
             raise CannotLoad(
                 f"{given.name} has changed since {entry.rows:,} of its records were loaded ({entry.size:,} bytes then,"
-                f" {given.size:,} now): --changed continue goes on behind them, --changed again loads all of it, --changed skip none"
+                f" {given.size:,} now): --changed continue continues behind them, --changed again loads all of it, --changed skip none"
             )
 
 
-def _same(given: Input, entry: Entry, fresh: Entry) -> bool:
-    return given.size == entry.size and (given.mtime_ns == entry.mtime_ns or fresh.print == entry.print)
+def _same(given: Input, entry: JournalEntry, fresh: JournalEntry) -> bool:
+    return given.size == entry.size and (given.mtime_ns == entry.mtime_ns or fresh.fingerprint == entry.fingerprint)
 
 
-def _grown(given: Input, entry: Entry) -> bool:
+def _grown(given: Input, entry: JournalEntry) -> bool:
     if given.format not in LINES or given.codec is not None or given.size <= entry.size or not entry.size:
         return False
-    return fingerprint(given.name, entry.size) == entry.print and ends_in_line(given.name, entry.size)
+    return fingerprint(given.name, entry.size) == entry.fingerprint and ends_in_line(given.name, entry.size)
 
 
-def _goes_on(entry: Entry) -> str:
-    return f"goes on behind {entry.rows:,} records"
+def _continues_behind(entry: JournalEntry) -> str:
+    return f"continues behind {entry.rows:,} records"
 
 
-def _check_options(given: Input, entry: Entry, word: str) -> None:
-    if entry.shape != word and (entry.rows or entry.writers):
+def _check_options(given: Input, entry: JournalEntry, word: str) -> None:
+    if entry.options_digest != word and (entry.rows or entry.writers):
         raise CannotLoad(
             f"{given.name} was begun with other options (columns, key, headers ...), and {entry.rows:,} of its records are written:"
             " finish it with those, or load all of it --again"
         )
 
 
-def compared(files: Sequence[Planned], shape: Shape, how: How, *, mixed: bool) -> None:
-    """Opens the files, and looks at their columns. Raises: CannotLoad for one that is not there, or a file that differs from the first."""
+def compare_columns(files: Sequence[FilePlan], mapping: ColumnMapping, options: ReadOptions, *, mixed: bool) -> None:
+    """Checks that the files have the mapped columns, and the same ones. Raises: CannotLoad."""
     first: tuple[str, dict[str, str]] | None = None
     for given, *_ in files[:COMPARED_MAX]:
         if given.name == STDIN or given.format in ("json", "text"):
             continue
-        with opened(given, how) as reader:
-            shape.check(reader.columns, given.name)
+        with open_reader(given, options) as reader:
+            mapping.check(reader.columns, given.name)
             columns = dict(reader.columns or {})
         if first is None:
             first = given.name, columns
-        elif not mixed and (why := differing(first[1], columns)):
+        elif not mixed and (why := column_difference(first[1], columns)):
             raise CannotLoad(
-                f"{given.name} has not the columns of {first[0]}: {why}; --mixed loads both, --type NAME=TYPE says what is meant"
+                f"the columns of {given.name} and {first[0]} differ: {why}; load both with --mixed, or set types with --type NAME=TYPE"
             )

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 from time import time_ns
 from typing import Any, NamedTuple
 
-from ottla.lake.load.column_mapping import Shape, shaped
+from ottla.lake.load.column_mapping import ColumnMapping, map_columns
 from ottla.lake.load.inputs import CannotLoad, Input
-from ottla.lake.load.readers import How, opened
+from ottla.lake.load.readers import ReadOptions, open_reader
 from ottla.records.compression import Codec
 from ottla.records.read import records
 
@@ -27,17 +27,17 @@ class Preview(NamedTuple):
     timestamp_ms: int | None
 
 
-def preview(files: Sequence[Input], shape: Shape, how: How, limit: int) -> Iterator[Preview]:
+def preview(files: Sequence[Input], shape: ColumnMapping, how: ReadOptions, limit: int) -> Iterator[Preview]:
     """The first ``limit`` records. Raises: CannotLoad for the first that is none, OSError."""
     left = limit
     for given in files:
-        with opened(given, how) as reader:
+        with open_reader(given, how) as reader:
             shape.check(reader.columns, given.name)
             row = 0
             for portion in reader.portions(0):
                 for first in range(0, max(portion.batch.num_rows, 1), ROWS):
                     batch = portion.batch.slice(first, min(ROWS, left))
-                    made = shaped(shape, batch, reader.value, row, given.name)
+                    made = map_columns(shape, batch, reader.value, row, given.name)
                     row += batch.num_rows
                     end = first + batch.num_rows
                     more = batch.num_rows < left and end == portion.batch.num_rows

@@ -1,9 +1,9 @@
-"""Files as rows: what all formats have in common, and the way from a file to its reader.
+"""Readers of input files: the protocol of all formats, and the reader of a file.
 
-A reader gives portions of rows as Arrow record batches, in the file's order, and between them what makes no row. Portions are of some MiB,
-however large the file: a file never has to fit into memory.
+A reader returns rows as Arrow record batches of some MiB in the order of the file, with the lines that are not rows. So a file need not
+fit into memory.
 
-    rows of a file     0 1 2 3 4 | 5 6 7 x 8 9 | 10 ...        x: a line that makes no row; rows are counted without it
+    rows of a file     0 1 2 3 4 | 5 6 7 x 8 9 | 10 ...        x: an invalid line, which has no row number
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ottla.lake.load.inputs import STDIN, CannotLoad, Input
 if TYPE_CHECKING:
     import pyarrow as pa
 
-#: Bytes of rows that are worked on at once.
+#: Bytes of a block of rows.
 PORTION_BYTES = 4 * MiB
 #: The column of lines of text.
 LINE = "line"
@@ -29,41 +29,41 @@ LINE = "line"
 WHOLE = "(line)"
 
 
-class Bad(NamedTuple):
-    """What makes no row."""
+class RejectedRow(NamedTuple):
+    """An invalid line or row."""
 
-    #: How many rows of its portion come before it.
+    #: Number of rows of its batch before it.
     at: int
-    #: In the file, from 1; None: its format has no lines.
+    #: Line number from 1; None for formats without lines.
     line: int | None
     why: str
     data: bytes
 
 
-class Rows(NamedTuple):
-    """A portion of a file."""
+class RowBatch(NamedTuple):
+    """Consecutive rows of a file."""
 
     batch: pa.RecordBatch
-    bad: list[Bad]
+    bad: list[RejectedRow]
     #: Bytes of the file read so far.
     done: int
 
 
 @dataclass(frozen=True, slots=True)
-class How:
-    """How files are to be read, where their format leaves a choice."""
+class ReadOptions:
+    """Options of the readers. `plan.digest` depends on the names of the fields."""
 
-    #: csv: what stands between fields, by default a comma, or a tab in tsv; quotes, None for none.
+    #: csv: the separator, default comma, in tsv tab; the quote, None for none.
     delimiter: str | None = None
     quote: str | None = '"'
-    #: csv: names of columns where the first line has none.
+    #: csv: column names if the first line has none.
     names: tuple[str, ...] = ()
-    #: csv: words that mean nothing, besides nothing at all.
+    #: csv: texts that mean null, besides an empty field.
     nulls: tuple[str, ...] = ()
-    #: csv: Arrow's types by column; otherwise they are what the first rows look like, or text.
+    #: csv: Arrow types by column; others are inferred from the first rows, or text.
     types: Mapping[str, str] = field(default_factory=dict)
     all_text: bool = False
-    #: json: fields of each record that are to be columns, or None where nothing is chosen and all stay in the line ...
+    #: json: fields that become columns ...
     fields: tuple[str, ...] = ()
     #: ... and which fields make the value; None: the line as it is.
     chosen: tuple[str, ...] | None = None
@@ -71,20 +71,20 @@ class How:
 
 
 class Reader(Protocol):
-    """A file that is open."""
+    """An open file."""
 
-    #: Rows that were left out by `portions`.
+    #: Rows that `portions` skipped.
     skipped: int
 
     @property
     def columns(self) -> Mapping[str, str] | None:
-        """Its columns and what they hold (see `shape_of`); None: not known before it is read, and not the same in all rows."""
+        """Its columns and what they hold (see `json_type`); None: not known before it is read, and not the same in all rows."""
 
     @property
     def value(self) -> str | None:
         """The column that is a record's value as it stands; None: the row is."""
 
-    def portions(self, skip: int) -> Iterator[Rows]:
+    def portions(self, skip: int) -> Iterator[RowBatch]:
         """The rows. Of the first ``skip`` ones it leaves out what it can without reading, and says in ``skipped`` how many.
 
         Raises: CannotLoad, OSError.
@@ -92,14 +92,14 @@ class Reader(Protocol):
 
 
 @contextmanager
-def opened(given: Input, how: How) -> Iterator[Reader]:
-    """The file's reader. Raises: CannotLoad, OSError; ImportError without pyarrow."""
-    with _opened(given, how) as reader:
-        yield WithFixed(reader, given.fixed) if given.fixed else reader
+def open_reader(given: Input, how: ReadOptions) -> Iterator[Reader]:
+    """Open a file. Raises: CannotLoad, OSError; ImportError without pyarrow."""
+    with _open_reader(given, how) as reader:
+        yield PartitionColumnsReader(reader, given.fixed) if given.fixed else reader
 
 
 @contextmanager
-def _opened(given: Input, how: How) -> Iterator[Reader]:
+def _open_reader(given: Input, how: ReadOptions) -> Iterator[Reader]:
     from ottla.client.arrow.columns import needed_arrow
 
     pa = needed_arrow()
@@ -131,8 +131,8 @@ def _opened(given: Input, how: How) -> Iterator[Reader]:
         raise
 
 
-class WithFixed:
-    """A file, with columns that are the same in all of its rows. What the file itself has of these names stands."""
+class PartitionColumnsReader:
+    """Adds constant columns from the file's path (``year=2026/``). Columns of the file take precedence."""
 
     def __init__(self, reader: Reader, fixed: tuple[tuple[str, str | None], ...]) -> None:
         import pyarrow as pa
@@ -143,7 +143,7 @@ class WithFixed:
 
     @property
     def columns(self) -> Mapping[str, str] | None:
-        return {**(self._reader.columns or {}), **{name: shape_of(value.type) for name, value in self._values.items()}}
+        return {**(self._reader.columns or {}), **{name: json_type(value.type) for name, value in self._values.items()}}
 
     @property
     def value(self) -> str | None:
@@ -157,7 +157,7 @@ class WithFixed:
     def skipped(self, rows: int) -> None:
         self._reader.skipped = rows
 
-    def portions(self, skip: int) -> Iterator[Rows]:
+    def portions(self, skip: int) -> Iterator[RowBatch]:
         import pyarrow as pa
 
         for portion in self._reader.portions(skip):
@@ -168,17 +168,17 @@ class WithFixed:
 
 
 def _plain(value: str | None) -> int | str | None:
-    """A whole number, where the text is one and nothing is lost."""
+    """A canonical whole number as int, else the text."""
     return int(value) if value is not None and re.fullmatch(r"-?(0|[1-9][0-9]{0,17})", value) else value
 
 
-def shape_of(kind: Any) -> str:
-    """What a type of Arrow is in JSON: number, text, boolean, list, object; nothing where it is always null."""
+def json_type(kind: Any) -> str:
+    """The JSON type of an Arrow type: number, text, boolean, list, object; empty for null."""
     import pyarrow as pa
 
     types = pa.types
     if types.is_dictionary(kind) or types.is_run_end_encoded(kind):
-        return shape_of(kind.value_type)
+        return json_type(kind.value_type)
     if types.is_null(kind):
         return ""
     if types.is_integer(kind) or types.is_floating(kind) or types.is_duration(kind):
@@ -192,8 +192,8 @@ def shape_of(kind: Any) -> str:
     return "text"
 
 
-def differing(first: Mapping[str, str], other: Mapping[str, str]) -> str | None:
-    """How the columns of a second file differ from those of the first; None: they do not."""
+def column_difference(first: Mapping[str, str], other: Mapping[str, str]) -> str | None:
+    """The first difference between the columns of two files; None: they are the same."""
     if missing := [name for name in first if name not in other]:
         return f"it has no column {missing[0]}"
     if more := [name for name in other if name not in first]:

@@ -1,4 +1,4 @@
-"""Several files into a topic, one after the other, each from where the journal and the log say."""
+"""Loads files into a topic, one after the other, each from the position in the journal and the log."""
 
 from __future__ import annotations
 
@@ -7,35 +7,35 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ottla.base.ids import TopicPartition
-from ottla.lake.load.column_mapping import Shape
-from ottla.lake.load.file_load import FileLoad, Target, Watch
+from ottla.lake.load.column_mapping import ColumnMapping
+from ottla.lake.load.file_load import FileLoad, FileObserver, LoadTarget
 from ottla.lake.load.inputs import Input
-from ottla.lake.load.load_journal import Journal
+from ottla.lake.load.load_journal import LoadJournal
 from ottla.lake.load.log_tail import Tail, tail
-from ottla.lake.load.plan import Planned
-from ottla.lake.load.readers import How
+from ottla.lake.load.plan import FilePlan
+from ottla.lake.load.readers import ReadOptions
 
 if TYPE_CHECKING:
     from ottla.client.sync.consumer import Consumer
     from ottla.client.sync.producer import Producer
 
 
-class FileWatch(Watch):
-    """Who is told how the files go."""
+class LoadObserver(FileObserver):
+    """Receives the progress of all files."""
 
-    def begins(self, planned: Planned, tail: Tail | None) -> None:
-        """A file is begun; ``tail`` is what a process before this one had written of it."""
+    def begins(self, planned: FilePlan, tail: Tail | None) -> None:
+        """A file starts; ``tail``: its records that an earlier process wrote without a journal entry."""
 
     def ended(self, given: Input, done: bool) -> None:
-        """A file is at its end, or left for this time."""
+        """A file is complete, or stopped at the limit."""
 
 
 @dataclass(slots=True)
-class Totals:
-    """What a run did."""
+class LoadTotals:
+    """Totals of a run."""
 
     files: int = 0
-    #: Written in this run; left out because a process before had written them; made no record.
+    #: Records written by this run; written by an earlier process and skipped; rejected.
     written: int = 0
     found: int = 0
     bad: int = 0
@@ -51,16 +51,16 @@ class Totals:
 
 
 def load_files(
-    files: list[Planned],
+    files: list[FilePlan],
     producer: Producer,
     consumer: Callable[[], Consumer],
     topic: str,
-    shape: Shape,
-    how: How,
-    watch: FileWatch,
-    totals: Totals,
+    shape: ColumnMapping,
+    how: ReadOptions,
+    watch: LoadObserver,
+    totals: LoadTotals,
     *,
-    journal: Journal | None = None,
+    journal: LoadJournal | None = None,
     limit: int | None = None,
     portion: int | None = None,
 ) -> None:
@@ -69,7 +69,7 @@ def load_files(
     ``consumer`` is asked for only where there is a journal. Raises: BadRow, CannotLoad, KafkaError, OSError.
     """
     partitions = len(producer.partitions_for(topic))
-    target = Target(producer, topic, partitions, {})
+    target = LoadTarget(producer, topic, partitions, {})
     if journal is not None:
         with consumer() as ends:
             target.ends = {
@@ -99,7 +99,7 @@ def load_files(
         totals.files += 1
 
 
-def _tail(planned: Planned, topic: str, consumer: Callable[[], Consumer]) -> Tail | None:
+def _tail(planned: FilePlan, topic: str, consumer: Callable[[], Consumer]) -> Tail | None:
     entry = planned.entry
     if entry is None or not entry.writers:
         return None

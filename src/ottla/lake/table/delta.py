@@ -1,18 +1,17 @@
 """Delta tables by Arrow and the package deltalake: one transaction per batch, and each row once.
 
-Each transaction carries (application, batch id) as an application transaction of the Delta protocol, so a batch that is run again after a
-crash is recognised. Of two processes that write the same batch at the same time one wins, and the other raises `Overtaken`: each looks at
-the table once, and Delta refuses a transaction of an application that has committed since.
+Each commit holds (application, batch id) as an application transaction of the Delta protocol, so a batch that is repeated after a crash is
+recognised. If two processes write the same batch, one commits and the other raises `Overtaken`.
 
-    mode       the table's rows                                   a batch that it has
-    append     are added to                                       is left out
-    merge      are replaced where the keys are the same           is merged again, and comes to the same unless its rows have changed
-    replace    become those of the batch                          likewise; batches before it are left out
+    mode       effect on the table                       a batch that the table has already
+    append     rows are added                            is skipped
+    merge      rows with the same keys are replaced      is merged again, with the same result
+    replace    all rows are replaced                     is written again; older batches are skipped
 
-Columns may come later (`evolve`, `evolution`): new ones are added and null in rows before, narrower types go into wider ones. Delta's files
-hold what they were written with, so a type becomes wider only by writing the table anew, which `evolve` does when it is told to.
+`evolve` adds columns, which are null in older rows, and accepts narrower types. Data files keep the type they were written with, so a
+wider type needs a rewrite of the table, which `evolve` does with `rewrite=True`.
 
-Many small transactions leave many small files: `compact` joins them; `vacuum` removes those that no reader of the last days needs.
+Frequent commits leave many small files: `compact` joins them; `vacuum` removes files that no recent version needs.
 """
 
 from __future__ import annotations
@@ -22,18 +21,18 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ottla.base.units import MiB
-from ottla.lake.table.schema_evolution import Change, Evolution, evolution
+from ottla.lake.table.schema_evolution import ColumnChange, Evolution, evolution
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-#: What files are joined to: large enough that a scan is not slowed down by opening them.
+#: Target size of files: opening them does not dominate a scan.
 FILE_BYTES = 128 * MiB
 #: Files that are in no version of the last so many hours are removed; readers of older versions fail. Delta's own default is a week.
 VACUUM_HOURS = 168
-#: How often a transaction is tried anew that others overtook without touching the same batch.
+#: Attempts of a commit that conflicts with commits of other batches.
 TRIES = 10
-#: Ends the name of the application whose version is no batch, but a number made of what the last one holds.
+#: Suffix of the application whose version is a hash of the last batch's content.
 CONTENT = "/content"
 
 
@@ -42,11 +41,11 @@ ONE_PER_KEY = "merge needs one row for each: group by the keys, for the newest w
 
 
 class RepeatedKeys(ValueError):
-    """Rows to merge have the same keys: which of them is meant cannot be told."""
+    """Several rows to merge have the same keys."""
 
 
 class TableMismatch(ValueError):
-    """The table is there, with other columns."""
+    """The table exists with other columns."""
 
 
 class Overtaken(Exception):
@@ -64,12 +63,12 @@ def needed_delta() -> Any:
 
 
 def committed(path: str, application: str, batch_id: int, content: int | None = None) -> bool:
-    """Whether the table at `path` holds this batch already, and where `content` is told, with this content."""
+    """Whether the table at `path` has this batch, and with this `content` if it is not None."""
     return holds(opened(path), application, batch_id, content)
 
 
 def holds(table: Any, application: str, batch_id: int, content: int | None = None) -> bool:
-    """The same of a table that was looked at, at that time."""
+    """`committed` for an open table, at its version."""
     version = None if table is None else table.transaction_version(application)
     if version is None or version < batch_id:
         return False
@@ -77,7 +76,7 @@ def holds(table: Any, application: str, batch_id: int, content: int | None = Non
 
 
 def opened(path: str) -> Any:
-    """The table, or None where there is none."""
+    """The table; None if there is none."""
     from deltalake import DeltaTable
 
     return DeltaTable(path) if DeltaTable.is_deltatable(path) else None
@@ -154,11 +153,11 @@ def arrow_schema(table: Any) -> pa.Schema:
 # ---------------------------------------------------------------------------------------------------------------- columns that change
 
 
-def evolve(path: str, schema: Any, *, partition_by: Sequence[str] = (), rewrite: bool = False) -> list[Change]:
-    """Makes the table at `path` hold rows of `schema` (Delta's or Arrow's), and tells what it changed; creates it where there is none.
+def evolve(path: str, schema: Any, *, partition_by: Sequence[str] = (), rewrite: bool = False) -> list[ColumnChange]:
+    """Change the table at `path` so that it holds rows of `schema` (Delta's or Arrow's); create it if needed. Returns the changes.
 
     New columns and members of structs are added, in one transaction that touches no file. With `rewrite`, columns whose type has to become
-    wider do so by writing the whole table anew. Raises: TableMismatch for what cannot be; Overtaken where others wrote meanwhile.
+    wider cause a rewrite of the whole table. Raises: TableMismatch for what cannot be; Overtaken where others wrote meanwhile.
     """
     from deltalake.exceptions import CommitFailedError
 
@@ -173,7 +172,7 @@ def evolve(path: str, schema: Any, *, partition_by: Sequence[str] = (), rewrite:
     raise AssertionError("the last try returns or raises")
 
 
-def _evolved(path: str, schema: Any, partition_by: Sequence[str], *, rewrite: bool) -> list[Change]:
+def _evolved(path: str, schema: Any, partition_by: Sequence[str], *, rewrite: bool) -> list[ColumnChange]:
     table = opened(path)
     if table is None:
         create(path, schema, partition_by=partition_by)

@@ -21,9 +21,9 @@ import msgspec
 
 from ottla.lake.table.delta import TableMismatch, needed_delta, schema_of_arrow
 from ottla.lake.table.parquet_files import DataFile, Files, on_disk
-from ottla.lake.table.schema import DATE, Form
+from ottla.lake.table.schema import DATE, TableFormat
 from ottla.lake.table.schema_evolution import Evolution, evolution
-from ottla.lake.table.target import NotOurs, Origin, belongs
+from ottla.lake.table.target import TableConflict, TableOrigin, check_origin
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 UNFINISHED = ".unfinished"
 
 
-class Told(msgspec.Struct):
+class ManifestFile(msgspec.Struct):
     """A file that the manifest tells of."""
 
     name: str
@@ -44,15 +44,15 @@ class Manifest(msgspec.Struct):
 
     topic: str
     topic_id: str
-    form: Form
+    form: TableFormat
     #: Delta's words for the columns, whose rules of change hold here too.
     schema: dict[str, Any]
     offsets: dict[str, int] = {}
-    files: list[Told] = []
+    files: list[ManifestFile] = []
     version: int = 0
 
 
-class InUse(NotOurs):
+class InUse(TableConflict):
     """Another process writes to the directory."""
 
 
@@ -78,16 +78,16 @@ class ParquetTarget:
     def version(self) -> int:
         return self._there.version
 
-    def form(self, origin: Origin) -> Form | None:
+    def form(self, origin: TableOrigin) -> TableFormat | None:
         if (self._directory / "_delta_log").exists():
-            raise NotOurs(f"{self._directory} holds a Delta table; write to another directory")
+            raise TableConflict(f"{self._directory} holds a Delta table; write to another directory")
         if not self._path.exists():
             return None
         found = read_manifest(self._directory)
-        belongs(origin, found.topic, found.topic_id, self._directory)
+        check_origin(origin, found.topic, found.topic_id, self._directory)
         return found.form
 
-    def begin(self, origin: Origin, form: Form, schema: pa.Schema) -> None:
+    def begin(self, origin: TableOrigin, form: TableFormat, schema: pa.Schema) -> None:
         self._path.parent.mkdir(parents=True, exist_ok=True)
         self._lock = os.open(self._path.with_name("lock"), os.O_RDWR | os.O_CREAT, 0o644)
         try:
@@ -146,7 +146,7 @@ class ParquetTarget:
         stored = self.positions(before)
         assert all(stored.get(one, 0) == offset for one, offset in before.items()), "one process writes, and knows how far it is"
         there.offsets = {**there.offsets, **{str(partition): offset for partition, offset in after.items()}}
-        there.files += [Told(one.name, one.rows, one.size) for one in files]
+        there.files += [ManifestFile(one.name, one.rows, one.size) for one in files]
         there.version += 1
         self._write()
         self._finish()
@@ -161,8 +161,8 @@ class ParquetTarget:
 
 
 def read_manifest(directory: Path) -> Manifest:
-    """What the manifest of a directory tells. Raises: NotOurs for one that cannot be read."""
+    """What the manifest of a directory tells. Raises: TableConflict for one that cannot be read."""
     try:
         return msgspec.json.decode((directory / "_ottla" / "manifest.json").read_bytes(), type=Manifest)
     except msgspec.MsgspecError as error:
-        raise NotOurs(f"{directory}/_ottla/manifest.json cannot be read: {error}") from None
+        raise TableConflict(f"{directory}/_ottla/manifest.json cannot be read: {error}") from None

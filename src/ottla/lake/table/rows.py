@@ -21,7 +21,7 @@ from ottla.client.serializers import Avro
 from ottla.lake.table.csv_rows import csv_values
 from ottla.lake.table.delta import TableMismatch
 from ottla.lake.table.json_rows import json_rows
-from ottla.lake.table.schema import CORRUPT, DATE, FRAME_BYTES, PLAIN, Form, parse_schema
+from ottla.lake.table.schema import CORRUPT, DATE, FRAME_BYTES, TableFormat, parse_schema
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -32,7 +32,7 @@ _NOT_IN_NAMES = re.compile(r"[ ,;{}()\n\t=]")
 SchemaById = Callable[[int], str | None]
 
 
-class Made(NamedTuple):
+class DecodedRows(NamedTuple):
     """Rows, and how many of them have a value that could not be read."""
 
     table: pa.Table
@@ -46,7 +46,7 @@ class BadKey(ValueError):
 class Rows:
     """See the module. `schema_by_id` asks a registry. Raises: ValueError, ImportError."""
 
-    def __init__(self, form: Form, *, schema_by_id: SchemaById | None = None, widens: bool = False) -> None:
+    def __init__(self, form: TableFormat, *, schema_by_id: SchemaById | None = None, widens: bool = False) -> None:
         self.form = form
         self.widens = widens
         self._schema_by_id = schema_by_id
@@ -63,7 +63,7 @@ class Rows:
         """The columns that a table begins with: those of its schema, or of some values that were looked at, then those beside."""
         import pyarrow as pa
 
-        beside = self.form.schema_beside()
+        beside = self.form.metadata_schema()
         given: list[Any] = []
         if self._given is not None:
             given = list(self._given)
@@ -80,7 +80,7 @@ class Rows:
             taken.add(fields[-1].name.lower())
         return pa.schema([*fields, *beside])
 
-    def made(self, batch: pa.RecordBatch, there: pa.Schema) -> Made:
+    def made(self, batch: pa.RecordBatch, there: pa.Schema) -> DecodedRows:
         """The rows of some records, for a table that has the columns `there`; they may have more, or wider ones.
 
         Raises: BadKey.
@@ -99,8 +99,8 @@ class Rows:
         else:
             decoded = self._decoded(raw, self._known(there))
             bad = decoded.bad
-            columns |= _flat(decoded.array, {field.name.lower() for field in form.schema_beside()})
-        beside = form.schema_beside()
+            columns |= _flat(decoded.array, {field.name.lower() for field in form.metadata_schema()})
+        beside = form.metadata_schema()
         for name in form.columns:
             if name not in columns:
                 columns[form.name(name)] = self._key_column(batch) if name == "key" else batch.column(name)
@@ -111,7 +111,7 @@ class Rows:
         if form.by_date:
             columns[DATE] = batch.column("timestamp").cast(pa.date32(), safe=False)
         table = pa.table(columns)
-        return Made(_cast(table, beside), corrupt)
+        return DecodedRows(_cast(table, beside), corrupt)
 
     def _known(self, there: pa.Schema) -> pa.StructType:
         """The columns of the table that come from values, in its order."""
@@ -119,7 +119,7 @@ class Rows:
 
         if self._given is not None:
             return pa.struct(list(self._given))
-        beside = set(self.form.schema_beside().names)
+        beside = set(self.form.metadata_schema().names)
         return pa.struct([field for field in there if field.name not in beside])
 
     def _decoded(self, raw: pa.Array, known: pa.StructType) -> Decoded:
@@ -276,6 +276,3 @@ def _friendly(field: Any) -> Any:
     if pa.types.is_time(field.type):
         return field.with_type(pa.string())
     return field.with_type(pa.int64()) if pa.types.is_duration(field.type) else field
-
-
-__all__ = ["PLAIN", "BadKey", "Made", "Rows"]

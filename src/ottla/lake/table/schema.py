@@ -1,10 +1,10 @@
-"""What the rows of a topic's table are: how keys and values are read, and which columns of a record stand beside. Pure but for Arrow types.
+"""The format of a table: how keys and values are decoded, and which metadata columns it has.
 
-A form is settled when a table is made, kept in it, and holds from then on.
+The format is chosen when the table is created, stored in it, and does not change.
 
-    raw, text      one column `value`, binary or text; beside it key, headers, partition, offset, timestamp
-    json, avro,    a column per field; beside them _key, _headers, _partition, _offset, _timestamp, and _corrupt: the bytes of a value that
-    csv            could not be read, or does not fit the columns
+    raw, text          one column `value`, binary or text; metadata columns key, headers, partition, offset, timestamp
+    json, avro, csv    a column per field; metadata columns _key, _headers, _partition, _offset, _timestamp; and _corrupt: the bytes of a
+                       value that cannot be decoded or does not fit the columns
 """
 
 from __future__ import annotations
@@ -22,42 +22,42 @@ if TYPE_CHECKING:
 
 VALUE_FORMATS = ("json", "avro", "csv", "text", "raw")
 KEY_FORMATS = ("text", "raw", "int")
-#: Columns of a record besides its value.
-BESIDE = ("key", "headers", "partition", "offset", "timestamp")
+#: Columns of a record, except its value.
+METADATA_COLUMNS = ("key", "headers", "partition", "offset", "timestamp")
 CORRUPT = "_corrupt"
-#: With these, the value is one column.
-PLAIN = ("text", "raw")
-#: The day of a record, as directories have it. Readers of Parquet pass over what begins with an underscore.
+#: Formats with one column for the value.
+SINGLE_COLUMN_FORMATS = ("text", "raw")
+#: Column of the partition directories: the day of a record. No underscore, because Parquet readers skip such directories.
 DATE = "record_date"
 
 
-class Form(msgspec.Struct, frozen=True):
-    """See the module."""
+class TableFormat(msgspec.Struct, frozen=True):
+    """Stored in the table as JSON, so its class name may change and its fields may not."""
 
     value: str = "raw"
     key: str = "raw"
-    #: Of `BESIDE`, and `value` for the bytes beside decoded columns.
-    columns: tuple[str, ...] = BESIDE
-    #: Of values: Spark's words for json and csv (`parse_schema`), Avro's JSON; None: what shows.
+    #: Some of `METADATA_COLUMNS`; `value` adds the raw bytes next to the decoded columns.
+    columns: tuple[str, ...] = METADATA_COLUMNS
+    #: Schema of values: Spark's syntax for json and csv (`parse_schema`), JSON for avro; None: inferred.
     schema: str | None = None
-    #: Whether files lie in a directory per day of the records' timestamps.
+    #: Whether there is a directory per day of the records' timestamps.
     by_date: bool = False
     #: append or upsert.
     mode: str = "append"
-    #: Whether Avro values begin with the id of their schema in a registry.
+    #: Whether Avro values start with a schema id of a registry.
     framed: bool = False
 
     def name(self, column: str) -> str:
-        """The name in the table of a record's column."""
-        return column if self.value in PLAIN else f"_{column}"
+        """The table's name of a metadata column."""
+        return column if self.value in SINGLE_COLUMN_FORMATS else f"_{column}"
 
     def read_names(self) -> tuple[str, ...]:
-        """The columns of records that have to be read."""
+        """The record columns to read."""
         needed = ["value", "offset", *self.columns, *(["timestamp"] if self.by_date else []), *(["key"] if self.mode == "upsert" else [])]
         return tuple(dict.fromkeys(needed))
 
-    def schema_beside(self) -> pa.Schema:
-        """The columns that the table has from the beginning."""
+    def metadata_schema(self) -> pa.Schema:
+        """The columns that do not come from decoded values."""
         import pyarrow as pa
 
         from ottla.client.arrow.columns import headers_type
@@ -70,50 +70,51 @@ class Form(msgspec.Struct, frozen=True):
             "timestamp": pa.timestamp("us", "UTC"),
             "value": pa.string() if self.value == "text" else pa.binary(),
         }
-        names = [*(["value"] if self.value in PLAIN and "value" not in self.columns else []), *self.columns]
-        names = sorted(names, key=lambda name: name == "value" and self.value in PLAIN, reverse=True)
+        names = [*(["value"] if self.value in SINGLE_COLUMN_FORMATS and "value" not in self.columns else []), *self.columns]
+        names = sorted(names, key=lambda name: name == "value" and self.value in SINGLE_COLUMN_FORMATS, reverse=True)
         fields = [(self.name(name), types[name]) for name in names]
-        if self.value == "text" or self.value not in PLAIN:
+        if self.value == "text" or self.value not in SINGLE_COLUMN_FORMATS:
             fields.append((CORRUPT, pa.binary()))
         if self.by_date:
             fields.append((DATE, pa.date32()))
         return pa.schema(fields)
 
 
-def checked(form: Form) -> Form:
-    """The form, if there is one like it. Raises: ValueError."""
+def checked(form: TableFormat) -> TableFormat:
+    """The format, if it is valid. Raises: ValueError."""
     for what, given, known in (("--value", form.value, VALUE_FORMATS), ("--key", form.key, KEY_FORMATS)):
         if given not in known:
-            raise ValueError(f"{what} {given}: no such format{suggestion(given, known)}; there are {', '.join(known)}")
+            raise ValueError(f"{what} {given}: unknown format{suggestion(given, known)}; use one of {', '.join(known)}")
     for name in form.columns:
-        if name not in (*BESIDE, "value"):
-            raise ValueError(f"--columns: a record has no column {name!r}{suggestion(name, BESIDE)}; it has value, {', '.join(BESIDE)}")
+        if name not in (*METADATA_COLUMNS, "value"):
+            near = suggestion(name, METADATA_COLUMNS)
+            raise ValueError(f"--columns: a record has no column {name!r}{near}; it has value, {', '.join(METADATA_COLUMNS)}")
     if form.mode == "upsert" and "key" not in form.columns:
-        raise ValueError("upsert finds rows by their key: leave key among --columns")
+        raise ValueError("upsert identifies rows by key: add key to --columns")
     if form.value == "csv" and form.schema is None:
-        raise ValueError("csv needs the names and types of its columns, such as --schema 'id BIGINT, name STRING'")
-    if form.value in PLAIN and form.schema is not None:
-        raise ValueError(f"values that are {form.value} have no schema: --value json, csv or avro")
+        raise ValueError("csv needs column names and types, such as --schema 'id BIGINT, name STRING'")
+    if form.value in SINGLE_COLUMN_FORMATS and form.schema is not None:
+        raise ValueError(f"{form.value} values have no schema: use --value json, csv or avro")
     if form.value == "avro" and form.schema is None and not form.framed:
-        raise ValueError("avro needs its schema: --schema FILE.avsc, or --registry URL")
+        raise ValueError("avro needs a schema: use --schema FILE.avsc or --registry URL")
     if form.schema is not None and form.value in ("json", "csv"):
         parse_schema(form.schema)
     return form
 
 
-#: A registry's frame before a value: a zero byte and the schema's id.
+#: Bytes before a value with a schema id: a zero byte and the id.
 FRAME_BYTES = 5
 
 
-def guessed(keys: Sequence[bytes | None], values: Sequence[bytes | None], *, registry: bool = False) -> tuple[str, str]:
-    """Formats of keys and values that fit some of them: json where values are objects, avro where there is a `registry` and they tell
-    the ids of schemas, else text, else raw.
+def infer_formats(keys: Sequence[bytes | None], values: Sequence[bytes | None], *, registry: bool = False) -> tuple[str, str]:
+    """Infer the key format and the value format: json if all values are objects, avro if there is a `registry` and all values have a
+    schema id, else text, else raw.
     """
-    there = [value for value in values if value is not None]
-    return ("text" if all(map(_is_text, keys)) else "raw"), _guessed_value(there, registry=registry)
+    present = [value for value in values if value is not None]
+    return ("text" if all(map(_is_text, keys)) else "raw"), _infer_value_format(present, registry=registry)
 
 
-def _guessed_value(values: Sequence[bytes], *, registry: bool) -> str:
+def _infer_value_format(values: Sequence[bytes], *, registry: bool) -> str:
     if registry and values and all(len(value) > FRAME_BYTES and value[0] == 0 for value in values):
         return "avro"
     if values and all(value.lstrip()[:1] == b"{" and _is_json(value) for value in values):
@@ -143,9 +144,9 @@ _CLOSING = {"<": ">", "(": ")"}
 
 
 def parse_schema(text: str) -> pa.Schema:
-    """Columns in Spark's words: `id BIGINT, tags ARRAY<STRING>, at TIMESTAMP, place STRUCT<lat: DOUBLE, lon: DOUBLE>`.
+    """Parse columns in Spark's syntax: `id BIGINT, tags ARRAY<STRING>, at TIMESTAMP, place STRUCT<lat: DOUBLE, lon: DOUBLE>`.
 
-    Raises: ValueError that shows the place.
+    Raises: ValueError that shows the position.
     """
     import pyarrow as pa
 
@@ -155,7 +156,7 @@ def parse_schema(text: str) -> pa.Schema:
 
 
 class _SchemaReader:
-    """Reads a schema from left to right."""
+    """Recursive descent parser."""
 
     def __init__(self, text: str) -> None:
         self._text, self._at = text, 0

@@ -30,7 +30,7 @@ WIDER = {
 }
 
 
-class Change(NamedTuple):
+class ColumnChange(NamedTuple):
     """A column, by its path with dots, and its types."""
 
     column: str
@@ -49,10 +49,10 @@ class Evolution:
 
     #: Delta's schema as JSON has it.
     schema: dict[str, Any]
-    added: list[Change] = field(default_factory=list)
+    added: list[ColumnChange] = field(default_factory=list)
     #: Needs the table to be written anew.
-    wider: list[Change] = field(default_factory=list)
-    refused: list[Change] = field(default_factory=list)
+    wider: list[ColumnChange] = field(default_factory=list)
+    refused: list[ColumnChange] = field(default_factory=list)
 
 
 def evolution(there: dict[str, Any], wanted: dict[str, Any]) -> Evolution:
@@ -71,11 +71,11 @@ def _struct(there: dict[str, Any], wanted: dict[str, Any], path: str, found: Evo
             if _has_void(one["type"]):
                 # Nothing but null is known of it yet; the table gets it when more is.
                 continue
-            found.added.append(Change(whole, None, shown(one["type"]), shown(one["type"])))
+            found.added.append(ColumnChange(whole, None, shown(one["type"]), shown(one["type"])))
             fields[name.lower()] = {**one, "nullable": True}
         elif before["name"] != name:
             story = f"{shown(before['type'])} (as {before['name']})"
-            found.refused.append(Change(whole, story, shown(one["type"]), shown(before["type"])))
+            found.refused.append(ColumnChange(whole, story, shown(one["type"]), shown(before["type"])))
         else:
             fields[name.lower()] = {**before, "type": _merged(before["type"], one["type"], whole, found)}
     return {**there, "fields": list(fields.values())}
@@ -104,9 +104,9 @@ def _merged(there: Type, wanted: Type, path: str, found: Evolution) -> Type:
         if _goes_into(wanted, there):
             return there
         if _goes_into(there, wanted):
-            found.wider.append(Change(path, there, wanted, wanted))
+            found.wider.append(ColumnChange(path, there, wanted, wanted))
             return wanted
-    found.refused.append(Change(path, shown(there), shown(wanted), shown(there)))
+    found.refused.append(ColumnChange(path, shown(there), shown(wanted), shown(there)))
     return there
 
 

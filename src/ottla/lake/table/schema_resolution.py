@@ -1,4 +1,4 @@
-"""In which form a table is begun: as it is said, as it was begun before, or as the first records look."""
+"""Resolves the format of a table: from the existing table, else from the options, else inferred from the first records."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from ottla.client.fetch.ranges import Range
-from ottla.lake.table.schema import BESIDE, Form, checked, guessed
-from ottla.lake.table.target import NotOurs, Origin, Target
-from ottla.lake.table.topic import Lost, Topic
+from ottla.lake.table.schema import METADATA_COLUMNS, TableFormat, checked, infer_formats
+from ottla.lake.table.target import TableConflict, TableOrigin, Target
+from ottla.lake.table.topic import LostRecords, Topic
 
 SAMPLE_RECORDS = 200
 
 
-class Asked(NamedTuple):
-    """What the user says; None: nothing."""
+class RequestedFormat(NamedTuple):
+    """The options of the user; None: not set."""
 
     value: str | None = None
     key: str | None = None
@@ -22,23 +22,23 @@ class Asked(NamedTuple):
     schema: str | None = None
     by_date: bool = False
     mode: str | None = None
-    #: Whether there is a registry, so that values may tell the ids of their schemas.
+    #: Whether there is a schema registry, so values may start with a schema id.
     registry: bool = False
 
 
-class Settled(NamedTuple):
-    """A form, and the values by which it was settled, if it was by them."""
+class ResolvedFormat(NamedTuple):
+    """A format, and the sample values from which it was inferred."""
 
-    form: Form
-    shown: Sequence[bytes | None] = ()
+    form: TableFormat
+    sample_values: Sequence[bytes | None] = ()
 
 
-def settled(topic: Topic, target: Target, asked: Asked, range: Range) -> Settled | None:
-    """The form; None where it is to be seen from records and there are none yet. Raises: ValueError, NotOurs, KafkaError."""
-    there = target.form(Origin(topic.name, topic.topic_id))
-    if there is not None:
-        _same(there, asked)
-        return Settled(there)
+def resolve_format(topic: Topic, target: Target, asked: RequestedFormat, range: Range) -> ResolvedFormat | None:
+    """The format; None if it depends on records and the topic is empty. Raises: ValueError, TableConflict, KafkaError."""
+    existing = target.form(TableOrigin(topic.name, topic.topic_id))
+    if existing is not None:
+        _check_unchanged(existing, asked)
+        return ResolvedFormat(existing)
     value, key = asked.value, asked.key
     if value is None and asked.schema is not None:
         value = "avro" if asked.schema.lstrip()[:1] in ("{", "[") else "json"
@@ -47,42 +47,42 @@ def settled(topic: Topic, target: Target, asked: Asked, range: Range) -> Settled
         keys, values = sample(topic, range)
         if not keys and value is None:
             return None
-        shown_key, shown_value = guessed(keys, values, registry=asked.registry)
+        shown_key, shown_value = infer_formats(keys, values, registry=asked.registry)
         value, key = value or shown_value, key or shown_key
     mode = asked.mode or ("upsert" if topic.is_compacted() else "append")
-    columns = BESIDE if asked.columns is None else tuple(dict.fromkeys(asked.columns))
+    columns = METADATA_COLUMNS if asked.columns is None else tuple(dict.fromkeys(asked.columns))
     framed = value == "avro" and asked.schema is None and asked.registry
-    return Settled(checked(Form(value, key, columns, asked.schema, asked.by_date, mode, framed)), values)
+    return ResolvedFormat(checked(TableFormat(value, key, columns, asked.schema, asked.by_date, mode, framed)), values)
 
 
-def _same(there: Form, asked: Asked) -> None:
-    """Raises: NotOurs where something else is asked for than the table has."""
+def _check_unchanged(existing: TableFormat, asked: RequestedFormat) -> None:
+    """Raises: TableConflict if an option differs from the table."""
     pairs = {
-        "--value": (there.value, asked.value),
-        "--key": (there.key, asked.key),
-        "--mode": (there.mode, asked.mode),
-        "--schema": (there.schema, asked.schema),
-        "--columns": (there.columns, None if asked.columns is None else tuple(dict.fromkeys(asked.columns))),
-        "--partition-by": (there.by_date, asked.by_date or None),
+        "--value": (existing.value, asked.value),
+        "--key": (existing.key, asked.key),
+        "--mode": (existing.mode, asked.mode),
+        "--schema": (existing.schema, asked.schema),
+        "--columns": (existing.columns, None if asked.columns is None else tuple(dict.fromkeys(asked.columns))),
+        "--partition-by": (existing.by_date, asked.by_date or None),
     }
-    for option, (has, wanted) in pairs.items():
-        if wanted is not None and wanted != has:
+    for option, (has, requested) in pairs.items():
+        if requested is not None and requested != has:
             shown = ",".join(has) if isinstance(has, tuple) else "nothing" if has in (None, False) else has
-            raise NotOurs(f"{option}: the table was begun with {shown}, and keeps to it; write to another directory for another form")
+            raise TableConflict(f"{option}: the table was created with {shown}, which cannot change; write to another directory")
 
 
 def sample(topic: Topic, range: Range) -> tuple[list[bytes | None], list[bytes | None]]:
-    """Keys and values of some of the first records."""
+    """Keys and values of the first records."""
     keys: list[bytes | None] = []
     values: list[bytes | None] = []
     offsets = topic.offsets(range)
     share = max(1, SAMPLE_RECORDS // max(1, len(offsets)))
-    wanted = {partition: (start, min(end, start + share)) for partition, (start, end) in offsets.items() if start < end}
+    ranges = {partition: (start, min(end, start + share)) for partition, (start, end) in offsets.items() if start < end}
 
-    def gone(_: Lost) -> None:
+    def gone(_: LostRecords) -> None:
         return
 
-    for read in topic.read(wanted, ("key", "value"), gone):
+    for read in topic.read(ranges, ("key", "value"), gone):
         for batch in read.batches:
             keys += batch.column("key").to_pylist()
             values += batch.column("value").to_pylist()

@@ -1,4 +1,4 @@
-"""How a table stands: its version, rows, files and columns, and the topic and offsets it holds."""
+"""The status of a table: version, rows, files, columns, topic and offsets."""
 
 from __future__ import annotations
 
@@ -10,18 +10,16 @@ import msgspec
 
 from ottla.lake.table.delta import needed_delta, opened
 from ottla.lake.table.parquet_target import read_manifest
-from ottla.lake.table.schema import Form
-from ottla.lake.table.target import FORM, TOPIC, TOPIC_ID, NotOurs
+from ottla.lake.table.schema import TableFormat
+from ottla.lake.table.target import FORM, TOPIC, TOPIC_ID, TableConflict
 
 
 @dataclass(slots=True)
 class TableStatus:
-    """See the module."""
-
     kind: str
     topic: str
     topic_id: str
-    form: Form
+    form: TableFormat
     version: int
     rows: int
     files: int
@@ -33,7 +31,7 @@ class TableStatus:
 
 
 def status(directory: Path) -> TableStatus:
-    """Raises: NotOurs where there is no table of a topic; ImportError."""
+    """Raises: TableConflict if the directory has no table of a topic; ImportError."""
     needed_delta()
     table = opened(str(directory))
     if table is not None:
@@ -46,7 +44,7 @@ def status(directory: Path) -> TableStatus:
         return TableStatus(
             "parquet", found.topic, found.topic_id, found.form, found.version, rows, len(found.files), size, columns, offsets
         )
-    raise NotOurs(f"there is no table at {directory}")
+    raise TableConflict(f"there is no table at {directory}")
 
 
 def _delta(directory: Path, table: Any) -> TableStatus:
@@ -54,11 +52,11 @@ def _delta(directory: Path, table: Any) -> TableStatus:
 
     settings = table.metadata().configuration
     if FORM not in settings:
-        raise NotOurs(f"the table at {directory} was not made from a topic")
+        raise TableConflict(f"the table at {directory} was not made from a topic")
     files = pa.table(table.get_add_actions(flatten=True))
     rows, size = (sum(value or 0 for value in files.column(name).to_pylist()) for name in ("num_records", "size_bytes"))
     columns = [(field.name, _type(field.type)) for field in table.schema().fields]
-    form = msgspec.json.decode(settings[FORM], type=Form)
+    form = msgspec.json.decode(settings[FORM], type=TableFormat)
     topic = settings[TOPIC]
     return TableStatus(
         "delta", topic, settings.get(TOPIC_ID, ""), form, table.version(), rows, files.num_rows, size, columns, _offsets(table, topic)
@@ -72,7 +70,7 @@ def _type(kind: Any) -> str:
 
 
 def _offsets(table: Any, topic: str) -> dict[int, int]:
-    """Partitions count from 0; a part of a topic may leave some out, as many as there are at most in between."""
+    """Probe partitions from 0 on, up to `GAP_MAX` consecutive ones without an offset."""
     found: dict[int, int] = {}
     missing, partition = 0, 0
     while missing <= GAP_MAX:
@@ -85,5 +83,5 @@ def _offsets(table: Any, topic: str) -> dict[int, int]:
     return found
 
 
-#: Partitions that a part of a topic leaves out one after the other.
+#: A table of some partitions of a topic may lack this many consecutive ones.
 GAP_MAX = 1000

@@ -1,18 +1,17 @@
-"""Keeps a table in step with a topic: reads what the table does not have yet, commits it with the offsets, and goes on, or ends.
+"""Keeps a table in sync with a topic: reads new records and commits rows and offsets together.
 
-    look     which offsets the topic has, and how far the table is
-    read     what lies between, a few partitions at a time; rows go to files, or wait to be merged
-    commit   after so many bytes, or so long: rows and offsets in one step
-    again    after the commit interval
+    compare  the end offsets of the topic with the positions of the table
+    read     the records in between, a few partitions at a time; append writes rows to files, upsert buffers them
+    commit   rows and offsets atomically, after `commit_bytes` or an interval
+    repeat   after the commit interval, or end with `once`
 
-What was read and not committed is read again by whoever comes next, so it does not matter where a process is killed. Of two that keep the
-same table, one commits, and the other is told by its commit that it was overtaken, and ends.
+Records that were read and not committed are read again, so a process may be killed at any time. If two processes sync the same table, one
+commits and the other raises `Overtaken`.
 
-A log that ends before what the table has was cut off: records are lost, and those that come now have offsets that the table has already.
-So the ends are compared with the table at each look.
+If a log ends before the table's position, it was truncated: records are lost, and new records reuse offsets that the table has. Each
+comparison checks this.
 
-Where rows need a column that the table has not, the table is committed as far as it is; then it gets the column, and the rest is read
-with it.
+If rows need a new column, the rows before are committed first; then the column is added.
 """
 
 from __future__ import annotations
@@ -27,51 +26,51 @@ from ottla.client.errors import ConnectionFailed
 from ottla.client.fetch.ranges import END, Kind, Range
 from ottla.client.sync.waiting import Stop
 from ottla.lake.table.delta import TableMismatch
-from ottla.lake.table.parquet_files import Files
-from ottla.lake.table.rows import Made, Rows
-from ottla.lake.table.schema import Form
-from ottla.lake.table.target import DELETED, DeltaTarget, NotOurs, Origin, Target
-from ottla.lake.table.topic import DataLost, Lost, Topic
+from ottla.lake.table.parquet_files import Files, aligned
+from ottla.lake.table.rows import DecodedRows, Rows
+from ottla.lake.table.schema import TableFormat
+from ottla.lake.table.target import DELETED, DeltaTarget, TableConflict, TableOrigin, Target
+from ottla.lake.table.topic import DataLost, LostRecords, Topic
 from ottla.wire.errors import KafkaError, UnknownTopicOrPartition
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 ALL = Range(last=END)
-#: While the table is behind, it is better to write few large files than to be some seconds fresher.
+#: Least commit interval while the table is behind: fewer and larger files.
 BEHIND_INTERVAL_S = 30.0
-#: How often it is asked who the topic is, and which partitions it has.
-LOOK_INTERVAL_S = 30.0
-#: How long a topic that cannot be read is tried anew, and how long between.
+#: Interval at which the topic id and the partitions are refreshed.
+REFRESH_INTERVAL_S = 30.0
+#: How long failed reads are retried, and the wait between two attempts.
 RETRY_S, RETRY_WAIT_S = 300.0, 1.0
-#: A small file per commit: so many are joined at a time.
+#: Commits between two compactions: each commit makes a small file.
 COMPACT_COMMITS = 60
 VACUUM_INTERVAL_S = 24 * 3600.0
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """What is to be kept, and how."""
+class SyncOptions:
+    """Options of a sync."""
 
     range: Range = ALL
-    #: Ends when it is at the end that the topic had at the beginning.
+    #: Ends at the end offsets that the topic had at the start.
     once: bool = False
     commit_interval_s: float = 5.0
-    #: Of files, or of rows that wait to be merged.
+    #: Bytes of files, or of buffered rows, that force a commit.
     commit_bytes: int = 128 * MiB
-    #: When records are gone before they were read: end, or go on and say so.
+    #: True: deleted or truncated records end the sync; False: they are reported.
     fails_on_loss: bool = True
-    #: A group that is told how far the table is.
+    #: A consumer group whose offsets follow the table.
     group: str | None = None
     #: Commits between two compactions; 0: never.
     compact_commits: int = COMPACT_COMMITS
-    #: Files that no version of the last so many hours has are removed; 0: never.
+    #: Files that no version of this many last hours needs are removed; 0: never.
     vacuum_hours: int = 168
 
 
 @dataclass(slots=True)
-class Standing:
-    """How far it is: for whoever watches."""
+class SyncProgress:
+    """Progress of a sync."""
 
     records: int = 0
     bytes: int = 0
@@ -80,175 +79,175 @@ class Standing:
     lost: int = 0
     commits: int = 0
     version: int = 0
-    #: Records between the table and the end of the topic; and how many there were to read when it began.
+    #: Records between the table and the end of the topic, now and at the start.
     lag: int = 0
     total: int = 0
     #: The next offset to read, by partition.
     positions: dict[int, int] = field(default_factory=dict)
 
 
-class Watcher(Protocol):
-    """Hears how it goes."""
+class SyncObserver(Protocol):
+    """Receives the progress."""
 
-    def moved(self, standing: Standing) -> None:
+    def moved(self, progress: SyncProgress) -> None:
         """Records were read, or there are more to read."""
 
-    def committed(self, standing: Standing) -> None:
-        """They are in the table."""
+    def committed(self, progress: SyncProgress) -> None:
+        """A commit succeeded."""
 
     def noted(self, kind: str, story: str) -> None:
-        """Something that a person should know: columns, lost records, a retry."""
+        """A message for the user: new columns, lost records, a retry."""
 
 
-class Keeper:
-    """See the module. `stop` ends it between two steps."""
+class TableSync:
+    """`stop` ends it after the current read, with a commit."""
 
     def __init__(
         self,
         topic: Topic,
         target: Target,
         rows: Rows,
-        plan: Plan,
+        options: SyncOptions,
         *,
-        watcher: Watcher,
-        shown: Sequence[bytes | None] = (),
+        watcher: SyncObserver,
+        sample_values: Sequence[bytes | None] = (),
         stop: Stop | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._topic = topic
         self._target = target
         self._rows = rows
-        self._plan = plan
+        self._options = options
         self._watcher = watcher
-        #: Some values, so that a new table begins with their columns.
-        self._shown = shown
+        #: Sample values: a new table starts with their columns.
+        self._sample_values = sample_values
         self._stop = stop or Stop()
         self._clock = clock
-        self._form: Form = rows.form
-        self._upserts = self._form.mode == "upsert"
-        self.standing = Standing()
-        #: What the table has; how far the open batch is beyond it; and where it began to read.
+        self._form: TableFormat = rows.form
+        self._is_upsert = self._form.mode == "upsert"
+        self.progress = SyncProgress()
+        #: By partition: the committed offset, the next offset to read, the first offset of the range.
         self._stored: dict[int, int] = {}
         self._positions: dict[int, int] = {}
-        self._floor: dict[int, int] = {}
-        #: Schemas of rows for which the table has room, in the types it has.
-        self._fits: list[pa.Schema] = []
+        self._first_offsets: dict[int, int] = {}
+        #: Row schemas that the table's columns can hold.
+        self._accepted_schemas: list[pa.Schema] = []
         self._files: Files | None = None
-        self._waiting: list[pa.Table] = []
-        self._began = self._looked = clock()
+        self._unmerged: list[pa.Table] = []
+        self._last_commit = self._last_refresh = clock()
         self._vacuumed: float | None = None
         self._compacted_at = 0
-        #: Since when it cannot read the topic; None: it can, or has committed since.
-        self._trouble_since: float | None = None
+        #: Time of the first failed read since the last success or commit; None: none failed.
+        self._failing_since: float | None = None
 
-    def run(self) -> Standing:
-        """Until the end, `stop`, or an error. Raises: KafkaError, NotOurs, TableMismatch, Overtaken, BadKey, OSError."""
-        self._target.begin(Origin(self._topic.name, self._topic.topic_id), self._form, self._rows.first_schema(self._shown))
+    def run(self) -> SyncProgress:
+        """Until the end, `stop`, or an error. Raises: KafkaError, TableConflict, TableMismatch, Overtaken, BadKey, OSError."""
+        self._target.begin(TableOrigin(self._topic.name, self._topic.topic_id), self._form, self._rows.first_schema(self._sample_values))
         self._stored = self._target.positions(self._topic.partitions)
         limits = self._begin()
         while not self._stop.is_set():
             try:
-                ends = limits if self._plan.once else self._ends()
-                if not self._plan.once:
-                    self._notice_cuts(ends)
-                wanted = {one: (self._positions[one], ends[one]) for one in ends if self._positions[one] < ends[one]}
-                if wanted:
-                    self._take(wanted, ends)
-                elif self._plan.once:
+                ends = limits if self._options.once else self._ends()
+                if not self._options.once:
+                    self._check_truncation(ends)
+                ranges = {one: (self._positions[one], ends[one]) for one in ends if self._positions[one] < ends[one]}
+                if ranges:
+                    self._read_ranges(ranges, ends)
+                elif self._options.once:
                     break
                 self._watch(ends)
-                self._trouble_since = None
+                self._failing_since = None
             except (ConnectionFailed, TimeoutError, KafkaError) as error:
                 self._retry(error)
                 continue
             finally:
-                self._abandon()
-            if not self._plan.once:
-                self._stop.wait(self._plan.commit_interval_s)
-        return self.standing
+                self._discard_uncommitted()
+            if not self._options.once:
+                self._stop.wait(self._options.commit_interval_s)
+        return self.progress
 
     def _begin(self) -> dict[int, int]:
-        """Where to begin in each partition, and where to end if it ends."""
-        ranges = self._topic.offsets(self._plan.range)
-        from_start = self._plan.range.first.kind is Kind.START
+        """Set the first offset of each partition; return the end offsets for `once`."""
+        ranges = self._topic.offsets(self._options.range)
+        from_start = self._options.range.first.kind is Kind.START
         left_out = 0
         for partition, (first, _) in ranges.items():
-            # A table that was begun goes on where it is, also where that is gone by now: `Topic.read` tells of it then.
+            # An existing table continues at its position, even if those records are deleted: `Topic.read` reports them.
             stored = self._stored.get(partition)
-            self._floor[partition] = first if stored is None else stored if from_start else max(stored, first)
-            left_out += 0 if stored is None else self._floor[partition] - stored
+            self._first_offsets[partition] = first if stored is None else stored if from_start else max(stored, first)
+            left_out += 0 if stored is None else self._first_offsets[partition] - stored
         if left_out:
-            self._watcher.noted("left out", f"{left_out:,} offsets, which come after what is there and before where the range begins now")
-        self._positions = dict(self._floor)
+            self._watcher.noted("left out", f"{left_out:,} offsets between the end of the table and the start of the range")
+        self._positions = dict(self._first_offsets)
         if self._stored:
-            self._notice_cuts(self._topic.ends())
+            self._check_truncation(self._topic.ends())
         ends = {partition: end for partition, (_, end) in ranges.items()}
-        self.standing.total = self.standing.lag = _between(self._positions, ends)
-        self.standing.version = self._target.version
+        self.progress.total = self.progress.lag = _offsets_between(self._positions, ends)
+        self.progress.version = self._target.version
         return ends
 
     def _ends(self) -> dict[int, int]:
-        """Where the topic ends now; now and then, whether it is still the same, and which partitions it has."""
-        if self._clock() - self._looked >= LOOK_INTERVAL_S:
-            self._look_again()
+        """The end offsets now; refreshes the topic every `REFRESH_INTERVAL_S`."""
+        if self._clock() - self._last_refresh >= REFRESH_INTERVAL_S:
+            self._refresh_topic()
         return self._topic.ends()
 
-    def _notice_cuts(self, ends: Mapping[int, int]) -> None:
-        """Tells of logs that end before what the table has, and goes on from their ends. Raises: DataLost, NotOurs."""
+    def _check_truncation(self, ends: Mapping[int, int]) -> None:
+        """Report logs that end before the table's position, and continue from their ends. Raises: DataLost, TableConflict."""
         if all(end >= self._positions.get(partition, 0) for partition, end in ends.items()):
             return
-        # A topic that was made anew is told as such; and transactions may be open behind what the table has.
-        self._look_again()
+        # A recreated topic raises here. Open transactions hide records, so the ends of the logs decide.
+        self._refresh_topic()
         cut = {one: end for one, end in self._topic.log_ends().items() if end < self._positions.get(one, 0)}
         for partition, end in cut.items():
             story = (
-                f"{self._topic.name}-{partition} ends at {end:,}, and the table has it up to {self._positions[partition]:,}:"
-                " the log was cut off (by an unclean election, or a disk that lost what it had)"
+                f"{self._topic.name}-{partition} ends at {end:,} and the table at {self._positions[partition]:,}:"
+                " the log was truncated (by an unclean election, or a disk that lost data)"
             )
-            if self._plan.fails_on_loss:
-                raise DataLost(f"{story}; go on from where it ends now with --on-loss warn, or begin another table")
-            self._watcher.noted("cut off", f"{story}; it goes on from {end:,}")
+            if self._options.fails_on_loss:
+                raise DataLost(f"{story}; continue from its end with --on-loss warn, or start another table")
+            self._watcher.noted("cut off", f"{story}; continuing from {end:,}")
             self._positions[partition] = end
-            self._floor[partition] = min(self._floor.get(partition, 0), end)
+            self._first_offsets[partition] = min(self._first_offsets.get(partition, 0), end)
         if cut:
             self._commit()
 
-    def _look_again(self) -> None:
-        self._looked = self._clock()
+    def _refresh_topic(self) -> None:
+        self._last_refresh = self._clock()
         before = self._topic.topic_id
-        self._topic.look_again()
+        self._topic.refresh()
         if before and self._topic.topic_id != before:
-            raise NotOurs(f"topic {self._topic.name} was deleted and made anew meanwhile: keep the new one in another directory")
+            raise TableConflict(f"topic {self._topic.name} was deleted and recreated: sync the new topic to another directory")
         for partition in self._topic.partitions:
             if partition not in self._positions:
                 self._positions[partition] = 0
                 self._watcher.noted("partition", f"partition {self._topic.name}-{partition} is new")
 
     def _retry(self, error: Exception) -> None:
-        """A broker that is away comes back. Raises: the error where it will not go by itself."""
+        """Wait before the next attempt. Raises: the error if it is not retriable, or lasts longer than `RETRY_S`."""
         passing = isinstance(error, ConnectionFailed | TimeoutError) or (isinstance(error, KafkaError) and error.retriable)
-        if isinstance(error, UnknownTopicOrPartition) or not passing or self._plan.once:
+        if isinstance(error, UnknownTopicOrPartition) or not passing or self._options.once:
             raise error
-        if self._trouble_since is None:
-            self._trouble_since = self._clock()
-        if self._clock() - self._trouble_since > RETRY_S:
+        if self._failing_since is None:
+            self._failing_since = self._clock()
+        if self._clock() - self._failing_since > RETRY_S:
             raise error
         self._watcher.noted("retry", " ".join(str(error).split()))
         self._stop.wait(RETRY_WAIT_S)
-        self._look_again_if_there()
+        self._try_refresh_topic()
 
-    def _look_again_if_there(self) -> None:
+    def _try_refresh_topic(self) -> None:
         try:
-            self._look_again()
+            self._refresh_topic()
         except (ConnectionFailed, TimeoutError, KafkaError):
             return
 
     # ------------------------------------------------------------------------------------------------------------ reading
 
-    def _take(self, wanted: Mapping[int, tuple[int, int]], ends: Mapping[int, int]) -> None:
-        """Reads these ranges to their ends, and commits as often as is due."""
-        self._began = self._clock()
-        for read in self._topic.read(wanted, self._form.read_names(), self._lost):
+    def _read_ranges(self, ranges: Mapping[int, tuple[int, int]], ends: Mapping[int, int]) -> None:
+        """Read these ranges to their ends, with commits in between when due."""
+        self._last_commit = self._clock()
+        for read in self._topic.read(ranges, self._form.read_names(), self._lost):
             for batch in read.batches:
                 if batch.num_rows:
                     self._add(batch, read.partition)
@@ -259,34 +258,34 @@ class Keeper:
             if self._stop.is_set():
                 break
         else:
-            # Offsets at the end of a range may have no record, and those of records that are gone have none.
-            self._positions |= {partition: max(self._positions[partition], end) for partition, (_, end) in wanted.items()}
+            # The last offsets of a range may have no record.
+            self._positions |= {partition: max(self._positions[partition], end) for partition, (_, end) in ranges.items()}
         self._commit()
         self._watch(ends)
 
     def _add(self, batch: pa.RecordBatch, partition: int) -> None:
-        """Rows of some records, into a table that has room for them."""
-        made = self._fitting(batch)
-        self.standing.corrupt += made.corrupt
-        self.standing.records += batch.num_rows
-        self.standing.bytes += batch.nbytes
-        if self._upserts:
-            self._waiting.append(made.table.append_column(DELETED, batch.column("value").is_null()))
+        """Decode records and write or buffer their rows."""
+        made = self._decode(batch)
+        self.progress.corrupt += made.corrupt
+        self.progress.records += batch.num_rows
+        self.progress.bytes += batch.nbytes
+        if self._is_upsert:
+            self._unmerged.append(made.table.append_column(DELETED, batch.column("value").is_null()))
         else:
             if self._files is None:
                 self._files = self._target.files()
             self._files.write(made.table)
         self._positions[partition] = batch.column("offset")[-1].as_py() + 1
 
-    def _fitting(self, batch: pa.RecordBatch) -> Made:
-        """The rows, for which the table has columns. Raises: TableMismatch, BadKey."""
+    def _decode(self, batch: pa.RecordBatch) -> DecodedRows:
+        """Decode records; adds columns to the table if needed. Raises: TableMismatch, BadKey."""
         made = self._rows.made(batch, self._target.schema())
-        if made.table.schema in self._fits:
+        if made.table.schema in self._accepted_schemas:
             return made
         change = self._target.changes(made.table.schema)
         if change.added or change.wider or change.refused:
-            # What is there is whole without these columns; and files with the narrower type must be in the table when it is written anew.
-            if self._files is not None or self._waiting:
+            # Rows before do not need these columns, and files with a narrower type must be committed before the table is rewritten.
+            if self._files is not None or self._unmerged:
                 self._commit()
             try:
                 for told in self._target.evolve(made.table.schema, rewrite=self._rows.widens):
@@ -294,64 +293,63 @@ class Keeper:
             except TableMismatch as error:
                 if not self._rows.widens:
                     raise
-                self._watcher.noted("conflict", f"{error}; values that do not fit go to _corrupt")
+                self._watcher.noted("conflict", f"{error}; values that do not fit are stored in _corrupt")
                 self._rows.widens = False
-                return self._fitting(batch)
-            self._fits = []
-        self._fits.append(made.table.schema)
+                return self._decode(batch)
+            self._accepted_schemas = []
+        self._accepted_schemas.append(made.table.schema)
         return made
 
-    def _lost(self, lost: Lost) -> None:
-        if self._plan.fails_on_loss:
+    def _lost(self, lost: LostRecords) -> None:
+        if self._options.fails_on_loss:
             raise DataLost(
-                f"records of {self._topic.name} were deleted before the table had them: {lost} (retention, or a truncated log);"
-                " go on without them with --on-loss warn"
+                f"records of {self._topic.name} were deleted before they were read: {lost} (retention, or a truncated log);"
+                " continue without them with --on-loss warn"
             )
-        self.standing.lost += lost.next - lost.first
-        self._watcher.noted("lost", f"{lost} were deleted before the table had them")
+        self.progress.lost += lost.next - lost.first
+        self._watcher.noted("lost", f"{lost} were deleted before they were read")
 
     def _watch(self, ends: Mapping[int, int]) -> None:
-        self.standing.lag = _between(self._positions, ends)
-        self.standing.positions = dict(self._positions)
-        self._watcher.moved(self.standing)
+        self.progress.lag = _offsets_between(self._positions, ends)
+        self.progress.positions = dict(self._positions)
+        self._watcher.moved(self.progress)
 
     # ------------------------------------------------------------------------------------------------------------ committing
 
     def _is_due(self) -> bool:
-        held = self._files.size + self._files.waiting_bytes // 4 if self._files is not None else sum(one.nbytes for one in self._waiting)
-        return held >= self._plan.commit_bytes or self._clock() - self._began >= max(BEHIND_INTERVAL_S, self._plan.commit_interval_s)
+        held = self._files.size + self._files.waiting_bytes // 4 if self._files is not None else sum(one.nbytes for one in self._unmerged)
+        interval_s = max(BEHIND_INTERVAL_S, self._options.commit_interval_s)
+        return held >= self._options.commit_bytes or self._clock() - self._last_commit >= interval_s
 
     def _commit(self) -> None:
         moved = any(self._stored.get(partition, 0) != offset for partition, offset in self._positions.items())
         if not moved:
             return
         after = {partition: offset for partition, offset in self._positions.items() if offset or partition in self._stored}
-        if self._upserts:
+        if self._is_upsert:
             self._merge(after)
         else:
             files = self._files.finish() if self._files is not None else []
             self._files = None
             self._target.commit(files, self._stored, after)
         self._stored = dict(after)
-        self._trouble_since = None
-        self._began = self._clock()
-        self.standing.commits += 1
-        self.standing.version = self._target.version
-        self._tell_group()
-        self._keep_up()
-        self._watcher.committed(self.standing)
+        self._failing_since = None
+        self._last_commit = self._clock()
+        self.progress.commits += 1
+        self.progress.version = self._target.version
+        self._commit_group_offsets()
+        self._maintain()
+        self._watcher.committed(self.progress)
 
     def _merge(self, after: Mapping[int, int]) -> None:
-        from ottla.lake.table.upsert import last_of_each
-
         target = self._target
-        assert isinstance(target, DeltaTarget), "only Delta tables are merged into"
-        waiting, self._waiting = self._waiting, []
+        assert isinstance(target, DeltaTarget), "upsert needs a Delta table"
+        waiting, self._unmerged = self._unmerged, []
         rows = last_of_each(waiting, self._form.name("key"), target.schema())
         if rows is None:
             target.commit([], self._stored, after)
             return
-        self.standing.deleted += _count(rows.column(DELETED))
+        self.progress.deleted += _count_true(rows.column(DELETED))
         if target.is_empty():
             kept = rows.filter(_not(rows.column(DELETED))).drop_columns([DELETED])
             files = target.files()
@@ -360,45 +358,63 @@ class Keeper:
             return
         target.merge(rows, self._stored, after)
 
-    def _abandon(self) -> None:
-        """What was read and not committed is forgotten, and read again."""
+    def _discard_uncommitted(self) -> None:
+        """Drop uncommitted rows; they are read again."""
         if self._files is not None:
             self._files.abandon()
-        self._files, self._waiting = None, []
-        self._positions = {one: max(self._stored.get(one, 0), self._floor.get(one, 0)) for one in self._positions}
+        self._files, self._unmerged = None, []
+        self._positions = {one: max(self._stored.get(one, 0), self._first_offsets.get(one, 0)) for one in self._positions}
 
-    def _tell_group(self) -> None:
-        if self._plan.group is None:
+    def _commit_group_offsets(self) -> None:
+        if self._options.group is None:
             return
         try:
-            self._topic.commit(self._plan.group, self._stored)
+            self._topic.commit(self._options.group, self._stored)
         except (KafkaError, ConnectionFailed, TimeoutError) as error:
-            self._watcher.noted("group", f"group {self._plan.group} is not told how far the table is: {error}")
+            self._watcher.noted("group", f"group {self._options.group} cannot be set to the offsets of the table: {error}")
 
-    def _keep_up(self) -> None:
-        """Joins small files now and then, and removes old ones."""
-        target, plan = self._target, self._plan
-        if not isinstance(target, DeltaTarget) or not plan.compact_commits:
+    def _maintain(self) -> None:
+        """Compact and vacuum when due."""
+        target, options = self._target, self._options
+        if not isinstance(target, DeltaTarget) or not options.compact_commits:
             return
-        if self.standing.commits - self._compacted_at < plan.compact_commits:
+        if self.progress.commits - self._compacted_at < options.compact_commits:
             return
-        self._compacted_at = self.standing.commits
+        self._compacted_at = self.progress.commits
         done = target.compact()
         if done.removed:
-            self._watcher.noted("compacted", f"{done.removed} files became {done.added}")
+            self._watcher.noted("compacted", f"{done.removed} files into {done.added}")
         now = self._clock()
-        if plan.vacuum_hours and (self._vacuumed is None or now - self._vacuumed > VACUUM_INTERVAL_S):
+        if options.vacuum_hours and (self._vacuumed is None or now - self._vacuumed > VACUUM_INTERVAL_S):
             self._vacuumed = now
-            if removed := target.vacuum(plan.vacuum_hours):
-                self._watcher.noted("vacuumed", f"{removed} files that no version of the last {plan.vacuum_hours} hours has are removed")
-        self.standing.version = target.version
+            if removed := target.vacuum(options.vacuum_hours):
+                self._watcher.noted("vacuumed", f"removed {removed} files that no version of the last {options.vacuum_hours} hours needs")
+        self.progress.version = target.version
 
 
-def _between(positions: Mapping[int, int], ends: Mapping[int, int]) -> int:
+def last_of_each(tables: Sequence[pa.Table], key: str, schema: pa.Schema) -> pa.Table | None:
+    """The last row of each key, with the columns of `schema` and `DELETED`; None without rows.
+
+    All records of a key are in one partition, and rows are in the order of reading, so the last row is the newest.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    tables = [one for one in tables if one.num_rows]
+    if not tables:
+        return None
+    target = schema.append(pa.field(DELETED, pa.bool_()))
+    rows = pa.concat_tables([aligned(one, target) for one in tables])
+    numbered = pa.table({"key": rows.column(key), "row": pa.array(range(rows.num_rows), pa.int64())})
+    last = numbered.group_by("key").aggregate([("row", "max")]).column("row_max")
+    return rows if len(last) == rows.num_rows else rows.take(last.take(pc.sort_indices(last)))
+
+
+def _offsets_between(positions: Mapping[int, int], ends: Mapping[int, int]) -> int:
     return sum(max(0, end - positions.get(partition, 0)) for partition, end in ends.items())
 
 
-def _count(column: Any) -> int:
+def _count_true(column: Any) -> int:
     import pyarrow.compute as pc
 
     return int(pc.sum(column).as_py() or 0)

@@ -1,9 +1,9 @@
-"""Where a topic's rows go, and where it is written how far they are: both in one step, so that each record is there once.
+"""Where rows and offsets are written. Both are committed atomically, so each record is in the table once.
 
-    Delta      the files and, per partition, an application transaction (`ottla/TOPIC/PARTITION`, next offset) are one commit
-    Parquet    `_ottla/manifest.json` tells the files and the next offsets, and is replaced as a whole (`parquet_target`)
+    Delta      one commit holds the files and, per partition, an application transaction (`ottla/TOPIC/PARTITION`, next offset)
+    Parquet    `_ottla/manifest.json` lists the files and the next offsets, and is replaced atomically (`parquet_target`)
 
-A table belongs to one topic, known by its id, and keeps the form in which it was begun.
+A table belongs to one topic, identified by its id, and keeps the format with which it was created.
 """
 
 from __future__ import annotations
@@ -33,86 +33,86 @@ from ottla.lake.table.delta import (
     vacuum,
 )
 from ottla.lake.table.parquet_files import DataFile, Files
-from ottla.lake.table.schema import DATE, Form
+from ottla.lake.table.schema import DATE, TableFormat
 from ottla.lake.table.schema_evolution import Evolution
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 TOPIC, TOPIC_ID, FORM = "ottla.topic", "ottla.topic_id", "ottla.form"
-#: Versions older than this can no longer be read, and their log goes; a commit every few seconds makes many.
+#: Versions older than this are no longer readable; their log is deleted, because frequent commits make many versions.
 LOG_RETENTION = "interval 7 days"
-#: A column of batches to merge, not of tables.
+#: A column of rows to merge: whether the record is a tombstone. Tables do not have it.
 DELETED = "_ottla_deleted"
 
 
-class NotOurs(ValueError):
-    """What is in the directory belongs to another topic, or to something else."""
+class TableConflict(ValueError):
+    """The directory holds a table of another topic, or one that was not made from a topic."""
 
 
 @dataclass(slots=True)
-class Origin:
-    """The topic of a table: its name, and its id as Kafka prints it, which is empty where brokers give none."""
+class TableOrigin:
+    """The topic of a table: its name, and its id in Kafka's text form, empty if brokers have none."""
 
     topic: str
     topic_id: str
 
 
 class Target(Protocol):
-    """See the module."""
+    """A table to write to."""
 
-    def form(self, origin: Origin) -> Form | None:
-        """The form in which the table was begun; None where there is none yet. Raises: NotOurs."""
+    def form(self, origin: TableOrigin) -> TableFormat | None:
+        """The format of the table; None if there is no table. Raises: TableConflict."""
 
-    def begin(self, origin: Origin, form: Form, schema: pa.Schema) -> None:
-        """Opens the table, and makes it where there is none."""
+    def begin(self, origin: TableOrigin, form: TableFormat, schema: pa.Schema) -> None:
+        """Open the table, or create it."""
 
     def positions(self, partitions: Iterable[int]) -> dict[int, int]:
-        """The offset behind the last record in the table, of each partition that has been read."""
+        """The next offset of each partition that the table has records of."""
 
     def schema(self) -> pa.Schema:
-        """The columns that the table has now."""
+        """The columns of the table."""
 
     def changes(self, schema: pa.Schema) -> Evolution:
-        """What would have to change for rows of `schema`."""
+        """The column changes that rows of `schema` need."""
 
     def evolve(self, schema: pa.Schema, *, rewrite: bool) -> list[str]:
-        """Makes room for more columns, and tells which. Raises: TableMismatch."""
+        """Change the columns so that they hold rows of `schema`; returns a message per change. Raises: TableMismatch."""
 
     def files(self) -> Files:
-        """Files to write rows to."""
+        """New files for rows."""
 
     def commit(self, files: list[DataFile], before: Mapping[int, int], after: Mapping[int, int]) -> None:
-        """The files' rows are in the table, and it has come from some positions to others. Raises: Overtaken."""
+        """Add the files and move the positions from `before` to `after`, atomically. Raises: Overtaken."""
 
     @property
     def version(self) -> int:
-        """How many times the table has changed."""
+        """Number of changes of the table."""
 
     def close(self) -> None:
-        """Lets others write."""
+        """Release the table for other processes."""
 
 
-def belongs(origin: Origin, topic: str, topic_id: str, where: object) -> None:
-    """Raises: NotOurs unless a table is of this topic."""
+def check_origin(origin: TableOrigin, topic: str, topic_id: str, where: object) -> None:
+    """Raises: TableConflict unless the table belongs to this topic."""
     if topic != origin.topic:
-        raise NotOurs(f"the table at {where} holds topic {topic}, not {origin.topic}; write to another directory")
+        raise TableConflict(f"the table at {where} holds topic {topic}, not {origin.topic}; write to another directory")
     if topic_id and origin.topic_id and topic_id != origin.topic_id:
-        raise NotOurs(
-            f"topic {topic} was deleted and made anew since the table at {where} was begun (topic id {topic_id} then, {origin.topic_id}"
-            " now), so its offsets mean other records; keep the new topic in another directory"
+        raise TableConflict(
+            f"topic {topic} was deleted and recreated since the table at {where} was created (topic id {topic_id} then,"
+            f" {origin.topic_id} now), so its offsets are other records; sync the new topic to another directory"
         )
 
 
 class DeltaTarget:
-    """A Delta table at a directory. Raises: ImportError without deltalake."""
+    """A Delta table. Raises: ImportError without deltalake."""
 
     def __init__(self, directory: Path) -> None:
         needed_delta()
         self._directory = directory
         self._table: Any = None
         self._schema: pa.Schema | None = None
-        self._form = Form()
+        self._form = TableFormat()
         self._topic = ""
 
     @property
@@ -123,19 +123,19 @@ class DeltaTarget:
     def version(self) -> int:
         return int(self._table.version())
 
-    def form(self, origin: Origin) -> Form | None:
+    def form(self, origin: TableOrigin) -> TableFormat | None:
         if (self._directory / "_ottla").exists():
-            raise NotOurs(f"{self.path} holds an export to Parquet; write to another directory")
+            raise TableConflict(f"{self.path} holds an export to Parquet; write to another directory")
         table = opened(self.path)
         if table is None:
             return None
         settings = table.metadata().configuration
         if FORM not in settings:
-            raise NotOurs(f"the table at {self.path} was not made from a topic; write to another directory")
-        belongs(origin, settings[TOPIC], settings.get(TOPIC_ID, ""), self.path)
-        return msgspec.json.decode(settings[FORM], type=Form)
+            raise TableConflict(f"the table at {self.path} was not made from a topic; write to another directory")
+        check_origin(origin, settings[TOPIC], settings.get(TOPIC_ID, ""), self.path)
+        return msgspec.json.decode(settings[FORM], type=TableFormat)
 
-    def begin(self, origin: Origin, form: Form, schema: pa.Schema) -> None:
+    def begin(self, origin: TableOrigin, form: TableFormat, schema: pa.Schema) -> None:
         self._form, self._topic = form, origin.topic
         self._table = opened(self.path)
         if self._table is None:
@@ -147,7 +147,7 @@ class DeltaTarget:
             }
             partition_by = [DATE] if form.by_date else []
             create(self.path, schema, partition_by=partition_by, settings=settings, description=f"topic {origin.topic}")
-            # Another process may have made it first.
+            # Another process may have created it first.
             self.form(origin)
             self._table = opened(self.path)
 
@@ -186,10 +186,7 @@ class DeltaTarget:
         self._transact(before, after, once)
 
     def merge(self, rows: pa.Table, before: Mapping[int, int], after: Mapping[int, int]) -> None:
-        """Rows with a key that the table has replace its rows, or delete them where `DELETED` is true; others are added.
-
-        Raises: Overtaken.
-        """
+        """Upsert rows by key; rows with `DELETED` delete the row of their key. Raises: Overtaken."""
         key = self._form.name("key")
 
         def once(table: Any, properties: Any) -> None:
@@ -207,9 +204,9 @@ class DeltaTarget:
         properties = commit_properties(versions, {"ottla.offsets": json.dumps(moved)})
         for left in reversed(range(TRIES)):
             self._table.update_incremental()
-            there = self.positions(after)
-            if any(there.get(partition, 0) != before.get(partition, 0) for partition in after):
-                raise Overtaken(f"another process keeps the table at {self.path} in step with {self._topic}; one is enough")
+            current = self.positions(after)
+            if any(current.get(partition, 0) != before.get(partition, 0) for partition in after):
+                raise Overtaken(f"another process syncs the table at {self.path} with {self._topic}; stop one of the two")
             try:
                 once(self._table, properties)
                 break
@@ -219,18 +216,18 @@ class DeltaTarget:
         self._table.update_incremental()
 
     def close(self) -> None:
-        """Nothing is held: others are heard of by their commits."""
+        """No lock is held: Delta detects concurrent commits."""
 
     def is_empty(self) -> bool:
         """Whether the table has no files."""
         return not self._table.file_uris()
 
     def compact(self) -> Compacted:
-        """Joins small files."""
+        """Join small files."""
         done = compact(self.path)
         self._table.update_incremental()
         return done
 
     def vacuum(self, retention_hours: int) -> int:
-        """Removes files that no version needs, and tells how many."""
+        """Remove files that no version needs; returns their number."""
         return len(vacuum(self.path, retention_hours=retention_hours))

@@ -37,7 +37,7 @@ AHEAD = 2
 IDLE_MS = 60_000
 
 
-class Lost(NamedTuple):
+class LostRecords(NamedTuple):
     """Records that were deleted before they were read: offsets `[first, next)` of a partition."""
 
     topic: str
@@ -53,7 +53,7 @@ class DataLost(KafkaError):
     """Records that were to be in the table are no longer in the topic."""
 
 
-class Read(NamedTuple):
+class PartitionRead(NamedTuple):
     """Records of `[start, next)` of a partition."""
 
     partition: int
@@ -111,7 +111,7 @@ class Topic:
         entry = self._admin.describe_config(Resource(ResourceType.TOPIC, self.name), names=["cleanup.policy"]).get("cleanup.policy")
         return entry is not None and "compact" in (entry.value or "")
 
-    def look_again(self) -> None:
+    def refresh(self) -> None:
         """Asks who the topic is, and which partitions it has, anew."""
         self._refresh()
 
@@ -143,14 +143,16 @@ class Topic:
             if isinstance(outcome, KafkaError):
                 raise outcome
 
-    def read(self, wanted: Mapping[int, tuple[int, int]], names: Sequence[str], lost: Callable[[Lost], None]) -> Iterator[Read]:
+    def read(
+        self, wanted: Mapping[int, tuple[int, int]], names: Sequence[str], lost: Callable[[LostRecords], None]
+    ) -> Iterator[PartitionRead]:
         """The records in these ranges, with columns of these names, in turn of the partitions and in order in each.
 
         `lost` hears of records that are gone, and may raise. Raises: KafkaError, RecordsError; TimeoutError.
         """
         schema = record_schema(names)
         with ThreadPoolExecutor(AHEAD, "ottla-lake") as pool:
-            coming: deque[Future[Read]] = deque()
+            coming: deque[Future[PartitionRead]] = deque()
             try:
                 for fetched in self._fetched(wanted, lost):
                     coming.append(pool.submit(partial(_decoded, fetched, schema)))
@@ -162,7 +164,7 @@ class Topic:
                 for one in coming:
                     one.cancel()
 
-    def _fetched(self, wanted: Mapping[int, tuple[int, int]], lost: Callable[[Lost], None]) -> Iterator[Fetched]:
+    def _fetched(self, wanted: Mapping[int, tuple[int, int]], lost: Callable[[LostRecords], None]) -> Iterator[Fetched]:
         waiting = deque(sorted(wanted.items()))
         open_: deque[Iterator[Fetched]] = deque()
         while waiting or open_:
@@ -176,12 +178,12 @@ class Topic:
                 yield fetched
                 open_.append(reading)
 
-    def _gone(self, tp: TopicPartition, lost: Callable[[Lost], None], offset: int) -> int:
+    def _gone(self, tp: TopicPartition, lost: Callable[[LostRecords], None], offset: int) -> int:
         """Where the log begins now."""
         begins = self._thread.call(self._consumer.beginning_offsets([tp]))[tp]
         if begins <= offset:
             raise DataLost(f"{tp} ends before offset {offset}: the topic was cut off or made anew; look at it, then begin another table")
-        lost(Lost(tp.topic, tp.partition, offset, begins))
+        lost(LostRecords(tp.topic, tp.partition, offset, begins))
         return begins
 
     def _fetch(self, tp: TopicPartition, offset: int) -> Call[RawFetch]:
@@ -196,10 +198,10 @@ async def _started(settings: Mapping[str, Any]) -> Consumer:
     return await Consumer(**settings).start()
 
 
-def _decoded(fetched: Fetched, schema: pa.Schema) -> Read:
+def _decoded(fetched: Fetched, schema: pa.Schema) -> PartitionRead:
     behind = max(fetched.start, fetched.raw.empty_until)
     for _, header in headers(fetched.raw.records):
         behind = max(behind, header.last_offset + 1)
     parts = fetched.columns(with_headers="headers" in schema.names)
     batches = [record_batch(part, schema, fetched.tp.topic, fetched.tp.partition) for part in parts]
-    return Read(fetched.tp.partition, fetched.start, min(behind, fetched.end), batches)
+    return PartitionRead(fetched.tp.partition, fetched.start, min(behind, fetched.end), batches)

@@ -1,6 +1,6 @@
-"""What happens to a record before it is added to a batch: interceptors, serializers, partitioner.
+"""Prepares a record for its batch, for both producers: interceptors, serializers, partitioner.
 
-These may be user code. They run in the thread of `send`, without a lock.
+These may be code of the user. They run in the thread of `send`, without a lock.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from ottla.client.producer.partitioner import as_choice
 from ottla.client.serializers import as_serializer, close_all
 
 BYTES_LIKE = (bytes, bytearray, memoryview)
-#: Unknown value in metadata of a record that was not written.
+#: Unknown fields in the metadata of a record that was not written.
 UNKNOWN = -1
 
 
-class Outgoing:
-    """User code of a producer."""
+class RecordPreparation:
+    """The serializers, interceptors and partitioner of a producer."""
 
     def __init__(
         self,
@@ -37,15 +37,15 @@ class Outgoing:
         settings: Mapping[str, Any] = {spec.attribute: getattr(options, spec.attribute) for spec in options.SPECS.values()}
         self._key = as_serializer(key_serializer, settings, is_key=True)
         self._value = as_serializer(value_serializer, settings, is_key=False)
-        #: The user's partitioner; None for the default.
+        #: The user's partitioner; None: the default.
         self.choice = as_choice(partitioner, settings, rng)
         self.interceptors = Interceptors(interceptors, settings)
-        #: No user code in `take` and `follow`.
-        self.plain = self._key is None and self._value is None and not self.interceptors
+        #: No interceptors and serializers: records need no preparation.
+        self.is_passthrough = self._key is None and self._value is None and not self.interceptors
         self._closeable = (key_serializer, value_serializer, partitioner)
 
-    def take(self, record: ProducerRecord) -> ProducerRecord:
-        """The record after interceptors and serializers. Raises: errors of serializers."""
+    def prepare(self, record: ProducerRecord) -> ProducerRecord:
+        """Apply interceptors and serializers. Raises: what serializers raise."""
         if self.interceptors:
             record = self.interceptors.on_send(record)
         if self._key is None and self._value is None:
@@ -60,12 +60,12 @@ class Outgoing:
             raise
 
     def refused(self, record: ProducerRecord, error: Exception) -> None:
-        """A record was not added to a batch."""
+        """Tell the interceptors that a record was not added to a batch."""
         partition = UNKNOWN if record.partition is None else record.partition
         self.interceptors.on_acknowledgement(RecordMetadata(record.topic, partition, UNKNOWN, UNKNOWN), error)
 
-    def follow(self, delivery: Delivery, on_delivery: DeliveryCallback | None) -> None:
-        """Reports the outcome to interceptors, then to the user's callback."""
+    def add_callbacks(self, delivery: Delivery, on_delivery: DeliveryCallback | None) -> None:
+        """Call the interceptors, then the user's callback, with the outcome."""
         if self.interceptors:
             nowhere = delivery.nowhere()
             delivery.add_delivery_callback(lambda metadata, error: self.interceptors.on_acknowledgement(metadata or nowhere, error))
@@ -73,17 +73,17 @@ class Outgoing:
             delivery.add_delivery_callback(on_delivery)
 
     def close(self) -> None:
-        """No more records will be sent."""
+        """Close interceptors, serializers and partitioner."""
         self.interceptors.close()
         close_all(*self._closeable)
 
 
-def never(*record: Any) -> None:
-    """The fast path where there is none."""
+def no_fast_path(*record: Any) -> None:
+    """Replaces the fast path if records need preparation; returns None."""
 
 
 def plain_bytes(name: str, given: Any) -> bytes | None:
-    """A key or value as bytes. Raises: TypeError with a remedy if it is neither bytes-like nor None."""
+    """A key or value as bytes. Raises: TypeError, with the remedy, when it is neither bytes-like nor None."""
     if given is None or given.__class__ is bytes:
         return given
     if not isinstance(given, BYTES_LIKE):
@@ -93,12 +93,12 @@ def plain_bytes(name: str, given: Any) -> bytes | None:
 
 
 def plain_place(topic: Any, partition: Any) -> tuple[str, int | None]:
-    """Topic and partition. Raises: TypeError, ValueError."""
+    """Topic and partition of a record, checked. Raises: TypeError, ValueError."""
     return topic_name(topic), None if partition is None else whole_number("partition", partition)
 
 
 def plain_time(given: Any) -> int:
-    """Integral milliseconds since 1970. Raises: TypeError, ValueError."""
+    """Milliseconds since 1970, as whole ones. Raises: TypeError, ValueError."""
     if not isinstance(given, int | float) or isinstance(given, bool):
         raise TypeError(f"timestamp_ms is a number of milliseconds since 1970, such as time.time() * 1000, not {given!r}")
     if not abs(given) < 2**63:
