@@ -116,8 +116,8 @@ def test_a_slot_that_was_left_and_entered_again_is_served_once() -> None:
 
 def test_what_expires_together_may_cancel_one_another() -> None:
     delayed, other = DelayedOperations(), Waiting()
-    delayed.delay(DelayedOperation((), lambda: False, lambda expired: delayed.cancel(other.parked)), 100)
-    delayed.delay(other.parked, 100)
+    delayed.delay(DelayedOperation((), lambda: False, lambda expired: delayed.cancel(other.operation)), 100)
+    delayed.delay(other.operation, 100)
     delayed.expire(100)
     assert other.ended == [] and delayed.count == 0
 
@@ -126,12 +126,12 @@ def test_finishing_one_request_may_finish_or_park_another() -> None:
     delayed, other, later = DelayedOperations(), Waiting("a"), Waiting("b")
 
     def finish(expired: bool) -> None:
-        delayed.cancel(other.parked)
-        delayed.delay(later.parked, 500)
+        delayed.cancel(other.operation)
+        delayed.delay(later.operation, 500)
 
     first = DelayedOperation(("a",), lambda: True, finish)
     delayed.delay(first, 100)
-    delayed.delay(other.parked, 100)
+    delayed.delay(other.operation, 100)
     other.ready = True
     delayed.poke("a")
     assert other.ended == [] and delayed.count == 1

@@ -113,10 +113,10 @@ def elects_by_itself(zombie: Broker) -> Any:
     """As when a broker goes: everything is looked at, and much would be written."""
     gone = next(broker for broker in zombie.node.image.brokers if broker != zombie.broker_id)
     del zombie.node.image.brokers[gone]
-    agenda = zombie.node.controller.election_queue
-    agenda.add(TopicPartition("t", number) for number in range(3))
-    step(zombie, agenda.go_on)
-    assert not agenda.idle, "it has written"
+    queue = zombie.node.controller.election_queue
+    queue.add(TopicPartition("t", number) for number in range(3))
+    step(zombie, queue.go_on)
+    assert not queue.idle, "it has written"
 
 
 def takes_a_broker_out_of_an_isr(zombie: Broker) -> Any:

@@ -129,7 +129,7 @@ def check_books(broker: Broker) -> None:
     purgatory = node.delayed
     assert not node._delayed_of and not node._asked and not node._asks and not node._store_waits and not node._log_waits
     waiting = {id(parked) for group in (*purgatory._waiting.values(), *purgatory._slots.values()) for parked in group}
-    assert len(waiting) == purgatory.parked, "as many wait as are counted"
+    assert len(waiting) == purgatory.count, "as many wait as are counted"
     assert not any(parked.done for group in (*purgatory._waiting.values(), *purgatory._slots.values()) for parked in group)
     assert not node.isolation.touched
     assert not broker._sent, "every request is answered"

@@ -172,10 +172,10 @@ def test_members_of_the_isr_that_are_being_removed_count_until_the_move_is_done(
 
 
 def test_replicas_being_added_do_not_raise_what_min_insync_replicas_asks_for() -> None:
-    insync = IsrState(1, (1, 4, 5), in_sync(1), 0, 0, adding=(4, 5))
-    assert insync.committed(7, min_insync=2) == 7, "one replica is all that the partition is to have for now"
-    insync.follow_replicas((1, 4, 5), (), 0)
-    assert insync.committed(7, min_insync=2) == -1
+    state = IsrState(1, (1, 4, 5), in_sync(1), 0, 0, adding=(4, 5))
+    assert state.committed(7, min_insync=2) == 7, "one replica is all that the partition is to have for now"
+    state.follow_replicas((1, 4, 5), (), 0)
+    assert state.committed(7, min_insync=2) == -1
 
 
 def test_several_partitions_of_a_topic_move_together() -> None:
@@ -552,11 +552,11 @@ def test_a_state_that_names_a_broker_which_the_assignment_no_longer_has_makes_it
 
 
 def test_who_is_gone_from_the_assignment_counts_until_a_state_is_without_it() -> None:
-    insync = IsrState(1, (1, 2), in_sync(1, 2), 0, 0)
-    insync.follow_replicas((1, 3), (), 0)
-    assert insync.committed(7, min_insync=1) == -1, "2 may lead, for all that is known here"
-    insync.follow(in_sync(1), 1)
-    assert insync.committed(7, min_insync=1) == 7
+    state = IsrState(1, (1, 2), in_sync(1, 2), 0, 0)
+    state.follow_replicas((1, 3), (), 0)
+    assert state.committed(7, min_insync=1) == -1, "2 may lead, for all that is known here"
+    state.follow(in_sync(1), 1)
+    assert state.committed(7, min_insync=1) == 7
 
 
 def test_nobody_joins_the_isr_under_an_assignment_that_holds_no_more() -> None:

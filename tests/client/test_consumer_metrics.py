@@ -11,7 +11,7 @@ from memory_cluster import MemoryCluster
 import ottla
 from ottla.aio import Consumer
 from ottla.base.ids import TopicPartition
-from ottla.client.consumer.metrics import Consumed, ConsumedChunk, ConsumerMetrics, PartitionStanding
+from ottla.client.consumer.metrics import Consumed, ConsumedChunk, ConsumerMetrics, FetchProgress
 from ottla.records.build import build_batch
 from ottla.wire import messages as m
 from ottla.wire.messages import HeartbeatRequest, JoinGroupRequest
@@ -20,9 +20,9 @@ NOW = 5_000_000.0
 A, B = TopicPartition("a", 0), TopicPartition("b", 1)
 
 
-def figures(metrics: ConsumerMetrics, now_ms: float = NOW, **partitions: PartitionStanding) -> Any:
-    standing = {TopicPartition(name, 0): one for name, one in partitions.items()}
-    return metrics.figures(standing, {}, 1, True, now_ms)
+def figures(metrics: ConsumerMetrics, now_ms: float = NOW, **partitions: FetchProgress) -> Any:
+    progress = {TopicPartition(name, 0): one for name, one in partitions.items()}
+    return metrics.figures(progress, {}, 1, True, now_ms)
 
 
 def chunk(tp: TopicPartition, records: int, size: int, lag: int, lead: int) -> Consumed:
@@ -42,7 +42,7 @@ def test_what_was_consumed_is_counted_by_topic() -> None:
 def test_lag_and_lead_are_those_of_the_moment_and_not_a_number_while_they_are_not_known() -> None:
     metrics = ConsumerMetrics()
     metrics.consumed([chunk(A, 10, 1000, 4, 0), chunk(A, 10, 1000, 8, 0)], NOW)
-    found = figures(metrics, a=PartitionStanding(2, 7), b=PartitionStanding(None, None))
+    found = figures(metrics, a=FetchProgress(2, 7), b=FetchProgress(None, None))
     partitions = found["consumer-partition-metrics"]
     assert (partitions["a-0"]["records-lag"], partitions["a-0"]["records-lag-avg"], partitions["a-0"]["records-lag-max"]) == (2, 6, 8)
     assert (partitions["a-0"]["records-lead"], partitions["a-0"]["preferred-read-replica"]) == (7, -1)

@@ -6,14 +6,14 @@ import pytest
 
 from ottla.base.ids import TopicPartition
 from ottla.client.admin import offset_resets as resets
-from ottla.client.admin.offset_resets import Move, Policy, Standing, moves, read_offsets, write_csv
+from ottla.client.admin.offset_resets import Move, PartitionOffsets, Policy, moves, read_offsets, write_csv
 
 A, B = TopicPartition("t", 0), TopicPartition("t", 1)
 
 
 def moved(policy: Policy, committed: int | None = 50, start: int = 10, end: int = 100) -> tuple[int | None, str]:
     """Where one partition is moved to, and the note."""
-    (move,) = moves({A: Standing(committed, start, end)}, policy)
+    (move,) = moves({A: PartitionOffsets(committed, start, end)}, policy)
     assert (move.partition, move.committed) == (A, committed)
     return move.target, move.note
 
@@ -73,7 +73,7 @@ def test_a_partition_with_nothing_to_go_by_is_left_as_it_is() -> None:
 
 def test_moves_are_in_order_of_topics_and_numbers() -> None:
     others = [TopicPartition("u", 0), TopicPartition("t", 10), B, A]
-    planned = moves(dict.fromkeys(others, Standing(None, 0, 5)), resets.to_latest)
+    planned = moves(dict.fromkeys(others, PartitionOffsets(None, 0, 5)), resets.to_latest)
     assert [move.partition for move in planned] == [A, B, TopicPartition("t", 10), TopicPartition("u", 0)]
 
 

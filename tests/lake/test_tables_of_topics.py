@@ -110,11 +110,11 @@ class Watch:
     def __init__(self) -> None:
         self.commits = 0
 
-    def moved(self, standing: SyncProgress) -> None: ...
+    def moved(self, progress: SyncProgress) -> None: ...
 
     def noted(self, kind: str, story: str) -> None: ...
 
-    def committed(self, standing: SyncProgress) -> None:
+    def committed(self, progress: SyncProgress) -> None:
         self.commits += 1
 
 

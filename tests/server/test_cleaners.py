@@ -10,7 +10,7 @@ import pytest
 
 from ottla.base.ids import Offset, TopicPartition
 from ottla.broker import effects
-from ottla.log.compactor import Cleaned
+from ottla.log.compactor import CompactionResult
 from ottla.log.errors import CorruptLog
 from ottla.server import log_maintenance
 from ottla.server.disk import RealDisk
@@ -19,7 +19,7 @@ from ottla.server.metrics import Counters
 
 pytestmark = pytest.mark.server
 
-DONE = Cleaned(Offset(7), (), 1000, 300, 3)
+DONE = CompactionResult(Offset(7), (), 1000, 300, 3)
 
 
 def a_clean(bytes_per_second: float = 1e12) -> effects.Clean:
@@ -27,11 +27,11 @@ def a_clean(bytes_per_second: float = 1e12) -> effects.Clean:
     return effects.Clean(partition=TopicPartition("t", 0), directory="", plan=plan, bytes_per_second=bytes_per_second)
 
 
-def work_of(monkeypatch: pytest.MonkeyPatch, *steps: int | Cleaned | Exception) -> list[float]:
+def work_of(monkeypatch: pytest.MonkeyPatch, *steps: int | CompactionResult | Exception) -> list[float]:
     """A compaction of these steps, and when each was asked for."""
     asked: list[float] = []
 
-    def carry_out(*arguments: Any) -> Iterator[int | Cleaned]:
+    def carry_out(*arguments: Any) -> Iterator[int | CompactionResult]:
         for step in steps:
             asked.append(time.monotonic())
             if isinstance(step, Exception):

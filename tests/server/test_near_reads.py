@@ -81,4 +81,4 @@ async def test_our_consumer_reads_from_the_replica_in_its_rack(brokers: str) -> 
         while len(values) < COUNT and time.monotonic() < deadline_s:
             values += [record.value for record in await consumer.poll(timeout_ms=200)]
         assert values == [b"%d" % number for number in range(COUNT)]
-        assert consumer._fetcher.near.nodes == {3}
+        assert consumer._fetcher.preferred_replicas.nodes == {3}

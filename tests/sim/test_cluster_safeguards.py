@@ -18,7 +18,7 @@ from ottla.base.ports import Op
 from ottla.broker.apis import k00_produce, k56_alter_partition
 from ottla.broker.controller import alter_partition, election, election_queue, reassignment
 from ottla.broker.controller.controller import Controller
-from ottla.broker.registration.lifecycle import Standing
+from ottla.broker.registration.lifecycle import BrokerLifecycle
 from ottla.broker.replica.fetchers import Fetcher
 from ottla.broker.replica.follower import Follower
 from ottla.broker.replica.isr_state import IsrState
@@ -221,7 +221,7 @@ def test_letting_replicas_join_without_what_the_epoch_began_with_is_caught(monke
 
 def test_taking_back_whom_a_leader_once_asked_for_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """As was found: a broker whose disk was lost, and that a leader after a suspended session still counted with."""
-    monkeypatch.setattr(IsrState, "_stays", lambda self, broker, standing, joins_at: broker in self.maximal)
+    monkeypatch.setattr(IsrState, "_stays", lambda self, broker, progress, joins_at: broker in self.maximal)
     assert any("in the ISR" in problem for problem in harm(("wish in doubt", "disk lost", "cut from store"), first=2099))
 
 
@@ -309,7 +309,7 @@ def test_controller_writes_that_are_not_fenced_are_caught(monkeypatch: pytest.Mo
 
 
 def test_leading_on_while_the_session_is_suspended_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    change(monkeypatch, Standing, "session_changed", 'elif self.connected or state == "lost":', 'elif state == "lost":')
+    change(monkeypatch, BrokerLifecycle, "session_changed", 'elif self.connected or state == "lost":', 'elif state == "lost":')
     assert any("without a session" in problem for problem in harm(("cut from store",)))
 
 

@@ -156,7 +156,7 @@ class Node:
     def start(self, now_ms: int) -> list[effects.Effect]:
         """Registers in the store. Called once, after the store's state arrived as StoreChanged events."""
         self.now_ms, self.effects = now_ms, []
-        self.partitions.take_stock()
+        self.partitions.find_missing_logs()
         self.started = True
         self.groups.start()
         self.lifecycle.register()

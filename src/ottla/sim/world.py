@@ -53,7 +53,7 @@ class World:
     def __init__(self, seed: int) -> None:
         self.seed = seed
         self.now_ms = 0
-        self._agenda: list[tuple[int, int, Callable[[], None]]] = []
+        self._schedule: list[tuple[int, int, Callable[[], None]]] = []
         self._order = 0
         self._streams: dict[str, Random] = {}
         self._hash = sha256()
@@ -70,7 +70,7 @@ class World:
     def after(self, delay_ms: int, act: Callable[[], None]) -> None:
         """Schedules a call ``delay_ms`` from now, after everything already scheduled for that instant."""
         self._order += 1
-        heappush(self._agenda, (self.now_ms + delay_ms if delay_ms > 0 else self.now_ms, self._order, act))
+        heappush(self._schedule, (self.now_ms + delay_ms if delay_ms > 0 else self.now_ms, self._order, act))
 
     def await_sleepers(self, until_ms: int) -> None:
         """Slows down clients until the last sleeper wakes."""
@@ -87,9 +87,9 @@ class World:
         Raises: Livelock.
         """
         at_once = 0
-        agenda = self._agenda
-        while not (over := done()) and agenda and agenda[0][0] <= until_ms:
-            when, _, act = heappop(agenda)
+        schedule = self._schedule
+        while not (over := done()) and schedule and schedule[0][0] <= until_ms:
+            when, _, act = heappop(schedule)
             if when != self.now_ms:
                 self.now_ms, at_once = when, 0
             elif (at_once := at_once + 1) > INSTANT_MAX:

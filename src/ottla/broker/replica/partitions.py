@@ -98,7 +98,7 @@ class Partitions:
             for partition in directory.logs:
                 yield directory, partition
 
-    def take_stock(self) -> None:
+    def find_missing_logs(self) -> None:
         """Finds partitions of this broker that have no log on any directory, before new logs are created. The missing records are noted in
         the logs created instead.
         """

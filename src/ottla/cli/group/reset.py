@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from ottla.base.ids import TopicPartition
     from ottla.client.admin.group_results import GroupState
-    from ottla.client.admin.offset_resets import Move, Policy, Standing
+    from ottla.client.admin.offset_resets import Move, PartitionOffsets, Policy
     from ottla.client.sync.admin import Admin
     from ottla.wire.errors import KafkaError
 
@@ -123,8 +123,8 @@ def _planned(admin: Admin, name: str, option: str, value: Any, topics: Sequence[
     chosen = list(lookup.select_partitions(admin, topics, "--topic")) if topics else sorted(source or committed)
     if not chosen:
         raise click.ClickException(f"group {name} has no offsets; select topics with --topic TOPIC")
-    standings = _standings(admin, chosen, committed)
-    return moves(standings, _policy(admin, option, value, standings, source))
+    partition_offsets = _partition_offsets(admin, chosen, committed)
+    return moves(partition_offsets, _policy(admin, option, value, partition_offsets, source))
 
 
 def _committed(admin: Admin, name: str) -> dict[TopicPartition, int]:
@@ -158,9 +158,11 @@ def _source_offsets(admin: Admin, name: str, option: str, value: Any) -> dict[To
     return None
 
 
-def _standings(admin: Admin, chosen: Iterable[TopicPartition], committed: Mapping[TopicPartition, int]) -> dict[TopicPartition, Standing]:
+def _partition_offsets(
+    admin: Admin, chosen: Iterable[TopicPartition], committed: Mapping[TopicPartition, int]
+) -> dict[TopicPartition, PartitionOffsets]:
     """Committed offsets and log ranges. Partitions that do not exist are left out with a remark."""
-    from ottla.client.admin.offset_resets import Standing
+    from ottla.client.admin.offset_resets import PartitionOffsets
     from ottla.client.fetch.offsets import EARLIEST, LATEST
     from ottla.wire.errors import KafkaError, UnknownTopicOrPartition
 
@@ -176,12 +178,16 @@ def _standings(admin: Admin, chosen: Iterable[TopicPartition], committed: Mappin
         elif isinstance(end, KafkaError):
             raise end
         else:
-            found[tp] = Standing(committed.get(tp), start.offset, end.offset)
+            found[tp] = PartitionOffsets(committed.get(tp), start.offset, end.offset)
     return found
 
 
 def _policy(
-    admin: Admin, option: str, value: Any, standings: Mapping[TopicPartition, Standing], source: Mapping[TopicPartition, int] | None
+    admin: Admin,
+    option: str,
+    value: Any,
+    partition_offsets: Mapping[TopicPartition, PartitionOffsets],
+    source: Mapping[TopicPartition, int] | None,
 ) -> Policy:
     from ottla.client.admin import offset_resets as policies
 
@@ -197,19 +203,19 @@ def _policy(
         case "shift_by":
             return policies.shift_by(value)
         case "to_datetime":
-            return policies.to_time(_at(admin, standings, time_ms(value, "--to-datetime")))
+            return policies.to_time(_at(admin, partition_offsets, time_ms(value, "--to-datetime")))
         case "by_duration":
-            return policies.to_time(_at(admin, standings, int(time.time() * 1000) - duration_ms(value, "--by-duration")))
+            return policies.to_time(_at(admin, partition_offsets, int(time.time() * 1000) - duration_ms(value, "--by-duration")))
         case _:
             assert source is not None, "offsets come from a file or a group"
             return policies.to_given(source, f"group {value}" if option == "from_group" else "the file")
 
 
-def _at(admin: Admin, standings: Iterable[TopicPartition], when_ms: int) -> dict[TopicPartition, int]:
+def _at(admin: Admin, partition_offsets: Iterable[TopicPartition], when_ms: int) -> dict[TopicPartition, int]:
     from ottla.wire.errors import KafkaError
 
     found = {}
-    for tp, outcome in admin.list_offsets(dict.fromkeys(standings, max(when_ms, 0))).items():
+    for tp, outcome in admin.list_offsets(dict.fromkeys(partition_offsets, max(when_ms, 0))).items():
         if isinstance(outcome, KafkaError):
             raise outcome
         found[tp] = outcome.offset

@@ -29,12 +29,12 @@ def progress_reporter(output: str, *, follows: bool) -> JsonLinesProgress | Term
     return TerminalProgress(follows=follows)
 
 
-def figures(standing: SyncProgress) -> dict[str, Any]:
+def figures(progress: SyncProgress) -> dict[str, Any]:
     """The fields of a commit event."""
     return {
-        "records": standing.records, "bytes": standing.bytes, "lag": standing.lag, "version": standing.version,
-        "commits": standing.commits, "corrupt": standing.corrupt, "deleted": standing.deleted, "lost": standing.lost,
-        "offsets": {str(partition): offset for partition, offset in sorted(standing.positions.items())},
+        "records": progress.records, "bytes": progress.bytes, "lag": progress.lag, "version": progress.version,
+        "commits": progress.commits, "corrupt": progress.corrupt, "deleted": progress.deleted, "lost": progress.lost,
+        "offsets": {str(partition): offset for partition, offset in sorted(progress.positions.items())},
     }  # fmt: skip
 
 
@@ -45,14 +45,14 @@ class JsonLinesProgress:
         self._reported_at = 0.0
         self._pending: dict[str, Any] | None = None
 
-    def moved(self, standing: SyncProgress) -> None:
+    def moved(self, progress: SyncProgress) -> None:
         """Prints the last commit, if it was delayed to keep `REPORT_S` between two. Uncommitted progress is not printed."""
         if self._pending is not None and time.monotonic() - self._reported_at >= REPORT_S:
             self._report()
 
-    def committed(self, standing: SyncProgress) -> None:
-        self._pending = {"event": "commit", **figures(standing)}
-        self.moved(standing)
+    def committed(self, progress: SyncProgress) -> None:
+        self._pending = {"event": "commit", **figures(progress)}
+        self.moved(progress)
 
     def _report(self) -> None:
         if self._pending is not None:
@@ -66,9 +66,9 @@ class JsonLinesProgress:
         """Prints a delayed commit."""
         self._report()
 
-    def summary(self, standing: SyncProgress) -> None:
+    def summary(self, progress: SyncProgress) -> None:
         """Prints the final figures."""
-        _print({"event": "end", **figures(standing)})
+        _print({"event": "end", **figures(progress)})
 
 
 def _print(line: dict[str, Any]) -> None:
@@ -78,14 +78,14 @@ def _print(line: dict[str, Any]) -> None:
 class _TableLine(Progress):
     """A progress line with the table's lag and version."""
 
-    standing: SyncProgress | None = None
+    progress: SyncProgress | None = None
 
     def line(self, done: int, records: int, size: int) -> str:
         line = super().line(done, records, size)
-        if self.standing is None:
+        if self.progress is None:
             return line
-        bad = f"  {self.standing.corrupt:,} corrupt" if self.standing.corrupt else ""
-        return f"{line}  lag {self.standing.lag:,}  version {self.standing.version}{bad}"
+        bad = f"  {self.progress.corrupt:,} corrupt" if self.progress.corrupt else ""
+        return f"{line}  lag {self.progress.lag:,}  version {self.progress.version}{bad}"
 
 
 class TerminalProgress:
@@ -98,22 +98,22 @@ class TerminalProgress:
         #: Records and bytes before the current line.
         self._before = (0, 0)
 
-    def moved(self, standing: SyncProgress) -> None:
+    def moved(self, progress: SyncProgress) -> None:
         if not sys.stderr.isatty():
             return
-        if self._follows and not standing.lag and not self._caught_up:
+        if self._follows and not progress.lag and not self._caught_up:
             # There is no end from now on: a line without a bar.
             self.end()
             self._caught_up, self._line = True, None
-            self._before = standing.records, standing.bytes
+            self._before = progress.records, progress.bytes
         if self._line is None:
-            self._line = _TableLine(None if self._caught_up else standing.total)
-        self._line.standing = standing
-        records, size = standing.records - self._before[0], standing.bytes - self._before[1]
-        self._line.update(max(0, standing.total - standing.lag), records, size)
+            self._line = _TableLine(None if self._caught_up else progress.total)
+        self._line.progress = progress
+        records, size = progress.records - self._before[0], progress.bytes - self._before[1]
+        self._line.update(max(0, progress.total - progress.lag), records, size)
 
-    def committed(self, standing: SyncProgress) -> None:
-        self.moved(standing)
+    def committed(self, progress: SyncProgress) -> None:
+        self.moved(progress)
 
     def noted(self, kind: str, story: str) -> None:
         self.end()
@@ -124,14 +124,14 @@ class TerminalProgress:
         if self._line is not None:
             self._line.clear()
 
-    def summary(self, standing: SyncProgress) -> None:
+    def summary(self, progress: SyncProgress) -> None:
         """Prints the final figures."""
         parts = [
-            f"{standing.records:,} records",
-            bytes_text(standing.bytes),
-            f"{standing.commits:,} commit{'' if standing.commits == 1 else 's'}",
-            f"version {standing.version}",
+            f"{progress.records:,} records",
+            bytes_text(progress.bytes),
+            f"{progress.commits:,} commit{'' if progress.commits == 1 else 's'}",
+            f"version {progress.version}",
         ]
-        for count, word in ((standing.deleted, "deleted"), (standing.corrupt, "corrupt"), (standing.lost, "lost")):
+        for count, word in ((progress.deleted, "deleted"), (progress.corrupt, "corrupt"), (progress.lost, "lost")):
             parts += [f"{count:,} {word}"] if count else []
-        click.echo("  ".join([*parts, f"lag {standing.lag:,}"]), err=True)
+        click.echo("  ".join([*parts, f"lag {progress.lag:,}"]), err=True)

@@ -28,7 +28,7 @@ from ottla.base.ids import TopicPartition
 OFFSET_FIELDS = ("offset", "to", "committed_offset")
 
 
-class Standing(NamedTuple):
+class PartitionOffsets(NamedTuple):
     """Where a group is in a partition (None: nowhere yet), and from where to where the log goes; the end is exclusive."""
 
     committed: int | None
@@ -52,54 +52,54 @@ class Move(msgspec.Struct):
     note: str = ""
 
 
-Policy = Callable[[TopicPartition, Standing], Aim]
+Policy = Callable[[TopicPartition, PartitionOffsets], Aim]
 
 
-def moves(standings: Mapping[TopicPartition, Standing], policy: Policy) -> list[Move]:
+def moves(partition_offsets: Mapping[TopicPartition, PartitionOffsets], policy: Policy) -> list[Move]:
     """What a policy makes of each partition, by topic and number."""
     planned = []
-    for tp, standing in sorted(standings.items()):
-        aim = policy(tp, standing)
+    for tp, known in sorted(partition_offsets.items()):
+        aim = policy(tp, known)
         target, note = aim.offset, aim.note
         if target is not None:
-            kept = min(max(target, standing.start), standing.end)
+            kept = min(max(target, known.start), known.end)
             if kept != target:
                 note = f"{target} is {'before the start' if target < kept else 'after the end'} of the log"
             target = kept
-        planned.append(Move(tp, standing.committed, target, note))
+        planned.append(Move(tp, known.committed, target, note))
     return planned
 
 
 # -- policies
 
 
-def to_earliest(tp: TopicPartition, standing: Standing) -> Aim:
+def to_earliest(tp: TopicPartition, known: PartitionOffsets) -> Aim:
     """Read everything again."""
-    return Aim(standing.start)
+    return Aim(known.start)
 
 
-def to_latest(tp: TopicPartition, standing: Standing) -> Aim:
+def to_latest(tp: TopicPartition, known: PartitionOffsets) -> Aim:
     """Skip all there is."""
-    return Aim(standing.end)
+    return Aim(known.end)
 
 
-def to_current(tp: TopicPartition, standing: Standing) -> Aim:
+def to_current(tp: TopicPartition, known: PartitionOffsets) -> Aim:
     """Stay, but inside of the log; to its end where nothing is committed yet."""
-    return Aim(standing.end, "nothing was committed") if standing.committed is None else Aim(standing.committed)
+    return Aim(known.end, "nothing was committed") if known.committed is None else Aim(known.committed)
 
 
 def to_offset(offset: int) -> Policy:
     """The same offset in every partition."""
-    return lambda tp, standing: Aim(offset)
+    return lambda tp, known: Aim(offset)
 
 
 def shift_by(count: int) -> Policy:
     """So many records on, or back if it is negative."""
 
-    def aim(tp: TopicPartition, standing: Standing) -> Aim:
-        if standing.committed is None:
+    def aim(tp: TopicPartition, known: PartitionOffsets) -> Aim:
+        if known.committed is None:
             return Aim(None, "nothing was committed, so there is nothing to shift")
-        return Aim(standing.committed + count)
+        return Aim(known.committed + count)
 
     return aim
 
@@ -107,9 +107,9 @@ def shift_by(count: int) -> Policy:
 def to_time(found: Mapping[TopicPartition, int]) -> Policy:
     """The offsets that ListOffsets found for a time; -1, or none: nothing was written since, so to the end."""
 
-    def aim(tp: TopicPartition, standing: Standing) -> Aim:
+    def aim(tp: TopicPartition, known: PartitionOffsets) -> Aim:
         offset = found.get(tp, -1)
-        return Aim(standing.end, "nothing was written since") if offset < 0 else Aim(offset)
+        return Aim(known.end, "nothing was written since") if offset < 0 else Aim(offset)
 
     return aim
 
@@ -117,7 +117,7 @@ def to_time(found: Mapping[TopicPartition, int]) -> Policy:
 def to_given(offsets: Mapping[TopicPartition, int], source: str) -> Policy:
     """Offsets by partition: another group's, or a file's."""
 
-    def aim(tp: TopicPartition, standing: Standing) -> Aim:
+    def aim(tp: TopicPartition, known: PartitionOffsets) -> Aim:
         return Aim(offsets[tp]) if tp in offsets else Aim(None, f"{source} has no offset for it")
 
     return aim

@@ -357,8 +357,8 @@ class Consumer(Positions):
         network, fetcher = self._network, self._fetcher
         # Records of tables are counted after their poll.
         self._count(network.clock_ms())
-        standing = fetcher.standing(self.delivery.first_offsets())
-        return self._metrics.figures(standing, fetcher.preferred_replicas.replicas, network.connections, self.in_group, network.clock_ms())
+        progress = fetcher.progress(self.delivery.first_offsets())
+        return self._metrics.figures(progress, fetcher.preferred_replicas.replicas, network.connections, self.in_group, network.clock_ms())
 
     def _reads_several(self) -> bool:
         """Whether records may come from several topics."""

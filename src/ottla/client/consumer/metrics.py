@@ -59,7 +59,7 @@ class Consumed(NamedTuple):
     chunk: ConsumedChunk | None = None
 
 
-class PartitionStanding(NamedTuple):
+class FetchProgress(NamedTuple):
     """Present state of an assigned partition; None if unknown."""
 
     lag: int | None
@@ -188,7 +188,7 @@ class ConsumerMetrics:
 
     def figures(
         self,
-        partitions: Mapping[TopicPartition, PartitionStanding],
+        partitions: Mapping[TopicPartition, FetchProgress],
         replicas: Mapping[TopicPartition, int],
         connections: int,
         in_group: bool,
@@ -216,7 +216,7 @@ class ConsumerMetrics:
             "connection-count": connections,
         }
 
-    def _fetches(self, partitions: Mapping[TopicPartition, PartitionStanding], now_ms: float) -> Figures:
+    def _fetches(self, partitions: Mapping[TopicPartition, FetchProgress], now_ms: float) -> Figures:
         leads = [one.lead for one in partitions.values() if one.lead is not None]
         return {
             **self._all.figures(now_ms),
@@ -226,7 +226,7 @@ class ConsumerMetrics:
             "records-lead-min": min(leads, default=NAN),
         }
 
-    def _partition(self, tp: TopicPartition, one: PartitionStanding, replica: int | None, now_ms: float) -> Figures:
+    def _partition(self, tp: TopicPartition, one: FetchProgress, replica: int | None, now_ms: float) -> Figures:
         lags = self._lags.get(tp) or SampledStat()
         return {
             "records-lag": NAN if one.lag is None else one.lag,

@@ -137,7 +137,7 @@ class FetchBuffer:
 
     def _consumed(self, position: Position, chunk: Chunk) -> None:
         """The chunk is used up."""
-        at = position.standing(None, self._read_committed)
+        at = position.progress(None, self._read_committed)
         whole = ConsumedChunk(chunk.given, len(chunk.buffer), at.lag or 0, at.lead or 0)
         self.consumed.append(Consumed(position.tp, chunk.given - chunk.counted, whole))
 

@@ -24,7 +24,7 @@ from random import Random
 from typing import Any
 
 from ottla.base.ids import TopicPartition
-from ottla.client.consumer.metrics import PartitionStanding
+from ottla.client.consumer.metrics import FetchProgress
 from ottla.client.consumer.record import ConsumerRecord
 from ottla.client.errors import METADATA_IS_STALE, LogTruncated, NoOffsetToStart
 from ottla.client.fetch.buffer import FetchBuffer
@@ -383,8 +383,8 @@ class Fetcher:
 
     def lag(self, tp: TopicPartition, first_pending: int | None = None) -> int | None:
         """Known lag; `first_pending`: first offset of records taken but not delivered. Raises: ValueError."""
-        return self._position(tp).standing(first_pending, self._read_committed).lag
+        return self._position(tp).progress(first_pending, self._read_committed).lag
 
-    def standing(self, pending: Mapping[TopicPartition, int]) -> dict[TopicPartition, PartitionStanding]:
+    def progress(self, pending: Mapping[TopicPartition, int]) -> dict[TopicPartition, FetchProgress]:
         """Progress of each partition; `pending`: first offsets of records taken but not delivered."""
-        return {tp: position.standing(pending.get(tp), self._read_committed) for tp, position in self._positions.items()}
+        return {tp: position.progress(pending.get(tp), self._read_committed) for tp, position in self._positions.items()}

@@ -6,7 +6,7 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from ottla.base.ids import TopicPartition
-from ottla.client.consumer.metrics import PartitionStanding
+from ottla.client.consumer.metrics import FetchProgress
 from ottla.client.fetch.chunk import Chunk
 from ottla.client.fetch.session import Ask
 from ottla.client.transport.backoff import Backoff
@@ -42,13 +42,11 @@ class Position:
     last_stable_offset: int = -1
     log_start_offset: int = -1
 
-    def standing(self, first_pending: int | None, read_committed: bool) -> PartitionStanding:
+    def progress(self, first_pending: int | None, read_committed: bool) -> FetchProgress:
         """Distance to both ends of the log; `first_pending`: first offset of records taken but not delivered."""
         at = self.offset if first_pending is None else first_pending
         end, start = self.last_stable_offset if read_committed else self.high_watermark, self.log_start_offset
-        return PartitionStanding(
-            None if end < 0 or at is None else max(end - at, 0), None if start < 0 or at is None else max(at - start, 0)
-        )
+        return FetchProgress(None if end < 0 or at is None else max(end - at, 0), None if start < 0 or at is None else max(at - start, 0))
 
 
 @dataclass(slots=True)

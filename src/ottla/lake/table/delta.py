@@ -374,7 +374,7 @@ def commit_properties(versions: Mapping[str, int], metadata: Mapping[str, str] |
     return CommitProperties(custom_metadata=dict(metadata or {}) or None, app_transactions=transactions)
 
 
-# ---------------------------------------------------------------------------------------------------------------- upkeep
+# ---------------------------------------------------------------------------------------------------------------- maintenance
 
 
 class Compacted(NamedTuple):
