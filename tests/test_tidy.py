@@ -304,6 +304,25 @@ def test_no_file_holds(what: str, pattern: str) -> None:
     assert not found, f"{what}:\n" + "\n".join(found)
 
 
+# docs/glossary.md
+
+
+def test_no_source_file_has_a_retired_name() -> None:
+    _, retired = (ROOT / "docs" / "glossary.md").read_text().split("## Retired words")
+    names = {name for row in re.findall(r"^\| (.*?) \|", retired, re.MULTILINE) for name in re.findall(r"`(\w+)`", row)}
+    assert {"Purgatory", "agenda"} < names, "the table of retired words was not understood"
+    pattern = re.compile(rf"\b({'|'.join(sorted(names))})\b")
+    found = [
+        f"{path}:{number}: {name}, see docs/glossary.md"
+        for path, text in files().items()
+        if path.endswith((".py", ".pyx", ".pxi"))
+        if path != Path(__file__).relative_to(ROOT).as_posix()
+        for number, line in enumerate(text.splitlines(), 1)
+        for name in pattern.findall(line)
+    ]
+    assert not found, "\n".join(found)
+
+
 # docs/file-map.md
 
 
