@@ -1,6 +1,6 @@
-"""Record batch v2: the same bytes on the wire and on disk. Knows nothing of brokers, logs or sockets.
+"""Record batch v2: the same bytes on the wire and on disk. Independent of brokers, logs and sockets.
 
-``batch`` headers · ``check`` what a client may write · ``build`` and ``read`` records · ``compression`` the codecs, bounded.
+``batch`` headers · ``check`` validation · ``build`` and ``read`` records · ``compression`` codecs with bounded output.
 """
 
 from ottla.records.checksum import Buffer
@@ -10,5 +10,5 @@ __all__ = ["NATIVE", "murmur2", "partition_for_key"]
 
 
 def partition_for_key(key: Buffer, count: int) -> int:
-    """The partition of ``count`` to which Java's default partitioner sends a record with this key."""
+    """The partition that Java's default partitioner chooses for this key, out of ``count``."""
     return (murmur2(key) & 0x7FFFFFFF) % count

@@ -1,7 +1,7 @@
-"""The record codec in plain Python: twin of the compiled ``_native``, function for function, fault for fault.
+"""The record codec in plain Python. It has the functions and errors of the compiled ``_native``.
 
-It serves where there is no C compiler, and it is the readable statement of what the compiled one does. ``_pure_read``, ``_pure_build``,
-``_pure_columns``, ``_pure_compact`` and ``_pure_open`` hold its parts; a property test holds the twins equal.
+It is used where there is no C compiler, and is the readable specification of the compiled codec. Its parts are in ``_pure_read``,
+``_pure_build``, ``_pure_columns``, ``_pure_compact`` and ``_pure_open``. A property test compares the two implementations.
 """
 
 from ottla.records._pure_build import Builder, murmur2

@@ -1,4 +1,4 @@
-"""Writing records in plain Python: the part of ``_pure`` that builds batches, and the hash that chooses their partition."""
+"""Writes records in plain Python: builds batches, and hashes keys for partitioning."""
 
 from array import array
 from collections.abc import Iterable, Sequence
@@ -14,7 +14,7 @@ _INT32_MAX = (1 << 31) - 1
 _BATCH_HEADER = bytes(61)
 _SMALL_MIN = -64
 _SMALL_MAX = 2047
-#: Encoded numbers that lengths, counts and deltas mostly are, by number - _SMALL_MIN.
+#: Encodings of small numbers, which most lengths, counts and deltas are, by number - _SMALL_MIN.
 _SMALL = tuple(encode(number) for number in range(_SMALL_MIN, _SMALL_MAX + 1))
 _NULL = encode(-1)
 _MASK32 = 0xFFFFFFFF
@@ -22,10 +22,9 @@ _MURMUR_M = 0x5BD1E995
 
 
 class Builder:
-    """Grows the records of one batch behind room for its header.
+    """Encodes the records of one batch, with space for its header in front.
 
-    ``size_max`` bounds the whole uncompressed batch in bytes; the first record is taken whatever its size, since a batch holds one
-    at least.
+    ``size_max`` bounds the uncompressed batch in bytes. The first record is accepted at any size, because a batch has at least one.
     """
 
     __slots__ = ("_buffer", "base_timestamp", "count", "max_timestamp", "size_max")
@@ -33,7 +32,7 @@ class Builder:
     def __init__(self, size_max: int = _INT32_MAX) -> None:
         self.size_max = size_max
         self._buffer: bytearray | None = bytearray(_BATCH_HEADER)
-        #: Records so far; the next one gets this as its offset delta.
+        #: Number of records; also the offset delta of the next one.
         self.count = 0
         #: Timestamp of the first record, -1 before it.
         self.base_timestamp = -1
@@ -42,22 +41,22 @@ class Builder:
 
     @property
     def size(self) -> int:
-        """Bytes of the batch so far, its header counted, uncompressed."""
+        """Size of the uncompressed batch so far in bytes, with its header."""
         return 0 if self._buffer is None else len(self._buffer)
 
     def append(
         self, timestamp_ms: int, key: Buffer | None, value: Buffer | None, headers: Sequence[tuple[str, Buffer | None]] = ()
     ) -> int | None:
-        """Adds a record; returns its offset delta, or None, with nothing changed, when the batch has no room for it.
+        """Adds a record; returns its offset delta, or None, without a change, if the batch has no space for it.
 
-        Raises: InvalidBatch for a timestamp too far from the first record's, ValueError once the batch was taken.
+        Raises: InvalidBatch if the timestamp is too far from the first record's, ValueError after ``take``.
         """
         return self._put(timestamp_ms, key, value, _header_block(headers) if headers else b"\0")
 
     def append_encoded(
         self, timestamp_ms: int, key: Buffer | None, value: Buffer | None, headers: Sequence[tuple[bytes, Buffer | None]]
     ) -> int | None:
-        """As ``append``, with the names of headers as UTF-8."""
+        """Like ``append``, with header names in UTF-8."""
         return self._put(timestamp_ms, key, value, _encoded_block(headers) if headers else b"\0")
 
     def _put(self, timestamp_ms: int, key: Buffer | None, value: Buffer | None, header_block: bytes) -> int | None:
@@ -105,7 +104,7 @@ class Builder:
     ) -> int:
         """Adds ``values[first:]`` with their keys and timestamps (one for all, or one each) until the batch is full.
 
-        Returns the index of the first value that is not in the batch: ``len(values)`` when all are.
+        Returns the index of the first value that was not added: ``len(values)`` if all were.
         """
         if self._buffer is None:
             raise ValueError("this batch is finished")
@@ -120,9 +119,9 @@ class Builder:
         return size
 
     def take(self) -> bytearray:
-        """61 zero bytes and the records; the builder is finished.
+        """61 zero bytes and the records. The builder cannot be used any more.
 
-        Raises: ValueError when it already was.
+        Raises: ValueError on a second call.
         """
         buffer = self._buffer
         if buffer is None:
@@ -153,7 +152,7 @@ def _encoded_block(headers: Sequence[tuple[bytes, Buffer | None]]) -> bytes:
 
 
 def murmur2(data: Buffer) -> int:
-    """The 32-bit hash by which Java's default partitioner spreads keys, signed."""
+    """Signed 32-bit murmur2 hash of a key, as in Java's default partitioner."""
     length = len(data)
     h = 0x9747B28C ^ length
     whole = length & ~3

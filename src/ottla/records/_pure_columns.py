@@ -1,7 +1,7 @@
-"""Records from and to Arrow's column layout in plain Python: the part of ``_pure`` that knows columns.
+"""Converts records from and to Arrow's column layout in plain Python.
 
-A binary column is (offsets, data, validity, wide): offsets of 32 bits, or 64 when wide, one more than rows, in the machine's byte order;
-validity a bitmap, lowest bit first, or None without nulls.
+A binary column is (offsets, data, validity, wide). Offsets have 32 bits, or 64 if ``wide``, in the machine's byte order, one more than
+rows. Validity is a bitmap, lowest bit first, or None without nulls.
 """
 
 from array import array
@@ -28,10 +28,10 @@ _INT64_MIN = -(1 << 63)
 def decode_columns(sources: list[Source], start_offset: int, end_offset: int, microseconds: bool, headers: bool) -> ColumnsOutput:
     """The records of several batches with ``start_offset <= offset < end_offset``, as columns.
 
-    Returns (rows, offsets int64, timestamps int64, timestamp types int32, key, value, headers); headers are (list offsets, names, values)
-    if asked for. Timestamps are in ms, or in µs, held to 64 bits.
+    Returns (rows, offsets int64, timestamps int64, timestamp types int32, key, value, headers). Headers are (list offsets, names, values)
+    if requested. Timestamps are in ms, or in µs, clamped to 64 bits.
 
-    Raises: InvalidBatch, OverflowError when the sources are more than 2 GiB.
+    Raises: InvalidBatch, OverflowError if the sources exceed 2 GiB.
     """
     size = sum(end - position for _, position, end, _, _, _, _ in sources)
     if size > _INT32_MAX:
@@ -77,7 +77,7 @@ def _binary(pieces: Sequence[bytes | None]) -> BinaryOutput:
 
 
 class _Column:
-    """A binary or list column that is read row by row."""
+    """A binary or list column, read by row."""
 
     __slots__ = ("data", "ends", "rows", "valid")
 
@@ -94,7 +94,7 @@ class _Column:
     def span(self, row: int, limit: int) -> tuple[int, int] | None:
         """(start, end) of a row, None for a null.
 
-        Raises: InvalidBatch where it lies outside of ``[0, limit]``.
+        Raises: InvalidBatch if it is outside of ``[0, limit]``.
         """
         if not 0 <= row < self.rows:
             raise record_fault(FAULT_COLUMN, row)
@@ -119,10 +119,10 @@ def _binary_column(source: ColumnInput) -> _Column:
 
 
 class ColumnEncoder:
-    """Encodes rows of columns into one batch after the other.
+    """Encodes rows of columns into consecutive batches.
 
     ``headers`` is (list column, names, values). ``timestamps`` is one number of ms for all rows, or a buffer of int64, in µs if
-    ``microseconds``. ``rows``, a buffer of int64, chooses rows and their order; ``first`` and ``last`` then count in it.
+    ``microseconds``. ``rows``, a buffer of int64, selects and orders the rows; ``first`` and ``last`` are then positions in it.
     """
 
     __slots__ = ("header_list", "header_name", "header_value", "key", "last", "microseconds", "next", "rows", "timestamps", "value")
@@ -153,9 +153,9 @@ class ColumnEncoder:
         self.last = last
 
     def encode(self, size_max: int) -> Builder | None:
-        """A builder with as many of the following rows as fit in ``size_max`` bytes, one at least; None after the last.
+        """A builder with as many of the next rows as fit in ``size_max`` bytes, at least one; None after the last.
 
-        Raises: InvalidBatch where the offsets of a column point outside of its data.
+        Raises: InvalidBatch if offsets of a column point outside of its data.
         """
         if self.next >= self.last:
             return None
@@ -196,7 +196,7 @@ def _int64s(buffer: Buffer) -> "array[int]":
 
 
 def partition_column(keys: ColumnInput, first: int, last: int, count: int) -> bytes:
-    """The partition of ``count`` for each key in rows ``[first, last)``, as int32; -1 for a null key."""
+    """The partition of each key in rows ``[first, last)``, out of ``count``, as int32; -1 for a null key."""
     if not 0 <= first <= last or count < 1:
         raise IndexError(f"rows [{first}, {last}) of {count} partitions")
     column = _binary_column(keys)
@@ -205,9 +205,9 @@ def partition_column(keys: ColumnInput, first: int, last: int, count: int) -> by
 
 
 def group_rows(numbers: Buffer, count: int) -> tuple[bytes, list[int]]:
-    """The rows of an int32 column of numbers in ``[-1, count)``, by number, in order: (row numbers as int64, end of each group from -1 on).
+    """Groups the rows of an int32 column by number in ``[-1, count)``, in order: (row numbers as int64, end of each group, from -1).
 
-    Raises: IndexError for another number.
+    Raises: IndexError for a number out of range.
     """
     if count < 1:
         raise IndexError(f"there are {count} partitions")

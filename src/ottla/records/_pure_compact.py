@@ -1,4 +1,4 @@
-"""Compaction in plain Python: the part of ``_pure`` that knows the newest offset of each key and which records of a batch stay."""
+"""Compaction in plain Python: the latest offset by key, and which records of a batch are kept."""
 
 from hashlib import blake2b
 from struct import Struct
@@ -15,10 +15,10 @@ _FREE = -1
 
 
 class OffsetMap:
-    """The newest offset of each key, 24 bytes an entry however long the keys are: a hash of 128 bits stands for the key.
+    """Latest offset by key, in 24 bytes per entry: the key is represented by a 128-bit hash.
 
-    ``slots`` is the size of the table, all of which is taken at once; at most ``entries_max`` of them, fewer than all, are used.
-    ``key``, 16 bytes, makes the hash one that nobody else can compute, so that no client can make two keys of a topic meet.
+    ``slots`` is the table's size, allocated at once; at most ``entries_max`` of them are used. ``key``, 16 bytes, is the secret of the
+    hash, so that clients cannot construct collisions.
     """
 
     __slots__ = ("_entries_max", "_key", "_size", "_slots", "_table")
@@ -38,7 +38,7 @@ class OffsetMap:
         return self._size
 
     def put(self, key: Buffer, offset: int) -> bool:
-        """The key's newest offset is this one. False, with nothing changed, for a new key when there is no room."""
+        """Sets the latest offset of a key. Returns False, without a change, if a new key does not fit."""
         if offset < 0:
             raise ValueError("offsets are not negative")
         digest, at = self._slot(key)
@@ -51,7 +51,7 @@ class OffsetMap:
         return True
 
     def latest(self, key: Buffer) -> int:
-        """The offset put last for this key; -1 when it is not here."""
+        """The latest offset of a key, -1 if it has none."""
         _, at = self._slot(key)
         return int(_OFFSET.unpack_from(self._table, at + _DIGEST)[0])
 
@@ -66,9 +66,9 @@ class OffsetMap:
 
 
 def map_records(offset_map: OffsetMap, buffer: Buffer, position: int, end: int, count: int, base_offset: int, start_offset: int) -> int:
-    """Puts the keys of the records with ``offset >= start_offset``; those without a key are passed over.
+    """Adds the keys of records with ``offset >= start_offset``; records without a key are skipped.
 
-    Returns the offset of the first record for which the map had no room; -1 when all were taken in.
+    Returns the offset of the first record that did not fit, -1 if all did.
     Raises: InvalidBatch.
     """
     data = _part(buffer, position, end)
@@ -92,11 +92,10 @@ def keep_records(
     base_offset: int,
     base_timestamp: int,
 ) -> tuple[int, int, int, bytearray | None]:
-    """The records that compaction leaves: all from offset ``upto`` on; below it those with a key that have no newer one in the map and,
-    unless ``keep_tombstones``, a value.
+    """The records that compaction keeps: all from offset ``upto`` on; below it those with a key and without a later record in the map and,
+    unless ``keep_tombstones``, with a value.
 
-    Returns (how many, how many of them are tombstones, their greatest timestamp, -1 without any above that, and the bytes of those kept,
-    unchanged; None when all are).
+    Returns (count, tombstones among them, greatest timestamp, or -1, and the encoded records; None if all are kept).
     Raises: InvalidBatch.
     """
     data = _part(buffer, position, end)
@@ -120,9 +119,9 @@ def keep_records(
 
 
 def shift_timestamps(buffer: Buffer, position: int, end: int, count: int, shift: int) -> bytearray:
-    """The records with ``shift`` added to their timestamp deltas: what they become when the batch's base timestamp is lowered by it.
+    """The records with ``shift`` added to their timestamp deltas, for a base timestamp that is lowered by it.
 
-    Raises: InvalidBatch, also where a delta no longer fits in 64 bits.
+    Raises: InvalidBatch, also if a delta no longer fits in 64 bits.
     """
     data = _part(buffer, position, end)
     out = bytearray()

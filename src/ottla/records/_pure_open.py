@@ -1,12 +1,11 @@
-"""Open batches in plain Python: the part of ``_pure`` that takes a producer's records one by one, each to the open batch of its partition.
+"""Open batches of a producer in plain Python: adds records one by one to the open batch of their partition.
 
-    topics      name -> lanes by partition, each an open batch and its owner, or nothing
-    keyless     records without a key go to one lane of a topic until so many bytes went there
+    topics      name -> lanes by partition, each an open batch and its owner, or empty
+    keyless     records without a key go to one lane of a topic for a number of bytes
 
-``put`` does what is the same for every record and leaves all else to its caller: it answers None, and has changed nothing, when there is
-no open batch with room, when the account of bytes is full, or when what it was given is not plainly str, bytes and None. The compiled
-twin's ``put`` is one step for all threads of the interpreter; this one needs a lock around it. Both need ``shut`` before a batch is
-touched otherwise.
+``put`` handles the common case. It returns None, without a change, if there is no open batch with space, if the memory limit is reached,
+or if the arguments are not plain str, bytes and None; the caller then takes the general path. The compiled ``put`` is atomic for
+the threads of the interpreter; this one needs a lock. Both need ``shut`` before other code uses a batch.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,33 +19,33 @@ class _Topic:
 
     def __init__(self) -> None:
         self.lanes: list[tuple[Builder, Any] | None] = []
-        #: Where records without a key go; -1: nowhere yet.
+        #: Partition for records without a key, -1 if not chosen.
         self.here = -1
-        #: Bytes that may go there, and how far below 0 that may fall.
+        #: Remaining bytes for it, and the lower limit of that number, at most 0.
         self.left = 0
         self.least = 0
 
 
 class OpenBatches:
-    """``give(owner, index, timestamp_ms)`` makes what ``put`` answers; ``clock_ns`` tells the time of records that bring none."""
+    """``give(owner, index, timestamp_ms)`` makes the result of ``put``; ``clock_ns`` is the time of records without a timestamp."""
 
     __slots__ = ("_clock_ns", "_give", "_ignore_keys", "_topics", "limit", "used")
 
     def __init__(self, limit: int, give: Callable[[Any, int, int], Any], clock_ns: Callable[[], int], ignore_keys: bool = False) -> None:
         self._topics: dict[str, _Topic] = {}
         self.limit = limit
-        #: Bytes in all batches, as far as they were charged.
+        #: Charged bytes of all batches.
         self.used = 0
         self._give = give
         self._clock_ns = clock_ns
         self._ignore_keys = ignore_keys
 
     def charge(self, size: int) -> None:
-        """Book bytes that did not come by ``put``, or, below 0, that are gone."""
+        """Adds bytes that did not come through ``put``; negative numbers release bytes."""
         self.used += size
 
     def resize(self, topic: str, count: int) -> None:
-        """The topic has so many partitions."""
+        """Sets the topic's number of partitions."""
         found = self._topics.setdefault(topic, _Topic())
         if len(found.lanes) != count:
             found.lanes = (found.lanes + [None] * count)[:count]
@@ -54,35 +53,35 @@ class OpenBatches:
                 found.here = -1
 
     def forget(self, topic: str) -> None:
-        """Nothing is known of the topic any more."""
+        """Removes a topic."""
         self._topics.pop(topic, None)
 
     def open(self, topic: str, partition: int, builder: Builder, owner: Any) -> None:
-        """Records of this partition go to ``builder`` from now on, on behalf of ``owner``."""
+        """Sets the open batch of a partition, for ``owner``."""
         found = self._topics.get(topic)
         if found is not None and 0 <= partition < len(found.lanes):
             found.lanes[partition] = (builder, owner)
 
     def shut(self, topic: str, partition: int) -> None:
-        """No record of this partition goes anywhere from now on."""
+        """Removes the open batch of a partition."""
         found = self._topics.get(topic)
         if found is not None and 0 <= partition < len(found.lanes):
             found.lanes[partition] = None
 
     def stick(self, topic: str, partition: int, left: int, least: int) -> None:
-        """Records without a key go to this partition, until what is left of ``left`` bytes is ``least`` or less. -1: to none."""
+        """Sends records without a key to this partition (-1: none), until at most ``least`` of ``left`` bytes remain."""
         found = self._topics.get(topic)
         if found is not None:
             found.here = partition if partition < len(found.lanes) else -1
             found.left, found.least = left, least
 
     def stuck(self, topic: str) -> tuple[int, int]:
-        """(where records without a key go, bytes left)."""
+        """(partition for records without a key, remaining bytes)."""
         found = self._topics.get(topic)
         return (-1, 0) if found is None else (found.here, found.left)
 
     def spend(self, topic: str, size: int) -> None:
-        """Bytes without a key that did not come by ``put``."""
+        """Counts bytes of records without a key that did not come through ``put``."""
         found = self._topics.get(topic)
         if found is not None:
             found.left -= size
@@ -96,7 +95,7 @@ class OpenBatches:
         partition: int | None = None,
         timestamp_ms: int | None = None,
     ) -> Any:
-        """Append a record; what ``give`` makes of its place, or None."""
+        """Appends a record; returns the result of ``give``, or None."""
         if timestamp_ms is None:
             timestamp_ms = self._clock_ns() // 1_000_000
         if type(topic) is not str or type(value) not in _BYTES or type(key) not in _BYTES or not _plain(headers):

@@ -1,6 +1,6 @@
-"""Reading records in plain Python: structure check and decoding. The loops are written for
-speed in the interpreter: they read one-byte numbers through a table, assume that a record is well formed, and compare the end they
-arrive at with the end the record declared. Only when that fails, ``_diagnose`` walks the record again, step by step, to name the fault.
+"""Reads records in plain Python: structure check and decoding. The loops are written for speed in the interpreter: they look up one-byte
+numbers in a table, assume a well-formed record, and compare the end position with the declared end. If that fails, ``_diagnose`` reads the
+record again field by field to find the error.
 
 A record, all numbers zigzag varints (``l`` a varlong):
     body length | attributes (1 byte, unused) | timestamp delta (l) | offset delta | key length, key | value length, value
@@ -33,19 +33,19 @@ Record = tuple[int, int, bytes | None, bytes | None, tuple[Header, ...]]
 
 _INT64_MAX = (1 << 63) - 1
 _INT64_MIN = -(1 << 63)
-#: The shortest record: its length, attributes, two deltas, two null lengths, no headers.
+#: Size of the smallest record: length, attributes, two deltas, two null lengths, no headers.
 _RECORD_MIN = 7
 _HEADER_MIN = 2
-#: Zigzag numbers of one byte, and of two.
+#: Zigzag numbers of one and of two bytes.
 _SMALL = tuple((folded >> 1) ^ -(folded & 1) for folded in range(1 << 7))
 _TWO = tuple((folded >> 1) ^ -(folded & 1) for folded in range(1 << 14))
 
 
 def check_records(buffer: Buffer, position: int, end: int, count: int, base_timestamp: int) -> tuple[int, int, int, int]:
-    """Walks ``count`` records in ``buffer[position:end]`` and proves their structure and that their offset deltas are 0, 1, 2...
+    """Checks the structure of ``count`` records in ``buffer[position:end]``, and that their offset deltas are 0, 1, 2...
 
-    Returns (least timestamp but -1, greatest timestamp, index of the first record that has it, number of records without a key);
-    without any timestamp above -1 the greatest is -1 and its index -1; without any but -1 the least is -1.
+    Returns (least timestamp other than -1, greatest timestamp, index of the first record with it, number of records without a key).
+    Without a timestamp above -1 the greatest is -1 and its index -1; if all are -1 the least is -1.
 
     Raises: InvalidBatch.
     """
@@ -98,7 +98,7 @@ def decode_records(
 ) -> list[Record]:
     """The records with ``start_offset <= offset < end_offset`` as (offset, timestamp, key, value, headers).
 
-    ``append_timestamp``, if not None, is every record's timestamp.
+    ``append_timestamp``, if not None, replaces the timestamps.
 
     Raises: InvalidBatch.
     """
@@ -134,7 +134,7 @@ def decode_spans(
     start_offset: int,
     end_offset: int,
 ) -> Iterator[tuple[int, int, bytes | None, bytes | None, list[tuple[bytes, bytes | None]]]]:
-    """As ``decode_records``, one at a time, with the names of headers as they are stored."""
+    """Like ``decode_records``, as a generator, with undecoded header names."""
     data = _part(buffer, position, end)
     least, most = _INT64_MIN - base_offset, _INT64_MAX - base_offset
     for index, (delta, timestamp, key, key_end, value, value_end, headers) in enumerate(_walk(data, count, base_timestamp)):
@@ -157,7 +157,7 @@ def _part(buffer: Buffer, position: int, end: int) -> bytes:
 
 
 def _walk(data: bytes, count: int, base_timestamp: int) -> Iterator[tuple[int, int, int, int, int, int, Spans]]:
-    """(offset delta, timestamp, key start, key end, value start, value end, header spans) of each record; a null starts at -1."""
+    """(offset delta, timestamp, key start, key end, value start, value end, header spans) of each record; a null has start -1."""
     end = len(data)
     if not 0 <= count <= end // _RECORD_MIN:
         raise record_fault(FAULT_COUNT, count)
@@ -240,7 +240,7 @@ def _walk(data: bytes, count: int, base_timestamp: int) -> Iterator[tuple[int, i
 
 
 def _number(data: bytes, position: int, bits: int) -> tuple[int, int]:
-    """As ``varint.scan``, raising IndexError, the fast walk's word for "look closer"."""
+    """Like ``varint.scan``, but raises IndexError, which makes the caller diagnose the record."""
     number, position = scan(data, position, len(data), bits)
     if position < 0:
         raise IndexError
@@ -250,7 +250,7 @@ def _number(data: bytes, position: int, bits: int) -> tuple[int, int]:
 def _header_spans(data: bytes, p: int, stop: int) -> tuple[Spans, int]:
     """((key start, key end, value start, value end) of each header, end of the record).
 
-    Raises: IndexError where the headers do not end exactly at ``stop``.
+    Raises: IndexError if the headers do not end exactly at ``stop``.
     """
     count, p = _number(data, p, 32)
     if not 0 <= count <= (stop - p) // _HEADER_MIN:
@@ -284,7 +284,7 @@ def _decoded(data: bytes, spans: Spans) -> tuple[Header, ...]:
 
 
 def _diagnosis(data: bytes, start: int, index: int) -> InvalidBatch:
-    """Names what is wrong with the record at ``start``, reading it field by field within its declared end."""
+    """The error of the record at ``start``, read field by field up to its declared end."""
     end = len(data)
     length, p = scan(data, start, end, 32)
     if p < 0:

@@ -32,12 +32,12 @@ from ottla.records.compression import Codec
 from ottla.records.errors import CorruptBatch, UnsupportedCodec, UnsupportedMagic
 
 HEADER_SIZE = 61
-#: Base offset and length: what the length field does not count.
+#: Base offset and length, which the length field does not count.
 LOG_OVERHEAD = 12
 MAGIC = 2
 MAGIC_AT = 16
 CRC_AT = 17
-#: Where the checksummed part begins.
+#: Start of the checksummed part.
 ATTRIBUTES_AT = 21
 MAX_TIMESTAMP_AT = 35
 
@@ -46,7 +46,7 @@ TIMESTAMP_TYPE_BIT = 0x08
 TRANSACTIONAL_BIT = 0x10
 CONTROL_BIT = 0x20
 DELETE_HORIZON_BIT = 0x40
-#: The first byte and bit 7: no version of Kafka gives them a meaning.
+#: First byte and bit 7: reserved in all versions of Kafka.
 RESERVED_BITS = 0xFF80
 
 CREATE_TIME = 0
@@ -65,7 +65,7 @@ _CODECS: tuple[Codec | None, ...] = (*Codec, None, None, None)
 
 
 class BatchHeader(NamedTuple):
-    """The fields of a batch header, in their order on the wire."""
+    """The fields of a batch header in wire order."""
 
     base_offset: int
     batch_length: int
@@ -83,26 +83,26 @@ class BatchHeader(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Bytes of the whole batch."""
+        """Size of the whole batch in bytes."""
         return self.batch_length + LOG_OVERHEAD
 
     @property
     def last_offset(self) -> int:
-        """Offset of the last record the batch was written with, whether compaction kept it or not."""
+        """Offset of the last record of the original batch, even if compaction removed it."""
         return self.base_offset + self.last_offset_delta
 
     @property
     def last_sequence(self) -> int:
-        """Sequence number of the last record; after 2147483647 comes 0. -1 without a sequence."""
+        """Sequence number of the last record, modulo 2^31; -1 without a sequence."""
         if self.base_sequence == NO_SEQUENCE:
             return NO_SEQUENCE
         return (self.base_sequence + self.last_offset_delta) % _SEQUENCES
 
     @property
     def codec(self) -> Codec:
-        """How the records are compressed.
+        """Compression of the records.
 
-        Raises: UnsupportedCodec for the three numbers without a meaning.
+        Raises: UnsupportedCodec for the three undefined numbers.
         """
         codec = _CODECS[self.attributes & CODEC_BITS]
         if codec is None:
@@ -111,32 +111,32 @@ class BatchHeader(NamedTuple):
 
     @property
     def timestamp_type(self) -> int:
-        """0 CreateTime: each record has its own. 1 LogAppendTime: every record has ``max_timestamp``."""
+        """0 CreateTime: each record has a timestamp. 1 LogAppendTime: all records have ``max_timestamp``."""
         return LOG_APPEND_TIME if self.attributes & TIMESTAMP_TYPE_BIT else CREATE_TIME
 
     @property
     def is_transactional(self) -> bool:
-        """The records belong to a transaction."""
+        """Whether the records belong to a transaction."""
         return bool(self.attributes & TRANSACTIONAL_BIT)
 
     @property
     def is_control(self) -> bool:
-        """The batch holds a marker for brokers and clients, no data."""
+        """Whether the batch holds a control record instead of data."""
         return bool(self.attributes & CONTROL_BIT)
 
     @property
     def has_producer(self) -> bool:
-        """An idempotent or transactional producer wrote the batch."""
+        """Whether an idempotent or transactional producer wrote the batch."""
         return self.producer_id > NO_PRODUCER_ID
 
     @property
     def delete_horizon_ms(self) -> int | None:
-        """From when on compaction may remove tombstones and markers of this batch; None while that is not settled."""
+        """Time from which compaction may remove the batch's tombstones and markers; None if not set."""
         return self.base_timestamp if self.attributes & DELETE_HORIZON_BIT else None
 
 
 def parse_header(buffer: Buffer, position: int = 0) -> BatchHeader:
-    """The header at ``position``. The rest of the batch need not be there, and the CRC is not compared.
+    """The header at ``position``. The rest of the batch may be missing; the CRC is not checked.
 
     Raises: CorruptBatch (too few bytes, impossible length), UnsupportedMagic.
     """
@@ -153,9 +153,9 @@ def parse_header(buffer: Buffer, position: int = 0) -> BatchHeader:
 
 
 def headers(buffer: Buffer, position: int = 0) -> Iterator[tuple[int, BatchHeader]]:
-    """(position, header) of every whole batch from ``position`` on; stops at a tail that is cut short, as fetch responses have.
+    """(position, header) of every complete batch from ``position`` on; a truncated last batch, as in fetch responses, is skipped.
 
-    Raises: CorruptBatch, UnsupportedMagic where a header makes no sense.
+    Raises: CorruptBatch, UnsupportedMagic for an invalid header.
     """
     end = len(buffer)
     while end - position >= HEADER_SIZE:
@@ -168,26 +168,26 @@ def headers(buffer: Buffer, position: int = 0) -> Iterator[tuple[int, BatchHeade
 
 
 def patch(buffer: bytearray | memoryview, position: int = 0, *, base_offset: int, leader_epoch: int) -> None:
-    """Writes what a leader assigns, in place. Both fields lie outside the CRC."""
+    """Writes the fields that a leader assigns, in place. Both are outside of the CRC."""
     _OFFSET.pack_into(buffer, position, base_offset)
     _EPOCH.pack_into(buffer, position + 12, leader_epoch)
 
 
 def stamp_append_time(buffer: bytearray | memoryview, position: int, now_ms: int) -> None:
-    """Turns the batch at ``position`` into a LogAppendTime one: every record counts as written at ``now_ms``. Renews the CRC."""
+    """Makes the batch at ``position`` a LogAppendTime batch with timestamp ``now_ms``, and updates the CRC."""
     _stamp(buffer, position, TIMESTAMP_TYPE_BIT, now_ms)
 
 
 def stamp_max_timestamp(buffer: bytearray | memoryview, position: int, max_timestamp_ms: int) -> None:
-    """Writes the true maximum into a CreateTime batch whose client declared another one; renews the CRC.
+    """Corrects the maximum timestamp of a CreateTime batch, and updates the CRC.
 
-    A broker indexes by this field, so Kafka's does the same on append.
+    The time index uses this field, so Kafka's broker corrects it on append, too.
     """
     _stamp(buffer, position, 0, max_timestamp_ms)
 
 
 def crc_ok(buffer: Buffer, position: int = 0) -> bool:
-    """Whether the whole batch at ``position`` is there and its bytes fit its CRC."""
+    """Whether the batch at ``position`` is complete and its CRC matches."""
     if len(buffer) - position < HEADER_SIZE:
         return False
     (size,) = _EPOCH.unpack_from(buffer, position + 8)

@@ -1,7 +1,7 @@
-"""Building batches: record by record, or a whole list at once.
+"""Builds batches, record by record or from a list.
 
-A builder encodes each record as it comes, so memory is the batch itself; compression happens once, over all records, when the batch is
-finished. Timestamps are stored as differences to the first record's, offsets as the record's place.
+A builder encodes each record at once, so its memory is the batch itself. Compression happens once, when the batch is finished. Timestamps
+are stored relative to the first record's, offsets relative to the base offset.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -26,10 +26,10 @@ RecordInput = tuple[int, Buffer | None, Buffer | None, Sequence[tuple[str, Buffe
 
 
 class BatchBuilder(Builder):
-    """One batch in the making: ``append`` until it answers None, then ``finish``.
+    """A batch under construction: ``append`` until it returns None, then ``finish``.
 
-    ``append`` and ``extend`` come from the codec; ``size`` and ``count`` tell how far it has come. ``size_max`` bounds the
-    uncompressed batch with its header; the first record is taken whatever its size.
+    ``append`` and ``extend`` come from the codec; ``size`` and ``count`` are the progress. ``size_max`` bounds the uncompressed batch with
+    its header; the first record is accepted at any size.
     """
 
     __slots__ = ("codec", "level")
@@ -40,9 +40,9 @@ class BatchBuilder(Builder):
         self.level = level
 
     def finish(self, **fields: Any) -> bytearray:
-        """The batch, with the header fields of ``seal``; nothing can be appended after it.
+        """The finished batch, with header fields as for ``seal``.
 
-        Raises: ValueError when it was finished before.
+        Raises: ValueError on a second call.
         """
         return seal(
             self.take(),
@@ -56,9 +56,9 @@ class BatchBuilder(Builder):
 
 
 def build_batch(records: Iterable[RecordInput], *, codec: Codec = Codec.NONE, level: int | None = None, **fields: Any) -> bytearray:
-    """One batch of ``records``: (timestamp_ms, key, value, headers) each. ``fields`` are those of ``seal``.
+    """A batch of ``records``: (timestamp_ms, key, value, headers) each. ``fields`` are those of ``seal``.
 
-    Raises: ValueError when there are no records.
+    Raises: ValueError without records.
     """
     builder = BatchBuilder(codec=codec, level=level)
     for timestamp_ms, key, value, headers in records:
@@ -86,7 +86,7 @@ def seal(
     control: bool = False,
     timestamp_type: int = 0,
 ) -> bytearray:
-    """Compresses encoded records that stand behind 61 free bytes, and writes header and checksum in front of them, in place."""
+    """Compresses encoded records, which follow 61 reserved bytes, and writes header and checksum, in place."""
     if codec is not Codec.NONE:
         with memoryview(batch) as view, view[HEADER_SIZE:] as payload:
             compressed = compress(codec, payload, level)
@@ -113,9 +113,9 @@ def seal(
 
 
 class BinaryColumn(NamedTuple):
-    """A column of byte strings as Arrow lays it out (binary, string and their large forms)."""
+    """A column of byte strings in Arrow's layout (binary, string and their large forms)."""
 
-    #: One more than rows, int32 or, when ``wide``, int64; in the machine's byte order.
+    #: One more than rows, int32 or, if ``wide``, int64; in the machine's byte order.
     offsets: Buffer
     data: Buffer
     #: Bitmap, lowest bit first, 1 = valid; None without nulls.
@@ -124,7 +124,7 @@ class BinaryColumn(NamedTuple):
 
 
 class HeadersColumn(NamedTuple):
-    """A column of lists of (name, value) as Arrow lays it out: ``offsets`` of row i are where its headers are in the other two."""
+    """A column of lists of (name, value) in Arrow's layout: ``offsets`` are row positions in the other two."""
 
     offsets: Buffer
     names: BinaryColumn
@@ -151,14 +151,14 @@ def build_columns(
     """Batches of the rows ``[first, last)`` of Arrow buffers, without a Python object per record.
 
     Args:
-        first, last: rows of the buffers; a slice of an array says where it begins by its offset.
+        first, last: rows of the buffers; the offset of a sliced array must be added.
         timestamps: int64 per row, in ms, or µs with ``timestamps_us``; or one number of ms for all.
-        rows: int64 row numbers; then ``first`` and ``last`` count in it. This is how the rows of one partition are chosen.
-        size_max: most bytes of a batch. Only a row that exceeds it by itself makes a larger batch, alone. A batch that compression
-            makes larger is left uncompressed.
+        rows: int64 row numbers; ``first`` and ``last`` are then positions in it. Selects the rows of one partition.
+        size_max: maximum bytes of a batch. A row that exceeds it makes a larger batch of its own. A batch that grows by compression is
+            left uncompressed.
         fields: those of ``seal``, the same for each batch.
 
-    Raises: InvalidBatch where offsets point outside of the data, IndexError where rows are not all there.
+    Raises: InvalidBatch if offsets point outside of the data, IndexError if rows are missing.
     """
     encoder = column_encoder(
         value, first=first, last=last, timestamps=timestamps, key=key, headers=headers, rows=rows, timestamps_us=timestamps_us
@@ -178,7 +178,8 @@ def column_encoder(
     rows: Buffer | None = None,
     timestamps_us: bool = False,
 ) -> ColumnEncoder:
-    """What ``build_columns`` draws on: ``encode(size_max)`` gives the next batch as a builder, None after the last; ``seal_encoded`` it."""
+    """The encoder of ``build_columns``: ``encode(size_max)`` returns the next batch as a builder, None after the last; see
+    ``seal_encoded``."""
     return ColumnEncoder(
         value,
         key,
@@ -192,7 +193,7 @@ def column_encoder(
 
 
 def seal_encoded(builder: Builder, *, size_max: int, codec: Codec = Codec.NONE, level: int | None = None, **fields: Any) -> bytearray:
-    """The batch of a builder, compressed unless that makes it larger than ``size_max`` and than it is. Another thread may do it."""
+    """The batch of a builder, compressed unless that makes it larger than ``size_max`` and the original. May run in another thread."""
     plain = builder.take()
     count, base, greatest = builder.count, builder.base_timestamp, builder.max_timestamp
     batch = plain if codec is Codec.NONE else bytearray(plain)
@@ -203,15 +204,15 @@ def seal_encoded(builder: Builder, *, size_max: int, codec: Codec = Codec.NONE, 
 
 
 def partitions_of_keys(keys: BinaryColumn, count: int, *, first: int, last: int) -> bytes:
-    """The partition of ``count`` for each key in rows ``[first, last)``, as int32, as Java's default partitioner chooses; -1 for null."""
+    """The partition of each key in rows ``[first, last)``, out of ``count``, as int32, as in Java's default partitioner; -1 for null."""
     return partition_column(keys, first, last, count)
 
 
 def rows_by_partition(partitions: Buffer, count: int) -> tuple[bytes, list[int]]:
-    """The rows of an int32 column of partitions, each from -1 (any) to ``count - 1``, put together by partition and in order within each.
+    """Groups the rows of an int32 column of partitions, from -1 (any) to ``count - 1``; the order within a group is kept.
 
-    Gives row numbers (int64) and the ends of the groups: rows of -1 are ``[0, ends[0])``, of partition p ``[ends[p], ends[p + 1])``.
+    Returns row numbers (int64) and the ends of the groups: rows of -1 are ``[0, ends[0])``, of partition p ``[ends[p], ends[p + 1])``.
 
-    Raises: IndexError for a row whose partition is none of these, naming both.
+    Raises: IndexError, with row and number, for a partition out of range.
     """
     return group_rows(partitions, count)

@@ -1,7 +1,6 @@
-"""CRC-32C (Castagnoli) over any buffer, without copying it.
+"""CRC-32C (Castagnoli) of a buffer, without a copy.
 
-A batch's checksum covers everything from its attributes to its end, so base offset and leader epoch can be rewritten by a
-broker without touching it.
+The checksum of a batch covers attributes to end. A broker can therefore change base offset and leader epoch without computing it again.
 """
 
 from crc32c import crc32c as _crc32c

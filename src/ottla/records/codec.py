@@ -1,6 +1,6 @@
-"""The per-record loops: compiled where the package was built with a C compiler, else their pure-Python twin.
+"""The loops over records: compiled if the package was built with a C compiler, otherwise in plain Python.
 
-Everything above works on whole batches and imports the loops from here. ``NATIVE`` says which ones they are.
+All other modules work on whole batches and import the loops from here. ``NATIVE`` tells which ones are used.
 """
 
 from typing import TYPE_CHECKING

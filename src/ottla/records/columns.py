@@ -1,12 +1,12 @@
-"""Reading many batches at once into Arrow's layout, one buffer per column, for whoever wraps them without copying.
+"""Reads many batches into Arrow's layout, one buffer per column, which can be wrapped without a copy.
 
     pyarrow.Array.from_buffers(pyarrow.int64(), c.rows, [None, buffer(c.offsets)])
     pyarrow.Array.from_buffers(pyarrow.binary(), c.rows, [buffer(c.value.validity), buffer(c.value.offsets), buffer(c.value.data)])
 
 where ``buffer`` is ``pyarrow.py_buffer``, and None for None.
 
-Batches that a reader is not meant to see are left out: control batches always, those of aborted transactions when told which they are.
-Columns have 32-bit offsets, so one call takes at most 2 GiB of decompressed records and says where the next one goes on.
+Control batches are skipped, and batches of aborted transactions if they are given. Columns have 32-bit offsets, so one call returns at
+most 2 GiB of decompressed records, and the position to continue from.
 """
 
 from array import array
@@ -34,16 +34,16 @@ from ottla.records.read import ABORT_MARKER, DECOMPRESSED_MAX, INT64_MAX, INT64_
 if TYPE_CHECKING:
     from ottla.records._pure_columns import Source
 
-#: Arrow's 32-bit offsets end here.
+#: Limit of Arrow's 32-bit offsets.
 COLUMN_BYTES_MAX = (1 << 31) - 1
-#: A batch without any of them is taken as it stands.
+#: A batch with none of these bits is used as it is.
 _LOOKED_INTO_BITS = CODEC_BITS | CONTROL_BIT | TRANSACTIONAL_BIT
 
 
 class BinaryBuffers(NamedTuple):
     """A column of byte strings."""
 
-    #: int32, rows + 1 of them.
+    #: int32, rows + 1.
     offsets: bytes
     data: bytes
     #: Bitmap, lowest bit first; None without nulls.
@@ -52,38 +52,38 @@ class BinaryBuffers(NamedTuple):
 
 
 class HeaderBuffers(NamedTuple):
-    """The headers of all records: those of row i are at ``[offsets[i], offsets[i + 1])`` of names and values."""
+    """The headers of all records: those of row i are ``[offsets[i], offsets[i + 1])`` of names and values."""
 
-    #: int32, rows + 1 of them.
+    #: int32, rows + 1.
     offsets: bytes
-    #: UTF-8, without nulls.
+    #: UTF-8, no nulls.
     names: BinaryBuffers
     values: BinaryBuffers
 
 
 @dataclass(slots=True)
 class Columns:
-    """Records as columns, and where to go on."""
+    """Records as columns, and the position to continue from."""
 
     rows: int
     #: int64
     offsets: bytes
-    #: int64, ms or µs since 1970 as asked for
+    #: int64, ms or µs since 1970
     timestamps: bytes
     #: int32: 0 CreateTime, 1 LogAppendTime
     timestamp_types: bytes
     key: BinaryBuffers
     value: BinaryBuffers
-    #: None unless asked for.
+    #: None if not requested.
     headers: HeaderBuffers | None
-    #: Where in the buffer the first batch begins that was not looked at; behind the last whole batch when all were.
+    #: Position of the first unread batch; the end of the last complete batch if all were read.
     next_position: int
-    #: Offset to fetch next: behind the last batch looked at, whether its records were wanted, compacted away or not for the reader.
+    #: Next offset to fetch: after the last batch read, even if its records were filtered.
     next_offset: int
 
 
 class AbortedTransactions:
-    """Tells which batches of a fetch response belong to aborted transactions, batch by batch, in order.
+    """Finds the batches of aborted transactions in a fetch response, in order.
 
     ``aborted`` is the response's list of (producer id, first offset of its aborted transaction). A transaction ends at its producer's
     next abort marker. Source: KIP-98.
@@ -92,13 +92,13 @@ class AbortedTransactions:
     __slots__ = ("_open", "_waiting")
 
     def __init__(self, aborted: Iterable[tuple[int, int]]) -> None:
-        #: Those that begin later, the nearest last.
+        #: Transactions that begin later, the next one last.
         self._waiting = sorted(aborted, key=lambda entry: entry[1], reverse=True)
-        #: Producers within an aborted transaction.
+        #: Producers with an open aborted transaction.
         self._open: set[int] = set()
 
     def hide(self, buffer: Buffer, position: int, header: BatchHeader) -> bool:
-        """Whether the batch at ``position`` is aborted. Each batch is to be shown once, in the order of offsets."""
+        """Whether the batch at ``position`` is aborted. To be called once per batch, in the order of offsets."""
         while self._waiting and self._waiting[-1][1] <= header.last_offset:
             self._open.add(self._waiting.pop()[0])
         if header.is_control:
@@ -122,17 +122,17 @@ def columns(
     bytes_max: int = COLUMN_BYTES_MAX,
     max_decompressed: int = DECOMPRESSED_MAX,
 ) -> Columns:
-    """The records in ``[start_offset, end_offset)`` of the batches from ``position`` on, decompressed on the way.
+    """The decompressed records in ``[start_offset, end_offset)`` of the batches from ``position`` on.
 
-    A last batch that is cut short is left for another fetch. Batches beyond ``end_offset`` are not looked at.
+    A truncated last batch is left for the next fetch. Batches beyond ``end_offset`` are not read.
 
     Args:
-        aborted: given the same object again when going on at ``next_position``.
-        timestamps_us: timestamps in µs instead of ms; what exceeds 64 bits is held at their ends.
-        bytes_max: stop before the batch with which the decompressed records come to more, but take one batch at least.
-        max_decompressed: the most one batch may become.
+        aborted: the same object for the call that continues at ``next_position``.
+        timestamps_us: timestamps in µs instead of ms, clamped to 64 bits.
+        bytes_max: stops before the batch that exceeds this size of decompressed records, but reads at least one batch.
+        max_decompressed: maximum decompressed size of one batch.
 
-    Raises: CorruptBatch, InvalidBatch, UnsupportedMagic, UnsupportedCodec. CRCs are not compared: see ``batch.crc_ok``.
+    Raises: CorruptBatch, InvalidBatch, UnsupportedMagic, UnsupportedCodec. CRCs are not checked: see ``batch.crc_ok``.
     """
     sources: list[Source] = []
     size = 0
@@ -173,7 +173,7 @@ def columns(
 
 
 def _utf8(names: BinaryBuffers) -> BinaryBuffers:
-    """The names with whatever is not UTF-8 replaced, since brokers store names unseen and Arrow strings must be valid."""
+    """Replaces invalid UTF-8 in names, because brokers do not check names and Arrow strings must be valid."""
     if names.data.isascii():
         return names
     ends = array("i", names.offsets)

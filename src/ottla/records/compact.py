@@ -1,12 +1,12 @@
-"""What compaction makes of one batch: the records that stay, under the header they had.
+"""Compacts one batch: keeps some records and the header.
 
-Base offset, last offset delta, producer id, epoch and sequence never change, so a batch that lost records has gaps in its offset deltas,
-and one that lost all of them can be kept as a header of 61 bytes: for the sake of its producer's sequence, or of the offset it ends at.
+Base offset, last offset delta, producer id, epoch and sequence never change. A batch that lost records therefore has gaps in its offset
+deltas, and one that lost all of them can be kept as a header of 61 bytes, for its producer's sequence or its end offset.
 
-A tombstone (null value) or transaction marker must be seen by readers for a while before it goes. The first compaction that leaves
-nothing for it to hide writes a time into the batch, the *delete horizon*: now plus delete.retention.ms, in place of the base timestamp,
-with bit 6 of the attributes set. A compaction after that time drops it. Timestamps of records are relative to the base, so they are
-written anew then, and only then. Source: KIP-98, KIP-534.
+Readers must be able to see a tombstone (null value) or transaction marker for some time. The first compaction that finds nothing older for
+it to hide sets the batch's *delete horizon*: now plus delete.retention.ms, in place of the base timestamp, with bit 6 of the attributes. A
+compaction after that time removes it. Record timestamps are relative to the base timestamp, so they are rewritten then, and only then.
+Source: KIP-98, KIP-534.
 """
 
 from ottla.records.batch import (
@@ -25,14 +25,14 @@ from ottla.records.codec import OffsetMap, keep_records, map_records, shift_time
 from ottla.records.compression import Codec, compress
 from ottla.records.read import DECOMPRESSED_MAX, payload
 
-#: Far beyond any time that comes: delete.retention.ms may be as large as a timestamp, and timestamps relative to the sum must fit 64 bits.
+#: Bound of the horizon: delete.retention.ms may be as large as a timestamp, and timestamps relative to the sum must fit 64 bits.
 HORIZON_MS_MAX = 1 << 62
 
 
 def map_batch(offset_map: OffsetMap, batch: Buffer, header: BatchHeader, start_offset: int) -> int:
-    """Puts the keys of a whole batch's records from ``start_offset`` on into the map.
+    """Adds the keys of a batch's records from ``start_offset`` on to the map.
 
-    Returns the offset below which everything is in it: behind the batch, or that of a record for whose key there is no room.
+    Returns the offset up to which all records are in the map: the end of the batch, or the first record whose key did not fit.
     Raises: RecordsError.
     """
     data, first, end = payload(batch, 0, header, DECOMPRESSED_MAX)
@@ -41,9 +41,9 @@ def map_batch(offset_map: OffsetMap, batch: Buffer, header: BatchHeader, start_o
 
 
 def retain(batch: Buffer, header: BatchHeader, offset_map: OffsetMap, *, upto: int, now_ms: int, delete_retention_ms: int) -> Buffer | None:
-    """The batch of data with the records that stay; None when none do. The same buffer when all do and nothing else changes.
+    """The batch with the records that are kept; None without any. The same buffer if nothing changes.
 
-    ``upto``: the offset below which the map speaks; later records stay.
+    ``upto``: end offset of the map; later records are kept.
     Raises: RecordsError.
     """
     horizon_ms = header.delete_horizon_ms
@@ -64,13 +64,13 @@ def retain(batch: Buffer, header: BatchHeader, offset_map: OffsetMap, *, upto: i
 
 
 def with_horizon(batch: Buffer, header: BatchHeader, horizon_ms: int) -> Buffer:
-    """The batch, all of it, with the time from when on it may be dropped. Raises: RecordsError."""
+    """The batch with all records and a delete horizon. Raises: RecordsError."""
     data, first, end = payload(batch, 0, header, DECOMPRESSED_MAX)
     return _rebuilt(header, bytearray(memoryview(data)[first:end]), horizon_ms)
 
 
 def emptied(header: BatchHeader) -> bytearray:
-    """The header alone, of a batch that lost its records; nothing is left to be compressed, or to wait for a horizon."""
+    """The header of a batch without records, uncompressed and without a delete horizon."""
     return _sealed(header._replace(count=0, attributes=header.attributes & ~(CODEC_BITS | DELETE_HORIZON_BIT)), b"")
 
 

@@ -1,13 +1,13 @@
-"""The four codecs of record batches, as Java clients write and read them, with bounded output.
+"""The four codecs of record batches, compatible with Java clients, with bounded output.
 
-* gzip: RFC 1952; members in a row are one stream.
-* snappy: written in the framing of snappy-java ("xerial"): 16 bytes of header, then blocks of at most 32 KiB, each after its length.
-  Read also as one raw block, which librdkafka writes, and as several such streams in a row.
+* gzip: RFC 1952; consecutive members are one stream.
+* snappy: written in the framing of snappy-java ("xerial"): a header of 16 bytes, then blocks of at most 32 KiB with their lengths.
+  One raw block, as librdkafka writes, and several consecutive streams can be read, too.
 * lz4: one LZ4 frame with independent blocks; Java refuses linked ones.
 * zstd: Zstandard frames.
 
-A payload of a few bytes can stand for gigabytes, so ``decompress`` takes the most it may become and refuses the rest before it takes
-memory for it. Source: KIP-110 (zstd), KIP-390 (levels), CVE-2023-34455.
+A few bytes can decompress to gigabytes, so ``decompress`` has a maximum size and refuses larger payloads before it allocates memory.
+Source: KIP-110 (zstd), KIP-390 (levels), CVE-2023-34455.
 """
 
 import zlib
@@ -26,13 +26,13 @@ RATIO_FREE_BYTES = 16 * 1024 * 1024
 _XERIAL_MAGIC = b"\x82SNAPPY\x00"
 _XERIAL_HEADER = _XERIAL_MAGIC + (1).to_bytes(4, "big") + (1).to_bytes(4, "big")
 _XERIAL_BLOCK = 32 * 1024
-#: gzip input is fed in pieces, since what follows a member is copied out each time.
+#: gzip input is processed in pieces, because the bytes after a member are copied.
 _GZIP_PIECE = 64 * 1024
-#: No writer makes more than one; each costs a decompressor.
+#: Writers make one; each one costs a decompressor.
 _GZIP_MEMBERS_MAX = 1024
 #: cramjam's own default is a slow high-compression level.
 _LZ4_LEVEL = 1
-#: What Kafka calls level 9, its default, is the fast compressor of liblz4; its other levels are those of the slow one.
+#: Kafka's default level 9 is the fast compressor of liblz4; its other levels are those of the slow one.
 _LZ4_LEVEL_FAST = 9
 _LZ4_LEVEL_MAX = 12
 _ZSTD_LEVEL = 3
@@ -49,14 +49,14 @@ class Codec(IntEnum):
 
     @property
     def wire_name(self) -> str:
-        """Kafka's name of it, as in ``compression.type``."""
+        """Kafka's name, as in ``compression.type``."""
         return self.name.lower()
 
     @classmethod
     def of(cls, wire_name: str) -> "Codec":
-        """The codec with Kafka's name.
+        """The codec with this name.
 
-        Raises: ValueError naming the five that exist.
+        Raises: ValueError with the five valid names.
         """
         try:
             return _BY_NAME[wire_name]
@@ -68,7 +68,7 @@ _BY_NAME = {codec.wire_name: codec for codec in Codec}
 
 
 def compress(codec: Codec, data: Buffer, level: int | None = None) -> bytes:
-    """``data`` as the payload of a batch. ``level`` None is the codec's default (gzip 6, lz4 the fast one, zstd 3; snappy has none)."""
+    """Compresses ``data``. ``level`` None is the codec's default (gzip 6, lz4 fast, zstd 3; snappy has no levels)."""
     match codec:
         case Codec.NONE:
             return bytes(data)
@@ -86,13 +86,13 @@ def compress(codec: Codec, data: Buffer, level: int | None = None) -> bytes:
 
 
 def decompress(codec: Codec, data: Buffer, *, limit_bytes: int, ratio_max: int | None = None) -> bytes | bytearray:
-    """The bytes that ``compress`` was given.
+    """Decompresses ``data``.
 
     Args:
-        limit_bytes: the most bytes it may be.
-        ratio_max: the most output bytes per input byte, asked of outputs above ``RATIO_FREE_BYTES``; None asks nothing.
+        limit_bytes: maximum size of the result.
+        ratio_max: maximum ratio of output to input for results above ``RATIO_FREE_BYTES``; None for no limit.
 
-    Raises: PayloadTooLarge (before memory beyond the limit is taken), CorruptPayload.
+    Raises: PayloadTooLarge (before more memory than the limit is allocated), CorruptPayload.
     """
     if ratio_max is not None:
         limit_bytes = min(limit_bytes, max(RATIO_FREE_BYTES, ratio_max * len(data)))
@@ -112,7 +112,7 @@ def decompress(codec: Codec, data: Buffer, *, limit_bytes: int, ratio_max: int |
 
 
 def _into(decompress_into, data: Buffer, bound: int, limit_bytes: int) -> bytearray:  # type: ignore[no-untyped-def]
-    """Decompresses into a buffer of ``bound`` bytes, or of the limit where that is less."""
+    """Decompresses into a buffer of ``bound`` bytes, or of the limit if that is less."""
     output = bytearray(min(bound, limit_bytes))
     try:
         size = decompress_into(data, output)
@@ -139,7 +139,7 @@ def _decompress_gzip(data: Buffer, limit_bytes: int) -> bytes:
                 rest = data[position : position + _GZIP_PIECE]
                 position += len(rest)
             try:
-                # One byte more than there is room for tells a payload that just fits from one that does not.
+                # One byte more than fits, to detect a payload that is too large.
                 part = stream.decompress(rest, room + 1)
             except zlib.error as error:
                 raise CorruptPayload(f"payload cannot be decompressed: {error}") from error
@@ -180,7 +180,7 @@ def _decompress_snappy(data: Buffer, limit_bytes: int) -> bytearray:
 
 
 def _snappy_blocks(view: memoryview, limit_bytes: int) -> list[tuple[int, int, int]]:
-    """(start, end, decompressed size) of each raw block, with all lengths checked and their sum within the limit."""
+    """(start, end, decompressed size) of each raw block, with lengths checked and their sum within the limit."""
     if view[: len(_XERIAL_MAGIC)] != _XERIAL_MAGIC:
         spans = [(0, len(view))]
     else:
@@ -188,7 +188,7 @@ def _snappy_blocks(view: memoryview, limit_bytes: int) -> list[tuple[int, int, i
         position = 0
         while position < len(view):
             if view[position : position + len(_XERIAL_MAGIC)] == _XERIAL_MAGIC:
-                # A stream that was appended to begins anew with a header.
+                # The next stream of consecutive ones has a header.
                 position += len(_XERIAL_HEADER)
                 continue
             start = position + 4

@@ -1,12 +1,12 @@
-"""How large a compressed payload can become, read off its framing alone, before anything is decompressed.
+"""Upper bounds for the decompressed size of a payload, from its framing alone.
 
-A frame's declared content size is a claim by whoever sent it, so memory is never taken on its word. The blocks bound the truth:
+The content size that a frame declares cannot be trusted, so memory is not allocated by it. The blocks give a bound:
 
-* Zstandard (RFC 8878): a raw or run-length block says its size, a compressed one gives at most min(window, 128 KiB).
-* LZ4 frame: an uncompressed block is its size, a compressed one gives at most min(block maximum, 255 times its size).
-* Snappy: a block begins with its size; it cannot exceed 64 bytes for each 3 bytes of input (one copy element).
+* Zstandard (RFC 8878): a raw or run-length block declares its size, a compressed one has at most min(window, 128 KiB).
+* LZ4 frame: an uncompressed block has its size, a compressed one at most min(block maximum, 255 times its size).
+* Snappy: a block begins with its size, which is at most 64 bytes for each 3 bytes of input (one copy element).
 
-A bound is exact enough to serve as the output buffer's size, which then cannot overflow.
+The bound is tight enough to be the size of the output buffer, which then cannot overflow.
 """
 
 from ottla.records.checksum import Buffer
@@ -23,10 +23,10 @@ _RAW, _RUN_LENGTH, _COMPRESSED = range(3)
 
 
 def zstd_bound(data: Buffer, limit_bytes: int) -> int:
-    """Most bytes that the Zstandard frames of ``data`` can hold. Several frames in a row are one stream, skippable ones count 0.
+    """Maximum size of the Zstandard frames in ``data``. Consecutive frames are one stream; skippable frames count 0.
 
-    Raises: PayloadTooLarge as soon as the bound passes ``limit_bytes`` with certainty (declared sizes of raw and run-length blocks
-    alone), CorruptPayload where the framing breaks.
+    Raises: PayloadTooLarge if the declared sizes of raw and run-length blocks alone exceed ``limit_bytes``, CorruptPayload if the framing
+    is invalid.
     """
     bound = certain = position = 0
     while position < len(data):
@@ -60,7 +60,7 @@ def zstd_bound(data: Buffer, limit_bytes: int) -> int:
 
 
 def _zstd_header(data: Buffer, position: int) -> tuple[int, int, int | None, int]:
-    """(position of the first block, largest block, declared content size, bytes of checksum) of the frame at ``position``."""
+    """(position of the first block, maximum block size, declared content size, bytes of checksum) of the frame at ``position``."""
     descriptor = _little(data, position + 4, 1)
     single_segment = bool(descriptor & 0x20)
     position += 5
@@ -81,9 +81,9 @@ def _zstd_header(data: Buffer, position: int) -> tuple[int, int, int | None, int
 
 
 def lz4_bound(data: Buffer, limit_bytes: int) -> int:
-    """Most bytes that the LZ4 frame ``data`` can hold. It is one frame: Java reads no further than its end mark.
+    """Maximum size of the LZ4 frame ``data``. Java reads only one frame.
 
-    Raises: PayloadTooLarge as soon as it certainly passes ``limit_bytes``, CorruptPayload where the framing breaks.
+    Raises: PayloadTooLarge if it certainly exceeds ``limit_bytes``, CorruptPayload if the framing is invalid.
     """
     if len(data) < 7 or _little(data, 0, 4) != _LZ4_MAGIC:
         raise CorruptPayload("payload is no LZ4 frame")
@@ -118,12 +118,12 @@ def lz4_bound(data: Buffer, limit_bytes: int) -> int:
 
 
 def lz4_blocks_are_linked(data: Buffer) -> bool:
-    """Whether blocks of this LZ4 frame refer to earlier ones. Java clients refuse to read those."""
+    """Whether blocks of this LZ4 frame refer to earlier ones, which Java clients refuse."""
     return len(data) > 4 and not data[4] & _LZ4_INDEPENDENT
 
 
 def snappy_size(block: Buffer) -> int:
-    """The size a raw snappy block declares, checked against what its bytes can give at most.
+    """The size that a raw snappy block declares, checked against the maximum for its length.
 
     Raises: CorruptPayload.
     """
@@ -137,7 +137,7 @@ def snappy_size(block: Buffer) -> int:
         if byte < 0x80:
             break
         shift += 7
-    # The densest element is a copy: 64 bytes out of 3 (2 for the shorter form, which gives at most 11).
+    # The densest element is a copy: 64 bytes from 3 (from 2 in the shorter form, with at most 11).
     if size > (len(block) - position) * 64 // 3 + 64:
         raise CorruptPayload(f"snappy block of {len(block)} bytes declares {size}")
     return size

@@ -1,10 +1,10 @@
-"""What can be wrong with a record batch, one class per answer a broker or a reader gives.
+"""Errors of record batches, one class per error code of a broker.
 
-Nothing here knows the wire: the broker turns ``CorruptBatch`` into CORRUPT_MESSAGE, ``InvalidBatch`` into INVALID_RECORD,
+This module is independent of the protocol. The broker turns ``CorruptBatch`` into CORRUPT_MESSAGE, ``InvalidBatch`` into INVALID_RECORD,
 ``UnsupportedMagic`` into INVALID_RECORD and ``UnsupportedCodec`` into UNSUPPORTED_COMPRESSION_TYPE.
 
-The faults of a single record are numbered, since the compiled codec and its pure-Python twin must tell the same story:
-both find a fault number and an index, and ``record_fault`` words it.
+Faults of a single record are numbered, so that the compiled codec and the plain Python one report the same: both return a fault number and
+an index, and ``record_fault`` makes the message.
 """
 
 from collections.abc import Sequence
@@ -13,18 +13,17 @@ RecordError = tuple[int, str]
 
 
 class RecordsError(ValueError):
-    """Bytes that are not the record batch they should be."""
+    """Bytes that are not a valid record batch."""
 
 
 class CorruptBatch(RecordsError):
-    """A batch whose length or checksum does not fit its bytes: damaged on its way, or never a batch."""
+    """The length or checksum of a batch does not match its bytes."""
 
 
 class InvalidBatch(RecordsError):
     """A batch that arrived intact and breaks a rule.
 
-    ``record_errors`` names the records at fault, as (index in the batch, sentence); it is empty where the batch as a whole is
-    at fault. Source: KIP-467.
+    ``record_errors`` are the invalid records, as (index in the batch, message); empty if the batch as a whole is invalid. Source: KIP-467.
     """
 
     def __init__(self, reason: str, record_errors: Sequence[RecordError] = ()) -> None:
@@ -34,15 +33,15 @@ class InvalidBatch(RecordsError):
 
 
 class CorruptPayload(InvalidBatch):
-    """A compressed payload that its codec cannot read."""
+    """A compressed payload that cannot be decompressed."""
 
 
 class PayloadTooLarge(InvalidBatch):
-    """A compressed payload that would grow past the limit of the reader; refused before that much memory is taken."""
+    """A compressed payload whose decompressed size exceeds the limit; refused before the memory is allocated."""
 
 
 class UnsupportedMagic(RecordsError):
-    """A batch of another format than v2. Formats 0 and 1 ended with Kafka 4.0 (KIP-724)."""
+    """A batch in another format than v2. Formats 0 and 1 were removed in Kafka 4.0 (KIP-724)."""
 
     def __init__(self, magic: int) -> None:
         super().__init__(f"record batch has magic {magic}, only magic 2 is read here")
@@ -50,7 +49,7 @@ class UnsupportedMagic(RecordsError):
 
 
 class UnsupportedCodec(RecordsError):
-    """A batch compressed with a codec that has no meaning (5, 6 or 7 in its attributes)."""
+    """A batch with an undefined codec (5, 6 or 7 in its attributes)."""
 
     def __init__(self, codec: int) -> None:
         super().__init__(f"record batch names compression codec {codec}, which does not exist")
@@ -91,5 +90,5 @@ _SENTENCES = {
 
 
 def record_fault(fault: int, index: int) -> InvalidBatch:
-    """The error for a numbered fault. ``index`` is the record's place in its batch (a count for TRAILING and COUNT)."""
+    """The error of a numbered fault. ``index`` is the record's index in its batch (a count for TRAILING and COUNT)."""
     return InvalidBatch(_SENTENCES[fault].format(index))

@@ -1,7 +1,7 @@
-"""Reading batches: record tuples of one batch, what control batches say, and, re-exported, many batches as ``columns``.
+"""Reads batches: the records of one batch, control records, and, re-exported, many batches as ``columns``.
 
-Readers tolerate what a log may hold and a client may not write: offset deltas with gaps and batches without records (compaction),
-control batches, LogAppendTime, the delete horizon.
+Readers accept everything that a log may contain, including what clients must not write: gaps in offset deltas and batches without records
+(compaction), control batches, LogAppendTime, the delete horizon.
 """
 
 from struct import Struct
@@ -19,7 +19,7 @@ Record = tuple[int, int, bytes | None, bytes | None, tuple[Header, ...]]
 
 INT64_MAX = (1 << 63) - 1
 INT64_MIN = -(1 << 63)
-#: No batch of a client is near it: ``max.message.bytes`` bounds the compressed one, brokers the decompressed one.
+#: Far above any real batch: ``max.message.bytes`` bounds the compressed size, brokers the decompressed one.
 DECOMPRESSED_MAX = 256 * 1024 * 1024
 
 ABORT_MARKER = 0
@@ -29,11 +29,11 @@ _MARKER_VALUE = Struct(">hi")
 
 
 class ControlRecord(NamedTuple):
-    """What a control batch says. ``kind`` is ABORT_MARKER, COMMIT_MARKER or a number of a later Kafka, to be ignored."""
+    """The content of a control batch. ``kind`` is ABORT_MARKER, COMMIT_MARKER, or a number of a later Kafka, to be ignored."""
 
     version: int
     kind: int
-    #: Epoch of the transaction coordinator that wrote the marker; -1 where it is not a transaction marker.
+    #: Epoch of the transaction coordinator that wrote the marker; -1 if it is not a transaction marker.
     coordinator_epoch: int
 
 
@@ -47,7 +47,7 @@ def records(
 ) -> list[Record]:
     """The records of the batch at ``position`` with ``start_offset <= offset < end_offset``.
 
-    A control batch has none: its content is for ``control_record``. Bytes of keys and values are copied out.
+    A control batch returns none; see ``control_record``. Keys and values are copied.
 
     Raises: CorruptBatch, InvalidBatch, UnsupportedMagic, UnsupportedCodec.
     """
@@ -59,9 +59,9 @@ def records(
 
 
 def control_record(buffer: Buffer, position: int = 0) -> ControlRecord | None:
-    """What the control batch at ``position`` says; None when compaction left it empty.
+    """The content of the control batch at ``position``; None if compaction emptied it.
 
-    Raises: InvalidBatch when it is not a control batch or its record has no proper key.
+    Raises: InvalidBatch if it is not a control batch or has no valid key.
     """
     header = parse_header(buffer, position)
     if not header.is_control:
@@ -85,9 +85,9 @@ def marker(kind: int, coordinator_epoch: int) -> tuple[bytes, bytes]:
 
 
 def payload(buffer: Buffer, position: int, header: BatchHeader, max_decompressed: int) -> tuple[Buffer, int, int]:
-    """(bytes, start, end) where the encoded records of a batch stand: in ``buffer`` itself, or decompressed.
+    """(bytes, start, end) of the encoded records of a batch: in ``buffer`` itself, or decompressed.
 
-    Raises: CorruptBatch when the batch is cut short, PayloadTooLarge, CorruptPayload.
+    Raises: CorruptBatch if the batch is truncated, PayloadTooLarge, CorruptPayload.
     """
     end = position + header.size
     if end > len(buffer):

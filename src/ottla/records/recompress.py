@@ -1,4 +1,4 @@
-"""The same records under another codec: for topics whose ``compression.type`` names one."""
+"""Recompresses records with another codec, for topics with a ``compression.type``."""
 
 from ottla.records.batch import CODEC_BITS, HEADER, HEADER_SIZE, LOG_OVERHEAD, parse_header
 from ottla.records.checksum import Buffer, crc32c
@@ -8,9 +8,9 @@ ATTRIBUTES_AT = 21
 
 
 def recompress(batch: Buffer, codec: Codec, *, level: int | None = None, max_decompressed: int) -> bytearray:
-    """One whole, checked batch, with its records compressed by ``codec``; everything else in the header but length and CRC stays.
+    """A complete, checked batch with its records compressed by ``codec``; the header changes only in length and CRC.
 
-    Raises: RecordsError when the records have more than ``max_decompressed`` bytes.
+    Raises: RecordsError if the decompressed records exceed ``max_decompressed`` bytes.
     """
     header = parse_header(batch)
     payload = memoryview(batch)[HEADER_SIZE : header.size]

@@ -1,11 +1,11 @@
-"""What a broker asks of a batch before it stores it, in Kafka's order: format, length, checksum, header, then every record.
+"""Validates a batch before a broker stores it, in Kafka's order: format, length, checksum, header, then every record.
 
-The records of an uncompressed batch are walked where they are; of a compressed one the payload is decompressed for the walk, within
-a limit, and thrown away: the stored bytes are always those the client sent.
+The records of an uncompressed batch are read in place. A compressed payload is decompressed for the check, within a limit, and discarded:
+the stored bytes are always the client's.
 
-The client's timestamps are for the caller to judge, since it knows the topic's settings: ``examine_batch`` tells the least and the
-greatest, ``timestamps_outside`` names the records that break a range. Kafka also replaces a declared maximum timestamp that is not
-the records' own (``batch.stamp_max_timestamp``). Source: LogValidator, KIP-467 (errors per record).
+The caller checks timestamps, because it knows the topic's settings: ``examine_batch`` returns the least and the greatest,
+``timestamps_outside`` the records out of range. Like Kafka, it corrects a wrong maximum timestamp in the header
+(``batch.stamp_max_timestamp``). Source: LogValidator, KIP-467 (errors per record).
 """
 
 from typing import NamedTuple
@@ -27,39 +27,39 @@ from ottla.records.compression import Codec, decompress
 from ottla.records.decompressed_size import lz4_blocks_are_linked
 from ottla.records.errors import CorruptBatch, InvalidBatch
 
-#: A batch can hold a million faulty records; a client needs to see some of them.
+#: Bound for batches with very many invalid records.
 RECORD_ERRORS_MAX = 1000
-#: What only brokers write, and what nobody does.
+#: Reserved bits, and those that only brokers write.
 FORBIDDEN_BITS = CONTROL_BIT | DELETE_HORIZON_BIT | RESERVED_BITS
 
 
 class Examination(NamedTuple):
-    """A batch that passed, and what its records say."""
+    """A valid batch, and facts about its records."""
 
     header: BatchHeader
-    #: Greatest timestamp of the records, ms; -1 when none has one. What the header's field should be.
+    #: Greatest timestamp of the records, ms; -1 if none has one. The correct value of the header's field.
     max_timestamp: int
-    #: Place of the first record with it; -1 when none has a timestamp.
+    #: Index of the first record with it; -1 if none has a timestamp.
     index_of_max_timestamp: int
-    #: Least timestamp of the records that have one (are not -1); -1 when none has.
+    #: Least timestamp of the records other than -1; -1 if none has one.
     min_timestamp: int
 
 
 def check_batch(buffer: Buffer, *, max_decompressed: int, ratio_max: int | None = None, require_keys: bool = False) -> BatchHeader:
-    """The header of the one batch that ``buffer`` is, which a client may have written as it stands. See ``examine_batch``."""
+    """The header of the one batch in ``buffer``, if a client may write it. See ``examine_batch``."""
     return examine_batch(buffer, max_decompressed=max_decompressed, ratio_max=ratio_max, require_keys=require_keys).header
 
 
 def examine_batch(buffer: Buffer, *, max_decompressed: int, ratio_max: int | None = None, require_keys: bool = False) -> Examination:
-    """Checks that ``buffer`` is exactly one batch as a client may write it.
+    """Checks that ``buffer`` is exactly one batch that a client may write.
 
     Args:
-        max_decompressed: the most bytes its records may have once decompressed.
+        max_decompressed: maximum decompressed size of its records in bytes.
         ratio_max: see ``compression.decompress``.
-        require_keys: refuse records without a key, as compacted topics do.
+        require_keys: refuses records without a key, as for compacted topics.
 
-    Raises: UnsupportedMagic, CorruptBatch (length, checksum), UnsupportedCodec, InvalidBatch (all else; ``record_errors`` says
-    which records).
+    Raises: UnsupportedMagic, CorruptBatch (length, checksum), UnsupportedCodec, InvalidBatch (all other errors; ``record_errors`` lists the
+    records).
     """
     header = parse_header(buffer)
     _, batch_length, _, _, crc, attributes, last_offset_delta, base_timestamp, _, producer_id, _, base_sequence, count = header
@@ -99,7 +99,7 @@ def timestamps_outside(
 
 
 def _payload(buffer: Buffer, header: BatchHeader, max_decompressed: int, ratio_max: int | None) -> tuple[Buffer, int]:
-    """(buffer that holds the records to its end, where they begin in it)."""
+    """(buffer with the records, their start; they end at its end)."""
     codec = header.codec
     if codec is Codec.NONE:
         return buffer, HEADER_SIZE

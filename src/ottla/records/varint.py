@@ -1,10 +1,9 @@
-"""Kafka's variable-length numbers: zigzag, then 7 bits a byte, lowest first, bit 7 set on all but the last byte.
+"""Kafka's variable-length numbers: zigzag, then 7 bits per byte, lowest first, bit 7 set on all but the last byte.
 
       0 -> 00     -1 -> 01     1 -> 02     -64 -> 7F     64 -> 80 01
 
-A varint holds 32 bits in at most 5 bytes, a varlong 64 bits in at most 10; what does not fit is refused. Longer spellings of a
-number than needed are read, as Java reads them. The codec modules have these loops written out; this module serves whatever
-needs one number only.
+A varint has 32 bits in at most 5 bytes, a varlong 64 bits in at most 10; larger numbers are refused. Encodings longer than necessary are
+accepted, as in Java. The codec modules contain these loops inline; this module is for single numbers.
 """
 
 from ottla.records.checksum import Buffer
@@ -12,7 +11,7 @@ from ottla.records.errors import FAULT_TRUNCATED, FAULT_VARINT, RecordsError
 
 
 class MalformedVarint(RecordsError):
-    """A number that ends too early or has too many bits."""
+    """A number that is truncated or has too many bits."""
 
 
 def encode(value: int) -> bytes:
@@ -27,7 +26,7 @@ def encode(value: int) -> bytes:
 
 
 def decode(buffer: Buffer, position: int = 0, *, bits: int = 32) -> tuple[int, int]:
-    """(number, position after it) of a signed number of 32 or 64 bits.
+    """(number, next position) of a signed number of 32 or 64 bits.
 
     Raises: MalformedVarint.
     """
@@ -38,7 +37,7 @@ def decode(buffer: Buffer, position: int = 0, *, bits: int = 32) -> tuple[int, i
 
 
 def scan(buffer: Buffer, position: int, end: int, bits: int) -> tuple[int, int]:
-    """As ``decode`` within ``[position, end)``, but a fault comes back as its negative number in place of the position."""
+    """Like ``decode`` within ``[position, end)``, but returns a fault as a negative number instead of the position."""
     value = shift = 0
     while True:
         if position >= end:
