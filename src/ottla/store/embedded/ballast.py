@@ -1,20 +1,21 @@
-"""Room on a disk that is kept for one purpose: a file of no content, given up when the disk is full.
+"""Disk space reserved for one purpose: a file without content that is deleted when the disk is full.
 
-A coordination store must be able to write when nothing else can, since deleting a topic, which makes room, begins with a write. So space
-is taken while there is plenty; whoever is refused space drops the ballast and tries once more, and lays a new one when there is room
-again. What fills a disk up to the last byte is not ours (produce stops at the reserve), so it may take even that; it seldom does at once.
+A coordination store must be able to write when the disk is full, because deleting a topic, which frees space, begins with a write. The file
+is created while there is space. When a write fails for lack of space, the owner drops the ballast, tries once more, and creates a new
+ballast when there is space again. Another program may take the freed space first; that is rare, because produce requests stop at the
+disk reserve.
 """
 
 import contextlib
 import os
 from pathlib import Path
 
-#: Smaller than this is no help.
+#: A smaller file is not worth having.
 LEAST_BYTES = 64 * 1024
 
 
 class Ballast:
-    """A file that takes up ``size_bytes``, or what there is of them down to LEAST_BYTES."""
+    """A file of ``size_bytes``, or of the available space, but at least LEAST_BYTES."""
 
     def __init__(self, path: Path, *, size_bytes: int) -> None:
         self.path = path
@@ -25,7 +26,7 @@ class Ballast:
         return self.path.exists()
 
     def lay(self) -> None:
-        """Takes the space, unless it is taken already; as much as there is. Never raises for a disk that is full."""
+        """Reserves the space if it is not reserved, as much as there is. Never raises for a full disk."""
         if self.laid:
             return
         size_bytes = self.size_bytes
@@ -39,14 +40,14 @@ class Ballast:
                 return
 
     def lay_in_plenty(self) -> None:
-        """As ``lay``, but only where several times the space is free: it would be needed again at once. Never raises."""
+        """Like ``lay``, but only if several times the space is free; otherwise it would be needed at once. Never raises."""
         with contextlib.suppress(OSError):
             state = os.statvfs(self.path.parent)
             if state.f_bavail * state.f_frsize >= 4 * self.size_bytes:
                 self.lay()
 
     def drop(self) -> bool:
-        """Gives the space up; whether there was any."""
+        """Frees the space; returns whether there was any."""
         with contextlib.suppress(OSError):
             self.path.unlink()
             return True

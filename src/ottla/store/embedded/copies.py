@@ -1,20 +1,19 @@
-"""Copies of the embedded store that the server keeps beside it, and the restoration of one.
+"""Copies of the embedded store, which the server keeps beside it, and restoring one.
 
 ::
 
     ottla-store.sqlite                              the store
-    ottla-store.sqlite-copy-<20 digits: zxid>       a copy: the same format, with the state after transaction zxid; the newest two are kept
-    ottla-store.sqlite-damaged-<UTC time>           what a restoration replaced, with …-wal and …-last where there were such files
+    ottla-store.sqlite-copy-<20 digits: zxid>       a copy in the same format, with the state after transaction zxid; the newest two are
+    kept ottla-store.sqlite-damaged-<UTC time>           what a restore replaced, with …-wal and …-last if there were such files
 
 A copy is made from the nodes in memory, so damage in the store's file does not reach it. It is synced before it gets its name.
 
-An older state must not give anything out a second time that was given out after it: transaction numbers (they are broker epochs), leader
-epochs, the controller epoch, producer ids. ``advanced`` puts them ahead by the number of transactions that are lost, since each of them
-takes one transaction at least.
+A restored older state must not assign numbers a second time: transaction numbers (which are broker epochs), leader epochs, the controller
+epoch, producer ids. ``advanced`` increases them by the number of lost transactions, since each number takes at least one transaction.
 
-The same holds for the store itself when its note (``…-last``) is missing or cannot be read. Nothing then proves that the file has the last
-transactions: SQLite skips a write-ahead log whose header is damaged. A store that is older than a copy is refused. Any other one is opened
-and put ahead by ``LOST_UNKNOWN``. What was put ahead is copied at once, so that the next time begins there and not at the same state again.
+The same applies to the store itself if its note (``…-last``) is missing or unreadable. Then nothing proves that the file has the last
+transactions: SQLite ignores a write-ahead log whose header is damaged. A store that is older than a copy is refused. Any other one is
+opened and advanced by ``LOST_UNKNOWN``. The advanced state is copied at once, so that the next restore starts from it.
 """
 
 from __future__ import annotations
@@ -47,27 +46,27 @@ from ottla.store.embedded.file import (
 )
 
 COPIES_KEPT = 2
-#: How far an older state is put ahead when nobody knows how many transactions came after it.
+#: How far an older state is advanced if the number of lost transactions is unknown.
 LOST_UNKNOWN = 10_000
-#: Producer ids in one block, as the controller hands them out.
+#: Producer ids per block that the controller assigns.
 BLOCK_IDS = 1000
 NEW = "-new"
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A good state that a damaged store can be restored to."""
+    """A valid state to which a damaged store can be restored."""
 
     path: Path
     contents: Contents
-    #: When it was made, in seconds since 1970; None for the store's own file, whose last whole transaction has no time.
+    #: Time of the copy in seconds since 1970; None for the store's own file, whose last complete transaction has no time.
     made_s: float | None
-    #: How many transactions after it are lost; None when unknown.
+    #: Number of lost transactions after it; None if unknown.
     lost: int | None
 
 
 def copy_paths(path: Path) -> list[Path]:
-    """The copies of a store, the newest by name first."""
+    """The copies of a store, newest first by name."""
     with contextlib.suppress(OSError):
         return sorted((one for one in path.parent.iterdir() if _is_copy(one.name, path.name)), reverse=True)
     return []
@@ -82,7 +81,7 @@ def copy_path(path: Path, zxid: int) -> Path:
 
 
 def write_copy(path: Path, contents: Contents) -> Path:
-    """Makes a copy, and removes all but the newest ones. When it raises, the old ones are still there.
+    """Makes a copy, and removes all but the newest ones. If it raises, the old ones are unchanged.
 
     Raises: sqlite3.Error, OSError, StoreFileError.
     """
@@ -112,7 +111,7 @@ def sync_directory(path: Path) -> None:
 
 
 def read_store(path: Path) -> Contents | None:
-    """What a store holds after all checks, those against the files beside it among them; None where a new store begins.
+    """The contents of a store after all checks, including the files beside it; None for a new store.
 
     Raises: StoreFileError, StoreDamaged.
     """
@@ -134,14 +133,14 @@ def read_store(path: Path) -> Contents | None:
 
 
 def newest_known(path: Path) -> int:
-    """The last transaction of a store that its note or the name of a copy proves; 0 without any."""
+    """The last transaction of a store according to its note or the name of a copy; 0 without either."""
     noted = read_last(path)
     copies = copy_paths(path)[:1]
     return max([noted.zxid if noted else 0, *(int(copy.name.rpartition("-")[2]) for copy in copies)])
 
 
 def doubt(path: Path) -> str | None:
-    """Why nothing proves that a good store has the last transactions; None when its note does, and for a store that just began."""
+    """Why a valid store may lack its last transactions; None if its note proves that it has them, and for a new store."""
     if read_last(path) is not None:
         return None
     if os.path.lexists(last_path(path)):
@@ -150,14 +149,14 @@ def doubt(path: Path) -> str | None:
 
 
 def candidates(path: Path) -> list[Candidate]:
-    """All good states that there are of a store, the newest first: its own file as far as it is whole, and the copies."""
+    """All valid states of a store, newest first: its own file as far as it is complete, and the copies."""
     found = [*_whole(path, is_copy=False), *(one for copy in copy_paths(path) for one in _whole(copy, is_copy=True))]
     ordered = sorted(found, key=lambda one: one.contents.zxid, reverse=True)
     return [replace(one, lost=lost_after(path, one.contents)) for one in ordered]
 
 
 def lost_after(path: Path, contents: Contents) -> int | None:
-    """How many transactions of a store came after these contents; None when unknown, since the store has no note that can be read."""
+    """Number of transactions after these contents; None if unknown, because the store has no readable note."""
     return None if read_last(path) is None else max(newest_known(path) - contents.zxid, 0)
 
 
@@ -169,7 +168,7 @@ def _whole(path: Path, *, is_copy: bool) -> Iterator[Candidate]:
 
 
 def remedy(path: Path, data_dir: Path, *, now_s: float) -> str:
-    """What to do about a store that cannot be used, in one or two sentences."""
+    """The remedy for an unusable store, in one or two sentences."""
     command = f"ottla store restore --data-dir {data_dir}"
     found = candidates(path)
     if not found:
@@ -178,7 +177,7 @@ def remedy(path: Path, data_dir: Path, *, now_s: float) -> str:
 
 
 def described(candidate: Candidate, *, now_s: float) -> str:
-    """A candidate, and what is lost with it."""
+    """Describes a candidate and what is lost with it."""
     if candidate.made_s is None:
         what = f"its state after transaction {candidate.contents.zxid}"
     else:
@@ -201,9 +200,9 @@ def age_text(seconds: float) -> str:
 
 
 def restore(path: Path, candidate: Candidate, *, now_s: float) -> list[Path]:
-    """Puts a state in the place of a store, and keeps what was there under other names, which are returned.
+    """Replaces a store by another state. The old files are kept under other names, which are returned.
 
-    The new file is complete and synced before anything is moved. A crash between leaves a store that is missing, which a start refuses.
+    The new file is complete and synced before anything is moved. A crash in between leaves a missing store, which the next start refuses.
     Raises: OSError, sqlite3.Error, StoreFileError.
     """
     lost = candidate.lost if candidate.lost is not None else lost_after(path, candidate.contents)
@@ -211,7 +210,7 @@ def restore(path: Path, candidate: Candidate, *, now_s: float) -> list[Path]:
     fresh = path.with_name(path.name + NEW)
     write_new(fresh, contents)
     if contents is not candidate.contents:
-        # Else a second restoration from the same state would put the same numbers ahead, by as much.
+        # Otherwise a second restore from the same state would assign the same numbers.
         write_copy(path, contents)
     aside = f"-damaged-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime(now_s))}"
     # The log first: a store must never meet the write-ahead log of another one.
@@ -239,7 +238,7 @@ def write_last(path: Path, last: Last) -> None:
 
 
 def advanced(contents: Contents, lost: int) -> Contents:
-    """A state whose epochs and ids are ahead of all that ``lost`` transactions after it gave out."""
+    """A state with epochs and ids above all that ``lost`` later transactions can have assigned."""
     if not lost:
         return contents
     made = contents.copy()
@@ -249,7 +248,7 @@ def advanced(contents: Contents, lost: int) -> Contents:
             if (ahead := _ahead(path, data, lost)) is not None:
                 changes.append((path, (ahead, version + lost, created_zxid)))
     if layout.PRODUCER_ID_BLOCK not in contents.rows:
-        # The first block may be among what is lost.
+        # The first block may be lost.
         block = layout.ProducerIdBlock(0, ProducerId(0), ProducerId(lost * BLOCK_IDS - 1))
         changes.append((layout.PRODUCER_ID_BLOCK, (layout.encode_producer_id_block(block), 0, contents.zxid + lost)))
     made.change(changes, contents.zxid + lost)
@@ -257,12 +256,12 @@ def advanced(contents: Contents, lost: int) -> Contents:
 
 
 def doubted(path: Path, contents: Contents) -> Contents:
-    """A state ahead of all that a store gave out after it, as far as anybody knows."""
+    """A state with epochs and ids above all that the store can have assigned later."""
     return advanced(contents, LOST_UNKNOWN + max(newest_known(path) - contents.zxid, 0))
 
 
 def _ahead(path: str, data: bytes, lost: int) -> bytes | None:
-    """The content of a node put ahead; None for nodes that hold neither epochs nor ids. Raises: MalformedNode."""
+    """The advanced content of a node; None for nodes without epochs and ids. Raises: MalformedNode."""
     if layout.partition_state_of(path) is not None:
         state = layout.decode_partition_state(data)
         return layout.encode_partition_state(msgspec.structs.replace(state, leader_epoch=LeaderEpoch(state.leader_epoch + lost)))

@@ -11,7 +11,7 @@ one replaced, or a write-ahead log that SQLite ignores because its header is dam
 - Each row has a checksum, so that an error names the node.
 - The sum of the checksums of all rows is stored too, so that a row cannot go missing.
 - The file ``…-last`` has the number and the sum of the last transaction. It is written after each commit and not synced. It can be older
-  than the file, after a power cut, and never newer. A store that ends before it has lost acknowledged changes. ``store_copies.py`` says
+  than the file, after a power cut, and never newer. A store that ends before it has lost acknowledged changes. ``copies.py`` says
   what follows when it is missing or cannot be read.
 
 Format 1 has no checksums. ``StoreFile`` adds them when it opens such a file; until then only the structure is checked.
@@ -35,13 +35,13 @@ from crc32c import crc32c
 from ottla.store.tree import parent_of
 
 FORMAT = 2
-#: Marks the file as ours in its header ("Ottl").
+#: Identifies Ottla's files in SQLite's header ("Ottl").
 APPLICATION_ID = 0x4F74746C
-#: Pages of 4 KiB in the write-ahead log at which it is written back to the file.
+#: Size of the write-ahead log, in pages of 4 KiB, at which it is written back to the file.
 CHECKPOINT_PAGES = 200
-#: Checksums are kept in SQLite's signed 64-bit integers.
+#: Checksums are stored in SQLite's signed 64-bit integers.
 CHECKSUM_MASK = (1 << 63) - 1
-#: Findings of integrity_check that are read; the first one is shown.
+#: Findings of integrity_check that are read; only the first one is shown.
 FINDINGS_MAX = 5
 
 SCHEMA = (
@@ -50,15 +50,15 @@ SCHEMA = (
     "CREATE TABLE number(name TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID",
 )
 
-#: Errors of SQLite that say nothing about the contents: the file is locked, not accessible, or the disk is full or refuses.
+#: Errors of SQLite that are not damage: the file is locked, not accessible, or the disk is full or fails.
 _NOT_DAMAGE = {
     sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PERM, sqlite3.SQLITE_AUTH, sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR,
     sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_NOMEM,
 }  # fmt: skip
 
-#: What a node holds: data, version, created zxid.
+#: Content of a node: data, version, created zxid.
 Stored = tuple[bytes, int, int]
-#: A changed node as it is written: path, and what it holds, or None when it is gone.
+#: A changed node: path and content, or None if it was deleted.
 Row = tuple[str, Stored | None]
 
 
@@ -67,11 +67,11 @@ class StoreFileError(Exception):
 
 
 class StoreForeign(StoreFileError):
-    """The file says that it is another program's or another format's; a damaged one may say so, too."""
+    """The file belongs to another program or has another format, according to its header, which may be damaged."""
 
 
 class StoreDamaged(StoreFileError):
-    """The contents of the file are not what was written."""
+    """The contents of the file differ from what was written."""
 
     def __init__(self, path: Path, finding: str) -> None:
         super().__init__(f"the coordination store {path} is damaged: {finding}")
@@ -88,7 +88,7 @@ class Last(NamedTuple):
 
 @dataclass(slots=True)
 class Contents:
-    """What a store file holds."""
+    """The contents of a store file."""
 
     rows: dict[str, Stored] = field(default_factory=dict)
     zxid: int = 0
@@ -122,7 +122,7 @@ _LENGTHS = Struct(">IIqq")
 
 
 def row_checksum(path: str, stored: Stored) -> int:
-    """63 bits over everything that a row holds."""
+    """Checksum of 63 bits over all columns of a row."""
     data, version, created_zxid = stored
     name = path.encode()
     digest = blake2b(_LENGTHS.pack(len(name), len(data), version, created_zxid), digest_size=8)
@@ -153,7 +153,7 @@ def last_file(last: Last) -> bytes:
 
 
 def read_last(path: Path) -> Last | None:
-    """The last transaction as noted beside a store; None when there is no note or it cannot be read."""
+    """The last transaction as noted beside a store; None if there is no readable note."""
     try:
         data = last_path(path).read_bytes()
         zxid, checksum = (int(number) for number in data.split()[:2])
@@ -167,13 +167,13 @@ def read_last(path: Path) -> Last | None:
 
 
 def read_contents(path: Path) -> Contents | None:
-    """Everything in a store file after all checks of the file itself; None for a file without any content, as a crash before the first
-    transaction leaves it.
+    """The contents of a store file after all checks of the file itself; None for an empty file, as a crash before the first transaction
+    leaves it.
 
-    Changes nothing: a write-ahead log is read and stays as it is. Raises: StoreFileError, StoreDamaged.
+    Changes nothing: a write-ahead log is read and not written back. Raises: StoreFileError, StoreDamaged.
     """
     _check_kind(path)
-    # A cache that SQLite makes again from the write-ahead log.
+    # SQLite rebuilds this file from the write-ahead log.
     shared = path.with_name(f"{path.name}-shm")
     with contextlib.suppress(OSError):
         shared.unlink()
@@ -203,7 +203,7 @@ def _check_kind(path: Path) -> None:
         is_file = stat.S_ISREG(path.stat().st_mode)
         versions = b""
         if is_file:
-            # The versions of SQLite's format that write and read the file are at byte 18.
+            # Bytes 18 and 19: versions of SQLite's format to write and to read the file.
             with path.open("rb") as file:
                 versions = file.read(20)[18:]
     except OSError as error:
@@ -212,12 +212,12 @@ def _check_kind(path: Path) -> None:
     if not is_file:
         raise StoreFileError(f"cannot open the coordination store {path}: it is not a regular file; put it back, or move it away")
     if not set(versions) <= {1, 2}:
-        # SQLite would read such a file, and refuse to write it later.
+        # SQLite would read such a file, but later refuse to write it.
         raise StoreDamaged(path, f"its header names versions {list(versions)} of SQLite's format")
 
 
 def cannot_use(path: Path, error: sqlite3.Error) -> StoreFileError:
-    """The error to raise for one of SQLite."""
+    """Turns an error of SQLite into the error to raise."""
     code = getattr(error, "sqlite_errorcode", None)
     if code is None or code & 0xFF not in _NOT_DAMAGE:
         return StoreDamaged(path, f"SQLite says: {error}")
@@ -296,15 +296,15 @@ def check_last(path: Path, contents: Contents) -> None:
 
 
 class StoreFile:
-    """A store file that this process writes. One thread at a time may use it."""
+    """A store file that this process writes. Used by one thread at a time."""
 
     def __init__(self, path: Path, *, is_new: bool, found: Contents, advanced: Contents | None = None) -> None:
-        """Opens a file that was checked, or creates one; ``found`` is what it holds.
+        """Opens a checked file, or creates one; ``found`` are its contents.
 
-        ``advanced`` has the same nodes, some of them put ahead; they are written before the note. Raises: sqlite3.Error.
+        ``advanced`` has the same nodes, some with larger numbers; they are written before the note. Raises: sqlite3.Error.
         """
         self.path = path
-        #: What the file holds, by what was written. A copy is made from this, not from the file, which may be damaged meanwhile.
+        #: The contents as written. Copies are made from this, not from the file, which may be damaged meanwhile.
         self.contents = found
         self._note: int | None = None
         self.connection = sqlite3.connect(path, timeout=0, isolation_level=None, check_same_thread=False)
@@ -319,7 +319,7 @@ class StoreFile:
                 self._migrate()
                 if advanced is not None:
                     self._write([row for row in advanced.rows.items() if found.rows[row[0]] != row[1]], advanced.zxid)
-                    # Into the file itself: if the log were lost with the next note, the same numbers would be put ahead again.
+                    # Into the file itself: if the log were lost with the next note, the same numbers would be assigned again.
                     self.connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
         except BaseException:
             self.connection.close()
@@ -327,7 +327,7 @@ class StoreFile:
         self._note_last()
 
     def _migrate(self) -> None:
-        """Adds the checksums to a file of format 1; in any case writes, so that a file that cannot be written is found now.
+        """Adds the checksums to a file of format 1. Always writes, so that an unwritable file is detected now.
 
         Raises: sqlite3.Error.
         """
@@ -339,13 +339,13 @@ class StoreFile:
             _write_numbers(self.connection, self.contents)
 
     def write(self, rows: Sequence[Row], zxid: int) -> None:
-        """One transaction. Raises: sqlite3.Error; then nothing was written."""
+        """Writes one transaction. Raises: sqlite3.Error; then nothing was written."""
         self._write(rows, zxid)
         self._note_last()
 
     def _write(self, rows: Sequence[Row], zxid: int) -> None:
         after = Contents({}, self.contents.zxid, self.contents.rows_checksum)
-        # Only the rows that change, so that a transaction does not cost more with a larger store.
+        # Only changed rows, so that the cost of a transaction does not depend on the size of the store.
         after.rows = {path: former for path, _ in rows if (former := self.contents.rows.get(path)) is not None}
         after.change(rows, zxid)
         with transaction(self.connection):
@@ -366,7 +366,7 @@ class StoreFile:
         self.connection.close()
 
     def _note_last(self) -> None:
-        """May fail: after a note that is missing or unreadable, the next start puts epochs and ids ahead."""
+        """May fail: if the note is missing or unreadable, the next start advances epochs and ids."""
         with contextlib.suppress(OSError):
             if self._note is None:
                 self._note = os.open(last_path(self.path), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -375,10 +375,10 @@ class StoreFile:
 
 
 def write_new(path: Path, contents: Contents) -> None:
-    """Writes a whole store file and syncs it; what was there is replaced. Raises: sqlite3.Error, OSError."""
+    """Writes and syncs a complete store file, and replaces an existing one. Raises: sqlite3.Error, OSError."""
     path.unlink(missing_ok=True)
     with contextlib.closing(sqlite3.connect(path, timeout=0, isolation_level=None)) as connection:
-        # A torn one is found by its checksum, and it is synced below.
+        # A torn file is detected by its checksum; the file is synced below.
         connection.execute("PRAGMA journal_mode = OFF")
         connection.execute("PRAGMA synchronous = OFF")
         _create(connection, contents)
@@ -391,7 +391,7 @@ def write_new(path: Path, contents: Contents) -> None:
 
 @contextlib.contextmanager
 def transaction(connection: sqlite3.Connection) -> Iterator[None]:
-    """Begins one, and commits it or rolls it back. Raises: sqlite3.Error."""
+    """Runs a transaction: commit, or rollback on an exception. Raises: sqlite3.Error."""
     connection.execute("BEGIN IMMEDIATE")
     try:
         yield
@@ -403,7 +403,7 @@ def transaction(connection: sqlite3.Connection) -> Iterator[None]:
 
 
 def _create(connection: sqlite3.Connection, contents: Contents) -> None:
-    """Tables and rows in one transaction. Raises: sqlite3.Error."""
+    """Creates the tables and rows in one transaction. Raises: sqlite3.Error."""
     with transaction(connection):
         connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
         for statement in SCHEMA:

@@ -1,18 +1,17 @@
-"""The coordination store of one machine: the promises of ZooKeeper, kept by one process in one SQLite file.
+"""The embedded coordination store: ZooKeeper's guarantees in one process, with one SQLite file.
 
-All nodes are in memory (a ``Tree``); the file is what they are loaded from. A multi is applied to the tree at once, in the order
-of submission, and its changes join a queue. One thread writes the whole queue as one SQLite transaction (WAL, synchronous=FULL:
-an answer means that the change is on disk), then the loop tells watches and answers in the order of the changes, and the next transaction
-begins. A watch first shows the tree as it stands at ``watch()``, told in the same order, so that nothing is shown twice or left out.
+All nodes are in memory (a ``Tree``), loaded from the file. A multi is applied to the tree at once, in the order of submission, and its
+changes join a queue. One thread writes the whole queue as one SQLite transaction (WAL, synchronous=FULL, so that a completed multi is on
+disk). Then the loop runs the callbacks of watches and multis in the order of the changes, and the next transaction begins. A new watch
+first reports the tree at the time of ``watch()``, in the same order, so that no change is reported twice or missed.
 
-Sessions end with ``close()`` or with the process: what is ephemeral is never written to the file. When a transaction fails nothing
-more is believed: sessions are suspended, and the store answers ``unavailable``, until the process is started again. So that a full disk
-is no reason for that, some room is kept beside the file (``Ballast``), and the write-ahead log is folded into the file before it outgrows
-that room.
+A session ends with ``close()`` or with the process; ephemeral nodes are never written to the file. After a failed transaction all sessions
+are suspended, and the store answers ``unavailable`` until the process is restarted. To avoid this on a full disk, some space is reserved
+beside the file (``Ballast``), and the write-ahead log is written back before it exceeds that space.
 
-The file is checked completely before it is used (``store_file.py``); a damaged one is refused and not changed. Copies of it are made from
-the nodes in memory (``store_copies.py``): soon after a start, at most every two minutes while nodes change, and when the file turns out to
-be damaged while it is used, so that nothing is lost then.
+The file is checked completely before it is used (``file.py``); a damaged one is refused and not changed. Copies are made from the nodes in
+memory (``copies.py``): soon after a start, at most every two minutes while nodes change, and when the file is found damaged while in use,
+so that nothing is lost.
 """
 
 import asyncio
@@ -44,23 +43,23 @@ from ottla.store.tree import Tree, below, creations
 
 log = logging.getLogger("ottla.store")
 
-#: Room kept for a full disk.
+#: Disk space reserved for the store.
 BALLAST_BYTES = 2 * MiB
-#: Changes told in one turn of the loop: for a broker each may be a new log, and a topic can have thousands.
+#: Changes reported in one iteration of the event loop. For a broker each may be a new log, and a topic can have thousands.
 TURN_CHANGES = 50
-#: How long after the first write of a process a copy is made, and how long after each copy the next one at the earliest.
+#: Delay of the first copy after the first write of a process, and minimum interval between copies.
 FIRST_COPY_S, NEXT_COPY_S = 1.0, 120.0
 
 T = TypeVar("T")
 
 
 class EmbeddedStore:
-    """The nodes, their file, and the sessions open on them. Everything but the writing happens on the loop that opened it."""
+    """The nodes, their file, and open sessions. Everything but writing runs on the event loop that opened it."""
 
     def __init__(self, path: str | Path, *, failed: Callable[[str], None] | None = None) -> None:
-        """Checks and opens the file, or creates it; before this returns its layout is complete and durable.
+        """Checks and opens the file, or creates it; the basic nodes are durable when this returns.
 
-        Raises: StoreFileError, and StoreDamaged for a file whose contents are not what was written.
+        Raises: StoreFileError, and StoreDamaged if the contents differ from what was written.
 
         ``failed`` is called when the file can no longer be written.
         """
@@ -73,7 +72,7 @@ class EmbeddedStore:
         self._writing: asyncio.Task[None] | None = None
         self._written_zxid = 0
         self._failed = failed
-        #: Why the file is no longer written; None while all is well.
+        #: Why the file is no longer written; None if it is.
         self.failure: str | None = None
         self._ballast = Ballast(Path(f"{path}-ballast"), size_bytes=BALLAST_BYTES)
         found = self._read()
@@ -91,7 +90,7 @@ class EmbeddedStore:
         if ahead is not None:
             self._try_copy(self._file.contents)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="ottla-store")
-        #: Checksum of the rows that the newest copy has; None before this process made one.
+        #: Checksum of the rows in the newest copy; None before this process made one.
         self._copied: int | None = None
         self._copy_timer: asyncio.TimerHandle | None = None
         self._copying: asyncio.Task[None] | None = None
@@ -104,29 +103,29 @@ class EmbeddedStore:
         return opened
 
     def change(self, ops: Sequence[Op], session: int) -> StoreResult:
-        """Applies a multi and queues what follows from it."""
+        """Applies a multi and queues its changes."""
         result, changes = self.tree.apply(ops, session)
         self._queue(changes)
         return result
 
     def end(self, session: "EmbeddedSession") -> None:
-        """Forgets a session and its ephemeral nodes."""
+        """Removes a session and its ephemeral nodes."""
         self._sessions.remove(session)
         self._queue(self.tree.end_session(session.number))
 
     def tell(self, told: Callable[[], None]) -> None:
-        """Calls back once everything changed so far is on disk, in the order of these calls."""
+        """Calls back when all changes so far are on disk, in the order of these calls."""
         self._told.append(told)
         if self._writing is None:
             self._writing = asyncio.get_running_loop().create_task(self._write_all())
 
     async def settled(self) -> None:
-        """Returns when nothing waits to be written or told."""
+        """Returns when nothing waits to be written or reported."""
         while self._writing is not None:
             await asyncio.shield(self._writing)
 
     async def close(self) -> None:
-        """Ends all sessions, writes what waits and closes the file."""
+        """Ends all sessions, writes pending changes and closes the file."""
         for session in list(self._sessions):
             session.close()
         await self.settled()
@@ -140,11 +139,11 @@ class EmbeddedStore:
             log.error("%s", await loop.run_in_executor(self._thread, self._rescue, found))
         self._copy_thread.shutdown()
         self._thread.shutdown()
-        # The write-ahead log is gone now; what it took is kept for the next life rather than left to others.
+        # The write-ahead log is gone; its space is reserved for the next start.
         self._ballast.lay()
 
     def _close_file(self) -> StoreFileError | None:
-        """Closes the file and reads it once more; why it cannot be used, or None."""
+        """Closes the file and checks it; returns why it cannot be used, or None."""
         try:
             self._file.close()
             _checked(self.path, self._file.contents)
@@ -157,7 +156,7 @@ class EmbeddedStore:
     # Copies.
 
     def _plan_copy(self) -> None:
-        """Has a copy made in a while, unless the newest one has all that there is."""
+        """Schedules a copy, unless the newest one is up to date."""
         if self._copied == self._file.contents.rows_checksum or self._copy_timer is not None or self._copying is not None:
             return
         delay_s = FIRST_COPY_S if self._copied is None else NEXT_COPY_S
@@ -184,7 +183,7 @@ class EmbeddedStore:
             log.warning("no copy of the coordination store %s could be made: %s; the last one stays", self.path, error)
 
     def _copy_in_plenty(self, contents: Contents) -> None:
-        """A copy must not take the room that the store itself needs on a full disk. Raises: sqlite3.Error, OSError, StoreFileError."""
+        """Copies only if there is much space: the store itself needs it on a full disk. Raises: sqlite3.Error, OSError, StoreFileError."""
         newest = next(iter(copy_paths(self.path)), None)
         if newest is not None and _has(newest, contents):
             return
@@ -193,7 +192,7 @@ class EmbeddedStore:
             write_copy(self.path, contents)
 
     def _rescue(self, error: StoreFileError) -> str:
-        """Makes a copy of all that was written, after the file turned out to be unusable; what happened, in words."""
+        """Makes a copy of everything written, after the file was found unusable; returns a message."""
         try:
             copy = write_copy(self.path, self._file.contents)
         except (sqlite3.Error, OSError, StoreFileError) as failure:
@@ -227,20 +226,20 @@ class EmbeddedStore:
             for first in range(0, len(told), TURN_CHANGES):
                 for tell in told[first : first + TURN_CHANGES]:
                     loop.call_soon(tell)
-                # Those callbacks run before this task goes on, and may have changed something.
+                # Those callbacks run before this task continues, and may have made changes.
                 await asyncio.sleep(0)
         self._writing = None
         if self.failure is None and self._sessions:
             self._plan_copy()
 
     def _write(self, rows: Sequence[Row], zxid: int) -> None:
-        """Also for a change of ephemeral nodes alone, which has no rows: no zxid is given twice, or two lives of a broker had one epoch."""
+        """Also called for changes of ephemeral nodes alone, without rows, so that no zxid, hence no broker epoch, is assigned twice."""
         self._with_room(lambda: self._file.write(rows, zxid))
         self._written_zxid = zxid
         self._ballast.lay_in_plenty()
 
     def _read(self) -> Contents | None:
-        """The contents of the file. To read a write-ahead log SQLite makes a file beside it, which takes room.
+        """The contents of the file. To read a write-ahead log SQLite creates a file beside it, which needs space.
 
         Raises: StoreFileError, StoreDamaged.
         """
@@ -253,7 +252,7 @@ class EmbeddedStore:
         return read_store(self.path)
 
     def _doubted(self, found: Contents) -> Contents | None:
-        """What the file is to hold when it may lack its last transactions; None when it has them."""
+        """The advanced contents if the file may lack its last transactions, otherwise None."""
         reason = doubt(self.path)
         if reason is None:
             return None
@@ -267,7 +266,7 @@ class EmbeddedStore:
         return doubted(self.path, found)
 
     def _with_room(self, act: Callable[[], T]) -> T:
-        """What ``act`` gives; on a full disk it is tried again once the ballast is dropped. Raises sqlite3.Error."""
+        """The result of ``act``; on a full disk it is repeated after the ballast is dropped. Raises: sqlite3.Error."""
         try:
             return act()
         except sqlite3.OperationalError as error:
@@ -307,11 +306,11 @@ class EmbeddedSession:
             self.store.end(self)
 
     def suspended(self) -> list[Callable[[], None]]:
-        """What is to be told when the file can no longer be written."""
+        """The callbacks to run when the file can no longer be written."""
         return [partial(told, "suspended") for told in self._listeners]
 
     def receive(self, state: NodeState) -> None:
-        """Queues a change for those of the session's watches that it concerns."""
+        """Queues a change for the session's watches on it."""
         for prefix, changed in self._watches:
             if below(state.path, prefix):
                 self.store.tell(partial(self._show, changed, state))
@@ -325,7 +324,7 @@ class EmbeddedSession:
 
 
 def _nothing() -> None:
-    """Told when a change has nobody who waits for it."""
+    """Callback of a change without a waiting caller."""
 
 
 def _row(state: NodeState) -> Row:
@@ -333,14 +332,14 @@ def _row(state: NodeState) -> Row:
 
 
 def _checked(path: Path, written: Contents) -> None:
-    """Whether a file that was closed holds what was written. Raises: StoreFileError."""
+    """Checks that a closed file holds what was written. Raises: StoreFileError."""
     contents = read_contents(path)
     if contents is None or contents.last != written.last:
         raise StoreDamaged(path, "it does not hold what was written to it")
 
 
 def _has(copy: Path, contents: Contents) -> bool:
-    """Whether a copy is good and has all the nodes."""
+    """Whether a copy is valid and has all nodes."""
     with contextlib.suppress(StoreFileError):
         there = read_contents(copy)
         return there is not None and there.rows_checksum == contents.rows_checksum
