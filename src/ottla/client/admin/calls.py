@@ -222,7 +222,7 @@ class AdminCalls:
             for item in pending:
                 done[item] = _named(item, answer.get(item, UnknownServerError(f"{doing} {item}: the broker left it out of its answer")))
             pending = [item for item in pending if _passes(done[item])]
-            # The first question about a group may make the cluster create the topic it keeps groups in, which takes as long as it takes.
+            # The first request about a group may make the cluster create the topic of groups, which takes time.
             if backoff.failures >= self.options.retries and not any(_comes_up(done[item]) for item in pending):
                 break
             if pending:
@@ -231,19 +231,19 @@ class AdminCalls:
 
 
 def _named(item: object, outcome: Outcome[T]) -> Outcome[T]:
-    """An error that a broker gave without a word gets the name of what it befell."""
+    """Adds the item's name to an error without a message."""
     if isinstance(outcome, KafkaError) and outcome.message is None and item is not None:
         return error_for(outcome.code, f"{item}: {outcome.sentence}")
     return outcome
 
 
 def _passes(outcome: object) -> bool:
-    """Whether to ask again. Kafka calls an unknown topic retriable; to an administrator it is the answer."""
+    """Whether to retry. Kafka calls an unknown topic retriable; for an admin client it is a result."""
     return isinstance(outcome, KafkaError) and outcome.retriable and not isinstance(outcome, UnknownTopicOrPartition | UnknownTopicId)
 
 
 def _comes_up(outcome: object) -> bool:
-    """Whether it is only that a coordinator is not there yet."""
+    """Whether a coordinator is only not available yet."""
     return isinstance(outcome, KafkaError) and outcome.code in COORDINATOR_PASSES
 
 
@@ -254,16 +254,16 @@ def good(outcome: Outcome[T]) -> T:
 
 
 def each_once(things: Iterable[K]) -> dict[K, None]:
-    """What a call in the plural is about. Raises: TypeError for one name alone, whose letters would be taken for names."""
+    """The distinct items of a plural call. Raises: TypeError for a single string, which would be taken for a list of letters."""
     if isinstance(things, str | bytes):
         raise TypeError(f"several are given in a list: [{things!r}]; calls in the singular are about one")
     return dict.fromkeys(things)
 
 
 def unwrap(outcomes: Mapping[K, T | KafkaError]) -> dict[K, T]:
-    """All results of a call in the plural, none of which is an error.
+    """The results of a plural call if none is an error.
 
-    Raises: the first error that is among them, with the others as its notes.
+    Raises: the first error, with the others as its notes.
     """
     errors = [(item, outcome) for item, outcome in outcomes.items() if isinstance(outcome, KafkaError)]
     if errors:
@@ -275,5 +275,5 @@ def unwrap(outcomes: Mapping[K, T | KafkaError]) -> dict[K, T]:
 
 
 def failed(answer: Any) -> KafkaError | None:
-    """The error in an answer or a part of one, with the broker's words."""
+    """The error in a response or in a part of one, with the broker's message."""
     return error_for(answer.error_code, getattr(answer, "error_message", None) or None) if answer.error_code else None

@@ -1,11 +1,11 @@
-"""The admin client's part about the cluster as a whole, its brokers and their directories.
+"""Admin requests about the cluster, its brokers and their log directories.
 
     (await admin.describe_cluster()).nodes
     await admin.describe_log_dirs([1, 2])
     await admin.alter_replica_log_dirs({Replica("orders", 0, 1): "/disk2"})
 
-What only a KRaft cluster has (`describe_quorum`, `unregister_broker`) is BrokerIncompatible elsewhere: Ottla keeps its metadata in a
-coordination store, and a broker's registration ends with its session.
+Requests that only a KRaft cluster supports (`describe_quorum`, `unregister_broker`) raise BrokerIncompatible elsewhere: Ottla keeps its
+metadata in a coordination store, and a broker's registration ends with its session.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from ottla.client.transport.network import METADATA_VERSION_MIN, SOFTWARE_NAME, 
 from ottla.wire import messages as m
 from ottla.wire.errors import KafkaError, UnknownServerError, error_for
 
-#: The first DescribeCluster that lists brokers that are fenced; the first ApiVersions that tells of features.
+#: First version of DescribeCluster with fenced brokers; first version of ApiVersions with features.
 FENCED_SINCE = 2
 FEATURES_SINCE = 3
-#: The last Metadata that tells what a client may do with the cluster.
+#: Last version of Metadata with authorized operations of the cluster.
 OPERATIONS_UNTIL = 10
 METADATA_LOG = "__cluster_metadata"
 
 
 class ClusterAdmin(TopicAdmin):
-    """The part of `Admin` that is about the cluster and its brokers."""
+    """Cluster and broker requests of `Admin`."""
 
     async def describe_cluster(
         self, *, fenced: bool = False, authorized_operations: bool = False, timeout_ms: float | None = None
     ) -> r.ClusterDescription:
-        """The cluster's id, brokers and controller; with brokers that are `fenced`, and what this client may do, if asked."""
+        """The cluster's id, brokers and controller; optionally with fenced brokers and the operations this client is authorized for."""
         request = m.DescribeClusterRequest(include_fenced_brokers=fenced, include_cluster_authorized_operations=authorized_operations)
         doing = "describing the cluster"
         try:
@@ -50,7 +50,7 @@ class ClusterAdmin(TopicAdmin):
         return r.ClusterDescription(response.cluster_id, response.controller_id, sorted(nodes, key=lambda node: node.id), allowed)
 
     async def _cluster_of_metadata(self, operations: bool, timeout_ms: float | None, doing: str) -> r.ClusterDescription:
-        """The same from a broker before Kafka 2.8, which tells it along with topics."""
+        """The same from a broker before Kafka 2.8, whose Metadata response has it."""
         old = m.MetadataRequest(topics=[], allow_auto_topic_creation=False, include_cluster_authorized_operations=operations)
         at_least = OPERATIONS_SINCE if operations else METADATA_VERSION_MIN
         response = await self._any(old, timeout_ms, doing, at_least=at_least, at_most=OPERATIONS_UNTIL)
@@ -59,7 +59,7 @@ class ClusterAdmin(TopicAdmin):
         return r.ClusterDescription(response.cluster_id, response.controller_id, sorted(nodes, key=lambda node: node.id), allowed)
 
     async def describe_features(self, *, broker: int | None = None, timeout_ms: float | None = None) -> c.Features:
-        """Feature levels that a broker knows and that the cluster has agreed on; none in a cluster without such. Source: KIP-584."""
+        """Feature levels that a broker supports and that are finalized in the cluster; empty without features. Source: KIP-584."""
         response = await self._api_versions(broker, timeout_ms, at_least=FEATURES_SINCE)
         return c.Features(
             {one.name: c.VersionRange(one.min_version, one.max_version) for one in response.supported_features},
@@ -68,7 +68,7 @@ class ClusterAdmin(TopicAdmin):
         )
 
     async def describe_api_versions(self, *, broker: int | None = None, timeout_ms: float | None = None) -> list[c.ApiSupport]:
-        """Every kind of request that a broker (None: any) takes, in which versions, beside those of this client; by API key."""
+        """All APIs of a broker (None: any) with their versions, beside this client's versions; by API key."""
         response = await self._api_versions(broker, timeout_ms)
         found = []
         for one in sorted(response.api_keys, key=lambda one: int(one.api_key)):
@@ -88,7 +88,7 @@ class ClusterAdmin(TopicAdmin):
         return response
 
     async def describe_quorum(self, *, timeout_ms: float | None = None) -> c.Quorum:
-        """Leader, voters and observers of a KRaft cluster's metadata log. Raises: BrokerIncompatible where there is none."""
+        """Leader, voters and observers of a KRaft cluster's metadata log. Raises: BrokerIncompatible in other clusters."""
         request = m.DescribeQuorumRequest(
             topics=[m.DescribeQuorumRequestTopic(topic_name=METADATA_LOG, partitions=[m.DescribeQuorumRequestPartition()])]
         )
@@ -104,7 +104,7 @@ class ClusterAdmin(TopicAdmin):
         return c.Quorum(log.leader_id, log.leader_epoch, log.high_watermark, voters, observers, listeners)
 
     async def unregister_broker(self, broker: int, *, timeout_ms: float | None = None) -> None:
-        """Have a KRaft cluster forget a broker that is gone for good. Raises: BrokerIdNotRegistered; BrokerIncompatible elsewhere."""
+        """Remove a broker from a KRaft cluster's metadata. Raises: BrokerIdNotRegistered; BrokerIncompatible in other clusters."""
         await self._any(m.UnregisterBrokerRequest(broker_id=broker), timeout_ms, f"unregistering broker {broker}")
 
     # -- directories
@@ -112,7 +112,7 @@ class ClusterAdmin(TopicAdmin):
     async def describe_log_dirs(
         self, brokers: Iterable[int] | None = None, *, topics: Iterable[str] | None = None, timeout_ms: float | None = None
     ) -> dict[int, Outcome[list[r.LogDir]]]:
-        """Log directories of brokers (all brokers when None) and what lies in them, of all topics or those given."""
+        """Log directories of brokers (all brokers when None) with their replicas, of all topics or of these."""
         limit_ms = self._limit_ms(timeout_ms)
         nodes = await self._brokers(limit_ms) if brokers is None else list(brokers)
         asked: list[m.DescribableLogDirTopic] | None = None
@@ -134,7 +134,7 @@ class ClusterAdmin(TopicAdmin):
     async def describe_replica_log_dirs(
         self, replicas: Iterable[c.Replica | tuple[str, int, int]], *, timeout_ms: float | None = None
     ) -> dict[c.Replica, Outcome[c.ReplicaPlace]]:
-        """In which directory each replica (topic, partition, broker) is, and to which it is moving."""
+        """The log directory of each replica (topic, partition, broker), and the one to which it is moving."""
         wanted = list(dict.fromkeys(c.Replica(*one) for one in replicas))
 
         async def of_broker(broker: int, share: list[c.Replica]) -> dict[c.Replica, Outcome[c.ReplicaPlace]]:
@@ -162,10 +162,10 @@ class ClusterAdmin(TopicAdmin):
     async def alter_replica_log_dirs(
         self, places: Mapping[c.Replica | tuple[str, int, int], str], *, timeout_ms: float | None = None
     ) -> dict[c.Replica, Outcome[None]]:
-        """Begin to move replicas (topic, partition, broker) to other directories of the same broker, named by their absolute paths.
+        """Start to move replicas (topic, partition, broker) to other directories of the same broker, given by absolute paths.
 
-        Done when `describe_replica_log_dirs` names no future path any more. LogDirNotFound, ReplicaNotAvailable, KafkaStorageError are
-        outcomes; BrokerIncompatible where brokers cannot do it.
+        A move is complete when `describe_replica_log_dirs` has no future path for it. LogDirNotFound, ReplicaNotAvailable and
+        KafkaStorageError are outcomes; BrokerIncompatible if brokers do not support it.
         """
         wanted = {c.Replica(*one): path for one, path in places.items()}
 
@@ -188,7 +188,7 @@ class ClusterAdmin(TopicAdmin):
         async def ask(brokers: list[int], left_ms: float) -> dict[int, Outcome[m.AlterReplicaLogDirsResponse]]:
             return dict(zip(brokers, await asyncio.gather(*(of_broker(broker, left_ms) for broker in brokers)), strict=True))
 
-        # What befell a replica is told as it is: one that is not there is nothing to wait for.
+        # Errors of single replicas are not retried: a missing replica does not appear by waiting.
         told = await self._each(list(by_broker), ask, timeout_ms, "moving replicas on broker")
         found: dict[c.Replica, Outcome[None]] = {}
         for broker, answer in told.items():

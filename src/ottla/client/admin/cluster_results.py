@@ -1,4 +1,4 @@
-"""What an admin client answers about the cluster as a whole and its brokers: plain structures, each with the names Kafka's users know."""
+"""Results of admin requests about the cluster and its brokers, with Kafka's names."""
 
 from __future__ import annotations
 
@@ -8,36 +8,36 @@ import msgspec
 
 
 class VersionRange(NamedTuple):
-    """Levels of a feature or versions of an API, both ends included."""
+    """Levels of a feature or versions of an API, inclusive."""
 
     first: int
     last: int
 
 
 class Features(msgspec.Struct, frozen=True):
-    """What a cluster could do, and what it has agreed on; empty where there is nothing to agree on. Source: KIP-584."""
+    """Supported and finalized features; empty in a cluster without features. Source: KIP-584."""
 
-    #: Levels by name that the broker asked knows.
+    #: Levels by name that this broker supports.
     supported: dict[str, VersionRange]
-    #: Levels by name that all brokers keep to.
+    #: Levels by name that all brokers use.
     finalized: dict[str, VersionRange]
-    #: Grows with each change of what is finalized; None where nothing is.
+    #: Increases with each change of the finalized features; None without any.
     finalized_epoch: int | None
 
 
 class ApiSupport(msgspec.Struct, frozen=True):
-    """A kind of request that a broker takes."""
+    """An API of a broker."""
 
     key: int
-    #: Kafka's name of it; empty for one that this client does not know.
+    #: Kafka's name; empty if this client does not know the API.
     name: str
     broker: VersionRange
-    #: The versions of this client; None if it has none.
+    #: This client's versions; None if it does not know the API.
     client: VersionRange | None
 
     @property
     def used(self) -> int | None:
-        """The version in which they would speak; None: in none."""
+        """The version that both would use; None without a common one."""
         if self.client is None:
             return None
         version = min(self.broker.last, self.client.last)
@@ -45,7 +45,7 @@ class ApiSupport(msgspec.Struct, frozen=True):
 
 
 class QuorumReplica(msgspec.Struct, frozen=True):
-    """A voter or observer of the metadata log. Times are the leader's, in milliseconds since 1970, None where they are not known."""
+    """A voter or observer of the metadata log. Times are the leader's, in milliseconds since 1970, None if unknown."""
 
     replica_id: int
     directory_id: bytes
@@ -55,7 +55,7 @@ class QuorumReplica(msgspec.Struct, frozen=True):
 
 
 class QuorumListener(msgspec.Struct, frozen=True):
-    """Where a node of the quorum listens."""
+    """Listener of a quorum node."""
 
     name: str
     host: str
@@ -63,7 +63,7 @@ class QuorumListener(msgspec.Struct, frozen=True):
 
 
 class Quorum(msgspec.Struct, frozen=True):
-    """The nodes that keep a KRaft cluster's metadata. Source: KIP-595, KIP-836."""
+    """The metadata quorum of a KRaft cluster. Source: KIP-595, KIP-836."""
 
     leader: int
     leader_epoch: int
@@ -86,7 +86,7 @@ class Replica(NamedTuple):
 
 
 class ReplicaPlace(msgspec.Struct, frozen=True):
-    """In which directory of its broker a replica is, and to which it is moving. Paths are None where there is no such replica."""
+    """The log directory of a replica, and the one to which it is moving. Paths are None if there is no such replica."""
 
     path: str | None
     offset_lag: int = -1

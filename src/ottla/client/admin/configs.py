@@ -1,9 +1,9 @@
-"""The admin client's part about settings: of topics, brokers, groups, what brokers log, what clients measure.
+"""Admin requests about settings of topics, brokers, groups, loggers and client metrics.
 
     await admin.describe_config(Resource.topic("orders"))
     await admin.incremental_alter_config(Resource.topic("orders"), {"retention.ms": "86400000", "cleanup.policy": None})
 
-Settings of one broker, and of its loggers, are asked of that broker; all others of any.
+Requests about a broker and its loggers go to that broker, all others to any.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from ottla.client.admin.partitions import PartitionAdmin
 from ottla.wire import messages as m
 from ottla.wire.messages import alter_configs, incremental_alter_configs
 
-#: The first DescribeConfigs that tells what settings mean; the first ListConfigResources that lists more than clients' metrics.
+#: First version of DescribeConfigs with documentation; first version of ListConfigResources with all types.
 DOCUMENTATION_SINCE = 3
 RESOURCES_SINCE = 1
 
 
 class ConfigAdmin(PartitionAdmin):
-    """The part of `Admin` that is about settings."""
+    """Settings requests of `Admin`."""
 
     async def describe_configs(
         self,
@@ -34,7 +34,7 @@ class ConfigAdmin(PartitionAdmin):
         documentation: bool = False,
         timeout_ms: float | None = None,
     ) -> dict[r.Resource, Outcome[dict[str, r.ConfigEntry]]]:
-        """Settings of topics, brokers and groups, by name; of all names or those given."""
+        """Settings of topics, brokers and groups by name, all or these."""
         keys = None if names is None else list(names)
 
         async def ask(node: int, share: list[r.Resource], left_ms: float) -> dict[r.Resource, Outcome[dict[str, r.ConfigEntry]]]:
@@ -66,7 +66,7 @@ class ConfigAdmin(PartitionAdmin):
     async def incremental_alter_configs(
         self, changes: Mapping[r.Resource, Iterable[r.ConfigChange]], *, validate_only: bool = False, timeout_ms: float | None = None
     ) -> dict[r.Resource, Outcome[None]]:
-        """Change some settings and leave the others as they are."""
+        """Change some settings; the others keep their values."""
         wanted = {resource: list(each) for resource, each in changes.items()}
 
         async def ask(node: int, share: list[r.Resource], left_ms: float) -> dict[r.Resource, Outcome[None]]:
@@ -94,9 +94,7 @@ class ConfigAdmin(PartitionAdmin):
     async def incremental_alter_config(
         self, resource: r.Resource, values: Mapping[str, r.ConfigValue], *, validate_only: bool = False, timeout_ms: float | None = None
     ) -> None:
-        """Give some settings of one topic, broker or group these values; with None their defaults back. Raises: InvalidConfig and the
-        like.
-        """
+        """Change settings of one topic, broker or group; None resets one to its default. Raises: InvalidConfig and the like."""
         changes = [
             r.ConfigChange(name, r.config_text(value), r.ConfigOperation.DELETE if value is None else r.ConfigOperation.SET)
             for name, value in values.items()
@@ -107,7 +105,7 @@ class ConfigAdmin(PartitionAdmin):
     async def alter_configs(
         self, configs: Mapping[r.Resource, Mapping[str, r.ConfigValue]], *, validate_only: bool = False, timeout_ms: float | None = None
     ) -> dict[r.Resource, Outcome[None]]:
-        """Replace all settings of each resource: what is not named goes back to its default. Rather use `incremental_alter_configs`."""
+        """Replace all settings of each resource; others go back to their defaults. Prefer `incremental_alter_configs`."""
 
         async def ask(node: int, share: list[r.Resource], left_ms: float) -> dict[r.Resource, Outcome[None]]:
             request = m.AlterConfigsRequest(
@@ -129,7 +127,7 @@ class ConfigAdmin(PartitionAdmin):
         return await self._by_broker(configs, ask, timeout_ms, "replacing settings of")
 
     async def list_config_resources(self, types: Iterable[r.ResourceType] = (), *, timeout_ms: float | None = None) -> list[r.Resource]:
-        """Things that have settings of their own, of these types or all. Before Kafka 4.1, brokers can list CLIENT_METRICS alone.
+        """Resources with settings, of these types or all. Before Kafka 4.1, brokers list CLIENT_METRICS only.
 
         Raises: BrokerIncompatible.
         """

@@ -1,18 +1,18 @@
-"""How far groups are behind: in records, and in time.
+"""Lag of groups in records and in time.
 
       start                 committed                              end
         |                       |                                   |
         |=======================|-----------------------------------|
-                                ^ first unread record               ^ the next record written will be here
+                                ^ first unread record               ^ the next record will be written here
 
-    lag             end - committed, as Kafka's tools count it
-    time lag        how long ago the first unread record was written; 0 when there is none
-    unread span     from the first unread record's time to the largest time in the log: the same without the clock, so that it does not grow
-                    while nobody writes
-    lost            records between the committed offset and a start that has moved past it: they were deleted unread
+    lag             end - committed, as in Kafka's tools
+    time lag        age of the first unread record; 0 without one
+    unread span     time from the first unread record to the largest timestamp in the log: unlike the time lag it does not grow while
+                    nothing is written
+    lost            records between the committed offset and a later log start: they were deleted unread
 
-Partitions are those a group has committed offsets for, and those its members are assigned, which have no lag before the first commit.
-A group is asked how far it is before logs are asked for their ends, so that a lag is never below what it was when the reading began.
+Partitions are those with committed offsets, and those assigned to members, which have no lag before the first commit. Committed offsets are
+requested before log ends, so a lag is never less than at the time of the request.
 """
 
 from __future__ import annotations
@@ -36,19 +36,19 @@ Offsets = Mapping[TopicPartition, OffsetAndMetadata | KafkaError | None]
 
 
 class PartitionLag(msgspec.Struct, frozen=True):
-    """One partition of a group. None stands for what is not known: `error` tells why, if it is not that nothing was ever committed."""
+    """Lag of one partition of a group. None means unknown; `error` is the reason, unless nothing was committed."""
 
     topic: str
     partition: int
     committed_offset: int | None
     start_offset: int | None = None
     end_offset: int | None = None
-    #: When the first unread record was written, and the largest time in the log; milliseconds since 1970.
+    #: Timestamp of the first unread record, and the largest timestamp; milliseconds since 1970.
     first_unread_ms: int | None = None
     last_ms: int | None = None
-    #: How long ago the first unread record was written, 0 if all is read.
+    #: Age of the first unread record, 0 if all is read.
     time_lag_ms: int | None = None
-    #: Who reads it now.
+    #: The member that reads it now.
     member: GroupMember | None = None
     error: str | None = None
 
@@ -68,14 +68,14 @@ class PartitionLag(msgspec.Struct, frozen=True):
 
     @property
     def unread_span_ms(self) -> int | None:
-        """How much time the unread records cover."""
+        """Time span of the unread records."""
         if self.lag == 0:
             return 0
         return None if self.first_unread_ms is None or self.last_ms is None else max(self.last_ms - self.first_unread_ms, 0)
 
 
 class GroupLag(msgspec.Struct, frozen=True):
-    """All partitions of a group, by topic and number, as they were at one time, in milliseconds since 1970."""
+    """All partitions of a group by topic and number, at a time in milliseconds since 1970."""
 
     group_id: str
     state: GroupState
@@ -84,16 +84,16 @@ class GroupLag(msgspec.Struct, frozen=True):
 
     @property
     def lag(self) -> int | None:
-        """Records behind, in all; None where no partition's lag is known."""
+        """Total lag in records; None if no partition's lag is known."""
         return total_lag(self.partitions)
 
     @property
     def time_lag_ms(self) -> int | None:
-        """The time lag of the partition that is furthest behind; None where no partition's is known."""
+        """The greatest time lag of a partition; None if none is known."""
         return longest_time_lag(self.partitions)
 
     def by_topic(self) -> dict[str, list[PartitionLag]]:
-        """The partitions of each topic."""
+        """The partitions by topic."""
         topics: dict[str, list[PartitionLag]] = {}
         for one in self.partitions:
             topics.setdefault(one.topic, []).append(one)
@@ -105,13 +105,13 @@ Rows = dict[tuple[str, TopicPartition], PartitionLag]
 
 
 def total_lag(partitions: Iterable[PartitionLag]) -> int | None:
-    """The sum of the lags that are known; None if none is, as before the first commit of a new group."""
+    """Sum of the known lags; None without any, as before the first commit of a new group."""
     known = [one.lag for one in partitions if one.lag is not None]
     return sum(known) if known else None
 
 
 def longest_time_lag(partitions: Iterable[PartitionLag]) -> int | None:
-    """The longest known time lag."""
+    """The greatest known time lag."""
     return max((one.time_lag_ms for one in partitions if one.time_lag_ms is not None), default=None)
 
 
@@ -123,8 +123,8 @@ async def lag_of(
     times: bool,
     timeout_ms: float,
 ) -> dict[str, GroupLag | KafkaError]:
-    """The lag of groups whose members and offsets are known already. One request per broker for ends, one for starts, and with `times`
-    one for the largest times, and mostly one for the first unread records.
+    """The lag of groups with known members and offsets. Sends one request per broker for log ends, one for starts, with `times` one for the
+    largest timestamps, and usually one for the first unread records.
 
     Raises: ConnectionFailed, RequestTimedOut.
     """
@@ -140,7 +140,7 @@ async def lag_of(
     await _place(network, rows, times=times, timeout_ms=timeout_ms)
     if times:
         await _date(network, rows, timeout_ms=max(deadline_ms - network.clock_ms(), 0))
-    # After the reading: a record written meanwhile must not be from the future.
+    # After the requests, so that no record's timestamp is later.
     now_ms = int(time.time() * 1000)
     partitions: dict[str, list[PartitionLag]] = {name: [] for name in groups}
     for (name, _), row in rows.items():
@@ -163,9 +163,7 @@ def _rows(described: GroupDescription, offsets: Offsets) -> dict[TopicPartition,
 
 
 async def _place(network: Network, rows: Rows, *, times: bool, timeout_ms: float) -> None:
-    """Fill in where logs start and end. A partition without a leader is told as it is: lag is looked at when something is wrong, and must
-    not wait for it.
-    """
+    """Fills in starts and ends of logs. A partition without a leader is not waited for: lag is requested when something is wrong."""
     cluster = network.cluster
     for _, tp in rows:
         cluster.want(tp.topic, network.clock_ms(), create=False)
@@ -185,13 +183,13 @@ async def _place(network: Network, rows: Rows, *, times: bool, timeout_ms: float
         if isinstance(end, KafkaError) or isinstance(start, KafkaError):
             rows[key] = replace(row, error=str(end if isinstance(end, KafkaError) else start))
             continue
-        # An old broker does not know the largest time; then the span is not known.
+        # An old broker does not report the largest timestamp; the span is then unknown.
         last_ms = newest.timestamp if isinstance(newest, OffsetAndTime) and newest.timestamp >= 0 else None
         rows[key] = replace(row, start_offset=start.offset, end_offset=end.offset, last_ms=last_ms)
 
 
 async def _date(network: Network, rows: Rows, *, timeout_ms: float) -> None:
-    """Fill in when the first unread records were written."""
+    """Fills in the timestamps of the first unread records."""
     wanted = {}
     for key, row in rows.items():
         if row.lag and row.committed_offset is not None and row.start_offset is not None:

@@ -1,4 +1,4 @@
-"""What an admin client answers about groups: plain structures, each with the names Kafka's users know."""
+"""Results of admin requests about groups, with Kafka's names."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ottla.client.admin.results import Node, Operation
 
 
 class _Word(StrEnum):
-    """A word of the protocol, in whatever case; one that a later broker may bring is UNKNOWN."""
+    """A name of the protocol in any case; names of later brokers are UNKNOWN."""
 
     @classmethod
     def _missing_(cls, value: object) -> Self:
@@ -21,7 +21,8 @@ class _Word(StrEnum):
 
 
 class GroupState(_Word):
-    """Where a group stands. The rebalances are of the classic protocol, ASSIGNING and RECONCILING of the new one. Source: KIP-518, 848."""
+    """State of a group. The rebalance states are the classic protocol's, ASSIGNING and RECONCILING the consumer protocol's. Source:
+    KIP-518, 848."""
 
     UNKNOWN = "Unknown"
     PREPARING_REBALANCE = "PreparingRebalance"
@@ -35,12 +36,12 @@ class GroupState(_Word):
 
     @property
     def has_members(self) -> bool:
-        """Whether somebody is in it, so that its offsets are theirs to change."""
+        """Whether it has members, which then own its offsets."""
         return self not in (GroupState.EMPTY, GroupState.DEAD)
 
 
 class GroupType(_Word):
-    """The protocol that a group follows: classic (JoinGroup), consumer (KIP-848), share (KIP-932), streams (KIP-1071)."""
+    """The group's protocol: classic (JoinGroup), consumer (KIP-848), share (KIP-932), streams (KIP-1071)."""
 
     UNKNOWN = "Unknown"
     CLASSIC = "Classic"
@@ -50,8 +51,8 @@ class GroupType(_Word):
 
 
 class GroupListing(msgspec.Struct, frozen=True):
-    """A group. `protocol_type` says what its members are: "consumer", "connect", or nothing where only offsets were ever committed. State
-    and type are UNKNOWN where the broker is too old to tell.
+    """A group. `protocol_type` is the kind of its members: "consumer", "connect", or empty if it only has committed offsets. State and type
+    are UNKNOWN if the broker is too old to report them.
     """
 
     group_id: str
@@ -61,15 +62,15 @@ class GroupListing(msgspec.Struct, frozen=True):
 
 
 class GroupMember(msgspec.Struct, frozen=True):
-    """A member. `epoch`, `rack` and `target_assignment` belong to the new protocol; the target is what it shall read, once others have
-    given it up.
+    """A member. `epoch`, `rack` and `target_assignment` belong to the consumer protocol; the target is what it will read after other
+    members have released it.
     """
 
     member_id: str
     instance_id: str | None
     client_id: str
     host: str
-    #: Empty too where the members of a group share something else than partitions.
+    #: Also empty if the members are not consumers.
     assignment: list[TopicPartition]
     topics: list[str] = []
     topic_pattern: str | None = None
@@ -79,7 +80,7 @@ class GroupMember(msgspec.Struct, frozen=True):
 
 
 class GroupDescription(msgspec.Struct, frozen=True):
-    """A group with its members. Epochs are those of the new protocol. `assignor` is empty while there is none chosen."""
+    """A group with its members. Epochs are the consumer protocol's. `assignor` is empty until one is chosen."""
 
     group_id: str
     type: GroupType
@@ -90,5 +91,5 @@ class GroupDescription(msgspec.Struct, frozen=True):
     members: list[GroupMember]
     epoch: int | None = None
     assignment_epoch: int | None = None
-    #: What this client may do with it, where that was asked.
+    #: Operations this client is authorized for, if requested.
     authorized_operations: frozenset[Operation] | None = None

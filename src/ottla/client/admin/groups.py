@@ -1,11 +1,11 @@
-"""The admin client's part about groups: who is in them, what they read, how far they are.
+"""Admin requests about groups: members, assignments, offsets, lag.
 
     await admin.list_groups(states=["Empty"])
     await admin.describe_consumer_groups(["orders"])
     await admin.alter_consumer_group_offsets("orders", {("t", 0): 42})
 
-Every broker knows the groups that it coordinates, so a list is asked of all of them, everything else of a group's coordinator, for many
-groups at a time where the protocol allows. Groups of the classic protocol and of the new one (KIP-848) are described in the same words.
+Each broker lists the groups that it coordinates, so a list is requested from all of them, everything else from a group's coordinator, for
+many groups per request if the version allows. Groups of the classic and the consumer protocol (KIP-848) have the same result types.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 Partition = TopicPartition | tuple[str, int]
-#: The first ListGroups that chooses by state, and by type; the first LeaveGroup for others than oneself.
+#: First version of ListGroups with states, and with types; first version of LeaveGroup for other members.
 STATES_SINCE = 4
 TYPES_SINCE = 5
 MEMBERS_SINCE = 3
-#: UNSTABLE_OFFSET_COMMIT: a transaction has yet to decide on some offset; ask again.
+#: UNSTABLE_OFFSET_COMMIT: an open transaction has pending offsets; retried.
 UNSTABLE = 88
 
 
 class GroupAdmin(AdminCalls):
-    """The part of `Admin` that is about groups."""
+    """Group requests of `Admin`."""
 
     async def list_groups(
         self,
@@ -55,10 +55,10 @@ class GroupAdmin(AdminCalls):
         protocol_types: Iterable[str] = (),
         timeout_ms: float | None = None,
     ) -> list[g.GroupListing]:
-        """All groups, or those in one of these states, of one of these types, and with members of one of these kinds ("consumer",
-        "connect", "" for groups of which only offsets are known), by id.
+        """Groups by id; optionally only those in these states, of these types, or with these kinds of members ("consumer", "connect", ""
+        for groups with committed offsets only).
 
-        Raises: the error of a broker that does not answer, as the list would not be whole; BrokerIncompatible when it is too old to choose.
+        Raises: the error of a broker that does not answer, since the list would be incomplete; BrokerIncompatible if it cannot filter.
         """
         request = m.ListGroupsRequest(states_filter=[str(one) for one in states], types_filter=[str(one).lower() for one in types])
         at_least = TYPES_SINCE if request.types_filter else STATES_SINCE if request.states_filter else 0
@@ -66,7 +66,7 @@ class GroupAdmin(AdminCalls):
         answers = await self._each_broker(
             nodes, request, lambda response: response.groups, timeout_ms, "listing groups of broker", at_least=at_least
         )
-        # A group whose coordinator changes while we ask may be named twice.
+        # If its coordinator changes meanwhile, a group may be listed twice.
         kinds = set(protocol_types)
         found = {one.group_id: one for answer in answers.values() for one in good(answer) if not kinds or one.protocol_type in kinds}
         return [
@@ -77,8 +77,8 @@ class GroupAdmin(AdminCalls):
     async def describe_consumer_groups(
         self, groups: Iterable[str], *, authorized_operations: bool = False, timeout_ms: float | None = None
     ) -> dict[str, Outcome[g.GroupDescription]]:
-        """State, members and assignments of groups of either protocol, and what this client may do with them, if asked;
-        GroupIdNotFound for one that is not there.
+        """State, members and assignments of groups of either protocol, optionally with authorized operations. GroupIdNotFound for a group
+        that does not exist.
         """
 
         async def ask(node: int, share: dict[str, None], left_ms: float) -> dict[str, Outcome[g.GroupDescription]]:
@@ -109,7 +109,7 @@ class GroupAdmin(AdminCalls):
         return good(found[group])
 
     async def delete_consumer_groups(self, groups: Iterable[str], *, timeout_ms: float | None = None) -> dict[str, Outcome[None]]:
-        """Delete groups without members, with their offsets: NonEmptyGroup, GroupIdNotFound."""
+        """Delete groups without members, and their offsets. Errors: NonEmptyGroup, GroupIdNotFound."""
 
         async def ask(node: int, share: dict[str, None], left_ms: float) -> dict[str, Outcome[None]]:
             response = await self._network.ask(node, m.DeleteGroupsRequest(groups_names=list(share)))
@@ -128,9 +128,9 @@ class GroupAdmin(AdminCalls):
         require_stable: bool = False,
         timeout_ms: float | None = None,
     ) -> dict[str, Outcome[dict[TopicPartition, Outcome[OffsetAndMetadata | None]]]]:
-        """Committed offsets of groups: of all partitions they have some for, or of those named, with None where there is none.
+        """Committed offsets of groups: of all their partitions, or of these, with None if nothing is committed.
 
-        `require_stable` waits for open transactions to decide on theirs. A group that is not there has no offsets; that is no error.
+        `require_stable` waits for the pending offsets of open transactions. A group that does not exist has no offsets; that is no error.
         """
         wanted: dict[str, list[TopicPartition] | None] = (
             {group: None if named is None else [as_partition(tp) for tp in named] for group, named in groups.items()}
@@ -149,7 +149,7 @@ class GroupAdmin(AdminCalls):
         return await self._by_coordinator(wanted, ask, timeout_ms, "listing offsets of group")
 
     async def _offsets_of_one(self, node: int, group: str, named: list[TopicPartition] | None, require_stable: bool) -> Outcome[Any]:
-        """The same with a broker from before Kafka 3.0, which takes one group at a time."""
+        """The same from a broker before Kafka 3.0, with one group per request."""
         topics = None if named is None else [m.OffsetFetchRequestTopic(name=t, partition_indexes=ps) for t, ps in _by_topic(named).items()]
         request = m.OffsetFetchRequest(group_id=group, topics=topics, require_stable=require_stable)
         at_least = STABLE_SINCE if require_stable else 2 if topics is None else 1
@@ -162,7 +162,7 @@ class GroupAdmin(AdminCalls):
     async def alter_consumer_group_offsets(
         self, group: str, offsets: Mapping[Partition, Committed], *, timeout_ms: float | None = None
     ) -> dict[TopicPartition, Outcome[None]]:
-        """Commit offsets for a group without members, which is made if it is not there; UnknownMemberId when it has members.
+        """Commit offsets for a group without members, which is created if needed. UnknownMemberId if it has members.
 
         Raises: ValueError for an offset below 0; CoordinatorNotAvailable, GroupAuthorizationFailed and the like, RequestTimedOut.
         """
@@ -194,7 +194,7 @@ class GroupAdmin(AdminCalls):
     async def delete_consumer_group_offsets(
         self, group: str, partitions: Iterable[Partition], *, timeout_ms: float | None = None
     ) -> dict[TopicPartition, Outcome[None]]:
-        """Forget how far a group has read in some partitions; GroupSubscribedToTopic where it still reads them.
+        """Delete committed offsets of partitions. GroupSubscribedToTopic if the group reads the topic.
 
         Raises: GroupIdNotFound, NonEmptyGroup for members that are not consumers, and the like.
         """
@@ -219,7 +219,7 @@ class GroupAdmin(AdminCalls):
         reason: str = "removed by an administrator",
         timeout_ms: float | None = None,
     ) -> dict[str, Outcome[None]]:
-        """Make static members, by their instance ids, leave their group at once, or with None all members, by their member ids.
+        """Remove static members from their group by instance id, or with None all members by member id.
 
         Raises: GroupIdNotFound, BrokerIncompatible before Kafka 2.4 and the like. Source: KIP-345, KIP-571, KIP-800.
         """
@@ -245,8 +245,8 @@ class GroupAdmin(AdminCalls):
     async def consumer_group_lag(
         self, groups: Iterable[str], *, times: bool = True, timeout_ms: float | None = None
     ) -> dict[str, Outcome[GroupLag]]:
-        """How far behind the end of the log groups are, in records and, with `times`, in time: see `ottla.client.admin.group_lag`."""
-        # Reading records for their times needs the codec, which no other call does.
+        """The lag of groups in records and, with `times`, in time: see `ottla.client.admin.group_lag`."""
+        # Only this call reads records and needs the record codec.
         from ottla.client.admin.group_lag import lag_of
 
         names, limit_ms = list(each_once(groups)), self._limit_ms(timeout_ms)
@@ -279,7 +279,7 @@ def _fetched(group: str, named: list[TopicPartition] | None) -> m.OffsetFetchReq
 
 
 def _offsets(topics: Iterable[Any]) -> Outcome[dict[TopicPartition, Outcome[OffsetAndMetadata | None]]]:
-    """What OffsetFetch answers for one group. What a coordinator says of all its partitions is the group's error."""
+    """The result of OffsetFetch for one group. An error that all partitions have is the group's error."""
     found: dict[TopicPartition, Outcome[OffsetAndMetadata | None]] = {}
     for topic in topics:
         for one in topic.partitions:
@@ -292,7 +292,7 @@ def _offsets(topics: Iterable[Any]) -> Outcome[dict[TopicPartition, Outcome[Offs
 
 
 def _each_partition(response: Any) -> Outcome[dict[TopicPartition, Outcome[None]]]:
-    """Errors by partition. What a coordinator says of all its partitions is the group's error."""
+    """Errors by partition. An error that all partitions have is the group's error."""
     found: dict[TopicPartition, Outcome[None]] = {}
     for topic in response.topics:
         for one in topic.partitions:

@@ -1,16 +1,15 @@
-"""Where a reset would move a group's offsets: pure, so that what a dry run shows is what happens.
+"""Computes the target offsets of a reset. Pure, so that a dry run shows exactly what happens.
 
            start                                          end
              |--------------------------------------------|
-    earliest ^        current ^--- shift +n --->    latest ^        an offset, a file, another group: as they say
+    earliest ^        current ^--- shift +n --->    latest ^        an offset, a file, another group: the given offset
 
-What lies outside of the log is moved to the end of it that is nearer, with a note, as Kafka's tool does. A partition that has nothing to
-go by is left as it is.
+Like Kafka's tool, an offset outside of the log is moved to the nearer end, with a note. A partition without a target is left unchanged.
 
-Offsets as files, to come back to later:
+Files with offsets:
 
-    CSV     topic,partition,offset            one line each, as Kafka's tool exports and reads; or group,topic,partition,offset
-    JSON    what `ottla group lag -o json` and `ottla group reset -o json` print, or a list of {"topic", "partition", "offset"}
+    CSV     topic,partition,offset            one line each, as in Kafka's tool; or group,topic,partition,offset
+    JSON    the output of `ottla group lag -o json` and `ottla group reset -o json`, or a list of {"topic", "partition", "offset"}
 """
 
 from __future__ import annotations
@@ -24,12 +23,12 @@ import msgspec
 
 from ottla.base.ids import TopicPartition
 
-#: Under which names a JSON file may give an offset; the first that is there counts.
+#: Names of an offset in a JSON file; the first one present counts.
 OFFSET_FIELDS = ("offset", "to", "committed_offset")
 
 
 class PartitionOffsets(NamedTuple):
-    """Where a group is in a partition (None: nowhere yet), and from where to where the log goes; the end is exclusive."""
+    """A group's committed offset in a partition (None: none), and the range of the log; the end is exclusive."""
 
     committed: int | None
     start: int
@@ -37,14 +36,14 @@ class PartitionOffsets(NamedTuple):
 
 
 class Aim(NamedTuple):
-    """The offset to go to, None to stay, and what is to be said of it."""
+    """The target offset, None to leave it unchanged, and a note."""
 
     offset: int | None
     note: str = ""
 
 
 class Move(msgspec.Struct):
-    """What becomes of one partition. `target` None: it is left as it is, and the note says why."""
+    """The change of one partition. `target` None: unchanged, for the reason in the note."""
 
     partition: TopicPartition
     committed: int | None
@@ -56,7 +55,7 @@ Policy = Callable[[TopicPartition, PartitionOffsets], Aim]
 
 
 def moves(partition_offsets: Mapping[TopicPartition, PartitionOffsets], policy: Policy) -> list[Move]:
-    """What a policy makes of each partition, by topic and number."""
+    """Applies a policy to each partition, by topic and number."""
     planned = []
     for tp, known in sorted(partition_offsets.items()):
         aim = policy(tp, known)
@@ -74,17 +73,17 @@ def moves(partition_offsets: Mapping[TopicPartition, PartitionOffsets], policy: 
 
 
 def to_earliest(tp: TopicPartition, known: PartitionOffsets) -> Aim:
-    """Read everything again."""
+    """Targets the log start."""
     return Aim(known.start)
 
 
 def to_latest(tp: TopicPartition, known: PartitionOffsets) -> Aim:
-    """Skip all there is."""
+    """Targets the log end."""
     return Aim(known.end)
 
 
 def to_current(tp: TopicPartition, known: PartitionOffsets) -> Aim:
-    """Stay, but inside of the log; to its end where nothing is committed yet."""
+    """Keeps the offset, moved into the log's range; the log end if there is none."""
     return Aim(known.end, "nothing was committed") if known.committed is None else Aim(known.committed)
 
 
@@ -94,7 +93,7 @@ def to_offset(offset: int) -> Policy:
 
 
 def shift_by(count: int) -> Policy:
-    """So many records on, or back if it is negative."""
+    """Moves by a number of records, back if negative."""
 
     def aim(tp: TopicPartition, known: PartitionOffsets) -> Aim:
         if known.committed is None:
@@ -105,7 +104,7 @@ def shift_by(count: int) -> Policy:
 
 
 def to_time(found: Mapping[TopicPartition, int]) -> Policy:
-    """The offsets that ListOffsets found for a time; -1, or none: nothing was written since, so to the end."""
+    """Offsets that ListOffsets returned for a time; -1 or none means the log end."""
 
     def aim(tp: TopicPartition, known: PartitionOffsets) -> Aim:
         offset = found.get(tp, -1)
@@ -115,7 +114,7 @@ def to_time(found: Mapping[TopicPartition, int]) -> Policy:
 
 
 def to_given(offsets: Mapping[TopicPartition, int], source: str) -> Policy:
-    """Offsets by partition: another group's, or a file's."""
+    """Offsets by partition, of another group or a file."""
 
     def aim(tp: TopicPartition, known: PartitionOffsets) -> Aim:
         return Aim(offsets[tp]) if tp in offsets else Aim(None, f"{source} has no offset for it")
@@ -127,9 +126,9 @@ def to_given(offsets: Mapping[TopicPartition, int], source: str) -> Policy:
 
 
 def read_offsets(text: str, group: str) -> dict[TopicPartition, int]:
-    """Offsets of a file in one of the module's forms; of several groups in it, those of this one.
+    """Offsets of a file in one of the module's formats; of a file with several groups, those of this one.
 
-    Raises: ValueError saying what is wrong where.
+    Raises: ValueError with line and problem.
     """
     found = _from_json(text, group) if text.lstrip()[:1] in ("[", "{") else _from_csv(text, group)
     if not found:
@@ -138,7 +137,7 @@ def read_offsets(text: str, group: str) -> dict[TopicPartition, int]:
 
 
 def write_csv(planned: Iterable[Move]) -> str:
-    """The targets as CSV, one line for each partition that has one."""
+    """The targets as CSV, one line per partition with a target."""
     out = StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerows((*move.partition, move.target) for move in planned if move.target is not None)
@@ -181,7 +180,7 @@ def _from_json(text: str, group: str) -> dict[TopicPartition, int]:
 
 
 def _rows(value: Any, group: str) -> list[Any]:
-    """The entries of partitions in a document: a list of them, or those of the group's object."""
+    """The partition entries of a document: a list of them, or those of the group's object."""
     groups = [one for one in (value if isinstance(value, list) else [value]) if isinstance(one, dict) and "partitions" in one]
     if not groups and isinstance(value, list):
         return value

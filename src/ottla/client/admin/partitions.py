@@ -1,4 +1,4 @@
-"""Admin requests about where partitions are: which brokers hold their replicas, and which of these leads."""
+"""Admin requests about replicas and leaders."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from ottla.client.admin.calls import Outcome, failed, good
 from ottla.client.admin.groups import GroupAdmin
 from ottla.wire import messages as m
 
-#: The version from which on a request may insist on the replication factor.
+#: First version with allow_replication_factor_change.
 KEEPS_FACTOR_SINCE = 1
-#: The version of ElectLeaders from which on there is more than one type of election.
+#: First version of ElectLeaders with election types.
 TYPES_SINCE = 1
 
 
 class PartitionAdmin(GroupAdmin):
-    """The part of `Admin` that is about replicas and leaders."""
+    """Replica and leader requests of `Admin`."""
 
     async def alter_partition_reassignments(
         self,
@@ -27,10 +27,10 @@ class PartitionAdmin(GroupAdmin):
         allow_replication_factor_change: bool = True,
         timeout_ms: float | None = None,
     ) -> dict[TopicPartition, Outcome[None]]:
-        """Begin to move partitions to these brokers, the preferred leader first; with None cancel a move that is under way.
+        """Start to move partitions to these brokers, the preferred leader first; None cancels a move.
 
-        Done when `list_partition_reassignments` names a partition no more. Where the replication factor must not change, brokers older
-        than Kafka 4.1 are BrokerIncompatible.
+        A move is complete when `list_partition_reassignments` no longer has the partition. If the replication factor must not change,
+        brokers before Kafka 4.1 raise BrokerIncompatible.
         """
         wanted = {as_partition(tp): replicas for tp, replicas in reassignments.items()}
 
@@ -60,7 +60,7 @@ class PartitionAdmin(GroupAdmin):
     async def list_partition_reassignments(
         self, partitions: Iterable[TopicPartition | tuple[str, int]] | None = None, *, timeout_ms: float | None = None
     ) -> dict[TopicPartition, r.PartitionReassignment]:
-        """Partitions whose replicas are being added or removed, of all or of those given."""
+        """Partitions with replicas that are being added or removed, of all or of these."""
         topics: dict[str, m.ListPartitionReassignmentsTopics] | None = None
         if partitions is not None:
             topics = {}
@@ -90,9 +90,9 @@ class PartitionAdmin(GroupAdmin):
         election_type: r.ElectionType = r.ElectionType.PREFERRED,
         timeout_ms: float | None = None,
     ) -> dict[TopicPartition, Outcome[None]]:
-        """Have partitions led by their preferred replica again, or, where no replica in sync is left, by any: then records may be lost.
+        """Elect the preferred replicas as leaders, or, if no replica is in sync, any replica: records may then be lost.
 
-        Of all partitions (None) only those are answered for in which something was to be done; of those named, ElectionNotNeeded and
+        For all partitions (None) the result has only those with something to do. For named ones ElectionNotNeeded and
         PreferredLeaderNotAvailable or EligibleLeadersNotAvailable are outcomes.
         """
         topics: dict[str, m.ElectLeadersRequestTopicPartitions] | None = None
@@ -109,7 +109,7 @@ class PartitionAdmin(GroupAdmin):
             response = await self._controller(request, _election_codes, left_ms, at_least=at_least)
             return {None: failed(response) or response}
 
-        # What befell a partition is told as it is: who is away now may come back in an hour.
+        # Errors of single partitions are not retried: a broker may be away for an hour.
         response = good((await self._each([None], ask, timeout_ms, "electing leaders"))[None])
         return {
             TopicPartition(topic.topic, one.partition_id): failed(one)

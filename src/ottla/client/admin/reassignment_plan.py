@@ -1,8 +1,8 @@
-"""Where replicas should lie, and the files that say so. Pure.
+"""Computes the placement of replicas, and reads and writes its files. Pure.
 
-A plan moves as little as it can: replicas stay where they are, unless their broker is not among those to use, has too many, or shares its
-rack with more of them than need be. What is missing goes to the broker with the fewest. Then first replicas are made even, which moves no
-data. All in the order of the partitions and brokers, so that the same question has the same answer.
+A plan moves as little as possible. Replicas stay unless their broker is excluded, has too many replicas, or shares its rack with more of
+them than necessary. Missing replicas go to the broker with the fewest. Then first replicas are balanced, which moves no data. All in the
+order of partitions and brokers, so that the same input has the same result.
 
 The files are those of Kafka's kafka-reassign-partitions.sh and kafka-leader-election.sh::
 
@@ -87,7 +87,7 @@ def read_partitions(data: str | bytes) -> list[TopicPartition]:
 
 
 def plan_json(plan: Mapping[TopicPartition, Sequence[int]]) -> dict[str, object]:
-    """A plan as its file has it."""
+    """A plan in the format of its file."""
     return {
         "version": 1,
         "partitions": [{"topic": tp.topic, "partition": tp.partition, "replicas": list(ids)} for tp, ids in sorted(plan.items())],
@@ -95,9 +95,9 @@ def plan_json(plan: Mapping[TopicPartition, Sequence[int]]) -> dict[str, object]
 
 
 def planned(current: Mapping[TopicPartition, Sequence[int]], racks: Mapping[int, str | None], *, factor: int | None = None) -> Plan:
-    """These partitions on these brokers, evenly: those that change, as they are to be.
+    """Balances these partitions over these brokers; returns the changed ones.
 
-    ``factor`` None leaves each with as many replicas as it has. Raises: ValueError when there are fewer brokers than replicas.
+    ``factor`` None keeps each partition's number of replicas. Raises: ValueError if there are fewer brokers than replicas.
     """
     work = _Layout(racks)
     for tp, replicas in sorted(current.items()):
@@ -112,20 +112,20 @@ def planned(current: Mapping[TopicPartition, Sequence[int]], racks: Mapping[int,
 
 
 class _Layout:
-    """Replicas while they are being placed."""
+    """Replicas during placement."""
 
     def __init__(self, racks: Mapping[int, str | None]) -> None:
         self._brokers = sorted(racks)
-        # A broker without a rack is one by itself.
+        # A broker without a rack is a rack of its own.
         self._racks = {broker: rack or f"broker {broker}" for broker, rack in racks.items()}
         self._rack_count = len(set(self._racks.values()))
         self.replicas: dict[TopicPartition, list[int]] = {}
         self._factors: dict[TopicPartition, int] = {}
-        #: By broker; True for replicas that lie there already.
+        #: By broker; True for replicas that are there already.
         self._held: dict[int, dict[TopicPartition, bool]] = {broker: {} for broker in self._brokers}
 
     def _crowd(self, tp: TopicPartition, broker: int, without: int | None = None) -> int:
-        """How many replicas of a partition lie in a broker's rack."""
+        """Number of a partition's replicas in a broker's rack."""
         rack = self._racks[broker]
         return sum(1 for other in self.replicas[tp] if other != without and self._racks[other] == rack)
 
@@ -133,7 +133,7 @@ class _Layout:
         return -(-self._factors[tp] // self._rack_count)
 
     def keep(self, tp: TopicPartition, replicas: Sequence[int], factor: int) -> None:
-        """Leave a partition where it may stay."""
+        """Keeps replicas where they may stay."""
         self._factors[tp], kept = factor, self.replicas.setdefault(tp, [])
         for broker in replicas:
             if broker in self._racks and len(kept) < factor and self._crowd(tp, broker) < self._rack_max(tp):
@@ -141,7 +141,7 @@ class _Layout:
                 self._held[broker][tp] = True
 
     def fill(self) -> None:
-        """Add the replicas that are missing."""
+        """Adds missing replicas."""
         for tp, replicas in self.replicas.items():
             while len(replicas) < self._factors[tp]:
                 free = [broker for broker in self._brokers if broker not in replicas]
@@ -150,7 +150,7 @@ class _Layout:
                 self._held[chosen][tp] = False
 
     def even_out(self) -> None:
-        """Move replicas from brokers with many to brokers with few, while that makes a difference."""
+        """Moves replicas from brokers with many to brokers with few, while that helps."""
         while self._moved_one():
             pass
 
@@ -160,7 +160,7 @@ class _Layout:
             for empty in by_load:
                 if len(self._held[full]) - len(self._held[empty]) < 2:
                     break
-                # What has to be copied anyhow goes first.
+                # Prefer replicas that must be copied anyway.
                 for tp in sorted(self._held[full], key=self._held[full].__getitem__):
                     replicas = self.replicas[tp]
                     if empty not in replicas and self._crowd(tp, empty, without=full) < self._rack_max(tp):
@@ -171,7 +171,7 @@ class _Layout:
         return False
 
     def even_out_leaders(self) -> None:
-        """Make first replicas even, by their order alone."""
+        """Balances first replicas by changing their order only."""
         leads = Counter(replicas[0] for replicas in self.replicas.values() if replicas)
         changed = True
         while changed:

@@ -1,14 +1,14 @@
-"""When the records at given offsets were written: their timestamps, found with few requests.
+"""Finds the timestamps of the records at given offsets with few requests.
 
-ListOffsets goes from times to offsets only, so that the way back is to read the record. One Fetch asks a broker about all partitions it
-leads, with little room for each. A partition whose next batch is larger comes back empty and is asked again with room for any usual
-batch; those go first, as the first partition with records in an answer comes whole, whatever its size. So a round always gets somewhere:
+ListOffsets only maps times to offsets, so the record itself must be read. One Fetch asks a broker for all partitions it leads, with a small
+limit for each. A partition whose next batch is larger returns nothing and is requested again with a limit for any usual batch; those come
+first, because the first partition with records is returned completely at any size. So each round makes progress:
 
-    round 1    16 KiB per partition      all of them, whose next batch is mostly smaller
-    round 2    1 MiB per partition       those that came back empty, 32 MiB in all
-    ...        1 MiB per partition       what did not fit; from the end of a batch on, where what was asked for had been compacted away
+    round 1    16 KiB per partition      all of them; most next batches are smaller
+    round 2    1 MiB per partition       those that returned nothing, 32 MiB in total
+    ...        1 MiB per partition       the rest; from the end of a batch on if the offset was compacted away
 
-`TimeSearch` is what is known meanwhile, and pure; `record_times` asks.
+`TimeSearch` is the pure state of a search; `record_times` sends the requests.
 """
 
 from __future__ import annotations
@@ -30,47 +30,47 @@ from ottla.wire.messages.fetch import FetchPartition, FetchTopic
 LITTLE_BYTES = 16 * 1024
 MUCH_BYTES = 1024 * 1024
 RESPONSE_BYTES = 32 * 1024 * 1024
-#: So many rounds in a row may bring nothing before what is open is given up.
+#: Consecutive rounds without a result after which the search gives up.
 IDLE_MAX = 5
 
 Place = tuple[TopicPartition, int]
 
 
 class Piece(NamedTuple):
-    """What a broker has of one partition from an offset on."""
+    """A broker's response for one partition from an offset on."""
 
     records: Any
     high_watermark: int
 
 
 class Ask(NamedTuple):
-    """From where, and with how much room, to read."""
+    """The offset and the byte limit of a read."""
 
     offset: int
     bytes_max: int
 
 
 class TimeSearch:
-    """Offsets whose times are looked for. `found`: milliseconds; None where no record follows; the error where it cannot be read."""
+    """A search for the timestamps of offsets. `found`: milliseconds; None if no record follows; the error if it cannot be read."""
 
     def __init__(self, wanted: Iterable[Place]) -> None:
         self.found: dict[Place, int | KafkaError | None] = {}
-        #: By partition: the offset to read next for each offset that is looked for.
+        #: By partition: the next offset to read for each offset of the search.
         self._open: dict[TopicPartition, dict[int, int]] = {}
-        #: Partitions that came back empty although they have records: little room was not enough, or others took it all.
+        #: Partitions with records that returned nothing: the limit was too small, or other partitions used it up.
         self._hungry: set[TopicPartition] = set()
-        #: Rounds in a row that brought nothing at all.
+        #: Consecutive rounds without a result.
         self._idle = 0
         for tp, offset in wanted:
             self._open.setdefault(tp, {})[offset] = offset
 
     def asks(self) -> dict[TopicPartition, Ask]:
-        """What to read next, one place per partition, those that got no room so far first. Nothing when all is found."""
+        """The next reads, one per partition, those that returned nothing first. Empty when the search is complete."""
         order = sorted(self._open, key=lambda tp: tp not in self._hungry)
         return {tp: Ask(min(self._open[tp].values()), MUCH_BYTES if tp in self._hungry else LITTLE_BYTES) for tp in order}
 
     def learn(self, asked: Mapping[TopicPartition, Ask], answers: Mapping[TopicPartition, Piece | KafkaError]) -> None:
-        """Take the answers to `asks` in."""
+        """Processes the responses to `asks`."""
         self._idle += 1
         for tp, ask in asked.items():
             answer = answers.get(tp) or UnknownServerError(f"the broker left {tp} out of its answer")
@@ -94,11 +94,11 @@ class TimeSearch:
                 self._close(tp, UnknownServerError(f"the broker gives no records of {tp}"))
 
     def _read(self, tp: TopicPartition, begun: int, piece: Piece) -> int:
-        """Look at what came; gives the offset up to which there was something. Raises: CorruptMessage."""
+        """Processes a response; returns the offset up to which it had data. Raises: CorruptMessage."""
         read_to, places = begun, self._open[tp]
         try:
             for position, header in headers(piece.records):
-                # A batch may hold fewer records than its offsets span, or none, since logs are compacted.
+                # A compacted batch may have fewer records than offsets, or none.
                 for wanted in [wanted for wanted, at in places.items() if at <= header.last_offset]:
                     left = records(piece.records, position, start_offset=wanted)
                     if left:
@@ -117,7 +117,7 @@ class TimeSearch:
 
 
 async def record_times(network: Network, wanted: Iterable[Place], *, timeout_ms: float) -> dict[Place, int | KafkaError | None]:
-    """The timestamp of the first record at or after each offset, in milliseconds; -1 if it has none, None if there is no such record."""
+    """The timestamp in milliseconds of the first record at or after each offset; -1 if it has none, None if there is no such record."""
     search = TimeSearch(wanted)
     deadline_ms = network.clock_ms() + timeout_ms
 

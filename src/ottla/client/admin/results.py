@@ -1,4 +1,4 @@
-"""What an admin client answers: plain structures, each with the names Kafka's users know."""
+"""Results of admin requests, with Kafka's names."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from ottla.base.ids import topic_id_text
 from ottla.client.argument_validation import mapping, topic_name, whole_number
 from ottla.wire.messages.metadata import NOT_ASKED
 
-#: A setting's value as users may write it: Kafka's text, or Python's numbers and truth values. None: the default.
+#: Value of a setting: Kafka's text, or Python's numbers and truth values. None: the default.
 ConfigValue: TypeAlias = str | int | float | bool | None
 
 
 def config_text(value: ConfigValue) -> str | None:
-    """A value as brokers read it."""
+    """A value in Kafka's text form."""
     return str(value).lower() if isinstance(value, bool) else None if value is None else str(value)
 
 
 class ResourceType(IntEnum):
-    """What has settings."""
+    """Types of resources with settings."""
 
     TOPIC = 2
     BROKER = 4
@@ -33,7 +33,7 @@ class ResourceType(IntEnum):
 
 
 class ConfigSource(IntEnum):
-    """Where a setting's value comes from; the first that is set wins."""
+    """Origin of a setting's value; the first that is set applies."""
 
     UNKNOWN = 0
     TOPIC = 1
@@ -56,7 +56,7 @@ class ConfigOperation(IntEnum):
 
 
 class ConfigType(IntEnum):
-    """What a setting's text means. Source: KIP-569."""
+    """Type of a setting's text. Source: KIP-569."""
 
     UNKNOWN = 0
     BOOLEAN = 1
@@ -71,7 +71,7 @@ class ConfigType(IntEnum):
 
 
 class Operation(IntEnum):
-    """What a client may do with a topic, a group or the cluster. Source: KIP-11, KIP-430."""
+    """Operation on a topic, a group or the cluster that can be authorized. Source: KIP-11, KIP-430."""
 
     READ = 3
     WRITE = 4
@@ -89,19 +89,19 @@ class Operation(IntEnum):
 
     @classmethod
     def of_bits(cls, bits: int) -> frozenset[Operation] | None:
-        """The operations of a bit field, where bit n stands for code n; None: the broker was not asked, or did not say."""
+        """The operations of a bit field, in which bit n is code n; None if not requested or not reported."""
         return None if bits == NOT_ASKED else frozenset(one for one in cls if bits >> one & 1)
 
 
 class ElectionType(IntEnum):
-    """Who may be elected: the first replica, if it is in sync; or any that is alive, where none in sync is left."""
+    """PREFERRED: the first replica, if it is in sync. UNCLEAN: any live replica, if none is in sync."""
 
     PREFERRED = 0
     UNCLEAN = 1
 
 
 class Resource(msgspec.Struct, frozen=True, order=True):
-    """A thing with settings: a topic by name, a broker by id, the cluster's default for brokers by the empty name."""
+    """A resource with settings: a topic by name, a broker by id, the default of all brokers by the empty name."""
 
     type: ResourceType
     name: str
@@ -116,29 +116,29 @@ class Resource(msgspec.Struct, frozen=True, order=True):
 
     @classmethod
     def broker(cls, node_id: int | None) -> Resource:
-        """A broker; None: what holds for all brokers."""
+        """A broker; None: the default of all brokers."""
         return cls(ResourceType.BROKER, "" if node_id is None else str(node_id))
 
     @classmethod
     def broker_logger(cls, node_id: int) -> Resource:
-        """The levels at which a broker logs. Source: KIP-412."""
+        """The log levels of a broker. Source: KIP-412."""
         return cls(ResourceType.BROKER_LOGGER, str(node_id))
 
     @classmethod
     def group(cls, group_id: str) -> Resource:
-        """A consumer group of the new protocol. Source: KIP-848."""
+        """A group of the consumer protocol. Source: KIP-848."""
         return cls(ResourceType.GROUP, group_id)
 
     @classmethod
     def client_metrics(cls, name: str) -> Resource:
-        """A subscription to clients' metrics. Source: KIP-714."""
+        """A subscription to client metrics. Source: KIP-714."""
         return cls(ResourceType.CLIENT_METRICS, name)
 
 
 @dataclass(init=False, slots=True)
 class NewTopic:
-    """A topic to create: `NewTopic("orders", partitions=6)`. -1 takes the cluster's default; `assignments`, replicas by partition, stands
-    in for both numbers. `num_partitions`, as Java calls it, and `partitions` are the same.
+    """A topic to create: `NewTopic("orders", partitions=6)`. -1 is the cluster's default. `assignments`, replicas by partition, replaces
+    both numbers. `num_partitions`, Java's name, and `partitions` are the same.
 
     Raises: TypeError, ValueError.
     """
@@ -172,7 +172,7 @@ class NewTopic:
 
 
 class NewPartitions(msgspec.Struct):
-    """How many partitions a topic shall have in all, and for the new ones which replicas, if that is not left to the cluster."""
+    """The new total number of partitions of a topic, and optionally the replicas of the new ones."""
 
     total_count: int
     assignments: list[list[int]] | None = None
@@ -189,7 +189,7 @@ class Node(msgspec.Struct, frozen=True):
 
 
 class CreatedTopic(msgspec.Struct, frozen=True):
-    """A topic that was created; numbers are -1 and configs empty where the broker is too old to tell."""
+    """A created topic; numbers are -1 and configs empty if the broker is too old to report them."""
 
     name: str
     topic_id: bytes
@@ -199,7 +199,7 @@ class CreatedTopic(msgspec.Struct, frozen=True):
 
     @property
     def topic_id_text(self) -> str:
-        """The id as Kafka prints it."""
+        """The id in Kafka's text form."""
         return topic_id_text(self.topic_id)
 
 
@@ -214,7 +214,7 @@ class TopicListing(msgspec.Struct, frozen=True):
 
 
 class PartitionDescription(msgspec.Struct, frozen=True):
-    """A partition: leader -1 while there is none; replicas in order of preference."""
+    """A partition; leader -1 if there is none; replicas in order of preference."""
 
     partition: int
     leader: int
@@ -222,8 +222,7 @@ class PartitionDescription(msgspec.Struct, frozen=True):
     replicas: list[int]
     isr: list[int]
     offline_replicas: list[int]
-    #: Replicas outside of the ISR that have all that was committed, and those that led or were in the ISR last; None where the broker is
-    #: too old to tell. Source: KIP-966.
+    #: Eligible leader replicas, and the last known ones; None if the broker is too old to report them. Source: KIP-966.
     elr: list[int] | None = None
     last_known_elr: list[int] | None = None
 
@@ -235,27 +234,27 @@ class TopicDescription(msgspec.Struct, frozen=True):
     topic_id: bytes
     is_internal: bool
     partitions: list[PartitionDescription]
-    #: What this client may do with it, where that was asked.
+    #: Operations this client is authorized for, if requested.
     authorized_operations: frozenset[Operation] | None = None
 
     @property
     def topic_id_text(self) -> str:
-        """The id as Kafka prints it."""
+        """The id in Kafka's text form."""
         return topic_id_text(self.topic_id)
 
 
 class ClusterDescription(msgspec.Struct, frozen=True):
-    """The cluster: its id, its brokers, and the broker that is the controller (-1: none, or any)."""
+    """The cluster's id, its brokers, and its controller (-1: none, or any)."""
 
     cluster_id: str | None
     controller: int
     nodes: list[Node]
-    #: What this client may do with the cluster, where that was asked.
+    #: Operations this client is authorized for, if requested.
     authorized_operations: frozenset[Operation] | None = None
 
 
 class ConfigSynonym(msgspec.Struct, frozen=True):
-    """Another place that could give the value."""
+    """Another origin of a setting, and its value."""
 
     name: str
     value: str | None
@@ -263,7 +262,7 @@ class ConfigSynonym(msgspec.Struct, frozen=True):
 
 
 class ConfigEntry(msgspec.Struct, frozen=True):
-    """A setting and its value, as text; None for a secret. `config_type` is UNKNOWN from a broker before Kafka 2.6."""
+    """A setting and its value as text; None for a secret. `config_type` is UNKNOWN before Kafka 2.6."""
 
     name: str
     value: str | None
@@ -276,12 +275,12 @@ class ConfigEntry(msgspec.Struct, frozen=True):
 
     @property
     def is_default(self) -> bool:
-        """Nobody set it."""
+        """Whether it has no override."""
         return self.source in (ConfigSource.DEFAULT, ConfigSource.STATIC_BROKER)
 
 
 class ConfigChange(msgspec.Struct, frozen=True):
-    """One change of one setting."""
+    """One change of a setting."""
 
     name: str
     value: str | None = None
@@ -289,7 +288,7 @@ class ConfigChange(msgspec.Struct, frozen=True):
 
 
 class PartitionReassignment(msgspec.Struct, frozen=True):
-    """A move under way: all replicas, those of the target first, and which of them come and go."""
+    """A reassignment: all replicas, the target's first, and those that are added and removed."""
 
     replicas: list[int]
     adding: list[int]
@@ -297,14 +296,14 @@ class PartitionReassignment(msgspec.Struct, frozen=True):
 
     @property
     def target(self) -> list[int]:
-        """The replicas when it is done."""
+        """The replicas after the reassignment."""
         return [broker for broker in self.replicas if broker not in self.removing]
 
 
 class ReplicaLog(msgspec.Struct, frozen=True):
-    """A replica in a log directory: bytes on disk, and how far it lags behind. `is_future`: it is moving here from another directory.
+    """A replica in a log directory: its size in bytes and its lag. `is_future`: it is moving here from another directory.
 
-    `damage`: what an Ottla broker knows to be wrong with the log, in words; empty otherwise.
+    `damage`: the damage of the log that an Ottla broker found; empty otherwise.
     """
 
     topic: str
@@ -316,19 +315,19 @@ class ReplicaLog(msgspec.Struct, frozen=True):
 
 
 class LogDir(msgspec.Struct, frozen=True):
-    """A log directory of a broker. Totals are -1 where the broker is too old to tell; `error`: why it is offline."""
+    """A log directory of a broker. Totals are -1 if the broker is too old to report them; `error`: why it is offline."""
 
     path: str
     error: str | None
     total_bytes: int
     usable_bytes: int
     replicas: list[ReplicaLog]
-    #: It gets no new replicas. Source: KIP-1066.
+    #: It receives no new replicas. Source: KIP-1066.
     is_cordoned: bool = False
 
 
 class ActiveProducer(msgspec.Struct, frozen=True):
-    """A producer that the leader of a partition remembers. Times are milliseconds; `transaction_start_offset` is -1 outside of a
+    """A producer in the producer state of a partition. Times are milliseconds; `transaction_start_offset` is -1 outside of a
     transaction.
     """
 

@@ -177,7 +177,7 @@ class TopicAdmin(ConfigAdmin):
 
 
 def called(topic: str | bytes) -> str:
-    """A topic's name, or its id as Kafka prints it."""
+    """A topic's name, or its id in Kafka's text form."""
     return topic if isinstance(topic, str) else topic_id_text(topic)
 
 

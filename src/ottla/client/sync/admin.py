@@ -134,7 +134,7 @@ class Admin:
         documentation: bool = False,
         timeout_ms: float | None = None,
     ) -> dict[r.Resource, Outcome[dict[str, r.ConfigEntry]]]:
-        """Settings of topics, brokers and groups, by name; of all names or those given."""
+        """Settings of topics, brokers and groups by name, all or these."""
         return self._call(
             lambda: self._aio.describe_configs(
                 resources, names=names, synonyms=synonyms, documentation=documentation, timeout_ms=timeout_ms
@@ -158,25 +158,23 @@ class Admin:
     def incremental_alter_configs(
         self, changes: Mapping[r.Resource, Iterable[r.ConfigChange]], *, validate_only: bool = False, timeout_ms: float | None = None
     ) -> dict[r.Resource, Outcome[None]]:
-        """Change some settings and leave the others as they are."""
+        """Change some settings; the others keep their values."""
         return self._call(lambda: self._aio.incremental_alter_configs(changes, validate_only=validate_only, timeout_ms=timeout_ms))
 
     def incremental_alter_config(
         self, resource: r.Resource, values: Mapping[str, r.ConfigValue], *, validate_only: bool = False, timeout_ms: float | None = None
     ) -> None:
-        """Give some settings of one topic, broker or group these values; with None their defaults back. Raises: InvalidConfig and the
-        like.
-        """
+        """Change settings of one topic, broker or group; None resets one to its default. Raises: InvalidConfig and the like."""
         self._call(lambda: self._aio.incremental_alter_config(resource, values, validate_only=validate_only, timeout_ms=timeout_ms))
 
     def alter_configs(
         self, configs: Mapping[r.Resource, Mapping[str, r.ConfigValue]], *, validate_only: bool = False, timeout_ms: float | None = None
     ) -> dict[r.Resource, Outcome[None]]:
-        """Replace all settings of each resource: what is not named goes back to its default. Rather use `incremental_alter_configs`."""
+        """Replace all settings of each resource; others go back to their defaults. Prefer `incremental_alter_configs`."""
         return self._call(lambda: self._aio.alter_configs(configs, validate_only=validate_only, timeout_ms=timeout_ms))
 
     def list_config_resources(self, types: Iterable[r.ResourceType] = (), *, timeout_ms: float | None = None) -> list[r.Resource]:
-        """Things that have settings of their own, of these types or all. Before Kafka 4.1, brokers can list CLIENT_METRICS alone.
+        """Resources with settings, of these types or all. Before Kafka 4.1, brokers list CLIENT_METRICS only.
 
         Raises: BrokerIncompatible.
         """
@@ -185,46 +183,46 @@ class Admin:
     def describe_cluster(
         self, *, fenced: bool = False, authorized_operations: bool = False, timeout_ms: float | None = None
     ) -> r.ClusterDescription:
-        """The cluster's id, brokers and controller; with brokers that are `fenced`, and what this client may do, if asked."""
+        """The cluster's id, brokers and controller; optionally with fenced brokers and the operations this client is authorized for."""
         return self._call(
             lambda: self._aio.describe_cluster(fenced=fenced, authorized_operations=authorized_operations, timeout_ms=timeout_ms)
         )
 
     def describe_features(self, *, broker: int | None = None, timeout_ms: float | None = None) -> c.Features:
-        """Feature levels that a broker knows and that the cluster has agreed on; none in a cluster without such. Source: KIP-584."""
+        """Feature levels that a broker supports and that are finalized in the cluster; empty without features. Source: KIP-584."""
         return self._call(lambda: self._aio.describe_features(broker=broker, timeout_ms=timeout_ms))
 
     def describe_api_versions(self, *, broker: int | None = None, timeout_ms: float | None = None) -> list[c.ApiSupport]:
-        """Every kind of request that a broker (None: any) takes, in which versions, beside those of this client; by API key."""
+        """All APIs of a broker (None: any) with their versions, beside this client's versions; by API key."""
         return self._call(lambda: self._aio.describe_api_versions(broker=broker, timeout_ms=timeout_ms))
 
     def describe_quorum(self, *, timeout_ms: float | None = None) -> c.Quorum:
-        """Leader, voters and observers of a KRaft cluster's metadata log. Raises: BrokerIncompatible where there is none."""
+        """Leader, voters and observers of a KRaft cluster's metadata log. Raises: BrokerIncompatible in other clusters."""
         return self._call(lambda: self._aio.describe_quorum(timeout_ms=timeout_ms))
 
     def unregister_broker(self, broker: int, *, timeout_ms: float | None = None) -> None:
-        """Have a KRaft cluster forget a broker that is gone for good. Raises: BrokerIdNotRegistered; BrokerIncompatible elsewhere."""
+        """Remove a broker from a KRaft cluster's metadata. Raises: BrokerIdNotRegistered; BrokerIncompatible in other clusters."""
         self._call(lambda: self._aio.unregister_broker(broker, timeout_ms=timeout_ms))
 
     def describe_log_dirs(
         self, brokers: Iterable[int] | None = None, *, topics: Iterable[str] | None = None, timeout_ms: float | None = None
     ) -> dict[int, Outcome[list[r.LogDir]]]:
-        """Log directories of brokers (all brokers when None) and what lies in them, of all topics or those given."""
+        """Log directories of brokers (all brokers when None) with their replicas, of all topics or of these."""
         return self._call(lambda: self._aio.describe_log_dirs(brokers, topics=topics, timeout_ms=timeout_ms))
 
     def describe_replica_log_dirs(
         self, replicas: Iterable[c.Replica | tuple[str, int, int]], *, timeout_ms: float | None = None
     ) -> dict[c.Replica, Outcome[c.ReplicaPlace]]:
-        """In which directory each replica (topic, partition, broker) is, and to which it is moving."""
+        """The log directory of each replica (topic, partition, broker), and the one to which it is moving."""
         return self._call(lambda: self._aio.describe_replica_log_dirs(replicas, timeout_ms=timeout_ms))
 
     def alter_replica_log_dirs(
         self, places: Mapping[c.Replica | tuple[str, int, int], str], *, timeout_ms: float | None = None
     ) -> dict[c.Replica, Outcome[None]]:
-        """Begin to move replicas (topic, partition, broker) to other directories of the same broker, named by their absolute paths.
+        """Start to move replicas (topic, partition, broker) to other directories of the same broker, given by absolute paths.
 
-        Done when `describe_replica_log_dirs` names no future path any more. LogDirNotFound, ReplicaNotAvailable, KafkaStorageError are
-        outcomes; BrokerIncompatible where brokers cannot do it.
+        A move is complete when `describe_replica_log_dirs` has no future path for it. LogDirNotFound, ReplicaNotAvailable and
+        KafkaStorageError are outcomes; BrokerIncompatible if brokers do not support it.
         """
         return self._call(lambda: self._aio.alter_replica_log_dirs(places, timeout_ms=timeout_ms))
 
@@ -235,7 +233,7 @@ class Admin:
         allow_replication_factor_change: bool = True,
         timeout_ms: float | None = None,
     ) -> dict[TopicPartition, Outcome[None]]:
-        """Begin to move partitions to these brokers, the preferred leader first; with None cancel a move that is under way."""
+        """Start to move partitions to these brokers, the preferred leader first; None cancels a move."""
         return self._call(
             lambda: self._aio.alter_partition_reassignments(
                 reassignments, allow_replication_factor_change=allow_replication_factor_change, timeout_ms=timeout_ms
@@ -245,7 +243,7 @@ class Admin:
     def list_partition_reassignments(
         self, partitions: Iterable[Partition] | None = None, *, timeout_ms: float | None = None
     ) -> dict[TopicPartition, r.PartitionReassignment]:
-        """Partitions whose replicas are being added or removed, of all or of those given."""
+        """Partitions with replicas that are being added or removed, of all or of these."""
         return self._call(lambda: self._aio.list_partition_reassignments(partitions, timeout_ms=timeout_ms))
 
     def elect_leaders(
@@ -255,7 +253,7 @@ class Admin:
         election_type: r.ElectionType = r.ElectionType.PREFERRED,
         timeout_ms: float | None = None,
     ) -> dict[TopicPartition, Outcome[None]]:
-        """Have partitions led by their preferred replica again, or, where no replica in sync is left, by any: then records may be lost."""
+        """Elect the preferred replicas as leaders, or, if no replica is in sync, any replica: records may then be lost."""
         return self._call(lambda: self._aio.elect_leaders(partitions, election_type=election_type, timeout_ms=timeout_ms))
 
     def list_groups(
@@ -266,13 +264,17 @@ class Admin:
         protocol_types: Iterable[str] = (),
         timeout_ms: float | None = None,
     ) -> list[g.GroupListing]:
-        """All groups, or those in one of these states, of one of these types, and with members of one of these kinds, by id."""
+        """Groups by id; optionally only those in these states, of these types, or with these kinds of members ("consumer", "connect", ""
+        for groups with committed offsets only).
+        """
         return self._call(lambda: self._aio.list_groups(states=states, types=types, protocol_types=protocol_types, timeout_ms=timeout_ms))
 
     def describe_consumer_groups(
         self, groups: Iterable[str], *, authorized_operations: bool = False, timeout_ms: float | None = None
     ) -> dict[str, Outcome[g.GroupDescription]]:
-        """State, members and assignments of groups of either protocol; GroupIdNotFound for one that is not there."""
+        """State, members and assignments of groups of either protocol, optionally with authorized operations. GroupIdNotFound for a group
+        that does not exist.
+        """
         return self._call(
             lambda: self._aio.describe_consumer_groups(groups, authorized_operations=authorized_operations, timeout_ms=timeout_ms)
         )
@@ -286,7 +288,7 @@ class Admin:
         )
 
     def delete_consumer_groups(self, groups: Iterable[str], *, timeout_ms: float | None = None) -> dict[str, Outcome[None]]:
-        """Delete groups without members, with their offsets: NonEmptyGroup, GroupIdNotFound."""
+        """Delete groups without members, and their offsets. Errors: NonEmptyGroup, GroupIdNotFound."""
         return self._call(lambda: self._aio.delete_consumer_groups(groups, timeout_ms=timeout_ms))
 
     def delete_consumer_group(self, group: str, *, timeout_ms: float | None = None) -> None:
@@ -300,19 +302,19 @@ class Admin:
         require_stable: bool = False,
         timeout_ms: float | None = None,
     ) -> dict[str, Outcome[dict[TopicPartition, Outcome[OffsetAndMetadata | None]]]]:
-        """Committed offsets of groups: of all partitions they have some for, or of those named, with None where there is none."""
+        """Committed offsets of groups: of all their partitions, or of these, with None if nothing is committed."""
         return self._call(lambda: self._aio.list_consumer_group_offsets(groups, require_stable=require_stable, timeout_ms=timeout_ms))
 
     def alter_consumer_group_offsets(
         self, group: str, offsets: Mapping[Partition, Committed], *, timeout_ms: float | None = None
     ) -> dict[TopicPartition, Outcome[None]]:
-        """Commit offsets for a group without members, which is made if it is not there; UnknownMemberId when it has members."""
+        """Commit offsets for a group without members, which is created if needed. UnknownMemberId if it has members."""
         return self._call(lambda: self._aio.alter_consumer_group_offsets(group, offsets, timeout_ms=timeout_ms))
 
     def delete_consumer_group_offsets(
         self, group: str, partitions: Iterable[Partition], *, timeout_ms: float | None = None
     ) -> dict[TopicPartition, Outcome[None]]:
-        """Forget how far a group has read in some partitions; GroupSubscribedToTopic where it still reads them."""
+        """Delete committed offsets of partitions. GroupSubscribedToTopic if the group reads the topic."""
         return self._call(lambda: self._aio.delete_consumer_group_offsets(group, partitions, timeout_ms=timeout_ms))
 
     def remove_members_from_consumer_group(
@@ -323,11 +325,11 @@ class Admin:
         reason: str = "removed by an administrator",
         timeout_ms: float | None = None,
     ) -> dict[str, Outcome[None]]:
-        """Make static members, by their instance ids, leave their group at once, or with None all members, by their member ids."""
+        """Remove static members from their group by instance id, or with None all members by member id."""
         return self._call(lambda: self._aio.remove_members_from_consumer_group(group, members, reason=reason, timeout_ms=timeout_ms))
 
     def consumer_group_lag(
         self, groups: Iterable[str], *, times: bool = True, timeout_ms: float | None = None
     ) -> dict[str, Outcome[GroupLag]]:
-        """How far behind the end of the log groups are, in records and, with `times`, in time: see `ottla.client.admin.group_lag`."""
+        """The lag of groups in records and, with `times`, in time: see `ottla.client.admin.group_lag`."""
         return self._call(lambda: self._aio.consumer_group_lag(groups, times=times, timeout_ms=timeout_ms))
