@@ -1,6 +1,6 @@
-"""Avro from and to Arrow columns: compiled, straight into columns and out of them; where that cannot be, by fastavro, value by value.
+"""Avro from and to Arrow columns: with compiled code for whole columns, or with fastavro value by value where that is not possible.
 
-Avro's types are Arrow's:
+Arrow types of Avro's types:
 
     null boolean int long float double    null bool int32 int64 float double
     bytes fixed string enum               binary binary string string
@@ -11,7 +11,7 @@ Avro's types are Arrow's:
     local-timestamp-millis, -micros       timestamp[ms], timestamp[us]
     decimal, uuid                         decimal128, string
 
-Other unions have no column that holds them, and are refused.
+Other unions have no Arrow type and are refused.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ if TYPE_CHECKING:
 
 
 def schema_faults() -> tuple[type[Exception], ...]:
-    """What `Avro` and `Column.of` raise over what is no schema of Avro, or one of which there is no column."""
+    """The exceptions of `Avro` and `Column.of` for an invalid schema, or one without an Arrow type."""
     return (needed("fastavro.schema", "Avro").SchemaParseException, ValueError, KeyError, TypeError)
 
 
 def avro_bytes(array: pa.Array, avro: Avro) -> pa.Array:
-    """Each row in Avro's binary form, null where the row is. Raises: SerializationFailed, naming the row or the column."""
+    """Each row in Avro's binary form, null for null. Raises: SerializationFailed, with the row or the column."""
     pa = needed_arrow()
     try:
         column = Column.of(avro.write_schema, {})
     except ValueError:
-        # A union of several types: no column has it, and rows may.
+        # A union of several types, which only fastavro handles, row by row.
         return _bytes_one_by_one(array, avro)
     if encode_avro is None or column.kind == KINDS["null"]:
         return _bytes_one_by_one(array, avro)
@@ -50,7 +50,7 @@ def avro_bytes(array: pa.Array, avro: Avro) -> pa.Array:
     except pa.ArrowInvalid as error:
         raise SerializationFailed(f"a row cannot be written as Avro: {error}") from error
     except (pa.ArrowNotImplementedError, ValueError):
-        # Not of the types that the schema's columns have, which rows may make up for; else it says what is wrong.
+        # Other types than the schema's columns: fastavro may accept the rows, otherwise its error names the problem.
         return _bytes_one_by_one(array, avro)
     if isinstance(found, int):
         _bytes_one_by_one(array.slice(found, 1), avro, found)
@@ -73,10 +73,10 @@ def _bytes_one_by_one(array: pa.Array, avro: Avro, first_row: int = 0) -> pa.Arr
 
 
 def avro_values(data: pa.Array, avro: Avro) -> Decoded:
-    """Values of a column in Avro's binary form; null where there is none, or where it cannot be read."""
+    """Values of a column in Avro's binary form; null if null or unreadable."""
     pa = needed_arrow()
     column = Column.of(avro.read_schema, {})
-    # A reader's schema that differs needs fastavro's rules of resolution, and so does what is not text where text should be.
+    # fastavro resolves a differing reader's schema, and handles invalid UTF-8.
     if decode_avro is not None and avro.read_schema is avro.write_schema:
         found, bad = decode_avro(column.spec(), binary_column(data), len(data), avro.prefix)
         try:
@@ -119,7 +119,7 @@ def _whole(avro: Avro, encoded: bytes) -> Any:
     return value
 
 
-#: The codec's numbers of kinds.
+#: Numbers of kinds in the codec.
 KINDS = {
     "null": 0, "boolean": 1, "int": 2, "long": 3, "float": 4, "double": 5, "bytes": 6, "string": 6, "fixed": 7, "enum": 8, "array": 9,
     "map": 10, "record": 11, "error": 11,
@@ -135,14 +135,14 @@ class Column:
     kind: int
     type: Any
     children: list[Column] = field(default_factory=list)
-    #: Bytes of a fixed; symbols of an enum.
+    #: Size of a fixed; symbols of an enum.
     parameter: Any = 0
-    #: Where null is in the union, of two, that the node is.
+    #: Position of null in a union of two.
     null_index: int = NOT_NULLABLE
 
     @classmethod
     def of(cls, schema: Any, named: dict[str, Column]) -> Column:
-        """The column of a parsed Avro schema. ``named`` collects the named types on the way. Raises: ValueError for what has none."""
+        """The column of a parsed Avro schema. ``named`` collects the named types. Raises: ValueError if there is no Arrow type for it."""
         if isinstance(schema, list):
             others = [one for one in schema if one != "null"]
             if len(others) != 1 or len(schema) > 2:
@@ -201,11 +201,11 @@ class Column:
         return cls(KINDS[name], logical.get((name, schema.get("logicalType", "")), types[name]), parameter=size)
 
     def spec(self) -> tuple[int, int, Any, list[Any]]:
-        """The node as the codec takes it."""
+        """The node in the codec's form."""
         return self.kind, self.null_index, self.parameter, [child.spec() for child in self.children]
 
     def given(self, array: pa.Array) -> tuple[Any, ...]:
-        """The column's values as the codec takes them. Raises: ValueError, ArrowInvalid for a column that does not fit."""
+        """The column's values in the codec's form. Raises: ValueError, ArrowInvalid for a column that does not fit."""
         import pyarrow as pa
 
         kind = self.kind
@@ -231,13 +231,13 @@ class Column:
         return kind, self.null_index, self.parameter if kind == DECIMAL else 0, bits, fixed_buffer(numbers, width), None, []
 
     def _numbers(self, array: pa.Array) -> tuple[pa.Array, int]:
-        """Values of fixed width, and their bytes. Raises: ValueError, ArrowInvalid."""
+        """Values of fixed width, and the width in bytes. Raises: ValueError, ArrowInvalid."""
         import pyarrow as pa
         import pyarrow.compute as pc
 
         types, kind = pa.types, array.type
         if self.kind == KINDS["enum"]:
-            # Values below a null record are anything, so whether one is no symbol shows when it is written.
+            # Values below a null record are arbitrary, so invalid symbols are detected by the encoder.
             places = pc.index_in(array.cast(pa.string()), pa.array([symbol.decode() for symbol in self.parameter]))
             return pc.fill_null(places, -1), 4
         whole = types.is_integer(kind) or types.is_null(kind)
@@ -268,7 +268,7 @@ class Column:
         return found
 
     def array(self, found: tuple[Any, ...]) -> pa.Array:
-        """The array of what the codec gave for the node."""
+        """The array of the codec's result for the node."""
         import pyarrow as pa
 
         rows, validity, nulls, numbers, data, children = found

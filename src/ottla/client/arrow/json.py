@@ -1,20 +1,20 @@
-"""JSON from and to Arrow columns, by Arrow's own compiled functions over whole columns.
+"""JSON from and to Arrow columns, with Arrow's compiled functions on whole columns.
 
-Written, a value is one JSON text per row. What JSON has no word for is written as
+Writing makes one JSON text per row. Types without a JSON form are written as
 
-    timestamp, date, time    text in ISO 8601: "2026-11-01T12:00:00.000Z", with Z or a distance where the column has a time zone
-    decimal                  text, so that no reader makes a float of it
-    duration                 a whole number in the column's unit
+    timestamp, date, time    text in ISO 8601: "2026-11-01T12:00:00.000Z", with Z or an offset if the column has a time zone
+    decimal                  text, so that readers do not make a float of it
+    duration                 integer in the column's unit
     NaN, infinity            null
-    binary                   text, if it is UTF-8; else it is refused
-    map                      an object, if its keys are text
+    binary                   text, if it is UTF-8; otherwise an error
+    map                      object, if its keys are text
 
-Read, the texts of a column are parsed together. So that one bad text cannot be mistaken for a part of its neighbours, each is wrapped:
+Reading parses the texts of a column together. So that an invalid text cannot be combined with its neighbours, each is wrapped:
 
-    {"v":[<text>]}           a row that closes what it did not open, or opens what it does not close, is an error by itself; so is one
-                             that has something after its value, which makes the list longer or no list
+    {"v":[<text>]}           a row with unbalanced brackets is an error by itself; so is one with something after its value, because the
+                             list is then longer, or invalid
 
-and when that fails, those at fault are searched for by halves and left out.
+If that fails, the invalid rows are found by bisection and left out.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from ottla.codecs.compiled import join_json
 if TYPE_CHECKING:
     import pyarrow as pa
 
-#: Bytes that JSON does not have as they are inside of a text.
+#: Bytes that must be escaped in a JSON string.
 _SPECIAL = bytes([*range(0x20), ord('"'), ord("\\")])
 _SHORT = {"\b": "\\b", "\f": "\\f", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
-#: Bytes of JSON that are parsed as one block; larger ones are cut up for several threads.
+#: Bytes of JSON that are parsed as one block; larger inputs are split for several threads.
 _BLOCK_BYTES = 8 * 1024 * 1024
 
 
@@ -41,7 +41,7 @@ class NotJson(ValueError):
 
 
 def json_texts(array: pa.Array) -> pa.Array:
-    """Each row as JSON, null where the row is. Raises: NotJson."""
+    """Each row as JSON, null for null. Raises: NotJson."""
     pa = needed_arrow()
     import pyarrow.compute as pc
 
@@ -50,7 +50,7 @@ def json_texts(array: pa.Array) -> pa.Array:
 
 
 def _texts(array: Any, name: str) -> Any:
-    """Each row as JSON, ``null`` where the row is null."""
+    """Each row as JSON, ``null`` for null."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -99,14 +99,14 @@ def _as_text(array: Any, name: str) -> Any:
 
 
 def _quoted(texts: Any) -> Any:
-    """Texts in quotes, with what JSON does not have in them escaped."""
+    """Quoted and escaped texts."""
     import pyarrow.compute as pc
 
     data = texts.buffers()[2]
     held = b"" if data is None else bytes(data)
     clean = held.translate(None, _SPECIAL)
     if len(clean) != len(held):
-        # The backslash comes first, since the others bring some.
+        # The backslash first, since the other replacements add some.
         for special in sorted(set(held) & set(_SPECIAL), key=lambda byte: byte != ord("\\")):
             letter = chr(special)
             escaped = "\\" + letter if letter in '"\\' else _SHORT.get(letter, f"\\u{special:04x}")
@@ -139,7 +139,7 @@ def _objects(array: Any, name: str) -> Any:
 
 
 def _put_together(array: Any, pieces: list[Any]) -> Any:
-    """A text per row from its pieces, by compiled code; null where ``array`` is."""
+    """Concatenates the pieces of each row with compiled code; null where ``array`` is null."""
     import pyarrow as pa
 
     bits = validity(array)
@@ -152,7 +152,7 @@ def _maps(array: Any, name: str) -> Any:
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    # As a list of pairs: that takes into account where the map was sliced from, and which maps are null.
+    # As a list of pairs, which handles slices and null maps.
     pairs = array.cast(pa.list_(pa.struct([("key", array.type.key_type), ("value", array.type.item_type)])))
     entries = pairs.flatten()
     keys = plain(entries.field(0))
@@ -163,7 +163,7 @@ def _maps(array: Any, name: str) -> Any:
 
 
 def _joined(lists: Any, items: Any) -> Any:
-    """The texts of each list's items with commas between them; null for a null list."""
+    """The texts of each list's items, separated by commas; null for a null list."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -177,19 +177,19 @@ def _joined(lists: Any, items: Any) -> Any:
 
 
 class Decoded(NamedTuple):
-    """A column that was decoded, and which rows could not be: None where all could."""
+    """A decoded column, and its unreadable rows: None if there are none."""
 
     array: Any
     #: Boolean per row.
     bad: Any = None
-    #: What is wrong with the first of them.
+    #: The problem of the first one.
     why: str = ""
 
 
 def json_values(texts: pa.Array, kind: pa.DataType | None = None) -> Decoded:
-    """Texts of JSON as values of a type, or of the one that shows; null where the text is null or ``null``, or cannot be read.
+    """JSON texts as values of a type, or of the inferred one; null if the text is null or ``null``, or unreadable.
 
-    With a type, members it does not name are passed over, and those it names are null where they are missing.
+    With a type, members that it does not have are ignored, and missing ones are null.
     """
     pa = needed_arrow()
     if not len(texts) or texts.null_count == len(texts):
@@ -201,7 +201,7 @@ def json_values(texts: pa.Array, kind: pa.DataType | None = None) -> Decoded:
 
 
 def parsed_json(texts: pa.Array, kind: pa.DataType | None, *, more: bool = False) -> pa.Array:
-    """Texts of JSON, all sound and of one type; with `more`, members of objects that the type does not name get the types that show.
+    """Valid JSON texts of one type; with `more`, the type is extended by members of objects that it does not have.
 
     Raises: ArrowInvalid.
     """
@@ -214,7 +214,7 @@ def _parsed(texts: Any, kind: Any, *, more: bool = False) -> Any:
     import pyarrow.compute as pc
     import pyarrow.json
 
-    # Arrow's parser takes any bytes for text; casting looks at them.
+    # Arrow's parser accepts invalid UTF-8; the cast checks it.
     words = texts.cast(pa.string())
     if words.null_count:
         words = pc.fill_null(words, "null")
@@ -248,7 +248,7 @@ def _block_size(lines: Any, size: int) -> int:
 
 
 def _parsed_but(texts: Any, kind: Any, why: str) -> Decoded:
-    """`json_values` where some text cannot be read."""
+    """`json_values` with unreadable texts."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -261,7 +261,7 @@ def _parsed_but(texts: Any, kind: Any, why: str) -> Decoded:
     try:
         return Decoded(_parsed(sound, kind), mask, first)
     except pa.ArrowInvalid as error:
-        # Sound JSON of another type than is wanted, or that Arrow reads more strictly.
+        # Valid JSON of another type, or that Arrow parses more strictly.
         first = first if pc.any(mask).as_py() else str(error)
     found: list[int] = []
     _search(sound, kind, 0, len(sound), found)
@@ -271,7 +271,7 @@ def _parsed_but(texts: Any, kind: Any, why: str) -> Decoded:
 
 
 def _reason(text: bytes | None) -> str | None:
-    """What is wrong with a text; None: nothing."""
+    """The problem of a text; None without one."""
     if text is None:
         return None
     try:
@@ -283,7 +283,7 @@ def _reason(text: bytes | None) -> str | None:
 
 
 def _shown_type(texts: Any) -> Any:
-    """The type of as many of the first rows as are of one."""
+    """The type of the longest prefix of rows that have one type."""
     import pyarrow as pa
 
     rows = len(texts)
@@ -296,7 +296,7 @@ def _shown_type(texts: Any) -> Any:
 
 
 def _search(texts: Any, kind: Any, first: int, last: int, found: list[int]) -> None:
-    """The rows in ``[first, last)`` that cannot be read, by halves."""
+    """The unreadable rows in ``[first, last)``, by bisection."""
     import pyarrow as pa
 
     try:

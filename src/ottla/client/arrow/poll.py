@@ -1,10 +1,10 @@
-"""A consumer's next records as a table: what `poll` does for records, in both faces.
+"""A consumer's next records as a table: like `poll` for records, in both APIs.
 
-    on the loop                          in the thread of whoever asks, or beside the loop
-    lend: whole chunks, positions stay   read: checksums, decompression, columns, values
+    on the event loop                    in the caller's thread, or a worker thread
+    lend: chunks, positions unchanged    read: checksums, decompression, columns, values
     take back: positions move            the table
 
-The next chunks are on their way meanwhile. A table that is not made, since a value in it cannot be read, moves no position.
+The next chunks are fetched meanwhile. If a table cannot be made, because a value is unreadable, no position moves.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Read:
-    """What a chunk gave."""
+    """The result of a chunk."""
 
     lent: Lent
     pieces: list[Piece]
-    #: Where its partition is behind it; None: nothing of it was looked at.
+    #: Position of its partition after it; None if nothing of it was read.
     next_offset: int | None
-    #: What ended it early.
+    #: The error that ended it early.
     error: KafkaError | None = None
 
     @property
@@ -41,7 +41,7 @@ class Read:
 
 
 class PolledTable:
-    """One poll: what was lent, read, and is to be given."""
+    """One poll: the chunks, what was read, and the table."""
 
     def __init__(self, tables: Tables, lent: list[Lent], limit: int, *, several: bool, check_crcs: bool) -> None:
         self._tables = tables
@@ -54,7 +54,7 @@ class PolledTable:
         self.table: pa.Table = None
 
     def read(self) -> None:
-        """Make the table of what was lent. Any thread may do it. Raises: SerializationFailed."""
+        """Makes the table from the chunks. Runs in any thread. Raises: SerializationFailed."""
         reads = list(in_order(self._read, self._lent, sum(len(one.chunk.buffer) for one in self._lent)))
         self._cut(reads)
         self._make(reads)
@@ -64,7 +64,7 @@ class PolledTable:
         self.table = self._tables.table([piece for read in reads for piece in read.pieces], several=self._several)
 
     def take_back(self, fetcher: Fetcher) -> None:
-        """On the loop: move the positions past what the table has. Partitions that went on elsewhere meanwhile are left out of it."""
+        """On the event loop: moves the positions past the table. Partitions whose position changed meanwhile are removed from it."""
         kept = [fetcher.buffer.take_back(read.lent, read.next_offset, read.error) for read in reversed(self._reads)]
         if not all(kept) and self.table is not None:
             self._make([read for read, stays in zip(self._reads, reversed(kept), strict=True) if stays])
@@ -88,7 +88,7 @@ class PolledTable:
         return read
 
     def _enough(self, lent: Lent) -> int:
-        """The offset behind the batch with which there are enough rows."""
+        """The offset after the batch with which there are enough rows."""
         rows = 0
         for _, header in lent.chunk.batches[lent.chunk.next :]:
             rows += header.count
@@ -97,7 +97,7 @@ class PolledTable:
         return lent.chunk.end_offset
 
     def _read_one_by_one(self, read: Read) -> None:
-        """Take what there is before the batch that cannot be read."""
+        """Keeps what comes before the unreadable batch."""
         lent, chunk = read.lent, read.lent.chunk
         hiding = chunk.hiding()
         for at, header in chunk.batches[chunk.next :]:
@@ -114,7 +114,7 @@ class PolledTable:
             read.next_offset = header.last_offset + 1
 
     def _cut(self, reads: list[Read]) -> None:
-        """Keep as many rows as are wanted, and of each partition nothing behind what was left out."""
+        """Keeps the requested number of rows, and nothing of a partition after a gap."""
         left = self._limit
         ended: set[TopicPartition] = set()
         for read in reads:
@@ -131,7 +131,7 @@ class PolledTable:
 
 
 def _first(pieces: list[Piece], rows: int) -> tuple[list[Piece], int]:
-    """So many rows of the pieces, and the offset behind them."""
+    """The first rows of the pieces, and the offset after them."""
     kept = []
     for tp, batch in pieces:
         kept.append(Piece(tp, batch.slice(0, rows)))

@@ -1,8 +1,8 @@
-"""Fetched bytes into Arrow, for everything that reads tables: the consumer's `poll_table`, `read_table`, and Spark's source.
+"""Fetched bytes into Arrow, for all readers of tables: the consumer's `poll_table`, `read_table`, and Spark's source.
 
-    record batches of one partition --checksums, decompression, columns--> portions of some MiB --wrapped, not copied--> RecordBatch
+    record batches of one partition --checksums, decompression, columns--> column sets of some MiB --wrapped, not copied--> RecordBatch
 
-The work is done in compiled code that lets other threads run, so portions are read by several threads at once, and in their order.
+The work runs in compiled code without the GIL, so several threads read at once; the order is kept.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ U = TypeVar("U")
 COLUMNS_BYTES = 16 * MiB
 #: Threads that decompress and decode.
 THREADS = min(4, os.cpu_count() or 1)
-#: Less than this is read before another thread has begun.
+#: Smaller inputs are not worth a second thread.
 ALONE_BYTES = 256 * 1024
-#: What a table has when nothing is said.
+#: Columns of a table by default.
 DEFAULT_NAMES = ("key", "value", "headers", "partition", "offset", "timestamp")
 CORRUPT = "_corrupt"
 
@@ -49,7 +49,7 @@ def portions(
     with_headers: bool = False,
     timestamps_us: bool = False,
 ) -> Iterator[Columns]:
-    """The records in ``[start, end)`` of the whole batches from ``position`` on, some MiB at a time; a portion may have no rows.
+    """The records in ``[start, end)`` of the complete batches from ``position`` on, some MiB at a time; a set may have no rows.
 
     Raises: RecordsError.
     """
@@ -71,14 +71,14 @@ def portions(
 
 
 def check_sums(buffer: Any, where: object) -> None:
-    """Compare each whole batch with its checksum. Raises: CorruptBatch."""
+    """Checks the checksum of each complete batch. Raises: CorruptBatch."""
     for at, header in headers(buffer):
         if not crc_ok(buffer, at):
             raise CorruptBatch(f"{where}: the batch at offset {header.base_offset} is damaged: its checksum is wrong")
 
 
 def in_order(work: Callable[[T], U], given: Sequence[T], size: int) -> Iterable[U]:
-    """``work`` of each, by several threads where ``size`` bytes are worth it, in the order given."""
+    """Applies ``work`` to each, in several threads if ``size`` bytes are worth it, in order."""
     if THREADS < 2 or len(given) < 2 or size < ALONE_BYTES:
         return map(work, given)
     with ThreadPoolExecutor(min(THREADS, len(given)), "ottla-read") as pool:
@@ -86,7 +86,7 @@ def in_order(work: Callable[[T], U], given: Sequence[T], size: int) -> Iterable[
 
 
 class TableForm(TypedDict, total=False):
-    """What a table of records is to be like."""
+    """Columns and formats of a table of records."""
 
     #: Names of its columns, of key, value, headers, partition, offset, timestamp, topic, timestamp_type. None: the first six, and topic
     #: where there are several.
@@ -96,7 +96,7 @@ class TableForm(TypedDict, total=False):
     value_format: Any
     #: Of the values: Arrow's for json, Avro's for avro.
     schema: Any
-    #: What becomes of keys and values that cannot be read: "raise", or "keep": null, with the value's bytes in a column `_corrupt`.
+    #: Keys and values that cannot be read: "raise" an error, or "keep" them: null, with the value's bytes in a column `_corrupt`.
     on_corrupt: str
 
 
@@ -108,7 +108,7 @@ class Piece(NamedTuple):
 
 
 class Tables:
-    """Makes tables of one form. Raises: ValueError for a form that there is not, ImportError without pyarrow."""
+    """Makes tables with these columns and formats. Raises: ValueError for invalid ones, ImportError without pyarrow."""
 
     def __init__(self, form: TableForm) -> None:
         needed_arrow()
@@ -132,18 +132,18 @@ class Tables:
                 raise ValueError(f"{name}_format needs the column {name}")
 
     def names(self, *, several: bool) -> tuple[str, ...]:
-        """The columns, before values are decoded, of one topic or of several."""
+        """The columns, before values are decoded, for one topic or several."""
         if self._names is not None:
             return self._names
         return (*DEFAULT_NAMES, "topic") if several else DEFAULT_NAMES
 
     def read_schema(self, *, several: bool) -> pa.Schema:
-        """Arrow's schema of what is read: these columns, and the offset, by which it is told how far."""
+        """Arrow's schema of the columns to read, with the offset, which gives the next position."""
         names = self.names(several=several)
         return record_schema(names if "offset" in names else (*names, "offset"))
 
     def table(self, pieces: Sequence[Piece], *, several: bool) -> pa.Table:
-        """The pieces as one table. Raises: SerializationFailed, naming the record, where one cannot be read and is not kept."""
+        """The pieces as one table. Raises: SerializationFailed with the record if a value is unreadable and not kept."""
         pa = needed_arrow()
         names = self.names(several=several)
         table = pa.Table.from_batches([piece.batch for piece in pieces], self.read_schema(several=several)).select(names)
@@ -163,12 +163,12 @@ class Tables:
         return table
 
     def read(self, found: Iterable[Columns], schema: pa.Schema, tp: TopicPartition) -> list[Piece]:
-        """Portions of one partition as pieces; those without rows are left out."""
+        """Column sets of one partition as pieces, without empty ones."""
         return [Piece(tp, record_batch(part, schema, tp.topic, tp.partition)) for part in found if part.rows]
 
 
 def _decoded(raw: pa.ChunkedArray, format: ColumnFormat) -> tuple[pa.ChunkedArray, pa.ChunkedArray | None, str]:
-    """A column of bytes as values of one type, and which of them could not be read."""
+    """A binary column decoded to one type, and the unreadable rows."""
     import pyarrow as pa
 
     parts = list(in_order(format.decoded, raw.chunks, raw.nbytes))
@@ -182,7 +182,7 @@ def _decoded(raw: pa.ChunkedArray, format: ColumnFormat) -> tuple[pa.ChunkedArra
 
 
 def _one_type(kinds: list[Any]) -> Any:
-    """A type for what showed as several. Raises: SerializationFailed."""
+    """The common type of several inferred ones. Raises: SerializationFailed."""
     import pyarrow as pa
 
     if len(set(kinds)) == 1:
@@ -194,7 +194,7 @@ def _one_type(kinds: list[Any]) -> Any:
 
 
 def _again(raw: Any, part: Decoded, kind: Any) -> Decoded:
-    """Values that showed as a narrower type, as this one."""
+    """Decodes values with a wider type than inferred before."""
     import pyarrow as pa
 
     from ottla.client.arrow.json import json_values
@@ -205,7 +205,7 @@ def _again(raw: Any, part: Decoded, kind: Any) -> Decoded:
 
 
 def _only(raw: pa.ChunkedArray, bad: pa.ChunkedArray | None) -> pa.ChunkedArray:
-    """The bytes that could not be read, null elsewhere."""
+    """The unreadable bytes, null elsewhere."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -215,7 +215,7 @@ def _only(raw: pa.ChunkedArray, bad: pa.ChunkedArray | None) -> pa.ChunkedArray:
 
 
 def _place(pieces: Sequence[Piece], bad: pa.ChunkedArray) -> str:
-    """The first record that could not be read."""
+    """The first unreadable record."""
     import pyarrow.compute as pc
 
     row: int = pc.index(bad, True).as_py()

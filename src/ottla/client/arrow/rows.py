@@ -1,13 +1,13 @@
-"""How the rows of a table become records: which column is what, checked before anything is sent.
+"""Converts the rows of a table to records. The columns are checked before anything is sent.
 
-    key          a column: text and binary as they are, other scalars as text; or as ``key_format`` says
+    key          a column: text and binary unchanged, other scalars as text; or in ``key_format``
     value        a column, likewise; nested ones as JSON
                  several columns, or all: the row as an object in ``value_format``: json or avro
     headers      a column of lists of (name, value), or a map; or one list of pairs for all rows
-    partition    a column of whole numbers, where null leaves it to the key; or one number for all rows
-    timestamp_ms a column of timestamps, or whole numbers of ms since 1970; or one such number; null is now
+    partition    a column of integers, with null for partitioning by key; or one number for all rows
+    timestamp_ms a column of timestamps, or integers of ms since 1970; or one such number; null is now
 
-A null key is a record without one, a null value a tombstone. So is a row of several columns that are all null.
+A null key is a record without a key, a null value a tombstone. A row of several columns that are all null is a tombstone, too.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ from ottla.records.build import BinaryColumn, partitions_of_keys
 if TYPE_CHECKING:
     import pyarrow as pa
 
-#: A partition that nobody cares about.
+#: Any partition.
 ANY = -1
-#: Bytes of a table that are worked on at once: little enough for the processor's caches, and enough for a good batch of each partition.
+#: Bytes of a table that are processed at once: they fit the processor's caches, and give a good batch for each partition.
 PORTION_BYTES, PARTITION_BYTES, PORTION_MAX_BYTES = 4 * MiB, 256 * KiB, 64 * MiB
 
 
@@ -50,17 +50,17 @@ PORTION_BYTES, PARTITION_BYTES, PORTION_MAX_BYTES = 4 * MiB, 256 * KiB, 64 * MiB
 class Portion:
     """Rows as buffers."""
 
-    #: Number of the first in its table.
+    #: Number of the first row in its table.
     first_row: int
     count: int
     value: BinaryColumn
-    #: Keyword arguments of ``column_encoder`` besides: key, headers, timestamps, timestamps_us.
+    #: Other arguments of ``column_encoder``: key, headers, timestamps, timestamps_us.
     others: dict[str, Any]
-    #: One partition for all, or what the table says of it: None, or an int32 array with nulls.
+    #: One partition for all rows, None, or an int32 array with nulls.
     partition: Any
 
     def partitions(self, count: int) -> Any:
-        """The partition of each row, as an int32 buffer: the one it names, its key's, or ANY. Raises: IndexError."""
+        """The partition of each row, as an int32 buffer: the given one, its key's, or ANY. Raises: IndexError."""
         pa = needed_arrow()
         import pyarrow.compute as pc
 
@@ -82,25 +82,25 @@ def _py(data: bytes) -> Any:
 
 
 class TableColumns(TypedDict, total=False):
-    """What the columns of a table are; see the module."""
+    """Roles of a table's columns; see the module."""
 
     key: str | None
-    #: One column; several; None: all that are nothing else.
+    #: One column; several; None: all that have no other role.
     value: str | Sequence[str] | None
     headers: str | Sequence[tuple[str, bytes | None]] | None
     partition: str | int | None
     timestamp_ms: str | int | None
-    #: The same, by the name that a column of times mostly has.
+    #: The same, under the usual name of a column of times.
     timestamp: str | int | None
     #: "bytes", "str", "int", "float", "json", "avro", or an object of `ottla.serializers`.
     key_format: Any
     value_format: Any
-    #: Of the values, for avro.
+    #: Schema of the values, for avro.
     schema: Any
 
 
 class TableRows:
-    """A table and what its columns are. Raises: ValueError or TypeError when that cannot be, before anything is read."""
+    """A table and the roles of its columns. Raises: ValueError or TypeError for invalid roles, before anything is read."""
 
     def __init__(self, table: Any, *, now_ms: int, **columns: Unpack[TableColumns]) -> None:
         key, value, headers = columns.get("key"), columns.get("value"), columns.get("headers")
@@ -168,11 +168,11 @@ class TableRows:
 
     @property
     def partition(self) -> int | None:
-        """The partition of all rows, if it is one."""
+        """The partition of all rows, if there is one."""
         return self._partition if isinstance(self._partition, int) else None
 
     def portions(self, partitions: int) -> Iterator[Portion]:
-        """The rows, portion by portion, for so many partitions. Raises: SerializationFailed when a column does not go into its format."""
+        """The rows in portions, for this number of partitions. Raises: SerializationFailed if a column does not fit its format."""
         first_row = 0
         size = min(max(PORTION_BYTES, partitions * PARTITION_BYTES), PORTION_MAX_BYTES)
         for batch in gathered(self._batches, size):
@@ -223,7 +223,7 @@ class TableRows:
 
 
 def _partitions(column: pa.Array, first_row: int) -> Any:
-    """The column as int32; None where it says nothing. Raises: ValueError for a number that no partition has."""
+    """The column as int32; None if it is all null. Raises: ValueError for an impossible partition."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -240,7 +240,7 @@ def _partitions(column: pa.Array, first_row: int) -> Any:
 
 
 def _rows(batch: pa.RecordBatch, names: list[str]) -> pa.Array:
-    """The columns as one of objects, null where they all are."""
+    """The columns as one column of objects, null where all are null."""
     import pyarrow as pa
     import pyarrow.compute as pc
 

@@ -1,12 +1,12 @@
-"""Tables on their way out: rows become record batches of their partitions, column by column, and their outcome is one promise.
+"""Sends tables: rows become record batches by partition, column by column, with one delivery for the whole table.
 
     table --portions of some MiB--> key, value ... as bytes --murmur2--> rows by partition --> batches of each in turn
 
-Nothing is done row by row in Python. Each batch goes into the accumulator as it is made, behind what was sent to its partition before; so
-memory is what ``buffer_memory`` allows and a few portions, however large the table, and a stream of tables needs no more.
+No step runs per row in Python. Each batch is appended to the accumulator when it is made, after earlier records of its partition. Memory
+is therefore ``buffer_memory`` and a few portions for a table or stream of any size.
 
-Rows of one partition keep their order. A row without a key and without a partition goes with its neighbours, batch by batch to a partition
-by chance, as single records do. Serializers and interceptors of the producer are for records, and see nothing of tables.
+Rows of one partition keep their order. Rows without key and partition go batch by batch to random partitions, like single records. The
+producer's serializers and interceptors are not applied to tables.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from ottla.wire.errors import KafkaError
 if TYPE_CHECKING:
     import pyarrow as pa
 
-#: Threads that compress while rows are encoded; what they wait for is outside of the interpreter.
+#: Threads that compress while rows are encoded; compression runs without the GIL.
 THREADS = min(4, os.cpu_count() or 1)
 
 
 class Rows(NamedTuple):
-    """Rows of a table: ``size`` of them from ``first`` on; with ``chosen`` (int64), those it has there. Numbers count from ``base``."""
+    """Rows of a table: ``size`` rows from ``first`` on; with ``chosen`` (int64), those row numbers. Numbers are relative to ``base``."""
 
     first: int
     size: int
@@ -46,14 +46,14 @@ class Rows(NamedTuple):
     base: int = 0
 
     def numbers(self) -> list[int]:
-        """Their numbers in the table."""
+        """Their row numbers in the table."""
         if self.chosen is None:
             return list(range(self.base + self.first, self.base + self.first + self.size))
         return [self.base + row for row in memoryview(self.chosen).cast("q")[self.first : self.first + self.size]]
 
 
 class Encoded(NamedTuple):
-    """A batch to send. Its partition is ANY where it may go anywhere."""
+    """A batch to send. Its partition is ANY if it may go to any."""
 
     partition: int
     data: bytearray
@@ -61,9 +61,9 @@ class Encoded(NamedTuple):
 
 
 def batches_of_table(table: TableRows, partitions: int, size_max: int, codec: Codec, level: int | None) -> Iterator[Encoded]:
-    """All rows of a table as batches for a topic of so many partitions.
+    """All rows of a table as batches, for a topic with this number of partitions.
 
-    Raises: what ``TableRows.portions`` raises; ValueError for a partition that is not there.
+    Raises: errors of ``TableRows.portions``; ValueError for a partition that does not exist.
     """
     drafts = (draft for portion in table.portions(partitions) for draft in _drafts(portion, partitions, size_max))
     seal = partial(seal_encoded, size_max=size_max, codec=codec, level=level)
@@ -84,7 +84,7 @@ def batches_of_table(table: TableRows, partitions: int, size_max: int, codec: Co
 
 
 def _drafts(portion: Portion, partitions: int, size_max: int) -> Iterator[tuple[int, Builder, Rows]]:
-    """The batches of a portion, one of each partition in turn, not compressed yet."""
+    """The batches of a portion, one of each partition in turn, uncompressed."""
     groups = [
         (partition, chosen, first, column_encoder(portion.value, first=first, last=last, rows=chosen, **portion.others))
         for partition, chosen, first, last in _groups(portion, partitions)
@@ -100,7 +100,7 @@ def _drafts(portion: Portion, partitions: int, size_max: int) -> Iterator[tuple[
 
 
 def _groups(portion: Portion, partitions: int) -> Iterator[tuple[int, bytes | None, int, int]]:
-    """(partition, row numbers, first, last): the rows of each partition; row numbers None where they follow each other."""
+    """(partition, row numbers, first, last) of each partition's rows; row numbers are None if consecutive."""
     if isinstance(portion.partition, int):
         yield portion.partition, None, 0, portion.count
         return
@@ -122,7 +122,7 @@ def _groups(portion: Portion, partitions: int) -> Iterator[tuple[int, bytes | No
 
 
 class TableMetadata(NamedTuple):
-    """Where the rows of a table were written."""
+    """Partitions and offsets of the rows of a table."""
 
     topic: str
     rows: int
@@ -132,15 +132,15 @@ class TableMetadata(NamedTuple):
 
 
 class TableDelivery:
-    """The promise of a table, for asyncio: await it to get the ``TableMetadata``.
+    """Future of a sent table, for asyncio: await it to get the ``TableMetadata``.
 
-    Batches succeed and fail one by one. When some failed, awaiting raises the error of the first, and ``failed_rows`` tells which rows were
-    not acknowledged, so that ``table.take(delivery.failed_rows())`` is what to send again.
+    Batches succeed and fail one by one. If some failed, awaiting it raises the error of the first, and ``failed_rows`` are the rows that
+    were not acknowledged, so ``table.take(delivery.failed_rows())`` is what to send again.
     """
 
     def __init__(self, topic: str) -> None:
         self.topic = topic
-        #: Each batch with its rows, in the order in which they were made.
+        #: Batches with their rows, in the order of creation.
         self._sent: list[tuple[ProducerBatch, Rows]] = []
         self.rows = 0
 
@@ -149,7 +149,7 @@ class TableDelivery:
         return f"<{type(self).__name__} {self.topic}: {done} of {self.rows} rows done>"
 
     def add(self, batch: ProducerBatch, rows: Rows) -> None:
-        """A batch is on its way."""
+        """Adds a batch."""
         self.rows += rows.size
         self._sent.append((batch, rows))
         batch.when_done(batch.forget_data)
@@ -159,14 +159,14 @@ class TableDelivery:
         return all(batch.done for batch, _ in self._sent)
 
     def add_batch_callback(self, callback: Callable[[int, KafkaError | None], None]) -> None:
-        """Call `callback(rows, error)` for each batch of rows when its outcome is known, with None for those that were written; in the
-        sender's thread, or at once if it is known.
+        """Call `callback(rows, error)` for each batch of rows when its result is known, with None if it was written; in the sender's
+        thread, or at once if it is known already.
         """
         for batch, rows in self._sent:
             batch.when_done(partial(_tell, callback, batch, rows.size))
 
     def failed_rows(self) -> pa.Array:
-        """The numbers (int64) of rows that were not acknowledged, as far as is known, in ascending order."""
+        """The row numbers (int64) that were not acknowledged so far, in ascending order."""
         failed = [rows for batch, rows in self._sent if batch.done and batch.error is not None]
         return needed_arrow().array(sorted(number for rows in failed for number in rows.numbers()), "int64")
 
@@ -195,18 +195,18 @@ class TableDelivery:
 
 
 class BlockingTableDelivery(TableDelivery):
-    """The promise of a table, for threads: ``result()`` waits for the ``TableMetadata``."""
+    """Future of a sent table, for threads: ``result()`` waits for the ``TableMetadata``."""
 
     def result(self, timeout: float | None = None, *, timeout_ms: float | None = None) -> TableMetadata:
-        """Wait for the outcome, at most `timeout` seconds or `timeout_ms` milliseconds.
+        """Wait for the result, at most `timeout` seconds or `timeout_ms` milliseconds.
 
-        Raises: the error of the first batch that failed; TimeoutError, and the rows are still on their way.
+        Raises: the error of the first batch that failed; TimeoutError, while the rows are still being sent.
         """
         self._wait(wait_limit_ms(timeout, timeout_ms))
         return self._outcome()
 
     def exception(self, timeout: float | None = None, *, timeout_ms: float | None = None) -> KafkaError | None:
-        """Wait for the outcome as `result` does; None when all rows were written. Raises: TimeoutError."""
+        """Wait like `result`; None if all rows were written. Raises: TimeoutError."""
         try:
             self.result(timeout, timeout_ms=timeout_ms)
         except KafkaError as error:
@@ -231,7 +231,7 @@ def _tell(callback: Callable[[int, KafkaError | None], None], batch: ProducerBat
 
 @contextmanager
 def attach_delivery(delivery: TableDelivery) -> Iterator[None]:
-    """An error on the way tells how much of the table went before it."""
+    """Adds to an exception how much of the table was sent before it."""
     try:
         yield
     except Exception as error:

@@ -1,7 +1,7 @@
-"""How a consumer polls tables: the turns of `poll_table` on the loop, between which the table is made in another thread (`arrow_poll`).
+"""Polls tables: the calls of `poll_table` on the event loop, between which another thread makes the table (`poll`).
 
-async face     lend --> read beside the loop --> take_back --> table, or once more while there is time
-blocking face  lend --> read in the user's thread --> take_back --> ...
+asyncio    lend --> read in a worker thread --> take_back --> table, or again while there is time
+blocking   lend --> read in the user's thread --> take_back --> ...
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     from ottla.client.arrow.poll import PolledTable
     from ottla.client.arrow.read import TableForm, Tables
 
-#: What a poll without a limit takes: all that is there.
+#: Limit of a poll without a limit.
 NO_LIMIT = 1 << 62
 
 
 class TablePolls:
-    """See the module. `turn(limit, timeout_ms, take)` is the consumer's, `several` tells whether it reads more than one topic."""
+    """Table polls of a consumer. `turn(limit, timeout_ms, take)` is the consumer's; `several` is true if it reads more than one topic."""
 
     def __init__(
         self,
@@ -45,9 +45,9 @@ class TablePolls:
         self._turn = turn
         self._several = several
         self._clock_ms = clock_ms
-        #: What is out to be read.
+        #: Chunks that are being read.
         self._out: list[Lent] = []
-        #: Where the table that the user works on begins in each partition.
+        #: Start of the user's current table in each partition.
         self._given: dict[TopicPartition, int] = {}
 
     async def poll(self, timeout_ms: float | None, max_records: int | None, form: TableForm) -> pa.Table:
@@ -62,21 +62,21 @@ class TablePolls:
                 return polled.table
 
     def deadline_ms(self, timeout_ms: float | None) -> float | None:
-        """When a poll that begins now is to end; None: never without records."""
+        """Deadline of a poll that begins now; None: wait for records without limit."""
         return None if timeout_ms is None else self._clock_ms() + milliseconds("timeout_ms", timeout_ms)
 
     def over(self, deadline_ms: float | None) -> bool:
-        """Whether that time has come."""
+        """Whether the deadline has passed."""
         return deadline_ms is not None and self._clock_ms() >= deadline_ms
 
     async def lend(self, tables: Tables, max_records: int | None, deadline_ms: float | None) -> PolledTable:
-        """Wait for records and take out chunks of them; then `read` makes the table, and `take_back` moves the positions past it. Where it
-        does not come to that, the consumer's next turn puts everything back.
+        """Waits for records and takes chunks of them; then `read` makes the table, and `take_back` moves the positions past it. Otherwise
+        the consumer's next call puts the chunks back.
         """
         from ottla.client.arrow.poll import PolledTable
 
         for tp, offset in self._delivery.first_offsets().items():
-            # Records of a poll that were not given come first in the table; so it begins with them.
+            # Undelivered records of a record poll are the start of the table.
             self._fetcher.seek(tp, offset)
         self._delivery.drop(lambda _: True)
         limit = NO_LIMIT if max_records is None else max_records
@@ -89,20 +89,20 @@ class TablePolls:
         return PolledTable(tables, self._out, limit, several=self._several(), check_crcs=self._options.check_crcs)
 
     def take_back(self, polled: PolledTable) -> None:
-        """Positions move past what was read."""
+        """Moves the positions past what was read."""
         self._given = {one.tp: one.start_offset for one in reversed(self._out)}
         self._out = []
         polled.take_back(self._fetcher)
 
     def not_done(self) -> None:
-        """The user failed on what it was given last, records or a table: it is not to be committed."""
+        """The user's code failed on the last records or table: they are not committed."""
         self._delivery.not_done()
         for tp, offset in self._given.items():
             if tp in self._fetcher.assignment:
                 self._fetcher.seek(tp, offset)
 
     def put_back(self) -> None:
-        """The user came back: the table it was given is done with, and what was lent and not taken back was not read."""
+        """The user has called again: the last table is processed, and chunks that were not taken back were not read."""
         self._given = {}
         lent, self._out = self._out, []
         for one in reversed(lent):
@@ -110,7 +110,7 @@ class TablePolls:
 
 
 def tables_of(form: Any) -> Tables:
-    """What makes the tables. Raises: ValueError, TypeError, ImportError."""
+    """The table maker of these options. Raises: ValueError, TypeError, ImportError."""
     from ottla.client.arrow.read import Tables
 
     return Tables(form)

@@ -1,7 +1,7 @@
 """Parts of topics as Arrow tables: `ottla.read_table("orders@-1h:end", bootstrap_servers=...)`.
 
-What the parts stand for is settled at the beginning (`ranges`): records that come later are not waited for. All partitions are fetched at
-once; what came is decoded by several threads. Rows are in the order of the parts given, of their partitions, and of offsets.
+The ranges of offsets are resolved at the start (`ranges`): later records are not waited for. All partitions are fetched in parallel, and
+several threads decode. Rows are in the order of the given parts, their partitions, and offsets.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from ottla.wire.errors import UnknownTopicOrPartition
 if TYPE_CHECKING:
     import pyarrow as pa
 
-#: How long the end of a range may be waited for when the log has nothing to send before it.
+#: Maximum wait for the end of a range if the log returns nothing before it.
 IDLE_MS = 30_000
-#: How long brokers that do not know a topic are asked for it again: it may have been made a moment ago.
+#: How long a topic that brokers do not know is requested again: it may be new.
 MISSING_MS = 3_000
-#: What a consumer takes and a table has no use for, with what to do. Left unsaid, it would seem to have worked.
+#: Settings of a consumer that a table cannot use, with the remedy. They are refused rather than ignored.
 NOT_FOR_TABLES = {
     "key_deserializer": "tables are decoded column by column: give key_format=",
     "value_deserializer": "tables are decoded column by column: give value_format=",
@@ -44,11 +44,11 @@ NOT_FOR_TABLES = {
 def read_table(*topics: str, **form_and_settings: Any) -> pa.Table:
     """Parts of topics, such as "orders", "orders@-1h:end" or "orders/0-2@100:200" (`client.ranges`), as an Arrow table.
 
-    `columns=`, `key_format=`, `value_format=`, `schema=` and `on_corrupt=` say what it is to be like (`client.arrow_read`); everything else
-    is a setting of `ConsumerOptions`: `bootstrap_servers=`, `isolation_level=` ... The column topic is there when several are read.
+    `columns=`, `key_format=`, `value_format=`, `schema=` and `on_corrupt=` define the table (`client.arrow.read`); all other arguments are
+    settings of `ConsumerOptions`: `bootstrap_servers=`, `isolation_level=` ... The table has the column topic if several are read.
 
-    Raises: BadRange, a ValueError that shows the place, for a part that cannot be understood; UnknownTopicOrPartition; CorruptMessage;
-    SerializationFailed for a value that cannot be read; ConfigError; ImportError without pyarrow; KafkaError.
+    Raises: BadRange, a ValueError with the position of the problem, for an invalid part; UnknownTopicOrPartition; CorruptMessage;
+    SerializationFailed for an unreadable value; ConfigError; ImportError without pyarrow; KafkaError.
     """
     form, settings = _split(form_and_settings)
     for name, instead in NOT_FOR_TABLES.items():
@@ -68,7 +68,7 @@ def read_table(*topics: str, **form_and_settings: Any) -> pa.Table:
 
 
 async def read_table_beside(*topics: str, **form_and_settings: Any) -> pa.Table:
-    """`read_table` for asyncio: the loop goes on meanwhile."""
+    """`read_table` for asyncio: it does not block the event loop."""
     return await asyncio.to_thread(read_table, *topics, **form_and_settings)
 
 
@@ -109,7 +109,7 @@ class _Reading:
             for place, fetched in self._fetched(wanted):
                 coming.append((place, pool.submit(self._decode, fetched)))
                 while len(coming) > 2 * THREADS:
-                    # What came is decoded before more is fetched than is worth holding.
+                    # Decode before too much is buffered.
                     place, decoded = coming.popleft()
                     pieces[place].append(decoded.result())
             for place, decoded in coming:
@@ -125,8 +125,8 @@ class _Reading:
         return await self._consumer.offsets_of(dict.fromkeys(chosen, part.range))
 
     async def _partitions_of(self, topic: str) -> list[TopicPartition]:
-        """Raises: UnknownTopicOrPartition where brokers answer, and do not know the topic after some time: whoever misspells it need not
-        wait as long as for a cluster that is down.
+        """Raises: UnknownTopicOrPartition if brokers do not know the topic after some time, which is shorter than the timeout for a cluster
+        that is down, because of misspelled names.
         """
         if (limit_ms := self._consumer.options.default_api_timeout_ms) > MISSING_MS:
             try:
@@ -138,7 +138,7 @@ class _Reading:
         return await self._consumer.partitions_for(topic)
 
     def _fetched(self, wanted: list[tuple[TopicPartition, int, int]]) -> Iterator[tuple[int, Fetched]]:
-        """What is fetched of each, in turn, with its place among those wanted."""
+        """Fetched data with the position in `wanted`."""
         rows = deque(
             (place, self._reader.read(tp, start, end, timeout_ms=IDLE_MS, gone=lambda offset, tp=tp: self._start_of(tp, offset)))  # type: ignore[misc]
             for place, (tp, start, end) in enumerate(wanted)
@@ -151,7 +151,7 @@ class _Reading:
                 rows.append((place, reading))
 
     def _start_of(self, tp: TopicPartition, offset: int) -> int:
-        """Where the log begins now: what was to be read is deleted meanwhile. It never goes back."""
+        """The present start of the log, if the requested records were deleted meanwhile. Never before `offset`."""
         return max(offset + 1, self._thread.call(self._consumer.beginning_offsets([tp]))[tp])
 
     def _decode(self, fetched: Fetched) -> list[Piece]:

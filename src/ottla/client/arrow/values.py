@@ -1,16 +1,16 @@
-"""What keys and values of a table's rows are as bytes, and which columns bytes are: one column at a time.
+"""Converts columns of keys and values to bytes and back, one column at a time.
 
     format      to bytes                                              from bytes
     ------      --------                                              ----------
-    bytes       text and binary as they are                           binary
+    bytes       text and binary unchanged                             binary
     str         any scalar as text                                    string
-    int         a whole number, big-endian, as wide as its type is    int16, int32 or int64, as long as the bytes are
-    float       a number, big-endian, 32 or 64 bits                   float, double
-    json        any value, nested ones too                            the type given as schema, or what shows
-    avro        rows of one schema                                    what the schema says
+    int         integer, big-endian, in the width of its type         int16, int32 or int64, by the number of bytes
+    float       number, big-endian, 32 or 64 bits                     float, double
+    json        any value, nested ones too                            the type given as schema, or the inferred one
+    avro        rows of one schema                                    the schema's type
 
-A format is said by its name or as an object of ``ottla.serializers``: ``Avro(schema, schema_id=7)``. The bytes are those of the serializers
-of the same names, and so of Kafka's own. Null is a record without a key, or a tombstone, either way.
+A format is a name or an object of ``ottla.serializers``: ``Avro(schema, schema_id=7)``. The bytes are those of the serializers of the same
+names, and so of Kafka's. Null is a record without a key, or a tombstone, in both directions.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ if TYPE_CHECKING:
 
 FORMATS = ("bytes", "str", "int", "float", "json", "avro")
 _OBJECTS: dict[type[Any], str] = {BytesFormat: "bytes", Str: "str", Int: "int", Float: "float", Json: "json", Uuid: "str"}
-#: array's letter for a big-endian number, by its bytes.
+#: Type codes of `array` for big-endian numbers, by size.
 _INTS, _FLOATS = {2: "h", 4: "i", 8: "q"}, {4: "f", 8: "d"}
 
 
 class ColumnFormat:
-    """A format of keys or of values. Raises: ValueError for one that there is not, ImportError when its library is missing."""
+    """A format of keys or of values. Raises: ValueError for an unknown one, ImportError if its library is missing."""
 
     def __init__(self, given: Any, schema: Any = None) -> None:
         self.avro: Avro | None = None
@@ -88,7 +88,7 @@ class ColumnFormat:
         raise NotJson(f"it is {kind}; cast it, or choose another format")
 
     def decoded(self, column: pa.Array) -> Decoded:
-        """The column, of binary, as its values; null where bytes cannot be read."""
+        """The binary column as values; null if unreadable."""
         pa = needed_arrow()
         match self.name:
             case "json":
@@ -108,7 +108,7 @@ class ColumnFormat:
 
 
 def _json_type(schema: Any) -> Any:
-    """The type of a value: given as one, or as the schema of its members."""
+    """The type of a value: a given type, or the schema of its members."""
     import pyarrow as pa
 
     return pa.struct(list(schema)) if isinstance(schema, pa.Schema) else schema
@@ -147,14 +147,14 @@ def _text(column: Any) -> Decoded:
 
 
 def _lost(before: Any, after: Any) -> Any:
-    """The rows that had bytes and have no value."""
+    """The rows with bytes and without a value."""
     import pyarrow.compute as pc
 
     return pc.and_(before.is_valid(), after.is_null())
 
 
 def _numbers(column: Any, letters: dict[int, str], types: dict[int, Any]) -> Decoded:
-    """Numbers as wide as most of the bytes are long; others cannot be read."""
+    """Numbers in the width of most rows; other widths are unreadable."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
