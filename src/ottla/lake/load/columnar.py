@@ -1,4 +1,4 @@
-"""Parquet and Arrow files: their columns are read as they are. Where reading begins is found by their tables of contents."""
+"""Parquet and Arrow files: columns are used as they are, and the metadata of the file gives the first batch to read."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ottla.lake.load.inputs import STDIN, CannotLoad, Input
 from ottla.lake.load.readers import PORTION_BYTES, Reader, RowBatch, json_type
 
 ARROW_FILE, FEATHER_1 = b"ARROW1", b"FEA1"
-#: Rows in a portion, so that what is made of them stays in the processor's caches.
+#: Rows per batch, so that derived data stays in the processor's caches.
 ROWS_MAX = 32 * 1024
 
 
@@ -46,7 +46,7 @@ def open_columns(given: Input) -> Iterator[Reader]:
 
 
 class _Columns:
-    """What the three have in common."""
+    """Common part of the three readers."""
 
     value: str | None = None
 
@@ -59,7 +59,7 @@ class _Columns:
 
 
 class ParquetReader(_Columns):
-    """Row groups that come before the first row wanted are not read."""
+    """Skips row groups before the first row."""
 
     def __init__(self, file: Any, size: int) -> None:
         super().__init__(file.schema_arrow)
@@ -81,7 +81,7 @@ class ParquetReader(_Columns):
 
 
 class FileReader(_Columns):
-    """A file of Arrow's: mapped into memory, and read where it is used."""
+    """An Arrow file, memory-mapped."""
 
     def __init__(self, file: Any, size: int) -> None:
         super().__init__(file.schema)
@@ -94,7 +94,7 @@ class FileReader(_Columns):
 
 
 class StreamReader(_Columns):
-    """A stream of Arrow's."""
+    """An Arrow stream."""
 
     def __init__(self, stream: Any, tell: Any) -> None:
         super().__init__(stream.schema)
@@ -106,7 +106,7 @@ class StreamReader(_Columns):
 
 
 def _cut(batch: Any, done: int) -> Iterator[RowBatch]:
-    """A batch in portions, without a copy."""
+    """A batch in slices, without a copy."""
     rows = max(1, min(ROWS_MAX, batch.num_rows * PORTION_BYTES // max(batch.nbytes, 1)))
     for first in range(0, batch.num_rows, rows):
         yield RowBatch(batch.slice(first, rows), [], done)

@@ -1,8 +1,8 @@
-"""Comma-separated values, typed: by Arrow's compiled parser, a block of whole lines at a time.
+"""Comma-separated values with types, parsed by Arrow in blocks of complete lines.
 
-The first line names the columns. What they hold is seen from the first rows: whole numbers, numbers, true and false, dates, times, text.
-What would lose something as a number stays text: 007, and more digits than a number keeps. Nothing between two commas is null, ``""`` the
-empty text. A later value that is not of its column's type makes no row; the types can be said instead.
+The first line has the column names. Types are inferred from the first rows: integers, numbers, booleans, dates, times, text. Values that
+would lose something as a number stay text: 007, and numbers with too many digits. An empty field is null, ``""`` the empty text. A later
+row with a value of another type is rejected; types can be given instead.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from ottla.lake.load.inputs import CannotLoad
 from ottla.lake.load.line_files import LineSource, blocks, records
 from ottla.lake.load.readers import ReadOptions, RejectedRow, RowBatch, json_type
 
-#: Bytes of the first block that types are seen from.
+#: Bytes of the first block from which types are inferred.
 SAMPLE_BYTES = 1 << 20
-#: Numbers that are not what they seem: codes with zeros in front, and more digits than a float keeps.
+#: Codes with leading zeros, and numbers with more digits than a float keeps.
 _CODE, _MANY_DIGITS = r"^-?0[0-9]", r"^-?[0-9]{16,}$"
 _CONVERSION = re.compile(r"In CSV column #(\d+):.*?conversion error to ([\w\[\], ]+): (.*)", re.DOTALL)
 _FIELDS = re.compile(r"Expected (\d+) columns, got (\d+)")
 
 
 class CsvReader:
-    """See the module. Raises: CannotLoad, when it is made: no line, no such column or type."""
+    """Reads csv. Raises: CannotLoad on construction, for an empty file, or an unknown column or type."""
 
     value: str | None = None
     skipped = 0
@@ -58,7 +58,7 @@ class CsvReader:
         self.columns = {field.name: json_type(field.type) for field in self._schema}
 
     def _head(self, number: int, block: bytes) -> tuple[int, bytes]:
-        """Takes the names of the columns; gives what is behind them."""
+        """Reads the column names; returns the rest."""
         import pyarrow as pa
 
         begin = len(block) - len(block.lstrip(b"\r\n"))
@@ -81,7 +81,7 @@ class CsvReader:
         return number + block.count(b"\n", 0, end), block[end:]
 
     def _types(self, block: bytes) -> dict[str, Any]:
-        """What the columns hold, by the first rows."""
+        """The types of the columns, inferred from the first rows."""
         import pyarrow as pa
 
         said = {name: _type(text) for name, text in self._how.types.items()}
@@ -95,7 +95,7 @@ class CsvReader:
             seen = {field.name: field.type for field in self._parsed(sample, said).schema}
             words = self._parsed(sample, text)
         except pa.ArrowInvalid:
-            # A line in it is at fault, and will be named; the others show what the columns hold.
+            # Some line is invalid and will be reported; types are inferred from the others.
             sample = b"\n".join(self._sound(records(1, sample, self._quote), text))
             seen = {field.name: field.type for field in self._parsed(sample, {}).schema}
             words = self._parsed(sample, text)
@@ -105,7 +105,7 @@ class CsvReader:
         return {**seen, **said}
 
     def _sound(self, lines: list[tuple[int, bytes]], types: Any) -> Iterator[bytes]:
-        """Those lines that can be parsed."""
+        """The lines that can be parsed."""
         for first, last in self._searched(lines, types):
             yield from (line for _, line in lines[first:last])
 
@@ -143,7 +143,7 @@ class CsvReader:
                 yield RowBatch(batch, bad, self._source.done)
 
     def _searched(self, lines: list[tuple[int, bytes]], types: Any) -> Iterator[tuple[int, int]]:
-        """The runs ``[first, last)`` of lines that can be parsed, by halves."""
+        """The runs ``[first, last)`` of valid lines, by bisection."""
         import pyarrow as pa
 
         waiting = [(0, len(lines))]
@@ -160,7 +160,7 @@ class CsvReader:
                     yield first, last
 
     def _why(self, line: bytes) -> str:
-        """What is wrong with a line."""
+        """The problem of a line."""
         import pyarrow as pa
 
         try:
@@ -177,7 +177,7 @@ class CsvReader:
 
 
 def _sample(block: bytes, quote: bytes | None) -> bytes:
-    """The first whole lines of a block."""
+    """The first complete lines of a block."""
     if len(block) <= SAMPLE_BYTES:
         return block
     end = block.find(b"\n", SAMPLE_BYTES)
@@ -187,7 +187,7 @@ def _sample(block: bytes, quote: bytes | None) -> bytes:
 
 
 def _loses(words: Any, kind: Any) -> bool:
-    """Whether some of the words would lose something as a number."""
+    """Whether some of the texts would lose something as a number."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -198,7 +198,7 @@ def _loses(words: Any, kind: Any) -> bool:
 
 
 def _type(text: str) -> Any:
-    """An Arrow type by its name. Raises: CannotLoad."""
+    """The Arrow type with this name. Raises: CannotLoad."""
     import pyarrow as pa
 
     try:

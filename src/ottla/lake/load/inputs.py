@@ -1,14 +1,14 @@
-"""Which files are meant, and what is in them: by their names, unless a format is said.
+"""Finds the input files and their formats, which follow from their names unless a format is given.
 
-    orders.csv .tsv             comma- or tab-separated, the first line names the columns
+    orders.csv .tsv             comma- or tab-separated, the first line has the column names
     orders.jsonl .ndjson .json  a JSON value on each line
     orders.parquet .pq
-    orders.arrow .ipc .feather .arrows    Arrow's file and stream formats are told apart by their first bytes
+    orders.arrow .ipc .feather .arrows    Arrow's file and stream formats, distinguished by their first bytes
     orders.txt .log .text       each line is a value
 
-Text may be compressed: one more suffix of .gz .zst .bz2 .lz4 .br. Of a directory all files with such names are meant, at any depth, but for
-those that begin with ``.`` or ``_``, as Spark and Hive pass over them; in the order of their paths. Directories called ``name=value`` add a
-column to the tables below them.
+Text may be compressed, with another suffix: .gz .zst .bz2 .lz4 .br. A directory stands for all files with such names at any depth, in the
+order of their paths, except those that begin with ``.`` or ``_``, as in Spark and Hive. Directories called ``name=value`` add a column to
+the files below them.
 """
 
 from __future__ import annotations
@@ -32,41 +32,41 @@ SUFFIXES = {
     ".arrow": "arrow", ".ipc": "arrow", ".feather": "arrow", ".arrows": "arrow",
     ".txt": "text", ".text": "text", ".log": "text",
 }  # fmt: skip
-#: What pyarrow calls them.
+#: pyarrow's names of codecs.
 CODECS = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2", ".lz4": "lz4", ".br": "brotli"}
-#: Formats of lines, which may be compressed and may grow.
+#: Formats of lines; such files may be compressed and may grow.
 LINES = ("csv", "tsv", "json", "text")
 STDIN = "-"
-#: What stands for null in the name of a directory.
+#: Null in the name of a directory.
 HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
-#: Bytes at the beginning and before the end by which a file is known again.
+#: Bytes at the start and before the end that identify a file.
 PRINT_BYTES = 64 * 1024
 
 
 class CannotLoad(ValueError):
-    """Files that cannot be loaded as asked; the message says what to do."""
+    """Files that cannot be loaded; the message has the remedy."""
 
 
 class Input(NamedTuple):
     """A file to load."""
 
-    #: As the user would write it; `STDIN` for standard input.
+    #: As the user wrote it; `STDIN` for standard input.
     name: str
     format: str
     codec: str | None
     size: int
     mtime_ns: int
-    #: Columns that its directories name, as Spark and Hive write them: ``year=2026/city=Graz/part-0.parquet``; None: null.
+    #: Columns from directory names, in the style of Spark and Hive: ``year=2026/city=Graz/part-0.parquet``; None: null.
     fixed: tuple[tuple[str, str | None], ...] = ()
 
     @property
     def identity(self) -> str:
-        """The name under which it is remembered."""
+        """The name of the file in the journal."""
         return self.name if self.name == STDIN else str(Path(self.name).resolve())
 
 
 def inputs(names: Iterable[str], form: str | None) -> list[Input]:
-    """The files that ``names`` mean: files, directories, patterns, ``-``. None twice. Raises: CannotLoad, OSError."""
+    """The distinct files of ``names``: files, directories, patterns, ``-``. Raises: CannotLoad, OSError."""
     found: dict[str, Input] = {}
     for name in names:
         for path in _paths(name, form):
@@ -101,7 +101,7 @@ def _paths(name: str, form: str | None) -> list[str]:
 
 
 def _inside(directory: Path, form: str | None) -> list[str]:
-    """Files with a known name; where a format is said, those whose name says it or nothing."""
+    """Files with a known name; with a given format those whose name has that format or none."""
     wanted = (*FORMATS,) if form is None else (form, None)
     found = []
     for at, below, files in os.walk(directory):
@@ -111,7 +111,7 @@ def _inside(directory: Path, form: str | None) -> list[str]:
 
 
 def _kind(name: str) -> tuple[str | None, str | None]:
-    """Format and codec by the name."""
+    """Format and codec of a name."""
     path = Path(name.lower())
     codec = CODECS.get(path.suffix)
     if codec is not None:
@@ -141,7 +141,7 @@ def _fixed(name: str) -> tuple[tuple[str, str | None], ...]:
 
 
 def fingerprint(name: str, size: int) -> str:
-    """What stands at the beginning of a file's first ``size`` bytes and at their end, as a short word."""
+    """A short hash of the start and the end of a file's first ``size`` bytes."""
     digest = blake2b(digest_size=12)
     with open(name, "rb") as file:
         digest.update(file.read(min(size, PRINT_BYTES)))
@@ -151,7 +151,7 @@ def fingerprint(name: str, size: int) -> str:
 
 
 def ends_in_line(name: str, size: int) -> bool:
-    """Whether the first ``size`` bytes end where a line does."""
+    """Whether the first ``size`` bytes end with a line end."""
     with open(name, "rb") as file:
         file.seek(max(size - 1, 0))
         return file.read(1) == b"\n"

@@ -1,7 +1,6 @@
-"""JSON lines: a value on each line, which is sent as it is written, to the last blank. Only what else is asked for is taken out of it.
+"""JSON lines: the value on each line is sent unchanged, including whitespace. Only fields with another role are extracted.
 
-Numbers keep all their digits that way, and fields that some records lack are not made up. Every line is checked, whether something is
-taken out of it or not.
+Numbers therefore keep all digits, and missing fields stay missing. Every line is checked, even if nothing is extracted.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from ottla.lake.load.readers import WHOLE, ReadOptions, RejectedRow, RowBatch
 
 
 class JsonReader:
-    """See the module. The columns are those fields that are needed: texts as they are, others as JSON; and the whole line."""
+    """Reads JSON lines. The columns are the extracted fields, text unchanged and others as JSON, and the whole line."""
 
     columns = None
     value: str | None = WHOLE
@@ -30,7 +29,7 @@ class JsonReader:
         self._slots = [f"f{number}" for number in range(len(how.fields))]
         names = dict(zip(self._slots, how.fields, strict=True))
         row: Any = msgspec.Raw
-        #: Takes fields that are texts in all rows; None where there are none, or some are something else.
+        #: Extracts fields that are text in all rows; None if there are none, or one is not text.
         self._texts: msgspec.json.Decoder[Any] | None = None
         if self._as_dict:
             row = dict[str, msgspec.Raw]
@@ -54,7 +53,7 @@ class JsonReader:
             yield rows
 
     def _quickly(self, block: bytes) -> Any:
-        """The rows of a block; None where a line of it is at fault."""
+        """The rows of a block; None if a line is invalid."""
         import pyarrow as pa
         import pyarrow.compute as pc
 
@@ -118,7 +117,7 @@ class JsonReader:
         return [*made, pa.array([encode(one) for one in kept], pa.binary())], [*self._how.fields, WHOLE]
 
     def _check_fields(self, batch: Any) -> None:
-        """Raises: CannotLoad for a field that none of the first rows has."""
+        """Raises: CannotLoad for a field that is in none of the first rows."""
         for name in self._how.fields:
             if batch.column(name).null_count < batch.num_rows:
                 continue
@@ -130,7 +129,7 @@ class JsonReader:
 
 
 def _text(raw: msgspec.Raw | str | None) -> bytes | str | None:
-    """A field as text: strings as they are, others as they are written; None for null, and where it is missing."""
+    """A field as text: strings unchanged, others as JSON; None for null and missing ones."""
     if not isinstance(raw, msgspec.Raw):
         return raw
     data = bytes(raw)
@@ -140,7 +139,7 @@ def _text(raw: msgspec.Raw | str | None) -> bytes | str | None:
 
 
 def _check_lines(block: bytes) -> None:
-    """Raises: CannotLoad where values are not one on a line."""
+    """Raises: CannotLoad unless each line has one value."""
     first = block.lstrip().split(b"\n", 1)[0].strip()
     if first == b"{" or first.startswith(b"["):
         how = "jq -c '.[]'" if first.startswith(b"[") else "jq -c ."

@@ -1,6 +1,6 @@
-"""Files of lines: csv, JSON lines, text. They are read in blocks of whole lines, and each block is parsed at once by compiled code.
+"""Files of lines: csv, JSON lines, text. They are read in blocks of complete lines, and compiled code parses each block at once.
 
-A block that cannot be parsed is looked at again line by line, so that the line at fault is found, and the others are not lost.
+If a block cannot be parsed, it is parsed again line by line, to find the invalid line and keep the others.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ from ottla.base.units import MiB
 from ottla.lake.load.inputs import CannotLoad, Input
 from ottla.lake.load.readers import LINE, PORTION_BYTES, Reader, ReadOptions, RowBatch
 
-#: A line longer than that is taken for a mistake: a quote that is not closed, a file of another kind.
+#: Maximum length of a line; a longer one means an unclosed quote, or a file of another format.
 LINE_MAX_BYTES = 64 * MiB
 BOM = b"\xef\xbb\xbf"
 
 
 class LineSource:
-    """Bytes that come in pieces. ``tell`` gives how many bytes of the file were read, where they are not those that came."""
+    """A source of bytes in pieces. ``tell`` is the position in the file if it differs from the bytes read, as for compressed files."""
 
     def __init__(self, stream: BinaryIO | Any, tell: Callable[[], int] | None = None, *, limit: int | None = None) -> None:
         self._read = getattr(stream, "read1", stream.read)
         self._tell = tell
-        #: Bytes to read at most: what is written into the file from now on is for the next time.
+        #: Maximum bytes to read: later additions to the file are left for the next run.
         self._limit = limit
         self._came = 0
 
@@ -51,9 +51,9 @@ def open_lines(given: Input, how: ReadOptions, source: LineSource) -> Reader:
 
 
 def blocks(source: LineSource, quote: bytes | None = None) -> Iterator[tuple[int, bytes]]:
-    """(number of the first line, whole lines). Where there are quotes, lines within them are parts of the field.
+    """(number of the first line, complete lines). Line ends within quotes are part of the field.
 
-    The last line ends with or without an end of line. Raises: CannotLoad for a line longer than `LINE_MAX_BYTES`.
+    The last line may lack a line end. Raises: CannotLoad for a line longer than `LINE_MAX_BYTES`.
     """
     number, held, began = 1, b"", False
     for piece in source.pieces():
@@ -75,7 +75,7 @@ def blocks(source: LineSource, quote: bytes | None = None) -> Iterator[tuple[int
 
 
 def _last_end(held: bytes, quote: bytes | None) -> int:
-    """Where the last whole line ends; -1: nowhere."""
+    """End of the last complete line; -1 without one."""
     end = held.rfind(b"\n")
     if quote is None or end < 0:
         return end
@@ -88,7 +88,7 @@ def _last_end(held: bytes, quote: bytes | None) -> int:
 
 
 def records(first_line: int, block: bytes, quote: bytes | None) -> list[tuple[int, bytes]]:
-    """The lines of a block with their numbers, put together where quotes are open at their end; without empty ones."""
+    """The lines of a block with their numbers, joined where a quote is open at the end, without empty ones."""
     found: list[tuple[int, bytes]] = []
     parts: list[bytes] = []
     open_quotes = 0
@@ -106,7 +106,7 @@ def records(first_line: int, block: bytes, quote: bytes | None) -> list[tuple[in
 
 
 def lines_of(block: bytes) -> Any:
-    """The lines of a block as a column of bytes, without their ends."""
+    """The lines of a block as a binary column, without line ends."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -119,7 +119,7 @@ def lines_of(block: bytes) -> Any:
 
 
 class TextReader:
-    """Each line is a value, whatever bytes it is of; an empty one, too."""
+    """Each line is a value of any bytes; an empty one, too."""
 
     columns = {LINE: "text"}
     value: str | None = LINE

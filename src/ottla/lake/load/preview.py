@@ -1,4 +1,4 @@
-"""The first records of files as they would be sent: encoded as for the wire, and read back."""
+"""The first records of files as they would be sent: encoded, and decoded again."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from ottla.lake.load.readers import ReadOptions, open_reader
 from ottla.records.compression import Codec
 from ottla.records.read import records
 
-#: Rows that are worked on at once: a portion may have many more.
+#: Rows that are processed at once; a batch may have many more.
 ROWS = 1000
 BATCH_BYTES = 1 << 30
 
 
 class Preview(NamedTuple):
-    """A record. No partition: its key or its number decides; no timestamp: that of the time when it is sent."""
+    """A record. Without a partition: chosen by key or at random; without a timestamp: the time of sending."""
 
     key: bytes | None
     value: bytes | None
@@ -28,7 +28,7 @@ class Preview(NamedTuple):
 
 
 def preview(files: Sequence[Input], shape: ColumnMapping, how: ReadOptions, limit: int) -> Iterator[Preview]:
-    """The first ``limit`` records. Raises: CannotLoad for the first that is none, OSError."""
+    """The first ``limit`` records. Raises: CannotLoad for the first invalid one, OSError."""
     left = limit
     for given in files:
         with open_reader(given, how) as reader:

@@ -1,4 +1,4 @@
-"""Values that are a line of CSV each into columns of given names and types; an empty field is null."""
+"""Values that are one line of CSV each into columns with given names and types; an empty field is null."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def csv_values(texts: pa.Array, kind: pa.StructType) -> Decoded:
-    """A struct per line; null, and bad, where a line has another number of fields, or one that is not of its type."""
+    """A struct per line; null, and unreadable, if a line has another number of fields, or a field of another type."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -53,7 +53,7 @@ def _fields(texts: Any, count: int) -> tuple[list[list[str | None]], set[int], s
 
 
 def _cast(column: Any, kind: Any) -> tuple[Any, list[int]]:
-    """A column of text in its type, and the rows where that cannot be."""
+    """A text column in its type, and the rows that do not fit."""
     import pyarrow as pa
 
     if pa.types.is_binary(kind):
@@ -76,7 +76,7 @@ def _typed(column: Any, kind: Any) -> Any:
     import pyarrow.compute as pc
 
     if pa.types.is_timestamp(kind) and kind.tz is not None:
-        # Arrow casts text without a zone to times without one, and text with a zone to times with one.
+        # Arrow casts text without a time zone to types without one, and text with a zone to types with one.
         zoned = pc.match_substring_regex(column, r"(Z|[+-]\d\d:?\d\d)$")
         if not pc.all(pc.fill_null(zoned, True)).as_py():
             column = pc.if_else(zoned, column, pc.binary_join_element_wise(column, "Z", ""))

@@ -1,8 +1,7 @@
-"""JSON into columns of which some are known and others show: nothing that can be read is lost, and known columns keep their types.
+"""JSON into known and inferred columns: no readable value is lost, and known columns keep their types.
 
-Arrow parses a whole portion at once and fails as a whole. Then each text is held against the known columns by a decoder made for them, and
-those that do not fit are left out; where the others disagree about a field that is new, the portion is halved, and what shows in the first
-half is known in the second.
+Arrow parses a batch at once and fails as a whole. Then a decoder for the known columns checks each text, and those that do not fit are left
+out. If the others disagree about the type of a new field, the batch is halved, and the types of the first half are known in the second.
 """
 
 from __future__ import annotations
@@ -19,9 +18,9 @@ if TYPE_CHECKING:
 
 
 def json_rows(texts: pa.Array, known: pa.StructType, *, widens: bool = False) -> Decoded:
-    """Objects as a struct of the known fields and of those that show; null, and bad, where a text is no object that fits.
+    """Objects as a struct of the known and inferred fields; null, and unreadable, if a text is not an object that fits.
 
-    `widens`: known whole numbers become double where some have fractions.
+    `widens`: known integers become double if some have fractions.
     """
     import pyarrow as pa
 
@@ -83,7 +82,7 @@ def _joined(sound: Any, half: int, left: Decoded, right: Decoded, mask: Any, why
 
 
 def _reasons(texts: Any, known: Any) -> list[str | None]:
-    """What keeps each text from being an object with the known fields; None: nothing."""
+    """Why each text is not an object with the known fields; None if it is."""
     decode = msgspec.json.Decoder(_fit(known)).decode
     found: list[str | None] = []
     for text in texts.to_pylist():
@@ -98,7 +97,7 @@ def _reasons(texts: Any, known: Any) -> list[str | None]:
 
 
 def _fit(kind: Any) -> Any:
-    """What msgspec calls a type, so far as it can tell."""
+    """The type in msgspec's terms, as far as it has one."""
     import pyarrow as pa
 
     types = pa.types
@@ -126,7 +125,7 @@ def _optional(kind: Any) -> Any:
 
 
 def _wider(texts: Any, known: Any) -> Any:
-    """The known fields, with whole numbers made double where these texts have fractions in them."""
+    """The known fields, with integers widened to double where these texts have fractions."""
     import pyarrow as pa
 
     kind = known
@@ -155,7 +154,7 @@ def _widened(kind: Any, shown: Any) -> Any:
 
 
 def solid(kind: pa.DataType) -> pa.DataType | None:
-    """The type without members of which nothing but null is known, and with text for what only looks like a time; None: nothing is left."""
+    """The type without members that are all null, and with text for inferred times; None if nothing is left."""
     import pyarrow as pa
 
     types = pa.types

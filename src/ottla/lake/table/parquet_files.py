@@ -1,8 +1,8 @@
-"""Parquet files of a table in the making: rows go into row groups, groups into files of about 128 MB, and nobody knows the files until the
-table's log does.
+"""Writes the Parquet files of a table: rows go into row groups, groups into files of about 128 MB, which are invisible until the table's
+log has them.
 
-Rows wait until they are enough for a group, so memory is that of a group per file that is open; with a directory per day there may be
-several, and the largest gives way when all together wait for too much. A file is on disk before it is told.
+Rows wait in memory until they fill a group, so memory is one group per open file. With a directory per day several may be open; the largest
+is written when all together exceed a limit. A file is synced before it is returned.
 """
 
 from __future__ import annotations
@@ -24,32 +24,32 @@ from ottla.lake.table.delta import FILE_BYTES
 if TYPE_CHECKING:
     import pyarrow as pa
 
-#: Rows of a group wait as Arrow; compressed they are some MB, which readers can skip or read at once.
+#: Arrow rows of one group; compressed they have some MB, which readers can skip or read at once.
 GROUP_BYTES, GROUP_ROWS = 32 * MiB, 256 * 1024
 WAITING_BYTES = 128 * MiB
 OPEN_MAX = 32
-#: Text of statistics is cut by readers anyway; longer ones say nothing.
+#: Maximum text in statistics; readers truncate longer ones.
 TEXT_MAX = 32
-#: What the system says of a disk that is full, in the errors of every library.
+#: Messages for a full disk in the errors of all libraries.
 FULL = "No space left on device"
 AGAIN = "free some space and start it again: it goes on where it stopped"
 
 
 @dataclass(slots=True)
 class DataFile:
-    """A file that is whole, on disk and not yet known."""
+    """A complete file on disk, not yet in the table."""
 
-    #: Below the table's directory, with / between.
+    #: Relative to the table's directory, with / as separator.
     name: str
     size: int
     rows: int
-    #: Values of the columns that are directories.
+    #: Values of the partition columns.
     partition: dict[str, str]
-    #: Delta's, of the columns that have an order.
+    #: Delta's statistics, for columns with an order.
     stats: dict[str, Any]
 
     def add_action(self) -> Any:
-        """The file as Delta's log tells it."""
+        """The file as an action of Delta's log."""
         from deltalake.transaction import AddAction
 
         partition: Any = dict(self.partition)
@@ -69,7 +69,7 @@ class _Open:
 
 
 class Files:
-    """See the module. `suffix` is added to the names on disk; `date_column`, if any, becomes directories."""
+    """Writes files. `suffix` is appended to names on disk; `date_column`, if set, becomes directories."""
 
     def __init__(
         self, directory: Path, schema: pa.Schema, *, date_column: str | None = None, suffix: str = "", file_bytes: int = FILE_BYTES
@@ -88,16 +88,16 @@ class Files:
 
     @property
     def size(self) -> int:
-        """Bytes on disk, so far."""
+        """Bytes on disk so far."""
         return sum(one.size for one in self._done) + sum(int(one.sink.tell()) for one in self._open.values())
 
     @property
     def waiting_bytes(self) -> int:
-        """Bytes of rows in memory."""
+        """Bytes of waiting rows."""
         return sum(one.waiting_bytes for one in self._open.values())
 
     def write(self, table: pa.Table) -> None:
-        """Adds rows; columns that they do not have are null. Raises: ArrowInvalid when a value does not fit its column; OSError."""
+        """Adds rows; missing columns are null. Raises: ArrowInvalid if a value does not fit its column; OSError."""
         if not table.num_rows:
             return
         table = aligned(table, self.schema)
@@ -170,14 +170,14 @@ class Files:
         self._done.append(DataFile(one.name, one.path.stat().st_size, one.rows, partition, stats_of(pq.read_metadata(one.path))))
 
     def finish(self) -> list[DataFile]:
-        """All files, whole and on disk."""
+        """All files, complete and synced."""
         for day in list(self._open):
             self._close(day)
         done, self._done, self.rows = self._done, [], 0
         return done
 
     def abandon(self) -> None:
-        """Removes what was written since the last `finish`."""
+        """Removes everything written since the last `finish`."""
         for one in self._open.values():
             one.sink.close()
             one.path.unlink(missing_ok=True)
@@ -188,7 +188,7 @@ class Files:
 
 @contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """What Arrow tells of a file that it cannot write, with the name of the file and without what it says besides. Raises: OSError."""
+    """Converts Arrow's error for a file that cannot be written, with the file's name. Raises: OSError."""
     try:
         yield
     except OSError as error:
@@ -198,7 +198,7 @@ def naming(path: Path) -> Iterator[None]:
 
 
 def aligned(table: pa.Table, schema: pa.Schema) -> pa.Table:
-    """The rows with the columns of a schema, in its order and types; null where they have none. Raises: ArrowInvalid."""
+    """The rows with the columns of a schema, in its order and types; missing ones are null. Raises: ArrowInvalid."""
     import pyarrow as pa
 
     columns = [
@@ -216,7 +216,7 @@ def _typed(column: Any, kind: Any) -> Any:
 
 
 def _array(array: Any, kind: Any) -> Any:
-    """An array in a type that has all of its members, and perhaps more."""
+    """An array in a type that has its members, and possibly more."""
     import pyarrow as pa
 
     types = pa.types
@@ -229,7 +229,7 @@ def _array(array: Any, kind: Any) -> Any:
     if types.is_list(kind) and types.is_list(array.type):
         ends, mask = array.offsets, array.is_null() if array.null_count else None
         if array.offset and mask is not None:
-            # Arrow takes no mask beside offsets that begin elsewhere.
+            # Arrow accepts no mask together with offsets that do not begin at 0.
             array = pa.concat_arrays([array])
             ends = array.offsets
         return pa.ListArray.from_arrays(ends, _array(array.values, kind.value_type), type=kind, mask=mask)
@@ -237,7 +237,7 @@ def _array(array: Any, kind: Any) -> Any:
 
 
 def on_disk(path: Path) -> None:
-    """What the file holds, and that it is there, survive a crash of the machine."""
+    """Syncs the file and its directory."""
     for one in (path, path.parent):
         descriptor = os.open(one, os.O_RDONLY)
         try:
@@ -247,7 +247,7 @@ def on_disk(path: Path) -> None:
 
 
 def stats_of(metadata: Any) -> dict[str, Any]:
-    """Delta's statistics of a file, of its Parquet metadata: rows, and least, greatest and nulls of columns that are no part of another."""
+    """Delta's statistics from Parquet metadata: rows, and minimum, maximum and nulls of top-level columns."""
     least: dict[str, Any] = {}
     most: dict[str, Any] = {}
     nulls: dict[str, int] = {}
@@ -269,7 +269,7 @@ def stats_of(metadata: Any) -> dict[str, Any]:
 
 
 def _bound(value: Any, *, up: bool) -> Any:
-    """A value as statistics have it: a time in milliseconds, outwards. None: none."""
+    """A value in the form of statistics: times in milliseconds, rounded outwards. None if it has none."""
     if isinstance(value, bool):
         return None
     if isinstance(value, datetime):

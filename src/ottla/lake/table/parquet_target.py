@@ -1,11 +1,11 @@
-"""Parquet files of a topic, and a manifest that tells which there are and how far they go.
+"""Parquet files of a topic, with a manifest of the files and the offsets that they contain.
 
     DIR/part-*.parquet          or DIR/date=2026-05-17/part-*.parquet
-    DIR/_ottla/manifest.json    topic, form, columns, files, next offset by partition
+    DIR/_ottla/manifest.json    topic, format, columns, files, next offset by partition
     DIR/_ottla/lock             one process writes
 
-A commit: files are written whole under a name that ends in `.unfinished`; the manifest is replaced; the files get their names. Whoever
-begins anew finishes what the manifest tells and removes what it does not: `*.parquet` holds each record once, whenever it is killed.
+A commit writes complete files with names that end in `.unfinished`, replaces the manifest, and renames the files. The next start completes
+what the manifest has and removes the rest. `*.parquet` therefore has each record once, even if the process is killed at any time.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ UNFINISHED = ".unfinished"
 
 
 class ManifestFile(msgspec.Struct):
-    """A file that the manifest tells of."""
+    """A file in the manifest."""
 
     name: str
     rows: int
@@ -40,12 +40,12 @@ class ManifestFile(msgspec.Struct):
 
 
 class Manifest(msgspec.Struct):
-    """See the module."""
+    """Contents of the manifest."""
 
     topic: str
     topic_id: str
     form: TableFormat
-    #: Delta's words for the columns, whose rules of change hold here too.
+    #: Delta's schema of the columns; the same rules for changes apply.
     schema: dict[str, Any]
     offsets: dict[str, int] = {}
     files: list[ManifestFile] = []
@@ -57,7 +57,7 @@ class InUse(TableConflict):
 
 
 class ParquetTarget:
-    """See the module. Raises: ImportError without pyarrow or deltalake."""
+    """A directory of Parquet files. Raises: ImportError without pyarrow or deltalake."""
 
     def __init__(self, directory: Path) -> None:
         needed_delta()
@@ -101,7 +101,7 @@ class ParquetTarget:
         self._finish()
 
     def _finish(self) -> None:
-        """Ends a commit that was begun, and removes files of one that was not."""
+        """Completes a started commit, and removes files of an uncommitted one."""
         told = {one.name for one in self._there.files}
         for path in self._directory.rglob(f"*{UNFINISHED}"):
             name = path.relative_to(self._directory).as_posix().removesuffix(UNFINISHED)
@@ -111,7 +111,7 @@ class ParquetTarget:
                 path.unlink()
 
     def close(self) -> None:
-        """Lets another process write."""
+        """Releases the lock."""
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
@@ -152,7 +152,7 @@ class ParquetTarget:
         self._finish()
 
     def _write(self) -> None:
-        """Replaces the manifest as a whole."""
+        """Replaces the manifest atomically."""
         beside = self._path.with_name("manifest.json.new")
         beside.write_bytes(msgspec.json.format(msgspec.json.encode(self._there)))
         on_disk(beside)
@@ -161,7 +161,7 @@ class ParquetTarget:
 
 
 def read_manifest(directory: Path) -> Manifest:
-    """What the manifest of a directory tells. Raises: TableConflict for one that cannot be read."""
+    """Reads a directory's manifest. Raises: TableConflict if it is unreadable."""
     try:
         return msgspec.json.decode((directory / "_ottla" / "manifest.json").read_bytes(), type=Manifest)
     except msgspec.MsgspecError as error:

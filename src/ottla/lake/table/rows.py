@@ -1,11 +1,11 @@
-"""Records into rows of a table: values into columns, by the columns that the table has and by what shows beyond them.
+"""Converts records to rows of a table: values into the table's columns, and new columns for other fields.
 
-    known columns       parsed as they are; a value that does not fit one of them goes to `_corrupt`, whole, and its columns are null
-    other fields        their types are those that show in the records at hand (JSON), or what the schema says (Avro)
-    only null seen      no column yet
+    known columns       parsed with their types; a value that does not fit goes to `_corrupt` as a whole, and its columns are null
+    other fields        types inferred from these records (JSON), or from the schema (Avro)
+    only null so far    no column yet
 
-Numbers that show as whole at first and with fractions later make the column wider, if that is allowed (`Rows.widens`). Text that looks like
-a time stays text: what looks like one today may be none tomorrow; a schema says otherwise.
+If integers are followed by fractions, the column is widened if that is allowed (`Rows.widens`). Text that looks like a time stays text,
+because later values may not; a schema can set another type.
 """
 
 from __future__ import annotations
@@ -26,25 +26,25 @@ from ottla.lake.table.schema import CORRUPT, DATE, FRAME_BYTES, TableFormat, par
 if TYPE_CHECKING:
     import pyarrow as pa
 
-#: What Delta does not have in names of columns.
+#: Characters that Delta does not allow in column names.
 _NOT_IN_NAMES = re.compile(r"[ ,;{}()\n\t=]")
 #: None: the registry has no such schema.
 SchemaById = Callable[[int], str | None]
 
 
 class DecodedRows(NamedTuple):
-    """Rows, and how many of them have a value that could not be read."""
+    """Rows, and the number of unreadable values."""
 
     table: pa.Table
     corrupt: int = 0
 
 
 class BadKey(ValueError):
-    """A key that is not of the table's format, where rows are found by their keys."""
+    """A key that does not have the table's key format, in a table with rows by key."""
 
 
 class Rows:
-    """See the module. `schema_by_id` asks a registry. Raises: ValueError, ImportError."""
+    """Converts records to rows. `schema_by_id` asks a registry. Raises: ValueError, ImportError."""
 
     def __init__(self, form: TableFormat, *, schema_by_id: SchemaById | None = None, widens: bool = False) -> None:
         self.form = form
@@ -52,15 +52,15 @@ class Rows:
         self._schema_by_id = schema_by_id
         self._key = ColumnFormat({"raw": "bytes", "text": "str", "int": "int"}[form.key])
         self._given = parse_schema(form.schema) if form.schema is not None and form.value in ("json", "csv") else None
-        #: By id; -1: the one that was given.
+        #: By id; -1: the given schema.
         self._avro: dict[int, Avro] = {}
-        #: Ids that the registry does not know, or of which nothing can be read as columns: it is asked once for each.
+        #: Ids that the registry does not have, or whose schema has no columns; requested once each.
         self._unknown: set[int] = set()
         if form.value == "avro" and form.schema is not None and not form.framed:
             self._avro[-1] = Avro(form.schema)
 
     def first_schema(self, shown: Sequence[bytes | None] = ()) -> pa.Schema:
-        """The columns that a table begins with: those of its schema, or of some values that were looked at, then those beside."""
+        """The columns of a new table: those of its schema, or inferred from sample values, then metadata columns."""
         import pyarrow as pa
 
         beside = self.form.metadata_schema()
@@ -81,7 +81,7 @@ class Rows:
         return pa.schema([*fields, *beside])
 
     def made(self, batch: pa.RecordBatch, there: pa.Schema) -> DecodedRows:
-        """The rows of some records, for a table that has the columns `there`; they may have more, or wider ones.
+        """The rows of records, for a table with the columns `there`; they may have additional or wider ones.
 
         Raises: BadKey.
         """
@@ -114,7 +114,7 @@ class Rows:
         return DecodedRows(_cast(table, beside), corrupt)
 
     def _known(self, there: pa.Schema) -> pa.StructType:
-        """The columns of the table that come from values, in its order."""
+        """The table's columns from values, in order."""
         import pyarrow as pa
 
         if self._given is not None:
@@ -135,7 +135,7 @@ class Rows:
         return self._framed(raw)
 
     def _framed(self, raw: pa.Array) -> Decoded:
-        """Avro values, each by the schema of which it tells the id; columns are those of all of them. Ids that nobody knows are bad."""
+        """Avro values with schema ids; the columns are those of all schemas. Unknown ids are unreadable values."""
         import pyarrow as pa
         import pyarrow.compute as pc
 
@@ -174,7 +174,7 @@ class Rows:
         return Decoded(whole, bad if pc.any(bad).as_py() else None, "not of its schema")
 
     def _is_known(self, number: int) -> bool:
-        """Whether the registry has a schema of this id, of which there are columns; if so, it is at hand."""
+        """Whether the registry has a schema with this id that has columns; loads it."""
         if number in self._avro or number in self._unknown:
             return number in self._avro
         assert self._schema_by_id is not None, "framed values come with a registry"
@@ -206,7 +206,7 @@ class Rows:
 
 
 def _with_columns(schema: str, number: int) -> Avro | None:
-    """What reads values of a schema; None where it is none of Avro (registries have others too), or has no columns."""
+    """The reader of a schema; None if it is not Avro (registries have other types), or has no columns."""
     from ottla.client.arrow.avro import Column, schema_faults
 
     try:
@@ -231,7 +231,7 @@ def _one(column: Any) -> Any:
 
 
 def _members(array: Any) -> dict[str, Any]:
-    """The members of a struct array, null where it is."""
+    """The members of a struct array, null where the struct is null."""
     import pyarrow as pa
 
     if not pa.types.is_struct(array.type):
@@ -240,7 +240,7 @@ def _members(array: Any) -> dict[str, Any]:
 
 
 def _flat(array: Any, taken: set[str]) -> dict[str, Any]:
-    """Columns of a struct array; those of which only null is known are left out."""
+    """Columns of a struct array, without those that are all null."""
     import pyarrow as pa
 
     taken, found = set(taken), {}
@@ -254,7 +254,7 @@ def _flat(array: Any, taken: set[str]) -> dict[str, Any]:
 
 
 def _free(name: str, taken: set[str]) -> str:
-    """A name that no other column has, and that Delta and Parquet take; always the same for the same field."""
+    """A unique column name that Delta and Parquet allow; always the same for a field."""
     clean = _NOT_IN_NAMES.sub("_", name) or "_"
     if clean == name and name.lower() not in taken:
         return name
@@ -262,7 +262,7 @@ def _free(name: str, taken: set[str]) -> str:
 
 
 def _cast(table: pa.Table, beside: pa.Schema) -> pa.Table:
-    """Columns of records in the table's own types, and types that Delta does not have in those that it has."""
+    """Metadata columns in the table's types, and types that Delta lacks in others."""
     import pyarrow as pa
 
     fields = [field.with_type(beside.field(field.name).type) if field.name in beside.names else _friendly(field) for field in table.schema]

@@ -1,16 +1,16 @@
-"""What becomes of a Delta table's columns when rows come with others: which are added, which fit, which cannot be. Pure.
+"""Compares a Delta table's columns with those of new rows: which are added, which fit, which are refused. Pure.
 
-Types are those of Delta's schemas as JSON has them: a name, or an object of type struct, array or map.
+Types are those of Delta's JSON schemas: a name, or an object of type struct, array or map.
 
-    there      wanted            becomes
+    table      rows              result
     -----      ------            -------
-    (none)     any               added; every row before has null
-    long       integer           long: the narrower goes into the wider, nothing changes
-    integer    long              *wider*: only by writing the table anew, since files that are there hold the narrower
-    struct     struct            the same, member by member; those of lists and maps too
+    (none)     any               added; earlier rows have null
+    long       integer           long: the narrower type fits
+    integer    long              *wider*: the table must be rewritten, because existing files have the narrower type
+    struct     struct            the same, member by member; also for lists and maps
     long       string            *refused*
 
-A column that rows do not have stays, and is null for them. Names that differ only in capitals are one name to Delta, and refused.
+A column that rows do not have is kept, with null. Names that differ only in case are one name to Delta, and refused.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 Type = Any
-#: Into which types each goes without loss that a reader would see.
+#: Wider types of each type, without a loss that readers would see.
 WIDER = {
     "byte": ("short", "integer", "long", "float", "double"),
     "short": ("integer", "long", "float", "double"),
@@ -31,10 +31,10 @@ WIDER = {
 
 
 class ColumnChange(NamedTuple):
-    """A column, by its path with dots, and its types."""
+    """A column by its dotted path, and its types."""
 
     column: str
-    #: None where the table does not have it.
+    #: None if the table does not have it.
     there: str | None
     wanted: str
     becomes: str
@@ -45,18 +45,18 @@ class ColumnChange(NamedTuple):
 
 @dataclass(slots=True)
 class Evolution:
-    """The columns afterwards, and what it takes."""
+    """The resulting columns, and the necessary changes."""
 
-    #: Delta's schema as JSON has it.
+    #: Delta's JSON schema.
     schema: dict[str, Any]
     added: list[ColumnChange] = field(default_factory=list)
-    #: Needs the table to be written anew.
+    #: Columns for which the table must be rewritten.
     wider: list[ColumnChange] = field(default_factory=list)
     refused: list[ColumnChange] = field(default_factory=list)
 
 
 def evolution(there: dict[str, Any], wanted: dict[str, Any]) -> Evolution:
-    """From the schema that a table has to one that holds both. Refused columns stay as they are."""
+    """The schema that has both the table's columns and those of the rows. Refused columns stay unchanged."""
     found = Evolution(there)
     found.schema = _struct(there, wanted, "", found)
     return found
@@ -69,7 +69,7 @@ def _struct(there: dict[str, Any], wanted: dict[str, Any], path: str, found: Evo
         before = fields.get(name.lower())
         if before is None:
             if _has_void(one["type"]):
-                # Nothing but null is known of it yet; the table gets it when more is.
+                # All null so far; it is added when it has a type.
                 continue
             found.added.append(ColumnChange(whole, None, shown(one["type"]), shown(one["type"])))
             fields[name.lower()] = {**one, "nullable": True}
@@ -123,7 +123,7 @@ def _decimal(kind: str) -> tuple[int, int]:
 
 
 def shown(kind: Type) -> str:
-    """A type for people, as Spark writes it."""
+    """A type in Spark's notation."""
     if isinstance(kind, str):
         return kind
     match kind["type"]:

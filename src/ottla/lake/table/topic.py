@@ -1,7 +1,7 @@
-"""A topic as what is to become a table: who it is, which offsets it has, and its records, read range by range as Arrow.
+"""A topic as the source of a table: its identity, its offsets, and its records by ranges, as Arrow.
 
-A few partitions are read at once, however many there are, so that what is held is some fetches of 8 MiB. Each read tells how far it came in
-its partition, also where it found no record: offsets may have none, after compaction and transactions.
+A few partitions are read at a time, so memory is a few fetches of 8 MiB. Each read returns the next offset of its partition even without
+records, because after compaction and transactions offsets may have no record.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from ottla.wire.errors import KafkaError, UnknownTopicOrPartition
 if TYPE_CHECKING:
     import pyarrow as pa
 
-#: Partitions that are read at the same time; each holds a fetch that is used and one that comes.
+#: Partitions that are read at the same time; each has a fetch in use and one in flight.
 PARTITIONS_AT_ONCE = 3
-#: Fetches that are decompressed beside the one that is used.
+#: Fetches that are decompressed in advance.
 AHEAD = 2
-#: How long the log may have nothing to send before a range that it should have.
+#: Maximum wait for a range if the log returns nothing.
 IDLE_MS = 60_000
 
 
@@ -50,7 +50,7 @@ class LostRecords(NamedTuple):
 
 
 class DataLost(KafkaError):
-    """Records that were to be in the table are no longer in the topic."""
+    """Records for the table are no longer in the topic."""
 
 
 class PartitionRead(NamedTuple):
@@ -63,7 +63,7 @@ class PartitionRead(NamedTuple):
 
 
 class Topic:
-    """A topic, some of its partitions (None: all), for one thread. Raises: KafkaError, UnknownTopicOrPartition."""
+    """A topic, or some of its partitions (None: all), for one thread. Raises: KafkaError, UnknownTopicOrPartition."""
 
     def __init__(self, name: str, *, partitions: Sequence[int] | None = None, **settings: Any) -> None:
         self.name = name
@@ -84,7 +84,7 @@ class Topic:
 
     def _refresh(self) -> None:
         found = self._admin.describe_topic(self.name)
-        #: As Kafka prints it; empty where brokers give topics none.
+        #: In Kafka's text form; empty if brokers have no topic ids.
         self.topic_id = "" if found.topic_id == NO_TOPIC_ID else found.topic_id_text
         there = [one.partition for one in found.partitions]
         missing = set(self._chosen or ()) - set(there)
@@ -112,20 +112,20 @@ class Topic:
         return entry is not None and "compact" in (entry.value or "")
 
     def refresh(self) -> None:
-        """Asks who the topic is, and which partitions it has, anew."""
+        """Reads the topic's id and partitions again."""
         self._refresh()
 
     def offsets(self, range: Range) -> dict[int, tuple[int, int]]:
-        """What a range stands for now, by partition: the first offset and the one behind the last."""
+        """The present offsets of a range, by partition: the first one and the end."""
         found = self._thread.call(self._consumer.offsets_of(dict.fromkeys(self._tps(), range)))
         return {tp.partition: offsets for tp, offsets in found.items()}
 
     def ends(self) -> dict[int, int]:
-        """The offset behind the last record of each partition that can be read now."""
+        """End offset of the readable records of each partition."""
         return {tp.partition: end for tp, end in self._thread.call(self._consumer.end_offsets(self._tps())).items()}
 
     def log_ends(self) -> dict[int, int]:
-        """The offset behind the last record of each partition, also where its transaction is open, or was when it was read."""
+        """Log end offset of each partition, including open transactions."""
         found: dict[int, int] = {}
         for tp, one in self._admin.list_offsets(dict.fromkeys(self._tps(), LATEST)).items():
             if isinstance(one, KafkaError):
@@ -137,7 +137,7 @@ class Topic:
         return [TopicPartition(self.name, number) for number in self.partitions]
 
     def commit(self, group: str, positions: Mapping[int, int]) -> None:
-        """Tells a consumer group how far the table is. Raises: KafkaError, also where the group has members of its own."""
+        """Commits the table's offsets for a consumer group. Raises: KafkaError, also if the group has members."""
         offsets: dict[Any, Any] = {TopicPartition(self.name, partition): offset for partition, offset in positions.items()}
         for outcome in self._admin.alter_consumer_group_offsets(group, offsets).values():
             if isinstance(outcome, KafkaError):
@@ -146,9 +146,9 @@ class Topic:
     def read(
         self, wanted: Mapping[int, tuple[int, int]], names: Sequence[str], lost: Callable[[LostRecords], None]
     ) -> Iterator[PartitionRead]:
-        """The records in these ranges, with columns of these names, in turn of the partitions and in order in each.
+        """The records of these ranges, with these columns, in order within each partition.
 
-        `lost` hears of records that are gone, and may raise. Raises: KafkaError, RecordsError; TimeoutError.
+        `lost` is called for deleted records, and may raise. Raises: KafkaError, RecordsError; TimeoutError.
         """
         schema = record_schema(names)
         with ThreadPoolExecutor(AHEAD, "ottla-lake") as pool:
@@ -179,7 +179,7 @@ class Topic:
                 open_.append(reading)
 
     def _gone(self, tp: TopicPartition, lost: Callable[[LostRecords], None], offset: int) -> int:
-        """Where the log begins now."""
+        """The present start of the log."""
         begins = self._thread.call(self._consumer.beginning_offsets([tp]))[tp]
         if begins <= offset:
             raise DataLost(f"{tp} ends before offset {offset}: the topic was cut off or made anew; look at it, then begin another table")
