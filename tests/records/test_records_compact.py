@@ -8,13 +8,16 @@ from hypothesis import strategies as st
 from record_samples import T0, damaged_payloads, outcome, record_lists
 
 from ottla.records import _pure as pure
-from ottla.records.batch import HEADER_SIZE, crc_ok, parse_header
+from ottla.records import varint
+from ottla.records.batch import HEADER, HEADER_SIZE, crc_ok, parse_header
 from ottla.records.build import build_batch
+from ottla.records.checksum import crc32c
 from ottla.records.codec import OffsetMap
 from ottla.records.compact import emptied, map_batch, retain, with_horizon
 from ottla.records.compression import Codec
 from ottla.records.errors import InvalidBatch
 from ottla.records.read import records
+from ottla.records.validation import check_batch
 
 SECRET = bytes(range(16))
 INT64 = st.one_of(st.sampled_from([0, 5, T0, 2**63 - 1, -(2**63)]), st.integers(-(2**63), 2**63 - 1))
@@ -65,6 +68,19 @@ def test_a_delete_retention_as_large_as_a_timestamp_keeps_a_tombstone_for_ever()
     assert parse_header(made).delete_horizon_ms == 1 << 62 and crc_ok(made)
     assert [(time, key, value) for _, time, key, value, _ in records(made)] == [(T0, b"a", None)]
     assert kept(made, mapped(batch), now_ms=T0 * 1000) is made
+
+
+@pytest.mark.parametrize(("base", "delta"), [(1000 - 2**63, 2**63 - 1), (-(2**63), 0)])
+def test_a_tombstone_too_far_in_the_past_for_a_horizon_is_kept_without_one(base: int, delta: int) -> None:
+    body = b"\0" + varint.encode(delta) + varint.encode(0) + varint.encode(1) + b"a" + varint.encode(-1) + varint.encode(0)
+    made = bytearray(HEADER_SIZE) + varint.encode(len(body)) + body
+    header = parse_header(keyed((b"a", None)))._replace(base_timestamp=base, max_timestamp=base + delta, batch_length=len(made) - 12)
+    HEADER.pack_into(made, 0, *header)
+    made[17:21] = crc32c(made, 21).to_bytes(4, "big")
+    batch = bytes(made)
+    assert check_batch(batch, max_decompressed=1000, require_keys=True).base_timestamp == base, "a broker accepts it"
+    after = kept(batch, mapped(batch))
+    assert parse_header(after).delete_horizon_ms is None and crc_ok(after) and list(records(after)) == list(records(batch))
 
 
 def test_records_without_a_key_go_and_records_the_map_does_not_speak_of_stay() -> None:

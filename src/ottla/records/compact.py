@@ -9,6 +9,8 @@ compaction after that time removes it. Record timestamps are relative to the bas
 Source: KIP-98, KIP-534.
 """
 
+from contextlib import suppress
+
 from ottla.records.batch import (
     ATTRIBUTES_AT,
     CODEC_BITS,
@@ -23,6 +25,7 @@ from ottla.records.batch import (
 from ottla.records.checksum import Buffer, crc32c
 from ottla.records.codec import OffsetMap, keep_records, map_records, shift_timestamps
 from ottla.records.compression import Codec, compress
+from ottla.records.errors import InvalidBatch
 from ottla.records.read import DECOMPRESSED_MAX, payload
 
 #: Bound of the horizon: delete.retention.ms may be as large as a timestamp, and timestamps relative to the sum must fit 64 bits.
@@ -77,8 +80,10 @@ def emptied(header: BatchHeader) -> bytearray:
 def _rebuilt(header: BatchHeader, records: bytearray, horizon_ms: int | None) -> bytearray:
     if horizon_ms is not None:
         horizon_ms = min(horizon_ms, HORIZON_MS_MAX)
-        records = shift_timestamps(records, 0, len(records), header.count, header.base_timestamp - horizon_ms)
-        header = header._replace(base_timestamp=horizon_ms, attributes=header.attributes | DELETE_HORIZON_BIT)
+        # Timestamps that are too far below the horizon for 64 bits: the batch gets no horizon, so its tombstones are kept.
+        with suppress(InvalidBatch, OverflowError):
+            records = shift_timestamps(records, 0, len(records), header.count, header.base_timestamp - horizon_ms)
+            header = header._replace(base_timestamp=horizon_ms, attributes=header.attributes | DELETE_HORIZON_BIT)
     return _sealed(header, records if header.codec is Codec.NONE else compress(header.codec, records))
 
 
