@@ -315,7 +315,7 @@ def test_a_log_that_ends_before_what_the_table_has_was_cut_off(
         target = DeltaTarget(tmp_path / "t")
         target.begin(TableOrigin(topic, there.topic_id), TableFormat(), pa.schema([]))
         target.commit([], {0: 1}, {0: 3})
-    assert f"{topic}-0" in (said := ottla(*keep, code=1)[0]["refused"]) and "ends at 1, and the table has it up to 3" in said
+    assert f"{topic}-0" in (said := ottla(*keep, code=1)[0]["refused"]) and "ends at 1 and the table at 3" in said
     assert len(notes(ottla(*keep, "--on-loss", "warn"), "cut off")) == 1
     send(topic, [b"two"])
     ottla(*keep)

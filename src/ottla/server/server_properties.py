@@ -84,9 +84,9 @@ MEANINGLESS = {
     "request.timeout.ms": "a request to another broker times out after 30 s",
     "connection.failed.authentication.delay.ms": "this version has no authentication",
     "controlled.shutdown.": "every stop is a controlled shutdown",
-    "fetch.delayed.purge.interval.requests": "delayed operations are removed when they complete",
-    "producer.delayed.purge.interval.requests": "delayed operations are removed when they complete",
-    "delete.records.delayed.purge.interval.requests": "delayed operations are removed when they complete",
+    "fetch.purgatory.purge.interval.requests": "delayed operations are removed when they complete",
+    "producer.purgatory.purge.interval.requests": "delayed operations are removed when they complete",
+    "delete.records.purgatory.purge.interval.requests": "delayed operations are removed when they complete",
     "eligible.leader.replicas.enable": _REPLICATION,
     "unstable.": "there are no unstable features",
 }
