@@ -11,6 +11,8 @@ request was due, so that a stall costs all requests that were due in it.
     again      the topics are created and deleted under the same names
 
 `--source PATH` runs a server of another source tree, to compare two versions on one machine.
+`--control` sends the storm to a second server on the same machine. What the probe then loses, it loses to the processors and the disk that
+both servers share, and not to the broker that it asks.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -117,8 +119,8 @@ def in_parts(names: Sequence[str], *acts: Callable[[Sequence[str]], None]) -> No
 def create(bootstrap: str, names: Sequence[str]) -> None:
     with Admin(bootstrap_servers=bootstrap, request_timeout_ms=300_000) as admin:
         for first in range(0, len(names), TOPICS_PER_REQUEST):
-            wishes = [NewTopic(name, 1) for name in names[first : first + TOPICS_PER_REQUEST]]
-            _check(admin.create_topics(wishes, timeout_ms=300_000))
+            new_topics = [NewTopic(name, 1) for name in names[first : first + TOPICS_PER_REQUEST]]
+            _check(admin.create_topics(new_topics, timeout_ms=300_000))
 
 
 def delete(bootstrap: str, names: Sequence[str]) -> None:
@@ -158,17 +160,25 @@ def percentiles(values: Sequence[float]) -> dict[str, float]:
     return {"p50": round(1000 * p50, 2), "p99": round(1000 * p99, 2), "max": round(1000 * ordered[-1], 1)}
 
 
-def measured(directory: Path, source: Path | None, topics: int, alone_s: float) -> dict[str, Any]:
-    """The latencies of the probe in each phase, and how long each phase took."""
+@contextmanager
+def serving(directory: Path, name: str, source: Path | None) -> Iterator[str]:
+    """A server with a data directory of its own; gives its address."""
     env = dict(os.environ) if source is None else {**os.environ, "PYTHONPATH": str(source)}
-    command = [sys.executable, "-m", "ottla", "serve", "--data-dir", str(directory / "data"), "--listen", "127.0.0.1:0"]
+    command = [sys.executable, "-m", "ottla", "serve", "--data-dir", str(directory / name), "--listen", "127.0.0.1:0"]
+    with ServerProcess(command, log_path=directory / f"{name}.log", ready=OTTLA_READY, env=env) as server:
+        yield server.ready_match.group(1)
+
+
+def measured(directory: Path, source: Path | None, topics: int, alone_s: float, control: bool) -> dict[str, Any]:
+    """The latencies of the probe in each phase, and how long each phase took."""
     names = [f"storm-{number:05d}" for number in range(topics)]
     phases: dict[str, tuple[float, float]] = {}
-    with ServerProcess(command, log_path=directory / "server.log", ready=OTTLA_READY, env=env) as server:
-        bootstrap = server.ready_match.group(1)
+    with ExitStack() as servers:
+        probed = servers.enter_context(serving(directory, "probed", source))
+        bootstrap = servers.enter_context(serving(directory, "control", source)) if control else probed
         host, _, port = bootstrap.rpartition(":")
         address = (host, int(port))
-        create(bootstrap, [PROBE_TOPIC])
+        create(probed, [PROBE_TOPIC])
         acts: dict[str, Callable[[], None]] = {
             "alone": lambda: time.sleep(alone_s),
             "create": lambda: in_parts(names, lambda part: create(bootstrap, part)),
@@ -176,14 +186,14 @@ def measured(directory: Path, source: Path | None, topics: int, alone_s: float) 
             "delete": lambda: in_parts(names, lambda part: delete(bootstrap, part)),
             "again": lambda: in_parts(names, lambda part: create(bootstrap, part), lambda part: delete(bootstrap, part)),
         }
-        with probing(bootstrap) as running:
+        with probing(probed) as running:
             time.sleep(1)
             for phase, act in acts.items():
                 began = time.monotonic()
                 act()
                 phases[phase] = (began, time.monotonic())
             time.sleep(1)
-    outcome: dict[str, Any] = {"topics": topics, "source": str(source or "here")}
+    outcome: dict[str, Any] = {"topics": topics, "source": str(source or "here"), "control": control}
     for phase, (began, ended) in phases.items():
         outcome[phase] = {"seconds": round(ended - began, 1)}
         for kind in ("produce", "fetch"):
@@ -195,17 +205,20 @@ def measured(directory: Path, source: Path | None, topics: int, alone_s: float) 
 @click.option("--topics", default=5_000, show_default=True, help="How many topics come and go.")
 @click.option("--alone-s", default=10.0, show_default=True, help="Seconds of measuring the client alone.")
 @click.option("--source", type=click.Path(file_okay=False, exists=True, path_type=Path), help="Run the server of this source tree.")
+@click.option("--control", is_flag=True, help="Send the storm to a second server on the same machine.")
 @click.option("--directory", type=click.Path(file_okay=False, exists=True, path_type=Path), help="Where data is kept for the time.")
 @click.option("--json", "json_path", type=click.Path(dir_okay=False, path_type=Path), help="Write the outcome here, too.")
 @click.option("--probe", "bootstrap", hidden=True)
-def main(topics: int, alone_s: float, source: Path | None, directory: Path | None, json_path: Path | None, bootstrap: str | None) -> None:
+def main(
+    topics: int, alone_s: float, source: Path | None, control: bool, directory: Path | None, json_path: Path | None, bootstrap: str | None
+) -> None:
     """Measure the latency of a client during a storm of topics."""
     if bootstrap is not None:
         host, _, port = bootstrap.rpartition(":")
         main_of_probe(host, int(port))
         return
     with tempfile.TemporaryDirectory(prefix="ottla-storm-", dir=directory, ignore_cleanup_errors=True) as made:
-        outcome = measured(Path(made), source, topics, alone_s)
+        outcome = measured(Path(made), source, topics, alone_s, control)
     text = json.dumps(outcome, indent=1)
     click.echo(text)
     if json_path is not None:

@@ -57,33 +57,43 @@ class Writes:
         ``write``: the function that executes operations, if one multi may not be enough.
         """
         self._begun += 1
-        number = self._begun
-        self._open[number] = done
-
-        def finish(error: KafkaError | None) -> None:
-            self._open.pop(number)(error)
-            self._go_on()
-            self._node.delayed.poke(self)
-
-        def written(result: StoreResult) -> None:
-            if number not in self._open:
-                return
-            if again is None or result.error not in OVERTAKEN or result.failed_op == -1:
-                finish(self._error(result, changed))
-                return
-            try:
-                anew = again()
-            except KafkaError as error:
-                finish(error)
-                return
-            if anew:
-                carry_out(anew, partial(run, self._call, written))
-            else:
-                finish(None)
-
-        run, carry_out = self._node.isolation.run, write or self._node.controller.write
-        self._waiting.append(lambda: carry_out(ops, partial(run, self._call, written)))
+        self._open[self._begun] = done
+        carry_out = write or self._node.controller.write
+        written = partial(self._written, self._begun, carry_out, changed, again)
+        self._waiting.append(partial(self._carry_out, carry_out, ops, written))
         self._go_on()
+
+    def _carry_out(self, write: Write, ops: Sequence[Op], written: Callable[[StoreResult], None]) -> None:
+        write(ops, partial(self._node.isolation.run, self._call, written))
+
+    def _written(
+        self,
+        number: int,
+        write: Write,
+        changed: type[KafkaError],
+        again: Callable[[], Sequence[Op]] | None,
+        result: StoreResult,
+    ) -> None:
+        # A method with its arguments, not a function that refers to itself: thousands of those are work for the garbage collector.
+        if number not in self._open:
+            return
+        if again is None or result.error not in OVERTAKEN or result.failed_op == -1:
+            self._finish(number, self._error(result, changed))
+            return
+        try:
+            anew = again()
+        except KafkaError as error:
+            self._finish(number, error)
+            return
+        if anew:
+            self._carry_out(write, anew, partial(self._written, number, write, changed, again))
+        else:
+            self._finish(number, None)
+
+    def _finish(self, number: int, error: KafkaError | None) -> None:
+        self._open.pop(number)(error)
+        self._go_on()
+        self._node.delayed.poke(self)
 
     def _go_on(self) -> None:
         """Starts writes up to the limit."""

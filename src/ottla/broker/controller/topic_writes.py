@@ -44,25 +44,25 @@ class TopicWriteBatcher:
     def create(self, name: str, ops: Sequence[Op], done: Done) -> None:
         """Writes ``ops``, which create or expand a topic; ``done`` gets the result when all its partitions have a state, or an error."""
         self.growing.add(name)
+        self._node.controller.write(ops, partial(self._grown, name, done, False))
+
+    def _grown(self, name: str, done: Done, begun: bool, result: StoreResult) -> None:
+        """A multi was executed; ``begun`` unless it was the first one. Writes the next one, or reports."""
         image = self._node.image
-
-        def written(result: StoreResult, *, begun: bool = True) -> None:
-            # A topic that is being deleted is not expanded: the two would undo each other's steps for ever.
-            topic = image.topics.get(name) if name not in self._deleting else None
-            more: list[Op] = []
-            if topic is not None and (result.error is None or (begun and _overtaken(result))):
-                more, result = first_states(name, stateless(topic), image), StoreResult()
-            elif begun and _overtaken(result):
-                # It was created, and deleted meanwhile.
-                result = StoreResult()
-            if more:
-                self._node.controller.write(more, written)
-            else:
-                self.growing.discard(name)
-                # Clients use a topic at once; and a client that creates thousands of topics continues as fast as their logs are created.
-                self._node.partitions.files.when_opened(name, lambda: self._end(result, (done,)))
-
-        self._node.controller.write(ops, partial(written, begun=False))
+        # A topic that is being deleted is not expanded: the two would undo each other's steps for ever.
+        topic = image.topics.get(name) if name not in self._deleting else None
+        more: list[Op] = []
+        if topic is not None and (result.error is None or (begun and _overtaken(result))):
+            more, result = first_states(name, stateless(topic), image), StoreResult()
+        elif begun and _overtaken(result):
+            # It was created, and deleted meanwhile.
+            result = StoreResult()
+        if more:
+            self._node.controller.write(more, partial(self._grown, name, done, True))
+        else:
+            self.growing.discard(name)
+            # Clients use a topic at once; and a client that creates thousands of topics continues as fast as their logs are created.
+            self._node.partitions.files.when_opened(name, partial(self._end, result, (done,)))
 
     # Deletion.
 
@@ -100,11 +100,11 @@ class TopicWriteBatcher:
         step = deletion(topic, self._node.image)
         self._node.controller.write(step, lambda result: self._step(name, result, failures))
 
-    def _end(self, result: StoreResult, told: Iterable[Done]) -> None:
+    def _end(self, result: StoreResult, callbacks: Iterable[Done]) -> None:
         if result.error == "unavailable":
             # The next tick continues.
             self._node.controller.try_again()
-        for done in told:
+        for done in callbacks:
             done(result)
 
 
