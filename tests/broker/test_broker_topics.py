@@ -1,5 +1,6 @@
 """Creating, deleting, growing and paging through topics. Lines are those of docs/semantics.md."""
 
+import gc
 from typing import Any
 
 import pytest
@@ -385,3 +386,21 @@ def test_settings_that_a_deleted_topic_left_behind_and_that_change_meanwhile_do_
     cluster.run()
     assert [sent.answer.topics[0].error_code for sent in (first, second)] == [0, errors.TopicAlreadyExists.code]
     assert broker.node.image.overrides("topics", "t") == {}
+
+
+def test_creating_growing_and_deleting_topics_leaves_no_cyclic_garbage() -> None:
+    """Cycles of thousands of topics make a garbage collection that stops the broker for a quarter of a second."""
+    broker = Cluster()[1]
+    create(broker, "first")
+    gc.collect()
+    gc.disable()
+    try:
+        for number in range(50):
+            assert create(broker, f"t-{number}").error_code == 0
+            growth = CreatePartitionsRequest(topics=[CreatePartitionsTopic(name=f"t-{number}", count=2, assignments=None)], timeout_ms=1000)
+            assert broker.ask(growth, 3).results[0].error_code == 0
+            deletion = DeleteTopicsRequest(topics=[DeleteTopicState(name=f"t-{number}")], timeout_ms=1000)
+            assert broker.ask(deletion, 6).responses[0].error_code == 0
+        assert gc.collect() < 50
+    finally:
+        gc.enable()
