@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import signal
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from random import Random
 from types import FrameType
@@ -147,8 +147,14 @@ class Scene:
         stage.pass_ms(1_000)
         for broker in stage.brokers.values():
             node = broker.node
-            left = {"requests": [number for number in node._delayed_of if number >= 0], "forwarded": node._asked,
-                    "store": node._store_waits, "reads": node._log_waits, "flushes": stage.slow}  # fmt: skip
+            context = node.context
+            left: dict[str, Collection[Any]] = {
+                "requests": [number for number in context._delayed_of if number >= 0],
+                "forwarded": [one for one, _ in context._peer_waits.values() if one.call is not None],
+                "store": context._store_waits,
+                "reads": context._log_waits,
+                "flushes": stage.slow,
+            }
             if any(left.values()):
                 raise Finding("something is left", str({name: len(waits) for name, waits in left.items()}))
         stage.restart(cleanly=cleanly)

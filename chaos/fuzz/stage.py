@@ -21,7 +21,8 @@ from chaos.fuzz.oracle import API_VERSIONS, PRODUCE, Expected, Finding, check_an
 from ottla.base.ids import ConnectionId
 from ottla.base.ports import NodeState, StoreResult
 from ottla.broker import effects, events
-from ottla.broker.handlers import HANDLERS
+from ottla.broker.apis import HANDLERS
+from ottla.broker.context import BrokerContext
 from ottla.broker.isolation import root_of
 from ottla.broker.metadata.configs import Settings, topic_options
 from ottla.broker.metadata.image import Image
@@ -140,14 +141,17 @@ class Broker:
             options_for=lambda topic: self._options(settings, topic),
         )
         self.node = Node(
-            broker_id=broker_id,
-            cluster_id=CLUSTER_ID,
-            settings=settings,
-            directories=[self.directory],
-            rng=Random(broker_id * 1000 + stage.starts),
-            address=(f"host{broker_id}", 9092),
-            now_ms=stage.now_ms,
-            wall_ms=stage.wall_ms,
+            BrokerContext(
+                broker_id=broker_id,
+                cluster_id=CLUSTER_ID,
+                settings=settings,
+                directories=[self.directory],
+                rng=Random(broker_id * 1000 + stage.starts),
+                address=(f"host{broker_id}", 9092),
+                now_ms=stage.now_ms,
+                wall_ms=stage.wall_ms,
+            ),
+            HANDLERS,
         )
         self._acts = self._table()
         self.session.watch("/", lambda state: self.handle(events.StoreChanged(state=state)))

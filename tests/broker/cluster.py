@@ -17,6 +17,8 @@ from typing import Any, NamedTuple
 from ottla.base.ids import ConnectionId, TopicPartition
 from ottla.base.ports import StoreResult
 from ottla.broker import effects, events
+from ottla.broker.apis import HANDLERS
+from ottla.broker.context import BrokerContext
 from ottla.broker.metadata.configs import Settings
 from ottla.broker.node import Node
 from ottla.broker.replica.leader import Leader
@@ -97,14 +99,17 @@ class Broker:
             for disk in disks
         ]
         self.node = Node(
-            broker_id=broker_id,
-            cluster_id="cluster",
-            settings=settings,
-            directories=directories,
-            rng=Random(broker_id + 1000 * cluster.deaths),
-            address=(f"host{broker_id}" if cluster.host is None else cluster.host, 9092),
-            now_ms=cluster.now_ms,
-            wall_ms=cluster.wall_ms,
+            BrokerContext(
+                broker_id=broker_id,
+                cluster_id="cluster",
+                settings=settings,
+                directories=directories,
+                rng=Random(broker_id + 1000 * cluster.deaths),
+                address=(f"host{broker_id}" if cluster.host is None else cluster.host, 9092),
+                now_ms=cluster.now_ms,
+                wall_ms=cluster.wall_ms,
+            ),
+            HANDLERS,
         )
         self.session.watch("/", lambda state: self.handle(events.StoreChanged(state=state)))
         self.session.listen(lambda state: self.handle(events.SessionChanged(state=state)))
@@ -398,7 +403,7 @@ class Cluster:
         del self.brokers[broker_id]
         gone.halted = "stopped"
         gone.session.close()
-        for directory in gone.node.directories:
+        for directory in gone.node.context.directories:
             directory.close(gone.node.partitions.high_watermarks(directory), self.wall_ms)
         self.run()
         return gone

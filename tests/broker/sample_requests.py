@@ -10,7 +10,7 @@ from ottla.base.ids import NO_TOPIC_ID
 
 
 def id_of(cluster: Cluster, topic: str = "t") -> bytes:
-    return cluster[1].node.image.topics[topic].topic_id
+    return cluster[1].node.context.image.topics[topic].topic_id
 
 
 def made(cluster: Cluster, topic: str) -> str:
@@ -116,7 +116,7 @@ REQUESTS: dict[str, tuple[int, Callable[[Cluster, int], dict[str, Any]]]] = {
     "DescribeQuorum": (2, lambda c, n: {}),
     "AlterPartition": (
         3,
-        lambda c, n: {"broker_id": 1, "broker_epoch": c[1].node.epoch, "topics": [{"topic_id": id_of(c), "partitions": []}]},
+        lambda c, n: {"broker_id": 1, "broker_epoch": c[1].node.context.epoch, "topics": [{"topic_id": id_of(c), "partitions": []}]},
     ),
     "DescribeCluster": (2, lambda c, n: {}),
     "DescribeProducers": (0, lambda c, n: {"topics": [{"name": "t", "partition_indexes": [0]}]}),

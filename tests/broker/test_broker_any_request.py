@@ -50,7 +50,7 @@ def test_no_request_brings_a_broker_down(seed: int) -> None:
     rng = Random(seed)
     cluster = Cluster(brokers=2, disks=2, settings={"ottla.partitions.per.request.max": "20"})
     cluster.topic("t", partitions=3)
-    topic_id = cluster[1].node.image.topics["t"].topic_id
+    topic_id = cluster[1].node.context.image.topics["t"].topic_id
     for _ in range(50):
         key = rng.choice(sorted(HANDLERS))
         served = HANDLERS[key]

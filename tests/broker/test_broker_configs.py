@@ -43,7 +43,7 @@ def replace(broker: Broker, *configs: tuple[str, str | None], name: str = "t", k
 
 
 def overrides(broker: Broker, kind: str = "topics", name: str = "t") -> dict[str, str]:
-    return broker.node.image.overrides(kind, name)
+    return broker.node.context.image.overrides(kind, name)
 
 
 # Describing.
@@ -67,7 +67,7 @@ def test_every_topic_setting_is_described_and_says_where_it_comes_from() -> None
 def test_what_is_described_is_what_holds() -> None:
     cluster = Cluster(settings={"log.retention.hours": "2", "log.segment.bytes": "1000"})
     broker = cluster.topic(configs={"cleanup.policy": "compact,delete"})
-    holds = broker.node.topic_options("t")
+    holds = broker.node.context.topic_options("t")
     for config in describe(broker).configs:
         spec = TopicOptions.SPECS[config.name]
         assert spec.parse(config.value) == getattr(holds, spec.attribute), config.name
@@ -130,7 +130,7 @@ def test_a_brokers_setting_that_nobody_knows_is_kept_and_its_value_not_told(name
     assert change(cluster[1], ("plugin.secret", SET, "x"), name=name, kind=BROKER).error_code == 0
     assert replace(cluster[1], ("log.retention.ms", "7"), ("plugin.other", "y"), name=name, kind=BROKER).error_code == 0
     broker = cluster.restart(1)
-    assert broker.node.image.overrides("brokers", name or layout.DEFAULT_ENTITY) == {"log.retention.ms": "7", "plugin.other": "y"}
+    assert broker.node.context.image.overrides("brokers", name or layout.DEFAULT_ENTITY) == {"log.retention.ms": "7", "plugin.other": "y"}
     for asked in {"1", name}:
         told = {config.name: config for config in describe(broker, name=asked, kind=BROKER).configs}
         assert "plugin.secret" not in told
@@ -288,15 +288,15 @@ def test_a_setting_of_all_brokers_is_the_default_of_their_topics() -> None:
 def test_a_dynamic_setting_of_a_broker_holds_there_alone() -> None:
     cluster = Cluster(brokers=2)
     assert change(cluster[1], ("ottla.disk.reserve.bytes", SET, "77"), name="2", kind=BROKER).error_code == 0
-    assert [cluster[number].node.options.disk_reserve_bytes for number in (1, 2)] == [256 << 20, 77]
+    assert [cluster[number].node.context.options.disk_reserve_bytes for number in (1, 2)] == [256 << 20, 77]
     assert change(cluster[1], ("ottla.disk.reserve.bytes", DELETE, None), name="2", kind=BROKER).error_code == 0
-    assert cluster[2].node.options.disk_reserve_bytes == 256 << 20
+    assert cluster[2].node.context.options.disk_reserve_bytes == 256 << 20
 
 
 def test_dynamic_settings_survive_a_restart() -> None:
     cluster = Cluster()
     change(cluster[1], ("ottla.disk.reserve.bytes", SET, "77"), name="1", kind=BROKER)
-    assert cluster.restart(1).node.options.disk_reserve_bytes == 77
+    assert cluster.restart(1).node.context.options.disk_reserve_bytes == 77
 
 
 @pytest.mark.parametrize(
@@ -314,7 +314,7 @@ def test_what_cannot_change_while_brokers_run_is_an_invalid_request(setting: str
     broker = Cluster()[1]
     assert change(broker, (setting, SET, value), name=name, kind=BROKER).error_code == errors.InvalidRequest.code
     assert replace(broker, (setting, value), name=name, kind=BROKER).error_code == errors.InvalidRequest.code
-    assert broker.node.image.configs == {}
+    assert broker.node.context.image.configs == {}
 
 
 @pytest.mark.parametrize(

@@ -213,9 +213,9 @@ def test_every_version_of_every_api_does_its_work(key: int, version: int) -> Non
     member_of_h = two_groups(cluster) if key in GROUP_APIS else ""
     request = a_request(key, version, member_of_h)
     if (key, version) == (8, 10):
-        request.topics[0].topic_id = broker.node.image.topics["t"].topic_id  # type: ignore[attr-defined]
+        request.topics[0].topic_id = broker.node.context.image.topics["t"].topic_id  # type: ignore[attr-defined]
     if (key == 0 and version >= 13) or (key == 1 and version >= 13):
-        topic_id = broker.node.image.topics["t"].topic_id
+        topic_id = broker.node.context.image.topics["t"].topic_id
         request = produce_request(batch(b"v"), topic=topic_id, acks=1) if key == 0 else fetch_request(topic=topic_id)
     sent = broker.send(request, version)
     if key == 11:
@@ -262,9 +262,9 @@ def test_a_connection_that_closes_takes_its_waiting_request_with_it() -> None:
     cluster = Cluster()
     broker = cluster.topic()
     sent = broker.send(fetch_request(max_wait_ms=1000), 12)
-    assert sent.answer is None and broker.node.delayed.count == 1
+    assert sent.answer is None and broker.node.context.delayed.count == 1
     broker.hang_up(sent)
-    assert broker.node.delayed.count == 0
+    assert broker.node.context.delayed.count == 0
     cluster.pass_ms(2000)
     assert sent.answer is None
 
@@ -280,4 +280,4 @@ def test_a_topic_may_have_any_name_while_brokers_and_controllers_come_and_go() -
     assert all(sent.answer is None for sent in waiting)
     cluster.restart(1)
     cluster.topic("another")
-    assert cluster[2].node.delayed.count and cluster[3].node.delayed.count
+    assert cluster[2].node.context.delayed.count and cluster[3].node.context.delayed.count

@@ -36,7 +36,7 @@ def ask_to_stop(broker: Broker) -> Broker:
 
 
 def states(cluster: Cluster) -> list[tuple[int, set[int]]]:
-    found = cluster.controller.node.image.topics["t"].states
+    found = cluster.controller.node.context.image.topics["t"].states
     return [(state.leader, set(state.isr)) for _, state in sorted(found.items())]
 
 
@@ -62,23 +62,23 @@ def test_the_mark_is_written_also_when_the_registration_was_just_changed() -> No
 @pytest.mark.parametrize("number", [1, 2, 3])
 def test_a_broker_that_is_asked_to_stop_hands_over_what_it_leads_and_leaves_every_isr(number: int) -> None:
     cluster = a_cluster([1, 2, 3], [2, 3, 1], [3, 1, 2])
-    epochs = [state.leader_epoch for _, state in sorted(cluster.controller.node.image.topics["t"].states.items())]
+    epochs = [state.leader_epoch for _, state in sorted(cluster.controller.node.context.image.topics["t"].states.items())]
     broker = ask_to_stop(cluster[number])
     others = {1, 2, 3} - {number}
     assert broker.node.controlled_shutdown.over
     assert states(cluster) == [(led if led != number else led % 3 + 1, others) for led in (1, 2, 3)]
-    after = [state.leader_epoch for _, state in sorted(cluster.controller.node.image.topics["t"].states.items())]
+    after = [state.leader_epoch for _, state in sorted(cluster.controller.node.context.image.topics["t"].states.items())]
     assert after == [epoch + (led == number) for led, epoch in zip((1, 2, 3), epochs, strict=True)]
     assert not broker.node.partitions.leaders
 
 
 def test_its_registration_says_so_and_stays_the_same_registration() -> None:
     cluster = a_cluster([1, 2, 3])
-    epoch = cluster[1].node.epoch
+    epoch = cluster[1].node.context.epoch
     assert "in_controlled_shutdown" not in registration(cluster, 1)
     ask_to_stop(cluster[1])
     assert registration(cluster, 1)["in_controlled_shutdown"] is True
-    assert cluster[1].node.epoch == epoch == cluster[2].node.image.brokers[cluster[1].node.broker_id].epoch
+    assert cluster[1].node.context.epoch == epoch == cluster[2].node.context.image.brokers[cluster[1].node.context.broker_id].epoch
 
 
 def test_acks_all_goes_on_through_a_handing_over_and_a_stop() -> None:
@@ -188,16 +188,18 @@ def test_a_broker_that_leaves_is_not_let_back_into_an_isr_however_well_it_follow
 def test_the_controller_refuses_an_isr_with_a_broker_that_leaves_but_for_its_leader() -> None:
     cluster = a_cluster([1, 2, 3])
     ask_to_stop(cluster[1])
-    image = cluster.controller.node.image
+    image = cluster.controller.node.context.image
     topic = image.topics["t"]
-    members = [BrokerState(broker_id=broker, broker_epoch=image.brokers[cluster[broker].node.broker_id].epoch) for broker in (1, 2, 3)]
+    members = [
+        BrokerState(broker_id=broker, broker_epoch=image.brokers[cluster[broker].node.context.broker_id].epoch) for broker in (1, 2, 3)
+    ]
     wish = AlterPartitionRequestPartition(
         partition_index=0, leader_epoch=topic.states[0].leader_epoch, new_isr_with_epochs=members, partition_epoch=topic.versions[0]
     )
     with pytest.raises(errors.IneligibleReplica, match="about to stop"):
-        altered(image, topic, 2, wish, options=cluster.controller.node.topic_options("t"))
+        altered(image, topic, 2, wish, options=cluster.controller.node.context.topic_options("t"))
     wish.new_isr_with_epochs = members[1:]
-    assert altered(image, topic, 2, wish, options=cluster.controller.node.topic_options("t")).isr == (2, 3)
+    assert altered(image, topic, 2, wish, options=cluster.controller.node.context.topic_options("t")).isr == (2, 3)
 
 
 def test_a_leader_whose_wish_is_overtaken_by_a_stop_does_not_wait_for_the_one_that_stops() -> None:
@@ -226,7 +228,7 @@ def test_new_topics_go_to_brokers_that_stay_where_they_are_enough() -> None:
     ask_to_stop(cluster[1])
     for name, factor in (("two", 2), ("three", 3)):
         cluster.topic(name, partitions=6, replicas=factor)
-    topics = cluster.controller.node.image.topics
+    topics = cluster.controller.node.context.image.topics
     assert all(1 not in replicas for replicas in topics["two"].replicas.values())
     assert all(1 not in (state.leader, *state.isr) for state in topics["three"].states.values())
 
@@ -368,7 +370,7 @@ def test_a_clean_stop_writes_down_the_high_watermarks_of_followers_too() -> None
     cluster.pass_ms(1000)
     gone = cluster.stop(3)
     back = cluster.start(3, gone.texts, [disk.restart() for disk in gone.disks.values()])
-    assert back.node.directories[0].high_watermarks[T0] == 2
+    assert back.node.context.directories[0].high_watermarks[T0] == 2
 
 
 def test_a_registration_says_that_its_broker_leaves_only_when_it_does() -> None:

@@ -32,7 +32,7 @@ def held(cluster: Cluster) -> list[int]:
 def test_one_broker_of_many_is_controller() -> None:
     cluster = Cluster(brokers=3)
     assert len(held(cluster)) == 1
-    assert {broker.node.image.controller for broker in cluster.brokers.values()} == set(held(cluster))
+    assert {broker.node.context.image.controller for broker in cluster.brokers.values()} == set(held(cluster))
     assert cluster.store.tree.nodes["/controller_epoch"].data == b"1"
 
 
@@ -105,7 +105,7 @@ def test_a_broker_that_is_gone_leads_nothing_and_leads_again_when_it_is_back() -
     produce(broker, batch(b"a"))
     number = broker.broker_id
     gone = cluster.kill(number)
-    state = cluster.controller.node.image.state(TopicPartition("t", 0))
+    state = cluster.controller.node.context.image.state(TopicPartition("t", 0))
     assert state is not None and (state.leader, state.isr) == (-1, (number,))
     back = cluster.start(number, gone.texts, [disk.restart() for disk in gone.disks.values()])
     assert back.leader("t").epoch > 0
@@ -123,7 +123,7 @@ def test_a_quick_restart_that_nobody_saw_still_begins_an_epoch() -> None:
     """The registration is a new one. Source: KIP-380."""
     cluster = Cluster(brokers=2)
     broker = next(one for one in cluster.brokers.values() if one is not cluster.controller)
-    while cluster.topic(f"t{len(cluster[1].node.image.topics)}") is not broker:
+    while cluster.topic(f"t{len(cluster[1].node.context.image.topics)}") is not broker:
         pass
     topic = next(partition.topic for partition in broker.node.partitions.leaders)
     cluster.store_speaks = False
@@ -214,9 +214,9 @@ def test_a_new_controller_leaves_what_is_in_order_as_it_is() -> None:
     cluster = Cluster(brokers=3)
     cluster.topic(partitions=6)
     office = cluster.controller.broker_id
-    before = {number: state for number, state in cluster[office].node.image.topics["t"].states.items() if state.leader != office}
+    before = {number: state for number, state in cluster[office].node.context.image.topics["t"].states.items() if state.leader != office}
     cluster.kill(office)
-    after = cluster.controller.node.image.topics["t"].states
+    after = cluster.controller.node.context.image.topics["t"].states
     assert before and all(after[number] == state for number, state in before.items())
 
 

@@ -67,9 +67,9 @@ def restart(cluster: Cluster, broker: Broker, *, cleanly: bool) -> Broker:
         node = broker.node
         broker._perform(node.stop(cluster.now_ms))
         cluster.run()
-        for directory in node.directories:
+        for directory in node.context.directories:
             marks = node.partitions.high_watermarks(directory)
-            assert directory.close(marks, cluster.wall_ms, broker_epoch=node.epoch or -1, clean_since=node.lifecycle.clean_since)
+            assert directory.close(marks, cluster.wall_ms, broker_epoch=node.context.epoch or -1, clean_since=node.registration.clean_since)
     gone = cluster.kill(broker.broker_id)
     return cluster.start(gone.broker_id, gone.texts, [disk.restart() for disk in gone.disks.values()])
 
@@ -90,7 +90,7 @@ def test_every_byte_of_a_batch_header_heals_from_other_replicas(offset: int, whe
         hit = restart(cluster, hit, cleanly=when == "after a stop")
     cluster.pass_ms(10 * SECOND_MS)
     for number in range(count):
-        state = cluster.controller.node.image.state(TopicPartition("t", number))
+        state = cluster.controller.node.context.image.state(TopicPartition("t", number))
         assert state is not None and state.leader >= 0 and len(state.isr) == 2, (number, flipped.get(number), state)
         for broker in cluster.brokers.values():
             assert broker.halted is None
@@ -126,9 +126,9 @@ def test_a_consumer_that_meets_a_damaged_header_makes_the_leader_heal(at: int) -
     fetch(leader, 1)
     cluster.pass_ms(20 * SECOND_MS)
     if cluster.leading("t") is leader:  # The flipped base offset was not met: where nobody looks, only the scrub finds it.
-        leader.node.effects = []
+        leader.node.context.effects = []
         leader.node.scrubs.look_at(leader.leader("t"), 0, whole=True)
-        leader._perform(leader.node.effects)
+        leader._perform(leader.node.context.effects)
         cluster.pass_ms(20 * SECOND_MS)
     assert cluster.leading("t") is not leader and leader.halted is None
     assert all(list(values_of(log_of(broker))) == VALUES for broker in cluster.brokers.values())
@@ -181,7 +181,7 @@ def test_damage_that_was_told_of_a_single_replica_heals_once_another_has_the_rec
     for broker in gone:
         cluster.start(broker.broker_id, broker.texts, [disk.restart() for disk in broker.disks.values()])
     cluster.pass_ms(60 * SECOND_MS)
-    assert cluster.leading("t").node.image.state(TopicPartition("t", 0)).isr.__len__() == 3  # type: ignore[union-attr]
+    assert cluster.leading("t").node.context.image.state(TopicPartition("t", 0)).isr.__len__() == 3  # type: ignore[union-attr]
     assert all(list(values_of(log_of(broker))) == VALUES and not log_of(broker).damages for broker in cluster.brokers.values())
 
 
@@ -198,7 +198,7 @@ def test_every_log_is_scrubbed_once_in_an_interval_and_a_restart_goes_on_there()
         leader = restart(cluster, cluster.leading("t", 0), cleanly=False)
         cluster.pass_ms(SECOND_MS)
     for broker in cluster.brokers.values():
-        (directory,) = broker.node.directories
+        (directory,) = broker.node.context.directories
         for partition in directory.logs:
             assert directory.scrubs[partition].done_ms > begun_ms, f"{partition} was scrubbed"
             seen.append(str(partition))
@@ -257,10 +257,10 @@ def test_what_a_follower_refuses_makes_its_leader_look_at_its_own_log(at: int) -
 def test_a_mark_of_a_time_to_come_does_not_keep_a_log_from_being_scrubbed() -> None:
     cluster = a_cluster(1, replicas=1, settings={**SOON, "ottla.log.scrub.interval.ms": "80000"})
     broker = cluster.leading("t")
-    marks = broker.node.directories[0].scrubs
-    marks[TopicPartition("t", 0)].done_ms = broker.node.wall_ms + 10**12
+    marks = broker.node.context.directories[0].scrubs
+    marks[TopicPartition("t", 0)].done_ms = broker.node.context.wall_ms + 10**12
     cluster.pass_ms(20 * SECOND_MS)
-    assert marks[TopicPartition("t", 0)].done_ms <= broker.node.wall_ms
+    assert marks[TopicPartition("t", 0)].done_ms <= broker.node.context.wall_ms
 
 
 @pytest.mark.parametrize("keeps", [0, 30])
@@ -287,4 +287,4 @@ def test_a_damaged_leader_epoch_heals_though_the_recovery_point_is_lost() -> Non
     restart(cluster, hit, cleanly=False)
     cluster.pass_ms(10 * SECOND_MS)
     assert [list(values_of(log_of(broker))) for broker in cluster.brokers.values()] == [VALUES] * 3
-    assert len(cluster.controller.node.image.state(TopicPartition("t", 0)).isr) == 3
+    assert len(cluster.controller.node.context.image.state(TopicPartition("t", 0)).isr) == 3

@@ -18,7 +18,7 @@ class Waiting:
     def __init__(self, *keys: Hashable) -> None:
         self.ready = False
         self.ended: list[bool] = []
-        self.operation = DelayedOperation(keys, lambda: self.ready, self.ended.append)
+        self.operation = DelayedOperation("test", self.ended.append, keys=keys, ready=lambda: self.ready)
 
 
 class Ended:
@@ -76,7 +76,7 @@ def test_a_request_without_a_deadline_waits_for_its_poke_alone() -> None:
 def test_deadlines_are_served_in_their_order() -> None:
     delayed, order = DelayedOperations(), []
     for deadline in (300, 100, 200):
-        delayed.delay(DelayedOperation((), lambda: False, lambda expired, deadline=deadline: order.append(deadline)), deadline)  # type: ignore[misc]
+        delayed.delay(DelayedOperation("test", lambda expired, deadline=deadline: order.append(deadline)), deadline)  # type: ignore[misc]
     assert delayed.next_deadline_ms() == 100
     delayed.expire(250)
     assert order == [100, 200] and delayed.next_deadline_ms() == 300
@@ -97,7 +97,7 @@ def test_what_is_answered_long_before_its_deadline_is_not_kept_until_then() -> N
     for number in range(5000):
         finish = Ended()
         kept.add(finish)
-        delayed.delay(DelayedOperation(("a",), lambda: True, finish), 30_000 + 10 * number)
+        delayed.delay(DelayedOperation("test", finish, keys=("a",), ready=lambda: True), 30_000 + 10 * number)
         delayed.poke("a")
     assert list(kept) == [finish]
     assert len(delayed._ticks) < 100
@@ -105,7 +105,7 @@ def test_what_is_answered_long_before_its_deadline_is_not_kept_until_then() -> N
 
 def test_a_slot_that_was_left_and_entered_again_is_served_once() -> None:
     delayed, order = DelayedOperations(), []
-    first, second = (DelayedOperation((), lambda: False, lambda expired, name=name: order.append(name)) for name in "ab")  # type: ignore[misc]
+    first, second = (DelayedOperation("test", lambda expired, name=name: order.append(name)) for name in "ab")  # type: ignore[misc]
     delayed.delay(first, 100)
     delayed.cancel(first)
     delayed.delay(second, 100)
@@ -116,7 +116,7 @@ def test_a_slot_that_was_left_and_entered_again_is_served_once() -> None:
 
 def test_what_expires_together_may_cancel_one_another() -> None:
     delayed, other = DelayedOperations(), Waiting()
-    delayed.delay(DelayedOperation((), lambda: False, lambda expired: delayed.cancel(other.operation)), 100)
+    delayed.delay(DelayedOperation("test", lambda expired: delayed.cancel(other.operation)), 100)
     delayed.delay(other.operation, 100)
     delayed.expire(100)
     assert other.ended == [] and delayed.count == 0
@@ -129,7 +129,7 @@ def test_finishing_one_request_may_finish_or_park_another() -> None:
         delayed.cancel(other.operation)
         delayed.delay(later.operation, 500)
 
-    first = DelayedOperation(("a",), lambda: True, finish)
+    first = DelayedOperation("test", finish, keys=("a",), ready=lambda: True)
     delayed.delay(first, 100)
     delayed.delay(other.operation, 100)
     other.ready = True

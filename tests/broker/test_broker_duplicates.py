@@ -268,14 +268,14 @@ def test_a_duplicate_is_answered_as_kafka_answers_it(row: Row, flushed: bool) ->
     if not flushed:
         cluster.flushing = False
         assert produce(broker, batch(b"d"), acks=1).error_code == 0
-    fields = with_id(row.request, broker.node.image.topics["t"].topic_id)
+    fields = with_id(row.request, broker.node.context.image.topics["t"].topic_id)
     sent = broker.send(request(row.api, fields), row.version)
     broker.flush()
     cluster.pass_ms(2000)
     assert sent.closed is None
     assert row.seen(plain(sent.answer)) == row.expected
     cluster.flushing = True
-    assert not broker.node._delayed_of, "no request waits"
+    assert not broker.node.context._delayed_of, "no request waits"
     assert produce(broker, batch(b"e"), partition=2).error_code == 0
 
 
@@ -287,7 +287,7 @@ def test_every_api_has_a_row_or_a_reason() -> None:
 def test_a_duplicate_topic_in_delete_topics_is_kept() -> None:
     cluster = cluster_with_data()
     assert cluster[1].ask(request("DeleteTopics", {"topic_names": ["t", "t"]}), 5).responses[0].error_code == INVALID
-    assert "t" in cluster[1].node.image.topics
+    assert "t" in cluster[1].node.context.image.topics
 
 
 def test_delayed_operations_take_a_key_that_is_given_twice() -> None:
@@ -298,7 +298,7 @@ def test_delayed_operations_take_a_key_that_is_given_twice() -> None:
         lambda parked: delayed.release("k"),
         delayed.cancel,
     ):
-        parked = DelayedOperation(["k", "other", "k"], lambda: True, finished.append)
+        parked = DelayedOperation("test", finished.append, keys=["k", "other", "k"], ready=lambda: True)
         delayed.delay(parked, 100)
         end(parked)
         answers.append((parked.done, delayed.count, delayed._waiting))

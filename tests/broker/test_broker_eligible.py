@@ -32,7 +32,7 @@ def a_cluster(**configs: str) -> tuple[Cluster, Broker]:
 
 
 def state_of(cluster: Cluster) -> PartitionState:
-    state = cluster.controller.node.image.state(T0)
+    state = cluster.controller.node.context.image.state(T0)
     assert state is not None
     return state
 

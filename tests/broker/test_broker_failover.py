@@ -164,14 +164,14 @@ def test_a_follower_without_room_leaves_the_isr_and_catches_up_when_there_is_som
     assert sent.answer is None and follower.halted is None
     cluster.pass_ms(15 * SECOND_MS)
     assert sent.answer.responses[0].partition_responses[0].error_code == 0, "the leader goes on without it"
-    state = cluster.controller.node.image.state(T0)
+    state = cluster.controller.node.context.image.state(T0)
     assert state is not None and follower.broker_id not in state.isr and len(state.isr) == 2
     assert T0 in follower.node.partitions.followers and not follower.node.partitions.offline, "full is not broken"
     assert produce(leader, batch(b"y" * KiB)).error_code == 0
     disk.capacity_bytes = 1 << 40
     follower.measured(free_bytes=1 << 40)
     cluster.pass_ms(5 * SECOND_MS)
-    state = cluster.controller.node.image.state(T0)
+    state = cluster.controller.node.context.image.state(T0)
     assert state is not None and follower.broker_id in state.isr
     assert follower.node.partitions.followers[T0].log.end_offset == 2
 
@@ -184,7 +184,7 @@ def test_a_follower_that_is_stuck_does_not_come_and_go() -> None:
     disk.capacity_bytes = disk.used_bytes + 100
     assert produce(leader, batch(b"x" * KiB), acks=1).error_code == 0
     cluster.pass_ms(40 * SECOND_MS)
-    image = cluster.controller.node.image
+    image = cluster.controller.node.context.image
     assert follower.broker_id not in image.topics["t"].states[0].isr
     version = image.topics["t"].versions[0]
     cluster.pass_ms(60 * SECOND_MS)
@@ -201,12 +201,12 @@ def test_a_follower_that_is_stuck_does_not_come_and_go() -> None:
 def test_an_isr_that_was_asked_for_on_an_older_state_changes_nothing(told: bool) -> None:
     """Compare and set: whoever was faster decided on what this leader has not seen. Source: KIP-497, KAFKA-2729."""
     cluster, leader = a_cluster()
-    topic = cluster.controller.node.image.topics["t"]
+    topic = cluster.controller.node.context.image.topics["t"]
     before = topic.states[0]
     wish = AlterPartitionRequestPartition(
         partition_index=0,
         leader_epoch=before.leader_epoch,
-        new_isr_with_epochs=[BrokerState(broker_id=leader.broker_id, broker_epoch=leader.node.epoch or 0)],
+        new_isr_with_epochs=[BrokerState(broker_id=leader.broker_id, broker_epoch=leader.node.context.epoch or 0)],
         partition_epoch=topic.versions[0],
     )
     cluster.store_speaks = told
@@ -223,7 +223,7 @@ def test_an_isr_that_was_asked_for_on_an_older_state_changes_nothing(told: bool)
     written = cluster.store.tree.nodes[path].version
     request = AlterPartitionRequest(
         broker_id=leader.broker_id,
-        broker_epoch=leader.node.epoch or 0,
+        broker_epoch=leader.node.context.epoch or 0,
         topics=[AlterPartitionRequestTopic(topic_id=topic.topic_id, partitions=[wish])],
     )
     sent = cluster.controller.send(request, 3)

@@ -42,7 +42,7 @@ def a_cluster(replicas: int = 3) -> Cluster:
 
 
 def state_of(broker: Broker, partition: TopicPartition = T0) -> PartitionState:
-    state = broker.node.image.state(partition)
+    state = broker.node.context.image.state(partition)
     assert state is not None
     return state
 
@@ -98,21 +98,21 @@ def alters_settings(zombie: Broker) -> Any:
 
 def step(broker: Broker, act: Callable[[], None]) -> None:
     """Something that a broker does within a step."""
-    broker.node.effects = []
+    broker.node.context.effects = []
     act()
-    broker._perform(broker.node.effects)
+    broker._perform(broker.node.context.effects)
 
 
 def elects_leaders(zombie: Broker) -> Any:
-    topic = zombie.node.image.topics["t"]
+    topic = zombie.node.context.image.topics["t"]
     topic.replicas = {number: replicas[::-1] for number, replicas in topic.replicas.items()}
     return zombie.send(ElectLeadersRequest(topic_partitions=None, timeout_ms=1000), 2)
 
 
 def elects_by_itself(zombie: Broker) -> Any:
     """As when a broker goes: everything is looked at, and much would be written."""
-    gone = next(broker for broker in zombie.node.image.brokers if broker != zombie.broker_id)
-    del zombie.node.image.brokers[gone]
+    gone = next(broker for broker in zombie.node.context.image.brokers if broker != zombie.broker_id)
+    del zombie.node.context.image.brokers[gone]
     queue = zombie.node.controller.election_queue
     queue.add(TopicPartition("t", number) for number in range(3))
     step(zombie, queue.go_on)
@@ -120,8 +120,8 @@ def elects_by_itself(zombie: Broker) -> Any:
 
 
 def takes_a_broker_out_of_an_isr(zombie: Broker) -> Any:
-    state, topic = state_of(zombie), zombie.node.image.topics["t"]
-    epoch = zombie.node.image.brokers[topic.leader(0)].epoch
+    state, topic = state_of(zombie), zombie.node.context.image.topics["t"]
+    epoch = zombie.node.context.image.brokers[topic.leader(0)].epoch
     part = AlterPartitionRequestPartition(
         leader_epoch=state.leader_epoch,
         partition_epoch=topic.versions[0],
@@ -143,7 +143,7 @@ def test_a_zombie_controller_writes_nothing(falls: Callable[[Cluster, Broker], N
     cluster = a_cluster()
     zombie = cluster.controller
     falls(cluster, zombie)
-    assert zombie.node.controller.active and zombie.node.image.controller == zombie.broker_id, "as far as it knows"
+    assert zombie.node.controller.active and zombie.node.context.image.controller == zombie.broker_id, "as far as it knows"
     (successor,) = [broker for broker in cluster.brokers.values() if broker.node.controller.active and broker is not zombie]
     before = stored(cluster)
     sent = acts(zombie)
@@ -151,7 +151,7 @@ def test_a_zombie_controller_writes_nothing(falls: Callable[[Cluster, Broker], N
     cluster.store_speaks = True
     cluster.run()
     cluster.pass_ms(3000)
-    assert not zombie.node.controller.active or zombie.node.image.controller_epoch > successor.node.image.controller_epoch
+    assert not zombie.node.controller.active or zombie.node.context.image.controller_epoch > successor.node.context.image.controller_epoch
     if sent is not None and acts is not elects_leaders:
         told = {getattr(part, "error_code", 0) for name in sent.answer.__struct_fields__ for part in _parts(getattr(sent.answer, name))}
         assert told & {errors.NotController.code, errors.UnknownServerError.code}, sent.answer
@@ -198,14 +198,14 @@ def test_a_follower_that_bounces_leaves_the_isr_until_it_has_caught_up() -> None
     cluster.cut.clear()
     cluster.pass_ms(5000)
     assert set(state_of(cluster.controller).isr) == {1, 2, 3}
-    assert state_of(cluster.controller).registration_of(number) == cluster[number].node.epoch
+    assert state_of(cluster.controller).registration_of(number) == cluster[number].node.context.epoch
 
 
 def test_a_leader_that_bounces_hands_over_to_a_member_that_was_not_away() -> None:
     cluster = a_cluster()
     partition = next(
         TopicPartition("t", number)
-        for number, state in cluster.controller.node.image.topics["t"].states.items()
+        for number, state in cluster.controller.node.context.image.topics["t"].states.items()
         if state.leader != cluster.controller.broker_id
     )
     before = state_of(cluster.controller, partition)
@@ -219,8 +219,10 @@ def test_a_state_that_names_an_earlier_life_makes_no_leader_of_this_one() -> Non
     """A control write decided for a broker that has bounced since. Source: KIP-380."""
     cluster = a_cluster()
     number = next(one for one in cluster.brokers if one != cluster.controller.broker_id)
-    partition = next(TopicPartition("t", p) for p, s in cluster.controller.node.image.topics["t"].states.items() if s.leader == number)
-    old = cluster[number].node.epoch
+    partition = next(
+        TopicPartition("t", p) for p, s in cluster.controller.node.context.image.topics["t"].states.items() if s.leader == number
+    )
+    old = cluster[number].node.context.epoch
     assert old is not None
     # The controller hears nothing, and writes once more what it had in mind.
     office = cluster.controller
@@ -228,7 +230,7 @@ def test_a_state_that_names_an_earlier_life_makes_no_leader_of_this_one() -> Non
     gone = cluster.brokers.pop(number)
     gone.session.expire()
     gone.halted = "killed"
-    version = office.node.image.topics["t"].versions[partition.partition]
+    version = office.node.context.image.topics["t"].versions[partition.partition]
     state = state_of(office, partition)
     late = PartitionState(
         leader=number,
@@ -239,13 +241,13 @@ def test_a_state_that_names_an_earlier_life_makes_no_leader_of_this_one() -> Non
     )
     path = layout.partition_state(partition.topic, partition.partition)
     write = Op("set", path, layout.encode_partition_state(late), version=version)
-    step(office, lambda: office.node.controller.write((write,), lambda result: None))
+    step(office, lambda: office.node.controller.writes.write((write,), lambda result: None))
     back = cluster.start(number, gone.texts, [disk.restart() for disk in gone.disks.values()])
     deliver([back])
     assert state_of(back, partition).leader == number and partition not in back.node.partitions.leaders
     cluster.store_speaks = True
     cluster.run()
-    assert state_of(cluster.controller, partition).registration_of(number) in (-1, back.node.epoch)
+    assert state_of(cluster.controller, partition).registration_of(number) in (-1, back.node.context.epoch)
 
 
 def test_a_mark_that_a_broker_leaves_does_not_outlive_its_registration() -> None:
@@ -253,22 +255,22 @@ def test_a_mark_that_a_broker_leaves_does_not_outlive_its_registration() -> None
     number = next(one for one in cluster.brokers if one != cluster.controller.broker_id)
     cluster[number].handle(events.StopAsked())
     cluster.run()
-    assert cluster.controller.node.image.brokers[cluster[number].node.broker_id].leaving
+    assert cluster.controller.node.context.image.brokers[cluster[number].node.context.broker_id].leaving
     back = bounces(cluster, number)
     cluster.pass_ms(5000)
-    assert not cluster.controller.node.image.brokers[back.node.broker_id].leaving
-    assert all(set(state.isr) == {1, 2, 3} for state in cluster.controller.node.image.topics["t"].states.values())
+    assert not cluster.controller.node.context.image.brokers[back.node.context.broker_id].leaving
+    assert all(set(state.isr) == {1, 2, 3} for state in cluster.controller.node.context.image.topics["t"].states.values())
 
 
 def test_a_bounce_of_the_controller_gives_another_epoch_and_loses_nothing() -> None:
     cluster = a_cluster()
     produce(cluster.leading("t"), batch(b"a"), acks=1)
     cluster.pass_ms(1000)
-    epoch = cluster.controller.node.image.controller_epoch
+    epoch = cluster.controller.node.context.image.controller_epoch
     office = cluster.controller.broker_id
     bounces(cluster, office)
     cluster.pass_ms(3000)
-    assert cluster.controller.node.image.controller_epoch > epoch
+    assert cluster.controller.node.context.image.controller_epoch > epoch
     assert values(fetched(cluster.leading("t")).records) == [b"a"]
 
 
@@ -276,7 +278,7 @@ def test_a_bounce_of_the_controller_gives_another_epoch_and_loses_nothing() -> N
 
 
 def an_isr(broker: Broker, leader: int, *, members: tuple[int, ...], epoch: int | None = None, **fields: int) -> AlterPartitionRequest:
-    image = broker.node.image
+    image = broker.node.context.image
     topic, state = image.topics["t"], state_of(broker)
     epochs = {number: found.epoch for number, found in image.brokers.items()}
     part = AlterPartitionRequestPartition(

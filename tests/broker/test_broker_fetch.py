@@ -204,7 +204,7 @@ def test_aborted_transactions_are_listed_for_who_reads_committed_and_null_for_th
 def test_records_are_the_same_in_every_version(version: int) -> None:
     broker = Cluster().topic()
     produce(broker, batch(b"a", b"b"))
-    topic = broker.node.image.topics["t"].topic_id if version >= 13 else "t"
+    topic = broker.node.context.image.topics["t"].topic_id if version >= 13 else "t"
     assert values(fetch(broker, version=version, topic=topic).records) == [b"a", b"b"]
 
 
@@ -260,7 +260,7 @@ def test_who_asks_the_wrong_broker_is_told_the_right_one() -> None:
     cluster = Cluster(brokers=2)
     leader = cluster.topic()
     other = next(broker for broker in cluster.brokers.values() if broker is not leader)
-    topic_id = leader.node.image.topics["t"].topic_id
+    topic_id = leader.node.context.image.topics["t"].topic_id
     answer = other.ask(fetch_request(topic=topic_id), 16)
     data = answer.responses[0].partitions[0]
     assert (data.error_code, data.current_leader.leader_id) == (errors.NotLeaderOrFollower.code, leader.broker_id)

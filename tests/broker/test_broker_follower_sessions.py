@@ -51,7 +51,7 @@ def followed(cluster: Cluster) -> tuple[Broker, Any]:
 
 
 def state_isr(cluster: Cluster) -> set[int]:
-    state = cluster.controller.node.image.state(T0)
+    state = cluster.controller.node.context.image.state(T0)
     assert state is not None
     return set(state.isr)
 
@@ -100,8 +100,8 @@ def test_a_follower_that_fell_silent_while_idle_is_late_from_then_on() -> None:
 def test_a_leader_that_forgot_the_session_is_asked_for_everything_at_once() -> None:
     cluster, leader = a_cluster(partitions=4)
     leader.node.sessions.__init__(1000, 1000, 1000)  # type: ignore[misc]
-    leader.node.sessions.poke = leader.node.delayed.poke
-    leader.node.delayed.heard = leader.node.sessions.heard
+    leader.node.sessions.poke = leader.node.context.delayed.poke
+    leader.node.context.delayed.heard = leader.node.sessions.heard
     assert produce(leader, batch(b"a"), acks=1).error_code == 0
     cluster.pass_ms(SECOND_MS)
     assert followed(cluster)[1].log.end_offset == 1
@@ -163,10 +163,10 @@ def test_what_a_follower_has_of_a_deleted_topic_does_not_count_for_another_of_it
     """The follower has not heard yet that the topic went and came again; the leader has, and remembers the partition in its session."""
     cluster, leader = a_cluster()
     (other,) = [broker for broker in cluster.brokers.values() if broker is not leader]
-    replica = ReplicaState(replica_id=other.broker_id, replica_epoch=other.node.epoch or 0)
+    replica = ReplicaState(replica_id=other.broker_id, replica_epoch=other.node.context.epoch or 0)
     assert produce(leader, batch(b"a")).error_code == 0
     cluster.cut_off(other.broker_id)
-    topic_id = leader.node.image.topics["t"].topic_id
+    topic_id = leader.node.context.image.topics["t"].topic_id
     late = fetch_request(1, topic=topic_id, session_epoch=0, current_leader_epoch=0, last_fetched_epoch=0, replica_state=replica)
     session = leader.ask(late, 15).session_id
     deleted = DeleteTopicsRequest(topics=[DeleteTopicState(name="t")], timeout_ms=1000)

@@ -15,7 +15,7 @@ RESERVE = 256 * MiB
 
 
 def state(cluster: Cluster) -> PartitionState:
-    found = cluster.controller.node.image.state(TopicPartition("t", 0))
+    found = cluster.controller.node.context.image.state(TopicPartition("t", 0))
     assert found is not None
     return found
 
@@ -83,7 +83,7 @@ def test_new_replicas_go_where_there_is_room() -> None:
     fill(full)
     wish = CreatableTopic(name="u", num_partitions=12, replication_factor=2)
     assert cluster.controller.ask(CreateTopicsRequest(topics=[wish], timeout_ms=1000), 7).topics[0].error_code == 0
-    held = [broker for replicas in cluster.controller.node.image.topics["u"].replicas.values() for broker in replicas]
+    held = [broker for replicas in cluster.controller.node.context.image.topics["u"].replicas.values() for broker in replicas]
     assert full.broker_id not in held and len(held) == 24
     wish = CreatableTopic(name="v", num_partitions=1, replication_factor=3)
     assert cluster.controller.ask(CreateTopicsRequest(topics=[wish], timeout_ms=1000), 7).topics[0].error_code == 0

@@ -176,4 +176,4 @@ def test_a_group_settles_once_its_members_behave_and_leaves_nothing_behind(seed:
         assert leave(town.broker, life.member_id) == [0, 0]
     town.cluster.pass_ms(25_000)
     assert town.group is not None and town.group.state is GroupState.EMPTY
-    assert town.broker.node.delayed.count == len(town.broker.node.groups.shards), "only the looks for expired offsets are to come"
+    assert town.broker.node.context.delayed.count == len(town.broker.node.groups.shards), "only the looks for expired offsets are to come"

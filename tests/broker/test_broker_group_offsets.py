@@ -229,7 +229,7 @@ def test_offsets_of_topics_by_id() -> None:
     """Line 68."""
     cluster = cluster_of_groups()
     broker = coordinating(cluster)
-    topic_id, unknown = broker.node.image.topics["t"].topic_id, b"u" * 16
+    topic_id, unknown = broker.node.context.image.topics["t"].topic_id, b"u" * 16
     told = [OffsetCommitRequestPartition(1, 8)]
     topics = [OffsetCommitRequestTopic(topic_id=which, partitions=told) for which in (topic_id, unknown)]
     answer = broker.ask(OffsetCommitRequest(group_id="g", topics=topics), 10)
@@ -538,5 +538,5 @@ def test_a_commit_by_somebody_who_hangs_up_is_kept_all_the_same() -> None:
     cluster.flushing = False
     broker.hang_up(broker.send(commit_request("g", "t", 0, 4), 9))
     broker.flush()
-    assert broker.node.delayed.count == len(broker.node.groups.shards), "the checks for expired offsets alone"
+    assert broker.node.context.delayed.count == len(broker.node.groups.shards), "the checks for expired offsets alone"
     assert committed(broker) == {("t", 0): (4, -1, "")}

@@ -42,9 +42,9 @@ def test_whoever_first_looks_for_a_coordinator_has_the_offsets_topic_created() -
     cluster.store_speaks = True
     cluster.run()
     assert cluster[1].ask(FindCoordinatorRequest(key="g"), 2).node_id == 1
-    topic = cluster[1].node.image.topics["__consumer_offsets"]
+    topic = cluster[1].node.context.image.topics["__consumer_offsets"]
     assert len(topic.replicas) == 50
-    options = cluster[1].node.topic_options("__consumer_offsets")
+    options = cluster[1].node.context.topic_options("__consumer_offsets")
     assert (options.cleanup_policy, options.segment_bytes, options.compression_type) == (("compact",), 104_857_600, "producer")
 
 
@@ -56,11 +56,11 @@ def test_a_broker_that_does_not_know_yet_that_it_is_the_controller_asks_nobody_t
     broker, asked = cluster[1], list[Any]()
     monkeypatch.setattr(broker, "_ask_peer", asked.append)
     broker.node.controller.step_down()
-    assert broker.node.image.controller == 1
+    assert broker.node.context.image.controller == 1
     assert broker.ask(FindCoordinatorRequest(key="g"), 2).error_code == errors.CoordinatorNotAvailable.code
     assert not asked, "it would ask itself"
-    assert not broker.node.creating, "nothing is under way, so the next one who looks has it created"
-    broker.node.controller.try_again()
+    assert not broker.node.context.creating, "nothing is under way, so the next one who looks has it created"
+    broker.node.controller.writes.retry = True
     cluster.pass_ms(2_000)
     broker.ask(FindCoordinatorRequest(key="g"), 2)
     assert broker.ask(FindCoordinatorRequest(key="g"), 2).node_id == 1
@@ -681,7 +681,7 @@ def test_whoever_waits_is_sent_away_when_the_coordinator_goes() -> None:
     [directory] = broker.disks
     broker.handle(events.DirectoryFailed(directory=directory, reason="broken"))
     assert sent.answer.error_code == errors.NotCoordinator.code
-    assert broker.node.delayed.count == 0, "no deadline of a group is left"
+    assert broker.node.context.delayed.count == 0, "no deadline of a group is left"
 
 
 def test_a_broker_that_stops_sends_its_members_elsewhere_and_removes_nobody() -> None:

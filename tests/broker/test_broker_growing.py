@@ -34,7 +34,7 @@ def back(cluster: Cluster, gone: Broker) -> None:
 
 
 def offsets_topic(cluster: Cluster) -> Topic:
-    return cluster.controller.node.image.topics[OFFSETS]
+    return cluster.controller.node.context.image.topics[OFFSETS]
 
 
 def copies(cluster: Cluster) -> list[int]:
@@ -87,7 +87,7 @@ def test_a_number_of_copies_that_is_set_is_kept_to() -> None:
     answer = found(cluster)
     assert answer.error_code == errors.CoordinatorNotAvailable.code
     assert answer.error_message == f"{OFFSETS} cannot be created: it is to have 3 replicas, and 2 brokers are alive"
-    assert OFFSETS not in cluster.controller.node.image.topics
+    assert OFFSETS not in cluster.controller.node.context.image.topics
     back(cluster, gone[3])
     coordinating(cluster)
     assert (copies(cluster), offsets_topic(cluster).factor_wanted) == ([3, 3, 3], 0)

@@ -183,7 +183,7 @@ def test_ids_are_unique_in_the_cluster_and_over_restarts() -> None:
 def test_more_ids_than_a_block_holds_take_another_block() -> None:
     broker = Cluster()[1]
     ids = [init(broker).producer_id for _ in range(1500)]
-    assert len(set(ids)) == 1500 and broker.node.image.producer_block == layout.ProducerIdBlock(1, 1000, 1999)  # type: ignore[arg-type]
+    assert len(set(ids)) == 1500 and broker.node.context.image.producer_block == layout.ProducerIdBlock(1, 1000, 1999)  # type: ignore[arg-type]
 
 
 def test_a_request_waits_while_the_store_hands_out_a_block() -> None:

@@ -34,7 +34,7 @@ INJECTIONS = int(os.environ.get("OTTLA_INJECTIONS", "24"))
 
 
 #: What every step runs, whatever its event.
-ROUTING = ("Node.step", "Node._table.<locals>.<lambda>", "Fetchers.go_on")
+ROUTING = ("Node.step", "Node._request_arrived", "BrokerContext.begin_step", "Fetchers.go_on")
 
 
 def _goes_on(frame: Any) -> bool:
@@ -126,12 +126,12 @@ def send(cluster: Cluster, api: str, n: int, injection: Injection | None) -> tup
 def check_books(broker: Broker) -> None:
     """Nothing waits but timers of the broker's own, and each waiting thing is known where it has to be."""
     node = broker.node
-    purgatory = node.delayed
-    assert not node._delayed_of and not node._asked and not node._asks and not node._store_waits and not node._log_waits
+    purgatory = node.context.delayed
+    assert not node.context._delayed_of and not node.context._peer_waits and not node.context._store_waits and not node.context._log_waits
     waiting = {id(parked) for group in (*purgatory._waiting.values(), *purgatory._slots.values()) for parked in group}
     assert len(waiting) == purgatory.count, "as many wait as are counted"
     assert not any(parked.done for group in (*purgatory._waiting.values(), *purgatory._slots.values()) for parked in group)
-    assert not node.isolation.touched
+    assert not node.context.isolation.touched
     assert not broker._sent, "every request is answered"
 
 

@@ -47,7 +47,7 @@ def wish(cluster: Cluster, numbers: range, replicas: list[int] | None) -> list[i
 
 
 def moved(broker: Broker) -> list[int]:
-    topic = broker.node.image.topics["t"]
+    topic = broker.node.context.image.topics["t"]
     return [number for number, replicas in topic.replicas.items() if replicas == (3, 4) and number not in topic.adding]
 
 
@@ -89,7 +89,7 @@ def test_moves_can_be_taken_back_also_when_there_is_no_room() -> None:
     begun = wish(cluster, range(PARTITIONS), [3, 4]).count(0)
     assert begun < PARTITIONS
     assert wish(cluster, range(begun), None) == [0] * begun
-    assert not cluster.controller.node.image.topics["t"].adding
+    assert not cluster.controller.node.context.image.topics["t"].adding
 
 
 def test_wishes_of_the_store_for_which_there_is_no_room_wait_their_turn() -> None:
@@ -100,7 +100,7 @@ def test_wishes_of_the_store_for_which_there_is_no_room_wait_their_turn() -> Non
     cluster.store.session().submit((Op("create", layout.REASSIGN_PARTITIONS, data),), lambda result: None)
     cluster.run()
     cluster.pass_ms(3 * SECOND_MS)
-    assert 0 < len(cluster.controller.node.image.topics["t"].adding) < PARTITIONS
+    assert 0 < len(cluster.controller.node.context.image.topics["t"].adding) < PARTITIONS
     cluster.cut.clear()
     cluster.pass_ms(20 * SECOND_MS)
     assert moved(cluster.controller) == list(range(PARTITIONS))

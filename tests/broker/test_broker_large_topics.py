@@ -108,7 +108,7 @@ def test_a_creation_that_its_controller_does_not_live_to_end_is_ended_by_the_nex
     else:
         assert 0 < begun < PARTITIONS
     assert states(cluster) == PARTITIONS
-    found = office.node.image.topics["t"].states.values()
+    found = office.node.context.image.topics["t"].states.values()
     assert all(state.leader in cluster.brokers and set(state.isr) <= set(cluster.brokers) for state in found)
 
 
@@ -148,7 +148,7 @@ def test_the_files_of_a_large_topic_go_with_each_step() -> None:
     dies_before(cluster[1], 2)
     cluster[1].send(DELETE, 6)
     assert 0 < states(cluster) < PARTITIONS
-    assert len(cluster[1].node.directories[0].logs) == states(cluster) == PARTITIONS - len(cluster[1].removed)
+    assert len(cluster[1].node.context.directories[0].logs) == states(cluster) == PARTITIONS - len(cluster[1].removed)
 
 
 @pytest.mark.parametrize("writes", range(5))
@@ -162,7 +162,7 @@ def test_a_deletion_that_its_controller_does_not_live_to_end_is_ended_by_the_nex
         assert states(cluster) == PARTITIONS
     else:
         assert left_of_it(cluster) == []
-        assert all("t" not in broker.node.image.topics for broker in cluster.brokers.values())
+        assert all("t" not in broker.node.context.image.topics for broker in cluster.brokers.values())
 
 
 def test_a_second_request_waits_for_the_same_deletion() -> None:
@@ -245,7 +245,7 @@ def test_a_topic_that_an_operators_tool_writes_down_comes_to_life() -> None:
     assignment = layout.TopicAssignment(topic_id=b"0123456789abcdef", replicas={0: (1, 2), 1: (2, 3), 2: (9, 3)})  # type: ignore[arg-type]
     written(cluster, Op("create", layout.topic("t"), layout.encode_topic(assignment)))
     cluster.pass_ms(2000)
-    found = cluster.controller.node.image.topics["t"].states
+    found = cluster.controller.node.context.image.topics["t"].states
     assert {number: (state.leader, state.isr) for number, state in found.items()} == {0: (1, (1, 2)), 1: (2, (2, 3)), 2: (3, (3,))}
 
 

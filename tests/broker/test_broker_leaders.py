@@ -35,7 +35,7 @@ def assign(cluster: Cluster, name: str, *assignments: list[int]) -> None:
 
 
 def leaders(cluster: Cluster, topic: str = "t") -> list[int]:
-    return [state.leader for _, state in sorted(cluster.controller.node.image.topics[topic].states.items())]
+    return [state.leader for _, state in sorted(cluster.controller.node.context.image.topics[topic].states.items())]
 
 
 def come_back(cluster: Cluster, gone: Broker) -> Broker:
@@ -66,10 +66,10 @@ def test_a_broker_that_is_back_leads_again_what_prefers_it_when_it_is_asked_for(
     assert leaders(cluster) == [2, 2]
     come_back(cluster, gone)
     assert leaders(cluster) == [2, 2]
-    epoch = cluster.controller.node.image.topics["t"].states[0].leader_epoch
+    epoch = cluster.controller.node.context.image.topics["t"].states[0].leader_epoch
     assert elect(cluster.controller, 0, 1, version=version) == {0: 0, 1: errors.ElectionNotNeeded.code}
     assert leaders(cluster) == [1, 2]
-    state = cluster.controller.node.image.topics["t"].states[0]
+    state = cluster.controller.node.context.image.topics["t"].states[0]
     assert state.leader_epoch == epoch + 1 and set(state.isr) == {1, 2, 3}
     assert produce(cluster[1], batch(b"a"), acks=1).error_code == 0
 
@@ -292,7 +292,7 @@ def test_a_state_that_an_operator_wrote_for_a_partition_that_is_not_there_stops_
     state = cluster.store.tree.nodes[layout.partition_state("t", 0)].data
     write(cluster, layout.partition("t", 7), b"")
     write(cluster, layout.partition_state("t", 7), state)
-    assert imbalanced(cluster.controller.node.image, percentage=0) == []
+    assert imbalanced(cluster.controller.node.context.image, percentage=0) == []
     assert elect(cluster.controller, 7) == {7: errors.UnknownTopicOrPartition.code}
     cluster.kill(3)
     cluster[1].handle(events.StopAsked())

@@ -45,9 +45,9 @@ def test_a_session_that_lived_on_gives_back_what_was_led_and_all_that_was_acknow
     cluster = Cluster(brokers=3)
     broker = cluster.topic()
     assert produce(broker, batch(b"a")).error_code == 0
-    registration = broker.node.lifecycle.epoch
+    registration = broker.node.context.epoch
     resumed(suspended(broker))
-    assert broker.node.lifecycle.epoch == registration
+    assert broker.node.context.epoch == registration
     assert broker.leader("t").epoch == 0, "nothing changed, whoever took the office meanwhile"
     assert produce(broker, batch(b"b")).error_code == 0
     assert values(fetch(broker).records) == [b"a", b"b"]
@@ -57,13 +57,13 @@ def test_a_lost_session_is_followed_by_a_new_registration_and_a_larger_leader_ep
     cluster = Cluster(brokers=3)
     broker = cluster.topic()
     assert produce(broker, batch(b"a")).error_code == 0
-    epoch, registration = broker.leader("t").epoch, broker.node.lifecycle.epoch
+    epoch, registration = broker.leader("t").epoch, broker.node.context.epoch
     assert registration is not None
     suspended(broker).session.expire_suspended()
     cluster.run()
-    assert broker.broker_id not in cluster.controller.node.image.brokers
+    assert broker.broker_id not in cluster.controller.node.context.image.brokers
     resumed(broker)
-    assert broker.node.lifecycle.epoch is not None and broker.node.lifecycle.epoch > registration
+    assert broker.node.context.epoch is not None and broker.node.context.epoch > registration
     assert broker.leader("t").epoch > epoch
     assert values(fetch(broker).records) == [b"a"]
     assert broker.halted is None
@@ -88,13 +88,13 @@ def test_after_a_lost_session_a_broker_does_not_lead_under_the_old_epoch() -> No
 def test_a_suspended_controller_writes_nothing_and_takes_the_office_anew_when_it_is_heard_again() -> None:
     cluster = Cluster(brokers=2)
     first = cluster.controller
-    epoch = first.node.image.controller_epoch
+    epoch = first.node.context.image.controller_epoch
     suspended(first)
     assert not first.node.controller.active
     create = CreateTopicsRequest(topics=[CreatableTopic(name="t", num_partitions=1, replication_factor=1)], timeout_ms=1000)
     assert first.ask(create, 7).topics[0].error_code == errors.NotController.code
     resumed(first)
-    assert first.node.controller.active and first.node.image.controller_epoch == epoch + 1
+    assert first.node.controller.active and first.node.context.image.controller_epoch == epoch + 1
     assert first.ask(create, 7).topics[0].error_code == 0
 
 
@@ -107,7 +107,7 @@ def test_the_office_goes_to_another_when_the_controllers_session_is_lost() -> No
     second = cluster.controller
     resumed(first)
     assert cluster.controller is second and not first.node.controller.active
-    assert first.node.image.controller == second.broker_id
+    assert first.node.context.image.controller == second.broker_id
 
 
 def test_an_office_won_without_an_answer_is_taken_again() -> None:
@@ -116,7 +116,7 @@ def test_an_office_won_without_an_answer_is_taken_again() -> None:
     other = next(one for one in cluster.brokers.values() if one is not first)
     other.session.fail_next(applied=True)
     cluster.kill(first.broker_id)
-    assert other.node.image.controller == other.broker_id and not other.node.controller.active
+    assert other.node.context.image.controller == other.broker_id and not other.node.controller.active
     cluster.pass_ms(2000)
     assert other.node.controller.active
 
@@ -139,7 +139,7 @@ def test_a_former_life_at_the_same_address_is_replaced_at_once() -> None:
     gone.halted = "killed, and its session lives on"
     back = cluster.start(1, ZOOKEEPER, [SimDisk("new")])
     assert back.node.ready and back.node.controller.active
-    assert back.node.lifecycle.epoch is not None and back.node.lifecycle.epoch > (gone.node.lifecycle.epoch or 0)
+    assert back.node.context.epoch is not None and back.node.context.epoch > (gone.node.context.epoch or 0)
 
 
 def registered_elsewhere(cluster: Cluster) -> None:
@@ -214,9 +214,9 @@ def test_more_elections_than_one_multi_takes_are_written_in_several(monkeypatch:
     cluster = Cluster(brokers=2)
     cluster.topic(partitions=7)
     (gone,) = [number for number, broker in cluster.brokers.items() if broker is not cluster.controller]
-    led = [number for number, state in cluster.controller.node.image.topics["t"].states.items() if state.leader == gone]
+    led = [number for number, state in cluster.controller.node.context.image.topics["t"].states.items() if state.leader == gone]
     before = cluster.store.tree.zxid
     cluster.kill(gone)
-    states = cluster.controller.node.image.topics["t"].states
+    states = cluster.controller.node.context.image.topics["t"].states
     assert [states[number].leader for number in led] == [-1] * len(led)
     assert cluster.store.tree.zxid - before == 1 + (len(led) + 1) // 2

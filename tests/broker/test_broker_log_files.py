@@ -149,7 +149,7 @@ def test_a_topic_that_comes_and_goes_and_comes_while_files_wait_has_the_log_of_i
         delete(cluster, "t")
     create(cluster, "t")
     carry_out(cluster, broker)
-    assert broker.leader("t").log.topic_id == broker.node.image.topics["t"].topic_id
+    assert broker.leader("t").log.topic_id == broker.node.context.image.topics["t"].topic_id
     assert produce(broker, batch(b"a")).error_code == 0
 
 
@@ -165,7 +165,7 @@ def test_a_topic_that_goes_and_comes_while_a_portion_creates_its_logs_has_the_lo
     create(cluster, "t", 3)
     carry_out(cluster, broker)
     for number in range(3):
-        assert broker.leader("t", number).log.topic_id == broker.node.image.topics["t"].topic_id
+        assert broker.leader("t", number).log.topic_id == broker.node.context.image.topics["t"].topic_id
 
 
 @pytest.mark.parametrize("steps", range(9))

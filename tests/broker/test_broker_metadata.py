@@ -68,7 +68,7 @@ def test_no_topic_is_created_where(case: str) -> None:
     before = ("x", "y") if case == "too many are under way" else ()
     answer = metadata(cluster[1], *before, name, allow_auto_topic_creation=case != "the client forbids it").topics[-1]
     assert answer.error_code == errors.UnknownTopicOrPartition.code
-    assert sorted(cluster[1].node.image.topics) == sorted(before)
+    assert sorted(cluster[1].node.context.image.topics) == sorted(before)
 
 
 def test_a_name_that_no_topic_can_have_is_refused() -> None:
@@ -76,7 +76,7 @@ def test_a_name_that_no_topic_can_have_is_refused() -> None:
     broker = Cluster()[1]
     for name in (".", "..", "a/b", "ü", "x" * 250, ""):
         assert metadata(broker, name).topics[0].error_code == errors.InvalidTopic.code, name
-    assert broker.node.image.topics == {}
+    assert broker.node.context.image.topics == {}
 
 
 def test_a_partition_whose_broker_is_gone_has_no_leader() -> None:
@@ -97,7 +97,7 @@ def test_topics_are_found_by_their_id() -> None:
     """Line 14."""
     cluster = Cluster()
     broker = cluster.topic("t")
-    topic_id = broker.node.image.topics["t"].topic_id
+    topic_id = broker.node.context.image.topics["t"].topic_id
     assert metadata(broker, ids=(topic_id,)).topics[0].name == "t"
     unknown = metadata(broker, ids=(b"\1" * 16,)).topics[0]
     assert (unknown.error_code, unknown.name, unknown.topic_id) == (errors.UnknownTopicId.code, None, b"\1" * 16)
@@ -107,7 +107,7 @@ def test_topics_by_id_need_version_12() -> None:
     """Line 14; versions 10 and 11 can say it, but do not know what it means."""
     cluster = Cluster()
     broker = cluster.topic("t")
-    topic_id = broker.node.image.topics["t"].topic_id
+    topic_id = broker.node.context.image.topics["t"].topic_id
     for version in (10, 11):
         assert metadata(broker, ids=(topic_id,), version=version).topics[0].error_code == errors.InvalidRequest.code
 
@@ -125,7 +125,7 @@ def test_admin_requests_are_answered_by_every_broker() -> None:
     for number, broker in cluster.brokers.items():
         wish = CreatableTopic(name=f"t{number}", num_partitions=1, replication_factor=1)
         assert broker.ask(CreateTopicsRequest(topics=[wish]), 7).topics[0].error_code == 0
-    assert sorted(cluster[1].node.image.topics) == ["t1", "t2", "t3"]
+    assert sorted(cluster[1].node.context.image.topics) == ["t1", "t2", "t3"]
 
 
 def test_operations_are_told_only_to_who_asks() -> None:

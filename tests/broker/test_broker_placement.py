@@ -119,4 +119,4 @@ def test_brokers_that_name_no_rack_are_together_in_one_of_their_own() -> None:
 def test_topics_and_their_growth_keep_to_racks() -> None:
     cluster = Cluster(brokers=4, racks={1: "a", 2: "a", 3: "a", 4: "b"})
     cluster.topic(partitions=12, replicas=2)
-    assert all(4 in one for one in cluster.controller.node.image.topics["t"].replicas.values())
+    assert all(4 in one for one in cluster.controller.node.context.image.topics["t"].replicas.values())

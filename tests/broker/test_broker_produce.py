@@ -155,7 +155,7 @@ def test_who_asks_the_wrong_broker_is_told_the_right_one_from_version_10_on() ->
 def test_topics_are_named_by_id_from_version_13_on() -> None:
     """Line 57."""
     broker = Cluster().topic()
-    topic_id = broker.node.image.topics["t"].topic_id
+    topic_id = broker.node.context.image.topics["t"].topic_id
     answer = broker.ask(produce_request(batch(b"a"), topic=topic_id), 13).responses[0]
     assert (answer.topic_id, answer.partition_responses[0].error_code) == (topic_id, 0)
     for topic_id in (b"\7" * 16, bytes(16)):

@@ -28,7 +28,7 @@ def a_cluster(brokers: int = 3, *, lag_ms: int = LAG_MS, min_insync: int = 2) ->
 
 
 def office(cluster: Cluster) -> int:
-    found = cluster.brokers[2].node.image.controller
+    found = cluster.brokers[2].node.context.image.controller
     assert found is not None
     return int(found)
 
@@ -52,10 +52,10 @@ def test_a_controller_that_most_brokers_cannot_reach_resigns_and_is_fenced() -> 
         f"broker {deaf.broker_id} resigns as controller and is fenced: brokers [2, 3] cannot reach it; check their network links"
     )
     cluster.pass_ms(2 * SECOND_MS)
-    states = [cluster[2].node.image.state(TopicPartition("t", number)) for number in range(3)]
+    states = [cluster[2].node.context.image.state(TopicPartition("t", number)) for number in range(3)]
     assert all(state is not None and state.leader in (2, 3) and set(state.isr) == {2, 3} for state in states), "all go on without it"
     cluster.pass_ms(60 * SECOND_MS)
-    assert office(cluster) != deaf.broker_id and cluster[2].node.image.controller_epoch == 2, "and the office stays there"
+    assert office(cluster) != deaf.broker_id and cluster[2].node.context.image.controller_epoch == 2, "and the office stays there"
 
 
 def test_a_fenced_leader_that_may_commit_alone_goes_on_leading_since_no_other_replica_is_eligible() -> None:
@@ -63,8 +63,8 @@ def test_a_fenced_leader_that_may_commit_alone_goes_on_leading_since_no_other_re
     cluster.cut_off(deaf.broker_id)
     busy(cluster)
     cluster.pass_ms(DETECTED_MS + 2 * SECOND_MS)
-    assert cluster[2].node.image.brokers[deaf.broker_id].fenced
-    state = cluster[2].node.image.state(TopicPartition("t", 0))
+    assert cluster[2].node.context.image.brokers[deaf.broker_id].fenced
+    state = cluster[2].node.context.image.state(TopicPartition("t", 0))
     assert state is not None and (state.leader, state.isr) == (deaf.broker_id, (deaf.broker_id,))
 
 
@@ -73,7 +73,7 @@ def test_followers_do_not_wait_for_the_lag_time_when_the_controller_is_fenced() 
     cluster.cut_off(deaf.broker_id)
     busy(cluster)
     cluster.pass_ms(DETECTED_MS + SECOND_MS)
-    states = [cluster[2].node.image.state(TopicPartition("t", number)) for number in range(3)]
+    states = [cluster[2].node.context.image.state(TopicPartition("t", number)) for number in range(3)]
     assert all(state is not None and state.leader in (2, 3) and set(state.isr) == {2, 3} for state in states)
 
 
@@ -82,10 +82,10 @@ def test_a_fenced_broker_is_fenced_no_more_once_others_reach_it_and_joins_the_is
     cluster.cut_off(deaf.broker_id)
     busy(cluster)
     cluster.pass_ms(DETECTED_MS + 60 * SECOND_MS)
-    assert cluster[2].node.image.brokers[deaf.broker_id].fenced
+    assert cluster[2].node.context.image.brokers[deaf.broker_id].fenced
     cluster.cut.clear()
     cluster.pass_ms(10 * SECOND_MS)
-    image = cluster[2].node.image
+    image = cluster[2].node.context.image
     assert not image.brokers[deaf.broker_id].fenced
     assert [found.unheard for found in image.brokers.values()] == [-1, -1, -1]
     states = [image.state(TopicPartition("t", number)) for number in range(3)]
@@ -102,7 +102,7 @@ def test_a_fenced_broker_that_starts_again_is_not_fenced() -> None:
     cluster.cut.clear()
     cluster.restart(number)
     cluster.pass_ms(10 * SECOND_MS)
-    image = cluster[2].node.image
+    image = cluster[2].node.context.image
     assert not image.brokers[cluster[number].broker_id].fenced
     assert [found.unheard for found in image.brokers.values()] == [-1, -1, -1]
 
@@ -112,7 +112,7 @@ def test_where_no_broker_reaches_any_other_a_minority_is_fenced_and_the_office_p
     for number in (1, 2, 3):
         cluster.cut_off(number)
     cluster.pass_ms(60 * SECOND_MS)
-    image = cluster[2].node.image
+    image = cluster[2].node.context.image
     assert sum(found.fenced for found in image.brokers.values()) == 1
     assert image.controller_epoch > 3
     cluster.cut.clear()
@@ -129,19 +129,19 @@ def test_a_broker_that_was_not_running_does_not_take_its_own_pause_for_the_contr
         cluster.cut.clear()
         cluster.pass_ms(SECOND_MS)
     cluster.pass_ms(DETECTED_MS)
-    assert office(cluster) == controller.broker_id and cluster[2].node.image.controller_epoch == 1
-    assert [found.unheard for found in cluster[2].node.image.brokers.values()] == [-1, -1, -1]
+    assert office(cluster) == controller.broker_id and cluster[2].node.context.image.controller_epoch == 1
+    assert [found.unheard for found in cluster[2].node.context.image.brokers.values()] == [-1, -1, -1]
 
 
 def test_a_controller_that_answers_before_it_has_counted_the_reports_stays() -> None:
     """As one does that had no CPU time: the reports and the heartbeats wait for it together."""
     cluster, controller = a_cluster()
     cluster.cut_off(controller.broker_id)
-    while not any(found.unheard == 1 for found in cluster[1].node.image.brokers.values()):
+    while not any(found.unheard == 1 for found in cluster[1].node.context.image.brokers.values()):
         cluster.pass_ms(SECOND_MS // 10)
     cluster.cut.clear()
     cluster.pass_ms(DETECTED_MS)
-    assert office(cluster) == controller.broker_id and cluster[2].node.image.controller_epoch == 1
+    assert office(cluster) == controller.broker_id and cluster[2].node.context.image.controller_epoch == 1
 
 
 def test_an_isr_change_goes_to_the_next_controller_at_once() -> None:
@@ -156,7 +156,7 @@ def test_an_isr_change_goes_to_the_next_controller_at_once() -> None:
     operator.submit((Op("delete", CONTROLLER),), lambda result: None)
     cluster.pass_ms(SECOND_MS)
     assert office(cluster) != controller.broker_id
-    state = cluster[2].node.image.state(TopicPartition("t", 2))
+    state = cluster[2].node.context.image.state(TopicPartition("t", 2))
     assert state is not None and (state.leader, set(state.isr)) == (3, {2, 3})
 
 
@@ -179,11 +179,11 @@ def test_a_broker_that_is_cut_off_itself_changes_nothing(brokers: int) -> None:
     cluster.cut_off(2)
     busy(cluster)
     cluster.pass_ms(LAG_MS + 4 * UNHEARD_MS)
-    assert office(cluster) == controller.broker_id and cluster[2].node.image.controller_epoch == 1
-    assert cluster[1].node.image.brokers[cluster[2].broker_id].unheard == 1, "it says so"
+    assert office(cluster) == controller.broker_id and cluster[2].node.context.image.controller_epoch == 1
+    assert cluster[1].node.context.image.brokers[cluster[2].broker_id].unheard == 1, "it says so"
     cluster.cut.clear()
     cluster.pass_ms(4 * SECOND_MS)
-    assert cluster[1].node.image.brokers[cluster[2].broker_id].unheard == -1
+    assert cluster[1].node.context.image.brokers[cluster[2].broker_id].unheard == -1
 
 
 def test_a_controller_that_answers_in_between_stays() -> None:
@@ -194,7 +194,7 @@ def test_a_controller_that_answers_in_between_stays() -> None:
         cluster.pass_ms(LAG_MS + UNHEARD_MS // 2)
         cluster.cut.clear()
         cluster.pass_ms(4 * SECOND_MS)
-    assert office(cluster) == controller.broker_id and cluster[2].node.image.controller_epoch == 1
+    assert office(cluster) == controller.broker_id and cluster[2].node.context.image.controller_epoch == 1
 
 
 def test_a_registration_says_that_a_controller_is_unreachable_and_its_broker_fenced_only_where_it_is_so() -> None:

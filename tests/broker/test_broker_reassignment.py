@@ -85,7 +85,7 @@ def moving(cluster: Cluster) -> list[tuple[int, list[int], list[int], list[int]]
 
 
 def state_of(cluster: Cluster, partition: int = 0) -> PartitionState:
-    state = cluster.controller.node.image.state(TopicPartition("t", partition))
+    state = cluster.controller.node.context.image.state(TopicPartition("t", partition))
     assert state is not None
     return state
 
@@ -401,7 +401,7 @@ def test_a_store_that_did_not_answer_is_asked_again() -> None:
     cluster.pass_ms(2 * SECOND_MS)
     failed: list[Sequence[Op]] = []
     cluster.cut.clear()
-    held = cluster.controller.node.submit
+    held = cluster.controller.node.context.submit
 
     def submit(ops: Sequence[Op], done: Any) -> None:
         if not failed and any(op.kind == "set" and op.path == "/brokers/topics/t" for op in ops):
@@ -409,7 +409,7 @@ def test_a_store_that_did_not_answer_is_asked_again() -> None:
             cluster.controller.session.fail_next(applied=False)
         held(ops, done)
 
-    cluster.controller.node.submit = submit  # type: ignore[method-assign]
+    cluster.controller.node.context.submit = submit  # type: ignore[method-assign]
     cluster.pass_ms(5 * SECOND_MS)
     assert failed
     assert (moving(cluster), replicas_of(cluster)) == ([], [4, 2])
@@ -514,8 +514,8 @@ def test_a_broker_that_is_not_registered_deletes_nothing() -> None:
     """What it heard so far may be older than the assignment under which it got its log. Source: KIP-570."""
     cluster = a_cluster((1, 2))
     broker = cluster[2]
-    old = layout.TopicAssignment(topic_id=broker.node.image.topics["t"].topic_id, replicas={0: (1, 3)})
-    broker.node.lifecycle.epoch = None
+    old = layout.TopicAssignment(topic_id=broker.node.context.image.topics["t"].topic_id, replicas={0: (1, 3)})
+    broker.node.context.epoch = None
     broker.handle(events.StoreChanged(state=NodeState("/brokers/topics/t", layout.encode_topic(old), 0)))
     assert 2 in holders(cluster)
 
@@ -543,8 +543,8 @@ def test_a_state_that_names_a_broker_which_the_assignment_no_longer_has_makes_it
     """The two nodes may be heard in either order; a leader without its log would serve an empty one."""
     cluster = a_cluster((1, 2))
     leader = cluster[1]
-    late = leader.node.image.topics["t"].states[0]
-    new = layout.TopicAssignment(topic_id=leader.node.image.topics["t"].topic_id, replicas={0: (2, 3)})
+    late = leader.node.context.image.topics["t"].states[0]
+    new = layout.TopicAssignment(topic_id=leader.node.context.image.topics["t"].topic_id, replicas={0: (2, 3)})
     leader.handle(events.StoreChanged(state=NodeState("/brokers/topics/t", layout.encode_topic(new), 9)))
     path = layout.partition_state("t", 0)
     leader.handle(events.StoreChanged(state=NodeState(path, layout.encode_partition_state(late), 99)))
@@ -564,18 +564,18 @@ def test_nobody_joins_the_isr_under_an_assignment_that_holds_no_more() -> None:
     cluster = a_cluster((1, 2, 3))
     cluster.kill(3)
     leader, office = cluster[1], cluster.controller
-    topic = office.node.image.topics["t"]
+    topic = office.node.context.image.topics["t"]
     cluster.store_speaks = False
     gone = layout.TopicAssignment(topic_id=topic.topic_id, replicas={0: (1, 2)})
     cluster.store.session().submit((Op("set", layout.topic("t"), layout.encode_topic(gone), version=topic.version),), lambda result: None)
     joins = Registration(BrokerId(3), "", 0, None, 77)
     for broker in (leader, office):
-        broker.node.image.brokers[BrokerId(3)] = joins
+        broker.node.context.image.brokers[BrokerId(3)] = joins
     registered = layout.BrokerRegistration(host="h", port=1, endpoints=(), timestamp_ms=0)
     cluster.store.session().submit((Op("create", layout.broker(3), layout.encode_broker(registered)),), lambda result: None)
     leader.leader("t").fetched(3, offset=leader.leader("t").log.end_offset, broker_epoch=77, now_ms=cluster.now_ms)
     leader.node.isr_changes.look(leader.leader("t"))
-    leader._perform(leader.node.effects)
+    leader._perform(leader.node.context.effects)
     cluster.run()
     node = cluster.store.tree.nodes[layout.partition_state("t", 0)]
     assert layout.decode_partition_state(node.data).isr == (1, 2)
@@ -585,7 +585,7 @@ def test_nobody_joins_the_isr_under_an_assignment_that_holds_no_more() -> None:
 def test_fewer_replicas_need_fewer_in_sync_as_soon_as_the_assignment_is_heard() -> None:
     cluster = a_cluster((1, 2), configs={"min.insync.replicas": "2"})
     leader = cluster[1]
-    topic, state = leader.node.image.topics["t"], state_of(cluster)
+    topic, state = leader.node.context.image.topics["t"], state_of(cluster)
     cluster.cut_off(1)
     assert produce(leader, batch(b"d"), acks=1).error_code == 0
     alone = msgspec.structs.replace(state, isr=(1,), isr_epochs=state.isr_epochs[:1])

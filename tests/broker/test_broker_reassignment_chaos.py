@@ -96,7 +96,7 @@ def test_whatever_happens_meanwhile_nothing_acknowledged_is_lost(seed: int) -> N
             assert found.get(answer.base_offset) == value, f"{value!r} was acknowledged at {answer.base_offset}"
         elif answer is not None and answer.error_code in REFUSED:
             assert value not in found.values()
-    replicas = list(cluster.controller.node.image.topics["t"].replicas[0])
+    replicas = list(cluster.controller.node.context.image.topics["t"].replicas[0])
     assert moving(cluster) == [], "everything settles"
     assert sorted(holders(cluster)) == sorted(replicas)
     for number in replicas:

@@ -61,7 +61,7 @@ def test_a_waiting_fetch_is_recalled_once_however_many_partitions_come() -> None
     cluster.pass_ms(3 * RECALL_MS)
     recalls = [request for request in asked if not request.topics and request.session_epoch == -1]
     assert len(recalls) == 1
-    topic_id = cluster[2].node.image.topics["t"].topic_id
+    topic_id = cluster[2].node.context.image.topics["t"].topic_id
     topics = [topic for request in asked for topic in request.topics if topic.topic_id == topic_id]
     named = [partition.partition for topic in topics for partition in topic.partitions]
     assert sorted(named) == list(range(30)), "each is named once"
@@ -73,7 +73,7 @@ def test_another_isr_of_the_same_leader_recalls_nothing() -> None:
     cluster.pass_ms(2 * SECOND_MS)
     asked = fetches(cluster[2])
     cluster.kill(1)
-    state = cluster[3].node.image.state(TopicPartition("t", 0))
+    state = cluster[3].node.context.image.state(TopicPartition("t", 0))
     assert state is not None and sorted(state.isr) == [2, 3]
     cluster.pass_ms(3 * RECALL_MS)
     assert asked == []
@@ -83,13 +83,13 @@ def test_only_the_fetches_of_the_one_who_recalls_are_answered() -> None:
     cluster = Cluster(3)
     a_topic(cluster, "t", [1, 2, 3])
     cluster.pass_ms(2 * SECOND_MS)
-    parked = cluster[1].node.delayed.count
-    epoch = cluster[2].node.epoch
+    parked = cluster[1].node.context.delayed.count
+    epoch = cluster[2].node.context.epoch
     assert epoch is not None
     consumer = cluster[1].send(fetch_request(0, max_wait_ms=30_000), 12)
     nothing = FetchRequest(replica_state=ReplicaState(replica_id=2, replica_epoch=epoch), session_epoch=-1)
     answer = cluster[1].ask(nothing, 15)
     assert (answer.error_code, answer.responses) == (0, []) and consumer.answer is None
-    assert cluster[1].node.delayed.count == parked + 1, "the follower has asked again"
+    assert cluster[1].node.context.delayed.count == parked + 1, "the follower has asked again"
     stale = FetchRequest(replica_state=ReplicaState(replica_id=2, replica_epoch=epoch - 1), session_epoch=-1)
     assert cluster[1].ask(stale, 15).error_code == errors.StaleBrokerEpoch.code

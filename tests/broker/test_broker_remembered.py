@@ -175,4 +175,4 @@ def test_settings_of_groups_that_do_not_exist_are_bounded_in_all() -> None:
         resource = AlterConfigsResource(resource_type=GROUP, resource_name=f"g{number}", configs=gone)
         assert not cluster[1].ask(IncrementalAlterConfigsRequest(resources=[resource]), 1).responses[0].error_code
     assert set_config(cluster, GROUP, "g99", one)[0] == 0
-    assert sum(kind == "groups" for kind, _ in cluster[1].node.image.configs) == codes.count(0) - 9
+    assert sum(kind == "groups" for kind, _ in cluster[1].node.context.image.configs) == codes.count(0) - 9

@@ -35,7 +35,7 @@ def a_cluster(replicas: int = 3, *, disks: int = 1, records: int = 3, **configs:
 
 
 def state_of(cluster: Cluster) -> PartitionState:
-    state = cluster.controller.node.image.state(T0)
+    state = cluster.controller.node.context.image.state(T0)
     assert state is not None
     return state
 
@@ -58,9 +58,9 @@ def stop(cluster: Cluster, broker: Broker) -> Broker:
     node = broker.node
     broker._perform(node.stop(cluster.now_ms))
     cluster.run()
-    for directory in node.directories:
+    for directory in node.context.directories:
         marks = node.partitions.high_watermarks(directory)
-        assert directory.close(marks, cluster.wall_ms, broker_epoch=node.epoch or -1, clean_since=node.lifecycle.clean_since)
+        assert directory.close(marks, cluster.wall_ms, broker_epoch=node.context.epoch or -1, clean_since=node.registration.clean_since)
     return cluster.kill(broker.broker_id)
 
 
@@ -313,7 +313,7 @@ def test_a_follower_that_meets_damage_leaves_the_isr_cuts_back_and_copies() -> N
     replica = follower.node.partitions.followers[T0]
     damage(follower, 1)
     follower.node.scrubs.look_at(replica, 0, whole=True)
-    follower._perform(follower.node.effects)
+    follower._perform(follower.node.context.effects)
     cluster.run()
     assert "damaged: offsets 1 to 1" in follower.warnings[-1] and "copies it from another replica" in follower.warnings[-1]
     cluster.pass_ms(3000)
@@ -326,7 +326,7 @@ def test_a_damaged_follower_is_counted_on_by_nobody_before_it_cuts() -> None:
     replica = follower.node.partitions.followers[T0]
     cluster.store_speaks = False
     follower.node.replica_health.damaged(replica, 1)
-    follower._perform(follower.node.effects)
+    follower._perform(follower.node.context.effects)
     cluster.pass_ms(1000)
     assert replica.log.end_offset == 3 and replica.waits and follower.broker_id in state_of(cluster).isr
     cluster.store_speaks = True
@@ -366,7 +366,7 @@ def test_damage_that_compaction_meets_is_followed_up() -> None:
     damage(leader, 0)
     replica = leader.leader("t")
     leader.node.compaction._leave_alone(replica, "test")
-    leader._perform(leader.node.effects)
+    leader._perform(leader.node.context.effects)
     cluster.pass_ms(3000)
     assert state_of(cluster).leader != leader.broker_id and len(state_of(cluster).isr) == 3
 
@@ -378,7 +378,7 @@ def test_a_state_that_names_an_impaired_replica_is_not_obeyed() -> None:
     replica = follower.node.partitions.followers[T0]
     cluster.store_speaks = False
     follower.node.replica_health.damaged(replica, 1)
-    follower._perform(follower.node.effects)
+    follower._perform(follower.node.context.effects)
     state = state_of(cluster)
     named = replace(state, leader=follower.broker_id, leader_epoch=LeaderEpoch(state.leader_epoch + 1))
     path = layout.partition_state("t", 0)
@@ -407,9 +407,9 @@ def test_a_member_of_the_isr_that_asks_for_less_than_it_had_leaves_at_once() -> 
     follower = others(cluster, leader)[0]
     led, number = leader.leader("t"), follower.broker_id
     cluster.cut_off(number)
-    led.fetched(number, offset=1, broker_epoch=follower.node.epoch or 0, now_ms=cluster.now_ms)
+    led.fetched(number, offset=1, broker_epoch=follower.node.context.epoch or 0, now_ms=cluster.now_ms)
     leader.node.isr_changes.look(led)
-    leader._perform(leader.node.effects)
+    leader._perform(leader.node.context.effects)
     cluster.run()
     assert number not in state_of(cluster).isr
     cluster.cut.clear()
@@ -433,11 +433,11 @@ def test_nobody_joins_the_isr_who_has_said_meanwhile_that_its_replica_is_not_fit
     cluster.store_speaks = False
     cluster.cut.clear()
     now.node.replica_health.damaged(replica, 1)
-    now._perform(now.node.effects)
+    now._perform(now.node.context.effects)
     led = leader.leader("t")
-    led.fetched(now.broker_id, offset=led.log.end_offset, broker_epoch=now.node.epoch or 0, now_ms=cluster.now_ms)
+    led.fetched(now.broker_id, offset=led.log.end_offset, broker_epoch=now.node.context.epoch or 0, now_ms=cluster.now_ms)
     leader.node.isr_changes.look(led)
-    leader._perform(leader.node.effects)
+    leader._perform(leader.node.context.effects)
     cluster.run()
     node = cluster.store.tree.nodes[layout.partition_state("t", 0)]
     assert now.broker_id not in layout.decode_partition_state(node.data).isr
@@ -449,12 +449,12 @@ def test_nobody_joins_the_isr_who_has_said_meanwhile_that_its_replica_is_not_fit
 def test_a_registration_tells_since_when_stops_were_clean() -> None:
     cluster, leader = a_cluster()
     number = leader.broker_id
-    first = leader.node.epoch
+    first = leader.node.context.epoch
     assert "clean_since_epoch" not in registration(cluster, number)
     for _ in range(2):
         start(cluster, stop(cluster, cluster[number]))
         assert registration(cluster, number)["clean_since_epoch"] == first
-    second = cluster[number].node.epoch
+    second = cluster[number].node.context.epoch
     now = cluster.restart(number)
     assert "clean_since_epoch" not in registration(cluster, number), "killed"
     start(cluster, stop(cluster, now))

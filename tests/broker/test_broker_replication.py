@@ -36,7 +36,7 @@ TWO = {"min.insync.replicas": "2"}
 
 
 def state_of(cluster: Cluster) -> PartitionState:
-    state = cluster.controller.node.image.state(T0)
+    state = cluster.controller.node.context.image.state(T0)
     assert state is not None
     return state
 
@@ -109,7 +109,7 @@ def test_a_follower_is_told_up_to_the_log_end_and_a_consumer_up_to_the_high_wate
     cluster, leader = a_pair()
     cluster.flushing = False
     produce(leader, batch(b"a"), acks=1)
-    follower, epoch = next((number, cluster[number].node.epoch) for number in followers(cluster))
+    follower, epoch = next((number, cluster[number].node.context.epoch) for number in followers(cluster))
     answer = leader.ask(replica_request(cluster, follower, epoch, leader.leader("t").epoch), 15)
     assert values(answer.responses[0].partitions[0].records) == [b"a"]
 
@@ -117,7 +117,7 @@ def test_a_follower_is_told_up_to_the_log_end_and_a_consumer_up_to_the_high_wate
 def replica_request(
     cluster: Cluster, replica: int, broker_epoch: int | None, leader_epoch: int, *, offset: int = 0, last_epoch: int = -1
 ) -> FetchRequest:
-    topic_id = cluster.controller.node.image.topics["t"].topic_id
+    topic_id = cluster.controller.node.context.image.topics["t"].topic_id
     ask = FetchPartition(
         partition=0, fetch_offset=offset, current_leader_epoch=leader_epoch, last_fetched_epoch=last_epoch, partition_max_bytes=1 << 20
     )
@@ -132,7 +132,7 @@ def test_a_fetch_of_another_epoch_does_not_raise_the_high_watermark() -> None:
     """Source: KIP-320; a follower that takes another for its leader says nothing about this log."""
     cluster, leader = a_pair(replicas=2)
     (follower,) = followers(cluster)
-    epoch = cluster[follower].node.epoch
+    epoch = cluster[follower].node.context.epoch
     cluster[follower].halted = "stopped in the middle"
     produce_sent = leader.send(produce_request(batch(b"a"), timeout_ms=60_000), 12)
     answer = leader.ask(replica_request(cluster, follower, epoch, leader.leader("t").epoch + 1, offset=1), 15)
@@ -147,7 +147,7 @@ def test_a_fetch_of_an_earlier_registration_is_refused() -> None:
     """Source: KIP-903."""
     cluster, leader = a_pair(replicas=2)
     (follower,) = followers(cluster)
-    before = cluster[follower].node.epoch
+    before = cluster[follower].node.context.epoch
     cluster.restart(follower)
     answer = leader.ask(replica_request(cluster, follower, before, leader.leader("t").epoch), 15)
     assert answer.error_code == errors.StaleBrokerEpoch.code
@@ -158,7 +158,7 @@ def test_a_broker_that_is_no_replica_does_not_follow() -> None:
     stranger = next(
         number for number in cluster.brokers if T0 not in cluster[number].node.partitions.followers and number != leader.broker_id
     )
-    answer = leader.ask(replica_request(cluster, stranger, cluster[stranger].node.epoch, leader.leader("t").epoch), 15)
+    answer = leader.ask(replica_request(cluster, stranger, cluster[stranger].node.context.epoch, leader.leader("t").epoch), 15)
     assert answer.responses[0].partitions[0].error_code == errors.NotLeaderOrFollower.code
 
 
@@ -244,7 +244,7 @@ def alter(
     cluster: Cluster, leader: Broker, isr: dict[int, int], *, broker_epoch: int | None = None, partition_epoch: int | None = None
 ) -> int:
     """AlterPartition as the leader sends it; the error of the whole or of the partition."""
-    topic = cluster.controller.node.image.topics["t"]
+    topic = cluster.controller.node.context.image.topics["t"]
     wish = AlterPartitionRequestPartition(
         partition_index=0,
         leader_epoch=topic.states[0].leader_epoch,
@@ -253,7 +253,7 @@ def alter(
     )
     request = AlterPartitionRequest(
         broker_id=leader.broker_id,
-        broker_epoch=(leader.node.epoch or 0) if broker_epoch is None else broker_epoch,
+        broker_epoch=(leader.node.context.epoch or 0) if broker_epoch is None else broker_epoch,
         topics=[AlterPartitionRequestTopic(topic_id=topic.topic_id, partitions=[wish])],
     )
     answer = cluster.controller.ask(request, 3)
@@ -262,7 +262,7 @@ def alter(
 
 def test_the_controller_refuses_an_isr_by_name() -> None:
     cluster, leader = a_pair()
-    alive = {number: broker.node.epoch or 0 for number, broker in cluster.brokers.items()}
+    alive = {number: broker.node.context.epoch or 0 for number, broker in cluster.brokers.items()}
     follower = next(iter(followers(cluster)))
     assert alter(cluster, leader, alive, broker_epoch=1) == errors.StaleBrokerEpoch.code
     assert alter(cluster, leader, alive, partition_epoch=99) == errors.InvalidUpdateVersion.code

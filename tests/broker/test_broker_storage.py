@@ -97,7 +97,7 @@ def test_a_directory_that_fails_while_a_log_is_created_is_replaced_by_another() 
     broker.disks["disk0"].fail("mkdir")
     cluster.topic("t")
     assert directory_of(broker, "t") == "disk1"
-    assert broker.node.directories[0].failed is not None
+    assert broker.node.context.directories[0].failed is not None
 
 
 def test_a_topic_created_anew_does_not_touch_what_a_failed_directory_has_of_it() -> None:
@@ -217,7 +217,7 @@ def test_a_full_disk_is_not_a_broken_one() -> None:
     broker.disks["disk0"].fail("append", ".log", errno=ENOSPC)
     answer = produce(broker, batch(b"a"))
     assert answer.error_code == errors.KafkaStorageError.code and "full" in answer.error_message
-    assert broker.node.directories[0].failed is None
+    assert broker.node.context.directories[0].failed is None
     assert produce(broker, batch(b"b")).base_offset == 0
 
 
@@ -239,7 +239,7 @@ def test_a_log_that_found_no_room_is_made_when_there_is_some() -> None:
     broker.disks["disk0"].fail("mkdir", errno=ENOSPC, times=2)
     broker.ask(CreateTopicsRequest(topics=[CreatableTopic(name="t", num_partitions=1, replication_factor=1)]), 7)
     assert produce(broker, batch(b"a")).error_code == errors.KafkaStorageError.code
-    assert broker.node.directories[0].failed is None
+    assert broker.node.context.directories[0].failed is None
     broker.measured(free_bytes=0)
     assert produce(broker, batch(b"a")).error_code == errors.KafkaStorageError.code
     broker.measured(free_bytes=1 << 40)

@@ -100,7 +100,7 @@ def test_a_broker_that_is_not_registered_keeps_what_it_is_told_to_be_gone() -> N
     """Another server of the ensemble may not know yet what this one has."""
     cluster = a_cluster("t")
     broker = cluster[2]
-    broker.node.lifecycle.epoch = None
+    broker.node.context.epoch = None
     broker.handle(events.StoreChanged(state=NodeState(layout.topic("t"), None)))
     assert held(broker) == {TopicPartition("t", 0), TopicPartition("t", 1)}
     assert not broker.node.partitions.replica(TopicPartition("t", 0)) and strays(broker) == []
@@ -109,7 +109,7 @@ def test_a_broker_that_is_not_registered_keeps_what_it_is_told_to_be_gone() -> N
 def test_the_time_of_setting_aside_is_that_of_a_file() -> None:
     cluster = a_cluster("t")
     broker = back_after_a_deletion(cluster, "t")
-    (directory,) = broker.node.directories
+    (directory,) = broker.node.context.directories
     assert sorted(directory.strays) == strays(broker)
     assert set(directory.strays.values()) == {WALL_MS + cluster.now_ms}
     assert directory.expired_strays(WALL_MS) == ()

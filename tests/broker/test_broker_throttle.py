@@ -31,7 +31,7 @@ def a_full_topic(configs: dict[str, str], batches: int = 40) -> Cluster:
     """A topic of one replica on broker 1 with so many batches of a little more than a kilobyte, copied one batch at a time."""
     cluster = a_cluster((1,), brokers=3, configs={"write.caching": "true", **configs})
     for number in (2, 3):
-        cluster[number].node.options.replica_fetch_max_bytes = 1
+        cluster[number].node.context.options.replica_fetch_max_bytes = 1
     for _ in range(batches):
         assert produce(cluster[1], BATCH).error_code == 0
     return cluster
@@ -90,7 +90,7 @@ def test_settings_are_checked_and_shown_as_kafka_has_them() -> None:
     assert alter(cluster, BROKER, "1", leader_replication_throttled_rate="1000") == 0
     assert alter(cluster, BROKER, "", follower_replication_throttled_rate="2000") == 0
     assert alter(cluster, BROKER, "1", follower_replication_throttled_rate="-1") == errors.InvalidRequest.code
-    options = cluster[1].node.options
+    options = cluster[1].node.context.options
     assert (options.leader_replication_throttled_rate, options.follower_replication_throttled_rate) == (1000, 2000)
 
 

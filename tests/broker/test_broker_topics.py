@@ -63,7 +63,7 @@ def test_a_topic_that_cannot_be_is_refused(fields: dict[str, Any], error: type[e
     answer = create(cluster[1], **fields)
     assert answer.error_code == error.code, answer.error_message
     assert answer.error_message and answer.topic_id == bytes(16) and answer.num_partitions == -1
-    assert len(cluster[1].node.image.topics) == 2
+    assert len(cluster[1].node.context.image.topics) == 2
 
 
 def test_a_name_that_stands_twice_in_a_request_is_created_neither_time() -> None:
@@ -72,7 +72,7 @@ def test_a_name_that_stands_twice_in_a_request_is_created_neither_time() -> None
     wishes = [CreatableTopic(name=name, num_partitions=1, replication_factor=1) for name in ("a", "b", "a")]
     answer = broker.ask(CreateTopicsRequest(topics=wishes), 7)
     assert {topic.name: topic.error_code for topic in answer.topics} == {"a": errors.InvalidRequest.code, "b": 0}
-    assert list(broker.node.image.topics) == ["b"]
+    assert list(broker.node.context.image.topics) == ["b"]
 
 
 @pytest.mark.parametrize("applied", [False, True])
@@ -81,7 +81,7 @@ def test_a_change_that_the_store_does_not_confirm_is_answered_as_one_that_may_be
     broker.session.fail_next(applied=applied)
     answer = create(broker)
     assert answer.error_code == errors.RequestTimedOut.code and "may still be made" in answer.error_message
-    assert ("t" in broker.node.image.topics) is applied
+    assert ("t" in broker.node.context.image.topics) is applied
 
 
 def test_validate_only_checks_everything_and_creates_nothing() -> None:
@@ -90,7 +90,7 @@ def test_validate_only_checks_everything_and_creates_nothing() -> None:
     good, bad = CreatableTopic(name="t", num_partitions=2, replication_factor=1), CreatableTopic(name="u", replication_factor=1)
     answer = broker.ask(CreateTopicsRequest(topics=[good, bad], validate_only=True), 7)
     assert [topic.error_code for topic in answer.topics] == [0, errors.InvalidPartitions.code]
-    assert answer.topics[0].num_partitions == 2 and broker.node.image.topics == {}
+    assert answer.topics[0].num_partitions == 2 and broker.node.context.image.topics == {}
 
 
 def test_minus_one_stands_for_the_brokers_defaults_in_every_version() -> None:
@@ -98,7 +98,7 @@ def test_minus_one_stands_for_the_brokers_defaults_in_every_version() -> None:
     broker = Cluster(settings={"num.partitions": "4"})[1]
     for version in (2, 3, 4):
         assert create(broker, f"old{version}", -1, -1, version=version).error_code == 0
-        assert len(broker.node.image.topics[f"old{version}"].replicas) == 4
+        assert len(broker.node.context.image.topics[f"old{version}"].replicas) == 4
     answer = create(broker, "new", -1, -1, version=5)
     assert (answer.error_code, answer.num_partitions, answer.replication_factor) == (0, 4, 1)
 
@@ -124,7 +124,7 @@ def test_a_created_topic_tells_its_partitions_settings_and_id() -> None:
     broker = Cluster()[1]
     answer = create(broker, partitions=2, configs=[Config(name="retention.ms", value="5")], version=7)
     assert (answer.num_partitions, answer.replication_factor) == (2, 1)
-    assert answer.topic_id == broker.node.image.topics["t"].topic_id != bytes(16)
+    assert answer.topic_id == broker.node.context.image.topics["t"].topic_id != bytes(16)
     retention = next(config for config in answer.configs if config.name == "retention.ms")
     assert (retention.value, retention.config_source) == ("5", 1)
     before = create(broker, "u", version=4)
@@ -160,23 +160,23 @@ def test_topics_are_deleted_by_name_and_by_id() -> None:
     cluster = Cluster()
     broker = cluster.topic("a")
     cluster.topic("b", configs={"retention.ms": "1"})
-    b_id = broker.node.image.topics["b"].topic_id
+    b_id = broker.node.context.image.topics["b"].topic_id
     answers = delete(broker, DeleteTopicState(name="a"), DeleteTopicState(name=None, topic_id=b_id))
     assert [(one.name, one.error_code) for one in answers] == [("a", 0), ("b", 0)]
-    assert broker.node.image.topics == {} and broker.node.image.configs == {}
+    assert broker.node.context.image.topics == {} and broker.node.context.image.configs == {}
     assert broker.node.partitions.leaders == {} and len(broker.removed) == 2
 
 
 def test_a_topic_of_the_same_name_begins_anew_with_another_id_and_no_settings() -> None:
     cluster = Cluster()
     broker = cluster.topic("t", configs={"retention.ms": "1"})
-    first = broker.node.image.topics["t"].topic_id
+    first = broker.node.context.image.topics["t"].topic_id
     produce(broker, batch(b"old"))
     delete(broker, DeleteTopicState(name="t"))
     cluster.topic("t")
-    assert broker.node.image.topics["t"].topic_id != first
+    assert broker.node.context.image.topics["t"].topic_id != first
     assert broker.leader("t").log.end_offset == 0
-    assert broker.node.topic_options("t").retention_ms != 1
+    assert broker.node.context.topic_options("t").retention_ms != 1
 
 
 def test_a_topic_whose_last_override_was_removed_can_be_deleted_and_created_with_overrides() -> None:
@@ -186,7 +186,7 @@ def test_a_topic_whose_last_override_was_removed_can_be_deleted_and_created_with
     node = cluster.store.tree.nodes[path]
     cluster.store.session().submit((Op("set", path, b'{"version":1,"config":{}}', version=node.version),), lambda result: None)
     cluster.run()
-    assert broker.node.image.configs == {}
+    assert broker.node.context.image.configs == {}
     assert delete(broker, DeleteTopicState(name="t"))[0].error_code == 0
     assert path not in cluster.store.tree.nodes
     cluster.topic("t", configs={"retention.ms": "2"})
@@ -200,7 +200,7 @@ def test_settings_that_an_earlier_topic_left_behind_are_not_the_new_ones(overrid
     cluster.store.session().submit((left,), lambda result: None)
     cluster.run()
     broker = cluster.topic("t", configs=overrides)
-    assert broker.node.image.overrides("topics", "t") == overrides
+    assert broker.node.context.image.overrides("topics", "t") == overrides
 
 
 @pytest.mark.parametrize(
@@ -217,7 +217,7 @@ def test_a_topic_that_is_not_there_cannot_be_deleted(state: DeleteTopicState, er
     cluster = Cluster()
     broker = cluster.topic("t")
     assert delete(broker, state)[0].error_code == error.code
-    assert "t" in broker.node.image.topics
+    assert "t" in broker.node.context.image.topics
 
 
 def test_deleting_can_be_forbidden() -> None:
@@ -252,9 +252,9 @@ def test_a_topic_grows_and_keeps_what_it_has() -> None:
     cluster = Cluster(brokers=3)
     broker = cluster.topic("t", partitions=2)
     produce(broker, batch(b"v"))
-    before = dict(broker.node.image.topics["t"].replicas)
+    before = dict(broker.node.context.image.topics["t"].replicas)
     assert grow(cluster[1], 5).error_code == 0
-    after = broker.node.image.topics["t"].replicas
+    after = broker.node.context.image.topics["t"].replicas
     assert len(after) == 5 and {number: after[number] for number in before} == before
     assert all(cluster.leading("t", number) for number in range(5))
     assert broker.leader("t").log.end_offset == 1
@@ -275,7 +275,7 @@ def test_new_partitions_are_checked_like_those_of_a_new_topic() -> None:
     for assignments in ([[1], [2]], [[9]], [[]], [[1, 2]]):
         assert grow(broker, 2, assignments=assignments).error_code == errors.InvalidReplicaAssignment.code
     assert grow(broker, 2, assignments=[[2]], validate_only=True).error_code == 0
-    assert len(broker.node.image.topics["t"].replicas) == 1
+    assert len(broker.node.context.image.topics["t"].replicas) == 1
     assert grow(broker, 2, assignments=[[2]]).error_code == 0
     assert cluster.leading("t", 1).broker_id == 2
 
@@ -328,7 +328,7 @@ def test_topics_asked_for_by_name_have_their_errors() -> None:
         ("t", 0),
     ]
     described = answer.topics[2]
-    assert described.topic_id == broker.node.image.topics["t"].topic_id
+    assert described.topic_id == broker.node.context.image.topics["t"].topic_id
     part = described.partitions[0]
     assert (part.leader_id, part.leader_epoch, part.replica_nodes, part.isr_nodes, part.offline_replicas) == (1, 0, [1], [1], [])
 
@@ -366,7 +366,7 @@ def test_a_topic_that_is_deleted_or_grows_while_it_is_to_grow_is_judged_as_it_is
     cluster.run()
     codes = [sent.answer.results[0].error_code for sent in (deleted, first, same, more, fewer)]
     assert codes == [errors.UnknownTopicOrPartition.code, 0, errors.InvalidPartitions.code, 0, errors.InvalidPartitions.code]
-    assert len(broker.node.image.topics["u"].replicas) == 6
+    assert len(broker.node.context.image.topics["u"].replicas) == 6
     assert broker.leader("u", 5).log.end_offset == 0
 
 
@@ -385,7 +385,7 @@ def test_settings_that_a_deleted_topic_left_behind_and_that_change_meanwhile_do_
     cluster.store_speaks = True
     cluster.run()
     assert [sent.answer.topics[0].error_code for sent in (first, second)] == [0, errors.TopicAlreadyExists.code]
-    assert broker.node.image.overrides("topics", "t") == {}
+    assert broker.node.context.image.overrides("topics", "t") == {}
 
 
 def test_creating_growing_and_deleting_topics_leaves_no_cyclic_garbage() -> None:

@@ -303,7 +303,7 @@ async def test_after_a_pause_a_broker_hears_of_its_session_first_and_then_goes_o
         shell._session, shell._pause_max_ms = broker.session, 5_000
         answer = await ask(peer, MetadataRequest(topics=None), 1, MetadataResponse)
         assert len(answer.topics) == 1
-        await until(lambda: shell.node.lifecycle.connected)
+        await until(lambda: shell.node.context.connected)
         assert states == ["suspended", "connected"]
         assert len(shell.node.partitions.leaders) == 1 and not run.died
 
@@ -346,10 +346,10 @@ async def test_write_back_begins_without_changing_the_file(tmp_path: Path) -> No
 async def test_space_is_measured_before_the_first_request_and_again(tmp_path: Path) -> None:
     async with running(tmp_path) as run:
         node = run.process.brokers[0].node
-        (root,) = node.space
-        assert node.space[root].total_bytes >= node.space[root].free_bytes > 0
-        node.space.clear()
-        await until(lambda: node.space)
+        (root,) = node.context.space
+        assert node.context.space[root].total_bytes >= node.context.space[root].free_bytes > 0
+        node.context.space.clear()
+        await until(lambda: node.context.space)
 
 
 async def test_pipelined_requests_of_many_kinds_are_answered_in_order(tmp_path: Path) -> None:

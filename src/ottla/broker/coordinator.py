@@ -27,17 +27,21 @@ Source: Kafka's CoordinatorRuntime. Difference: a response waits for its own key
 from collections.abc import Callable, Iterable, Sequence
 from enum import Enum
 from random import Random
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from ottla.base.ids import TopicPartition
 from ottla.base.units import KiB
-from ottla.broker import effects
+from ottla.broker.context import BrokerContext
+from ottla.broker.controller.controller import Controller
 from ottla.broker.delayed import DelayedOperation
 from ottla.broker.events import RequestArrived
-from ottla.broker.handlers import PENDING, Refusal
+from ottla.broker.handlers import PENDING, Later, Refusal, Req, Resp
 from ottla.broker.isolation import indivisible
 from ottla.broker.metadata.auto_create import begin_creation
+from ottla.broker.metadata.configs import BrokerOptions, Settings
 from ottla.broker.metadata.image import Image
+from ottla.broker.replica.leader import Leader
+from ottla.broker.replica.replicas import Replicas
 from ottla.log.errors import LogError
 from ottla.records.batch import headers
 from ottla.records.build import build_batch
@@ -47,11 +51,6 @@ from ottla.wire import errors
 from ottla.wire.declare import MalformedMessage
 from ottla.wire.errors import KafkaError
 from ottla.wire.messages.create_topics import CreatableTopic, CreatableTopicConfig
-
-if TYPE_CHECKING:
-    from ottla.broker.metadata.configs import BrokerOptions, Settings
-    from ottla.broker.node import Node
-    from ottla.broker.replica.leader import Leader
 
 #: Bytes of log applied in one step: some thousand records, a few milliseconds.
 LOAD_BYTES = 64 * KiB
@@ -93,12 +92,12 @@ class Reply:
 
     __slots__ = ("_call", "_of", "_operation", "_refuse", "_shard")
 
-    def __init__(self, shard: "Shard[Any]", call: RequestArrived, of: str, refuse: Refusal) -> None:
+    def __init__(self, shard: "Shard[Any]", call: RequestArrived[Any], of: str, refuse: Refusal[Any, Any]) -> None:
         self._shard = shard
         self._call = call
         self._of = of
         self._refuse = refuse
-        self._operation = DelayedOperation((), lambda: False, lambda expired: None)
+        self._operation = DelayedOperation(f"response about {of}", lambda expired: None)
 
     @property
     def version(self) -> int:
@@ -109,12 +108,12 @@ class Reply:
         """Sends the response as soon as all records written about the key so far are committed."""
         if self._leave():
             # This step may belong to another request.
-            self._shard.node.isolation.run(self._call, self._give, message)
+            self._shard.context.isolation.run(self._call, self._give, message)
 
     def _give(self, message: Any) -> None:
         answer = self._shard.answer(self._call, message, of=self._of, refuse=self._refuse)
         if answer is not PENDING:
-            self._shard.node.answer(self._call, answer)
+            self._shard.context.answer(self._call, answer)
 
     def refuse(self, error: KafkaError) -> None:
         """Sends an error."""
@@ -123,27 +122,28 @@ class Reply:
     def gone(self) -> None:
         """The shard moved to another broker."""
         if self._leave():
-            self._shard.node.answer(self._call, self._refuse(self._call, not_coordinator(self._of)))
+            self._shard.context.answer(self._call, self._refuse(self._call, not_coordinator(self._of)))
 
     def _leave(self) -> bool:
         """Whether it was not answered yet."""
         self._shard.replies.pop(self, None)
         if self._operation.done:
             return False
-        self._shard.node.delayed.cancel(self._operation)
+        self._shard.context.delayed.cancel(self._operation)
         return True
 
     def delay(self) -> None:
         """Starts to wait."""
         self._shard.replies[self] = None
-        self._shard.node.delay(self._call, self._operation, None)
+        self._shard.context.delay(self._call, self._operation, None)
 
 
 class Shard(Generic[M]):
     """One partition of the topic that is led here."""
 
-    def __init__(self, node: "Node", leader: "Leader", make: "Callable[[Shard[M]], M]") -> None:
-        self.node = node
+    def __init__(self, coordinator: "Coordinator[M]", leader: Leader, make: "Callable[[Shard[M]], M]") -> None:
+        self._coordinator = coordinator
+        self.context = coordinator.context
         self.leader = leader
         self.partition = leader.partition
         self.state = State.LOADING
@@ -162,24 +162,29 @@ class Shard(Generic[M]):
     # For machines.
 
     @property
+    def siblings(self) -> "dict[int, Shard[M]]":
+        """All shards of the topic on this broker."""
+        return self._coordinator.shards
+
+    @property
     def now_ms(self) -> int:
-        return self.node.now_ms
+        return self.context.now_ms
 
     @property
     def wall_ms(self) -> int:
-        return self.node.wall_ms
+        return self.context.wall_ms
 
     @property
-    def options(self) -> "BrokerOptions":
-        return self.node.options
+    def options(self) -> BrokerOptions:
+        return self.context.options
 
     @property
     def image(self) -> Image:
-        return self.node.image
+        return self.context.image
 
     @property
     def rng(self) -> Random:
-        return self.node.rng
+        return self.context.rng
 
     def write(self, of: str, records: Sequence[Record], *, too_large: type[KafkaError] = errors.UnknownServerError) -> None:
         """Appends records about one key as one batch, and applies them. Does nothing without records.
@@ -191,23 +196,23 @@ class Shard(Generic[M]):
             return
         if self.state is not State.ACTIVE:
             raise not_coordinator(of)
-        machine, wall_ms, leader = self.machine, self.node.wall_ms, self.leader
+        machine, wall_ms, leader = self.machine, self.context.wall_ms, self.leader
         batch = build_batch([(wall_ms, *machine.encode(key, value), ()) for key, value in records])
         try:
             self._written_end = self._written[of] = leader.append_own(memoryview(batch), wall_ms=wall_ms)
         except OSError as error:
-            raise errors.CoordinatorNotAvailable(str(self.node.partitions.append_failed(leader, error))) from error
+            raise errors.CoordinatorNotAvailable(str(self._coordinator.replicas.append_failed(leader, error))) from error
         except errors.NotEnoughReplicas as error:
             raise errors.CoordinatorNotAvailable(str(error)) from error
         except errors.MessageTooLarge as error:
-            self.node.effects.append(effects.Warn(message=f"what is to be kept about {of!r} is too large, see max.message.bytes: {error}"))
+            self.context.warn(f"what is to be kept about {of!r} is too large, see max.message.bytes: {error}")
             raise too_large(str(error)) from error
         try:
             for key, value in records:
                 machine.apply(key, value)
         finally:
             # What is in the log is flushed, whatever happens to the machine.
-            self.node.partitions.wrote(leader)
+            self._coordinator.replicas.wrote(leader)
 
     def after(self, delay_ms: int, act: Callable[[], None]) -> DelayedOperation:
         """Schedules ``act``, unless it is cancelled or the shard ends."""
@@ -215,22 +220,22 @@ class Shard(Generic[M]):
         def fire(expired: bool) -> None:
             del self._timers[timer]
             if self.state is not State.GONE:
-                self.node.isolation.run_shard(self, act)
+                self.context.isolation.run_shard(self, act)
 
-        timer = DelayedOperation((), lambda: False, fire)
+        timer = DelayedOperation(f"timer of {self.partition}", fire)
         self._timers[timer] = None
-        self.node.delayed.delay(timer, self.node.now_ms + delay_ms)
+        self.context.delayed.delay(timer, self.context.now_ms + delay_ms)
         return timer
 
     def cancel(self, timer: DelayedOperation | None) -> None:
         """Cancels ``after``; has no effect on a timer that fired."""
         if timer is not None:
             self._timers.pop(timer, None)
-            self.node.delayed.cancel(timer)
+            self.context.delayed.cancel(timer)
 
     # Responses.
 
-    def answer(self, call: RequestArrived, message: Any, *, of: str, refuse: Refusal) -> Any:
+    def answer(self, call: RequestArrived[Req], message: Resp, *, of: str, refuse: Refusal[Req, Resp]) -> Resp | Later:
         """The result of a handler: the message if all records about the key are committed, otherwise PENDING until then."""
         return when_committed(call, message, [(self, of)], refuse=refuse)
 
@@ -241,7 +246,7 @@ class Shard(Generic[M]):
         until = max(self._written.get(of, 0), self._loaded_end)
         return None if self.leader.high_watermark >= until else Commit(self, until)
 
-    def later(self, call: RequestArrived, ask: Callable[[Reply], None], *, of: str, refuse: Refusal) -> Any:
+    def later(self, call: RequestArrived[Req], ask: Callable[[Reply], None], *, of: str, refuse: Refusal[Req, Resp]) -> Later:
         """The result of a handler whose response follows later: ``ask`` gets the ``Reply`` and may answer it at once or raise
         KafkaError."""
         reply = Reply(self, call, of, refuse)
@@ -267,7 +272,7 @@ class Shard(Generic[M]):
             self.state = State.ACTIVE
             self.machine.loaded()
         else:
-            self.node.read_log(self.leader.directory.root, found, self._chunk_read)
+            self.context.read_log(self.leader.directory.root, found, self._chunk_read)
 
     def _chunk_read(self, data: bytes | None) -> None:
         if self.state is not State.LOADING:
@@ -294,17 +299,13 @@ class Shard(Generic[M]):
 
     def _fail(self, error: Exception) -> None:
         self.state = State.FAILED
-        self.node.effects.append(
-            effects.Warn(
-                message=f"{self.partition} cannot be loaded at offset {self._position}, so nobody coordinates what it holds: {error}"
-            )
-        )
+        self.context.warn(f"{self.partition} cannot be loaded at offset {self._position}, so nobody coordinates what it holds: {error}")
 
     def reload(self) -> None:
         """An exception interrupted this shard: waiting requests are refused, and a new shard loads the log."""
         if self.state is not State.GONE:
             self.drop()
-            self.node.groups.partition_changed(self.partition)
+            self._coordinator.partition_changed(self.partition)
 
     @indivisible
     def drop(self) -> None:
@@ -314,7 +315,7 @@ class Shard(Generic[M]):
             self.cancel(timer)
         for reply in list(self.replies):
             reply.gone()
-        self.node.delayed.poke(self.partition)
+        self.context.delayed.poke(self.partition)
 
 
 class Commit(NamedTuple):
@@ -329,21 +330,23 @@ class Commit(NamedTuple):
         return self.shard.leader.high_watermark >= self.until
 
 
-def when_committed(call: RequestArrived, message: Any, about: Iterable[tuple[Shard[Any], str]], *, refuse: Refusal) -> Any:
+def when_committed(
+    call: RequestArrived[Req], message: Resp, about: Iterable[tuple[Shard[Any], str]], *, refuse: Refusal[Req, Resp]
+) -> Resp | Later:
     """The result of a handler: the message if all records about these keys are committed, otherwise PENDING until then."""
     waits = [commit for shard, of in about if (commit := shard.committed(of)) is not None]
     if not waits:
         return message
-    node = waits[0].shard.node
+    context = waits[0].shard.context
 
     def settled() -> bool:
         return all(commit.done or commit.shard.state is State.GONE for commit in waits)
 
     def finish(expired: bool) -> None:
         lost = not all(commit.done for commit in waits)
-        node.answer(call, refuse(call, not_coordinator("what was asked for")) if lost else message)
+        context.answer(call, refuse(call, not_coordinator("what was asked for")) if lost else message)
 
-    return node.delay(call, DelayedOperation(list(dict.fromkeys(commit.shard.partition for commit in waits)), settled, finish), None)
+    return context.delay(call, DelayedOperation("commit", finish, keys=[commit.shard.partition for commit in waits], ready=settled), None)
 
 
 class Coordinator(Generic[M]):
@@ -351,29 +354,33 @@ class Coordinator(Generic[M]):
 
     def __init__(
         self,
-        node: "Node",
+        context: BrokerContext,
+        replicas: Replicas,
+        controller: Controller,
         topic: str,
         make: Callable[[Shard[M]], M],
         *,
-        partitions: Callable[["BrokerOptions"], int],
-        replicas: Callable[["Settings"], int],
-        configs: Callable[["BrokerOptions"], dict[str, str]],
+        partitions: Callable[[BrokerOptions], int],
+        replication_factor: Callable[[Settings], int],
+        configs: Callable[[BrokerOptions], dict[str, str]],
     ) -> None:
-        """``partitions``, ``replicas`` and ``configs`` are used to create the topic. Replicas -1: the configured number, but at most
-        the number of brokers at the moment.
+        """``partitions``, ``replication_factor`` and ``configs`` are used to create the topic. Factor -1: the configured one, at most the
+        number of brokers at the moment.
         """
-        self._node = node
+        self.context = context
+        self.replicas = replicas
+        self._controller = controller
         self.topic = topic
         self._make = make
         self._partitions = partitions
-        self._replicas = replicas
+        self._replication_factor = replication_factor
         self._configs = configs
         #: By partition.
         self.shards: dict[int, Shard[M]] = {}
 
     def start(self) -> None:
         """Loads the partitions that this broker leads, after the store's initial state arrived."""
-        for partition in [led for led in self._node.partitions.leaders if led.topic == self.topic]:
+        for partition in [led for led in self.replicas.leaders if led.topic == self.topic]:
             self.partition_changed(partition)
 
     def stop(self) -> None:
@@ -386,20 +393,20 @@ class Coordinator(Generic[M]):
         """A partition's leadership or log directory changed."""
         if partition.topic != self.topic:
             return
-        leader = self._node.partitions.leaders.get(partition)
+        leader = self.replicas.leaders.get(partition)
         shard = self.shards.get(partition.partition)
         if shard is not None and (shard.leader is not leader or shard.state is State.GONE):
             del self.shards[partition.partition]
             if shard.state is not State.GONE:
                 shard.drop()
             shard = None
-        if shard is None and leader is not None and self._node.started and not self._node.stopping:
-            shard = self.shards[partition.partition] = Shard(self._node, leader, self._make)
+        if shard is None and leader is not None and self.context.started and not self.context.stopping:
+            shard = self.shards[partition.partition] = Shard(self, leader, self._make)
             shard.load()
 
     def partition_of(self, key: str) -> int | None:
         """Partition of a key; None while the topic does not exist."""
-        topic = self._node.image.topics.get(self.topic)
+        topic = self.context.image.topics.get(self.topic)
         return partition_for(key, len(topic.replicas)) if topic is not None and topic.replicas else None
 
     def shard_of(self, key: str) -> Shard[M]:
@@ -413,19 +420,19 @@ class Coordinator(Generic[M]):
             raise not_coordinator(key)
         if shard.state is State.LOADING:
             raise errors.CoordinatorLoadInProgress(f"{shard.partition} is being loaded; try again")
-        self._node.isolation.touched.append(shard)
+        self.context.isolation.touched.append(shard)
         return shard
 
     def create(self) -> None:
         """Creates the topic unless that is in progress. Raises: KafkaError if this broker is the controller and refuses."""
-        options = self._node.options
+        options = self.context.options
         configs = [CreatableTopicConfig(name=name, value=value) for name, value in self._configs(options).items()]
-        replicas, brokers = self._replicas(self._node.settings), len(self._node.image.brokers)
+        replicas, brokers = self._replication_factor(self.context.settings), len(self.context.image.brokers)
         if replicas > brokers:
             # The controller would refuse too, but its answer is not seen here.
             raise errors.InvalidReplicationFactor(f"it is to have {replicas} replicas, and {brokers} brokers are alive")
-        wish = CreatableTopic(name=self.topic, num_partitions=self._partitions(options), replication_factor=replicas, configs=configs)
-        begin_creation(self._node, wish)
+        requested = CreatableTopic(name=self.topic, num_partitions=self._partitions(options), replication_factor=replicas, configs=configs)
+        begin_creation(self.context, self._controller, requested)
 
 
 def not_coordinator(key: str) -> KafkaError:

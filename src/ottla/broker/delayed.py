@@ -26,30 +26,44 @@ NEVER_DELAYED = -2
 
 
 class DelayedOperation:
-    """One delayed operation. It completes exactly once, or is cancelled."""
+    """One delayed operation, or a timer: an operation without ``ready``, which only its deadline completes.
 
-    __slots__ = ("call", "done", "finish", "keys", "poked", "ready", "tick")
+    It completes exactly once, or is cancelled.
+    """
+
+    __slots__ = ("call", "done", "finish", "keys", "name", "poked", "ready", "tick")
 
     def __init__(
-        self, keys: Sequence[Hashable], ready: Callable[[], bool], finish: Callable[[bool], None], poked: list[Any] | None = None
+        self,
+        name: str,
+        finish: Callable[[bool], None],
+        *,
+        keys: Sequence[Hashable] = (),
+        ready: Callable[[], bool] | None = None,
+        poked: list[Any] | None = None,
     ) -> None:
+        #: What it waits for, for people.
+        self.name = name
+        #: Called once; the argument is whether the deadline came first.
+        self.finish = finish
         #: Each key once: a request can name one partition several times.
         self.keys: Collection[Hashable] = keys if len(keys) < 2 else dict.fromkeys(keys)
         #: Whether the operation can complete now; changes nothing outside of the operation.
         self.ready = ready
         #: Keys poked since ``ready`` last cleared the list, for operations that look only at these.
         self.poked = poked
-        #: Called once; the argument is whether the deadline came first.
-        self.finish = finish
         #: The client's request; None for an operation of the broker itself.
-        self.call: RequestArrived | None = None
+        self.call: RequestArrived[Any] | None = None
         #: Set when it completed or was cancelled.
         self.done = False
         #: Its tick in the wheel; -1 without a deadline.
         self.tick = NEVER_DELAYED
 
+    def __repr__(self) -> str:
+        return f"<delayed: {self.name}>"
 
-def _raise(call: RequestArrived, error: Exception) -> None:
+
+def _raise(call: RequestArrived[Any], error: Exception) -> None:
     raise error
 
 
@@ -58,7 +72,7 @@ class DelayedOperations:
 
     __slots__ = ("_failed", "_slots", "_ticks", "_waiting", "count", "heard")
 
-    def __init__(self, failed: Callable[[RequestArrived, Exception], None] = _raise) -> None:
+    def __init__(self, failed: Callable[[RequestArrived[Any], Exception], None] = _raise) -> None:
         """``failed`` answers a client's request whose ``ready`` or ``finish`` raised; other operations continue."""
         self._failed = failed
         self._waiting: dict[Hashable, dict[DelayedOperation, None]] = {}
@@ -70,6 +84,12 @@ class DelayedOperations:
         self.heard: Callable[[Hashable], None] | None = None
         #: Number of waiting operations.
         self.count = 0
+
+    def timer(self, name: str, act: Callable[[], None], deadline_ms: int) -> DelayedOperation:
+        """Runs ``act`` at ``deadline_ms``, unless it is cancelled."""
+        operation = DelayedOperation(name, lambda expired: act())
+        self.delay(operation, deadline_ms)
+        return operation
 
     def delay(self, operation: DelayedOperation, deadline_ms: int | None) -> None:
         """Keeps an operation until a poke finds it ready or ``deadline_ms`` passes; None waits without limit."""
@@ -108,7 +128,7 @@ class DelayedOperations:
             if operation.poked is not None:
                 operation.poked.append(key)
             try:
-                if operation.ready():
+                if operation.ready is not None and operation.ready():
                     ready.append(operation)
             except Exception as error:
                 if operation.call is None or isinstance(error, BrokenState):

@@ -26,7 +26,7 @@ class Respond(Effect):
     message: Any
     ticket: int = 0
     #: The request, to send an error if this response cannot be encoded.
-    call: RequestArrived | None = None
+    call: RequestArrived[Any] | None = None
 
 
 class Release(Effect):
@@ -148,7 +148,7 @@ class RequestFailed(Effect):
     """Log, count and record an unexpected exception that failed one request and nothing else (``isolation.py``)."""
 
     #: None: not a request; ``what`` describes it.
-    call: RequestArrived | None
+    call: RequestArrived[Any] | None
     what: str
     error: Exception
 

@@ -3,7 +3,7 @@
 A memoryview in ``RequestArrived.body`` (the records of a Produce) is valid only during the step: the shell reuses the buffer.
 """
 
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import msgspec
 
@@ -11,12 +11,15 @@ from ottla.base.ids import ConnectionId, Offset, TopicPartition
 from ottla.base.ports import NodeState, SessionState, StoreResult
 from ottla.log import compactor, scrub
 
+#: Class of a request's message.
+Body = TypeVar("Body")
+
 
 class Event(msgspec.Struct, kw_only=True, gc=False):
     """Base of all events."""
 
 
-class RequestArrived(Event):
+class RequestArrived(Event, Generic[Body]):
     """A request was received and decoded. The connection stays muted until the request is answered, released or closed."""
 
     connection: ConnectionId
@@ -24,7 +27,7 @@ class RequestArrived(Event):
     api_key: int
     api_version: int
     client_id: str | None
-    body: Any
+    body: Body
     #: Address of the client without port, for limits and DescribeCluster.
     host: str = ""
     #: Address and port to which the client connected; the host is advertised if the broker listens everywhere and advertises nothing.

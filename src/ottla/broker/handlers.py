@@ -1,21 +1,20 @@
 """The handlers of all APIs and their versions. ApiVersions and the protocol reference are generated from this table.
 
 A handler is a function ``(node, call) -> response``. It returns the response message, ``PENDING`` if the response follows later through
-``Node.answer``, or ``NO_RESPONSE`` if there is none (acks=0). If it raises a KafkaError, the API's ``refuse`` function makes the response.
-With ``at_controller`` the request is first forwarded to the controller, and the handler runs only there.
+``BrokerContext.answer``, or ``NO_RESPONSE`` if there is none (acks=0). If it raises a KafkaError, the API's ``refuse`` function makes the
+response. With ``at_controller`` the request is first forwarded to the controller, and the handler runs only there.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
+
+from msgspec import Struct
 
 from ottla.broker.events import RequestArrived
 from ottla.wire.declare import schema_of
 from ottla.wire.errors import KafkaError
-
-if TYPE_CHECKING:
-    from ottla.broker.node import Node
 
 
 class Later(Enum):
@@ -28,8 +27,12 @@ class Later(Enum):
 PENDING = Later.PENDING
 NO_RESPONSE = Later.NO_RESPONSE
 
-Handler = Callable[["Node", RequestArrived], Any]
-Refusal = Callable[[RequestArrived, KafkaError], Any]
+#: The broker as a handler uses it (``Node``), a request message, and its response message.
+B = TypeVar("B")
+Req = TypeVar("Req", bound=Struct)
+Resp = TypeVar("Resp")
+Handler = Callable[[B, RequestArrived[Req]], Resp | Later]
+Refusal = Callable[[RequestArrived[Req], KafkaError], Resp]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +46,8 @@ class ApiHandler:
     declared_since: int
     #: Advertised range, inclusive.
     versions: tuple[int, int]
-    run: Handler
-    refuse: Refusal
+    run: Handler[Any, Any, Any]
+    refuse: Refusal[Any, Any]
     at_controller: bool
     #: Whether ApiVersions advertises it to clients; false for requests between brokers, and for APIs that do not apply to this cluster.
     advertised: bool
@@ -59,21 +62,19 @@ class ApiHandler:
 #: By API key.
 HANDLERS: dict[int, ApiHandler] = {}
 
-H = TypeVar("H", bound=Handler)
-
 
 def handles(
-    request: type[Any],
+    request: type[Req],
     versions: tuple[int, int],
     *,
-    refuse: Refusal,
+    refuse: Refusal[Req, Resp],
     at_controller: bool = False,
     advertised: bool = True,
     reads_groups: bool = False,
-) -> Callable[[H], H]:
+) -> Callable[[Handler[B, Req, Resp]], Handler[B, Req, Resp]]:
     """Registers the handler of a request class for these versions, inclusive."""
 
-    def register(run: H) -> H:
+    def register(run: Handler[B, Req, Resp]) -> Handler[B, Req, Resp]:
         schema = schema_of(request)
         key = schema.key
         assert key is not None and key not in HANDLERS, f"{request.__name__} is a request with one handler"

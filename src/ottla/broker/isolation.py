@@ -20,10 +20,11 @@ Each failure is an effect, ``RequestFailed``: the shell logs, counts and records
 from collections.abc import Callable
 from functools import wraps
 from inspect import Parameter, signature
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, Protocol, TypeVar
 
 import msgspec
 
+from ottla.base.ids import TopicPartition
 from ottla.broker import effects
 from ottla.broker.events import RequestArrived
 from ottla.broker.handlers import HANDLERS
@@ -31,10 +32,6 @@ from ottla.log.errors import LogError
 from ottla.records.errors import RecordsError
 from ottla.wire.declare import fields_of
 from ottla.wire.errors import KafkaError, UnknownServerError
-
-if TYPE_CHECKING:
-    from ottla.broker.coordinator import Shard
-    from ottla.broker.node import Node
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -86,28 +83,35 @@ def root_of(error: BaseException) -> BaseException:
     return error
 
 
+class Shard(Protocol):
+    """State of groups or transactions that is a fold over one partition."""
+
+    partition: TopicPartition
+
+    def reload(self) -> None:
+        """Drops the state and loads it from the log."""
+
+
+class Requests(Protocol):
+    """What this module uses of the broker's context."""
+
+    effects: list[effects.Effect]
+
+    def cancel_delayed(self, call: RequestArrived[Any]) -> None:
+        """Cancels a request's delayed operation, if it has one."""
+
+
 class Isolation:
     """Runs the code of requests for one broker."""
 
-    __slots__ = ("_node", "touched")
+    __slots__ = ("_context", "touched")
 
-    def __init__(self, node: "Node") -> None:
-        self._node = node
+    def __init__(self, context: Requests) -> None:
+        self._context = context
         #: Shards whose state the present request may change; those of an outer request first.
-        self.touched: list[Shard[Any]] = []
+        self.touched: list[Shard] = []
 
-    def request(self, call: RequestArrived) -> None:
-        """Handles a request; an unexpected exception is answered. Raises: BrokenState."""
-        try:
-            self._node.handle(call)
-        except BrokenState:
-            raise
-        except Exception as error:
-            self.failed(call, error, 0)
-        if self.touched:
-            self.touched = []
-
-    def run(self, call: RequestArrived, act: Callable[..., Any], *args: Any) -> Any:
+    def run(self, call: RequestArrived[Any], act: Callable[..., Any], *args: Any) -> Any:
         """Runs ``act`` for a request; an unexpected exception is answered. Raises: BrokenState."""
         touched = len(self.touched)
         try:
@@ -121,33 +125,33 @@ class Isolation:
             del self.touched[touched:]
         return done
 
-    def run_shard(self, shard: "Shard[Any]", act: Callable[[], Any]) -> None:
+    def run_shard(self, shard: Shard, act: Callable[[], Any]) -> None:
         """Runs a shard's deadline; after an unexpected exception the shard is loaded again. Raises: BrokenState."""
         try:
             act()
         except BrokenState:
             raise
         except Exception as error:
-            self._node.effects.append(effects.RequestFailed(call=None, what=f"a deadline of {shard.partition}", error=error))
+            self._context.effects.append(effects.RequestFailed(call=None, what=f"a deadline of {shard.partition}", error=error))
             shard.reload()
 
-    def failed(self, call: RequestArrived, error: Exception, touched: int | None = None) -> None:
+    def failed(self, call: RequestArrived[Any], error: Exception, touched: int | None = None) -> None:
         """Answers a request that raised, unless it is answered. Shards from the ``touched``-th on are its own; None: none."""
-        node = self._node
+        context = self._context
         if touched is not None:
             shards = dict.fromkeys(self.touched[touched:])
             del self.touched[touched:]
             if not HANDLERS[call.api_key].reads_groups:
                 for shard in shards:
                     shard.reload()
-        node.cancel_delayed(call)
-        answered = any(_ends(effect, call) for effect in node.effects)
+        context.cancel_delayed(call)
+        answered = any(_ends(effect, call) for effect in context.effects)
         # First, so that the failure is in the log before the client reads the response: writing a flight record takes a while.
-        node.effects.append(effects.RequestFailed(call=call, what="the request", error=error))
+        context.effects.append(effects.RequestFailed(call=call, what="the request", error=error))
         if not answered:
-            node.effects.append(self._refusal(call))
+            context.effects.append(self._refusal(call))
 
-    def _refusal(self, call: RequestArrived) -> effects.Effect:
+    def _refusal(self, call: RequestArrived[Any]) -> effects.Effect:
         message = refusal(call)
         if message is None:
             return effects.Close(connection=call.connection, reason="the request failed with an internal error, which it cannot be told")
@@ -161,7 +165,7 @@ class Isolation:
         )
 
 
-def refusal(call: RequestArrived) -> Any:
+def refusal(call: RequestArrived[Any]) -> Any:
     """UNKNOWN_SERVER_ERROR in the form of this API; None if it has none: with acks=0, in a version without an error field, or if its
     ``refuse`` raises too.
     """
@@ -188,7 +192,7 @@ def _says(value: Any, version: int) -> bool:
     return False
 
 
-def _ends(effect: effects.Effect, call: RequestArrived) -> bool:
+def _ends(effect: effects.Effect, call: RequestArrived[Any]) -> bool:
     """Whether an effect already answers this request."""
     if isinstance(effect, effects.Close):
         return effect.connection == call.connection

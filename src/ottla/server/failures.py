@@ -9,6 +9,7 @@ import logging
 import traceback
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from ottla.broker.events import RequestArrived
 from ottla.broker.isolation import root_of
@@ -36,7 +37,7 @@ class RequestFailures:
         self._lines = 0
         self._left_out = 0
 
-    def note(self, call: RequestArrived | None, what: str, error: Exception, now_ms: int) -> None:
+    def note(self, call: RequestArrived[Any] | None, what: str, error: Exception, now_ms: int) -> None:
         """A request failed; ``call`` is None when it could not be decoded at all."""
         self._counters.failed_requests += 1
         self.tick(now_ms)
@@ -75,7 +76,7 @@ def place_of(error: BaseException) -> tuple[str, int, str]:
     return (frames[-1].filename, frames[-1].lineno or 0, type(root).__name__) if frames else ("unknown", 0, type(root).__name__)
 
 
-def described(call: RequestArrived | None, what: str) -> str:
+def described(call: RequestArrived[Any] | None, what: str) -> str:
     """Names a request without its data."""
     if call is None:
         return what

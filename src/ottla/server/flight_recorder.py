@@ -43,7 +43,7 @@ class Request(msgspec.Struct, tag="RequestArrived"):
     frame: bytes
 
 
-def framed(event: RequestArrived) -> Request:
+def framed(event: RequestArrived[Any]) -> Request:
     """Encodes a request of another broker of this process, which arrived without a frame."""
     chunks = framing.encode_request(event.body, event.api_version, event.correlation_id, event.client_id)
     frame = b"".join(chunks)[framing.SIZE_BYTES :]  # type: ignore[arg-type]

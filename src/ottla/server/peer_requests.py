@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from ottla.base.ids import BrokerId
 from ottla.base.units import MiB
-from ottla.broker.node import FORWARD_MS, PEER
+from ottla.broker.context import FORWARD_MS
+from ottla.broker.node import PEER
 from ottla.net.client_connection import ClientConnection, ConnectionBroken, open_connection
 from ottla.wire.messages.fetch import FetchRequest
 

@@ -31,6 +31,8 @@ from typing import Any, NoReturn, TypeVar
 from ottla.base.ids import BrokerId
 from ottla.base.ports import Disk, NodeState, Op, SessionState, Store
 from ottla.broker import events
+from ottla.broker.apis import HANDLERS
+from ottla.broker.context import BrokerContext
 from ottla.broker.isolation import root_of
 from ottla.broker.metadata.configs import Settings, topic_options
 from ottla.broker.metadata.image import NO_LEADER, Image
@@ -76,14 +78,17 @@ class RunningBroker:
         self.id = BrokerId(options.broker_id)
         self.directories = directories
         self.node = Node(
-            broker_id=self.id,
-            cluster_id=process.cluster_id,
-            settings=settings,
-            directories=self.directories,
-            rng=random.Random(secrets.randbits(64)),
-            address=bound.advertised,
-            now_ms=process.now_ms(),
-            wall_ms=process.wall_ms(),
+            BrokerContext(
+                broker_id=self.id,
+                cluster_id=process.cluster_id,
+                settings=settings,
+                directories=self.directories,
+                rng=random.Random(secrets.randbits(64)),
+                address=bound.advertised,
+                now_ms=process.now_ms(),
+                wall_ms=process.wall_ms(),
+            ),
+            HANDLERS,
         )
         self.session = session
         self.peers = PeerClient(process.shells, self._registered_address)
@@ -127,7 +132,7 @@ class RunningBroker:
         self.shell.handle(events.SessionChanged(state=state))
 
     def _registered_address(self, broker: BrokerId) -> Address | None:
-        registration = self.node.image.brokers.get(broker)
+        registration = self.node.context.image.brokers.get(broker)
         return None if registration is None else (registration.host, registration.port)
 
     def close_logs(self) -> None:
@@ -139,7 +144,7 @@ class RunningBroker:
                     node.partitions.high_watermarks(directory),
                     self._wall_ms(),
                     broker_epoch=self._epoch_at_stop(directory),
-                    clean_since=node.lifecycle.clean_since,
+                    clean_since=node.registration.clean_since,
                     carry_out=self.performer.flushers[directory.root].carry_out,
                 )
             except OSError as error:
@@ -147,9 +152,9 @@ class RunningBroker:
 
     def _epoch_at_stop(self, directory: LogDirectory) -> int:
         """The registration without lost records. A broker that stops during its start keeps the epoch of the last stop."""
-        if self.node.epoch is not None:
-            return self.node.epoch
-        return directory.last_broker_epoch if directory.clean_start and not self.node.started else -1
+        if self.node.context.epoch is not None:
+            return self.node.context.epoch
+        return directory.last_broker_epoch if directory.clean_start and not self.node.context.started else -1
 
 
 class Process:
@@ -205,7 +210,7 @@ class Process:
             broker.shell.start()
         await self._readiness()
         if not self.plan.options().zookeeper_connect:
-            self._warn_leaderless(self.brokers[0].node.image)
+            self._warn_leaderless(self.brokers[0].node.context.image)
         for broker in self.brokers:
             if missing := broker.node.partitions.anew:
                 roots = ", ".join(directory.root for directory in broker.directories)
@@ -254,7 +259,7 @@ class Process:
             pause_s = max(0.001, 5 * (time.monotonic() - checked_s))
             if self.stopping:
                 raise StoppedWhileStarting(STOPPED_WHILE_STARTING)
-            if not all(broker.node.lifecycle.connected for broker in self.brokers):
+            if not all(broker.node.context.connected for broker in self.brokers):
                 deadline_s = time.monotonic() + READY_S
                 warned_s = self._warn_waiting(warned_s)
             if time.monotonic() > deadline_s:
@@ -347,7 +352,7 @@ class Process:
         """Lets brokers of other processes take over leadership first. Nothing to do when this process has all brokers of the cluster."""
         if not self._started or not self.stopping or self._end.result() != STOPPED:
             return
-        if set(self.brokers[0].node.image.brokers) <= self.shells.keys():
+        if set(self.brokers[0].node.context.image.brokers) <= self.shells.keys():
             return
         for broker in self.brokers:
             broker.shell.handle(events.StopAsked())
@@ -371,12 +376,14 @@ class Process:
     def _record(self, shell: Shell, error: BaseException) -> Path:
         """Raises: OSError."""
         node = shell.node
-        return shell.recorder.write(self.plan.data_dir, broker_id=node.broker_id, settings=node.settings.texts, error=error)
+        return shell.recorder.write(self.plan.data_dir, broker_id=node.context.broker_id, settings=node.context.settings.texts, error=error)
 
     def record_request(self, shell: Shell, error: BaseException) -> Path:
         """Writes the flight record of a request that failed. Raises: OSError."""
         node = shell.node
-        return shell.recorder.write_request(self.plan.data_dir, broker_id=node.broker_id, settings=node.settings.texts, error=error)
+        return shell.recorder.write_request(
+            self.plan.data_dir, broker_id=node.context.broker_id, settings=node.context.settings.texts, error=error
+        )
 
     async def _open_all(self, settings: Settings) -> list[LogDirectory]:
         """Opens a broker's log directories, each in a thread. Skips unusable directories if at least one is usable.

@@ -25,7 +25,7 @@ class Refused(Exception):
     """A request without an answer; its connection must be closed."""
 
 
-def read_request(connection: ServerConnection, frame: memoryview) -> RequestArrived | list[Any]:
+def read_request(connection: ServerConnection, frame: memoryview) -> RequestArrived[Any] | list[Any]:
     """The event, or the chunks of an immediate answer. Raises: Refused, MalformedMessage."""
     header, position = framing.decode_request_header(frame)
     api_key, version, correlation_id, _ = header
@@ -43,7 +43,7 @@ def read_request(connection: ServerConnection, frame: memoryview) -> RequestArri
     return _event(connection, header, decode(handler.request, frame, version, position))
 
 
-def undecoded_request(connection: ServerConnection, frame: memoryview) -> RequestArrived | None:
+def undecoded_request(connection: ServerConnection, frame: memoryview) -> RequestArrived[Any] | None:
     """The event of a request whose body could not be decoded, with an empty body. None: bad header, or API not served."""
     try:
         header, _ = framing.decode_request_header(frame)
@@ -53,7 +53,7 @@ def undecoded_request(connection: ServerConnection, frame: memoryview) -> Reques
     return None if handler is None else _event(connection, header, handler.request())
 
 
-def _event(connection: ServerConnection, header: tuple[int, int, int, str | None], body: Any) -> RequestArrived:
+def _event(connection: ServerConnection, header: tuple[int, int, int, str | None], body: Any) -> RequestArrived[Any]:
     api_key, version, correlation_id, client_id = header
     return RequestArrived(
         connection=connection.number,
@@ -68,7 +68,7 @@ def _event(connection: ServerConnection, header: tuple[int, int, int, str | None
     )
 
 
-def failure_response(request: RequestArrived) -> list[Any]:
+def failure_response(request: RequestArrived[Any]) -> list[Any]:
     """Chunks of an answer with UNKNOWN_SERVER_ERROR for the whole request. Raises: ValueError when the API has no such answer."""
     answer = refusal(request)
     if answer is None:
@@ -76,7 +76,7 @@ def failure_response(request: RequestArrived) -> list[Any]:
     return framing.encode_response(answer, request.api_version, request.correlation_id)
 
 
-def error_response(request: RequestArrived, error: KafkaError) -> list[Any]:
+def error_response(request: RequestArrived[Any], error: KafkaError) -> list[Any]:
     """Chunks of an answer that reports ``error`` in each place where this API reports errors."""
     answer = HANDLERS[request.api_key].refuse(request, error)
     return framing.encode_response(answer, request.api_version, request.correlation_id)

@@ -126,6 +126,6 @@ class Brokers:
                 if state.leader < 0 or len(state.isr) != copies or (partition.topic == OFFSETS and copies < self.replicas):
                     return True
                 # Until the store expires a dead broker's session, ISRs look as if it were alive.
-                if any((node := self.node(broker)) is None or node.epoch != state.registration_of(broker) for broker in state.isr):
+                if any((node := self.node(broker)) is None or node.context.epoch != state.registration_of(broker) for broker in state.isr):
                     return True
         return False

@@ -105,7 +105,7 @@ class ClusterObserver:
 
     def registration(self, broker: int) -> int | None:
         node, machine = self._store.tree.nodes.get(layout.broker(broker)), self._machines.get(BrokerId(broker))
-        running = machine.node.epoch if machine is not None and machine.node is not None else None
+        running = machine.node.context.epoch if machine is not None and machine.node is not None else None
         return running if node is not None and node.created_zxid == running else None
 
     def replica(self, broker: int, partition: TopicPartition) -> Leader | Follower | None:

@@ -19,6 +19,8 @@ from typing import Any
 from ottla.base.ids import ConnectionId, TopicPartition
 from ottla.base.ports import NodeState, StoreResult
 from ottla.broker import effects, events
+from ottla.broker.apis import HANDLERS
+from ottla.broker.context import BrokerContext
 from ottla.broker.metadata.configs import Settings, topic_options
 from ottla.broker.metadata.image import Image
 from ottla.broker.node import Node
@@ -152,14 +154,17 @@ class Machine:
         self._directory = directory
         self._space = (-1, -1)
         self.node = Node(
-            broker_id=self._broker_id,
-            cluster_id=CLUSTER_ID,
-            settings=settings,
-            directories=[directory],
-            rng=self.world.rng(f"node {self.incarnation}"),
-            address=self._address,
-            now_ms=self.world.now_ms,
-            wall_ms=self._wall_ms(),
+            BrokerContext(
+                broker_id=self._broker_id,
+                cluster_id=CLUSTER_ID,
+                settings=settings,
+                directories=[directory],
+                rng=self.world.rng(f"node {self.incarnation}"),
+                address=self._address,
+                now_ms=self.world.now_ms,
+                wall_ms=self._wall_ms(),
+            ),
+            HANDLERS,
         )
         self._session = self.store.session()
         incarnation = self.incarnation
@@ -191,7 +196,7 @@ class Machine:
             self._changes.popleft()()
         if self.node is node:
             try:
-                directory.close(marks, self._wall_ms(), broker_epoch=node.epoch or -1, clean_since=node.lifecycle.clean_since)
+                directory.close(marks, self._wall_ms(), broker_epoch=node.context.epoch or -1, clean_since=node.registration.clean_since)
             except OSError as error:
                 self.world.note(f"stop was not clean: {error}")
             self._end("stop")

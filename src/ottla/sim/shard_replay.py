@@ -55,7 +55,7 @@ def _of_shard(node: Node, number: int, shard: Shard[Groups]) -> list[str]:
 
 def _replay(node: Node, shard: Shard[Groups]) -> Shard[Groups]:
     log = shard.leader.log
-    again = Shard(node, shard.leader, Groups)
+    again = Shard(node.groups, shard.leader, Groups)
     offset = log.start_offset
     while offset < log.end_offset:
         data = log.read(offset, max_bytes=1 << 20, upto=log.end_offset)

@@ -61,7 +61,7 @@ class PassingTopics:
                     return f"broker {broker} is down"
                 held = {
                     partition.partition: log.topic_id
-                    for directory in machine.node.directories
+                    for directory in machine.node.context.directories
                     for partition, log in directory.logs.items()
                     if partition.topic == name
                 }

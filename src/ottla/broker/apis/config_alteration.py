@@ -24,16 +24,18 @@ A resource or setting that is named twice is INVALID_REQUEST. Source: KIP-133, K
 from collections import Counter
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeVar
 
 from ottla.base.options import ConfigError, OptionSpec
 from ottla.base.ports import Op
 from ottla.broker.apis.store_writes import Writes
 from ottla.broker.controller.topics import check_name, check_overrides
 from ottla.broker.events import RequestArrived
+from ottla.broker.handlers import Later, Resp
 from ottla.broker.metadata.config_entries import BROKER, GROUP, TOPIC
 from ottla.broker.metadata.configs import SPECS_BY_NAME, GroupOptions, check_size
 from ottla.broker.metadata.image import entry_bytes
+from ottla.broker.node import Node
 from ottla.log.options import TopicOptions
 from ottla.store import layout
 from ottla.store.layout import DEFAULT_ENTITY
@@ -41,8 +43,7 @@ from ottla.wire import errors
 from ottla.wire.codegen import STRING_BYTES_MAX
 from ottla.wire.errors import KafkaError
 
-if TYPE_CHECKING:
-    from ottla.broker.node import Node
+T = TypeVar("T")
 
 #: Timeout of the store: these requests have none.
 ANSWER_MS = 30_000
@@ -53,15 +54,17 @@ Entity = tuple[str, str]
 Changed = Callable[[Entity, Mapping[str, str], Any], dict[str, str]]
 
 
-def alter(node: "Node", call: RequestArrived, changed: Changed, *, result_type: type[Any], response: Any) -> Any:
-    """Changes the overrides of every resource of the request separately; ``response`` gets one ``result_type`` for each."""
+def alter(
+    node: Node, call: RequestArrived[Any], changed: Changed, *, response: Resp, result_type: Callable[..., T], results: list[T]
+) -> Resp | Later:
+    """Changes the overrides of every resource of the request separately; ``results``, a list of the response, gets one for each."""
     request = call.body
     times = Counter((resource.resource_type, resource.resource_name) for resource in request.resources)
-    room = node.options.config_max_bytes - node.image.configs_bytes
+    room = node.context.options.config_max_bytes - node.context.image.configs_bytes
     writes = Writes(node, call)
     for resource in request.resources:
         result = result_type(resource_type=resource.resource_type, resource_name=resource.resource_name, error_message=None)
-        response.responses.append(result)
+        results.append(result)
         plan = partial(_plan, node, resource, changed)
         done = partial(note, result)
         try:
@@ -70,7 +73,7 @@ def alter(node: "Node", call: RequestArrived, changed: Changed, *, result_type: 
             ops = plan()
             growth = _growth(node, resource, ops)
             if growth > max(room, 0):
-                limit = node.options.config_max_bytes
+                limit = node.context.options.config_max_bytes
                 raise errors.PolicyViolation(f"all settings in the store would exceed ottla.config.max.bytes, {limit}; delete some")
             room -= growth
         except KafkaError as error:
@@ -98,29 +101,29 @@ def spec_of(entity: Entity, name: str) -> OptionSpec | None:
     return SPECS_BY_NAME.get(name)
 
 
-def _growth(node: "Node", resource: Any, ops: list[Op]) -> int:
+def _growth(node: Node, resource: Any, ops: list[Op]) -> int:
     """Growth of the overrides' memory."""
-    present = node.image.overrides(*_entity(node, resource)) if ops else {}
+    present = node.context.image.overrides(*_entity(node, resource)) if ops else {}
     before = entry_bytes(ops[-1].path, layout.encode_config(present)) if present else 0
     return sum(entry_bytes(op.path, op.data) - before for op in ops if op.kind in ("create", "set"))
 
 
-def _plan(node: "Node", resource: Any, changed: Changed) -> list[Op]:
+def _plan(node: Node, resource: Any, changed: Changed) -> list[Op]:
     """Operations for the change; none if the overrides are unchanged. Raises: KafkaError."""
     twice = [name for name, times in Counter(config.name for config in resource.configs).items() if times > 1]
     if twice:
         raise errors.InvalidRequest(f"setting {twice[0]} stands more than once for resource {resource.resource_name!r}")
     entity = _entity(node, resource)
-    present = node.image.overrides(*entity)
+    present = node.context.image.overrides(*entity)
     wished = changed(entity, present, resource)
     _check_lengths(entity, wished)
     _check(node, entity, {name: text for name, text in wished.items() if present.get(name) != text})
     try:
-        check_size(node.options, entity[1], wished, present)
+        check_size(node.context.options, entity[1], wished, present)
     except ConfigError as error:
         raise (errors.InvalidRequest if entity[0] == "brokers" else errors.InvalidConfig)(str(error)) from None
     path = layout.config(*entity)
-    version = node.image.versions.get(path)
+    version = node.context.image.versions.get(path)
     if wished == present:
         return []
     ops = [Op("check", layout.topic(entity[1]))] if entity[0] == "topics" else []
@@ -133,20 +136,20 @@ def _plan(node: "Node", resource: Any, changed: Changed) -> list[Op]:
     return ops
 
 
-def _entity(node: "Node", resource: Any) -> Entity:
+def _entity(node: Node, resource: Any) -> Entity:
     name: str = resource.resource_name
     if resource.resource_type == TOPIC:
         if not name:
             raise errors.InvalidRequest("settings for all topics are settings of the brokers")
         check_name(name)
-        if name not in node.image.topics:
+        if name not in node.context.image.topics:
             raise errors.UnknownTopicOrPartition(f"there is no topic {name!r}")
         return "topics", name
     if resource.resource_type == BROKER:
         if not name:
             return "brokers", DEFAULT_ENTITY
-        if name not in map(str, node.image.brokers):
-            raise errors.InvalidRequest(f"no broker {name!r} is alive; there are {list(node.image.brokers)}")
+        if name not in map(str, node.context.image.brokers):
+            raise errors.InvalidRequest(f"no broker {name!r} is alive; there are {list(node.context.image.brokers)}")
         return "brokers", name
     if resource.resource_type == GROUP:
         if not name:
@@ -155,7 +158,7 @@ def _entity(node: "Node", resource: Any) -> Entity:
     raise errors.InvalidRequest(f"resources of type {resource.resource_type} have no settings here")
 
 
-def _check(node: "Node", entity: Entity, changed: Mapping[str, str]) -> None:
+def _check(node: Node, entity: Entity, changed: Mapping[str, str]) -> None:
     """Raises: InvalidConfig for a topic or group, InvalidRequest for a broker."""
     if entity[0] == "topics":
         check_overrides(changed)
@@ -185,9 +188,9 @@ def _check_lengths(entity: Entity, wished: Mapping[str, str]) -> None:
             raise wrong(f"{name} would have {len(text.encode())} bytes; a value has at most {STRING_BYTES_MAX}")
 
 
-def _check_group(node: "Node", changed: Mapping[str, str]) -> None:
+def _check_group(node: Node, changed: Mapping[str, str]) -> None:
     """Raises: InvalidConfig."""
-    options = node.options
+    options = node.context.options
     ranges = {
         "consumer.session.timeout.ms": (options.group_consumer_min_session_timeout_ms, options.group_consumer_max_session_timeout_ms),
         "consumer.heartbeat.interval.ms": (

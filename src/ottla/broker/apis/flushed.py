@@ -6,20 +6,19 @@ several replicas they do not wait, because Kafka's high watermark is late too.
 """
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ottla.base.ids import TopicPartition
 from ottla.broker.delayed import DelayedOperation
 from ottla.broker.events import RequestArrived
-
-if TYPE_CHECKING:
-    from ottla.broker.node import Node
+from ottla.broker.handlers import Later, Resp
+from ottla.broker.node import Node
 
 #: A slower disk is about to fail; the request is then answered without waiting.
 WAIT_MS = 5_000
 
 
-def when_settled(node: "Node", call: RequestArrived, about: Iterable[tuple[str, int]], answer: Callable[[], Any]) -> Any:
+def when_settled(node: Node, call: RequestArrived[Any], about: Iterable[tuple[str, int]], answer: Callable[[], Resp]) -> Resp | Later:
     """Answers at once, or when the present records of these partitions are on disk, if this broker has their only replica."""
     leaders = node.partitions.leaders
     found = (leaders.get(TopicPartition(topic, partition)) for topic, partition in about)
@@ -31,6 +30,7 @@ def when_settled(node: "Node", call: RequestArrived, about: Iterable[tuple[str, 
         return all(leader.high_watermark >= end or leaders.get(leader.partition) is not leader for leader, end in ends)
 
     def finish(_expired: bool) -> None:
-        node.answer(call, answer())
+        node.context.answer(call, answer())
 
-    return node.delay(call, DelayedOperation([leader.partition for leader, _ in ends], settled, finish), node.now_ms + WAIT_MS)
+    operation = DelayedOperation("flush", finish, keys=[leader.partition for leader, _ in ends], ready=settled)
+    return node.context.delay(call, operation, node.context.now_ms + WAIT_MS)

@@ -11,7 +11,7 @@ Versions: 0 to 2 are advertised, because librdkafka before 2.11 otherwise does n
 Differences from Kafka: transactions are refused (INVALID_TXN_STATE). Source: KIP-98, KIP-467, KIP-516, KIP-951.
 """
 
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import NoReturn
 
 from ottla.base.ids import TopicId, TopicPartition
 from ottla.broker import effects
@@ -20,7 +20,8 @@ from ottla.broker.apis.partition_leaders import endpoints_of, leader_hint
 from ottla.broker.controller.topics import INTERNAL
 from ottla.broker.delayed import DelayedOperation
 from ottla.broker.events import RequestArrived
-from ottla.broker.handlers import NO_RESPONSE, PENDING, handles
+from ottla.broker.handlers import NO_RESPONSE, PENDING, Later, handles
+from ottla.broker.node import Node
 from ottla.broker.replica.leader import Leader
 from ottla.records.errors import InvalidBatch
 from ottla.wire import errors
@@ -35,9 +36,6 @@ from ottla.wire.messages.produce import (
     TopicProduceResponse,
 )
 
-if TYPE_CHECKING:
-    from ottla.broker.node import Node
-
 #: First version that allows zstd. Source: KIP-110.
 ZSTD_SINCE = 7
 ZSTD = 4
@@ -48,7 +46,7 @@ BY_ID_SINCE = 13
 Written = tuple[PartitionProduceResponse, Leader, int]
 
 
-def refuse(call: RequestArrived, error: KafkaError) -> ProduceResponse:
+def refuse(call: RequestArrived[ProduceRequest], error: KafkaError) -> ProduceResponse:
     """The same error for every partition."""
     return ProduceResponse(
         responses=[
@@ -63,8 +61,8 @@ def refuse(call: RequestArrived, error: KafkaError) -> ProduceResponse:
 
 
 @handles(ProduceRequest, (0, 13), refuse=refuse)
-def produce(node: "Node", call: RequestArrived) -> Any:
-    request: ProduceRequest = call.body
+def produce(node: Node, call: RequestArrived[ProduceRequest]) -> ProduceResponse | Later:
+    request = call.body
     if request.acks not in (-1, 0, 1):
         return refuse(call, errors.InvalidRequiredAcks(f"acks is {request.acks}; it must be -1, 0 or 1"))
     if request.transactional_id is not None:
@@ -94,9 +92,9 @@ def produce(node: "Node", call: RequestArrived) -> Any:
     return response
 
 
-def _closed(node: "Node", call: RequestArrived, what: str) -> Any:
+def _closed(node: Node, call: RequestArrived[ProduceRequest], what: str) -> Later:
     """Closes the connection after an error of acks=0."""
-    node.effects.append(effects.Close(connection=call.connection, reason=f"produce with acks=0 failed for {what}"))
+    node.context.effects.append(effects.Close(connection=call.connection, reason=f"produce with acks=0 failed for {what}"))
     return PENDING
 
 
@@ -107,7 +105,12 @@ def _distinct(topics: list[TopicProduceData]) -> list[TopicProduceData]:
 
 
 def _append(
-    node: "Node", call: RequestArrived, name: str | None, topic: TopicProduceData, data: PartitionProduceData, written: list[Written]
+    node: Node,
+    call: RequestArrived[ProduceRequest],
+    name: str | None,
+    topic: TopicProduceData,
+    data: PartitionProduceData,
+    written: list[Written],
 ) -> PartitionProduceResponse:
     try:
         if name is None:
@@ -116,9 +119,9 @@ def _append(
         if name in INTERNAL:
             raise errors.InvalidTopic(f"{name} is an internal topic; only brokers write to it")
         if node.controlled_shutdown.refuses(leader, call.body.acks):
-            raise errors.NotLeaderOrFollower(f"broker {node.broker_id} is about to stop, and hands {leader.partition} over")
-        space = node.space.get(leader.directory.root)
-        if space is not None and space.free_bytes < node.options.disk_reserve_bytes:
+            raise errors.NotLeaderOrFollower(f"broker {node.context.broker_id} is about to stop, and hands {leader.partition} over")
+        space = node.context.space.get(leader.directory.root)
+        if space is not None and space.free_bytes < node.context.options.disk_reserve_bytes:
             _refuse_space(node, leader)
         records = data.records
         if records is None or len(records) == 0:
@@ -127,7 +130,7 @@ def _append(
         if call.api_version < ZSTD_SINCE and len(records) > 22 and records[22] & 7 == ZSTD:
             raise errors.UnsupportedCompressionType(f"zstd needs Produce version {ZSTD_SINCE}; this request has {call.api_version}")
         try:
-            accepted = leader.append(records, acks=call.body.acks, wall_ms=node.wall_ms)
+            accepted = leader.append(records, acks=call.body.acks, wall_ms=node.context.wall_ms)
         except OSError as error:
             raise node.partitions.append_failed(leader, error) from error
     except KafkaError as error:
@@ -149,16 +152,16 @@ def _append(
     return answer
 
 
-def _name(node: "Node", topic: TopicProduceData) -> str | None:
-    found = node.image.topics_by_id.get(TopicId(topic.topic_id))
+def _name(node: Node, topic: TopicProduceData) -> str | None:
+    found = node.context.image.topics_by_id.get(TopicId(topic.topic_id))
     return found.name if found else None
 
 
-def _refuse_space(node: "Node", leader: Leader) -> NoReturn:
+def _refuse_space(node: Node, leader: Leader) -> NoReturn:
     root = leader.directory.root
     raise errors.KafkaStorageError(
-        f"{node.space[root].free_bytes} bytes are free on the disk of {root}, below the reserve of "
-        f"{node.options.disk_reserve_bytes} (ottla.disk.reserve.bytes); delete topics or records, or lower retention"
+        f"{node.context.space[root].free_bytes} bytes are free on the disk of {root}, below the reserve of "
+        f"{node.context.options.disk_reserve_bytes} (ottla.disk.reserve.bytes); delete topics or records, or lower retention"
     )
 
 
@@ -183,7 +186,7 @@ def _committed(written: list[Written]) -> bool:
     return all(leader.high_watermark >= end_offset for _, leader, end_offset in written)
 
 
-def _wait(node: "Node", call: RequestArrived, response: ProduceResponse, written: list[Written]) -> Any:
+def _wait(node: Node, call: RequestArrived[ProduceRequest], response: ProduceResponse, written: list[Written]) -> Later:
     leaders = node.partitions.leaders
 
     def settled() -> bool:
@@ -202,10 +205,10 @@ def _wait(node: "Node", call: RequestArrived, response: ProduceResponse, written
             except KafkaError as gone:
                 error = gone
             answer.error_code, answer.error_message, answer.base_offset = error.code, str(error), -1
-        node.answer(call, response)
+        node.context.answer(call, response)
 
-    operation = DelayedOperation([leader.partition for _, leader, _ in written], settled, finish)
-    return node.delay(call, operation, node.now_ms + max(call.body.timeout_ms, 0))
+    operation = DelayedOperation("produce", finish, keys=[leader.partition for _, leader, _ in written], ready=settled)
+    return node.context.delay(call, operation, node.context.now_ms + max(call.body.timeout_ms, 0))
 
 
 def _not_committed(leader: Leader, timeout_ms: int) -> KafkaError:

@@ -25,14 +25,15 @@ Source: KIP-73, KIP-74, KIP-227, KIP-320, KIP-392, KIP-516, KIP-903.
 """
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 from ottla.base.ids import BrokerId, TopicId, TopicPartition
 from ottla.broker.apis.partition_leaders import endpoints_of, leader_hint
 from ottla.broker.delayed import DelayedOperation
 from ottla.broker.events import RequestArrived
-from ottla.broker.handlers import handles
-from ottla.broker.replica.fetch_sessions import Context, Session, Wanted
+from ottla.broker.handlers import Later, handles
+from ottla.broker.node import Node
+from ottla.broker.replica.fetch_sessions import Context, Wanted
 from ottla.broker.replica.follower import Follower
 from ottla.broker.replica.leader import Leader
 from ottla.broker.replica.reads import Read
@@ -49,9 +50,6 @@ from ottla.wire.messages.fetch import (
     PartitionData,
 )
 
-if TYPE_CHECKING:
-    from ottla.broker.node import Node
-
 BY_ID_SINCE = 13
 HINTS_SINCE = 16
 SESSIONS_SINCE = 7
@@ -63,7 +61,7 @@ FINAL_EPOCH = -1
 STUCK_AT, STUCK_EVERY = 3, 16
 
 
-def refuse(call: RequestArrived, error: KafkaError) -> FetchResponse:
+def refuse(call: RequestArrived[FetchRequest], error: KafkaError) -> FetchResponse:
     """An error for the whole request; for each partition before version 7, which has no such field."""
     if call.api_version >= SESSIONS_SINCE:
         return FetchResponse(error_code=error.code)
@@ -89,11 +87,11 @@ class Reader:
     rack: str
 
     @classmethod
-    def of(cls, node: "Node", call: RequestArrived) -> Self:
-        request: FetchRequest = call.body
+    def of(cls, node: Node, call: RequestArrived[FetchRequest]) -> Self:
+        request = call.body
         replica = replica_of(request)
         roams = replica < 0 and call.api_version >= RACKS_SINCE and request.rack_id != ""
-        near = roams and node.options.replica_selector_class in RACK_AWARE
+        near = roams and node.context.options.replica_selector_class in RACK_AWARE
         return cls(
             replica,
             request.replica_state.replica_epoch,
@@ -105,17 +103,17 @@ class Reader:
 
 
 @handles(FetchRequest, (4, 18), refuse=refuse)
-def fetch(node: "Node", call: RequestArrived) -> Any:
-    request: FetchRequest = call.body
+def fetch(node: Node, call: RequestArrived[FetchRequest]) -> FetchResponse | Later:
+    request = call.body
     reader = Reader.of(node, call)
     if reader.replica >= 0:
         _check_registration(node, reader)
         if not request.topics and (request.session_id, request.session_epoch) == (0, FINAL_EPOCH):
-            node.delayed.release(("copies", reader.replica))
+            node.context.delayed.release(("copies", reader.replica))
             return FetchResponse()
     by_id = call.api_version >= BY_ID_SINCE
     context = node.sessions.begin(
-        request, by_id=by_id, now_ms=node.now_ms, rng=node.rng, replica=reader.replica, replica_epoch=reader.epoch
+        request, by_id=by_id, now_ms=node.context.now_ms, rng=node.context.rng, replica=reader.replica, replica_epoch=reader.epoch
     )
     active = context.active()
     if reader.replica >= 0:
@@ -133,14 +131,14 @@ def replica_of(request: FetchRequest) -> int:
     return max(request.replica_id, request.replica_state.replica_id)
 
 
-def _check_registration(node: "Node", reader: Reader) -> None:
+def _check_registration(node: Node, reader: Reader) -> None:
     """Raises: StaleBrokerEpoch if the follower has registered again since."""
-    registered = node.image.brokers.get(BrokerId(reader.replica))
+    registered = node.context.image.brokers.get(BrokerId(reader.replica))
     if registered is not None and 0 <= reader.epoch < registered.epoch:
         raise errors.StaleBrokerEpoch(f"broker {reader.replica} is registered under epoch {registered.epoch}, not {reader.epoch}")
 
 
-def _note_follower(node: "Node", reader: Reader, wanted: Wanted) -> None:
+def _note_follower(node: Node, reader: Reader, wanted: Wanted) -> None:
     """Records a follower's progress."""
     ask, replica = wanted.ask, reader.replica
     partition = wanted.partition or _partition(node, wanted)
@@ -152,8 +150,8 @@ def _note_follower(node: "Node", reader: Reader, wanted: Wanted) -> None:
         return
     if not leader.agrees(ask.fetch_offset, ask.last_fetched_epoch):
         return
-    if leader.fetched(replica, offset=ask.fetch_offset, broker_epoch=reader.epoch, now_ms=node.now_ms):
-        node.delayed.poke(leader.partition)
+    if leader.fetched(replica, offset=ask.fetch_offset, broker_epoch=reader.epoch, now_ms=node.context.now_ms):
+        node.context.delayed.poke(leader.partition)
     progress = leader.isr_state.progress[replica]
     if progress.stuck % STUCK_EVERY == STUCK_AT and not _held_up(node, leader, replica):
         node.scrubs.look_at(leader, ask.fetch_offset, whole=False)
@@ -161,19 +159,12 @@ def _note_follower(node: "Node", reader: Reader, wanted: Wanted) -> None:
         node.isr_changes.look(leader)
 
 
-def _partition(node: "Node", wanted: Wanted) -> TopicPartition | None:
+def _partition(node: Node, wanted: Wanted) -> TopicPartition | None:
     """The requested partition; None while its topic is unknown."""
     if isinstance(wanted.topic, str):
         return TopicPartition(wanted.topic, wanted.ask.partition)
-    found = node.image.topics_by_id.get(TopicId(wanted.topic))
+    found = node.context.image.topics_by_id.get(TopicId(wanted.topic))
     return TopicPartition(found.name, wanted.ask.partition) if found is not None else None
-
-
-def follower_woke(node: "Node", session: Session, wanted: Wanted) -> None:
-    """A sleeping partition of a follower's session has news: until its last request the follower had everything."""
-    leader = node.partitions.leaders.get(wanted.partition) if wanted.partition is not None else None
-    if leader is not None:
-        leader.isr_state.had_all(session.replica, session.used_ms)
 
 
 @dataclass(slots=True)
@@ -186,16 +177,16 @@ class Found:
     urgent: bool
 
 
-def _bytes_max(node: "Node", request: FetchRequest) -> int:
-    return min(request.max_bytes, node.options.fetch_max_bytes)
+def _bytes_max(node: Node, request: FetchRequest) -> int:
+    return min(request.max_bytes, node.context.options.fetch_max_bytes)
 
 
-def _enough(node: "Node", request: FetchRequest) -> int:
+def _enough(node: Node, request: FetchRequest) -> int:
     """Bytes for which a response need not wait: at most its maximum size."""
     return min(request.min_bytes, _bytes_max(node, request))
 
 
-def _read_all(node: "Node", request: FetchRequest, reader: Reader, context: Context, active: list[Wanted]) -> Found:
+def _read_all(node: Node, request: FetchRequest, reader: Reader, context: Context, active: list[Wanted]) -> Found:
     found = Found([], 0, urgent=False)
     left = _bytes_max(node, request)
     for wanted in active:
@@ -214,16 +205,16 @@ def _urgent(data: PartitionData) -> bool:
     return data.error_code != 0 or data.diverging_epoch.epoch != -1 or data.preferred_read_replica >= 0
 
 
-def _awaits_watermark(node: "Node", reader: Reader, wanted: Wanted, high_watermark: int) -> bool:
+def _awaits_watermark(node: Node, reader: Reader, wanted: Wanted, high_watermark: int) -> bool:
     """Whether consumers may wait on a follower for a high watermark that it does not know yet."""
-    return reader.replica >= 0 and high_watermark > wanted.high_watermark >= 0 and node.options.replica_selector_class in RACK_AWARE
+    return reader.replica >= 0 and high_watermark > wanted.high_watermark >= 0 and node.context.options.replica_selector_class in RACK_AWARE
 
 
-def _catches_up(node: "Node", reader: Reader, found: Found) -> bool:
+def _catches_up(node: Node, reader: Reader, found: Found) -> bool:
     return any(_is_complete(node, reader, wanted, data) for wanted, data in found.answers)
 
 
-def _is_complete(node: "Node", reader: Reader, wanted: Wanted, data: PartitionData) -> bool:
+def _is_complete(node: Node, reader: Reader, wanted: Wanted, data: PartitionData) -> bool:
     """Whether a partition returns the rest of a closed segment: waiting brings no more of it."""
     if not data.records:
         return False
@@ -231,7 +222,7 @@ def _is_complete(node: "Node", reader: Reader, wanted: Wanted, data: PartitionDa
     return held.log.segment_of(wanted.ask.fetch_offset) < held.log.segment_of(_end(held, reader))
 
 
-def _held(node: "Node", reader: Reader, wanted: Wanted) -> Leader | Follower:
+def _held(node: Node, reader: Reader, wanted: Wanted) -> Leader | Follower:
     """The replica to read from. Raises: KafkaError."""
     name, number = _name(node, wanted.topic), wanted.ask.partition
     held = node.partitions.readable(name, number) if reader.roams else node.partitions.leader(name, number)
@@ -241,12 +232,16 @@ def _held(node: "Node", reader: Reader, wanted: Wanted) -> Leader | Follower:
     return held
 
 
-def _read(node: "Node", reader: Reader, wanted: Wanted, left: int, *, at_least_one: bool) -> PartitionData:
+def _read(node: Node, reader: Reader, wanted: Wanted, left: int, *, at_least_one: bool) -> PartitionData:
     ask = wanted.ask
     wanted.quiet = False
     try:
         held = _held(node, reader, wanted)
-        near = replica_near(node.image, held, node.broker_id, reader.rack, ask.fetch_offset) if isinstance(held, Leader) else -1
+        near = (
+            replica_near(node.context.image, held, node.context.broker_id, reader.rack, ask.fetch_offset)
+            if isinstance(held, Leader)
+            else -1
+        )
         # Records come from the preferred read replica.
         nothing = near >= 0 or _held_up(node, held, reader.replica)
         read = held.read(
@@ -292,17 +287,17 @@ def _data(partition: int, read: Read, near: int) -> PartitionData:
     return data
 
 
-def _held_up(node: "Node", leader: Leader | Follower, replica: int) -> bool:
+def _held_up(node: Node, leader: Leader | Follower, replica: int) -> bool:
     """Whether a follower is throttled; ``replica`` -1 is a consumer, which never is. Source: KIP-73."""
     if replica < 0 or not isinstance(leader, Leader) or replica in leader.isr_state.isr:
         return False
-    return node.throttles.sends_at_ms(leader.partition) > node.now_ms
+    return node.throttles.sends_at_ms(leader.partition) > node.context.now_ms
 
 
-def _name(node: "Node", topic: str | bytes) -> str:
+def _name(node: Node, topic: str | bytes) -> str:
     if isinstance(topic, str):
         return topic
-    found = node.image.topics_by_id.get(TopicId(topic))
+    found = node.context.image.topics_by_id.get(TopicId(topic))
     if found is None:
         raise errors.UnknownTopicId(f"no topic has the id {topic.hex()}")
     return found.name
@@ -314,7 +309,7 @@ def _refused(partition: int, error: KafkaError) -> PartitionData:
     )
 
 
-def _response(node: "Node", call: RequestArrived, context: Context, found: Found) -> FetchResponse:
+def _response(node: Node, call: RequestArrived[FetchRequest], context: Context, found: Found) -> FetchResponse:
     response = FetchResponse(session_id=context.session_id)
     session = context.session
     by_id = call.api_version >= BY_ID_SINCE
@@ -344,7 +339,7 @@ def _response(node: "Node", call: RequestArrived, context: Context, found: Found
 # Waiting for bytes.
 
 
-def _wait(node: "Node", call: RequestArrived, reader: Reader, context: Context, found: Found) -> Any:
+def _wait(node: Node, call: RequestArrived[FetchRequest], reader: Reader, context: Context, found: Found) -> FetchResponse | Later:
     """Adds new bytes of a partition to those of the others; reads all partitions again only if that may be enough."""
     if context.session is None and reader.replica < 0 and not node.sessions.waiting.admit(call.connection, len(found.answers)):
         return _response(node, call, context, found)
@@ -352,10 +347,10 @@ def _wait(node: "Node", call: RequestArrived, reader: Reader, context: Context, 
     if context.session is not None:
         context.session.stirred = {}
         keys = (context.session, *waiting.copies)
-        operation = DelayedOperation(keys, waiting.ready, waiting.finish)
+        operation = DelayedOperation("fetch", waiting.finish, keys=keys, ready=waiting.ready)
     else:
-        operation = DelayedOperation(waiting.keys(), waiting.ready, waiting.finish, waiting.poked)
-    return node.delay(call, operation, node.now_ms + call.body.max_wait_ms)
+        operation = DelayedOperation("fetch", waiting.finish, keys=waiting.keys(), ready=waiting.ready, poked=waiting.poked)
+    return node.context.delay(call, operation, node.context.now_ms + call.body.max_wait_ms)
 
 
 class Waiting:
@@ -363,9 +358,9 @@ class Waiting:
 
     __slots__ = ("_asked", "_call", "_context", "_held", "_node", "_reader", "_request", "_total", "poked")
 
-    def __init__(self, node: "Node", call: RequestArrived, reader: Reader, context: Context, found: Found) -> None:
+    def __init__(self, node: Node, call: RequestArrived[FetchRequest], reader: Reader, context: Context, found: Found) -> None:
         self._node, self._call, self._reader, self._context = node, call, reader, context
-        self._request: FetchRequest = call.body
+        self._request = call.body
         #: Bytes of each partition in this response.
         self._held = {wanted: len(data.records or b"") for wanted, data in found.answers}
         self._total = found.bytes
@@ -405,7 +400,7 @@ class Waiting:
 
     def finish(self, expired: bool) -> None:
         self._node.sessions.waiting.leave(self._call.connection)
-        self._node.answer(self._call, _response(self._node, self._call, self._context, self._read_all()))
+        self._node.context.answer(self._call, _response(self._node, self._call, self._context, self._read_all()))
 
     def _read_all(self) -> Found:
         return _read_all(self._node, self._request, self._reader, self._context, self._context.active())
@@ -419,7 +414,7 @@ class Waiting:
         return self._asked[key if isinstance(key, TopicPartition) else key[1]]
 
 
-def _has_news(node: "Node", reader: Reader, wanted: Wanted) -> bool:
+def _has_news(node: Node, reader: Reader, wanted: Wanted) -> bool:
     """Whether a partition has data, an error, or another leader."""
     ask: FetchPartition = wanted.ask
     try:

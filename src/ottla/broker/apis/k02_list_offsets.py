@@ -20,12 +20,12 @@ Source: KIP-79, KIP-320, KIP-734, KIP-405, KIP-1005, KIP-1023.
 
 from collections import Counter
 from functools import partial
-from typing import TYPE_CHECKING, Any
 
 from ottla.broker.apis.duplicates import by_topic
 from ottla.broker.apis.flushed import when_settled
 from ottla.broker.events import RequestArrived
-from ottla.broker.handlers import handles
+from ottla.broker.handlers import Later, handles
+from ottla.broker.node import Node
 from ottla.broker.replica.leader import Leader
 from ottla.wire import errors
 from ottla.wire.errors import KafkaError
@@ -37,9 +37,6 @@ from ottla.wire.messages.list_offsets import (
     ListOffsetsTopicResponse,
 )
 
-if TYPE_CHECKING:
-    from ottla.broker.node import Node
-
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD = -1, -2, -3, -4, -5, -6
 AT_THE_START = (EARLIEST, EARLIEST_LOCAL)
 EPOCH_SINCE = 4
@@ -49,7 +46,7 @@ UNAVAILABLE_SINCE = 5
 SINCE = {LATEST: 0, EARLIEST: 0, MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST_PENDING_UPLOAD: 11}
 
 
-def refuse(call: RequestArrived, error: KafkaError) -> ListOffsetsResponse:
+def refuse(call: RequestArrived[ListOffsetsRequest], error: KafkaError) -> ListOffsetsResponse:
     topics = [
         ListOffsetsTopicResponse(name=topic.name, partitions=[_refused(ask, error) for ask in topic.partitions])
         for topic in call.body.topics
@@ -58,14 +55,14 @@ def refuse(call: RequestArrived, error: KafkaError) -> ListOffsetsResponse:
 
 
 @handles(ListOffsetsRequest, (1, 11), refuse=refuse)
-def list_offsets(node: "Node", call: RequestArrived) -> Any:
+def list_offsets(node: Node, call: RequestArrived[ListOffsetsRequest]) -> ListOffsetsResponse | Later:
     asks = ((topic.name, ask) for topic in call.body.topics for ask in topic.partitions)
     about = [(topic, ask.partition_index) for topic, ask in asks if ask.timestamp not in AT_THE_START]
     return when_settled(node, call, about, partial(_answer, node, call))
 
 
-def _answer(node: "Node", call: RequestArrived) -> ListOffsetsResponse:
-    request: ListOffsetsRequest = call.body
+def _answer(node: Node, call: RequestArrived[ListOffsetsRequest]) -> ListOffsetsResponse:
+    request = call.body
     times = Counter((topic.name, ask.partition_index) for topic in request.topics for ask in topic.partitions)
     response = ListOffsetsResponse()
     asked = by_topic((topic.name, ask.partition_index, ask) for topic in request.topics for ask in topic.partitions)
@@ -82,7 +79,7 @@ def _answer(node: "Node", call: RequestArrived) -> ListOffsetsResponse:
     return response
 
 
-def _look_up(node: "Node", call: RequestArrived, topic: str, ask: ListOffsetsPartition) -> ListOffsetsPartitionResponse:
+def _look_up(node: Node, call: RequestArrived[ListOffsetsRequest], topic: str, ask: ListOffsetsPartition) -> ListOffsetsPartitionResponse:
     leader = node.partitions.leader(topic, ask.partition_index)
     leader.check_epoch(ask.current_leader_epoch)
     if ask.timestamp < 0 and call.api_version < SINCE.get(ask.timestamp, 1 << 15):

@@ -8,8 +8,6 @@ host that the client used.
 Source: KIP-4, KIP-320, KIP-430, KIP-516; facts of Kafka's KafkaApis.
 """
 
-from typing import TYPE_CHECKING
-
 from ottla.base.ids import NO_TOPIC_ID, TopicId
 from ottla.broker.apis.authorized_operations import CLUSTER_OPERATIONS, TOPIC_OPERATIONS
 from ottla.broker.apis.partition_leaders import address_for, as_seen
@@ -18,6 +16,7 @@ from ottla.broker.events import RequestArrived
 from ottla.broker.handlers import handles
 from ottla.broker.metadata.auto_create import begin_creation
 from ottla.broker.metadata.image import NO_LEADER, Topic
+from ottla.broker.node import Node
 from ottla.wire import errors
 from ottla.wire.errors import NONE, KafkaError
 from ottla.wire.messages.create_topics import CreatableTopic
@@ -30,36 +29,33 @@ from ottla.wire.messages.metadata import (
     MetadataResponseTopic,
 )
 
-if TYPE_CHECKING:
-    from ottla.broker.node import Node
-
 NULL_NAME_SINCE = 12
 NULL_MEANS_ALL_SINCE = 1
 
 
-def refuse(call: RequestArrived, error: KafkaError) -> MetadataResponse:
+def refuse(call: RequestArrived[MetadataRequest], error: KafkaError) -> MetadataResponse:
     """The error on every topic, and from version 13 on also on the response."""
     topics = [MetadataResponseTopic(error_code=error.code, name=topic.name, topic_id=topic.topic_id) for topic in call.body.topics or []]
     return MetadataResponse(topics=topics, error_code=error.code)
 
 
 @handles(MetadataRequest, (0, 13), refuse=refuse)
-def metadata(node: "Node", call: RequestArrived) -> MetadataResponse:
-    request: MetadataRequest = call.body
+def metadata(node: Node, call: RequestArrived[MetadataRequest]) -> MetadataResponse:
+    request = call.body
     everything = request.topics is None or (call.api_version < NULL_MEANS_ALL_SINCE and not request.topics)
     if everything:
-        topics = [_described(node, topic, request) for topic in node.image.topics.values()]
+        topics = [_described(node, topic, request) for topic in node.context.image.topics.values()]
     else:
         distinct = {(wanted.name, wanted.topic_id): wanted for wanted in request.topics or []}
         topics = [_asked(node, call, wanted) for wanted in distinct.values()]
     response = MetadataResponse(
         brokers=[
             MetadataResponseBroker(node_id=broker.broker, host=address[0], port=address[1], rack=broker.rack)
-            for broker in node.image.brokers.values()
+            for broker in node.context.image.brokers.values()
             for address in (address_for(node, call, broker),)
         ],
-        cluster_id=node.cluster_id,
-        controller_id=NO_LEADER if node.image.controller is None else node.image.controller,
+        cluster_id=node.context.cluster_id,
+        controller_id=NO_LEADER if node.context.image.controller is None else node.context.image.controller,
         topics=topics,
     )
     if request.include_cluster_authorized_operations:
@@ -67,9 +63,11 @@ def metadata(node: "Node", call: RequestArrived) -> MetadataResponse:
     return response
 
 
-def _asked(node: "Node", call: RequestArrived, wanted: MetadataRequestTopic) -> MetadataResponseTopic:
-    request: MetadataRequest = call.body
-    topic = node.image.topics_by_id.get(TopicId(wanted.topic_id)) if wanted.name is None else node.image.topics.get(wanted.name)
+def _asked(node: Node, call: RequestArrived[MetadataRequest], wanted: MetadataRequestTopic) -> MetadataResponseTopic:
+    request = call.body
+    topic = (
+        node.context.image.topics_by_id.get(TopicId(wanted.topic_id)) if wanted.name is None else node.context.image.topics.get(wanted.name)
+    )
     if call.api_version < NULL_NAME_SINCE and (wanted.name is None or wanted.topic_id != NO_TOPIC_ID):
         code = errors.InvalidRequest.code
     elif topic is not None:
@@ -77,7 +75,7 @@ def _asked(node: "Node", call: RequestArrived, wanted: MetadataRequestTopic) -> 
     elif wanted.name is None:
         code = errors.UnknownTopicId.code
     else:
-        code = _missing(node, wanted.name, create=request.allow_auto_topic_creation and node.options.auto_create_topics_enable)
+        code = _missing(node, wanted.name, create=request.allow_auto_topic_creation and node.context.options.auto_create_topics_enable)
     # Before version 12 the name cannot be null.
     name = "" if wanted.name is None and call.api_version < NULL_NAME_SINCE else wanted.name
     missing = MetadataResponseTopic(error_code=code, name=name, topic_id=wanted.topic_id, is_internal=name in INTERNAL)
@@ -87,7 +85,7 @@ def _asked(node: "Node", call: RequestArrived, wanted: MetadataRequestTopic) -> 
     return missing
 
 
-def _missing(node: "Node", name: str, *, create: bool) -> int:
+def _missing(node: Node, name: str, *, create: bool) -> int:
     """The error of a topic that does not exist: nothing is raised in the common case, because a request may name 100,000 of them."""
     try:
         check_name(name)
@@ -98,15 +96,15 @@ def _missing(node: "Node", name: str, *, create: bool) -> int:
     return errors.UnknownTopicOrPartition.code
 
 
-def create_on_demand(node: "Node", name: str) -> None:
+def create_on_demand(node: Node, name: str) -> None:
     """Asks the controller to create a topic with the broker's defaults, without waiting. Internal topics are created by their
     coordinators."""
-    if name in node.creating or name in INTERNAL or len(node.creating) >= node.options.topics_creating_max:
+    if name in node.context.creating or name in INTERNAL or len(node.context.creating) >= node.context.options.topics_creating_max:
         return
-    begin_creation(node, CreatableTopic(name=name, num_partitions=-1, replication_factor=-1))
+    begin_creation(node.context, node.controller, CreatableTopic(name=name, num_partitions=-1, replication_factor=-1))
 
 
-def _described(node: "Node", topic: Topic, request: MetadataRequest) -> MetadataResponseTopic:
+def _described(node: Node, topic: Topic, request: MetadataRequest) -> MetadataResponseTopic:
     described = MetadataResponseTopic(
         name=topic.name,
         topic_id=topic.topic_id,
@@ -118,7 +116,7 @@ def _described(node: "Node", topic: Topic, request: MetadataRequest) -> Metadata
     return described
 
 
-def _partition(node: "Node", topic: Topic, number: int) -> MetadataResponsePartition:
+def _partition(node: Node, topic: Topic, number: int) -> MetadataResponsePartition:
     seen = as_seen(node, topic, number)
     return MetadataResponsePartition(
         error_code=errors.LeaderNotAvailable.code if seen.leader == NO_LEADER else NONE,

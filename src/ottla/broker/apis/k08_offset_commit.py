@@ -10,12 +10,12 @@ Source: KIP-211, KIP-320, KIP-345, KIP-848.
 
 from collections.abc import Iterator
 from itertools import count
-from typing import TYPE_CHECKING, Any
 
 from ottla.base.ids import TopicId
 from ottla.broker.events import RequestArrived
 from ottla.broker.groups.offsets import Refused, commit, unknown
-from ottla.broker.handlers import handles
+from ottla.broker.handlers import Later, handles
+from ottla.broker.node import Node
 from ottla.wire.errors import NONE, KafkaError
 from ottla.wire.messages.offset_commit import (
     OffsetCommitRequest,
@@ -25,28 +25,25 @@ from ottla.wire.messages.offset_commit import (
     OffsetCommitResponseTopic,
 )
 
-if TYPE_CHECKING:
-    from ottla.broker.node import Node
-
 BY_ID_SINCE = 10
 
 
-def refuse(call: RequestArrived, error: KafkaError) -> OffsetCommitResponse:
+def refuse(call: RequestArrived[OffsetCommitRequest], error: KafkaError) -> OffsetCommitResponse:
     return _answer(call, {}, error.code)
 
 
 @handles(OffsetCommitRequest, (2, 10), refuse=refuse)
-def offset_commit(node: "Node", call: RequestArrived) -> Any:
-    request: OffsetCommitRequest = call.body
+def offset_commit(node: Node, call: RequestArrived[OffsetCommitRequest]) -> OffsetCommitResponse | Later:
+    request = call.body
     if call.api_version >= BY_ID_SINCE:
         for topic in request.topics:
-            found = node.image.topics_by_id.get(TopicId(topic.topic_id))
+            found = node.context.image.topics_by_id.get(TopicId(topic.topic_id))
             topic.name = found.name if found is not None else ""
-    missing = unknown(node.image, request)
+    missing = unknown(node.context.image, request)
     if len(missing) == sum(len(topic.partitions) for topic in request.topics):
         return _answer(call, missing, NONE)
 
-    def refuse_others(call: RequestArrived, error: KafkaError) -> OffsetCommitResponse:
+    def refuse_others(call: RequestArrived[OffsetCommitRequest], error: KafkaError) -> OffsetCommitResponse:
         return _answer(call, missing, error.code)
 
     try:
@@ -57,7 +54,7 @@ def offset_commit(node: "Node", call: RequestArrived) -> Any:
     return shard.answer(call, _answer(call, refused, NONE), of=request.group_id, refuse=refuse_others)
 
 
-def _answer(call: RequestArrived, refused: Refused, code: int) -> OffsetCommitResponse:
+def _answer(call: RequestArrived[OffsetCommitRequest], refused: Refused, code: int) -> OffsetCommitResponse:
     """``code`` applies to entries without an error of their own."""
     numbers = count()
     return OffsetCommitResponse(topics=[_answered(topic, refused, code, numbers) for topic in call.body.topics])

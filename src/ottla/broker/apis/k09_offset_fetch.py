@@ -8,13 +8,14 @@ Source: KIP-447, KIP-709, KIP-848.
 """
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ottla.base.ids import NO_TOPIC_ID, TopicId
 from ottla.broker.coordinator import when_committed
 from ottla.broker.events import RequestArrived
 from ottla.broker.groups.records import OffsetCommitValue
-from ottla.broker.handlers import handles
+from ottla.broker.handlers import Later, handles
+from ottla.broker.node import Node
 from ottla.wire import errors
 from ottla.wire.errors import GroupIdNotFound, KafkaError
 from ottla.wire.messages.offset_fetch import (
@@ -40,12 +41,12 @@ BY_ID_SINCE = 10
 NO_OFFSET = OffsetCommitValue(offset=-1)
 
 
-def refuse(call: RequestArrived, error: KafkaError) -> OffsetFetchResponse:
+def refuse(call: RequestArrived[OffsetFetchRequest], error: KafkaError) -> OffsetFetchResponse:
     return _response(call, [_refused(group, error) for group in _groups(call)])
 
 
 @handles(OffsetFetchRequest, (1, 10), refuse=refuse, reads_groups=True)
-def offset_fetch(node: "Node", call: RequestArrived) -> Any:
+def offset_fetch(node: Node, call: RequestArrived[OffsetFetchRequest]) -> OffsetFetchResponse | Later:
     groups = _groups(call)
     answers: list[OffsetFetchResponseGroup] = []
     shards: list[tuple[Shard[Groups], str]] = []
@@ -59,8 +60,8 @@ def offset_fetch(node: "Node", call: RequestArrived) -> Any:
     return when_committed(call, _response(call, answers), shards, refuse=refuse)
 
 
-def _groups(call: RequestArrived) -> list[OffsetFetchRequestGroup]:
-    request: OffsetFetchRequest = call.body
+def _groups(call: RequestArrived[OffsetFetchRequest]) -> list[OffsetFetchRequestGroup]:
+    request = call.body
     if call.api_version >= SEVERAL_SINCE:
         return request.groups
     topics = None
@@ -69,7 +70,9 @@ def _groups(call: RequestArrived) -> list[OffsetFetchRequestGroup]:
     return [OffsetFetchRequestGroup(group_id=request.group_id, topics=topics)]
 
 
-def _fetched(node: "Node", call: RequestArrived, groups: "Groups", asked: OffsetFetchRequestGroup) -> OffsetFetchResponseGroup:
+def _fetched(
+    node: Node, call: RequestArrived[OffsetFetchRequest], groups: "Groups", asked: OffsetFetchRequestGroup
+) -> OffsetFetchResponseGroup:
     group = groups.by_id.get(asked.group_id)
     if group is not None:
         try:
@@ -83,7 +86,7 @@ def _fetched(node: "Node", call: RequestArrived, groups: "Groups", asked: Offset
     by_id = call.api_version >= BY_ID_SINCE
     if asked.topics is None:
         for name, partitions in known.items():
-            topic = node.image.topics.get(name)
+            topic = node.context.image.topics.get(name)
             if topic is not None or not by_id:
                 topic_id = topic.topic_id if topic is not None else NO_TOPIC_ID
                 answer.topics.append(_topic(name, topic_id, partitions, partitions.get))
@@ -91,7 +94,7 @@ def _fetched(node: "Node", call: RequestArrived, groups: "Groups", asked: Offset
     for wanted in asked.topics:
         name = wanted.name
         if by_id:
-            found = node.image.topics_by_id.get(TopicId(wanted.topic_id))
+            found = node.context.image.topics_by_id.get(TopicId(wanted.topic_id))
             if found is None:
                 answer.topics.append(_topic("", wanted.topic_id, wanted.partition_indexes, _none, errors.UnknownTopicId.code))
                 continue
@@ -127,7 +130,7 @@ def _refused(group: OffsetFetchRequestGroup, error: KafkaError) -> OffsetFetchRe
     return OffsetFetchResponseGroup(group_id=group.group_id, error_code=error.code, topics=topics)
 
 
-def _response(call: RequestArrived, groups: list[OffsetFetchResponseGroup]) -> OffsetFetchResponse:
+def _response(call: RequestArrived[OffsetFetchRequest], groups: list[OffsetFetchResponseGroup]) -> OffsetFetchResponse:
     """The response in the form of the version: newer versions have no topics for a group with an error."""
     if call.api_version >= SEVERAL_SINCE:
         for group in groups:

@@ -7,42 +7,38 @@ Differences from Kafka: a transactional id is refused with TRANSACTIONAL_ID_AUTH
 treat no other error as final; keys of share groups are INVALID_REQUEST, as in a Kafka without them. Source: KIP-699.
 """
 
-from typing import TYPE_CHECKING, Any
-
 from ottla.broker.apis.partition_leaders import address_for, as_seen
 from ottla.broker.events import RequestArrived
-from ottla.broker.handlers import handles
+from ottla.broker.handlers import Later, handles
+from ottla.broker.node import Node
 from ottla.wire import errors
 from ottla.wire.errors import KafkaError
 from ottla.wire.messages.find_coordinator import GROUP, TRANSACTION, Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
-
-if TYPE_CHECKING:
-    from ottla.broker.node import Node
 
 SEVERAL_SINCE = 4
 NOBODY = -1
 
 
-def refuse(call: RequestArrived, error: KafkaError) -> FindCoordinatorResponse:
+def refuse(call: RequestArrived[FindCoordinatorRequest], error: KafkaError) -> FindCoordinatorResponse:
     keys = call.body.coordinator_keys if call.api_version >= SEVERAL_SINCE else [call.body.key]
     return _response(call, [_refused(key, error) for key in keys])
 
 
 @handles(FindCoordinatorRequest, (0, 6), refuse=refuse)
-def find_coordinator(node: "Node", call: RequestArrived) -> Any:
-    request: FindCoordinatorRequest = call.body
+def find_coordinator(node: Node, call: RequestArrived[FindCoordinatorRequest]) -> FindCoordinatorResponse | Later:
+    request = call.body
     keys = request.coordinator_keys if call.api_version >= SEVERAL_SINCE else [request.key]
     return _response(call, [_found(node, call, key) for key in keys])
 
 
-def _found(node: "Node", call: RequestArrived, key: str) -> Coordinator:
+def _found(node: Node, call: RequestArrived[FindCoordinatorRequest], key: str) -> Coordinator:
     try:
         return _coordinator(node, call, key)
     except KafkaError as error:
         return _refused(key, error)
 
 
-def _coordinator(node: "Node", call: RequestArrived, key: str) -> Coordinator:
+def _coordinator(node: Node, call: RequestArrived[FindCoordinatorRequest], key: str) -> Coordinator:
     if call.body.key_type == TRANSACTION:
         raise errors.TransactionalIdAuthorizationFailed("this broker serves no transactions")
     if call.body.key_type != GROUP:
@@ -54,7 +50,7 @@ def _coordinator(node: "Node", call: RequestArrived, key: str) -> Coordinator:
         except KafkaError as error:
             raise errors.CoordinatorNotAvailable(f"{node.groups.topic} cannot be created: {error}") from error
         raise errors.CoordinatorNotAvailable(f"{node.groups.topic} is being created; try again")
-    leader = node.image.brokers.get(as_seen(node, node.image.topics[node.groups.topic], number).leader)
+    leader = node.context.image.brokers.get(as_seen(node, node.context.image.topics[node.groups.topic], number).leader)
     if leader is None:
         raise errors.CoordinatorNotAvailable(f"{node.groups.topic}-{number} has no leader at the moment; try again")
     host, port = address_for(node, call, leader)
@@ -65,7 +61,7 @@ def _refused(key: str, error: KafkaError) -> Coordinator:
     return Coordinator(key=key, node_id=NOBODY, host="", port=NOBODY, error_code=error.code, error_message=str(error))
 
 
-def _response(call: RequestArrived, found: list[Coordinator]) -> FindCoordinatorResponse:
+def _response(call: RequestArrived[FindCoordinatorRequest], found: list[Coordinator]) -> FindCoordinatorResponse:
     if call.api_version >= SEVERAL_SINCE:
         return FindCoordinatorResponse(coordinators=found)
     one = found[0]

@@ -7,31 +7,27 @@ group.max.session.timeout.ms are refused. Before version 1 the session timeout i
 Source: KIP-62, KIP-345, KIP-394, KIP-814.
 """
 
-from typing import TYPE_CHECKING, Any
-
 from ottla.broker.apis.group_requests import client_of, shard_of_members
 from ottla.broker.events import RequestArrived
 from ottla.broker.groups.classic.responses import join_refused
-from ottla.broker.handlers import handles
+from ottla.broker.handlers import Later, handles
+from ottla.broker.node import Node
 from ottla.wire import errors
 from ottla.wire.errors import KafkaError
 from ottla.wire.messages.join_group import JoinGroupRequest, JoinGroupResponse
 
-if TYPE_CHECKING:
-    from ottla.broker.node import Node
-
 REBALANCE_TIMEOUT_SINCE = 1
 
 
-def refuse(call: RequestArrived, error: KafkaError) -> JoinGroupResponse:
+def refuse(call: RequestArrived[JoinGroupRequest], error: KafkaError) -> JoinGroupResponse:
     return join_refused(call.api_version, error, call.body.member_id)
 
 
 @handles(JoinGroupRequest, (0, 9), refuse=refuse)
-def join_group(node: "Node", call: RequestArrived) -> Any:
-    request: JoinGroupRequest = call.body
+def join_group(node: Node, call: RequestArrived[JoinGroupRequest]) -> JoinGroupResponse | Later:
+    request = call.body
     shard = shard_of_members(node, request.group_id)
-    shortest, longest = node.options.group_min_session_timeout_ms, node.options.group_max_session_timeout_ms
+    shortest, longest = node.context.options.group_min_session_timeout_ms, node.context.options.group_max_session_timeout_ms
     if not shortest <= request.session_timeout_ms <= longest:
         raise errors.InvalidSessionTimeout(f"a session timeout is {shortest} to {longest} ms, not {request.session_timeout_ms}")
     if call.api_version < REBALANCE_TIMEOUT_SINCE:

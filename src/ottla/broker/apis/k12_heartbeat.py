@@ -4,25 +4,21 @@ Behaviour: REBALANCE_IN_PROGRESS in PreparingRebalance, no error in CompletingRe
 ILLEGAL_GENERATION for a member of another generation. While the group is being loaded its members are unknown, so there is no error.
 """
 
-from typing import TYPE_CHECKING, Any
-
 from ottla.broker.apis.group_requests import shard_of_members
 from ottla.broker.events import RequestArrived
-from ottla.broker.handlers import handles
+from ottla.broker.handlers import Later, handles
+from ottla.broker.node import Node
 from ottla.wire.errors import CoordinatorLoadInProgress, KafkaError
 from ottla.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 
-if TYPE_CHECKING:
-    from ottla.broker.node import Node
 
-
-def refuse(call: RequestArrived, error: KafkaError) -> HeartbeatResponse:
+def refuse(call: RequestArrived[HeartbeatRequest], error: KafkaError) -> HeartbeatResponse:
     return HeartbeatResponse(error_code=error.code)
 
 
 @handles(HeartbeatRequest, (0, 4), refuse=refuse)
-def heartbeat(node: "Node", call: RequestArrived) -> Any:
-    request: HeartbeatRequest = call.body
+def heartbeat(node: Node, call: RequestArrived[HeartbeatRequest]) -> HeartbeatResponse | Later:
+    request = call.body
     try:
         shard = shard_of_members(node, request.group_id)
     except CoordinatorLoadInProgress:

@@ -4,27 +4,23 @@ Behaviour: from version 3 on several members can be named with a response each, 
 each member is unknown. Source: KIP-345, KIP-800.
 """
 
-from typing import TYPE_CHECKING, Any
-
 from ottla.broker.apis.group_requests import shard_of_members
 from ottla.broker.events import RequestArrived
-from ottla.broker.handlers import handles
+from ottla.broker.handlers import Later, handles
+from ottla.broker.node import Node
 from ottla.wire.errors import KafkaError, UnknownMemberId
 from ottla.wire.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse, MemberIdentity, MemberResponse
-
-if TYPE_CHECKING:
-    from ottla.broker.node import Node
 
 SEVERAL_SINCE = 3
 
 
-def refuse(call: RequestArrived, error: KafkaError) -> LeaveGroupResponse:
+def refuse(call: RequestArrived[LeaveGroupRequest], error: KafkaError) -> LeaveGroupResponse:
     return LeaveGroupResponse(error_code=error.code)
 
 
 @handles(LeaveGroupRequest, (0, 5), refuse=refuse)
-def leave_group(node: "Node", call: RequestArrived) -> Any:
-    request: LeaveGroupRequest = call.body
+def leave_group(node: Node, call: RequestArrived[LeaveGroupRequest]) -> LeaveGroupResponse | Later:
+    request = call.body
     shard = shard_of_members(node, request.group_id)
     several = call.api_version >= SEVERAL_SINCE
     members = request.members if several else [MemberIdentity(member_id=request.member_id)]

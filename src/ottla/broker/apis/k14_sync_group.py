@@ -4,24 +4,20 @@ Behaviour: only the leader's assignment counts; a member that it omits gets an e
 the request has the protocol, and is refused if it is not the group's. Source: KIP-559.
 """
 
-from typing import TYPE_CHECKING, Any
-
 from ottla.broker.apis.group_requests import shard_of_members
 from ottla.broker.events import RequestArrived
-from ottla.broker.handlers import handles
+from ottla.broker.handlers import Later, handles
+from ottla.broker.node import Node
 from ottla.wire.errors import KafkaError
 from ottla.wire.messages.sync_group import SyncGroupRequest, SyncGroupResponse
 
-if TYPE_CHECKING:
-    from ottla.broker.node import Node
 
-
-def refuse(call: RequestArrived, error: KafkaError) -> SyncGroupResponse:
+def refuse(call: RequestArrived[SyncGroupRequest], error: KafkaError) -> SyncGroupResponse:
     return SyncGroupResponse(error_code=error.code)
 
 
 @handles(SyncGroupRequest, (0, 5), refuse=refuse)
-def sync_group(node: "Node", call: RequestArrived) -> Any:
-    request: SyncGroupRequest = call.body
+def sync_group(node: Node, call: RequestArrived[SyncGroupRequest]) -> SyncGroupResponse | Later:
+    request = call.body
     shard = shard_of_members(node, request.group_id)
     return shard.later(call, lambda reply: shard.machine.sync(request, reply), of=request.group_id, refuse=refuse)

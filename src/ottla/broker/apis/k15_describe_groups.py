@@ -4,14 +4,15 @@ Behaviour: metadata and assignments are returned while the group is stable. An u
 GROUP_ID_NOT_FOUND from 6 on; so is a consumer group. Operations are returned for every group without an error. Source: KIP-430, KIP-1043.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ottla.broker.apis.authorized_operations import GROUP_OPERATIONS, NOT_ASKED
 from ottla.broker.apis.group_requests import check_answer
 from ottla.broker.coordinator import when_committed
 from ottla.broker.events import RequestArrived
 from ottla.broker.groups.classic.states import GroupState
-from ottla.broker.handlers import handles
+from ottla.broker.handlers import Later, handles
+from ottla.broker.node import Node
 from ottla.wire.errors import GroupIdNotFound, KafkaError
 from ottla.wire.messages.describe_groups import DescribedGroup, DescribeGroupsRequest, DescribeGroupsResponse
 
@@ -23,13 +24,13 @@ if TYPE_CHECKING:
 NOT_FOUND_SINCE = 6
 
 
-def refuse(call: RequestArrived, error: KafkaError) -> DescribeGroupsResponse:
+def refuse(call: RequestArrived[DescribeGroupsRequest], error: KafkaError) -> DescribeGroupsResponse:
     return DescribeGroupsResponse(groups=[_refused(call, group_id, error) for group_id in call.body.groups])
 
 
 @handles(DescribeGroupsRequest, (0, 6), refuse=refuse, reads_groups=True)
-def describe_groups(node: "Node", call: RequestArrived) -> Any:
-    request: DescribeGroupsRequest = call.body
+def describe_groups(node: Node, call: RequestArrived[DescribeGroupsRequest]) -> DescribeGroupsResponse | Later:
+    request = call.body
     response = DescribeGroupsResponse()
     shards: list[tuple[Shard[Groups], str]] = []
     size = 0
@@ -49,7 +50,7 @@ def describe_groups(node: "Node", call: RequestArrived) -> Any:
     return when_committed(call, response, shards, refuse=refuse)
 
 
-def _refused(call: RequestArrived, group_id: str, error: KafkaError) -> DescribedGroup:
+def _refused(call: RequestArrived[DescribeGroupsRequest], group_id: str, error: KafkaError) -> DescribedGroup:
     unknown, tells = isinstance(error, GroupIdNotFound), call.api_version >= NOT_FOUND_SINCE
     code = 0 if unknown and not tells else error.code
     return DescribedGroup(

@@ -6,26 +6,22 @@ being loaded the response is COORDINATOR_LOAD_IN_PROGRESS, because it would be i
 Difference from Kafka: a group has its present state, and uncommitted groups are listed. Source: KIP-518, KIP-848.
 """
 
-from typing import TYPE_CHECKING
-
 from ottla.broker.coordinator import State
 from ottla.broker.events import RequestArrived
 from ottla.broker.handlers import handles
+from ottla.broker.node import Node
 from ottla.wire import errors
 from ottla.wire.errors import KafkaError
 from ottla.wire.messages.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
 
-if TYPE_CHECKING:
-    from ottla.broker.node import Node
 
-
-def refuse(call: RequestArrived, error: KafkaError) -> ListGroupsResponse:
+def refuse(call: RequestArrived[ListGroupsRequest], error: KafkaError) -> ListGroupsResponse:
     return ListGroupsResponse(error_code=error.code)
 
 
 @handles(ListGroupsRequest, (0, 5), refuse=refuse, reads_groups=True)
-def list_groups(node: "Node", call: RequestArrived) -> ListGroupsResponse:
-    request: ListGroupsRequest = call.body
+def list_groups(node: Node, call: RequestArrived[ListGroupsRequest]) -> ListGroupsResponse:
+    request = call.body
     states = {name.strip().lower() for name in request.states_filter}
     types = {name.strip().lower() for name in request.types_filter}
     response = ListGroupsResponse()

@@ -6,16 +6,13 @@ client's name and version must be valid. Source: KIP-511, KIP-584.
 """
 
 import re
-from typing import TYPE_CHECKING
 
 from ottla.broker.events import RequestArrived
 from ottla.broker.handlers import HANDLERS, handles
+from ottla.broker.node import Node
 from ottla.wire import errors
 from ottla.wire.errors import KafkaError
 from ottla.wire.messages.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
-
-if TYPE_CHECKING:
-    from ottla.broker.node import Node
 
 NAMED_SINCE = 3
 _NAME = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
@@ -30,13 +27,13 @@ def served_versions() -> list[ApiVersion]:
     ]
 
 
-def refuse(call: RequestArrived, error: KafkaError) -> ApiVersionsResponse:
+def refuse(call: RequestArrived[ApiVersionsRequest], error: KafkaError) -> ApiVersionsResponse:
     return ApiVersionsResponse(error_code=error.code)
 
 
 @handles(ApiVersionsRequest, (0, 4), refuse=refuse)
-def api_versions(node: "Node", call: RequestArrived) -> ApiVersionsResponse:
-    request: ApiVersionsRequest = call.body
+def api_versions(node: Node, call: RequestArrived[ApiVersionsRequest]) -> ApiVersionsResponse:
+    request = call.body
     if call.api_version >= NAMED_SINCE:
         for name in (request.client_software_name, request.client_software_version):
             if not _NAME.fullmatch(name):

@@ -10,14 +10,14 @@ Source: KIP-4, KIP-464, KIP-525, KIP-516.
 
 from collections import Counter
 from functools import partial
-from typing import TYPE_CHECKING, Any
 
 from ottla.base.ports import Op
 from ottla.broker.apis.store_writes import Writes
 from ottla.broker.controller.topics import NewTopic, creation, plan_topic
 from ottla.broker.events import RequestArrived
-from ottla.broker.handlers import handles
+from ottla.broker.handlers import Later, handles
 from ottla.broker.metadata.config_entries import topic_entries
+from ottla.broker.node import Node
 from ottla.wire import errors
 from ottla.wire.errors import KafkaError
 from ottla.wire.messages.create_topics import (
@@ -27,20 +27,17 @@ from ottla.wire.messages.create_topics import (
     CreateTopicsResponse,
 )
 
-if TYPE_CHECKING:
-    from ottla.broker.node import Node
-
 #: Settings in responses by overrides: most topics of a request have the same.
 Described = dict[tuple[tuple[str, str], ...], list[CreatableTopicConfigs]]
 
 
-def refuse(call: RequestArrived, error: KafkaError) -> CreateTopicsResponse:
+def refuse(call: RequestArrived[CreateTopicsRequest], error: KafkaError) -> CreateTopicsResponse:
     return CreateTopicsResponse(topics=[_refused(topic.name, error) for topic in call.body.topics])
 
 
 @handles(CreateTopicsRequest, (2, 7), refuse=refuse, at_controller=True)
-def create_topics(node: "Node", call: RequestArrived) -> Any:
-    request: CreateTopicsRequest = call.body
+def create_topics(node: Node, call: RequestArrived[CreateTopicsRequest]) -> CreateTopicsResponse | Later:
+    request = call.body
     times = Counter(topic.name for topic in request.topics)
     results = {name: CreatableTopicResult(name=name, error_message=None) for name in times}
     writes = Writes(node, call)
@@ -51,7 +48,7 @@ def create_topics(node: "Node", call: RequestArrived) -> Any:
         try:
             if times[wish.name] > 1:
                 raise errors.InvalidRequest(f"topic {wish.name!r} stands {times[wish.name]} times in this request")
-            topic = plan_topic(wish, node.image, node.options, node.rng, planned=planned)
+            topic = plan_topic(wish, node.context.image, node.context.options, node.context.rng, planned=planned)
         except KafkaError as error:
             _fail(result, error)
             continue
@@ -62,21 +59,21 @@ def create_topics(node: "Node", call: RequestArrived) -> Any:
     return writes.answer_when_done(CreateTopicsResponse(topics=list(results.values())), request.timeout_ms)
 
 
-def _write(node: "Node", writes: Writes, topic: NewTopic, result: CreatableTopicResult) -> None:
+def _write(node: Node, writes: Writes, topic: NewTopic, result: CreatableTopicResult) -> None:
     def done(error: KafkaError | None) -> None:
         if error is not None:
             _fail(result, error)
 
     def again() -> list[Op]:
         """Another change was faster: for example, overrides of a deleted topic with this name have changed."""
-        if topic.name in node.image.topics:
+        if topic.name in node.context.image.topics:
             raise errors.TopicAlreadyExists(f"topic {topic.name!r} already exists")
-        return creation(topic, node.image)
+        return creation(topic, node.context.image)
 
-    writes.add(creation(topic, node.image), done, again=again, write=partial(node.controller.topics.create, topic.name))
+    writes.add(creation(topic, node.context.image), done, again=again, write=partial(node.controller.topics.create, topic.name))
 
 
-def _describe(node: "Node", result: CreatableTopicResult, topic: NewTopic, described: Described) -> None:
+def _describe(node: Node, result: CreatableTopicResult, topic: NewTopic, described: Described) -> None:
     result.topic_id = topic.topic_id
     result.num_partitions = len(topic.replicas)
     result.replication_factor = len(topic.replicas[0])
@@ -87,7 +84,7 @@ def _describe(node: "Node", result: CreatableTopicResult, topic: NewTopic, descr
             CreatableTopicConfigs(
                 name=entry.name, value=entry.value, read_only=entry.read_only, config_source=entry.source, is_sensitive=entry.sensitive
             )
-            for entry in topic_entries(node, topic.overrides)
+            for entry in topic_entries(node.context, topic.overrides)
         ]
     result.configs = found
 

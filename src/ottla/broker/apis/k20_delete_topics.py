@@ -11,34 +11,31 @@ Source: KIP-4, KIP-322, KIP-516.
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
 
 from ottla.base.ids import NO_TOPIC_ID, TopicId
 from ottla.base.ports import Op, StoreResult
 from ottla.broker.apis.config_alteration import note
 from ottla.broker.apis.store_writes import Writes
 from ottla.broker.events import RequestArrived
-from ottla.broker.handlers import handles
+from ottla.broker.handlers import Later, handles
 from ottla.broker.metadata.image import Topic
+from ottla.broker.node import Node
 from ottla.wire import errors
 from ottla.wire.errors import KafkaError
 from ottla.wire.messages.delete_topics import DeletableTopicResult, DeleteTopicsRequest, DeleteTopicsResponse, DeleteTopicState
-
-if TYPE_CHECKING:
-    from ottla.broker.node import Node
 
 BY_ID_SINCE = 6
 DISABLED_SINCE = 3
 
 
-def _states(call: RequestArrived) -> list[DeleteTopicState]:
-    request: DeleteTopicsRequest = call.body
+def _states(call: RequestArrived[DeleteTopicsRequest]) -> list[DeleteTopicState]:
+    request = call.body
     if call.api_version >= BY_ID_SINCE:
         return request.topics
     return [DeleteTopicState(name=name) for name in request.topic_names]
 
 
-def refuse(call: RequestArrived, error: KafkaError) -> DeleteTopicsResponse:
+def refuse(call: RequestArrived[DeleteTopicsRequest], error: KafkaError) -> DeleteTopicsResponse:
     return DeleteTopicsResponse(
         responses=[
             DeletableTopicResult(name=state.name, topic_id=state.topic_id, error_code=error.code, error_message=str(error))
@@ -48,8 +45,8 @@ def refuse(call: RequestArrived, error: KafkaError) -> DeleteTopicsResponse:
 
 
 @handles(DeleteTopicsRequest, (1, 6), refuse=refuse, at_controller=True)
-def delete_topics(node: "Node", call: RequestArrived) -> Any:
-    if not node.options.delete_topic_enable:
+def delete_topics(node: Node, call: RequestArrived[DeleteTopicsRequest]) -> DeleteTopicsResponse | Later:
+    if not node.context.options.delete_topic_enable:
         kind = errors.TopicDeletionDisabled if call.api_version >= DISABLED_SINCE else errors.InvalidRequest
         return refuse(call, kind("delete.topic.enable is false on this broker"))
     writes = Writes(node, call)
@@ -74,23 +71,23 @@ def delete_topics(node: "Node", call: RequestArrived) -> Any:
     return writes.answer_when_done(DeleteTopicsResponse(responses=[*refused, *results]), call.body.timeout_ms)
 
 
-def _found(node: "Node", name: str | None, topic_id: bytes, times: int) -> Topic:
+def _found(node: Node, name: str | None, topic_id: bytes, times: int) -> Topic:
     if times > 1:
         raise errors.InvalidRequest(f"the request names this topic {times} times")
     if name is None:
         if topic_id == NO_TOPIC_ID:
             raise errors.InvalidRequest("a topic to delete has a name or an id")
-        topic = node.image.topics_by_id.get(TopicId(topic_id))
+        topic = node.context.image.topics_by_id.get(TopicId(topic_id))
         if topic is None:
             raise errors.UnknownTopicId("no topic has this id")
         return topic
     if topic_id != NO_TOPIC_ID:
         raise errors.InvalidRequest(f"topic {name!r} is named by name and by id; one of them is enough")
-    found = node.image.topics.get(name)
+    found = node.context.image.topics.get(name)
     if found is None:
         raise errors.UnknownTopicOrPartition(f"there is no topic {name!r}")
     return found
 
 
-def _delete(node: "Node", name: str, _ops: Sequence[Op], written: Callable[[StoreResult], None]) -> None:
+def _delete(node: Node, name: str, _ops: Sequence[Op], written: Callable[[StoreResult], None]) -> None:
     node.controller.topics.delete(name, written)

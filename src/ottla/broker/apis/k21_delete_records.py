@@ -9,13 +9,13 @@ Differences from Kafka: the log start is written right after the response, not w
 """
 
 from functools import partial
-from typing import TYPE_CHECKING, Any
 
 from ottla.broker.apis.duplicates import by_topic
 from ottla.broker.apis.flushed import when_settled
 from ottla.broker.controller.topics import INTERNAL
 from ottla.broker.events import RequestArrived
-from ottla.broker.handlers import handles
+from ottla.broker.handlers import Later, handles
+from ottla.broker.node import Node
 from ottla.log.directory import LogDirectory
 from ottla.wire import errors
 from ottla.wire.errors import KafkaError
@@ -27,13 +27,10 @@ from ottla.wire.messages.delete_records import (
     DeleteRecordsTopicResult,
 )
 
-if TYPE_CHECKING:
-    from ottla.broker.node import Node
-
 HIGH_WATERMARK = -1
 
 
-def refuse(call: RequestArrived, error: KafkaError) -> DeleteRecordsResponse:
+def refuse(call: RequestArrived[DeleteRecordsRequest], error: KafkaError) -> DeleteRecordsResponse:
     topics = [
         DeleteRecordsTopicResult(name=topic.name, partitions=[_refused(ask, error) for ask in topic.partitions])
         for topic in call.body.topics
@@ -42,12 +39,12 @@ def refuse(call: RequestArrived, error: KafkaError) -> DeleteRecordsResponse:
 
 
 @handles(DeleteRecordsRequest, (0, 2), refuse=refuse)
-def delete_records(node: "Node", call: RequestArrived) -> Any:
+def delete_records(node: Node, call: RequestArrived[DeleteRecordsRequest]) -> DeleteRecordsResponse | Later:
     about = [(topic.name, ask.partition_index) for topic in call.body.topics for ask in topic.partitions]
     return when_settled(node, call, about, partial(_answer, node, call))
 
 
-def _answer(node: "Node", call: RequestArrived) -> DeleteRecordsResponse:
+def _answer(node: Node, call: RequestArrived[DeleteRecordsRequest]) -> DeleteRecordsResponse:
     response = DeleteRecordsResponse()
     changed: dict[str, LogDirectory] = {}
     asked = by_topic((topic.name, ask.partition_index, ask) for topic in call.body.topics for ask in topic.partitions)
@@ -64,7 +61,7 @@ def _answer(node: "Node", call: RequestArrived) -> DeleteRecordsResponse:
     return response
 
 
-def _delete(node: "Node", topic: str, ask: DeleteRecordsPartition, changed: dict[str, LogDirectory]) -> DeleteRecordsPartitionResult:
+def _delete(node: Node, topic: str, ask: DeleteRecordsPartition, changed: dict[str, LogDirectory]) -> DeleteRecordsPartitionResult:
     leader = node.partitions.leader(topic, ask.partition_index)
     if topic in INTERNAL:
         raise errors.InvalidTopic(f"records of {topic}, an internal topic, cannot be deleted")

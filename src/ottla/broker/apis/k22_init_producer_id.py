@@ -7,32 +7,28 @@ Differences from Kafka: a transactional id is refused with TRANSACTIONAL_ID_AUTH
 and this is the only error that all clients treat as final. Source: KIP-98, KIP-360.
 """
 
-from typing import TYPE_CHECKING, Any
-
 from ottla.base.ids import NO_PRODUCER
 from ottla.broker.delayed import DelayedOperation
 from ottla.broker.events import RequestArrived
-from ottla.broker.handlers import handles
+from ottla.broker.handlers import Later, handles
+from ottla.broker.node import Node
 from ottla.broker.transactions.producer_ids import WAITING
 from ottla.wire import errors
 from ottla.wire.errors import KafkaError
 from ottla.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
-
-if TYPE_CHECKING:
-    from ottla.broker.node import Node
 
 #: Timeout of the store; the client then gets COORDINATOR_LOAD_IN_PROGRESS and retries.
 BLOCK_WAIT_MS = 10_000
 NO_PRODUCER_EPOCH = -1
 
 
-def refuse(call: RequestArrived, error: KafkaError) -> InitProducerIdResponse:
+def refuse(call: RequestArrived[InitProducerIdRequest], error: KafkaError) -> InitProducerIdResponse:
     return InitProducerIdResponse(error_code=error.code, producer_epoch=NO_PRODUCER_EPOCH)
 
 
 @handles(InitProducerIdRequest, (0, 5), refuse=refuse)
-def init_producer_id(node: "Node", call: RequestArrived) -> Any:
-    request: InitProducerIdRequest = call.body
+def init_producer_id(node: Node, call: RequestArrived[InitProducerIdRequest]) -> InitProducerIdResponse | Later:
+    request = call.body
     if (request.producer_id == NO_PRODUCER) != (request.producer_epoch == NO_PRODUCER_EPOCH):
         raise errors.InvalidRequest("a producer names both its id and its epoch, or neither")
     if request.transactional_id == "":
@@ -46,9 +42,9 @@ def init_producer_id(node: "Node", call: RequestArrived) -> Any:
     def finish(expired: bool) -> None:
         late = node.producer_ids.take()
         if late is None:
-            node.answer(call, refuse(call, errors.CoordinatorLoadInProgress("the store has not handed out producer ids yet")))
+            node.context.answer(call, refuse(call, errors.CoordinatorLoadInProgress("the store has not handed out producer ids yet")))
         else:
-            node.answer(call, InitProducerIdResponse(producer_id=late, producer_epoch=0))
+            node.context.answer(call, InitProducerIdResponse(producer_id=late, producer_epoch=0))
 
-    operation = DelayedOperation((WAITING,), lambda: node.producer_ids.ready, finish)
-    return node.delay(call, operation, node.now_ms + BLOCK_WAIT_MS)
+    operation = DelayedOperation("producer id", finish, keys=(WAITING,), ready=lambda: node.producer_ids.ready)
+    return node.context.delay(call, operation, node.context.now_ms + BLOCK_WAIT_MS)

@@ -7,10 +7,9 @@ UNKNOWN_LEADER_EPOCH.
 Versions: 2 to 4 differ only in form. Source: KIP-101, KIP-279, KIP-320.
 """
 
-from typing import TYPE_CHECKING
-
 from ottla.broker.events import RequestArrived
 from ottla.broker.handlers import handles
+from ottla.broker.node import Node
 from ottla.wire.errors import KafkaError
 from ottla.wire.messages.offset_for_leader_epoch import (
     EpochEndOffset,
@@ -20,11 +19,8 @@ from ottla.wire.messages.offset_for_leader_epoch import (
     OffsetForLeaderTopicResult,
 )
 
-if TYPE_CHECKING:
-    from ottla.broker.node import Node
 
-
-def refuse(call: RequestArrived, error: KafkaError) -> OffsetForLeaderEpochResponse:
+def refuse(call: RequestArrived[OffsetForLeaderEpochRequest], error: KafkaError) -> OffsetForLeaderEpochResponse:
     topics = [
         OffsetForLeaderTopicResult(topic=topic.topic, partitions=[_refused(ask, error) for ask in topic.partitions])
         for topic in call.body.topics
@@ -33,7 +29,7 @@ def refuse(call: RequestArrived, error: KafkaError) -> OffsetForLeaderEpochRespo
 
 
 @handles(OffsetForLeaderEpochRequest, (2, 4), refuse=refuse)
-def offset_for_leader_epoch(node: "Node", call: RequestArrived) -> OffsetForLeaderEpochResponse:
+def offset_for_leader_epoch(node: Node, call: RequestArrived[OffsetForLeaderEpochRequest]) -> OffsetForLeaderEpochResponse:
     response = OffsetForLeaderEpochResponse()
     for topic in call.body.topics:
         answers = []
@@ -46,7 +42,7 @@ def offset_for_leader_epoch(node: "Node", call: RequestArrived) -> OffsetForLead
     return response
 
 
-def _end(node: "Node", topic: str, ask: OffsetForLeaderPartition) -> EpochEndOffset:
+def _end(node: Node, topic: str, ask: OffsetForLeaderPartition) -> EpochEndOffset:
     leader = node.partitions.leader(topic, ask.partition)
     leader.check_epoch(ask.current_leader_epoch)
     found = leader.log.epochs.end_of(ask.leader_epoch)

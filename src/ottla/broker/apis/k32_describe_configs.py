@@ -16,12 +16,12 @@ Differences from Kafka: broker loggers and client metrics have no settings here.
 """
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 from ottla.broker.controller.topics import check_name
 from ottla.broker.events import RequestArrived
 from ottla.broker.handlers import handles
 from ottla.broker.metadata.config_entries import BROKER, GROUP, TOPIC, Entry, broker_entries, cluster_entries, group_entries, topic_entries
+from ottla.broker.node import Node
 from ottla.wire import errors
 from ottla.wire.errors import KafkaError
 from ottla.wire.messages.describe_configs import (
@@ -33,17 +33,14 @@ from ottla.wire.messages.describe_configs import (
     DescribeConfigsSynonym,
 )
 
-if TYPE_CHECKING:
-    from ottla.broker.node import Node
 
-
-def refuse(call: RequestArrived, error: KafkaError) -> DescribeConfigsResponse:
+def refuse(call: RequestArrived[DescribeConfigsRequest], error: KafkaError) -> DescribeConfigsResponse:
     return DescribeConfigsResponse(results=[_refused(resource, error) for resource in call.body.resources])
 
 
 @handles(DescribeConfigsRequest, (1, 4), refuse=refuse)
-def describe_configs(node: "Node", call: RequestArrived) -> DescribeConfigsResponse:
-    request: DescribeConfigsRequest = call.body
+def describe_configs(node: Node, call: RequestArrived[DescribeConfigsRequest]) -> DescribeConfigsResponse:
+    request = call.body
     response = DescribeConfigsResponse()
     for resource in request.resources:
         try:
@@ -61,23 +58,23 @@ def describe_configs(node: "Node", call: RequestArrived) -> DescribeConfigsRespo
     return response
 
 
-def _entries(node: "Node", resource: DescribeConfigsResource) -> Iterable[Entry]:
+def _entries(node: Node, resource: DescribeConfigsResource) -> Iterable[Entry]:
     name = resource.resource_name
     if resource.resource_type == TOPIC:
         check_name(name)
-        if name not in node.image.topics:
+        if name not in node.context.image.topics:
             raise errors.UnknownTopicOrPartition(f"there is no topic {name!r}")
-        return topic_entries(node, node.image.overrides("topics", name))
+        return topic_entries(node.context, node.context.image.overrides("topics", name))
     if resource.resource_type == BROKER:
         if not name:
-            return cluster_entries(node)
-        if name != str(node.broker_id):
-            raise errors.InvalidRequest(f"this is broker {node.broker_id}; ask broker {name!r} for its own settings")
-        return broker_entries(node)
+            return cluster_entries(node.context)
+        if name != str(node.context.broker_id):
+            raise errors.InvalidRequest(f"this is broker {node.context.broker_id}; ask broker {name!r} for its own settings")
+        return broker_entries(node.context)
     if resource.resource_type == GROUP:
         if not name:
             raise errors.InvalidRequest("settings for all groups are settings of the brokers")
-        return group_entries(node, node.image.overrides("groups", name))
+        return group_entries(node.context, node.context.image.overrides("groups", name))
     raise errors.InvalidRequest(f"resources of type {resource.resource_type} have no settings here")
 
 

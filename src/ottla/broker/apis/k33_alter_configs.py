@@ -5,11 +5,11 @@ nothing. Differences from Kafka: a broker's settings can be changed through any 
 """
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
 
 from ottla.broker.apis.config_alteration import Entity, alter
 from ottla.broker.events import RequestArrived
-from ottla.broker.handlers import handles
+from ottla.broker.handlers import Later, handles
+from ottla.broker.node import Node
 from ottla.wire import errors
 from ottla.wire.errors import KafkaError
 from ottla.wire.messages.alter_configs import (
@@ -19,11 +19,8 @@ from ottla.wire.messages.alter_configs import (
     AlterConfigsResponse,
 )
 
-if TYPE_CHECKING:
-    from ottla.broker.node import Node
 
-
-def refuse(call: RequestArrived, error: KafkaError) -> AlterConfigsResponse:
+def refuse(call: RequestArrived[AlterConfigsRequest], error: KafkaError) -> AlterConfigsResponse:
     return AlterConfigsResponse(
         responses=[
             AlterConfigsResourceResponse(
@@ -35,8 +32,9 @@ def refuse(call: RequestArrived, error: KafkaError) -> AlterConfigsResponse:
 
 
 @handles(AlterConfigsRequest, (0, 2), refuse=refuse, at_controller=True)
-def alter_configs(node: "Node", call: RequestArrived) -> Any:
-    return alter(node, call, _replaced, result_type=AlterConfigsResourceResponse, response=AlterConfigsResponse())
+def alter_configs(node: Node, call: RequestArrived[AlterConfigsRequest]) -> AlterConfigsResponse | Later:
+    response = AlterConfigsResponse()
+    return alter(node, call, _replaced, response=response, result_type=AlterConfigsResourceResponse, results=response.responses)
 
 
 def _replaced(entity: Entity, present: Mapping[str, str], resource: AlterConfigsResource) -> dict[str, str]:

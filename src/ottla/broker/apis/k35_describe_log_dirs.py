@@ -10,11 +10,10 @@ there is no future replica, and a leader has no lag. Known damage of a log is in
 Source: KIP-113, KIP-784, KIP-827, KIP-1066.
 """
 
-from typing import TYPE_CHECKING
-
 from ottla.base.ids import TopicPartition
 from ottla.broker.events import RequestArrived
 from ottla.broker.handlers import handles
+from ottla.broker.node import Node
 from ottla.log.directory import LogDirectory
 from ottla.wire import errors
 from ottla.wire.errors import KafkaError
@@ -26,23 +25,20 @@ from ottla.wire.messages.describe_log_dirs import (
     DescribeLogDirsTopic,
 )
 
-if TYPE_CHECKING:
-    from ottla.broker.node import Node
 
-
-def refuse(call: RequestArrived, error: KafkaError) -> DescribeLogDirsResponse:
+def refuse(call: RequestArrived[DescribeLogDirsRequest], error: KafkaError) -> DescribeLogDirsResponse:
     return DescribeLogDirsResponse(error_code=error.code)
 
 
 @handles(DescribeLogDirsRequest, (1, 5), refuse=refuse)
-def describe_log_dirs(node: "Node", call: RequestArrived) -> DescribeLogDirsResponse:
+def describe_log_dirs(node: Node, call: RequestArrived[DescribeLogDirsRequest]) -> DescribeLogDirsResponse:
     asked: set[TopicPartition] | None = None
     if call.body.topics is not None:
         asked = {TopicPartition(topic.topic, number) for topic in call.body.topics for number in topic.partitions}
-    return DescribeLogDirsResponse(results=[_described(node, directory, asked) for directory in node.directories])
+    return DescribeLogDirsResponse(results=[_described(node, directory, asked) for directory in node.context.directories])
 
 
-def _described(node: "Node", directory: LogDirectory, asked: set[TopicPartition] | None) -> DescribeLogDirsResult:
+def _described(node: Node, directory: LogDirectory, asked: set[TopicPartition] | None) -> DescribeLogDirsResult:
     if directory.failed is not None:
         return DescribeLogDirsResult(log_dir=directory.root, error_code=errors.KafkaStorageError.code)
     topics: dict[str, DescribeLogDirsTopic] = {}
@@ -55,7 +51,7 @@ def _described(node: "Node", directory: LogDirectory, asked: set[TopicPartition]
                 described.damage = node.replica_health.state_of(partition)
             topic.partitions.append(described)
     result = DescribeLogDirsResult(log_dir=directory.root, topics=list(topics.values()))
-    space = node.space.get(directory.root)
+    space = node.context.space.get(directory.root)
     if space is not None:
         result.total_bytes, result.usable_bytes = space.total_bytes, space.free_bytes
     return result

@@ -8,7 +8,6 @@ Source: KIP-195, KIP-455, KIP-599.
 
 from collections import Counter
 from functools import partial
-from typing import TYPE_CHECKING, Any
 
 from ottla.base.ids import BrokerId
 from ottla.base.ports import Op
@@ -17,8 +16,9 @@ from ottla.broker.controller.placement import place
 from ottla.broker.controller.reassignment import origin_of
 from ottla.broker.controller.topics import check_growth, check_replicas, growth, racks_for
 from ottla.broker.events import RequestArrived
-from ottla.broker.handlers import handles
+from ottla.broker.handlers import Later, handles
 from ottla.broker.metadata.image import Topic
+from ottla.broker.node import Node
 from ottla.wire import errors
 from ottla.wire.errors import KafkaError
 from ottla.wire.messages.create_partitions import (
@@ -28,18 +28,15 @@ from ottla.wire.messages.create_partitions import (
     CreatePartitionsTopicResult,
 )
 
-if TYPE_CHECKING:
-    from ottla.broker.node import Node
 
-
-def refuse(call: RequestArrived, error: KafkaError) -> CreatePartitionsResponse:
+def refuse(call: RequestArrived[CreatePartitionsRequest], error: KafkaError) -> CreatePartitionsResponse:
     results = [CreatePartitionsTopicResult(name=topic.name, error_code=error.code, error_message=str(error)) for topic in call.body.topics]
     return CreatePartitionsResponse(results=results)
 
 
 @handles(CreatePartitionsRequest, (0, 3), refuse=refuse, at_controller=True)
-def create_partitions(node: "Node", call: RequestArrived) -> Any:
-    request: CreatePartitionsRequest = call.body
+def create_partitions(node: Node, call: RequestArrived[CreatePartitionsRequest]) -> CreatePartitionsResponse | Later:
+    request = call.body
     times = Counter(topic.name for topic in request.topics)
     results = {name: CreatePartitionsTopicResult(name=name, error_message=None) for name in times}
     writes = Writes(node, call)
@@ -55,12 +52,12 @@ def create_partitions(node: "Node", call: RequestArrived) -> Any:
             continue
         planned += len(added)
         if not request.validate_only:
-            _write(node, writes, wish, growth(topic, added, node.image), result)
+            _write(node, writes, wish, growth(topic, added, node.context.image), result)
     return writes.answer_when_done(CreatePartitionsResponse(results=list(results.values())), request.timeout_ms)
 
 
-def _planned(node: "Node", wish: CreatePartitionsTopic, planned: int) -> tuple[Topic, dict[int, tuple[BrokerId, ...]]]:
-    topic = node.image.topics.get(wish.name)
+def _planned(node: Node, wish: CreatePartitionsTopic, planned: int) -> tuple[Topic, dict[int, tuple[BrokerId, ...]]]:
+    topic = node.context.image.topics.get(wish.name)
     if topic is None:
         raise errors.UnknownTopicOrPartition(f"there is no topic {wish.name!r}")
     have = len(topic.replicas)
@@ -69,26 +66,28 @@ def _planned(node: "Node", wish: CreatePartitionsTopic, planned: int) -> tuple[T
     if wish.count < have:
         raise errors.InvalidPartitions(f"topic {wish.name!r} has {have} partitions; it cannot shrink to {wish.count}")
     more = wish.count - have
-    check_growth(planned + more, node.image, node.options)
+    check_growth(planned + more, node.context.image, node.context.options)
     if wish.assignments is not None:
         if len(wish.assignments) != more:
             raise errors.InvalidReplicaAssignment(f"{more} new partitions need as many assignments, not {len(wish.assignments)}")
         like = [origin_of(topic, 0)]
-        chosen = [check_replicas(assignment.broker_ids, node.image, like=like) for assignment in wish.assignments]
+        chosen = [check_replicas(assignment.broker_ids, node.context.image, like=like) for assignment in wish.assignments]
     else:
         factor = len(origin_of(topic, 0))
-        if factor > len(node.image.brokers):
-            raise errors.InvalidReplicationFactor(f"{factor} replicas need as many brokers; {len(node.image.brokers)} are alive")
-        chosen = place(racks_for(factor, node.image), partitions=more, replication_factor=factor, rng=node.rng, first_partition=have)
+        if factor > len(node.context.image.brokers):
+            raise errors.InvalidReplicationFactor(f"{factor} replicas need as many brokers; {len(node.context.image.brokers)} are alive")
+        chosen = place(
+            racks_for(factor, node.context.image), partitions=more, replication_factor=factor, rng=node.context.rng, first_partition=have
+        )
     return topic, dict(enumerate(chosen, start=have))
 
 
-def _write(node: "Node", writes: Writes, wish: CreatePartitionsTopic, ops: list[Op], result: CreatePartitionsTopicResult) -> None:
+def _write(node: Node, writes: Writes, wish: CreatePartitionsTopic, ops: list[Op], result: CreatePartitionsTopicResult) -> None:
     """Writes ``ops``; after a conflicting change or deletion of the topic the request is checked and planned again."""
 
     def again() -> list[Op]:
         topic, added = _planned(node, wish, 0)
-        return growth(topic, added, node.image)
+        return growth(topic, added, node.context.image)
 
     def done(error: KafkaError | None) -> None:
         if error is not None:

@@ -5,11 +5,12 @@ for which old clients store offsets, can be deleted too. A group that a request 
 KIP-229.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ottla.broker.coordinator import when_committed
 from ottla.broker.events import RequestArrived
-from ottla.broker.handlers import handles
+from ottla.broker.handlers import Later, handles
+from ottla.broker.node import Node
 from ottla.wire.errors import KafkaError
 from ottla.wire.messages.delete_groups import DeletableGroupResult, DeleteGroupsRequest, DeleteGroupsResponse
 
@@ -19,12 +20,12 @@ if TYPE_CHECKING:
     from ottla.broker.node import Node
 
 
-def refuse(call: RequestArrived, error: KafkaError) -> DeleteGroupsResponse:
+def refuse(call: RequestArrived[DeleteGroupsRequest], error: KafkaError) -> DeleteGroupsResponse:
     return DeleteGroupsResponse(results=[DeletableGroupResult(group_id=name, error_code=error.code) for name in call.body.groups_names])
 
 
 @handles(DeleteGroupsRequest, (0, 2), refuse=refuse)
-def delete_groups(node: "Node", call: RequestArrived) -> Any:
+def delete_groups(node: Node, call: RequestArrived[DeleteGroupsRequest]) -> DeleteGroupsResponse | Later:
     response = DeleteGroupsResponse()
     shards: list[tuple[Shard[Groups], str]] = []
     for group_id in dict.fromkeys(call.body.groups_names):

@@ -21,7 +21,6 @@ Source: KIP-183, KIP-460.
 """
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
 
 from ottla.base.ids import TopicPartition
 from ottla.base.ports import Op
@@ -29,20 +28,18 @@ from ottla.broker.apis.store_writes import Writes
 from ottla.broker.controller import election
 from ottla.broker.controller.election_queue import PORTION, change
 from ottla.broker.events import RequestArrived
-from ottla.broker.handlers import handles
+from ottla.broker.handlers import Later, handles
 from ottla.broker.metadata.image import Image
+from ottla.broker.node import Node
 from ottla.store.layout import PartitionState
 from ottla.wire import errors
 from ottla.wire.errors import KafkaError
 from ottla.wire.messages.elect_leaders import ElectLeadersRequest, ElectLeadersResponse, PartitionResult, ReplicaElectionResult
 
-if TYPE_CHECKING:
-    from ottla.broker.node import Node
-
 PREFERRED, UNCLEAN = 0, 1
 
 
-def refuse(call: RequestArrived, error: KafkaError) -> ElectLeadersResponse:
+def refuse(call: RequestArrived[ElectLeadersRequest], error: KafkaError) -> ElectLeadersResponse:
     asked = ((topic.topic, number) for topic in call.body.topic_partitions or () for number in topic.partitions)
     results = [(topic, _result(number, error)) for topic, number in asked]
     # Version 0 has no error of the whole request.
@@ -50,11 +47,11 @@ def refuse(call: RequestArrived, error: KafkaError) -> ElectLeadersResponse:
 
 
 @handles(ElectLeadersRequest, (0, 2), refuse=refuse, at_controller=True)
-def elect_leaders(node: "Node", call: RequestArrived) -> Any:
-    request: ElectLeadersRequest = call.body
+def elect_leaders(node: Node, call: RequestArrived[ElectLeadersRequest]) -> ElectLeadersResponse | Later:
+    request = call.body
     if request.election_type not in (PREFERRED, UNCLEAN):
         raise errors.InvalidRequest(f"there is no election of type {request.election_type}")
-    image, everything = node.image, request.topic_partitions is None
+    image, everything = node.context.image, request.topic_partitions is None
     results: dict[TopicPartition, PartitionResult] = {}
     wanted: dict[TopicPartition, PartitionState] = {}
     for partition in _asked(image, request):
@@ -82,9 +79,9 @@ def _asked(image: Image, request: ElectLeadersRequest) -> Iterable[TopicPartitio
     return dict.fromkeys(TopicPartition(topic.topic, number) for topic in request.topic_partitions for number in topic.partitions)
 
 
-def _elected(node: "Node", partition: TopicPartition, kind: int) -> PartitionState:
+def _elected(node: Node, partition: TopicPartition, kind: int) -> PartitionState:
     """The state with the requested leader. Raises: KafkaError with the reason."""
-    image, options = node.image, node.topic_options(partition.topic)
+    image, options = node.context.image, node.context.topic_options(partition.topic)
     topic = image.topics.get(partition.topic)
     state = topic.states.get(partition.partition) if topic is not None else None
     if topic is None or state is None or partition.partition not in topic.replicas:
@@ -108,10 +105,10 @@ def _elected(node: "Node", partition: TopicPartition, kind: int) -> PartitionSta
 
 
 def _write(
-    node: "Node", writes: Writes, results: dict[TopicPartition, PartitionResult], wanted: dict[TopicPartition, PartitionState], kind: int
+    node: Node, writes: Writes, results: dict[TopicPartition, PartitionResult], wanted: dict[TopicPartition, PartitionState], kind: int
 ) -> None:
     """Writes new states together; after a conflict, those that are still needed."""
-    image = node.image
+    image = node.context.image
 
     def done(error: KafkaError | None) -> None:
         if error is not None:

@@ -14,12 +14,12 @@ setting that is not a list they are INVALID_CONFIG. A missing value, except for 
 """
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
 
 from ottla.base.options import Kind
 from ottla.broker.apis.config_alteration import Entity, alter, spec_of
 from ottla.broker.events import RequestArrived
-from ottla.broker.handlers import handles
+from ottla.broker.handlers import Later, handles
+from ottla.broker.node import Node
 from ottla.wire import errors
 from ottla.wire.errors import KafkaError
 from ottla.wire.messages.incremental_alter_configs import (
@@ -29,13 +29,10 @@ from ottla.wire.messages.incremental_alter_configs import (
     IncrementalAlterConfigsResponse,
 )
 
-if TYPE_CHECKING:
-    from ottla.broker.node import Node
-
 SET, DELETE, APPEND, SUBTRACT = range(4)
 
 
-def refuse(call: RequestArrived, error: KafkaError) -> IncrementalAlterConfigsResponse:
+def refuse(call: RequestArrived[IncrementalAlterConfigsRequest], error: KafkaError) -> IncrementalAlterConfigsResponse:
     return IncrementalAlterConfigsResponse(
         responses=[
             AlterConfigsResourceResponse(
@@ -47,8 +44,9 @@ def refuse(call: RequestArrived, error: KafkaError) -> IncrementalAlterConfigsRe
 
 
 @handles(IncrementalAlterConfigsRequest, (0, 1), refuse=refuse, at_controller=True)
-def incremental_alter_configs(node: "Node", call: RequestArrived) -> Any:
-    return alter(node, call, _changed, result_type=AlterConfigsResourceResponse, response=IncrementalAlterConfigsResponse())
+def incremental_alter_configs(node: Node, call: RequestArrived[IncrementalAlterConfigsRequest]) -> IncrementalAlterConfigsResponse | Later:
+    response = IncrementalAlterConfigsResponse()
+    return alter(node, call, _changed, response=response, result_type=AlterConfigsResourceResponse, results=response.responses)
 
 
 def _changed(entity: Entity, present: Mapping[str, str], resource: AlterConfigsResource) -> dict[str, str]:

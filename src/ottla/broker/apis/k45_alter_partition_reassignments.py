@@ -12,7 +12,6 @@ as with ZooKeeper, not from those of both. Source: KIP-455, KIP-860.
 """
 
 from collections import Counter
-from typing import TYPE_CHECKING, Any
 
 from ottla.base.ids import TopicPartition
 from ottla.base.ports import Op
@@ -20,7 +19,8 @@ from ottla.broker.apis.store_writes import Writes
 from ottla.broker.controller.reassignment import Move, begun, cancelled, has_room, writes
 from ottla.broker.controller.reassignment_driver import MOVES_AT_ONCE, taken_out
 from ottla.broker.events import RequestArrived
-from ottla.broker.handlers import handles
+from ottla.broker.handlers import Later, handles
+from ottla.broker.node import Node
 from ottla.wire import errors
 from ottla.wire.errors import KafkaError
 from ottla.wire.messages.alter_partition_reassignments import (
@@ -31,21 +31,20 @@ from ottla.wire.messages.alter_partition_reassignments import (
     ReassignableTopicResponse,
 )
 
-if TYPE_CHECKING:
-    from ottla.broker.node import Node
-
 NO_ROOM = "so many partitions of the topic are on their way that its node would be larger than the store takes; wait until some are done"
 #: The request and result of one partition.
 Asked = tuple[ReassignablePartition, ReassignablePartitionResponse]
 
 
-def refuse(call: RequestArrived, error: KafkaError) -> AlterPartitionReassignmentsResponse:
+def refuse(call: RequestArrived[AlterPartitionReassignmentsRequest], error: KafkaError) -> AlterPartitionReassignmentsResponse:
     return AlterPartitionReassignmentsResponse(error_code=error.code, error_message=str(error))
 
 
 @handles(AlterPartitionReassignmentsRequest, (0, 1), refuse=refuse, at_controller=True)
-def alter_partition_reassignments(node: "Node", call: RequestArrived) -> Any:
-    request: AlterPartitionReassignmentsRequest = call.body
+def alter_partition_reassignments(
+    node: Node, call: RequestArrived[AlterPartitionReassignmentsRequest]
+) -> AlterPartitionReassignmentsResponse | Later:
+    request = call.body
     may_change = request.allow_replication_factor_change
     response = AlterPartitionReassignmentsResponse(allow_replication_factor_change=may_change)
     times = Counter((topic.name, wish.partition_index) for topic in request.topics for wish in topic.partitions)
@@ -64,7 +63,7 @@ def alter_partition_reassignments(node: "Node", call: RequestArrived) -> Any:
     return pending.answer_when_done(response, request.timeout_ms)
 
 
-def _write(node: "Node", pending: Writes, name: str, asked: list[Asked], *, may_change: bool) -> None:
+def _write(node: Node, pending: Writes, name: str, asked: list[Asked], *, may_change: bool) -> None:
     """Writes partitions of one topic together, because they share a store node."""
 
     def plan() -> list[Op]:
@@ -78,16 +77,16 @@ def _write(node: "Node", pending: Writes, name: str, asked: list[Asked], *, may_
                 continue
             if move is not None:
                 moves[wish.partition_index] = move
-        changed = writes(node.image.topics[name], moves, by_wish=True) if moves else []
+        changed = writes(node.context.image.topics[name], moves, by_wish=True) if moves else []
         if any(move.begins for move in moves.values()) and not has_room(changed):
             for wish, answer in asked:
                 if not answer.error_code and wish.partition_index in moves and moves[wish.partition_index].begins:
                     del moves[wish.partition_index]
                     _note(answer, errors.PolicyViolation(NO_ROOM))
-            changed = writes(node.image.topics[name], moves, by_wish=True) if moves else []
+            changed = writes(node.context.image.topics[name], moves, by_wish=True) if moves else []
         told = [TopicPartition(name, wish.partition_index) for wish, answer in asked if not answer.error_code]
         # In this order, so that no broker sees the change while the store still has another request.
-        return (taken_out(node.image, told) if node.image.wished else []) + changed
+        return (taken_out(node.context.image, told) if node.context.image.wished else []) + changed
 
     def done(error: KafkaError | None) -> None:
         for _, answer in asked:
@@ -99,14 +98,14 @@ def _write(node: "Node", pending: Writes, name: str, asked: list[Asked], *, may_
         pending.add(ops, done, again=plan)
 
 
-def _moved(node: "Node", name: str, wish: ReassignablePartition, *, may_change: bool) -> Move | None:
-    topic = node.image.topics.get(name)
+def _moved(node: Node, name: str, wish: ReassignablePartition, *, may_change: bool) -> Move | None:
+    topic = node.context.image.topics.get(name)
     if topic is None:
         raise errors.UnknownTopicOrPartition(f"there is no topic {name!r}")
     number = wish.partition_index
     if wish.replicas is None:
-        return cancelled(node.image, topic, number, options=node.topic_options)
-    return begun(node.image, topic, number, wish.replicas, factor_may_change=may_change)
+        return cancelled(node.context.image, topic, number, options=node.context.topic_options)
+    return begun(node.context.image, topic, number, wish.replicas, factor_may_change=may_change)
 
 
 def _note(answer: ReassignablePartitionResponse, error: KafkaError | None) -> None:

@@ -3,11 +3,10 @@
 Behaviour: other partitions are omitted. Source: KIP-455.
 """
 
-from typing import TYPE_CHECKING
-
 from ottla.broker.controller.reassignment import is_moving
 from ottla.broker.events import RequestArrived
 from ottla.broker.handlers import handles
+from ottla.broker.node import Node
 from ottla.wire.errors import KafkaError
 from ottla.wire.messages.list_partition_reassignments import (
     ListPartitionReassignmentsRequest,
@@ -16,18 +15,15 @@ from ottla.wire.messages.list_partition_reassignments import (
     OngoingTopicReassignment,
 )
 
-if TYPE_CHECKING:
-    from ottla.broker.node import Node
 
-
-def refuse(call: RequestArrived, error: KafkaError) -> ListPartitionReassignmentsResponse:
+def refuse(call: RequestArrived[ListPartitionReassignmentsRequest], error: KafkaError) -> ListPartitionReassignmentsResponse:
     return ListPartitionReassignmentsResponse(error_code=error.code, error_message=str(error))
 
 
 @handles(ListPartitionReassignmentsRequest, (0, 0), refuse=refuse, at_controller=True)
-def list_partition_reassignments(node: "Node", call: RequestArrived) -> ListPartitionReassignmentsResponse:
-    request: ListPartitionReassignmentsRequest = call.body
-    topics = node.image.topics
+def list_partition_reassignments(node: Node, call: RequestArrived[ListPartitionReassignmentsRequest]) -> ListPartitionReassignmentsResponse:
+    request = call.body
+    topics = node.context.image.topics
     if request.topics is None:
         asked = [(name, sorted({**topic.adding, **topic.removing})) for name, topic in topics.items()]
     else:

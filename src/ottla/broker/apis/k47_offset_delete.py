@@ -4,10 +4,9 @@ Behaviour: a topic that a member subscribes to is refused with GROUP_SUBSCRIBED_
 consumers is NON_EMPTY_GROUP as a whole. A missing offset is ignored. Source: KIP-496.
 """
 
-from typing import TYPE_CHECKING, Any
-
 from ottla.broker.events import RequestArrived
-from ottla.broker.handlers import handles
+from ottla.broker.handlers import Later, handles
+from ottla.broker.node import Node
 from ottla.wire.errors import NONE, KafkaError, UnknownTopicOrPartition
 from ottla.wire.messages.offset_delete import (
     OffsetDeleteRequest,
@@ -16,17 +15,14 @@ from ottla.wire.messages.offset_delete import (
     OffsetDeleteResponseTopic,
 )
 
-if TYPE_CHECKING:
-    from ottla.broker.node import Node
 
-
-def refuse(call: RequestArrived, error: KafkaError) -> OffsetDeleteResponse:
+def refuse(call: RequestArrived[OffsetDeleteRequest], error: KafkaError) -> OffsetDeleteResponse:
     return OffsetDeleteResponse(error_code=error.code)
 
 
 @handles(OffsetDeleteRequest, (0, 0), refuse=refuse)
-def offset_delete(node: "Node", call: RequestArrived) -> Any:
-    request: OffsetDeleteRequest = call.body
+def offset_delete(node: Node, call: RequestArrived[OffsetDeleteRequest]) -> OffsetDeleteResponse | Later:
+    request = call.body
     shard = node.groups.shard_of(request.group_id)
     shard.machine.find(request.group_id).check_offset_delete()
     response = OffsetDeleteResponse()
@@ -34,7 +30,7 @@ def offset_delete(node: "Node", call: RequestArrived) -> Any:
         numbers = [partition.partition_index for partition in topic.partitions]
         code = NONE
         try:
-            if topic.name not in node.image.topics:
+            if topic.name not in node.context.image.topics:
                 raise UnknownTopicOrPartition(f"there is no topic {topic.name!r}")
             shard.machine.delete_offsets(request.group_id, topic.name, numbers)
         except KafkaError as error:

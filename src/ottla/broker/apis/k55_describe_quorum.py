@@ -7,22 +7,18 @@ UnsupportedVersionException. DescribeCluster and Metadata return the controller.
 Source: KIP-595, KIP-836.
 """
 
-from typing import TYPE_CHECKING
-
 from ottla.broker.events import RequestArrived
 from ottla.broker.handlers import handles
+from ottla.broker.node import Node
 from ottla.wire import errors
 from ottla.wire.errors import KafkaError
 from ottla.wire.messages.describe_quorum import DescribeQuorumRequest, DescribeQuorumResponse
 
-if TYPE_CHECKING:
-    from ottla.broker.node import Node
 
-
-def refuse(call: RequestArrived, error: KafkaError) -> DescribeQuorumResponse:
+def refuse(call: RequestArrived[DescribeQuorumRequest], error: KafkaError) -> DescribeQuorumResponse:
     return DescribeQuorumResponse(error_code=error.code, error_message=str(error))
 
 
 @handles(DescribeQuorumRequest, (0, 2), refuse=refuse, advertised=False)
-def describe_quorum(node: "Node", call: RequestArrived) -> DescribeQuorumResponse:
+def describe_quorum(node: Node, call: RequestArrived[DescribeQuorumRequest]) -> DescribeQuorumResponse:
     raise errors.UnsupportedVersion("this cluster keeps its metadata in a coordination store; there is no quorum of brokers to describe")

@@ -9,15 +9,14 @@ Versions: only 3, whose members have broker epochs.
 Differences from Kafka: an ISR change does not increase the leader epoch. Source: KIP-497, KIP-841, KIP-903.
 """
 
-from typing import TYPE_CHECKING, Any
-
 from ottla.base.ids import BrokerId, TopicId
 from ottla.base.ports import Op
 from ottla.broker.apis.store_writes import Writes
 from ottla.broker.controller.alter_partition import altered
 from ottla.broker.events import RequestArrived
-from ottla.broker.handlers import handles
+from ottla.broker.handlers import Later, handles
 from ottla.broker.metadata.image import Topic
+from ottla.broker.node import Node
 from ottla.store import layout
 from ottla.store.layout import PartitionState
 from ottla.wire import errors
@@ -30,21 +29,18 @@ from ottla.wire.messages.alter_partition import (
     AlterPartitionResponseTopic,
 )
 
-if TYPE_CHECKING:
-    from ottla.broker.node import Node
-
 #: Timeout of the store.
 STORE_MS = 10_000
 
 
-def refuse(call: RequestArrived, error: KafkaError) -> AlterPartitionResponse:
+def refuse(call: RequestArrived[AlterPartitionRequest], error: KafkaError) -> AlterPartitionResponse:
     return AlterPartitionResponse(error_code=error.code)
 
 
 @handles(AlterPartitionRequest, (3, 3), refuse=refuse, at_controller=True, advertised=False)
-def alter_partition(node: "Node", call: RequestArrived) -> Any:
-    request: AlterPartitionRequest = call.body
-    registered = node.image.brokers.get(BrokerId(request.broker_id))
+def alter_partition(node: Node, call: RequestArrived[AlterPartitionRequest]) -> AlterPartitionResponse | Later:
+    request = call.body
+    registered = node.context.image.brokers.get(BrokerId(request.broker_id))
     if registered is None or registered.epoch != request.broker_epoch:
         raise errors.StaleBrokerEpoch(f"broker {request.broker_id} is not registered under epoch {request.broker_epoch}")
     writes = Writes(node, call)
@@ -56,15 +52,15 @@ def alter_partition(node: "Node", call: RequestArrived) -> Any:
 
 
 def _alter(
-    node: "Node", writes: Writes, broker: int, topic_id: TopicId, wish: AlterPartitionRequestPartition
+    node: Node, writes: Writes, broker: int, topic_id: TopicId, wish: AlterPartitionRequestPartition
 ) -> AlterPartitionResponsePartition:
     answer = AlterPartitionResponsePartition(partition_index=wish.partition_index)
-    topic = node.image.topics_by_id.get(topic_id)
+    topic = node.context.image.topics_by_id.get(topic_id)
     if topic is None:
         answer.error_code = errors.UnknownTopicId.code
         return answer
     try:
-        state = altered(node.image, topic, broker, wish, options=node.topic_options(topic.name))
+        state = altered(node.context.image, topic, broker, wish, options=node.context.topic_options(topic.name))
     except KafkaError as error:
         answer.error_code = error.code
         return answer
@@ -83,11 +79,11 @@ def _alter(
     return answer
 
 
-def _joining(node: "Node", topic: Topic, before: PartitionState, after: PartitionState) -> list[Op]:
+def _joining(node: Node, topic: Topic, before: PartitionState, after: PartitionState) -> list[Op]:
     """New members must not have reported their replica as ineligible meanwhile, and must still be assigned: the state may arrive before
     its assignment.
     """
-    brokers = node.image.brokers
+    brokers = node.context.image.brokers
     added = [BrokerId(broker) for broker in after.isr if broker not in before.isr]
     if not added:
         return []

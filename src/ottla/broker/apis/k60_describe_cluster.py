@@ -5,41 +5,37 @@ Behaviour: brokers appear at addresses that this client can use, as in Metadata.
 fenced. Source: KIP-700, KIP-919, KIP-1073.
 """
 
-from typing import TYPE_CHECKING
-
 from ottla.broker.apis.authorized_operations import CLUSTER_OPERATIONS
 from ottla.broker.apis.partition_leaders import address_for
 from ottla.broker.events import RequestArrived
 from ottla.broker.handlers import handles
 from ottla.broker.metadata.image import NO_LEADER
+from ottla.broker.node import Node
 from ottla.wire import errors
 from ottla.wire.errors import KafkaError
 from ottla.wire.messages.describe_cluster import DescribeClusterBroker, DescribeClusterRequest, DescribeClusterResponse
 
-if TYPE_CHECKING:
-    from ottla.broker.node import Node
-
 BROKERS, CONTROLLERS = 1, 2
 
 
-def refuse(call: RequestArrived, error: KafkaError) -> DescribeClusterResponse:
+def refuse(call: RequestArrived[DescribeClusterRequest], error: KafkaError) -> DescribeClusterResponse:
     return DescribeClusterResponse(error_code=error.code, error_message=str(error))
 
 
 @handles(DescribeClusterRequest, (0, 2), refuse=refuse)
-def describe_cluster(node: "Node", call: RequestArrived) -> DescribeClusterResponse:
-    request: DescribeClusterRequest = call.body
+def describe_cluster(node: Node, call: RequestArrived[DescribeClusterRequest]) -> DescribeClusterResponse:
+    request = call.body
     if request.endpoint_type == CONTROLLERS:
         raise errors.MismatchedEndpointType("this is a broker; controllers have no listener of their own")
     if request.endpoint_type != BROKERS:
         raise errors.UnsupportedEndpointType(f"there are no endpoints of type {request.endpoint_type}")
-    controller = node.image.controller
+    controller = node.context.image.controller
     response = DescribeClusterResponse(
-        cluster_id=node.cluster_id,
-        controller_id=controller if controller in node.image.brokers and controller is not None else NO_LEADER,
+        cluster_id=node.context.cluster_id,
+        controller_id=controller if controller in node.context.image.brokers and controller is not None else NO_LEADER,
         brokers=[
             DescribeClusterBroker(broker_id=broker.broker, host=address[0], port=address[1], rack=broker.rack)
-            for broker in node.image.brokers.values()
+            for broker in node.context.image.brokers.values()
             for address in (address_for(node, call, broker),)
         ],
     )

@@ -3,11 +3,10 @@
 Behaviour: producer state expires producer.id.expiration.ms after the last batch. Each partition has its own error. Source: KIP-664.
 """
 
-from typing import TYPE_CHECKING
-
 from ottla.broker.controller.topics import check_name
 from ottla.broker.events import RequestArrived
 from ottla.broker.handlers import handles
+from ottla.broker.node import Node
 from ottla.wire.errors import InvalidRequest, KafkaError
 from ottla.wire.messages.describe_producers import (
     DescribeProducersRequest,
@@ -17,11 +16,8 @@ from ottla.wire.messages.describe_producers import (
     TopicResponse,
 )
 
-if TYPE_CHECKING:
-    from ottla.broker.node import Node
 
-
-def refuse(call: RequestArrived, error: KafkaError) -> DescribeProducersResponse:
+def refuse(call: RequestArrived[DescribeProducersRequest], error: KafkaError) -> DescribeProducersResponse:
     topics = [
         TopicResponse(name=topic.name, partitions=[_refused(number, error) for number in topic.partition_indexes])
         for topic in call.body.topics
@@ -30,7 +26,7 @@ def refuse(call: RequestArrived, error: KafkaError) -> DescribeProducersResponse
 
 
 @handles(DescribeProducersRequest, (0, 0), refuse=refuse)
-def describe_producers(node: "Node", call: RequestArrived) -> DescribeProducersResponse:
+def describe_producers(node: Node, call: RequestArrived[DescribeProducersRequest]) -> DescribeProducersResponse:
     response = DescribeProducersResponse()
     listed = 0
     for topic in call.body.topics:
@@ -40,7 +36,7 @@ def describe_producers(node: "Node", call: RequestArrived) -> DescribeProducersR
                 check_name(topic.name)
                 described = _described(node, topic.name, number)
                 listed += len(described.active_producers)
-                if listed > 2 * node.options.producer_ids_max:
+                if listed > 2 * node.context.options.producer_ids_max:
                     raise InvalidRequest("the answer would list more producers than a broker remembers; name each partition once")
                 answers.append(described)
             except KafkaError as error:
@@ -49,7 +45,7 @@ def describe_producers(node: "Node", call: RequestArrived) -> DescribeProducersR
     return response
 
 
-def _described(node: "Node", topic: str, number: int) -> PartitionResponse:
+def _described(node: Node, topic: str, number: int) -> PartitionResponse:
     known = node.partitions.leader(topic, number).log.producers.by_id
     return PartitionResponse(
         partition_index=number,

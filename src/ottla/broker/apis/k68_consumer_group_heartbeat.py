@@ -8,27 +8,23 @@ INVALID_REGULAR_EXPRESSION 128, UNKNOWN_MEMBER_ID for an unknown member. The fir
 Differences from Kafka: see ``groups/consumer/heartbeats.py``. Source: KIP-848, KIP-1082.
 """
 
-from typing import TYPE_CHECKING, Any
-
 from ottla.broker.apis.group_requests import client_of
 from ottla.broker.events import RequestArrived
 from ottla.broker.groups.consumer import heartbeats, service
-from ottla.broker.handlers import handles
+from ottla.broker.handlers import Later, handles
+from ottla.broker.node import Node
 from ottla.wire.errors import KafkaError
 from ottla.wire.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse
 
-if TYPE_CHECKING:
-    from ottla.broker.node import Node
 
-
-def refuse(call: RequestArrived, error: KafkaError) -> ConsumerGroupHeartbeatResponse:
+def refuse(call: RequestArrived[ConsumerGroupHeartbeatRequest], error: KafkaError) -> ConsumerGroupHeartbeatResponse:
     return ConsumerGroupHeartbeatResponse(error_code=error.code, error_message=str(error))
 
 
 @handles(ConsumerGroupHeartbeatRequest, (0, 1), refuse=refuse)
-def consumer_group_heartbeat(node: "Node", call: RequestArrived) -> Any:
-    request: ConsumerGroupHeartbeatRequest = call.body
-    heartbeats.check(request, call.api_version, service.assignors(node.options))
+def consumer_group_heartbeat(node: Node, call: RequestArrived[ConsumerGroupHeartbeatRequest]) -> ConsumerGroupHeartbeatResponse | Later:
+    request = call.body
+    heartbeats.check(request, call.api_version, service.assignors(node.context.options))
     shard = node.groups.shard_of(request.group_id)
     response = service.heartbeat(shard.machine, request, client_of(call))
     return shard.answer(call, response, of=request.group_id, refuse=refuse)

@@ -3,7 +3,7 @@
 Behaviour: an unknown or classic group is GROUP_ID_NOT_FOUND. Version 1 has the protocol of each member. Source: KIP-848, KIP-1099.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ottla.broker.apis.authorized_operations import GROUP_OPERATIONS
 from ottla.broker.apis.group_requests import check_answer
@@ -11,7 +11,8 @@ from ottla.broker.coordinator import when_committed
 from ottla.broker.events import RequestArrived
 from ottla.broker.groups.consumer.describe import described
 from ottla.broker.groups.consumer.service import ServedConsumerGroup, assignors
-from ottla.broker.handlers import handles
+from ottla.broker.handlers import Later, handles
+from ottla.broker.node import Node
 from ottla.wire import errors
 from ottla.wire.errors import KafkaError
 from ottla.wire.messages.consumer_group_describe import ConsumerGroupDescribeRequest, ConsumerGroupDescribeResponse, DescribedGroup
@@ -22,13 +23,13 @@ if TYPE_CHECKING:
     from ottla.broker.node import Node
 
 
-def refuse(call: RequestArrived, error: KafkaError) -> ConsumerGroupDescribeResponse:
+def refuse(call: RequestArrived[ConsumerGroupDescribeRequest], error: KafkaError) -> ConsumerGroupDescribeResponse:
     return ConsumerGroupDescribeResponse(groups=[_refused(group_id, error) for group_id in call.body.group_ids])
 
 
 @handles(ConsumerGroupDescribeRequest, (0, 1), refuse=refuse, reads_groups=True)
-def consumer_group_describe(node: "Node", call: RequestArrived) -> Any:
-    request: ConsumerGroupDescribeRequest = call.body
+def consumer_group_describe(node: Node, call: RequestArrived[ConsumerGroupDescribeRequest]) -> ConsumerGroupDescribeResponse | Later:
+    request = call.body
     response = ConsumerGroupDescribeResponse()
     shards: list[tuple[Shard[Groups], str]] = []
     size = 0

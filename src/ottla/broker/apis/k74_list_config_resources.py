@@ -6,11 +6,10 @@ does not list either is UNSUPPORTED_VERSION. Groups with settings are listed.
 Difference from Kafka: broker loggers have no settings here and are not listed. Source: KIP-1000, KIP-1142.
 """
 
-from typing import TYPE_CHECKING
-
 from ottla.broker.events import RequestArrived
 from ottla.broker.handlers import handles
 from ottla.broker.metadata.config_entries import BROKER, GROUP, TOPIC
+from ottla.broker.node import Node
 from ottla.wire import errors
 from ottla.wire.errors import KafkaError
 from ottla.wire.messages.list_config_resources import (
@@ -20,30 +19,29 @@ from ottla.wire.messages.list_config_resources import (
     ListConfigResourcesResponse,
 )
 
-if TYPE_CHECKING:
-    from ottla.broker.node import Node
-
 TYPES_SINCE = 1
 BROKER_LOGGER = 8
 LISTED = (TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP)
 
 
-def refuse(call: RequestArrived, error: KafkaError) -> ListConfigResourcesResponse:
+def refuse(call: RequestArrived[ListConfigResourcesRequest], error: KafkaError) -> ListConfigResourcesResponse:
     return ListConfigResourcesResponse(error_code=error.code)
 
 
 @handles(ListConfigResourcesRequest, (0, 1), refuse=refuse)
-def list_config_resources(node: "Node", call: RequestArrived) -> ListConfigResourcesResponse:
+def list_config_resources(node: Node, call: RequestArrived[ListConfigResourcesRequest]) -> ListConfigResourcesResponse:
     types = set(call.body.resource_types or LISTED) if call.api_version >= TYPES_SINCE else {CLIENT_METRICS}
     unknown = sorted(types.difference(LISTED))
     if unknown:
         raise errors.UnsupportedVersion(f"resources of type {unknown[0]} are not listed")
     response = ListConfigResourcesResponse()
     if TOPIC in types:
-        response.config_resources += [ConfigResource(resource_name=name, resource_type=TOPIC) for name in sorted(node.image.topics)]
+        response.config_resources += [ConfigResource(resource_name=name, resource_type=TOPIC) for name in sorted(node.context.image.topics)]
     if BROKER in types:
-        response.config_resources += [ConfigResource(resource_name=str(broker), resource_type=BROKER) for broker in node.image.brokers]
+        response.config_resources += [
+            ConfigResource(resource_name=str(broker), resource_type=BROKER) for broker in node.context.image.brokers
+        ]
     if GROUP in types:
-        groups = sorted(name for kind, name in node.image.configs if kind == "groups")
+        groups = sorted(name for kind, name in node.context.image.configs if kind == "groups")
         response.config_resources += [ConfigResource(resource_name=name, resource_type=GROUP) for name in groups]
     return response

@@ -8,14 +8,13 @@ Eligible leader replicas are those that left an ISR too small to commit (``contr
 back without all records, and, without a leader, the last leader. Source: KIP-966.
 """
 
-from typing import TYPE_CHECKING
-
 from ottla.broker.apis.authorized_operations import TOPIC_OPERATIONS
 from ottla.broker.apis.partition_leaders import as_seen
 from ottla.broker.controller.topics import INTERNAL, check_name
 from ottla.broker.events import RequestArrived
 from ottla.broker.handlers import handles
 from ottla.broker.metadata.image import Topic
+from ottla.broker.node import Node
 from ottla.store.layout import PartitionState
 from ottla.wire import errors
 from ottla.wire.errors import KafkaError
@@ -27,32 +26,29 @@ from ottla.wire.messages.describe_topic_partitions import (
     DescribeTopicPartitionsResponseTopic,
 )
 
-if TYPE_CHECKING:
-    from ottla.broker.node import Node
 
-
-def refuse(call: RequestArrived, error: KafkaError) -> DescribeTopicPartitionsResponse:
+def refuse(call: RequestArrived[DescribeTopicPartitionsRequest], error: KafkaError) -> DescribeTopicPartitionsResponse:
     topics = [DescribeTopicPartitionsResponseTopic(name=topic.name, error_code=error.code) for topic in call.body.topics]
     return DescribeTopicPartitionsResponse(topics=topics)
 
 
 @handles(DescribeTopicPartitionsRequest, (0, 0), refuse=refuse)
-def describe_topic_partitions(node: "Node", call: RequestArrived) -> DescribeTopicPartitionsResponse:
-    request: DescribeTopicPartitionsRequest = call.body
+def describe_topic_partitions(node: Node, call: RequestArrived[DescribeTopicPartitionsRequest]) -> DescribeTopicPartitionsResponse:
+    request = call.body
     cursor = request.cursor or Cursor()
     asked = {topic.name for topic in request.topics}
     if cursor.partition_index < 0:
         raise errors.InvalidRequest(f"partition {cursor.partition_index} of the cursor does not exist")
     if asked and cursor.topic_name and cursor.topic_name not in asked:
         raise errors.InvalidRequest(f"topic {cursor.topic_name!r} of the cursor is not among those asked for")
-    names = sorted(name for name in asked or node.image.topics if name >= cursor.topic_name)
-    left = max(1, min(request.response_partition_limit, node.options.request_partitions_max))
+    names = sorted(name for name in asked or node.context.image.topics if name >= cursor.topic_name)
+    left = max(1, min(request.response_partition_limit, node.context.options.request_partitions_max))
     response = DescribeTopicPartitionsResponse()
     for name in names:
         if left == 0:
             response.next_cursor = Cursor(topic_name=name, partition_index=0)
             break
-        topic = node.image.topics.get(name)
+        topic = node.context.image.topics.get(name)
         if topic is None:
             response.topics.append(_missing(name))
             continue
@@ -77,7 +73,7 @@ def _missing(name: str) -> DescribeTopicPartitionsResponseTopic:
     )
 
 
-def _described(node: "Node", topic: Topic, numbers: list[int]) -> DescribeTopicPartitionsResponseTopic:
+def _described(node: Node, topic: Topic, numbers: list[int]) -> DescribeTopicPartitionsResponseTopic:
     return DescribeTopicPartitionsResponseTopic(
         name=topic.name,
         topic_id=topic.topic_id,
@@ -87,7 +83,7 @@ def _described(node: "Node", topic: Topic, numbers: list[int]) -> DescribeTopicP
     )
 
 
-def _partition(node: "Node", topic: Topic, number: int) -> DescribeTopicPartitionsResponsePartition:
+def _partition(node: Node, topic: Topic, number: int) -> DescribeTopicPartitionsResponsePartition:
     seen, state = as_seen(node, topic, number), topic.states.get(number)
     return DescribeTopicPartitionsResponsePartition(
         partition_index=number,

@@ -4,15 +4,13 @@ Source: KIP-951.
 """
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import Any, NamedTuple
 
 from ottla.base.ids import NO_EPOCH, BrokerId, TopicPartition
 from ottla.broker.events import RequestArrived
 from ottla.broker.metadata.image import NO_LEADER, Registration, Topic
+from ottla.broker.node import Node
 from ottla.wire.messages.leader_hints import LeaderIdAndEpoch, NodeEndpoint
-
-if TYPE_CHECKING:
-    from ottla.broker.node import Node
 
 #: Registered by brokers that listen everywhere; not an address for clients.
 ANYWHERE = ("", "0.0.0.0", "::")
@@ -27,18 +25,18 @@ class Seen(NamedTuple):
     offline: list[int]
 
 
-def as_seen(node: "Node", topic: Topic, number: int) -> Seen:
+def as_seen(node: Node, topic: Topic, number: int) -> Seen:
     """The state of a partition for clients: a replica is offline if its broker is gone or its log directory failed.
 
     The ISR is the one in the store, including brokers that are gone: for a partition without a leader it shows which brokers to start.
     """
     state = topic.states.get(number)
-    partition, brokers = TopicPartition(topic.name, number), node.image.brokers
+    partition, brokers = TopicPartition(topic.name, number), node.context.image.brokers
     broken = partition in node.partitions.offline
     offline = [
         broker
         for broker in topic.replicas[number]
-        if (found := brokers.get(BrokerId(broker))) is None or partition in found.offline or (broken and broker == node.broker_id)
+        if (found := brokers.get(BrokerId(broker))) is None or partition in found.offline or (broken and broker == node.context.broker_id)
     ]
     if state is None:
         return Seen(NO_LEADER, NO_EPOCH, [], offline)
@@ -46,16 +44,16 @@ def as_seen(node: "Node", topic: Topic, number: int) -> Seen:
     return Seen(leader, state.leader_epoch, list(state.isr), offline)
 
 
-def leader_hint(node: "Node", partition: TopicPartition) -> LeaderIdAndEpoch:
+def leader_hint(node: Node, partition: TopicPartition) -> LeaderIdAndEpoch:
     """The leader of a partition as this broker knows it."""
-    state = node.image.state(partition)
+    state = node.context.image.state(partition)
     return LeaderIdAndEpoch(leader_id=state.leader, leader_epoch=state.leader_epoch) if state else LeaderIdAndEpoch()
 
 
-def endpoints_of(node: "Node", call: RequestArrived, partitions: Iterable[TopicPartition]) -> list[NodeEndpoint]:
+def endpoints_of(node: Node, call: RequestArrived[Any], partitions: Iterable[TopicPartition]) -> list[NodeEndpoint]:
     """Addresses of the leaders of these partitions, except this broker."""
     leaders = dict.fromkeys(leader_hint(node, partition).leader_id for partition in partitions)
-    found = (node.image.brokers.get(BrokerId(leader)) for leader in leaders if leader != node.broker_id)
+    found = (node.context.image.brokers.get(BrokerId(leader)) for leader in leaders if leader != node.context.broker_id)
     return [
         NodeEndpoint(node_id=broker.broker, host=address[0], port=address[1], rack=broker.rack)
         for broker in found
@@ -64,11 +62,11 @@ def endpoints_of(node: "Node", call: RequestArrived, partitions: Iterable[TopicP
     ]
 
 
-def address_for(node: "Node", call: RequestArrived, broker: Registration) -> tuple[str, int]:
+def address_for(node: Node, call: RequestArrived[Any], broker: Registration) -> tuple[str, int]:
     """Host and port of a broker for this client: its listener or advertised listener.
 
     For a broker that listens everywhere without advertised.listeners it is the host that the client used. Every broker returns the same
     address of a broker: a client that gets two addresses for one broker reconnects with every response.
     """
-    unnamed = broker.host in ANYWHERE and bool(call.local[0]) and not node.options.advertised_listeners
+    unnamed = broker.host in ANYWHERE and bool(call.local[0]) and not node.context.options.advertised_listeners
     return (call.local[0] if unnamed else broker.host), broker.port

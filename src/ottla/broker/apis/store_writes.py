@@ -3,18 +3,15 @@
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ottla.base.ports import Op, StoreResult
 from ottla.broker.delayed import DelayedOperation
 from ottla.broker.events import RequestArrived
-from ottla.broker.handlers import PENDING
+from ottla.broker.handlers import PENDING, Later, Resp
+from ottla.broker.node import Node
 from ottla.wire import errors
 from ottla.wire.errors import KafkaError
-
-if TYPE_CHECKING:
-    from ottla.broker.node import Node
-
 
 #: Executes operations and passes on the result.
 Write = Callable[[Sequence[Op], Callable[[StoreResult], None]], None]
@@ -34,8 +31,9 @@ class Writes:
     The number of writes in flight is limited, so that a request for thousands of topics leaves time for others.
     """
 
-    def __init__(self, node: "Node", call: RequestArrived) -> None:
-        self._node = node
+    def __init__(self, node: Node, call: RequestArrived[Any]) -> None:
+        self._context = node.context
+        self._write = node.controller.writes.write
         self._call = call
         self._open: dict[int, Callable[[KafkaError | None], None]] = {}
         self._begun = 0
@@ -58,13 +56,13 @@ class Writes:
         """
         self._begun += 1
         self._open[self._begun] = done
-        carry_out = write or self._node.controller.write
+        carry_out = write or self._write
         written = partial(self._written, self._begun, carry_out, changed, again)
         self._waiting.append(partial(self._carry_out, carry_out, ops, written))
         self._go_on()
 
     def _carry_out(self, write: Write, ops: Sequence[Op], written: Callable[[StoreResult], None]) -> None:
-        write(ops, partial(self._node.isolation.run, self._call, written))
+        write(ops, partial(self._context.isolation.run, self._call, written))
 
     def _written(
         self,
@@ -93,14 +91,14 @@ class Writes:
     def _finish(self, number: int, error: KafkaError | None) -> None:
         self._open.pop(number)(error)
         self._go_on()
-        self._node.delayed.poke(self)
+        self._context.delayed.poke(self)
 
     def _go_on(self) -> None:
         """Starts writes up to the limit."""
         while self._waiting and len(self._open) - len(self._waiting) < UNDER_WAY_MAX:
             self._waiting.popleft()()
 
-    def answer_when_done(self, response: Any, timeout_ms: int) -> Any:
+    def answer_when_done(self, response: Resp, timeout_ms: int) -> Resp | Later:
         """The ``done`` functions complete ``response``, which is sent after the last of them."""
 
         def finish(expired: bool) -> None:
@@ -108,11 +106,15 @@ class Writes:
                 done(errors.RequestTimedOut(f"{NO_ANSWER} in time"))
             self._open = {}
             self._waiting.clear()
-            self._node.answer(self._call, response)
+            self._context.answer(self._call, response)
 
         if not self._open:
             return response
-        self._node.delay(self._call, DelayedOperation((self,), lambda: not self._open, finish), self._node.now_ms + max(timeout_ms, 0))
+        self._context.delay(
+            self._call,
+            DelayedOperation("store writes", finish, keys=(self,), ready=lambda: not self._open),
+            self._context.now_ms + max(timeout_ms, 0),
+        )
         return PENDING
 
     @staticmethod

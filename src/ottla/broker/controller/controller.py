@@ -8,45 +8,45 @@ The election queue (``election_queue.py``) evaluates changes, ``topic_writes.py`
 restores preferred leaders. Source: KIP-237, KAFKA-6082.
 """
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
 
 from ottla.base.ids import BrokerId, TopicPartition
 from ottla.base.ports import Op, StoreResult
+from ottla.broker.context import BrokerContext
 from ottla.broker.controller.election import election, is_sound
 from ottla.broker.controller.election_queue import ElectionQueue
+from ottla.broker.controller.fenced_writes import FencedWrites
 from ottla.broker.controller.preferred_leaders import PreferredLeaders
 from ottla.broker.controller.reachability import ControllerReachability
 from ottla.broker.controller.reassignment_driver import Moves
-from ottla.broker.controller.topic_writes import TopicWriteBatcher
+from ottla.broker.controller.topic_writes import TopicWriteBatcher, WhenOpened
 from ottla.broker.controller.topics import stateless
 from ottla.broker.metadata.image import NO_LEADER, Change
+from ottla.broker.registration.registration import Registration
 from ottla.store import layout
-
-if TYPE_CHECKING:
-    from ottla.broker.node import Node
 
 
 class Controller:
     """This broker as candidate and controller."""
 
-    def __init__(self, node: "Node") -> None:
-        self._node = node
-        #: Whether this broker is the controller, as far as it knows.
-        self.active = False
-        #: Version of /controller_epoch that writes are conditional on.
-        self._fence = -1
+    def __init__(self, context: BrokerContext, registration: Registration, when_opened: WhenOpened) -> None:
+        """``when_opened``: calls back when the logs of a topic are open on this broker."""
+        self._context = context
+        self.writes = writes = FencedWrites(context)
         self._campaigning = False
-        #: The store did not answer; the next tick retries.
-        self._retry = False
         #: Topics that changed since the last tick: one that a tool created may have partitions without a state.
         self._changed: dict[str, None] = {}
-        self.election_queue = ElectionQueue(node)
-        self.topics = TopicWriteBatcher(node)
-        self.preferred = PreferredLeaders(node, self.election_queue)
-        self.reachability = ControllerReachability(node)
+        self.election_queue = ElectionQueue(context, writes)
+        self.topics = TopicWriteBatcher(context, writes, when_opened)
+        self.preferred = PreferredLeaders(context, writes, self.election_queue)
+        self.reachability = ControllerReachability(context, writes, registration)
         #: Reassignments in progress.
-        self._moves = Moves(node, self)
+        self._moves = Moves(context, writes)
+
+    @property
+    def active(self) -> bool:
+        """Whether this broker is the controller, as far as it knows."""
+        return self.writes.active
 
     def start(self) -> None:
         """Becomes a candidate. If this broker is the controller by an earlier session, or without knowing, it is elected again."""
@@ -55,15 +55,15 @@ class Controller:
 
     def step_down(self) -> None:
         """Another broker may be the controller."""
-        self.active = False
+        self.writes.active = False
         self.election_queue.clear()
 
     def settled(self) -> bool:
         """Whether every partition that this broker should lead has a leader, and no election is in progress here."""
         if self._campaigning or not self.election_queue.idle:
             return False
-        image, node = self._node.image, self._node
-        me = node.broker_id
+        context, image = self._context, self._context.image
+        me = context.broker_id
         for topic in image.topics.values():
             for number, replicas in topic.replicas.items():
                 if me not in replicas:
@@ -74,7 +74,7 @@ class Controller:
                 if state.leader == me:
                     if not is_sound(image, state, me):
                         return False
-                elif state.leader == NO_LEADER and election(image, topic, number, options=node.topic_options(topic.name)) is not None:
+                elif state.leader == NO_LEADER and election(image, topic, number, options=context.topic_options(topic.name)) is not None:
                     return False
         return True
 
@@ -84,7 +84,6 @@ class Controller:
             case ("controller", holder):
                 self.reachability.controller_changed()
                 self._controller_changed(holder)
-                self._node.isr_changes.controller_changed()
                 return
             case _ if not self.active:
                 return
@@ -101,8 +100,8 @@ class Controller:
             case ("config", ("topics", str() as topic)):
                 self.election_queue.add(self._of((topic,)))
             case ("config", ("brokers", _)):
-                self.election_queue.add(self._of(self._node.image.topics))
-            case ("deletion", str() as topic) if topic in self._node.image.deleting:
+                self.election_queue.add(self._of(self._context.image.topics))
+            case ("deletion", str() as topic) if topic in self._context.image.deleting:
                 self.topics.marked(topic)
             case ("preferred_election", _):
                 self.preferred.asked()
@@ -112,8 +111,8 @@ class Controller:
     def tick(self) -> None:
         """Retries what the store did not answer, and runs periodic work."""
         self.reachability.tick()
-        if self._retry and not self._holds_back():
-            self._retry = False
+        if self.writes.retry and not self._holds_back():
+            self.writes.retry = False
             self.start()
             if self.active:
                 self._look_at_all()
@@ -124,77 +123,59 @@ class Controller:
             self._moves.tick()
             self.election_queue.go_on()
 
-    def try_again(self) -> None:
-        """The store did not answer: evaluates everything with the next tick."""
-        self._retry = True
-
-    def write(self, ops: Sequence[Op], done: Callable[[StoreResult], None]) -> None:
-        """Writes to the store as controller; ``done`` gets the result, with ``failed_op`` relative to ``ops`` (-1: this broker is no longer
-        the controller).
-        """
-        fence = Op("check", layout.CONTROLLER_EPOCH, version=self._fence)
-
-        def answered(result: StoreResult) -> None:
-            if result.error is None:
-                done(StoreResult(states=result.states[1:]))
-            else:
-                done(StoreResult(error=result.error, failed_op=result.failed_op - 1))
-
-        self._node.submit((fence, *ops), answered)
-
     # Election of the controller.
 
     def _controller_changed(self, holder: object) -> None:
-        if holder is None and not self._node.stopping:
+        if holder is None and not self._context.stopping:
             self.step_down()
             self.start()
-        elif holder != self._node.broker_id:
+        elif holder != self._context.broker_id:
             self.step_down()
 
     def _vacant(self) -> bool:
         """Whether this broker may be elected: it is registered, and there is no other controller."""
-        node = self._node
-        return node.lifecycle.connected and node.lifecycle.epoch is not None and node.image.controller in (None, node.broker_id)
+        context = self._context
+        return context.connected and context.epoch is not None and context.image.controller in (None, context.broker_id)
 
     def _campaign(self) -> None:
         if self._campaigning:
             return
         if self._holds_back():
-            self._retry = True
+            self.writes.retry = True
             return
         self._campaigning = True
-        node = self._node
-        version = node.image.versions.get(layout.CONTROLLER_EPOCH)
-        epoch = layout.encode_controller_epoch(node.image.controller_epoch + 1)
-        claim = Op("create", layout.CONTROLLER, layout.encode_controller(node.broker_id, node.wall_ms), ephemeral=True)
+        context = self._context
+        version = context.image.versions.get(layout.CONTROLLER_EPOCH)
+        epoch = layout.encode_controller_epoch(context.image.controller_epoch + 1)
+        claim = Op("create", layout.CONTROLLER, layout.encode_controller(context.broker_id, context.wall_ms), ephemeral=True)
         if version is None:
             raised = Op("create", layout.CONTROLLER_EPOCH, epoch)
         else:
             raised = Op("set", layout.CONTROLLER_EPOCH, epoch, version=version)
-        freed = () if node.image.controller is None else (Op("delete", layout.CONTROLLER),)
-        node.submit((*freed, claim, raised), self._campaigned)
+        freed = () if context.image.controller is None else (Op("delete", layout.CONTROLLER),)
+        context.submit((*freed, claim, raised), self._campaigned)
 
     def _holds_back(self) -> bool:
         """Whether this broker does not stand as candidate because other brokers did not reach it."""
-        return (self._node.now_ms < self.reachability.hold_ms or self.reachability.fenced) and len(self._node.image.brokers) > 1
+        return (self._context.now_ms < self.reachability.hold_ms or self.reachability.fenced) and len(self._context.image.brokers) > 1
 
     def _campaigned(self, result: StoreResult) -> None:
         self._campaigning = False
         if result.error is None:
             # If received while suspended, this broker must be elected again.
-            self.active = self._node.lifecycle.connected
-            self._fence = result.states[-1].version
+            self.writes.active = self._context.connected
+            self.writes.version = result.states[-1].version
             if self.active:
                 self._look_at_all()
                 self.preferred.begin()
                 self._moves.look()
                 self.election_queue.go_on()
-        elif self._node.image.controller in (None, self._node.broker_id):
-            self._retry = True
+        elif self._context.image.controller in (None, self._context.broker_id):
+            self.writes.retry = True
 
     def _look_at_all(self) -> None:
         """Earlier events are known only from the image."""
-        image = self._node.image
+        image = self._context.image
         self.election_queue.add(self._of(image.topics))
         self.topics.resume()
         self.preferred.asked()
@@ -202,26 +183,26 @@ class Controller:
 
     def _take_notice(self) -> None:
         """Failed log directories are in their broker's registration; deletes handled notifications."""
-        for path in self._node.image.log_dir_events:
-            self.write((Op("delete", path),), lambda result: None)
+        for path in self._context.image.log_dir_events:
+            self.writes.write((Op("delete", path),), lambda result: None)
 
     # Partitions affected by a change.
 
     def _held_by(self, broker: BrokerId) -> Iterable[TopicPartition]:
-        for topic in self._node.image.topics.values():
+        for topic in self._context.image.topics.values():
             for number, replicas in topic.replicas.items():
                 if broker in replicas:
                     yield TopicPartition(topic.name, number)
 
     def _of(self, names: Iterable[str]) -> Iterable[TopicPartition]:
         for name in names:
-            topic = self._node.image.topics.get(name)
+            topic = self._context.image.topics.get(name)
             for number in topic.replicas if topic is not None else ():
                 yield TopicPartition(name, number)
 
     def _stateless(self, names: Iterable[str]) -> Iterable[TopicPartition]:
         for name in names:
-            topic = self._node.image.topics.get(name)
+            topic = self._context.image.topics.get(name)
             if topic is not None and name not in self.topics.growing:
                 for number in stateless(topic):
                     yield TopicPartition(name, number)

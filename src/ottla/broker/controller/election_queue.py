@@ -13,19 +13,17 @@ A partition without a state comes from an incomplete topic creation or from a to
 """
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
 
 from ottla.base.ids import TopicPartition
 from ottla.base.ports import Op, StoreResult
+from ottla.broker.context import BrokerContext
 from ottla.broker.controller import election
+from ottla.broker.controller.fenced_writes import FencedWrites
 from ottla.broker.controller.topics import MULTI_BYTES, size_of
 from ottla.broker.delayed import DelayedOperation
 from ottla.broker.metadata.image import Topic
 from ottla.log.options import TopicOptions
 from ottla.store import layout
-
-if TYPE_CHECKING:
-    from ottla.broker.node import Node
 
 #: Partitions evaluated and written in one batch: some ten milliseconds, and a quarter of what the store accepts at once.
 PORTION = 1_000
@@ -36,8 +34,9 @@ WRITES_MAX = 2
 class ElectionQueue:
     """The queue of one controller."""
 
-    def __init__(self, node: "Node") -> None:
-        self._node = node
+    def __init__(self, context: BrokerContext, writes: FencedWrites) -> None:
+        self._context = context
+        self._writes = writes
         #: Partitions in order; True also elects the preferred leader if it can lead.
         self._open: dict[TopicPartition, bool] = {}
         self._under_way = 0
@@ -83,8 +82,7 @@ class ElectionQueue:
     def _later(self) -> None:
         """Many partitions needed no change: other events come first."""
         if self._timer is None or self._timer.done:
-            self._timer = DelayedOperation((), lambda: False, lambda expired: self.go_on())
-            self._node.delayed.delay(self._timer, self._node.now_ms)
+            self._timer = self._context.delayed.timer("election queue", self.go_on, self._context.now_ms)
 
     def _portion(self) -> tuple[dict[TopicPartition, bool], list[Op]]:
         decided: dict[TopicPartition, bool] = {}
@@ -93,7 +91,7 @@ class ElectionQueue:
         options: dict[str, TopicOptions] = {}
         for partition in list(self._open)[:PORTION]:
             if partition.topic not in options:
-                options[partition.topic] = self._node.topic_options(partition.topic)
+                options[partition.topic] = self._context.topic_options(partition.topic)
             preferred = self._open.pop(partition)
             wanted = self._decide(partition, options[partition.topic], preferred=preferred)
             if wanted:
@@ -105,12 +103,12 @@ class ElectionQueue:
         return decided, ops
 
     def _decide(self, partition: TopicPartition, options: TopicOptions, *, preferred: bool) -> list[Op]:
-        image = self._node.image
+        image = self._context.image
         topic = image.topics.get(partition.topic)
         if topic is None or partition.partition not in topic.replicas or topic.name in image.deleting:
             return []
         if partition.partition not in topic.states:
-            return births(self._node, topic, partition.partition)
+            return births(self._context, topic, partition.partition)
         state = election.election(image, topic, partition.partition, options=options)
         if state is None and preferred:
             state = election.preferred(image, topic, partition.partition, options=options)
@@ -118,11 +116,11 @@ class ElectionQueue:
 
     def wants(self, partition: TopicPartition) -> bool:
         """Whether a partition with a state and replicas needs a change."""
-        topic = self._node.image.topics.get(partition.topic)
+        topic = self._context.image.topics.get(partition.topic)
         if topic is None or partition.partition not in topic.states or partition.partition not in topic.replicas:
             return False
-        options = self._node.topic_options(topic.name)
-        return election.election(self._node.image, topic, partition.partition, options=options) is not None
+        options = self._context.topic_options(topic.name)
+        return election.election(self._context.image, topic, partition.partition, options=options) is not None
 
     def _write(self, looked: dict[TopicPartition, bool], ops: list[Op]) -> None:
         self._under_way += 1
@@ -136,13 +134,13 @@ class ElectionQueue:
                 self.go_on()
             elif result.error in ("unavailable", "session"):
                 self._look_again(looked)
-                self._node.controller.try_again()
+                self._writes.retry = True
             elif result.failed_op >= 0:
                 # The image has the conflicting change by now.
                 self._look_again(looked)
                 self._make_way(ops[result.failed_op], result)
 
-        self._node.controller.write(ops, answered)
+        self._writes.write(ops, answered)
 
     def _look_again(self, looked: dict[TopicPartition, bool]) -> None:
         """Nothing was written: queues the partitions again."""
@@ -159,7 +157,7 @@ class ElectionQueue:
         else:
             self.go_on()
             return
-        self._node.controller.write((way,), lambda result: self.go_on())
+        self._writes.write((way,), lambda result: self.go_on())
 
 
 def change(topic: Topic, number: int, state: layout.PartitionState) -> Op:
@@ -168,9 +166,9 @@ def change(topic: Topic, number: int, state: layout.PartitionState) -> Op:
     return Op("set", path, layout.encode_partition_state(state), version=topic.versions[number])
 
 
-def births(node: "Node", topic: Topic, number: int) -> list[Op]:
+def births(context: BrokerContext, topic: Topic, number: int) -> list[Op]:
     """Operations for a partition's first state; none while no replica is alive."""
-    state = election.first_state(node.image, topic.replicas[number])
+    state = election.first_state(context.image, topic.replicas[number])
     if state is None:
         return []
     path = layout.partition_state(topic.name, number)

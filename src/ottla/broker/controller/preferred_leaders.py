@@ -13,20 +13,17 @@ Source: Kafka's KafkaController and LeaderElectionCommand; KIP-183, KIP-460.
 
 from collections import Counter
 from functools import partial
-from typing import TYPE_CHECKING
 
 from ottla.base.ids import TopicPartition
 from ottla.base.ports import Op, StoreResult
 from ottla.base.units import SECOND_MS
-from ottla.broker import effects
+from ottla.broker.context import BrokerContext
 from ottla.broker.controller import election
 from ottla.broker.controller.election_queue import ElectionQueue
+from ottla.broker.controller.fenced_writes import FencedWrites
 from ottla.broker.controller.reassignment import is_moving
 from ottla.broker.metadata.image import Image
 from ottla.store import layout
-
-if TYPE_CHECKING:
-    from ottla.broker.node import Node
 
 #: After the controller's election: other brokers may still be starting.
 FIRST_LOOK_MS = 5 * SECOND_MS
@@ -58,44 +55,44 @@ def imbalanced(image: Image, *, percentage: int) -> list[TopicPartition]:
 class PreferredLeaders:
     """Elections triggered by time and by tools."""
 
-    def __init__(self, node: "Node", election_queue: ElectionQueue) -> None:
-        self._node = node
+    def __init__(self, context: BrokerContext, writes: FencedWrites, election_queue: ElectionQueue) -> None:
+        self._context = context
+        self._writes = writes
         self._election_queue = election_queue
         self._next_look_ms = 0
 
     def begin(self) -> None:
         """The controller was elected."""
-        self._next_look_ms = self._node.now_ms + FIRST_LOOK_MS
+        self._next_look_ms = self._context.now_ms + FIRST_LOOK_MS
 
     def tick(self) -> None:
         """Checks the balance of leaders when it is due."""
-        node = self._node
-        if node.now_ms >= self._next_look_ms:
-            self._next_look_ms = node.now_ms + node.options.leader_imbalance_check_interval_seconds * SECOND_MS
-            if node.options.auto_leader_rebalance_enable:
-                percentage = node.options.leader_imbalance_per_broker_percentage
-                self._election_queue.add(imbalanced(node.image, percentage=percentage), preferred=True)
+        context = self._context
+        if context.now_ms >= self._next_look_ms:
+            self._next_look_ms = context.now_ms + context.options.leader_imbalance_check_interval_seconds * SECOND_MS
+            if context.options.auto_leader_rebalance_enable:
+                percentage = context.options.leader_imbalance_per_broker_percentage
+                self._election_queue.add(imbalanced(context.image, percentage=percentage), preferred=True)
 
     def asked(self) -> None:
         """Handles a tool's request."""
-        node = self._node
-        data = node.image.preferred_election
+        context = self._context
+        data = context.image.preferred_election
         if data is None:
             return
         try:
             wanted = layout.decode_preferred_election(data)
         except layout.MalformedNode as error:
             wanted = []
-            node.effects.append(effects.Warn(message=f"nothing is elected: {error}"))
-        self._election_queue.add((partition for partition in wanted if node.image.has(*partition)), preferred=True)
+            context.warn(f"nothing is elected: {error}")
+        self._election_queue.add((partition for partition in wanted if context.image.has(*partition)), preferred=True)
         self._election_queue.when_idle(partial(self._dealt_with, data))
 
     def _dealt_with(self, data: bytes) -> None:
-        controller = self._node.controller
 
         def deleted(result: StoreResult) -> None:
             if result.error == "unavailable":
-                controller.try_again()
+                self._writes.retry = True
 
-        if self._node.image.preferred_election is data:
-            controller.write((Op("delete", layout.PREFERRED_ELECTION),), deleted)
+        if self._context.image.preferred_election is data:
+            self._writes.write((Op("delete", layout.PREFERRED_ELECTION),), deleted)

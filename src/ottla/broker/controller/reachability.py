@@ -29,17 +29,16 @@ Source: KIP-631 for fencing and heartbeats (broker.heartbeat.interval.ms=2000). 
 """
 
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ottla.base.ids import BrokerId
 from ottla.base.ports import Op, StoreResult
 from ottla.base.units import SECOND_MS
-from ottla.broker import effects
+from ottla.broker.context import BrokerContext
+from ottla.broker.controller.fenced_writes import FencedWrites
+from ottla.broker.registration.registration import NO_EPOCH, Registration
 from ottla.store import layout
 from ottla.wire.messages.alter_partition import AlterPartitionRequest
-
-if TYPE_CHECKING:
-    from ottla.broker.node import Node
 
 #: Interval of heartbeats to a controller that answers, as in Kafka.
 HEARTBEAT_MS = 2 * SECOND_MS
@@ -58,18 +57,20 @@ FENCED_WITHIN_TICKS = 3
 VERSION = 3
 #: After resigning, a broker is not a candidate for this time.
 HOLD_MS = 5 * SECOND_MS
-NOBODY = -1
 
 
 class ControllerReachability:
     """Heartbeats to the controller, reports, resignation and fencing."""
 
-    def __init__(self, node: "Node") -> None:
-        self._node = node
-        #: Epoch of the unreachable controller, for the registration; NOBODY while it answers.
-        self.unheard = NOBODY
+    def __init__(self, context: BrokerContext, writes: FencedWrites, registration: Registration) -> None:
+        self._context = context
+        self._writes = writes
+        self._registration = registration
+        registration.reachability = lambda: (self.unheard, self.fenced)
+        #: Epoch of the unreachable controller, for the registration; NO_EPOCH while it answers.
+        self.unheard = NO_EPOCH
         #: The controller of that epoch.
-        self._unreached = BrokerId(NOBODY)
+        self._unreached = BrokerId(NO_EPOCH)
         #: Ticks since that broker was controller, while it is not registered as fenced.
         self._unfenced_ticks = 0
         #: Time without an answer of the present controller, and failed requests since its last answer.
@@ -77,16 +78,16 @@ class ControllerReachability:
         self._failed = 0
         #: Time of the next heartbeat.
         self._due_ms = 0
-        self._ticked_ms = node.now_ms
+        self._ticked_ms = context.now_ms
         #: Unanswered heartbeats by broker.
         self._waiting: Counter[BrokerId] = Counter()
-        #: Epoch from which this broker resigned, while it is fenced; else NOBODY.
-        self.fenced_epoch = NOBODY
+        #: Epoch from which this broker resigned, while it is fenced; else NO_EPOCH.
+        self.fenced_epoch = NO_EPOCH
         #: Whether most brokers report this broker, and for how many ticks.
         self._most = False
         self._ticks = 0
         #: The state in the registration as confirmed by the store; None if unknown.
-        self._told: tuple[int, int] | None = (NOBODY, NOBODY)
+        self._told: tuple[int, int] | None = (NO_EPOCH, NO_EPOCH)
         self._telling = False
         #: Until then this broker is not a candidate.
         self.hold_ms = 0
@@ -95,26 +96,26 @@ class ControllerReachability:
     @property
     def fenced(self) -> bool:
         """Whether the registration must say that this broker is fenced."""
-        return self.fenced_epoch != NOBODY
+        return self.fenced_epoch != NO_EPOCH
 
     def asked(self, controller: BrokerId, *, answered: bool) -> None:
         """A request to this controller was answered, or timed out."""
-        if controller == self._node.broker_id or controller != self._node.image.controller:
+        if controller == self._context.broker_id or controller != self._context.image.controller:
             return
         if answered:
             self._silent_ms = self._failed = 0
             if self._unreached == controller:
-                self.unheard = NOBODY
+                self.unheard = NO_EPOCH
                 self._tell()
         else:
             self._failed += 1
 
     def tick(self) -> None:
         """Sends heartbeats, and decides from answers and registrations."""
-        node = self._node
-        ran_ms = min(node.now_ms - self._ticked_ms, TICK_MS)
-        self._ticked_ms = node.now_ms
-        if node.epoch is None or node.stopping or not node.lifecycle.connected:
+        context = self._context
+        ran_ms = min(context.now_ms - self._ticked_ms, TICK_MS)
+        self._ticked_ms = context.now_ms
+        if context.epoch is None or context.stopping or not context.connected:
             self._silent_ms = self._failed = self._ticks = 0
             return
         self._watch_controller(ran_ms)
@@ -123,46 +124,46 @@ class ControllerReachability:
         self._tell()
 
     def _watch_controller(self, ran_ms: int) -> None:
-        node = self._node
-        controller = node.image.controller
-        if controller is None or controller == node.broker_id:
+        context = self._context
+        controller = context.image.controller
+        if controller is None or controller == context.broker_id:
             return
         if self._failed or self._waiting[controller]:
             self._silent_ms += ran_ms
         if self._silent_ms >= UNHEARD_MS and self._failed + self._waiting[controller] >= UNANSWERED_MIN:
-            self.unheard, self._unreached = node.image.controller_epoch, controller
-        if self._failed or node.now_ms >= self._due_ms:
-            self._due_ms = node.now_ms + HEARTBEAT_MS
+            self.unheard, self._unreached = context.image.controller_epoch, controller
+        if self._failed or context.now_ms >= self._due_ms:
+            self._due_ms = context.now_ms + HEARTBEAT_MS
             self._heartbeat(controller)
 
     def _watch_fenced(self) -> None:
         """Checks whether a broker that resigned is reachable again."""
-        node = self._node
-        if self.unheard == NOBODY or self._unreached == node.image.controller:
+        context = self._context
+        if self.unheard == NO_EPOCH or self._unreached == context.image.controller:
             return
-        found = node.image.brokers.get(self._unreached)
+        found = context.image.brokers.get(self._unreached)
         self._unfenced_ticks = 0 if found is not None and found.fenced else self._unfenced_ticks + 1
         if self._unfenced_ticks > FENCED_WITHIN_TICKS:
-            self.unheard = NOBODY
+            self.unheard = NO_EPOCH
         else:
             self._heartbeat(self._unreached)
 
     def _heartbeat(self, broker: BrokerId) -> None:
-        node = self._node
-        if self._waiting[broker] >= HEARTBEATS_MAX or node.epoch is None:
+        context = self._context
+        if self._waiting[broker] >= HEARTBEATS_MAX or context.epoch is None:
             return
         self._waiting[broker] += 1
 
         def answered(response: Any) -> None:
             self._waiting[broker] -= 1
-            if broker == node.image.controller:
+            if broker == context.image.controller:
                 self.asked(broker, answered=response is not None)
             elif response is not None and broker == self._unreached:
-                self.unheard = NOBODY
+                self.unheard = NO_EPOCH
                 self._tell()
 
-        nothing = AlterPartitionRequest(broker_id=node.broker_id, broker_epoch=node.epoch, topics=[])
-        node.ask(broker, nothing, version=VERSION, timeout_ms=UNHEARD_MS, done=answered)
+        nothing = AlterPartitionRequest(broker_id=context.broker_id, broker_epoch=context.epoch, topics=[])
+        context.ask(broker, nothing, version=VERSION, timeout_ms=UNHEARD_MS, done=answered)
 
     def registered(self) -> None:
         """A registration with the present state was created."""
@@ -172,19 +173,19 @@ class ControllerReachability:
         """The controller changed. A report about the former one stays until it answers."""
         self._silent_ms = self._failed = self._ticks = self._unfenced_ticks = 0
         self._resigning = False
-        if self._unreached == self._node.image.controller:
+        if self._unreached == self._context.image.controller:
             # A new epoch of the same broker: it must be found unreachable again.
-            self.unheard = NOBODY
+            self.unheard = NO_EPOCH
 
     def _count_reports(self) -> None:
         """Resigns when most brokers reported this controller for long enough; ends fencing when they do not any more."""
-        node = self._node
-        active = node.controller.active
+        context = self._context
+        active = self._writes.active
         if not active and not self.fenced:
             return
-        epoch = node.image.controller_epoch if active else self.fenced_epoch
-        naming = [broker for broker, found in node.image.brokers.items() if found.unheard == epoch]
-        most = len(naming) * 2 > len(node.image.brokers)
+        epoch = context.image.controller_epoch if active else self.fenced_epoch
+        naming = [broker for broker, found in context.image.brokers.items() if found.unheard == epoch]
+        most = len(naming) * 2 > len(context.image.brokers)
         self._ticks = self._ticks + 1 if most == self._most else 1
         self._most = most
         if self._ticks < GRACE_TICKS:
@@ -192,25 +193,23 @@ class ControllerReachability:
         if active and most:
             self._resign(naming)
         elif self.fenced and not most:
-            self.fenced_epoch = NOBODY
-            node.effects.append(effects.Warn(message=f"broker {node.broker_id} is reached by most brokers again and not fenced any more"))
+            self.fenced_epoch = NO_EPOCH
+            context.warn(f"broker {context.broker_id} is reached by most brokers again and not fenced any more")
 
     def _resign(self, naming: list[BrokerId]) -> None:
-        node, image = self._node, self._node.image
+        context, image = self._context, self._context.image
         if self._resigning or self._telling:
             # The next tick retries.
             return
         self._resigning = True
-        self.hold_ms = node.now_ms + HOLD_MS
-        others = [broker for broker, found in image.brokers.items() if found.fenced and broker != node.broker_id]
+        self.hold_ms = context.now_ms + HOLD_MS
+        others = [broker for broker, found in image.brokers.items() if found.fenced and broker != context.broker_id]
         if (len(others) + 1) * 2 < len(image.brokers):
             self.fenced_epoch = image.controller_epoch
         what = "resigns as controller and is fenced" if self.fenced else "resigns as controller"
-        node.effects.append(
-            effects.Warn(message=f"broker {node.broker_id} {what}: brokers {naming} cannot reach it; check their network links")
-        )
+        context.warn(f"broker {context.broker_id} {what}: brokers {naming} cannot reach it; check their network links")
         telling = (self.unheard, self.fenced_epoch)
-        described = node.lifecycle.redescribed()
+        described = self._registration.updated()
 
         def resigned(result: StoreResult) -> None:
             self._resigning = False
@@ -220,11 +219,11 @@ class ControllerReachability:
                 # The content of the registration is unknown.
                 self._told = None
 
-        node.controller.write((Op("delete", layout.CONTROLLER), *described), resigned)
+        self._writes.write((Op("delete", layout.CONTROLLER), *described), resigned)
 
     def _tell(self) -> None:
         now = (self.unheard, self.fenced_epoch)
-        ops = self._node.lifecycle.redescribed() if now != self._told and not self._telling and not self._resigning else ()
+        ops = self._registration.updated() if now != self._told and not self._telling and not self._resigning else ()
         if not ops:
             return
         self._telling = True
@@ -236,4 +235,4 @@ class ControllerReachability:
             if result.error in (None, "version"):
                 self._tell()
 
-        self._node.submit(ops, told)
+        self._context.submit(ops, told)

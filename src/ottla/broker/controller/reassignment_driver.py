@@ -12,19 +12,15 @@ from the node.
 
 from collections.abc import Collection, Iterable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING
 
 from ottla.base.ids import TopicPartition
 from ottla.base.ports import Op, StoreResult
-from ottla.broker import effects
+from ottla.broker.context import BrokerContext
+from ottla.broker.controller.fenced_writes import FencedWrites
 from ottla.broker.controller.reassignment import Move, begun, completed, grown, has_room, is_moving, is_small, target_of, writes
 from ottla.broker.metadata.image import Change, Image, Topic
 from ottla.store import layout
 from ottla.wire.errors import KafkaError
-
-if TYPE_CHECKING:
-    from ottla.broker.controller.controller import Controller
-    from ottla.broker.node import Node
 
 #: Partitions changed by one multi: it has their states and the whole assignment of the topic.
 MOVES_AT_ONCE = 500
@@ -33,9 +29,9 @@ MOVES_AT_ONCE = 500
 class Moves:
     """Reassignments of one controller."""
 
-    def __init__(self, node: "Node", controller: "Controller") -> None:
-        self._node = node
-        self._controller = controller
+    def __init__(self, context: BrokerContext, writes: FencedWrites) -> None:
+        self._context = context
+        self._controller = writes
         #: Partitions to evaluate, in order.
         self._pending: dict[TopicPartition, None] = {}
         #: Topics to evaluate with the next tick.
@@ -51,7 +47,7 @@ class Moves:
 
     def changed(self, change: Change) -> None:
         """The image changed."""
-        image = self._node.image
+        image = self._context.image
         match change:
             case ("partition", TopicPartition() as partition):
                 topic = image.topics.get(partition.topic)
@@ -68,7 +64,7 @@ class Moves:
 
     def tick(self) -> None:
         """Evaluates again, and retries what the store did not answer."""
-        image = self._node.image
+        image = self._context.image
         if self._everything:
             self.look()
             return
@@ -83,7 +79,7 @@ class Moves:
 
     def look(self) -> None:
         """Evaluates everything: completes and starts reassignments."""
-        image = self._node.image
+        image = self._context.image
         self._everything = False
         for topic in image.topics.values():
             self._pending.update(dict.fromkeys(_concerned(image, topic)))
@@ -95,7 +91,7 @@ class Moves:
         if not self._controller.active:
             self._pending.clear()
             return
-        image = self._node.image
+        image = self._context.image
         while self._pending and not self._open:
             due: dict[str, dict[int, Move]] = {}
             for partition in list(self._pending)[:MOVES_AT_ONCE]:
@@ -119,7 +115,7 @@ class Moves:
         """Operations for these changes. If the topic's node has no room for all of them, the rest waits in the store until some are
         completed; if it has no room for one, that request is refused.
         """
-        topic, wished = self._node.image.topics[name], self._node.image.wished
+        topic, wished = self._context.image.topics[name], self._context.image.wished
         begin = [number for number, move in moves.items() if move.begins]
         while True:
             chosen = {number: move for number, move in moves.items() if number in begin or not move.begins}
@@ -136,8 +132,8 @@ class Moves:
         self._open -= 1
         if result.error == "too_large":
             message = f"{len(looked)} moves of partitions are more than the store takes at once; they are left undone"
-            self._node.effects.append(effects.Warn(message=message))
-            self._no_room.update((partition, None) for partition in looked if partition in self._node.image.wished)
+            self._context.warn(message)
+            self._no_room.update((partition, None) for partition in looked if partition in self._context.image.wished)
             self._settle = True
         elif result.error in ("version", "missing", "exists"):
             # Another change was faster; the image has it by now.
@@ -148,7 +144,7 @@ class Moves:
         self._go_on()
 
     def _decide(self, partition: TopicPartition) -> Move | None:
-        image, number = self._node.image, partition.partition
+        image, number = self._context.image, partition.partition
         topic = image.topics.get(partition.topic)
         if topic is None or number not in topic.states or number not in topic.replicas:
             return None
@@ -165,7 +161,7 @@ class Moves:
 
     def _settled_wishes(self) -> list[TopicPartition]:
         """Requests in the store that are done or impossible."""
-        image = self._node.image
+        image = self._context.image
         settled: list[TopicPartition] = []
         for partition, wish in image.wished.items():
             topic = image.topics.get(partition.topic)
@@ -186,11 +182,11 @@ class Moves:
                 continue
             settled.append(partition)
         if not image.wished and layout.REASSIGN_PARTITIONS in image.versions:
-            self._node.effects.append(effects.Warn(message=f"{layout.REASSIGN_PARTITIONS} names no partition, or cannot be read; it goes"))
+            self._context.warn(f"{layout.REASSIGN_PARTITIONS} names no partition, or cannot be read; it goes")
         return settled
 
     def _refuse(self, partition: TopicPartition, reason: str) -> None:
-        self._node.effects.append(effects.Warn(message=f"{layout.REASSIGN_PARTITIONS} wishes to move {partition}: {reason}"))
+        self._context.warn(f"{layout.REASSIGN_PARTITIONS} wishes to move {partition}: {reason}")
 
 
 def _concerned(image: Image, topic: Topic) -> list[TopicPartition]:

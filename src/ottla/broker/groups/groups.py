@@ -13,11 +13,12 @@ How to add another kind of group:
 
 1. Declare its records, each key and value a message, and add them to ``records.TYPES``.
 2. Write a function ``(groups, key, value)`` for each type of key and add it to ``APPLY``. It finds or adds its group in ``groups.by_id``,
-which determines the kind of a group. A record that converts a group calls ``close()`` on the old object and replaces it; offsets are not
-affected. 3. Its group object implements ``Group`` (``group.py``). Through ``groups.shard`` it gets time, options, the image, timers
-(``after``, ``cancel``) and ``write``.
-4. Its API handlers take the shard from ``node.groups.shard_of(group_id)`` and respond through ``shard.answer`` (at once) or ``shard.later``
-   (later, with a ``Reply``), as in ``apis/k12_heartbeat.py`` and ``apis/k11_join_group.py``.
+   which determines the kind of a group. A record that converts a group calls ``close()`` on the old object and replaces it; offsets are not
+   affected.
+3. Its group object implements ``Group`` (``group.py``). Through ``groups.shard`` it gets time, options, the image, timers (``after``,
+   ``cancel``) and ``write``.
+4. Its API handlers take the shard from ``node.groups.shard_of(group_id)`` and respond through ``shard.answer`` (at once) or
+   ``shard.later`` (later, with a ``Reply``), as in ``apis/k12_heartbeat.py`` and ``apis/k11_join_group.py``.
 5. ``Group.loaded`` is called after the log was loaded, ``Group.topic_changed`` when topics change.
 
 A conversion is one ``write``: tombstones of the old kind (``group.tombstones()``) and records of the new one in one batch, so that a crash
@@ -25,9 +26,11 @@ leaves one or the other. ``ClassicGroup.take`` makes a classic group from its re
 """
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ottla.base.units import KiB
+from ottla.broker.context import BrokerContext
+from ottla.broker.controller.controller import Controller
 from ottla.broker.coordinator import Coordinator, Record, Reply, Shard, State
 from ottla.broker.groups import offsets as offsets_of
 from ottla.broker.groups.classic.group import ClassicGroup
@@ -46,12 +49,10 @@ from ottla.broker.groups.records import (
     decode_record,
     encode_record,
 )
+from ottla.broker.metadata.configs import BrokerOptions, Settings
+from ottla.broker.replica.replicas import Replicas
 from ottla.wire import errors
 from ottla.wire.errors import KafkaError
-
-if TYPE_CHECKING:
-    from ottla.broker.metadata.configs import BrokerOptions, Settings
-    from ottla.broker.node import Node
 
 OFFSETS_TOPIC = "__consumer_offsets"
 #: Tombstones in one batch: half of max.message.bytes.
@@ -244,22 +245,24 @@ class Groups:
             return
 
 
-def group_coordinator(node: "Node") -> Coordinator[Groups]:
+def group_coordinator(context: BrokerContext, replicas: Replicas, controller: Controller) -> Coordinator[Groups]:
     """The group coordinator of a broker."""
 
-    def replicas(settings: "Settings") -> int:
+    def replication_factor(settings: Settings) -> int:
         """A configured replication factor is not reduced."""
         return settings.options.offsets_topic_replication_factor if "offsets.topic.replication.factor" in settings.texts else -1
 
-    def configs(options: "BrokerOptions") -> dict[str, str]:
+    def configs(options: BrokerOptions) -> dict[str, str]:
         return {"cleanup.policy": "compact", "compression.type": "producer", "segment.bytes": str(options.offsets_topic_segment_bytes)}
 
     return Coordinator(
-        node,
+        context,
+        replicas,
+        controller,
         OFFSETS_TOPIC,
         Groups,
         partitions=lambda options: options.offsets_topic_num_partitions,
-        replicas=replicas,
+        replication_factor=replication_factor,
         configs=configs,
     )
 

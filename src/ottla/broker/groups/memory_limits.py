@@ -79,12 +79,12 @@ class Footprint:
 
 def members_bytes(shard: "Shard[Groups]") -> int:
     """Memory of all groups of this broker, without offsets."""
-    return sum(each.machine.footprint.bytes for each in shard.node.groups.shards.values())
+    return sum(each.machine.footprint.bytes for each in shard.siblings.values())
 
 
 def offsets_bytes(shard: "Shard[Groups]") -> int:
     """Memory of all offsets of this broker."""
-    return sum(each.machine.offsets.bytes for each in shard.node.groups.shards.values())
+    return sum(each.machine.offsets.bytes for each in shard.siblings.values())
 
 
 def check_member(groups: "Groups", group_id: str, size: int) -> None:
@@ -129,5 +129,5 @@ def refusal(groups: "Groups", error: KafkaError) -> KafkaError:
     shard: Any = groups.shard
     if shard.now_ms >= groups.warned_ms + WARN_INTERVAL_MS:
         groups.warned_ms = shard.now_ms
-        shard.node.effects.append(effects.Warn(message=f"a request of a group's member is refused: {error}"))
+        shard.context.effects.append(effects.Warn(message=f"a request of a group's member is refused: {error}"))
     return error

@@ -6,16 +6,12 @@ Source: KIP-133, KIP-226 (synonyms), KIP-569 (types and documentation).
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import TYPE_CHECKING
 
 from ottla.base.options import Kind, OptionSpec
+from ottla.broker.context import BrokerContext
 from ottla.broker.metadata.configs import SPECS_BY_NAME, UNITS_MS, GroupOptions
 from ottla.log.options import TopicOptions
 from ottla.store.layout import DEFAULT_ENTITY
-
-if TYPE_CHECKING:
-    from ottla.broker.node import Node
-
 
 #: Defaults of broker settings that mean no value: returned as null without a synonym, as in Kafka.
 UNSET = (None, "", ())
@@ -60,42 +56,42 @@ class Entry:
         return self.kind in (Kind.PASSWORD, Kind.UNKNOWN)
 
 
-def topic_entries(node: "Node", overrides: Mapping[str, str]) -> Iterator[Entry]:
+def topic_entries(context: BrokerContext, overrides: Mapping[str, str]) -> Iterator[Entry]:
     """All settings of a topic with these overrides."""
     for spec in sorted(TopicOptions.SPECS.values(), key=lambda spec: spec.name):
         synonyms = []
         if spec.name in overrides:
             synonyms.append(Synonym(spec.name, _shown(spec, overrides[spec.name]), Source.TOPIC))
         for name in spec.synonyms:
-            synonyms.extend(_broker_synonyms(node, name, convert_to=spec))
+            synonyms.extend(_broker_synonyms(context, name, convert_to=spec))
         synonyms.append(Synonym(spec.synonyms[0] if spec.synonyms else spec.name, spec.render(spec.default), Source.DEFAULT))
         yield _entry(spec, synonyms, read_only=False)
 
 
-def group_entries(node: "Node", overrides: Mapping[str, str]) -> Iterator[Entry]:
+def group_entries(context: BrokerContext, overrides: Mapping[str, str]) -> Iterator[Entry]:
     """All settings of a group with these overrides, whether or not the group exists."""
     for spec in sorted(GroupOptions.SPECS.values(), key=lambda spec: spec.name):
         own = [Synonym(spec.name, overrides[spec.name], Source.GROUP)] if spec.name in overrides else []
-        shared = [synonym for name in spec.synonyms for synonym in _broker_synonyms(node, name)]
+        shared = [synonym for name in spec.synonyms for synonym in _broker_synonyms(context, name)]
         yield _entry(spec, [*own, *shared, Synonym(spec.synonyms[0], spec.render(spec.default), Source.DEFAULT)], read_only=False)
 
 
-def broker_entries(node: "Node") -> Iterator[Entry]:
+def broker_entries(context: BrokerContext) -> Iterator[Entry]:
     """All settings of this broker, and those stored under unknown names."""
     for name, spec in sorted(SPECS_BY_NAME.items()):
-        synonyms = list(_broker_synonyms(node, name))
+        synonyms = list(_broker_synonyms(context, name))
         if spec.default not in UNSET:
             synonyms.append(Synonym(name, spec.render(spec.default), Source.DEFAULT))
         yield _entry(spec, synonyms, read_only=spec.scope == "read-only")
-    layers = ((str(node.broker_id), Source.DYNAMIC_BROKER), (DEFAULT_ENTITY, Source.DYNAMIC_DEFAULT_BROKER))
-    strange = {name: source for entity, source in reversed(layers) for name in node.image.overrides("brokers", entity)}
+    layers = ((str(context.broker_id), Source.DYNAMIC_BROKER), (DEFAULT_ENTITY, Source.DYNAMIC_DEFAULT_BROKER))
+    strange = {name: source for entity, source in reversed(layers) for name in context.image.overrides("brokers", entity)}
     for name in sorted(strange.keys() - SPECS_BY_NAME.keys()):
         yield _strange(name, strange[name])
 
 
-def cluster_entries(node: "Node") -> Iterator[Entry]:
+def cluster_entries(context: BrokerContext) -> Iterator[Entry]:
     """Dynamic settings of the whole cluster."""
-    for name, text in sorted(node.image.overrides("brokers", DEFAULT_ENTITY).items()):
+    for name, text in sorted(context.image.overrides("brokers", DEFAULT_ENTITY).items()):
         spec = SPECS_BY_NAME.get(name)
         if spec is None:
             yield _strange(name, Source.DYNAMIC_DEFAULT_BROKER)
@@ -113,11 +109,11 @@ def _entry(spec: OptionSpec, synonyms: list[Synonym], *, read_only: bool) -> Ent
     return Entry(spec.name, first.value, first.source, spec.kind, spec.doc, read_only, tuple(synonyms))
 
 
-def _broker_synonyms(node: "Node", name: str, convert_to: OptionSpec | None = None) -> Iterator[Synonym]:
+def _broker_synonyms(context: BrokerContext, name: str, convert_to: OptionSpec | None = None) -> Iterator[Synonym]:
     layers = (
-        (node.image.overrides("brokers", str(node.broker_id)), Source.DYNAMIC_BROKER),
-        (node.image.overrides("brokers", DEFAULT_ENTITY), Source.DYNAMIC_DEFAULT_BROKER),
-        (node.settings.texts, Source.STATIC_BROKER),
+        (context.image.overrides("brokers", str(context.broker_id)), Source.DYNAMIC_BROKER),
+        (context.image.overrides("brokers", DEFAULT_ENTITY), Source.DYNAMIC_DEFAULT_BROKER),
+        (context.settings.texts, Source.STATIC_BROKER),
     )
     for texts, source in layers:
         if name in texts:

@@ -22,16 +22,14 @@ Difference from Kafka with ZooKeeper: the mark in the store takes the place of C
 registrations. Source: KIP-841, KIP-631; KAFKA-20554 for draining.
 """
 
-from typing import TYPE_CHECKING
-
 from ottla.base.ids import BrokerId, TopicPartition
 from ottla.base.units import SECOND_MS
+from ottla.broker.context import BrokerContext
 from ottla.broker.delayed import DelayedOperation
 from ottla.broker.metadata.image import Change
+from ottla.broker.registration.registration import Registration
 from ottla.broker.replica.leader import Leader
-
-if TYPE_CHECKING:
-    from ottla.broker.node import Node
+from ottla.broker.replica.replicas import Replicas
 
 #: Longest wait for records acknowledged with acks=1; an in-sync follower needs a small part of it.
 DRAIN_MS = SECOND_MS
@@ -40,8 +38,10 @@ DRAIN_MS = SECOND_MS
 class ControlledShutdown:
     """State of the controlled shutdown."""
 
-    def __init__(self, node: "Node") -> None:
-        self._node = node
+    def __init__(self, context: BrokerContext, registration: Registration, replicas: Replicas) -> None:
+        self._context = context
+        self._registration = registration
+        self._replicas = replicas
         #: Set when the broker is to stop; its registration, also a later one, says so.
         self.begun = False
         #: Whether it may stop; never reset.
@@ -54,8 +54,8 @@ class ControlledShutdown:
         """Starts the controlled shutdown."""
         if self.begun:
             return
-        self.begun = True
-        if not self._node.options.controlled_shutdown_enable:
+        self.begun = self._registration.leaving = True
+        if not self._context.options.controlled_shutdown_enable:
             self.over = True
             return
         self._look_at_all()
@@ -67,7 +67,7 @@ class ControlledShutdown:
 
     def _drain(self) -> None:
         """Waits until all records written so far are committed."""
-        leaders = self._node.partitions.leaders
+        leaders = self._replicas.leaders
         ends = [(leader, leader.log.end_offset) for partition in self._held if (leader := leaders.get(partition)) is not None]
 
         def drained() -> bool:
@@ -81,8 +81,10 @@ class ControlledShutdown:
         if drained():
             self._try()
         else:
-            waits = DelayedOperation([leader.partition for leader, _ in ends], drained, lambda expired: self._try())
-            self._node.delayed.delay(waits, self._node.now_ms + DRAIN_MS)
+            waits = DelayedOperation(
+                "drain before shutdown", lambda expired: self._try(), keys=[leader.partition for leader, _ in ends], ready=drained
+            )
+            self._context.delayed.delay(waits, self._context.now_ms + DRAIN_MS)
 
     def changed(self, change: Change) -> None:
         """The image changed."""
@@ -102,40 +104,38 @@ class ControlledShutdown:
 
     def _try(self) -> None:
         """Writes the mark, and again after a backoff."""
-        node = self._node
+        context = self._context
         self._look_whether_over()
-        if self.over or node.stopping:
+        if self.over or context.stopping:
             return
-        if self._tries >= node.options.controlled_shutdown_max_retries:
+        if self._tries >= context.options.controlled_shutdown_max_retries:
             self.over = True
             return
         self._tries += 1
         self._mark()
-        backoff = DelayedOperation((), lambda: False, lambda expired: self._try())
-        node.delayed.delay(backoff, node.now_ms + node.options.controlled_shutdown_retry_backoff_ms)
+        context.delayed.timer("shutdown retry", self._try, context.now_ms + context.options.controlled_shutdown_retry_backoff_ms)
 
     def _mark(self) -> None:
         """The image shows whether it was written."""
-        ops = self._node.lifecycle.redescribed()
+        ops = self._registration.updated()
         if ops and not self.over:
-            self._node.submit(ops, lambda result: self._mark() if result.error == "version" else None)
+            self._context.submit(ops, lambda result: self._mark() if result.error == "version" else None)
 
     def _look_at_all(self) -> None:
         self._held = {
             partition: None
-            for topic in self._node.image.topics.values()
+            for topic in self._context.image.topics.values()
             for number in topic.states
             if self._can_hand_over(partition := TopicPartition(topic.name, number))
         }
 
     def _look_whether_over(self) -> None:
-        lifecycle = self._node.lifecycle
-        if not self._held or not lifecycle.connected or lifecycle.epoch is None:
+        if not self._held or not self._context.connected or self._context.epoch is None:
             self.over = True
 
     def _can_hand_over(self, partition: TopicPartition) -> bool:
         """Whether this broker is in the ISR or leads, and another replica could continue without it."""
-        image, me = self._node.image, self._node.broker_id
+        image, me = self._context.image, self._context.broker_id
         state = image.state(partition)
         if state is None or not image.has(*partition) or (state.leader != me and me not in state.isr) or partition.topic in image.deleting:
             return False

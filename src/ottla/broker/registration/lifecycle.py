@@ -17,35 +17,35 @@ once, because no other process can listen there. One at another address may be a
 session timeout and then refuses to start. A broker whose registration is replaced while it runs stops.
 """
 
-from typing import TYPE_CHECKING
-
 from ottla.base.ports import Op, SessionState, StoreResult
 from ottla.broker import effects
+from ottla.broker.context import BrokerContext
+from ottla.broker.controller.controller import Controller
+from ottla.broker.registration.registration import Registration
+from ottla.broker.registration.replica_health import ReplicaHealth, Told
+from ottla.broker.replica.fetchers import Fetchers
+from ottla.broker.replica.partitions import Partitions
 from ottla.store import layout
-
-if TYPE_CHECKING:
-    from ottla.broker.node import Node
-    from ottla.broker.registration.replica_health import Told
-    from ottla.log.directory import LogDirectory
-
-
-def _clean_since(directory: "LogDirectory") -> int:
-    return directory.clean_since if directory.clean_start else -1
 
 
 class BrokerLifecycle:
     """State of the registration."""
 
-    def __init__(self, node: "Node") -> None:
-        self._node = node
-        #: Broker epoch since which all stops were clean and nothing was lost; -1 if the last stop was not clean, before registration.
-        self.clean_since = min((_clean_since(directory) for directory in node.directories), default=-1)
-        #: Whether the session is connected.
-        self.connected = True
-        #: Creation zxid of the registration, which is the broker epoch; None without a registration.
-        self.epoch: int | None = None
-        #: A session was lost, so partition states written under it do not make this broker a leader.
-        self._lost = False
+    def __init__(
+        self,
+        context: BrokerContext,
+        registration: Registration,
+        replica_health: ReplicaHealth,
+        partitions: Partitions,
+        fetchers: Fetchers,
+        controller: Controller,
+    ) -> None:
+        self._context = context
+        self._registration = registration
+        self._replica_health = replica_health
+        self._partitions = partitions
+        self._fetchers = fetchers
+        self._controller = controller
         self._registering = False
         #: When another registration with this id counts as a living broker; None without one.
         self._patience_ms: int | None = None
@@ -54,140 +54,104 @@ class BrokerLifecycle:
         #: The registration was deleted although the session lives: the present registration belongs to another process.
         self._ousted = False
 
-    @property
-    def may_lead(self) -> bool:
-        """Whether a partition state that names this broker makes it the leader."""
-        return self.connected and (self.epoch is not None or not self._lost)
-
     def register(self) -> None:
         """Registers the broker."""
-        node = self._node
-        if self._registering or self.epoch is not None or node.stopping:
+        context = self._context
+        if self._registering or self._context.epoch is not None or context.stopping:
             return
         self._registering = True
-        path = layout.broker(node.broker_id)
-        created = Op("create", path, layout.encode_broker(self.description()), ephemeral=True)
+        path = layout.broker(context.broker_id)
+        created = Op("create", path, layout.encode_broker(self._registration.content()), ephemeral=True)
         ops = (Op("delete", path), created) if self._own_remains() and not self._ousted else (created,)
-        told = node.replica_health.registering()
-        node.submit(ops, lambda result: self._registered(result, told))
+        told = self._replica_health.registering()
+        context.submit(ops, lambda result: self._registered(result, told))
 
     def session_changed(self, state: SessionState) -> None:
         """The session state changed."""
         if state == "connected":
             self._connected()
-        elif self.connected or state == "lost":
-            self.connected = False
+        elif self._context.connected or state == "lost":
+            self._context.connected = False
             if state == "lost":
-                self.epoch, self._lost = None, True
-            self._node.effects.append(effects.Warn(message=f"broker {self._node.broker_id}: the session with the store is {state}"))
-            self._node.controller.step_down()
-            self._node.partitions.step_down()
+                self._context.epoch, self._context.session_lost = None, True
+            self._context.warn(f"broker {self._context.broker_id}: the session with the store is {state}")
+            self._controller.step_down()
+            self._partitions.step_down()
 
     def broker_changed(self) -> None:
         """This broker's registration changed in the store."""
-        node = self._node
-        found = node.image.brokers.get(node.broker_id)
-        if self.epoch is None:
+        context = self._context
+        found = context.image.brokers.get(context.broker_id)
+        if self._context.epoch is None:
             if found is None and self._patience_ms is not None:
                 self.register()
         elif found is None:
             # Other brokers now consider this one as gone.
-            self.epoch = None
-            if self.connected:
+            self._context.epoch = None
+            if self._context.connected:
                 self._ousted = True
                 self.register()
 
     def tick(self) -> None:
         """Retries what the store did not answer."""
-        node = self._node
-        if self._retry and self.connected:
+        context = self._context
+        if self._retry and self._context.connected:
             self._retry = False
             self.register()
-        if self._patience_ms is not None and node.now_ms >= self._patience_ms and self.epoch is None:
+        if self._patience_ms is not None and context.now_ms >= self._patience_ms and self._context.epoch is None:
             self._refuse()
 
     def _connected(self) -> None:
-        node = self._node
-        if self.connected:
+        context = self._context
+        if self._context.connected:
             return
-        self.connected = True
-        node.effects.append(effects.Warn(message=f"broker {node.broker_id}: the session with the store is back"))
-        found = node.image.brokers.get(node.broker_id)
-        if self.epoch is not None and found is not None and found.epoch == self.epoch:
-            node.partitions.resume()
-            node.controller.start()
+        self._context.connected = True
+        context.warn(f"broker {context.broker_id}: the session with the store is back")
+        found = context.image.brokers.get(context.broker_id)
+        if self._context.epoch is not None and found is not None and found.epoch == self._context.epoch:
+            self._partitions.resume()
+            self._controller.start()
         else:
-            self.epoch, self._lost = None, True
+            self._context.epoch, self._context.session_lost = None, True
             self.register()
-
-    def description(self) -> layout.BrokerRegistration:
-        """The content of a registration now."""
-        node = self._node
-        host, port = node.address
-        offline, impaired, full = node.replica_health.description()
-        return layout.BrokerRegistration(
-            host=host,
-            port=port,
-            endpoints=(f"PLAINTEXT://{host}:{port}",),
-            timestamp_ms=node.wall_ms,
-            rack=node.options.broker_rack or None,
-            leaving=node.controlled_shutdown.begun,
-            offline=offline,
-            impaired=impaired,
-            full=full,
-            clean_since=self.clean_since,
-            unheard=node.controller.reachability.unheard,
-            fenced=node.controller.reachability.fenced,
-        )
-
-    def redescribed(self) -> tuple[Op, ...]:
-        """Operations that update the existing registration; none without a registration of this process. They are conditional on its
-        version, so that an older update cannot follow a newer one or change another registration.
-        """
-        registered = self._node.image.brokers.get(self._node.broker_id)
-        if self.epoch is None or registered is None or registered.epoch != self.epoch:
-            return ()
-        return (Op("set", layout.broker(self._node.broker_id), layout.encode_broker(self.description()), version=registered.version),)
 
     def _own_remains(self) -> bool:
         """Whether the registration belongs to an earlier process of this broker."""
-        found = self._node.image.brokers.get(self._node.broker_id)
-        return found is not None and self._node.options.zookeeper_connect != "" and (found.host, found.port) == self._node.address
+        found = self._context.image.brokers.get(self._context.broker_id)
+        return found is not None and self._context.options.zookeeper_connect != "" and (found.host, found.port) == self._context.address
 
     def _registered(self, result: StoreResult, told: "Told") -> None:
         self._registering = False
-        node = self._node
+        context = self._context
         if result.error is None:
-            self.epoch = result.states[-1].created_zxid
-            if self.clean_since < 0:
+            self._context.epoch = result.states[-1].created_zxid
+            if self._registration.clean_since < 0:
                 # From now on only another crash can lose records.
-                self.clean_since = self.epoch
-            node.replica_health.registered(told)
-            node.controller.reachability.registered()
+                self._registration.clean_since = self._context.epoch
+            self._replica_health.registered(told)
+            self._controller.reachability.registered()
             self._patience_ms = None
             self._ousted = False
-            node.partitions.resume()
-            node.fetchers.stir_all()
-            node.controller.start()
+            self._partitions.resume()
+            self._fetchers.stir_all()
+            self._controller.start()
         elif result.error in ("unavailable", "session"):
             self._retry = True
         elif self._ousted:
             self._refuse()
-        elif node.broker_id not in node.image.brokers or self._own_remains():
+        elif context.broker_id not in context.image.brokers or self._own_remains():
             # The conflicting registration was deleted, or is ours to replace.
             self.register()
-        elif node.options.zookeeper_connect and self._patience_ms is None:
+        elif context.options.zookeeper_connect and self._patience_ms is None:
             # A session lives this long after its last heartbeat, and longer while the ensemble elects a leader.
-            self._patience_ms = node.now_ms + node.options.zookeeper_session_timeout_ms * 3 // 2
-            node.effects.append(
-                effects.Warn(message=f"broker {node.broker_id} is registered; waiting, in case it is a former life of this one")
-            )
+            self._patience_ms = context.now_ms + context.options.zookeeper_session_timeout_ms * 3 // 2
+            context.warn(f"broker {context.broker_id} is registered; waiting, in case it is a former life of this one")
         elif self._patience_ms is None:
             self._refuse()
 
     def _refuse(self) -> None:
-        node = self._node
-        found = node.image.brokers.get(node.broker_id)
+        context = self._context
+        found = context.image.brokers.get(context.broker_id)
         where = f", at {found.host}:{found.port}" if found is not None else ""
-        reason = f"broker id {node.broker_id} is already registered in this cluster{where}; give this one another"
-        node.effects.append(effects.Halt(reason=reason))
+        reason = f"broker id {context.broker_id} is already registered in this cluster{where}; give this one another"
+        context.effects.append(effects.Halt(reason=reason))

@@ -21,15 +21,18 @@ Source: KIP-112, KIP-858 (log directories), KIP-966.
 """
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from ottla.base.ids import BrokerId, TopicPartition
 from ottla.base.ports import Op, StoreResult
 from ottla.broker import effects
+from ottla.broker.context import BrokerContext
 from ottla.broker.controller.election import is_fit, is_sound
 from ottla.broker.delayed import DelayedOperation
+from ottla.broker.registration.registration import ByTopic, Registration
+from ottla.broker.replica.fetchers import Fetchers
 from ottla.broker.replica.follower import Follower
 from ottla.broker.replica.leader import Leader
+from ottla.broker.replica.replicas import Replicas
 from ottla.log import damage
 from ottla.log.damage import Damage
 from ottla.log.directory import LogDirectory
@@ -37,9 +40,6 @@ from ottla.log.log import Log
 from ottla.log.segment import Segment
 from ottla.store import layout
 from ottla.store.layout import PartitionState
-
-if TYPE_CHECKING:
-    from ottla.broker.node import Node
 
 #: Damaged places of a segment that are logged one by one.
 WARNED_MAX = 5
@@ -50,14 +50,17 @@ KEEPS = (
 )
 #: Offline, impaired and full replicas, as in the registration.
 Told = tuple[frozenset[TopicPartition], frozenset[TopicPartition], frozenset[TopicPartition]]
-ByTopic = dict[str, tuple[int, ...]]
 
 
 class ReplicaHealth:
     """Health of the replicas on this broker."""
 
-    def __init__(self, node: "Node") -> None:
-        self._node = node
+    def __init__(self, context: BrokerContext, registration: Registration, replicas: Replicas, fetchers: Fetchers) -> None:
+        self._context = context
+        self._registration = registration
+        registration.replicas = self.description
+        self._replicas = replicas
+        self._fetchers = fetchers
         #: Impaired replicas with the offset of the first damaged batch; None if records are missing without damage.
         self.impaired: dict[TopicPartition, int | None] = {}
         #: Impaired replicas that copy truncated records again: the former log end and the leader epoch. In that epoch the leader may count
@@ -75,13 +78,13 @@ class ReplicaHealth:
     # Reporting.
 
     def _now(self) -> Told:
-        return frozenset(self._node.partitions.offline), frozenset(self.impaired), self._full()
+        return frozenset(self._replicas.offline), frozenset(self.impaired), self._full()
 
     def _full(self) -> frozenset[TopicPartition]:
         """Empty for a broker that is alone: no other broker can lead."""
-        node = self._node
-        full = {root for root, space in node.space.items() if space.full} if len(node.image.brokers) > 1 else set()
-        return frozenset(partition for directory in node.directories if directory.root in full for partition in directory.logs)
+        context = self._context
+        full = {root for root, space in context.space.items() if space.full} if len(context.image.brokers) > 1 else set()
+        return frozenset(partition for directory in context.directories if directory.root in full for partition in directory.logs)
 
     def description(self) -> tuple[ByTopic, ByTopic, ByTopic]:
         """Offline, impaired and full replicas by topic, for a registration."""
@@ -99,19 +102,19 @@ class ReplicaHealth:
 
     def changed(self) -> None:
         """Reports a change, if it is not reported yet."""
-        node, now = self._node, self._now()
-        if now == self._told or not node.started or node.stopping:
+        context, now = self._context, self._now()
+        if now == self._told or not context.started or context.stopping:
             return
         if now[0] - self._told[0] and self._bound is None:
-            self._bound = DelayedOperation((), lambda: False, self._not_told)
-            node.delayed.delay(self._bound, node.now_ms + node.options.log_dir_failure_timeout_ms)
-        ops = [*node.lifecycle.redescribed()]
+            self._bound = DelayedOperation("report of failed log directories", self._not_told)
+            context.delayed.delay(self._bound, context.now_ms + context.options.log_dir_failure_timeout_ms)
+        ops = [*self._registration.updated()]
         if self._telling or not ops:
             return
         self._telling = True
         if now[0] - self._told[0]:
-            ops.append(Op("create", layout.log_dir_event(self._sequence), layout.encode_log_dir_event(node.broker_id)))
-        node.submit(ops, lambda result: self._answered(result, now))
+            ops.append(Op("create", layout.log_dir_event(self._sequence), layout.encode_log_dir_event(context.broker_id)))
+        context.submit(ops, lambda result: self._answered(result, now))
 
     def tick(self) -> None:
         """Retries what the store did not answer, and checks which replicas have copied their records."""
@@ -127,10 +130,10 @@ class ReplicaHealth:
             self._told = told
             self._sequence += 1
             if self._bound is not None and not told[0] - self._now()[0]:
-                self._node.delayed.cancel(self._bound)
+                self._context.delayed.cancel(self._bound)
                 self._bound = None
             for partition in list(self.impaired):
-                self.state_changed(partition, self._node.image.state(partition))
+                self.state_changed(partition, self._context.image.state(partition))
             self.changed()
         elif result.error in ("exists", "version"):
             # The number was taken, or the registration has newer content; the image shows it by now.
@@ -141,10 +144,10 @@ class ReplicaHealth:
 
     def _not_told(self, expired: bool) -> None:
         self._bound = None
-        node = self._node
-        if expired and self._now()[0] - self._told[0] and node.epoch is not None and node.lifecycle.connected and not node.stopping:
-            bound = f"within {node.options.log_dir_failure_timeout_ms} ms (log.dir.failure.timeout.ms)"
-            node.effects.append(effects.Halt(reason=f"the controller could not be told {bound} of a log directory that failed"))
+        context = self._context
+        if expired and self._now()[0] - self._told[0] and context.epoch is not None and context.connected and not context.stopping:
+            bound = f"within {context.options.log_dir_failure_timeout_ms} ms (log.dir.failure.timeout.ms)"
+            context.effects.append(effects.Halt(reason=f"the controller could not be told {bound} of a log directory that failed"))
 
     # Missing records.
 
@@ -155,11 +158,9 @@ class ReplicaHealth:
             return
         if replicas > 1:
             self.impaired[partition] = None
-            self._node.effects.append(
-                effects.Warn(
-                    message=f"{partition} of broker {self._node.broker_id} lacks records that it had: it does not lead before it has "
-                    "copied them from another replica; if there is none, unclean.leader.election.enable=true gives them up"
-                )
+            self._context.warn(
+                f"{partition} of broker {self._context.broker_id} lacks records that it had: it does not lead before it has "
+                "copied them from another replica; if there is none, unclean.leader.election.enable=true gives them up"
             )
             self.changed()
         else:
@@ -188,16 +189,16 @@ class ReplicaHealth:
         if not news and len(damages) == len(known):
             return
         damage.note(log, segment.base_offset, damages)
-        self._node.delayed.poke(replica.partition)
+        self._context.delayed.poke(replica.partition)
         where = f"{replica.partition} in {replica.directory.root}"
         if not damages:
-            self._node.effects.append(effects.Warn(message=f"{where}: segment {segment.base_offset} is whole again"))
+            self._context.warn(f"{where}: segment {segment.base_offset} is whole again")
         heals = self.weigh(replica)
         for one in news[:WARNED_MAX]:
             done = HEALS if heals else KEEPS
-            self._node.effects.append(effects.Warn(message=f"{where} is damaged: {one}; {done}"))
+            self._context.warn(f"{where} is damaged: {one}; {done}")
         if len(news) > WARNED_MAX:
-            self._node.effects.append(effects.Warn(message=f"{where} has {len(news) - WARNED_MAX} more damaged places in this segment"))
+            self._context.warn(f"{where} has {len(news) - WARNED_MAX} more damaged places in this segment")
 
     def weigh(self, replica: Leader | Follower) -> bool:
         """Whether known damage of a log is repaired from another replica; starts that if it is possible now."""
@@ -215,12 +216,12 @@ class ReplicaHealth:
         """The batch at this offset is damaged."""
         if replica.partition not in self.impaired and self._can_copy(replica):
             where = f"{replica.partition} in {replica.directory.root} is damaged at offset {offset}"
-            self._node.effects.append(effects.Warn(message=f"{where}; {HEALS}"))
+            self._context.warn(f"{where}; {HEALS}")
             self._impair(replica, offset)
 
     def _impair(self, replica: Leader | Follower, offset: int) -> None:
         self.impaired[replica.partition] = offset
-        with self._node.partitions.guarded(replica.directory):
+        with self._replicas.guarded(replica.directory):
             replica.log.note_missing(replica.log.end_offset)
         if isinstance(replica, Follower):
             replica.waits = True
@@ -230,11 +231,11 @@ class ReplicaHealth:
         """Whether another replica has the damaged records: for a leader one in sync, for a follower its leader."""
         if isinstance(replica, Leader):
             return self._others_in_sync(replica.partition)
-        return replica.leader not in (-1, self._node.broker_id) and BrokerId(replica.leader) in self._node.image.brokers
+        return replica.leader not in (-1, self._context.broker_id) and BrokerId(replica.leader) in self._context.image.brokers
 
     def state_of(self, partition: TopicPartition) -> str:
         """What is wrong with a replica, for operators; empty if nothing is known."""
-        replica = self._node.partitions.replica(partition)
+        replica = self._replicas.replica(partition)
         if replica is None:
             return ""
         said = [str(one) for one in replica.log.damages[:WARNED_MAX]]
@@ -249,7 +250,7 @@ class ReplicaHealth:
         return "; ".join(said)
 
     def _others_in_sync(self, partition: TopicPartition) -> bool:
-        image, me = self._node.image, self._node.broker_id
+        image, me = self._context.image, self._context.broker_id
         state = image.state(partition)
         return state is not None and any(
             broker != me and is_sound(image, state, broker) and is_fit(image, partition, state, broker) for broker in state.isr
@@ -257,8 +258,8 @@ class ReplicaHealth:
 
     def state_changed(self, partition: TopicPartition, state: PartitionState | None) -> None:
         """A state was written, or the store knows that a replica is impaired: once no broker counts on it, it starts to copy."""
-        node = self._node
-        replica = node.partitions.replica(partition)
+        context = self._context
+        replica = self._replicas.replica(partition)
         if partition in self._copying:
             self._look_at_copy(partition)
             return
@@ -269,7 +270,7 @@ class ReplicaHealth:
         if isinstance(replica, Follower) and self.impaired[partition] is not None:
             replica.waits = True
         told = partition in self._told[1]
-        if state is None or not told or state.names(BrokerId(node.broker_id)):
+        if state is None or not told or state.names(BrokerId(context.broker_id)):
             return
         offset = self.impaired[partition]
         if not isinstance(replica, Follower):
@@ -279,17 +280,17 @@ class ReplicaHealth:
         else:
             self._copying[partition] = replica.log.end_offset, replica.epoch
             self.impaired[partition] = None
-            with node.partitions.guarded(replica.directory):
-                node.partitions.dropped(replica, replica.cut_damage(offset, wall_ms=node.wall_ms))
+            with self._replicas.guarded(replica.directory):
+                self._replicas.dropped(replica, replica.cut_damage(offset, wall_ms=context.wall_ms))
         if isinstance(replica, Follower):
             replica.waits = False
-            node.fetchers.flushed(partition)
+            self._fetchers.flushed(partition)
         self.changed()
 
     def _look_at_copy(self, partition: TopicPartition) -> None:
         """Whether a truncated replica has its records again."""
         end_offset, epoch = self._copying[partition]
-        replica = self._node.partitions.replica(partition)
+        replica = self._replicas.replica(partition)
         same = isinstance(replica, Follower) and replica.epoch == epoch
         if same and replica is not None and (not replica.settled or replica.log.end_offset < end_offset):
             return
@@ -310,7 +311,7 @@ class ReplicaHealth:
             self.changed()
 
     def _mend(self, directory: LogDirectory, log: Log) -> None:
-        with self._node.partitions.guarded(directory):
+        with self._replicas.guarded(directory):
             log.clear_missing()
 
 

@@ -29,7 +29,7 @@ from typing import Self
 
 import msgspec
 
-from ottla.base.ids import TopicPartition
+from ottla.base.ids import ConnectionId, TopicPartition
 from ottla.base.units import INT32_MAX, MINUTE_MS
 from ottla.broker.isolation import indivisible
 from ottla.broker.metadata.configs import ClusterOptions
@@ -144,7 +144,7 @@ class FetchSessions:
         self.poke: Callable[[Hashable], None] = lambda session: None
 
     @classmethod
-    def of(cls, options: ClusterOptions, waits: Callable[[int], bool]) -> Self:
+    def of(cls, options: ClusterOptions, waits: Callable[[ConnectionId], bool]) -> Self:
         """No sessions yet, with the limits of the broker's settings. ``waits`` as in ``WaitingFetches``."""
         made = cls(options.fetch_sessions_max, options.fetch_session_partitions_max, options.fetch_sessions_partitions_max)
         made.waiting = WaitingFetches(options.fetch_waiting_partitions_max, waits)
@@ -291,16 +291,16 @@ class WaitingFetches:
     A fetch that exceeds the limit is answered at once, as if it did not want to wait.
     """
 
-    def __init__(self, partitions_max: int, waits: Callable[[int], bool]) -> None:
+    def __init__(self, partitions_max: int, waits: Callable[[ConnectionId], bool]) -> None:
         """``waits``: whether a connection has a waiting request; closed connections are not reported otherwise."""
         self._partitions_max = partitions_max
         self._waits = waits
         #: By connection, which has one fetch in progress at a time.
-        self._by_connection: dict[int, int] = {}
+        self._by_connection: dict[ConnectionId, int] = {}
         self.partitions = 0
 
     @indivisible
-    def admit(self, connection: int, partitions: int) -> bool:
+    def admit(self, connection: ConnectionId, partitions: int) -> bool:
         """Whether a fetch may wait; it counts until ``leave``."""
         self.leave(connection)
         if self.partitions + partitions > self._partitions_max:
@@ -313,7 +313,7 @@ class WaitingFetches:
         return True
 
     @indivisible
-    def leave(self, connection: int) -> None:
+    def leave(self, connection: ConnectionId) -> None:
         """The connection's fetch does not wait any more."""
         self.partitions -= self._by_connection.pop(connection, 0)
 

@@ -22,20 +22,20 @@ Requests have the broker epoch (KIP-903), the leader epoch (KIP-320) and the epo
 """
 
 from collections.abc import Hashable, Iterable
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 from ottla.base.ids import BrokerId, TopicPartition
 from ottla.base.units import INT32_MAX, INT64_MAX
-from ottla.broker import effects
+from ottla.broker.context import BrokerContext
 from ottla.broker.delayed import DelayedOperation
 from ottla.broker.replica.follower import Follower, Unsound
+from ottla.broker.replica.replicas import Replicas
+from ottla.broker.replica.throttle import Throttles
+from ottla.broker.storage.periodic_tasks import FileRemovals
 from ottla.log.errors import LogError
 from ottla.records.errors import RecordsError
 from ottla.wire import errors
 from ottla.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, ForgottenTopic, PartitionData, ReplicaState
-
-if TYPE_CHECKING:
-    from ottla.broker.node import Node
 
 #: Topics by id, with the replica's state.
 VERSION = 15
@@ -71,8 +71,11 @@ Place = tuple[bytes, int]
 class Fetcher:
     """Fetches from one leading broker."""
 
-    def __init__(self, node: "Node", leader: BrokerId) -> None:
-        self._node = node
+    def __init__(self, context: BrokerContext, replicas: Replicas, throttles: Throttles, removals: FileRemovals, leader: BrokerId) -> None:
+        self._context = context
+        self._replicas = replicas
+        self._throttles = throttles
+        self._removals = removals
         self.leader = leader
         #: Partitions to copy, in request order.
         self.followers: dict[TopicPartition, Follower] = {}
@@ -123,13 +126,12 @@ class Fetcher:
 
     def go_on(self) -> None:
         """Sends a request, unless one is in flight or the last data is not on disk yet."""
-        node = self._node
+        context = self._context
         if self._under_way and self._fresh and self._recalling is None:
-            self._recalling = DelayedOperation((), lambda: False, lambda expired: self._recall())
-            node.delayed.delay(self._recalling, node.now_ms + RECALL_MS)
-        if self._under_way or not self.followers or node.epoch is None or node.stopping or self._unsettled:
+            self._recalling = context.delayed.timer("recall of a fetch", self._recall, context.now_ms + RECALL_MS)
+        if self._under_way or not self.followers or context.epoch is None or context.stopping or self._unsettled:
             return
-        if self._due_ms <= node.now_ms:
+        if self._due_ms <= context.now_ms:
             self._look_at_waiting()
         for partition in [key for key, follower in self._changed.items() if not self._is_ready(follower)]:
             follower = self._waiting[partition] = self._changed.pop(partition)
@@ -139,16 +141,16 @@ class Fetcher:
         if len(self._waiting) == len(self.followers):
             if self._due_ms < INT64_MAX:
                 self._wait_until(max(self._due_ms, self._not_before_ms))
-        elif self._not_before_ms > node.now_ms:
+        elif self._not_before_ms > context.now_ms:
             self._wait_until(self._not_before_ms)
         else:
             self._under_way, self._fresh = True, False
             # Partitions with errors or throttles are asked again at their time, if no response comes earlier.
-            wait_ms = node.options.replica_fetch_wait_max_ms
+            wait_ms = context.options.replica_fetch_wait_max_ms
             if self._due_ms < INT64_MAX:
-                wait_ms = min(wait_ms, max(self._due_ms - node.now_ms, BACKOFF_MS))
+                wait_ms = min(wait_ms, max(self._due_ms - context.now_ms, BACKOFF_MS))
             request = self._request(wait_ms)
-            node.ask(self.leader, request, version=VERSION, timeout_ms=wait_ms + PATIENCE_MS, done=self._answered)
+            context.ask(self.leader, request, version=VERSION, timeout_ms=wait_ms + PATIENCE_MS, done=self._answered)
 
     def look_again(self) -> None:
         """Waiting partitions may be ready earlier."""
@@ -160,7 +162,7 @@ class Fetcher:
         for partition, follower in list(self._waiting.items()):
             if not follower.waits:
                 ready_ms = self._ready_at_ms(follower)
-                if ready_ms <= self._node.now_ms:
+                if ready_ms <= self._context.now_ms:
                     self.changed(partition)
                 else:
                     due_ms = min(due_ms, ready_ms)
@@ -168,25 +170,25 @@ class Fetcher:
 
     def _recall(self) -> None:
         """Makes the leader answer the request in flight if it still lacks partitions."""
-        node = self._node
+        context = self._context
         self._recalling = None
-        if self._under_way and self._fresh and node.epoch is not None and not node.stopping:
+        if self._under_way and self._fresh and context.epoch is not None and not context.stopping:
             self._fresh = False
-            state = ReplicaState(replica_id=node.broker_id, replica_epoch=node.epoch)
+            state = ReplicaState(replica_id=context.broker_id, replica_epoch=context.epoch)
             nothing = FetchRequest(replica_state=state, max_wait_ms=0, session_id=0, session_epoch=-1)
-            node.ask(self.leader, nothing, version=VERSION, timeout_ms=PATIENCE_MS, done=lambda response: None)
+            context.ask(self.leader, nothing, version=VERSION, timeout_ms=PATIENCE_MS, done=lambda response: None)
 
     def _ready_at_ms(self, follower: Follower) -> int:
-        return max(follower.not_before_ms, self._node.throttles.copies_at_ms(follower))
+        return max(follower.not_before_ms, self._throttles.copies_at_ms(follower))
 
     def _is_ready(self, follower: Follower) -> bool:
-        return not follower.waits and self._ready_at_ms(follower) <= self._node.now_ms
+        return not follower.waits and self._ready_at_ms(follower) <= self._context.now_ms
 
     # Requests.
 
     def _request(self, wait_ms: int) -> FetchRequest:
-        node, options = self._node, self._node.options
-        assert node.epoch is not None, "a registered broker asks"
+        context, options = self._context, self._context.options
+        assert context.epoch is not None, "a registered broker asks"
         if self._epoch == 0:
             self._asked, self._gone = {}, {}
             told: Iterable[Follower] = [follower for partition, follower in self.followers.items() if partition not in self._waiting]
@@ -199,7 +201,7 @@ class Fetcher:
             gone.setdefault(topic_id, []).append(number)
         self._gone = {}
         return FetchRequest(
-            replica_state=ReplicaState(replica_id=node.broker_id, replica_epoch=node.epoch),
+            replica_state=ReplicaState(replica_id=context.broker_id, replica_epoch=context.epoch),
             max_wait_ms=wait_ms,
             min_bytes=options.replica_fetch_min_bytes,
             max_bytes=options.replica_fetch_response_max_bytes,
@@ -229,7 +231,7 @@ class Fetcher:
                     fetch_offset=log.end_offset,
                     last_fetched_epoch=log.epochs.latest,
                     log_start_offset=log.start_offset,
-                    partition_max_bytes=self._node.options.replica_fetch_max_bytes,
+                    partition_max_bytes=self._context.options.replica_fetch_max_bytes,
                 )
             )
         return list(topics.values())
@@ -245,8 +247,8 @@ class Fetcher:
 
     def _answered(self, response: Any) -> None:
         self._under_way = False
-        node = self._node
-        if node.stopping:
+        context = self._context
+        if context.stopping:
             return
         if not isinstance(response, FetchResponse) or response.error_code:
             self._epoch = 0
@@ -254,7 +256,7 @@ class Fetcher:
                 self._session = 0
             else:
                 self._failures += 1
-                self._not_before_ms = node.now_ms + self._backoff_ms(self._failures)
+                self._not_before_ms = context.now_ms + self._backoff_ms(self._failures)
         else:
             self._failures = 0
             self._session = response.session_id
@@ -273,11 +275,11 @@ class Fetcher:
 
     def _still_asks(self, ask: Asked) -> bool:
         follower = ask.follower
-        return self._node.partitions.followers.get(follower.partition) is follower and ask == Asked.now(follower)
+        return self._replicas.followers.get(follower.partition) is follower and ask == Asked.now(follower)
 
     def _take_in(self, follower: Follower, data: PartitionData) -> None:
         """Applies the response of one partition."""
-        node, log = self._node, follower.log
+        context, log = self._context, follower.log
         if data.error_code not in (errors.NONE, errors.OffsetOutOfRange.code):
             self._failed(follower)
             self.changed(follower.partition)
@@ -287,60 +289,64 @@ class Fetcher:
             if data.error_code:
                 # Its log begins after the end of ours; any other error does not prove that our log is useless.
                 if data.log_start_offset > log.end_offset:
-                    removed = follower.begin_anew(data.log_start_offset, wall_ms=node.wall_ms)
+                    removed = follower.begin_anew(data.log_start_offset, wall_ms=context.wall_ms)
                 else:
                     self._failed(follower)
             elif data.diverging_epoch.epoch >= 0:
                 diverging = data.diverging_epoch
-                removed = follower.diverged(diverging.epoch, diverging.end_offset, wall_ms=node.wall_ms)
+                removed = follower.diverged(diverging.epoch, diverging.end_offset, wall_ms=context.wall_ms)
             else:
                 if data.records:
-                    node.throttles.copied(follower.partition, len(data.records))
-                    follower.append(data.records, high_watermark=data.high_watermark, wall_ms=node.wall_ms)  # type: ignore[arg-type]
+                    self._throttles.copied(follower.partition, len(data.records))
+                    follower.append(data.records, high_watermark=data.high_watermark, wall_ms=context.wall_ms)  # type: ignore[arg-type]
                 mark = follower.high_watermark
-                removed = follower.follow_marks(high_watermark=data.high_watermark, log_start=data.log_start_offset, wall_ms=node.wall_ms)
+                removed = follower.follow_marks(
+                    high_watermark=data.high_watermark, log_start=data.log_start_offset, wall_ms=context.wall_ms
+                )
                 follower.failures = 0
                 follower.refused = ""
                 if follower.high_watermark != mark:
-                    node.delayed.poke(follower.partition)
+                    context.delayed.poke(follower.partition)
         except OSError as error:
-            node.partitions.append_failed(follower, error)
+            self._replicas.append_failed(follower, error)
             self._failed(follower)
         except (Unsound, LogError, RecordsError) as error:
             if follower.refused != str(error):
                 refused = f"{follower.partition} in {follower.directory.root} does not copy what broker {follower.leader} sent: {error}"
                 message = f"{refused}; it asks again, and the leader then scrubs that segment of its own log"
-                node.effects.append(effects.Warn(message=message))
+                context.warn(message)
                 follower.refused = str(error)
             self._failed(follower)
-        node.periodic_tasks.remove_later(follower.directory.root, removed, follower.options.file_delete_delay_ms)
+        self._removals.remove_later(follower.directory.root, removed, follower.options.file_delete_delay_ms)
         if log.unflushed:
-            node.partitions.dirty[follower.partition] = follower
+            self._replicas.dirty[follower.partition] = follower
         if self.followers.get(follower.partition) is follower:
             self.changed(follower.partition)
 
     def _failed(self, follower: Follower) -> None:
         follower.failures += 1
-        follower.not_before_ms = self._node.now_ms + self._backoff_ms(follower.failures)
+        follower.not_before_ms = self._context.now_ms + self._backoff_ms(follower.failures)
 
     def _backoff_ms(self, failures: int) -> int:
-        return min(BACKOFF_MS << min(failures - 1, 16), self._node.options.replica_fetch_backoff_ms)
+        return min(BACKOFF_MS << min(failures - 1, 16), self._context.options.replica_fetch_backoff_ms)
 
     def _wait_until(self, due_ms: int) -> None:
         if self._timer is not None and not self._timer.done:
             if self._timer_ms <= due_ms:
                 return
-            self._node.delayed.cancel(self._timer)
-        self._timer = DelayedOperation((), lambda: False, lambda expired: self.go_on())
+            self._context.delayed.cancel(self._timer)
         self._timer_ms = due_ms
-        self._node.delayed.delay(self._timer, due_ms)
+        self._timer = self._context.delayed.timer("next fetch", self.go_on, due_ms)
 
 
 class Fetchers:
     """All fetchers of this broker."""
 
-    def __init__(self, node: "Node") -> None:
-        self._node = node
+    def __init__(self, context: BrokerContext, replicas: Replicas, throttles: Throttles, removals: FileRemovals) -> None:
+        self._context = context
+        self._replicas = replicas
+        self._throttles = throttles
+        self._removals = removals
         self._fetchers: dict[Hashable, Fetcher] = {}
         #: The fetcher of each followed partition.
         self._of: dict[TopicPartition, Fetcher] = {}
@@ -350,13 +356,15 @@ class Fetchers:
     def follow(self, follower: Follower) -> None:
         """Copies a partition from its leader, if it has one."""
         self.forget(follower.partition)
-        if follower.leader < 0 or follower.leader == self._node.broker_id:
+        if follower.leader < 0 or follower.leader == self._context.broker_id:
             return
-        lane = hash_of(follower.partition) % self._node.options.num_replica_fetchers
+        lane = hash_of(follower.partition) % self._context.options.num_replica_fetchers
         key = (follower.leader, lane)
         fetcher = self._fetchers.get(key)
         if fetcher is None:
-            fetcher = self._fetchers[key] = Fetcher(self._node, BrokerId(follower.leader))
+            fetcher = self._fetchers[key] = Fetcher(
+                self._context, self._replicas, self._throttles, self._removals, BrokerId(follower.leader)
+            )
         fetcher.follow(follower)
         self._of[follower.partition] = fetcher
         self._stirred[fetcher] = None

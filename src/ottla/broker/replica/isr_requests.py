@@ -12,20 +12,21 @@ Source: KIP-497, KIP-841.
 
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ottla.base.ids import BrokerId, TopicPartition
+from ottla.broker.context import BrokerContext
+from ottla.broker.controller.reachability import ControllerReachability
 from ottla.broker.isolation import indivisible
+from ottla.broker.replica.fetch_sessions import Session, Wanted
 from ottla.broker.replica.leader import Leader
+from ottla.broker.replica.replicas import Replicas
 from ottla.wire.messages.alter_partition import (
     AlterPartitionRequest,
     AlterPartitionRequestPartition,
     AlterPartitionRequestTopic,
     BrokerState,
 )
-
-if TYPE_CHECKING:
-    from ottla.broker.node import Node
 
 VERSION = 3
 #: Timeout of the controller; then the present controller is asked.
@@ -37,8 +38,10 @@ ASKED_MAX = 500
 class IsrChanges:
     """Requests ISR changes for the partitions led here."""
 
-    def __init__(self, node: "Node") -> None:
-        self._node = node
+    def __init__(self, context: BrokerContext, replicas: Replicas, reachability: ControllerReachability) -> None:
+        self._context = context
+        self._replicas = replicas
+        self._reachability = reachability
         self._asking = False
         #: Number of the request, to ignore responses of an earlier controller.
         self._number = 0
@@ -52,9 +55,15 @@ class IsrChanges:
             self._wanted[leader.partition] = None
             self._ask()
 
+    def follower_woke(self, session: Session, wanted: Wanted) -> None:
+        """A partition of a follower's fetch session has news: until its last request the follower had everything."""
+        leader = self._replicas.leaders.get(wanted.partition) if wanted.partition is not None else None
+        if leader is not None:
+            leader.isr_state.had_all(session.replica, session.used_ms)
+
     def tick(self) -> None:
         """Checks all partitions."""
-        for leader in self._node.partitions.leaders.values():
+        for leader in self._replicas.leaders.values():
             if leader.isr_state.progress and self._wanted_isr(leader) is not None:
                 self._wanted[leader.partition] = None
         self._ask()
@@ -65,18 +74,18 @@ class IsrChanges:
         """
         self._number += 1
         self._asking = False
-        if self._node.image.controller is not None:
+        if self._context.image.controller is not None:
             self.tick()
 
     def _wanted_isr(self, leader: Leader) -> tuple[int, ...] | None:
-        node = self._node
-        me = node.image.brokers.get(node.broker_id)
+        context = self._context
+        me = context.image.brokers.get(context.broker_id)
         if leader.isr_state.recovering and me is not None and leader.partition in me.impaired:
             return None
-        return leader.wanted_isr(node.now_ms, lag_max_ms=node.options.replica_lag_time_max_ms, sound=self._sound(leader))
+        return leader.wanted_isr(context.now_ms, lag_max_ms=context.options.replica_lag_time_max_ms, sound=self._sound(leader))
 
     def _sound(self, leader: Leader) -> Callable[[int, int], bool]:
-        brokers, partition = self._node.image.brokers, leader.partition
+        brokers, partition = self._context.image.brokers, leader.partition
 
         def sound(broker: int, epoch: int) -> bool:
             found = brokers.get(BrokerId(broker))
@@ -87,13 +96,13 @@ class IsrChanges:
         return sound
 
     def _ask(self) -> None:
-        node = self._node
-        if self._asking or not self._wanted or node.image.controller is None or node.epoch is None:
+        context = self._context
+        if self._asking or not self._wanted or context.image.controller is None or context.epoch is None:
             return
         topics: dict[str, AlterPartitionRequestTopic] = {}
         for partition in list(self._wanted)[:ASKED_MAX]:
             del self._wanted[partition]
-            leader, topic = node.partitions.leaders.get(partition), node.image.topics.get(partition.topic)
+            leader, topic = self._replicas.leaders.get(partition), context.image.topics.get(partition.topic)
             isr = self._wanted_isr(leader) if leader is not None else None
             if leader is None or topic is None or isr is None:
                 continue
@@ -109,26 +118,26 @@ class IsrChanges:
             )
         if topics:
             self._asking = True
-            request = AlterPartitionRequest(broker_id=node.broker_id, broker_epoch=node.epoch, topics=list(topics.values()))
+            request = AlterPartitionRequest(broker_id=context.broker_id, broker_epoch=context.epoch, topics=list(topics.values()))
             self._number += 1
-            done = partial(self._answered, self._number, node.image.controller)
-            node.ask(node.image.controller, request, version=VERSION, timeout_ms=PATIENCE_MS, done=done)
+            done = partial(self._answered, self._number, context.image.controller)
+            context.ask(context.image.controller, request, version=VERSION, timeout_ms=PATIENCE_MS, done=done)
 
     def _epoch_of(self, leader: Leader, broker: int) -> int:
         """The broker epoch of a member in the request. A member of the ISR that has not fetched in this epoch keeps the epoch in the
         state."""
         progress = leader.isr_state.progress.get(broker)
         if progress is None:
-            assert self._node.epoch is not None, "a leader is registered"
-            return self._node.epoch
+            assert self._context.epoch is not None, "a leader is registered"
+            return self._context.epoch
         if progress.broker_epoch >= 0:
             return progress.broker_epoch
-        state = self._node.image.state(leader.partition)
+        state = self._context.image.state(leader.partition)
         return state.registration_of(broker) if state is not None else -1
 
     def _answered(self, number: int, controller: BrokerId, response: Any) -> None:
         if number != self._number:
             return
         self._asking = False
-        self._node.controller.reachability.asked(controller, answered=response is not None)
+        self._reachability.asked(controller, answered=response is not None)
         self._ask()

@@ -14,17 +14,20 @@ about the present one.
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from errno import ENOSPC
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from ottla.base.ids import NO_TOPIC_ID, Offset, TopicPartition
 from ottla.broker import effects
-from ottla.broker.delayed import DelayedOperation
+from ottla.broker.context import BrokerContext
 from ottla.broker.isolation import indivisible
 from ottla.broker.metadata.image import Topic
+from ottla.broker.registration.replica_health import ReplicaHealth
+from ottla.broker.replica.fetchers import Fetchers
 from ottla.broker.replica.follower import Follower
 from ottla.broker.replica.leader import Leader
 from ottla.broker.storage import startup
 from ottla.broker.storage.log_files import LogFiles, is_replica
+from ottla.broker.storage.periodic_tasks import FileRemovals
 from ottla.log.directory import LogDirectory
 from ottla.log.flush import FlushPlan
 from ottla.log.log import Log
@@ -32,8 +35,26 @@ from ottla.log.options import TopicOptions
 from ottla.store.layout import PartitionState
 from ottla.wire import errors
 
-if TYPE_CHECKING:
-    from ottla.broker.node import Node
+
+class GroupShards(Protocol):
+    """The groups of the partitions that this broker leads."""
+
+    def partition_changed(self, partition: TopicPartition) -> None:
+        """A partition's leadership or log directory changed."""
+
+
+class Machines(Protocol):
+    """The machines that partitions call. They are built after the partitions."""
+
+    @property
+    def replica_health(self) -> ReplicaHealth: ...
+
+    @property
+    def fetchers(self) -> Fetchers: ...
+
+    @property
+    def groups(self) -> GroupShards: ...
+
 
 #: Partitions per step when leadership resumes: less than a tenth of a second.
 RESUMED_AT_ONCE = 2_000
@@ -42,8 +63,10 @@ RESUMED_AT_ONCE = 2_000
 class Partitions:
     """All partitions of this broker."""
 
-    def __init__(self, node: "Node") -> None:
-        self._node = node
+    def __init__(self, context: BrokerContext, removals: FileRemovals, machines: Machines) -> None:
+        self._context = context
+        self._removals = removals
+        self._machines = machines
         #: Partitions led here with a working log directory.
         self.leaders: dict[TopicPartition, Leader] = {}
         #: Partitions followed, or without a leader, with a working log directory.
@@ -59,7 +82,7 @@ class Partitions:
         #: Partitions without a log because all disks are full; offline until there is space.
         self._roomless: dict[TopicPartition, None] = {}
         #: Logs being created and directories being removed.
-        self.files = LogFiles(node)
+        self.files = LogFiles(context, self)
         #: Partitions that ``resume`` has not processed yet.
         self._resuming: list[TopicPartition] = []
 
@@ -71,7 +94,7 @@ class Partitions:
         if (topic, partition) in self.offline:
             reason = self.offline[TopicPartition(topic, partition)]
             raise errors.KafkaStorageError(f"the log directory of {topic}-{partition} failed: {reason}")
-        if not self._node.image.has(topic, partition):
+        if not self._context.image.has(topic, partition):
             raise errors.UnknownTopicOrPartition(f"there is no partition {topic}-{partition}")
         raise errors.NotLeaderOrFollower(self.files.why_not_led(TopicPartition(topic, partition)))
 
@@ -102,17 +125,17 @@ class Partitions:
         """Finds partitions of this broker that have no log on any directory, before new logs are created. The missing records are noted in
         the logs created instead.
         """
-        me = self._node.broker_id
-        for topic in self._node.image.topics.values():
+        me = self._context.broker_id
+        for topic in self._context.image.topics.values():
             for number, replicas in topic.replicas.items():
                 partition = TopicPartition(topic.name, number)
                 unseen = me in replicas and partition not in self.anew and partition not in self.offline
                 if unseen and all(partition not in directory.logs for directory in self._working()):
                     self._note_anew(partition, topic)
-        startup.settle(self._node, self._working())
+        startup.settle(self._context, self, self._working())
 
     def _note_anew(self, partition: TopicPartition, topic: Topic) -> None:
-        if self._node.broker_id not in topic.adding.get(
+        if self._context.broker_id not in topic.adding.get(
             partition.partition, ()
         ):  # An adding replica has no log yet, and it is not missing.
             self.anew[partition] = None
@@ -121,7 +144,7 @@ class Partitions:
 
     def topic_changed(self, name: str) -> None:
         """A topic was created, expanded or deleted."""
-        topic = self._node.image.topics.get(name)
+        topic = self._context.image.topics.get(name)
         if topic is not None:
             self._replicas_changed(topic)
             return
@@ -134,27 +157,27 @@ class Partitions:
         for partition in [gone for gone in self.offline if gone.topic == name]:
             del self.offline[partition]
             self._roomless.pop(partition, None)
-        self._node.replica_health.changed()
+        self._machines.replica_health.changed()
 
     def _replicas_changed(self, topic: Topic) -> None:
-        node = self._node
+        context = self._context
         for number, replicas in topic.replicas.items():
             leader, adding = self.leaders.get(TopicPartition(topic.name, number)), topic.adding.get(number, ())
-            if leader is not None and node.broker_id in replicas and (leader.replicas, leader.adding) != (replicas, adding):
-                leader.follow_replicas(replicas, adding, node.now_ms)
-                node.delayed.poke(leader.partition)
+            if leader is not None and context.broker_id in replicas and (leader.replicas, leader.adding) != (replicas, adding):
+                leader.follow_replicas(replicas, adding, context.now_ms)
+                context.delayed.poke(leader.partition)
         self._leave(topic)
 
     def _leave(self, topic: Topic) -> None:
         """Drops partitions that are now on other brokers, and their logs."""
-        node = self._node
+        context = self._context
         if not self.registered:
             return
-        gone = [TopicPartition(topic.name, number) for number, replicas in topic.replicas.items() if node.broker_id not in replicas]
+        gone = [TopicPartition(topic.name, number) for number, replicas in topic.replicas.items() if context.broker_id not in replicas]
         for partition in gone:
             if self.offline.pop(partition, None) is not None:
                 self._roomless.pop(partition, None)
-                node.replica_health.changed()
+                self._machines.replica_health.changed()
             for directory in self._working():
                 if partition in directory.logs:
                     # A power failure may have removed the file with the topic id.
@@ -165,12 +188,12 @@ class Partitions:
 
     def state_changed(self, partition: TopicPartition) -> None:
         """The state of a partition changed."""
-        state = self._node.image.state(partition)
+        state = self._context.image.state(partition)
         self._state_changed(partition, state)
-        self._node.replica_health.state_changed(partition, state)
+        self._machines.replica_health.state_changed(partition, state)
 
     def _state_changed(self, partition: TopicPartition, state: PartitionState | None) -> None:
-        if state is None and partition.topic in self._node.image.deleting and self.registered:
+        if state is None and partition.topic in self._context.image.deleting and self.registered:
             # Partitions of a large topic are deleted one after the other, before the topic.
             for directory in self._working():
                 if partition in directory.logs:
@@ -178,39 +201,39 @@ class Partitions:
         if state is None or not self._is_ours(partition) or not self._names_us(state):
             self._follow(partition, state)
         elif partition in self.leaders:
-            topic = self._node.image.topics[partition.topic]
-            self.leaders[partition].follow_state(state, topic.versions[partition.partition], self._node.now_ms)
-            self._node.delayed.poke(partition)
+            topic = self._context.image.topics[partition.topic]
+            self.leaders[partition].follow_state(state, topic.versions[partition.partition], self._context.now_ms)
+            self._context.delayed.poke(partition)
         elif partition not in self.offline:
             self._lead(partition, state)
 
     def _is_ours(self, partition: TopicPartition) -> bool:
         """Whether the assignment names this broker; a state that does may be older."""
-        return is_replica(self._node.image, partition, self._node.broker_id)
+        return is_replica(self._context.image, partition, self._context.broker_id)
 
     def _names_us(self, state: PartitionState) -> bool:
         """Whether this broker leads by this state, under its present registration."""
-        node = self._node
-        if state.leader != node.broker_id or node.epoch is None or not node.lifecycle.may_lead:
+        context = self._context
+        if state.leader != context.broker_id or context.epoch is None or not self._context.may_lead:
             return False
-        return state.registration_of(node.broker_id) in (node.epoch, -1)
+        return state.registration_of(context.broker_id) in (context.epoch, -1)
 
     @property
     def registered(self) -> bool:
         """Whether the store's state is at least as new as anything an earlier process acted on."""
-        return self._node.epoch is not None and self._node.lifecycle.connected and not self._node.stopping
+        return self._context.epoch is not None and self._context.connected and not self._context.stopping
 
     def step_down(self) -> None:
         """Stops leading all partitions; waiting clients must look up the leader."""
         for partition in list(self.leaders):
-            self._follow(partition, self._node.image.state(partition))
+            self._follow(partition, self._context.image.state(partition))
 
     def resume(self) -> None:
         """Leads what the image says under the present registration; of thousands of partitions, some per step."""
-        topics = list(self._node.image.topics.values())
+        topics = list(self._context.image.topics.values())
         for topic in topics:
             self._leave(topic)
-        startup.set_aside_strays(self._node)
+        startup.set_aside_strays(self._context, self)
         self._resuming = [TopicPartition(topic.name, number) for topic in topics for number in topic.states]
         self._resuming.reverse()
         self._resume_some()
@@ -221,17 +244,17 @@ class Partitions:
         return not self._resuming and not self.files.opening
 
     def _resume_some(self) -> None:
-        node = self._node
-        if node.stopping:
+        context = self._context
+        if context.stopping:
             return
         for _ in range(min(len(self._resuming), RESUMED_AT_ONCE)):
             self.state_changed(self._resuming.pop())
         if self._resuming:
-            node.delayed.delay(DelayedOperation((), lambda: False, lambda expired: self._resume_some()), node.now_ms)
+            context.delayed.timer("resume", self._resume_some, context.now_ms)
 
     def options_changed(self, topic: str) -> None:
         """The overrides of a topic changed."""
-        options, known = self._node.topic_options(topic), self._node.image.topics.get(topic)
+        options, known = self._context.topic_options(topic), self._context.image.topics.get(topic)
         held = [self.replica(TopicPartition(topic, number)) for number in (known.replicas if known is not None else ())]
         for replica in held:
             if replica is not None:
@@ -243,67 +266,65 @@ class Partitions:
         for replica in list(self.replicas()):
             options = found.get(replica.partition.topic)
             if options is None:
-                options = found[replica.partition.topic] = self._node.topic_options(replica.partition.topic)
+                options = found[replica.partition.topic] = self._context.topic_options(replica.partition.topic)
             self._change_options(replica, options)
 
     def _change_options(self, replica: Leader | Follower, options: TopicOptions) -> None:
         if isinstance(replica, Follower):
             replica.follow_options(options)
         elif replica.change_options(options):
-            self._node.delayed.poke(replica.partition)
+            self._context.delayed.poke(replica.partition)
 
     def _lead(self, partition: TopicPartition, state: PartitionState) -> None:
-        node = self._node
-        topic, options = node.image.topics[partition.topic], node.topic_options(partition.topic)
+        context = self._context
+        topic, options = context.image.topics[partition.topic], context.topic_options(partition.topic)
         found = self._find(partition, topic) or self._create(partition, topic, options)
         if found is None:
             return
         directory, log = found
-        node.replica_health.found(directory, log, len(topic.replicas[partition.partition]))
-        if not node.replica_health.may_lead(partition, state):
+        self._machines.replica_health.found(directory, log, len(topic.replicas[partition.partition]))
+        if not self._machines.replica_health.may_lead(partition, state):
             self._follow(partition, state)
             return
         former = self.followers.pop(partition, None)
-        node.fetchers.forget(partition)
+        self._machines.fetchers.forget(partition)
         leader = self.leaders[partition] = self.dirty[partition] = Leader(
             partition,
             log,
             directory,
             options,
             state,
-            node.options.max_decompressed_ratio,
+            context.options.max_decompressed_ratio,
             replicas=topic.replicas[partition.partition],
             adding=topic.adding.get(partition.partition, ()),
             version=topic.versions[partition.partition],
             known_watermark=directory.high_watermarks.get(partition, Offset(0)) if former is None else former.high_watermark,
-            now_ms=node.now_ms,
+            now_ms=context.now_ms,
         )
-        node.replica_health.leads(leader)
+        self._machines.replica_health.leads(leader)
         if state.recovering:
-            node.effects.append(
-                effects.Warn(
-                    message=f"broker {node.broker_id} leads {partition} from offset {leader.epoch_start} on by an unclean election: "
-                    "records that were acknowledged may be gone, and other replicas cut off what this one lacks"
-                )
+            context.warn(
+                f"broker {context.broker_id} leads {partition} from offset {leader.epoch_start} on by an unclean election: "
+                "records that were acknowledged may be gone, and other replicas cut off what this one lacks"
             )
         if former is not None and former.counted[0] == leader.epoch:
             leader.isr_state.propose(former.counted[1])
-        node.groups.partition_changed(partition)
-        node.delayed.poke(("led", partition))
+        self._machines.groups.partition_changed(partition)
+        context.delayed.poke(("led", partition))
         if leader.caching:
-            node.delayed.poke(partition)
+            context.delayed.poke(partition)
 
     def _follow(self, partition: TopicPartition, state: PartitionState | None) -> None:
         """Follows the leader of this state; drops a partition without a state or without this broker as replica."""
-        node = self._node
+        context = self._context
         led = self.leaders.pop(partition, None)
         if led is not None:
-            node.groups.partition_changed(partition)
-            node.delayed.poke(partition)
-        topic = node.image.topics.get(partition.topic)
+            self._machines.groups.partition_changed(partition)
+            context.delayed.poke(partition)
+        topic = context.image.topics.get(partition.topic)
         if state is None or topic is None or not self._is_ours(partition):
             self.followers.pop(partition, None)
-            node.fetchers.forget(partition)
+            self._machines.fetchers.forget(partition)
             return
         follower = self.followers.get(partition)
         if follower is not None:
@@ -311,18 +332,18 @@ class Partitions:
         elif partition in self.offline:
             return
         else:
-            options = node.topic_options(partition.topic)
+            options = context.topic_options(partition.topic)
             found = self._find(partition, topic) or self._create(partition, topic, options)
             if found is None:
                 return
             directory, log = found
-            node.replica_health.found(directory, log, len(topic.replicas[partition.partition]))
+            self._machines.replica_health.found(directory, log, len(topic.replicas[partition.partition]))
             known = directory.high_watermarks.get(partition, Offset(0)) if led is None else led.high_watermark
             follower = self.followers[partition] = Follower(partition, log, directory, options, state, known)
         if led is not None:
             follower.counted = (led.epoch, tuple(led.isr_state.maximal))
         self.dirty[partition] = follower
-        node.fetchers.follow(follower)
+        self._machines.fetchers.follow(follower)
 
     def _find(self, partition: TopicPartition, topic: Topic) -> tuple[LogDirectory, Log] | None:
         for directory in startup.holders(self._working(), partition, len(topic.replicas.get(partition.partition, ()))):
@@ -337,10 +358,10 @@ class Partitions:
 
     def _create(self, partition: TopicPartition, topic: Topic, options: TopicOptions) -> tuple[LogDirectory, Log] | None:
         """Creates a log in the emptiest directory that accepts it; otherwise the partition is offline."""
-        if startup.out_of_sight(self._node, partition, topic):
+        if startup.out_of_sight(self._context, partition, topic):
             self.offline[partition] = "a log directory is missing that may have the only log of it"
             return None
-        if self._node.started:
+        if self._context.started:
             self.files.create(partition, topic, options)
             return None
         if found := self.files.create_at_once(partition, topic, options):
@@ -351,7 +372,7 @@ class Partitions:
         """The log of a partition was created: leads or follows it as the image says now."""
         if self.offline.pop(partition, None) is not None:
             self._roomless.pop(partition, None)
-            self._node.replica_health.changed()
+            self._machines.replica_health.changed()
         self.state_changed(partition)
 
     def refused(self, partition: TopicPartition, reason: str, *, full: bool) -> None:
@@ -359,17 +380,17 @@ class Partitions:
         self.offline[partition] = f"no log directory could take it: {reason}"
         if full:
             self._roomless[partition] = None
-        self._node.replica_health.changed()
+        self._machines.replica_health.changed()
 
     def room_measured(self) -> None:
         """There may be space for logs that were refused. Their partitions stay offline until the logs exist."""
         for partition in list(self._roomless):
-            if self._node.started and self._is_ours(partition):
-                self.files.create(partition, self._node.image.topics[partition.topic], self._node.topic_options(partition.topic))
-        self._node.replica_health.changed()
+            if self._context.started and self._is_ours(partition):
+                self.files.create(partition, self._context.image.topics[partition.topic], self._context.topic_options(partition.topic))
+        self._machines.replica_health.changed()
 
     def _working(self) -> list[LogDirectory]:
-        return [directory for directory in self._node.directories if directory.failed is None]
+        return [directory for directory in self._context.directories if directory.failed is None]
 
     def _drop(self, directory: LogDirectory, partition: TopicPartition) -> None:
         self._end(partition)
@@ -383,15 +404,15 @@ class Partitions:
     def _end(self, partition: TopicPartition) -> None:
         """Stops serving a partition and completes operations that wait for it."""
         self._let_go(partition)
-        self._node.groups.partition_changed(partition)
-        self._node.delayed.poke(partition)
+        self._machines.groups.partition_changed(partition)
+        self._context.delayed.poke(partition)
 
     def _let_go(self, partition: TopicPartition) -> None:
         self.leaders.pop(partition, None)
         self.followers.pop(partition, None)
         self.dirty.pop(partition, None)
-        self._node.fetchers.forget(partition)
-        self._node.replica_health.forget(partition)
+        self._machines.fetchers.forget(partition)
+        self._machines.replica_health.forget(partition)
 
     # Durability.
 
@@ -400,15 +421,15 @@ class Partitions:
         """A batch was appended: a flush or writeback may be due."""
         if leader.isr_state.progress:
             # Followers fetch records that consumers cannot read yet.
-            self._node.delayed.poke(("appended", leader.partition))
+            self._context.delayed.poke(("appended", leader.partition))
         if not leader.caching:
             self.dirty[leader.partition] = leader
             return
-        self._node.delayed.poke(leader.partition)
+        self._context.delayed.poke(leader.partition)
         due = leader.writeback_due()
         if due is not None:
             file, position, size = due
-            self._node.effects.append(effects.StartWriteback(directory=leader.directory.root, file=file, position=position, size=size))
+            self._context.effects.append(effects.StartWriteback(directory=leader.directory.root, file=file, position=position, size=size))
 
     @indivisible
     def delete_before(self, leader: Leader, offset: int) -> None:
@@ -417,7 +438,7 @@ class Partitions:
         Raises: KafkaStorageError.
         """
         try:
-            dropped = leader.log.delete_before(offset, self._node.wall_ms)
+            dropped = leader.log.delete_before(offset, self._context.wall_ms)
         except OSError as error:
             raise self.append_failed(leader, error) from error
         self.dropped(leader, dropped)
@@ -425,9 +446,9 @@ class Partitions:
     @indivisible
     def dropped(self, leader: Leader | Follower, paths: tuple[str, ...]) -> None:
         """The log start advanced: waiting readers below are completed; the files are removed when no fetch sends from them any more."""
-        self._node.periodic_tasks.remove_later(leader.directory.root, paths, leader.options.file_delete_delay_ms)
+        self._removals.remove_later(leader.directory.root, paths, leader.options.file_delete_delay_ms)
         self.dirty[leader.partition] = leader
-        self._node.delayed.poke(leader.partition)
+        self._context.delayed.poke(leader.partition)
 
     def begin_flushes(self) -> None:
         """Requests the flushes that are due; at most one per partition is in progress."""
@@ -440,7 +461,7 @@ class Partitions:
                     self._flushing[partition] = leader
                     wanted.setdefault(leader.directory.root, []).append((partition, plan))
         for root, plans in wanted.items():
-            self._node.effects.append(effects.Flush(directory=root, plans=plans))
+            self._context.effects.append(effects.Flush(directory=root, plans=plans))
 
     def flushed(self, marks: Sequence[tuple[TopicPartition, Offset]]) -> None:
         """Flushes of these partitions are done: everything below each offset is on disk."""
@@ -454,10 +475,10 @@ class Partitions:
                 risen.append(partition)
             if leader is not asked or leader.log.unflushed:
                 self.dirty[partition] = leader
-            self._node.fetchers.flushed(partition)
+            self._machines.fetchers.flushed(partition)
         # At the end, so that a request that waits for several partitions is ready at once.
         for partition in risen:
-            self._node.delayed.poke(partition)
+            self._context.delayed.poke(partition)
 
     @contextmanager
     def guarded(self, directory: LogDirectory) -> Iterator[None]:
@@ -471,7 +492,7 @@ class Partitions:
         """The error for a failed append: a full disk is not a broken one; all other errors are."""
         if error.errno == ENOSPC:
             # Until the next measurement, so that the producer's next batches are refused for the same reason and not for their sequence.
-            space = self._node.space.get(leader.directory.root)
+            space = self._context.space.get(leader.directory.root)
             if space is not None:
                 space.free_bytes = 0
             return errors.KafkaStorageError(f"the disk of {leader.directory.root} is full; nothing was written")
@@ -481,8 +502,8 @@ class Partitions:
     @indivisible
     def directory_failed(self, root: str, reason: str) -> None:
         """Takes a directory's partitions offline; without any directory left, the broker stops."""
-        node = self._node
-        directory = next(directory for directory in node.directories if directory.root == root)
+        context = self._context
+        directory = next(directory for directory in context.directories if directory.root == root)
         if directory.failed is not None:
             return
         directory.failed = reason
@@ -491,12 +512,12 @@ class Partitions:
             self._let_go(partition)
             self.offline[partition] = reason
         for partition in directory.logs:
-            node.groups.partition_changed(partition)
-            node.delayed.poke(partition)
+            self._machines.groups.partition_changed(partition)
+            context.delayed.poke(partition)
         self.files.directory_failed(directory)
-        if all(directory.failed is not None for directory in node.directories):
-            node.effects.append(effects.Halt(reason=f"no log directory is left; {root} failed last: {reason}"))
+        if all(directory.failed is not None for directory in context.directories):
+            context.effects.append(effects.Halt(reason=f"no log directory is left; {root} failed last: {reason}"))
         else:
             lost = f"{len(directory.logs)} partitions are offline until it works again and the broker is started anew"
-            node.effects.append(effects.Warn(message=f"log directory {root} failed: {reason}; {lost}"))
-            node.replica_health.changed()
+            context.warn(f"log directory {root} failed: {reason}; {lost}")
+            self._machines.replica_health.changed()

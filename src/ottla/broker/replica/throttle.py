@@ -13,14 +13,10 @@ Difference from Kafka: a rate applies over any length of time, where Kafka avera
 replication.quota.window.* settings. Source: KIP-73.
 """
 
-from typing import TYPE_CHECKING
-
 from ottla.base.ids import TopicPartition
 from ottla.base.units import INT64_MAX
+from ottla.broker.context import BrokerContext
 from ottla.broker.replica.follower import Follower
-
-if TYPE_CHECKING:
-    from ottla.broker.node import Node
 
 #: Bytes of this time may be sent at once.
 ALLOWANCE_MS = 1_000
@@ -60,51 +56,50 @@ class Throttle:
 class Throttles:
     """Both throttles of a broker, and the partitions that they apply to."""
 
-    def __init__(self, node: "Node") -> None:
-        self._node = node
-        self._leader = Throttle(node.options.leader_replication_throttled_rate)
-        self._follower = Throttle(node.options.follower_replication_throttled_rate)
+    def __init__(self, context: BrokerContext) -> None:
+        self._context = context
+        self._leader = Throttle(context.options.leader_replication_throttled_rate)
+        self._follower = Throttle(context.options.follower_replication_throttled_rate)
         #: By topic: throttled partitions where this broker leads, and where it follows; None for all.
         self._named: dict[str, tuple[frozenset[int] | None, frozenset[int] | None]] = {}
 
     def settings_changed(self) -> None:
         """Settings of the broker or of a topic changed."""
-        options, now = self._node.options, self._node.now_ms
+        options, now = self._context.options, self._context.now_ms
         self._leader.follow(options.leader_replication_throttled_rate, now)
         self._follower.follow(options.follower_replication_throttled_rate, now)
         self._named.clear()
-        self._node.fetchers.stir_all()
 
     def sent(self, partition: TopicPartition, count: int) -> None:
         """A follower gets bytes of a partition led here."""
         if self._leader.rate < INT64_MAX and self._is_named(partition, 0):
-            self._leader.note(count, self._node.now_ms)
+            self._leader.note(count, self._context.now_ms)
 
     def copied(self, partition: TopicPartition, count: int) -> None:
         """Bytes of a partition were copied from its leader."""
         if self._follower.rate < INT64_MAX and self._is_named(partition, 1):
-            self._follower.note(count, self._node.now_ms)
+            self._follower.note(count, self._context.now_ms)
 
     def sends_at_ms(self, partition: TopicPartition) -> int:
         """When a follower that is not in sync may get more of a partition led here: now or later."""
-        now = self._node.now_ms
+        now = self._context.now_ms
         if self._leader.rate == INT64_MAX or not self._is_named(partition, 0):
             return now
         return self._leader.free_at_ms(now)
 
     def copies_at_ms(self, follower: Follower) -> int:
         """When a follower may fetch more: now or later. One that is in sync never waits."""
-        node, partition = self._node, follower.partition
+        context, partition = self._context, follower.partition
         if self._follower.rate == INT64_MAX or not self._is_named(partition, 1):
-            return node.now_ms
-        state = node.image.state(partition)
-        return node.now_ms if state is not None and node.broker_id in state.isr else self._follower.free_at_ms(node.now_ms)
+            return context.now_ms
+        state = context.image.state(partition)
+        return context.now_ms if state is not None and context.broker_id in state.isr else self._follower.free_at_ms(context.now_ms)
 
     def _is_named(self, partition: TopicPartition, side: int) -> bool:
         named = self._named.get(partition.topic)
         if named is None:
-            options = self._node.topic_options(partition.topic)
-            me = self._node.broker_id
+            options = self._context.topic_options(partition.topic)
+            me = self._context.broker_id
             named = self._named[partition.topic] = (
                 partitions_of(options.leader_replication_throttled_replicas, me),
                 partitions_of(options.follower_replication_throttled_replicas, me),

@@ -16,20 +16,18 @@ before it continues (``startup.py``).
 from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from errno import ENOSPC
-from typing import TYPE_CHECKING
 
 from ottla.base.ids import BrokerId, TopicPartition
 from ottla.broker import effects, events
+from ottla.broker.context import BrokerContext
 from ottla.broker.delayed import DelayedOperation
 from ottla.broker.metadata.image import Image, Topic
+from ottla.broker.replica.replicas import Replicas
 from ottla.broker.storage import startup
 from ottla.log.directory import LogDirectory
 from ottla.log.directory_changes import LogChanges, LogMove, NewLog
 from ottla.log.log import Log
 from ottla.log.options import TopicOptions
-
-if TYPE_CHECKING:
-    from ottla.broker.node import Node
 
 #: Logs created, and logs removed, in one portion: its result takes a few milliseconds of a step.
 PORTION = 25
@@ -67,14 +65,15 @@ class _Queue:
 class LogFiles:
     """Creates and removes logs off the event loop."""
 
-    def __init__(self, node: "Node") -> None:
-        self._node = node
+    def __init__(self, context: BrokerContext, replicas: Replicas) -> None:
+        self._context = context
+        self._replicas = replicas
         #: Partitions whose log is being created.
         self.opening: dict[TopicPartition, Creation] = {}
         #: Their number by topic.
         self._opening_of: Counter[str] = Counter()
         #: By log directory.
-        self._queues: dict[str, _Queue] = {directory.root: _Queue() for directory in node.directories}
+        self._queues: dict[str, _Queue] = {directory.root: _Queue() for directory in context.directories}
 
     # Requests.
 
@@ -89,12 +88,12 @@ class LogFiles:
 
     def remove(self, directory: LogDirectory, partition: TopicPartition) -> None:
         """Takes a log out of its directory and removes it."""
-        if self._node.started:
+        if self._context.started:
             self._move(directory, directory.take_out(partition))
             return
-        with self._node.partitions.guarded(directory):
+        with self._replicas.guarded(directory):
             path = directory.remove(partition)
-            self._node.effects.append(effects.Remove(directory=directory.root, paths=(path,)))
+            self._context.effects.append(effects.Remove(directory=directory.root, paths=(path,)))
 
     def set_aside(self, directory: LogDirectory, partition: TopicPartition) -> None:
         """Takes a log out of its directory and keeps it for a while under another name."""
@@ -103,7 +102,7 @@ class LogFiles:
     def why_not_led(self, partition: TopicPartition) -> str:
         """The error text for a client of a partition that exists but is not led."""
         reason = f"is creating the log of {partition}; try again" if partition in self.opening else f"does not lead {partition}"
-        return f"broker {self._node.broker_id} {reason}"
+        return f"broker {self._context.broker_id} {reason}"
 
     def _move(self, directory: LogDirectory, move: LogMove) -> None:
         self._queues[directory.root].moves.append(move)
@@ -111,12 +110,12 @@ class LogFiles:
 
     def _place(self, creation: Creation) -> None:
         queues = self._queues
-        working = [found for found in self._node.directories if found.failed is None]
+        working = [found for found in self._context.directories if found.failed is None]
         fitting = [found for found in working if found.root not in creation.full]
         if not fitting:
             self._opened(creation)
             reason = "the disk is full" if creation.full else "none is left"
-            self._node.partitions.refused(creation.new.partition, reason, full=bool(creation.full))
+            self._replicas.refused(creation.new.partition, reason, full=bool(creation.full))
             return
         directory = min(fitting, key=lambda found: len(found.logs) + len(queues[found.root].creations))
         queues[directory.root].creations[creation.new.partition] = creation
@@ -125,26 +124,26 @@ class LogFiles:
     def _is_wanted(self, creation: Creation) -> bool:
         """Whether the image still needs this log."""
         new = creation.new
-        topic = self._node.image.topics.get(new.partition.topic)
+        topic = self._context.image.topics.get(new.partition.topic)
         known = topic is not None and topic.topic_id == new.topic_id
-        return known and is_replica(self._node.image, new.partition, self._node.broker_id)
+        return known and is_replica(self._context.image, new.partition, self._context.broker_id)
 
     def create_at_once(self, partition: TopicPartition, topic: Topic, options: TopicOptions) -> tuple[LogDirectory, Log] | None:
         """Creates a log synchronously, before the broker serves clients; notes about a lost log are on disk when it returns."""
-        node = self._node
+        context = self._context
         reason, full = "none is left", False
-        lost = startup.was_lost(node, partition, topic)
-        working = [directory for directory in node.directories if directory.failed is None]
+        lost = startup.was_lost(context, partition, topic)
+        working = [directory for directory in context.directories if directory.failed is None]
         for directory in sorted(working, key=lambda directory: len(directory.logs)):
             try:
-                return directory, directory.create(partition, topic.topic_id, options, now_ms=node.wall_ms, in_place_of_lost=lost)
+                return directory, directory.create(partition, topic.topic_id, options, now_ms=context.wall_ms, in_place_of_lost=lost)
             except OSError as error:
                 reason = str(error)
                 if error.errno == ENOSPC:
                     full = True
                 else:
-                    node.partitions.directory_failed(directory.root, reason)
-        node.partitions.refused(partition, reason, full=full)
+                    self._replicas.directory_failed(directory.root, reason)
+        self._replicas.refused(partition, reason, full=full)
         return None
 
     # Portions.
@@ -155,15 +154,15 @@ class LogFiles:
         if queue.under_way is not None or directory.failed is not None:
             return
         moves = [queue.moves.popleft() for _ in range(min(PORTION, len(queue.moves)))]
-        creations = [] if self._node.stopping or queue.moves else list(self._portion(queue))
+        creations = [] if self._context.stopping or queue.moves else list(self._portion(queue))
         if not moves and not creations:
             return
         checkpoints: list[tuple[str, bytes]] = []
         if any(directory.is_named(creation.new.partition) for creation in creations):
-            checkpoints = directory.renew_checkpoints(self._node.partitions.high_watermarks(directory))
+            checkpoints = directory.renew_checkpoints(self._replicas.high_watermarks(directory))
         changes = LogChanges(tuple(moves), tuple(checkpoints), tuple(creation.new for creation in creations))
         queue.under_way = changes, creations
-        self._node.effects.append(effects.ChangeLogs(directory=directory.root, changes=changes))
+        self._context.effects.append(effects.ChangeLogs(directory=directory.root, changes=changes))
 
     def _portion(self, queue: _Queue) -> Iterable[Creation]:
         for partition in list(queue.creations)[:PORTION]:
@@ -182,19 +181,21 @@ class LogFiles:
         self._opening_of[partition.topic] -= 1
         if not self._opening_of[partition.topic]:
             del self._opening_of[partition.topic]
-            self._node.delayed.poke(("opened", partition.topic))
+            self._context.delayed.poke(("opened", partition.topic))
 
     def when_opened(self, topic: str, act: Callable[[], None]) -> None:
         """Calls back when no log of this topic is being created."""
         if topic in self._opening_of:
-            waits = DelayedOperation((("opened", topic),), lambda: topic not in self._opening_of, lambda expired: act())
-            self._node.delayed.delay(waits, None)
+            waits = DelayedOperation(
+                f"logs of {topic}", lambda expired: act(), keys=(("opened", topic),), ready=lambda: topic not in self._opening_of
+            )
+            self._context.delayed.delay(waits, None)
         else:
             act()
 
     def changed(self, event: events.LogsChanged) -> None:
         """A portion was carried out."""
-        directory = next(directory for directory in self._node.directories if directory.root == event.directory)
+        directory = next(directory for directory in self._context.directories if directory.root == event.directory)
         queue = self._queues[directory.root]
         assert queue.under_way is not None, "an outcome follows what was asked for"
         changes, creations = queue.under_way
@@ -205,7 +206,7 @@ class LogFiles:
             return
         for move in changes.moves:
             if move.stray:
-                directory.strays[move.target] = self._node.wall_ms
+                directory.strays[move.target] = self._context.wall_ms
         if event.refused:
             directory.checkpoints_refused(event.refused)
         for creation in creations:
@@ -217,8 +218,8 @@ class LogFiles:
         self._go_on(directory)
 
     def _created(self, directory: LogDirectory, creation: Creation) -> None:
-        partitions, partition = self._node.partitions, creation.new.partition
-        directory.add(creation.new, self._node.wall_ms)
+        partitions, partition = self._replicas, creation.new.partition
+        directory.add(creation.new, self._context.wall_ms)
         if self._is_wanted(creation):
             partitions.created(partition)
         else:

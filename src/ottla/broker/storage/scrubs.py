@@ -13,22 +13,20 @@ entry is due at a point of the interval that depends on its name; new logs are d
 failed compaction. Reason: the checksum of a batch covers neither base offset nor epoch, and Kafka checks neither after the append.
 """
 
-from typing import TYPE_CHECKING
-
 import msgspec
 
 from ottla.base.ids import Offset, TopicPartition
 from ottla.base.units import MINUTE_MS, SECOND_MS, MiB
 from ottla.broker import effects, events
+from ottla.broker.context import BrokerContext
 from ottla.broker.isolation import indivisible
+from ottla.broker.registration.replica_health import ReplicaHealth
 from ottla.broker.replica.follower import Follower
 from ottla.broker.replica.leader import Leader
+from ottla.broker.replica.replicas import Replicas
 from ottla.log.directory import LogDirectory, ScrubProgress
 from ottla.log.log import Log
 from ottla.log.scrub_schedule import SegmentScrub, plan_scrub, repair_index, still_holds
-
-if TYPE_CHECKING:
-    from ottla.broker.node import Node
 
 #: Minimum of the computed rate, bytes per second.
 RATE_MIN = MiB
@@ -54,8 +52,10 @@ class Work(msgspec.Struct):
 class Scrubs:
     """Scrubs of this broker."""
 
-    def __init__(self, node: "Node") -> None:
-        self._node = node
+    def __init__(self, context: BrokerContext, replicas: Replicas, replica_health: ReplicaHealth) -> None:
+        self._context = context
+        self._replicas = replicas
+        self._replica_health = replica_health
         self._under_way: Work | None = None
         #: Offsets to scrub soon, by partition; True: everything after, too.
         self._looks: dict[TopicPartition, tuple[int, bool]] = {}
@@ -72,14 +72,14 @@ class Scrubs:
         log = replica.log
         base = log.bases[log.segment_of(offset)]
         looked_ms = self._looked.get((replica.partition, base))
-        if not whole and looked_ms is not None and self._node.now_ms - looked_ms < LOOK_AGAIN_MS:
+        if not whole and looked_ms is not None and self._context.now_ms - looked_ms < LOOK_AGAIN_MS:
             return
         self._looks.setdefault(replica.partition, (max(offset, log.start_offset), whole))
         self._begin()
 
     def tick(self) -> None:
         """Starts what is due."""
-        now = self._node.now_ms
+        now = self._context.now_ms
         if self._counted_ms is None or now - self._counted_ms >= min(COUNT_MS, max(self._interval_ms // 8, SECOND_MS)):
             self._counted_ms = now
             self._count()
@@ -89,29 +89,29 @@ class Scrubs:
         """A scrub ended."""
         work, self._under_way = self._under_way, None
         assert work is not None, "one scrub is under way"
-        replica = self._node.partitions.replica(event.partition)
+        replica = self._replicas.replica(event.partition)
         result = event.result
         if result is None or replica is None or replica.log is not work.replica.log or not still_holds(replica.log, work.part):
             # The log was replaced: the next tick continues.
             return
-        with self._node.partitions.guarded(replica.directory):
+        with self._replicas.guarded(replica.directory):
             if result.index:
                 where = f"{replica.partition} in {replica.directory.root}: the offset index of segment {work.part.plan.base_offset}"
-                self._node.effects.append(effects.Warn(message=f"{where} {result.index}; it is built anew"))
+                self._context.warn(f"{where} {result.index}; it is built anew")
                 repair_index(work.part, result)
             if work.in_pass:
                 self._advance(replica, work.part)
-            self._node.replica_health.scrubbed(replica, work.part.segment, result.damages)
+            self._replica_health.scrubbed(replica, work.part.segment, result.damages)
         self._begin()
 
     @property
     def _interval_ms(self) -> int:
-        return self._node.options.log_scrub_interval_ms
+        return self._context.options.log_scrub_interval_ms
 
     def _begin(self) -> None:
-        if self._under_way is not None or self._node.stopping:
+        if self._under_way is not None or self._context.stopping:
             return
-        held = self._node.partitions.replica
+        held = self._replicas.replica
         while self._looks:
             partition, (offset, whole) = next(iter(self._looks.items()))
             replica = held(partition)
@@ -129,7 +129,7 @@ class Scrubs:
 
     def _start(self, replica: Leader | Follower, found: SegmentScrub, rate: float, *, in_pass: bool) -> None:
         self._under_way = Work(replica, found, in_pass)
-        self._node.effects.append(
+        self._context.effects.append(
             effects.Scrub(partition=replica.partition, directory=replica.directory.root, plan=found.plan, bytes_per_second=rate)
         )
 
@@ -138,7 +138,7 @@ class Scrubs:
         log, partition = replica.log, replica.partition
         del self._looks[partition]
         index = log.segment_of(offset)
-        self._looked[partition, log.bases[index]] = self._node.now_ms
+        self._looked[partition, log.bases[index]] = self._context.now_ms
         if len(self._looked) > 10_000:
             self._looked.clear()
         if whole and index + 1 < len(log.bases):
@@ -152,9 +152,9 @@ class Scrubs:
         if self._interval_ms <= 0:
             self._due = []
             return
-        wall_ms, total_bytes = self._node.wall_ms, 0
+        wall_ms, total_bytes = self._context.wall_ms, 0
         due: list[tuple[int, TopicPartition]] = []
-        for replica in self._node.partitions.replicas():
+        for replica in self._replicas.replicas():
             total_bytes += replica.log.size
             mark = self._mark(replica.directory, replica.log)
             # A mark from the future comes from a wrong clock.
@@ -165,7 +165,7 @@ class Scrubs:
         self._bytes_per_second = max(total_bytes / (self._interval_ms / SECOND_MS * SHARE), RATE_MIN)
 
     def _rate(self) -> float:
-        wished = self._node.options.log_scrub_bytes_per_second
+        wished = self._context.options.log_scrub_bytes_per_second
         return wished if wished > 0 else self._bytes_per_second
 
     def _mark(self, directory: LogDirectory, log: Log) -> ScrubProgress:
@@ -176,7 +176,7 @@ class Scrubs:
             if log.end_offset > log.start_offset:
                 spread = sum(log.partition.topic.encode()) * 31 + log.partition.partition * 7
                 before_ms = self._interval_ms * (spread % 97) // 97
-            mark = directory.scrubs[log.partition] = ScrubProgress(done_ms=self._node.wall_ms - before_ms)
+            mark = directory.scrubs[log.partition] = ScrubProgress(done_ms=self._context.wall_ms - before_ms)
         return mark
 
     def _next(self, replica: Leader | Follower) -> SegmentScrub | None:
@@ -187,14 +187,14 @@ class Scrubs:
             found = plan_scrub(log, index)
             if found is not None:
                 return found
-        mark.offset, mark.done_ms = -1, self._node.wall_ms
+        mark.offset, mark.done_ms = -1, self._context.wall_ms
         return None
 
     def _advance(self, replica: Leader | Follower, done: SegmentScrub) -> None:
         log = replica.log
         mark = self._mark(replica.directory, log)
         if done.segment is log.segments[-1] or done.plan.bound >= log.end_offset:
-            mark.offset, mark.done_ms = -1, self._node.wall_ms
+            mark.offset, mark.done_ms = -1, self._context.wall_ms
             if self._due and self._due[-1] == replica.partition:
                 self._due.pop()
         else:

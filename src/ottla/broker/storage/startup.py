@@ -17,16 +17,12 @@ there.
 """
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 from ottla.base.ids import TopicPartition
-from ottla.broker import effects
-from ottla.broker.delayed import DelayedOperation
+from ottla.broker.context import BrokerContext
 from ottla.broker.metadata.image import Topic
+from ottla.broker.replica.replicas import Replicas
 from ottla.log.directory import LogDirectory
-
-if TYPE_CHECKING:
-    from ottla.broker.node import Node
 
 #: Logs set aside in one step.
 SET_ASIDE_AT_ONCE = 500
@@ -47,14 +43,14 @@ def holders(directories: Iterable[LogDirectory], partition: TopicPartition, repl
     return found
 
 
-def was_lost(node: "Node", partition: TopicPartition, topic: Topic) -> bool:
+def was_lost(context: BrokerContext, partition: TopicPartition, topic: Topic) -> bool:
     """Whether an earlier process had a log with records that the state counts on and that is not found."""
     state = topic.states.get(partition.partition)
-    if node.started or state is None or not state.names(node.broker_id):
+    if context.started or state is None or not state.names(context.broker_id):
         return False
-    if any(directory.identity.siblings is None for directory in node.directories) or missing(node.directories):
+    if any(directory.identity.siblings is None for directory in context.directories) or missing(context.directories):
         return True
-    return any(partition in directory.vanished for directory in node.directories)
+    return any(partition in directory.vanished for directory in context.directories)
 
 
 def missing(directories: Iterable[LogDirectory]) -> set[bytes]:
@@ -63,58 +59,56 @@ def missing(directories: Iterable[LogDirectory]) -> set[bytes]:
     return known - {directory.directory_id for directory in directories}
 
 
-def out_of_sight(node: "Node", partition: TopicPartition, topic: Topic) -> bool:
+def out_of_sight(context: BrokerContext, partition: TopicPartition, topic: Topic) -> bool:
     """Whether the only log of a partition may be on a missing directory. A replaced directory is not missing."""
-    new = sum(directory.identity.siblings is None for directory in node.directories)
+    new = sum(directory.identity.siblings is None for directory in context.directories)
     alone = len(topic.replicas[partition.partition]) == 1
-    return alone and len(missing(node.directories)) > new and was_lost(node, partition, topic)
+    return alone and len(missing(context.directories)) > new and was_lost(context, partition, topic)
 
 
-def settle(node: "Node", directories: list[LogDirectory]) -> None:
+def settle(context: BrokerContext, replicas: Replicas, directories: list[LogDirectory]) -> None:
     """Serves with these directories from now on, with one log per partition. Called after lost records were noted."""
     partitions = {partition for directory in directories for partition in directory.logs}
     for partition in sorted(partitions):
-        topic = node.image.topics.get(partition.topic)
-        replicas = len(topic.replicas.get(partition.partition, ())) if topic is not None else 0
-        for directory in holders(directories, partition, replicas)[1:]:
-            with node.partitions.guarded(directory):
+        topic = context.image.topics.get(partition.topic)
+        factor = len(topic.replicas.get(partition.partition, ())) if topic is not None else 0
+        for directory in holders(directories, partition, factor)[1:]:
+            with replicas.guarded(directory):
                 path = directory.set_aside(partition)
-                node.effects.append(effects.Warn(message=f"an older copy of {partition} in {directory.root} is set aside as {path}"))
+                context.warn(f"an older copy of {partition} in {directory.root} is set aside as {path}")
     if gone := missing(directories):
-        waiting = f"{len(node.partitions.offline)} partitions wait for them, and what other replicas have is copied from these"
-        node.effects.append(
-            effects.Warn(message=f"broker {node.broker_id}: {len(gone)} log directories that it had are missing; {waiting}")
-        )
+        waiting = f"{len(replicas.offline)} partitions wait for them, and what other replicas have is copied from these"
+        context.warn(f"broker {context.broker_id}: {len(gone)} log directories that it had are missing; {waiting}")
     ids = sorted(directory.directory_id for directory in directories)
     generation = max((directory.identity.generation for directory in directories), default=0)
     if any(list(directory.identity.siblings or ()) != ids for directory in directories):
         generation += 1
     for directory in directories:
-        with node.partitions.guarded(directory):
-            directory.set_siblings(ids, generation, node.wall_ms)
+        with replicas.guarded(directory):
+            directory.set_siblings(ids, generation, context.wall_ms)
 
 
-def set_aside_strays(node: "Node") -> None:
+def set_aside_strays(context: BrokerContext, replicas: Replicas) -> None:
     """Sets aside logs of deleted topics; of thousands, some per step. Called after registration."""
-    found = [(directory, partition) for directory, partition in node.partitions.hosted() if not node.image.has(*partition)]
+    found = [(directory, partition) for directory, partition in replicas.hosted() if not context.image.has(*partition)]
     if not found:
         return
     topics = sorted({partition.topic for _, partition in found})
     names = ", ".join(topics[:NAMED_MAX]) + (", ..." if len(topics) > NAMED_MAX else "")
-    kept_ms = node.options.stray_retention_ms
+    kept_ms = context.options.stray_retention_ms
     until = f"for {kept_ms} ms (ottla.stray.retention.ms)" if kept_ms >= 0 else "for good (ottla.stray.retention.ms)"
     message = (
         f"{len(found)} logs are of topics that the store has no more ({names}): they are set aside {until}, under names ending in -stray"
     )
-    node.effects.append(effects.Warn(message=message))
+    context.warn(message)
 
-    def some(expired: bool) -> None:
+    def some() -> None:
         for directory, partition in found[:SET_ASIDE_AT_ONCE]:
-            unknown = node.partitions.registered and not node.image.has(*partition)
+            unknown = replicas.registered and not context.image.has(*partition)
             if unknown and directory.failed is None and partition in directory.logs:
-                node.partitions.set_aside(directory, partition)
+                replicas.set_aside(directory, partition)
         del found[:SET_ASIDE_AT_ONCE]
         if found:
-            node.delayed.delay(DelayedOperation((), lambda: False, some), node.now_ms)
+            context.delayed.timer("strays", some, context.now_ms)
 
-    some(False)
+    some()

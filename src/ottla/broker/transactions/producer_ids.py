@@ -4,14 +4,10 @@ A block is allocated with compare-and-set on ``/latest_producer_id_block``; a br
 ids of a block are lost at a restart. Requests without an id wait as delayed operations under ``WAITING``.
 """
 
-from typing import TYPE_CHECKING
-
 from ottla.base.ids import ProducerId
 from ottla.base.ports import Op, StoreResult
+from ottla.broker.context import BrokerContext
 from ottla.store import layout
-
-if TYPE_CHECKING:
-    from ottla.broker.node import Node
 
 BLOCK = 1000
 #: Key of requests that wait for an id.
@@ -21,8 +17,8 @@ WAITING = ("producer_ids",)
 class ProducerIds:
     """Allocates producer ids."""
 
-    def __init__(self, node: "Node") -> None:
-        self._node = node
+    def __init__(self, context: BrokerContext) -> None:
+        self._context = context
         self._next = 0
         #: Exclusive; equal to ``_next`` when the block is used up.
         self._end = 0
@@ -44,10 +40,10 @@ class ProducerIds:
     def _claim(self) -> None:
         if self._claiming:
             return
-        latest = self._node.image.producer_block
+        latest = self._context.image.producer_block
         start = ProducerId(latest.end + 1 if latest else 0)
-        block = layout.ProducerIdBlock(self._node.broker_id, start, ProducerId(start + BLOCK - 1))
-        version = self._node.image.versions.get(layout.PRODUCER_ID_BLOCK)
+        block = layout.ProducerIdBlock(self._context.broker_id, start, ProducerId(start + BLOCK - 1))
+        version = self._context.image.versions.get(layout.PRODUCER_ID_BLOCK)
         data = layout.encode_producer_id_block(block)
         op = Op("create", layout.PRODUCER_ID_BLOCK, data) if version is None else Op("set", layout.PRODUCER_ID_BLOCK, data, version=version)
         self._claiming = True
@@ -56,9 +52,9 @@ class ProducerIds:
             self._claiming = False
             if result.error is None:
                 self._next, self._end = block.start, block.end + 1
-                self._node.delayed.poke(WAITING)
+                self._context.delayed.poke(WAITING)
             elif result.error in ("version", "exists"):
                 # Another broker was faster; the image has its block by now.
                 self._claim()
 
-        self._node.submit((op,), answered)
+        self._context.submit((op,), answered)

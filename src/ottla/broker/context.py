@@ -1,0 +1,253 @@
+"""What the machines of one broker share: clocks, settings, the cluster image, delayed operations, and the effects of the present step.
+
+A machine gets the context and, by a Protocol in its module, the machines that it calls. Whatever needs the outside is an effect with a
+ticket; its outcome returns as an event, and the callback of the ticket runs in that step::
+
+    submit      StoreSubmit  ──▶ StoreAnswered
+    read_log    ReadLog      ──▶ LogRead
+    ask         Ask          ──▶ PeerAnswered, or the timeout
+    delay       (nothing)    ──▶ answer, or the deadline, or the connection closes
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import Any
+
+from ottla.base.ids import BrokerId, ConnectionId
+from ottla.base.ports import Op, StoreResult
+from ottla.broker import effects, events
+from ottla.broker.delayed import DelayedOperation, DelayedOperations
+from ottla.broker.handlers import PENDING, Later
+from ottla.broker.isolation import Isolation, indivisible
+from ottla.broker.metadata.configs import Settings, topic_options
+from ottla.broker.metadata.image import Image
+from ottla.log.directory import LogDirectory
+from ottla.log.flush import Slice
+from ottla.log.options import TopicOptions
+
+#: Timeout of a request to the controller; then the client must look up the controller again.
+FORWARD_MS = 30_000
+
+
+@dataclass(slots=True)
+class Space:
+    """Free and total bytes of a log directory's disk at the last measurement."""
+
+    #: Reduced by later appends: at disk speed, one second can use up a reserve.
+    free_bytes: int
+    total_bytes: int
+    #: Whether less than the reserve was free.
+    low: bool = False
+    #: Whether other replicas should lead: after two low measurements in a row, so that followers have the records written before; until
+    #: clearly more than the reserve is free.
+    full: bool = False
+
+
+class BrokerContext:
+    """Shared state and services. Machines read the attributes; the one that changes each is named with it."""
+
+    def __init__(
+        self,
+        *,
+        broker_id: int,
+        cluster_id: str,
+        settings: Settings,
+        directories: Sequence[LogDirectory],
+        rng: Random,
+        address: tuple[str, int],
+        now_ms: int,
+        wall_ms: int,
+    ) -> None:
+        self.broker_id = BrokerId(broker_id)
+        self.cluster_id = cluster_id
+        self.settings = settings
+        #: Settings in effect, with overrides from the store. Changed by ``Node``.
+        self.options = settings.options
+        self.directories = list(directories)
+        self.rng = rng
+        self.address = address
+        #: Monotonic time of the present step.
+        self.now_ms = now_ms
+        #: Wall clock minus ``now_ms`` at the last tick.
+        self._wall_ahead_ms = wall_ms - now_ms
+        #: Changed by ``Node``, before the machines get the change.
+        self.image = Image()
+        #: Effects of the present step, in order.
+        self.effects: list[effects.Effect] = []
+        #: Set after the store's initial state was received.
+        self.started = False
+        #: Set when the broker stops: it leads nothing and answers no new requests.
+        self.stopping = False
+        #: Broker epoch of the registration, None without one: decisions for an earlier epoch do not apply. Changed by the lifecycle.
+        self.epoch: int | None = None
+        #: Whether the store session is connected. Changed by the lifecycle.
+        self.connected = True
+        #: A session was lost: partition states written under it do not make this broker a leader. Changed by the lifecycle.
+        self.session_lost = False
+        #: By log directory. Changed by ``Node``.
+        self.space: dict[str, Space] = {}
+        #: Topics that are being created automatically.
+        self.creating: set[str] = set()
+        self.isolation = Isolation(self)
+        self.delayed = DelayedOperations(self.isolation.failed)
+        #: Delayed requests of clients, by connection and ticket.
+        self._delayed_of: dict[ConnectionId, dict[int, DelayedOperation]] = {}
+        self._tickets = 0
+        self._store_waits: dict[int, Callable[[StoreResult], None]] = {}
+        self._log_waits: dict[int, Callable[[bytes | None], None]] = {}
+        #: Requests to brokers, by ticket.
+        self._peer_waits: dict[int, tuple[DelayedOperation, Callable[[Any], None]]] = {}
+
+    # Time and settings.
+
+    def begin_step(self, now_ms: int) -> list[effects.Effect]:
+        """Starts a step at this time; returns the list of its effects."""
+        self.now_ms, self.effects = now_ms, []
+        return self.effects
+
+    @property
+    def wall_ms(self) -> int:
+        """The wall clock in this step. It may jump."""
+        return self.now_ms + self._wall_ahead_ms
+
+    def set_wall_clock(self, wall_ms: int) -> None:
+        self._wall_ahead_ms = wall_ms - self.now_ms
+
+    @property
+    def may_lead(self) -> bool:
+        """Whether a partition state that names this broker makes it the leader."""
+        return self.connected and (self.epoch is not None or not self.session_lost)
+
+    def topic_options(self, topic: str) -> TopicOptions:
+        """Settings of a topic: its overrides over the broker's defaults."""
+        return topic_options(self.settings, self.image, topic, self.broker_id)
+
+    def warn(self, message: str) -> None:
+        """Logs a warning."""
+        self.effects.append(effects.Warn(message=message))
+
+    # The store, logs, and other brokers.
+
+    @indivisible
+    def submit(self, ops: Sequence[Op], done: Callable[[StoreResult], None]) -> None:
+        """Submits a ``multi`` to the store; ``done`` runs in the step of its answer."""
+        self._tickets += 1
+        self._store_waits[self._tickets] = done
+        self.effects.append(effects.StoreSubmit(ticket=self._tickets, ops=tuple(ops)))
+
+    @indivisible
+    def read_log(self, root: str, found: Slice, done: Callable[[bytes | None], None]) -> None:
+        """Reads part of a log off the event loop; ``done`` gets the bytes, or None if the file is gone."""
+        self._tickets += 1
+        self._log_waits[self._tickets] = done
+        self.effects.append(effects.ReadLog(directory=root, ticket=self._tickets, slice=found))
+
+    def tell_controller(self, message: Any, *, version: int, done: Callable[[], None]) -> None:
+        """Sends a request of this broker to the controller, if that is another broker; ``done`` runs after the response or timeout. If this
+        broker may have just been elected, ``done`` runs at once.
+        """
+        controller = self.image.controller
+        if controller is None or controller == self.broker_id:
+            done()
+        else:
+            self.ask(controller, message, version=version, timeout_ms=FORWARD_MS, done=lambda response: done())
+
+    @indivisible
+    def ask(self, broker: BrokerId, message: Any, *, version: int, timeout_ms: int, done: Callable[[Any], None]) -> None:
+        """Sends a request of this broker to another broker or itself; ``done`` gets the response, or None after the timeout."""
+        self._tickets += 1
+        ticket = self._tickets
+
+        def unanswered(expired: bool) -> None:
+            self._peer_waits.pop(ticket, None)
+            done(None)
+
+        operation = DelayedOperation(f"response of broker {broker}", unanswered)
+        self._peer_waits[ticket] = (operation, done)
+        self.delayed.delay(operation, self.now_ms + timeout_ms)
+        self.effects.append(effects.Ask(broker=broker, ticket=ticket, api_version=version, message=message))
+
+    def forward(self, call: events.RequestArrived[Any], broker: BrokerId, refuse: Callable[[], Any]) -> None:
+        """Sends a client's request on to another broker, and answers with its response, or after a timeout with ``refuse()``."""
+        self._tickets += 1
+        ticket = self._tickets
+
+        def unanswered(expired: bool) -> None:
+            self._peer_waits.pop(ticket, None)
+            self.answer(call, refuse())
+
+        def answered(message: Any) -> None:
+            if message is None:
+                self.isolation.run(call, unanswered, True)
+            else:
+                self.isolation.run(call, self.answer, call, message)
+
+        operation = DelayedOperation(f"forwarded to broker {broker}", unanswered)
+        self._peer_waits[ticket] = (operation, answered)
+        self.delay(call, operation, self.now_ms + FORWARD_MS)
+        self.effects.append(effects.Ask(broker=broker, ticket=ticket, api_version=call.api_version, message=call.body))
+
+    def store_answered(self, event: events.StoreAnswered) -> None:
+        self._store_waits.pop(event.ticket)(event.result)
+
+    def log_read(self, event: events.LogRead) -> None:
+        self._log_waits.pop(event.ticket)(event.data)
+
+    def peer_answered(self, event: events.PeerAnswered) -> None:
+        operation, done = self._peer_waits.pop(event.ticket, (None, None))
+        # Done: the client's connection is closed.
+        if operation is not None and done is not None and not operation.done:
+            self.delayed.cancel(operation)
+            done(event.message)
+
+    # Requests of clients.
+
+    def is_delayed(self, connection: ConnectionId) -> bool:
+        """Whether a request of this connection is delayed."""
+        return connection in self._delayed_of
+
+    def answer(self, call: events.RequestArrived[Any], message: Any) -> None:
+        """Answers a request whose handler returned PENDING."""
+        self._forget(call)
+        self.respond(call, message)
+
+    @indivisible
+    def cancel_delayed(self, call: events.RequestArrived[Any]) -> None:
+        """Cancels a request's delayed operation, if it has one."""
+        operation = self._forget(call)
+        if operation is not None:
+            self.delayed.cancel(operation)
+
+    def _forget(self, call: events.RequestArrived[Any]) -> DelayedOperation | None:
+        waiting = self._delayed_of.get(call.connection)
+        if waiting is None:
+            return None
+        operation = waiting.pop(call.ticket, None)
+        if not waiting:
+            del self._delayed_of[call.connection]
+        return operation
+
+    def delay(self, call: events.RequestArrived[Any], operation: DelayedOperation, deadline_ms: int | None) -> Later:
+        """Delays a request until its operation completes or its connection closes. Returns PENDING, for the handler to return."""
+        operation.call = call
+        self.delayed.delay(operation, deadline_ms)
+        self._delayed_of.setdefault(call.connection, {})[call.ticket] = operation
+        return PENDING
+
+    def respond(self, call: events.RequestArrived[Any], message: Any) -> None:
+        self.effects.append(
+            effects.Respond(
+                connection=call.connection,
+                correlation_id=call.correlation_id,
+                ticket=call.ticket,
+                api_version=call.api_version,
+                message=message,
+                call=call,
+            )
+        )
+
+    def connection_closed(self, event: events.ConnectionClosed) -> None:
+        """Drops the delayed requests of a connection."""
+        for operation in self._delayed_of.pop(event.connection, {}).values():
+            self.delayed.cancel(operation)
