@@ -11,6 +11,7 @@ import sys
 import tomllib
 from collections.abc import Iterator
 from functools import cache
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -97,7 +98,7 @@ LONGER_FUNCTIONS = {
 }
 #: file -> why it may catch everything without raising it again.
 CATCH_ALL = {
-    "cli/common/complete.py": "a shell that completes offers nothing when something fails, and says nothing",
+    "cli/common/profiles.py": "a shell that completes offers nothing when something fails, and says nothing",
     "server/flusher.py": "an error in its thread is told on the loop, and ends the process",
     "broker/isolation.py": "an exception costs the request that caused it, or the process when it interrupted a change",
     "broker/replica/leader.py": "as broker/isolation.py, for an append",
@@ -183,6 +184,22 @@ def test_no_package_imports_one_to_its_right() -> None:
             if doors is not None and path.removeprefix("cli/").removesuffix(".py") not in doors:
                 wrong.append(f"{path}:{line} imports {name}; in cli only {', '.join(sorted(doors))} may")
     assert not wrong, "\n".join(wrong)
+
+
+def test_no_module_imports_itself_through_others() -> None:
+    """Imports for type checking and inside of functions count too."""
+    names = {"ottla." + path.removesuffix(".py").replace("/", "."): path for path in modules()}
+    known = {name.removesuffix(".__init__"): path for name, path in names.items()}
+    known |= {f"ottla.{path.parent.name}.{path.stem}": "" for path in SOURCE.rglob("*.pyx")}
+    graph = {
+        module: {found if found in known else found.rpartition(".")[0] for _, found in imports(modules()[path])} & known.keys() - {module}
+        for module, path in known.items()
+        if path
+    }
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        pytest.fail(f"these modules import each other: {' <- '.join(error.args[1])}")
 
 
 def test_the_layers_have_no_circle() -> None:

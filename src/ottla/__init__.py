@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from ottla.client.arrow.tables import read_table
     from ottla.client.consumer.rebalance import RebalanceListener
     from ottla.client.consumer.record import ConsumerRecord
-    from ottla.client.group.assignors import Assignor
+    from ottla.client.group.assignor import Assignor
     from ottla.client.group.commits import GroupMetadata, OffsetAndMetadata
     from ottla.client.interceptors import ProducerRecord
     from ottla.client.producer.batches import RecordMetadata
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 _HOME = {
     "Admin": "ottla.client.sync.admin",
-    "Assignor": "ottla.client.group.assignors",
+    "Assignor": "ottla.client.group.assignor",
     "ConfigChange": "ottla.client.admin.results",
     "ConfigError": "ottla.base.options",
     "ConfigOperation": "ottla.client.admin.results",

@@ -7,7 +7,7 @@ from next_groups import Desk, ObedientMember, settle, topic_id
 
 from ottla.broker.groups.consumer import commits
 from ottla.broker.groups.consumer.changes import Timer
-from ottla.broker.groups.consumer.migration import ClassicSeat, downgraded, downgrades, upgraded
+from ottla.broker.groups.consumer.migration import ClassicMember, downgraded, downgrades, upgraded
 from ottla.wire import errors
 from ottla.wire.messages.consumer_protocol import (
     ConsumerProtocolAssignment,
@@ -225,11 +225,11 @@ def seat(
     instance_id: str | None = None,
     owned: list[int] | None = None,
     owned_in: int = -1,
-) -> ClassicSeat:
+) -> ClassicMember:
     owning = [TopicPartition(topic="t", partitions=owned)] if owned else []
     subscription = encode_embedded(ConsumerProtocolSubscription(topics=["t"], owned_partitions=owning, generation_id=owned_in), 2)
     assigned = [TopicPartition(topic="t", partitions=partitions)] if partitions else []
-    return ClassicSeat(
+    return ClassicMember(
         member_id=member_id,
         instance_id=instance_id,
         client_id="c",
@@ -312,8 +312,8 @@ def test_classic_group_of_something_else_than_consumers_stays_what_it_is() -> No
             "g",
             7,
             [
-                ClassicSeat(
-                    **{name: getattr(seat("k", []), name) for name in ClassicSeat.__struct_fields__ if name != "subscription"},
+                ClassicMember(
+                    **{name: getattr(seat("k", []), name) for name in ClassicMember.__struct_fields__ if name != "subscription"},
                     subscription=b"?",
                 )
             ],

@@ -21,7 +21,7 @@ from groups import (
 from ottla.broker.groups.classic.group import ClassicGroup
 from ottla.broker.groups.consumer import changes
 from ottla.broker.groups.consumer.group import assignment_bytes, member_bytes
-from ottla.broker.groups.consumer.service import ServedConsumerGroup
+from ottla.broker.groups.consumer.service import ConsumerGroupService
 from ottla.broker.groups.groups import Groups
 from ottla.broker.groups.memory_limits import GROUP_BYTES, MATCH_BYTES, OFFSET_BYTES, PENDING_BYTES, text_bytes
 from ottla.wire import errors
@@ -47,8 +47,8 @@ def recounted(groups: Groups) -> int:
             total += sum(member.size_bytes for member in group.members)
             total += (GROUP_BYTES + text_bytes(group.group_id)) if group.footprint.bytes else 0
         else:
-            assert isinstance(group, ServedConsumerGroup)
-            told = group.told
+            assert isinstance(group, ConsumerGroupService)
+            told = group.group
             total += GROUP_BYTES + text_bytes(told.group_id) + sum(map(member_bytes, told.members.values()))
             total += sum(map(assignment_bytes, told.targets.values()))
             total += sum(MATCH_BYTES * len(each.topics) for each in told.resolved.values())
@@ -271,7 +271,7 @@ def test_a_regular_expression_is_matched_with_new_topics_alone(monkeypatch: pyte
     beat(broker, member_id="m", member_epoch=epoch)
     assert looked_at == [{"t", "__consumer_offsets"}, {"t2"}]
     group = machine(cluster).by_id["g"]
-    assert isinstance(group, ServedConsumerGroup) and group.told.resolved["t.*"].topics == {"t", "t2"}
+    assert isinstance(group, ConsumerGroupService) and group.group.resolved["t.*"].topics == {"t", "t2"}
     check_counts(cluster)
 
 

@@ -8,7 +8,7 @@ from groups import cluster_of_groups, commit, committed, coordinating, join, syn
 
 from ottla.broker.coordinator import Shard
 from ottla.broker.groups.consumer.heartbeats import TOGETHER_MAX
-from ottla.broker.groups.consumer.service import ServedConsumerGroup
+from ottla.broker.groups.consumer.service import ConsumerGroupService
 from ottla.wire import errors
 from ottla.wire.messages import incremental_alter_configs as incremental
 from ottla.wire.messages.consumer_group_describe import ConsumerGroupDescribeRequest, DescribedGroup
@@ -72,8 +72,8 @@ def described(cluster: Cluster, version: int = 1) -> DescribedGroup:
 
 def told(cluster: Cluster) -> Any:
     group = coordinating(cluster).node.groups.shard_of("g").machine.by_id["g"]
-    assert isinstance(group, ServedConsumerGroup)
-    return group.told
+    assert isinstance(group, ConsumerGroupService)
+    return group.group
 
 
 def settle(cluster: Cluster, *members: Member) -> None:

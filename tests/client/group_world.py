@@ -19,7 +19,8 @@ from typing import Any
 
 from ottla.base.ids import TopicPartition
 from ottla.client.errors import ConnectionFailed
-from ottla.client.group.assignors import Member, assignors_from
+from ottla.client.group.assignor import Member
+from ottla.client.group.assignors import assignors_from
 from ottla.client.group.classic_membership import Membership
 from ottla.client.group.consumer_membership import Reconciliation
 from ottla.client.group.coordinator_search import Call, Kind

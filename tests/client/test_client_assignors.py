@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from ottla.base.ids import TopicPartition
 from ottla.base.options import ConfigError
-from ottla.client.group.assignors import Assignment, Assignor, Member, Range, RoundRobin, assignors_from, without_moving
+from ottla.client.group.assignor import Assignment, Assignor, Member, without_moving
+from ottla.client.group.assignors import Range, RoundRobin, assignors_from
 from ottla.client.group.sticky_assignor import CooperativeSticky, Sticky, decode_claims, encode_claims
 
 ALL = [Range, RoundRobin, Sticky, CooperativeSticky]

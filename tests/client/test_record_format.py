@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ottla.cli.common.record_format import FieldFormats, FormatError, compiled, parsed, terminal_safe, unescaped
-from ottla.cli.common.value_formats import parse_value_format
+from ottla.cli.common.record_options import parse_value_format
 from ottla.client.consumer.record import ConsumerRecord
 
 

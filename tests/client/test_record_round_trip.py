@@ -17,7 +17,8 @@ from ottla.cli.common.record_format import FieldFormats, compiled
 from ottla.cli.common.value_formats import VALUE_FORMATS
 from ottla.cli.consume.columns import ALL, columns, json_lines, text_parts
 from ottla.cli.consume.output import json_coloured
-from ottla.cli.produce.input import CountedInput, InputFormat, InputRecord, chunks
+from ottla.cli.produce.input import CountedInput, InputFormat, InputRecord
+from ottla.cli.produce.sending import chunks
 from ottla.client.consumer.record import ConsumerRecord
 
 BYTES = (

@@ -13,8 +13,8 @@ import pytest
 
 pytest.importorskip("fastavro")
 
+from ottla.cli.common.record_options import parse_value_format
 from ottla.cli.common.schemas import Registry, frame_schema_id
-from ottla.cli.common.value_formats import parse_value_format
 
 ORDER = {
     "type": "record",

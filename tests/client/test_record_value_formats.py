@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ottla.cli.common.value_formats import VALUE_FORMATS, parse_value_format
+from ottla.cli.common.record_options import parse_value_format
+from ottla.cli.common.value_formats import VALUE_FORMATS
 
 
 @pytest.mark.parametrize(

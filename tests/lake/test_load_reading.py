@@ -13,7 +13,8 @@ import pytest
 
 from ottla.lake.load import line_files
 from ottla.lake.load.inputs import CannotLoad, inputs
-from ottla.lake.load.readers import WHOLE, ReadOptions, open_reader
+from ottla.lake.load.reader import WHOLE, ReadOptions
+from ottla.lake.load.readers import open_reader
 
 
 def read(path: Path, form: str | None = None, **how: Any) -> tuple[list[dict[str, Any]], list[tuple[int, int | None, str]]]:

@@ -13,7 +13,7 @@ import pytest
 from ottla.lake.load.column_mapping import TURN_ROWS, ColumnMapping, Template, choose_partitions, map_columns, parse_template
 from ottla.lake.load.inputs import CannotLoad, inputs
 from ottla.lake.load.preview import preview
-from ottla.lake.load.readers import ReadOptions
+from ottla.lake.load.reader import ReadOptions
 from ottla.records import partition_for_key
 
 T0 = 1_790_000_000_000

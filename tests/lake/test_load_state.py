@@ -11,7 +11,7 @@ from ottla.lake.load.column_mapping import ColumnMapping
 from ottla.lake.load.inputs import CannotLoad, inputs
 from ottla.lake.load.load_journal import JournalEntry, JournalHeader, LoadJournal, Writer
 from ottla.lake.load.plan import LoadPlan, compare_columns, digest, plan_files
-from ottla.lake.load.readers import ReadOptions
+from ottla.lake.load.reader import ReadOptions
 
 HEAD = JournalHeader("orders", "0a")
 

@@ -18,6 +18,7 @@ from ottla.base.ports import Op
 from ottla.broker.apis import k00_produce, k56_alter_partition
 from ottla.broker.controller import alter_partition, election, election_queue, reassignment
 from ottla.broker.controller.controller import Controller
+from ottla.broker.controller.fenced_writes import FencedWrites
 from ottla.broker.registration.lifecycle import BrokerLifecycle
 from ottla.broker.replica.fetchers import Fetcher
 from ottla.broker.replica.follower import Follower
@@ -234,12 +235,16 @@ def test_electing_whoever_is_alive_is_caught() -> None:
 def test_keeping_the_isr_of_brokers_that_were_away_is_caught_under_write_caching(monkeypatch: pytest.MonkeyPatch) -> None:
     """What was never on disk is gone after a power cut, and its broker must not lead by what it had."""
     monkeypatch.setattr(election, "is_sound", lambda image, state, broker: broker in image.brokers)
-    monkeypatch.setattr(Partitions, "_names_us", lambda self, state: state.leader == self._node.broker_id and self._node.epoch is not None)
+    monkeypatch.setattr(
+        Partitions, "_names_us", lambda self, state: state.leader == self._context.broker_id and self._context.epoch is not None
+    )
     assert harm(("power cut",), gentle=True, first=3)
 
 
 def test_leading_by_a_state_of_an_earlier_life_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Partitions, "_names_us", lambda self, state: state.leader == self._node.broker_id and self._node.epoch is not None)
+    monkeypatch.setattr(
+        Partitions, "_names_us", lambda self, state: state.leader == self._context.broker_id and self._context.epoch is not None
+    )
     assert harm(("power cut", "kill"), gentle=True, first=28)
 
 
@@ -255,7 +260,7 @@ def test_electing_who_is_back_without_its_log_is_caught(monkeypatch: pytest.Monk
 
 
 def test_keeping_logs_of_topics_that_were_deleted_meanwhile_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(startup, "set_aside_strays", lambda node: None)
+    monkeypatch.setattr(startup, "set_aside_strays", lambda context, replicas: None)
     assert any("of passing-" in problem for problem in harm(("topic comes or goes", "kill"), first=21))
 
 
@@ -287,7 +292,7 @@ def test_changing_an_isr_that_is_another_by_now_is_caught(monkeypatch: pytest.Mo
 
 
 def test_an_office_that_is_won_while_the_session_is_suspended_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    change(monkeypatch, Controller, "_campaigned", "self.active = self._node.lifecycle.connected", "self.active = True")
+    change(monkeypatch, Controller, "_campaigned", "self.writes.active = self._context.connected", "self.writes.active = True")
     assert any("and the cluster without a session" in problem for problem in harm(("office taken", "pause"), first=2))
 
 
@@ -297,19 +302,19 @@ def test_a_leader_that_answers_who_knows_of_a_later_one_is_caught(monkeypatch: p
 
 
 def test_controller_writes_that_are_not_fenced_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    write = Controller.write
+    write = FencedWrites.write
 
-    def unfenced(self: Controller, *what: Any) -> None:
-        fence, self._fence = self._fence, -1
+    def unfenced(self: FencedWrites, *what: Any) -> None:
+        version, self.version = self.version, -1
         write(self, *what)
-        self._fence = fence
+        self.version = version
 
-    monkeypatch.setattr(Controller, "write", unfenced)
+    monkeypatch.setattr(FencedWrites, "write", unfenced)
     assert any("in controller epoch" in problem for problem in harm(("office taken", "topic comes or goes"), first=17))
 
 
 def test_leading_on_while_the_session_is_suspended_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    change(monkeypatch, BrokerLifecycle, "session_changed", 'elif self.connected or state == "lost":', 'elif state == "lost":')
+    change(monkeypatch, BrokerLifecycle, "session_changed", 'elif self._context.connected or state == "lost":', 'elif state == "lost":')
     assert any("without a session" in problem for problem in harm(("cut from store",)))
 
 

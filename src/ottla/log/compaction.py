@@ -25,7 +25,6 @@ import msgspec
 
 from ottla.base.ids import Offset
 from ottla.base.units import INT64_MAX
-from ottla.log import damage
 from ottla.log.compactor import CleanedSegment, CompactionPlan, CompactionResult, SourceSegment
 from ottla.log.filenames import CLEANED, DELETED, SEGMENT_FILES, SNAPSHOT, SWAP, segment_name
 from ottla.log.log import Log
@@ -154,7 +153,7 @@ def swap(log: Log, found: DirtyRange, cleaned: CompactionResult, now_ms: int) ->
     for group, segments in todo:
         removed += _swap_group(log, group, segments, mark=f".{cleaned.upto}", now_ms=now_ms)
     log.pending.directory(log.directory)
-    damage.save(log)
+    log.save_damage()
     log.mark_cleaned(cleaned.upto)
     log.holes_below = max(log.holes_below, Offset(cleaned.groups[-1].end_offset)) if cleaned.groups else log.holes_below
     return tuple(removed)

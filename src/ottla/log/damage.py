@@ -15,15 +15,8 @@ file counts as absent: the next scrub finds the damage again.
 
 import json
 from collections.abc import Iterable
-from errno import ENOSPC
-from typing import TYPE_CHECKING
 
 import msgspec
-
-from ottla.log.filenames import DAMAGE
-
-if TYPE_CHECKING:
-    from ottla.log.log import Log
 
 
 class Damage(msgspec.Struct, frozen=True, order=True):
@@ -59,42 +52,3 @@ def read_damage(data: bytes) -> list[Damage]:
         ]
     except (ValueError, TypeError):
         return []
-
-
-def note(log: "Log", base_offset: int, damages: Iterable[Damage]) -> None:
-    """Sets the damage of a segment: reads of these offsets raise CorruptLog, also after a restart.
-
-    Raises: OSError; a full disk keeps the former file.
-    """
-    segment = log.segments[log.segment_of(base_offset)]
-    assert segment.base_offset == base_offset, "damage is in a segment of the log"
-    segment.damages = tuple(sorted(damages))
-    log.damage_noted |= bool(segment.damages)
-    save(log)
-
-
-def save(log: "Log") -> None:
-    """Writes the known damage after segments changed. Raises: OSError."""
-    if not log.damage_noted:
-        return
-    path, damages = f"{log.directory}/{DAMAGE}", log.damages
-    if not damages:
-        log.damage_noted = False
-        log.disk.unlink(path)
-        log.pending.directory(log.directory)
-        return
-    try:
-        log.disk.replace_file(path, damage_file(damages))
-    except OSError as error:
-        if error.errno != ENOSPC:
-            raise
-
-
-def recall(log: "Log", damages: Iterable[Damage]) -> None:
-    """Applies the damage-checkpoint that was read at open."""
-    by_base: dict[int, list[Damage]] = {}
-    for one in damages:
-        by_base.setdefault(one.base, []).append(one)
-    for segment in log.segments:
-        segment.damages = tuple(sorted(one for one in by_base.get(segment.base_offset, ()) if one.position < segment.size))
-    log.damage_noted = True

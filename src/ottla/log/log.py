@@ -12,31 +12,23 @@ its performer calls ``flushed`` afterwards. Batches are already validated; the l
 An OSError of the disk passes through. After ENOSPC from ``append`` the log is unchanged; any other error means that the directory failed.
 """
 
-from bisect import bisect_right
-from collections.abc import Callable
 from errno import ENOSPC
-from hashlib import blake2b
-from typing import Self
 
 import msgspec
 
-from ottla.base.ids import LeaderEpoch, Offset, TopicId, TopicPartition
-from ottla.base.ports import Disk, File
-from ottla.base.units import INT32_MAX
-from ottla.log import damage, lookup, truncation
+from ottla.base.ids import LeaderEpoch, Offset, TopicId
+from ottla.base.ports import File
+from ottla.log import lookup, truncation
 from ottla.log.checkpoints import holes_file, missing_file
 from ottla.log.errors import OffsetOutOfRange
 from ottla.log.filenames import HOLES, MISSING, PARTITION_METADATA
 from ottla.log.flush import FlushPlan, NamedFile, Slice
-from ottla.log.index import OFFSET_ENTRY, TIME_ENTRY
-from ottla.log.leader_epochs import LeaderEpochs
 from ottla.log.lookup import TimedOffset
 from ottla.log.options import TopicOptions
-from ottla.log.producer_snapshots import write_snapshot
-from ottla.log.producer_state import Duplicate, Producers
+from ottla.log.producer_state import Duplicate
 from ottla.log.segment import Segment
+from ottla.log.state import LogState, SegmentLimits
 from ottla.log.transaction_index import AbortedTransaction
-from ottla.log.unflushed import UnflushedChanges
 from ottla.records.batch import BatchHeader, patch
 from ottla.records.read import ABORT_MARKER, COMMIT_MARKER, control_record
 
@@ -55,109 +47,8 @@ class Appended(msgspec.Struct, gc=False):
     rolled: bool
 
 
-class SegmentLimits(msgspec.Struct):
-    """Limits of the active segment, computed once for all its appends."""
-
-    segment: Segment
-    bytes_max: int
-    offset_max: int
-    #: Limit of a batch's largest timestamp if the segment's first batch has one, else of the clock.
-    time_max_ms: int
-    by_timestamp: bool
-    #: Whether an index can be full before the segment.
-    by_index: bool
-    entries_max: int
-    times_max: int
-
-    @classmethod
-    def of(cls, segment: Segment, options: TopicOptions) -> Self:
-        """For a segment with at least one batch."""
-        first = segment.first_timestamp
-        entries_max = max(options.segment_index_bytes // OFFSET_ENTRY.size, 1)
-        times_max = max(options.segment_index_bytes // TIME_ENTRY.size - 1, 1)
-        return cls(
-            segment=segment,
-            bytes_max=options.segment_bytes,
-            offset_max=segment.base_offset + INT32_MAX,
-            time_max_ms=(first if first >= 0 else segment.created_ms) + options.segment_age_ms - segment.jitter_ms,
-            by_timestamp=first >= 0,
-            by_index=options.segment_bytes // (segment.interval_bytes + 1) + 1 >= min(entries_max, times_max),
-            entries_max=entries_max,
-            times_max=times_max,
-        )
-
-
-class RecoveryResult(msgspec.Struct):
-    """Result of recovering a log after a crash."""
-
-    scanned_bytes: int = 0
-    #: Truncated bytes behind the last complete batch. A crash leaves such a tail; it was never acknowledged as durable.
-    cut_bytes: int = 0
-    #: Missing records below the recorded recovery point: the device lost confirmed writes. Otherwise 0.
-    lost_records: int = 0
-
-
-def _nothing() -> None:
-    pass
-
-
-class Log:
+class Log(LogState):
     """Made by ``LogDirectory.create`` and ``LogDirectory.open``."""
-
-    def __init__(self, disk: Disk, partition: TopicPartition, directory: str, topic_id: TopicId, options: TopicOptions) -> None:
-        self.disk = disk
-        self.partition = partition
-        #: Path of the partition's directory.
-        self.directory = directory
-        self.topic_id = topic_id
-        self.options = options
-        #: In the order of base offsets; never empty in an open log. The last one is active.
-        self.segments: list[Segment] = []
-        #: Base offsets of the segments.
-        self.bases: list[Offset] = []
-        #: Offset of the first readable record.
-        self.start_offset = Offset(0)
-        #: Offset that the next record gets.
-        self.end_offset = Offset(0)
-        #: Every record below is on disk.
-        self.recovery_point = Offset(0)
-        self.epochs = LeaderEpochs()
-        self.producers = Producers()
-        self.pending = UnflushedChanges()
-        #: Records below this offset are missing, so the replica is ineligible; None when none are missing.
-        self.missing_below: Offset | None = None
-        #: Whether the missing-checkpoint is on disk.
-        self._missing_noted = False
-        #: Whether a damage-checkpoint may exist.
-        self.damage_noted = False
-        #: Number of truncations: data read before the last one may have been replaced.
-        self.truncations = 0
-        #: Lowest truncation since the last plan, which proves nothing for offsets above; None without one.
-        self._durable_max: int | None = None
-        #: Of the active segment or a former one; None when it must be computed again.
-        self._limits: SegmentLimits | None = None
-        #: Below it the log holds one record per key, as of the last compaction; None when it was never compacted.
-        self.clean_offset: Offset | None = None
-        #: The clean offset after a power cut now.
-        self._clean_durable: Offset | None = None
-        #: All holes that compaction left are below this offset.
-        self.holes_below = Offset(0)
-        #: Set when the log was recovered, or records are missing.
-        self.recovered: RecoveryResult | None = None
-        #: Called when a truncation lowered the recovery point, before the next append.
-        self.recovery_point_lowered: Callable[[], None] = _nothing
-
-    def __repr__(self) -> str:
-        return f"Log({self.partition}, {self.start_offset}..{self.end_offset})"
-
-    @property
-    def active(self) -> Segment:
-        return self.segments[-1]
-
-    @property
-    def size(self) -> int:
-        """Bytes of all segments, without indexes."""
-        return sum(segment.size for segment in self.segments)
 
     @property
     def checkpoint_offset(self) -> Offset:
@@ -251,66 +142,15 @@ class Log:
         if aborted is not None:
             self.active.note_aborted(aborted)
 
-    def roll(self, now_ms: int) -> Segment:
-        """Begins a new segment at the end offset. Raises: OSError; after ENOSPC the log is unchanged.
-
-        A crash meanwhile leaves an empty file, or a full segment without complete indexes or snapshot; recovery handles both.
-        """
-        old = self.active
-        assert old.size, "an empty segment is not rolled"
-        new = self.new_segment(self.end_offset, now_ms)
-        if not old.finish():
-            self.pending.unwritten.append(old)
-        old.freeze()
-        self.pending.rolled(old, self.end_offset)
-        self.pending.directory(self.directory)
-        self.segments.append(new)
-        self.bases.append(new.base_offset)
-        self.snapshot()
-        return new
-
-    def new_segment(self, base_offset: int, now_ms: int) -> Segment:
-        """Creates an empty segment on disk that is not yet part of the log."""
-        interval_bytes = self.options.index_interval_bytes
-        segment = Segment.create(self.disk, self.directory, base_offset, interval_bytes=interval_bytes, now_ms=now_ms)
-        return self._with_jitter(segment)
-
     def begin(self, now_ms: int) -> None:
         """Initializes a new log: one empty segment, whose files exist. Does no I/O."""
         interval_bytes = self.options.index_interval_bytes
         segment = Segment.empty(self.disk, self.directory, 0, interval_bytes=interval_bytes, now_ms=now_ms)
-        self.segments, self.bases = [self._with_jitter(segment)], [Offset(0)]
+        self.segments, self.bases = [self.with_jitter(segment)], [Offset(0)]
         for name in (PARTITION_METADATA, *((HOLES,) if self.options.compacts else ())):
             self.pending.file(NamedFile(self.disk, f"{self.directory}/{name}"))
         self.pending.directory("")
         self.pending.directory(self.directory)
-
-    def _with_jitter(self, segment: Segment) -> Segment:
-        options = self.options
-        if options.segment_jitter_ms > 0:
-            # A hash spreads the partitions like a random number, and is the same in a replay.
-            digest = blake2b(f"{self.partition}@{segment.base_offset}".encode(), digest_size=8).digest()
-            segment.jitter_ms = int.from_bytes(digest, "big") % min(options.segment_jitter_ms, options.segment_ms)
-        return segment
-
-    def snapshot(self, *, lasting: bool = True) -> None:
-        """Writes a producer snapshot at the end offset, unless one exists or the disk is full.
-
-        ``lasting``: the next flush syncs it. If not, a power cut may lose it; the next start then replays from the snapshot before.
-        """
-        if self.producers.snapshot_offset != self.end_offset:
-            file = write_snapshot(self.disk, self.directory, self.end_offset, self.producers.by_id)
-            if file is not None:
-                self.producers.snapshot_offset = self.end_offset
-                if lasting:
-                    self.pending.file(file)
-                    self.pending.directory(self.directory)
-
-    def segment_of(self, offset: int) -> int:
-        """Index of the segment for ``offset``; 0 for offsets below the first segment."""
-        if offset >= self.bases[-1]:
-            return len(self.bases) - 1
-        return max(bisect_right(self.bases, offset) - 1, 0)
 
     def locate(self, offset: int, *, max_bytes: int, upto: int, at_least_one: bool = True) -> Slice | None:
         """Bytes of one segment, from the batch with ``offset`` on: at most ``max_bytes``, below offset ``upto``.
@@ -415,7 +255,7 @@ class Log:
         self._durable_max = self.end_offset if self._durable_max is None else min(self._durable_max, self.end_offset)
         self._limits = None
         self.pending.void()
-        damage.save(self)
+        self.save_damage()
         return removed
 
     def restart_at(self, offset: int, now_ms: int) -> tuple[str, ...]:
@@ -426,13 +266,8 @@ class Log:
         self._limits = None
         self.pending.void()
         self.clean_offset = self._clean_durable = None
-        damage.save(self)
+        self.save_damage()
         return removed
-
-    @property
-    def damages(self) -> list[damage.Damage]:
-        """Known damage that is not healed, in the order of offsets."""
-        return [one for segment in self.segments for one in segment.damages]
 
     def note_missing(self, below: int) -> None:
         """Marks records below this offset as missing, durably unless the disk is full. Raises: OSError."""
@@ -468,14 +303,6 @@ class Log:
         if below > self.holes_below:
             self.disk.replace_file(f"{self.directory}/{HOLES}", holes_file(below))
             self.holes_below = Offset(below)
-
-    def lower_clean_offset(self) -> None:
-        """Limits the clean offset to the end after a truncation: later batches were never compacted."""
-        self.holes_below = min(self.holes_below, self.end_offset)
-        if self.clean_offset is not None:
-            self.clean_offset = min(self.clean_offset, self.end_offset)
-        if self._clean_durable is not None:
-            self._clean_durable = min(self._clean_durable, self.end_offset)
 
     def expire_producers(self, now_ms: int, after_ms: int) -> int:
         """Removes idle producers without an open transaction; returns their number."""

@@ -1,16 +1,14 @@
 """Lookups in a log by timestamp, and of aborted transactions by offset range."""
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from ottla.base.ids import LeaderEpoch, Offset
 from ottla.log.batch_scan import batch_at, headers
 from ottla.log.segment import LOOKUP_CHUNK, Segment
+from ottla.log.state import LogState
 from ottla.log.transaction_index import AbortedTransaction
 from ottla.records.batch import BatchHeader
 from ottla.records.read import records
-
-if TYPE_CHECKING:
-    from ottla.log.log import Log
 
 
 class TimedOffset(NamedTuple):
@@ -21,7 +19,7 @@ class TimedOffset(NamedTuple):
     epoch: LeaderEpoch
 
 
-def offset_for_time(log: "Log", timestamp_ms: int, upto: int) -> TimedOffset | None:
+def offset_for_time(log: LogState, timestamp_ms: int, upto: int) -> TimedOffset | None:
     """The first record from the start offset on, below ``upto``, whose timestamp is at least ``timestamp_ms``."""
     for segment in log.segments:
         if segment.base_offset >= upto:
@@ -59,7 +57,7 @@ def _first_at(segment: Segment, position: int, header: BatchHeader, timestamp_ms
     return None
 
 
-def max_timestamp(log: "Log", upto: int) -> TimedOffset | None:
+def max_timestamp(log: LogState, upto: int) -> TimedOffset | None:
     """The first record below ``upto`` with the largest timestamp; None without records, or without timestamps."""
     best: tuple[int, Segment, int, BatchHeader] | None = None
     for index, segment in enumerate(log.segments):
@@ -89,7 +87,7 @@ def _largest_below(segment: Segment, upto: int) -> tuple[int, BatchHeader] | Non
     return best
 
 
-def aborted_transactions(log: "Log", first: int, upto: int) -> list[AbortedTransaction]:
+def aborted_transactions(log: LogState, first: int, upto: int) -> list[AbortedTransaction]:
     """Aborted transactions that have offsets in ``first..upto`` (exclusive), in the order of their markers."""
     found = []
     for segment in log.segments[log.segment_of(first) :]:

@@ -1,7 +1,6 @@
 """Rebuilds producer state from the newest valid snapshot and the headers of all later batches."""
 
 from contextlib import suppress
-from typing import TYPE_CHECKING
 
 from ottla.base.ids import NO_OFFSET, Offset
 from ottla.base.units import MiB
@@ -11,12 +10,10 @@ from ottla.log.filenames import SNAPSHOT, offset_of, segment_name
 from ottla.log.producer_snapshots import read_snapshot
 from ottla.log.producer_state import BATCHES_KEPT, NO_SEQUENCE, PastBatch, Producers
 from ottla.log.segment import Segment
+from ottla.log.state import LogState
 from ottla.records.batch import BatchHeader, crc_ok
 from ottla.records.checksum import Buffer
 from ottla.records.read import ABORT_MARKER, COMMIT_MARKER, control_record
-
-if TYPE_CHECKING:
-    from ottla.log.log import Log
 
 #: Bytes before the end that a start reads again for the four older batches of each producer, which snapshots omit: about what a few
 #: producers have in flight. An older batch that is repeated after a restart is out of order, as in Kafka.
@@ -29,7 +26,7 @@ def snapshot_offsets(names: list[str]) -> list[int]:
     return sorted(offset for offset in offsets if offset is not None)
 
 
-def rebuild_producers(log: "Log", upto: int, now_ms: int, *, names: list[str] | None = None) -> None:
+def rebuild_producers(log: LogState, upto: int, now_ms: int, *, names: list[str] | None = None) -> None:
     """Restores the producer state at offset ``upto``, where a batch begins. Removes later snapshots.
 
     ``names``: the files of the partition's directory, if already listed.
@@ -55,7 +52,7 @@ def rebuild_producers(log: "Log", upto: int, now_ms: int, *, names: list[str] | 
     producers.end_offset = Offset(upto)
 
 
-def _replay(log: "Log", first: int, upto: int, now_ms: int) -> None:
+def _replay(log: LogState, first: int, upto: int, now_ms: int) -> None:
     for index in range(log.segment_of(first), len(log.segments)):
         segment = log.segments[index]
         if segment.base_offset >= upto:
@@ -64,7 +61,7 @@ def _replay(log: "Log", first: int, upto: int, now_ms: int) -> None:
             _replay_segment(log, segment, first, upto, now_ms)
 
 
-def _replay_segment(log: "Log", segment: Segment, first: int, upto: int, now_ms: int) -> None:
+def _replay_segment(log: LogState, segment: Segment, first: int, upto: int, now_ms: int) -> None:
     position = segment.position_of(first) if first > segment.base_offset else 0
     for at, header in headers(segment.file, segment.size if position is None else position, segment.size):
         if header.base_offset >= upto:
@@ -100,7 +97,7 @@ def note_batch(producers: Producers, header: BatchHeader, buffer: Buffer, positi
         segment.note_aborted(aborted)
 
 
-def _refill(log: "Log", end_offset: int) -> None:
+def _refill(log: LogState, end_offset: int) -> None:
     """Adds older batches to the producers of a snapshot, so that duplicates of several batches are detected after a restart."""
     past: dict[int, list[PastBatch]] = {}
     for segment, position in _last_bytes(log, end_offset):
@@ -119,7 +116,7 @@ def _refill(log: "Log", end_offset: int) -> None:
             producer.replace_batches(batches[-BATCHES_KEPT:])
 
 
-def _last_bytes(log: "Log", end_offset: int) -> list[tuple[Segment, int]]:
+def _last_bytes(log: LogState, end_offset: int) -> list[tuple[Segment, int]]:
     """Start position in each segment, oldest first, for about ``REFILL_BYTES`` before ``end_offset``."""
     places: list[tuple[Segment, int]] = []
     left = REFILL_BYTES

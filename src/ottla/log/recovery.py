@@ -39,7 +39,7 @@ from errno import ENOSPC
 from ottla.base.ids import NO_EPOCH, LeaderEpoch, Offset, TopicId, TopicPartition
 from ottla.base.ports import Disk
 from ottla.base.units import INT64_MAX
-from ottla.log import checkpoints, damage
+from ottla.log import checkpoints
 from ottla.log.batch_scan import headers, whole_batches
 from ottla.log.damage import Damage, read_damage
 from ottla.log.errors import CorruptLog
@@ -60,11 +60,12 @@ from ottla.log.filenames import (
     offset_of,
 )
 from ottla.log.leader_epochs import LeaderEpochs
-from ottla.log.log import Log, RecoveryResult
+from ottla.log.log import Log
 from ottla.log.options import TopicOptions
 from ottla.log.producer_recovery import note_batch, rebuild_producers, snapshot_offsets
 from ottla.log.scrub import next_sound
 from ottla.log.segment import Segment, timestamp_of
+from ottla.log.state import RecoveryResult
 from ottla.log.transaction_index import read_entries
 from ottla.log.truncation import restart_empty
 from ottla.records.batch import ATTRIBUTES_AT
@@ -141,7 +142,7 @@ def open_log(
         log.segments.append(log.new_segment(start_offset, now_ms))
         log.bases.append(Offset(start_offset))
     if DAMAGE in names:
-        damage.recall(log, read_damage(disk.read_file(f"{directory}/{DAMAGE}")))
+        log.restore_damage(read_damage(disk.read_file(f"{directory}/{DAMAGE}")))
     epochs = _read_epochs(disk, directory, names)
     log.epochs = LeaderEpochs(epochs)
     first_flaw = _flawed_transaction_index(disk, directory, names)
@@ -261,7 +262,7 @@ class _Scan:
             position = self._behind(segment, self._batches(segment, position, size), size, bound)
         log.end_offset = Offset(self._expected)
         if self._damages:
-            damage.note(log, segment.base_offset, self._damages)
+            log.note_damage(segment.base_offset, self._damages)
         self._found.scanned_bytes += segment.size
         if not segment.finish():
             log.pending.unwritten.append(segment)

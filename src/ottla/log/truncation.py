@@ -6,7 +6,6 @@ them later. Records below the start offset stay on disk until their whole segmen
 
 from collections.abc import Callable
 from errno import ENOSPC
-from typing import TYPE_CHECKING
 
 from ottla.base.ids import Offset
 from ottla.log.batch_scan import headers, sound_upto
@@ -14,19 +13,17 @@ from ottla.log.errors import CorruptLog, OffsetOutOfRange
 from ottla.log.filenames import DELETED, SNAPSHOT, segment_name
 from ottla.log.producer_recovery import rebuild_producers
 from ottla.log.segment import NO_TIMESTAMP, Segment
-
-if TYPE_CHECKING:
-    from ottla.log.log import Log
+from ottla.log.state import LogState
 
 
-def delete_before(log: "Log", offset: int, now_ms: int) -> tuple[str, ...]:
+def delete_before(log: LogState, offset: int, now_ms: int) -> tuple[str, ...]:
     if not 0 <= offset <= log.end_offset:
         raise OffsetOutOfRange(offset, log.start_offset, log.end_offset)
     _raise_start(log, offset)
     return tuple(_drop(log, _below_start(log), now_ms))
 
 
-def retain(log: "Log", now_ms: int, high_watermark: int) -> tuple[str, ...]:
+def retain(log: LogState, now_ms: int, high_watermark: int) -> tuple[str, ...]:
     removed = list(_drop(log, _below_start(log), now_ms))
     if "delete" not in log.options.cleanup_policy:
         return tuple(removed)
@@ -54,7 +51,7 @@ def retain(log: "Log", now_ms: int, high_watermark: int) -> tuple[str, ...]:
     return tuple(removed)
 
 
-def truncate_to(log: "Log", offset: int, now_ms: int) -> tuple[str, ...]:
+def truncate_to(log: LogState, offset: int, now_ms: int) -> tuple[str, ...]:
     if offset >= log.end_offset:
         log.epochs.truncate_end(log.end_offset)
         return ()
@@ -80,7 +77,7 @@ def truncate_to(log: "Log", offset: int, now_ms: int) -> tuple[str, ...]:
     return tuple(removed)
 
 
-def restart_empty(log: "Log", offset: int, now_ms: int) -> list[str]:
+def restart_empty(log: LogState, offset: int, now_ms: int) -> list[str]:
     """Drops every segment; the empty log begins at ``offset``."""
     removed = []
     for segment in log.segments:
@@ -92,7 +89,7 @@ def restart_empty(log: "Log", offset: int, now_ms: int) -> list[str]:
     return removed
 
 
-def restart_at(log: "Log", offset: int, now_ms: int) -> tuple[str, ...]:
+def restart_at(log: LogState, offset: int, now_ms: int) -> tuple[str, ...]:
     former = log.recovery_point
     removed = restart_empty(log, offset, now_ms)
     log.epochs.truncate_end(0)
@@ -103,7 +100,7 @@ def restart_at(log: "Log", offset: int, now_ms: int) -> tuple[str, ...]:
     return tuple(removed)
 
 
-def _cut(log: "Log", segment: Segment, offset: int) -> Offset:
+def _cut(log: LogState, segment: Segment, offset: int) -> Offset:
     """Truncates the last segment at the batch with ``offset``, or at the first damaged header before it; returns the new end offset.
 
     The position is found from the batches before it, so the removed part may be damaged. The segment becomes the active one.
@@ -130,13 +127,13 @@ def _cut(log: "Log", segment: Segment, offset: int) -> Offset:
     return Offset(end_offset)
 
 
-def _raise_start(log: "Log", offset: int) -> None:
+def _raise_start(log: LogState, offset: int) -> None:
     if offset > log.start_offset:
         log.start_offset = Offset(offset)
         log.epochs.truncate_start(offset)
 
 
-def _below_start(log: "Log") -> int:
+def _below_start(log: LogState) -> int:
     """Number of segments that end at or below the start offset; never the active one."""
     count = 0
     while count + 1 < len(log.bases) and log.bases[count + 1] <= log.start_offset:
@@ -144,7 +141,7 @@ def _below_start(log: "Log") -> int:
     return count
 
 
-def _expired(log: "Log", high_watermark: int, predicate: Callable[[Segment], bool]) -> int:
+def _expired(log: LogState, high_watermark: int, predicate: Callable[[Segment], bool]) -> int:
     """Number of leading segments below the high watermark that satisfy the predicate; an empty active segment stays."""
     for count, segment in enumerate(log.segments):
         last = count + 1 == len(log.segments)
@@ -154,7 +151,7 @@ def _expired(log: "Log", high_watermark: int, predicate: Callable[[Segment], boo
     return len(log.segments)
 
 
-def _drop(log: "Log", count: int, now_ms: int) -> list[str]:
+def _drop(log: LogState, count: int, now_ms: int) -> list[str]:
     """Removes the first ``count`` segments; rolls a new one first when that is all of them.
 
     A segment stays until the name of the next one is durable; otherwise a power cut could remove both, and the end offset with them. Its
@@ -178,7 +175,7 @@ def _drop(log: "Log", count: int, now_ms: int) -> list[str]:
     return removed
 
 
-def _rename(log: "Log", segment: Segment) -> list[str]:
+def _rename(log: LogState, segment: Segment) -> list[str]:
     log.pending.forget(segment)
     paths = segment.rename_deleted()
     path = f"{log.directory}/{segment_name(segment.base_offset, SNAPSHOT)}"

@@ -10,7 +10,7 @@ request waits for another while there are fewer than ``CONNECTIONS_MAX``; for fe
 
 import asyncio
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from ottla.base.ids import BrokerId
 from ottla.base.units import MiB
@@ -18,9 +18,6 @@ from ottla.broker.context import FORWARD_MS
 from ottla.broker.node import PEER
 from ottla.net.client_connection import ClientConnection, ConnectionBroken, open_connection
 from ottla.wire.messages.fetch import FetchRequest
-
-if TYPE_CHECKING:
-    from ottla.server.shell import Shell
 
 CONNECT_MS = 10_000
 #: To one broker, for requests of one kind.
@@ -54,10 +51,17 @@ class _PeerConnection:
             self.opening.result().close()
 
 
+class LocalBroker(Protocol):
+    """A broker of the same process."""
+
+    def handle_peer_request(self, message: Any, version: int, answered: Callable[[Any], None]) -> None:
+        """Handles a request; ``answered`` gets the response."""
+
+
 class PeerClient:
     """Sends the requests of one broker to the others."""
 
-    def __init__(self, shells: Mapping[BrokerId, "Shell"], address_of: Callable[[BrokerId], Address | None]) -> None:
+    def __init__(self, shells: Mapping[BrokerId, LocalBroker], address_of: Callable[[BrokerId], Address | None]) -> None:
         """``shells`` are the brokers of this process; ``address_of`` gives the registered address of a broker of another process."""
         self._shells = shells
         self._address_of = address_of

@@ -11,7 +11,7 @@ from typing import Protocol
 from ottla.base.ids import TopicPartition
 from ottla.broker.coordinator import State
 from ottla.broker.groups.classic.group import ClassicGroup
-from ottla.broker.groups.consumer.service import ServedConsumerGroup
+from ottla.broker.groups.consumer.service import ConsumerGroupService
 from ottla.broker.node import Node
 from ottla.broker.replica.leader import Leader
 from ottla.log.log import Log
@@ -195,7 +195,7 @@ class Scene:
         group = shard.machine.by_id.get(group_id)
         if isinstance(group, ClassicGroup):
             return member_id in group.members.by_id and group.generation == epoch
-        if isinstance(group, ServedConsumerGroup):
-            found = group.told.members.get(member_id)
+        if isinstance(group, ConsumerGroupService):
+            found = group.group.members.get(member_id)
             return found is not None and found.epoch == epoch
         return False

@@ -9,8 +9,10 @@ process ends, its coordinator is compared with a replay of its log (``shard_repl
 """
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from ottla.broker.node import Node
+from ottla.client.options import ConsumerOptions, from_keywords
 from ottla.log.errors import LogError
 from ottla.records.errors import RecordsError
 from ottla.sim.checkers import ALL, Checker
@@ -32,7 +34,6 @@ from ottla.sim.disk import SimDisk
 from ottla.sim.faults import FAULT_KINDS, Faults
 from ottla.sim.group_auditors import Auditor, Bookkeeper
 from ottla.sim.group_environment import OneBroker, Scene, Stage
-from ottla.sim.group_members import Seat, SimGroup
 from ottla.sim.history import CLEANER, HEALED_BY_MS, READ_BY_MS, Verdict, read_log
 from ottla.sim.machine import Machine, Performer
 from ottla.sim.member_clients import Member
@@ -54,6 +55,99 @@ CLUSTER_GROUP_KINDS = (*CLUSTER_FAULT_KINDS, *MEMBER_FAULTS, *MEMBER_FAULTS, GRO
 PROTOCOLS = (("classic",), ("classic",), ("consumer",), ("classic", "consumer"))
 LEDGER = "ledger"
 PARTITIONS_MAX = 6
+
+
+STRATEGIES = ("range", "roundrobin", "sticky", "cooperative-sticky", "range,cooperative-sticky")
+MEMBERS_MAX = 5
+
+
+class SimMember:
+    """A member over its lives, one process after the other. A former process may not know that it was replaced."""
+
+    def __init__(self, story: "GroupHistory", group: "SimGroup", number: int, *, static: bool) -> None:
+        self._story = story
+        self._group = group
+        self._name = f"{group.name}.{number}"
+        self._instance = f"{group.name}-{number}" if static else ""
+        self.lives: list[Member] = []
+
+    @property
+    def living(self) -> list[Member]:
+        return [life for life in self.lives if not life.dead]
+
+    def begin(self) -> None:
+        """Starts a process, beside the former one if that still runs."""
+        story, number = self._story, len(self.lives)
+        name = f"{self._name}.{number}"
+        rng = story.world.rng(name)
+        options = self._group.options(rng.choice(self._group.protocols), self._instance)
+        life = Member(story.world, story.network, story.stage, story, options, name=name, rng=rng)
+        story.members[name] = life
+        story.seats[name] = self
+        self.lives.append(life)
+
+    def begin_unless_alive(self) -> None:
+        if not self.living:
+            self.begin()
+
+
+class SimGroup:
+    """A group with its members."""
+
+    def __init__(self, story: "GroupHistory", name: str, *, protocols: Sequence[str]) -> None:
+        rng = story.world.rng("profile")
+        self.name = name
+        self.protocols = protocols
+        self._strategy = rng.choice(STRATEGIES)
+        self._session_ms = rng.choice((600, 1_000, 2_000))
+        self._rebalance_ms = rng.choice((1_000, 3_000))
+        self._story = story
+        self.static = rng.random() < 0.4
+        self.seats: list[SimMember] = []
+        for _ in range(rng.randint(1, 4)):
+            self.grow()
+
+    def grow(self) -> None:
+        """Adds a member."""
+        if len(self.seats) < MEMBERS_MAX:
+            self.seats.append(SimMember(self._story, self, len(self.seats), static=self.static))
+            self.seats[-1].begin()
+
+    @property
+    def living(self) -> list[Member]:
+        return [life for seat in self.seats for life in seat.living]
+
+    def options(self, protocol: str, instance: str) -> ConsumerOptions:
+        own: dict[str, Any] = {}
+        if protocol == "classic":
+            own = {
+                "session_timeout_ms": self._session_ms,
+                "heartbeat_interval_ms": self._session_ms // 4,
+                "partition_assignment_strategy": self._strategy,
+            }
+        return from_keywords(
+            ConsumerOptions,
+            {
+                "group_id": self.name,
+                "group_instance_id": instance,
+                "group_protocol": protocol,
+                "max_poll_interval_ms": self._rebalance_ms,
+                "request_timeout_ms": 1_500,
+                "retry_backoff_ms": 20,
+                "retry_backoff_max_ms": 200,
+                **own,
+            },
+        )
+
+    def settled(self, ends: dict[int, int]) -> bool:
+        """Whether each partition has one reader that has read all of it."""
+        living = self.living
+        owned = sorted(partition for member in living for partition in member.owned)
+        return (
+            owned == sorted(ends)
+            and all(member.machine.settled for member in living)
+            and all(member.positions.get(partition) == ends[partition] for member in living for partition in member.owned)
+        )
 
 
 class GroupHistory:
@@ -100,7 +194,7 @@ class GroupHistory:
         self.groups: list[SimGroup] = []
         #: All members that ever existed, by name.
         self.members: dict[str, Member] = {}
-        self.seats: dict[str, Seat] = {}
+        self.seats: dict[str, SimMember] = {}
         self.auditor: Auditor | None = None
         self.bookkeeper: Bookkeeper | None = None
         self._open_writes: list[Write] = []

@@ -12,7 +12,7 @@ from ottla.base.ids import Offset
 from ottla.broker.coordinator import Shard, State
 from ottla.broker.groups.classic.group import ClassicGroup
 from ottla.broker.groups.classic.states import GroupState
-from ottla.broker.groups.consumer.service import ServedConsumerGroup
+from ottla.broker.groups.consumer.service import ConsumerGroupService
 from ottla.broker.groups.groups import Groups
 from ottla.broker.node import Node
 from ottla.records.batch import headers
@@ -78,9 +78,9 @@ def durable(group: Any) -> Any:
             for member in group.members
         }
         return ("classic", group.generation, group.protocol_type, group.protocol, group.leader, members)
-    if isinstance(group, ServedConsumerGroup):
+    if isinstance(group, ConsumerGroupService):
         # The rest of the shard is not compared, so only the group's own bytes of the footprint are.
-        told = {name: value for name, value in vars(group.told).items() if name not in SOFT} | {"footprint": group.footprint.bytes}
+        told = {name: value for name, value in vars(group.group).items() if name not in SOFT} | {"footprint": group.footprint.bytes}
         return ("consumer", _plain(told))
     return None
 

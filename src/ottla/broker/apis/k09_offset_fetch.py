@@ -8,11 +8,11 @@ Source: KIP-447, KIP-709, KIP-848.
 """
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
 
 from ottla.base.ids import NO_TOPIC_ID, TopicId
-from ottla.broker.coordinator import when_committed
+from ottla.broker.coordinator import Shard, when_committed
 from ottla.broker.events import RequestArrived
+from ottla.broker.groups.groups import Groups
 from ottla.broker.groups.records import OffsetCommitValue
 from ottla.broker.handlers import Later, handles
 from ottla.broker.node import Node
@@ -29,11 +29,6 @@ from ottla.wire.messages.offset_fetch import (
     OffsetFetchResponseTopic,
     OffsetFetchResponseTopics,
 )
-
-if TYPE_CHECKING:
-    from ottla.broker.coordinator import Shard
-    from ottla.broker.groups.groups import Groups
-    from ottla.broker.node import Node
 
 ERROR_OF_GROUP_SINCE = 2
 SEVERAL_SINCE = 8

@@ -4,22 +4,16 @@ Behaviour: metadata and assignments are returned while the group is stable. An u
 GROUP_ID_NOT_FOUND from 6 on; so is a consumer group. Operations are returned for every group without an error. Source: KIP-430, KIP-1043.
 """
 
-from typing import TYPE_CHECKING
-
 from ottla.broker.apis.authorized_operations import GROUP_OPERATIONS, NOT_ASKED
 from ottla.broker.apis.group_requests import check_answer
-from ottla.broker.coordinator import when_committed
+from ottla.broker.coordinator import Shard, when_committed
 from ottla.broker.events import RequestArrived
 from ottla.broker.groups.classic.states import GroupState
+from ottla.broker.groups.groups import Groups
 from ottla.broker.handlers import Later, handles
 from ottla.broker.node import Node
 from ottla.wire.errors import GroupIdNotFound, KafkaError
 from ottla.wire.messages.describe_groups import DescribedGroup, DescribeGroupsRequest, DescribeGroupsResponse
-
-if TYPE_CHECKING:
-    from ottla.broker.coordinator import Shard
-    from ottla.broker.groups.groups import Groups
-    from ottla.broker.node import Node
 
 NOT_FOUND_SINCE = 6
 

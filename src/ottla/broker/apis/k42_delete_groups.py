@@ -5,19 +5,13 @@ for which old clients store offsets, can be deleted too. A group that a request 
 KIP-229.
 """
 
-from typing import TYPE_CHECKING
-
-from ottla.broker.coordinator import when_committed
+from ottla.broker.coordinator import Shard, when_committed
 from ottla.broker.events import RequestArrived
+from ottla.broker.groups.groups import Groups
 from ottla.broker.handlers import Later, handles
 from ottla.broker.node import Node
 from ottla.wire.errors import KafkaError
 from ottla.wire.messages.delete_groups import DeletableGroupResult, DeleteGroupsRequest, DeleteGroupsResponse
-
-if TYPE_CHECKING:
-    from ottla.broker.coordinator import Shard
-    from ottla.broker.groups.groups import Groups
-    from ottla.broker.node import Node
 
 
 def refuse(call: RequestArrived[DeleteGroupsRequest], error: KafkaError) -> DeleteGroupsResponse:

@@ -3,24 +3,18 @@
 Behaviour: an unknown or classic group is GROUP_ID_NOT_FOUND. Version 1 has the protocol of each member. Source: KIP-848, KIP-1099.
 """
 
-from typing import TYPE_CHECKING
-
 from ottla.broker.apis.authorized_operations import GROUP_OPERATIONS
 from ottla.broker.apis.group_requests import check_answer
-from ottla.broker.coordinator import when_committed
+from ottla.broker.coordinator import Shard, when_committed
 from ottla.broker.events import RequestArrived
 from ottla.broker.groups.consumer.describe import described
-from ottla.broker.groups.consumer.service import ServedConsumerGroup, assignors
+from ottla.broker.groups.consumer.service import ConsumerGroupService, assignors
+from ottla.broker.groups.groups import Groups
 from ottla.broker.handlers import Later, handles
 from ottla.broker.node import Node
 from ottla.wire import errors
 from ottla.wire.errors import KafkaError
 from ottla.wire.messages.consumer_group_describe import ConsumerGroupDescribeRequest, ConsumerGroupDescribeResponse, DescribedGroup
-
-if TYPE_CHECKING:
-    from ottla.broker.coordinator import Shard
-    from ottla.broker.groups.groups import Groups
-    from ottla.broker.node import Node
 
 
 def refuse(call: RequestArrived[ConsumerGroupDescribeRequest], error: KafkaError) -> ConsumerGroupDescribeResponse:
@@ -48,11 +42,11 @@ def consumer_group_describe(node: Node, call: RequestArrived[ConsumerGroupDescri
     return when_committed(call, response, shards, refuse=refuse)
 
 
-def _described(shard: "Shard[Groups]", group_id: str) -> DescribedGroup:
+def _described(shard: Shard[Groups], group_id: str) -> DescribedGroup:
     group = shard.machine.find(group_id)
-    if not isinstance(group, ServedConsumerGroup):
+    if not isinstance(group, ConsumerGroupService):
         raise errors.GroupIdNotFound(f"group {group_id!r} is not a group of the new protocol")
-    return described(group.told, shard.machine.topics, assignors(shard.options))
+    return described(group.group, shard.machine.topics, assignors(shard.options))
 
 
 def _refused(group_id: str, error: KafkaError) -> DescribedGroup:

@@ -7,7 +7,7 @@ may belong to a group of either kind.
 
 from typing import Any, NamedTuple, Protocol
 
-from ottla.broker.coordinator import Record, Reply
+from ottla.broker.coordinator import Record, Reply, Shard
 from ottla.broker.groups.memory_limits import Footprint
 from ottla.broker.groups.records import OffsetCommitValue
 
@@ -90,3 +90,24 @@ class Group(Protocol):
 
     def close(self) -> None:
         """The object is dropped, because the group was deleted or converted: timers are cancelled and waiting requests refused."""
+
+
+class GroupTable(Protocol):
+    """The groups of one shard, as a group sees them; ``groups.py`` implements it."""
+
+    shard: Shard[Any]
+    #: Groups of all kinds by id.
+    by_id: dict[str, Group]
+    #: Memory of groups without offsets, see ``memory_limits.py``; and the time of the last logged refusal.
+    footprint: Footprint
+    warned_ms: int
+
+    @property
+    def loading(self) -> bool:
+        """Whether the log is being loaded."""
+
+    def join(self, request: Any, client: Client, reply: Reply) -> None:
+        """JoinGroup. Raises: KafkaError."""
+
+    def forget_unused(self, group: Group) -> None:
+        """Drops a group that was never persisted."""

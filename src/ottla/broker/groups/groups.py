@@ -161,9 +161,10 @@ class Groups:
         known = [partition for partition in partitions if self.offsets.of(group_id, topic, partition) is not None]
         self._forget(group_id, [offsets_of.tombstone(group_id, topic, partition) for partition in known])
 
-    def forget_unused(self, group: ClassicGroup) -> None:
+    def forget_unused(self, group: Group) -> None:
         """Drops a group that was never persisted."""
-        if group.unused and group.group_id not in self.offsets.by_group and self.by_id.get(group.group_id) is group:
+        unused = isinstance(group, ClassicGroup) and group.unused
+        if unused and group.group_id not in self.offsets.by_group and self.by_id.get(group.group_id) is group:
             del self.by_id[group.group_id]
             group.footprint.clear()
 

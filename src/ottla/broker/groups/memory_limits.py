@@ -15,16 +15,12 @@ Sizes are estimates: the bytes sent by clients, and measured CPython memory per 
 """
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from ottla.base.units import SECOND_MS, KiB
-from ottla.broker import effects
+from ottla.broker.coordinator import Shard
 from ottla.wire import errors
 from ottla.wire.errors import KafkaError
-
-if TYPE_CHECKING:
-    from ottla.broker.coordinator import Shard
-    from ottla.broker.groups.groups import Groups
 
 #: A member with its session and waiting request, without the bytes that it sent; a pending member id; a group.
 MEMBER_BYTES, PENDING_BYTES, GROUP_BYTES = 2304, 1088, 2 * KiB
@@ -77,17 +73,25 @@ class Footprint:
             self.add(-self.bytes)
 
 
-def members_bytes(shard: "Shard[Groups]") -> int:
+class LimitedGroups(Protocol):
+    """The groups of one shard."""
+
+    shard: Shard[Any]
+    #: Time of the last logged refusal.
+    warned_ms: int
+
+
+def members_bytes(shard: Shard[Any]) -> int:
     """Memory of all groups of this broker, without offsets."""
     return sum(each.machine.footprint.bytes for each in shard.siblings.values())
 
 
-def offsets_bytes(shard: "Shard[Groups]") -> int:
+def offsets_bytes(shard: Shard[Any]) -> int:
     """Memory of all offsets of this broker."""
     return sum(each.machine.offsets.bytes for each in shard.siblings.values())
 
 
-def check_member(groups: "Groups", group_id: str, size: int) -> None:
+def check_member(groups: LimitedGroups, group_id: str, size: int) -> None:
     """Refuses a member that is too large. Raises: InvalidRequest."""
     limit = groups.shard.options.group_member_max_bytes
     if size > limit:
@@ -100,7 +104,7 @@ def check_member(groups: "Groups", group_id: str, size: int) -> None:
         )
 
 
-def check_growth(groups: "Groups", group_id: str, held: int, growth: int) -> None:
+def check_growth(groups: LimitedGroups, group_id: str, held: int, growth: int) -> None:
     """Refuses ``growth`` bytes for a group of ``held`` bytes. Raises: GroupMaxSizeReached."""
     if growth <= 0:
         return
@@ -124,10 +128,10 @@ def check_growth(groups: "Groups", group_id: str, held: int, growth: int) -> Non
         )
 
 
-def refusal(groups: "Groups", error: KafkaError) -> KafkaError:
+def refusal(groups: LimitedGroups, error: KafkaError) -> KafkaError:
     """The error, which is logged at most once per interval: not every client shows it, and not every API version has a field for it."""
-    shard: Any = groups.shard
+    shard = groups.shard
     if shard.now_ms >= groups.warned_ms + WARN_INTERVAL_MS:
         groups.warned_ms = shard.now_ms
-        shard.context.effects.append(effects.Warn(message=f"a request of a group's member is refused: {error}"))
+        shard.context.warn(f"a request of a group's member is refused: {error}")
     return error

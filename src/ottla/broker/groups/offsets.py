@@ -7,20 +7,17 @@ Source: Kafka's OffsetMetadataManager and OffsetExpirationConditionImpl; KIP-211
 """
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from ottla.base.units import INT64_MAX, MINUTE_MS
 from ottla.broker.coordinator import Record
-from ottla.broker.groups.group import Group
+from ottla.broker.groups.group import Group, GroupTable
 from ottla.broker.groups.memory_limits import GROUP_BYTES, OFFSET_BYTES, offsets_bytes, refusal, text_bytes
 from ottla.broker.groups.records import OffsetCommitKey, OffsetCommitValue
+from ottla.broker.metadata.image import Image
 from ottla.wire import errors
 from ottla.wire.errors import KafkaError
 from ottla.wire.messages.offset_commit import OffsetCommitRequest, OffsetCommitRequestPartition
-
-if TYPE_CHECKING:
-    from ottla.broker.groups.groups import Groups
-    from ottla.broker.metadata.image import Image
 
 #: Errors of entries, by their position in ``entries_of``: a request can name a partition twice.
 Refused = dict[int, int]
@@ -91,7 +88,7 @@ def entries_of(request: OffsetCommitRequest) -> Iterator[tuple[int, str, OffsetC
     return ((number, *entry) for number, entry in enumerate((topic.name, each) for topic in request.topics for each in topic.partitions))
 
 
-def unknown(image: "Image", request: OffsetCommitRequest) -> Refused:
+def unknown(image: Image, request: OffsetCommitRequest) -> Refused:
     """Entries of a request whose partition does not exist. An unknown topic id is an empty topic name."""
     refused: Refused = {}
     for number, topic, asked in entries_of(request):
@@ -101,7 +98,13 @@ def unknown(image: "Image", request: OffsetCommitRequest) -> Refused:
     return refused
 
 
-def commit(groups: "Groups", request: OffsetCommitRequest, version: int, missing: Refused) -> Refused:
+class GroupsWithOffsets(GroupTable, Protocol):
+    """The groups of one shard and their offsets."""
+
+    offsets: Offsets
+
+
+def commit(groups: GroupsWithOffsets, request: OffsetCommitRequest, version: int, missing: Refused) -> Refused:
     """Stores the offsets of a request, except missing entries. Returns the refused entries.
 
     Raises: KafkaError if the sender may not commit, or nothing could be written.
@@ -139,7 +142,7 @@ def commit(groups: "Groups", request: OffsetCommitRequest, version: int, missing
     return refused
 
 
-def _no_room(groups: "Groups") -> KafkaError:
+def _no_room(groups: GroupsWithOffsets) -> KafkaError:
     limit = groups.shard.options.group_offsets_max_bytes
     return errors.InvalidCommitOffsetSize(
         f"the offsets of this broker's groups take all of ottla.group.offsets.max.bytes, {limit}; delete groups that are not used, "
@@ -147,7 +150,7 @@ def _no_room(groups: "Groups") -> KafkaError:
     )
 
 
-def _check_sender(groups: "Groups", request: OffsetCommitRequest, version: int) -> None:
+def _check_sender(groups: GroupsWithOffsets, request: OffsetCommitRequest, version: int) -> None:
     """A commit without a member creates the group."""
     group = groups.by_id.get(request.group_id)
     if group is not None:
@@ -161,7 +164,7 @@ def _check_sender(groups: "Groups", request: OffsetCommitRequest, version: int) 
 NOT_FOUND_SINCE = 9
 
 
-def expired(groups: "Groups", group: Group, topic: str) -> list[Record]:
+def expired(groups: GroupsWithOffsets, group: Group, topic: str) -> list[Record]:
     """Tombstones for a group's expired offsets of a topic."""
     if group.subscribed(topic):
         return []

@@ -33,7 +33,6 @@ from ottla.broker.replica.fetchers import Fetchers
 from ottla.broker.replica.follower import Follower
 from ottla.broker.replica.leader import Leader
 from ottla.broker.replica.replicas import Replicas
-from ottla.log import damage
 from ottla.log.damage import Damage
 from ottla.log.directory import LogDirectory
 from ottla.log.log import Log
@@ -188,7 +187,7 @@ class ReplicaHealth:
         news = [one for one in damages if one not in known]
         if not news and len(damages) == len(known):
             return
-        damage.note(log, segment.base_offset, damages)
+        log.note_damage(segment.base_offset, damages)
         self._context.delayed.poke(replica.partition)
         where = f"{replica.partition} in {replica.directory.root}"
         if not damages:

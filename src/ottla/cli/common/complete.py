@@ -10,32 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-if TYPE_CHECKING:
-    from click.shell_completion import CompletionItem
+from ottla.cli.common.profiles import completion
 
+if TYPE_CHECKING:
     from ottla.client.sync.admin import Admin
 
 #: Timeout of a query.
 TIMEOUT_MS = 1_000
-Completion = Callable[[click.Context, click.Parameter, str], list["CompletionItem"]]
-
-
-def _completion(candidates: Callable[[click.Context, str], Iterable[tuple[str, str]]]) -> Completion:
-    """A completion from (value, help) pairs. It offers nothing if it fails, and no value that the command line has already."""
-
-    def complete(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-        from click.shell_completion import CompletionItem
-
-        values = context.params.get(parameter.name or "")
-        before = set(values) if isinstance(values, list | tuple) else set()
-        try:
-            pairs = sorted(candidates(context, incomplete))
-        except (Exception, SystemExit):
-            # The command itself reports the error when it runs.
-            return []
-        return [CompletionItem(value, help=help or None) for value, help in pairs if value.startswith(incomplete) and value not in before]
-
-    return complete
 
 
 def _query(context: click.Context, question: Callable[[Admin], Iterable[tuple[str, str]]]) -> list[tuple[str, str]]:
@@ -78,12 +59,6 @@ def _groups(context: click.Context, incomplete: str) -> Iterable[tuple[str, str]
 
 def _brokers(context: click.Context, incomplete: str) -> Iterable[tuple[str, str]]:
     return _query(context, lambda admin: ((str(node.id), f"{node.host}:{node.port}") for node in admin.describe_cluster().nodes))
-
-
-def _profiles(context: click.Context, incomplete: str) -> Iterable[tuple[str, str]]:
-    from ottla.cli.common.profiles import read
-
-    return [(name, profile.settings.get("bootstrap_servers", "")) for name, profile in read().by_name.items()]
 
 
 def _topic_settings(context: click.Context, incomplete: str) -> Iterable[tuple[str, str]]:
@@ -143,12 +118,11 @@ def _config_pairs(context: click.Context, incomplete: str) -> Iterable[tuple[str
     return [(value if "=" in value else f"{value}=", help) for value, help in pairs]
 
 
-config_names = _completion(_config_names)
-config_settings = _completion(_config_settings)
-config_pairs = _completion(_config_pairs)
-topic_names = _completion(_topics)
-group_names = _completion(_groups)
-broker_ids = _completion(_brokers)
-profile_names = _completion(_profiles)
-topic_settings = _completion(_topic_settings)
-topic_setting_pairs = _completion(_topic_pairs)
+config_names = completion(_config_names)
+config_settings = completion(_config_settings)
+config_pairs = completion(_config_pairs)
+topic_names = completion(_topics)
+group_names = completion(_groups)
+broker_ids = completion(_brokers)
+topic_settings = completion(_topic_settings)
+topic_setting_pairs = completion(_topic_pairs)

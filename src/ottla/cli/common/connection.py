@@ -97,7 +97,7 @@ def _with_options(function: F, *, required: bool) -> F:
     def set_profile(context: click.Context, parameter: click.Parameter, value: str | None) -> None:
         context.meta[_PROFILE] = value
 
-    from ottla.cli.common.complete import profile_names
+    from ottla.cli.common.profiles import profile_names
 
     function = click.option(
         "--profile",

@@ -15,13 +15,16 @@ from __future__ import annotations
 import os
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
 from ottla.base.options import suggestion
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
 
 #: Names of settings that hold secrets contain one of these.
 _SECRET = re.compile(r"password|secret|token|credential|jaas|private|keystore_key")
@@ -205,3 +208,31 @@ def _quoted(value: str) -> str:
     import json
 
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+Completion = Callable[[click.Context, click.Parameter, str], list["CompletionItem"]]
+
+
+def completion(candidates: Callable[[click.Context, str], Iterable[tuple[str, str]]]) -> Completion:
+    """A completion from (value, help) pairs. It offers nothing if it fails, and no value that the command line has already."""
+
+    def complete(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        from click.shell_completion import CompletionItem
+
+        values = context.params.get(parameter.name or "")
+        before = set(values) if isinstance(values, list | tuple) else set()
+        try:
+            pairs = sorted(candidates(context, incomplete))
+        except (Exception, SystemExit):
+            # The command itself reports the error when it runs.
+            return []
+        return [CompletionItem(value, help=help or None) for value, help in pairs if value.startswith(incomplete) and value not in before]
+
+    return complete
+
+
+def _profile_names(context: click.Context, incomplete: str) -> Iterable[tuple[str, str]]:
+    return [(name, profile.settings.get("bootstrap_servers", "")) for name, profile in read().by_name.items()]
+
+
+profile_names = completion(_profile_names)

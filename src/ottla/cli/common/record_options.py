@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -44,10 +45,31 @@ def client_settings(table: type[ClientOptions], pairs: Iterable[str]) -> dict[st
     return profile_settings(table) | {name.replace(".", "_"): value for name, value in assignments(pairs, "-X").items()}
 
 
+def parse_value_format(text: str, option: str, *, registry: str | None = None, subject: str = "") -> ValueFormat:
+    """The format with that name. `subject`: writes with its newest schema. Raises: ValueError, OSError, ImportError."""
+    from ottla.cli.common.value_formats import NAMES, VALUE_FORMATS, packed
+
+    name, _, argument = text.partition(":")
+    if name in ("avro", "protobuf"):
+        from ottla.cli.common import schemas
+
+        if name == "avro":
+            return schemas.avro(argument, registry, subject)
+        file, _, message = argument.rpartition(":")
+        if not file or not message:
+            raise ValueError(f"{option} expects protobuf:FILE:NAME, not {text!r}")
+        return schemas.protobuf(Path(file), message, framed=registry is not None)
+    if name == "pack" and argument:
+        return packed(argument, option)
+    if not argument and text in VALUE_FORMATS:
+        return VALUE_FORMATS[text]
+    from ottla.base.options import suggestion
+
+    raise ValueError(f"{option}: unknown format {text!r}{suggestion(text, NAMES)}; formats are {', '.join(NAMES)}")
+
+
 def parse_formats(asked: Mapping[str, Any], topic: str = "") -> tuple[ValueFormat, ValueFormat]:
     """The formats of keys and values from the command's options. Raises: UsageError, ClickException."""
-    from ottla.cli.common.value_formats import parse_value_format
-
     try:
         key, value = (
             parse_value_format(asked[f"{field}_format"], f"--{field}-format", registry=asked["registry"], subject=f"{topic}-{field}")

@@ -22,7 +22,6 @@ import uuid
 from base64 import b64decode, b64encode
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -48,27 +47,6 @@ class ValueFormat:
     value: Callable[[bytes], Any]
     #: The reverse of `value`; also accepts text.
     read: Callable[[Any], bytes]
-
-
-def parse_value_format(text: str, option: str, *, registry: str | None = None, subject: str = "") -> ValueFormat:
-    """The format with that name. `subject`: writes with its newest schema. Raises: ValueError, OSError, ImportError."""
-    name, _, argument = text.partition(":")
-    if name in ("avro", "protobuf"):
-        from ottla.cli.common import schemas
-
-        if name == "avro":
-            return schemas.avro(argument, registry, subject)
-        file, _, message = argument.rpartition(":")
-        if not file or not message:
-            raise ValueError(f"{option} expects protobuf:FILE:NAME, not {text!r}")
-        return schemas.protobuf(Path(file), message, framed=registry is not None)
-    if name == "pack" and argument:
-        return _packed(argument, option)
-    if not argument and text in VALUE_FORMATS:
-        return VALUE_FORMATS[text]
-    from ottla.base.options import suggestion
-
-    raise ValueError(f"{option}: unknown format {text!r}{suggestion(text, NAMES)}; formats are {', '.join(NAMES)}")
 
 
 def printed_value(value: Any) -> bytes:
@@ -154,7 +132,7 @@ def _uuid_value(data: bytes) -> str:
     return str(uuid.UUID(bytes=data))
 
 
-def _packed(kind: str, option: str) -> ValueFormat:
+def packed(kind: str, option: str) -> ValueFormat:
     try:
         packed = struct.Struct(kind)
     except struct.error as error:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from ottla.lake.load.inputs import Input
     from ottla.lake.load.load_journal import LoadJournal
     from ottla.lake.load.plan import LoadPlan
-    from ottla.lake.load.readers import ReadOptions
+    from ottla.lake.load.reader import ReadOptions
     from ottla.wire.errors import KafkaError
 
 FORMATS = ("csv", "tsv", "json", "parquet", "arrow", "text")

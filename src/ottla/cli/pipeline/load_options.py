@@ -9,7 +9,7 @@ import click
 
 from ottla.lake.load.column_mapping import ColumnMapping, Template, parse_template
 from ottla.lake.load.inputs import CannotLoad
-from ottla.lake.load.readers import ReadOptions
+from ottla.lake.load.reader import ReadOptions
 
 
 def parse_names(text: str | None) -> tuple[str, ...]:

@@ -25,7 +25,7 @@ from ottla.lake.load.file_load import BadRow, place
 from ottla.lake.load.inputs import Input
 from ottla.lake.load.log_tail import Tail
 from ottla.lake.load.plan import FilePlan
-from ottla.lake.load.readers import RejectedRow
+from ottla.lake.load.reader import RejectedRow
 from ottla.lake.load.run import LoadObserver, LoadTotals
 
 #: Interval of progress events.

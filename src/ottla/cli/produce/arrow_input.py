@@ -13,7 +13,8 @@ from ottla.cli.common.value_formats import TEXT
 from ottla.cli.produce.input import BadLine, Chunk, CountedInput, Headers, InputFormat, InputRecord, encode_field, line_label
 from ottla.lake.load.column_mapping import ColumnMapping, Records, Template, map_columns
 from ottla.lake.load.inputs import STDIN, CannotLoad, inputs
-from ottla.lake.load.readers import ReadOptions, open_reader
+from ottla.lake.load.reader import ReadOptions
+from ottla.lake.load.readers import open_reader
 
 
 def arrow_chunks(name: str, source: CountedInput, reading: InputFormat, complain: Callable[[str], None]) -> Iterator[Chunk]:

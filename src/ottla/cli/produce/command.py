@@ -89,7 +89,8 @@ Exit codes: 0 all records written, 1 a record was not written (the message names
 @bootstrap_option
 def command(topic: str, files: tuple[str, ...], whole: tuple[str, ...], bootstrap: str, settings: tuple[str, ...], **options: Any) -> None:
     """Send records from FILEs or standard input to TOPIC."""
-    from ottla.cli.produce.input import BadLine, CountedInput, chunks, whole_files
+    from ottla.cli.produce.input import BadLine, CountedInput, whole_files
+    from ottla.cli.produce.sending import chunks
     from ottla.client.options import ProducerOptions
 
     if whole and (files or options["form"] != "text" or options["key_delimiter"] is not None):

@@ -87,25 +87,6 @@ class CountedInput:
             yield piece
 
 
-def chunks(source: CountedInput, reading: InputFormat, complain: Callable[[str], None]) -> Iterator[Chunk]:
-    """All records. `complain` is called for each invalid line: it raises, or reading continues. Raises: OSError; errors of `complain`."""
-    for name, file in source.files:
-        if reading.form in ("parquet", "arrow"):
-            from ottla.cli.produce.arrow_input import arrow_chunks
-
-            yield from arrow_chunks(name, source, reading, complain)
-            continue
-        lines = split(source.pieces(file), reading, name)
-        if reading.form == "csv":
-            yield from _csv_chunks(name, lines, reading, complain)
-        elif reading.form == "json":
-            parse = _JsonLines(reading).record
-            for first, some in lines:
-                yield from _parsed_chunks(name, zip(range(first, first + len(some)), some, strict=True), parse, complain)
-        else:
-            yield from _text_chunks(name, lines, reading, complain)
-
-
 def split(pieces: Iterable[bytes], reading: InputFormat, name: str) -> Iterator[tuple[int, list[bytes]]]:
     """Complete lines of each piece, and the number of the first. Raises: BadLine, if a line is longer than a record can be."""
     delimiter, number = reading.delimiter, 1
@@ -135,7 +116,7 @@ def whole_files(names: Sequence[str], form: ValueFormat) -> Iterator[Chunk]:
         yield Chunk(name, [1], [(data if form is TEXT else form.read(data), None, (), None, None)])
 
 
-def _parsed_chunks(
+def parsed_chunks(
     name: str, lines: Iterable[tuple[int, bytes]], parse: Callable[[bytes], InputRecord | None], complain: Callable[[str], None]
 ) -> Iterator[Chunk]:
     """Parses line by line. The records before an invalid line are returned before it is reported."""
@@ -157,7 +138,7 @@ def _parsed_chunks(
         yield Chunk(name, numbers, records)
 
 
-def _text_chunks(
+def text_chunks(
     name: str, lines: Iterable[tuple[int, list[bytes]]], reading: InputFormat, complain: Callable[[str], None]
 ) -> Iterator[Chunk]:
     plain = reading.key is TEXT and reading.value is TEXT
@@ -166,7 +147,7 @@ def _text_chunks(
     for first, some in lines:
         numbers = range(first, first + len(some))
         if not plain:
-            yield from _parsed_chunks(name, zip(numbers, some, strict=True), parse, complain)
+            yield from parsed_chunks(name, zip(numbers, some, strict=True), parse, complain)
         elif null is not None:
             yield Chunk(name, numbers, [parse(line) for line in some])
         elif key_delimiter is None:
@@ -208,7 +189,7 @@ def encode_field(form: ValueFormat, value: Any, name: str) -> bytes:
         raise ValueError(f"{name}: {error}") from None
 
 
-class _JsonLines:
+class JsonLines:
     """Parses JSON objects. Values keep their JSON text unless a format needs to decode them."""
 
     def __init__(self, reading: InputFormat) -> None:
@@ -287,7 +268,7 @@ def _time(raw: msgspec.Raw | bytes) -> int | None:
     return None if timestamp is not None and timestamp < 0 else timestamp
 
 
-def _csv_chunks(
+def csv_chunks(
     name: str, lines: Iterable[tuple[int, list[bytes]]], reading: InputFormat, complain: Callable[[str], None]
 ) -> Iterator[Chunk]:
     single = ((number, line) for first, some in lines for number, line in enumerate(some, first))
@@ -308,12 +289,12 @@ def _csv_chunks(
         for record in records:
             group.append(record)
             if len(group) >= 1000:
-                yield from _parsed_chunks(name, group, shape.record, complain)
+                yield from parsed_chunks(name, group, shape.record, complain)
                 group = []
     except ValueError as error:
-        yield from _parsed_chunks(name, group, shape.record, complain)
+        yield from parsed_chunks(name, group, shape.record, complain)
         raise BadLine(str(error)) from None
-    yield from _parsed_chunks(name, group, shape.record, complain)
+    yield from parsed_chunks(name, group, shape.record, complain)
 
 
 class _CsvColumns:

@@ -7,14 +7,25 @@ failure ends sending, after the records sent before are acknowledged. With `keep
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 import click
 
 from ottla.cli.common.progress import Progress
 from ottla.cli.common.rate_limit import RateLimiter
-from ottla.cli.produce.input import Chunk, CountedInput, InputRecord, line_label
+from ottla.cli.produce.input import (
+    Chunk,
+    CountedInput,
+    InputFormat,
+    InputRecord,
+    JsonLines,
+    csv_chunks,
+    line_label,
+    parsed_chunks,
+    split,
+    text_chunks,
+)
 from ottla.client.producer.batches import Delivery, failures
 from ottla.client.sync.producer import Producer
 from ottla.wire.errors import KafkaError, MessageTooLarge
@@ -25,6 +36,25 @@ PENDING_MAX = 100_000
 CHUNK_RECORDS = 10_000
 #: Failures that are printed; further ones are only counted.
 REPORTED_MAX = 20
+
+
+def chunks(source: CountedInput, reading: InputFormat, complain: Callable[[str], None]) -> Iterator[Chunk]:
+    """All records. `complain` is called for each invalid line: it raises, or reading continues. Raises: OSError; errors of `complain`."""
+    for name, file in source.files:
+        if reading.form in ("parquet", "arrow"):
+            from ottla.cli.produce.arrow_input import arrow_chunks
+
+            yield from arrow_chunks(name, source, reading, complain)
+            continue
+        lines = split(source.pieces(file), reading, name)
+        if reading.form == "csv":
+            yield from csv_chunks(name, lines, reading, complain)
+        elif reading.form == "json":
+            parse = JsonLines(reading).record
+            for first, some in lines:
+                yield from parsed_chunks(name, zip(range(first, first + len(some)), some, strict=True), parse, complain)
+        else:
+            yield from text_chunks(name, lines, reading, complain)
 
 
 class RecordDefaults(NamedTuple):

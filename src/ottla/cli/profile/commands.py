@@ -8,11 +8,11 @@ from contextlib import contextmanager
 import click
 
 from ottla.cli.common import profiles
-from ottla.cli.common.complete import profile_names
 from ottla.cli.common.confirmation import NOTHING_CHANGED, dry_run_option
 from ottla.cli.common.errors import assignments
 from ottla.cli.common.lazy import CommandGroup
 from ottla.cli.common.output_formats import OutputFormat, fields, note, output_option
+from ottla.cli.common.profiles import profile_names
 from ottla.cli.common.tables import Column
 
 PROFILE = {

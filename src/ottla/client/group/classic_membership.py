@@ -34,7 +34,7 @@ from random import Random
 from typing import Any
 
 from ottla.base.ids import TopicPartition
-from ottla.client.group.assignors import Assignment, Assignor, Member, without_moving
+from ottla.client.group.assignor import Assignment, Assignor, Member, without_moving
 from ottla.client.group.coordinator_search import COORDINATOR_LOADING, COORDINATOR_MOVED, Call, Change, CoordinatorSearch, Kind, group_error
 from ottla.client.group.membership_state import PolledMembership
 from ottla.client.group.messages import (

@@ -20,7 +20,7 @@ from ottla.base.ids import TopicPartition
 from ottla.client.consumer.metrics import ConsumerMetrics
 from ottla.client.errors import METADATA_IS_STALE, ConnectionFailed
 from ottla.client.group import commits
-from ottla.client.group.assignors import Assignor
+from ottla.client.group.assignor import Assignor
 from ottla.client.group.classic_membership import Membership
 from ottla.client.group.commits import GroupMetadata, OffsetAndMetadata
 from ottla.client.group.consumer_membership import GONE, Reconciliation

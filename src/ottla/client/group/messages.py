@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from ottla.base.ids import TopicPartition
-from ottla.client.group.assignors import Assignment, Assignor, Member
+from ottla.client.group.assignor import Assignment, Assignor, Member
 from ottla.client.options import ConsumerOptions
 from ottla.wire.declare import MalformedMessage
 from ottla.wire.messages import (

@@ -24,7 +24,7 @@ from collections.abc import Iterable, Mapping
 from heapq import heapify, heappop, heappush, heapreplace
 
 from ottla.base.ids import TopicPartition
-from ottla.client.group.assignors import Assignment, Assignor, Member, in_order, readers_of
+from ottla.client.group.assignor import Assignment, Assignor, Member, in_order, readers_of
 
 NO_GENERATION = -1
 #: User data with more topics or partitions is ignored.

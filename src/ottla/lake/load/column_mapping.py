@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ottla.base.options import suggestion
 from ottla.lake.load.inputs import CannotLoad
-from ottla.lake.load.readers import RejectedRow
+from ottla.lake.load.reader import RejectedRow
 
 if TYPE_CHECKING:
     import pyarrow as pa

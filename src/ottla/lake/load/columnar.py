@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from ottla.lake.load.inputs import STDIN, CannotLoad, Input
-from ottla.lake.load.readers import PORTION_BYTES, Reader, RowBatch, json_type
+from ottla.lake.load.reader import PORTION_BYTES, Reader, RowBatch, json_type
 
 ARROW_FILE, FEATHER_1 = b"ARROW1", b"FEA1"
 #: Rows per batch, so that derived data stays in the processor's caches.

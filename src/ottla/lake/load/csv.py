@@ -15,7 +15,7 @@ from typing import Any
 from ottla.base.options import suggestion
 from ottla.lake.load.inputs import CannotLoad
 from ottla.lake.load.line_files import LineSource, blocks, records
-from ottla.lake.load.readers import ReadOptions, RejectedRow, RowBatch, json_type
+from ottla.lake.load.reader import ReadOptions, RejectedRow, RowBatch, json_type
 
 #: Bytes of the first block from which types are inferred.
 SAMPLE_BYTES = 1 << 20

@@ -23,7 +23,8 @@ from ottla.lake.load.column_mapping import ColumnMapping, Records, choose_partit
 from ottla.lake.load.inputs import Input
 from ottla.lake.load.load_journal import JournalEntry, LoadJournal, Writer
 from ottla.lake.load.log_tail import Tail
-from ottla.lake.load.readers import Reader, ReadOptions, RejectedRow, open_reader
+from ottla.lake.load.reader import Reader, ReadOptions, RejectedRow
+from ottla.lake.load.readers import open_reader
 from ottla.wire.errors import KafkaError
 
 if TYPE_CHECKING:

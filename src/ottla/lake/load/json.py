@@ -13,7 +13,7 @@ import msgspec
 from ottla.base.options import suggestion
 from ottla.lake.load.inputs import CannotLoad
 from ottla.lake.load.line_files import LineSource, blocks, lines_of, records
-from ottla.lake.load.readers import WHOLE, ReadOptions, RejectedRow, RowBatch
+from ottla.lake.load.reader import WHOLE, ReadOptions, RejectedRow, RowBatch
 
 
 class JsonReader:

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator
 from typing import Any, BinaryIO
 
 from ottla.base.units import MiB
-from ottla.lake.load.inputs import CannotLoad, Input
-from ottla.lake.load.readers import LINE, PORTION_BYTES, Reader, ReadOptions, RowBatch
+from ottla.lake.load.inputs import CannotLoad
+from ottla.lake.load.reader import LINE, PORTION_BYTES, RowBatch
 
 #: Maximum length of a line; a longer one means an unclosed quote, or a file of another format.
 LINE_MAX_BYTES = 64 * MiB
@@ -35,19 +35,6 @@ class LineSource:
         while piece := self._read(PORTION_BYTES if self._limit is None else min(PORTION_BYTES, self._limit - self._came)):
             self._came += len(piece)
             yield piece
-
-
-def open_lines(given: Input, how: ReadOptions, source: LineSource) -> Reader:
-    """Raises: CannotLoad, OSError, ArrowInvalid."""
-    if given.format in ("csv", "tsv"):
-        from ottla.lake.load.csv import CsvReader
-
-        return CsvReader(source, how, "," if given.format == "csv" else "\t")
-    if given.format == "json":
-        from ottla.lake.load.json import JsonReader
-
-        return JsonReader(source, how)
-    return TextReader(source)
 
 
 def blocks(source: LineSource, quote: bytes | None = None) -> Iterator[tuple[int, bytes]]:

@@ -22,7 +22,8 @@ import msgspec
 from ottla.lake.load.column_mapping import ColumnMapping
 from ottla.lake.load.inputs import LINES, STDIN, CannotLoad, Input, ends_in_line, fingerprint
 from ottla.lake.load.load_journal import JournalEntry, LoadJournal
-from ottla.lake.load.readers import ReadOptions, column_difference, open_reader
+from ottla.lake.load.reader import ReadOptions, column_difference
+from ottla.lake.load.readers import open_reader
 
 CHANGED = ("fail", "again", "continue", "skip")
 #: Most files whose columns are compared before the first record is sent.

@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 
 from ottla.lake.load.column_mapping import ColumnMapping, map_columns
 from ottla.lake.load.inputs import CannotLoad, Input
-from ottla.lake.load.readers import ReadOptions, open_reader
+from ottla.lake.load.reader import ReadOptions
+from ottla.lake.load.readers import open_reader
 from ottla.records.compression import Codec
 from ottla.records.read import records
 

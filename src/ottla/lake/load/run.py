@@ -13,7 +13,7 @@ from ottla.lake.load.inputs import Input
 from ottla.lake.load.load_journal import LoadJournal
 from ottla.lake.load.log_tail import Tail, tail
 from ottla.lake.load.plan import FilePlan
-from ottla.lake.load.readers import ReadOptions
+from ottla.lake.load.reader import ReadOptions
 
 if TYPE_CHECKING:
     from ottla.client.sync.consumer import Consumer

@@ -20,7 +20,7 @@ from typing import Any
 
 from ottla.client.arrow.json import Decoded
 from ottla.client.serializers import Avro
-from ottla.spark.values.decode import Decode, fitted
+from ottla.spark.values.decoder import Decode, fitted
 from ottla.spark.values.options import ValueOptions
 
 FRAME_BYTES = 5

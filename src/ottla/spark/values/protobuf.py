@@ -15,7 +15,7 @@ from typing import Any
 
 from ottla.client.arrow.json import Decoded
 from ottla.client.serializers import needed
-from ottla.spark.values.decode import Decode
+from ottla.spark.values.decoder import Decode
 
 TIMESTAMP = "google.protobuf.Timestamp"
 

@@ -12,7 +12,7 @@ import io
 from typing import Any
 
 from ottla.client.arrow.json import Decoded, json_values
-from ottla.spark.values.decode import Decode, fitted
+from ottla.spark.values.decoder import Decode, fitted
 from ottla.spark.values.options import ValueOptions
 
 #: A column with the row number, added in front. The mark before the number prevents a match with `valueNull`.

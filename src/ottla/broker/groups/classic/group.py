@@ -15,21 +15,19 @@ Differences: a group that no member joined completely, and without offsets, has 
 waits gets an error.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ottla.base.units import MINUTE_MS
 from ottla.broker.coordinator import Record, Reply
 from ottla.broker.delayed import DelayedOperation
-from ottla.broker.groups.classic.limits import check_assignment, check_join
-from ottla.broker.groups.classic.members import Member, Members, Protocols, new_member_id
+from ottla.broker.groups.classic.members import Member, Members, Protocols, new_member_id, said_bytes
 from ottla.broker.groups.classic.pending_members import PendingMembers
-from ottla.broker.groups.classic.response_pacing import tell_given, tell_joined
+from ottla.broker.groups.classic.response_pacing import answer_joins, answer_syncs
 from ottla.broker.groups.classic.responses import described, generation_record, given, join_refused, joined, topics_read
 from ottla.broker.groups.classic.sessions import Sessions
 from ottla.broker.groups.classic.states import GroupState, check_transition
-from ottla.broker.groups.classic.static_members import come_back
-from ottla.broker.groups.group import CLASSIC, CONSUMER_PROTOCOL, Client
-from ottla.broker.groups.memory_limits import GROUP_BYTES, Footprint, text_bytes
+from ottla.broker.groups.group import CLASSIC, CONSUMER_PROTOCOL, Client, GroupTable
+from ottla.broker.groups.memory_limits import GROUP_BYTES, Footprint, check_growth, check_member, text_bytes
 from ottla.broker.groups.records import GroupMetadataKey, GroupMetadataValue, OffsetCommitValue
 from ottla.wire import errors
 from ottla.wire.errors import KafkaError
@@ -39,14 +37,12 @@ from ottla.wire.messages.leave_group import MemberIdentity, MemberResponse
 from ottla.wire.messages.offset_commit import OffsetCommitRequest
 from ottla.wire.messages.sync_group import SyncGroupRequest
 
-if TYPE_CHECKING:
-    from ottla.broker.groups.groups import Groups
-
 EMPTY, PREPARING, COMPLETING, STABLE, DEAD = GroupState
 #: A member without an id cannot send heartbeats, and the broken connection of a waiting request is not visible here: it gets this
 #: time. Source: Kafka's group.new.member.join.timeout.
 NEW_MEMBER_MS = 5 * MINUTE_MS
 MEMBER_ID_FIRST_SINCE = 4
+SKIP_ASSIGNMENT_SINCE = 9
 #: Minimum interval of checks in a join phase in which all members are static and absent.
 ABSENT_WAIT_MS = 100
 
@@ -56,7 +52,7 @@ class ClassicGroup:
 
     kind = CLASSIC
 
-    def __init__(self, groups: "Groups", group_id: str) -> None:
+    def __init__(self, groups: GroupTable, group_id: str) -> None:
         self.group_id = group_id
         self._groups = groups
         self._shard = groups.shard
@@ -156,7 +152,7 @@ class ClassicGroup:
             reply.give(join_refused(reply.version, errors.GroupMaxSizeReached(), ""))
             return
         self._check_protocols(request.protocol_type, protocols)
-        check_join(self, self._groups, request, client, protocols)
+        self._check_join_size(request, client, protocols)
         if request.member_id:
             self._join_again(request, client, protocols, reply)
         else:
@@ -190,7 +186,51 @@ class ClassicGroup:
         if present is None:
             self._add(member_id, request, client, protocols, reply)
         else:
-            come_back(self, self.members.by_id[present], member_id, request, protocols, reply)
+            self._rejoin(self.members.by_id[present], member_id, request, protocols, reply)
+
+    def _check_join_size(self, request: JoinGroupRequest, client: Client, protocols: Protocols) -> None:
+        """Raises: InvalidRequest, GroupMaxSizeReached; see ``memory_limits.py``."""
+        size = said_bytes(request.member_id, request.group_instance_id, client, protocols)
+        check_member(self._groups, self.group_id, size)
+        known = self.members.by_instance.get(request.group_instance_id or "", request.member_id)
+        member = self.members.by_id.get(known)
+        before = 0 if member is None else member.size_bytes - len(member.assignment)
+        check_growth(self._groups, self.group_id, self.footprint.bytes, size - before)
+
+    def _rejoin(self, member: Member, member_id: str, request: JoinGroupRequest, protocols: Protocols, reply: Reply) -> None:
+        """Rejoin of a static member, which has its instance id but lost its member id.
+
+        It gets a new member id and keeps its place. Requests with the old id are fenced. In a stable group with an unchanged protocol no
+        rebalance is needed: the assignment is written for the new id. A leader must not assign again: from JoinGroup 9 on the response
+        says so; before, it names the former leader id. Source: KIP-345, KIP-814.
+
+        Raises: KafkaError if the new id could not be written; the old one stays valid then.
+        """
+        former, leader = member.member_id, self.leader
+        fenced = errors.FencedInstanceId(f"{member.instance_id!r} has come back as another member")
+        if member.joining is not None:
+            member.joining.give(join_refused(member.joining.version, fenced, former))
+            self.members.await_join(member, None)
+        self.answer_sync(member, fenced)
+        before = (member.protocols, member.rebalance_timeout_ms, member.session_timeout_ms)
+        self.rename(member, member_id)
+        self.update(member, request, protocols, None)
+        self.sessions.alive(member)
+        if self.state is not STABLE or self.members.elected_protocol() != self.protocol:
+            self.members.await_join(member, reply)
+            self.rebalance()
+            return
+        try:
+            self.write_generation({each.member_id: each.assignment for each in self.members})
+        except KafkaError:
+            self.members.set_protocols(member, before[0])
+            member.rebalance_timeout_ms, member.session_timeout_ms = before[1:]
+            self.rename(member, former)
+            raise
+        if reply.version >= SKIP_ASSIGNMENT_SINCE:
+            reply.give(joined(self, member, skip_assignment=self.leader == member_id))
+        else:
+            reply.give(joined(self, member, leader=leader))
 
     def _add(self, member_id: str, request: JoinGroupRequest, client: Client, protocols: Protocols, reply: Reply) -> None:
         member = Member(
@@ -308,7 +348,7 @@ class ClassicGroup:
             self._unsynced[member.member_id] = None
             member.new = False
             self.sessions.alive(member)
-        tell_joined(self, self._shard)
+        answer_joins(self, self._shard)
 
     def _write_empty(self) -> None:
         try:
@@ -338,14 +378,24 @@ class ClassicGroup:
         if member.member_id != self.leader:
             return
         try:
-            check_assignment(self, self._groups, assigned)
+            self._check_assignment_size(assigned)
             self.write_generation({each.member_id: assigned.get(each.member_id, b"") for each in self.members})
         except KafkaError as error:
             for each in self.members:
                 self.answer_sync(each, error)
             self.rebalance()
             return
-        tell_given(self, self._shard)
+        answer_syncs(self, self.sessions, self._shard)
+
+    def _check_assignment_size(self, assigned: dict[str, bytes]) -> None:
+        """The leader's assignment, by member id. Raises: InvalidRequest, GroupMaxSizeReached; see ``memory_limits.py``."""
+        growth = 0
+        for member in self.members:
+            more = len(assigned.get(member.member_id, b"")) - len(member.assignment)
+            if more > 0:
+                check_member(self._groups, self.group_id, member.size_bytes + more)
+            growth += more
+        check_growth(self._groups, self.group_id, self.footprint.bytes, growth)
 
     def answer_sync(self, member: Member, error: KafkaError) -> None:
         """Refuses a member that waits for its assignment."""

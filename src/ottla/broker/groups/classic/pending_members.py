@@ -9,14 +9,11 @@ Source: KIP-394.
 """
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from typing import Any
 
+from ottla.broker.coordinator import Shard
 from ottla.broker.delayed import DelayedOperation
 from ottla.broker.groups.memory_limits import PENDING_BYTES, Footprint, text_bytes
-
-if TYPE_CHECKING:
-    from ottla.broker.coordinator import Shard
-    from ottla.broker.groups.groups import Groups
 
 
 class PendingMembers:
@@ -24,7 +21,7 @@ class PendingMembers:
 
     __slots__ = ("_expired", "_footprint", "_shard", "_timers")
 
-    def __init__(self, shard: "Shard[Groups]", footprint: Footprint, expired: Callable[[], None]) -> None:
+    def __init__(self, shard: Shard[Any], footprint: Footprint, expired: Callable[[], None]) -> None:
         """``expired`` is called after the deadline of an id."""
         self._shard = shard
         self._footprint = footprint

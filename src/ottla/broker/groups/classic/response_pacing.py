@@ -14,43 +14,41 @@ Difference from Kafka, which answers all at once.
 """
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ottla.broker.coordinator import Reply, Shard
-from ottla.broker.groups.classic.responses import given, joined
-
-if TYPE_CHECKING:
-    from ottla.broker.groups.classic.group import ClassicGroup
+from ottla.broker.groups.classic.responses import Generation, given, joined
+from ottla.broker.groups.classic.sessions import Sessions
 
 #: These responses and the requests that follow take one or two milliseconds. They are sent at each tick of delayed operations: 1,000 a
 #: second.
 PORTION = 10
 
 
-def tell_joined(group: "ClassicGroup", shard: Shard[Any]) -> None:
+def answer_joins(group: Generation, shard: Shard[Any]) -> None:
     """Answers every waiting JoinGroup with the new generation."""
     answers: list[tuple[Reply, Any]] = []
     for member in group.members:
         if member.joining is not None:
             answers.insert(0 if member.member_id == group.leader else len(answers), (member.joining, joined(group, member)))
             group.members.await_join(member, None)
-    tell(shard, answers)
+    answer_paced(shard, answers)
 
 
-def tell_given(group: "ClassicGroup", shard: Shard[Any]) -> None:
+def answer_syncs(group: Generation, sessions: Sessions, shard: Shard[Any]) -> None:
     """Answers every waiting SyncGroup with its assignment."""
     answers: list[tuple[Reply, Any]] = []
     for member in group.members:
         if member.syncing is not None:
             answers.append((member.syncing, given(group, member)))
             member.syncing = None
-            group.sessions.alive(member)
-    tell(shard, answers)
+            sessions.alive(member)
+    answer_paced(shard, answers)
 
 
-def tell(shard: Shard[Any], answers: Sequence[tuple[Reply, Any]]) -> None:
+def answer_paced(shard: Shard[Any], answers: Sequence[tuple[Reply, Any]]) -> None:
     """Sends these responses, the first ones at once. Those left when the shard ends are refused with it."""
     for reply, message in answers[:PORTION]:
         reply.give(message)
     if rest := answers[PORTION:]:
-        shard.after(1, lambda: tell(shard, rest))
+        shard.after(1, lambda: answer_paced(shard, rest))

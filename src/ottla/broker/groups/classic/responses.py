@@ -1,8 +1,8 @@
 """Responses of a classic group to its members, its description, and its record."""
 
-from typing import TYPE_CHECKING
+from typing import Protocol
 
-from ottla.broker.groups.classic.members import Member
+from ottla.broker.groups.classic.members import Member, Members
 from ottla.broker.groups.classic.states import GroupState
 from ottla.broker.groups.group import CONSUMER_PROTOCOL
 from ottla.broker.groups.records import GroupMetadataValue
@@ -13,13 +13,22 @@ from ottla.wire.messages.describe_groups import DescribedGroup, DescribedGroupMe
 from ottla.wire.messages.join_group import JoinGroupResponse, JoinGroupResponseMember
 from ottla.wire.messages.sync_group import SyncGroupResponse
 
-if TYPE_CHECKING:
-    from ottla.broker.groups.classic.group import ClassicGroup
-
 NULL_PROTOCOL_SINCE = 7
 
 
-def joined(group: "ClassicGroup", member: Member, *, leader: str | None = None, skip_assignment: bool = False) -> JoinGroupResponse:
+class Generation(Protocol):
+    """A classic group in its present generation."""
+
+    group_id: str
+    state: GroupState
+    generation: int
+    protocol_type: str | None
+    protocol: str | None
+    leader: str | None
+    members: Members
+
+
+def joined(group: Generation, member: Member, *, leader: str | None = None, skip_assignment: bool = False) -> JoinGroupResponse:
     """JoinGroup response; the leader's lists all members. ``leader`` differs from the group's for a member that must not assign."""
     leader = leader or group.leader or ""
     members = [
@@ -43,12 +52,12 @@ def join_refused(version: int, error: KafkaError, member_id: str) -> JoinGroupRe
     return JoinGroupResponse(error_code=error.code, member_id=member_id, protocol_name=name)
 
 
-def given(group: "ClassicGroup", member: Member) -> SyncGroupResponse:
+def given(group: Generation, member: Member) -> SyncGroupResponse:
     """SyncGroup response with the member's assignment."""
     return SyncGroupResponse(protocol_type=group.protocol_type, protocol_name=group.protocol, assignment=member.assignment)
 
 
-def described(group: "ClassicGroup") -> DescribedGroup:
+def described(group: Generation) -> DescribedGroup:
     """DescribeGroups entry; metadata and assignments only while the group is stable."""
     stable = group.state is GroupState.STABLE
     members = [
@@ -71,7 +80,7 @@ def described(group: "ClassicGroup") -> DescribedGroup:
     )
 
 
-def generation_record(group: "ClassicGroup", assignments: dict[str, bytes], *, generation: int, wall_ms: int) -> GroupMetadataValue:
+def generation_record(group: Generation, assignments: dict[str, bytes], *, generation: int, wall_ms: int) -> GroupMetadataValue:
     """The record of a generation."""
     members = [member.record(group.protocol, assignments[member.member_id]) for member in group.members]
     return GroupMetadataValue(
@@ -84,7 +93,7 @@ def generation_record(group: "ClassicGroup", assignments: dict[str, bytes], *, g
     )
 
 
-def topics_read(group: "ClassicGroup") -> set[str] | None:
+def topics_read(group: Generation) -> set[str] | None:
     """Topics that members subscribe to; None if unknown, because they are not consumers or cannot be parsed."""
     if group.protocol_type is None:
         return None

@@ -31,7 +31,7 @@ from ottla.wire.messages.consumer_protocol import ConsumerProtocolAssignment, Co
 POLICIES = ("disabled", "upgrade", "downgrade", "bidirectional")
 
 
-class ClassicSeat(msgspec.Struct, frozen=True, kw_only=True):
+class ClassicMember(msgspec.Struct, frozen=True, kw_only=True):
     """A classic member during a conversion."""
 
     member_id: str
@@ -57,7 +57,7 @@ def may_downgrade(policy: str) -> bool:
     return policy in ("downgrade", "bidirectional")
 
 
-def upgraded(group_id: str, generation: int, seats: Iterable[ClassicSeat], topics: Topics) -> tuple[ConsumerGroup, list[Record]]:
+def upgraded(group_id: str, generation: int, seats: Iterable[ClassicMember], topics: Topics) -> tuple[ConsumerGroup, list[Record]]:
     """The consumer group made from a classic one, and its records.
 
     Raises: GroupIdNotFound if a member is not a consumer.
@@ -74,7 +74,7 @@ def upgraded(group_id: str, generation: int, seats: Iterable[ClassicSeat], topic
     return group, records
 
 
-def _member(seat: ClassicSeat, generation: int, topics: Topics) -> tuple[Member, ConsumerProtocolSubscription]:
+def _member(seat: ClassicMember, generation: int, topics: Topics) -> tuple[Member, ConsumerProtocolSubscription]:
     try:
         subscription = decode_embedded(ConsumerProtocolSubscription, seat.subscription)
         given = decode_embedded(ConsumerProtocolAssignment, seat.assignment).assigned_partitions if seat.assignment else []
@@ -140,7 +140,7 @@ def replacing_downgrades(group: ConsumerGroup, replaced: Member, *, members_max:
     return last and len(group.members) <= members_max and may_downgrade(policy)
 
 
-def downgraded(group: ConsumerGroup, leaving: Iterable[str], topics: Topics) -> tuple[str, list[ClassicSeat]]:
+def downgraded(group: ConsumerGroup, leaving: Iterable[str], topics: Topics) -> tuple[str, list[ClassicMember]]:
     """Protocol and members of the remaining classic group; its generation is the group epoch."""
     gone = set(leaving)
     stay = [member for member in group.members.values() if member.member_id not in gone]
@@ -158,11 +158,11 @@ def _elected(members: Sequence[Member]) -> str:
     return max(votes, key=lambda name: votes[name])
 
 
-def _seat(member: Member, group: ConsumerGroup, protocol: str, topics: Topics) -> ClassicSeat:
+def _seat(member: Member, group: ConsumerGroup, protocol: str, topics: Topics) -> ClassicMember:
     classic = member.classic
     assert classic is not None, "only classic members are left in a group that becomes classic"
     subscription = next(each.metadata for each in classic.supported_protocols if each.name == protocol)
-    return ClassicSeat(
+    return ClassicMember(
         member_id=member.member_id,
         instance_id=member.instance_id,
         client_id=member.client_id,

@@ -9,7 +9,7 @@ whole rebalance timeout.
 """
 
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from ottla.base.ids import TopicId, topic_id_text
 from ottla.broker.coordinator import Record, Reply, Shard
@@ -20,21 +20,19 @@ from ottla.broker.groups.consumer.assignors import ASSIGNORS
 from ottla.broker.groups.consumer.changes import Arm, Decision, Terms, Timer, remove
 from ottla.broker.groups.consumer.deadlines import Deadlines
 from ottla.broker.groups.consumer.group import ConsumerGroup, TopicSize, said_bytes
-from ottla.broker.groups.consumer.migration import ClassicSeat
+from ottla.broker.groups.consumer.migration import ClassicMember
 from ottla.broker.groups.consumer.reconciliation import UNREVOKED_PARTITIONS, Member
 from ottla.broker.groups.consumer.record_schemas import ConsumerGroupTargetAssignmentMemberKey
 from ottla.broker.groups.consumer.records import group_tombstones
 from ottla.broker.groups.group import CONSUMER, CONSUMER_PROTOCOL, Client
 from ottla.broker.groups.memory_limits import Footprint, check_growth, check_member, refusal
+from ottla.broker.groups.offsets import GroupsWithOffsets
 from ottla.broker.groups.records import GroupMetadataKey, GroupMetadataValue, MemberMetadata, OffsetCommitValue
 from ottla.broker.metadata.configs import BrokerOptions, GroupOptions, group_options
 from ottla.broker.metadata.image import Image
 from ottla.wire import errors
 from ottla.wire.errors import KafkaError
 from ottla.wire.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse
-
-if TYPE_CHECKING:
-    from ottla.broker.groups.groups import Groups
 
 #: Approximate size of a target in a batch: its keys, and each of its topics.
 TARGET_BYTES, TOPIC_BYTES = 160, 24
@@ -67,28 +65,37 @@ class ImageTopics:
         return self._names[1]
 
 
-class ServedConsumerGroup:
+class ConsumerGroups(GroupsWithOffsets, Protocol):
+    """The groups of one shard, as consumer groups see them."""
+
+    topics: ImageTopics
+
+    def terms(self, group_id: str) -> Terms:
+        """Settings of a consumer group."""
+
+
+class ConsumerGroupService:
     """A served consumer group. Implements ``Group``."""
 
     kind = CONSUMER
 
-    def __init__(self, groups: "Groups", group_id: str) -> None:
+    def __init__(self, groups: ConsumerGroups, group_id: str) -> None:
         self.group_id = group_id
         self._groups = groups
-        self._shard: Shard[Groups] = groups.shard
+        self._shard: Shard[Any] = groups.shard
         #: State from records; changed only by ``apply``.
-        self.told = ConsumerGroup(group_id, Footprint(groups.footprint))
+        self.group = ConsumerGroup(group_id, Footprint(groups.footprint))
         self._deadlines = Deadlines(groups.shard, self._missed)
 
     # Implementation of ``Group``.
 
     @property
     def footprint(self) -> Footprint:
-        return self.told.footprint
+        return self.group.footprint
 
     @property
     def state_name(self) -> str:
-        return self.told.state
+        return self.group.state
 
     @property
     def protocol_type(self) -> str:
@@ -96,10 +103,10 @@ class ServedConsumerGroup:
 
     @property
     def empty(self) -> bool:
-        return not self.told.members
+        return not self.group.members
 
     def subscribed(self, topic: str) -> bool:
-        return self.told.subscribes_to(topic)
+        return self.group.subscribes_to(topic)
 
     def expiry_base(self, committed: OffsetCommitValue) -> int:
         """Offsets of topics without subscription expire, with or without members. Source: Kafka's
@@ -107,20 +114,20 @@ class ServedConsumerGroup:
         return committed.commit_timestamp
 
     def check_commit(self, request: Any, version: int) -> None:
-        commits.check_commit(self.told, request.member_id, request.generation_id_or_member_epoch, version)
+        commits.check_commit(self.group, request.member_id, request.generation_id_or_member_epoch, version)
 
     def check_fetch(self, member_id: str | None, member_epoch: int) -> None:
-        commits.check_fetch(self.told, member_id, member_epoch)
+        commits.check_fetch(self.group, member_id, member_epoch)
 
     def check_offset_delete(self) -> None:
         """Subscriptions are known, so this is always allowed."""
 
     def check_delete(self) -> None:
-        if self.told.members:
-            raise errors.NonEmptyGroup(f"group {self.group_id!r} is {self.told.state}")
+        if self.group.members:
+            raise errors.NonEmptyGroup(f"group {self.group_id!r} is {self.group.state}")
 
     def tombstones(self) -> list[Record]:
-        return group_tombstones(self.told)
+        return group_tombstones(self.group)
 
     def described(self) -> Any:
         raise errors.GroupIdNotFound(f"group {self.group_id!r} is not a group of the classic protocol")
@@ -128,7 +135,7 @@ class ServedConsumerGroup:
     def loaded(self) -> None:
         """Starts a session for every member, after loading or after a conversion."""
         session_ms = self._groups.terms(self.group_id).session_timeout_ms
-        for member in self.told.members.values():
+        for member in self.group.members.values():
             timeout_ms = session_ms if member.classic is None else member.classic.session_timeout_ms
             self._deadlines.arm(Arm(Timer.SESSION, member.member_id, timeout_ms))
             if member.classic is None and member.state == UNREVOKED_PARTITIONS:
@@ -139,45 +146,51 @@ class ServedConsumerGroup:
 
     def close(self) -> None:
         self._deadlines.clear()
-        self.told.footprint.clear()
+        self.group.footprint.clear()
 
     # Requests.
 
     def join(self, request: Any, client: Client, reply: Reply) -> None:
         """JoinGroup. An empty group takes the protocol of the new member."""
-        if not self.told.members:
+        if not self.group.members:
             self._shard.write(self.group_id, self.tombstones())
             self._groups.join(request, client, reply)
             return
         terms = self._groups.terms(self.group_id)
         decision = classic_members.join(
-            self.told, request, reply.version, terms, client_id=client.client_id, client_host=client.host, new_member_id=self._new_member_id
+            self.group,
+            request,
+            reply.version,
+            terms,
+            client_id=client.client_id,
+            client_host=client.host,
+            new_member_id=self._new_member_id,
         )
-        replaced = self.told.static_member(request.group_instance_id)
-        last = replaced is not None and migration.replacing_downgrades(self.told, replaced, **self._downgrade_terms())
+        replaced = self.group.static_member(request.group_instance_id)
+        last = replaced is not None and migration.replacing_downgrades(self.group, replaced, **self._downgrade_terms())
         response = self.carry_out(decision)
-        if last and response.member_id in self.told.members:
-            settled = not any(member.epoch < self.told.epoch for member in self.told.members.values())
+        if last and response.member_id in self.group.members:
+            settled = not any(member.epoch < self.group.epoch for member in self.group.members.values())
             classic = self._become_classic([])
             if not settled:
                 classic.rebalance()
         reply.give(response)
 
     def sync(self, request: Any, reply: Reply) -> None:
-        reply.give(self.carry_out(classic_members.sync(self.told, request, self._groups.terms(self.group_id))))
+        reply.give(self.carry_out(classic_members.sync(self.group, request, self._groups.terms(self.group_id))))
 
     def heartbeat(self, request: Any) -> None:
-        if self.carry_out(classic_members.beat(self.told, request, self._groups.terms(self.group_id))).error_code:
+        if self.carry_out(classic_members.beat(self.group, request, self._groups.terms(self.group_id))).error_code:
             raise errors.RebalanceInProgress(f"group {self.group_id!r} has changed; join again")
 
     def leave(self, members: list[Any]) -> list[Any]:
-        decision = classic_members.leave(self.told, members, self._groups.terms(self.group_id))
+        decision = classic_members.leave(self.group, members, self._groups.terms(self.group_id))
         gone = [answer.member_id for answer in decision.response.members if not answer.error_code]
         return self._part(decision, gone).members  # type: ignore[no-any-return]
 
     def next_heartbeat(self, request: ConsumerGroupHeartbeatRequest, client: Client) -> ConsumerGroupHeartbeatResponse:
         """A valid ConsumerGroupHeartbeat. Raises: KafkaError."""
-        decision = decide(self._groups, self.told, request, client)
+        decision = decide(self._groups, self.group, request, client)
         gone = [request.member_id] if request.member_epoch == -1 else []
         return self._part(decision, gone)  # type: ignore[no-any-return]
 
@@ -193,11 +206,11 @@ class ServedConsumerGroup:
     # Removal of members.
 
     def _missed(self, timer: Timer, member_id: str, epoch: int) -> None:
-        member = self.told.members.get(member_id)
+        member = self.group.members.get(member_id)
         if member is None or (timer is Timer.REBALANCE and member.epoch != epoch):
             return
         decision = Decision()
-        remove(self.told, self._groups.terms(self.group_id), decision, [member])
+        remove(self.group, self._groups.terms(self.group_id), decision, [member])
         try:
             self._part(decision, [member_id])
         except KafkaError:
@@ -205,7 +218,7 @@ class ServedConsumerGroup:
 
     def _part(self, decision: Decision, gone: list[str]) -> Any:
         """Executes a decision that removes these members; the group may become classic, and then rebalances."""
-        if not migration.downgrades(self.told, gone, **self._downgrade_terms()):
+        if not migration.downgrades(self.group, gone, **self._downgrade_terms()):
             return self.carry_out(decision)
         self._become_classic(gone).rebalance()
         return decision.response
@@ -216,10 +229,10 @@ class ServedConsumerGroup:
 
     def _become_classic(self, gone: list[str]) -> ClassicGroup:
         """Replaces this group with a classic group of the remaining members."""
-        protocol, seats = migration.downgraded(self.told, gone, self._groups.topics)
+        protocol, seats = migration.downgraded(self.group, gone, self._groups.topics)
         value = GroupMetadataValue(
             protocol_type=CONSUMER_PROTOCOL,
-            generation=self.told.epoch,
+            generation=self.group.epoch,
             protocol=protocol,
             leader=seats[0].member_id,
             current_state_timestamp=self._shard.wall_ms,
@@ -233,10 +246,10 @@ class ServedConsumerGroup:
         return classic
 
 
-def heartbeat(groups: "Groups", request: ConsumerGroupHeartbeatRequest, client: Client) -> ConsumerGroupHeartbeatResponse:
+def heartbeat(groups: ConsumerGroups, request: ConsumerGroupHeartbeatRequest, client: Client) -> ConsumerGroupHeartbeatResponse:
     """A valid ConsumerGroupHeartbeat to a group of any kind or none. Raises: KafkaError."""
     group = groups.by_id.get(request.group_id)
-    if isinstance(group, ServedConsumerGroup):
+    if isinstance(group, ConsumerGroupService):
         return group.next_heartbeat(request, client)
     if request.member_epoch != 0:
         raise errors.UnknownMemberId(f"group {request.group_id!r} has no members of the new protocol")
@@ -255,13 +268,13 @@ def heartbeat(groups: "Groups", request: ConsumerGroupHeartbeatRequest, client: 
     else:
         write(groups.shard, request.group_id, decision.records)
     made = groups.by_id[request.group_id]
-    assert isinstance(made, ServedConsumerGroup), "the records made it one of the new protocol"
-    made.told.assigned_ms, made.told.changed_ms, made.told.matched = draft.assigned_ms, draft.changed_ms, draft.matched
+    assert isinstance(made, ConsumerGroupService), "the records made it one of the new protocol"
+    made.group.assigned_ms, made.group.changed_ms, made.group.matched = draft.assigned_ms, draft.changed_ms, draft.matched
     made.loaded()
     return made.carry_out(Decision(response=decision.response, arm=decision.arm, disarm=decision.disarm))  # type: ignore[no-any-return]
 
 
-def write(shard: "Shard[Groups]", group_id: str, records: list[Record]) -> None:
+def write(shard: Shard[Any], group_id: str, records: list[Record]) -> None:
     """Writes a decision as one batch if it fits; a target assignment for very many members needs several. Raises: KafkaError.
 
     After part of a target assignment the group epoch is ahead of the assignment epoch, whose record is the last: an incomplete target
@@ -282,19 +295,19 @@ def write(shard: "Shard[Groups]", group_id: str, records: list[Record]) -> None:
     shard.write(group_id, batch)
 
 
-def decide(groups: "Groups", told: ConsumerGroup, request: ConsumerGroupHeartbeatRequest, client: Client) -> Decision:
+def decide(groups: ConsumerGroups, group: ConsumerGroup, request: ConsumerGroupHeartbeatRequest, client: Client) -> Decision:
     """Decides a heartbeat with the present settings."""
     return heartbeats.heartbeat(
-        told,
+        group,
         request,
-        groups.terms(told.group_id),
+        groups.terms(group.group_id),
         client_id=client.client_id,
         client_host=client.host,
         new_member_id=lambda: new_member_id(groups.shard),
     )
 
 
-def _upgraded(groups: "Groups", group: ClassicGroup) -> tuple[ConsumerGroup, list[Record]]:
+def _upgraded(groups: ConsumerGroups, group: ClassicGroup) -> tuple[ConsumerGroup, list[Record]]:
     """The consumer group made from a classic one. Members in their first join are omitted and join again, except static members."""
     options = groups.shard.options
     if not migration.may_upgrade(options.group_consumer_migration_policy):
@@ -306,7 +319,7 @@ def _upgraded(groups: "Groups", group: ClassicGroup) -> tuple[ConsumerGroup, lis
     if len(group.members) > options.group_consumer_max_size:
         raise errors.GroupIdNotFound(f"group {group.group_id!r} has more members than group.consumer.max.size")
     seats = [
-        ClassicSeat(
+        ClassicMember(
             member_id=member.member_id,
             instance_id=member.instance_id,
             client_id=member.client.client_id,
@@ -339,7 +352,7 @@ def _dismiss(group: ClassicGroup) -> None:
         group.answer_sync(member, again)
 
 
-def _recorded(seat: ClassicSeat) -> MemberMetadata:
+def _recorded(seat: ClassicMember) -> MemberMetadata:
     return MemberMetadata(
         member_id=seat.member_id,
         group_instance_id=seat.instance_id,
@@ -352,7 +365,7 @@ def _recorded(seat: ClassicSeat) -> MemberMetadata:
     )
 
 
-def terms(shard: "Shard[Groups]", topics: ImageTopics, group_id: str) -> Terms:
+def terms(shard: Shard[Any], topics: ImageTopics, group_id: str) -> Terms:
     """Settings of a group in effect: its own over the broker's."""
     options = shard.options
     own: GroupOptions = group_options(options, shard.image, group_id)
@@ -370,7 +383,7 @@ def terms(shard: "Shard[Groups]", topics: ImageTopics, group_id: str) -> Terms:
     )
 
 
-def _check_bytes(groups: "Groups", group: ConsumerGroup, before: Member | None, after: Member) -> None:
+def _check_bytes(groups: ConsumerGroups, group: ConsumerGroup, before: Member | None, after: Member) -> None:
     """See ``memory_limits.py``. Raises: InvalidRequest, GroupMaxSizeReached."""
     size = said_bytes(after)
     check_member(groups, group.group_id, size)
@@ -394,22 +407,22 @@ def assignors(options: BrokerOptions) -> tuple[str, ...]:
     return options.group_consumer_assignors or tuple(ASSIGNORS)
 
 
-def new_member_id(shard: "Shard[Groups]") -> str:
+def new_member_id(shard: Shard[Any]) -> str:
     """An id in Kafka's form: 128 random bits in 22 characters."""
     return topic_id_text(shard.rng.randbytes(16))
 
 
-def apply(groups: "Groups", key: Any, value: Any) -> None:
+def apply(groups: ConsumerGroups, key: Any, value: Any) -> None:
     """Applies a record of a consumer group: creates, changes or deletes it."""
     group = groups.by_id.get(key.group_id)
-    if not isinstance(group, ServedConsumerGroup):
+    if not isinstance(group, ConsumerGroupService):
         if value is None:
             return
         if group is not None:
             group.close()
-        group = groups.by_id[key.group_id] = ServedConsumerGroup(groups, key.group_id)
-    group.told.apply(key, value)
-    if group.told.gone:
+        group = groups.by_id[key.group_id] = ConsumerGroupService(groups, key.group_id)
+    group.group.apply(key, value)
+    if group.group.gone:
         group.close()
         del groups.by_id[key.group_id]
         if key.group_id in groups.offsets.by_group:
