@@ -108,11 +108,11 @@ JSON = st.recursive(
 @given(JSON)
 def test_json_within_json_comes_back_as_the_same_text(value: Any) -> None:
     """Also null, strings, and what looks like marked bytes, which mean something else in the line around them."""
-    from ottla.cli.produce.input import InputFormat, _JsonLines
+    from ottla.cli.produce.input import InputFormat, JsonLines
 
     data = msgspec.json.encode(value)
     line = msgspec.json.encode({"value": VALUE_FORMATS["json"].value(data)})
-    given = _JsonLines(InputFormat("json", value=VALUE_FORMATS["json"])).record(line)
+    given = JsonLines(InputFormat("json", value=VALUE_FORMATS["json"])).record(line)
     assert given is not None
     assert given[0] == data
 

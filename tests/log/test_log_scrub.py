@@ -5,7 +5,7 @@ from random import Random
 import pytest
 from log_builders import ORDERS, a_log, append, flush, reopened
 
-from ottla.log.damage import Damage, note
+from ottla.log.damage import Damage
 from ottla.log.log import Log
 from ottla.log.scrub import ScrubResult, carry_out
 from ottla.log.scrub_schedule import plan
@@ -111,14 +111,14 @@ def test_random_damage_never_breaks_the_scan_and_is_always_found() -> None:
 def test_a_log_serves_all_but_its_damage() -> None:
     disk, log, positions = written()
     disk.flip_bit(LOG, positions[2] + 8, 5)
-    note(log, 0, scrubbed(disk, log).damages)
+    log.note_damage(0, scrubbed(disk, log).damages)
     check_served(log)
 
 
 def test_a_log_remembers_its_damage_after_a_restart() -> None:
     disk, log, positions = written(20, segment_bytes=1_500)
     disk.flip_bit(LOG, positions[2] + 7, 5)
-    note(log, 0, scrubbed(disk, log).damages)
+    log.note_damage(0, scrubbed(disk, log).damages)
     log.recovery_point_lowered()
     again = reopened(disk.restart(), segment_bytes=1_500)
     assert again.damages == log.damages and isinstance(again.damages[0], Damage)
@@ -164,7 +164,7 @@ def test_truncation_forgets_the_damage_that_it_cuts() -> None:
     disk, log, positions = written()
     disk.flip_bit(LOG, positions[2] + 8, 5)
     disk.flip_bit(LOG, positions[6] + 8, 5)
-    note(log, 0, scrubbed(disk, log).damages)
+    log.note_damage(0, scrubbed(disk, log).damages)
     log.truncate_to(12)
     assert [one.first for one in log.damages] == [6]
     log.truncate_to(6)

@@ -328,3 +328,17 @@ def test_going_on_after_a_pause_as_if_nothing_had_been_is_caught(monkeypatch: py
 def test_ending_a_move_before_the_new_replicas_are_in_sync_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     change(monkeypatch, reassignment, "_done", "if not all(_counts(image, partition, state, broker) for broker in target):", "if False:")
     assert harm(("partition moves", "kill"), brokers=5, first=27)
+
+
+def test_waiting_for_the_disk_inside_of_a_step_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    def flush_at_once(self: Partitions) -> None:
+        dirty, self.dirty = self.dirty, {}
+        for partition, replica in dirty.items():
+            plan = replica.log.flush_plan()
+            if plan is not None:
+                self._flushing[partition] = replica
+                plan.carry_out(replica.directory.disk)
+                self.flushed(((partition, plan.upto),))
+
+    monkeypatch.setattr(Partitions, "begin_flushes", flush_at_once)
+    assert any("for the disk" in problem for problem in harm())

@@ -120,6 +120,7 @@ class Node:
         assert now_ms >= context.now_ms, f"time goes forward: {now_ms} follows {context.now_ms}"
         found = context.begin_step(now_ms)
         self._routes[type(event)](event)
+        self.partitions.record_truncations()
         self.fetchers.go_on()
         if self.partitions.dirty and not self._flush_scheduled:
             self._flush_scheduled = True

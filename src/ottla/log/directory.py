@@ -77,6 +77,9 @@ class LogDirectory:
         self._named: set[TopicPartition] = set()
         #: Whether a cleaner-offset-checkpoint exists.
         self._cleans = False
+        #: Whether a log was truncated below its recorded recovery point, and whether that is recorded at once or by ``record_lowered``.
+        self.lowered = False
+        self.record_at_once = True
 
     def __repr__(self) -> str:
         return f"LogDirectory({self.root}, {len(self.logs)} logs)"
@@ -196,7 +199,7 @@ class LogDirectory:
         new.carry_out(self.disk)
         log = self.add(new, now_ms, high_watermark)
         if in_place_of_lost:
-            log.note_missing(0)
+            log.note_missing(0, sync=True)
             self.disk.sync_dir()
         return log
 
@@ -326,10 +329,17 @@ class LogDirectory:
         return files
 
     def _recovery_point_lowered(self) -> None:
-        """A log was truncated below its recorded recovery point. The record must go, or recovery after a crash would trust new bytes.
+        self.lowered = True
+        if self.record_at_once:
+            self.record_lowered()
+
+    def record_lowered(self) -> None:
+        """Logs were truncated below their recorded recovery points. The record must go before the next append, or recovery after a crash
+        would trust new bytes. Waits for the device. Raises: OSError.
 
         So must the clean offset, or compaction would remove tombstones whose older records it never searched.
         """
+        self.lowered = False
         if not self.write_checkpoints(kinds=("recovery_points", "cleaner_offsets")):
             self.disk.unlink(filenames.RECOVERY_POINTS)
             self.disk.unlink(filenames.CLEANER_OFFSETS)

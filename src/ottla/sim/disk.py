@@ -20,6 +20,8 @@ from random import Random
 from ottla.base.ports import Buffer
 
 SECTORS = (512, 4096)
+#: Time of one sync, of one read, and of each KiB read.
+SYNC_US, READ_US, READ_KIB_US = 2_000, 20, 1
 
 
 class PowerCut(Exception):
@@ -95,6 +97,7 @@ class SimFile:
 
     def read(self, position: int, size: int) -> bytes:
         self._disk.fault("read", self.path)
+        self._disk.work_us += READ_US + size * READ_KIB_US // 1024
         return bytes(self._inode.data[position : position + size])
 
     def truncate(self, size: int) -> None:
@@ -153,6 +156,8 @@ class SimDisk:
         self.used_bytes = 0
         #: Changes performed so far.
         self.steps = 0
+        #: Time that a device would have taken so far; who calls charges it.
+        self.work_us = 0
         #: Number of the change at which the power fails; 0 for never.
         self.cut_power_at = 0
         self._dead = False
@@ -204,6 +209,8 @@ class SimDisk:
             self._dead = True
         self.fault(kind, path)
         self.steps += 1
+        if kind in ("sync", "sync_dir"):
+            self.work_us += SYNC_US
 
     def use(self, size: int) -> None:
         """Allocates ``size`` bytes. Raises: OSError ENOSPC."""

@@ -101,8 +101,8 @@ class Follower(Flushing, Readable):
     def append(self, data: bytes | bytearray | memoryview, *, high_watermark: int, wall_ms: int) -> int:
         """Appends the whole batches in ``data``, of which the last may be incomplete; returns their number.
 
-        Compaction leaves holes only below the leader's high watermark, so one note of holes, which is synced, covers all holes that exist
-        when a follower starts to catch up.
+        Compaction leaves holes only below the leader's high watermark, so one note of holes covers all that exist when a follower starts
+        to catch up.
 
         Raises: Unsound, after earlier batches were written; OSError.
         """

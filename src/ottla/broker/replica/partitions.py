@@ -85,6 +85,8 @@ class Partitions:
         self.files = LogFiles(context, self)
         #: Partitions that ``resume`` has not processed yet.
         self._resuming: list[TopicPartition] = []
+        for directory in context.directories:
+            directory.record_at_once = False
 
     def leader(self, topic: str, partition: int) -> Leader:
         """The leader of a partition. Raises: UnknownTopicOrPartition, NotLeaderOrFollower, KafkaStorageError."""
@@ -479,6 +481,17 @@ class Partitions:
         # At the end, so that a request that waits for several partitions is ready at once.
         for partition in risen:
             self._context.delayed.poke(partition)
+
+    def record_truncations(self) -> None:
+        """At the end of a step: recovery points that truncations lowered are recorded, once for all logs of a directory.
+
+        This waits for the device, because the next step may append to these logs. It is rare: a follower had flushed records that the
+        elected leader does not have.
+        """
+        for directory in self._context.directories:
+            if directory.lowered and directory.failed is None:
+                with self.guarded(directory):
+                    directory.record_lowered()
 
     @contextmanager
     def guarded(self, directory: LogDirectory) -> Iterator[None]:
