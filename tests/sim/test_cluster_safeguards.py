@@ -5,6 +5,7 @@ others are tried.
 """
 
 import inspect
+import re
 import textwrap
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -35,23 +36,24 @@ SEEDS = 500
 
 
 def harm(
+    expected: str,
     kinds: Sequence[str] = CLUSTER_KINDS,
     *,
     first: int = 0,
     configs: Mapping[str, str] | None = None,
     brokers: int | None = None,
     gentle: bool | None = None,
-) -> list[str]:
-    """The problems of the first history that has any."""
+) -> bool:
+    """Whether a history violates the invariant whose message matches ``expected``; other violations do not count."""
     for seed in chain(range(first, first + 5), range(SEEDS)):
         history = ClusterHistory(seed, kinds=kinds, configs=configs, brokers=brokers, gentle=gentle)
         try:
             problems = history.run().problems
         except AssertionError as error:
             problems = [f"AssertionError: {error}"]
-        if problems:
-            return problems
-    return []
+        if any(re.search(expected, problem) for problem in problems):
+            return True
+    return False
 
 
 def change(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, old: str, new: str) -> None:
@@ -73,17 +75,17 @@ def test_the_same_seed_is_the_same_history() -> None:
 
 def test_counting_what_a_follower_has_in_its_page_cache_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Follower, "settled", property(lambda self: True))
-    assert harm(("power cut everywhere", "slow disk"))
+    assert harm("which . of . hold", ("power cut everywhere", "slow disk"))
 
 
 def test_not_cutting_off_what_the_leader_never_had_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Leader, "agrees", lambda self, offset, last_fetched_epoch: True)
-    assert harm(("kill", "cut off", "session lost"), first=2)
+    assert harm(" has Batch.* and Batch", ("kill", "cut off", "session lost"), first=2)
 
 
 def test_asking_without_the_epoch_of_the_last_batch_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     change(monkeypatch, Fetcher, "_topics", "last_fetched_epoch=log.epochs.latest", "last_fetched_epoch=-1")
-    assert harm(("kill", "cut off", "session lost"), first=2)
+    assert harm(" has Batch.* and Batch", ("kill", "cut off", "session lost"), first=2)
 
 
 @pytest.mark.slow
@@ -102,7 +104,7 @@ def test_trusting_an_epoch_that_the_follower_never_had_is_caught(monkeypatch: py
         return removed
 
     monkeypatch.setattr(Follower, "diverged", watched)
-    assert any("without end" in problem for problem in harm(("late election", "kill"), first=12))
+    assert harm("without end", ("late election", "kill"), first=12)
 
 
 def test_cutting_back_to_the_high_watermark_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -115,7 +117,7 @@ def test_cutting_back_to_the_high_watermark_is_caught(monkeypatch: pytest.Monkey
             self.log.truncate_to(max(self.high_watermark, self.log.start_offset), 0)
 
     monkeypatch.setattr(Follower, "follow_state", cut)
-    assert harm()
+    assert harm("is in the ISR of .* on disk|lost: ")
 
 
 def test_forgetting_who_wrote_what_was_copied_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -130,17 +132,17 @@ def test_forgetting_who_wrote_what_was_copied_is_caught(monkeypatch: pytest.Monk
             monkeypatch.setattr(Log, "_note_producer", note)
 
     monkeypatch.setattr(Follower, "append", forgetful)
-    assert any("duplicate" in problem or "order" in problem for problem in harm(("session lost", "broken connections", "stop"), first=20))
+    assert harm("duplicate|order", ("session lost", "broken connections", "stop"), first=20)
 
 
 def test_believing_what_comes_from_a_leader_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     change(monkeypatch, Follower, "_check", "if not crc_ok(view, position):", "if False:")
-    assert harm(("damaged links",), first=4)
+    assert harm("is in the ISR of .* on disk", ("damaged links",), first=4)
 
 
 def test_a_high_watermark_beyond_the_log_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     change(monkeypatch, Follower, "follow_marks", "min(high_watermark, log.end_offset)", "high_watermark")
-    assert harm(("slow disk", "cut link", "kill"))
+    assert harm("whose log ends at", ("slow disk", "cut link", "kill"))
 
 
 # What is committed.
@@ -148,17 +150,17 @@ def test_a_high_watermark_beyond_the_log_is_caught(monkeypatch: pytest.MonkeyPat
 
 def test_committing_without_the_isr_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(IsrState, "committed", lambda self, own, *, min_insync: own)
-    assert harm(("kill", "cut off", "pause"))
+    assert harm("which . of . hold", ("kill", "cut off", "pause"))
 
 
 def test_committing_below_min_insync_replicas_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     change(monkeypatch, IsrState, "committed", "if self.elr or len(self.isr) < min(min_insync, self._factor):", "if False:")
-    assert any("which 1 of 2 hold" in problem for problem in harm(("cut off", "cut link", "kill"), first=15))
+    assert harm("which 1 of 2 hold", ("cut off", "cut link", "kill"), first=15)
 
 
 def test_answering_acks_all_before_the_followers_have_it_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(k00_produce, "_committed", lambda written: True)
-    assert harm(("kill", "power cut", "cut off", "session lost"), first=2)
+    assert harm("lost: ", ("kill", "power cut", "cut off", "session lost"), first=2)
 
 
 def test_a_high_watermark_that_every_fetch_raises_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -169,7 +171,7 @@ def test_a_high_watermark_that_every_fetch_raises_is_caught(monkeypatch: pytest.
         fetched(self, broker, **{**fields, "offset": fields["end_offset"]})
 
     monkeypatch.setattr(IsrState, "fetched", believed)
-    assert harm(("kill", "power cut", "cut link"))
+    assert harm("which . of . hold", ("kill", "power cut", "cut link"))
 
 
 @pytest.mark.slow
@@ -181,17 +183,17 @@ def test_a_new_leader_that_takes_all_it_has_for_committed_is_caught(monkeypatch:
         self.high_watermark = self.log.end_offset
 
     monkeypatch.setattr(Leader, "__init__", bold)
-    assert harm(("session lost", "kill", "cut link"), first=24)
+    assert harm("is in the ISR of .* on disk", ("session lost", "kill", "cut link"), first=24)
 
 
 def test_letting_consumers_read_what_is_not_committed_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Leader, "readable_end", lambda self, isolation_level: self.log.end_offset)
-    assert harm(("session lost", "kill", "cut link"), first=67)
+    assert harm("out of range", ("session lost", "kill", "cut link"), first=67)
 
 
 def test_telling_an_end_that_a_new_leader_does_not_know_yet_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Leader, "knows_watermark", property(lambda self: True))
-    assert any("fell" in problem for problem in harm(("session lost", "kill", "partition moves"), first=7))
+    assert harm("fell", ("session lost", "kill", "partition moves"), first=7)
 
 
 # Who is in sync.
@@ -199,36 +201,39 @@ def test_telling_an_end_that_a_new_leader_does_not_know_yet_is_caught(monkeypatc
 
 def test_forgetting_an_isr_that_was_asked_for_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(IsrState, "propose", lambda self, isr: None)
-    assert any("in the ISR" in problem for problem in harm(("one-way link", "kill"), first=34))
+    assert harm("in the ISR", ("one-way link", "kill"), first=34)
 
 
 def test_forgetting_whom_it_asked_for_while_the_session_was_suspended_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """A leader that goes on in its epoch counts whoever it asked for before: the controller may just be writing that."""
     monkeypatch.setattr(Follower, "counted", property(lambda self: (-1, ()), lambda self, counted: None))
-    assert any("in the ISR" in problem for problem in harm(("wish in doubt", "cut link", "kill"), first=31))
+    assert harm("in the ISR", ("wish in doubt", "cut link", "kill"), first=31)
 
 
 def test_letting_anybody_join_the_isr_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     wanted = IsrState.wanted
     monkeypatch.setattr(IsrState, "wanted", lambda self, now_ms, **fields: wanted(self, now_ms, **{**fields, "joins_at": 0}))
-    assert any("in the ISR" in problem for problem in harm(("kill", "slow disk")))
+    assert harm("in the ISR", ("kill", "slow disk"))
 
 
 def test_letting_replicas_join_without_what_the_epoch_began_with_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a new leader knows of the high watermark is old: more than that may have been committed."""
     change(monkeypatch, Leader, "wanted_isr", "joins_at = max(self.high_watermark, self.epoch_start)", "joins_at = self.high_watermark")
-    assert any("in the ISR" in problem for problem in harm(("slow disk", "cut link", "kill"), first=25))
+    assert harm("in the ISR", ("slow disk", "cut link", "kill"), first=25)
 
 
 def test_taking_back_whom_a_leader_once_asked_for_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """As was found: a broker whose disk was lost, and that a leader after a suspended session still counted with."""
     monkeypatch.setattr(IsrState, "_stays", lambda self, broker, progress, joins_at: broker in self.maximal)
-    assert any("in the ISR" in problem for problem in harm(("wish in doubt", "disk lost", "cut from store"), first=2099))
+    assert harm("in the ISR", ("wish in doubt", "disk lost", "cut from store"), first=2099)
 
 
 def test_electing_whoever_is_alive_is_caught() -> None:
     assert harm(
-        ("session lost", "kill", "cut off"), first=9, configs={"unclean.leader.election.enable": "true", "min.insync.replicas": "1"}
+        "is in the ISR of .* on disk",
+        ("session lost", "kill", "cut off"),
+        first=9,
+        configs={"unclean.leader.election.enable": "true", "min.insync.replicas": "1"},
     )
 
 
@@ -238,30 +243,30 @@ def test_keeping_the_isr_of_brokers_that_were_away_is_caught_under_write_caching
     monkeypatch.setattr(
         Partitions, "_names_us", lambda self, state: state.leader == self._context.broker_id and self._context.epoch is not None
     )
-    assert harm(("power cut",), gentle=True, first=3)
+    assert harm("of .* committed", ("power cut",), gentle=True, first=3)
 
 
 def test_leading_by_a_state_of_an_earlier_life_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         Partitions, "_names_us", lambda self, state: state.leader == self._context.broker_id and self._context.epoch is not None
     )
-    assert harm(("power cut", "kill"), gentle=True, first=28)
+    assert harm("of .* committed", ("power cut", "kill"), gentle=True, first=28)
 
 
 def test_taking_a_broker_that_came_back_for_one_that_was_never_away_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(election, "is_sound", lambda image, state, broker: broker in image.brokers)
-    assert harm(("power cut",), gentle=True, first=4)
+    assert harm("of .* committed", ("power cut",), gentle=True, first=4)
 
 
 def test_electing_who_is_back_without_its_log_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """It says so in its registration, refuses to lead, and would be elected again for ever."""
     monkeypatch.setattr(election.ElectionContext, "intact", lambda self, broker, epoch: self._registered(broker) is not None)
-    assert any("do not end" in problem for problem in harm(("disk lost", "power cut everywhere", "kill"), first=29))
+    assert harm("do not end", ("disk lost", "power cut everywhere", "kill"), first=29)
 
 
 def test_keeping_logs_of_topics_that_were_deleted_meanwhile_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(startup, "set_aside_strays", lambda context, replicas: None)
-    assert any("of passing-" in problem for problem in harm(("topic comes or goes", "kill"), first=21))
+    assert harm("of passing-", ("topic comes or goes", "kill"), first=21)
 
 
 # Epochs and sessions.
@@ -269,7 +274,7 @@ def test_keeping_logs_of_topics_that_were_deleted_meanwhile_is_caught(monkeypatc
 
 def test_electing_under_the_same_epoch_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     change(monkeypatch, election.ElectionContext, "led_by", "LeaderEpoch(before.leader_epoch + 1)", "before.leader_epoch")
-    assert any("is led by" in problem or "goes from" in problem for problem in harm())
+    assert harm("is led by|goes from")
 
 
 def test_electing_over_a_state_that_was_not_heard_of_yet_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -280,7 +285,7 @@ def test_electing_over_a_state_that_was_not_heard_of_yet_is_caught(monkeypatch: 
         return Op("set", op.path, op.data, version=-1)
 
     monkeypatch.setattr(election_queue, "change", blind)
-    assert any("goes from" in problem for problem in harm(("late election",)))
+    assert harm("goes from", ("late election",))
 
 
 def test_changing_an_isr_that_is_another_by_now_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -288,17 +293,17 @@ def test_changing_an_isr_that_is_another_by_now_is_caught(monkeypatch: pytest.Mo
     change(monkeypatch, alter_partition, "altered", "if wish.partition_epoch != topic.versions[number]:", "if False:")
     monkeypatch.setattr(k56_alter_partition, "altered", alter_partition.altered)
     change(monkeypatch, k56_alter_partition, "_alter", "version=wish.partition_epoch)", "version=-1)")
-    assert harm(("office hard to reach", "cut link"), first=51)
+    assert harm("is in the ISR of .* on disk", ("office hard to reach", "cut link"), first=51)
 
 
 def test_an_office_that_is_won_while_the_session_is_suspended_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     change(monkeypatch, Controller, "_campaigned", "self.writes.active = self._context.connected", "self.writes.active = True")
-    assert any("and the cluster without a session" in problem for problem in harm(("office taken", "pause"), first=2))
+    assert harm("and the cluster without a session", ("office taken", "pause"), first=2)
 
 
 def test_a_leader_that_answers_who_knows_of_a_later_one_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Leader, "check_epoch", lambda self, current_leader_epoch: None)
-    assert any("does not lead" in problem for problem in harm(("partition moves", "slow store"), brokers=5))
+    assert harm("does not lead", ("partition moves", "slow store"), brokers=5)
 
 
 def test_controller_writes_that_are_not_fenced_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -310,24 +315,24 @@ def test_controller_writes_that_are_not_fenced_are_caught(monkeypatch: pytest.Mo
         self.version = version
 
     monkeypatch.setattr(FencedWrites, "write", unfenced)
-    assert any("in controller epoch" in problem for problem in harm(("office taken", "topic comes or goes"), first=17))
+    assert harm("in controller epoch", ("office taken", "topic comes or goes"), first=17)
 
 
 def test_leading_on_while_the_session_is_suspended_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     change(monkeypatch, BrokerLifecycle, "session_changed", 'elif self._context.connected or state == "lost":', 'elif state == "lost":')
-    assert any("without a session" in problem for problem in harm(("cut from store",)))
+    assert harm("without a session", ("cut from store",))
 
 
 def test_going_on_after_a_pause_as_if_nothing_had_been_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """The shell doubts the session; without that, and without epochs, a leader of the past tells what was."""
     monkeypatch.setattr(Performer, "doubt_session", lambda self, doubt: None)
     monkeypatch.setattr(Leader, "check_epoch", lambda self, current_leader_epoch: None)
-    assert any("does not lead" in problem for problem in harm(("pause",), first=1))
+    assert harm("does not lead", ("pause",), first=1)
 
 
 def test_ending_a_move_before_the_new_replicas_are_in_sync_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     change(monkeypatch, reassignment, "_done", "if not all(_counts(image, partition, state, broker) for broker in target):", "if False:")
-    assert harm(("partition moves", "kill"), brokers=5, first=27)
+    assert harm("lost: ", ("partition moves", "kill"), brokers=5, first=27)
 
 
 def test_waiting_for_the_disk_inside_of_a_step_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -341,4 +346,4 @@ def test_waiting_for_the_disk_inside_of_a_step_is_caught(monkeypatch: pytest.Mon
                 self.flushed(((partition, plan.upto),))
 
     monkeypatch.setattr(Partitions, "begin_flushes", flush_at_once)
-    assert any("for the disk" in problem for problem in harm())
+    assert harm("for the disk")

@@ -1,5 +1,6 @@
 """Each safeguard of the broker, switched off by itself, must be missed: the simulator finds a history in which its absence does harm."""
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -26,17 +27,17 @@ from ottla.sim.machine import Machine, Performer
 SEEDS = range(60)
 
 
-def harm(kinds: Sequence[str], performer: Performer | None = None, *, compacted: bool = False) -> list[str]:
-    """The problems of the first history that has any."""
+def harm(expected: str, kinds: Sequence[str], performer: Performer | None = None, *, compacted: bool = False) -> bool:
+    """Whether a history violates the invariant whose message matches ``expected``; other violations do not count."""
     for seed in SEEDS:
         history = History(seed, performer=performer, kinds=kinds, compacted=compacted)
         try:
             problems = history.run().problems
         except (AssertionError, CorruptBatch, recovery.CorruptLog) as error:
             problems = [f"{type(error).__name__}: {error}"]
-        if problems:
-            return problems
-    return []
+        if any(re.search(expected, problem) for problem in problems):
+            return True
+    return False
 
 
 def test_with_every_safeguard_on_these_histories_do_no_harm() -> None:
@@ -49,17 +50,17 @@ def test_answering_without_fsync_is_caught() -> None:
         def flush(self, disk: SimDisk, plan: FlushPlan) -> None:
             pass
 
-    assert harm(("power cut",), Liar())
+    assert harm("out of range", ("power cut",), Liar())
 
 
 def test_answering_acks_all_before_the_flush_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(k00_produce, "_committed", lambda *waiting: True)
-    assert harm(("power cut",))
+    assert harm("lost: ", ("power cut",))
 
 
 def test_letting_consumers_read_what_is_not_on_disk_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Leader, "readable_end", lambda self, isolation_level: self.log.end_offset)
-    assert harm(("power cut",))
+    assert harm("out of range", ("power cut",))
 
 
 def test_forgetting_to_sync_directories_is_caught() -> None:
@@ -68,7 +69,7 @@ def test_forgetting_to_sync_directories_is_caught() -> None:
             plan.directories = ()
             plan.carry_out(disk)
 
-    assert harm(("power cut",), FilesOnly())
+    assert harm("out of range", ("power cut",), FilesOnly())
 
 
 def test_trying_a_failed_fsync_again_is_caught() -> None:
@@ -76,39 +77,39 @@ def test_trying_a_failed_fsync_again_is_caught() -> None:
         def flush_failed(self, machine: Machine, partition: TopicPartition, plan: FlushPlan, error: OSError) -> None:
             machine._flush(partition, plan)
 
-    assert harm(("fsync fails", "power cut"), Stubborn())
+    assert harm("lost: ", ("fsync fails", "power cut"), Stubborn())
 
 
 def test_believing_the_page_cache_after_a_failed_fsync_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(SimFile, "drop_cache", lambda self: None)
-    assert harm(("fsync fails", "power cut"))
+    assert harm("lost: ", ("fsync fails", "power cut"))
 
 
 def test_not_checking_the_crc_at_recovery_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recovery, "crc_fits", lambda batch, crc: True)
-    assert harm(("power cut", "slow disk"))
+    assert harm("lost: ", ("power cut", "slow disk"))
 
 
 def test_trusting_the_files_after_a_crash_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     open_log = recovery.open_log
     monkeypatch.setattr(recovery, "open_log", lambda *place, clean, **rest: open_log(*place, clean=True, **rest))
-    assert harm(("power cut", "slow disk"))
+    assert harm("lost: ", ("power cut", "slow disk"))
 
 
 def test_forgetting_the_duplicate_window_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Log, "sequence_check", lambda self, header, *, now_ms: None)
-    assert harm(("broken connections", "pause"))
+    assert harm("duplicate: ", ("broken connections", "pause"))
 
 
 def test_not_recovering_producer_state_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recovery, "rebuild_producers", lambda *arguments: None)
     monkeypatch.setattr(recovery, "note_batch", lambda *arguments: None)
-    assert harm(("kill", "broken connections"))
+    assert harm("duplicate: ", ("kill", "broken connections"))
 
 
 def test_accepting_a_gap_in_sequence_numbers_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Producers, "_check_sequence", lambda self, producer, header: None)
-    assert harm(("damaged frames", "broken connections"))
+    assert harm("duplicate: ", ("damaged frames", "broken connections"))
 
 
 def test_storing_a_batch_without_checking_its_crc_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -119,7 +120,7 @@ def test_storing_a_batch_without_checking_its_crc_is_caught(monkeypatch: pytest.
         return examine_batch(buffer, **limits)
 
     monkeypatch.setattr(leader, "examine_batch", trusting)
-    assert harm(("damaged frames",))
+    assert harm("lost: ", ("damaged frames",))
 
 
 def test_compaction_with_every_safeguard_on_does_no_harm() -> None:
@@ -130,19 +131,19 @@ def test_compaction_with_every_safeguard_on_does_no_harm() -> None:
 def test_calling_a_compaction_done_before_its_files_are_on_disk_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     sync = SimFile.sync
     monkeypatch.setattr(SimFile, "sync", lambda self: None if self.path.endswith(".cleaned") else sync(self))
-    assert harm(("power cut",), compacted=True)
+    assert harm("lost: ", ("power cut",), compacted=True)
 
 
 def test_taking_the_holes_of_compaction_for_lost_records_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recovery, "_holes_below", lambda log, names: 0)
-    assert harm(("kill",), compacted=True)
+    assert harm("lost: ", ("kill",), compacted=True)
 
 
 def test_taking_every_hole_in_a_compacted_log_for_one_of_compaction_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recovery, "_holes_below", lambda log, names: INT64_MAX)
-    assert harm(("power cut", "slow disk"), compacted=True)
+    assert harm("is out of order", ("power cut", "slow disk"), compacted=True)
 
 
 def test_compacting_by_keys_that_were_not_mapped_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compactor, "retain", lambda batch, header, offset_map, **rest: None)
-    assert harm(("kill",), compacted=True)
+    assert harm("lost: ", ("kill",), compacted=True)
