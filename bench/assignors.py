@@ -8,7 +8,8 @@ from __future__ import annotations
 import time
 from random import Random
 
-from ottla.client.group.assignors import Assignment, Assignor, Member, Range, RoundRobin
+from ottla.client.group.assignor import Assignment, Assignor, Member
+from ottla.client.group.assignors import Range, RoundRobin
 from ottla.client.group.sticky_assignor import CooperativeSticky, Sticky, encode_claims
 
 TOPICS = {f"t{index}": 100 for index in range(100)}

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from cli_reference import page as cli_page
+from cli_reference import page as cli_page  # type: ignore[import-not-found]
 
 import ottla.broker.apis  # noqa: F401  (registers the handlers)
 from ottla.base.options import OptionSpec

@@ -51,8 +51,13 @@ class Sent:
         self.released = False
         #: Why the broker closed the connection.
         self.closed: str | None = None
-        #: Told when the answer comes.
+        #: Called when the answer comes.
         self.answered: Callable[[Any], None] = lambda answer: None
+
+    @property
+    def waits(self) -> bool:
+        """Whether it has no answer yet."""
+        return self.answer is None
 
 
 class Held(NamedTuple):
@@ -428,7 +433,7 @@ class Cluster:
             while True:
                 if self._later:
                     self._later.popleft()()
-                elif not (self.store_speaks and sum(session.deliver(1) for session in self.store.sessions)):
+                elif not (self.store_speaks and sum(session.deliver(1) for session in self.store.sessions)):  # type: ignore[misc]
                     break
         finally:
             self._running = False

@@ -126,7 +126,7 @@ def stable(cluster: Cluster, members: int, group: str = "g", **fields: Any) -> l
     """A group of so many members that have their assignments, the leader first; their JoinGroup responses."""
     broker = coordinating(cluster)
     sent = [join(broker, group, **fields) for _ in range(members)]
-    while any(each.answer is None for each in sent):
+    while any(each.waits for each in sent):
         cluster.pass_ms(INITIAL_DELAY_MS)
     joined = sorted((each.answer for each in sent), key=lambda answer: answer.member_id != answer.leader)
     given = {answer.member_id: b"part %d" % number for number, answer in enumerate(joined)}

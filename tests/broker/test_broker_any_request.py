@@ -59,7 +59,7 @@ def test_no_request_brings_a_broker_down(seed: int) -> None:
         if rng.random() < 0.8:
             request = plausible(request, version, rng, topic_id)
         sent = cluster[rng.choice((1, 2))].send(request, version)
-        if sent.answer is None and sent.closed is None and not sent.released:
+        if sent.waits and sent.closed is None and not sent.released:
             cluster.pass_ms(rng.choice((10, 500, 3000)))
         if rng.random() < 0.03:
             cluster.restart(rng.choice((1, 2)))

@@ -117,7 +117,7 @@ def test_a_small_buffer_takes_several_compactions_in_a_row() -> None:
     write(broker, 150, keys=90)
     done: list[Any] = []
     original = broker._clean
-    broker._clean = lambda effect: (done.append(effect), original(effect))  # type: ignore[method-assign]
+    broker._clean = lambda effect: (done.append(effect), original(effect))  # type: ignore[assignment, func-returns-value, method-assign]
     cluster.pass_ms(SECOND_MS)
     assert len(done) > 3
     held = read(broker)
@@ -215,6 +215,6 @@ def test_a_backoff_of_nothing_does_not_keep_the_broker_busy() -> None:
     """Found by the fuzzer: brokers looked for logs to compact every millisecond."""
     cluster = Cluster(settings={"log.cleaner.backoff.ms": "0"})
     node = cluster[1].node
-    assert node.next_deadline_ms() >= cluster.now_ms + 100
+    assert node.next_deadline_ms() >= cluster.now_ms + 100  # type: ignore[operator]
     cluster.pass_ms(250)
-    assert node.next_deadline_ms() >= cluster.now_ms + 50
+    assert node.next_deadline_ms() >= cluster.now_ms + 50  # type: ignore[operator]

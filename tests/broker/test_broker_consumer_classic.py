@@ -259,7 +259,10 @@ def test_classic_member_keeps_what_it_owned_until_it_joins_without_it_though_its
     desk = a_desk()
     cooperative = {"protocols": ("cooperative-sticky",), "owned_in": 9}
     desk.group, records = upgraded(
-        "g", 10, [seat("k1", [0], owned=[0, 1, 2, 3], **cooperative), seat("k2", [], **cooperative)], desk.topics
+        "g",
+        10,
+        [seat("k1", [0], owned=[0, 1, 2, 3], **cooperative), seat("k2", [], **cooperative)],  # type: ignore[arg-type]
+        desk.topics,
     )
     desk.log += records
     desk.check()

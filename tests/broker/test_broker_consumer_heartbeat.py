@@ -498,7 +498,7 @@ def test_members_commit_in_their_epoch_and_others_only_while_the_group_is_empty(
         lambda: commits.check_fetch(desk.group, "a", 7),
     ):
         with pytest.raises(errors.StaleMemberEpoch) as caught:
-            check()
+            check()  # type: ignore[no-untyped-call]
         assert caught.value.code == 113
     with pytest.raises(errors.UnknownMemberId):
         commits.check_commit(desk.group, "x", 1, 9)

@@ -287,4 +287,4 @@ def test_a_damaged_leader_epoch_heals_though_the_recovery_point_is_lost() -> Non
     restart(cluster, hit, cleanly=False)
     cluster.pass_ms(10 * SECOND_MS)
     assert [list(values_of(log_of(broker))) for broker in cluster.brokers.values()] == [VALUES] * 3
-    assert len(cluster.controller.node.context.image.state(TopicPartition("t", 0)).isr) == 3
+    assert len(cluster.controller.node.context.image.state(TopicPartition("t", 0)).isr) == 3  # type: ignore[union-attr]

@@ -291,7 +291,7 @@ def test_a_duplicate_topic_in_delete_topics_is_kept() -> None:
 
 
 def test_delayed_operations_take_a_key_that_is_given_twice() -> None:
-    delayed, finished, answers = DelayedOperations(), [], []
+    delayed, finished, answers = DelayedOperations(), [], []  # type: ignore[var-annotated]
     for end in (
         lambda parked: delayed.poke("k"),
         lambda parked: delayed.expire_all(),

@@ -282,7 +282,7 @@ def an_isr(broker: Broker, leader: int, *, members: tuple[int, ...], epoch: int 
     topic, state = image.topics["t"], state_of(broker)
     epochs = {number: found.epoch for number, found in image.brokers.items()}
     part = AlterPartitionRequestPartition(
-        **{"leader_epoch": state.leader_epoch, "partition_epoch": topic.versions[0], **fields},
+        **{"leader_epoch": state.leader_epoch, "partition_epoch": topic.versions[0], **fields},  # type: ignore[arg-type]
         new_isr_with_epochs=[BrokerState(broker_id=member, broker_epoch=epochs.get(member, -1)) for member in members],  # type: ignore[call-overload]
     )
     wish = AlterPartitionRequestTopic(topic_id=topic.topic_id, partitions=[part])

@@ -147,9 +147,9 @@ def test_a_commit_is_one_batch_and_is_answered_when_it_is_on_disk() -> None:
     told = [OffsetCommitRequestPartition(partition, 9) for partition in range(4)]
     request = OffsetCommitRequest(group_id="g", topics=[OffsetCommitRequestTopic(name="t", partitions=told)])
     sent = broker.send(request, 9)
-    assert sent.answer is None and log.end_offset == 4 and log.size == log.locate(3, max_bytes=1 << 20, upto=4).size  # type: ignore[union-attr]
+    assert sent.waits and log.end_offset == 4 and log.size == log.locate(3, max_bytes=1 << 20, upto=4).size  # type: ignore[union-attr]
     reader = broker.send(fetch_request("g"), 9)
-    assert reader.answer is None, "an offset that a crash could take back is not told"
+    assert reader.waits, "an offset that a crash could take back is not told"
     other = broker.send(fetch_request("i"), 9)
     assert other.answer is not None, "another group of the same partition need not wait"
     broker.flush()

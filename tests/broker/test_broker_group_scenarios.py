@@ -150,7 +150,7 @@ class Story:
             if sent.answer is not None and what == "joined":
                 self.name(name, sent.answer.member_id)
         for name, what, sent in self.waiting:
-            if sent.answer is None:
+            if sent.waits:
                 continue
             if sent.answer.error_code:
                 told.append(f"{name}: {word(sent.answer.error_code)}")
@@ -158,7 +158,7 @@ class Story:
                 told.append(self.joined(name, sent.answer))
             else:
                 told.append(f"{name} is given {sent.answer.assignment.decode() or 'nothing'}")
-        self.waiting = [entry for entry in self.waiting if entry[2].answer is None]
+        self.waiting = [entry for entry in self.waiting if entry[2].waits]
         return told
 
     def joined(self, name: str, answer: Any) -> str:

@@ -114,7 +114,7 @@ def send(cluster: Cluster, api: str, n: int, injection: Injection | None) -> tup
     sent = None
     try:
         sent = broker.send(message, version)
-        if sent.answer is None and sent.closed is None:
+        if sent.waits and sent.closed is None:
             cluster.pass_ms(4000)
     except Exception as error:
         return sent, error

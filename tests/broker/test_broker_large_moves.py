@@ -5,6 +5,7 @@ from collections.abc import Callable
 import pytest
 from cluster import Broker, Cluster
 
+from ottla.base.ids import TopicPartition
 from ottla.base.ports import Op, StoreResult
 from ottla.base.units import SECOND_MS
 from ottla.broker.apis import k45_alter_partition_reassignments
@@ -96,7 +97,7 @@ def test_wishes_of_the_store_for_which_there_is_no_room_wait_their_turn() -> Non
     cluster = a_cluster()
     sizes = largest(cluster)
     cluster.cut_off(3)
-    data = layout.encode_reassignment({reassignment_driver.TopicPartition("t", number): (3, 4) for number in range(PARTITIONS)})
+    data = layout.encode_reassignment({TopicPartition("t", number): (3, 4) for number in range(PARTITIONS)})
     cluster.store.session().submit((Op("create", layout.REASSIGN_PARTITIONS, data),), lambda result: None)
     cluster.run()
     cluster.pass_ms(3 * SECOND_MS)
@@ -111,7 +112,7 @@ def test_wishes_of_the_store_for_which_there_is_no_room_wait_their_turn() -> Non
 def test_a_wish_of_the_store_that_can_never_have_room_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reassignment, "NODE_BYTES_MAX", 100)
     cluster = a_cluster()
-    data = layout.encode_reassignment({reassignment_driver.TopicPartition("t", 3): (3, 4)})
+    data = layout.encode_reassignment({TopicPartition("t", 3): (3, 4)})
     cluster.store.session().submit((Op("create", layout.REASSIGN_PARTITIONS, data),), lambda result: None)
     cluster.run()
     cluster.pass_ms(3 * SECOND_MS)
@@ -132,7 +133,7 @@ def test_what_the_store_does_not_take_is_told_once_and_not_tried_for_ever() -> N
             submit(ops, done)
 
     cluster.controller.session.submit = small  # type: ignore[method-assign, assignment]
-    data = layout.encode_reassignment({reassignment_driver.TopicPartition("t", number): (3, 4) for number in (3, 4)})
+    data = layout.encode_reassignment({TopicPartition("t", number): (3, 4) for number in (3, 4)})
     cluster.store.session().submit((Op("create", layout.REASSIGN_PARTITIONS, data),), lambda result: None)
     cluster.run()
     cluster.pass_ms(10 * SECOND_MS)

@@ -94,7 +94,7 @@ def test_a_request_to_a_partition_whose_log_is_being_created_is_to_be_tried_agai
     cluster = a_cluster()
     broker = cluster[1]
     sent = create(cluster, "t")
-    assert not broker.node.ready and sent.answer is None
+    assert not broker.node.ready and sent.waits
     assert produce(broker, batch(b"a")).error_code == NotLeaderOrFollower.code
     assert fetch(broker).error_code == NotLeaderOrFollower.code
     with pytest.raises(NotLeaderOrFollower, match="is creating the log of t-0; try again"):

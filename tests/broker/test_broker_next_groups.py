@@ -427,7 +427,7 @@ def test_join_that_waits_when_its_group_moves_over_is_told_to_join_again() -> No
     old = join(broker, version=3, protocols=(("range", SUBSCRIPTION),))
     assert waiting.answer is old.answer is None
     Member(cluster, "a", "t").beat()
-    assert waiting.answer.error_code == errors.MemberIdRequired.code
+    assert waiting.answer.error_code == errors.MemberIdRequired.code  # type: ignore[attr-defined]
     assert old.answer.error_code == errors.RebalanceInProgress.code
 
 

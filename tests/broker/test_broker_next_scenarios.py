@@ -114,7 +114,7 @@ class Story:
 
 
 def _said(words: list[str]) -> dict[str, Any]:
-    return dict(word.split("=", 1) for word in words)  # type: ignore[misc]
+    return dict(word.split("=", 1) for word in words)
 
 
 def told(text: str, step: Callable[[str], list[str]]) -> str:

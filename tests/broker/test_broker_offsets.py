@@ -71,7 +71,7 @@ def test_what_the_only_replica_has_not_flushed_yet_is_waited_for() -> None:
     cluster.flushing = False
     produce(broker, timed(WALL_MS + 10), acks=1)
     asked = {time: broker.send(list_request(time), 11) for time in (-1, -3, WALL_MS + 1)}
-    assert all(sent.answer is None for sent in asked.values())
+    assert all(sent.waits for sent in asked.values())
     assert found(broker, -2) == found(broker, -4) == (-1, 0), "where the log starts is known"
     broker.flush()
     answers = {time: sent.answer.topics[0].partitions[0] for time, sent in asked.items()}
@@ -268,7 +268,7 @@ def test_what_was_answered_with_acks_one_can_be_deleted_once_it_is_flushed(offse
     cluster.flushing = False
     produce(broker, batch(b"a", b"b"), acks=1)
     sent = broker.send(delete_request(offset), 2)
-    assert sent.answer is None
+    assert sent.waits
     broker.flush()
     assert sent.answer.topics[0].partitions[0].low_watermark == 2
 
@@ -335,6 +335,6 @@ def test_a_reader_that_waits_below_the_new_start_is_told_at_once() -> None:
     broker = cluster.topic()
     produce(broker, batch(b"a", b"b"))
     waiting = broker.send(fetch_request(0, max_wait_ms=10_000, min_bytes=100_000), 12)
-    assert waiting.answer is None
+    assert waiting.waits
     delete(broker, 1)
     assert waiting.answer.responses[0].partitions[0].error_code == errors.OffsetOutOfRange.code

@@ -63,7 +63,7 @@ def test_a_fenced_leader_that_may_commit_alone_goes_on_leading_since_no_other_re
     cluster.cut_off(deaf.broker_id)
     busy(cluster)
     cluster.pass_ms(DETECTED_MS + 2 * SECOND_MS)
-    assert cluster[2].node.context.image.brokers[deaf.broker_id].fenced
+    assert cluster[2].node.context.image.brokers[deaf.broker_id].fenced  # type: ignore[index]
     state = cluster[2].node.context.image.state(TopicPartition("t", 0))
     assert state is not None and (state.leader, state.isr) == (deaf.broker_id, (deaf.broker_id,))
 
@@ -82,11 +82,11 @@ def test_a_fenced_broker_is_fenced_no_more_once_others_reach_it_and_joins_the_is
     cluster.cut_off(deaf.broker_id)
     busy(cluster)
     cluster.pass_ms(DETECTED_MS + 60 * SECOND_MS)
-    assert cluster[2].node.context.image.brokers[deaf.broker_id].fenced
+    assert cluster[2].node.context.image.brokers[deaf.broker_id].fenced  # type: ignore[index]
     cluster.cut.clear()
     cluster.pass_ms(10 * SECOND_MS)
     image = cluster[2].node.context.image
-    assert not image.brokers[deaf.broker_id].fenced
+    assert not image.brokers[deaf.broker_id].fenced  # type: ignore[index]
     assert [found.unheard for found in image.brokers.values()] == [-1, -1, -1]
     states = [image.state(TopicPartition("t", number)) for number in range(3)]
     assert all(state is not None and set(state.isr) == {1, 2, 3} for state in states)
@@ -103,7 +103,7 @@ def test_a_fenced_broker_that_starts_again_is_not_fenced() -> None:
     cluster.restart(number)
     cluster.pass_ms(10 * SECOND_MS)
     image = cluster[2].node.context.image
-    assert not image.brokers[cluster[number].broker_id].fenced
+    assert not image.brokers[cluster[number].broker_id].fenced  # type: ignore[index]
     assert [found.unheard for found in image.brokers.values()] == [-1, -1, -1]
 
 
@@ -180,10 +180,10 @@ def test_a_broker_that_is_cut_off_itself_changes_nothing(brokers: int) -> None:
     busy(cluster)
     cluster.pass_ms(LAG_MS + 4 * UNHEARD_MS)
     assert office(cluster) == controller.broker_id and cluster[2].node.context.image.controller_epoch == 1
-    assert cluster[1].node.context.image.brokers[cluster[2].broker_id].unheard == 1, "it says so"
+    assert cluster[1].node.context.image.brokers[cluster[2].broker_id].unheard == 1, "it says so"  # type: ignore[index]
     cluster.cut.clear()
     cluster.pass_ms(4 * SECOND_MS)
-    assert cluster[1].node.context.image.brokers[cluster[2].broker_id].unheard == -1
+    assert cluster[1].node.context.image.brokers[cluster[2].broker_id].unheard == -1  # type: ignore[index]
 
 
 def test_a_controller_that_answers_in_between_stays() -> None:

@@ -19,7 +19,7 @@ class Above:
 
     def state(self, partition: TopicPartition) -> PartitionState:
         leader = self.cluster.leading(partition.topic).leader(partition.topic)
-        return PartitionState(leader=1, leader_epoch=leader.epoch + self.epochs_later, isr=(1,), controller_epoch=1)
+        return PartitionState(leader=1, leader_epoch=leader.epoch + self.epochs_later, isr=(1,), controller_epoch=1)  # type: ignore[arg-type]
 
     def registration(self, broker: int) -> int | None:
         return None

@@ -83,7 +83,7 @@ class FakeAdmin:
                 outcomes[one.name] = None
                 if not validate_only:
                     self.topic(one.name, max(one.num_partitions, 1), end=0)
-                    self.set[r.Resource.topic(one.name)] = {name: value or "" for name, value in one.configs.items()}
+                    self.set[r.Resource.topic(one.name)] = {name: value or "" for name, value in one.configs.items()}  # type: ignore[misc]
         return outcomes
 
     def delete_topics(self, names: Iterable[str]) -> dict[str, Any]:

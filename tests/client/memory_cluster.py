@@ -227,7 +227,7 @@ class MemoryNode:
             transport.answered(header.correlation_id, b"")
 
     def answer(self, transport: MemoryTransport, header: Any, response: Any) -> None:
-        data = b"".join(bytes(chunk) for chunk in encode_response(response, header.api_version, header.correlation_id))
+        data = b"".join(bytes(chunk) for chunk in encode_response(response, header.api_version, header.correlation_id))  # type: ignore[arg-type]
         asyncio.get_running_loop().call_soon(transport.answered, header.correlation_id, data)
 
     def stop(self) -> None:
@@ -243,8 +243,8 @@ class MemoryNode:
     def on_FindCoordinator(self, request: Any, header: Any) -> Any:
         here = {"node_id": self.node_id, "host": f"node{self.node_id}", "port": 9092}
         if header.api_version < 4:
-            return m.FindCoordinatorResponse(**here)
-        return m.FindCoordinatorResponse(coordinators=[m.find_coordinator.Coordinator(key=key, **here) for key in request.coordinator_keys])
+            return m.FindCoordinatorResponse(**here)  # type: ignore[arg-type]
+        return m.FindCoordinatorResponse(coordinators=[m.find_coordinator.Coordinator(key=key, **here) for key in request.coordinator_keys])  # type: ignore[arg-type]
 
     def on_OffsetCommit(self, request: Any, header: Any) -> Any:
         code = self.cluster.groups.refuse(request)

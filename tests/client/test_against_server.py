@@ -348,7 +348,7 @@ def test_what_is_not_kafka_behind_the_port_is_recognized(reply: bytes | None, sa
         thread.start()
         address = f"127.0.0.1:{listener.getsockname()[1]}"
         settings = {"retries": 0, "socket_connection_setup_timeout_ms": 300}
-        with Admin(bootstrap_servers=address, **settings) as admin, pytest.raises(KafkaError, match=said):
+        with Admin(bootstrap_servers=address, **settings) as admin, pytest.raises(KafkaError, match=said):  # type: ignore[arg-type]
             admin.list_topics()
         listener.shutdown(socket.SHUT_RDWR)
         thread.join(5)
@@ -387,7 +387,7 @@ def test_closed_clients_say_so(server: Serving, topic: str) -> None:
     for face in (producer, consumer, admin):
         face.close()
         face.close()
-    for call in (lambda: producer.send(topic, b"x"), lambda: consumer.poll(0), admin.list_topics):
+    for call in (lambda: producer.send(topic, b"x"), lambda: consumer.poll(0), admin.list_topics):  # type: ignore[union-attr]
         with pytest.raises(AlreadyClosed):
             call()
 

@@ -228,7 +228,7 @@ async def test_a_broker_that_advertises_what_clients_cannot_reach_is_named_with_
 
     async def written(settings: dict[str, Any], patience_ms: int) -> None:
         limits = {"delivery_timeout_ms": patience_ms, "request_timeout_ms": patience_ms // 2, "linger_ms": 0}
-        async with aio.Producer(**limits, **settings) as producer:
+        async with aio.Producer(**limits, **settings) as producer:  # type: ignore[arg-type]
             await (await producer.send("t", b"x"))
 
     async def listed(settings: dict[str, Any], patience_ms: int) -> None:

@@ -367,7 +367,7 @@ async def test_offsets_are_asked_for_again_when_the_coordinator_moved(cluster: M
     cluster.groups.offsets["t", 0] = (7, 0, "")
     for code in (16, 14):
         group = m.offset_fetch.OffsetFetchResponseGroup(group_id="g", error_code=code)
-        cluster.accidents["OffsetFetch"].append(lambda node, request, group=group: m.OffsetFetchResponse(groups=[group]))
+        cluster.accidents["OffsetFetch"].append(lambda node, request, group=group: m.OffsetFetchResponse(groups=[group]))  # type: ignore[misc]
     async with Consumer("t", **quick) as consumer:
         assert [record.offset for record in await consumer.poll(5000)] == [7, 8, 9]
 
@@ -581,7 +581,7 @@ def test_settings_that_make_no_sense_are_refused_by_name(wrong: dict[str, Any], 
 @pytest.mark.parametrize("name", ["group_id", "group_instance_id", "client_id", "client_rack"])
 def test_names_longer_than_the_protocol_can_say_are_refused(name: str) -> None:
     with pytest.raises(ConfigError, match=f"{name}.*at most 32767 bytes"):
-        Consumer(**{"group_id": "g", name: "\u00fc" * 16_384})
+        Consumer(**{"group_id": "g", name: "\u00fc" * 16_384})  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("wrong", [{"group_instance_id": "a"}, {"enable_auto_commit": True}])

@@ -89,7 +89,7 @@ async def test_a_record_that_cannot_be_read_can_be_passed_by_what_its_error_says
     async with Producer(**quick) as producer:
         for value in (b"1", b"x", b"3"):
             await producer.send("t", value)
-    seen = []
+    seen = []  # type: ignore[var-annotated]
     async with Consumer(value_deserializer=lambda data: int(data), auto_offset_reset="earliest", **quick) as consumer:
         consumer.assign([T])
         while len(seen) < 2:

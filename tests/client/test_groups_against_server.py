@@ -201,7 +201,7 @@ def poll_until(consumer: Consumer, holds: Callable[[], Any]) -> None:
 @ALL
 async def test_many_members_in_one_loop_settle(bootstrap: str, topic: str, group: str, how: dict[str, Any]) -> None:
     heartbeat = {} if "group_protocol" in how else {"heartbeat_interval_ms": 200}
-    consumers = [aio.Consumer(topic, bootstrap_servers=bootstrap, group_id=group, **how, **heartbeat) for _ in range(8)]
+    consumers = [aio.Consumer(topic, bootstrap_servers=bootstrap, group_id=group, **how, **heartbeat) for _ in range(8)]  # type: ignore[arg-type]
     tasks = [asyncio.create_task(polling(consumer)) for consumer in consumers]
     async with asyncio.timeout(60):
         while sorted(len(consumer.assignment()) for consumer in consumers) != [0, 0, 0, 0, 1, 1, 1, 1]:  # noqa: ASYNC110

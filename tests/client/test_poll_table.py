@@ -71,7 +71,7 @@ async def test_of_several_topics_the_table_names_each(cluster: MemoryCluster, qu
     put(cluster, [b"a"])
     put(cluster, [b"b"], topic="many", partition=2)
     async with await reading(quick, ("t", 0), ("many", 2)) as consumer:
-        found = []
+        found = []  # type: ignore[var-annotated]
         async with asyncio.timeout(20):
             while len(found) < 2:
                 found += (await consumer.poll_table(5000)).select(["topic", "partition", "value"]).to_pylist()
@@ -159,13 +159,13 @@ async def test_seek_and_pause_are_heeded(cluster: MemoryCluster, quick: dict[str
 async def test_a_group_commits_what_tables_gave(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
     put(cluster, [b"%d" % n for n in range(10)])
     settings_ = {"group_id": "g", "auto_offset_reset": "earliest"}
-    async with Consumer("t", **quick, **settings_) as consumer:
+    async with Consumer("t", **quick, **settings_) as consumer:  # type: ignore[arg-type]
         assert numbers(await consumer.poll_table(20_000, max_records=4)) == [0, 1, 2, 3]
         await consumer.commit()
         tp = TopicPartition("t", 0)
         kept = (await consumer.committed([tp]))[tp]
         assert kept is not None and kept.offset == 4
-    async with Consumer("t", **quick, **settings_) as consumer:
+    async with Consumer("t", **quick, **settings_) as consumer:  # type: ignore[arg-type]
         assert numbers(await consumer.poll_table(20_000)) == [4, 5, 6, 7, 8, 9]
 
 
@@ -202,7 +202,7 @@ async def test_a_poll_that_was_cancelled_loses_nothing(cluster: MemoryCluster, q
             lent = await tables.lend(_tables(), None, None)
             lent.read()
             assert lent.table.num_rows == 10
-            found = await follow(5000)  # type: ignore[operator]
+            found = await follow(5000)
             assert len(found) == 10
 
 
@@ -233,7 +233,7 @@ async def test_what_was_read_of_a_partition_that_went_elsewhere_is_left_out(clus
 
 def control(cluster: MemoryCluster, kind: int, producer_id: int) -> None:
     fields = {"control": True, "transactional": True, "producer_id": producer_id, "producer_epoch": 0}
-    cluster.logs["t"][0].append(bytes(build_batch([(T0, *marker(kind, 0), ())], **fields)))
+    cluster.logs["t"][0].append(bytes(build_batch([(T0, *marker(kind, 0), ())], **fields)))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("limit", [1, 2, 3, 100])
@@ -246,7 +246,7 @@ async def test_read_committed_leaves_out_aborted_transactions_however_it_is_cut(
         producer_id = next(ids)
         fields = {"transactional": producer_id != 3, "producer_id": producer_id, "producer_epoch": 0, "base_sequence": 0}
         log.producers.clear()
-        put(cluster, values, **fields)
+        put(cluster, values, **fields)  # type: ignore[arg-type]
     control(cluster, ABORT_MARKER, 1)
     log.producers.clear()
     put(cluster, [b"later"], transactional=True, producer_id=1, producer_epoch=0, base_sequence=0)

@@ -78,7 +78,7 @@ def test_every_level_of_every_codec_is_taken_and_read_back(server: Serving) -> N
     topic = create(server, "levels")
     value = b"".join(b"%d," % number for number in range(500))
     for codec, level in LEVELS:
-        with Producer(bootstrap_servers=server.bootstrap, compression_type=codec, **{f"compression_{codec}_level": level}) as producer:
+        with Producer(bootstrap_servers=server.bootstrap, compression_type=codec, **{f"compression_{codec}_level": level}) as producer:  # type: ignore[arg-type]
             producer.send(topic, value)
     assert [record.value for record in read(server, topic)] == [value] * len(LEVELS)
 

@@ -115,7 +115,7 @@ def test_a_partition_that_is_read_elsewhere_is_dropped_alone() -> None:
 @pytest.mark.parametrize("origin", ["key", "value"])
 def test_what_cannot_be_deserialized_names_its_place_and_the_way_past_it(origin: str) -> None:
     record = ConsumerRecord("a", 0, 9, 1000, 0, b"\xff", b"\xff", (("h", b"1"),))
-    delivery = a_delivery([record], **{origin: "str"})
+    delivery = a_delivery([record], **{origin: "str"})  # type: ignore[arg-type]
     with pytest.raises(RecordDeserializationFailed, match=f"the {origin} of a-0 at offset 9: .*seek to offset 10 to pass it") as raised:
         delivery.give(1)
     error = raised.value

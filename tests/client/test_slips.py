@@ -236,7 +236,7 @@ def test_a_new_topic_has_partitions_by_either_name() -> None:
         {"assignments": {"0": [1]}},
     ):
         with pytest.raises(TypeError, match=r"is a whole number, not|are given in a dict, such as"):
-            NewTopic("t", **wrong)  # type: ignore[arg-type]
+            NewTopic("t", **wrong)
 
 
 QUESTIONS: list[Callable[[ottla.Consumer, ottla.Admin, dict[str, Any]], object]] = [

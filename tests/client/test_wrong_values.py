@@ -67,7 +67,7 @@ async def test_a_value_that_can_be_nothing_is_told_by_every_call(
     method = getattr(client, name)
     positional, named = [], {}
     for one in inspect.signature(method).parameters.values():
-        value = Wrong() if one.name == wrong else OTHERWISE.get(name, {}).get(one.name, RIGHT.get(one.name))
+        value = Wrong() if one.name == wrong else OTHERWISE.get(name, {}).get(one.name, RIGHT.get(one.name))  # type: ignore[attr-defined]
         if one.name != wrong and one.default is not one.empty:
             continue
         if one.kind is one.VAR_POSITIONAL or (one.kind is one.POSITIONAL_OR_KEYWORD and one.default is one.empty):

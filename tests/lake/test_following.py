@@ -83,7 +83,7 @@ class Notes:
 def kept(log: Log, path: Path, clock: Clock | None = None, **plan: Any) -> Notes:
     """Keeps the table until it ends, and tells what was noted."""
     notes, clock = Notes(), clock or Clock()
-    TableSync(cast(Topic, log), DeltaTarget(path), Rows(FORM), SyncOptions(**plan), watcher=notes, stop=clock, clock=clock).run()
+    TableSync(cast(Topic, log), DeltaTarget(path), Rows(FORM), SyncOptions(**plan), watcher=notes, stop=clock, clock=clock).run()  # type: ignore[arg-type]
     return notes
 
 

@@ -10,7 +10,7 @@ pytest.importorskip("deltalake")
 
 import pyarrow.dataset as ds
 
-from conftest import Ottla
+from conftest import Ottla  # type: ignore[attr-defined]
 from ottla.lake.table import parquet_files
 from ottla.lake.table.delta import opened
 
@@ -45,7 +45,7 @@ def test_a_full_disk_is_told_with_what_to_do_and_the_next_run_goes_on(
         return known
 
     with monkeypatch.context() as patch:
-        patch.setattr(parquet_files.uuid, "uuid4", named)
+        patch.setattr(parquet_files.uuid, "uuid4", named)  # type: ignore[attr-defined]
         (told,) = ottla(*command, code=1)
     assert f"No space left on device: '{path}'; free some space and start it again: it goes on where it stopped" in told["refused"]
     assert not path.is_symlink()

@@ -28,7 +28,7 @@ class Logs:
     def append(self, producer: int, epoch: int, sequence: int, count: int) -> None:
         """A batch of so many records under this number, epoch and sequence."""
         numbers = {"producer_id": producer, "producer_epoch": epoch, "base_sequence": sequence % 2**31}
-        data = build_batch([(0, None, b"v", ())] * count, base_offset=self.end, **numbers)
+        data = build_batch([(0, None, b"v", ())] * count, base_offset=self.end, **numbers)  # type: ignore[arg-type]
         self.batches.append((self.end + count - 1, bytes(data)))
         self.end += count
 

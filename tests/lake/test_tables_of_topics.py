@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
-from conftest import Ottla
+from conftest import Ottla  # type: ignore[attr-defined]
 from ottla import Producer
 from ottla.client.admin.results import NewTopic
 from ottla.client.sync.admin import Admin
@@ -127,7 +127,7 @@ def keeping(bootstrap: str, topic_name: str, path: Path, errors: list[Exception]
         with Topic(topic_name, bootstrap_servers=bootstrap) as topic:
             plan = SyncOptions(commit_interval_s=0.02, group=group, compact_commits=3)
             try:
-                TableSync(topic, DeltaTarget(path), Rows(TableFormat(value="json", key="text")), plan, watcher=watch, stop=stop).run()
+                TableSync(topic, DeltaTarget(path), Rows(TableFormat(value="json", key="text")), plan, watcher=watch, stop=stop).run()  # type: ignore[arg-type]
             except Exception as error:
                 errors.append(error)
 
@@ -153,12 +153,12 @@ def test_a_table_follows_its_topic_joins_files_and_tells_a_group(a_topic: Topics
     with keeping(bootstrap, topic, tmp_path / "t", errors, f"{topic}-lag") as watch:
         for number in range(6):
             send(topic, [{"n": number}])
-            eventually(lambda number=number: watch.commits > number)
+            eventually(lambda number=number: watch.commits > number)  # type: ignore[misc]
     assert not errors
     assert [row["n"] for row in delta_rows(tmp_path / "t", "n")] == list(range(6))
     assert any(entry["operation"] == "OPTIMIZE" for entry in opened(str(tmp_path / "t")).history())
     with Admin(bootstrap_servers=bootstrap) as admin:
-        assert sum(found.offset for found in admin.list_consumer_group_offsets([f"{topic}-lag"])[f"{topic}-lag"].values()) == 6
+        assert sum(found.offset for found in admin.list_consumer_group_offsets([f"{topic}-lag"])[f"{topic}-lag"].values()) == 6  # type: ignore[misc, union-attr]
 
 
 def test_of_two_that_keep_one_table_one_ends(a_topic: Topics, send: Send, tmp_path: Path, bootstrap: str) -> None:

@@ -92,5 +92,5 @@ def offsets(log: Log) -> list[tuple[int, int]]:
         header = parse_header(data)
         assert header.size == len(data), "one byte asked for gives one whole batch"
         found.append((header.base_offset, header.last_offset))
-        offset = header.last_offset + 1
+        offset = header.last_offset + 1  # type: ignore[assignment]
     return found

@@ -65,7 +65,7 @@ def test_only_the_last_batch_of_all_stays_without_records() -> None:
     rolled(log)
     put(log, (b"a", b"8"))
     assert len(log.segments) == 9 and compact(log) is not None
-    for again in (log, reopened(log.disk, **COMPACT)):
+    for again in (log, reopened(log.disk, **COMPACT)):  # type: ignore[arg-type]
         found = [each for segment in again.segments for _, each in headers(segment.file.read(0, segment.size))]
         assert [(each.last_offset, each.count) for each in found] == [(5, 1), (6, 1), (7, 0), (8, 1)]
         assert everything(again) == [(5, b"a", b"5"), (6, b"b", b"6"), (8, b"a", b"8")]
@@ -193,7 +193,7 @@ def test_a_small_map_takes_several_rounds_to_the_same_result() -> None:
 
 def test_the_map_is_no_larger_than_the_dirty_part_needs_nor_than_its_buffer(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[int] = []
-    original = compactor.OffsetMap
+    original = compactor.OffsetMap  # type: ignore[attr-defined]
 
     def noted(slots: int, entries_max: int, key: bytes) -> Any:
         made.append(slots)

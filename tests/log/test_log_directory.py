@@ -134,5 +134,5 @@ def test_a_log_created_anew_inherits_nothing_from_the_checkpoints_of_the_one_bef
     append(directory.create(ORDERS, TOPIC_ID, options(), NOW_MS), 3)
     again = opened(disk.restart())
     assert (again.logs[ORDERS].start_offset, again.logs[ORDERS].end_offset) == (0, 3)
-    assert again.logs[ORDERS].recovered is not None and again.logs[ORDERS].recovered.lost_records == 0
+    assert again.logs[ORDERS].recovered is not None and again.logs[ORDERS].recovered.lost_records == 0  # type: ignore[union-attr]
     assert again.high_watermarks == {}

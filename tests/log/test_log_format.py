@@ -77,7 +77,7 @@ def test_log_and_indexes_read_back_from_the_format_alone() -> None:
     following = 0
     directory = opened(disk.restart(), options(segment_bytes=2500, index_interval_bytes=500))
     directory.close(now_ms=NOW_MS)
-    disk = directory.disk
+    disk = directory.disk  # type: ignore[assignment]
     bases = [int(name[:20]) for name in disk.listdir("orders-0") if name.endswith(".log")]
     assert len(bases) > 2
     for base in bases:

@@ -186,7 +186,7 @@ class LogMachine(RuleBasedStateMachine):
                 if at >= offset:
                     assert at == offset and expected[at] == Written(at, timestamp, value or b"", header.leader_epoch)
                     assert self.log.epochs.epoch_at(at) == header.leader_epoch
-                    offset += 1
+                    offset += 1  # type: ignore[assignment]
         assert offset == self.log.end_offset
 
     def _batches(self) -> Iterator:  # type: ignore[type-arg]
@@ -196,7 +196,7 @@ class LogMachine(RuleBasedStateMachine):
             assert crc_ok(batch)
             header = parse_header(batch)
             yield header, batch
-            offset = header.last_offset + 1
+            offset = header.last_offset + 1  # type: ignore[assignment]
 
     @invariant()
     def times_lead_to_the_first_record_that_is_late_enough(self) -> None:

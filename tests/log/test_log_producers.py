@@ -14,7 +14,7 @@ from ottla.sim.disk import SimDisk
 
 
 def check(log: Log, count: int = 1, *, sequence: int, epoch: int = 0, producer: int = 1, **fields: bool) -> Duplicate | None:
-    _, header = a_batch(count, producer_id=producer, producer_epoch=epoch, base_sequence=sequence, **fields)
+    _, header = a_batch(count, producer_id=producer, producer_epoch=epoch, base_sequence=sequence, **fields)  # type: ignore[arg-type]
     return log.sequence_check(header, now_ms=NOW_MS)
 
 
@@ -39,7 +39,7 @@ def test_an_exact_repeat_of_one_of_the_last_five_batches_is_told_its_first_place
     for number in range(7):
         produce(log, 2, sequence=2 * number)
     for number in range(2, 7):
-        assert check(log, 2, sequence=2 * number) == Duplicate(4 + 2 * number, 5 + 2 * number, NOW_MS)
+        assert check(log, 2, sequence=2 * number) == Duplicate(4 + 2 * number, 5 + 2 * number, NOW_MS)  # type: ignore[arg-type]
     with pytest.raises(OutOfOrderSequence):
         check(log, 2, sequence=2)
 
@@ -62,7 +62,7 @@ def test_a_gap_in_the_sequence_is_out_of_order() -> None:
 def test_sequences_wrap_to_zero() -> None:
     log = a_log()
     produce(log, 2, sequence=2**31 - 1)
-    assert check(log, 2, sequence=2**31 - 1) == Duplicate(0, 1, NOW_MS)
+    assert check(log, 2, sequence=2**31 - 1) == Duplicate(0, 1, NOW_MS)  # type: ignore[arg-type]
     with pytest.raises(OutOfOrderSequence):
         check(log, sequence=0)
     produce(log, sequence=1)

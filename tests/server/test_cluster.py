@@ -93,7 +93,7 @@ class Processes:
         for writer in writers:
 
             def leader(topic: str = writer.topic, partition: int = writer.partition) -> tuple[str, int]:
-                return until(lambda: self.brokers.get(self.leaders(topic)[partition][0])).address
+                return until(lambda: self.brokers.get(self.leaders(topic)[partition][0])).address  # type: ignore[union-attr]
 
             own = [reader for reader in readers if reader.partition == writer.partition]
             total += check(leader, [writer], own)
@@ -118,7 +118,7 @@ def ask(address: tuple[str, int], message: Any, version: int, response: type[R])
             if not part:
                 raise ConnectionError("hung up")
             frame += part
-    return framing.decode_response(response, memoryview(frame)[4:], version)[1]  # type: ignore[no-any-return]
+    return framing.decode_response(response, memoryview(frame)[4:], version)[1]  # type: ignore[type-var]
 
 
 @contextmanager
@@ -244,7 +244,7 @@ def test_a_broker_that_stood_still_longer_than_its_session_begins_anew(cluster: 
         try:
             request = MetadataRequest(topics=[MetadataRequestTopic(name="frozen")], allow_auto_topic_creation=False)
             seen = lambda: ask(cluster.brokers[others[0]].address, request, 9, MetadataResponse)  # noqa: E731
-            until(lambda: victim not in [broker.node_id for broker in seen().brokers], timeout_s=SESSION_MS / 1000 + 5)
+            until(lambda: victim not in [broker.node_id for broker in seen().brokers], timeout_s=SESSION_MS / 1000 + 5)  # type: ignore[no-untyped-call]
         finally:
             os.kill(cluster.brokers[victim].pid, signal.SIGCONT)
         progress(writers)

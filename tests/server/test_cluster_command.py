@@ -172,7 +172,7 @@ def test_brokers_are_restarted_one_after_another_while_a_writer_goes_on(commands
     before = commands.pids()
     assert [name for name in before if name.startswith("zookeeper")] == ["zookeeper 1", "zookeeper 2", "zookeeper 3"]
     producer = confluent_kafka.Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True, "acks": "all", "linger.ms": 1})
-    stop, acknowledged, failed = threading.Event(), [], []
+    stop, acknowledged, failed = threading.Event(), [], []  # type: ignore[var-annotated]
 
     def delivered(error: Any, message: Any) -> None:
         (failed if error else acknowledged).append(message.value())

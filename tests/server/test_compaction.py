@@ -86,7 +86,7 @@ def test_a_compacted_topic_shrinks_and_its_files_are_what_kafka_would_read(tmp_p
         eventually(lambda: size(directory) < full / 4, "the topic shrinks")
         eventually(lambda: not list(directory.glob("*.deleted")), "what was replaced is removed")
         served = fetch_all(server.address, "t")
-        assert living(last_of(served)) == living(dict(writer.last))
+        assert living(last_of(served)) == living(dict(writer.last))  # type: ignore[arg-type]
         server.stop()
     before = -1
     end = 0
@@ -105,7 +105,7 @@ def test_a_compacted_topic_shrinks_and_its_files_are_what_kafka_would_read(tmp_p
             assert batch_at(data, position).last_offset == int(path.stem) + relative
         assert all(a[1] < b[1] for a, b in pairwise(entries))
     files = [batch for path in sorted(directory.glob("*.log")) for batch in batches(path.read_bytes())]
-    assert living(last_of(files)) == living(dict(writer.last))
+    assert living(last_of(files)) == living(dict(writer.last))  # type: ignore[arg-type]
     assert not [path for path in directory.iterdir() if path.suffix in (".cleaned", ".swap", ".deleted")]
 
 
@@ -127,11 +127,11 @@ def test_kills_while_it_is_compacted_lose_nothing(tmp_path: Path) -> None:
             server.kill()
             server.start()
             table = last_of(fetch_all(server.address, "t"))
-            assert living(table) == living(dict(writer.last))
+            assert living(table) == living(dict(writer.last))  # type: ignore[arg-type]
         assert caught >= 2, "kills met compactions"
         eventually(lambda: size(directory) < 5 * 1_500 * 100 / 3, "the topic shrinks in the end")
         writer.write(100)
-        assert living(last_of(fetch_all(server.address, "t"))) == living(dict(writer.last))
+        assert living(last_of(fetch_all(server.address, "t"))) == living(dict(writer.last))  # type: ignore[arg-type]
 
 
 def test_commits_of_a_group_are_compacted_and_a_kill_does_not_take_back_the_last_one(tmp_path: Path) -> None:
@@ -170,7 +170,7 @@ def test_a_stop_while_a_compaction_is_under_way_is_quick_and_clean(tmp_path: Pat
         assert time.monotonic() - before < 5 and (directory.parent / ".kafka_cleanshutdown").exists()
         assert size(directory) > 250_000, "it was too slow to be done"
         server.start()
-        assert living(last_of(fetch_all(server.address, "t"))) == living(dict(writer.last))
+        assert living(last_of(fetch_all(server.address, "t"))) == living(dict(writer.last))  # type: ignore[arg-type]
 
 
 def test_a_disk_that_fails_under_a_compaction_takes_its_directory_offline(tmp_path: Path) -> None:

@@ -52,7 +52,7 @@ def sent(number: int) -> bytes:
     """Batch `number` of the idempotent producer."""
     first = number * RECORDS
     records = [(at_ms(offset), b"key", value(offset)) for offset in range(first, first + RECORDS)]
-    return batch_of(records, base_sequence=first, **PRODUCER)
+    return batch_of(records, base_sequence=first, **PRODUCER)  # type: ignore[arg-type]
 
 
 def newest(directory: Path, suffix: str) -> Path:
@@ -131,11 +131,11 @@ RECOVERABLE: dict[str, Damage] = {
     "snapshot-gone": each(".snapshot", Path.unlink),
     "snapshot-cut": each(".snapshot", cut(0.7)),
     "snapshot-scrambled": each(".snapshot", scramble),
-    "all-but-logs-gone": lambda directory: [file.unlink() for file in directory.iterdir() if file.suffix not in (".log", ".metadata")][:0],
+    "all-but-logs-gone": lambda directory: [file.unlink() for file in directory.iterdir() if file.suffix not in (".log", ".metadata")][:0],  # type: ignore[dict-item, func-returns-value]
     "epochs-gone": each("leader-epoch-checkpoint", Path.unlink),
     "epochs-scrambled": each("leader-epoch-checkpoint", scramble),
     "epochs-empty": each("leader-epoch-checkpoint", cut(0)),
-    "stray-files": lambda directory: [(directory / name).write_bytes(b"?") for name in ("x.tmp", "00.index.deleted", "notes.txt")][:0],
+    "stray-files": lambda directory: [(directory / name).write_bytes(b"?") for name in ("x.tmp", "00.index.deleted", "notes.txt")][:0],  # type: ignore[dict-item]
 }  # fmt: skip
 TAILS: dict[str, Damage] = {
     "tail-header-only": tail(lambda batch: batch[:40]),

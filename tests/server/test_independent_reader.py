@@ -54,7 +54,7 @@ def segments(directory: Path) -> list[Segment]:
         assert len(file.stem) == 20 and file.stem.isdigit(), "a segment is named by its first offset, in 20 digits"
         index, timeindex = file.with_suffix(".index"), file.with_suffix(".timeindex")
         entries = [struct.Struct(">ii").iter_unpack(index.read_bytes()), struct.Struct(">qi").iter_unpack(timeindex.read_bytes())]
-        found.append(Segment(int(file.stem), file.read_bytes(), *(list(each) for each in entries)))  # type: ignore[arg-type]
+        found.append(Segment(int(file.stem), file.read_bytes(), *(list(each) for each in entries)))
     return found
 
 

@@ -192,7 +192,7 @@ def fail_requests(run: Any, connection: int, error: Callable[[], Exception]) -> 
     node = run.process.brokers[0].node
     inner = node.handle
 
-    def arrived(call: events.RequestArrived) -> None:
+    def arrived(call: events.RequestArrived[Any]) -> None:
         if call.connection == connection:
             raise error()
         inner(call)
@@ -298,7 +298,7 @@ async def test_after_a_pause_a_broker_hears_of_its_session_first_and_then_goes_o
             return step(event, now_ms)
 
         # A clock that moves between any two looks at it.
-        shell._now_ms = lambda: next(moments)  # type: ignore[method-assign]
+        shell._now_ms = lambda: next(moments)
         shell.node.step = seen  # type: ignore[method-assign]
         shell._session, shell._pause_max_ms = broker.session, 5_000
         answer = await ask(peer, MetadataRequest(topics=None), 1, MetadataResponse)

@@ -79,8 +79,8 @@ def test_partitions_move_under_load_and_lose_nothing(cluster: Processes) -> None
         progress(writers)
         for _ in range(4):
             here = next(places)
-            reassign(cluster, "execute", "-", "--yes", input=plan("moved", here))
-            reassign(cluster, "verify", "-", "--wait", input=plan("moved", here))
+            reassign(cluster, "execute", "-", "--yes", input=plan("moved", here))  # type: ignore[arg-type]
+            reassign(cluster, "verify", "-", "--wait", input=plan("moved", here))  # type: ignore[arg-type]
             assert {number: leader for number, (leader, _) in cluster.leaders("moved").items()}.keys() == here.keys()
             progress(writers)
     assert cluster.check(writers, readers) >= 1500

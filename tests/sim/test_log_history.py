@@ -332,11 +332,11 @@ def test_a_value_is_sent_once() -> None:
 def test_only_what_a_broker_refuses_for_good_has_definitely_not_happened() -> None:
     for unclear in (errors.NotLeaderOrFollower, errors.RequestTimedOut, errors.NetworkError, errors.UnknownServerError):
         assert outcome_of(unclear.code) == "info", unclear
-    for unclear in (errors.NotEnoughReplicas, errors.NotEnoughReplicasAfterAppend, errors.KafkaStorageError, errors.CorruptMessage):
+    for unclear in (errors.NotEnoughReplicas, errors.NotEnoughReplicasAfterAppend, errors.KafkaStorageError, errors.CorruptMessage):  # type: ignore[assignment]
         assert outcome_of(unclear.code) == "info", unclear
     for definite in (errors.TopicAuthorizationFailed, errors.InvalidTopic, errors.InvalidProducerEpoch, errors.OutOfOrderSequenceNumber):
         assert outcome_of(definite.code) == "fail", definite
-    for definite in (errors.ProducerFenced, errors.UnknownTopicOrPartition, errors.MessageTooLarge):
+    for definite in (errors.ProducerFenced, errors.UnknownTopicOrPartition, errors.MessageTooLarge):  # type: ignore[assignment]
         assert outcome_of(definite.code) == "fail", definite
     librdkafka_timed_out, librdkafka_queue_full = -192, -184
     assert outcome_of(librdkafka_timed_out) == "info"

@@ -37,7 +37,7 @@ class Recording:
             layout.encode_topic(layout.TopicAssignment(topic_id=TOPIC_ID, replicas={0: (BrokerId(3),), 1: (BrokerId(4),)})),
         )
         for partition, leader in ((0, 3), (1, 4)):
-            state = layout.PartitionState(leader=leader, leader_epoch=EPOCH, isr=(leader,), controller_epoch=1)  # type: ignore[arg-type]
+            state = layout.PartitionState(leader=leader, leader_epoch=EPOCH, isr=(leader,), controller_epoch=1)
             self.node(layout.partition_state("t", partition), layout.encode_partition_state(state))
 
     def node(self, path: str, data: bytes) -> None:
@@ -45,7 +45,7 @@ class Recording:
 
     def request(self, message: Any, version: int, connection: int = 1) -> None:
         self.now_ms += 10
-        frame = memoryview(b"".join(map(bytes, framing.encode_request(message, version, 7, "test"))))[4:]
+        frame = memoryview(b"".join(map(bytes, framing.encode_request(message, version, 7, "test"))))[4:]  # type: ignore[arg-type]
         event = events.RequestArrived(
             connection=ConnectionId(connection), correlation_id=7, api_key=0, api_version=version, client_id="test", body=message
         )

@@ -12,6 +12,7 @@ from ottla.broker.apis import k00_produce
 from ottla.broker.replica import leader
 from ottla.broker.replica.leader import Leader
 from ottla.log import compactor, recovery
+from ottla.log.errors import CorruptLog
 from ottla.log.flush import FlushPlan
 from ottla.log.log import Log
 from ottla.log.producer_state import Producers
@@ -33,7 +34,7 @@ def harm(expected: str, kinds: Sequence[str], performer: Performer | None = None
         history = History(seed, performer=performer, kinds=kinds, compacted=compacted)
         try:
             problems = history.run().problems
-        except (AssertionError, CorruptBatch, recovery.CorruptLog) as error:
+        except (AssertionError, CorruptBatch, CorruptLog) as error:
             problems = [f"{type(error).__name__}: {error}"]
         if any(re.search(expected, problem) for problem in problems):
             return True

@@ -13,7 +13,7 @@ bootstrap, topic, master, when = sys.argv[1:]
 
 
 def count(session: SparkSession) -> int:
-    return session.read.format("ottla").option("bootstrap.servers", bootstrap).option("subscribe", topic).load().count()
+    return session.read.format("ottla").option("bootstrap.servers", bootstrap).option("subscribe", topic).load().count()  # type: ignore[no-any-return]
 
 
 if when == "before":

@@ -81,11 +81,11 @@ def a_log_with_transactions() -> bytes:
 
     def batch(base_offset: int, *values: bytes, producer_id: int = -1) -> bytes:
         of = {"producer_id": producer_id, "producer_epoch": 0, "base_sequence": base_offset, "transactional": True}
-        return bytes(build_batch([(0, b"k", value, ()) for value in values], base_offset=base_offset, **of if producer_id > 0 else {}))
+        return bytes(build_batch([(0, b"k", value, ()) for value in values], base_offset=base_offset, **of if producer_id > 0 else {}))  # type: ignore[arg-type]
 
     def end(offset: int, producer_id: int, *, commit: bool) -> bytes:
         of = {"producer_id": producer_id, "producer_epoch": 0, "transactional": True, "control": True}
-        return bytes(build_batch([(0, *marker(int(commit), 0), ())], base_offset=offset, **of))
+        return bytes(build_batch([(0, *marker(int(commit), 0), ())], base_offset=offset, **of))  # type: ignore[arg-type]
 
     return b"".join([
         batch(0, b"first"),

@@ -72,7 +72,7 @@ class OverBrokers(StreamReader):
 
 
 def over_brokers(**given: str) -> OverBrokers:
-    made = OverBrokers(options(startingOffsets="earliest", **given), RowPlan.of(columns_of(ddl(headers=False)), None, ()))
+    made = OverBrokers(options(startingOffsets="earliest", **given), RowPlan.of(columns_of(ddl(headers=False)), None, ()))  # type: ignore[arg-type]
     made.brokers = Brokers()
     return made
 
@@ -161,7 +161,7 @@ def test_an_available_now_query_ends_at_the_log_end_of_its_start(monkeypatch: py
 
 
 def test_the_ranges_of_a_batch_are_split_by_the_reported_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(data_source.os, "cpu_count", lambda: 4)
+    monkeypatch.setattr(data_source.os, "cpu_count", lambda: 4)  # type: ignore[attr-defined]
     stream = over_brokers()
     stream.brokers.sizes = {T0: 10_000.0, T1: 10.0}
     tasks = stream.partitions({"orders": {"0": 0, "1": 0}}, {"orders": {"0": 10_000, "1": 10_000}})

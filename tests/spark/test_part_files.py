@@ -120,7 +120,7 @@ def test_leftovers_of_a_killed_driver_do_not_affect_the_batch(tmp_path: Path, en
     now.files.clear()
     written = [now.write(rows_of(1, 2, 3))]
     wrote.append(left.write(rows_of(4)))
-    left.commit(wrote) if ends == "commits" else left.abort([*wrote, None])
+    left.commit(wrote) if ends == "commits" else left.abort([*wrote, None])  # type: ignore[arg-type]
     assert not list(tmp_path.rglob("*.parquet"))
     now.commit([*written, None])
     assert now.files.commit(parse_report((tmp_path / "now").read_text())) == 3

@@ -72,7 +72,7 @@ def test_a_whole_file_is_read() -> None:
         "maxOffsetsPerTrigger": "100",
         "failOnDataLoss": "false",
     }
-    assert pipeline.sources[0].decode.fields["at"] == Field("timestamp", "dd/MMM/yyyy:HH:mm:ss Z")
+    assert pipeline.sources[0].decode.fields["at"] == Field("timestamp", "dd/MMM/yyyy:HH:mm:ss Z")  # type: ignore[union-attr]
     assert [step.name for step in pipeline.steps] == ["sized", "by_host"]
     assert [(sink.type, sink.view, sink.mode) for sink in pipeline.sinks] == [("delta", "by_host", "merge"), ("topic", "sized", None)]
     assert pipeline.spark == {"spark.sql.shuffle.partitions": "3"}
@@ -80,7 +80,7 @@ def test_a_whole_file_is_read() -> None:
 
 def test_the_smallest_pipeline_is_named_after_its_file_and_shows_text() -> None:
     pipeline = read(SMALL)
-    assert (pipeline.name, pipeline.sources[0].decode.format, pipeline.sinks[0].view) == ("p", "text", "records")
+    assert (pipeline.name, pipeline.sources[0].decode.format, pipeline.sinks[0].view) == ("p", "text", "records")  # type: ignore[union-attr]
     assert pipeline.trigger == "1 second"
 
 

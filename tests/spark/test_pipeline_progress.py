@@ -102,7 +102,7 @@ def test_errors_of_brokers_and_workers_are_retryable_and_a_bad_record_is_not() -
 
 def test_a_query_with_a_retryable_error_restarts_with_growing_backoff(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
-    monkeypatch.setattr(foreground.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(foreground.time, "monotonic", lambda: now[0])  # type: ignore[attr-defined]
     starts: list[float] = []
     query = RunningQuery("sums", PlannedQuery("sums", "update", (), None), lambda: starts.append(now[0]))
     out, trouble = io.StringIO(), RetryState()
@@ -121,7 +121,7 @@ def test_a_query_with_a_retryable_error_restarts_with_growing_backoff(monkeypatc
     trouble.succeeded("sums")
     fails()
     assert trouble.waiting["sums"][1] == now[0] + 1, "a successful batch resets the backoff"
-    now[0] += foreground.RETRY_TIMEOUT_S + 1
+    now[0] += foreground.RETRY_TIMEOUT_S + 1  # type: ignore[attr-defined]
     with pytest.raises(QueryFailed):
         fails()
     with pytest.raises(QueryFailed):
@@ -158,7 +158,7 @@ class NoLock:
 
 def test_the_only_query_is_restarted_after_a_failure_between_two_checks(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = itertools.count()
-    monkeypatch.setattr(foreground.time, "monotonic", lambda: float(next(clock)))
+    monkeypatch.setattr(foreground.time, "monotonic", lambda: float(next(clock)))  # type: ignore[attr-defined]
     monkeypatch.setattr(foreground, "POLL_INTERVAL_S", 0)
     running, out = FailsBetweenLooks(), io.StringIO()
     foreground._watch(running, RetryState(), lambda _: None, JsonLines(out), threading.Event(), NoLock())  # type: ignore[arg-type]

@@ -25,7 +25,7 @@ value = "CHECK"
 """
 
 
-class Refusal(PySparkException):
+class Refusal(PySparkException):  # type: ignore[misc]
     """An error as Spark raises it for an expression: with a code, and with all columns, also those that only the pipeline has."""
 
     def __init__(self, condition: str, said: str, told: dict[str, str]) -> None:

@@ -121,4 +121,4 @@ def test_the_group_of_a_pipeline_that_is_stopped_has_its_last_batch(spark: Any, 
         running.stop()
     with Admin(bootstrap_servers=topic.bootstrap) as admin:
         found = admin.list_consumer_group_offsets([group])[group]
-    assert {tp.partition: one.offset for tp, one in found.items()} == {0: 10}
+    assert {tp.partition: one.offset for tp, one in found.items()} == {0: 10}  # type: ignore[union-attr]

@@ -255,7 +255,7 @@ def test_records_larger_than_usual_need_room_on_both_sides(spark: Any, a_topic: 
     assert len(rows(spark, small)) == 500
     for topic in (large, small):
         assert "raise the option kafka.max.request.size and the topic's max.message.bytes" in refusal(
-            lambda topic=topic: write(frame, topic, topic=topic.name, **({} if topic is large else {"kafka.max.request.size": "3000000"}))
+            lambda topic=topic: write(frame, topic, topic=topic.name, **({} if topic is large else {"kafka.max.request.size": "3000000"}))  # type: ignore[misc]
         )
     assert (len(rows(spark, large)), len(rows(spark, small))) == (1, 500)
 

@@ -68,7 +68,7 @@ def test_a_pattern_must_match_the_whole_name() -> None:
 )
 def test_named_topics_and_partitions_must_exist(given: dict[str, str], sentence: str) -> None:
     with pytest.raises(NoSuchData) as refused:
-        resolve_start(MemoryCatalog(), options(**given))
+        resolve_start(MemoryCatalog(), options(**given))  # type: ignore[arg-type]
     assert sentence in str(refused.value)
 
 
@@ -152,15 +152,15 @@ def test_end_offsets_leave_out_a_deleted_topic() -> None:
 def test_a_query_starts_at_committed_offsets_or_at_the_reset_position() -> None:
     catalog = MemoryCatalog(groups={"g": {T0: 40}})
     asked = {"startingOffsets": "committed", "kafka.group.id": "g"}
-    assert resolve_start(catalog, options(**asked)) == {T0: 40, T1: 20}
-    assert resolve_start(catalog, options(**asked, **{"kafka.auto.offset.reset": "latest"})) == {T0: 40, T1: 50}
+    assert resolve_start(catalog, options(**asked)) == {T0: 40, T1: 20}  # type: ignore[arg-type]
+    assert resolve_start(catalog, options(**asked, **{"kafka.auto.offset.reset": "latest"})) == {T0: 40, T1: 50}  # type: ignore[arg-type]
     with pytest.raises(NoSuchData, match="group g has no committed offset for orders-1"):
-        resolve_start(catalog, options(**asked, **{"kafka.auto.offset.reset": "none"}))
+        resolve_start(catalog, options(**asked, **{"kafka.auto.offset.reset": "none"}))  # type: ignore[arg-type]
 
 
 def test_a_committed_offset_outside_of_the_log_is_data_loss() -> None:
     catalog = MemoryCatalog(groups={"g": {T0: 40, T1: 3}})
     asked = {"startingOffsets": "committed", "kafka.group.id": "g"}
     with pytest.raises(DataLoss, match="orders-1 should be read from 3 but begins at 20"):
-        resolve_start(catalog, options(**asked))
-    assert resolve_start(catalog, options(**asked, onDataLoss="skip")) == {T0: 40, T1: 20}
+        resolve_start(catalog, options(**asked))  # type: ignore[arg-type]
+    assert resolve_start(catalog, options(**asked, onDataLoss="skip")) == {T0: 40, T1: 20}  # type: ignore[arg-type]

@@ -38,7 +38,7 @@ def decoded(given: list[bytes | None], schema: str | None, **options: str) -> li
     found, _ = decode.decoded_columns(pa.array(given, pa.binary()), made.value, pa.schema(list(kinds)), list(made.decoded))
     for name, column in found.items():
         assert column.type == kinds.field(name).type, "Spark compares types"
-    return pa.table(found).to_pylist()
+    return pa.table(found).to_pylist()  # type: ignore[no-any-return]
 
 
 def test_json_fields_become_columns_of_their_types() -> None:
@@ -177,7 +177,7 @@ def test_only_values_whose_schema_does_not_fit_the_columns_are_bad(registry: str
     if schema_id == 3:
         foreign = Avro(OTHER_ORDER, schema_id=3).encode({"id": "three", "at": AT, "attributes": {}})
     for given in ([foreign], [two, foreign, None, foreign], [foreign, two]):
-        found = decoded(given, "id BIGINT, more STRING, _corrupt BINARY", valueFormat="avro", schema__registry__url=registry)
+        found = decoded(given, "id BIGINT, more STRING, _corrupt BINARY", valueFormat="avro", schema__registry__url=registry)  # type: ignore[arg-type]
         assert [row["_corrupt"] for row in found] == [foreign if value == foreign else None for value in given]
         assert [row["id"] for row in found] == [2 if value == two else None for value in given]
 
@@ -189,7 +189,7 @@ def test_numbers_of_another_schema_widen_and_those_that_are_too_large_are_bad(re
     found = decoded([*new, Avro(ORDER, schema_id=1).encode(ONE)], None, **options)
     assert [row["value"]["id"] for row in found] == [7, 1 << 40, 8, 9, -(1 << 31) - 1, 1]
     # The query's columns are of an older schema.
-    narrow = decoded(new, None, valueSubject="older-value", **options)
+    narrow = decoded(new, None, valueSubject="older-value", **options)  # type: ignore[arg-type]
     assert [row["value"] and row["value"]["id"] for row in narrow] == [7, None, 8, 9, None]
     assert [row["_corrupt"] for row in narrow] == [None, new[1], None, None, new[4]]
 

@@ -101,8 +101,8 @@ def test_a_registration_names_replicas_that_are_not_fit_only_where_there_are_any
         clean_since=7,
     )
     content = as_json(layout.encode_broker(made))
-    assert (content["offline_replicas"], content["impaired_replicas"], content["clean_since_epoch"]) == ({"a": [0, 2]}, {"b": [1]}, 7)
-    assert content["full_replicas"] == {"c": [4]}
+    assert (content["offline_replicas"], content["impaired_replicas"], content["clean_since_epoch"]) == ({"a": [0, 2]}, {"b": [1]}, 7)  # type: ignore[index]
+    assert content["full_replicas"] == {"c": [4]}  # type: ignore[index]
     assert layout.decode_broker(layout.encode_broker(made)) == made
 
 

@@ -254,7 +254,7 @@ def test_a_test_can_wait_until_a_group_has_read_everything(ottla_broker: Broker,
     with pytest.raises(AssertionError, match="'readers' has committed nothing"):
         ottla_topic.wait_until_read("readers", timeout_s=0)
     settings = {"bootstrap_servers": ottla_broker.bootstrap_servers, "group_id": "readers", "auto_offset_reset": "earliest"}
-    with Consumer(ottla_topic.name, **settings) as consumer:
+    with Consumer(ottla_topic.name, **settings) as consumer:  # type: ignore[arg-type]
         found = 0
         while found < 2:
             found += len(consumer.poll(1000))

@@ -34,7 +34,7 @@ def kio_class(cls: type[msgspec.Struct], version: int) -> type[Any] | None:
         module = importlib.import_module(f"kio.schema.{snake}.v{version}.{kind}")
     except ModuleNotFoundError:
         return None
-    return getattr(module, cls.__name__)
+    return getattr(module, cls.__name__)  # type: ignore[no-any-return]
 
 
 #: Tags from here on are of fields that Kafka does not have.
@@ -70,9 +70,9 @@ def _kio_value(value: Any, kind: Type, kafka_type: str, hint: Any, version: int)
         "timedelta_i64": lambda ms: datetime.timedelta(milliseconds=ms),
         "timedelta_i32": lambda ms: datetime.timedelta(milliseconds=ms),
         "datetime_i64": lambda ms: None if ms == -1 else EPOCH + datetime.timedelta(milliseconds=ms),
-        "uuid": lambda raw: None if raw == ZERO_UUID else uuid.UUID(bytes=raw),
+        "uuid": lambda raw: None if raw == ZERO_UUID else uuid.UUID(bytes=raw),  # type: ignore[arg-type, comparison-overlap]
     }.get(kafka_type)
-    return convert(value) if convert else value
+    return convert(value) if convert else value  # type: ignore[no-untyped-call]
 
 
 def _inner_class(hint: Any) -> Any:

@@ -163,8 +163,8 @@ def test_large_records_and_slices_of_files_are_chunks_that_nobody_copied() -> No
         kinds = [type(chunk).__name__ for chunk in chunks]
         assert kinds == ["bytearray", "bytes", "bytes", "FileSlice", "bytes", "FileSlice", "bytes"]
         assert chunks[1] is large and chunks[3] is piece
-        assert struct.unpack_from(">i", chunks[0]) == (sum(map(len, chunks)) - 4,)
-        written = b"".join(bytes(len(c)) if isinstance(c, FileSlice) else c for c in chunks)
+        assert struct.unpack_from(">i", chunks[0]) == (sum(map(len, chunks)) - 4,)  # type: ignore[arg-type]
+        written = b"".join(bytes(len(c)) if isinstance(c, FileSlice) else c for c in chunks)  # type: ignore[misc]
         _, back = decode_response(FetchResponse, written[4:], version)
         assert [p.records and len(p.records) for p in back.responses[0].partitions] == [100, 16384, 70_000, 3, None]
 
