@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from ottla.broker.handlers import HANDLERS
+from ottla.broker.apis import HANDLERS
 from ottla.broker.metadata.configs import UNITS_MS, BrokerOptions
 from ottla.client.options import AdminOptions, ConsumerOptions, ProducerOptions
 from ottla.client.transport.network import SOFTWARE_VERSION

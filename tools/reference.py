@@ -11,8 +11,8 @@ from cli_reference import page as cli_page  # type: ignore[import-not-found]
 
 import ottla.broker.apis  # noqa: F401  (registers the handlers)
 from ottla.base.options import OptionSpec
+from ottla.broker.apis import HANDLERS
 from ottla.broker.groups.classic.states import TRANSITIONS, diagram
-from ottla.broker.handlers import HANDLERS
 from ottla.broker.metadata.configs import BrokerOptions, topic_defaults
 from ottla.client.options import AdminOptions, ClientOptions, ConsumerOptions, ProducerOptions
 from ottla.log.options import TopicOptions

@@ -16,7 +16,7 @@ import msgspec
 import ottla.broker.node  # noqa: F401  (registers the handlers)
 from chaos.fuzz.batches import record_set
 from chaos.fuzz.vocabulary import Member, Producer, Session, Topic, Vocabulary
-from ottla.broker.handlers import HANDLERS
+from ottla.broker.apis import HANDLERS
 from ottla.wire.declare import ZERO_UUID, Array, Blob, Field, Fixed, Type, fields_of, schema_of
 from ottla.wire.messages.consumer_protocol import (
     ConsumerProtocolAssignment,

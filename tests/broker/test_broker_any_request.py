@@ -7,7 +7,7 @@ import msgspec
 import pytest
 from cluster import Cluster, batch
 
-from ottla.broker.handlers import HANDLERS
+from ottla.broker.apis import HANDLERS
 from ottla.wire.declare import fields_of
 from ottla.wire.messages import API
 from random_messages import random_message

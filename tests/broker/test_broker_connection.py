@@ -4,7 +4,7 @@ import pytest
 from cluster import Cluster, batch, fetch_request, produce_request
 from groups import commit, coordinating, stable_member
 
-from ottla.broker.handlers import HANDLERS
+from ottla.broker.apis import HANDLERS
 from ottla.wire import errors
 from ottla.wire.compile import decode, encode
 from ottla.wire.messages import API, ElectLeadersRequest

@@ -14,8 +14,8 @@ from groups import cluster_of_groups, commit, coordinating
 from plain import plain, request
 
 from ottla.base.ids import NO_TOPIC_ID
+from ottla.broker.apis import HANDLERS
 from ottla.broker.delayed import DelayedOperation, DelayedOperations
-from ottla.broker.handlers import HANDLERS
 from ottla.wire.errors import InvalidRequest, UnknownMemberId
 from ottla.wire.messages import API
 

@@ -12,7 +12,7 @@ from chaos.fuzz.oracle import internal_error
 from chaos.fuzz.requests import Requests
 from chaos.fuzz.vocabulary import Topic, Vocabulary
 
-from ottla.broker.handlers import HANDLERS
+from ottla.broker.apis import HANDLERS
 from ottla.wire.compile import decode, encode
 from ottla.wire.declare import FieldNotInVersion
 from ottla.wire.messages import API

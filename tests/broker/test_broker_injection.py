@@ -21,8 +21,7 @@ from sample_requests import REQUESTS, member
 
 import ottla.broker
 from ottla.broker import effects, events
-from ottla.broker.apis import k00_produce
-from ottla.broker.handlers import HANDLERS
+from ottla.broker.apis import HANDLERS, k00_produce
 from ottla.broker.isolation import BrokenState, _says
 from ottla.wire.declare import schema_of
 from ottla.wire.messages import API

@@ -10,7 +10,7 @@ from plain import plain, request
 from sample_requests import REQUESTS
 
 from ottla.base.units import INT64_MAX
-from ottla.broker.handlers import HANDLERS
+from ottla.broker.apis import HANDLERS
 from ottla.wire.codegen import STRING_BYTES_MAX
 from ottla.wire.compile import decode, encode
 from ottla.wire.declare import Array, Blob, MalformedMessage, fields_of, schema_of

@@ -14,7 +14,7 @@ import ottla
 import ottla.broker.node  # the handlers
 from ottla import KafkaError, NewTopic, Resource, aio, unwrap
 from ottla.aio import Admin
-from ottla.broker.handlers import HANDLERS
+from ottla.broker.apis import HANDLERS
 from ottla.client.fetch import offsets
 from ottla.client.group import coordinator_lookup
 from ottla.errors import (

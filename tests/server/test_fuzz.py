@@ -16,7 +16,7 @@ from chaos.fuzz.mutations import tokens
 from chaos.fuzz.oracle import Finding
 from chaos.fuzz.sockets import SETTINGS, Fuzzed, check_log
 
-from ottla.broker.handlers import HANDLERS
+from ottla.broker.apis import HANDLERS
 from ottla.wire.compile import encode
 from ottla.wire.messages import API
 from plain_kafka import api_versions

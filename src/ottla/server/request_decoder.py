@@ -8,8 +8,8 @@ Source: KIP-511; Kafka's SocketServer and RequestContext.
 
 from typing import Any
 
+from ottla.broker.apis import HANDLERS
 from ottla.broker.events import RequestArrived
-from ottla.broker.handlers import HANDLERS
 from ottla.broker.isolation import refusal
 from ottla.net.server_connection import ServerConnection
 from ottla.wire import framing
