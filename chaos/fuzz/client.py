@@ -47,8 +47,8 @@ def create_topics(service: Service, *, replicas: int) -> None:
     """The client's topic and those for the hostile clients. Raises: Finding."""
     for name, (partitions, configs) in {GOOD_TOPIC: (1, CLIENT_CONFIGS), **HOT_TOPICS}.items():
         settings = [CreatableTopicConfig(name=key, value=value) for key, value in configs.items()]
-        wish = CreatableTopic(name=name, num_partitions=partitions, replication_factor=replicas, configs=settings)
-        service.ask(CreateTopicsRequest(topics=[wish], timeout_ms=1000), 7, until=lambda answer: int(answer.topics[0].error_code))
+        requested = CreatableTopic(name=name, num_partitions=partitions, replication_factor=replicas, configs=settings)
+        service.ask(CreateTopicsRequest(topics=[requested], timeout_ms=1000), 7, until=lambda answer: int(answer.topics[0].error_code))
 
 
 class Client:

@@ -458,13 +458,13 @@ class Cluster:
 
     def topic(self, name: str = "t", partitions: int = 1, configs: Mapping[str, str] | None = None, *, replicas: int = 1) -> Broker:
         """Create a topic; the broker that leads its partition 0."""
-        wish = CreatableTopic(
+        requested = CreatableTopic(
             name=name,
             num_partitions=partitions,
             replication_factor=replicas,
             configs=[Config(name=key, value=value) for key, value in (configs or {}).items()],
         )
-        answer = self.controller.ask(CreateTopicsRequest(topics=[wish], timeout_ms=1000), 7)
+        answer = self.controller.ask(CreateTopicsRequest(topics=[requested], timeout_ms=1000), 7)
         assert answer.topics[0].error_code == 0, answer.topics[0].error_message
         return self.leading(name)
 

@@ -11,7 +11,7 @@ from itertools import count
 from typing import Any
 
 from ottla.broker.groups.consumer import classic_members, heartbeats
-from ottla.broker.groups.consumer.changes import Decision, Terms, Timer, remove
+from ottla.broker.groups.consumer.changes import Decision, GroupSettings, Timer, remove
 from ottla.broker.groups.consumer.group import ConsumerGroup, TopicSize, assignment_of
 from ottla.broker.groups.consumer.reconciliation import STATE_NAMES, Assignment
 from ottla.broker.groups.records import decode_record, encode_record
@@ -71,8 +71,8 @@ class Desk:
         self._check_owners = check_owners
 
     @property
-    def terms(self) -> Terms:
-        return Terms(now_ms=self.now_ms, wall_ms=self.now_ms, topics=self.topics, **self.overrides)
+    def terms(self) -> GroupSettings:
+        return GroupSettings(now_ms=self.now_ms, wall_ms=self.now_ms, topics=self.topics, **self.overrides)
 
     def new_id(self) -> str:
         return f"m{next(self._ids)}"

@@ -37,8 +37,8 @@ def change(broker: Broker, *configs: tuple[str, int, str | None], name: str = "t
 
 
 def replace(broker: Broker, *configs: tuple[str, str | None], name: str = "t", kind: int = TOPIC, validate_only: bool = False) -> Any:
-    wished = [legacy.AlterableConfig(name=key, value=value) for key, value in configs]
-    resource = legacy.AlterConfigsResource(resource_type=kind, resource_name=name, configs=wished)
+    requested_moves = [legacy.AlterableConfig(name=key, value=value) for key, value in configs]
+    resource = legacy.AlterConfigsResource(resource_type=kind, resource_name=name, configs=requested_moves)
     return broker.ask(legacy.AlterConfigsRequest(resources=[resource], validate_only=validate_only), 2).responses[0]
 
 

@@ -157,8 +157,8 @@ def a_request(key: int, version: int, member_of_h: str = "") -> object:
                 ]
             )
         case 45:
-            wish = ReassignablePartition(partition_index=0, replicas=[1])
-            return AlterPartitionReassignmentsRequest(topics=[ReassignableTopic(name="t", partitions=[wish])])
+            requested = ReassignablePartition(partition_index=0, replicas=[1])
+            return AlterPartitionReassignmentsRequest(topics=[ReassignableTopic(name="t", partitions=[requested])])
         case 46:
             return ListPartitionReassignmentsRequest()
         case 60:

@@ -10,7 +10,14 @@ from next_groups import Desk, ObedientMember, settle, topic_id
 
 from ottla.broker.groups.consumer import commits
 from ottla.broker.groups.consumer.changes import Timer
-from ottla.broker.groups.consumer.reconciliation import NOTHING, STABLE, UNRELEASED_PARTITIONS, UNREVOKED_PARTITIONS, Member, reconcile
+from ottla.broker.groups.consumer.reconciliation import (
+    NOTHING,
+    STABLE,
+    UNRELEASED_PARTITIONS,
+    UNREVOKED_PARTITIONS,
+    ConsumerGroupMember,
+    reconcile,
+)
 from ottla.broker.groups.consumer.record_schemas import (
     ConsumerGroupMetadataKey,
     ConsumerGroupRegularExpressionKey,
@@ -516,7 +523,7 @@ def held_by_nobody(topic: bytes, partition: int) -> str | None:
 
 
 def test_member_in_a_state_of_a_later_version_must_begin_again() -> None:
-    member = Member(member_id="a", epoch=3, state=9)
+    member = ConsumerGroupMember(member_id="a", epoch=3, state=9)
     with pytest.raises(errors.FencedMemberEpoch):
         reconcile(member, target_epoch=3, target={}, owner=held_by_nobody, owned=None)
     assert reconcile(member, target_epoch=4, target={}, owner=held_by_nobody, owned={}).state == STABLE
@@ -524,14 +531,14 @@ def test_member_in_a_state_of_a_later_version_must_begin_again() -> None:
 
 def test_member_that_has_nothing_to_give_up_moves_at_once() -> None:
     t = topic_id("t")
-    member = Member(member_id="a", epoch=3, assigned={t: frozenset({0})})
+    member = ConsumerGroupMember(member_id="a", epoch=3, assigned={t: frozenset({0})})
     moved = reconcile(member, target_epoch=5, target={t: frozenset({0, 1})}, owner=held_by_nobody, owned=None)
     assert (moved.epoch, moved.previous_epoch, moved.state, moved.assigned) == (5, 3, STABLE, {t: frozenset({0, 1})})
 
 
 def test_member_that_already_gave_up_moves_at_once() -> None:
     t = topic_id("t")
-    member = Member(member_id="a", epoch=3, assigned={t: frozenset({0})})
+    member = ConsumerGroupMember(member_id="a", epoch=3, assigned={t: frozenset({0})})
     assert reconcile(member, target_epoch=5, target=NOTHING, owner=held_by_nobody, owned={}).state == STABLE
     assert reconcile(member, target_epoch=5, target=NOTHING, owner=held_by_nobody, owned=None).state == UNREVOKED_PARTITIONS
 
@@ -539,7 +546,7 @@ def test_member_that_already_gave_up_moves_at_once() -> None:
 def test_member_waits_for_what_others_hold() -> None:
     t = topic_id("t")
     moved = reconcile(
-        Member(member_id="a"),
+        ConsumerGroupMember(member_id="a"),
         target_epoch=5,
         target={t: frozenset({0, 1})},
         owner=lambda topic, partition: "b" if partition else None,

@@ -23,8 +23,8 @@ def a_cluster(*assignments: list[int], brokers: int = 3, **settings: str) -> Clu
     texts = {"auto.leader.rebalance.enable": "false", **{name.replace("_", "."): value for name, value in settings.items()}}
     cluster = Cluster(brokers=brokers, settings=texts)
     replicas = [Assigned(partition_index=number, broker_ids=ids) for number, ids in enumerate(assignments)]
-    wish = CreatableTopic(name="t", num_partitions=-1, replication_factor=-1, assignments=replicas)
-    assert cluster.controller.ask(CreateTopicsRequest(topics=[wish], timeout_ms=1000), 7).topics[0].error_code == 0
+    requested = CreatableTopic(name="t", num_partitions=-1, replication_factor=-1, assignments=replicas)
+    assert cluster.controller.ask(CreateTopicsRequest(topics=[requested], timeout_ms=1000), 7).topics[0].error_code == 0
     cluster.pass_ms(1500)
     return cluster
 
@@ -114,8 +114,8 @@ def test_it_leads_again_when_it_is_back() -> None:
     cluster.start(1, gone.texts, [disk.restart() for disk in gone.disks.values()])
     cluster.pass_ms(3000)
     assert states(cluster) == [(2, {1, 2, 3})] and "in_controlled_shutdown" not in registration(cluster, 1)
-    wish = [ElectLeadersRequestTopicPartitions(topic="t", partitions=[0])]
-    cluster.controller.ask(ElectLeadersRequest(topic_partitions=wish), 2)
+    requested = [ElectLeadersRequestTopicPartitions(topic="t", partitions=[0])]
+    cluster.controller.ask(ElectLeadersRequest(topic_partitions=requested), 2)
     assert states(cluster) == [(1, {1, 2, 3})]
 
 
@@ -193,13 +193,13 @@ def test_the_controller_refuses_an_isr_with_a_broker_that_leaves_but_for_its_lea
     members = [
         BrokerState(broker_id=broker, broker_epoch=image.brokers[cluster[broker].node.context.broker_id].epoch) for broker in (1, 2, 3)
     ]
-    wish = AlterPartitionRequestPartition(
+    requested = AlterPartitionRequestPartition(
         partition_index=0, leader_epoch=topic.states[0].leader_epoch, new_isr_with_epochs=members, partition_epoch=topic.versions[0]
     )
     with pytest.raises(errors.IneligibleReplica, match="about to stop"):
-        altered(image, topic, 2, wish, options=cluster.controller.node.context.topic_options("t"))
-    wish.new_isr_with_epochs = members[1:]
-    assert altered(image, topic, 2, wish, options=cluster.controller.node.context.topic_options("t")).isr == (2, 3)
+        altered(image, topic, 2, requested, options=cluster.controller.node.context.topic_options("t"))
+    requested.new_isr_with_epochs = members[1:]
+    assert altered(image, topic, 2, requested, options=cluster.controller.node.context.topic_options("t")).isr == (2, 3)
 
 
 def test_a_leader_whose_wish_is_overtaken_by_a_stop_does_not_wait_for_the_one_that_stops() -> None:
@@ -218,8 +218,8 @@ def test_a_leader_whose_wish_is_overtaken_by_a_stop_does_not_wait_for_the_one_th
 def test_a_partition_goes_back_to_no_broker_that_leaves() -> None:
     cluster = a_cluster([1, 2, 3])
     ask_to_stop(cluster[1])
-    wish = [ElectLeadersRequestTopicPartitions(topic="t", partitions=[0])]
-    answer = cluster.controller.ask(ElectLeadersRequest(topic_partitions=wish), 2)
+    requested = [ElectLeadersRequestTopicPartitions(topic="t", partitions=[0])]
+    answer = cluster.controller.ask(ElectLeadersRequest(topic_partitions=requested), 2)
     assert answer.replica_election_results[0].partition_result[0].error_code == errors.PreferredLeaderNotAvailable.code
 
 

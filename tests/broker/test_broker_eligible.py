@@ -191,7 +191,7 @@ def test_a_leader_whose_log_directory_failed_hands_over() -> None:
     assert after is not None and (after.leader, after.isr, after.last_leader) == (-1, (1,), 1)
 
 
-def wish(isr: dict[int, int], *, recovering: bool = False) -> AlterPartitionRequestPartition:
+def requested(isr: dict[int, int], *, recovering: bool = False) -> AlterPartitionRequestPartition:
     members = [BrokerState(broker_id=broker, broker_epoch=epoch) for broker, epoch in isr.items()]
     return AlterPartitionRequestPartition(
         partition_index=0, leader_epoch=5, partition_epoch=0, new_isr_with_epochs=members, leader_recovery_state=int(recovering)
@@ -201,7 +201,7 @@ def wish(isr: dict[int, int], *, recovering: bool = False) -> AlterPartitionRequ
 def changed(state: PartitionState, isr: dict[int, int], *, recovering: bool = False, impaired: tuple[int, ...] = ()) -> PartitionState:
     image = an_image(state, {1: 7, 2: 7, 3: 7}, impaired=impaired)
     options = TopicOptions.of({"min.insync.replicas": "2"})
-    return altered(image, image.topics["t"], 1, wish(isr, recovering=recovering), options=options)
+    return altered(image, image.topics["t"], 1, requested(isr, recovering=recovering), options=options)
 
 
 def test_a_leader_that_shrinks_the_isr_too_far_makes_those_that_leave_eligible() -> None:

@@ -203,7 +203,7 @@ def test_an_isr_that_was_asked_for_on_an_older_state_changes_nothing(told: bool)
     cluster, leader = a_cluster()
     topic = cluster.controller.node.context.image.topics["t"]
     before = topic.states[0]
-    wish = AlterPartitionRequestPartition(
+    requested = AlterPartitionRequestPartition(
         partition_index=0,
         leader_epoch=before.leader_epoch,
         new_isr_with_epochs=[BrokerState(broker_id=leader.broker_id, broker_epoch=leader.node.context.epoch or 0)],
@@ -224,7 +224,7 @@ def test_an_isr_that_was_asked_for_on_an_older_state_changes_nothing(told: bool)
     request = AlterPartitionRequest(
         broker_id=leader.broker_id,
         broker_epoch=leader.node.context.epoch or 0,
-        topics=[AlterPartitionRequestTopic(topic_id=topic.topic_id, partitions=[wish])],
+        topics=[AlterPartitionRequestTopic(topic_id=topic.topic_id, partitions=[requested])],
     )
     sent = cluster.controller.send(request, 3)
     node = cluster.store.tree.nodes[path]

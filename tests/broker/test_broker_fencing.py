@@ -78,8 +78,8 @@ def loses_its_office_without_knowing(cluster: Cluster, zombie: Broker) -> None:
 
 
 def creates_a_topic(zombie: Broker) -> Any:
-    wish = CreatableTopic(name="new", num_partitions=2, replication_factor=1)
-    return zombie.send(CreateTopicsRequest(topics=[wish], timeout_ms=1000), 7)
+    requested = CreatableTopic(name="new", num_partitions=2, replication_factor=1)
+    return zombie.send(CreateTopicsRequest(topics=[requested], timeout_ms=1000), 7)
 
 
 def deletes_a_topic(zombie: Broker) -> Any:
@@ -87,8 +87,8 @@ def deletes_a_topic(zombie: Broker) -> Any:
 
 
 def adds_partitions(zombie: Broker) -> Any:
-    wish = CreatePartitionsTopic(name="t", count=9, assignments=None)
-    return zombie.send(CreatePartitionsRequest(topics=[wish], timeout_ms=1000), 3)
+    requested = CreatePartitionsTopic(name="t", count=9, assignments=None)
+    return zombie.send(CreatePartitionsRequest(topics=[requested], timeout_ms=1000), 3)
 
 
 def alters_settings(zombie: Broker) -> Any:
@@ -127,8 +127,8 @@ def takes_a_broker_out_of_an_isr(zombie: Broker) -> Any:
         partition_epoch=topic.versions[0],
         new_isr_with_epochs=[BrokerState(broker_id=state.leader, broker_epoch=epoch)],
     )
-    wish = AlterPartitionRequestTopic(topic_id=topic.topic_id, partitions=[part])
-    return zombie.send(AlterPartitionRequest(broker_id=state.leader, broker_epoch=epoch, topics=[wish]), 3)
+    requested = AlterPartitionRequestTopic(topic_id=topic.topic_id, partitions=[part])
+    return zombie.send(AlterPartitionRequest(broker_id=state.leader, broker_epoch=epoch, topics=[requested]), 3)
 
 
 @pytest.mark.parametrize("falls", [pauses_past_its_session, loses_its_office_without_knowing])
@@ -285,8 +285,8 @@ def an_isr(broker: Broker, leader: int, *, members: tuple[int, ...], epoch: int 
         **{"leader_epoch": state.leader_epoch, "partition_epoch": topic.versions[0], **fields},  # type: ignore[arg-type]
         new_isr_with_epochs=[BrokerState(broker_id=member, broker_epoch=epochs.get(member, -1)) for member in members],  # type: ignore[call-overload]
     )
-    wish = AlterPartitionRequestTopic(topic_id=topic.topic_id, partitions=[part])
-    return AlterPartitionRequest(broker_id=leader, broker_epoch=epochs[leader] if epoch is None else epoch, topics=[wish])  # type: ignore[index]
+    requested = AlterPartitionRequestTopic(topic_id=topic.topic_id, partitions=[part])
+    return AlterPartitionRequest(broker_id=leader, broker_epoch=epochs[leader] if epoch is None else epoch, topics=[requested])  # type: ignore[index]
 
 
 def answer_to(broker: Broker, request: AlterPartitionRequest) -> int:
@@ -309,16 +309,16 @@ def test_a_wish_that_comes_twice_is_carried_out_once() -> None:
     cluster = a_cluster()
     leader = state_of(cluster.controller).leader
     others = tuple(number for number in (1, 2, 3) if number != leader)
-    wish = an_isr(cluster.controller, leader, members=(leader, others[0]))
-    assert answer_to(cluster.controller, wish) == 0
-    assert answer_to(cluster.controller, wish) == errors.InvalidUpdateVersion.code
+    requested = an_isr(cluster.controller, leader, members=(leader, others[0]))
+    assert answer_to(cluster.controller, requested) == 0
+    assert answer_to(cluster.controller, requested) == errors.InvalidUpdateVersion.code
 
 
 def test_a_wish_of_an_earlier_life_of_the_leader_is_refused_as_a_whole() -> None:
     cluster = a_cluster()
     leader = state_of(cluster.controller).leader
-    wish = an_isr(cluster.controller, leader, members=(leader,), epoch=1)
-    assert answer_to(cluster.controller, wish) == errors.StaleBrokerEpoch.code
+    requested = an_isr(cluster.controller, leader, members=(leader,), epoch=1)
+    assert answer_to(cluster.controller, requested) == errors.StaleBrokerEpoch.code
 
 
 def test_a_wish_with_a_member_that_bounced_meanwhile_is_refused() -> None:
@@ -328,6 +328,6 @@ def test_a_wish_with_a_member_that_bounced_meanwhile_is_refused() -> None:
     members = an_isr(cluster.controller, leader, members=(leader, number)).topics[0].partitions[0].new_isr_with_epochs
     cluster.cut_off(number)
     bounces(cluster, number)
-    wish = an_isr(cluster.controller, leader, members=(leader, number))
-    wish.topics[0].partitions[0].new_isr_with_epochs = members
-    assert answer_to(cluster.controller, wish) == errors.IneligibleReplica.code
+    requested = an_isr(cluster.controller, leader, members=(leader, number))
+    requested.topics[0].partitions[0].new_isr_with_epochs = members
+    assert answer_to(cluster.controller, requested) == errors.IneligibleReplica.code

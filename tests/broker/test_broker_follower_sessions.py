@@ -172,13 +172,13 @@ def test_what_a_follower_has_of_a_deleted_topic_does_not_count_for_another_of_it
     deleted = DeleteTopicsRequest(topics=[DeleteTopicState(name="t")], timeout_ms=1000)
     assert leader.send(deleted, 6).answer.responses[0].error_code == 0
     # Which of two brokers leads is chance.
-    wish = CreatableTopic(
+    requested = CreatableTopic(
         name="t",
         num_partitions=-1,
         replication_factor=-1,
         assignments=[CreatableReplicaAssignment(partition_index=0, broker_ids=[leader.broker_id, other.broker_id])],
     )
-    assert cluster.controller.ask(CreateTopicsRequest(topics=[wish], timeout_ms=1000), 7).topics[0].error_code == 0
+    assert cluster.controller.ask(CreateTopicsRequest(topics=[requested], timeout_ms=1000), 7).topics[0].error_code == 0
     produce(leader, batch(b"b"), acks=1)
     again = leader.ask(FetchRequest(replica_state=replica, session_id=session, session_epoch=1, max_bytes=1000), 15)
     assert again.responses[0].partitions[0].error_code == errors.UnknownTopicId.code

@@ -81,12 +81,12 @@ def test_where_all_disks_are_full_leaders_stay() -> None:
 def test_new_replicas_go_where_there_is_room() -> None:
     cluster, full = a_cluster()
     fill(full)
-    wish = CreatableTopic(name="u", num_partitions=12, replication_factor=2)
-    assert cluster.controller.ask(CreateTopicsRequest(topics=[wish], timeout_ms=1000), 7).topics[0].error_code == 0
+    requested = CreatableTopic(name="u", num_partitions=12, replication_factor=2)
+    assert cluster.controller.ask(CreateTopicsRequest(topics=[requested], timeout_ms=1000), 7).topics[0].error_code == 0
     held = [broker for replicas in cluster.controller.node.context.image.topics["u"].replicas.values() for broker in replicas]
     assert full.broker_id not in held and len(held) == 24
-    wish = CreatableTopic(name="v", num_partitions=1, replication_factor=3)
-    assert cluster.controller.ask(CreateTopicsRequest(topics=[wish], timeout_ms=1000), 7).topics[0].error_code == 0
+    requested = CreatableTopic(name="v", num_partitions=1, replication_factor=3)
+    assert cluster.controller.ask(CreateTopicsRequest(topics=[requested], timeout_ms=1000), 7).topics[0].error_code == 0
 
 
 def test_a_broker_alone_tells_nobody() -> None:

@@ -97,8 +97,8 @@ def test_a_number_of_copies_that_is_set_is_kept_to() -> None:
 def test_whoever_wishes_for_other_replicas_has_the_topic_in_his_own_hands(partition: int) -> None:
     cluster, gone = without_some(3)
     coordinating(cluster)
-    wished = ReassignablePartition(partition_index=partition, replicas=[1])
-    request = AlterPartitionReassignmentsRequest(topics=[ReassignableTopic(name=OFFSETS, partitions=[wished])])
+    requested_moves = ReassignablePartition(partition_index=partition, replicas=[1])
+    request = AlterPartitionReassignmentsRequest(topics=[ReassignableTopic(name=OFFSETS, partitions=[requested_moves])])
     assert cluster.controller.ask(request, 1).responses[0].partitions[0].error_code == 0
     back(cluster, gone[3])
     cluster.pass_ms(4 * SECOND_MS)

@@ -34,16 +34,16 @@ def small_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
 def a_cluster() -> Cluster:
     cluster = Cluster(4)
     assignments = [CreatableReplicaAssignment(partition_index=number, broker_ids=[1, 2]) for number in range(PARTITIONS)]
-    wish = CreatableTopic(name="t", num_partitions=-1, replication_factor=-1, assignments=assignments)
-    assert cluster.controller.ask(CreateTopicsRequest(topics=[wish], timeout_ms=1000), 7).topics[0].error_code == 0
+    requested = CreatableTopic(name="t", num_partitions=-1, replication_factor=-1, assignments=assignments)
+    assert cluster.controller.ask(CreateTopicsRequest(topics=[requested], timeout_ms=1000), 7).topics[0].error_code == 0
     cluster.pass_ms(SECOND_MS)
     return cluster
 
 
-def wish(cluster: Cluster, numbers: range, replicas: list[int] | None) -> list[int]:
+def requested(cluster: Cluster, numbers: range, replicas: list[int] | None) -> list[int]:
     """The error code of each partition."""
-    wished = [ReassignablePartition(partition_index=number, replicas=replicas) for number in numbers]
-    answer = cluster.controller.ask(AlterPartitionReassignmentsRequest(topics=[ReassignableTopic(name="t", partitions=wished)]), 1)
+    requested_moves = [ReassignablePartition(partition_index=number, replicas=replicas) for number in numbers]
+    answer = cluster.controller.ask(AlterPartitionReassignmentsRequest(topics=[ReassignableTopic(name="t", partitions=requested_moves)]), 1)
     return [one.error_code for one in answer.responses[0].partitions]
 
 
@@ -69,14 +69,14 @@ def test_moves_for_which_there_is_no_room_are_refused_and_can_be_asked_for_later
     cluster = a_cluster()
     sizes = largest(cluster)
     cluster.cut_off(3)
-    codes = wish(cluster, range(PARTITIONS), [3, 4])
+    codes = requested(cluster, range(PARTITIONS), [3, 4])
     refused = codes.index(errors.PolicyViolation.code)
     assert refused > 0 and codes == [0] * refused + [errors.PolicyViolation.code] * (PARTITIONS - refused)
     cluster.cut.clear()
     cluster.pass_ms(4 * SECOND_MS)
     assert moved(cluster.controller) == list(range(refused))
     while refused < PARTITIONS:
-        codes = wish(cluster, range(refused, PARTITIONS), [3, 4])
+        codes = requested(cluster, range(refused, PARTITIONS), [3, 4])
         assert codes[0] == 0
         refused += codes.count(0)
         cluster.pass_ms(4 * SECOND_MS)
@@ -87,9 +87,9 @@ def test_moves_for_which_there_is_no_room_are_refused_and_can_be_asked_for_later
 def test_moves_can_be_taken_back_also_when_there_is_no_room() -> None:
     cluster = a_cluster()
     cluster.cut_off(3)
-    begun = wish(cluster, range(PARTITIONS), [3, 4]).count(0)
+    begun = requested(cluster, range(PARTITIONS), [3, 4]).count(0)
     assert begun < PARTITIONS
-    assert wish(cluster, range(begun), None) == [0] * begun
+    assert requested(cluster, range(begun), None) == [0] * begun
     assert not cluster.controller.node.context.image.topics["t"].adding
 
 

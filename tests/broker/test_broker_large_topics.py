@@ -143,8 +143,8 @@ def test_a_topic_too_large_for_one_multi_is_deleted_in_several_before_the_answer
 
 def test_the_files_of_a_large_topic_go_with_each_step() -> None:
     cluster = Cluster(brokers=1)
-    wish = CreatableTopic(name="t", num_partitions=PARTITIONS, replication_factor=1)
-    cluster.controller.ask(CreateTopicsRequest(topics=[wish], timeout_ms=1000), 7)
+    requested = CreatableTopic(name="t", num_partitions=PARTITIONS, replication_factor=1)
+    cluster.controller.ask(CreateTopicsRequest(topics=[requested], timeout_ms=1000), 7)
     dies_before(cluster[1], 2)
     cluster[1].send(DELETE, 6)
     assert 0 < states(cluster) < PARTITIONS

@@ -30,8 +30,8 @@ def a_cluster(*assignments: list[int], brokers: int = 3, **settings: str) -> Clu
 
 def assign(cluster: Cluster, name: str, *assignments: list[int]) -> None:
     replicas = [Assigned(partition_index=number, broker_ids=ids) for number, ids in enumerate(assignments)]
-    wish = CreatableTopic(name=name, num_partitions=-1, replication_factor=-1, assignments=replicas)
-    assert cluster.controller.ask(CreateTopicsRequest(topics=[wish], timeout_ms=1000), 7).topics[0].error_code == 0
+    requested = CreatableTopic(name=name, num_partitions=-1, replication_factor=-1, assignments=replicas)
+    assert cluster.controller.ask(CreateTopicsRequest(topics=[requested], timeout_ms=1000), 7).topics[0].error_code == 0
 
 
 def leaders(cluster: Cluster, topic: str = "t") -> list[int]:
@@ -46,8 +46,8 @@ def come_back(cluster: Cluster, gone: Broker) -> Broker:
 
 def elect(broker: Broker, *partitions: int, kind: int = PREFERRED, version: int = 2) -> dict[int, int]:
     """Error codes by partition."""
-    wish = [ElectLeadersRequestTopicPartitions(topic="t", partitions=list(partitions))]
-    answer = broker.ask(ElectLeadersRequest(election_type=kind, topic_partitions=wish, timeout_ms=1000), version)
+    requested = [ElectLeadersRequestTopicPartitions(topic="t", partitions=list(partitions))]
+    answer = broker.ask(ElectLeadersRequest(election_type=kind, topic_partitions=requested, timeout_ms=1000), version)
     return codes(answer)
 
 
@@ -127,8 +127,8 @@ def test_an_unclean_election_takes_any_live_replica_where_none_in_sync_is_left()
 
 def test_an_election_of_another_kind_is_refused() -> None:
     cluster = a_cluster([1, 2])
-    wish = [ElectLeadersRequestTopicPartitions(topic="t", partitions=[0])]
-    answer = cluster.controller.ask(ElectLeadersRequest(election_type=7, topic_partitions=wish), 2)
+    requested = [ElectLeadersRequestTopicPartitions(topic="t", partitions=[0])]
+    answer = cluster.controller.ask(ElectLeadersRequest(election_type=7, topic_partitions=requested), 2)
     assert answer.error_code == errors.InvalidRequest.code
 
 
@@ -140,8 +140,8 @@ def test_an_election_that_another_change_overtakes_is_decided_anew() -> None:
     cluster.store_speaks = False
     node = cluster.store.tree.nodes[path]
     cluster.store.session().submit((Op("set", path, node.data),), lambda result: None)
-    wish = [ElectLeadersRequestTopicPartitions(topic="t", partitions=[0])]
-    sent = office.send(ElectLeadersRequest(topic_partitions=wish, timeout_ms=1000), 2)
+    requested = [ElectLeadersRequestTopicPartitions(topic="t", partitions=[0])]
+    sent = office.send(ElectLeadersRequest(topic_partitions=requested, timeout_ms=1000), 2)
     cluster.store_speaks = True
     cluster.run()
     assert codes(sent.answer) == {0: 0} and leaders(cluster) == [1]

@@ -22,13 +22,13 @@ T0 = TopicPartition("t", 0)
 
 def create(cluster: Cluster, topic: str, partitions: int = 1) -> Sent:
     """Asks for a topic. The answer comes once its logs are there."""
-    wish = CreatableTopic(name=topic, num_partitions=partitions, replication_factor=1)
-    return cluster.controller.send(CreateTopicsRequest(topics=[wish], timeout_ms=60_000), 7)
+    requested = CreatableTopic(name=topic, num_partitions=partitions, replication_factor=1)
+    return cluster.controller.send(CreateTopicsRequest(topics=[requested], timeout_ms=60_000), 7)
 
 
 def delete(cluster: Cluster, *topics: str) -> None:
-    wishes = [DeleteTopicState(name=topic) for topic in topics]
-    answer = cluster.controller.ask(DeleteTopicsRequest(topics=wishes, timeout_ms=1000), 6)
+    requests = [DeleteTopicState(name=topic) for topic in topics]
+    answer = cluster.controller.ask(DeleteTopicsRequest(topics=requests, timeout_ms=1000), 6)
     assert not any(topic.error_code for topic in answer.responses)
 
 

@@ -123,8 +123,8 @@ def test_admin_requests_are_answered_by_every_broker() -> None:
     """Line 15."""
     cluster = Cluster(brokers=3)
     for number, broker in cluster.brokers.items():
-        wish = CreatableTopic(name=f"t{number}", num_partitions=1, replication_factor=1)
-        assert broker.ask(CreateTopicsRequest(topics=[wish]), 7).topics[0].error_code == 0
+        requested = CreatableTopic(name=f"t{number}", num_partitions=1, replication_factor=1)
+        assert broker.ask(CreateTopicsRequest(topics=[requested]), 7).topics[0].error_code == 0
     assert sorted(cluster[1].node.context.image.topics) == ["t1", "t2", "t3"]
 
 

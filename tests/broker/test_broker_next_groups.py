@@ -256,8 +256,8 @@ def test_offsets_of_topics_that_are_read_cannot_be_deleted_and_others_can() -> N
     assert committed(broker)["u", 0][0] == 3, "offsets kept for nobody are kept for the group that comes"
 
     def delete(topic: str) -> int:
-        wish = OffsetDeleteRequestTopic(name=topic, partitions=[OffsetDeleteRequestPartition(partition_index=0)])
-        return int(broker.ask(OffsetDeleteRequest(group_id="g", topics=[wish]), 0).topics[0].partitions[0].error_code)
+        requested = OffsetDeleteRequestTopic(name=topic, partitions=[OffsetDeleteRequestPartition(partition_index=0)])
+        return int(broker.ask(OffsetDeleteRequest(group_id="g", topics=[requested]), 0).topics[0].partitions[0].error_code)
 
     assert delete("t") == errors.GroupSubscribedToTopic.code
     assert delete("u") == 0
@@ -557,8 +557,8 @@ def alter(cluster: Cluster, **texts: str | None) -> int:
         incremental.AlterableConfig(name=name.replace("_", "."), value=text, config_operation=0 if text is not None else 1)
         for name, text in texts.items()
     ]
-    wish = incremental.AlterConfigsResource(resource_type=32, resource_name="g", configs=configs)
-    return int(cluster[1].ask(incremental.IncrementalAlterConfigsRequest(resources=[wish]), 1).responses[0].error_code)
+    requested = incremental.AlterConfigsResource(resource_type=32, resource_name="g", configs=configs)
+    return int(cluster[1].ask(incremental.IncrementalAlterConfigsRequest(resources=[requested]), 1).responses[0].error_code)
 
 
 def settings(cluster: Cluster) -> dict[str, tuple[str | None, int]]:

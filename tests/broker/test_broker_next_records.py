@@ -7,15 +7,15 @@ from groups import cluster_of_groups, coordinating
 
 from ottla.broker.groups.consumer import record_schemas as records
 from ottla.broker.groups.consumer import records as writes
-from ottla.broker.groups.consumer.changes import Arm, Timer
+from ottla.broker.groups.consumer.changes import StartTimer, Timer
 from ottla.broker.groups.consumer.deadlines import Deadlines
 from ottla.broker.groups.consumer.group import ConsumerGroup, Resolved, TopicSize
-from ottla.broker.groups.consumer.reconciliation import UNREVOKED_PARTITIONS, Member
+from ottla.broker.groups.consumer.reconciliation import UNREVOKED_PARTITIONS, ConsumerGroupMember
 from ottla.broker.groups.records import decode_record, encode_record
 
 T = bytes(range(16))
 T_HEX = "00010203 04050607 08090a0b 0c0d0e0f"
-MEMBER = Member(
+MEMBER = ConsumerGroupMember(
     member_id="m",
     epoch=5,
     previous_epoch=4,
@@ -36,8 +36,10 @@ CLASSIC = records.ClassicMemberMetadata(
 )
 
 
-def classic_member() -> Member:
-    return Member(member_id="m", client_id="c", client_host="/h", topics=frozenset({"t"}), rebalance_timeout_ms=1, classic=CLASSIC)
+def classic_member() -> ConsumerGroupMember:
+    return ConsumerGroupMember(
+        member_id="m", client_id="c", client_host="/h", topics=frozenset({"t"}), rebalance_timeout_ms=1, classic=CLASSIC
+    )
 
 
 @pytest.mark.parametrize(
@@ -92,7 +94,7 @@ def test_partition_that_another_member_has_by_now_is_not_let_go_by_what_compacti
     """A compacted log may tell that b took a partition before it tells that a gave it up."""
     group, topic_id = ConsumerGroup("g"), b"t" * 16
     for member_id, partitions in (("a", {0, 1}), ("b", {0}), ("a", {1})):
-        member = Member(member_id=member_id, epoch=1, assigned={topic_id: frozenset(partitions)})
+        member = ConsumerGroupMember(member_id=member_id, epoch=1, assigned={topic_id: frozenset(partitions)})
         group.apply(*writes.current_record("g", member))
     assert [group.owner(topic_id, partition) for partition in (0, 1)] == ["b", "a"]
 
@@ -104,7 +106,7 @@ def test_deadline_that_is_brought_forward_is_missed_then() -> None:
     missed: list[tuple[Timer, str, int]] = []
     deadlines = Deadlines(shard, lambda timer, member_id, epoch: missed.append((timer, member_id, epoch)))
     for delay_ms in (50_000, 5_000):
-        deadlines.arm(Arm(Timer.SESSION, "a", delay_ms, 1))
+        deadlines.arm(StartTimer(Timer.SESSION, "a", delay_ms, 1))
     cluster.pass_ms(4_900)
     assert not missed
     cluster.pass_ms(200)

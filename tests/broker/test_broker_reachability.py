@@ -21,8 +21,8 @@ def a_cluster(brokers: int = 3, *, lag_ms: int = LAG_MS, min_insync: int = 2) ->
     numbers = list(cluster.brokers)
     replicas = [[*numbers[first:], *numbers[:first]] for first in range(brokers)]
     assignments = [CreatableReplicaAssignment(partition_index=number, broker_ids=ids) for number, ids in enumerate(replicas)]
-    wish = CreatableTopic(name="t", num_partitions=-1, replication_factor=-1, assignments=assignments)
-    assert cluster.controller.ask(CreateTopicsRequest(topics=[wish], timeout_ms=1000), 7).topics[0].error_code == 0
+    requested = CreatableTopic(name="t", num_partitions=-1, replication_factor=-1, assignments=assignments)
+    assert cluster.controller.ask(CreateTopicsRequest(topics=[requested], timeout_ms=1000), 7).topics[0].error_code == 0
     cluster.pass_ms(2 * SECOND_MS)
     return cluster, cluster.controller
 

@@ -47,14 +47,14 @@ def a_cluster(*replicas: Sequence[int], brokers: int = 6, configs: Mapping[str, 
     """A cluster with a topic whose partitions lie where they are told to, followed and with three records each."""
     cluster = Cluster(brokers=brokers)
     assignments = [CreatableReplicaAssignment(partition_index=number, broker_ids=list(ids)) for number, ids in enumerate(replicas)]
-    wish = CreatableTopic(
+    requested = CreatableTopic(
         name=name,
         num_partitions=-1,
         replication_factor=-1,
         assignments=assignments,
         configs=[Config(name=key, value=value) for key, value in (configs or {}).items()],
     )
-    assert cluster.controller.ask(CreateTopicsRequest(topics=[wish], timeout_ms=1000), 7).topics[0].error_code == 0
+    assert cluster.controller.ask(CreateTopicsRequest(topics=[requested], timeout_ms=1000), 7).topics[0].error_code == 0
     cluster.pass_ms(1500)
     for number in range(len(replicas)):
         assert produce(cluster.leading(name, number), batch(b"a", b"b", b"c"), topic=name, partition=number).error_code == 0
@@ -62,14 +62,14 @@ def a_cluster(*replicas: Sequence[int], brokers: int = 6, configs: Mapping[str, 
     return cluster
 
 
-def wish(replicas: Sequence[int] | None, *, partition: int = 0, topic: str = "t", **fields: Any) -> AlterPartitionReassignmentsRequest:
-    wished = ReassignablePartition(partition_index=partition, replicas=None if replicas is None else list(replicas))
-    return AlterPartitionReassignmentsRequest(topics=[ReassignableTopic(name=topic, partitions=[wished])], **fields)
+def requested(replicas: Sequence[int] | None, *, partition: int = 0, topic: str = "t", **fields: Any) -> AlterPartitionReassignmentsRequest:
+    requested_moves = ReassignablePartition(partition_index=partition, replicas=None if replicas is None else list(replicas))
+    return AlterPartitionReassignmentsRequest(topics=[ReassignableTopic(name=topic, partitions=[requested_moves])], **fields)
 
 
 def move(cluster: Cluster, replicas: Sequence[int] | None, *, version: int = 1, **fields: Any) -> int:
     """Wish for replicas of a partition, or for its former ones; the error code of the answer."""
-    answer = next(iter(cluster.brokers.values())).ask(wish(replicas, **fields), version)
+    answer = next(iter(cluster.brokers.values())).ask(requested(replicas, **fields), version)
     assert answer.error_code == 0
     return int(answer.responses[0].partitions[0].error_code)
 
@@ -180,8 +180,8 @@ def test_replicas_being_added_do_not_raise_what_min_insync_replicas_asks_for() -
 
 def test_several_partitions_of_a_topic_move_together() -> None:
     cluster = a_cluster((1, 2), (2, 3), (3, 1))
-    wished = [ReassignablePartition(partition_index=number, replicas=[4 + number, 4 + (number + 1) % 3]) for number in range(3)]
-    request = AlterPartitionReassignmentsRequest(topics=[ReassignableTopic(name="t", partitions=wished)])
+    requested_moves = [ReassignablePartition(partition_index=number, replicas=[4 + number, 4 + (number + 1) % 3]) for number in range(3)]
+    request = AlterPartitionReassignmentsRequest(topics=[ReassignableTopic(name="t", partitions=requested_moves)])
     answer = cluster[2].ask(request, 0)
     assert [one.error_code for one in answer.responses[0].partitions] == [0, 0, 0]
     cluster.pass_ms(3 * SECOND_MS)
@@ -335,8 +335,8 @@ def test_what_cannot_be_is_refused(replicas: Sequence[int] | None, fields: dict[
 
 def test_a_partition_stands_once_in_a_request() -> None:
     cluster = a_cluster((1, 2))
-    wished = [ReassignablePartition(partition_index=0, replicas=[4, 5])] * 2
-    answer = cluster[1].ask(AlterPartitionReassignmentsRequest(topics=[ReassignableTopic(name="t", partitions=wished)]), 1)
+    requested_moves = [ReassignablePartition(partition_index=0, replicas=[4, 5])] * 2
+    answer = cluster[1].ask(AlterPartitionReassignmentsRequest(topics=[ReassignableTopic(name="t", partitions=requested_moves)]), 1)
     assert [one.error_code for one in answer.responses[0].partitions] == [errors.InvalidRequest.code] * 2
 
 
@@ -387,7 +387,7 @@ def test_a_controller_that_lost_its_office_without_knowing_moves_nothing() -> No
     raised = Op("set", "/controller_epoch", b"2")
     taken = Op("set", "/controller", layout.encode_controller(3, 0))
     cluster.store.session().submit((taken, raised), lambda result: None)
-    sent = zombie.send(wish((4, 5)), 1)
+    sent = zombie.send(requested((4, 5)), 1)
     cluster.store_speaks = True
     cluster.run()
     assert sent.answer.responses[0].partitions[0].error_code == errors.NotController.code
@@ -603,7 +603,7 @@ def test_who_is_in_the_isr_counts_although_the_assignment_is_heard_later() -> No
 # Wishes in the store.
 
 
-def wished(cluster: Cluster, data: bytes) -> None:
+def requested_moves(cluster: Cluster, data: bytes) -> None:
     cluster.store.session().submit((Op("create", WISHES, data),), lambda result: None)
     cluster.run()
 
@@ -611,7 +611,7 @@ def wished(cluster: Cluster, data: bytes) -> None:
 def test_older_tools_wish_by_way_of_the_store() -> None:
     cluster = a_cluster((1, 2), (1, 2))
     stop_copying(cluster, 6)
-    wished(cluster, layout.encode_reassignment({T0: (3, 4), TopicPartition("t", 1): (6, 2), TopicPartition("no", 0): (1,)}))
+    requested_moves(cluster, layout.encode_reassignment({T0: (3, 4), TopicPartition("t", 1): (6, 2), TopicPartition("no", 0): (1,)}))
     cluster.pass_ms(3 * SECOND_MS)
     assert layout.decode_reassignment(cluster.store.tree.nodes[WISHES].data) == {TopicPartition("t", 1): (6, 2)}, "the other is done"
     cluster.cut.clear()
@@ -627,10 +627,10 @@ def test_thousands_of_partitions_move_in_a_few_rounds_of_writes(monkeypatch: pyt
     cluster = a_cluster(*[(1,)] * 10)
     stop_copying(cluster, 2)
     targets = {TopicPartition("t", number): (2,) for number in range(10)}
-    wishes = [ReassignablePartition(partition_index=number, replicas=[2]) for number in range(8)]
-    answer = cluster[3].ask(AlterPartitionReassignmentsRequest(topics=[ReassignableTopic(name="t", partitions=wishes)]), 1)
+    requests = [ReassignablePartition(partition_index=number, replicas=[2]) for number in range(8)]
+    answer = cluster[3].ask(AlterPartitionReassignmentsRequest(topics=[ReassignableTopic(name="t", partitions=requests)]), 1)
     assert [one.error_code for one in answer.responses[0].partitions] == [0] * 8
-    wished(cluster, layout.encode_reassignment(targets))
+    requested_moves(cluster, layout.encode_reassignment(targets))
     assert len(moving(cluster)) == 10
     version = cluster.store.tree.nodes["/brokers/topics/t"].version
     cluster.cut.clear()
@@ -643,7 +643,7 @@ def test_thousands_of_partitions_move_in_a_few_rounds_of_writes(monkeypatch: pyt
 def test_a_wish_in_the_store_outlives_the_controller() -> None:
     cluster = a_cluster((3, 2))
     stop_copying(cluster, 6)
-    wished(cluster, layout.encode_reassignment({T0: (6, 2)}))
+    requested_moves(cluster, layout.encode_reassignment({T0: (6, 2)}))
     cluster.kill(cluster.controller.broker_id)
     cluster.cut.clear()
     cluster.pass_ms(4 * SECOND_MS)
@@ -653,7 +653,7 @@ def test_a_wish_in_the_store_outlives_the_controller() -> None:
 def test_a_wish_that_cannot_be_read_or_come_true_goes_with_a_warning() -> None:
     for data in (b"{", b"[]", b'{"version":1,"partitions":[]}', layout.encode_reassignment({T0: (9,)})):
         cluster = a_cluster((1, 2))
-        wished(cluster, data)
+        requested_moves(cluster, data)
         assert WISHES not in cluster.store.tree.nodes
         assert any(WISHES in warning for warning in cluster.controller.warnings)
         assert replicas_of(cluster) == [1, 2]
@@ -662,7 +662,7 @@ def test_a_wish_that_cannot_be_read_or_come_true_goes_with_a_warning() -> None:
 def test_a_request_wins_over_a_wish_in_the_store() -> None:
     cluster = a_cluster((1, 2))
     stop_copying(cluster, 6)
-    wished(cluster, layout.encode_reassignment({T0: (6, 2)}))
+    requested_moves(cluster, layout.encode_reassignment({T0: (6, 2)}))
     assert moving(cluster) == [(0, [6, 2, 1], [6], [1])]
     assert move(cluster, None) == 0
     cluster.pass_ms(SECOND_MS)

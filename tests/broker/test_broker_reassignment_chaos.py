@@ -4,7 +4,7 @@ from random import Random
 
 import pytest
 from cluster import Sent, batch, produce_request, unpacked
-from test_broker_reassignment import T0, a_cluster, holders, moving, stop_copying, wish
+from test_broker_reassignment import T0, a_cluster, holders, moving, requested, stop_copying
 
 from ottla.base.units import SECOND_MS
 from ottla.broker.replica.leader import Leader
@@ -34,10 +34,10 @@ class Story:
     def move(self) -> None:
         alive = list(self.cluster.brokers)
         target = self.rng.sample(alive, min(len(alive), self.rng.choice((2, 3, 3, 3, 4))))
-        self.cluster[self.rng.choice(alive)].send(wish(target), 1)
+        self.cluster[self.rng.choice(alive)].send(requested(target), 1)
 
     def cancel(self) -> None:
-        self.cluster[self.rng.choice(list(self.cluster.brokers))].send(wish(None), 1)
+        self.cluster[self.rng.choice(list(self.cluster.brokers))].send(requested(None), 1)
 
     def produce(self) -> None:
         for broker in list(self.cluster.brokers.values()):

@@ -14,8 +14,8 @@ from ottla.wire.messages.fetch import FetchRequest, ReplicaState
 
 def a_topic(cluster: Cluster, name: str, *replicas: list[int]) -> None:
     assignments = [CreatableReplicaAssignment(partition_index=number, broker_ids=ids) for number, ids in enumerate(replicas)]
-    wish = CreatableTopic(name=name, num_partitions=-1, replication_factor=-1, assignments=assignments)
-    assert cluster.controller.ask(CreateTopicsRequest(topics=[wish], timeout_ms=1000), 7).topics[0].error_code == 0
+    requested = CreatableTopic(name=name, num_partitions=-1, replication_factor=-1, assignments=assignments)
+    assert cluster.controller.ask(CreateTopicsRequest(topics=[requested], timeout_ms=1000), 7).topics[0].error_code == 0
 
 
 def an_elected_leader(cluster: Cluster) -> None:

@@ -155,9 +155,9 @@ def test_the_settings_of_one_topic_broker_or_group_are_bounded_in_bytes() -> Non
     assert code == errors.InvalidRequest.code, message
     assert set_config(cluster, BROKER, "1", ("plugin.0", "short"))[0] == 0, "what does not grow passes"
     assert set_config(cluster, GROUP, "g" * 3000, ("consumer.session.timeout.ms", "45000"))[0] == errors.InvalidConfig.code
-    wish = CreatableTopic(name="u", num_partitions=1, replication_factor=1)
-    wish.configs = [CreatableTopicConfig(name="leader.replication.throttled.replicas", value="1:1," * 1000)]
-    answer = cluster[1].ask(CreateTopicsRequest(topics=[wish], timeout_ms=1000), 5).topics[0]
+    requested = CreatableTopic(name="u", num_partitions=1, replication_factor=1)
+    requested.configs = [CreatableTopicConfig(name="leader.replication.throttled.replicas", value="1:1," * 1000)]
+    answer = cluster[1].ask(CreateTopicsRequest(topics=[requested], timeout_ms=1000), 5).topics[0]
     assert answer.error_code == errors.InvalidConfig.code
 
 

@@ -8,7 +8,7 @@ from cluster import Broker, Cluster, batch, fetch, fetch_request, produce, produ
 from ottla.base.ids import TopicPartition
 from ottla.base.units import SECOND_MS
 from ottla.broker import effects
-from ottla.broker.replica.fetchers import Asked
+from ottla.broker.replica.fetchers import FetchPosition
 from ottla.broker.replica.follower import Follower
 from ottla.log.directory import LogDirectory
 from ottla.store.layout import PartitionState
@@ -245,7 +245,7 @@ def alter(
 ) -> int:
     """AlterPartition as the leader sends it; the error of the whole or of the partition."""
     topic = cluster.controller.node.context.image.topics["t"]
-    wish = AlterPartitionRequestPartition(
+    requested = AlterPartitionRequestPartition(
         partition_index=0,
         leader_epoch=topic.states[0].leader_epoch,
         new_isr_with_epochs=[BrokerState(broker_id=broker, broker_epoch=epoch) for broker, epoch in isr.items()],
@@ -254,7 +254,7 @@ def alter(
     request = AlterPartitionRequest(
         broker_id=leader.broker_id,
         broker_epoch=(leader.node.context.epoch or 0) if broker_epoch is None else broker_epoch,
-        topics=[AlterPartitionRequestTopic(topic_id=topic.topic_id, partitions=[wish])],
+        topics=[AlterPartitionRequestTopic(topic_id=topic.topic_id, partitions=[requested])],
     )
     answer = cluster.controller.ask(request, 3)
     return int(answer.error_code or answer.topics[0].partitions[0].error_code)
@@ -408,7 +408,7 @@ def test_an_answer_of_a_former_leader_that_comes_late_cuts_nothing() -> None:
     produce(leader, batch(b"a"))
     (number,) = followers(cluster)
     follower, fetcher = followers(cluster)[number], cluster[number].node.fetchers.of(T0)
-    asked = {(follower.log.topic_id, 0): Asked.now(follower)}
+    asked = {(follower.log.topic_id, 0): FetchPosition.now(follower)}
     diverging = PartitionData(partition_index=0, diverging_epoch=EpochEndOffset(epoch=0, end_offset=0))
     answer = FetchResponse(responses=[FetchableTopicResponse(topic_id=follower.log.topic_id, partitions=[diverging])])
     follower.epoch += 1

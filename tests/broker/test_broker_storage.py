@@ -305,11 +305,11 @@ def test_logs_of_a_topic_that_was_deleted_and_created_anew_meanwhile_are_not_ser
     produce(broker, batch(b"old"))
     gone = cluster.kill(broker.broker_id)
     delete_topic(cluster.controller)
-    wish = CreatableTopic(
+    requested = CreatableTopic(
         name="t", num_partitions=-1, replication_factor=-1, assignments=[CreatableReplicaAssignment(broker_ids=[gone.broker_id])]
     )
     back = cluster.start(gone.broker_id, gone.texts, [disk.restart() for disk in gone.disks.values()])
-    assert back.ask(CreateTopicsRequest(topics=[wish]), 7).topics[0].error_code == 0
+    assert back.ask(CreateTopicsRequest(topics=[requested]), 7).topics[0].error_code == 0
     assert back.leader("t").log.end_offset == 0
 
 

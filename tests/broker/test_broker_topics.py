@@ -18,8 +18,8 @@ from ottla.wire.messages.describe_topic_partitions import Cursor, DescribeTopicP
 
 
 def create(broker: Broker, name: str = "t", partitions: int = 1, factor: int = 1, *, version: int = 7, **fields: Any) -> Any:
-    wish = CreatableTopic(name=name, num_partitions=partitions, replication_factor=factor, **fields)
-    return broker.ask(CreateTopicsRequest(topics=[wish], timeout_ms=1000), version).topics[0]
+    requested = CreatableTopic(name=name, num_partitions=partitions, replication_factor=factor, **fields)
+    return broker.ask(CreateTopicsRequest(topics=[requested], timeout_ms=1000), version).topics[0]
 
 
 @pytest.mark.parametrize(
@@ -69,8 +69,8 @@ def test_a_topic_that_cannot_be_is_refused(fields: dict[str, Any], error: type[e
 def test_a_name_that_stands_twice_in_a_request_is_created_neither_time() -> None:
     """Line 17."""
     broker = Cluster()[1]
-    wishes = [CreatableTopic(name=name, num_partitions=1, replication_factor=1) for name in ("a", "b", "a")]
-    answer = broker.ask(CreateTopicsRequest(topics=wishes), 7)
+    requests = [CreatableTopic(name=name, num_partitions=1, replication_factor=1) for name in ("a", "b", "a")]
+    answer = broker.ask(CreateTopicsRequest(topics=requests), 7)
     assert {topic.name: topic.error_code for topic in answer.topics} == {"a": errors.InvalidRequest.code, "b": 0}
     assert list(broker.node.context.image.topics) == ["b"]
 
@@ -105,8 +105,8 @@ def test_minus_one_stands_for_the_brokers_defaults_in_every_version() -> None:
 
 def test_partitions_in_one_request_are_bounded_over_all_its_topics() -> None:
     broker = Cluster(settings={"ottla.partitions.per.request.max": "5"})[1]
-    wishes = [CreatableTopic(name=name, num_partitions=3, replication_factor=1) for name in ("a", "b")]
-    answer = broker.ask(CreateTopicsRequest(topics=wishes), 7)
+    requests = [CreatableTopic(name=name, num_partitions=3, replication_factor=1) for name in ("a", "b")]
+    answer = broker.ask(CreateTopicsRequest(topics=requests), 7)
     assert [topic.error_code for topic in answer.topics] == [0, errors.PolicyViolation.code]
 
 
@@ -114,8 +114,8 @@ def test_partitions_in_the_cluster_are_bounded() -> None:
     cluster = Cluster(settings={"ottla.partitions.max": "3"})
     assert create(cluster[1], "a", 3).error_code == 0
     assert create(cluster[1], "b", 1).error_code == errors.PolicyViolation.code
-    wish = CreatePartitionsTopic(name="a", count=4, assignments=None)
-    answer = cluster[1].ask(CreatePartitionsRequest(topics=[wish], timeout_ms=1000), 3)
+    requested = CreatePartitionsTopic(name="a", count=4, assignments=None)
+    answer = cluster[1].ask(CreatePartitionsRequest(topics=[requested], timeout_ms=1000), 3)
     assert answer.results[0].error_code == errors.PolicyViolation.code
 
 
@@ -133,16 +133,16 @@ def test_a_created_topic_tells_its_partitions_settings_and_id() -> None:
 
 def test_a_topic_is_placed_where_the_client_says() -> None:
     cluster = Cluster(brokers=3)
-    wished = [Assignment(partition_index=0, broker_ids=[3]), Assignment(partition_index=1, broker_ids=[1])]
-    assert create(cluster[1], partitions=-1, factor=-1, assignments=wished).error_code == 0
+    requested_moves = [Assignment(partition_index=0, broker_ids=[3]), Assignment(partition_index=1, broker_ids=[1])]
+    assert create(cluster[1], partitions=-1, factor=-1, assignments=requested_moves).error_code == 0
     assert (cluster.leading("t", 0).broker_id, cluster.leading("t", 1).broker_id) == (3, 1)
 
 
 def test_an_answer_that_the_store_owes_for_too_long_is_a_timeout() -> None:
     cluster = Cluster()
     cluster.store_speaks = False
-    wish = CreatableTopic(name="t", num_partitions=1, replication_factor=1)
-    sent = cluster[1].send(CreateTopicsRequest(topics=[wish], timeout_ms=500), 7)
+    requested = CreatableTopic(name="t", num_partitions=1, replication_factor=1)
+    sent = cluster[1].send(CreateTopicsRequest(topics=[requested], timeout_ms=500), 7)
     assert sent.waits
     cluster.pass_ms(600)
     assert sent.answer.topics[0].error_code == errors.RequestTimedOut.code
@@ -244,8 +244,8 @@ def test_producers_that_wait_on_a_deleted_topic_are_told_at_once() -> None:
 
 def grow(broker: Broker, count: int, name: str = "t", *, validate_only: bool = False, assignments: list[list[int]] | None = None) -> Any:
     chosen = None if assignments is None else [CreatePartitionsAssignment(broker_ids=ids) for ids in assignments]
-    wish = CreatePartitionsTopic(name=name, count=count, assignments=chosen)
-    return broker.ask(CreatePartitionsRequest(topics=[wish], timeout_ms=1000, validate_only=validate_only), 3).results[0]
+    requested = CreatePartitionsTopic(name=name, count=count, assignments=chosen)
+    return broker.ask(CreatePartitionsRequest(topics=[requested], timeout_ms=1000, validate_only=validate_only), 3).results[0]
 
 
 def test_a_topic_grows_and_keeps_what_it_has() -> None:
@@ -283,8 +283,8 @@ def test_new_partitions_are_checked_like_those_of_a_new_topic() -> None:
 def test_a_topic_named_twice_grows_neither_time() -> None:
     cluster = Cluster()
     broker = cluster.topic("t")
-    wishes = [CreatePartitionsTopic(name="t", count=count, assignments=None) for count in (2, 3)]
-    answer = broker.ask(CreatePartitionsRequest(topics=wishes, timeout_ms=1000), 3)
+    requests = [CreatePartitionsTopic(name="t", count=count, assignments=None) for count in (2, 3)]
+    answer = broker.ask(CreatePartitionsRequest(topics=requests, timeout_ms=1000), 3)
     assert [one.error_code for one in answer.results] == [errors.InvalidRequest.code]
 
 
@@ -356,8 +356,8 @@ def test_a_topic_that_is_deleted_or_grows_while_it_is_to_grow_is_judged_as_it_is
     cluster.topic("u")
 
     def grow(name: str, count: int) -> Any:
-        wish = CreatePartitionsTopic(name=name, count=count, assignments=None)
-        return broker.send(CreatePartitionsRequest(topics=[wish], timeout_ms=1000), 3)
+        requested = CreatePartitionsTopic(name=name, count=count, assignments=None)
+        return broker.send(CreatePartitionsRequest(topics=[requested], timeout_ms=1000), 3)
 
     cluster.store_speaks = False
     broker.send(DeleteTopicsRequest(topics=[DeleteTopicState(name="t")], timeout_ms=1000), 6)
@@ -380,8 +380,8 @@ def test_settings_that_a_deleted_topic_left_behind_and_that_change_meanwhile_do_
     cluster.run()
     cluster.store_speaks = False
     tool.submit((Op("set", path, left, version=0),), lambda result: None)
-    wishes = [CreatableTopic(name="t", num_partitions=1, replication_factor=1)]
-    first, second = [broker.send(CreateTopicsRequest(topics=wishes, timeout_ms=1000), 7) for _ in range(2)]
+    requests = [CreatableTopic(name="t", num_partitions=1, replication_factor=1)]
+    first, second = [broker.send(CreateTopicsRequest(topics=requests, timeout_ms=1000), 7) for _ in range(2)]
     cluster.store_speaks = True
     cluster.run()
     assert [sent.answer.topics[0].error_code for sent in (first, second)] == [0, errors.TopicAlreadyExists.code]

@@ -8,7 +8,7 @@ import pytest
 
 from ottla.base.ids import TopicPartition
 from ottla.base.options import ConfigError
-from ottla.client.fetch.session import Ask, FetchSession
+from ottla.client.fetch.session import FetchSession, PartitionFetch
 from ottla.client.options import (
     ClientOptions,
     ConsumerOptions,
@@ -138,8 +138,8 @@ def test_a_broker_owes_at_most_so_many_answers() -> None:
 # -- fetch sessions
 
 
-def an_ask(offset: int = 0, topic_id: bytes = b"i" * 16) -> Ask:
-    return Ask(topic_id, offset, 0, -1, 100)
+def an_ask(offset: int = 0, topic_id: bytes = b"i" * 16) -> PartitionFetch:
+    return PartitionFetch(topic_id, offset, 0, -1, 100)
 
 
 def test_the_first_fetch_is_whole_and_the_next_says_only_what_changed() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ottla.base.ids import TopicPartition
-from ottla.client.admin.record_times import IDLE_MAX, LITTLE_BYTES, MUCH_BYTES, Ask, Piece, Place, TimeSearch
+from ottla.client.admin.record_times import IDLE_MAX, LITTLE_BYTES, MUCH_BYTES, OffsetRead, Piece, RecordPosition, TimeSearch
 from ottla.records.build import build_batch
 from ottla.records.compression import Codec
 from ottla.wire.errors import CorruptMessage, KafkaError, NotLeaderOrFollower, UnknownServerError
@@ -18,8 +18,8 @@ def batch(base_offset: int, *times: int, codec: Codec = Codec.NONE) -> bytes:
     return bytes(build_batch([(when, None, b"v", ()) for when in times], base_offset=base_offset, codec=codec))
 
 
-def told(search: TimeSearch, *answers: dict[TopicPartition, Piece | KafkaError]) -> dict[Place, object]:
-    """Ask and answer until the answers are used up; all must be found by then."""
+def told(search: TimeSearch, *answers: dict[TopicPartition, Piece | KafkaError]) -> dict[RecordPosition, object]:
+    """OffsetRead and answer until the answers are used up; all must be found by then."""
     for answer in answers:
         asks = search.asks()
         assert asks, "there was something left to ask"
@@ -31,27 +31,27 @@ def told(search: TimeSearch, *answers: dict[TopicPartition, Piece | KafkaError])
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.ZSTD])
 def test_the_time_of_a_record_in_the_middle_of_a_batch_is_found(codec: Codec) -> None:
     search = TimeSearch([(A, 11)])
-    assert search.asks() == {A: Ask(11, LITTLE_BYTES)}
+    assert search.asks() == {A: OffsetRead(11, LITTLE_BYTES)}
     assert told(search, {A: Piece(batch(10, 100, 200, 300, codec=codec), 20)}) == {(A, 11): 200}
 
 
 def test_all_partitions_are_asked_at_once() -> None:
     search = TimeSearch([(A, 1), (B, 2)])
-    assert search.asks() == {A: Ask(1, LITTLE_BYTES), B: Ask(2, LITTLE_BYTES)}
+    assert search.asks() == {A: OffsetRead(1, LITTLE_BYTES), B: OffsetRead(2, LITTLE_BYTES)}
     assert told(search, {A: Piece(batch(1, 7), 9), B: Piece(batch(2, 8), 9)}) == {(A, 1): 7, (B, 2): 8}
 
 
 def test_a_partition_that_came_back_empty_is_asked_first_and_with_more_room() -> None:
     search = TimeSearch([(A, 0), (B, 0), (C, 5)])
     search.learn(search.asks(), {A: Piece(b"", 9), B: Piece(batch(0, 8), 9), C: Piece(batch(3, 1), 9)})
-    assert list(search.asks().items()) == [(A, Ask(0, MUCH_BYTES)), (C, Ask(5, MUCH_BYTES))]
+    assert list(search.asks().items()) == [(A, OffsetRead(0, MUCH_BYTES)), (C, OffsetRead(5, MUCH_BYTES))]
     assert told(search, {A: Piece(batch(0, 7), 9), C: Piece(batch(5, 6), 9)}) == {(A, 0): 7, (B, 0): 8, (C, 5): 6}
 
 
 def test_a_batch_that_is_cut_short_counts_as_none() -> None:
     search = TimeSearch([(A, 0)])
     search.learn(search.asks(), {A: Piece(batch(0, 7)[:-1], 9)})
-    assert search.asks() == {A: Ask(0, MUCH_BYTES)}
+    assert search.asks() == {A: OffsetRead(0, MUCH_BYTES)}
 
 
 def test_where_compaction_took_the_record_the_next_one_counts() -> None:
@@ -61,7 +61,7 @@ def test_where_compaction_took_the_record_the_next_one_counts() -> None:
     assert told(TimeSearch([(A, 12)]), {A: Piece(bytes(first) + batch(20, 300), 30)}) == {(A, 12): 300}
     search = TimeSearch([(A, 12)])
     search.learn(search.asks(), {A: Piece(bytes(first), 30)})
-    assert search.asks() == {A: Ask(15, LITTLE_BYTES)}
+    assert search.asks() == {A: OffsetRead(15, LITTLE_BYTES)}
     assert told(search, {A: Piece(batch(20, 300), 30)}) == {(A, 12): 300}
 
 
@@ -76,10 +76,10 @@ def test_there_is_no_time_at_the_end_of_the_log() -> None:
 
 def test_several_offsets_of_a_partition_are_found_in_one_answer_where_it_holds_them() -> None:
     search = TimeSearch([(A, 2), (A, 0), (A, 7)])
-    assert search.asks() == {A: Ask(0, LITTLE_BYTES)}
+    assert search.asks() == {A: OffsetRead(0, LITTLE_BYTES)}
     search.learn(search.asks(), {A: Piece(batch(0, 1, 2, 3), 9)})
     assert search.found == {(A, 0): 1, (A, 2): 3}
-    assert search.asks() == {A: Ask(7, LITTLE_BYTES)}
+    assert search.asks() == {A: OffsetRead(7, LITTLE_BYTES)}
     assert told(search, {A: Piece(batch(7, 8), 9)})[A, 7] == 8
 
 

@@ -207,7 +207,7 @@ def test_forgetting_an_isr_that_was_asked_for_is_caught(monkeypatch: pytest.Monk
 def test_forgetting_whom_it_asked_for_while_the_session_was_suspended_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """A leader that goes on in its epoch counts whoever it asked for before: the controller may just be writing that."""
     monkeypatch.setattr(Follower, "counted", property(lambda self: (-1, ()), lambda self, counted: None))
-    assert harm("in the ISR", ("wish in doubt", "cut link", "kill"), first=31)
+    assert harm("in the ISR", ("change in doubt", "cut link", "kill"), first=31)
 
 
 def test_letting_anybody_join_the_isr_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -225,7 +225,7 @@ def test_letting_replicas_join_without_what_the_epoch_began_with_is_caught(monke
 def test_taking_back_whom_a_leader_once_asked_for_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """As was found: a broker whose disk was lost, and that a leader after a suspended session still counted with."""
     monkeypatch.setattr(IsrState, "_stays", lambda self, broker, progress, joins_at: broker in self.maximal)
-    assert harm("in the ISR", ("wish in doubt", "disk lost", "cut from store"), first=2099)
+    assert harm("in the ISR", ("change in doubt", "disk lost", "cut from store"), first=2099)
 
 
 def test_electing_whoever_is_alive_is_caught() -> None:
@@ -290,15 +290,15 @@ def test_electing_over_a_state_that_was_not_heard_of_yet_is_caught(monkeypatch: 
 
 def test_changing_an_isr_that_is_another_by_now_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """A wish that arrives late is compared with what the controller has heard, and what is written with what the store has."""
-    change(monkeypatch, alter_partition, "altered", "if wish.partition_epoch != topic.versions[number]:", "if False:")
+    change(monkeypatch, alter_partition, "altered", "if requested.partition_epoch != topic.versions[number]:", "if False:")
     monkeypatch.setattr(k56_alter_partition, "altered", alter_partition.altered)
-    change(monkeypatch, k56_alter_partition, "_alter", "version=wish.partition_epoch)", "version=-1)")
-    assert harm("is in the ISR of .* on disk", ("office hard to reach", "cut link"), first=51)
+    change(monkeypatch, k56_alter_partition, "_alter", "version=requested.partition_epoch)", "version=-1)")
+    assert harm("is in the ISR of .* on disk", ("controller hard to reach", "cut link"), first=51)
 
 
 def test_an_office_that_is_won_while_the_session_is_suspended_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     change(monkeypatch, Controller, "_campaigned", "self.writes.active = self._context.connected", "self.writes.active = True")
-    assert harm("and the cluster without a session", ("office taken", "pause"), first=2)
+    assert harm("and the cluster without a session", ("controller replaced", "pause"), first=2)
 
 
 def test_a_leader_that_answers_who_knows_of_a_later_one_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -315,7 +315,7 @@ def test_controller_writes_that_are_not_fenced_are_caught(monkeypatch: pytest.Mo
         self.version = version
 
     monkeypatch.setattr(FencedWrites, "write", unfenced)
-    assert harm("in controller epoch", ("office taken", "topic comes or goes"), first=17)
+    assert harm("in controller epoch", ("controller replaced", "topic comes or goes"), first=17)
 
 
 def test_leading_on_while_the_session_is_suspended_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ from ottla.broker import coordinator
 from ottla.broker.apis import k09_offset_fetch
 from ottla.broker.coordinator import Shard, State
 from ottla.broker.groups.classic.group import ClassicGroup
-from ottla.broker.groups.classic.members import Members
+from ottla.broker.groups.classic.members import GroupMembers
 from ottla.broker.groups.classic.sessions import Sessions
 from ottla.broker.groups.classic.states import IllegalTransition
 from ottla.broker.groups.consumer import changes, commits, reconciliation
@@ -60,12 +60,12 @@ def test_taking_commits_of_an_old_generation_is_caught(monkeypatch: pytest.Monke
 
 
 def test_not_fencing_the_old_id_of_a_static_member_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    find = Members.find
+    find = GroupMembers.find
 
-    def forgiving(self: Members, member_id: str, instance_id: str | None) -> Any:
+    def forgiving(self: GroupMembers, member_id: str, instance_id: str | None) -> Any:
         return find(self, self.by_instance.get(instance_id, member_id) if instance_id is not None else member_id, instance_id)
 
-    monkeypatch.setattr(Members, "find", forgiving)
+    monkeypatch.setattr(GroupMembers, "find", forgiving)
     found = harm(("member paused", "member replaced"))
     assert any("zombie" in problem or "settle" in problem for problem in found)
 

@@ -18,7 +18,7 @@ from ottla.base.ids import BrokerId, ConnectionId
 from ottla.base.ports import Op, StoreResult
 from ottla.broker import effects, events
 from ottla.broker.delayed import DelayedOperation, DelayedOperations
-from ottla.broker.handlers import PENDING, Later
+from ottla.broker.handlers import PENDING, Deferred
 from ottla.broker.isolation import Isolation, indivisible
 from ottla.broker.metadata.configs import Settings, topic_options
 from ottla.broker.metadata.image import Image
@@ -228,7 +228,7 @@ class BrokerContext:
             del self._delayed_of[call.connection]
         return operation
 
-    def delay(self, call: events.RequestArrived[Any], operation: DelayedOperation, deadline_ms: int | None) -> Later:
+    def delay(self, call: events.RequestArrived[Any], operation: DelayedOperation, deadline_ms: int | None) -> Deferred:
         """Delays a request until its operation completes or its connection closes. Returns PENDING, for the handler to return."""
         operation.call = call
         self.delayed.delay(operation, deadline_ms)

@@ -35,7 +35,7 @@ from ottla.broker.context import BrokerContext
 from ottla.broker.controller.controller import Controller
 from ottla.broker.delayed import DelayedOperation
 from ottla.broker.events import RequestArrived
-from ottla.broker.handlers import PENDING, Later, Refusal, Req, Resp
+from ottla.broker.handlers import PENDING, Deferred, Refusal, Req, Resp
 from ottla.broker.isolation import indivisible
 from ottla.broker.metadata.auto_create import begin_creation
 from ottla.broker.metadata.configs import BrokerOptions, Settings
@@ -235,7 +235,7 @@ class Shard(Generic[M]):
 
     # Responses.
 
-    def answer(self, call: RequestArrived[Req], message: Resp, *, of: str, refuse: Refusal[Req, Resp]) -> Resp | Later:
+    def answer(self, call: RequestArrived[Req], message: Resp, *, of: str, refuse: Refusal[Req, Resp]) -> Resp | Deferred:
         """The result of a handler: the message if all records about the key are committed, otherwise PENDING until then."""
         return when_committed(call, message, [(self, of)], refuse=refuse)
 
@@ -246,7 +246,7 @@ class Shard(Generic[M]):
         until = max(self._written.get(of, 0), self._loaded_end)
         return None if self.leader.high_watermark >= until else Commit(self, until)
 
-    def later(self, call: RequestArrived[Req], ask: Callable[[Reply], None], *, of: str, refuse: Refusal[Req, Resp]) -> Later:
+    def later(self, call: RequestArrived[Req], ask: Callable[[Reply], None], *, of: str, refuse: Refusal[Req, Resp]) -> Deferred:
         """The result of a handler whose response follows later: ``ask`` gets the ``Reply`` and may answer it at once or raise
         KafkaError."""
         reply = Reply(self, call, of, refuse)
@@ -332,7 +332,7 @@ class Commit(NamedTuple):
 
 def when_committed(
     call: RequestArrived[Req], message: Resp, about: Iterable[tuple[Shard[Any], str]], *, refuse: Refusal[Req, Resp]
-) -> Resp | Later:
+) -> Resp | Deferred:
     """The result of a handler: the message if all records about these keys are committed, otherwise PENDING until then."""
     waits = [commit for shard, of in about if (commit := shard.committed(of)) is not None]
     if not waits:

@@ -17,21 +17,21 @@ from ottla.wire.declare import schema_of
 from ottla.wire.errors import KafkaError
 
 
-class Later(Enum):
+class Deferred(Enum):
     """What a handler returns instead of a response."""
 
     PENDING = 1
     NO_RESPONSE = 2
 
 
-PENDING = Later.PENDING
-NO_RESPONSE = Later.NO_RESPONSE
+PENDING = Deferred.PENDING
+NO_RESPONSE = Deferred.NO_RESPONSE
 
 #: The broker as a handler uses it (``Node``), a request message, and its response message.
 B = TypeVar("B")
 Req = TypeVar("Req", bound=Struct)
 Resp = TypeVar("Resp")
-Handler = Callable[[B, RequestArrived[Req]], Resp | Later]
+Handler = Callable[[B, RequestArrived[Req]], Resp | Deferred]
 Refusal = Callable[[RequestArrived[Req], KafkaError], Resp]
 
 

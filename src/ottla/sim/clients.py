@@ -69,13 +69,13 @@ class Admin:
         self.done = False
         self._world = world
         self._caller = Caller(world, network, host, "admin", self._again)
-        wish = CreatableTopic(
+        requested = CreatableTopic(
             name=topic,
             num_partitions=partitions,
             replication_factor=replication_factor,
             configs=[CreatableTopicConfig(name=name, value=value) for name, value in configs.items()],
         )
-        self._request = CreateTopicsRequest(topics=[wish], timeout_ms=1000)
+        self._request = CreateTopicsRequest(topics=[requested], timeout_ms=1000)
         world.after(0, self._create)
 
     def _again(self) -> None:

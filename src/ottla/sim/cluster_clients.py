@@ -102,8 +102,8 @@ class Lister:
     def _ask(self) -> None:
         state = self._state()
         epoch = state.leader_epoch if state is not None else -1
-        wish = ListOffsetsPartition(partition_index=self._partition.partition, current_leader_epoch=epoch, timestamp=LATEST)
-        request = ListOffsetsRequest(topics=[ListOffsetsTopic(name=self._partition.topic, partitions=[wish])])
+        requested = ListOffsetsPartition(partition_index=self._partition.partition, current_leader_epoch=epoch, timestamp=LATEST)
+        request = ListOffsetsRequest(topics=[ListOffsetsTopic(name=self._partition.topic, partitions=[requested])])
         told = self._checker.highest(self._partition)
 
         def answered(response: Any) -> None:

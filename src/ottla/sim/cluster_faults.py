@@ -45,7 +45,7 @@ CLUSTER_FAULT_KINDS = (
     "store far from all",
     "session lost",
     "slow store",
-    "office taken",
+    "controller replaced",
     "cut from users",
     "fsync fails",
     "slow disk",
@@ -124,9 +124,9 @@ class ClusterFaults:
             "store far from all": lambda machine: self._cut_all_from_store(),
             "session lost": lambda machine: machine.lose_session(),
             "slow store": self._slow_store,
-            "office taken": lambda machine: self._take_office(),
-            "office hard to reach": lambda machine: self._hide_office(),
-            "wish in doubt": lambda machine: self._doubt_wishes(),
+            "controller replaced": lambda machine: self._replace_controller(),
+            "controller hard to reach": lambda machine: self._hide_controller(),
+            "change in doubt": lambda machine: self._doubt_changes(),
             "cut from users": self._cut_from_users,
             "fsync fails": lambda machine: machine.disk.fail("sync"),
             "slow disk": self._slow_disk,
@@ -256,7 +256,7 @@ class ClusterFaults:
         node = self._store.tree.nodes.get(layout.CONTROLLER)
         return self._machines[layout.decode_controller(node.data)] if node is not None else None
 
-    def _hide_office(self) -> None:
+    def _hide_controller(self) -> None:
         """Many requests to the controller arrive late, after their sender gave up and sent them again."""
         holder = self._controller
         if holder is not None:
@@ -264,7 +264,7 @@ class ClusterFaults:
             self._links.flaky_to[number] = 0.5
             self._later((2_000, 4_000), self._links.flaky_to.clear)
 
-    def _doubt_wishes(self) -> None:
+    def _doubt_changes(self) -> None:
         """For a while, a leader that requests an ISR change loses its store connection briefly and a follower for longer, and the
         controller's write arrives late.
         """
@@ -286,7 +286,7 @@ class ClusterFaults:
             machine.asks = asks
         self._later((1_500, 4_000), over)
 
-    def _take_office(self) -> None:
+    def _replace_controller(self) -> None:
         """Deletes /controller, as an operator might, so that another broker is elected; the former controller notices late. Sometimes a
         candidate is paused.
         """

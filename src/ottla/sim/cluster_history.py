@@ -35,7 +35,7 @@ SETTLED_BY_MS = 60_000
 GROWTH, PASSING, MOVE, ELECTION, LATE = "topic grows", "topic comes or goes", "partition moves", "preferred election", "late election"
 CLUSTER_KINDS = (*CLUSTER_FAULT_KINDS, GROWTH, PASSING, MOVE, ELECTION)
 #: Faults that are added in three of ten histories.
-BESIDE, BESIDE_IN_TEN = ("office hard to reach", "wish in doubt", LATE), 3
+BESIDE, BESIDE_IN_TEN = ("controller hard to reach", "change in doubt", LATE), 3
 #: In two of ten histories bits rot on one broker's disk, and its logs are scrubbed often.
 ROT, ROT_IN_TEN, SCRUBBED = "bit rot", 2, {"ottla.log.scrub.interval.ms": "2000", "log.flush.offset.checkpoint.interval.ms": "500"}
 SCRUB_PASS_MS = 6_000

@@ -43,7 +43,7 @@ TELLING = frozenset(
 CONTROLLED = (layout.TOPICS + "/", layout.CONFIG + "/", layout.CONTROLLER_EPOCH)
 
 
-class Seen:
+class ObservedReplica:
     """A replica as last observed."""
 
     __slots__ = ("epoch", "high_watermark", "replica")
@@ -62,7 +62,7 @@ class ClusterObserver:
         self._machines = machines
         self._store = store
         #: By broker and partition.
-        self._seen: dict[BrokerId, dict[TopicPartition, Seen]] = {broker: {} for broker in machines}
+        self._seen: dict[BrokerId, dict[TopicPartition, ObservedReplica]] = {broker: {} for broker in machines}
         #: Decoded states with their bytes.
         self._states: dict[TopicPartition, tuple[bytes, PartitionState]] = {}
         leaders = OneLeaderPerEpoch(self)
@@ -133,7 +133,7 @@ class ClusterObserver:
         for partition, leader in partitions.leaders.items():
             known = seen.get(partition)
             if known is None or known.replica is not leader:
-                known = seen[partition] = Seen(leader)
+                known = seen[partition] = ObservedReplica(leader)
             if known.epoch != leader.epoch:
                 known.epoch = leader.epoch
                 for checker in self.checkers:
@@ -143,11 +143,11 @@ class ClusterObserver:
         for partition, follower in partitions.followers.items():
             known = seen.get(partition)
             if known is None or known.replica is not follower:
-                known = seen[partition] = Seen(follower)
+                known = seen[partition] = ObservedReplica(follower)
             if known.high_watermark != follower.high_watermark:
                 self._moved(machine.broker_id, known)
 
-    def _moved(self, broker: BrokerId, known: Seen) -> None:
+    def _moved(self, broker: BrokerId, known: ObservedReplica) -> None:
         before, known.high_watermark = known.high_watermark, known.replica.high_watermark
         for checker in self.checkers:
             checker.moved(broker, known.replica, before)

@@ -126,9 +126,9 @@ class ClusterTopic:
         number = self.partitions
         if number >= PARTITIONS_MAX:
             return
-        wish = CreatePartitionsTopic(name=self.name, count=number + 1, assignments=None)
+        requested = CreatePartitionsTopic(name=self.name, count=number + 1, assignments=None)
         caller = Caller(self._world, self._network, self._entrance(-1), "operator")
-        caller.call(CreatePartitionsRequest(topics=[wish], timeout_ms=1_000), 37, lambda response: caller.hang_up())
+        caller.call(CreatePartitionsRequest(topics=[requested], timeout_ms=1_000), 37, lambda response: caller.hang_up())
 
         def look() -> None:
             # The request or its response may be lost: the store decides.
@@ -147,9 +147,9 @@ class ClusterTopic:
             # The leader must change.
             brokers = [broker for broker in brokers if broker != state.leader]
         target = self._rng.sample(brokers, REPLICAS)
-        wish = ReassignablePartition(partition_index=number, replicas=target if self._rng.random() < 0.8 else None)
-        request = AlterPartitionReassignmentsRequest(topics=[ReassignableTopic(name=self.name, partitions=[wish])], timeout_ms=1_000)
-        self._world.note(f"{self.name}-{number} is to move to {wish.replicas}")
+        requested = ReassignablePartition(partition_index=number, replicas=target if self._rng.random() < 0.8 else None)
+        request = AlterPartitionReassignmentsRequest(topics=[ReassignableTopic(name=self.name, partitions=[requested])], timeout_ms=1_000)
+        self._world.note(f"{self.name}-{number} is to move to {requested.replicas}")
         caller = Caller(self._world, self._network, self._entrance(-1), "operator")
         caller.call(request, 45, lambda response: caller.hang_up())
         return TopicPartition(self.name, number)

@@ -168,7 +168,7 @@ class ControllerCut:
         numbers = list(self.machines)
         replicas = [[*numbers[first:], *numbers[:first]] for first in range(BROKERS)]
         assignments = [CreatableReplicaAssignment(partition_index=at, broker_ids=[*map(int, ids)]) for at, ids in enumerate(replicas)]
-        wish = CreatableTopic(
+        requested = CreatableTopic(
             name=TOPIC,
             num_partitions=-1,
             replication_factor=-1,
@@ -178,7 +178,7 @@ class ControllerCut:
         caller = Caller(self.world, self.network, self.machines[numbers[0]], "operator")
 
         def create() -> None:
-            caller.call(CreateTopicsRequest(topics=[wish], timeout_ms=1_000), 19, created)
+            caller.call(CreateTopicsRequest(topics=[requested], timeout_ms=1_000), 19, created)
 
         def created(response: Any) -> None:
             if response.topics[0].error_code not in (errors.NONE, errors.TopicAlreadyExists.code):

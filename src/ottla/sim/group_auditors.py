@@ -10,7 +10,7 @@ from ottla.client.group.coordinator_search import COORDINATOR_MOVED
 from ottla.client.options import ConsumerOptions, from_keywords
 from ottla.client.transport.cluster import Cluster
 from ottla.sim.client_connection import RETRY_MS, VERSIONS, Caller
-from ottla.sim.group_environment import Callers, Stage
+from ottla.sim.group_environment import Callers, GroupBrokers
 from ottla.sim.member_clients import UNCLEAR, GroupListener
 from ottla.sim.network import Network
 from ottla.sim.world import World
@@ -21,10 +21,10 @@ COMMIT, OFFSETS, FIND, DELETE = 8, 9, 10, 42
 NOBODY = ("", -1)
 
 
-class Outsider:
+class GroupAuditor:
     """A connection to a group's coordinator, sometimes to a broker that is not."""
 
-    def __init__(self, world: World, network: Network, stage: Stage, history: GroupListener, name: str) -> None:
+    def __init__(self, world: World, network: Network, stage: GroupBrokers, history: GroupListener, name: str) -> None:
         self._world = world
         self._history = history
         self._rng: Random = world.rng(name)
@@ -41,10 +41,10 @@ class Outsider:
             self._to(group).call(FindCoordinatorRequest(coordinator_keys=[group]), FIND, lambda response: None)
 
 
-class Auditor(Outsider):
+class Auditor(GroupAuditor):
     """Fetches the offsets of all groups in turn, for ever."""
 
-    def __init__(self, world: World, network: Network, stage: Stage, history: GroupListener, groups: list[str]) -> None:
+    def __init__(self, world: World, network: Network, stage: GroupBrokers, history: GroupListener, groups: list[str]) -> None:
         super().__init__(world, network, stage, history, "auditor")
         self._options = [from_keywords(ConsumerOptions, {"group_id": group}) for group in groups]
         #: Groups that answered since this was last emptied.
@@ -72,10 +72,10 @@ class Auditor(Outsider):
             lost()
 
 
-class Bookkeeper(Outsider):
+class Bookkeeper(GroupAuditor):
     """Commits offsets for a group without members. Sometimes it deletes offsets or the group."""
 
-    def __init__(self, world: World, network: Network, stage: Stage, history: GroupListener, group: str) -> None:
+    def __init__(self, world: World, network: Network, stage: GroupBrokers, history: GroupListener, group: str) -> None:
         super().__init__(world, network, stage, history, "bookkeeper")
         self._options = from_keywords(ConsumerOptions, {"group_id": group})
         self._entries = 0

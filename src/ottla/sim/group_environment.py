@@ -24,7 +24,7 @@ from ottla.store import layout
 from ottla.store.memory import MemoryStore
 
 
-class Stage(Protocol):
+class GroupBrokers(Protocol):
     """Brokers by number. With a single broker every number means that broker."""
 
     store: MemoryStore
@@ -84,7 +84,7 @@ class Stage(Protocol):
 class Callers:
     """A client's connections, one per broker."""
 
-    def __init__(self, world: World, network: Network, stage: Stage, name: str) -> None:
+    def __init__(self, world: World, network: Network, stage: GroupBrokers, name: str) -> None:
         self._world = world
         self._network = network
         self._stage = stage
@@ -156,7 +156,7 @@ class OneBroker:
 class Scene:
     """The present state of the history's topic and groups."""
 
-    def __init__(self, stage: Stage) -> None:
+    def __init__(self, stage: GroupBrokers) -> None:
         self._stage = stage
         #: Last decoded value, with its bytes.
         self._topic: tuple[bytes, layout.TopicAssignment] | None = None

@@ -33,10 +33,10 @@ from ottla.sim.cluster_faults import CLUSTER_FAULT_KINDS, ClusterFaults
 from ottla.sim.disk import SimDisk
 from ottla.sim.faults import FAULT_KINDS, Faults
 from ottla.sim.group_auditors import Auditor, Bookkeeper
-from ottla.sim.group_environment import OneBroker, Scene, Stage
+from ottla.sim.group_environment import GroupBrokers, OneBroker, Scene
 from ottla.sim.history import CLEANER, HEALED_BY_MS, READ_BY_MS, Verdict, read_log
 from ottla.sim.machine import Machine, Performer
-from ottla.sim.member_clients import Member
+from ottla.sim.member_clients import MemberProcess
 from ottla.sim.network import Network
 from ottla.sim.report_fanout import Reports
 from ottla.sim.shard_replay import differences
@@ -69,10 +69,10 @@ class SimMember:
         self._group = group
         self._name = f"{group.name}.{number}"
         self._instance = f"{group.name}-{number}" if static else ""
-        self.lives: list[Member] = []
+        self.lives: list[MemberProcess] = []
 
     @property
-    def living(self) -> list[Member]:
+    def living(self) -> list[MemberProcess]:
         return [life for life in self.lives if not life.dead]
 
     def begin(self) -> None:
@@ -81,7 +81,7 @@ class SimMember:
         name = f"{self._name}.{number}"
         rng = story.world.rng(name)
         options = self._group.options(rng.choice(self._group.protocols), self._instance)
-        life = Member(story.world, story.network, story.stage, story, options, name=name, rng=rng)
+        life = MemberProcess(story.world, story.network, story.stage, story, options, name=name, rng=rng)
         story.members[name] = life
         story.seats[name] = self
         self.lives.append(life)
@@ -114,7 +114,7 @@ class SimGroup:
             self.seats[-1].begin()
 
     @property
-    def living(self) -> list[Member]:
+    def living(self) -> list[MemberProcess]:
         return [life for seat in self.seats for life in seat.living]
 
     def options(self, protocol: str, instance: str) -> ConsumerOptions:
@@ -193,7 +193,7 @@ class GroupHistory:
         self.producers: list[Producer] = []
         self.groups: list[SimGroup] = []
         #: All members that ever existed, by name.
-        self.members: dict[str, Member] = {}
+        self.members: dict[str, MemberProcess] = {}
         self.seats: dict[str, SimMember] = {}
         self.auditor: Auditor | None = None
         self.bookkeeper: Bookkeeper | None = None
@@ -210,7 +210,7 @@ class GroupHistory:
     def _set_stage(self, texts: dict[str, str], performer: Performer | None, brokers: int | None, chosen: Sequence[str]) -> None:
         more: dict[str, Callable[[], None]] = {kind: lambda kind=kind: self._befall(kind) for kind in MEMBER_FAULTS}  # type: ignore[misc]
         more[GROWTH] = self._grow
-        self.stage: Stage
+        self.stage: GroupBrokers
         self.faults: Faults | ClusterFaults
         if brokers is None:
             disk = SimDisk(now_ms=lambda: self.world.now_ms)
@@ -325,9 +325,9 @@ class GroupHistory:
         """
         count = self.partitions + 1
         if count <= PARTITIONS_MAX and not any(group.static and "classic" in group.protocols for group in self.groups):
-            wish = CreatePartitionsTopic(name=TOPIC, count=count, assignments=None)
+            requested = CreatePartitionsTopic(name=TOPIC, count=count, assignments=None)
             caller = Caller(self.world, self.network, self.stage.entrance(-1), "operator")
-            caller.call(CreatePartitionsRequest(topics=[wish], timeout_ms=1_000), 37, lambda response: caller.hang_up())
+            caller.call(CreatePartitionsRequest(topics=[requested], timeout_ms=1_000), 37, lambda response: caller.hang_up())
 
     # The end.
 
@@ -399,38 +399,38 @@ class GroupHistory:
         classic = any(each.name == group and list(each.protocols) == ["classic"] for each in self.groups)
         return [*self.checkers, self._generations] if classic else self.checkers
 
-    def assigned(self, who: Member, partitions: list[int]) -> None:
+    def assigned(self, who: MemberProcess, partitions: list[int]) -> None:
         epoch, lawful = who.machine.committing[1], self._lawful(who.name)
         self.world.note(f"{who} is given {partitions} in {epoch}{'' if lawful else ', too late'}")
         for checker in self._checkers_of(who.group):
             checker.assigned(who.group, who.name, epoch, partitions, lawful=lawful, now_ms=self.world.now_ms)
 
-    def released(self, who: Member, partitions: list[int], *, lost: bool) -> None:
+    def released(self, who: MemberProcess, partitions: list[int], *, lost: bool) -> None:
         self.world.note(f"{who} {'loses' if lost else 'gives up'} {partitions}")
         for checker in self.checkers:
             checker.released(who.group, who.name, partitions)
 
-    def died(self, who: Member) -> None:
+    def died(self, who: MemberProcess) -> None:
         for checker in self.checkers:
             checker.released(who.group, who.name, list(range(self.partitions)))
         for write in [write for write in self._open_writes if write.by is not None and write.by[0] == who.name]:
             self._answered(write, "unclear")
 
-    def ended(self, who: Member) -> None:
+    def ended(self, who: MemberProcess) -> None:
         """A member's program ended: start another one."""
         seat = self.seats[who.name]
         self.world.after(self.world.rng("member faults").choice((500, 3_000)), seat.begin_unless_alive)
 
-    def synced(self, who: Member, asked_ms: int, generation: int) -> None:
+    def synced(self, who: MemberProcess, asked_ms: int, generation: int) -> None:
         for checker in self._checkers_of(who.group):
             checker.synced(who.group, who.name, generation, asked_ms, self.world.now_ms)
 
-    def began(self, who: Member, partition: int, offset: int) -> None:
+    def began(self, who: MemberProcess, partition: int, offset: int) -> None:
         self.world.note(f"{who} begins at {partition}:{offset}")
         for checker in self.checkers:
             checker.began(who.group, who.name, partition, offset)
 
-    def delivered(self, who: Member, partition: int, offset: int, value: bytes) -> None:
+    def delivered(self, who: MemberProcess, partition: int, offset: int, value: bytes) -> None:
         self.reports.read(0, partition, offset, value)
         for checker in self.checkers:
             checker.delivered(who.group, who.name, partition, offset)

@@ -24,7 +24,7 @@ from ottla.client.options import ConsumerOptions
 from ottla.client.transport.cluster import Cluster
 from ottla.records.errors import RecordsError
 from ottla.sim.client_connection import KEYS, RETRY_MS, VERSIONS, Caller
-from ottla.sim.group_environment import Callers, Stage
+from ottla.sim.group_environment import Callers, GroupBrokers
 from ottla.sim.network import Network
 from ottla.sim.record_decoding import decoded
 from ottla.sim.world import Gate, World
@@ -55,13 +55,13 @@ class GroupListener(Protocol):
 
     def topic_id(self) -> bytes: ...
 
-    def assigned(self, who: "Member", partitions: list[int]) -> None: ...
+    def assigned(self, who: "MemberProcess", partitions: list[int]) -> None: ...
 
-    def released(self, who: "Member", partitions: list[int], *, lost: bool) -> None: ...
+    def released(self, who: "MemberProcess", partitions: list[int], *, lost: bool) -> None: ...
 
-    def began(self, who: "Member", partition: int, offset: int) -> None: ...
+    def began(self, who: "MemberProcess", partition: int, offset: int) -> None: ...
 
-    def delivered(self, who: "Member", partition: int, offset: int, value: bytes) -> None: ...
+    def delivered(self, who: "MemberProcess", partition: int, offset: int, value: bytes) -> None: ...
 
     def commit_sent(self, group: str, who: tuple[str, int] | None, offsets: dict[int, int]) -> Any: ...
 
@@ -72,22 +72,30 @@ class GroupListener(Protocol):
 
     def fetch_answered(self, ticket: Any, offsets: dict[int, int]) -> None: ...
 
-    def synced(self, who: "Member", asked_ms: int, generation: int) -> None: ...
+    def synced(self, who: "MemberProcess", asked_ms: int, generation: int) -> None: ...
 
-    def died(self, who: "Member") -> None: ...
+    def died(self, who: "MemberProcess") -> None: ...
 
-    def ended(self, who: "Member") -> None:
+    def ended(self, who: "MemberProcess") -> None:
         """Its program ended, or it was killed."""
         ...
 
     def complaint(self, text: str) -> None: ...
 
 
-class Member:
+class MemberProcess:
     """One process of one member of a group."""
 
     def __init__(
-        self, world: World, network: Network, stage: Stage, history: GroupListener, options: ConsumerOptions, *, name: str, rng: Random
+        self,
+        world: World,
+        network: Network,
+        stage: GroupBrokers,
+        history: GroupListener,
+        options: ConsumerOptions,
+        *,
+        name: str,
+        rng: Random,
     ) -> None:
         self.name = name
         self.group = options.group_id

@@ -49,7 +49,7 @@ class Failure(msgspec.Struct):
     traceback: list[str] = []
 
 
-class Entry(msgspec.Struct):
+class RecordedEvent(msgspec.Struct):
     """Any other line."""
 
     now_ms: int
@@ -93,13 +93,13 @@ def read_record(path: Path) -> Record:
     try:
         record = Record(msgspec.json.decode(lines[0] if lines else b"", type=Failure))
         for line in lines[1:]:
-            _take_in(record, msgspec.json.decode(line, type=Entry))
+            _take_in(record, msgspec.json.decode(line, type=RecordedEvent))
     except msgspec.DecodeError as error:
         raise UnreadableRecord(f"{path} is not a flight record: {error}") from None
     return record
 
 
-def _take_in(record: Record, entry: Entry) -> None:
+def _take_in(record: Record, entry: RecordedEvent) -> None:
     record.last_ms = entry.now_ms
     match entry.kind:
         case "Request":

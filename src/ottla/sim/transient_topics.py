@@ -38,11 +38,11 @@ class PassingTopics:
     def happen(self) -> None:
         """Requests a change of one topic and ignores the result."""
         name, rng = self._rng.choice(NAMES), self._rng
-        wish = CreatableTopic(name=name, num_partitions=rng.randint(1, 3), replication_factor=rng.randint(1, 3))
+        requested = CreatableTopic(name=name, num_partitions=rng.randint(1, 3), replication_factor=rng.randint(1, 3))
         request: Any
         key, request = rng.choice(
             (
-                (19, CreateTopicsRequest(topics=[wish], timeout_ms=1_000)),
+                (19, CreateTopicsRequest(topics=[requested], timeout_ms=1_000)),
                 (20, DeleteTopicsRequest(topic_names=[name], timeout_ms=1_000)),
                 (37, CreatePartitionsRequest(topics=[CreatePartitionsTopic(name=name, count=4, assignments=None)], timeout_ms=1_000)),
             )

@@ -31,7 +31,7 @@ from ottla.base.ports import Op
 from ottla.broker.apis.store_writes import Writes
 from ottla.broker.controller.topics import check_name, check_overrides
 from ottla.broker.events import RequestArrived
-from ottla.broker.handlers import Later, Resp
+from ottla.broker.handlers import Deferred, Resp
 from ottla.broker.metadata.config_entries import BROKER, GROUP, TOPIC
 from ottla.broker.metadata.configs import SPECS_BY_NAME, GroupOptions, check_size
 from ottla.broker.metadata.image import entry_bytes
@@ -56,7 +56,7 @@ Changed = Callable[[Entity, Mapping[str, str], Any], dict[str, str]]
 
 def alter(
     node: Node, call: RequestArrived[Any], changed: Changed, *, response: Resp, result_type: Callable[..., T], results: list[T]
-) -> Resp | Later:
+) -> Resp | Deferred:
     """Changes the overrides of every resource of the request separately; ``results``, a list of the response, gets one for each."""
     request = call.body
     times = Counter((resource.resource_type, resource.resource_name) for resource in request.resources)
@@ -115,22 +115,22 @@ def _plan(node: Node, resource: Any, changed: Changed) -> list[Op]:
         raise errors.InvalidRequest(f"setting {twice[0]} stands more than once for resource {resource.resource_name!r}")
     entity = _entity(node, resource)
     present = node.context.image.overrides(*entity)
-    wished = changed(entity, present, resource)
-    _check_lengths(entity, wished)
-    _check(node, entity, {name: text for name, text in wished.items() if present.get(name) != text})
+    overrides = changed(entity, present, resource)
+    _check_lengths(entity, overrides)
+    _check(node, entity, {name: text for name, text in overrides.items() if present.get(name) != text})
     try:
-        check_size(node.context.options, entity[1], wished, present)
+        check_size(node.context.options, entity[1], overrides, present)
     except ConfigError as error:
         raise (errors.InvalidRequest if entity[0] == "brokers" else errors.InvalidConfig)(str(error)) from None
     path = layout.config(*entity)
     version = node.context.image.versions.get(path)
-    if wished == present:
+    if overrides == present:
         return []
     ops = [Op("check", layout.topic(entity[1]))] if entity[0] == "topics" else []
     if version is None:
-        ops.append(Op("create", path, layout.encode_config(wished)))
-    elif wished:
-        ops.append(Op("set", path, layout.encode_config(wished), version=version))
+        ops.append(Op("create", path, layout.encode_config(overrides)))
+    elif overrides:
+        ops.append(Op("set", path, layout.encode_config(overrides), version=version))
     else:
         ops.append(Op("delete", path, version=version))
     return ops
@@ -180,9 +180,9 @@ def _check(node: Node, entity: Entity, changed: Mapping[str, str]) -> None:
             raise errors.InvalidRequest(str(error)) from None
 
 
-def _check_lengths(entity: Entity, wished: Mapping[str, str]) -> None:
+def _check_lengths(entity: Entity, overrides: Mapping[str, str]) -> None:
     """APPEND can make a value longer than a string of a response. Raises: InvalidRequest for a broker, else InvalidConfig."""
-    for name, text in wished.items():
+    for name, text in overrides.items():
         if len(text.encode()) > STRING_BYTES_MAX:
             wrong = errors.InvalidRequest if entity[0] == "brokers" else errors.InvalidConfig
             raise wrong(f"{name} would have {len(text.encode())} bytes; a value has at most {STRING_BYTES_MAX}")

@@ -11,14 +11,14 @@ from typing import Any
 from ottla.base.ids import TopicPartition
 from ottla.broker.delayed import DelayedOperation
 from ottla.broker.events import RequestArrived
-from ottla.broker.handlers import Later, Resp
+from ottla.broker.handlers import Deferred, Resp
 from ottla.broker.node import Node
 
 #: A slower disk is about to fail; the request is then answered without waiting.
 WAIT_MS = 5_000
 
 
-def when_settled(node: Node, call: RequestArrived[Any], about: Iterable[tuple[str, int]], answer: Callable[[], Resp]) -> Resp | Later:
+def when_settled(node: Node, call: RequestArrived[Any], about: Iterable[tuple[str, int]], answer: Callable[[], Resp]) -> Resp | Deferred:
     """Answers at once, or when the present records of these partitions are on disk, if this broker has their only replica."""
     leaders = node.partitions.leaders
     found = (leaders.get(TopicPartition(topic, partition)) for topic, partition in about)

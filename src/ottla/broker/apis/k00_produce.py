@@ -20,7 +20,7 @@ from ottla.broker.apis.partition_leaders import endpoints_of, leader_hint
 from ottla.broker.controller.topics import INTERNAL
 from ottla.broker.delayed import DelayedOperation
 from ottla.broker.events import RequestArrived
-from ottla.broker.handlers import NO_RESPONSE, PENDING, Later, handles
+from ottla.broker.handlers import NO_RESPONSE, PENDING, Deferred, handles
 from ottla.broker.node import Node
 from ottla.broker.replica.leader import Leader
 from ottla.records.errors import InvalidBatch
@@ -61,7 +61,7 @@ def refuse(call: RequestArrived[ProduceRequest], error: KafkaError) -> ProduceRe
 
 
 @handles(ProduceRequest, (0, 13), refuse=refuse)
-def produce(node: Node, call: RequestArrived[ProduceRequest]) -> ProduceResponse | Later:
+def produce(node: Node, call: RequestArrived[ProduceRequest]) -> ProduceResponse | Deferred:
     request = call.body
     if request.acks not in (-1, 0, 1):
         return refuse(call, errors.InvalidRequiredAcks(f"acks is {request.acks}; it must be -1, 0 or 1"))
@@ -92,7 +92,7 @@ def produce(node: Node, call: RequestArrived[ProduceRequest]) -> ProduceResponse
     return response
 
 
-def _closed(node: Node, call: RequestArrived[ProduceRequest], what: str) -> Later:
+def _closed(node: Node, call: RequestArrived[ProduceRequest], what: str) -> Deferred:
     """Closes the connection after an error of acks=0."""
     node.context.effects.append(effects.Close(connection=call.connection, reason=f"produce with acks=0 failed for {what}"))
     return PENDING
@@ -186,7 +186,7 @@ def _committed(written: list[Written]) -> bool:
     return all(leader.high_watermark >= end_offset for _, leader, end_offset in written)
 
 
-def _wait(node: Node, call: RequestArrived[ProduceRequest], response: ProduceResponse, written: list[Written]) -> Later:
+def _wait(node: Node, call: RequestArrived[ProduceRequest], response: ProduceResponse, written: list[Written]) -> Deferred:
     leaders = node.partitions.leaders
 
     def settled() -> bool:

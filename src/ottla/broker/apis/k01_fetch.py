@@ -31,7 +31,7 @@ from ottla.base.ids import BrokerId, TopicId, TopicPartition
 from ottla.broker.apis.partition_leaders import endpoints_of, leader_hint
 from ottla.broker.delayed import DelayedOperation
 from ottla.broker.events import RequestArrived
-from ottla.broker.handlers import Later, handles
+from ottla.broker.handlers import Deferred, handles
 from ottla.broker.node import Node
 from ottla.broker.replica.fetch_sessions import Context, Wanted
 from ottla.broker.replica.follower import Follower
@@ -103,7 +103,7 @@ class Reader:
 
 
 @handles(FetchRequest, (4, 18), refuse=refuse)
-def fetch(node: Node, call: RequestArrived[FetchRequest]) -> FetchResponse | Later:
+def fetch(node: Node, call: RequestArrived[FetchRequest]) -> FetchResponse | Deferred:
     request = call.body
     reader = Reader.of(node, call)
     if reader.replica >= 0:
@@ -168,7 +168,7 @@ def _partition(node: Node, wanted: Wanted) -> TopicPartition | None:
 
 
 @dataclass(slots=True)
-class Found:
+class FetchedPartitions:
     """What the partitions of one fetch return now."""
 
     answers: list[tuple[Wanted, PartitionData]]
@@ -186,8 +186,8 @@ def _enough(node: Node, request: FetchRequest) -> int:
     return min(request.min_bytes, _bytes_max(node, request))
 
 
-def _read_all(node: Node, request: FetchRequest, reader: Reader, context: Context, active: list[Wanted]) -> Found:
-    found = Found([], 0, urgent=False)
+def _read_all(node: Node, request: FetchRequest, reader: Reader, context: Context, active: list[Wanted]) -> FetchedPartitions:
+    found = FetchedPartitions([], 0, urgent=False)
     left = _bytes_max(node, request)
     for wanted in active:
         if context.session is not None and wanted.partition is None and (partition := _partition(node, wanted)) is not None:
@@ -210,7 +210,7 @@ def _awaits_watermark(node: Node, reader: Reader, wanted: Wanted, high_watermark
     return reader.replica >= 0 and high_watermark > wanted.high_watermark >= 0 and node.context.options.replica_selector_class in RACK_AWARE
 
 
-def _catches_up(node: Node, reader: Reader, found: Found) -> bool:
+def _catches_up(node: Node, reader: Reader, found: FetchedPartitions) -> bool:
     return any(_is_complete(node, reader, wanted, data) for wanted, data in found.answers)
 
 
@@ -309,7 +309,7 @@ def _refused(partition: int, error: KafkaError) -> PartitionData:
     )
 
 
-def _response(node: Node, call: RequestArrived[FetchRequest], context: Context, found: Found) -> FetchResponse:
+def _response(node: Node, call: RequestArrived[FetchRequest], context: Context, found: FetchedPartitions) -> FetchResponse:
     response = FetchResponse(session_id=context.session_id)
     session = context.session
     by_id = call.api_version >= BY_ID_SINCE
@@ -339,7 +339,9 @@ def _response(node: Node, call: RequestArrived[FetchRequest], context: Context, 
 # Waiting for bytes.
 
 
-def _wait(node: Node, call: RequestArrived[FetchRequest], reader: Reader, context: Context, found: Found) -> FetchResponse | Later:
+def _wait(
+    node: Node, call: RequestArrived[FetchRequest], reader: Reader, context: Context, found: FetchedPartitions
+) -> FetchResponse | Deferred:
     """Adds new bytes of a partition to those of the others; reads all partitions again only if that may be enough."""
     if context.session is None and reader.replica < 0 and not node.sessions.waiting.admit(call.connection, len(found.answers)):
         return _response(node, call, context, found)
@@ -358,7 +360,7 @@ class Waiting:
 
     __slots__ = ("_asked", "_call", "_context", "_held", "_node", "_reader", "_request", "_total", "poked")
 
-    def __init__(self, node: Node, call: RequestArrived[FetchRequest], reader: Reader, context: Context, found: Found) -> None:
+    def __init__(self, node: Node, call: RequestArrived[FetchRequest], reader: Reader, context: Context, found: FetchedPartitions) -> None:
         self._node, self._call, self._reader, self._context = node, call, reader, context
         self._request = call.body
         #: Bytes of each partition in this response.
@@ -402,7 +404,7 @@ class Waiting:
         self._node.sessions.waiting.leave(self._call.connection)
         self._node.context.answer(self._call, _response(self._node, self._call, self._context, self._read_all()))
 
-    def _read_all(self) -> Found:
+    def _read_all(self) -> FetchedPartitions:
         return _read_all(self._node, self._request, self._reader, self._context, self._context.active())
 
     def _stirred(self) -> list[Wanted]:

@@ -24,7 +24,7 @@ from functools import partial
 from ottla.broker.apis.duplicates import by_topic
 from ottla.broker.apis.flushed import when_settled
 from ottla.broker.events import RequestArrived
-from ottla.broker.handlers import Later, handles
+from ottla.broker.handlers import Deferred, handles
 from ottla.broker.node import Node
 from ottla.broker.replica.leader import Leader
 from ottla.wire import errors
@@ -55,7 +55,7 @@ def refuse(call: RequestArrived[ListOffsetsRequest], error: KafkaError) -> ListO
 
 
 @handles(ListOffsetsRequest, (1, 11), refuse=refuse)
-def list_offsets(node: Node, call: RequestArrived[ListOffsetsRequest]) -> ListOffsetsResponse | Later:
+def list_offsets(node: Node, call: RequestArrived[ListOffsetsRequest]) -> ListOffsetsResponse | Deferred:
     asks = ((topic.name, ask) for topic in call.body.topics for ask in topic.partitions)
     about = [(topic, ask.partition_index) for topic, ask in asks if ask.timestamp not in AT_THE_START]
     return when_settled(node, call, about, partial(_answer, node, call))

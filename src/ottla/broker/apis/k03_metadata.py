@@ -10,7 +10,7 @@ Source: KIP-4, KIP-320, KIP-430, KIP-516; facts of Kafka's KafkaApis.
 
 from ottla.base.ids import NO_TOPIC_ID, TopicId
 from ottla.broker.apis.authorized_operations import CLUSTER_OPERATIONS, TOPIC_OPERATIONS
-from ottla.broker.apis.partition_leaders import address_for, as_seen
+from ottla.broker.apis.partition_leaders import address_for, partition_view
 from ottla.broker.controller.topics import INTERNAL, check_name
 from ottla.broker.events import RequestArrived
 from ottla.broker.handlers import handles
@@ -117,7 +117,7 @@ def _described(node: Node, topic: Topic, request: MetadataRequest) -> MetadataRe
 
 
 def _partition(node: Node, topic: Topic, number: int) -> MetadataResponsePartition:
-    seen = as_seen(node, topic, number)
+    seen = partition_view(node, topic, number)
     return MetadataResponsePartition(
         error_code=errors.LeaderNotAvailable.code if seen.leader == NO_LEADER else NONE,
         partition_index=number,

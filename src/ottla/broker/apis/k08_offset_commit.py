@@ -14,7 +14,7 @@ from itertools import count
 from ottla.base.ids import TopicId
 from ottla.broker.events import RequestArrived
 from ottla.broker.groups.offsets import Refused, commit, unknown
-from ottla.broker.handlers import Later, handles
+from ottla.broker.handlers import Deferred, handles
 from ottla.broker.node import Node
 from ottla.wire.errors import NONE, KafkaError
 from ottla.wire.messages.offset_commit import (
@@ -33,7 +33,7 @@ def refuse(call: RequestArrived[OffsetCommitRequest], error: KafkaError) -> Offs
 
 
 @handles(OffsetCommitRequest, (2, 10), refuse=refuse)
-def offset_commit(node: Node, call: RequestArrived[OffsetCommitRequest]) -> OffsetCommitResponse | Later:
+def offset_commit(node: Node, call: RequestArrived[OffsetCommitRequest]) -> OffsetCommitResponse | Deferred:
     request = call.body
     if call.api_version >= BY_ID_SINCE:
         for topic in request.topics:

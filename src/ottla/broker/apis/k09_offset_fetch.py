@@ -14,7 +14,7 @@ from ottla.broker.coordinator import Shard, when_committed
 from ottla.broker.events import RequestArrived
 from ottla.broker.groups.groups import Groups
 from ottla.broker.groups.records import OffsetCommitValue
-from ottla.broker.handlers import Later, handles
+from ottla.broker.handlers import Deferred, handles
 from ottla.broker.node import Node
 from ottla.wire import errors
 from ottla.wire.errors import GroupIdNotFound, KafkaError
@@ -41,7 +41,7 @@ def refuse(call: RequestArrived[OffsetFetchRequest], error: KafkaError) -> Offse
 
 
 @handles(OffsetFetchRequest, (1, 10), refuse=refuse, reads_groups=True)
-def offset_fetch(node: Node, call: RequestArrived[OffsetFetchRequest]) -> OffsetFetchResponse | Later:
+def offset_fetch(node: Node, call: RequestArrived[OffsetFetchRequest]) -> OffsetFetchResponse | Deferred:
     groups = _groups(call)
     answers: list[OffsetFetchResponseGroup] = []
     shards: list[tuple[Shard[Groups], str]] = []

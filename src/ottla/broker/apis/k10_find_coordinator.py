@@ -7,9 +7,9 @@ Differences from Kafka: a transactional id is refused with TRANSACTIONAL_ID_AUTH
 treat no other error as final; keys of share groups are INVALID_REQUEST, as in a Kafka without them. Source: KIP-699.
 """
 
-from ottla.broker.apis.partition_leaders import address_for, as_seen
+from ottla.broker.apis.partition_leaders import address_for, partition_view
 from ottla.broker.events import RequestArrived
-from ottla.broker.handlers import Later, handles
+from ottla.broker.handlers import Deferred, handles
 from ottla.broker.node import Node
 from ottla.wire import errors
 from ottla.wire.errors import KafkaError
@@ -25,7 +25,7 @@ def refuse(call: RequestArrived[FindCoordinatorRequest], error: KafkaError) -> F
 
 
 @handles(FindCoordinatorRequest, (0, 6), refuse=refuse)
-def find_coordinator(node: Node, call: RequestArrived[FindCoordinatorRequest]) -> FindCoordinatorResponse | Later:
+def find_coordinator(node: Node, call: RequestArrived[FindCoordinatorRequest]) -> FindCoordinatorResponse | Deferred:
     request = call.body
     keys = request.coordinator_keys if call.api_version >= SEVERAL_SINCE else [request.key]
     return _response(call, [_found(node, call, key) for key in keys])
@@ -50,7 +50,7 @@ def _coordinator(node: Node, call: RequestArrived[FindCoordinatorRequest], key: 
         except KafkaError as error:
             raise errors.CoordinatorNotAvailable(f"{node.groups.topic} cannot be created: {error}") from error
         raise errors.CoordinatorNotAvailable(f"{node.groups.topic} is being created; try again")
-    leader = node.context.image.brokers.get(as_seen(node, node.context.image.topics[node.groups.topic], number).leader)
+    leader = node.context.image.brokers.get(partition_view(node, node.context.image.topics[node.groups.topic], number).leader)
     if leader is None:
         raise errors.CoordinatorNotAvailable(f"{node.groups.topic}-{number} has no leader at the moment; try again")
     host, port = address_for(node, call, leader)

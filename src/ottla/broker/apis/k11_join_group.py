@@ -10,7 +10,7 @@ Source: KIP-62, KIP-345, KIP-394, KIP-814.
 from ottla.broker.apis.group_requests import client_of, shard_of_members
 from ottla.broker.events import RequestArrived
 from ottla.broker.groups.classic.responses import join_refused
-from ottla.broker.handlers import Later, handles
+from ottla.broker.handlers import Deferred, handles
 from ottla.broker.node import Node
 from ottla.wire import errors
 from ottla.wire.errors import KafkaError
@@ -24,7 +24,7 @@ def refuse(call: RequestArrived[JoinGroupRequest], error: KafkaError) -> JoinGro
 
 
 @handles(JoinGroupRequest, (0, 9), refuse=refuse)
-def join_group(node: Node, call: RequestArrived[JoinGroupRequest]) -> JoinGroupResponse | Later:
+def join_group(node: Node, call: RequestArrived[JoinGroupRequest]) -> JoinGroupResponse | Deferred:
     request = call.body
     shard = shard_of_members(node, request.group_id)
     shortest, longest = node.context.options.group_min_session_timeout_ms, node.context.options.group_max_session_timeout_ms

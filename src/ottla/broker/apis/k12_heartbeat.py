@@ -6,7 +6,7 @@ ILLEGAL_GENERATION for a member of another generation. While the group is being 
 
 from ottla.broker.apis.group_requests import shard_of_members
 from ottla.broker.events import RequestArrived
-from ottla.broker.handlers import Later, handles
+from ottla.broker.handlers import Deferred, handles
 from ottla.broker.node import Node
 from ottla.wire.errors import CoordinatorLoadInProgress, KafkaError
 from ottla.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
@@ -17,7 +17,7 @@ def refuse(call: RequestArrived[HeartbeatRequest], error: KafkaError) -> Heartbe
 
 
 @handles(HeartbeatRequest, (0, 4), refuse=refuse)
-def heartbeat(node: Node, call: RequestArrived[HeartbeatRequest]) -> HeartbeatResponse | Later:
+def heartbeat(node: Node, call: RequestArrived[HeartbeatRequest]) -> HeartbeatResponse | Deferred:
     request = call.body
     try:
         shard = shard_of_members(node, request.group_id)

@@ -6,7 +6,7 @@ each member is unknown. Source: KIP-345, KIP-800.
 
 from ottla.broker.apis.group_requests import shard_of_members
 from ottla.broker.events import RequestArrived
-from ottla.broker.handlers import Later, handles
+from ottla.broker.handlers import Deferred, handles
 from ottla.broker.node import Node
 from ottla.wire.errors import KafkaError, UnknownMemberId
 from ottla.wire.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse, MemberIdentity, MemberResponse
@@ -19,7 +19,7 @@ def refuse(call: RequestArrived[LeaveGroupRequest], error: KafkaError) -> LeaveG
 
 
 @handles(LeaveGroupRequest, (0, 5), refuse=refuse)
-def leave_group(node: Node, call: RequestArrived[LeaveGroupRequest]) -> LeaveGroupResponse | Later:
+def leave_group(node: Node, call: RequestArrived[LeaveGroupRequest]) -> LeaveGroupResponse | Deferred:
     request = call.body
     shard = shard_of_members(node, request.group_id)
     several = call.api_version >= SEVERAL_SINCE

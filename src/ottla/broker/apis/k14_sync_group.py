@@ -6,7 +6,7 @@ the request has the protocol, and is refused if it is not the group's. Source: K
 
 from ottla.broker.apis.group_requests import shard_of_members
 from ottla.broker.events import RequestArrived
-from ottla.broker.handlers import Later, handles
+from ottla.broker.handlers import Deferred, handles
 from ottla.broker.node import Node
 from ottla.wire.errors import KafkaError
 from ottla.wire.messages.sync_group import SyncGroupRequest, SyncGroupResponse
@@ -17,7 +17,7 @@ def refuse(call: RequestArrived[SyncGroupRequest], error: KafkaError) -> SyncGro
 
 
 @handles(SyncGroupRequest, (0, 5), refuse=refuse)
-def sync_group(node: Node, call: RequestArrived[SyncGroupRequest]) -> SyncGroupResponse | Later:
+def sync_group(node: Node, call: RequestArrived[SyncGroupRequest]) -> SyncGroupResponse | Deferred:
     request = call.body
     shard = shard_of_members(node, request.group_id)
     return shard.later(call, lambda reply: shard.machine.sync(request, reply), of=request.group_id, refuse=refuse)

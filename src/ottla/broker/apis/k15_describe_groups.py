@@ -10,7 +10,7 @@ from ottla.broker.coordinator import Shard, when_committed
 from ottla.broker.events import RequestArrived
 from ottla.broker.groups.classic.states import GroupState
 from ottla.broker.groups.groups import Groups
-from ottla.broker.handlers import Later, handles
+from ottla.broker.handlers import Deferred, handles
 from ottla.broker.node import Node
 from ottla.wire.errors import GroupIdNotFound, KafkaError
 from ottla.wire.messages.describe_groups import DescribedGroup, DescribeGroupsRequest, DescribeGroupsResponse
@@ -23,7 +23,7 @@ def refuse(call: RequestArrived[DescribeGroupsRequest], error: KafkaError) -> De
 
 
 @handles(DescribeGroupsRequest, (0, 6), refuse=refuse, reads_groups=True)
-def describe_groups(node: Node, call: RequestArrived[DescribeGroupsRequest]) -> DescribeGroupsResponse | Later:
+def describe_groups(node: Node, call: RequestArrived[DescribeGroupsRequest]) -> DescribeGroupsResponse | Deferred:
     request = call.body
     response = DescribeGroupsResponse()
     shards: list[tuple[Shard[Groups], str]] = []

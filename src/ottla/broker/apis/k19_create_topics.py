@@ -15,7 +15,7 @@ from ottla.base.ports import Op
 from ottla.broker.apis.store_writes import Writes
 from ottla.broker.controller.topics import NewTopic, creation, plan_topic
 from ottla.broker.events import RequestArrived
-from ottla.broker.handlers import Later, handles
+from ottla.broker.handlers import Deferred, handles
 from ottla.broker.metadata.config_entries import topic_entries
 from ottla.broker.node import Node
 from ottla.wire import errors
@@ -36,19 +36,19 @@ def refuse(call: RequestArrived[CreateTopicsRequest], error: KafkaError) -> Crea
 
 
 @handles(CreateTopicsRequest, (2, 7), refuse=refuse, at_controller=True)
-def create_topics(node: Node, call: RequestArrived[CreateTopicsRequest]) -> CreateTopicsResponse | Later:
+def create_topics(node: Node, call: RequestArrived[CreateTopicsRequest]) -> CreateTopicsResponse | Deferred:
     request = call.body
     times = Counter(topic.name for topic in request.topics)
     results = {name: CreatableTopicResult(name=name, error_message=None) for name in times}
     writes = Writes(node, call)
     described: Described = {}
     planned = 0
-    for wish in request.topics:
-        result = results[wish.name]
+    for requested in request.topics:
+        result = results[requested.name]
         try:
-            if times[wish.name] > 1:
-                raise errors.InvalidRequest(f"topic {wish.name!r} stands {times[wish.name]} times in this request")
-            topic = plan_topic(wish, node.context.image, node.context.options, node.context.rng, planned=planned)
+            if times[requested.name] > 1:
+                raise errors.InvalidRequest(f"topic {requested.name!r} stands {times[requested.name]} times in this request")
+            topic = plan_topic(requested, node.context.image, node.context.options, node.context.rng, planned=planned)
         except KafkaError as error:
             _fail(result, error)
             continue

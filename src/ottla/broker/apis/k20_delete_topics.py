@@ -17,7 +17,7 @@ from ottla.base.ports import Op, StoreResult
 from ottla.broker.apis.config_alteration import note
 from ottla.broker.apis.store_writes import Writes
 from ottla.broker.events import RequestArrived
-from ottla.broker.handlers import Later, handles
+from ottla.broker.handlers import Deferred, handles
 from ottla.broker.metadata.image import Topic
 from ottla.broker.node import Node
 from ottla.wire import errors
@@ -45,7 +45,7 @@ def refuse(call: RequestArrived[DeleteTopicsRequest], error: KafkaError) -> Dele
 
 
 @handles(DeleteTopicsRequest, (1, 6), refuse=refuse, at_controller=True)
-def delete_topics(node: Node, call: RequestArrived[DeleteTopicsRequest]) -> DeleteTopicsResponse | Later:
+def delete_topics(node: Node, call: RequestArrived[DeleteTopicsRequest]) -> DeleteTopicsResponse | Deferred:
     if not node.context.options.delete_topic_enable:
         kind = errors.TopicDeletionDisabled if call.api_version >= DISABLED_SINCE else errors.InvalidRequest
         return refuse(call, kind("delete.topic.enable is false on this broker"))

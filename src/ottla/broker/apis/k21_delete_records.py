@@ -14,7 +14,7 @@ from ottla.broker.apis.duplicates import by_topic
 from ottla.broker.apis.flushed import when_settled
 from ottla.broker.controller.topics import INTERNAL
 from ottla.broker.events import RequestArrived
-from ottla.broker.handlers import Later, handles
+from ottla.broker.handlers import Deferred, handles
 from ottla.broker.node import Node
 from ottla.log.directory import LogDirectory
 from ottla.wire import errors
@@ -39,7 +39,7 @@ def refuse(call: RequestArrived[DeleteRecordsRequest], error: KafkaError) -> Del
 
 
 @handles(DeleteRecordsRequest, (0, 2), refuse=refuse)
-def delete_records(node: Node, call: RequestArrived[DeleteRecordsRequest]) -> DeleteRecordsResponse | Later:
+def delete_records(node: Node, call: RequestArrived[DeleteRecordsRequest]) -> DeleteRecordsResponse | Deferred:
     about = [(topic.name, ask.partition_index) for topic in call.body.topics for ask in topic.partitions]
     return when_settled(node, call, about, partial(_answer, node, call))
 

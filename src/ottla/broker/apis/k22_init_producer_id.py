@@ -10,7 +10,7 @@ and this is the only error that all clients treat as final. Source: KIP-98, KIP-
 from ottla.base.ids import NO_PRODUCER
 from ottla.broker.delayed import DelayedOperation
 from ottla.broker.events import RequestArrived
-from ottla.broker.handlers import Later, handles
+from ottla.broker.handlers import Deferred, handles
 from ottla.broker.node import Node
 from ottla.broker.transactions.producer_ids import WAITING
 from ottla.wire import errors
@@ -27,7 +27,7 @@ def refuse(call: RequestArrived[InitProducerIdRequest], error: KafkaError) -> In
 
 
 @handles(InitProducerIdRequest, (0, 5), refuse=refuse)
-def init_producer_id(node: Node, call: RequestArrived[InitProducerIdRequest]) -> InitProducerIdResponse | Later:
+def init_producer_id(node: Node, call: RequestArrived[InitProducerIdRequest]) -> InitProducerIdResponse | Deferred:
     request = call.body
     if (request.producer_id == NO_PRODUCER) != (request.producer_epoch == NO_PRODUCER_EPOCH):
         raise errors.InvalidRequest("a producer names both its id and its epoch, or neither")

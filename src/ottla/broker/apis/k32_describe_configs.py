@@ -20,7 +20,16 @@ from collections.abc import Iterable
 from ottla.broker.controller.topics import check_name
 from ottla.broker.events import RequestArrived
 from ottla.broker.handlers import handles
-from ottla.broker.metadata.config_entries import BROKER, GROUP, TOPIC, Entry, broker_entries, cluster_entries, group_entries, topic_entries
+from ottla.broker.metadata.config_entries import (
+    BROKER,
+    GROUP,
+    TOPIC,
+    ConfigEntry,
+    broker_entries,
+    cluster_entries,
+    group_entries,
+    topic_entries,
+)
 from ottla.broker.node import Node
 from ottla.wire import errors
 from ottla.wire.errors import KafkaError
@@ -58,7 +67,7 @@ def describe_configs(node: Node, call: RequestArrived[DescribeConfigsRequest]) -
     return response
 
 
-def _entries(node: Node, resource: DescribeConfigsResource) -> Iterable[Entry]:
+def _entries(node: Node, resource: DescribeConfigsResource) -> Iterable[ConfigEntry]:
     name = resource.resource_name
     if resource.resource_type == TOPIC:
         check_name(name)
@@ -78,7 +87,7 @@ def _entries(node: Node, resource: DescribeConfigsResource) -> Iterable[Entry]:
     raise errors.InvalidRequest(f"resources of type {resource.resource_type} have no settings here")
 
 
-def _shown(entry: Entry, request: DescribeConfigsRequest) -> DescribeConfigsResourceResult:
+def _shown(entry: ConfigEntry, request: DescribeConfigsRequest) -> DescribeConfigsResourceResult:
     shown = DescribeConfigsResourceResult(
         name=entry.name,
         value=entry.value,

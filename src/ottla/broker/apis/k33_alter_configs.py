@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from ottla.broker.apis.config_alteration import Entity, alter
 from ottla.broker.events import RequestArrived
-from ottla.broker.handlers import Later, handles
+from ottla.broker.handlers import Deferred, handles
 from ottla.broker.node import Node
 from ottla.wire import errors
 from ottla.wire.errors import KafkaError
@@ -32,15 +32,15 @@ def refuse(call: RequestArrived[AlterConfigsRequest], error: KafkaError) -> Alte
 
 
 @handles(AlterConfigsRequest, (0, 2), refuse=refuse, at_controller=True)
-def alter_configs(node: Node, call: RequestArrived[AlterConfigsRequest]) -> AlterConfigsResponse | Later:
+def alter_configs(node: Node, call: RequestArrived[AlterConfigsRequest]) -> AlterConfigsResponse | Deferred:
     response = AlterConfigsResponse()
     return alter(node, call, _replaced, response=response, result_type=AlterConfigsResourceResponse, results=response.responses)
 
 
 def _replaced(entity: Entity, present: Mapping[str, str], resource: AlterConfigsResource) -> dict[str, str]:
-    wished: dict[str, str] = {}
+    overrides: dict[str, str] = {}
     for config in resource.configs:
         if config.value is None:
             raise errors.InvalidRequest(f"{config.name} has no value; leave it out to have its default")
-        wished[config.name] = config.value
-    return wished
+        overrides[config.name] = config.value
+    return overrides

@@ -16,7 +16,7 @@ from ottla.broker.controller.placement import place
 from ottla.broker.controller.reassignment import origin_of
 from ottla.broker.controller.topics import check_growth, check_replicas, growth, racks_for
 from ottla.broker.events import RequestArrived
-from ottla.broker.handlers import Later, handles
+from ottla.broker.handlers import Deferred, handles
 from ottla.broker.metadata.image import Topic
 from ottla.broker.node import Node
 from ottla.wire import errors
@@ -35,43 +35,43 @@ def refuse(call: RequestArrived[CreatePartitionsRequest], error: KafkaError) -> 
 
 
 @handles(CreatePartitionsRequest, (0, 3), refuse=refuse, at_controller=True)
-def create_partitions(node: Node, call: RequestArrived[CreatePartitionsRequest]) -> CreatePartitionsResponse | Later:
+def create_partitions(node: Node, call: RequestArrived[CreatePartitionsRequest]) -> CreatePartitionsResponse | Deferred:
     request = call.body
     times = Counter(topic.name for topic in request.topics)
     results = {name: CreatePartitionsTopicResult(name=name, error_message=None) for name in times}
     writes = Writes(node, call)
     planned = 0
-    for wish in request.topics:
-        result = results[wish.name]
+    for requested in request.topics:
+        result = results[requested.name]
         try:
-            if times[wish.name] > 1:
-                raise errors.InvalidRequest(f"topic {wish.name!r} stands {times[wish.name]} times in this request")
-            topic, added = _planned(node, wish, planned)
+            if times[requested.name] > 1:
+                raise errors.InvalidRequest(f"topic {requested.name!r} stands {times[requested.name]} times in this request")
+            topic, added = _planned(node, requested, planned)
         except KafkaError as error:
             result.error_code, result.error_message = error.code, str(error)
             continue
         planned += len(added)
         if not request.validate_only:
-            _write(node, writes, wish, growth(topic, added, node.context.image), result)
+            _write(node, writes, requested, growth(topic, added, node.context.image), result)
     return writes.answer_when_done(CreatePartitionsResponse(results=list(results.values())), request.timeout_ms)
 
 
-def _planned(node: Node, wish: CreatePartitionsTopic, planned: int) -> tuple[Topic, dict[int, tuple[BrokerId, ...]]]:
-    topic = node.context.image.topics.get(wish.name)
+def _planned(node: Node, requested: CreatePartitionsTopic, planned: int) -> tuple[Topic, dict[int, tuple[BrokerId, ...]]]:
+    topic = node.context.image.topics.get(requested.name)
     if topic is None:
-        raise errors.UnknownTopicOrPartition(f"there is no topic {wish.name!r}")
+        raise errors.UnknownTopicOrPartition(f"there is no topic {requested.name!r}")
     have = len(topic.replicas)
-    if wish.count == have:
-        raise errors.InvalidPartitions(f"topic {wish.name!r} already has {have} partitions")
-    if wish.count < have:
-        raise errors.InvalidPartitions(f"topic {wish.name!r} has {have} partitions; it cannot shrink to {wish.count}")
-    more = wish.count - have
+    if requested.count == have:
+        raise errors.InvalidPartitions(f"topic {requested.name!r} already has {have} partitions")
+    if requested.count < have:
+        raise errors.InvalidPartitions(f"topic {requested.name!r} has {have} partitions; it cannot shrink to {requested.count}")
+    more = requested.count - have
     check_growth(planned + more, node.context.image, node.context.options)
-    if wish.assignments is not None:
-        if len(wish.assignments) != more:
-            raise errors.InvalidReplicaAssignment(f"{more} new partitions need as many assignments, not {len(wish.assignments)}")
+    if requested.assignments is not None:
+        if len(requested.assignments) != more:
+            raise errors.InvalidReplicaAssignment(f"{more} new partitions need as many assignments, not {len(requested.assignments)}")
         like = [origin_of(topic, 0)]
-        chosen = [check_replicas(assignment.broker_ids, node.context.image, like=like) for assignment in wish.assignments]
+        chosen = [check_replicas(assignment.broker_ids, node.context.image, like=like) for assignment in requested.assignments]
     else:
         factor = len(origin_of(topic, 0))
         if factor > len(node.context.image.brokers):
@@ -82,15 +82,15 @@ def _planned(node: Node, wish: CreatePartitionsTopic, planned: int) -> tuple[Top
     return topic, dict(enumerate(chosen, start=have))
 
 
-def _write(node: Node, writes: Writes, wish: CreatePartitionsTopic, ops: list[Op], result: CreatePartitionsTopicResult) -> None:
+def _write(node: Node, writes: Writes, requested: CreatePartitionsTopic, ops: list[Op], result: CreatePartitionsTopicResult) -> None:
     """Writes ``ops``; after a conflicting change or deletion of the topic the request is checked and planned again."""
 
     def again() -> list[Op]:
-        topic, added = _planned(node, wish, 0)
+        topic, added = _planned(node, requested, 0)
         return growth(topic, added, node.context.image)
 
     def done(error: KafkaError | None) -> None:
         if error is not None:
             result.error_code, result.error_message = error.code, str(error)
 
-    writes.add(ops, done, again=again, write=partial(node.controller.topics.create, wish.name))
+    writes.add(ops, done, again=again, write=partial(node.controller.topics.create, requested.name))

@@ -8,7 +8,7 @@ KIP-229.
 from ottla.broker.coordinator import Shard, when_committed
 from ottla.broker.events import RequestArrived
 from ottla.broker.groups.groups import Groups
-from ottla.broker.handlers import Later, handles
+from ottla.broker.handlers import Deferred, handles
 from ottla.broker.node import Node
 from ottla.wire.errors import KafkaError
 from ottla.wire.messages.delete_groups import DeletableGroupResult, DeleteGroupsRequest, DeleteGroupsResponse
@@ -19,7 +19,7 @@ def refuse(call: RequestArrived[DeleteGroupsRequest], error: KafkaError) -> Dele
 
 
 @handles(DeleteGroupsRequest, (0, 2), refuse=refuse)
-def delete_groups(node: Node, call: RequestArrived[DeleteGroupsRequest]) -> DeleteGroupsResponse | Later:
+def delete_groups(node: Node, call: RequestArrived[DeleteGroupsRequest]) -> DeleteGroupsResponse | Deferred:
     response = DeleteGroupsResponse()
     shards: list[tuple[Shard[Groups], str]] = []
     for group_id in dict.fromkeys(call.body.groups_names):

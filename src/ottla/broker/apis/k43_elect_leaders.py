@@ -28,7 +28,7 @@ from ottla.broker.apis.store_writes import Writes
 from ottla.broker.controller import election
 from ottla.broker.controller.election_queue import PORTION, change
 from ottla.broker.events import RequestArrived
-from ottla.broker.handlers import Later, handles
+from ottla.broker.handlers import Deferred, handles
 from ottla.broker.metadata.image import Image
 from ottla.broker.node import Node
 from ottla.store.layout import PartitionState
@@ -47,7 +47,7 @@ def refuse(call: RequestArrived[ElectLeadersRequest], error: KafkaError) -> Elec
 
 
 @handles(ElectLeadersRequest, (0, 2), refuse=refuse, at_controller=True)
-def elect_leaders(node: Node, call: RequestArrived[ElectLeadersRequest]) -> ElectLeadersResponse | Later:
+def elect_leaders(node: Node, call: RequestArrived[ElectLeadersRequest]) -> ElectLeadersResponse | Deferred:
     request = call.body
     if request.election_type not in (PREFERRED, UNCLEAN):
         raise errors.InvalidRequest(f"there is no election of type {request.election_type}")

@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from ottla.base.options import Kind
 from ottla.broker.apis.config_alteration import Entity, alter, spec_of
 from ottla.broker.events import RequestArrived
-from ottla.broker.handlers import Later, handles
+from ottla.broker.handlers import Deferred, handles
 from ottla.broker.node import Node
 from ottla.wire import errors
 from ottla.wire.errors import KafkaError
@@ -44,31 +44,33 @@ def refuse(call: RequestArrived[IncrementalAlterConfigsRequest], error: KafkaErr
 
 
 @handles(IncrementalAlterConfigsRequest, (0, 1), refuse=refuse, at_controller=True)
-def incremental_alter_configs(node: Node, call: RequestArrived[IncrementalAlterConfigsRequest]) -> IncrementalAlterConfigsResponse | Later:
+def incremental_alter_configs(
+    node: Node, call: RequestArrived[IncrementalAlterConfigsRequest]
+) -> IncrementalAlterConfigsResponse | Deferred:
     response = IncrementalAlterConfigsResponse()
     return alter(node, call, _changed, response=response, result_type=AlterConfigsResourceResponse, results=response.responses)
 
 
 def _changed(entity: Entity, present: Mapping[str, str], resource: AlterConfigsResource) -> dict[str, str]:
-    wished = dict(present)
+    overrides = dict(present)
     for config in resource.configs:
         if config.config_operation == DELETE:
-            wished.pop(config.name, None)
+            overrides.pop(config.name, None)
             continue
         if config.value is None:
             raise errors.InvalidRequest(f"{config.name} has no value; delete it to have its default")
         match config.config_operation:
             case 0:
-                wished[config.name] = config.value
+                overrides[config.name] = config.value
             case 2:
-                held = _list(entity, wished, config.name)
-                wished[config.name] = ",".join(dict.fromkeys([*held, *_parts(config.value)]))
+                held = _list(entity, overrides, config.name)
+                overrides[config.name] = ",".join(dict.fromkeys([*held, *_parts(config.value)]))
             case 3:
                 gone = _parts(config.value)
-                wished[config.name] = ",".join(part for part in _list(entity, wished, config.name) if part not in gone)
+                overrides[config.name] = ",".join(part for part in _list(entity, overrides, config.name) if part not in gone)
             case unknown:
                 raise errors.InvalidRequest(f"{config.name}: there is no operation {unknown} on a setting")
-    return wished
+    return overrides
 
 
 def _list(entity: Entity, overrides: Mapping[str, str], name: str) -> list[str]:

@@ -19,7 +19,7 @@ from ottla.broker.apis.store_writes import Writes
 from ottla.broker.controller.reassignment import Move, begun, cancelled, has_room, writes
 from ottla.broker.controller.reassignment_driver import MOVES_AT_ONCE, taken_out
 from ottla.broker.events import RequestArrived
-from ottla.broker.handlers import Later, handles
+from ottla.broker.handlers import Deferred, handles
 from ottla.broker.node import Node
 from ottla.wire import errors
 from ottla.wire.errors import KafkaError
@@ -43,21 +43,21 @@ def refuse(call: RequestArrived[AlterPartitionReassignmentsRequest], error: Kafk
 @handles(AlterPartitionReassignmentsRequest, (0, 1), refuse=refuse, at_controller=True)
 def alter_partition_reassignments(
     node: Node, call: RequestArrived[AlterPartitionReassignmentsRequest]
-) -> AlterPartitionReassignmentsResponse | Later:
+) -> AlterPartitionReassignmentsResponse | Deferred:
     request = call.body
     may_change = request.allow_replication_factor_change
     response = AlterPartitionReassignmentsResponse(allow_replication_factor_change=may_change)
-    times = Counter((topic.name, wish.partition_index) for topic in request.topics for wish in topic.partitions)
+    times = Counter((topic.name, requested.partition_index) for topic in request.topics for requested in topic.partitions)
     pending = Writes(node, call)
     for topic in request.topics:
-        answers = [ReassignablePartitionResponse(partition_index=wish.partition_index) for wish in topic.partitions]
+        answers = [ReassignablePartitionResponse(partition_index=requested.partition_index) for requested in topic.partitions]
         response.responses.append(ReassignableTopicResponse(name=topic.name, partitions=answers))
         once: list[Asked] = []
-        for wish, answer in zip(topic.partitions, answers, strict=True):
-            if times[topic.name, wish.partition_index] > 1:
-                _note(answer, errors.InvalidRequest(f"{topic.name}-{wish.partition_index} stands more than once in this request"))
+        for requested, answer in zip(topic.partitions, answers, strict=True):
+            if times[topic.name, requested.partition_index] > 1:
+                _note(answer, errors.InvalidRequest(f"{topic.name}-{requested.partition_index} stands more than once in this request"))
             else:
-                once.append((wish, answer))
+                once.append((requested, answer))
         for first in range(0, len(once), MOVES_AT_ONCE):
             _write(node, pending, topic.name, once[first : first + MOVES_AT_ONCE], may_change=may_change)
     return pending.answer_when_done(response, request.timeout_ms)
@@ -68,25 +68,25 @@ def _write(node: Node, pending: Writes, name: str, asked: list[Asked], *, may_ch
 
     def plan() -> list[Op]:
         moves: dict[int, Move] = {}
-        for wish, answer in asked:
+        for requested, answer in asked:
             _note(answer, None)
             try:
-                move = _moved(node, name, wish, may_change=may_change)
+                move = _moved(node, name, requested, may_change=may_change)
             except KafkaError as error:
                 _note(answer, error)
                 continue
             if move is not None:
-                moves[wish.partition_index] = move
-        changed = writes(node.context.image.topics[name], moves, by_wish=True) if moves else []
+                moves[requested.partition_index] = move
+        changed = writes(node.context.image.topics[name], moves, by_request=True) if moves else []
         if any(move.begins for move in moves.values()) and not has_room(changed):
-            for wish, answer in asked:
-                if not answer.error_code and wish.partition_index in moves and moves[wish.partition_index].begins:
-                    del moves[wish.partition_index]
+            for requested, answer in asked:
+                if not answer.error_code and requested.partition_index in moves and moves[requested.partition_index].begins:
+                    del moves[requested.partition_index]
                     _note(answer, errors.PolicyViolation(NO_ROOM))
-            changed = writes(node.context.image.topics[name], moves, by_wish=True) if moves else []
-        told = [TopicPartition(name, wish.partition_index) for wish, answer in asked if not answer.error_code]
+            changed = writes(node.context.image.topics[name], moves, by_request=True) if moves else []
+        told = [TopicPartition(name, requested.partition_index) for requested, answer in asked if not answer.error_code]
         # In this order, so that no broker sees the change while the store still has another request.
-        return (taken_out(node.context.image, told) if node.context.image.wished else []) + changed
+        return (taken_out(node.context.image, told) if node.context.image.requested_moves else []) + changed
 
     def done(error: KafkaError | None) -> None:
         for _, answer in asked:
@@ -98,14 +98,14 @@ def _write(node: Node, pending: Writes, name: str, asked: list[Asked], *, may_ch
         pending.add(ops, done, again=plan)
 
 
-def _moved(node: Node, name: str, wish: ReassignablePartition, *, may_change: bool) -> Move | None:
+def _moved(node: Node, name: str, requested: ReassignablePartition, *, may_change: bool) -> Move | None:
     topic = node.context.image.topics.get(name)
     if topic is None:
         raise errors.UnknownTopicOrPartition(f"there is no topic {name!r}")
-    number = wish.partition_index
-    if wish.replicas is None:
+    number = requested.partition_index
+    if requested.replicas is None:
         return cancelled(node.context.image, topic, number, options=node.context.topic_options)
-    return begun(node.context.image, topic, number, wish.replicas, factor_may_change=may_change)
+    return begun(node.context.image, topic, number, requested.replicas, factor_may_change=may_change)
 
 
 def _note(answer: ReassignablePartitionResponse, error: KafkaError | None) -> None:

@@ -5,7 +5,7 @@ consumers is NON_EMPTY_GROUP as a whole. A missing offset is ignored. Source: KI
 """
 
 from ottla.broker.events import RequestArrived
-from ottla.broker.handlers import Later, handles
+from ottla.broker.handlers import Deferred, handles
 from ottla.broker.node import Node
 from ottla.wire.errors import NONE, KafkaError, UnknownTopicOrPartition
 from ottla.wire.messages.offset_delete import (
@@ -21,7 +21,7 @@ def refuse(call: RequestArrived[OffsetDeleteRequest], error: KafkaError) -> Offs
 
 
 @handles(OffsetDeleteRequest, (0, 0), refuse=refuse)
-def offset_delete(node: Node, call: RequestArrived[OffsetDeleteRequest]) -> OffsetDeleteResponse | Later:
+def offset_delete(node: Node, call: RequestArrived[OffsetDeleteRequest]) -> OffsetDeleteResponse | Deferred:
     request = call.body
     shard = node.groups.shard_of(request.group_id)
     shard.machine.find(request.group_id).check_offset_delete()

@@ -14,7 +14,7 @@ from ottla.base.ports import Op
 from ottla.broker.apis.store_writes import Writes
 from ottla.broker.controller.alter_partition import altered
 from ottla.broker.events import RequestArrived
-from ottla.broker.handlers import Later, handles
+from ottla.broker.handlers import Deferred, handles
 from ottla.broker.metadata.image import Topic
 from ottla.broker.node import Node
 from ottla.store import layout
@@ -38,7 +38,7 @@ def refuse(call: RequestArrived[AlterPartitionRequest], error: KafkaError) -> Al
 
 
 @handles(AlterPartitionRequest, (3, 3), refuse=refuse, at_controller=True, advertised=False)
-def alter_partition(node: Node, call: RequestArrived[AlterPartitionRequest]) -> AlterPartitionResponse | Later:
+def alter_partition(node: Node, call: RequestArrived[AlterPartitionRequest]) -> AlterPartitionResponse | Deferred:
     request = call.body
     registered = node.context.image.brokers.get(BrokerId(request.broker_id))
     if registered is None or registered.epoch != request.broker_epoch:
@@ -46,21 +46,21 @@ def alter_partition(node: Node, call: RequestArrived[AlterPartitionRequest]) -> 
     writes = Writes(node, call)
     response = AlterPartitionResponse()
     for topic in request.topics:
-        answers = [_alter(node, writes, request.broker_id, TopicId(topic.topic_id), wish) for wish in topic.partitions]
+        answers = [_alter(node, writes, request.broker_id, TopicId(topic.topic_id), requested) for requested in topic.partitions]
         response.topics.append(AlterPartitionResponseTopic(topic_id=topic.topic_id, partitions=answers))
     return writes.answer_when_done(response, STORE_MS)
 
 
 def _alter(
-    node: Node, writes: Writes, broker: int, topic_id: TopicId, wish: AlterPartitionRequestPartition
+    node: Node, writes: Writes, broker: int, topic_id: TopicId, requested: AlterPartitionRequestPartition
 ) -> AlterPartitionResponsePartition:
-    answer = AlterPartitionResponsePartition(partition_index=wish.partition_index)
+    answer = AlterPartitionResponsePartition(partition_index=requested.partition_index)
     topic = node.context.image.topics_by_id.get(topic_id)
     if topic is None:
         answer.error_code = errors.UnknownTopicId.code
         return answer
     try:
-        state = altered(node.context.image, topic, broker, wish, options=node.context.topic_options(topic.name))
+        state = altered(node.context.image, topic, broker, requested, options=node.context.topic_options(topic.name))
     except KafkaError as error:
         answer.error_code = error.code
         return answer
@@ -71,11 +71,13 @@ def _alter(
             return
         answer.leader_id, answer.leader_epoch, answer.isr = state.leader, state.leader_epoch, list(state.isr)
         answer.leader_recovery_state = int(state.recovering)
-        answer.partition_epoch = wish.partition_epoch + 1
+        answer.partition_epoch = requested.partition_epoch + 1
 
-    path = layout.partition_state(topic.name, wish.partition_index)
-    altering = Op("set", path, layout.encode_partition_state(state), version=wish.partition_epoch)
-    writes.add((*_joining(node, topic, topic.states[wish.partition_index], state), altering), done, changed=errors.InvalidUpdateVersion)
+    path = layout.partition_state(topic.name, requested.partition_index)
+    altering = Op("set", path, layout.encode_partition_state(state), version=requested.partition_epoch)
+    writes.add(
+        (*_joining(node, topic, topic.states[requested.partition_index], state), altering), done, changed=errors.InvalidUpdateVersion
+    )
     return answer
 
 

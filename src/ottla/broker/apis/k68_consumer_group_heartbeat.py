@@ -11,7 +11,7 @@ Differences from Kafka: see ``groups/consumer/heartbeats.py``. Source: KIP-848, 
 from ottla.broker.apis.group_requests import client_of
 from ottla.broker.events import RequestArrived
 from ottla.broker.groups.consumer import heartbeats, service
-from ottla.broker.handlers import Later, handles
+from ottla.broker.handlers import Deferred, handles
 from ottla.broker.node import Node
 from ottla.wire.errors import KafkaError
 from ottla.wire.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse
@@ -22,7 +22,7 @@ def refuse(call: RequestArrived[ConsumerGroupHeartbeatRequest], error: KafkaErro
 
 
 @handles(ConsumerGroupHeartbeatRequest, (0, 1), refuse=refuse)
-def consumer_group_heartbeat(node: Node, call: RequestArrived[ConsumerGroupHeartbeatRequest]) -> ConsumerGroupHeartbeatResponse | Later:
+def consumer_group_heartbeat(node: Node, call: RequestArrived[ConsumerGroupHeartbeatRequest]) -> ConsumerGroupHeartbeatResponse | Deferred:
     request = call.body
     heartbeats.check(request, call.api_version, service.assignors(node.context.options))
     shard = node.groups.shard_of(request.group_id)

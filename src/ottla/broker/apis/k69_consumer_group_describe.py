@@ -10,7 +10,7 @@ from ottla.broker.events import RequestArrived
 from ottla.broker.groups.consumer.describe import described
 from ottla.broker.groups.consumer.service import ConsumerGroupService, assignors
 from ottla.broker.groups.groups import Groups
-from ottla.broker.handlers import Later, handles
+from ottla.broker.handlers import Deferred, handles
 from ottla.broker.node import Node
 from ottla.wire import errors
 from ottla.wire.errors import KafkaError
@@ -22,7 +22,7 @@ def refuse(call: RequestArrived[ConsumerGroupDescribeRequest], error: KafkaError
 
 
 @handles(ConsumerGroupDescribeRequest, (0, 1), refuse=refuse, reads_groups=True)
-def consumer_group_describe(node: Node, call: RequestArrived[ConsumerGroupDescribeRequest]) -> ConsumerGroupDescribeResponse | Later:
+def consumer_group_describe(node: Node, call: RequestArrived[ConsumerGroupDescribeRequest]) -> ConsumerGroupDescribeResponse | Deferred:
     request = call.body
     response = ConsumerGroupDescribeResponse()
     shards: list[tuple[Shard[Groups], str]] = []

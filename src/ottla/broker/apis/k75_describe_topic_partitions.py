@@ -9,7 +9,7 @@ back without all records, and, without a leader, the last leader. Source: KIP-96
 """
 
 from ottla.broker.apis.authorized_operations import TOPIC_OPERATIONS
-from ottla.broker.apis.partition_leaders import as_seen
+from ottla.broker.apis.partition_leaders import partition_view
 from ottla.broker.controller.topics import INTERNAL, check_name
 from ottla.broker.events import RequestArrived
 from ottla.broker.handlers import handles
@@ -84,7 +84,7 @@ def _described(node: Node, topic: Topic, numbers: list[int]) -> DescribeTopicPar
 
 
 def _partition(node: Node, topic: Topic, number: int) -> DescribeTopicPartitionsResponsePartition:
-    seen, state = as_seen(node, topic, number), topic.states.get(number)
+    seen, state = partition_view(node, topic, number), topic.states.get(number)
     return DescribeTopicPartitionsResponsePartition(
         partition_index=number,
         leader_id=seen.leader,

@@ -16,7 +16,7 @@ from ottla.wire.messages.leader_hints import LeaderIdAndEpoch, NodeEndpoint
 ANYWHERE = ("", "0.0.0.0", "::")
 
 
-class Seen(NamedTuple):
+class PartitionView(NamedTuple):
     """A partition as this broker knows it; leader -1 if no replica can lead it now."""
 
     leader: BrokerId
@@ -25,7 +25,7 @@ class Seen(NamedTuple):
     offline: list[int]
 
 
-def as_seen(node: Node, topic: Topic, number: int) -> Seen:
+def partition_view(node: Node, topic: Topic, number: int) -> PartitionView:
     """The state of a partition for clients: a replica is offline if its broker is gone or its log directory failed.
 
     The ISR is the one in the store, including brokers that are gone: for a partition without a leader it shows which brokers to start.
@@ -39,9 +39,9 @@ def as_seen(node: Node, topic: Topic, number: int) -> Seen:
         if (found := brokers.get(BrokerId(broker))) is None or partition in found.offline or (broken and broker == node.context.broker_id)
     ]
     if state is None:
-        return Seen(NO_LEADER, NO_EPOCH, [], offline)
+        return PartitionView(NO_LEADER, NO_EPOCH, [], offline)
     leader = NO_LEADER if state.leader in offline else BrokerId(state.leader)
-    return Seen(leader, state.leader_epoch, list(state.isr), offline)
+    return PartitionView(leader, state.leader_epoch, list(state.isr), offline)
 
 
 def leader_hint(node: Node, partition: TopicPartition) -> LeaderIdAndEpoch:

@@ -8,7 +8,7 @@ from typing import Any
 from ottla.base.ports import Op, StoreResult
 from ottla.broker.delayed import DelayedOperation
 from ottla.broker.events import RequestArrived
-from ottla.broker.handlers import PENDING, Later, Resp
+from ottla.broker.handlers import PENDING, Deferred, Resp
 from ottla.broker.node import Node
 from ottla.wire import errors
 from ottla.wire.errors import KafkaError
@@ -98,7 +98,7 @@ class Writes:
         while self._waiting and len(self._open) - len(self._waiting) < UNDER_WAY_MAX:
             self._waiting.popleft()()
 
-    def answer_when_done(self, response: Resp, timeout_ms: int) -> Resp | Later:
+    def answer_when_done(self, response: Resp, timeout_ms: int) -> Resp | Deferred:
         """The ``done`` functions complete ``response``, which is sent after the last of them."""
 
         def finish(expired: bool) -> None:

@@ -21,32 +21,32 @@ from ottla.wire.messages.alter_partition import AlterPartitionRequestPartition
 RECOVERING = 1
 
 
-def altered(image: Image, topic: Topic, broker: int, wish: AlterPartitionRequestPartition, *, options: TopicOptions) -> PartitionState:
+def altered(image: Image, topic: Topic, broker: int, requested: AlterPartitionRequestPartition, *, options: TopicOptions) -> PartitionState:
     """The state that the leader, ``broker``, requests.
 
     Raises: UnknownTopicOrPartition, FencedLeaderEpoch, NotController, InvalidRequest, InvalidUpdateVersion, IneligibleReplica.
     """
-    number = wish.partition_index
+    number = requested.partition_index
     state = topic.states.get(number)
     name = f"{topic.name}-{number}"
     if state is None or number not in topic.replicas:
         raise errors.UnknownTopicOrPartition(f"there is no partition {name}")
-    if wish.leader_epoch < state.leader_epoch:
-        raise errors.FencedLeaderEpoch(f"{name} is at leader epoch {state.leader_epoch}, not {wish.leader_epoch}")
-    if wish.leader_epoch > state.leader_epoch:
-        raise errors.NotController(f"{name} is at leader epoch {state.leader_epoch} here; {wish.leader_epoch} is not known yet")
+    if requested.leader_epoch < state.leader_epoch:
+        raise errors.FencedLeaderEpoch(f"{name} is at leader epoch {state.leader_epoch}, not {requested.leader_epoch}")
+    if requested.leader_epoch > state.leader_epoch:
+        raise errors.NotController(f"{name} is at leader epoch {state.leader_epoch} here; {requested.leader_epoch} is not known yet")
     if state.leader != broker:
         raise errors.InvalidRequest(f"broker {broker} does not lead {name}")
-    if wish.partition_epoch != topic.versions[number]:
-        raise errors.InvalidUpdateVersion(f"{name} is at partition epoch {topic.versions[number]}, not {wish.partition_epoch}")
-    members = [member.broker_id for member in wish.new_isr_with_epochs]
+    if requested.partition_epoch != topic.versions[number]:
+        raise errors.InvalidUpdateVersion(f"{name} is at partition epoch {topic.versions[number]}, not {requested.partition_epoch}")
+    members = [member.broker_id for member in requested.new_isr_with_epochs]
     if broker not in members or len(set(members)) != len(members) or not set(members) <= set(topic.replicas[number]):
         raise errors.InvalidRequest(
             f"{members} cannot be in sync with leader {broker} of {name}, whose replicas are {topic.replicas[number]}"
         )
-    _check_recovery(name, state, wish)
+    _check_recovery(name, state, requested)
     partition = TopicPartition(topic.name, number)
-    for member in wish.new_isr_with_epochs:
+    for member in requested.new_isr_with_epochs:
         found = image.brokers.get(BrokerId(member.broker_id))
         if found is None or found.epoch != member.broker_epoch:
             raise errors.IneligibleReplica(f"broker {member.broker_id} of epoch {member.broker_epoch} is not alive")
@@ -55,16 +55,16 @@ def altered(image: Image, topic: Topic, broker: int, wish: AlterPartitionRequest
         if not is_fit(image, partition, state, member.broker_id):
             raise errors.IneligibleReplica(f"broker {member.broker_id} says itself that its replica of {name} is not fit")
     after = ElectionContext.of(image, topic, number, options).led_by(broker, members, same_epoch=True)
-    assert after.isr_epochs == tuple(member.broker_epoch for member in wish.new_isr_with_epochs), "they were looked at above"
-    return after if wish.leader_recovery_state == RECOVERING or not after.recovering else _recovered(after)
+    assert after.isr_epochs == tuple(member.broker_epoch for member in requested.new_isr_with_epochs), "they were looked at above"
+    return after if requested.leader_recovery_state == RECOVERING or not after.recovering else _recovered(after)
 
 
-def _check_recovery(name: str, state: PartitionState, wish: AlterPartitionRequestPartition) -> None:
-    if wish.leader_recovery_state != RECOVERING:
+def _check_recovery(name: str, state: PartitionState, requested: AlterPartitionRequestPartition) -> None:
+    if requested.leader_recovery_state != RECOVERING:
         return
     if not state.recovering:
         raise errors.InvalidRequest(f"{name} has been settled since its last election; it cannot be recovering again")
-    if len(wish.new_isr_with_epochs) > 1:
+    if len(requested.new_isr_with_epochs) > 1:
         raise errors.InvalidRequest(f"nobody is in sync with the leader of {name} before that has settled its log")
 
 

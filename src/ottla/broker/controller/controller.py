@@ -18,7 +18,7 @@ from ottla.broker.controller.election_queue import ElectionQueue
 from ottla.broker.controller.fenced_writes import FencedWrites
 from ottla.broker.controller.preferred_leaders import PreferredLeaders
 from ottla.broker.controller.reachability import ControllerReachability
-from ottla.broker.controller.reassignment_driver import Moves
+from ottla.broker.controller.reassignment_driver import ReassignmentDriver
 from ottla.broker.controller.topic_writes import TopicWriteBatcher, WhenOpened
 from ottla.broker.controller.topics import stateless
 from ottla.broker.metadata.image import NO_LEADER, Change
@@ -41,7 +41,7 @@ class Controller:
         self.preferred = PreferredLeaders(context, writes, self.election_queue)
         self.reachability = ControllerReachability(context, writes, registration)
         #: Reassignments in progress.
-        self._moves = Moves(context, writes)
+        self._moves = ReassignmentDriver(context, writes)
 
     @property
     def active(self) -> bool:

@@ -41,7 +41,7 @@ class ElectionQueue:
         self._open: dict[TopicPartition, bool] = {}
         self._under_way = 0
         #: Number of the election of this controller: writes of an earlier one are ignored.
-        self._office = 0
+        self._election = 0
         self._waits: list[Callable[[], None]] = []
         self._timer: DelayedOperation | None = None
 
@@ -63,7 +63,7 @@ class ElectionQueue:
         """Another broker may be the controller: clears the queue."""
         self._open, self._waits = {}, []
         self._under_way = 0
-        self._office += 1
+        self._election += 1
 
     def go_on(self) -> None:
         """Evaluates partitions, as fast as the store writes."""
@@ -124,10 +124,10 @@ class ElectionQueue:
 
     def _write(self, looked: dict[TopicPartition, bool], ops: list[Op]) -> None:
         self._under_way += 1
-        office = self._office
+        election = self._election
 
         def answered(result: StoreResult) -> None:
-            if office != self._office:
+            if election != self._election:
                 return
             self._under_way -= 1
             if result.error is None:

@@ -77,13 +77,13 @@ def origin_of(topic: Topic, number: int) -> tuple[int, ...]:
 # Start, cancel, complete.
 
 
-def begun(image: Image, topic: Topic, number: int, wish: Sequence[int], *, factor_may_change: bool = True) -> Move | None:
+def begun(image: Image, topic: Topic, number: int, requested: Sequence[int], *, factor_may_change: bool = True) -> Move | None:
     """The partition after the start of a reassignment to these brokers; None if nothing changes.
 
     Raises: UnknownTopicOrPartition, InvalidReplicaAssignment, InvalidReplicationFactor.
     """
     state = _state_of(image, topic, number)
-    target, origin = tuple(wish), origin_of(topic, number)
+    target, origin = tuple(requested), origin_of(topic, number)
     _check(image, target, origin)
     factor = len(target_of(topic, number))
     if not factor_may_change and len(target) != factor:
@@ -243,13 +243,13 @@ def has_room(ops: Sequence[Op]) -> bool:
     return len(ops[0].data) <= NODE_BYTES_MAX
 
 
-def writes(topic: Topic, moves: Mapping[int, Move], *, by_wish: bool) -> list[Op]:
-    """Operations for changes of some partitions of one topic; ``by_wish``: at a user's request."""
+def writes(topic: Topic, moves: Mapping[int, Move], *, by_request: bool) -> list[Op]:
+    """Operations for changes of some partitions of one topic; ``by_request``: at a user's request."""
     replicas, adding, removing = dict(topic.replicas), dict(topic.adding), dict(topic.removing)
     for number, move in moves.items():
         replicas[number], adding[number], removing[number] = move.replicas, move.adding, move.removing
     wanted = topic.factor_wanted
-    if by_wish or all(len(without(held, removing.get(number, ()))) >= wanted for number, held in replicas.items()):
+    if by_request or all(len(without(held, removing.get(number, ()))) >= wanted for number, held in replicas.items()):
         wanted = 0
     assignment = layout.TopicAssignment(topic_id=topic.topic_id, replicas=replicas, adding=adding, removing=removing, factor_wanted=wanted)
     ops = [Op("set", layout.topic(topic.name), layout.encode_topic(assignment), version=topic.version)]

@@ -26,7 +26,7 @@ from ottla.wire.errors import KafkaError
 MOVES_AT_ONCE = 500
 
 
-class Moves:
+class ReassignmentDriver:
     """Reassignments of one controller."""
 
     def __init__(self, context: BrokerContext, writes: FencedWrites) -> None:
@@ -51,14 +51,14 @@ class Moves:
         match change:
             case ("partition", TopicPartition() as partition):
                 topic = image.topics.get(partition.topic)
-                if topic is not None and (is_moving(topic, partition.partition) or partition in image.wished):
+                if topic is not None and (is_moving(topic, partition.partition) or partition in image.requested_moves):
                     self._pending[partition] = None
             case ("topic", str() as name):
                 self._changed[name] = None
             case ("broker", _):
                 self._everything = True
             case ("reassignment", _):
-                self._pending.update(dict.fromkeys(image.wished))
+                self._pending.update(dict.fromkeys(image.requested_moves))
                 self._settle = True
         self._go_on()
 
@@ -72,7 +72,7 @@ class Moves:
             topic = image.topics.get(name)
             if topic is not None:
                 self._pending.update(dict.fromkeys(_concerned(image, topic)))
-        self._pending.update(dict.fromkeys(partition for partition in image.wished if partition.topic in self._changed))
+        self._pending.update(dict.fromkeys(partition for partition in image.requested_moves if partition.topic in self._changed))
         self._changed.clear()
         self._settle = True
         self._go_on()
@@ -83,7 +83,7 @@ class Moves:
         self._everything = False
         for topic in image.topics.values():
             self._pending.update(dict.fromkeys(_concerned(image, topic)))
-        self._pending.update(dict.fromkeys(image.wished))
+        self._pending.update(dict.fromkeys(image.requested_moves))
         self._settle = True
         self._go_on()
 
@@ -106,21 +106,21 @@ class Moves:
                 self._controller.write(ops, partial(self._answered, looked))
         if self._settle and not self._open:
             self._settle = False
-            ops = taken_out(image, self._settled_wishes())
+            ops = taken_out(image, self._finished_requests())
             if ops:
                 self._open = 1
-                self._controller.write(ops, partial(self._answered, list(image.wished)))
+                self._controller.write(ops, partial(self._answered, list(image.requested_moves)))
 
     def _writes(self, name: str, moves: dict[int, Move]) -> list[Op]:
         """Operations for these changes. If the topic's node has no room for all of them, the rest waits in the store until some are
         completed; if it has no room for one, that request is refused.
         """
-        topic, wished = self._context.image.topics[name], self._context.image.wished
+        topic, requested_moves = self._context.image.topics[name], self._context.image.requested_moves
         begin = [number for number, move in moves.items() if move.begins]
         while True:
             chosen = {number: move for number, move in moves.items() if number in begin or not move.begins}
-            by_wish = any(TopicPartition(name, number) in wished for number in chosen)
-            ops = writes(topic, chosen, by_wish=by_wish) if chosen else []
+            by_request = any(TopicPartition(name, number) in requested_moves for number in chosen)
+            ops = writes(topic, chosen, by_request=by_request) if chosen else []
             if not begin or has_room(ops):
                 return ops
             if len(chosen) == 1 and not topic.adding and not topic.removing:
@@ -133,7 +133,7 @@ class Moves:
         if result.error == "too_large":
             message = f"{len(looked)} moves of partitions are more than the store takes at once; they are left undone"
             self._context.warn(message)
-            self._no_room.update((partition, None) for partition in looked if partition in self._context.image.wished)
+            self._no_room.update((partition, None) for partition in looked if partition in self._context.image.requested_moves)
             self._settle = True
         elif result.error in ("version", "missing", "exists"):
             # Another change was faster; the image has it by now.
@@ -152,27 +152,27 @@ class Moves:
         if done is not None:
             return done
         try:
-            if partition not in image.wished:
+            if partition not in image.requested_moves:
                 return grown(image, topic, number)
-            return begun(image, topic, number, image.wished[partition])
+            return begun(image, topic, number, image.requested_moves[partition])
         except KafkaError:
             self._settle = True
             return None
 
-    def _settled_wishes(self) -> list[TopicPartition]:
+    def _finished_requests(self) -> list[TopicPartition]:
         """Requests in the store that are done or impossible."""
         image = self._context.image
         settled: list[TopicPartition] = []
-        for partition, wish in image.wished.items():
+        for partition, requested in image.requested_moves.items():
             topic = image.topics.get(partition.topic)
             if topic is None or partition.partition not in topic.states or topic.name in image.deleting:
                 self._refuse(partition, "there is no such partition")
             elif partition in self._no_room:
                 del self._no_room[partition]
                 self._refuse(partition, "the topic's node would be larger than the store takes")
-            elif target_of(topic, partition.partition) != wish:
+            elif target_of(topic, partition.partition) != requested:
                 try:
-                    begun(image, topic, partition.partition, wish)
+                    begun(image, topic, partition.partition, requested)
                 except KafkaError as error:
                     self._refuse(partition, str(error))
                 else:
@@ -181,12 +181,12 @@ class Moves:
             elif is_moving(topic, partition.partition):
                 continue
             settled.append(partition)
-        if not image.wished and layout.REASSIGN_PARTITIONS in image.versions:
+        if not image.requested_moves and layout.REASSIGN_PARTITIONS in image.versions:
             self._context.warn(f"{layout.REASSIGN_PARTITIONS} names no partition, or cannot be read; it goes")
         return settled
 
     def _refuse(self, partition: TopicPartition, reason: str) -> None:
-        self._context.warn(f"{layout.REASSIGN_PARTITIONS} wishes to move {partition}: {reason}")
+        self._context.warn(f"{layout.REASSIGN_PARTITIONS} asks to move {partition}: {reason}")
 
 
 def _concerned(image: Image, topic: Topic) -> list[TopicPartition]:
@@ -201,9 +201,9 @@ def taken_out(image: Image, partitions: Iterable[TopicPartition]) -> list[Op]:
     """Operations that remove these partitions from the store's requests; an empty node is deleted."""
     version = image.versions.get(layout.REASSIGN_PARTITIONS)
     gone = set(partitions)
-    if version is None or (image.wished and not gone & set(image.wished)):
+    if version is None or (image.requested_moves and not gone & set(image.requested_moves)):
         return []
-    left: Mapping[TopicPartition, tuple[int, ...]] = {key: wish for key, wish in image.wished.items() if key not in gone}
+    left: Mapping[TopicPartition, tuple[int, ...]] = {key: requested for key, requested in image.requested_moves.items() if key not in gone}
     if left:
         return [Op("set", layout.REASSIGN_PARTITIONS, layout.encode_reassignment(left), version=version)]
     return [Op("delete", layout.REASSIGN_PARTITIONS, version=version)]

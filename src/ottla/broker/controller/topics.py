@@ -82,30 +82,30 @@ def check_overrides(overrides: Mapping[str, str | None]) -> dict[str, str]:
     return checked
 
 
-def plan_topic(wish: CreatableTopic, image: Image, options: ClusterOptions, rng: Random, *, planned: int = 0) -> NewTopic:
+def plan_topic(requested: CreatableTopic, image: Image, options: ClusterOptions, rng: Random, *, planned: int = 0) -> NewTopic:
     """The topic of a client's request, which has ``planned`` other new partitions so far.
 
     Raises: InvalidTopic, TopicAlreadyExists, InvalidConfig, InvalidReplicaAssignment, InvalidReplicationFactor, InvalidPartitions,
     InvalidRequest, PolicyViolation.
     """
-    check_name(wish.name)
-    if wish.name in image.topics:
-        raise errors.TopicAlreadyExists(f"topic {wish.name!r} already exists")
-    _refuse_collision(wish.name, image)
-    overrides = check_overrides({config.name: config.value for config in wish.configs})
+    check_name(requested.name)
+    if requested.name in image.topics:
+        raise errors.TopicAlreadyExists(f"topic {requested.name!r} already exists")
+    _refuse_collision(requested.name, image)
+    overrides = check_overrides({config.name: config.value for config in requested.configs})
     try:
-        check_size(options, wish.name, overrides, {})
+        check_size(options, requested.name, overrides, {})
     except ConfigError as error:
         raise errors.InvalidConfig(str(error)) from None
     if overrides and image.configs_bytes > options.config_max_bytes:
         raise errors.PolicyViolation(f"the settings of all topics exceed ottla.config.max.bytes, {options.config_max_bytes}")
-    if wish.assignments:
-        replicas = _assigned(wish, image)
+    if requested.assignments:
+        replicas = _assigned(requested, image)
     else:
-        replicas = _placed(wish, image, options, rng, planned)
+        replicas = _placed(requested, image, options, rng, planned)
     check_growth(planned + len(replicas), image, options)
-    wanted = _factor_wanted(wish, options)
-    return NewTopic(wish.name, new_topic_id(rng), replicas, overrides, wanted if wanted > len(replicas[0]) else 0)
+    wanted = _factor_wanted(requested, options)
+    return NewTopic(requested.name, new_topic_id(rng), replicas, overrides, wanted if wanted > len(replicas[0]) else 0)
 
 
 def check_growth(more: int, image: Image, options: ClusterOptions) -> None:
@@ -133,11 +133,11 @@ def _refuse_collision(name: str, image: Image) -> None:
         raise errors.InvalidTopic(f"topic {name!r} collides with {other!r}: metrics write '.' as '_'")
 
 
-def _assigned(wish: CreatableTopic, image: Image) -> dict[int, tuple[BrokerId, ...]]:
-    if wish.num_partitions != -1 or wish.replication_factor != -1:
+def _assigned(requested: CreatableTopic, image: Image) -> dict[int, tuple[BrokerId, ...]]:
+    if requested.num_partitions != -1 or requested.replication_factor != -1:
         raise errors.InvalidRequest("with replicas assigned by hand, partitions and replication factor must both be -1")
     replicas: dict[int, tuple[BrokerId, ...]] = {}
-    for assignment in wish.assignments:
+    for assignment in requested.assignments:
         if assignment.partition_index in replicas:
             raise errors.InvalidReplicaAssignment(f"partition {assignment.partition_index} is assigned twice")
         replicas[assignment.partition_index] = check_replicas(assignment.broker_ids, image, like=replicas.values())
@@ -165,11 +165,11 @@ def check_replicas(broker_ids: Sequence[int], image: Image, like: object) -> tup
     return chosen
 
 
-def _placed(wish: CreatableTopic, image: Image, options: ClusterOptions, rng: Random, planned: int) -> dict[int, tuple[BrokerId, ...]]:
-    factor = options.default_replication_factor if wish.replication_factor == -1 else wish.replication_factor
-    if wanted := _factor_wanted(wish, options):
+def _placed(requested: CreatableTopic, image: Image, options: ClusterOptions, rng: Random, planned: int) -> dict[int, tuple[BrokerId, ...]]:
+    factor = options.default_replication_factor if requested.replication_factor == -1 else requested.replication_factor
+    if wanted := _factor_wanted(requested, options):
         factor = max(min(wanted, len(image.brokers)), 1)
-    partitions = options.num_partitions if wish.num_partitions == -1 else wish.num_partitions
+    partitions = options.num_partitions if requested.num_partitions == -1 else requested.num_partitions
     if factor <= 0:
         raise errors.InvalidReplicationFactor(f"a replication factor is at least 1, or -1 for the broker's default; not {factor}")
     if partitions <= 0:
@@ -181,11 +181,11 @@ def _placed(wish: CreatableTopic, image: Image, options: ClusterOptions, rng: Ra
     return dict(enumerate(place(racks, partitions=partitions, replication_factor=factor, rng=rng)))
 
 
-def _factor_wanted(wish: CreatableTopic, options: ClusterOptions) -> int:
+def _factor_wanted(requested: CreatableTopic, options: ClusterOptions) -> int:
     """The replication factor to reach later; 0 for a topic that has all replicas at once, or is not created."""
-    if wish.name not in FACTORS or wish.replication_factor != -1 or wish.assignments:
+    if requested.name not in FACTORS or requested.replication_factor != -1 or requested.assignments:
         return 0
-    return FACTORS[wish.name](options)
+    return FACTORS[requested.name](options)
 
 
 def racks_for(factor: int, image: Image) -> dict[BrokerId, str | None]:

@@ -35,7 +35,7 @@ from ottla.broker.coordinator import Coordinator, Record, Reply, Shard, State
 from ottla.broker.groups import offsets as offsets_of
 from ottla.broker.groups.classic.group import ClassicGroup
 from ottla.broker.groups.consumer import service
-from ottla.broker.groups.consumer.changes import Terms
+from ottla.broker.groups.consumer.changes import GroupSettings
 from ottla.broker.groups.consumer.record_schemas import CONSUMER_KEYS
 from ottla.broker.groups.consumer.service import ImageTopics
 from ottla.broker.groups.group import Client, Group
@@ -101,7 +101,7 @@ class Groups:
     def loading(self) -> bool:
         return self.shard.state is State.LOADING
 
-    def terms(self, group_id: str) -> Terms:
+    def terms(self, group_id: str) -> GroupSettings:
         """Settings of a consumer group."""
         return service.terms(self.shard, self.topics, group_id)
 

@@ -40,7 +40,7 @@ class Synonym:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class ConfigEntry:
     """One setting; synonyms are in order of precedence, the effective one first."""
 
     name: str
@@ -56,7 +56,7 @@ class Entry:
         return self.kind in (Kind.PASSWORD, Kind.UNKNOWN)
 
 
-def topic_entries(context: BrokerContext, overrides: Mapping[str, str]) -> Iterator[Entry]:
+def topic_entries(context: BrokerContext, overrides: Mapping[str, str]) -> Iterator[ConfigEntry]:
     """All settings of a topic with these overrides."""
     for spec in sorted(TopicOptions.SPECS.values(), key=lambda spec: spec.name):
         synonyms = []
@@ -68,7 +68,7 @@ def topic_entries(context: BrokerContext, overrides: Mapping[str, str]) -> Itera
         yield _entry(spec, synonyms, read_only=False)
 
 
-def group_entries(context: BrokerContext, overrides: Mapping[str, str]) -> Iterator[Entry]:
+def group_entries(context: BrokerContext, overrides: Mapping[str, str]) -> Iterator[ConfigEntry]:
     """All settings of a group with these overrides, whether or not the group exists."""
     for spec in sorted(GroupOptions.SPECS.values(), key=lambda spec: spec.name):
         own = [Synonym(spec.name, overrides[spec.name], Source.GROUP)] if spec.name in overrides else []
@@ -76,7 +76,7 @@ def group_entries(context: BrokerContext, overrides: Mapping[str, str]) -> Itera
         yield _entry(spec, [*own, *shared, Synonym(spec.synonyms[0], spec.render(spec.default), Source.DEFAULT)], read_only=False)
 
 
-def broker_entries(context: BrokerContext) -> Iterator[Entry]:
+def broker_entries(context: BrokerContext) -> Iterator[ConfigEntry]:
     """All settings of this broker, and those stored under unknown names."""
     for name, spec in sorted(SPECS_BY_NAME.items()):
         synonyms = list(_broker_synonyms(context, name))
@@ -89,7 +89,7 @@ def broker_entries(context: BrokerContext) -> Iterator[Entry]:
         yield _strange(name, strange[name])
 
 
-def cluster_entries(context: BrokerContext) -> Iterator[Entry]:
+def cluster_entries(context: BrokerContext) -> Iterator[ConfigEntry]:
     """Dynamic settings of the whole cluster."""
     for name, text in sorted(context.image.overrides("brokers", DEFAULT_ENTITY).items()):
         spec = SPECS_BY_NAME.get(name)
@@ -99,14 +99,14 @@ def cluster_entries(context: BrokerContext) -> Iterator[Entry]:
             yield _entry(spec, [Synonym(name, _shown(spec, text), Source.DYNAMIC_DEFAULT_BROKER)], read_only=spec.scope == "read-only")
 
 
-def _strange(name: str, source: Source) -> Entry:
+def _strange(name: str, source: Source) -> ConfigEntry:
     """A stored setting with an unknown name; it may be a plugin's secret, so the value is null, as in Kafka."""
-    return Entry(name, None, source, Kind.UNKNOWN, "This broker does not know this setting.", False, (Synonym(name, None, source),))
+    return ConfigEntry(name, None, source, Kind.UNKNOWN, "This broker does not know this setting.", False, (Synonym(name, None, source),))
 
 
-def _entry(spec: OptionSpec, synonyms: list[Synonym], *, read_only: bool) -> Entry:
+def _entry(spec: OptionSpec, synonyms: list[Synonym], *, read_only: bool) -> ConfigEntry:
     first = synonyms[0] if synonyms else Synonym(spec.name, None, Source.DEFAULT)
-    return Entry(spec.name, first.value, first.source, spec.kind, spec.doc, read_only, tuple(synonyms))
+    return ConfigEntry(spec.name, first.value, first.source, spec.kind, spec.doc, read_only, tuple(synonyms))
 
 
 def _broker_synonyms(context: BrokerContext, name: str, convert_to: OptionSpec | None = None) -> Iterator[Synonym]:

@@ -597,13 +597,13 @@ def _overrides(image: Image, kind: str, name: str) -> dict[str, str]:
     return {setting: text for setting, text in found.items() if setting not in wrong} if wrong else found
 
 
-def check_size(options: ClusterOptions, owner: str, wished: Mapping[str, str], present: Mapping[str, str]) -> None:
+def check_size(options: ClusterOptions, owner: str, overrides: Mapping[str, str], present: Mapping[str, str]) -> None:
     """Refuses overrides of an entity that are too many or too long and grow. Raises: ConfigError."""
-    size, before = (sum(len(name.encode()) + len(text.encode()) for name, text in texts.items()) for texts in (wished, present))
+    size, before = (sum(len(name.encode()) + len(text.encode()) for name, text in texts.items()) for texts in (overrides, present))
     size += len(owner.encode())
     limit = options.overrides_max_bytes
     if size > limit and size > before + len(owner.encode()):
-        name = max(wished, key=lambda name: len(wished[name]))
+        name = max(overrides, key=lambda name: len(overrides[name]))
         raise ConfigError(name, f"with it the settings have {size} bytes, and ottla.config.overrides.max.bytes is {limit}")
 
 

@@ -97,7 +97,7 @@ class Image:
         #: Paths of log directory failure notifications that the controller has to delete.
         self.log_dir_events: dict[str, None] = {}
         #: Reassignments requested through the store by older tools.
-        self.wished: dict[TopicPartition, tuple[int, ...]] = {}
+        self.requested_moves: dict[TopicPartition, tuple[int, ...]] = {}
         #: The last allocated block of producer ids in the cluster.
         self.producer_block: layout.ProducerIdBlock | None = None
         #: Topics marked for deletion; some of their partitions may be deleted already.
@@ -143,7 +143,7 @@ class Image:
             entity = layout.config_of(path)
             return self._config_changed(entity, node) if entity else None
         if path.startswith(layout.ADMIN):
-            return self._wish_changed(node)
+            return self._request_changed(node)
         if path.startswith(f"{layout.LOG_DIR_EVENTS}/"):
             return self._event_changed(node)
         return self._cluster_changed(node)
@@ -229,7 +229,7 @@ class Image:
         self._note_version(node)
         return ("config", entity)
 
-    def _wish_changed(self, node: NodeState) -> Change | None:
+    def _request_changed(self, node: NodeState) -> Change | None:
         """A tool wrote below /admin. The reader must validate the content."""
         topic = layout.deleted_topic_of(node.path)
         if topic is not None:
@@ -243,7 +243,7 @@ class Image:
             return ("preferred_election", None)
         if node.path == layout.REASSIGN_PARTITIONS:
             self._note_version(node)
-            self.wished = _wished(node)
+            self.requested_moves = _requested_moves(node)
             return ("reassignment", None)
         return None
 
@@ -277,7 +277,7 @@ class Image:
             self.versions[node.path] = node.version
 
 
-def _wished(node: NodeState) -> dict[TopicPartition, tuple[int, ...]]:
+def _requested_moves(node: NodeState) -> dict[TopicPartition, tuple[int, ...]]:
     """Content that cannot be parsed requests nothing."""
     try:
         return layout.decode_reassignment(node.data) if node.data is not None else {}

@@ -49,7 +49,7 @@ RECALL_MS = 10
 SESSION_GONE = (errors.FetchSessionIdNotFound.code, errors.InvalidFetchSessionEpoch.code, errors.FetchSessionTopicIdError.code)
 
 
-class Asked(NamedTuple):
+class FetchPosition(NamedTuple):
     """What a request asks about one partition. A response counts only while a request would ask the same: a late one may come from a former
     leader, about a log that has changed, and must neither truncate nor extend the present log.
     """
@@ -65,7 +65,7 @@ class Asked(NamedTuple):
 
 
 #: Topic id and partition, as in responses.
-Place = tuple[bytes, int]
+FetchKey = tuple[bytes, int]
 
 
 class Fetcher:
@@ -87,8 +87,8 @@ class Fetcher:
         #: No waiting partition is ready before this time, except those that wait for another event.
         self._due_ms = INT64_MAX
         #: What the leader has for the session, as of the last request; and what it must remove.
-        self._asked: dict[Place, Asked] = {}
-        self._gone: dict[Place, Asked] = {}
+        self._asked: dict[FetchKey, FetchPosition] = {}
+        self._gone: dict[FetchKey, FetchPosition] = {}
         self._session = 0
         self._epoch = 0
         self._under_way = False
@@ -104,7 +104,7 @@ class Fetcher:
         """Copies this partition too, or notes that its state may have changed."""
         self.followers[follower.partition] = follower
         # A partition that the leader already has in this form is named again, but the request need not be recalled for it.
-        self._fresh |= self._gone.get(_place(follower)) != Asked.now(follower)
+        self._fresh |= self._gone.get(_fetch_key(follower)) != FetchPosition.now(follower)
         self.changed(follower.partition)
 
     def forget(self, partition: TopicPartition) -> None:
@@ -216,7 +216,7 @@ class Fetcher:
         topics: dict[bytes, FetchTopic] = {}
         for follower in told:
             log, partition = follower.log, follower.partition
-            place, ask = _place(follower), Asked.now(follower)
+            place, ask = _fetch_key(follower), FetchPosition.now(follower)
             self._gone.pop(place, None)
             if self._asked.get(place) == ask:
                 continue
@@ -238,7 +238,7 @@ class Fetcher:
 
     def _leave(self, follower: Follower) -> None:
         """Removes this partition from the session."""
-        place = _place(follower)
+        place = _fetch_key(follower)
         asked = self._asked.pop(place, None)
         if asked is not None:
             self._gone[place] = asked
@@ -273,9 +273,9 @@ class Fetcher:
                 self.followers[first] = self.followers.pop(first)
         self.go_on()
 
-    def _still_asks(self, ask: Asked) -> bool:
+    def _still_asks(self, ask: FetchPosition) -> bool:
         follower = ask.follower
-        return self._replicas.followers.get(follower.partition) is follower and ask == Asked.now(follower)
+        return self._replicas.followers.get(follower.partition) is follower and ask == FetchPosition.now(follower)
 
     def _take_in(self, follower: Follower, data: PartitionData) -> None:
         """Applies the response of one partition."""
@@ -401,7 +401,7 @@ class Fetchers:
             fetcher.look_again()
 
 
-def _place(follower: Follower) -> Place:
+def _fetch_key(follower: Follower) -> FetchKey:
     return bytes(follower.log.topic_id), follower.partition.partition
 
 

@@ -107,8 +107,8 @@ class IsrChanges:
             if leader is None or topic is None or isr is None:
                 continue
             leader.isr_state.propose(isr)
-            wish = topics.setdefault(partition.topic, AlterPartitionRequestTopic(topic_id=topic.topic_id, partitions=[]))
-            wish.partitions.append(
+            requested = topics.setdefault(partition.topic, AlterPartitionRequestTopic(topic_id=topic.topic_id, partitions=[]))
+            requested.partitions.append(
                 AlterPartitionRequestPartition(
                     partition_index=partition.partition,
                     leader_epoch=leader.epoch,

@@ -29,7 +29,7 @@ from ottla.log.log import Log
 SECRET_BYTES = 16
 
 
-class Work(msgspec.Struct):
+class CompactionRun(msgspec.Struct):
     """A compaction in progress."""
 
     replica: Leader | Follower
@@ -44,7 +44,7 @@ class Compaction:
         self._context = context
         self._replicas = replicas
         self._scrubs = scrubs
-        self.under_way: dict[TopicPartition, Work] = {}
+        self.under_way: dict[TopicPartition, CompactionRun] = {}
         #: Logs with a damaged batch.
         self.uncleanable: dict[TopicPartition, Log] = {}
 
@@ -112,7 +112,7 @@ class Compaction:
             chunk_bytes=options.log_cleaner_io_buffer_size // options.log_cleaner_threads,
             secret=context.rng.randbytes(SECRET_BYTES),
         )
-        work = Work(replica, found, plan(log, found, means=means, now_ms=context.wall_ms))
+        work = CompactionRun(replica, found, plan(log, found, means=means, now_ms=context.wall_ms))
         self.under_way[replica.partition] = work
         context.effects.append(
             effects.Clean(

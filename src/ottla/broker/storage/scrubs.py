@@ -40,7 +40,7 @@ LOOK_AGAIN_MS = MINUTE_MS
 COUNT_MS = MINUTE_MS
 
 
-class Work(msgspec.Struct):
+class ScrubRun(msgspec.Struct):
     """A scrub in progress."""
 
     replica: Leader | Follower
@@ -56,7 +56,7 @@ class Scrubs:
         self._context = context
         self._replicas = replicas
         self._replica_health = replica_health
-        self._under_way: Work | None = None
+        self._under_way: ScrubRun | None = None
         #: Offsets to scrub soon, by partition; True: everything after, too.
         self._looks: dict[TopicPartition, tuple[int, bool]] = {}
         #: When each segment was last scrubbed on request.
@@ -128,7 +128,7 @@ class Scrubs:
             self._due.pop()
 
     def _start(self, replica: Leader | Follower, found: SegmentScrub, rate: float, *, in_pass: bool) -> None:
-        self._under_way = Work(replica, found, in_pass)
+        self._under_way = ScrubRun(replica, found, in_pass)
         self._context.effects.append(
             effects.Scrub(partition=replica.partition, directory=replica.directory.root, plan=found.plan, bytes_per_second=rate)
         )
@@ -165,8 +165,8 @@ class Scrubs:
         self._bytes_per_second = max(total_bytes / (self._interval_ms / SECOND_MS * SHARE), RATE_MIN)
 
     def _rate(self) -> float:
-        wished = self._context.options.log_scrub_bytes_per_second
-        return wished if wished > 0 else self._bytes_per_second
+        rate = self._context.options.log_scrub_bytes_per_second
+        return rate if rate > 0 else self._bytes_per_second
 
     def _mark(self, directory: LogDirectory, log: Log) -> ScrubProgress:
         """Scrub position of a log; logs without a mark are spread over the interval."""

@@ -33,7 +33,7 @@ RESPONSE_BYTES = 32 * 1024 * 1024
 #: Consecutive rounds without a result after which the search gives up.
 IDLE_MAX = 5
 
-Place = tuple[TopicPartition, int]
+RecordPosition = tuple[TopicPartition, int]
 
 
 class Piece(NamedTuple):
@@ -43,7 +43,7 @@ class Piece(NamedTuple):
     high_watermark: int
 
 
-class Ask(NamedTuple):
+class OffsetRead(NamedTuple):
     """The offset and the byte limit of a read."""
 
     offset: int
@@ -53,8 +53,8 @@ class Ask(NamedTuple):
 class TimeSearch:
     """A search for the timestamps of offsets. `found`: milliseconds; None if no record follows; the error if it cannot be read."""
 
-    def __init__(self, wanted: Iterable[Place]) -> None:
-        self.found: dict[Place, int | KafkaError | None] = {}
+    def __init__(self, wanted: Iterable[RecordPosition]) -> None:
+        self.found: dict[RecordPosition, int | KafkaError | None] = {}
         #: By partition: the next offset to read for each offset of the search.
         self._open: dict[TopicPartition, dict[int, int]] = {}
         #: Partitions with records that returned nothing: the limit was too small, or other partitions used it up.
@@ -64,12 +64,12 @@ class TimeSearch:
         for tp, offset in wanted:
             self._open.setdefault(tp, {})[offset] = offset
 
-    def asks(self) -> dict[TopicPartition, Ask]:
+    def asks(self) -> dict[TopicPartition, OffsetRead]:
         """The next reads, one per partition, those that returned nothing first. Empty when the search is complete."""
         order = sorted(self._open, key=lambda tp: tp not in self._hungry)
-        return {tp: Ask(min(self._open[tp].values()), MUCH_BYTES if tp in self._hungry else LITTLE_BYTES) for tp in order}
+        return {tp: OffsetRead(min(self._open[tp].values()), MUCH_BYTES if tp in self._hungry else LITTLE_BYTES) for tp in order}
 
-    def learn(self, asked: Mapping[TopicPartition, Ask], answers: Mapping[TopicPartition, Piece | KafkaError]) -> None:
+    def learn(self, asked: Mapping[TopicPartition, OffsetRead], answers: Mapping[TopicPartition, Piece | KafkaError]) -> None:
         """Processes the responses to `asks`."""
         self._idle += 1
         for tp, ask in asked.items():
@@ -116,12 +116,14 @@ class TimeSearch:
             self.found[tp, wanted] = outcome
 
 
-async def record_times(network: Network, wanted: Iterable[Place], *, timeout_ms: float) -> dict[Place, int | KafkaError | None]:
+async def record_times(
+    network: Network, wanted: Iterable[RecordPosition], *, timeout_ms: float
+) -> dict[RecordPosition, int | KafkaError | None]:
     """The timestamp in milliseconds of the first record at or after each offset; -1 if it has none, None if there is no such record."""
     search = TimeSearch(wanted)
     deadline_ms = network.clock_ms() + timeout_ms
 
-    async def ask(node: int, share: Share[Ask]) -> dict[TopicPartition, Piece | KafkaError]:
+    async def ask(node: int, share: Share[OffsetRead]) -> dict[TopicPartition, Piece | KafkaError]:
         cluster = network.cluster
         by_name = any(cluster.topic_id(tp.topic) == NO_TOPIC_ID for tp in share)
         response = await network.ask(node, _request(network, share), at_most=NAMES_UNTIL if by_name else 1000)
@@ -142,7 +144,7 @@ async def record_times(network: Network, wanted: Iterable[Place], *, timeout_ms:
     return search.found
 
 
-def _request(network: Network, share: Share[Ask]) -> FetchRequest:
+def _request(network: Network, share: Share[OffsetRead]) -> FetchRequest:
     topics: dict[str, FetchTopic] = {}
     for tp, (ask, epoch) in share.items():
         topic = topics.setdefault(tp.topic, FetchTopic(topic=tp.topic, topic_id=network.cluster.topic_id(tp.topic), partitions=[]))

@@ -32,7 +32,7 @@ from ottla.client.fetch.chunk import Chunk
 from ottla.client.fetch.offsets import EARLIEST, LATEST, SO_LONG_AGO
 from ottla.client.fetch.position import FetchPlan, Position
 from ottla.client.fetch.preferred_read_replica import PreferredReadReplicas
-from ottla.client.fetch.session import Ask, FetchSession
+from ottla.client.fetch.session import FetchSession, PartitionFetch
 from ottla.client.options import ConsumerOptions
 from ottla.client.transport.backoff import Backoff
 from ottla.records.batch import headers
@@ -251,7 +251,7 @@ class Fetcher:
             plan = plans.get(node_id)
             if plan is None:
                 plan = plans[node_id] = FetchPlan(node_id, {}, {}, self._options.fetch_max_wait_ms, self._options.client_rack)
-            plan.wanted[tp] = Ask(
+            plan.wanted[tp] = PartitionFetch(
                 topic_id(tp.topic), position.fetch_offset, epoch, position.last_epoch, self._options.max_partition_fetch_bytes
             )
             plan.generations[tp] = position.generation

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from ottla.base.ids import TopicPartition
 from ottla.client.consumer.metrics import FetchProgress
 from ottla.client.fetch.chunk import Chunk
-from ottla.client.fetch.session import Ask
+from ottla.client.fetch.session import PartitionFetch
 from ottla.client.transport.backoff import Backoff
 from ottla.wire.errors import KafkaError
 
@@ -54,7 +54,7 @@ class FetchPlan:
     """A fetch for one node."""
 
     node_id: int
-    wanted: dict[TopicPartition, Ask]
+    wanted: dict[TopicPartition, PartitionFetch]
     generations: dict[TopicPartition, int]
     max_wait_ms: int
     #: The client's rack.

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from ottla.base.ids import NO_TOPIC_ID, TopicPartition
 from ottla.client.errors import BrokerIncompatible
 from ottla.client.fetch.offsets import EARLIEST_LOCAL, list_offsets
-from ottla.client.fetch.session import Ask
+from ottla.client.fetch.session import PartitionFetch
 from ottla.client.options import ConsumerOptions
 from ottla.client.transport.network import Network
 from ottla.client.transport.routing import Share, ask_leaders
@@ -81,7 +81,7 @@ async def _fetched(
     network: Network, options: ConsumerOptions, tp: TopicPartition, offset: int, *, max_bytes: int, max_wait_ms: int, timeout_ms: float
 ) -> RawFetch:
     async def ask(node: int, share: Share[int]) -> dict[TopicPartition, RawFetch | KafkaError]:
-        asks = {one: Ask(network.cluster.topic_id(one.topic), at, epoch, -1, max_bytes) for one, (at, epoch) in share.items()}
+        asks = {one: PartitionFetch(network.cluster.topic_id(one.topic), at, epoch, -1, max_bytes) for one, (at, epoch) in share.items()}
         at_most = NAMES_UNTIL if network.cluster.topic_id(tp.topic) == NO_TOPIC_ID else 1000
         request = fetch_request(options, asks, [], session=NO_SESSION, max_wait_ms=max_wait_ms)
         while True:
@@ -109,7 +109,7 @@ async def _fetched(
 
 def fetch_request(
     options: ConsumerOptions,
-    asks: Mapping[TopicPartition, Ask],
+    asks: Mapping[TopicPartition, PartitionFetch],
     forget: list[tuple[TopicPartition, bytes]],
     *,
     session: tuple[int, int],

@@ -19,7 +19,7 @@ SESSION_NOT_FOUND = 70
 EPOCH_LAST = 2**31 - 1
 
 
-class Ask(NamedTuple):
+class PartitionFetch(NamedTuple):
     """The fetch state of one partition; equal states are not sent again."""
 
     topic_id: bytes
@@ -34,7 +34,7 @@ class SessionRequest(NamedTuple):
 
     session_id: int
     epoch: int
-    send: dict[TopicPartition, Ask]
+    send: dict[TopicPartition, PartitionFetch]
     #: With the topic id known to the broker.
     forget: list[tuple[TopicPartition, bytes]]
 
@@ -48,10 +48,10 @@ class FetchSession:
         self._id = 0
         self._epoch = 0
         #: Partitions in the broker's session, as of the last request.
-        self._held: dict[TopicPartition, Ask] = {}
+        self._held: dict[TopicPartition, PartitionFetch] = {}
         self._by_id = False
 
-    def request(self, wanted: dict[TopicPartition, Ask], *, by_id: bool) -> SessionRequest:
+    def request(self, wanted: dict[TopicPartition, PartitionFetch], *, by_id: bool) -> SessionRequest:
         """The request after which the broker has exactly `wanted`, in this order if it is full."""
         if by_id != self._by_id:
             # A session uses topic names or ids, never both.

@@ -75,7 +75,7 @@ class Call:
     at_most: int = 1000
 
 
-class Place(NamedTuple):
+class CoordinatorAddress(NamedTuple):
     """A broker that coordinates the group."""
 
     node_id: int
@@ -91,7 +91,7 @@ class CoordinatorSearch:
         self._group_id = options.group_id
         self._backoff = Backoff(options.retry_backoff_ms, options.retry_backoff_max_ms, rng)
         #: None while it is unknown.
-        self.place: Place | None = None
+        self.place: CoordinatorAddress | None = None
         self._asking = False
         #: Time of the next attempt.
         self.retry_at_ms = float("-inf")
@@ -115,7 +115,7 @@ class CoordinatorSearch:
         self._asking = False
         said = response.coordinators[0] if response.coordinators else response
         if not said.error_code:
-            self.place = Place(said.node_id, said.host, said.port)
+            self.place = CoordinatorAddress(said.node_id, said.host, said.port)
             self._backoff.succeeded()
             self.last_error = None
             return None

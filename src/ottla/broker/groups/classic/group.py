@@ -20,7 +20,7 @@ from typing import Any
 from ottla.base.units import MINUTE_MS
 from ottla.broker.coordinator import Record, Reply
 from ottla.broker.delayed import DelayedOperation
-from ottla.broker.groups.classic.members import Member, Members, Protocols, new_member_id, said_bytes
+from ottla.broker.groups.classic.members import GroupMember, GroupMembers, Protocols, new_member_id, said_bytes
 from ottla.broker.groups.classic.pending_members import PendingMembers
 from ottla.broker.groups.classic.response_pacing import answer_joins, answer_syncs
 from ottla.broker.groups.classic.responses import described, generation_record, given, join_refused, joined, topics_read
@@ -68,7 +68,7 @@ class ClassicGroup:
         self.since_ms: int | None = None
         #: Memory of the group, its members and pending member ids; zero for a group with offsets only, which count separately.
         self.footprint = Footprint(groups.footprint, own=GROUP_BYTES + text_bytes(group_id))
-        self.members = Members(self.footprint)
+        self.members = GroupMembers(self.footprint)
         self.sessions = Sessions(self._shard, self._lost)
         self.pending = PendingMembers(self._shard, self.footprint, self._pending_due)
         #: Members of this generation that have not sent SyncGroup.
@@ -197,7 +197,7 @@ class ClassicGroup:
         before = 0 if member is None else member.size_bytes - len(member.assignment)
         check_growth(self._groups, self.group_id, self.footprint.bytes, size - before)
 
-    def _rejoin(self, member: Member, member_id: str, request: JoinGroupRequest, protocols: Protocols, reply: Reply) -> None:
+    def _rejoin(self, member: GroupMember, member_id: str, request: JoinGroupRequest, protocols: Protocols, reply: Reply) -> None:
         """Rejoin of a static member, which has its instance id but lost its member id.
 
         It gets a new member id and keeps its place. Requests with the old id are fenced. In a stable group with an unchanged protocol no
@@ -233,7 +233,7 @@ class ClassicGroup:
             reply.give(joined(self, member, leader=leader))
 
     def _add(self, member_id: str, request: JoinGroupRequest, client: Client, protocols: Protocols, reply: Reply) -> None:
-        member = Member(
+        member = GroupMember(
             member_id,
             instance_id=request.group_instance_id,
             client=client,
@@ -267,7 +267,7 @@ class ClassicGroup:
             self.update(member, request, protocols, reply)
             self.rebalance()
 
-    def update(self, member: Member, request: JoinGroupRequest, protocols: Protocols, reply: Reply | None) -> None:
+    def update(self, member: GroupMember, request: JoinGroupRequest, protocols: Protocols, reply: Reply | None) -> None:
         """Adopts a member's JoinGroup; ``reply`` replaces the waiting request."""
         if member.joining is not None:
             member.joining.give(join_refused(member.joining.version, errors.RebalanceInProgress(), member.member_id))
@@ -397,7 +397,7 @@ class ClassicGroup:
             growth += more
         check_growth(self._groups, self.group_id, self.footprint.bytes, growth)
 
-    def answer_sync(self, member: Member, error: KafkaError) -> None:
+    def answer_sync(self, member: GroupMember, error: KafkaError) -> None:
         """Refuses a member that waits for its assignment."""
         if member.syncing is not None:
             syncing, member.syncing = member.syncing, None
@@ -458,7 +458,7 @@ class ClassicGroup:
         else:
             self.rebalance()
 
-    def _remove(self, member: Member) -> None:
+    def _remove(self, member: GroupMember) -> None:
         """Removes a member. The caller starts the rebalance."""
         gone = errors.UnknownMemberId(f"{member.member_id} was removed from group {self.group_id!r}")
         self.members.remove(member)
@@ -478,7 +478,7 @@ class ClassicGroup:
         elif self.state is PREPARING:
             self.rebalance()
 
-    def _lost(self, member: Member) -> None:
+    def _lost(self, member: GroupMember) -> None:
         """The member's session expired."""
         self._remove(member)
         self.rebalance()
@@ -489,7 +489,7 @@ class ClassicGroup:
 
     # Records and state.
 
-    def rename(self, member: Member, member_id: str) -> None:
+    def rename(self, member: GroupMember, member_id: str) -> None:
         """A static member gets another member id."""
         if self.leader == member.member_id:
             self.leader = member_id
@@ -528,7 +528,7 @@ class ClassicGroup:
         for said in value.members:
             member = self.members.by_id.get(said.member_id)
             if member is None:
-                self.members.add(Member.recorded(said, value.protocol))
+                self.members.add(GroupMember.recorded(said, value.protocol))
             else:
                 self.members.assign(member, said.assignment)
 

@@ -19,7 +19,7 @@ from ottla.wire import errors
 Protocols = tuple[tuple[str, bytes], ...]
 
 
-class Member:
+class GroupMember:
     """A member's last request, assignment, and waiting requests."""
 
     __slots__ = (
@@ -69,7 +69,7 @@ class Member:
         self.timer_ms = 0
 
     @classmethod
-    def recorded(cls, value: MemberMetadata, protocol: str | None) -> "Member":
+    def recorded(cls, value: MemberMetadata, protocol: str | None) -> "GroupMember":
         """A member from a record."""
         member = cls(
             value.member_id,
@@ -113,7 +113,7 @@ class Member:
         return next(name for name, _ in self.protocols if name in candidates)
 
 
-class Members:
+class GroupMembers:
     """Members of one group in the order of joining."""
 
     __slots__ = ("_knowing", "by_id", "by_instance", "footprint", "joining")
@@ -121,7 +121,7 @@ class Members:
     def __init__(self, footprint: Footprint) -> None:
         #: Counts ``Member.size_bytes`` of each.
         self.footprint = footprint
-        self.by_id: dict[str, Member] = {}
+        self.by_id: dict[str, GroupMember] = {}
         #: Member ids of static members.
         self.by_instance: dict[str, str] = {}
         #: Number of waiting JoinGroups.
@@ -132,10 +132,10 @@ class Members:
     def __len__(self) -> int:
         return len(self.by_id)
 
-    def __iter__(self) -> Iterator[Member]:
+    def __iter__(self) -> Iterator[GroupMember]:
         return iter(self.by_id.values())
 
-    def add(self, member: Member) -> None:
+    def add(self, member: GroupMember) -> None:
         self.by_id[member.member_id] = member
         if member.instance_id is not None:
             self.by_instance[member.instance_id] = member.member_id
@@ -143,7 +143,7 @@ class Members:
         self.footprint.add(member.size_bytes)
         self.joining += member.joining is not None
 
-    def remove(self, member: Member) -> None:
+    def remove(self, member: GroupMember) -> None:
         del self.by_id[member.member_id]
         if member.instance_id is not None:
             self.by_instance.pop(member.instance_id, None)
@@ -151,7 +151,7 @@ class Members:
         self.footprint.add(-member.size_bytes)
         self.joining -= member.joining is not None
 
-    def rename(self, member: Member, member_id: str) -> None:
+    def rename(self, member: GroupMember, member_id: str) -> None:
         """A static member rejoined under a new id and keeps its place."""
         assert member.instance_id is not None, "only static members come back under another id"
         old = member.member_id
@@ -159,23 +159,23 @@ class Members:
         member.member_id = self.by_instance[member.instance_id] = member_id
         self.by_id = {(member_id if key == old else key): value for key, value in self.by_id.items()}
 
-    def set_protocols(self, member: Member, protocols: Protocols) -> None:
+    def set_protocols(self, member: GroupMember, protocols: Protocols) -> None:
         self._count(member.protocols, -1)
         self.footprint.add(protocols_bytes(protocols) - protocols_bytes(member.protocols))
         member.protocols = protocols
         self._count(protocols, 1)
 
-    def assign(self, member: Member, assignment: bytes) -> None:
+    def assign(self, member: GroupMember, assignment: bytes) -> None:
         """Sets the member's assignment, empty for none."""
         self.footprint.add(len(assignment) - len(member.assignment))
         member.assignment = assignment
 
-    def await_join(self, member: Member, reply: Reply | None) -> None:
+    def await_join(self, member: GroupMember, reply: Reply | None) -> None:
         """Sets the member's waiting JoinGroup, None for none."""
         self.joining += (reply is not None) - (member.joining is not None)
         member.joining = reply
 
-    def find(self, member_id: str, instance_id: str | None) -> Member:
+    def find(self, member_id: str, instance_id: str | None) -> GroupMember:
         """The member named by a request.
 
         Raises: UnknownMemberId, FencedInstanceId.

@@ -2,7 +2,7 @@
 
 from typing import Protocol
 
-from ottla.broker.groups.classic.members import Member, Members
+from ottla.broker.groups.classic.members import GroupMember, GroupMembers
 from ottla.broker.groups.classic.states import GroupState
 from ottla.broker.groups.group import CONSUMER_PROTOCOL
 from ottla.broker.groups.records import GroupMetadataValue
@@ -25,10 +25,10 @@ class Generation(Protocol):
     protocol_type: str | None
     protocol: str | None
     leader: str | None
-    members: Members
+    members: GroupMembers
 
 
-def joined(group: Generation, member: Member, *, leader: str | None = None, skip_assignment: bool = False) -> JoinGroupResponse:
+def joined(group: Generation, member: GroupMember, *, leader: str | None = None, skip_assignment: bool = False) -> JoinGroupResponse:
     """JoinGroup response; the leader's lists all members. ``leader`` differs from the group's for a member that must not assign."""
     leader = leader or group.leader or ""
     members = [
@@ -52,7 +52,7 @@ def join_refused(version: int, error: KafkaError, member_id: str) -> JoinGroupRe
     return JoinGroupResponse(error_code=error.code, member_id=member_id, protocol_name=name)
 
 
-def given(group: Generation, member: Member) -> SyncGroupResponse:
+def given(group: Generation, member: GroupMember) -> SyncGroupResponse:
     """SyncGroup response with the member's assignment."""
     return SyncGroupResponse(protocol_type=group.protocol_type, protocol_name=group.protocol, assignment=member.assignment)
 

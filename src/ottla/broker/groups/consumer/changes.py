@@ -23,7 +23,7 @@ import msgspec
 from ottla.broker.groups.consumer import records as writes
 from ottla.broker.groups.consumer.assignors import ASSIGNORS, Subscriber
 from ottla.broker.groups.consumer.group import ConsumerGroup, Resolved, TopicSize
-from ottla.broker.groups.consumer.reconciliation import NOTHING, UNREVOKED_PARTITIONS, Assignment, Member, reconcile
+from ottla.broker.groups.consumer.reconciliation import NOTHING, UNREVOKED_PARTITIONS, Assignment, ConsumerGroupMember, reconcile
 from ottla.broker.groups.consumer.records import Record
 from ottla.broker.groups.consumer.topic_patterns import matching
 
@@ -48,11 +48,11 @@ class Topics(Protocol):
         """All topics."""
 
 
-def _any_size(group: ConsumerGroup, before: Member | None, after: Member) -> None:
+def _any_size(group: ConsumerGroup, before: ConsumerGroupMember | None, after: ConsumerGroupMember) -> None:
     pass
 
 
-class Terms(msgspec.Struct, kw_only=True):
+class GroupSettings(msgspec.Struct, kw_only=True):
     """Settings and time for a group's decision. ``wall_ms`` is the wall clock."""
 
     now_ms: int
@@ -67,7 +67,7 @@ class Terms(msgspec.Struct, kw_only=True):
     assignment_interval_ms: int = 1_000
     members_max: int = 2**31 - 1
     #: Refuses a member that exceeds a memory limit; gets its former and new state.
-    check_bytes: Callable[[ConsumerGroup, Member | None, Member], None] = _any_size
+    check_bytes: Callable[[ConsumerGroup, ConsumerGroupMember | None, ConsumerGroupMember], None] = _any_size
 
 
 class Timer(Enum):
@@ -83,7 +83,7 @@ class Timer(Enum):
     SYNC = "sync"
 
 
-class Arm(msgspec.Struct, frozen=True):
+class StartTimer(msgspec.Struct, frozen=True):
     """Starts a deadline, or restarts it unless ``keep``. ``epoch`` applies to REBALANCE, which is void in another epoch."""
 
     timer: Timer
@@ -99,20 +99,20 @@ class Decision:
 
     records: list[Record] = field(default_factory=list)
     response: Any = None
-    arm: list[Arm] = field(default_factory=list)
+    arm: list[StartTimer] = field(default_factory=list)
     disarm: list[tuple[Timer, str]] = field(default_factory=list)
 
 
 def advance(
     group: ConsumerGroup,
-    terms: Terms,
+    terms: GroupSettings,
     decision: Decision,
     *,
-    before: Member | None,
-    after: Member,
+    before: ConsumerGroupMember | None,
+    after: ConsumerGroupMember,
     owned: Assignment | None,
     replaces: str | None = None,
-) -> Member:
+) -> ConsumerGroupMember:
     """The member after the change to ``after``. ``replaces`` is the former id of a static member.
 
     Adds records to the decision. Raises: InvalidRegularExpression, InvalidRequest, GroupMaxSizeReached.
@@ -153,25 +153,25 @@ def advance(
     if moved is not after:
         records.append(writes.current_record(group.group_id, moved))
         if moved.classic is None and moved.state == UNREVOKED_PARTITIONS:
-            decision.arm.append(Arm(Timer.REBALANCE, moved.member_id, moved.rebalance_timeout_ms, moved.epoch))
+            decision.arm.append(StartTimer(Timer.REBALANCE, moved.member_id, moved.rebalance_timeout_ms, moved.epoch))
         elif moved.classic is None:
             decision.disarm.append((Timer.REBALANCE, moved.member_id))
     return moved
 
 
-def _is_due(group: ConsumerGroup, terms: Terms) -> bool:
+def _is_due(group: ConsumerGroup, terms: GroupSettings) -> bool:
     """Whether topics changed since the group last evaluated them, and it may do so again."""
     if group.topics_version == terms.topics.version:
         return False
     return not group.patterns or terms.now_ms >= group.matched_ms + MATCH_INTERVAL_MS
 
 
-def may_assign(group: ConsumerGroup, terms: Terms) -> bool:
+def may_assign(group: ConsumerGroup, terms: GroupSettings) -> bool:
     """Whether a due target assignment may be computed now."""
     return group.assignment_epoch <= 0 or not group.members or terms.now_ms >= group.assigned_ms + terms.assignment_interval_ms
 
 
-def remove(group: ConsumerGroup, terms: Terms, decision: Decision, members: Iterable[Member]) -> None:
+def remove(group: ConsumerGroup, terms: GroupSettings, decision: Decision, members: Iterable[ConsumerGroupMember]) -> None:
     """Removes members: their records, subscriptions, deadlines; a higher epoch."""
     leaving = list(members)
     for member in leaving:
@@ -196,7 +196,9 @@ def remove(group: ConsumerGroup, terms: Terms, decision: Decision, members: Iter
     group.changed_ms = terms.now_ms
 
 
-def _resolve(group: ConsumerGroup, terms: Terms, before: Member | None, after: Member, records: list[Record]) -> dict[str, Resolved]:
+def _resolve(
+    group: ConsumerGroup, terms: GroupSettings, before: ConsumerGroupMember | None, after: ConsumerGroupMember, records: list[Record]
+) -> dict[str, Resolved]:
     """Present matches of regular expressions: the group's own dict if nothing changed."""
     found = dict(group.resolved)
     stale = group.topics_version != terms.topics.version and terms.now_ms >= group.matched_ms + MATCH_INTERVAL_MS
@@ -227,7 +229,9 @@ def _matched(group: ConsumerGroup, pattern: str, names: frozenset[str]) -> froze
     return found
 
 
-def _subscribed(group: ConsumerGroup, resolved: dict[str, Resolved], before: Member | None, after: Member) -> set[str]:
+def _subscribed(
+    group: ConsumerGroup, resolved: dict[str, Resolved], before: ConsumerGroupMember | None, after: ConsumerGroupMember
+) -> set[str]:
     """Names of all subscribed topics after this change."""
     names = set(group.subscriptions)
     if before is not None and before.topics is not after.topics:
@@ -235,25 +239,25 @@ def _subscribed(group: ConsumerGroup, resolved: dict[str, Resolved], before: Mem
     return names.union(after.topics, *(each.topics for each in resolved.values()))
 
 
-def _topics(terms: Terms, names: Iterable[str]) -> dict[str, TopicSize]:
+def _topics(terms: GroupSettings, names: Iterable[str]) -> dict[str, TopicSize]:
     sizes = ((name, terms.topics.size(name)) for name in names)
     return {name: size for name, size in sizes if size is not None}
 
 
-def _names(member: Member, resolved: dict[str, Resolved]) -> frozenset[str]:
+def _names(member: ConsumerGroupMember, resolved: dict[str, Resolved]) -> frozenset[str]:
     found = resolved.get(member.pattern) if member.pattern is not None else None
     return member.topics | found.topics if found else member.topics
 
 
 def _retarget(
     group: ConsumerGroup,
-    terms: Terms,
+    terms: GroupSettings,
     records: list[Record],
     *,
     epoch: int,
     resolved: dict[str, Resolved],
     topics: dict[str, TopicSize],
-    after: Member,
+    after: ConsumerGroupMember,
     replaces: str | None,
 ) -> Assignment:
     """Computes the target assignment; returns that of ``after``."""
@@ -286,7 +290,7 @@ def _retarget(
     return found[after.member_id]
 
 
-def preferred_assignor(terms: Terms, members: Iterable[Member]) -> str:
+def preferred_assignor(terms: GroupSettings, members: Iterable[ConsumerGroupMember]) -> str:
     """The assignor that most members request; of several, the first in the broker's list; its first without requests."""
     votes = Counter(member.assignor for member in members if member.assignor in terms.assignors)
     return max(terms.assignors, key=lambda name: votes[name])

@@ -15,10 +15,10 @@ from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
-from ottla.broker.groups.consumer.changes import Arm, Decision, Terms, Timer, Topics, advance, may_assign, remove
+from ottla.broker.groups.consumer.changes import Decision, GroupSettings, StartTimer, Timer, Topics, advance, may_assign, remove
 from ottla.broker.groups.consumer.group import ConsumerGroup
 from ottla.broker.groups.consumer.heartbeats import known, replace_static
-from ottla.broker.groups.consumer.reconciliation import UNRELEASED_PARTITIONS, UNREVOKED_PARTITIONS, Assignment, Member
+from ottla.broker.groups.consumer.reconciliation import UNRELEASED_PARTITIONS, UNREVOKED_PARTITIONS, Assignment, ConsumerGroupMember
 from ottla.broker.groups.consumer.record_schemas import ClassicMemberMetadata, ClassicProtocol
 from ottla.wire import errors
 from ottla.wire.declare import MalformedMessage
@@ -43,7 +43,7 @@ def join(
     group: ConsumerGroup,
     request: JoinGroupRequest,
     version: int,
-    terms: Terms,
+    terms: GroupSettings,
     *,
     client_id: str,
     client_host: str,
@@ -71,15 +71,15 @@ def join(
     after = _said(before, request, subscription, member_id, client_id, client_host)
     moved = advance(group, terms, decision, before=before, after=after, owned=owned, replaces=replaces)
     decision.disarm += [(Timer.JOIN, member_id), (Timer.REBALANCE, member_id)]
-    decision.arm.append(Arm(Timer.SESSION, member_id, request.session_timeout_ms))
-    decision.arm.append(Arm(Timer.SYNC, member_id, moved.rebalance_timeout_ms))
+    decision.arm.append(StartTimer(Timer.SESSION, member_id, request.session_timeout_ms))
+    decision.arm.append(StartTimer(Timer.SYNC, member_id, moved.rebalance_timeout_ms))
     decision.response = JoinGroupResponse(
         member_id=member_id, generation_id=moved.epoch, protocol_type=PROTOCOL_TYPE, protocol_name=request.protocols[0].name
     )
     return decision
 
 
-def sync(group: ConsumerGroup, request: SyncGroupRequest, terms: Terms) -> Decision:
+def sync(group: ConsumerGroup, request: SyncGroupRequest, terms: GroupSettings) -> Decision:
     """Decides a SyncGroup: returns the assignment.
 
     Raises: UnknownMemberId, FencedInstanceId, IllegalGeneration, InconsistentGroupProtocol, RebalanceInProgress.
@@ -97,15 +97,15 @@ def sync(group: ConsumerGroup, request: SyncGroupRequest, terms: Terms) -> Decis
     )
     return Decision(
         response=response,
-        arm=[Arm(Timer.SESSION, member.member_id, classic.session_timeout_ms)],
+        arm=[StartTimer(Timer.SESSION, member.member_id, classic.session_timeout_ms)],
         disarm=[(Timer.SYNC, member.member_id)],
     )
 
 
-def beat(group: ConsumerGroup, request: HeartbeatRequest, terms: Terms) -> Decision:
+def beat(group: ConsumerGroup, request: HeartbeatRequest, terms: GroupSettings) -> Decision:
     """Decides a Heartbeat: whether the member must rejoin. Raises: UnknownMemberId, FencedInstanceId, IllegalGeneration."""
     member, classic = _classic(group, request.member_id, request.group_instance_id, request.generation_id)
-    decision = Decision(response=HeartbeatResponse(), arm=[Arm(Timer.SESSION, member.member_id, classic.session_timeout_ms)])
+    decision = Decision(response=HeartbeatResponse(), arm=[StartTimer(Timer.SESSION, member.member_id, classic.session_timeout_ms)])
     if (
         member.epoch < group.assignment_epoch
         or (group.assignment_epoch < group.epoch and may_assign(group, terms))
@@ -113,13 +113,13 @@ def beat(group: ConsumerGroup, request: HeartbeatRequest, terms: Terms) -> Decis
         or (member.state == UNRELEASED_PARTITIONS and not _waits(group, member))
     ):
         decision.response.error_code = errors.RebalanceInProgress.code
-        decision.arm.append(Arm(Timer.JOIN, member.member_id, member.rebalance_timeout_ms, keep=True))
+        decision.arm.append(StartTimer(Timer.JOIN, member.member_id, member.rebalance_timeout_ms, keep=True))
     return decision
 
 
-def leave(group: ConsumerGroup, identities: Sequence[MemberIdentity], terms: Terms) -> Decision:
+def leave(group: ConsumerGroup, identities: Sequence[MemberIdentity], terms: GroupSettings) -> Decision:
     """Decides a LeaveGroup of members of both protocols; operators remove members in the same way."""
-    leaving: dict[str, Member] = {}
+    leaving: dict[str, ConsumerGroupMember] = {}
     answers = []
     for identity in identities:
         answer = MemberResponse(member_id=identity.member_id, group_instance_id=identity.group_instance_id)
@@ -148,7 +148,9 @@ def embedded(assigned: Assignment, topics: Topics, subscription: bytes) -> bytes
     return encode_embedded(ConsumerProtocolAssignment(assigned_partitions=sorted(listed, key=lambda each: each.topic)), version)
 
 
-def _classic(group: ConsumerGroup, member_id: str, instance_id: str | None, generation: int) -> tuple[Member, ClassicMemberMetadata]:
+def _classic(
+    group: ConsumerGroup, member_id: str, instance_id: str | None, generation: int
+) -> tuple[ConsumerGroupMember, ClassicMemberMetadata]:
     member = known(group, member_id, instance_id)
     if member.classic is None:
         raise errors.UnknownMemberId(f"member {member_id!r} does not use the classic protocol")
@@ -159,7 +161,7 @@ def _classic(group: ConsumerGroup, member_id: str, instance_id: str | None, gene
 
 def _member(
     group: ConsumerGroup, request: JoinGroupRequest, member_id: str, decision: Decision, *, unknown: bool
-) -> tuple[Member | None, str | None]:
+) -> tuple[ConsumerGroupMember | None, str | None]:
     """The present member, None for a new one, and the id that it replaces."""
     instance_id = request.group_instance_id
     if instance_id is None:
@@ -173,14 +175,14 @@ def _member(
 
 
 def _said(
-    before: Member | None,
+    before: ConsumerGroupMember | None,
     request: JoinGroupRequest,
     subscription: ConsumerProtocolSubscription,
     member_id: str,
     client_id: str,
     client_host: str,
-) -> Member:
-    member = before if before is not None else Member(member_id=member_id)
+) -> ConsumerGroupMember:
+    member = before if before is not None else ConsumerGroupMember(member_id=member_id)
     after = msgspec.structs.replace(
         member,
         instance_id=request.group_instance_id if request.group_instance_id is not None else member.instance_id,
@@ -223,7 +225,7 @@ def _owned(partitions: Iterable[TopicPartition], topics: Topics) -> Assignment:
     return found
 
 
-def _waits(group: ConsumerGroup, member: Member) -> bool:
+def _waits(group: ConsumerGroup, member: ConsumerGroupMember) -> bool:
     """Whether other members still own part of the member's target."""
     for topic, wanted in group.targets.get(member.member_id, {}).items():
         for partition in wanted - member.assigned.get(topic, frozenset()):

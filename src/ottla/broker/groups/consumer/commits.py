@@ -4,7 +4,7 @@ Source: Kafka's ConsumerGroup.validateOffsetCommit and validateOffsetFetch, KIP-
 """
 
 from ottla.broker.groups.consumer.group import ConsumerGroup
-from ottla.broker.groups.consumer.reconciliation import Member
+from ottla.broker.groups.consumer.reconciliation import ConsumerGroupMember
 from ottla.wire import errors
 
 #: The first OffsetCommit version for members of the consumer protocol: it has STALE_MEMBER_EPOCH.
@@ -28,14 +28,14 @@ def check_fetch(group: ConsumerGroup, member_id: str | None, epoch: int) -> None
     _check_epoch(_member(group, member_id or ""), epoch)
 
 
-def _member(group: ConsumerGroup, member_id: str) -> Member:
+def _member(group: ConsumerGroup, member_id: str) -> ConsumerGroupMember:
     member = group.members.get(member_id)
     if member is None:
         raise errors.UnknownMemberId(f"group {group.group_id!r} has no member {member_id!r}")
     return member
 
 
-def _check_epoch(member: Member, epoch: int) -> None:
+def _check_epoch(member: ConsumerGroupMember, epoch: int) -> None:
     if epoch != member.epoch:
         wrong = errors.StaleMemberEpoch if member.classic is None else errors.IllegalGeneration
         raise wrong(f"member {member.member_id!r} is in epoch {member.epoch}, not {epoch}")

@@ -5,7 +5,7 @@ from typing import Any
 
 from ottla.broker.coordinator import Shard
 from ottla.broker.delayed import DelayedOperation
-from ottla.broker.groups.consumer.changes import Arm, Decision, Timer
+from ottla.broker.groups.consumer.changes import Decision, StartTimer, Timer
 
 
 class Deadline:
@@ -38,7 +38,7 @@ class Deadlines:
         for arm in decision.arm:
             self.arm(arm)
 
-    def arm(self, arm: Arm) -> None:
+    def arm(self, arm: StartTimer) -> None:
         """Starts or extends a deadline."""
         key = (arm.timer, arm.member_id)
         deadline = self._by_member.get(key)

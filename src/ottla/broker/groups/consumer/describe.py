@@ -5,7 +5,7 @@ A member's assignment includes partitions that it has not revoked yet, as in Kaf
 
 from ottla.broker.groups.consumer.changes import Topics
 from ottla.broker.groups.consumer.group import ConsumerGroup
-from ottla.broker.groups.consumer.reconciliation import Assignment, Member
+from ottla.broker.groups.consumer.reconciliation import Assignment, ConsumerGroupMember
 from ottla.wire.messages import consumer_group_describe as messages
 
 
@@ -22,7 +22,7 @@ def described(group: ConsumerGroup, topics: Topics, assignors: tuple[str, ...]) 
     )
 
 
-def _described(group: ConsumerGroup, member: Member, topics: Topics) -> messages.Member:
+def _described(group: ConsumerGroup, member: ConsumerGroupMember, topics: Topics) -> messages.Member:
     return messages.Member(
         member_id=member.member_id,
         instance_id=member.instance_id,
@@ -38,7 +38,7 @@ def _described(group: ConsumerGroup, member: Member, topics: Topics) -> messages
     )
 
 
-def owned(member: Member) -> Assignment:
+def owned(member: ConsumerGroupMember) -> Assignment:
     """The member's partitions, including those to be revoked."""
     found = dict(member.assigned)
     for topic, partitions in member.revoking.items():

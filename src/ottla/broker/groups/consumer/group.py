@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from ottla.broker.groups.consumer import record_schemas as records
-from ottla.broker.groups.consumer.reconciliation import NOTHING, STABLE, Assignment, Member
+from ottla.broker.groups.consumer.reconciliation import NOTHING, STABLE, Assignment, ConsumerGroupMember
 from ottla.broker.groups.memory_limits import (
     GROUP_BYTES,
     MATCH_BYTES,
@@ -63,7 +63,7 @@ class ConsumerGroup:
         self.epoch = 0
         #: -1 after its tombstone.
         self.assignment_epoch = 0
-        self.members: dict[str, Member] = {}
+        self.members: dict[str, ConsumerGroupMember] = {}
         #: Member ids by instance id.
         self.static: dict[str, str] = {}
         #: By member id. A member without an entry has no partitions.
@@ -107,12 +107,12 @@ class ConsumerGroup:
         held = self.owners.get(topic_id)
         return held.get(partition) if held else None
 
-    def static_member(self, instance_id: str | None) -> Member | None:
+    def static_member(self, instance_id: str | None) -> ConsumerGroupMember | None:
         """The member with this instance id."""
         member_id = self.static.get(instance_id) if instance_id is not None else None
         return self.members.get(member_id) if member_id is not None else None
 
-    def topics_of(self, member: Member) -> frozenset[str]:
+    def topics_of(self, member: ConsumerGroupMember) -> frozenset[str]:
         """Topic names that a member subscribes to, existing or not, with the last matches of its regular expression."""
         resolved = self.resolved.get(member.pattern) if member.pattern else None
         return member.topics | resolved.topics if resolved else member.topics
@@ -141,7 +141,7 @@ class ConsumerGroup:
                 self._replace(before, None)
             return
         after = msgspec.structs.replace(
-            before or Member(member_id=key.member_id),
+            before or ConsumerGroupMember(member_id=key.member_id),
             instance_id=value.instance_id,
             rack_id=value.rack_id,
             client_id=value.client_id,
@@ -172,7 +172,7 @@ class ConsumerGroup:
                 self._replace(before, msgspec.structs.replace(before, **gone))
             return
         after = msgspec.structs.replace(
-            before or Member(member_id=key.member_id),
+            before or ConsumerGroupMember(member_id=key.member_id),
             epoch=value.member_epoch,
             previous_epoch=value.previous_member_epoch,
             state=value.state,
@@ -188,7 +188,7 @@ class ConsumerGroup:
             self.resolved[key.regular_expression] = Resolved(frozenset(value.topics), value.version, value.timestamp)
             self.footprint.add(MATCH_BYTES * len(value.topics))
 
-    def _replace(self, before: Member | None, after: Member | None) -> None:
+    def _replace(self, before: ConsumerGroupMember | None, after: ConsumerGroupMember | None) -> None:
         """Replaces a member; the only place that changes members and their counts."""
         if before is not None:
             self._count(before, -1)
@@ -209,10 +209,10 @@ class ConsumerGroup:
             else:
                 self._settled.discard(after.member_id)
 
-    def _is_settled(self, member: Member) -> bool:
+    def _is_settled(self, member: ConsumerGroupMember) -> bool:
         return member.state == STABLE and member.epoch == self.assignment_epoch
 
-    def _count(self, member: Member, change: int) -> None:
+    def _count(self, member: ConsumerGroupMember, change: int) -> None:
         self.footprint.add(change * member_bytes(member))
         _add(self.subscriptions, member.topics, change)
         if member.pattern is not None:
@@ -224,14 +224,14 @@ class ConsumerGroup:
             # A member can name a protocol twice.
             _add(self.classic_protocols, {each.name for each in member.classic.supported_protocols}, change)
 
-    def _hold(self, member: Member) -> None:
+    def _hold(self, member: ConsumerGroupMember) -> None:
         for assignment in (member.assigned, member.revoking):
             for topic, partitions in assignment.items():
                 held = self.owners.setdefault(topic, {})
                 for partition in partitions:
                     held[partition] = member.member_id
 
-    def _release(self, member: Member) -> None:
+    def _release(self, member: ConsumerGroupMember) -> None:
         # In a compacted log, a revocation may come after the partition's next owner: only its own partitions are removed.
         for assignment in (member.assigned, member.revoking):
             for topic, partitions in assignment.items():
@@ -250,7 +250,7 @@ def _add(counts: Counter[str], names: Iterable[str], change: int) -> None:
             del counts[name]
 
 
-def said_bytes(member: Member) -> int:
+def said_bytes(member: ConsumerGroupMember) -> int:
     """Memory of a member's metadata."""
     names = (member.member_id, member.instance_id, member.rack_id, member.client_id, member.client_host, member.pattern, member.assignor)
     size = MEMBER_BYTES + sum(map(text_bytes, names)) + sum(TOPIC_BYTES + text_bytes(topic) for topic in member.topics)
@@ -259,7 +259,7 @@ def said_bytes(member: Member) -> int:
     return size
 
 
-def member_bytes(member: Member) -> int:
+def member_bytes(member: ConsumerGroupMember) -> int:
     """Memory of a member with its partitions."""
     return said_bytes(member) + assignment_bytes(member.assigned) + assignment_bytes(member.revoking)
 

@@ -18,9 +18,9 @@ from zlib import crc32
 import msgspec
 
 from ottla.broker.groups.consumer import records as writes
-from ottla.broker.groups.consumer.changes import Arm, Decision, Terms, Timer, advance, remove
+from ottla.broker.groups.consumer.changes import Decision, GroupSettings, StartTimer, Timer, advance, remove
 from ottla.broker.groups.consumer.group import LEAVE_EPOCH, STATIC_LEAVE_EPOCH, ConsumerGroup, assignment_of
-from ottla.broker.groups.consumer.reconciliation import NOTHING, STABLE, UNREVOKED_PARTITIONS, Assignment, Member, within
+from ottla.broker.groups.consumer.reconciliation import NOTHING, STABLE, UNREVOKED_PARTITIONS, Assignment, ConsumerGroupMember, within
 from ottla.broker.groups.consumer.topic_patterns import compiled
 from ottla.wire import errors
 from ottla.wire.messages.consumer_group_heartbeat import (
@@ -69,7 +69,7 @@ def check(request: ConsumerGroupHeartbeatRequest, version: int, assignors: Itera
 def heartbeat(
     group: ConsumerGroup,
     request: ConsumerGroupHeartbeatRequest,
-    terms: Terms,
+    terms: GroupSettings,
     *,
     client_id: str,
     client_host: str,
@@ -89,7 +89,7 @@ def heartbeat(
     before, replaces = _member(group, request, member_id, owned, decision)
     after = _said(before, request, member_id, client_id, client_host)
     moved = advance(group, terms, decision, before=before, after=after, owned=owned, replaces=replaces)
-    decision.arm.append(Arm(Timer.SESSION, member_id, terms.session_timeout_ms))
+    decision.arm.append(StartTimer(Timer.SESSION, member_id, terms.session_timeout_ms))
     if before is not None and before.classic is not None:
         decision.disarm += [(Timer.JOIN, member_id), (Timer.SYNC, member_id)]
     told_all = request.member_epoch == 0 or (
@@ -110,7 +110,7 @@ def heartbeat(
     return decision
 
 
-def leave(group: ConsumerGroup, request: ConsumerGroupHeartbeatRequest, terms: Terms) -> Decision:
+def leave(group: ConsumerGroup, request: ConsumerGroupHeartbeatRequest, terms: GroupSettings) -> Decision:
     """A member leaves: permanently or, if static, until its session expires, keeping its partitions. Raises as ``heartbeat``."""
     member = known(group, request.member_id, request.instance_id)
     decision = Decision(response=ConsumerGroupHeartbeatResponse(member_id=request.member_id, member_epoch=request.member_epoch))
@@ -123,7 +123,7 @@ def leave(group: ConsumerGroup, request: ConsumerGroupHeartbeatRequest, terms: T
     return decision
 
 
-def known(group: ConsumerGroup, member_id: str, instance_id: str | None) -> Member:
+def known(group: ConsumerGroup, member_id: str, instance_id: str | None) -> ConsumerGroupMember:
     """The existing member of the request. Raises: UnknownMemberId, FencedInstanceId."""
     if instance_id is None:
         member = group.members.get(member_id)
@@ -140,7 +140,7 @@ def known(group: ConsumerGroup, member_id: str, instance_id: str | None) -> Memb
 
 def _member(
     group: ConsumerGroup, request: ConsumerGroupHeartbeatRequest, member_id: str, owned: Assignment | None, decision: Decision
-) -> tuple[Member | None, str | None]:
+) -> tuple[ConsumerGroupMember | None, str | None]:
     """The present member, None for a new one, and the id that it replaces."""
     epoch = request.member_epoch
     if epoch > 0:
@@ -161,7 +161,7 @@ def _member(
     return there, None
 
 
-def replace_static(group: ConsumerGroup, there: Member, member_id: str, decision: Decision) -> Member:
+def replace_static(group: ConsumerGroup, there: ConsumerGroupMember, member_id: str, decision: Decision) -> ConsumerGroupMember:
     """A static member rejoins under another id: its records move."""
     back = msgspec.structs.replace(there, member_id=member_id, epoch=0, previous_epoch=0)
     decision.records += writes.member_tombstones(group.group_id, there.member_id)
@@ -172,7 +172,7 @@ def replace_static(group: ConsumerGroup, there: Member, member_id: str, decision
     return back
 
 
-def check_epoch(member: Member, epoch: int, owned: Assignment | None) -> None:
+def check_epoch(member: ConsumerGroupMember, epoch: int, owned: Assignment | None) -> None:
     """Accepts the member's epoch, or the previous one if the response with the new one may be lost. Raises: FencedMemberEpoch."""
     late = epoch == member.previous_epoch and epoch < member.epoch and owned is not None and within(owned, member.assigned)
     if epoch != member.epoch and not late:
@@ -181,9 +181,11 @@ def check_epoch(member: Member, epoch: int, owned: Assignment | None) -> None:
         )
 
 
-def _said(before: Member | None, request: ConsumerGroupHeartbeatRequest, member_id: str, client_id: str, client_host: str) -> Member:
+def _said(
+    before: ConsumerGroupMember | None, request: ConsumerGroupHeartbeatRequest, member_id: str, client_id: str, client_host: str
+) -> ConsumerGroupMember:
     """The member with the changes of the request; the same object without changes."""
-    member = before if before is not None else Member(member_id=member_id)
+    member = before if before is not None else ConsumerGroupMember(member_id=member_id)
     said: dict[str, Any] = {}
     if request.instance_id is not None:
         said["instance_id"] = request.instance_id
@@ -207,7 +209,7 @@ def _subscribes(request: ConsumerGroupHeartbeatRequest) -> bool:
     return request.subscribed_topic_names is not None or request.subscribed_topic_regex is not None
 
 
-def _interval_ms(group: ConsumerGroup, terms: Terms, member: Member) -> int:
+def _interval_ms(group: ConsumerGroup, terms: GroupSettings, member: ConsumerGroupMember) -> int:
     moving = member.state != STABLE or group.epoch > member.epoch or terms.now_ms < group.changed_ms + terms.heartbeat_interval_ms
     large = len(group.members) > TOGETHER_MAX
     calm_ms = int(terms.heartbeat_interval_ms * CALM_SHARE)

@@ -20,7 +20,7 @@ from ottla.broker.groups.consumer import records as writes
 from ottla.broker.groups.consumer.changes import Topics
 from ottla.broker.groups.consumer.classic_members import embedded
 from ottla.broker.groups.consumer.group import ConsumerGroup
-from ottla.broker.groups.consumer.reconciliation import UNREVOKED_PARTITIONS, Member
+from ottla.broker.groups.consumer.reconciliation import UNREVOKED_PARTITIONS, ConsumerGroupMember
 from ottla.broker.groups.consumer.record_schemas import ClassicMemberMetadata, ClassicProtocol
 from ottla.broker.groups.consumer.records import Record
 from ottla.wire.declare import MalformedMessage
@@ -74,13 +74,13 @@ def upgraded(group_id: str, generation: int, seats: Iterable[ClassicMember], top
     return group, records
 
 
-def _member(seat: ClassicMember, generation: int, topics: Topics) -> tuple[Member, ConsumerProtocolSubscription]:
+def _member(seat: ClassicMember, generation: int, topics: Topics) -> tuple[ConsumerGroupMember, ConsumerProtocolSubscription]:
     try:
         subscription = decode_embedded(ConsumerProtocolSubscription, seat.subscription)
         given = decode_embedded(ConsumerProtocolAssignment, seat.assignment).assigned_partitions if seat.assignment else []
     except MalformedMessage as error:
         raise GroupIdNotFound(f"member {seat.member_id!r} of the classic group does not say what consumers say: {error}") from None
-    member = Member(
+    member = ConsumerGroupMember(
         member_id=seat.member_id,
         epoch=generation,
         previous_epoch=generation,
@@ -99,7 +99,7 @@ def _member(seat: ClassicMember, generation: int, topics: Topics) -> tuple[Membe
     return member, subscription
 
 
-def _unrevoked(told: Sequence[tuple[Member, ConsumerProtocolSubscription]], topics: Topics) -> list[Member]:
+def _unrevoked(told: Sequence[tuple[ConsumerGroupMember, ConsumerProtocolSubscription]], topics: Topics) -> list[ConsumerGroupMember]:
     """The members with owned partitions that were not assigned to them or others again; see the module's docstring."""
     taken = {(topic, number) for member, _ in told for topic, numbers in member.assigned.items() for number in numbers}
     found = {member.member_id: member for member, _ in told}
@@ -134,7 +134,7 @@ def downgrades(group: ConsumerGroup, leaving: Iterable[str], *, members_max: int
     return newer_gone and 0 < left == classic_left <= members_max and may_downgrade(policy)
 
 
-def replacing_downgrades(group: ConsumerGroup, replaced: Member, *, members_max: int, policy: str) -> bool:
+def replacing_downgrades(group: ConsumerGroup, replaced: ConsumerGroupMember, *, members_max: int, policy: str) -> bool:
     """Whether a group becomes classic when a static member rejoins as a classic one: it was the last consumer member."""
     last = replaced.classic is None and group.classic_members == len(group.members) - 1
     return last and len(group.members) <= members_max and may_downgrade(policy)
@@ -148,7 +148,7 @@ def downgraded(group: ConsumerGroup, leaving: Iterable[str], topics: Topics) -> 
     return protocol, [_seat(member, group, protocol, topics) for member in stay]
 
 
-def _elected(members: Sequence[Member]) -> str:
+def _elected(members: Sequence[ConsumerGroupMember]) -> str:
     """The common protocol that most members prefer; of several, the first one's preference."""
     protocols = [[each.name for each in member.classic.supported_protocols] for member in members if member.classic is not None]
     common = set(protocols[0]).intersection(*protocols[1:])
@@ -158,7 +158,7 @@ def _elected(members: Sequence[Member]) -> str:
     return max(votes, key=lambda name: votes[name])
 
 
-def _seat(member: Member, group: ConsumerGroup, protocol: str, topics: Topics) -> ClassicMember:
+def _seat(member: ConsumerGroupMember, group: ConsumerGroup, protocol: str, topics: Topics) -> ClassicMember:
     classic = member.classic
     assert classic is not None, "only classic members are left in a group that becomes classic"
     subscription = next(each.metadata for each in classic.supported_protocols if each.name == protocol)

@@ -29,7 +29,7 @@ STATE_NAMES = {STABLE: "STABLE", UNREVOKED_PARTITIONS: "UNREVOKED_PARTITIONS", U
 NOTHING: Assignment = {}
 
 
-class Member(msgspec.Struct, frozen=True, kw_only=True):
+class ConsumerGroupMember(msgspec.Struct, frozen=True, kw_only=True):
     """A member as in its records."""
 
     member_id: str
@@ -59,8 +59,8 @@ Owner: TypeAlias = Callable[[bytes, int], str | None]
 
 
 def reconcile(
-    member: Member, *, target_epoch: int, target: Assignment, owner: Owner, owned: Assignment | None, force: bool = False
-) -> Member:
+    member: ConsumerGroupMember, *, target_epoch: int, target: Assignment, owner: Owner, owned: Assignment | None, force: bool = False
+) -> ConsumerGroupMember:
     """The member one step on; the same object without changes.
 
     ``owned`` has the partitions that the member reports, None if it did not. ``force`` takes a step even in the target's epoch, because the
@@ -84,7 +84,9 @@ def reconcile(
     return _step(member, epoch=epoch, target_epoch=target_epoch, target=target, owner=owner, owned=owned)
 
 
-def _step(member: Member, *, epoch: int, target_epoch: int, target: Assignment, owner: Owner, owned: Assignment | None) -> Member:
+def _step(
+    member: ConsumerGroupMember, *, epoch: int, target_epoch: int, target: Assignment, owner: Owner, owned: Assignment | None
+) -> ConsumerGroupMember:
     kept: dict[bytes, frozenset[int]] = {}
     revoking: dict[bytes, frozenset[int]] = {}
     for topic, partitions in member.assigned.items():
@@ -106,7 +108,7 @@ def _step(member: Member, *, epoch: int, target_epoch: int, target: Assignment, 
     return _moved(member, target_epoch, UNRELEASED_PARTITIONS if unreleased else STABLE, kept, NOTHING)
 
 
-def _moved(member: Member, epoch: int, state: int, assigned: Assignment, revoking: Assignment) -> Member:
+def _moved(member: ConsumerGroupMember, epoch: int, state: int, assigned: Assignment, revoking: Assignment) -> ConsumerGroupMember:
     if (member.epoch, member.state, member.assigned, member.revoking) == (epoch, state, assigned, revoking):
         return member
     return msgspec.structs.replace(

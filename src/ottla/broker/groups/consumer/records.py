@@ -7,7 +7,7 @@ import msgspec
 
 from ottla.broker.groups.consumer import record_schemas as records
 from ottla.broker.groups.consumer.group import ConsumerGroup, Resolved, TopicSize
-from ottla.broker.groups.consumer.reconciliation import Assignment, Member
+from ottla.broker.groups.consumer.reconciliation import Assignment, ConsumerGroupMember
 
 #: Key and value; None is a tombstone.
 Record: TypeAlias = tuple[msgspec.Struct, msgspec.Struct | None]
@@ -27,7 +27,7 @@ def topics_record(group_id: str, topics: Mapping[str, TopicSize]) -> Record:
     return records.ConsumerGroupPartitionMetadataKey(group_id=group_id), records.ConsumerGroupPartitionMetadataValue(topics=listed)
 
 
-def member_record(group_id: str, member: Member) -> Record:
+def member_record(group_id: str, member: ConsumerGroupMember) -> Record:
     """Metadata of a member."""
     value = records.ConsumerGroupMemberMetadataValue(
         instance_id=member.instance_id,
@@ -55,7 +55,7 @@ def target_record(group_id: str, member_id: str, target: Assignment) -> Record:
     return records.ConsumerGroupTargetAssignmentMemberKey(group_id=group_id, member_id=member_id), value
 
 
-def current_record(group_id: str, member: Member) -> Record:
+def current_record(group_id: str, member: ConsumerGroupMember) -> Record:
     """Current assignment of a member."""
     value = records.ConsumerGroupCurrentMemberAssignmentValue(
         member_epoch=member.epoch,

@@ -17,11 +17,11 @@ from ottla.broker.groups.classic.group import ClassicGroup
 from ottla.broker.groups.classic.responses import join_refused
 from ottla.broker.groups.consumer import classic_members, commits, heartbeats, migration
 from ottla.broker.groups.consumer.assignors import ASSIGNORS
-from ottla.broker.groups.consumer.changes import Arm, Decision, Terms, Timer, remove
+from ottla.broker.groups.consumer.changes import Decision, GroupSettings, StartTimer, Timer, remove
 from ottla.broker.groups.consumer.deadlines import Deadlines
 from ottla.broker.groups.consumer.group import ConsumerGroup, TopicSize, said_bytes
 from ottla.broker.groups.consumer.migration import ClassicMember
-from ottla.broker.groups.consumer.reconciliation import UNREVOKED_PARTITIONS, Member
+from ottla.broker.groups.consumer.reconciliation import UNREVOKED_PARTITIONS, ConsumerGroupMember
 from ottla.broker.groups.consumer.record_schemas import ConsumerGroupTargetAssignmentMemberKey
 from ottla.broker.groups.consumer.records import group_tombstones
 from ottla.broker.groups.group import CONSUMER, CONSUMER_PROTOCOL, Client
@@ -70,7 +70,7 @@ class ConsumerGroups(GroupsWithOffsets, Protocol):
 
     topics: ImageTopics
 
-    def terms(self, group_id: str) -> Terms:
+    def terms(self, group_id: str) -> GroupSettings:
         """Settings of a consumer group."""
 
 
@@ -137,9 +137,9 @@ class ConsumerGroupService:
         session_ms = self._groups.terms(self.group_id).session_timeout_ms
         for member in self.group.members.values():
             timeout_ms = session_ms if member.classic is None else member.classic.session_timeout_ms
-            self._deadlines.arm(Arm(Timer.SESSION, member.member_id, timeout_ms))
+            self._deadlines.arm(StartTimer(Timer.SESSION, member.member_id, timeout_ms))
             if member.classic is None and member.state == UNREVOKED_PARTITIONS:
-                self._deadlines.arm(Arm(Timer.REBALANCE, member.member_id, member.rebalance_timeout_ms, member.epoch))
+                self._deadlines.arm(StartTimer(Timer.REBALANCE, member.member_id, member.rebalance_timeout_ms, member.epoch))
 
     def topic_changed(self, topic: str) -> None:
         """No-op: the next heartbeat sees the higher version of the topics."""
@@ -214,7 +214,7 @@ class ConsumerGroupService:
         try:
             self._part(decision, [member_id])
         except KafkaError:
-            self._deadlines.arm(Arm(timer, member_id, TRY_AGAIN_MS, epoch))
+            self._deadlines.arm(StartTimer(timer, member_id, TRY_AGAIN_MS, epoch))
 
     def _part(self, decision: Decision, gone: list[str]) -> Any:
         """Executes a decision that removes these members; the group may become classic, and then rebalances."""
@@ -365,11 +365,11 @@ def _recorded(seat: ClassicMember) -> MemberMetadata:
     )
 
 
-def terms(shard: Shard[Any], topics: ImageTopics, group_id: str) -> Terms:
+def terms(shard: Shard[Any], topics: ImageTopics, group_id: str) -> GroupSettings:
     """Settings of a group in effect: its own over the broker's."""
     options = shard.options
     own: GroupOptions = group_options(options, shard.image, group_id)
-    return Terms(
+    return GroupSettings(
         now_ms=shard.now_ms,
         wall_ms=shard.wall_ms,
         topics=topics,
@@ -383,7 +383,7 @@ def terms(shard: Shard[Any], topics: ImageTopics, group_id: str) -> Terms:
     )
 
 
-def _check_bytes(groups: ConsumerGroups, group: ConsumerGroup, before: Member | None, after: Member) -> None:
+def _check_bytes(groups: ConsumerGroups, group: ConsumerGroup, before: ConsumerGroupMember | None, after: ConsumerGroupMember) -> None:
     """See ``memory_limits.py``. Raises: InvalidRequest, GroupMaxSizeReached."""
     size = said_bytes(after)
     check_member(groups, group.group_id, size)
