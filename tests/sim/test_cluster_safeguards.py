@@ -225,7 +225,7 @@ def test_letting_replicas_join_without_what_the_epoch_began_with_is_caught(monke
 def test_taking_back_whom_a_leader_once_asked_for_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """As was found: a broker whose disk was lost, and that a leader after a suspended session still counted with."""
     monkeypatch.setattr(IsrState, "_stays", lambda self, broker, progress, joins_at: broker in self.maximal)
-    assert harm("in the ISR", ("change in doubt", "disk lost", "cut from store"), first=2099)
+    assert harm("in the ISR", ("change in doubt", "disk lost", "cut from store"), first=190)
 
 
 def test_electing_whoever_is_alive_is_caught() -> None:
