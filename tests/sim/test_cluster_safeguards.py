@@ -188,7 +188,7 @@ def test_a_new_leader_that_takes_all_it_has_for_committed_is_caught(monkeypatch:
 
 def test_letting_consumers_read_what_is_not_committed_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Leader, "readable_end", lambda self, isolation_level: self.log.end_offset)
-    assert harm("out of range", ("session lost", "kill", "cut link"), first=67)
+    assert harm("out of range", ("session lost", "kill", "cut link"), first=57)
 
 
 def test_telling_an_end_that_a_new_leader_does_not_know_yet_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -201,7 +201,7 @@ def test_telling_an_end_that_a_new_leader_does_not_know_yet_is_caught(monkeypatc
 
 def test_forgetting_an_isr_that_was_asked_for_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(IsrState, "propose", lambda self, isr: None)
-    assert harm("in the ISR", ("one-way link", "kill"), first=34)
+    assert harm("in the ISR", ("one-way link", "kill"), first=23)
 
 
 def test_forgetting_whom_it_asked_for_while_the_session_was_suspended_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -293,7 +293,7 @@ def test_changing_an_isr_that_is_another_by_now_is_caught(monkeypatch: pytest.Mo
     change(monkeypatch, alter_partition, "altered", "if requested.partition_epoch != topic.versions[number]:", "if False:")
     monkeypatch.setattr(k56_alter_partition, "altered", alter_partition.altered)
     change(monkeypatch, k56_alter_partition, "_alter", "version=requested.partition_epoch)", "version=-1)")
-    assert harm("is in the ISR of .* on disk", ("controller hard to reach", "cut link"), first=51)
+    assert harm("is in the ISR of .* on disk", ("controller hard to reach", "cut link"), first=70)
 
 
 def test_an_office_that_is_won_while_the_session_is_suspended_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
