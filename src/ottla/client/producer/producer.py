@@ -28,7 +28,7 @@ from ottla.client.producer.accumulator import Accumulator, Bytes
 from ottla.client.producer.batches import Delivery, DeliveryCallback, ProducerBatch
 from ottla.client.producer.record_preparation import RecordPreparation, no_fast_path, plain_bytes, plain_headers, plain_place, plain_time
 from ottla.client.producer.sender import Sender
-from ottla.client.sync.loop_thread import FORKED, tell_of_forks
+from ottla.client.sync.loop_thread import FORKED, register_fork_handler
 from ottla.client.transport.event_loop import OneLoop
 from ottla.client.transport.network import Network, monotonic_ms
 from ottla.wire.errors import UnknownTopicOrPartition
@@ -46,9 +46,9 @@ log = logging.getLogger("ottla.client")
 
 @checked("send_batch", "partitions_for", "flush", "close")
 class Producer:
-    """Sends records. Settings are those of `ProducerOptions`, as keyword arguments; belongs to the loop in which it was started.
+    """Sends records. Settings are keyword arguments of `ProducerOptions`. Belongs to the event loop in which it was started.
 
-    Raises: ConfigError for a setting that is unknown or makes no sense.
+    Raises: ConfigError for an unknown or contradictory setting.
     """
 
     def __init__(
@@ -83,12 +83,12 @@ class Producer:
         self._own = OneLoop("Producer")
         self._closed = False
         self._forked = False
-        tell_of_forks(self)
+        register_fork_handler(self)
 
-    # -- life
+    # Lifecycle.
 
     async def start(self) -> Self:
-        """Start the producer; `send()` and `async with` do it too. It does not connect yet."""
+        """Starts the producer; `send()` and `async with` do it too. It does not connect yet."""
         self._begin()
         return self
 
@@ -106,7 +106,7 @@ class Producer:
         return self._sender
 
     def forked(self) -> None:
-        """Called in a child process after a fork: disable the producer."""
+        """Called in a child process after a fork: disables the producer."""
         self._forked = True
         self._fast_path = no_fast_path
         self._accumulator.fail_silently(AlreadyClosed(FORKED))
@@ -123,7 +123,7 @@ class Producer:
         await self.close()
 
     async def flush(self, timeout_ms: float | None = None) -> None:
-        """Send all buffered records and wait for their outcomes. Raises: TimeoutError."""
+        """Sends all buffered records and waits for their outcomes. Raises: TimeoutError."""
         sender = self._begin()
         waiting = self._accumulator.close_open()
         sender.wake()
@@ -132,7 +132,7 @@ class Producer:
         sender.metrics.flush_ns += monotonic_ns() - began_ns
 
     async def close(self, timeout_ms: float | None = None) -> None:
-        """Flush for at most `timeout_ms`, then fail the remaining records and disconnect. Closing twice is no error."""
+        """Flushes for at most `timeout_ms`, then fails the remaining records and disconnects. Closing twice is allowed."""
         if self._closed or self._forked:
             return
         sender, network = self._sender, self._network
@@ -158,7 +158,7 @@ class Producer:
             await network.close()
             self._preparation.close()
 
-    # -- records
+    # Records.
 
     async def send(
         self,
@@ -170,13 +170,13 @@ class Producer:
         timestamp_ms: int | None = None,
         on_delivery: DeliveryCallback | None = None,
     ) -> Delivery:
-        """Send a record; await the returned `Delivery` for its `RecordMetadata`.
+        """Sends a record; await the returned `Delivery` for its `RecordMetadata`.
 
         Without a partition, the key selects it, as in Java's client; without a key, sticky partitioning. Default timestamp: now.
         `on_delivery(metadata, error)`, one of them None, is called with the outcome.
 
-        Raises: MetadataTimedOut, BufferExhausted, MessageTooLarge, TypeError, ValueError; UnknownTopicOrPartition for a partition that is
-        not there, TopicAuthorizationFailed and the like when the topic cannot be had; what serializers raise.
+        Raises: MetadataTimedOut, BufferExhausted, MessageTooLarge, TypeError, ValueError; UnknownTopicOrPartition for a partition that
+        does not exist; TopicAuthorizationFailed and other errors of the topic; errors of serializers.
         """
         # `_get_running_loop` returns None after a fork, where `get_running_loop` raises.
         if self._own.loop is not asyncio._get_running_loop():
@@ -201,7 +201,7 @@ class Producer:
         return delivery
 
     async def _put(self, record: ProducerRecord) -> Delivery:
-        """Slow path: wait for metadata and memory, and start a new batch if needed."""
+        """Slow path: waits for metadata and memory, and starts a new batch if needed."""
         sender = self._begin()
         network = sender.network
         topic, partition = plain_place(record.topic, record.partition)
@@ -237,28 +237,26 @@ class Producer:
         return given
 
     async def send_batch(self, topic: str, partition: int, batch: Bytes) -> Delivery:
-        """Put an encoded record batch (format v2, one batch, compressed or not) on its way, behind what was sent to the partition before.
+        """Sends an encoded record batch (format v2, one batch, compressed or not), after the records sent to the partition before.
 
-        The `Delivery` is that of its first record. A bytearray is taken over and stamped in place with the producer's numbers; anything
-        else is copied. Records are not looked at: keys, times and partitions are as the batch has them.
+        The returned delivery is that of its first record. A bytearray is used in place, and the producer's numbers are written into it;
+        other buffers are copied. Records are not examined: keys, timestamps and partitions are those of the batch.
 
-        Raises: what `send` raises; ValueError when it is not exactly one batch.
+        Raises: errors of `send`; ValueError if it is not exactly one batch.
         """
         await self._partition_count(topic, partition)
         data = batch if isinstance(batch, bytearray) else bytearray(batch)
         return Delivery(await self._place(topic, partition, data), 0, int.from_bytes(data[27:35], "big", signed=True))
 
     async def send_table(self, topic: str, table: Any, **columns: Unpack[TableColumns]) -> TableDelivery:
-        """Put the rows of an Arrow table on their way, column by column and without a Python object per row; await what it returns to know
-        where they were written.
+        """Sends the rows of an Arrow table, column by column, without a Python object per row. Await the returned delivery for the outcome.
 
-        `table` is a pyarrow Table, RecordBatch or reader, or anything that gives Arrow data: polars, pandas, DuckDB. Its columns are named
-        by `key=`, `value=` (default: all, as JSON), `headers=`, `partition=`, `timestamp_ms=`; `key_format=`, `value_format=` and `schema=`
-        say how they become bytes (`client.arrow_rows`, `client.arrow_values`). Waits while `buffer_memory` is full, at most `max_block_ms`
-        at a time. What it raises it raises before the row at fault; rows before it are on their way.
+        `table` is a pyarrow Table, RecordBatch or reader, or any Arrow data: polars, pandas, DuckDB. `key=`, `value=` (default: all
+        columns as JSON), `headers=`, `partition=` and `timestamp_ms=` name its columns; `key_format=`, `value_format=` and `schema=` set
+        their encoding (`client.arrow.rows`, `client.arrow.values`). Waits while `buffer_memory` is full, at most `max_block_ms` at a time.
+        An error is raised before the row that causes it; earlier rows are sent.
 
-        Raises: ValueError, TypeError for columns that are not there or do not fit; SerializationFailed; ImportError without pyarrow; what
-        `send` raises.
+        Raises: ValueError, TypeError for missing or unsuitable columns; SerializationFailed; ImportError without pyarrow; errors of `send`.
         """
         from ottla.client.arrow.rows import ANY, TableRows
         from ottla.client.arrow.send import TableDelivery, attach_delivery, batches_of_table
@@ -268,13 +266,13 @@ class Producer:
         delivery = TableDelivery(topic)
         encoded = batches_of_table(rows, count, *self._accumulator.batch_settings)
         with attach_delivery(delivery):
-            # Encoding a batch takes long for a loop, compressed or not: it has its turns meanwhile.
+            # Encoding a batch would hold up the loop, compressed or not.
             while (one := await asyncio.to_thread(next, encoded, None)) is not None:
                 delivery.add(await self._place(topic, None if one.partition == ANY else one.partition, one.data), one.rows)
         return delivery
 
     async def _partition_count(self, topic: str, partition: int | None) -> int:
-        """How many partitions the topic has, once it has this one. Raises: MetadataTimedOut."""
+        """The number of partitions of the topic, once this partition exists. Raises: MetadataTimedOut."""
         network = self._begin().network
         count = network.cluster.partition_count(topic_name(topic))
         if count is None or (partition is not None and not 0 <= partition < count):
@@ -282,7 +280,7 @@ class Producer:
         return count
 
     async def _place(self, topic: str, partition: int | None, data: bytearray) -> ProducerBatch:
-        """Put an encoded batch behind those of its partition, or of any, when there is memory for it."""
+        """Adds an encoded batch to its partition, or to any, when there is memory for it."""
         sender = self._begin()
         network, accumulator = sender.network, self._accumulator
         info = network.cluster.topics.get(topic)
@@ -297,13 +295,13 @@ class Producer:
         return made
 
     async def partitions_for(self, topic: str) -> list[TopicPartition]:
-        """The topic's partitions, in order. Raises: MetadataTimedOut."""
+        """The topic's partitions in order. Raises: MetadataTimedOut."""
         count = await partitions_of(self._begin().network, topic, None, self.options.max_block_ms)
         return [TopicPartition(topic, partition) for partition in range(count)]
 
     def metrics(self) -> dict[str, dict[str, float] | dict[str, dict[str, float]]]:
-        """What the producer counts, under Kafka's names: `producer-metrics` by name, `producer-topic-metrics` and `producer-node-metrics`
-        by topic and broker, then by name. Averages, maxima and rates are of the last minute; NaN where nothing was measured.
+        """Metrics with Kafka's names: `producer-metrics` by name, `producer-topic-metrics` and `producer-node-metrics` by topic or broker,
+        then by name. Averages, maxima and rates cover the last minute; NaN without samples.
         """
         return self._begin().figures()
 
@@ -331,10 +329,9 @@ class Producer:
 
 
 async def partitions_of(network: Network, topic: str, partition: int | None, timeout_ms: float, *, create: bool = True) -> int:
-    """Wait until the topic's partitions are known, and this one among them. `create`: brokers may create the topic.
+    """Waits until the topic's partitions are known, including this one. `create`: brokers may create the topic.
 
-    Raises: UnknownTopicOrPartition when brokers say, and go on saying, that there are fewer partitions; MetadataTimedOut, or the error
-    that makes it pointless.
+    Raises: UnknownTopicOrPartition if brokers consistently report fewer partitions; MetadataTimedOut, or the fatal error of the topic.
     """
     cluster, version, short_since_ms = network.cluster, network.cluster.version, float("inf")
 
@@ -372,7 +369,7 @@ def buffer_exhausted(accumulator: Accumulator, options: ProducerOptions) -> Buff
 
 
 def log_lost_records(batches: list[ProducerBatch], why: str) -> None:
-    """Log the number of records that will not be sent, if any."""
+    """Logs the number of records that will not be sent, if any."""
     records = sum(batch.count if batch.builder is None else batch.builder.count for batch in batches)
     if records:
         where = ", ".join(sorted({f"{batch.topic}-{batch.partition}" for batch in batches})[:10])
@@ -381,7 +378,7 @@ def log_lost_records(batches: list[ProducerBatch], why: str) -> None:
 
 
 async def wait_for_batches(batches: list[ProducerBatch], timeout_ms: float | None) -> None:
-    """Wait until all batches are done. Raises: TimeoutError."""
+    """Waits until all batches are done. Raises: TimeoutError."""
     loop = asyncio.get_running_loop()
     try:
         async with asyncio.timeout(None if timeout_ms is None else timeout_ms / 1000):

@@ -1,6 +1,6 @@
-"""Consuming in one line: `for record in ottla.consume("orders", group="billing")`. `consume` says what is committed, and when.
+"""Consuming in one line: `for record in ottla.consume("orders", group="billing")`. The docstring of `consume` defines what is committed.
 
-What was begun is ended when the loop is left, however it is left: what is done is committed, the group is left, connections are closed.
+When the loop is left in any way, finished records are committed, the group is left, and connections are closed.
 """
 
 from __future__ import annotations
@@ -15,9 +15,8 @@ from ottla.client.sync.consumer import Consumer
 
 
 class Records:
-    """What `consume` gives: to be iterated over, in a `with` block or without. `consumer` is there for what goes beyond that: its lag, its
-    metrics, commits of your own.
-    """
+    """The result of `consume`: iterate over it, in a `with` block or without. `consumer` gives access to lag, metrics and manual
+    commits."""
 
     def __init__(self, consumer: Consumer, course: Course) -> None:
         self._course = course
@@ -33,7 +32,7 @@ class Records:
         self.consumer.__exit__(kind, error, trace)
 
     def __iter__(self) -> Iterator[ConsumerRecord]:
-        """Record after record."""
+        """The records one by one."""
         delivery = self._course.consumer.delivery
         try:
             while self.consumer.wait_for(self._course.turn):
@@ -48,7 +47,7 @@ class Records:
                 self.close()
 
     def close(self) -> None:
-        """Commit what is done, leave the group, close the connections."""
+        """Commits finished records, leaves the group, closes connections."""
         self.consumer.close()
 
 
@@ -60,17 +59,17 @@ def consume(
     timeout_ms: float | None = None,
     **settings: Any,
 ) -> Records:
-    """Iterate over records of these topics: `for record in consume("orders", group="billing")`.
+    """Iterates over records of these topics: `for record in consume("orders", group="billing")`.
 
-    With a `group`, its members share the topics, and what the loop is done with is committed: each record is worked on at least once. Left
-    by `break` or an exception, the loop does not count the record it was at as done; in a `with` block, `break` does. `start` says where a
-    group without offsets begins: "start" (the default), "end", or "-1h", which stands for an hour ago. Without a group a topic may say it
-    itself, and where to end: `"orders@-1h:end"`, `"orders/0,2@100:200"`; see `ottla.client.fetch.ranges`.
+    With a `group`, its members share the topics, and finished records are committed: at-least-once processing. After `break` or an
+    exception the current record does not count as finished; in a `with` block it does after `break`. `start` is the initial position of a
+    group without offsets: "start" (the default), "end", or "-1h" for an hour ago. Without a group a topic can have its own range:
+    `"orders@-1h:end"`, `"orders/0,2@100:200"`; see `ottla.client.fetch.ranges`.
 
-    The loop ends after `limit` records, when none came for `timeout_ms`, or at the end of what it reads. `settings` are those of
-    `Consumer`, with its `key_deserializer`, `value_deserializer` and `interceptors`.
+    The loop ends after `limit` records, when none arrived for `timeout_ms`, or at the end of its range. `settings` are those of `Consumer`,
+    with its `key_deserializer`, `value_deserializer` and `interceptors`.
 
-    Raises: BadRange, ValueError, ConfigError for what cannot be understood.
+    Raises: BadRange, ValueError, ConfigError for invalid arguments.
     """
     parts, found = planned(topics, group, start, settings)
     consumer = Consumer(**found)

@@ -1,10 +1,10 @@
-"""An event loop in a thread of its own, for faces that block.
+"""An event loop in a thread of its own, for blocking clients.
 
-The thread starts with the first use and ends with the last: every face holds the loop it was given until it is closed. Waiting is done in
-the caller's thread, as `waiting` says: Ctrl-C interrupts it at once, and what was awaited is cancelled.
+The thread starts with the first client and ends with the last. The caller's thread waits as in `waiting`: Ctrl-C interrupts the wait at
+once and cancels the awaited call.
 
-At the end of the interpreter what is still open is closed first. In a process that was forked nothing of it works, since threads and
-connections stay with the parent: every face is told so, and says so to whoever uses it.
+At the end of the interpreter open clients are closed first. In a forked process no client works, because threads and connections stay with
+the parent: each client is disabled and raises an error when it is used.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from ottla.client.errors import AlreadyClosed
 from ottla.client.sync.waiting import taken
 
 T = TypeVar("T")
-#: What a coroutine on the loop has to be done by the thread that waits for it.
+#: Functions that the waiting thread must call for a coroutine on the loop.
 Errands = SimpleQueue[Callable[[], Any] | None]
 FORKED = "this client was made before the process forked; make one after the fork"
-#: How long the end of the interpreter may be held up by each face that was not closed.
+#: Maximum delay of the interpreter's end by each open client.
 EXIT_TIMEOUT_MS = 5000
 
 
 class Closeable(Protocol):
-    """A face that the interpreter's end should close."""
+    """A client that is closed at the end of the interpreter."""
 
     def close(self, timeout_ms: float | None = None) -> None: ...
 
@@ -43,21 +43,21 @@ class Call(Generic[T]):
     def __init__(self, loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T], errands: Errands | None = None) -> None:
         self._loop = loop
         self._work = work
-        #: None: there are no more, the outcome is there.
+        #: None: there are no more, and the outcome is known.
         self._errands: Errands = SimpleQueue() if errands is None else errands
-        # What follows is the loop's until then.
+        # Until then the following belong to the loop.
         self._given_up = False
-        #: While it runs. Let go of on the loop: what is run when a task goes away is Python code, which would swallow an interrupt.
+        #: While it runs. Released on the loop: the finalizer of a task is Python code, which would swallow an interrupt.
         self._task: asyncio.Task[T] | None = None
         self._value: T | None = None
         self._error: BaseException | None = None
 
     def begin(self) -> None:
-        """Once."""
+        """Starts the coroutine. Called once."""
         self._loop.call_soon_threadsafe(self._begin)
 
     def result(self) -> T:
-        """Wait for the outcome, and meanwhile do errands; once. Raises: what the coroutine raises; CancelledError."""
+        """Waits for the outcome and meanwhile runs errands. Called once. Raises: errors of the coroutine; CancelledError."""
         while (errand := taken(self._errands)) is not None:
             errand()
         if (error := self._error) is None:
@@ -65,11 +65,11 @@ class Call(Generic[T]):
         try:
             raise error
         finally:
-            # The error's traceback has this frame.
+            # The error's traceback refers to this frame.
             del error, self._error
 
     def cancel(self) -> None:
-        """Nobody waits any more. What has ended is left as it is."""
+        """Cancels the coroutine unless it ended: no thread waits any more."""
         with suppress(RuntimeError):
             # The loop may be closed by now.
             self._loop.call_soon_threadsafe(self._cancel)
@@ -98,7 +98,7 @@ class Call(Generic[T]):
 
 
 class LoopThread:
-    """One loop, one daemon thread."""
+    """One loop in one daemon thread."""
 
     def __init__(self, name: str) -> None:
         self.loop = _new_loop()
@@ -116,8 +116,8 @@ class LoopThread:
         return threading.current_thread() is self._thread
 
     def call(self, work: Coroutine[Any, Any, T], errands: Errands | None = None) -> T:
-        """Run a coroutine on the loop and wait for its result; an interrupt of the wait cancels it. Meanwhile run the `errands` that it has
-        for this thread. Raises what `submit` raises.
+        """Runs a coroutine on the loop and waits for its result; an interrupt of the wait cancels it. Meanwhile runs its `errands` for this
+        thread. Raises: as `submit`.
         """
         call = self._call_of(work, errands)
         try:
@@ -128,10 +128,10 @@ class LoopThread:
             raise
 
     def submit(self, work: Coroutine[Any, Any, T]) -> Call[T]:
-        """Run a coroutine on the loop, for another thread to wait for its result.
+        """Runs a coroutine on the loop; another thread waits for its result.
 
-        Raises: AlreadyClosed after `stop`; RuntimeError in a process forked after the client was made, since sockets and threads do not
-        survive that.
+        Raises: AlreadyClosed after `stop`; RuntimeError in a process that was forked after the client was created, because sockets and
+        threads do not survive a fork.
         """
         call = self._call_of(work, None)
         try:
@@ -154,7 +154,7 @@ class LoopThread:
         return Call(self.loop, work, errands)
 
     def run(self, work: Callable[[], T]) -> T:
-        """Run a function on the loop's thread and wait for its result."""
+        """Runs a function in the loop's thread and waits for its result."""
 
         async def call() -> T:
             return work()
@@ -162,7 +162,7 @@ class LoopThread:
         return self.call(call())
 
     def stop(self) -> None:
-        """End the thread, after what is running on it now."""
+        """Ends the thread after what runs in it now."""
         if os.getpid() == self._pid and self._thread.is_alive():
             self.loop.call_soon_threadsafe(self.loop.stop)
             self._thread.join(timeout=EXIT_TIMEOUT_MS / 1000)
@@ -180,7 +180,7 @@ def _new_loop() -> asyncio.AbstractEventLoop:
 
 
 class Forked:
-    """Stands where a lock was, in a process that was forked while another thread may have held it."""
+    """Replaces a lock in a forked process, where another thread may have held it."""
 
     def __enter__(self) -> bool:
         raise RuntimeError(FORKED)
@@ -189,19 +189,19 @@ class Forked:
 
 
 _open: weakref.WeakSet[Any] = weakref.WeakSet()
-_told_of_forks: weakref.WeakSet[Any] = weakref.WeakSet()
+_fork_handlers: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 def close_at_exit(face: Closeable) -> None:
-    """Close this face at the end of the interpreter, unless it was closed before; what it has not sent by then gets a few seconds. A face
-    that has something to say about its end does it in a method `close_at_exit(timeout_ms)` instead of `close`.
+    """Closes this client at the end of the interpreter, unless it is closed before; unsent records get a few seconds. A method
+    `close_at_exit(timeout_ms)` is called instead of `close` if it exists.
     """
     _open.add(face)
 
 
-def tell_of_forks(face: Any) -> None:
-    """Call the face's `forked()` in a child process, before anything else runs there."""
-    _told_of_forks.add(face)
+def register_fork_handler(face: Any) -> None:
+    """Calls the client's `forked()` in a child process, before other code runs there."""
+    _fork_handlers.add(face)
 
 
 @atexit.register
@@ -212,9 +212,9 @@ def _close_all() -> None:
 
 
 def _forked() -> None:
-    # What is open is the parent's to close.
+    # Open clients belong to the parent.
     _open.clear()
-    for face in list(_told_of_forks):
+    for face in list(_fork_handlers):
         face.forked()
 
 

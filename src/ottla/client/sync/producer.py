@@ -1,9 +1,8 @@
-"""The blocking producer, for code without an event loop; its loop runs in a thread of its own. `sync_consumer` and `sync_admin` are the
-others.
+"""The blocking producer, for code without an event loop. Its loop runs in a thread of its own.
 
-`send()` does not go through that thread. Nearly every record only has to be put into an open batch, which is one call of compiled code;
-what that does not do is done under a lock, and the sender is woken only when it has something new to do. Everything else is carried over
-to the loop and waited for, which Ctrl-C interrupts.
+`send()` does not use that thread. Most records are only added to an open batch, which is one call of compiled code. Everything else is
+done under a lock, and the sender is woken only when it has something new to do. Other calls run on the loop, and the caller waits; Ctrl-C
+interrupts the wait.
 
 Any thread may use a producer.
 """
@@ -30,7 +29,7 @@ from ottla.client.producer.batches import BlockingDelivery, DeliveryCallback, Pr
 from ottla.client.producer.producer import Headers, buffer_exhausted, log_lost_records, partitions_of, wait_for_batches
 from ottla.client.producer.record_preparation import RecordPreparation, no_fast_path, plain_bytes, plain_headers, plain_place, plain_time
 from ottla.client.producer.sender import Sender
-from ottla.client.sync.loop_thread import FORKED, Forked, LoopThread, close_at_exit, tell_of_forks
+from ottla.client.sync.loop_thread import FORKED, Forked, LoopThread, close_at_exit, register_fork_handler
 from ottla.client.sync.waiting import taken
 from ottla.client.transport.network import Network, monotonic_ms
 from ottla.records import NATIVE
@@ -40,17 +39,17 @@ if TYPE_CHECKING:
     from ottla.client.arrow.send import BlockingTableDelivery
 
 T = TypeVar("T")
-#: Threads that wait for memory are woken when no more than this share of it is taken ...
+#: Threads that wait for memory are woken when at most this share of it is used,
 FULL_SHARE = 0.875
-#: ... or when there has been any for so long.
+#: or when some memory has been free for this time.
 FULL_MS = 5
 
 
 @checked("send_batch", "partitions_for", "flush", "close")
 class Producer:
-    """Sends records. Settings are those of `ProducerOptions`, as keyword arguments.
+    """Sends records. Settings are keyword arguments of `ProducerOptions`.
 
-    Raises: ConfigError for a setting that is unknown or makes no sense.
+    Raises: ConfigError for an unknown or contradictory setting.
     """
 
     def __init__(
@@ -75,48 +74,48 @@ class Producer:
         )
         self._choice = self._preparation.choice
         self._lock: threading.Lock | Forked = threading.Lock()
-        #: Under the lock: who waits for memory, and hears of it when batches got their outcome.
+        #: Under the lock: threads that wait for memory.
         self._waiting: list[SimpleQueue[None]] = []
         self._accumulator = Accumulator(self.options, rng, give=BlockingDelivery, clock_ns=time_ns)
-        #: Puts a record that needs nothing but a place in an open batch; gives None where there is more to do.
+        #: Adds a record to an open batch; returns None if more is needed.
         self._at_once: Callable[..., BlockingDelivery | None] = no_fast_path
         if NATIVE and self._choice is None:
             self._at_once = self._accumulator.open.put
-        #: The same where the record is as the user gave it.
+        #: The same for a record that needs no preparation.
         self._fast_path: Callable[..., BlockingDelivery | None] = self._at_once if self._preparation.is_passthrough else no_fast_path
         self._closed = False
         self._forked = False
         self._waking = False
-        self._telling: asyncio.TimerHandle | None = None
+        self._wake_timer: asyncio.TimerHandle | None = None
         self._thread = LoopThread("ottla-producer")
         self._network, self._sender = self._thread.run(lambda: self._begin(rng))
         close_at_exit(self)
-        tell_of_forks(self)
+        register_fork_handler(self)
 
     def _begin(self, rng: Random) -> tuple[Network, Sender]:
         network = Network(self.options, rng=rng)
         sender = Sender(network, self._accumulator, self.options, self._lock)
-        sender.on_finished = self._tell_waiting
+        sender.on_finished = self._wake_waiting
         return network, sender
 
-    def _tell_waiting(self) -> None:
-        """Wake those who wait for memory, once there is enough of it to be worth a change of threads, or after a moment."""
+    def _wake_waiting(self) -> None:
+        """Wakes threads that wait for memory once enough is free to be worth a thread switch, or after FULL_MS."""
         if not self._sender.metrics.waiting_threads:
             return
         used = self._accumulator.used_bytes
         if used <= self.options.buffer_memory * FULL_SHARE:
-            self._tell_now()
-        elif used < self.options.buffer_memory and self._telling is None:
-            self._telling = self._thread.loop.call_later(FULL_MS / 1000, self._tell_now)
+            self._wake_now()
+        elif used < self.options.buffer_memory and self._wake_timer is None:
+            self._wake_timer = self._thread.loop.call_later(FULL_MS / 1000, self._wake_now)
 
-    def _tell_now(self) -> None:
-        if self._telling is not None:
-            self._telling.cancel()
-            self._telling = None
+    def _wake_now(self) -> None:
+        if self._wake_timer is not None:
+            self._wake_timer.cancel()
+            self._wake_timer = None
         with self._lock:
-            self._tell_all()
+            self._wake_all()
 
-    def _tell_all(self) -> None:
+    def _wake_all(self) -> None:
         waiting, self._waiting = self._waiting, []
         self._sender.metrics.waiting_threads = 0
         for bell in waiting:
@@ -128,7 +127,7 @@ class Producer:
             self._thread.loop.call_soon_threadsafe(self._woken)
 
     def _woken(self) -> None:
-        # Cleared before the step looks: whoever adds a record from now on wakes it again.
+        # Cleared before the step: a record that is added from now on wakes the sender again.
         self._waking = False
         self._sender.wake()
 
@@ -138,7 +137,7 @@ class Producer:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        # An interrupt should not have to wait for brokers that may be the reason for it.
+        # After an interrupt, closing must not wait for brokers that may have caused it.
         self.close(timeout_ms=0 if kind is not None and issubclass(kind, KeyboardInterrupt) else None)
 
     def send(
@@ -151,20 +150,20 @@ class Producer:
         timestamp_ms: int | None = None,
         on_delivery: DeliveryCallback | None = None,
     ) -> BlockingDelivery:
-        """Put a record on its way; `.result()` of what it returns waits until the record is written and tells where.
+        """Sends a record. `.result()` of the returned delivery waits for its `RecordMetadata`.
 
-        Without a partition, the key decides, as in Java's client; without a key, any partition. The time is now unless given.
-        `on_delivery(metadata, error)`, one of them None, is called with the outcome in the producer's own thread; it may send, and must not
-        wait. Waits only for metadata of a topic not seen before, and while `buffer_memory` is full, at most `max_block_ms` together.
+        Without a partition, the key selects it, as in Java's client; without a key, sticky partitioning. Default timestamp: now.
+        `on_delivery(metadata, error)`, one of them None, is called with the outcome in the producer's thread; it may send, and must not
+        block. Waits only for metadata of a new topic and while `buffer_memory` is full, at most `max_block_ms` in total.
 
-        Raises: MetadataTimedOut, BufferExhausted, MessageTooLarge, TypeError, ValueError; UnknownTopicOrPartition for a partition that is
-        not there, TopicAuthorizationFailed and the like when the topic cannot be had; what serializers raise.
+        Raises: MetadataTimedOut, BufferExhausted, MessageTooLarge, TypeError, ValueError; UnknownTopicOrPartition for a partition that
+        does not exist; TopicAuthorizationFailed and other errors of the topic; errors of serializers.
         """
         if on_delivery is None:
             try:
                 delivery = self._fast_path(topic, value, key, headers, partition, timestamp_ms)
             except (TypeError, OverflowError):
-                # What it was given is nothing for it; the long way says what.
+                # The slow path names the invalid argument.
                 delivery = None
             if delivery is not None:
                 return delivery
@@ -173,7 +172,7 @@ class Producer:
         return self._send(ProducerRecord(topic, value, key, headers, partition, timestamp_ms), on_delivery)
 
     def _send(self, record: ProducerRecord, on_delivery: DeliveryCallback | None) -> BlockingDelivery:
-        """`send`, with everything that a record may need: the user's own parts, metadata, a new batch, memory."""
+        """The slow path of `send`: serializers, interceptors, metadata, a new batch, memory."""
         preparation = self._preparation
         if not preparation.is_passthrough:
             record = preparation.prepare(record)
@@ -181,7 +180,7 @@ class Producer:
         try:
             delivery = self._at_once(record.topic, record.value, record.key, record.headers, record.partition, record.timestamp_ms)
         except (TypeError, OverflowError):
-            # What it was given is nothing for it; the long way says what.
+            # The slow path names the invalid argument.
             delivery = None
         if delivery is None:
             try:
@@ -211,7 +210,7 @@ class Producer:
         accumulator = self._accumulator
 
         def attempt() -> BlockingDelivery | None:
-            # Another thread may have begun a batch meanwhile.
+            # Another thread may have started a batch meanwhile.
             added = accumulator.add(topic, partition, timestamp_ms, key, value, headers)
             return added or accumulator.begin(topic, partition, timestamp_ms, key, value, headers, monotonic_ms(), info)  # type: ignore[no-any-return]
 
@@ -226,28 +225,27 @@ class Producer:
         return given
 
     def send_batch(self, topic: str, partition: int, batch: Bytes) -> BlockingDelivery:
-        """Put an encoded record batch (format v2, one batch, compressed or not) on its way, behind what was sent to the partition before.
+        """Sends an encoded record batch (format v2, one batch, compressed or not), after the records sent to the partition before.
 
-        What it returns stands for the first record. A bytearray is taken over and stamped in place with the producer's numbers; anything
-        else is copied. Records are not looked at: keys, times and partitions are as the batch has them.
+        The returned delivery is that of its first record. A bytearray is used in place, and the producer's numbers are written into it;
+        other buffers are copied. Records are not examined: keys, timestamps and partitions are those of the batch.
 
-        Raises: what `send` raises; ValueError when it is not exactly one batch.
+        Raises: errors of `send`; ValueError if it is not exactly one batch.
         """
         self._partition_count(topic, partition)
         data = batch if isinstance(batch, bytearray) else bytearray(batch)
         return BlockingDelivery(self._place(topic, partition, data), 0, int.from_bytes(data[27:35], "big", signed=True))
 
     def send_table(self, topic: str, table: Any, **columns: Unpack[TableColumns]) -> BlockingTableDelivery:
-        """Put the rows of an Arrow table on their way, column by column and without a Python object per row; `.result()` of what it
-        returns waits until all are written and tells where.
+        """Sends the rows of an Arrow table, column by column, without a Python object per row. `.result()` of the returned delivery waits
+        until all are written.
 
-        `table` is a pyarrow Table, RecordBatch or reader, or anything that gives Arrow data: polars, pandas, DuckDB. Its columns are named
-        by `key=`, `value=` (default: all, as JSON), `headers=`, `partition=`, `timestamp_ms=`; `key_format=`, `value_format=` and `schema=`
-        say how they become bytes (`client.arrow_rows`, `client.arrow_values`). Waits while `buffer_memory` is full, at most `max_block_ms`
-        at a time. What it raises it raises before the row at fault; rows before it are on their way.
+        `table` is a pyarrow Table, RecordBatch or reader, or any Arrow data: polars, pandas, DuckDB. `key=`, `value=` (default: all
+        columns as JSON), `headers=`, `partition=` and `timestamp_ms=` name its columns; `key_format=`, `value_format=` and `schema=` set
+        their encoding (`client.arrow.rows`, `client.arrow.values`). Waits while `buffer_memory` is full, at most `max_block_ms` at a time.
+        An error is raised before the row that causes it; earlier rows are sent.
 
-        Raises: ValueError, TypeError for columns that are not there or do not fit; SerializationFailed; ImportError without pyarrow; what
-        `send` raises.
+        Raises: ValueError, TypeError for missing or unsuitable columns; SerializationFailed; ImportError without pyarrow; errors of `send`.
         """
         from ottla.client.arrow.rows import ANY, TableRows
         from ottla.client.arrow.send import BlockingTableDelivery, attach_delivery, batches_of_table
@@ -261,14 +259,14 @@ class Producer:
         return delivery
 
     def _partition_count(self, topic: str, partition: int | None) -> int:
-        """How many partitions the topic has, once it has this one. Raises: MetadataTimedOut."""
+        """The number of partitions of the topic, once this partition exists. Raises: MetadataTimedOut."""
         known = self._network.cluster.partition_count(topic_name(topic))
         if known is None or (partition is not None and not 0 <= partition < known):
             known = self._thread.call(partitions_of(self._network, topic, partition, self.options.max_block_ms))
         return known
 
     def _place(self, topic: str, partition: int | None, data: bytearray) -> ProducerBatch:
-        """Put an encoded batch behind those of its partition, or of any, when there is memory for it."""
+        """Adds an encoded batch to its partition, or to any, when there is memory for it."""
         accumulator, info = self._accumulator, self._network.cluster.topics.get(topic)
 
         def attempt() -> ProducerBatch | None:
@@ -284,23 +282,23 @@ class Producer:
         return made
 
     def partitions_for(self, topic: str) -> list[TopicPartition]:
-        """The topic's partitions, in order. Raises: MetadataTimedOut."""
+        """The topic's partitions in order. Raises: MetadataTimedOut."""
         count = self._thread.call(partitions_of(self._network, topic, None, self.options.max_block_ms))
         return [TopicPartition(topic, partition) for partition in range(count)]
 
     def numbered(self) -> tuple[int, int]:
-        """The producer id and epoch under which batches are written from now on; asks the cluster for them before anything is sent.
+        """The producer id and epoch of the next batches; requests them from the cluster before anything is sent.
 
-        Every batch of an idempotent producer carries them, so that whoever keeps them can find in a log what was written, even by a
-        process that did not live to hear of it. A partition's epoch goes up when its numbering starts over; what was written under the
-        first one has no gaps. Raises: ValueError without idempotence; RequestTimedOut after `max_block_ms`; KafkaError.
+        Each batch of an idempotent producer has them, so the stored pair identifies in a log what this producer wrote, even if its process
+        did not receive the responses. A partition's epoch increases when its sequence numbers start over; what was written in the first
+        epoch has no gaps. Raises: ValueError without idempotence; RequestTimedOut after `max_block_ms`; KafkaError.
         """
         if not self.options.enable_idempotence:
             raise ValueError("only an idempotent producer has a number: enable_idempotence is off")
         return self._thread.call(self._sender.ensure_producer_id(self.options.max_block_ms))
 
     def flush(self, timeout_ms: float | None = None) -> None:
-        """Send what waits, and wait until every record sent so far has its outcome. Raises: TimeoutError; AlreadyClosed."""
+        """Sends all buffered records and waits for their outcomes. Raises: TimeoutError; AlreadyClosed."""
         with self._lock:
             if self._closed:
                 raise AlreadyClosed("the producer is closed; make another one")
@@ -311,7 +309,7 @@ class Producer:
         self._sender.metrics.flush_ns += time.monotonic_ns() - began_ns
 
     def close(self, timeout_ms: float | None = None) -> None:
-        """Wait for the outcome of what was sent, at most `timeout_ms`; what has none by then fails. Closing twice is no error."""
+        """Flushes for at most `timeout_ms`, then fails the remaining records and disconnects. Closing twice is allowed."""
         if self._forked:
             return
         with self._lock:
@@ -336,18 +334,18 @@ class Producer:
             log_lost_records(self._accumulator.incomplete(), "the producer was closed before they were acknowledged")
             with self._lock:
                 self._accumulator.fail_all(AlreadyClosed("the producer was closed before the record was acknowledged"))
-                self._tell_all()
+                self._wake_all()
             self._accumulator.notify_finished()
             await self._network.close()
 
     def metrics(self) -> dict[str, dict[str, float] | dict[str, dict[str, float]]]:
-        """What the producer counts, under Kafka's names: `producer-metrics` by name, `producer-topic-metrics` and `producer-node-metrics`
-        by topic and broker, then by name. Averages, maxima and rates are of the last minute; NaN where nothing was measured.
+        """Metrics with Kafka's names: `producer-metrics` by name, `producer-topic-metrics` and `producer-node-metrics` by topic or broker,
+        then by name. Averages, maxima and rates cover the last minute; NaN without samples.
         """
         return self._sender.figures()
 
     def close_at_exit(self, timeout_ms: float) -> None:
-        """Close at the end of the interpreter, and say what failed, since nobody will ask any more."""
+        """Closes the producer at the end of the interpreter, and logs lost records."""
         waiting = self._accumulator.incomplete()
         self.close(timeout_ms)
         failed = [batch for batch in waiting if batch.error is not None and not isinstance(batch.error, AlreadyClosed)]
@@ -355,7 +353,7 @@ class Producer:
             log_lost_records(failed, f"they failed while the interpreter ended: {failed[0].error}")
 
     def forked(self) -> None:
-        """This is a child process now: nothing here will ever be sent."""
+        """Called in a child process after a fork: disables the producer."""
         self._forked = True
         self._at_once = self._fast_path = no_fast_path
         self._lock = Forked()
@@ -363,7 +361,7 @@ class Producer:
 
     def _when_room(self, append: Callable[[], T | None], limit_ms: float) -> T:
         if self._thread.here:
-            # Room is made by this very thread.
+            # This thread itself frees memory.
             limit_ms = 0
         began_ns = time.monotonic_ns()
         deadline = time.monotonic() + limit_ms / 1000

@@ -1,13 +1,13 @@
-"""Waiting in one thread for what another does, so that Ctrl-C ends it whenever it comes.
+"""Waits of one thread for another that Ctrl-C always interrupts.
 
-Python runs a signal's handler in the main thread, between two of its own instructions. From that follow two ways to wait forever:
+Python runs signal handlers in the main thread, between two bytecode instructions. So there are two ways to wait forever:
 
-    the signal comes after the last instruction before a wait     the wait sees nothing of it, and has no end
-    ... between the lock of a Condition, and its release          whoever needs the lock next waits: Condition, Event and Future are
-                                                                  Python code with a lock inside
+    the signal comes after the last instruction before a wait     the wait does not notice it and does not end
+    ... between the lock of a Condition and its release           the next thread that needs the lock waits: Condition, Event and Future
+                                                                  are Python code with a lock inside
 
-So what is handed to a waiting thread goes through a SimpleQueue, which is compiled and may be filled by a signal's handler too, and the
-main thread waits in slices.
+So results are passed to a waiting thread through a SimpleQueue, which is compiled and can be filled by a signal handler too, and the main
+thread waits in slices.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from time import monotonic
 from typing import TypeVar
 
 T = TypeVar("T")
-#: How long the main thread waits before it lets handlers run. Most waits are short, and so are the first slices of long ones.
+#: How long the main thread waits before handlers run. Most waits are short, and so are the first slices.
 SLICE_MIN_S = 0.02
 SLICE_MAX_S = 0.5
 
 
 def taken(queue: SimpleQueue[T], timeout_s: float | None = None) -> T:
-    """What comes next out of the queue. Raises: queue.Empty when nothing has come in time; what handlers of signals raise."""
+    """The next item of the queue. Raises: queue.Empty after the timeout; exceptions of signal handlers."""
     if threading.current_thread() is not threading.main_thread():
         return queue.get(timeout=timeout_s)
     deadline_s = None if timeout_s is None else monotonic() + timeout_s
@@ -41,14 +41,14 @@ def taken(queue: SimpleQueue[T], timeout_s: float | None = None) -> T:
 
 
 class Stop:
-    """A wish to stop: `threading.Event`, as far as a wish goes, that a signal's handler may set while its own thread waits for it."""
+    """A request to stop: like `threading.Event`, but a signal handler may set it while its own thread waits for it."""
 
     def __init__(self) -> None:
         self._wished = False
         self._bell: SimpleQueue[None] = SimpleQueue()
 
     def set(self) -> None:
-        """Any thread, any handler."""
+        """Requests the stop; any thread or signal handler may call it."""
         self._wished = True
         self._bell.put(None)
 
@@ -56,10 +56,10 @@ class Stop:
         return self._wished
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Until the wish is there, or so long; whether it is there."""
+        """Waits for the request or the timeout; returns whether it was requested."""
         if not self._wished:
             with suppress(Empty):
                 taken(self._bell, timeout_s)
-                # It is there for others who wait, too.
+                # Wakes other waiting threads, too.
                 self._bell.put(None)
         return self._wished
