@@ -35,6 +35,11 @@ a=last
     }  # fmt: skip
 
 
+def test_a_malformed_escape_is_refused_with_its_text() -> None:
+    with pytest.raises(ConfigError, match=r"\\u12 is no escape"):
+        parse_properties("a=\\u12\n")
+
+
 def test_names_without_meaning_are_dropped_with_a_reason_each() -> None:
     kept, warnings = accepted_settings(
         {"num.network.threads": "3", "zookeeper.max.in.flight.requests": "10", "num.partitions": "3", "node.id": "5"}

@@ -4,14 +4,10 @@ A file that starts Kafka also starts Ottla. Settings without a meaning in Ottla 
 that must not be ignored silently, such as encryption or access control, are refused. Settings that Ottla declares are accepted first.
 """
 
-import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 from ottla.base.options import ConfigError
 from ottla.broker.metadata.configs import SPECS_BY_NAME
-
-_ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
-_ESCAPED = re.compile(r"\\(u[0-9a-fA-F]{4}|.)", re.DOTALL)
 
 #: Other spellings of our options.
 ALIASES = {"node.id": "broker.id", "log.dir": "log.dirs"}
@@ -117,32 +113,13 @@ REFUSED = {
 
 
 def parse_properties(text: str) -> dict[str, str]:
-    """Names and values of a file in Java's properties format: comments, continued lines and escapes; the last of equal names wins."""
-    values: dict[str, str] = {}
-    for line in _logical_lines(text):
-        match = re.match(r"((?:[^\\=:\s]|\\.)*)\s*[=:]?\s*(.*)", line, re.DOTALL)
-        assert match is not None, "every part of the pattern may be empty"
-        values[_unescaped(match[1])] = _unescaped(match[2])
-    return values
+    """Names and values of a file in Java's properties format; the last of equal names wins. Raises: ConfigError."""
+    import javaproperties
 
-
-def _logical_lines(text: str) -> Iterable[str]:
-    line = ""
-    for raw in text.splitlines():
-        part = raw.lstrip()
-        if not line and (not part or part[0] in "#!"):
-            continue
-        if (len(part) - len(part.rstrip("\\"))) % 2:
-            line += part[:-1]
-            continue
-        yield line + part
-        line = ""
-    if line:
-        yield line
-
-
-def _unescaped(text: str) -> str:
-    return _ESCAPED.sub(lambda match: chr(int(match[1][1:], 16)) if len(match[1]) > 1 else _ESCAPES.get(match[1], match[1]), text)
+    try:
+        return javaproperties.loads(text)
+    except javaproperties.InvalidUEscapeError as error:
+        raise ConfigError("the properties file", f"{error.escape} is no escape; write \\uXXXX with four digits") from None
 
 
 def accepted_settings(texts: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
