@@ -62,7 +62,7 @@ _CONSTANTS = {"InvalidTopic": "INVALID_TOPIC_EXCEPTION", "NetworkError": "NETWOR
 
 
 def error_for(code: int, message: str | None = None) -> KafkaError:
-    """Return the error of a code other than 0. A code that Ottla does not know becomes an UnknownServerError with the code in its message."""
+    """Return the error of a code other than 0. An unknown code becomes an UnknownServerError with the code in its message."""
     cls = BY_CODE.get(code)
     if cls is None:
         return UnknownServerError(f"error code {code}" if message is None else f"error code {code}: {message}")
