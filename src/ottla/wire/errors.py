@@ -1,8 +1,8 @@
-"""Kafka's error codes, one class each: the number on the wire, whether trying again may help, and a sentence for people.
+"""Kafka's error codes, one class each: the number on the wire, whether a retry may help, and a sentence that explains it.
 
 A class is named after Kafka's constant: NOT_LEADER_OR_FOLLOWER is `NotLeaderOrFollower` (INVALID_TOPIC_EXCEPTION is `InvalidTopic`,
-NETWORK_EXCEPTION is `NetworkError`). A broker raises one and answers it on the smallest unit that failed; a client raises the same class
-again. "Retriable" is what Kafka's clients take it to mean: the same request may succeed later, perhaps after asking for new metadata.
+NETWORK_EXCEPTION is `NetworkError`). A broker raises one and returns it for the smallest unit that failed; a client raises the same class.
+"Retriable" has Kafka's meaning: the same request may succeed later, perhaps after a refresh of the metadata.
 
 Source: Errors in Apache Kafka 4.3, codes -1 to 133.
 """
@@ -12,36 +12,36 @@ from __future__ import annotations
 import re
 from typing import ClassVar
 
-#: The code of success, which is no error and has no class.
+#: The code of success. It has no class.
 NONE = 0
 
 
-#: Longest message of an error. A message quotes what a request named, and a name may have 32,767 bytes, as many as a whole string of an
-#: answer; one character has at most four bytes.
+#: Longest message of an error. A message quotes names from a request. A name may have 32,767 bytes, which is also the limit of a string
+#: in a response. One character has at most four bytes.
 MESSAGE_CHARS_MAX = 4_000
 
 
 def _bounded(message: str) -> str:
-    """The beginning and the end of a message: a name is quoted in the middle, and the advice comes last."""
+    """Keep the beginning and the end of a message: the middle is a quoted name, and the advice comes last."""
     begin, end = MESSAGE_CHARS_MAX * 3 // 4, MESSAGE_CHARS_MAX // 4
     return f"{message[:begin]}... ({len(message) - begin - end} characters left out) ...{message[-end:]}"
 
 
 class KafkaError(Exception):
-    """Any error that can cross the wire. `str()` gives the message if there is one, and else the sentence of its class."""
+    """Any error that can cross the wire. `str()` returns the message if there is one, else the sentence of its class."""
 
     #: The number on the wire.
     code: ClassVar[int] = -1
     #: Whether the same request may succeed later.
     retriable: ClassVar[bool] = False
-    #: What happened, in general; the first line of the class's documentation.
+    #: General description: the first line of the class's docstring.
     sentence: ClassVar[str] = "Something failed."
     #: Kafka's constant.
     constant: ClassVar[str] = "UNKNOWN_SERVER_ERROR"
 
     def __init_subclass__(cls, code: int | None = None, retriable: bool = False) -> None:
         if code is None:
-            return  # A finer error of ours, answered as the one it derives from.
+            return  # A more specific error of Ottla. On the wire it has the code of its base class.
         cls.code = code
         cls.retriable = retriable
         cls.constant = _CONSTANTS.get(cls.__name__) or re.sub(r"(?<=[a-z])(?=[A-Z])", "_", cls.__name__).upper()
@@ -52,17 +52,17 @@ class KafkaError(Exception):
         if message is not None and len(message) > MESSAGE_CHARS_MAX:
             message = _bounded(message)
         super().__init__(message or self.sentence)
-        #: What happened this time, if there is more to say than the sentence; at most about ``MESSAGE_CHARS_MAX`` characters.
+        #: Details of this error, or None; at most about ``MESSAGE_CHARS_MAX`` characters.
         self.message = message
 
 
-#: Class of an error code; 0, success, is not in it.
+#: Class of each error code except 0 (success).
 BY_CODE: dict[int, type[KafkaError]] = {}
 _CONSTANTS = {"InvalidTopic": "INVALID_TOPIC_EXCEPTION", "NetworkError": "NETWORK_EXCEPTION"}
 
 
 def error_for(code: int, message: str | None = None) -> KafkaError:
-    """Give the error of a code other than 0; a code from a newer Kafka becomes an UnknownServerError that names it."""
+    """Return the error of a code other than 0. An unknown code becomes an UnknownServerError with the code in its message."""
     cls = BY_CODE.get(code)
     if cls is None:
         return UnknownServerError(f"error code {code}" if message is None else f"error code {code}: {message}")
@@ -70,7 +70,7 @@ def error_for(code: int, message: str | None = None) -> KafkaError:
 
 
 class UnknownServerError(KafkaError, code=-1):
-    """The broker met an error that it has no name for; its log has the story."""
+    """The broker failed with an unexpected error; its log has the details."""
 
 
 class OffsetOutOfRange(KafkaError, code=1):
@@ -78,7 +78,7 @@ class OffsetOutOfRange(KafkaError, code=1):
 
 
 class CorruptMessage(KafkaError, code=2, retriable=True):
-    """The batch is damaged: its checksum does not match, or its structure does not hold."""
+    """The batch is damaged: its checksum does not match, or its structure is invalid."""
 
 
 class UnknownTopicOrPartition(KafkaError, code=3, retriable=True):
@@ -86,7 +86,7 @@ class UnknownTopicOrPartition(KafkaError, code=3, retriable=True):
 
 
 class InvalidFetchSize(KafkaError, code=4):
-    """The number of bytes to fetch makes no sense."""
+    """The number of bytes to fetch is invalid."""
 
 
 class LeaderNotAvailable(KafkaError, code=5, retriable=True):
@@ -98,15 +98,15 @@ class NotLeaderOrFollower(KafkaError, code=6, retriable=True):
 
 
 class RequestTimedOut(KafkaError, code=7, retriable=True):
-    """The work was not done within the time the request allowed."""
+    """The request was not completed within its timeout."""
 
 
 class BrokerNotAvailable(KafkaError, code=8):
-    """The broker is not there."""
+    """The broker is not available."""
 
 
 class ReplicaNotAvailable(KafkaError, code=9, retriable=True):
-    """The broker holds no replica of this partition that could be read now."""
+    """The broker has no replica of this partition that can be read now."""
 
 
 class MessageTooLarge(KafkaError, code=10):
@@ -114,15 +114,15 @@ class MessageTooLarge(KafkaError, code=10):
 
 
 class StaleControllerEpoch(KafkaError, code=11):
-    """The request comes from a controller that another one has replaced."""
+    """The request comes from a controller that has been replaced."""
 
 
 class OffsetMetadataTooLarge(KafkaError, code=12):
-    """The metadata committed beside an offset is too long."""
+    """The metadata committed with an offset is too long."""
 
 
 class NetworkError(KafkaError, code=13, retriable=True):
-    """The connection was lost before the answer came."""
+    """The connection was lost before the response arrived."""
 
 
 class CoordinatorLoadInProgress(KafkaError, code=14, retriable=True):
@@ -130,7 +130,7 @@ class CoordinatorLoadInProgress(KafkaError, code=14, retriable=True):
 
 
 class CoordinatorNotAvailable(KafkaError, code=15, retriable=True):
-    """There is no coordinator for this group or transaction at the moment."""
+    """The group or transaction has no coordinator at the moment."""
 
 
 class NotCoordinator(KafkaError, code=16, retriable=True):
@@ -138,7 +138,7 @@ class NotCoordinator(KafkaError, code=16, retriable=True):
 
 
 class InvalidTopic(KafkaError, code=17):
-    """The topic's name is not allowed, or the topic is internal and not open to clients."""
+    """The topic's name is not allowed, or the topic is internal and closed to clients."""
 
 
 class RecordListTooLarge(KafkaError, code=18):
@@ -146,7 +146,7 @@ class RecordListTooLarge(KafkaError, code=18):
 
 
 class NotEnoughReplicas(KafkaError, code=19, retriable=True):
-    """Fewer replicas are in sync than min.insync.replicas asks for; nothing was written."""
+    """Fewer replicas are in sync than min.insync.replicas requires; nothing was written."""
 
 
 class NotEnoughReplicasAfterAppend(KafkaError, code=20, retriable=True):
@@ -154,11 +154,11 @@ class NotEnoughReplicasAfterAppend(KafkaError, code=20, retriable=True):
 
 
 class InvalidRequiredAcks(KafkaError, code=21):
-    """acks is none of 0, 1 and -1."""
+    """acks is not 0, 1 or -1."""
 
 
 class IllegalGeneration(KafkaError, code=22):
-    """The member speaks of a generation that the group is not in."""
+    """The generation in the request is not the group's current one."""
 
 
 class InconsistentGroupProtocol(KafkaError, code=23):
@@ -170,31 +170,31 @@ class InvalidGroupId(KafkaError, code=24):
 
 
 class UnknownMemberId(KafkaError, code=25):
-    """The group has no member of this id."""
+    """The group has no member with this id."""
 
 
 class InvalidSessionTimeout(KafkaError, code=26):
-    """The session timeout lies outside of what the broker allows."""
+    """The session timeout is outside the range that the broker allows."""
 
 
 class RebalanceInProgress(KafkaError, code=27):
-    """The group is rebalancing: the member has to join again."""
+    """The group is rebalancing: the member must rejoin."""
 
 
 class InvalidCommitOffsetSize(KafkaError, code=28):
-    """An offset to commit takes more room than is allowed."""
+    """An offset commit is larger than allowed."""
 
 
 class TopicAuthorizationFailed(KafkaError, code=29):
-    """The client has no permission for this on the topic; whoever administers the cluster can grant it with an ACL."""
+    """The client has no permission for this operation on the topic; an administrator can grant it with an ACL."""
 
 
 class GroupAuthorizationFailed(KafkaError, code=30):
-    """The client has no permission for this on the group; whoever administers the cluster can grant it with an ACL."""
+    """The client has no permission for this operation on the group; an administrator can grant it with an ACL."""
 
 
 class ClusterAuthorizationFailed(KafkaError, code=31):
-    """The client has no permission for this on the cluster; whoever administers the cluster can grant it with an ACL."""
+    """The client has no permission for this operation on the cluster; an administrator can grant it with an ACL."""
 
 
 class InvalidTimestamp(KafkaError, code=32):
@@ -206,27 +206,27 @@ class UnsupportedSaslMechanism(KafkaError, code=33):
 
 
 class IllegalSaslState(KafkaError, code=34):
-    """This request may not be made at this point of the authentication."""
+    """This request is not allowed at this point of the authentication."""
 
 
 class UnsupportedVersion(KafkaError, code=35):
-    """The broker does not know this version of the request, or of something it asks for."""
+    """The broker does not support this version of the request, or of a feature that it uses."""
 
 
 class TopicAlreadyExists(KafkaError, code=36):
-    """A topic of this name exists already."""
+    """A topic with this name already exists."""
 
 
 class InvalidPartitions(KafkaError, code=37):
-    """The number of partitions is not possible: below one, or not more than the topic has."""
+    """The number of partitions is below one, or not above the topic's current number."""
 
 
 class InvalidReplicationFactor(KafkaError, code=38):
-    """The replication factor is below one, or above the number of brokers alive."""
+    """The replication factor is below one, or above the number of live brokers."""
 
 
 class InvalidReplicaAssignment(KafkaError, code=39):
-    """The assignment of replicas to brokers does not hold together."""
+    """The assignment of replicas to brokers is inconsistent."""
 
 
 class InvalidConfig(KafkaError, code=40):
@@ -238,11 +238,11 @@ class NotController(KafkaError, code=41, retriable=True):
 
 
 class InvalidRequest(KafkaError, code=42):
-    """The request contradicts itself, or lacks what it needs."""
+    """The request is inconsistent, or a required field is missing."""
 
 
 class UnsupportedForMessageFormat(KafkaError, code=43):
-    """Batches of this old format cannot do what was asked."""
+    """The old message format of these batches does not support the request."""
 
 
 class PolicyViolation(KafkaError, code=44):
@@ -254,11 +254,11 @@ class OutOfOrderSequenceNumber(KafkaError, code=45):
 
 
 class DuplicateSequenceNumber(KafkaError, code=46):
-    """The batch was appended before, too long ago to say at which offset."""
+    """The batch was already appended, but its offset is no longer known."""
 
 
 class InvalidProducerEpoch(KafkaError, code=47):
-    """A newer epoch of this producer id has written here."""
+    """A newer epoch of this producer id has written to the partition."""
 
 
 class InvalidTxnState(KafkaError, code=48):
@@ -274,7 +274,7 @@ class InvalidTransactionTimeout(KafkaError, code=50):
 
 
 class ConcurrentTransactions(KafkaError, code=51, retriable=True):
-    """Another change to this transaction is under way."""
+    """Another change to this transaction is in progress."""
 
 
 class TransactionCoordinatorFenced(KafkaError, code=52):
@@ -286,11 +286,11 @@ class TransactionalIdAuthorizationFailed(KafkaError, code=53):
 
 
 class SecurityDisabled(KafkaError, code=54):
-    """This broker has no access control to administer."""
+    """Access control is not enabled on this broker."""
 
 
 class OperationNotAttempted(KafkaError, code=55):
-    """Another part of the same request failed, and so this part was not tried."""
+    """This part was not attempted, because another part of the same request failed."""
 
 
 class KafkaStorageError(KafkaError, code=56, retriable=True):
@@ -306,19 +306,19 @@ class SaslAuthenticationFailed(KafkaError, code=58):
 
 
 class UnknownProducerId(KafkaError, code=59):
-    """The broker remembers nothing of this producer id: its records were deleted, or it was silent for too long."""
+    """The broker has no state for this producer id: its records were deleted, or its state expired."""
 
 
 class ReassignmentInProgress(KafkaError, code=60):
-    """The partition's replicas are being moved already."""
+    """A reassignment of the partition is already in progress."""
 
 
 class DelegationTokenAuthDisabled(KafkaError, code=61):
-    """Delegation tokens are not enabled here."""
+    """Delegation tokens are not enabled."""
 
 
 class DelegationTokenNotFound(KafkaError, code=62):
-    """There is no such delegation token."""
+    """The delegation token does not exist."""
 
 
 class DelegationTokenOwnerMismatch(KafkaError, code=63):
@@ -326,11 +326,11 @@ class DelegationTokenOwnerMismatch(KafkaError, code=63):
 
 
 class DelegationTokenRequestNotAllowed(KafkaError, code=64):
-    """Delegation tokens may not be asked for over this kind of connection."""
+    """Delegation tokens cannot be requested over this kind of connection."""
 
 
 class DelegationTokenAuthorizationFailed(KafkaError, code=65):
-    """The client may not do this with delegation tokens."""
+    """The client has no permission for this operation on delegation tokens."""
 
 
 class DelegationTokenExpired(KafkaError, code=66):
@@ -338,7 +338,7 @@ class DelegationTokenExpired(KafkaError, code=66):
 
 
 class InvalidPrincipalType(KafkaError, code=67):
-    """Principals of this type are not known here."""
+    """The type of the principal is unknown."""
 
 
 class NonEmptyGroup(KafkaError, code=68):
@@ -346,11 +346,11 @@ class NonEmptyGroup(KafkaError, code=68):
 
 
 class GroupIdNotFound(KafkaError, code=69):
-    """There is no such group."""
+    """The group does not exist."""
 
 
 class FetchSessionIdNotFound(KafkaError, code=70, retriable=True):
-    """The broker has no such fetch session (any more); open a new one."""
+    """The broker does not have this fetch session, or has evicted it; open a new one."""
 
 
 class InvalidFetchSessionEpoch(KafkaError, code=71, retriable=True):
@@ -358,39 +358,39 @@ class InvalidFetchSessionEpoch(KafkaError, code=71, retriable=True):
 
 
 class ListenerNotFound(KafkaError, code=72, retriable=True):
-    """The leader does not listen where this request came in."""
+    """The leader has no listener with the name of the one that received this request."""
 
 
 class TopicDeletionDisabled(KafkaError, code=73):
-    """Topics may not be deleted here: delete.topic.enable is false."""
+    """Topics cannot be deleted: delete.topic.enable is false."""
 
 
 class FencedLeaderEpoch(KafkaError, code=74, retriable=True):
-    """The client believes in a leader epoch that is over; ask for metadata again."""
+    """The client's leader epoch is out of date; refresh the metadata."""
 
 
 class UnknownLeaderEpoch(KafkaError, code=75, retriable=True):
-    """The client knows of a leader epoch that this broker has not heard of yet."""
+    """The client's leader epoch is newer than the one that this broker knows."""
 
 
 class UnsupportedCompressionType(KafkaError, code=76):
-    """The batch's compression does not go with this version of the request."""
+    """This version of the request does not support the batch's compression."""
 
 
 class StaleBrokerEpoch(KafkaError, code=77):
-    """The broker has registered again since, and this request is from before."""
+    """The request carries an old broker epoch: the broker has registered again since."""
 
 
 class OffsetNotAvailable(KafkaError, code=78, retriable=True):
-    """A newly elected leader cannot say yet which offset is the last."""
+    """A newly elected leader does not know the last committed offset yet."""
 
 
 class MemberIdRequired(KafkaError, code=79):
-    """The member has to join again, with the id it is given now."""
+    """The member must join again with the member id of this response."""
 
 
 class PreferredLeaderNotAvailable(KafkaError, code=80, retriable=True):
-    """The preferred leader is not there to be elected."""
+    """The preferred leader is not available for election."""
 
 
 class GroupMaxSizeReached(KafkaError, code=81):
@@ -402,15 +402,15 @@ class FencedInstanceId(KafkaError, code=82):
 
 
 class EligibleLeadersNotAvailable(KafkaError, code=83, retriable=True):
-    """No replica is fit to be elected."""
+    """No eligible replica is available for election."""
 
 
 class ElectionNotNeeded(KafkaError, code=84, retriable=True):
-    """The partition has the leader it should have."""
+    """No election is needed: the partition already has this leader."""
 
 
 class NoReassignmentInProgress(KafkaError, code=85):
-    """The partition's replicas are not being moved."""
+    """No reassignment of the partition is in progress."""
 
 
 class GroupSubscribedToTopic(KafkaError, code=86):
@@ -422,11 +422,11 @@ class InvalidRecord(KafkaError, code=87):
 
 
 class UnstableOffsetCommit(KafkaError, code=88, retriable=True):
-    """A transaction has yet to decide on some of these offsets."""
+    """Some of these offsets belong to a transaction that is still open."""
 
 
 class ThrottlingQuotaExceeded(KafkaError, code=89, retriable=True):
-    """The client has used up its quota; it may try again later."""
+    """The client has exceeded its quota; retry later."""
 
 
 class ProducerFenced(KafkaError, code=90):
@@ -434,7 +434,7 @@ class ProducerFenced(KafkaError, code=90):
 
 
 class ResourceNotFound(KafkaError, code=91):
-    """There is no such resource."""
+    """The resource does not exist."""
 
 
 class DuplicateResource(KafkaError, code=92):
@@ -446,7 +446,7 @@ class UnacceptableCredential(KafkaError, code=93):
 
 
 class InconsistentVoterSet(KafkaError, code=94):
-    """The voters do not agree on who the voters are."""
+    """The sets of voters do not match."""
 
 
 class InvalidUpdateVersion(KafkaError, code=95):
@@ -462,7 +462,7 @@ class PrincipalDeserializationFailure(KafkaError, code=97):
 
 
 class SnapshotNotFound(KafkaError, code=98):
-    """There is no such snapshot."""
+    """The snapshot does not exist."""
 
 
 class PositionOutOfRange(KafkaError, code=99):
@@ -470,27 +470,27 @@ class PositionOutOfRange(KafkaError, code=99):
 
 
 class UnknownTopicId(KafkaError, code=100, retriable=True):
-    """This broker knows no topic of this id."""
+    """This broker knows no topic with this id."""
 
 
 class DuplicateBrokerRegistration(KafkaError, code=101):
-    """A broker of this id is registered and alive."""
+    """A live broker with this id is already registered."""
 
 
 class BrokerIdNotRegistered(KafkaError, code=102):
-    """No broker of this id is registered."""
+    """No broker with this id is registered."""
 
 
 class InconsistentTopicId(KafkaError, code=103, retriable=True):
-    """The topic's id is not the one the log was made for: the topic was created anew."""
+    """The topic's id differs from the log's: the topic was deleted and created again."""
 
 
 class InconsistentClusterId(KafkaError, code=104):
-    """The request is meant for another cluster."""
+    """The request is for another cluster."""
 
 
 class TransactionalIdNotFound(KafkaError, code=105):
-    """Nobody uses such a transactional id."""
+    """The transactional id does not exist."""
 
 
 class FetchSessionTopicIdError(KafkaError, code=106, retriable=True):
@@ -498,11 +498,11 @@ class FetchSessionTopicIdError(KafkaError, code=106, retriable=True):
 
 
 class IneligibleReplica(KafkaError, code=107):
-    """One of the brokers may not join the in-sync replicas now."""
+    """One of the brokers cannot join the ISR now."""
 
 
 class NewLeaderElected(KafkaError, code=108):
-    """The change was made, and with it the partition got another leader."""
+    """The change was applied, and it elected another leader for the partition."""
 
 
 class OffsetMovedToTieredStorage(KafkaError, code=109):
@@ -510,7 +510,7 @@ class OffsetMovedToTieredStorage(KafkaError, code=109):
 
 
 class FencedMemberEpoch(KafkaError, code=110):
-    """The group has fenced this member: it gives up its partitions and joins again."""
+    """The group has fenced this member: it must give up its partitions and rejoin."""
 
 
 class UnreleasedInstanceId(KafkaError, code=111):
@@ -518,7 +518,7 @@ class UnreleasedInstanceId(KafkaError, code=111):
 
 
 class UnsupportedAssignor(KafkaError, code=112):
-    """The group knows no such assignor."""
+    """The group does not support this assignor."""
 
 
 class StaleMemberEpoch(KafkaError, code=113):
@@ -534,7 +534,7 @@ class UnsupportedEndpointType(KafkaError, code=115):
 
 
 class UnknownControllerId(KafkaError, code=116):
-    """There is no controller of this id."""
+    """The controller id is unknown."""
 
 
 class UnknownSubscriptionId(KafkaError, code=117):
@@ -542,7 +542,7 @@ class UnknownSubscriptionId(KafkaError, code=117):
 
 
 class TelemetryTooLarge(KafkaError, code=118):
-    """The telemetry is larger than the broker takes."""
+    """The telemetry is larger than the broker allows."""
 
 
 class InvalidRegistration(KafkaError, code=119):
@@ -550,15 +550,15 @@ class InvalidRegistration(KafkaError, code=119):
 
 
 class TransactionAbortable(KafkaError, code=120):
-    """The transaction has to be aborted; the producer can go on after that."""
+    """The transaction must be aborted; the producer can continue after that."""
 
 
 class InvalidRecordState(KafkaError, code=121):
-    """The record is not in a state in which it can be acknowledged."""
+    """The record's state does not allow an acknowledgement."""
 
 
 class ShareSessionNotFound(KafkaError, code=122, retriable=True):
-    """There is no such share session."""
+    """The share session does not exist."""
 
 
 class InvalidShareSessionEpoch(KafkaError, code=123, retriable=True):
@@ -574,19 +574,19 @@ class InvalidVoterKey(KafkaError, code=125):
 
 
 class DuplicateVoter(KafkaError, code=126):
-    """This voter is one already."""
+    """The voter already exists."""
 
 
 class VoterNotFound(KafkaError, code=127):
-    """There is no such voter."""
+    """The voter does not exist."""
 
 
 class InvalidRegularExpression(KafkaError, code=128):
-    """The regular expression cannot be read."""
+    """The regular expression is invalid."""
 
 
 class RebootstrapRequired(KafkaError, code=129):
-    """The client has the wrong cluster in mind: it starts over from its bootstrap servers."""
+    """The client's metadata is of another cluster: it must connect to its bootstrap servers again."""
 
 
 class StreamsInvalidTopology(KafkaError, code=130):
@@ -602,4 +602,4 @@ class StreamsTopologyFenced(KafkaError, code=132):
 
 
 class ShareSessionLimitReached(KafkaError, code=133, retriable=True):
-    """The broker has as many share sessions as it may have."""
+    """The broker has reached its limit of share sessions."""
