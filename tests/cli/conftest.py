@@ -1,4 +1,4 @@
-"""Commands against a cluster that is not there."""
+"""Commands against a fake cluster."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from ottla.cli.main import main
 
 
 @pytest.fixture(autouse=True)
-def own_surroundings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """No environment and no profiles but the test's own; where these would be."""
+def isolated_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """No environment variables and no profiles but the test's own. Returns the directory of the profiles."""
     for name in ("OTTLA_BOOTSTRAP", "OTTLA_BOOTSTRAP_SERVERS", "OTTLA_PROFILE", "NO_COLOR"):
         monkeypatch.delenv(name, raising=False)
     path = tmp_path / "config.toml"
@@ -24,7 +24,7 @@ def own_surroundings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def cluster(monkeypatch: pytest.MonkeyPatch) -> FakeAdmin:
-    """Topics `orders` (3 partitions of 10 records) and `payments` (1), and one of the cluster's own."""
+    """Topics `orders` (3 partitions of 10 records) and `payments` (1), and an internal topic."""
     made = FakeAdmin()
     made.topic("payments")
     made.topic("orders", 3)
@@ -35,13 +35,12 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> FakeAdmin:
 
 @pytest.fixture
 def ottla() -> Ottla:
-    """Runs a command."""
     return lambda *arguments, **more: CliRunner().invoke(main, list(arguments), prog_name="ottla", **more)
 
 
 @pytest.fixture
 def terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A person looks on, with a screen of 80 columns."""
+    """Output goes to a terminal of 80 columns."""
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.setenv("NO_COLOR", "1")
     monkeypatch.setattr("ottla.cli.common.tables.is_terminal", lambda: True)

@@ -1,4 +1,4 @@
-"""Facts about clusters for tests of `ottla doctor`: a healthy one, to which each test adds its illness."""
+"""Facts about clusters for tests of `ottla doctor`: a healthy cluster, to which each test adds a fault."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def a_partition(
 
 
 def a_healthy_cluster() -> Facts:
-    """Three brokers and a topic with three replicas, each broker the first choice of one partition."""
+    """Three brokers and a topic with three replicas; each broker is the preferred leader of one partition."""
     return Facts(
         now_ms=NOW_MS,
         timeout_ms=5000,
@@ -50,7 +50,7 @@ def a_healthy_cluster() -> Facts:
 
 
 def found(facts: Facts, *names: str) -> list[Finding]:
-    """What the checks find (all if none is named); each command that they give can be typed."""
+    """Findings of the checks (of all if none is named). Each suggested command is parsed."""
     findings = run_checks(facts, names or list(CHECKS))
     for finding in findings:
         assert finding.what and finding.evidence and finding.remedy, finding
@@ -60,14 +60,14 @@ def found(facts: Facts, *names: str) -> list[Finding]:
 
 
 def only(facts: Facts, *names: str) -> Finding:
-    """The one thing that is found."""
+    """The only finding."""
     findings = found(facts, *names)
     assert len(findings) == 1, findings
     return findings[0]
 
 
 def typed(line: str) -> None:
-    """Whether a command line names a command that there is, with options that it has. Raises: UsageError."""
+    """Parse a command line with the real commands and options. Raises: UsageError."""
     program, *rest = shlex.split(line)
     assert program == "ottla", line
     command: click.Command = main

@@ -1,4 +1,4 @@
-"""An admin client without a cluster: topics, settings and brokers in memory, with the answers that a cluster gives."""
+"""An admin client without a cluster: topics, settings and brokers in memory."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ SOURCES = (
 
 
 class FakeAdmin:
-    """Two brokers. What is changed is kept in `topics`, `logs` and `set`; `calls` has the names of what was asked."""
+    """Two brokers. Changes are in `topics`, `logs` and `set`; `calls` has the names of the calls."""
 
     def __init__(self) -> None:
         self.topics: dict[str, list[r.PartitionDescription]] = {}
-        #: Start and end of logs.
+        #: Log start and end offsets.
         self.logs: dict[tuple[str, int], list[int]] = {}
-        #: Settings that somebody gave, by resource and source.
+        #: Overridden settings, by resource and source.
         self.set: dict[r.Resource, dict[str, str]] = {}
         self.calls: list[str] = []
-        #: The settings that each client was made with.
+        #: Settings of each created client.
         self.made: list[dict[str, Any]] = []
 
     # -- what tests do
@@ -45,7 +45,7 @@ class FakeAdmin:
             self.logs[name, number] = [0, end]
 
     def __call__(self, **settings: Any) -> Self:
-        """In place of the class: a new client of the same cluster."""
+        """Replaces the class: a new client of the same cluster."""
         self.made.append(settings)
         return self
 

@@ -1,4 +1,4 @@
-"""`ottla broker`, and what `ottla cluster` says of a cluster as a whole."""
+"""`ottla broker`, and `ottla cluster describe`."""
 
 from __future__ import annotations
 
@@ -9,35 +9,35 @@ from commands import Ottla, documents, good, refused
 
 
 def squeezed(text: str) -> list[str]:
-    """Lines without the room between columns."""
+    """Lines with runs of spaces collapsed."""
     return [" ".join(line.split()) for line in text.splitlines()]
 
 
-def test_brokers_are_listed_with_what_they_have(cluster: FakeAdmin, ottla: Ottla) -> None:
+def test_brokers_are_listed_with_their_replicas_and_sizes(cluster: FakeAdmin, ottla: Ottla) -> None:
     cluster.topic("behind", isr=[1])
     assert good(ottla("broker", "list")) == "1\tone:9092\ta\t\n2\ttwo:9092\t\tcontroller\n"
     assert good(ottla("broker", "list", "-o", "wide")) == "1\tone:9092\ta\t\t7\t7\t0\t0\n2\ttwo:9092\t\tcontroller\t0\t7\t1\t0\n"
-    told = documents(ottla("broker", "list", "-o", "json"), "broker", "list")
-    assert (told[1]["controller"], told[1]["not_in_sync"]) == (True, 1)
+    report = documents(ottla("broker", "list", "-o", "json"), "broker", "list")
+    assert (report[1]["controller"], report[1]["not_in_sync"]) == (True, 1)
 
 
 def test_a_broker_is_described_with_its_directories_and_settings(cluster: FakeAdmin, ottla: Ottla) -> None:
     good(ottla("config", "set", "broker", "2", "num.io.threads=16"))
-    (told,) = documents(ottla("broker", "describe", "2", "-o", "json"), "broker", "describe")
-    assert told["configs"] == {"num.io.threads": "16"}
-    assert [(one["path"], one["replica_count"], one["used_bytes"]) for one in told["log_dirs"]] == [("/a", 6, 6000), ("/b", 0, 0)]
+    (report,) = documents(ottla("broker", "describe", "2", "-o", "json"), "broker", "describe")
+    assert report["configs"] == {"num.io.threads": "16"}
+    assert [(one["path"], one["replica_count"], one["used_bytes"]) for one in report["log_dirs"]] == [("/a", 6, 6000), ("/b", 0, 0)]
     assert "2\tlog directory\t/b: it failed" in good(ottla("broker", "describe", "2"))
     assert len(documents(ottla("broker", "describe", "-o", "json"), "broker", "describe")) == 2
 
 
 @pytest.mark.usefixtures("terminal")
-def test_a_terminal_reads_sizes_and_a_broker_as_a_list(cluster: FakeAdmin, ottla: Ottla) -> None:
-    shown = squeezed(good(ottla("broker", "describe", "1")))
-    assert shown[:4] == ["broker 1", "address one:9092", "rack a", "leads 6 partitions"]
+def test_a_terminal_gets_readable_sizes_and_a_broker_as_a_list(cluster: FakeAdmin, ottla: Ottla) -> None:
+    output = squeezed(good(ottla("broker", "describe", "1")))
+    assert output[:4] == ["broker 1", "address one:9092", "rack a", "leads 6 partitions"]
     assert "1 /a 0 0 B 512 GiB 1.0 TiB online" in squeezed(good(ottla("broker", "log-dirs", "1")))
 
 
-def test_an_offline_directory_is_an_exit_code(cluster: FakeAdmin, ottla: Ottla) -> None:
+def test_an_offline_directory_sets_the_exit_code(cluster: FakeAdmin, ottla: Ottla) -> None:
     result = ottla("broker", "log-dirs")
     assert result.exit_code == 1
     assert result.stdout.splitlines()[2] == "2\t/b\t0\t0\t\t\tit failed"
@@ -47,12 +47,12 @@ def test_an_offline_directory_is_an_exit_code(cluster: FakeAdmin, ottla: Ottla) 
 def test_replicas_in_directories_are_listed_on_request(cluster: FakeAdmin, ottla: Ottla) -> None:
     lines = ottla("broker", "log-dirs", "2", "--replicas", "-t", "orders").stdout.splitlines()
     assert "2\t/a\torders\t0\t1000\t0\t" in lines
-    told = documents(ottla("broker", "log-dirs", "2", "-o", "json"), "broker", "log-dirs", code=1)
-    assert told[0]["replicas"][2] == {"topic": "orders", "partition": 0, "size_bytes": 1000, "offset_lag": 0, "is_future": False}
+    report = documents(ottla("broker", "log-dirs", "2", "-o", "json"), "broker", "log-dirs", code=1)
+    assert report[0]["replicas"][2] == {"topic": "orders", "partition": 0, "size_bytes": 1000, "offset_lag": 0, "is_future": False}
 
 
 @pytest.mark.parametrize("arguments", [["describe", "7"], ["log-dirs", "7"], ["config", "7"]])
-def test_a_broker_that_does_not_exist_is_reported_with_those_that_are(cluster: FakeAdmin, ottla: Ottla, arguments: list[str]) -> None:
+def test_a_missing_broker_is_reported_with_the_existing_ones(cluster: FakeAdmin, ottla: Ottla, arguments: list[str]) -> None:
     assert "broker 7 does not exist or is down; brokers are 1, 2" in refused(ottla("broker", *arguments))
 
 
@@ -61,7 +61,7 @@ def test_a_broker_that_does_not_exist_is_reported_with_those_that_are(cluster: F
 
 def test_a_cluster_is_described_with_totals(cluster: FakeAdmin, ottla: Ottla) -> None:
     cluster.topic("behind", isr=[1])
-    told = documents(ottla("cluster", "describe", "-o", "json"), "cluster", "describe")
+    report = documents(ottla("cluster", "describe", "-o", "json"), "cluster", "describe")
     expected = {
         "cluster_id": "fake",
         "controller": 2,
@@ -71,7 +71,7 @@ def test_a_cluster_is_described_with_totals(cluster: FakeAdmin, ottla: Ottla) ->
         "replicas": 14,
         "under_replicated": 1,
     }
-    assert {name: told[name] for name in expected} == expected
+    assert {name: report[name] for name in expected} == expected
     assert "under replicated\t1" in good(ottla("cluster", "describe"))
 
 
@@ -80,5 +80,9 @@ def test_apis_features_and_the_quorum_are_reported(cluster: FakeAdmin, ottla: Ot
     documents(ottla("cluster", "apis", "-o", "json"), "cluster", "apis")
     assert good(ottla("cluster", "features")) == "metadata.version\t1-25\t25-25\n"
     documents(ottla("cluster", "features", "-o", "json"), "cluster", "features")
-    told = documents(ottla("cluster", "quorum", "-o", "json"), "cluster", "quorum")
-    assert [(one["node"], one["role"], one["lag"]) for one in told["replicas"]] == [(1, "voter", 10), (2, "leader", 0), (9, "observer", 50)]
+    report = documents(ottla("cluster", "quorum", "-o", "json"), "cluster", "quorum")
+    assert [(one["node"], one["role"], one["lag"]) for one in report["replicas"]] == [
+        (1, "voter", 10),
+        (2, "leader", 0),
+        (9, "observer", 50),
+    ]

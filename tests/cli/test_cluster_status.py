@@ -1,4 +1,4 @@
-"""Which cluster `ottla cluster status` shows, and how it ends."""
+"""`ottla cluster status`: the shown cluster and the exit code."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from ottla.client.admin.results import LogDir, ReplicaLog
 from ottla.wire.errors import KafkaError
 
 
-def test_a_cluster_elsewhere_is_shown_where_there_is_none_here(
+def test_without_a_local_cluster_a_remote_one_is_shown(
     monkeypatch: pytest.MonkeyPatch, cluster: FakeAdmin, ottla: Ottla, tmp_path: Path
 ) -> None:
     nowhere = ["--data-dir", str(tmp_path / "none")]
     assert "Error: " in refused(ottla("cluster", "status", *nowhere))
     assert not cluster.made
     monkeypatch.setenv("OTTLA_BOOTSTRAP_SERVERS", "e:9092")
-    told = documents(ottla("cluster", "status", *nowhere, "-o", "json"), "cluster", "status")
+    report = documents(ottla("cluster", "status", *nowhere, "-o", "json"), "cluster", "status")
     assert cluster.made[-1]["bootstrap_servers"] == "e:9092"
-    assert [(one["name"], one["up"], one["controller"]) for one in told["processes"]] == [
+    assert [(one["name"], one["up"], one["controller"]) for one in report["processes"]] == [
         ("broker 1", True, False),
         ("broker 2", True, True),
     ]
@@ -29,7 +29,7 @@ def test_a_cluster_elsewhere_is_shown_where_there_is_none_here(
     assert cluster.made[-1]["bootstrap_servers"] == "f:9092"
 
 
-def test_what_is_missing_is_listed_and_an_exit_code(cluster: FakeAdmin, ottla: Ottla) -> None:
+def test_missing_parts_are_listed_and_set_the_exit_code(cluster: FakeAdmin, ottla: Ottla) -> None:
     cluster.topic("behind", isr=[1])
     cluster.topic("away", replicas=[3, 1], isr=[1])
     result = ottla("cluster", "status", "-b", "x:1")
@@ -43,14 +43,14 @@ def test_what_is_missing_is_listed_and_an_exit_code(cluster: FakeAdmin, ottla: O
         "away-0\t1\t3,1\t1",
         "offline\t0 of 8 partitions",
     ]
-    told = documents(ottla("cluster", "status", "-b", "x:1", "-o", "json"), "cluster", "status", code=1)
-    assert told["under_replicated"][1] == {"topic": "away", "partition": 0, "leader": 1, "replicas": [3, 1], "isr": [1]}
+    report = documents(ottla("cluster", "status", "-b", "x:1", "-o", "json"), "cluster", "status", code=1)
+    assert report["under_replicated"][1] == {"topic": "away", "partition": 0, "leader": 1, "replicas": [3, 1], "isr": [1]}
 
 
-def test_damaged_logs_are_listed_and_an_exit_code(cluster: FakeAdmin, ottla: Ottla, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_damaged_logs_are_listed_and_set_the_exit_code(cluster: FakeAdmin, ottla: Ottla, monkeypatch: pytest.MonkeyPatch) -> None:
     log = ReplicaLog("orders", 3, 10, 0, False, "offsets 4 to 4, bytes 62 to 123 of 00.log: the checksum of the batch does not fit")
     monkeypatch.setattr(cluster, "describe_log_dirs", lambda *_, **__: {1: [LogDir("/a", None, 9, 9, [log])], 2: KafkaError("away")})
     result = ottla("cluster", "status", "-b", "x:1")
     assert result.exit_code == 1 and f"orders-3\t1\t{log.damage}" in result.stdout.splitlines()
-    told = documents(ottla("cluster", "status", "-b", "x:1", "-o", "json"), "cluster", "status", code=1)
-    assert told["damaged"] == [{"topic": "orders", "partition": 3, "broker": 1, "damage": log.damage}]
+    report = documents(ottla("cluster", "status", "-b", "x:1", "-o", "json"), "cluster", "status", code=1)
+    assert report["damaged"] == [{"topic": "orders", "partition": 3, "broker": 1, "damage": log.damage}]

@@ -1,4 +1,4 @@
-"""Commands against a real broker, in a pipe and at a terminal."""
+"""Commands against a real broker, in a pipe and on a terminal."""
 
 from __future__ import annotations
 
@@ -24,16 +24,15 @@ COLUMNS = 60
 
 @pytest.fixture
 def at(ottla_server: Serving, ottla: Ottla) -> Ottla:
-    """Runs a command on the shared server."""
     return lambda *arguments, **more: ottla(*arguments, "-b", ottla_server.bootstrap, **more)
 
 
 def read(at: Ottla, *words: str) -> Any:
-    """What a command prints as JSON; its name is the first two words."""
+    """JSON output of a command; the first two words name the command."""
     return documents(at(*words, "-o", "json"), *words[:2])
 
 
-def test_a_topics_life(ottla_server: Serving, at: Ottla) -> None:
+def test_topic_commands_create_describe_change_and_delete(ottla_server: Serving, at: Ottla) -> None:
     assert good(at("topic", "create", "nouns.life", "-p", "2", "-c", "retention.ms=7d", "--dry-run")) == "nouns.life\twould be created\n"
     assert good(at("topic", "create", "nouns.life", "-p", "2", "-c", "retention.ms=7d")) == "nouns.life\tcreated\n"
     assert "retention.m: Unknown topic config name; did you mean retention.ms?" in refused(
@@ -46,8 +45,8 @@ def test_a_topics_life(ottla_server: Serving, at: Ottla) -> None:
     assert [one["records"] for one in read(at, "topic", "offsets", "nouns.life")] == [5, 5]
     assert [one["partition"] for one in read(at, "topic", "producers", "nouns.life")] == [0, 1]
     assert [one["outcome"] for one in read(at, "topic", "records-delete", "nouns.life:1", "--before-offset", "3", "-y")] == ["deleted"]
-    (told,) = read(at, "topic", "describe", "nouns.life")
-    assert [(one["start_offset"], one["end_offset"]) for one in told["partitions"]] == [(0, 5), (3, 5)]
+    (report,) = read(at, "topic", "describe", "nouns.life")
+    assert [(one["start_offset"], one["end_offset"]) for one in report["partitions"]] == [(0, 5), (3, 5)]
     assert [one["outcome"] for one in read(at, "topic", "alter", "nouns.life", "-p", "3", "-d", "retention.ms")] == ["set", "deleted"]
     assert "nouns.life" not in {one["topic"] for one in read(at, "topic", "partitions", "--under-replicated")}
     (dry,) = read(at, "topic", "delete", "nouns.life", "--dry-run")
@@ -59,9 +58,9 @@ def test_settings_of_topics_brokers_and_the_cluster(at: Ottla) -> None:
     good(at("topic", "create", "nouns.settings"))
     (changed,) = read(at, "config", "set", "topic", "nouns.settings", "cleanup.policy+=compact")
     assert (changed["before"], changed["after"]) == ("delete", "delete,compact")
-    (told,) = read(at, "config", "describe", "topic", "nouns.settings")
-    assert (told["value"], told["source"], told["default"], told["type"]) == ("delete,compact", "topic", "delete", "list")
-    assert told["documentation"]
+    (report,) = read(at, "config", "describe", "topic", "nouns.settings")
+    assert (report["value"], report["source"], report["default"], report["type"]) == ("delete,compact", "topic", "delete", "list")
+    assert report["documentation"]
     (dry,) = read(at, "config", "set", "cluster", "log.retention.ms=1d", "--dry-run")
     assert dry["outcome"] == "would be set"
     assert read(at, "config", "describe", "cluster") == []
@@ -81,13 +80,13 @@ def test_brokers_and_the_cluster(ottla_server: Serving, at: Ottla) -> None:
     assert "Error: " in refused(at("cluster", "quorum"))
 
 
-def test_what_cluster_elect_would_do(at: Ottla) -> None:
+def test_elect_dry_run_reports_its_plan(at: Ottla) -> None:
     good(at("topic", "create", "nouns.elect"))
     assert good(at("cluster", "elect", "-t", "nouns.elect", "--dry-run")) == "nouns.elect-0\tnot needed\n"
 
 
-def at_a_terminal(server: Serving, *arguments: str, typed: bytes = b"") -> tuple[int, str]:
-    """Exit code, and what a person sees on a narrow terminal."""
+def on_a_terminal(server: Serving, *arguments: str, typed: bytes = b"") -> tuple[int, str]:
+    """Exit code and output on a narrow terminal."""
     ours, theirs = pty.openpty()
     ioctl(theirs, TIOCSWINSZ, pack("HHHH", 24, COLUMNS, 0, 0))
     environment = {**os.environ, "OTTLA_BOOTSTRAP_SERVERS": server.bootstrap, "NO_COLOR": "1", "TERM": "xterm"}
@@ -101,31 +100,31 @@ def at_a_terminal(server: Serving, *arguments: str, typed: bytes = b"") -> tuple
             while piece := os.read(ours, 65536):
                 seen += piece
         except OSError:
-            # The other end is closed: it has ended.
+            # The other end is closed: the command has ended.
             pass
         code = process.wait(30)
     os.close(ours)
     return code, seen.decode()
 
 
-def test_a_terminal_sees_a_table_that_fits_and_is_asked_before_a_topic_goes(ottla_server: Serving, at: Ottla) -> None:
+def test_a_terminal_gets_a_table_that_fits_and_a_confirmation_before_a_topic_is_deleted(ottla_server: Serving, at: Ottla) -> None:
     name = "nouns.a.topic.with.a.name.that.takes.more.than.the.half.of.it"
     good(at("topic", "create", name, "-p", "2"))
-    code, seen = at_a_terminal(ottla_server, "topic", "list", "nouns.a.*")
+    code, seen = on_a_terminal(ottla_server, "topic", "list", "nouns.a.*")
     lines = seen.splitlines()
     assert code == 0
     assert lines[0].split() == ["NAME", "PARTITIONS", "REPLICAS"]
     assert max(map(len, lines)) <= COLUMNS
-    code, seen = at_a_terminal(ottla_server, "topic", "delete", name, typed=b"n\n")
+    code, seen = on_a_terminal(ottla_server, "topic", "delete", name, typed=b"n\n")
     assert code == 1
     assert f"{name}: 2 partitions, 0 records" in seen.replace("\r\n", "")
-    code, seen = at_a_terminal(ottla_server, "topic", "delete", name, typed=b"y\n")
+    code, seen = on_a_terminal(ottla_server, "topic", "delete", name, typed=b"y\n")
     assert code == 0
     assert name not in {one["name"] for one in read(at, "topic", "list")}
 
 
 def completed(server: str) -> tuple[str, str]:
-    """What a shell is told of `ottla topic describe nouns.c`, and what its user would see besides."""
+    """The completions for `ottla topic describe nouns.c`, and other output that its user would see."""
     environment = {"_OTTLA_COMPLETE": "bash_complete", "COMP_WORDS": "ottla topic describe nouns.c", "COMP_CWORD": "3"}
     done = subprocess.run(
         [sys.executable, "-m", "ottla"],
@@ -138,9 +137,9 @@ def completed(server: str) -> tuple[str, str]:
     return done.stdout, done.stderr
 
 
-def test_names_are_completed_and_silence_is_kept_when_no_broker_answers(at: Ottla, ottla_server: Serving) -> None:
+def test_names_are_completed_and_nothing_is_printed_without_a_broker(at: Ottla, ottla_server: Serving) -> None:
     good(at("topic", "create", "nouns.completed"))
-    # A slow machine may take longer than a person waits: nothing is offered then.
+    # A slow machine can exceed the completion timeout: there are no completions then.
     deadline = time.monotonic() + 30
     while completed(ottla_server.bootstrap) != ("plain,nouns.completed\n", ""):
         assert time.monotonic() < deadline, "the name is offered"

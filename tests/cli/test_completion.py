@@ -1,4 +1,4 @@
-"""What shells are offered: commands without importing them, names of the cluster that is meant, and nothing when something fails."""
+"""Shell completion: commands without importing them, names of the selected cluster, and nothing after an error."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SOURCE = Path(__file__).resolve().parents[2] / "src"
 
 
 def offered(*words: str) -> list[str]:
-    """What may stand in place of the last word."""
+    """The completions of the last word."""
     shell = ShellComplete(main, {}, "ottla", "_OTTLA_COMPLETE")
     return [one.value for one in shell.get_completions(list(words[:-1]), words[-1])]
 
@@ -52,13 +52,15 @@ def offered(*words: str) -> list[str]:
         (["completion", ""], ["bash", "zsh", "fish"]),
     ],
 )
-def test_names_are_offered_where_they_may_stand(own_surroundings: Path, cluster: FakeAdmin, words: list[str], expected: list[str]) -> None:
-    own_surroundings.write_text('[profiles.here]\nbootstrap_servers = "x:1"\n')
+def test_names_are_completed_where_they_are_expected(
+    isolated_environment: Path, cluster: FakeAdmin, words: list[str], expected: list[str]
+) -> None:
+    isolated_environment.write_text('[profiles.here]\nbootstrap_servers = "x:1"\n')
     assert offered(*words) == expected
 
 
-def test_the_cluster_that_the_line_names_is_asked_with_little_patience(own_surroundings: Path, cluster: FakeAdmin) -> None:
-    own_surroundings.write_text('[profiles.here]\nbootstrap_servers = "x:1"\nclient_id = "me"\n')
+def test_completion_asks_the_cluster_of_the_command_line_with_a_short_timeout(isolated_environment: Path, cluster: FakeAdmin) -> None:
+    isolated_environment.write_text('[profiles.here]\nbootstrap_servers = "x:1"\nclient_id = "me"\n')
     offered("topic", "describe", "-b", "y:2", "")
     assert cluster.made[-1]["bootstrap_servers"] == "y:2"
     offered("topic", "describe", "--profile", "here", "")
@@ -67,7 +69,7 @@ def test_the_cluster_that_the_line_names_is_asked_with_little_patience(own_surro
 
 
 @pytest.mark.parametrize("failure", [OSError("no"), RuntimeError("no"), SystemExit(1)])
-def test_a_failure_offers_nothing_and_says_nothing(
+def test_an_error_completes_nothing_and_prints_nothing(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], failure: BaseException
 ) -> None:
     def fail(**_: Any) -> None:
@@ -79,7 +81,7 @@ def test_a_failure_offers_nothing_and_says_nothing(
     assert capsys.readouterr() == ("", "")
 
 
-def test_commands_are_offered_without_importing_them() -> None:
+def test_commands_are_completed_without_importing_them() -> None:
     program = (
         "import sys\nfrom ottla.cli.main import main\ntry: main(prog_name='ottla')\nexcept SystemExit: pass\n"
         "print(sorted(name for name in sys.modules if name.startswith('ottla.')), file=sys.stderr)"
@@ -91,19 +93,19 @@ def test_commands_are_offered_without_importing_them() -> None:
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_the_script_for_a_shell_calls_ottla(ottla: Ottla, shell: str) -> None:
+def test_the_shell_script_calls_ottla(ottla: Ottla, shell: str) -> None:
     script = good(ottla("completion", shell))
     assert f"_OTTLA_COMPLETE={shell}_complete" in script
     assert "ottla" in script
     assert ("-o nospace" in script) is (shell == "bash")
 
 
-def test_a_shell_that_is_not_known_is_refused_with_those_that_are(ottla: Ottla) -> None:
+def test_an_unknown_shell_is_refused_with_the_known_ones(ottla: Ottla) -> None:
     assert "bash" in refused(ottla("completion", "tcsh"), 2)
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (["topik", "list"], "unknown command topik; did you mean topic?"),
         (["topic", "lst"], "unknown command lst; did you mean list?"),
@@ -112,5 +114,5 @@ def test_a_shell_that_is_not_known_is_refused_with_those_that_are(ottla: Ottla) 
         (["profile", "zzz"], "commands are: add, list, remove, show, use"),
     ],
 )
-def test_a_command_that_does_not_exist_suggests_a_similar_name(ottla: Ottla, arguments: list[str], said: str) -> None:
-    assert said in refused(ottla(*arguments), 2)
+def test_a_missing_command_suggests_a_similar_name(ottla: Ottla, arguments: list[str], message: str) -> None:
+    assert message in refused(ottla(*arguments), 2)

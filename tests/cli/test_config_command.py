@@ -18,12 +18,12 @@ def test_overrides_are_shown_with_source_and_default(cluster: FakeAdmin, ottla: 
     assert "no overrides" in result.stderr
     cluster.set[ORDERS] = {"retention.ms": "5"}
     assert good(ottla("config", "describe", "topic", "orders")) == "orders\tretention.ms\t5\ttopic\t604800000\n"
-    (told,) = documents(ottla("config", "describe", "topic", "orders", "-o", "json"), "config", "describe")
-    assert told["documentation"] == "What retention.ms is for."
-    assert told["synonyms"][1] == {"name": "retention.ms", "value": "604800000", "source": "default"}
+    (report,) = documents(ottla("config", "describe", "topic", "orders", "-o", "json"), "config", "describe")
+    assert report["documentation"] == "What retention.ms is for."
+    assert report["synonyms"][1] == {"name": "retention.ms", "value": "604800000", "source": "default"}
 
 
-def test_settings_are_chosen_by_pattern_wherever_they_are_set(cluster: FakeAdmin, ottla: Ottla) -> None:
+def test_a_pattern_selects_settings_of_every_source(cluster: FakeAdmin, ottla: Ottla) -> None:
     assert good(ottla("config", "describe", "topic", "orders", "payments", "-s", "seg*")).splitlines() == [
         "orders\tsegment.bytes\t1073741824\tdefault\t1073741824",
         "payments\tsegment.bytes\t1073741824\tdefault\t1073741824",
@@ -33,35 +33,35 @@ def test_settings_are_chosen_by_pattern_wherever_they_are_set(cluster: FakeAdmin
 
 
 @pytest.mark.usefixtures("terminal")
-def test_a_terminal_reads_large_numbers_in_larger_units_too(cluster: FakeAdmin, ottla: Ottla) -> None:
-    shown = good(ottla("config", "describe", "topic", "orders", "--all"))
-    assert "604800000 (7d)" in shown
-    assert "1073741824 (1.0 GiB)" in shown
+def test_a_terminal_gets_large_numbers_in_larger_units_too(cluster: FakeAdmin, ottla: Ottla) -> None:
+    output = good(ottla("config", "describe", "topic", "orders", "--all"))
+    assert "604800000 (7d)" in output
+    assert "1073741824 (1.0 GiB)" in output
     assert "604800000 (7d)" in good(ottla("config", "set", "topic", "orders", "retention.ms=1", "--dry-run"))
 
 
 def test_secrets_are_hidden(cluster: FakeAdmin, ottla: Ottla) -> None:
     assert "ssl.key.password\t(hidden)" in good(ottla("config", "describe", "broker", "1", "--all"))
-    told = documents(ottla("broker", "config", "1", "-s", "ssl.key.password", "-o", "json"), "broker", "config")
-    assert (told[0]["sensitive"], told[0]["value"]) == (True, None)
+    report = documents(ottla("broker", "config", "1", "-s", "ssl.key.password", "-o", "json"), "broker", "config")
+    assert (report[0]["sensitive"], report[0]["value"]) == (True, None)
 
 
-def test_the_cluster_shows_what_is_set_for_all_brokers(cluster: FakeAdmin, ottla: Ottla) -> None:
+def test_the_cluster_lists_settings_of_all_brokers(cluster: FakeAdmin, ottla: Ottla) -> None:
     good(ottla("config", "set", "cluster", "num.io.threads=16"))
     assert good(ottla("config", "describe", "cluster")) == "cluster\tnum.io.threads\t16\tdynamic_default_broker\t8\n"
     assert good(ottla("broker", "config", "2")) == "2\tnum.io.threads\t16\tdynamic_default_broker\t8\n"
 
 
-def test_changes_are_reported_with_before_and_after(cluster: FakeAdmin, ottla: Ottla) -> None:
-    told = documents(ottla("config", "set", "topic", "orders", "payments", "retention.ms=1h", "-o", "json"), "config", "set")
-    assert [(one["name"], one["before"], one["after"], one["outcome"]) for one in told] == [
+def test_changes_are_reported_with_the_old_and_new_value(cluster: FakeAdmin, ottla: Ottla) -> None:
+    report = documents(ottla("config", "set", "topic", "orders", "payments", "retention.ms=1h", "-o", "json"), "config", "set")
+    assert [(one["name"], one["before"], one["after"], one["outcome"]) for one in report] == [
         ("orders", "604800000", "3600000", "set"), ("payments", "604800000", "3600000", "set"),
     ]  # fmt: skip
     assert good(ottla("config", "delete", "topic", "orders", "retention.ms")) == "orders\tretention.ms\t3600000\t604800000\tdeleted\n"
     assert cluster.set[ORDERS] == {}
 
 
-def test_what_holds_after_a_deletion_comes_from_the_next_who_set_it(cluster: FakeAdmin, ottla: Ottla) -> None:
+def test_after_a_deletion_the_next_source_applies(cluster: FakeAdmin, ottla: Ottla) -> None:
     good(ottla("config", "set", "cluster", "num.io.threads=16"))
     good(ottla("config", "set", "broker", "1", "num.io.threads=32"))
     assert good(ottla("config", "delete", "broker", "1", "num.io.threads", "--dry-run")) == "1\tnum.io.threads\t32\t16\twould be deleted\n"
@@ -78,14 +78,12 @@ def test_what_holds_after_a_deletion_comes_from_the_next_who_set_it(cluster: Fak
         ("retention.ms", ("log.retention.hours", None), None),
     ],
 )
-def test_what_another_setting_gives_in_another_unit_is_reported_with_its_name(
-    name: str, synonym: tuple[str, str | None], expected: str | None
-) -> None:
-    # Kafka tells 168 hours as what holds for milliseconds.
+def test_a_synonym_in_another_unit_is_reported_with_its_name(name: str, synonym: tuple[str, str | None], expected: str | None) -> None:
+    # Kafka reports 168 hours as the source of a value in milliseconds.
     assert synonym_text(name, ConfigSynonym(*synonym, ConfigSource.DEFAULT)) == expected
 
 
-def test_lists_are_added_to_and_taken_from(cluster: FakeAdmin, ottla: Ottla) -> None:
+def test_lists_are_appended_to_and_subtracted_from(cluster: FakeAdmin, ottla: Ottla) -> None:
     assert good(ottla("config", "set", "topic", "orders", "cleanup.policy+=compact", "--dry-run")).split("\t")[2:4] == [
         "delete",
         "delete,compact",
@@ -93,11 +91,11 @@ def test_lists_are_added_to_and_taken_from(cluster: FakeAdmin, ottla: Ottla) -> 
     assert good(ottla("config", "set", "topic", "orders", "cleanup.policy-=delete", "--dry-run")).split("\t")[2:4] == ["delete", ""]
 
 
-def test_a_refused_change_is_reported_in_full_and_in_the_exit_code(cluster: FakeAdmin, ottla: Ottla) -> None:
+def test_a_refused_change_is_reported_completely_and_sets_the_exit_code(cluster: FakeAdmin, ottla: Ottla) -> None:
     result = ottla("config", "set", "topic", "orders", "retention.ms=bad", "-o", "json")
-    (told,) = documents(result, "config", "set", code=1)
-    assert (told["outcome"], told["after"]) == (None, None)
-    assert "something better" in told["error"]["message"]
+    (report,) = documents(result, "config", "set", code=1)
+    assert (report["outcome"], report["after"]) == (None, None)
+    assert "something better" in report["error"]["message"]
     assert "Error: topic orders: retention.ms: expected something better" in refused(
         ottla("config", "set", "topic", "orders", "retention.ms=bad")
     )
@@ -120,14 +118,14 @@ def test_a_refused_change_is_reported_in_full_and_in_the_exit_code(cluster: Fake
         (["describe", "broker", "3"], 1, "broker 3 does not exist or is down; brokers are 1, 2"),
     ],
 )
-def test_what_cannot_be_done_is_reported(cluster: FakeAdmin, ottla: Ottla, arguments: list[str], code: int, message: str) -> None:
+def test_an_invalid_change_is_reported(cluster: FakeAdmin, ottla: Ottla, arguments: list[str], code: int, message: str) -> None:
     assert message in refused(ottla("config", *arguments), code)
 
 
-def test_what_may_have_settings_is_listed_by_kind(cluster: FakeAdmin, ottla: Ottla) -> None:
+def test_resources_are_listed_by_type(cluster: FakeAdmin, ottla: Ottla) -> None:
     assert good(ottla("config", "list", "broker")) == "broker\t1\nbroker\t2\n"
-    told = documents(ottla("config", "list", "-o", "json"), "config", "list")
-    assert {"resource": "topic", "name": "orders"} in told
+    report = documents(ottla("config", "list", "-o", "json"), "config", "list")
+    assert {"resource": "topic", "name": "orders"} in report
 
 
 @pytest.mark.parametrize(
@@ -144,7 +142,7 @@ def test_what_may_have_settings_is_listed_by_kind(cluster: FakeAdmin, ottla: Ott
         ("log.retention.hours", "7d", "7d"),
     ],
 )
-def test_durations_and_sizes_may_be_written_for_people(name: str, value: str, expected: str) -> None:
+def test_durations_and_sizes_can_have_units(name: str, value: str, expected: str) -> None:
     from ottla.cli.common.arguments import setting_value
 
     assert setting_value(name, value) == expected

@@ -1,4 +1,4 @@
-"""What the doctor finds about brokers, listeners, controllers and clocks, in clusters with planted illnesses."""
+"""`ottla doctor` on brokers, listeners, controllers and clocks, in clusters with injected faults."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from ottla.client.admin.results import Node
 REFUSED = "connection refused by 10.0.0.2:9092"
 
 
-def test_nothing_is_found_in_a_healthy_cluster() -> None:
+def test_a_healthy_cluster_has_no_findings() -> None:
     assert found(a_healthy_cluster()) == []
 
 
-def test_a_cluster_that_no_broker_answers_for_is_one_problem_per_address_and_nothing_else() -> None:
+def test_an_unreachable_cluster_is_one_problem_per_address_and_nothing_else() -> None:
     facts = Facts(now_ms=NOW_MS, timeout_ms=5000, bootstrap=[a_probe(place(1), error="refused"), a_probe(place(2), error="refused")])
     findings = found(facts)
     assert [(one.severity, one.check, one.address) for one in findings] == [
@@ -26,7 +26,7 @@ def test_a_cluster_that_no_broker_answers_for_is_one_problem_per_address_and_not
     ]
 
 
-def test_one_dead_address_of_several_is_a_warning() -> None:
+def test_one_unreachable_address_of_several_is_a_warning() -> None:
     facts = a_healthy_cluster()
     facts.bootstrap.append(a_probe(place(9), error="refused"))
     assert (only(facts).severity, only(facts).address) == ("warning", "10.0.0.9:9092")
@@ -39,13 +39,13 @@ def test_addresses_of_two_clusters_are_a_problem() -> None:
     assert "different clusters" in only(facts, "bootstrap").what
 
 
-def test_a_broker_that_takes_long_is_a_warning_where_it_was_met() -> None:
+def test_a_slow_broker_is_a_warning() -> None:
     facts = a_healthy_cluster()
     facts.listeners[2].took_ms = 2600
     assert (only(facts).severity, only(facts).broker, only(facts).check) == ("warning", 2, "listeners")
 
 
-def test_an_advertised_address_that_cannot_be_reached_is_a_problem() -> None:
+def test_an_unreachable_advertised_address_is_a_problem() -> None:
     facts = a_healthy_cluster()
     facts.listeners[2] = a_probe(place(2), error=REFUSED)
     finding = only(facts)
@@ -53,21 +53,21 @@ def test_an_advertised_address_that_cannot_be_reached_is_a_problem() -> None:
 
 
 @pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "::1"])
-def test_a_broker_advertised_as_this_machine_is_a_problem_for_who_came_from_elsewhere(host: str) -> None:
+def test_advertising_localhost_is_a_problem_for_remote_clients(host: str) -> None:
     facts = a_healthy_cluster()
     facts.listeners[2] = a_probe((host, 9092))
     finding = only(facts, "listeners")
     assert finding.severity == "problem" and "a client's own machine" in finding.evidence
 
 
-def test_a_name_that_means_this_machine_here_is_one_of_these() -> None:
+def test_a_host_name_that_resolves_to_loopback_counts_as_localhost() -> None:
     facts = a_healthy_cluster()
     facts.listeners[2] = a_probe(("broker-two", 9092))
     facts.listeners[2].hosts = ["127.0.1.1"]
     assert only(facts, "listeners").broker == 2
 
 
-def test_a_broker_advertised_as_this_machine_is_healthy_for_who_is_there() -> None:
+def test_advertising_localhost_is_healthy_for_local_clients() -> None:
     facts = a_healthy_cluster()
     facts.bootstrap = [a_probe(("localhost", 9092))]
     facts.bootstrap[0].hosts = ["127.0.0.1"]
@@ -76,7 +76,7 @@ def test_a_broker_advertised_as_this_machine_is_healthy_for_who_is_there() -> No
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::"])
-def test_an_address_to_listen_at_is_none_to_advertise(host: str) -> None:
+def test_a_wildcard_address_must_not_be_advertised(host: str) -> None:
     facts = a_healthy_cluster()
     facts.listeners[2] = a_probe((host, 9092))
     assert "listen" in only(facts, "listeners").evidence
@@ -94,7 +94,7 @@ def test_two_brokers_at_one_address_are_a_problem() -> None:
     assert only(facts, "listeners").evidence == "brokers 1, 2"
 
 
-def test_no_controller_is_a_problem_and_two_opinions_a_warning() -> None:
+def test_no_controller_is_a_problem_and_different_controllers_a_warning() -> None:
     facts = a_healthy_cluster()
     for probe in facts.listeners.values():
         probe.controller = -1
@@ -106,7 +106,7 @@ def test_no_controller_is_a_problem_and_two_opinions_a_warning() -> None:
 
 
 def with_quorum(*, leader: int = 1, ahead_ms: int = 0, voter_behind_ms: int = 100) -> Facts:
-    """A cluster whose metadata is kept in a quorum; its brokers name any of them as the controller."""
+    """A cluster with a metadata quorum; its brokers report any of them as the controller."""
     facts = a_healthy_cluster()
     for broker, probe in facts.listeners.items():
         probe.versions = {**probe.versions, DESCRIBE_QUORUM: (0, 2)}
@@ -120,7 +120,7 @@ def with_quorum(*, leader: int = 1, ahead_ms: int = 0, voter_behind_ms: int = 10
     return facts
 
 
-def test_brokers_of_a_quorum_need_not_agree_on_whom_they_name() -> None:
+def test_brokers_of_a_quorum_can_report_different_controllers() -> None:
     assert found(with_quorum()) == []
 
 
@@ -132,10 +132,10 @@ def test_a_voter_that_is_behind_is_a_warning() -> None:
     assert "node 2 was last caught up 30s ago" in only(with_quorum(voter_behind_ms=30_000)).evidence
 
 
-@pytest.mark.parametrize(("ahead_ms", "said"), [(60_000, "1m ahead"), (-60_000, "1m behind")])
-def test_the_clock_of_a_quorums_leader_is_compared(ahead_ms: int, said: str) -> None:
+@pytest.mark.parametrize(("ahead_ms", "message"), [(60_000, "1m ahead"), (-60_000, "1m behind")])
+def test_the_clock_of_a_quorums_leader_is_compared(ahead_ms: int, message: str) -> None:
     finding = only(with_quorum(ahead_ms=ahead_ms))
-    assert (finding.check, finding.broker) == ("clocks", 1) and said in finding.evidence
+    assert (finding.check, finding.broker) == ("clocks", 1) and message in finding.evidence
 
 
 def test_a_broker_that_replicas_name_and_that_does_not_exist_is_a_problem() -> None:
@@ -146,7 +146,7 @@ def test_a_broker_that_replicas_name_and_that_does_not_exist_is_a_problem() -> N
     assert finding.command == "ottla cluster reassign plan --all-topics --brokers 1,2,3"
 
 
-def test_a_fenced_broker_is_a_problem_and_a_broker_that_knows_too_few_a_warning() -> None:
+def test_a_fenced_broker_is_a_problem_and_a_broker_with_incomplete_metadata_a_warning() -> None:
     facts = a_healthy_cluster()
     facts.nodes[1] = Node(2, *place(2), is_fenced=True)
     assert (only(facts, "brokers").broker, only(facts, "brokers").severity) == (2, "problem")
@@ -163,7 +163,7 @@ def test_brokers_of_different_versions_are_a_warning() -> None:
     assert "brokers 3: none" in only(facts).evidence
 
 
-def test_a_record_that_its_broker_stamped_in_the_future_shows_a_clock_that_is_ahead() -> None:
+def test_a_record_with_a_future_broker_timestamp_means_a_clock_that_is_ahead() -> None:
     facts = a_healthy_cluster()
     facts.topic_settings["orders"]["message.timestamp.type"] = "LogAppendTime"
     facts.newest_ms = {TopicPartition("orders", 0): NOW_MS + 1000, TopicPartition("orders", 1): NOW_MS + 30_000}
@@ -171,7 +171,7 @@ def test_a_record_that_its_broker_stamped_in_the_future_shows_a_clock_that_is_ah
     assert (finding.check, finding.broker, finding.partitions) == ("clocks", 2, [1])
 
 
-def test_timestamps_far_in_the_future_and_in_seconds_are_warnings_about_their_producers() -> None:
+def test_timestamps_far_in_the_future_or_in_seconds_are_warnings_about_producers() -> None:
     facts = a_healthy_cluster()
     facts.newest_ms = {TopicPartition("orders", 0): NOW_MS * 1000, TopicPartition("orders", 1): NOW_MS // 1000}
     assert [(one.partitions, one.severity) for one in found(facts, "clocks")] == [([0], "warning"), ([1], "warning")]
@@ -179,7 +179,7 @@ def test_timestamps_far_in_the_future_and_in_seconds_are_warnings_about_their_pr
     assert found(facts, "clocks") == [], "producers' clocks may differ a little"
 
 
-def test_what_could_not_be_looked_at_is_reported_once_for_all_checks() -> None:
+def test_a_failed_request_is_reported_once_for_all_checks() -> None:
     facts = a_healthy_cluster()
     facts.unavailable = {"quorum": "no answer within 10 s"}
     finding = only(facts)
@@ -188,7 +188,7 @@ def test_what_could_not_be_looked_at_is_reported_once_for_all_checks() -> None:
     assert found(facts, "partitions") == []
 
 
-def test_brokers_that_cannot_be_reached_come_before_what_could_not_be_looked_at() -> None:
+def test_unreachable_brokers_are_reported_before_failed_requests() -> None:
     facts = a_healthy_cluster()
     facts.unavailable = {"groups": REFUSED}
     facts.listeners[2] = a_probe(place(2), error=REFUSED)
@@ -197,7 +197,7 @@ def test_brokers_that_cannot_be_reached_come_before_what_could_not_be_looked_at(
     assert warning.remedy == "Make broker 2 reachable, then repeat."
 
 
-def test_the_worst_is_reported_first() -> None:
+def test_the_worst_finding_is_reported_first() -> None:
     facts = a_healthy_cluster()
     facts.bootstrap.append(a_probe(place(9), error="refused"))
     facts.listeners[2] = a_probe(place(2), error=REFUSED)

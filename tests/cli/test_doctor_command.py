@@ -1,4 +1,4 @@
-"""`ottla doctor` as a command: what it prints, how it ends, and what it sees of a real broker."""
+"""The `ottla doctor` command: output, exit codes, and findings on a real broker."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ottla.client.sync.admin import Admin
 from ottla.client.sync.producer import Producer
 from serving import Serving
 
-#: What does not depend on what other tests did to the server that they share.
+#: Checks that do not depend on what other tests did to the shared server.
 OWN = ("bootstrap", "listeners", "controller", "brokers", "versions", "leaders", "internal-topics")
 
 
@@ -24,14 +24,14 @@ def chosen(*names: str) -> list[str]:
 
 
 @pytest.fixture
-def nobody() -> Iterator[str]:
-    """An address where nothing listens, nor will."""
+def closed_address() -> Iterator[str]:
+    """An address where nothing listens."""
     with socket.socket() as held:
         held.bind(("127.0.0.1", 0))
         yield f"127.0.0.1:{held.getsockname()[1]}"
 
 
-def test_checks_are_listed_and_chosen_by_name(ottla: Ottla) -> None:
+def test_checks_are_listed_and_selected_by_name(ottla: Ottla) -> None:
     listed = good(ottla("doctor", "--list")).splitlines()
     assert [line.split("\t")[0] for line in listed] == list(CHECKS)
     assert "did you mean listeners?" in refused(ottla("doctor", "--check", "listener"), code=2)
@@ -39,41 +39,41 @@ def test_checks_are_listed_and_chosen_by_name(ottla: Ottla) -> None:
     assert "above 0" in refused(ottla("doctor", "--timeout", "0s"), code=2)
 
 
-def test_checks_of_this_machine_ask_no_cluster(ottla: Ottla, tmp_path: Path) -> None:
-    told = documents(ottla("doctor", *chosen("data-dir"), "--data-dir", str(tmp_path / "none"), "-o", "json"), "doctor", code=1)
-    assert (told["reachable"], told["problems"], told["checks"]) == (None, 1, ["data-dir"])
+def test_local_checks_contact_no_cluster(ottla: Ottla, tmp_path: Path) -> None:
+    report = documents(ottla("doctor", *chosen("data-dir"), "--data-dir", str(tmp_path / "none"), "-o", "json"), "doctor", code=1)
+    assert (report["reachable"], report["problems"], report["checks"]) == (None, 1, ["data-dir"])
     assert "No problems (1 check)." in ottla("doctor", *chosen("profiles")).stderr
 
 
 @pytest.mark.server
-def test_no_broker_answering_is_a_problem_with_a_remedy(ottla: Ottla, nobody: str) -> None:
-    result = ottla("doctor", "-b", nobody, "--check", "bootstrap")
+def test_an_unreachable_cluster_is_a_problem_with_a_remedy(ottla: Ottla, closed_address: str) -> None:
+    result = ottla("doctor", "-b", closed_address, "--check", "bootstrap")
     assert result.exit_code == 1
     severity, check, where, *_ = result.stdout.split("\t")
-    assert (severity, check, where) == ("problem", "bootstrap", nobody)
+    assert (severity, check, where) == ("problem", "bootstrap", closed_address)
     assert "connection refused" in result.stdout and "No broker is reachable" in result.stderr
-    told = documents(ottla("doctor", "-b", nobody, "-o", "json", "--check", "bootstrap"), "doctor", code=1)
-    assert (told["reachable"], told["problems"], told["brokers"]) == (False, 1, 0)
+    report = documents(ottla("doctor", "-b", closed_address, "-o", "json", "--check", "bootstrap"), "doctor", code=1)
+    assert (report["reachable"], report["problems"], report["brokers"]) == (False, 1, 0)
 
 
 @pytest.mark.server
-def test_a_terminal_gets_a_block_per_finding(ottla: Ottla, nobody: str, terminal: None) -> None:
-    result = ottla("doctor", "-b", nobody, "--check", "bootstrap")
-    assert result.stdout.splitlines()[0] == f"problem: No broker answers at this address [{nobody}]"
+def test_a_terminal_gets_a_block_per_finding(ottla: Ottla, closed_address: str, terminal: None) -> None:
+    result = ottla("doctor", "-b", closed_address, "--check", "bootstrap")
+    assert result.stdout.splitlines()[0] == f"problem: No broker answers at this address [{closed_address}]"
     assert [line.split()[0] for line in result.stdout.splitlines() if line.startswith("  ") and line[2] != " "] == ["shows", "fix"]
 
 
 @pytest.mark.server
-def test_nothing_is_wrong_with_a_healthy_server(ottla_server: Serving, ottla: Ottla) -> None:
+def test_a_healthy_server_has_no_findings(ottla_server: Serving, ottla: Ottla) -> None:
     at = ("doctor", "-b", ottla_server.bootstrap, "--timeout", "60s", *chosen(*OWN))
-    told = documents(ottla(*at, "-o", "json"), "doctor")
-    assert (told["reachable"], told["findings"], told["checks"], told["brokers"]) == (True, [], list(OWN), 1)
+    report = documents(ottla(*at, "-o", "json"), "doctor")
+    assert (report["reachable"], report["findings"], report["checks"], report["brokers"]) == (True, [], list(OWN), 1)
     result = ottla(*at)
     assert good(result) == "" and "No problems (7 checks, 1 broker)." in result.stderr
 
 
 @pytest.mark.server
-def test_a_planted_problem_is_found_and_its_remedy_cures_it(ottla_server: Serving, ottla: Ottla) -> None:
+def test_an_injected_problem_is_found_and_fixed_by_its_remedy(ottla_server: Serving, ottla: Ottla) -> None:
     server = ("-b", ottla_server.bootstrap)
     good(ottla("topic", "create", "doctor.ill", "-r", "1", "-c", "min.insync.replicas=2", *server))
     ill = ottla("doctor", *server, "--timeout", "60s", *chosen("replication"), "-o", "json")
@@ -88,7 +88,7 @@ def test_a_planted_problem_is_found_and_its_remedy_cures_it(ottla_server: Servin
 
 
 @pytest.mark.server
-def test_records_that_a_group_lost_are_found_and_the_remedy_moves_it_into_the_log(ottla_server: Serving, ottla: Ottla) -> None:
+def test_lost_records_of_a_group_are_found_and_the_remedy_resets_its_offsets(ottla_server: Serving, ottla: Ottla) -> None:
     server, topic = ("-b", ottla_server.bootstrap), "doctor.lost"
     good(ottla("topic", "create", topic, *server))
     with Admin(bootstrap_servers=ottla_server.bootstrap) as admin, Producer(bootstrap_servers=ottla_server.bootstrap) as producer:
@@ -111,16 +111,16 @@ def test_records_that_a_group_lost_are_found_and_the_remedy_moves_it_into_the_lo
 
 
 @pytest.mark.server
-def test_a_broker_that_advertises_an_address_where_it_is_not_is_found(tmp_path: Path, ottla: Ottla, nobody: str) -> None:
-    with Serving(tmp_path / "data", settings={"advertised.listeners": f"PLAINTEXT://{nobody}"}) as server:
+def test_a_wrong_advertised_address_is_found(tmp_path: Path, ottla: Ottla, closed_address: str) -> None:
+    with Serving(tmp_path / "data", settings={"advertised.listeners": f"PLAINTEXT://{closed_address}"}) as server:
         result = ottla("doctor", "-b", server.bootstrap, *chosen("bootstrap", "listeners"), "--timeout", "60s", "-o", "json")
     (finding,) = documents(result, "doctor", code=1)["findings"]
-    assert (finding["check"], finding["broker"], finding["address"], finding["severity"]) == ("listeners", 1, nobody, "problem")
+    assert (finding["check"], finding["broker"], finding["address"], finding["severity"]) == ("listeners", 1, closed_address, "problem")
     assert "connection refused" in finding["evidence"]
 
 
 @pytest.mark.server
-def test_who_listens_and_never_answers_is_not_waited_for(ottla: Ottla) -> None:
+def test_a_silent_listener_is_not_waited_for(ottla: Ottla) -> None:
     with socket.create_server(("127.0.0.1", 0)) as deaf:
         result = ottla("doctor", "-b", f"127.0.0.1:{deaf.getsockname()[1]}", "--timeout", "300ms", "-o", "json")
     (finding, *_) = documents(result, "doctor", code=1)["findings"]

@@ -1,4 +1,4 @@
-"""What the doctor finds about consumer groups and disks, in clusters with planted illnesses."""
+"""`ottla doctor` on consumer groups and disks, in clusters with injected faults."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def a_lag(committed: int = 100, *, start: int = 0, end: int = 100, waits_ms: int
 
 
 def with_group(group: GroupDescription, first: GroupLag | None = None, second: GroupLag | None = None) -> Facts:
-    """A healthy cluster with a group, and what was seen of its lag once and again."""
+    """A healthy cluster with a group and two measurements of its lag."""
     facts = a_healthy_cluster()
     facts.groups, facts.between_ms = {"billing": group}, 6000
     facts.lags = {"billing": first or a_lag()}
@@ -48,7 +48,7 @@ def test_a_group_that_reads_everything_is_healthy() -> None:
     assert suspicious_groups(with_group(a_group(ALL))) == []
 
 
-def test_records_that_wait_for_long_make_a_group_suspect_not_their_number() -> None:
+def test_a_group_is_suspect_by_the_age_of_its_lag_not_by_the_number_of_records() -> None:
     assert suspicious_groups(with_group(a_group(ALL), a_lag(0, end=10**9, waits_ms=TIME_LAG_MS - 1))) == []
     assert suspicious_groups(with_group(a_group(ALL), a_lag(99, waits_ms=TIME_LAG_MS))) == ["billing"]
 
@@ -61,23 +61,23 @@ def test_a_group_that_commits_nothing_between_two_measurements_is_stuck() -> Non
     assert finding.evidence == "10 unread records, the first for 10m; measured twice within 6.0s"
 
 
-def test_the_same_without_members_says_to_start_some() -> None:
+def test_a_stuck_group_without_members_gets_advice_to_start_some() -> None:
     waits = a_lag(90, waits_ms=TIME_LAG_MS)
     assert "no members" in only(with_group(a_group(state=GroupState.EMPTY), waits, waits)).what
 
 
-def test_a_group_that_catches_up_is_healthy_and_one_that_falls_behind_is_not() -> None:
+def test_a_shrinking_lag_is_healthy_and_a_growing_one_is_not() -> None:
     first = a_lag(10, waits_ms=TIME_LAG_MS)
     assert found(with_group(a_group(ALL), first, a_lag(50, waits_ms=TIME_LAG_MS))) == []
     assert "lag of a group grows" in only(with_group(a_group(ALL), first, a_lag(20, end=200, waits_ms=TIME_LAG_MS))).what
 
 
-def test_without_a_second_measurement_nothing_is_reported_of_progress() -> None:
+def test_without_a_second_measurement_progress_is_not_reported() -> None:
     assert found(with_group(a_group(ALL), a_lag(90, waits_ms=TIME_LAG_MS))) == []
 
 
 @pytest.mark.parametrize("state", [GroupState.PREPARING_REBALANCE, GroupState.COMPLETING_REBALANCE, GroupState.RECONCILING])
-def test_a_group_that_rebalances_at_both_looks_does_not_settle(state: GroupState) -> None:
+def test_a_group_that_rebalances_at_both_measurements_is_unstable(state: GroupState) -> None:
     facts = with_group(a_group(ALL, state=state))
     assert suspicious_groups(facts) == ["billing"]
     assert found(facts) == []
@@ -92,12 +92,12 @@ def test_members_without_partitions_are_a_note() -> None:
     assert (finding.severity, finding.evidence) == ("note", "1 of 2 members, for example client-two")
 
 
-def test_partitions_that_no_member_reads_are_a_warning() -> None:
+def test_partitions_without_a_reader_are_a_warning() -> None:
     finding = only(with_group(a_group(a_member("one", (0,)))))
     assert (finding.severity, finding.topic, finding.partitions) == ("warning", "orders", [1, 2])
 
 
-def test_a_subscription_to_a_topic_that_does_not_exist_is_a_warning() -> None:
+def test_a_subscription_to_a_missing_topic_is_a_warning() -> None:
     finding = only(with_group(a_group(a_member("one", (0, 1, 2), topics=("orders", "order")))))
     assert (finding.severity, finding.topic) == ("warning", "order")
 
@@ -108,37 +108,37 @@ def test_a_group_without_a_coordinator_is_a_problem() -> None:
     assert (only(facts).severity, only(facts).group) == ("problem", "billing")
 
 
-def test_offsets_before_the_start_of_the_log_are_records_that_were_lost() -> None:
+def test_committed_offsets_below_the_log_start_mean_lost_records() -> None:
     finding = only(with_group(a_group(ALL), a_lag(10, start=40)))
     assert (finding.severity, finding.check) == ("problem", "offsets")
     assert finding.evidence == "the committed offset of orders-0 is 10, the log starts at 40; 30 offsets in total"
     assert finding.command == "ottla group reset billing --topic orders --to-current"
 
 
-def test_offsets_beyond_the_end_are_a_problem() -> None:
+def test_committed_offsets_beyond_the_end_are_a_problem() -> None:
     assert "beyond the log end" in only(with_group(a_group(ALL), a_lag(101, end=100))).what
 
 
-def test_a_group_with_blanks_in_its_name_can_be_typed() -> None:
+def test_a_group_name_with_spaces_is_quoted_in_commands() -> None:
     facts = with_group(a_group(ALL))
     facts.groups, facts.lags = {}, {"my group; rm": a_lag(10, start=40)}
     assert only(facts).command == "ottla group reset 'my group; rm' --topic orders --to-current"
 
 
 @pytest.mark.parametrize(("free", "severity"), [(9, "warning"), (2, "problem"), (10, None)])
-def test_disks_that_are_nearly_full_are_found(free: int, severity: str | None) -> None:
+def test_nearly_full_disks_are_found(free: int, severity: str | None) -> None:
     facts = a_healthy_cluster()
     facts.directories = {2: [LogDir("/data", None, 100, free, [])]}
     assert [(one.severity, one.broker) for one in found(facts)] == ([(severity, 2)] if severity else [])
 
 
-def test_a_disk_whose_size_is_not_told_is_not_judged() -> None:
+def test_a_disk_of_unknown_size_is_not_judged() -> None:
     facts = a_healthy_cluster()
     facts.directories = {2: [LogDir("/data", None, -1, -1, [])]}
     assert found(facts) == []
 
 
-def test_log_directories_that_are_offline_cordoned_or_not_told_are_found() -> None:
+def test_offline_cordoned_and_unreported_log_directories_are_found() -> None:
     facts = a_healthy_cluster()
     facts.directories = {1: [LogDir("/a", "it failed", -1, -1, [])], 2: "no answer", 3: [LogDir("/c", None, 9, 9, [], is_cordoned=True)]}
     assert [(one.severity, one.broker) for one in found(facts)] == [("problem", 1), ("warning", 2), ("note", 3)]
@@ -148,7 +148,7 @@ def test_log_directories_that_are_offline_cordoned_or_not_told_are_found() -> No
     ("offsets 4 to 4: x; it leaves the ISR and copies it from another replica", "warning", "heals the log"),
     ("offsets 4 to 4: x; nothing is deleted", "problem", "records-delete"),
 ])  # fmt: skip
-def test_damaged_logs_are_found_with_what_to_do(damage: str, severity: str, remedy: str) -> None:
+def test_damaged_logs_are_found_with_a_remedy(damage: str, severity: str, remedy: str) -> None:
     facts = a_healthy_cluster()
     facts.directories = {2: [LogDir("/data", None, 100, 90, [ReplicaLog("t", 1, 9, 0, False, damage)])]}
     finding = only(facts)

@@ -1,4 +1,4 @@
-"""What the doctor finds on the machine it runs on: limits, profiles, a data directory."""
+"""`ottla doctor` on its own machine: limits, profiles, a data directory."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ GIB = 2**30
 
 
 def with_data_dir(**more: object) -> Facts:
-    """A data directory that is well, but for what is said."""
+    """A healthy data directory with the given changes."""
     facts = Facts(now_ms=NOW_MS, timeout_ms=5000)
     facts.data_dir = DataDir(
         path="/data", free_bytes=50 * GIB, total_bytes=100 * GIB, free_files=10**6, owner="kafka", has_lock=True, holder=7
@@ -27,7 +27,7 @@ def with_data_dir(**more: object) -> Facts:
     return facts
 
 
-def test_a_limit_of_open_files_below_what_connections_need_is_a_warning() -> None:
+def test_a_low_limit_of_open_files_is_a_warning() -> None:
     facts = a_healthy_cluster()
     facts.machine = Machine(files_max=1024)
     assert found(facts) == []
@@ -37,51 +37,51 @@ def test_a_limit_of_open_files_below_what_connections_need_is_a_warning() -> Non
     assert found(facts, "client") == []
 
 
-def test_troubles_with_profiles_are_warnings_even_when_no_broker_answers() -> None:
+def test_profile_problems_are_warnings_even_without_a_broker() -> None:
     facts = Facts(now_ms=NOW_MS, timeout_ms=5000, bootstrap=[a_probe(place(1), error="refused")])
     facts.machine = Machine(profile_problems=[("what", "evidence", "remedy")])
     assert [(one.check, one.severity) for one in found(facts)] == [("bootstrap", "problem"), ("profiles", "warning")]
 
 
-def test_no_broker_answering_is_reported_whichever_checks_were_asked_for() -> None:
+def test_an_unreachable_cluster_is_reported_whichever_checks_were_selected() -> None:
     facts = Facts(now_ms=NOW_MS, timeout_ms=5000, bootstrap=[a_probe(place(1), error="refused")])
     assert only(facts, "partitions").check == "bootstrap"
 
 
-def test_a_good_file_of_profiles_is_no_trouble(own_surroundings: Path) -> None:
+def test_a_valid_profile_file_has_no_findings(isolated_environment: Path) -> None:
     assert local.profile_problems({}) == []
-    own_surroundings.write_text('current = "a"\n[profiles.a]\nbootstrap_servers = "h:9092"\n')
+    isolated_environment.write_text('current = "a"\n[profiles.a]\nbootstrap_servers = "h:9092"\n')
     assert local.profile_problems({"OTTLA_PROFILE": "a"}) == []
 
 
-def test_what_is_wrong_with_profiles_is_reported_one_by_one(own_surroundings: Path) -> None:
-    own_surroundings.write_text('[profiles.a]\nrequest_timeout_ms = "soon"\nsasl_password = "hush"\n')
-    own_surroundings.chmod(0o644)
-    told = local.profile_problems({"OTTLA_PROFILE": "b"})
-    assert [what for what, _, _ in told] == [
+def test_profile_problems_are_reported_one_by_one(isolated_environment: Path) -> None:
+    isolated_environment.write_text('[profiles.a]\nrequest_timeout_ms = "soon"\nsasl_password = "hush"\n')
+    isolated_environment.chmod(0o644)
+    report = local.profile_problems({"OTTLA_PROFILE": "b"})
+    assert [what for what, _, _ in report] == [
         "Other users can read the secrets of profiles",
         "A profile has an invalid setting",
         "A profile has an invalid setting",
         "OTTLA_PROFILE names a profile that does not exist",
     ]
-    assert "hush" not in str(told)
-    own_surroundings.write_text("[profiles")
+    assert "hush" not in str(report)
+    isolated_environment.write_text("[profiles")
     assert [what for what, _, _ in local.profile_problems({})] == ["The file of profiles is invalid or unreadable"]
 
 
-def test_variables_that_contradict_each_other_are_reported() -> None:
-    told = local.profile_problems({"OTTLA_BOOTSTRAP": "a:1", "OTTLA_BOOTSTRAP_SERVERS": "b:1"})
-    assert "OTTLA_BOOTSTRAP_SERVERS is used" in told[0][2]
-    told = local.profile_problems({"OTTLA_BOOTSTRAP": "a:1", "OTTLA_PROFILE": "p"})
-    assert told[0][0] == "The profile in OTTLA_PROFILE is ignored"
+def test_contradicting_environment_variables_are_reported() -> None:
+    report = local.profile_problems({"OTTLA_BOOTSTRAP": "a:1", "OTTLA_BOOTSTRAP_SERVERS": "b:1"})
+    assert "OTTLA_BOOTSTRAP_SERVERS is used" in report[0][2]
+    report = local.profile_problems({"OTTLA_BOOTSTRAP": "a:1", "OTTLA_PROFILE": "p"})
+    assert report[0][0] == "The profile in OTTLA_PROFILE is ignored"
 
 
-def test_a_data_directory_that_is_healthy_is_nothing_to_report_of() -> None:
+def test_a_healthy_data_directory_has_no_findings() -> None:
     assert found(with_data_dir(), "data-dir") == [], "and no cluster is needed for that"
 
 
 @pytest.mark.parametrize(
-    ("illness", "severity", "said"),
+    ("illness", "severity", "message"),
     [
         ({"error": "it does not exist"}, "problem", "does not exist"),
         ({"is_read_only": True}, "problem", "read-only"),
@@ -96,13 +96,13 @@ def test_a_data_directory_that_is_healthy_is_nothing_to_report_of() -> None:
         ({"holder_files": 9, "holder_files_max": 1024}, "note", "9 open, its limit is 1024"),
     ],
 )
-def test_each_problem_of_a_data_directory_is_found(illness: dict[str, object], severity: str, said: str) -> None:
+def test_each_problem_of_a_data_directory_is_found(illness: dict[str, object], severity: str, message: str) -> None:
     finding = only(with_data_dir(**illness), "data-dir")
-    assert finding.severity == severity and said in finding.evidence
+    assert finding.severity == severity and message in finding.evidence
 
 
 @pytest.mark.skipif(not Path("/proc/locks").exists(), reason="who holds a lock is read from /proc")
-def test_a_directory_is_seen_with_its_holder(tmp_path: Path) -> None:
+def test_a_directory_is_inspected_with_the_process_that_holds_its_lock(tmp_path: Path) -> None:
     (tmp_path / "orders-0").mkdir()
     assert local.data_dir(tmp_path).has_lock is False
     held = LockedDirectory(tmp_path)
@@ -116,7 +116,7 @@ def test_a_directory_is_seen_with_its_holder(tmp_path: Path) -> None:
     assert (local.data_dir(tmp_path).has_lock, local.data_dir(tmp_path).holder) == (True, None)
 
 
-def test_what_is_not_a_directory_is_reported(tmp_path: Path) -> None:
+def test_a_path_that_is_not_a_directory_is_reported(tmp_path: Path) -> None:
     assert local.data_dir(tmp_path / "none").error == "it does not exist"
     (tmp_path / "file").touch()
     assert local.data_dir(tmp_path / "file").error == "it is not a directory"

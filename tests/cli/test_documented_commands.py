@@ -1,4 +1,4 @@
-"""Every command that a page shows is one that there is, with options that it has."""
+"""Every command on a documentation page exists with its options."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 
-def shown() -> list[tuple[str, str]]:
-    """(page, words after ``ottla``): in code spans, and in lines of code blocks, of which several may stand side by side."""
+def documented_commands() -> list[tuple[str, str]]:
+    """(page, words after ``ottla``) of code spans and of lines in code blocks. A line can hold several commands side by side."""
     found = []
     for page in PAGES:
         text = page.read_text()
@@ -26,8 +26,8 @@ def shown() -> list[tuple[str, str]]:
     return found
 
 
-@pytest.mark.parametrize(("page", "words"), sorted(set(shown())))
-def test_what_a_page_shows_can_be_typed(page: str, words: str) -> None:
+@pytest.mark.parametrize(("page", "words"), sorted(set(documented_commands())))
+def test_a_documented_command_is_valid(page: str, words: str) -> None:
     command: click.Command = main
     rest = words.split()
     while isinstance(command, click.Group) and rest and re.fullmatch(r"[a-z][a-z-]*", rest[0]):
@@ -39,5 +39,5 @@ def test_what_a_page_shows_can_be_typed(page: str, words: str) -> None:
     assert not set(named) - known, f"{page}: ottla {words}"
 
 
-def test_pages_show_commands() -> None:
-    assert {"command-line.md", "operating.md", "README.md"} <= {page for page, _ in shown()}
+def test_pages_contain_commands() -> None:
+    assert {"command-line.md", "operating.md", "README.md"} <= {page for page, _ in documented_commands()}

@@ -1,4 +1,4 @@
-"""Addresses where a path is expected: refused by name before anything is created, in every command and every key that takes a path."""
+"""URLs in place of a path are refused by name before anything is created, in every command and key that takes a path."""
 
 import itertools
 from pathlib import Path
@@ -31,7 +31,7 @@ MORE_SINKS = ('[[sink]]\ntype = "parquet"\npath = "{}"\n', '[[sink]]\ntype = "de
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
-def test_every_scheme_but_file_is_refused_by_name(scheme: str) -> None:
+def test_every_url_scheme_but_file_is_refused_by_name(scheme: str) -> None:
     with pytest.raises(NotLocal, match=f"bucket/x is not a local path: .*{scheme.lower().replace('+', '.')}://"):
         local_path(f"{scheme}://me:secret@bucket/x")
     with pytest.raises(NotLocal) as refused:
@@ -39,7 +39,7 @@ def test_every_scheme_but_file_is_refused_by_name(scheme: str) -> None:
     assert "secret" not in str(refused.value)
 
 
-def test_local_paths_stay_and_file_addresses_become_paths() -> None:
+def test_local_paths_are_unchanged_and_file_urls_become_paths() -> None:
     for path in ("a/b", "/a/b", "C:/a", "a:b", "s3:/b", "logs/*.csv", "-"):
         assert local_path(path) == path
     assert local_path("file:///a%20b/c") == local_path("file://localhost/a%20b/c") == "/a b/c"
@@ -48,7 +48,7 @@ def test_local_paths_stay_and_file_addresses_become_paths() -> None:
 
 
 @pytest.mark.parametrize(("key", "scheme"), [*((key, "s3") for key in KEYS), ("checkpoint", "abfs"), ("sink[0].path", "gs")])
-def test_validate_refuses_an_address_with_line_and_key_and_creates_nothing(
+def test_validate_refuses_a_url_with_line_and_key_and_creates_nothing(
     key: str, scheme: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -62,7 +62,7 @@ def test_validate_refuses_an_address_with_line_and_key_and_creates_nothing(
 
 
 @pytest.mark.parametrize("sink", MORE_SINKS)
-def test_every_sink_with_a_path_refuses_an_address(sink: str, tmp_path: Path) -> None:
+def test_every_sink_with_a_path_refuses_a_url(sink: str, tmp_path: Path) -> None:
     file = tmp_path / "p.toml"
     file.write_text('[source]\ntopic = "t"\n' + sink.format("wasb://c/x"))
     with pytest.raises(PipelineError, match=r"sink\[0\].path: wasb://c/x is not a local path"):
@@ -87,7 +87,7 @@ def test_every_sink_with_a_path_refuses_an_address(sink: str, tmp_path: Path) ->
         ["serve", "--data-dir", "d", "--set", "log.dirs=s3://b/x"],
     ],
 )
-def test_every_command_refuses_an_address_and_creates_nothing(words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_command_refuses_a_url_and_creates_nothing(words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     done = CliRunner().invoke(main, words)
     assert done.exit_code in (1, 2) and "s3://b/x" in done.output and "is not a local path: object stores (s3://)" in done.output, (
@@ -103,7 +103,7 @@ def commands(group: click.Command, context: click.Context) -> list[click.Command
     return [group, *itertools.chain.from_iterable(commands(one, context) for one in below if one is not None)]
 
 
-def test_every_option_and_argument_that_takes_a_path_refuses_addresses() -> None:
+def test_every_option_and_argument_with_a_path_refuses_urls() -> None:
     with click.Context(main) as context:
         taking = [
             (command.name, parameter.name, parameter.type)
@@ -115,7 +115,7 @@ def test_every_option_and_argument_that_takes_a_path_refuses_addresses() -> None
     assert [one for one in taking if not isinstance(one[2], LocalPath | LocalFile)] == []
 
 
-def test_options_of_the_source_and_of_the_sink_refuse_addresses() -> None:
+def test_source_and_sink_options_refuse_urls() -> None:
     base = {"bootstrap.servers": "h:1", "subscribe": "t"}
     for options in ({"dataLossReportTo": "s3://b/x"}, {"valueFormat": "protobuf", "valueMessage": "m", "valueDescriptor": "s3://b/x"}):
         with pytest.raises(OptionError, match="s3://b/x is not a local path"):

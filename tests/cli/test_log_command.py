@@ -1,4 +1,4 @@
-"""`ottla log dump` over files made for it."""
+"""`ottla log dump` on files written by the test."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ def batch(offset: int, *times: int) -> bytes:
 
 @pytest.fixture
 def partition(tmp_path: Path) -> Path:
-    """Batches of offsets 0-1, 2 and 3-5, with indexes that fit."""
+    """Batches of offsets 0-1, 2 and 3-5, with valid indexes."""
     directory = tmp_path / "t-0"
     directory.mkdir()
     parts = [batch(0, 10, 20), batch(2, 15), batch(3, 30, 25, 26)]
     (directory / f"{NAME}.log").write_bytes(b"".join(parts))
-    # Kafka preallocates its indexes: zeros are no entries.
+    # Kafka preallocates its indexes: zeros are not entries.
     (directory / f"{NAME}.index").write_bytes(pack(">ii", 2, len(parts[0])) + pack(">ii", 5, len(parts[0] + parts[1])) + bytes(16))
     (directory / f"{NAME}.timeindex").write_bytes(pack(">qi", 20, 1) + pack(">qi", 30, 5))
     return directory
 
 
 def rows(result: Result, *, code: int = 0) -> list[dict[str, Any]]:
-    """What was dumped as JSON, of which each field is named in the reference."""
+    """The JSON output. Each of its fields must be in the reference."""
     assert result.exit_code == code, result.output
     found = [json.loads(line) for line in result.stdout.splitlines()]
     named = set(fields_of(command("log", "dump")))
@@ -45,14 +45,14 @@ def rows(result: Result, *, code: int = 0) -> list[dict[str, Any]]:
     return found
 
 
-def test_indexes_that_fit_their_log_are_passed_over(ottla: Ottla, partition: Path) -> None:
+def test_valid_indexes_are_skipped(ottla: Ottla, partition: Path) -> None:
     found = rows(ottla("log", "dump", "--verify", str(partition), "-o", "json"))
     assert {Path(row["file"]).suffix for row in found} == {".log"}
     assert len(rows(ottla("log", "dump", str(partition), "-o", "json"))) == 3 + 2 + 2
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "said"),
+    ("name", "content", "message"),
     [
         ("index", pack(">ii", 2, 5), "no batch begins at this position"),
         ("index", pack(">ii", 4, 0), "the batch there ends at offset 1"),
@@ -62,19 +62,19 @@ def test_indexes_that_fit_their_log_are_passed_over(ottla: Ottla, partition: Pat
         ("timeindex", pack(">qi", 30, 5) + pack(">qi", 20, 5), "does not increase"),
     ],
 )
-def test_an_entry_that_does_not_fit_is_damage(ottla: Ottla, partition: Path, name: str, content: bytes, said: str) -> None:
+def test_an_invalid_index_entry_is_damage(ottla: Ottla, partition: Path, name: str, content: bytes, message: str) -> None:
     index = partition / f"{NAME}.{name}"
     index.write_bytes(content)
     (row,) = rows(ottla("log", "dump", "--verify", str(index), "-o", "json"), code=1)
-    assert said in row["damage"]
+    assert message in row["damage"]
 
 
-def test_an_index_is_compared_with_the_log_of_its_own_state() -> None:
+def test_an_index_is_compared_with_the_log_at_the_same_moment() -> None:
     assert log_of(Path(f"d/{NAME}.index")) == Path(f"d/{NAME}.log")
     assert log_of(Path(f"d/{NAME}.timeindex.deleted")) == Path(f"d/{NAME}.log.deleted")
 
 
-def test_a_batch_whose_offsets_were_there_before_is_damage(ottla: Ottla, partition: Path) -> None:
+def test_a_batch_with_repeated_offsets_is_damage(ottla: Ottla, partition: Path) -> None:
     log = partition / f"{NAME}.log"
     log.write_bytes(batch(0, 1, 2) + batch(1, 3))
     first, second = rows(ottla("log", "dump", str(log), "-o", "json"), code=1)
@@ -82,7 +82,7 @@ def test_a_batch_whose_offsets_were_there_before_is_damage(ottla: Ottla, partiti
     assert "last offset 1 of the previous batch" in second["damage"]
 
 
-def test_only_so_many_bytes_are_read_and_the_rest_is_no_damage(ottla: Ottla, partition: Path) -> None:
+def test_a_limit_of_bytes_is_no_damage(ottla: Ottla, partition: Path) -> None:
     log = partition / f"{NAME}.log"
     found = rows(ottla("log", "dump", str(log), "--max-bytes", str(len(batch(0, 10, 20)) + 5), "-o", "json"))
     assert [row["last"] for row in found] == [1]

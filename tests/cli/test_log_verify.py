@@ -1,4 +1,4 @@
-"""`ottla log verify` finds damage in the files of a data directory, also while a broker writes there, and changes nothing."""
+"""`ottla log verify` finds damage in the files of a data directory, also while a broker runs there, and changes nothing."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ RECORDS = 30
 
 @pytest.fixture(scope="module")
 def stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A data directory with a topic of several segments, left by a server; and verified while that ran."""
+    """The data directory of a stopped server, with a topic of several segments. It was verified while the server ran."""
     data = tmp_path_factory.mktemp("verify") / "data"
     with Serving(data) as server:
         create_topics(server.address, {"t": 1}, {"segment.bytes": "1000", "index.interval.bytes": "200"})
@@ -31,7 +31,7 @@ def stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return data
 
 
-def told(result: Result) -> list[dict[str, Any]]:
+def report(result: Result) -> list[dict[str, Any]]:
     return [json.loads(line) for line in result.stdout.splitlines()]
 
 
@@ -40,14 +40,14 @@ def logs(data: Path) -> list[Path]:
 
 
 @pytest.mark.parametrize("which", ["data", "live"])
-def test_a_sound_directory_has_no_damage(ottla: Ottla, stopped: Path, which: str) -> None:
-    rows = told(ottla("log", "verify", "--live", str(stopped.parent / which), "-o", "json"))
+def test_an_undamaged_directory_has_no_damage(ottla: Ottla, stopped: Path, which: str) -> None:
+    rows = report(ottla("log", "verify", "--live", str(stopped.parent / which), "-o", "json"))
     found = [row for row in rows if row["topic"] == "t"]
     assert len(found) == len(logs(stopped)) > 3 and not any("damage" in row for row in rows)
     assert "no damage" in ottla("log", "verify", str(stopped / "broker-1")).stderr
 
 
-def test_a_running_brokers_logs_are_verified_without_its_lock(ottla: Ottla, tmp_path: Path) -> None:
+def test_the_logs_of_a_running_broker_are_verified_without_its_lock(ottla: Ottla, tmp_path: Path) -> None:
     with Serving(tmp_path / "data") as server:
         create_topics(server.address, {"t": 1}, {"segment.bytes": "1000"})
         for number in range(RECORDS):
@@ -66,7 +66,7 @@ def test_damage_is_reported_with_file_offsets_and_position(ottla: Ottla, stopped
     data[position] ^= 1 << rng.randrange(8)
     file.write_bytes(data)
     before = file.read_bytes()
-    rows = told(ottla("log", "verify", str(tmp_path / "data"), "-o", "json"))
+    rows = report(ottla("log", "verify", str(tmp_path / "data"), "-o", "json"))
     (row,) = [row for row in rows if "damage" in row]
     assert row["file"] == str(file) and row["position"] <= position < row["position"] + row["damaged_bytes"]
     assert 0 <= row["first_offset"] == row["last_offset"] < RECORDS and file.read_bytes() == before

@@ -1,4 +1,4 @@
-"""`ottla perf` against a real broker, and what it refuses."""
+"""`ottla perf` against a real broker, and refused options."""
 
 from __future__ import annotations
 
@@ -19,22 +19,21 @@ from serving import Serving
 
 @pytest.fixture
 def at(ottla_server: Serving, ottla: Ottla) -> Ottla:
-    """Runs a command on the shared server."""
     return lambda *arguments, **more: ottla(*arguments, "-b", ottla_server.bootstrap, **more)
 
 
 def read(at: Ottla, *words: str) -> Any:
-    """What a measurement prints as JSON."""
+    """JSON output of a measurement."""
     return documents(at("perf", *words, "-o", "json"), "perf", words[0])
 
 
 def names(at: Ottla) -> set[str]:
-    """The topics there are."""
+    """The existing topics."""
     return {line.split("\t")[0] for line in good(at("topic", "list")).splitlines()}
 
 
-def goes(at: Ottla, topic: str) -> bool:
-    """Whether a topic is gone, in time."""
+def is_deleted(at: Ottla, topic: str) -> bool:
+    """Whether a topic is deleted in time."""
     deadline = time.monotonic() + 30
     while topic in names(at):
         if time.monotonic() > deadline:
@@ -44,18 +43,18 @@ def goes(at: Ottla, topic: str) -> bool:
 
 @pytest.mark.server
 @pytest.mark.parametrize("way", [[], ["--arrow"]])
-def test_producing_is_measured_and_the_topic_goes_again(at: Ottla, way: list[str]) -> None:
+def test_produce_is_measured_and_its_topic_deleted(at: Ottla, way: list[str]) -> None:
     words = ["--create", "-n", "3000", "--record-size", "50", "--warmup-records", "1000", "--print-metrics", "-X", "linger.ms=1"]
     found = read(at, "produce", *words, *way)
     assert (found["records"], found["bytes"], found["failed"], found["interrupted"]) == (3000, 150_000, 0, False)
     assert found["steady"]["records"] == 2000
     assert 0 < found["latency_ms"]["p50"] <= found["latency_ms"]["p99"] <= found["latency_ms"]["max"]
     assert found["metrics"]["producer-metrics"]["record-send-total"] >= 3000
-    assert goes(at, found["topic"])
+    assert is_deleted(at, found["topic"])
 
 
 @pytest.mark.server
-def test_producing_at_a_rate_into_a_topic_that_is_there(at: Ottla, tmp_path: Path) -> None:
+def test_produce_at_a_rate_into_an_existing_topic(at: Ottla, tmp_path: Path) -> None:
     lines = tmp_path / "lines"
     lines.write_text("one\ntwo\n")
     good(at("topic", "create", "perf.rate"))
@@ -68,27 +67,27 @@ def test_producing_at_a_rate_into_a_topic_that_is_there(at: Ottla, tmp_path: Pat
 
 
 @pytest.mark.server
-def test_ctrl_c_gives_the_figures_so_far_and_the_topic_goes(ottla_server: Serving, at: Ottla) -> None:
+def test_ctrl_c_prints_the_figures_so_far_and_deletes_the_topic(ottla_server: Serving, at: Ottla) -> None:
     words = ["perf", "produce", "perf.stopped", "--create", "--duration", "10m", "--throughput", "100", "--reporting-interval", "100ms"]
     command = [sys.executable, "-m", "ottla", *words, "-b", ottla_server.bootstrap]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ.copy()) as process:
         assert process.stderr is not None
-        # Intervals are told while it runs.
+        # Intervals are printed while the command runs.
         assert "records" in process.stderr.readline()
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=60)
     assert process.returncode == 130, err
     assert out.startswith("total\t")
     assert "figures cover" in err
-    assert goes(at, "perf.stopped")
+    assert is_deleted(at, "perf.stopped")
 
 
 @pytest.mark.server
 @pytest.mark.parametrize("way", [[], ["--arrow"]])
-def test_consuming_is_measured_and_its_group_goes_again(at: Ottla, way: list[str]) -> None:
+def test_consume_is_measured_and_its_group_deleted(at: Ottla, way: list[str]) -> None:
     topic = "perf.read" + "".join(way)
     read(at, "produce", topic, "--create", "--keep", "-n", "2500", "--record-size", "40")
-    # The newer protocol has no delay before the first sharing out.
+    # The consumer protocol has no initial rebalance delay.
     quick = ["-X", "group.protocol=consumer", "--timeout", "60s"]
     found = read(at, "consume", topic, "--messages", "2000", "--print-metrics", "--show-detailed-stats", *quick, *way)
     assert (found["records"], found["bytes"], found["timed_out"], found["interrupted"]) == (2000, 80_000, False, False)
@@ -100,7 +99,7 @@ def test_consuming_is_measured_and_its_group_goes_again(at: Ottla, way: list[str
 
 
 @pytest.mark.server
-def test_consuming_ends_when_nothing_comes(at: Ottla) -> None:
+def test_consume_ends_without_records(at: Ottla) -> None:
     words = ["--create", "--messages", "10", "--timeout", "200", "-X", "group.protocol=consumer"]
     result = at("perf", "consume", *words, "-o", "json")
     found = documents(result, "perf", "consume")
@@ -109,18 +108,18 @@ def test_consuming_ends_when_nothing_comes(at: Ottla) -> None:
 
 
 @pytest.mark.server
-def test_the_way_from_a_producer_to_a_consumer_is_measured(at: Ottla) -> None:
+def test_end_to_end_latency_is_measured(at: Ottla) -> None:
     words = ["--create", "--partitions", "2", "-n", "50", "--record-key-size", "3", "--num-headers", "2", "--record-header-size", "4"]
     found = read(at, "latency", *words, "--throughput", "1000", "--print-metrics", "-X", "fetch.max.wait.ms=100")
     assert (found["records"], found["bytes"], found["error"], found["interrupted"]) == (50, 50 * 103, None, False)
     assert 0 < found["latency_ms"]["p50"] <= found["latency_ms"]["max"]
     assert found["acknowledged_ms"]["max"] > 0
     assert {"producer-metrics", "consumer-fetch-manager-metrics"} <= set(found["metrics"])
-    assert goes(at, found["topic"])
+    assert is_deleted(at, found["topic"])
 
 
 @pytest.mark.server
-def test_a_topic_that_is_there_is_not_created_and_so_not_deleted(at: Ottla) -> None:
+def test_an_existing_topic_is_neither_created_nor_deleted(at: Ottla) -> None:
     good(at("topic", "create", "perf.mine"))
     assert "already exists" in refused(at("perf", "produce", "perf.mine", "--create", "-n", "1"))
     assert "perf.mine" in names(at)
@@ -128,7 +127,7 @@ def test_a_topic_that_is_there_is_not_created_and_so_not_deleted(at: Ottla) -> N
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (["produce", "t"], "missing a limit"),
         (["produce", "-n", "1"], "missing the topic"),
@@ -142,10 +141,10 @@ def test_a_topic_that_is_there_is_not_created_and_so_not_deleted(at: Ottla) -> N
         (["consume", "t", "--messages", "1", "--timeout", "0"], "a duration above 0"),
     ],
 )
-def test_what_makes_no_sense_is_refused(ottla: Ottla, words: list[str], said: str) -> None:
-    assert said in refused(ottla("perf", *words, "-b", "127.0.0.1:1"), 2)
+def test_invalid_options_are_refused(ottla: Ottla, words: list[str], message: str) -> None:
+    assert message in refused(ottla("perf", *words, "-b", "127.0.0.1:1"), 2)
 
 
-def test_settings_are_read_from_files_as_java_writes_them() -> None:
+def test_settings_are_read_from_java_property_files() -> None:
     text = "# a comment\n\nlinger.ms = 5\nclient.id: bench=1\n! another\n"
     assert properties(text, "f") == {"linger_ms": "5", "client_id": "bench=1"}

@@ -1,4 +1,4 @@
-"""The loop of `ottla perf consume`, with a consumer and a clock in memory."""
+"""The loop of `ottla perf consume`, with an in-memory consumer and clock."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MS = 1_000_000
 
 
 class Clock:
-    """Time that passes when a poll takes some."""
+    """A clock that advances when a poll takes time."""
 
     now = NS
 
@@ -24,7 +24,7 @@ class Clock:
 
 
 class Consumer:
-    """Gives so many records in each poll, of which each takes 10 ms; then none, and each takes as long as it may."""
+    """Returns `batch` records per poll, each of which takes 10 ms; after the last, each poll takes its whole timeout."""
 
     def __init__(self, clock: Clock, polls: list[int]) -> None:
         self.clock, self.polls = clock, polls
@@ -51,7 +51,7 @@ def read(consumer: Consumer, clock: Clock, goal: Goal, *, timeout_ms: int = 1000
     return reading, figures
 
 
-def test_no_more_records_are_read_than_are_requested() -> None:
+def test_no_more_records_are_read_than_requested() -> None:
     clock = Clock()
     consumer = Consumer(clock, [6, 6, 6])
     reading, figures = read(consumer, clock, Goal(10, None))
@@ -60,7 +60,7 @@ def test_no_more_records_are_read_than_are_requested() -> None:
     assert not reading.timed_out
 
 
-def test_it_ends_when_nothing_came_for_too_long_and_that_time_does_not_count() -> None:
+def test_it_ends_after_the_idle_timeout_which_is_not_measured() -> None:
     clock = Clock()
     reading, figures = read(Consumer(clock, [5, 5]), clock, Goal(100, None))
     assert reading.timed_out
@@ -68,13 +68,13 @@ def test_it_ends_when_nothing_came_for_too_long_and_that_time_does_not_count() -
     assert figures.total.seconds == 0.02
 
 
-def test_it_ends_when_the_time_is_over() -> None:
+def test_it_ends_at_its_duration() -> None:
     clock = Clock()
     reading, figures = read(Consumer(clock, [1] * 1000), clock, Goal(None, NS))
     assert (figures.total.records, reading.timed_out) == (100, False)
 
 
-def test_time_without_partitions_is_no_time_of_fetching() -> None:
+def test_time_without_an_assignment_is_not_fetch_time() -> None:
     clock = Clock()
     rebalances, figures = RebalanceTime(clock), Figures(clock())
     clock.now += 3 * NS
@@ -90,7 +90,7 @@ def test_time_without_partitions_is_no_time_of_fetching() -> None:
     assert (found["fetch_records_per_s"], found["fetch_mb_per_s"], found["mb_per_s"]) == (4.0, 1.0, 0.333)
 
 
-def test_a_member_that_never_got_partitions_only_waited() -> None:
+def test_a_member_without_an_assignment_has_only_wait_time() -> None:
     clock = Clock()
     rebalances = RebalanceTime(clock)
     assert rebalances.spent_ns(clock() + NS) == NS

@@ -1,4 +1,4 @@
-"""What `ottla perf` counts, computes and shows, with a clock of the test's own."""
+"""Counters, statistics and output of `ottla perf`, with the test's own clock."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ottla.cli.perf.load import Schedule, file_payloads, numbers, random_payload
 MS = 1_000_000
 
 
-def test_percentiles_are_never_too_low_and_hardly_too_high() -> None:
+def test_percentiles_are_never_too_low_and_at_most_slightly_too_high() -> None:
     rng = Random(5)
     values = sorted(int(10 ** rng.uniform(0, 12)) for _ in range(5000))
     made = Histogram()
@@ -30,25 +30,25 @@ def test_percentiles_are_never_too_low_and_hardly_too_high() -> None:
 
 
 @pytest.mark.parametrize("value", [0, 1, 255, 256, 257, 511, 512, 2**40 + 1, 2**63 - 1])
-def test_one_value_is_each_of_its_percentiles(value: int) -> None:
+def test_a_single_value_is_every_percentile(value: int) -> None:
     made = Histogram()
     made.add(value, 3)
     assert [made.percentile(share) for share in (0.0, 0.5, 0.999)] == [value] * 3
     assert made.average == pytest.approx(value)
 
 
-def test_nothing_has_no_percentiles() -> None:
+def test_without_values_there_are_no_percentiles() -> None:
     assert set(latency_document(Histogram()).values()) == {None}
 
 
-def test_the_hundredth_of_a_hundred_is_not_in_the_99th_percentile() -> None:
+def test_the_99th_percentile_of_a_hundred_excludes_the_largest() -> None:
     made = Histogram()
     made.add(1, 99)
     made.add(200)
     assert (made.percentile(0.99), made.percentile(0.999)) == (1, 200)
 
 
-def test_rates_are_of_the_time_until_the_last_acknowledgement() -> None:
+def test_rates_end_at_the_last_acknowledgement() -> None:
     figures = Figures(10 * NS)
     figures.add_acknowledged([10 * NS, 11 * NS], MB, 12 * NS, warm=False)
     figures.add_acknowledged_together(6, 12 * NS, 3 * MB, 14 * NS, warm=False)
@@ -57,11 +57,11 @@ def test_rates_are_of_the_time_until_the_last_acknowledgement() -> None:
     assert (found["avg"], found["max"]) == (1875.0, 2000.0)
 
 
-def test_nothing_in_no_time_has_a_rate_of_zero() -> None:
+def test_zero_records_in_zero_time_have_a_rate_of_zero() -> None:
     assert Tally(5).document() == {"records": 0, "bytes": 0, "seconds": 0.0, "records_per_s": 0.0, "mb_per_s": 0.0}
 
 
-def test_the_steady_part_is_what_was_sent_after_the_warm_up() -> None:
+def test_the_steady_figures_exclude_the_warm_up() -> None:
     figures = Figures(0, warmup=2)
     figures.steady_from(NS)
     figures.add_acknowledged([0, 0], 20, 2 * NS, warm=False)
@@ -71,13 +71,13 @@ def test_the_steady_part_is_what_was_sent_after_the_warm_up() -> None:
     assert figures.total.records == 3
 
 
-def test_no_warm_up_has_no_steady_part() -> None:
+def test_without_a_warm_up_there_are_no_steady_figures() -> None:
     figures = Figures(0)
     figures.steady_from(NS)
     assert figures.steady is None
 
 
-def test_records_at_a_rate_are_due_by_the_clock_whatever_became_of_those_before() -> None:
+def test_at_a_rate_records_are_due_by_the_clock_regardless_of_earlier_ones() -> None:
     schedule = Schedule(rate=100, records=50)
     schedule.begin(NS)
     assert schedule.due(0, NS, 500) == 1
@@ -97,7 +97,7 @@ def test_without_a_rate_records_are_due_when_they_are_sent() -> None:
 
 
 @pytest.mark.parametrize("rate", [0.3, 3.0, 7.7, 999_999.9])
-def test_who_waits_long_enough_may_send(rate: float) -> None:
+def test_after_the_wait_a_record_is_due(rate: float) -> None:
     schedule, now, looks = Schedule(rate=rate), 0, 0
     schedule.begin(now)
     for sent in range(50):
@@ -108,7 +108,7 @@ def test_who_waits_long_enough_may_send(rate: float) -> None:
     assert now == pytest.approx(49 / rate * NS, abs=100)
 
 
-def test_nobody_waits_beyond_the_end() -> None:
+def test_no_wait_exceeds_the_end() -> None:
     schedule = Schedule(rate=0.1, duration_ns=NS)
     schedule.begin(0)
     assert schedule.wait_ns(1, NS // 2) == NS // 2
@@ -135,7 +135,7 @@ def test_the_line_reports_share_rate_and_remaining_time() -> None:
     assert live_line(Goal(None, None), moment._replace(p99_ns=None)) == ("250,000 records  now 150,000/s  15.0 MB/s  average 125,000/s")
 
 
-def test_the_end_that_comes_first_is_shown() -> None:
+def test_progress_shows_the_end_that_comes_first() -> None:
     moment = Snapshot(100, 100, NS, 100.0, 100.0, None)
     assert live_line(Goal(1000, 2 * NS), moment).startswith(" 50 %")
     assert live_line(Goal(1000, 2 * NS), moment).endswith("1.0s left")
@@ -149,7 +149,7 @@ def test_an_interval_reports_its_rate_and_its_latencies() -> None:
     assert interval_line(figures.next_window(4 * NS)) == "10 records, 5.0/s, 0.50 MB/s"
 
 
-def test_a_file_gets_a_line_per_interval_and_the_result_too_if_requested() -> None:
+def test_a_file_gets_a_line_per_interval_and_the_result_if_requested() -> None:
     figures, written = Figures(0), io.StringIO()
     display = Display(figures, Goal(20, None), interval_ns=NS, detailed=True, stream=written, terminal=False)
     figures.add_received(10, 100, NS // 2)
@@ -162,22 +162,22 @@ def test_a_file_gets_a_line_per_interval_and_the_result_too_if_requested() -> No
     assert [(one["after_s"], one["records"], one["records_per_s"]) for one in display.intervals] == [(0.0, 10, 10.0), (1.0, 10, 20.0)]
 
 
-def test_a_terminal_sees_one_line_that_fits_and_goes_away() -> None:
+def test_a_terminal_gets_one_line_that_fits_and_is_erased() -> None:
     figures, written = Figures(0), io.StringIO()
     display = Display(figures, Goal(100, None), interval_ns=NS, stream=written, terminal=True, columns=30)
     display.update(NS // 10)
     assert written.getvalue() == "", "not more often than can be seen"
     figures.add_received(50, 100, NS)
     display.update(NS)
-    shown = written.getvalue()
-    assert shown.startswith("\r 50 % ━━")
-    assert len(shown.removeprefix("\r").removesuffix("\x1b[K")) == 29
+    output = written.getvalue()
+    assert output.startswith("\r 50 % ━━")
+    assert len(output.removeprefix("\r").removesuffix("\x1b[K")) == 29
     display.end(NS)
     assert written.getvalue().endswith("\r\x1b[K")
     assert display.intervals == []
 
 
-def test_the_rate_of_now_is_that_of_the_last_two_seconds() -> None:
+def test_the_current_rate_covers_the_last_two_seconds() -> None:
     figures = Figures(0)
     display = Display(figures, Goal(None, None), interval_ns=60 * NS, stream=io.StringIO(), terminal=True)
     for second in range(1, 11):

@@ -1,4 +1,4 @@
-"""The loop of `ottla perf latency`, with both clients and the clock in memory."""
+"""The loop of `ottla perf latency`, with in-memory clients and clock."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ottla.wire.errors import KafkaError, NotEnoughReplicas
 MS = 1_000_000
 
 
-class World:
+class SimulatedClients:
     """A producer and a consumer: records are acknowledged after 2 ms and received after 5, some of them late or never."""
 
     def __init__(self) -> None:
@@ -58,7 +58,7 @@ class World:
         return [stranger, ConsumerRecord("t", 0, number, 0, 0, None, self.sent[-1].value)]
 
 
-def went(world: World, *, warmup: int = 0, **limits: Any) -> tuple[RoundTrips, Figures]:
+def went(world: SimulatedClients, *, warmup: int = 0, **limits: Any) -> tuple[RoundTrips, Figures]:
     values = iter(range(10**6))
     trips = RoundTrips(
         world, world, lambda: OutgoingRecord("t", b"%03d" % next(values), b"k", []), timeout_ns=NS, clock=world.clock, sleep=world.sleep
@@ -71,45 +71,45 @@ def went(world: World, *, warmup: int = 0, **limits: Any) -> tuple[RoundTrips, F
     return trips, figures
 
 
-def test_a_latency_ends_when_the_record_came_and_the_other_when_it_was_acknowledged() -> None:
-    trips, figures = went(World(), records=10)
+def test_end_to_end_latency_ends_at_receipt_and_produce_latency_at_the_acknowledgement() -> None:
+    trips, figures = went(SimulatedClients(), records=10)
     assert (figures.total.records, figures.total.bytes, figures.total.seconds) == (10, 40, 0.05)
     assert latency_document(figures.total.latencies)["avg"] == 5.0
     assert latency_document(trips.acknowledged)["avg"] == 2.0
 
 
-def test_the_warm_up_is_sent_and_not_counted() -> None:
-    world = World()
+def test_the_warm_up_is_sent_but_not_measured() -> None:
+    world = SimulatedClients()
     _, figures = went(world, warmup=3, records=4)
     assert (len(world.sent), figures.total.records, figures.total.seconds) == (7, 4, 0.02)
 
 
-def test_others_records_are_skipped() -> None:
-    world = World()
+def test_foreign_records_are_skipped() -> None:
+    world = SimulatedClients()
     world.strangers = True
     _, figures = went(world, records=2)
     assert (figures.total.records, latency_document(figures.total.latencies)["max"]) == (2, 10.0)
 
 
-def test_at_a_rate_a_slow_record_is_seen_in_those_that_had_to_wait() -> None:
-    world = World()
+def test_at_a_rate_a_slow_record_delays_the_records_behind_it() -> None:
+    world = SimulatedClients()
     world.late = {0: 95 * MS}
     _, figures = went(world, records=20, rate=100.0)
-    # Due every 10 ms and done every 5: the first took 100, the second came 95 behind its time, the third 90 ...
+    # Due every 10 ms and done every 5: the first took 100, the second was sent 95 late, the third 90 ...
     assert figures.total.latencies.total // MS == sum(range(5, 101, 5)), "down to 5 ms each"
     assert world.now - NS == 195 * MS
 
 
-def test_a_record_that_does_not_come_ends_it_with_the_figures_so_far() -> None:
-    world = World()
+def test_a_missing_record_ends_it_with_the_figures_so_far() -> None:
+    world = SimulatedClients()
     world.lost = {3}
     with pytest.raises(RecordLost, match="did not arrive within 1 s"):
         went(world, records=10)
     assert len(world.sent) == 4
 
 
-def test_a_record_that_is_not_written_ends_it() -> None:
-    world = World()
+def test_a_failed_write_ends_it() -> None:
+    world = SimulatedClients()
     world.error = NotEnoughReplicas()
     with pytest.raises(RecordLost, match="was not written"):
         went(world, records=10)

@@ -1,4 +1,4 @@
-"""The loop that sends a load, with a producer and a clock in memory."""
+"""The send loop of `ottla perf produce`, with an in-memory producer and clock."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MS = 1_000_000
 
 
 class Clock:
-    """Time that passes when somebody sleeps."""
+    """A clock that advances when somebody sleeps."""
 
     def __init__(self) -> None:
         self.now = NS
@@ -33,7 +33,7 @@ class Clock:
 
 
 class Table(NamedTuple):
-    """Rows that are acknowledged at once, but for one of them."""
+    """Rows that are acknowledged at once, except one."""
 
     rows: int
 
@@ -44,14 +44,14 @@ class Table(NamedTuple):
 
 
 class Producer:
-    """Makes batches of so many records, of which each takes a while; one stalls everything for some time."""
+    """Makes batches of `batch` records, each of which takes `takes_ns`. One batch stalls everything."""
 
     def __init__(self, clock: Clock, *, batch: int = 1, takes_ns: int = MS, stall: tuple[int, int] = (-1, 0)) -> None:
         self.clock, self.size, self.takes_ns, self.stall = clock, batch, takes_ns, stall
         self.values: list[bytes] = []
         self.tables: list[int] = []
         self.open: list[ProducerBatch] = []
-        #: The batch that is refused.
+        #: Index of the batch that fails.
         self.bad = -1
         self.batches = 0
 
@@ -98,7 +98,7 @@ def sent(
     return figures
 
 
-def test_everything_is_sent_and_counted_once() -> None:
+def test_each_record_is_sent_and_counted_once() -> None:
     clock = Clock()
     producer = Producer(clock, batch=7)
     figures = sent(producer, clock, records=1234)
@@ -107,13 +107,13 @@ def test_everything_is_sent_and_counted_once() -> None:
     assert figures.failed == 0
 
 
-def test_a_rate_is_kept_to() -> None:
+def test_the_rate_is_limited() -> None:
     clock = Clock()
     sent(Producer(clock, batch=1000), clock, records=100, rate=50.0)
     assert clock.now - NS == pytest.approx(99 / 50 * NS, abs=2 * MS)
 
 
-def test_a_stall_shows_in_all_records_that_were_due_meanwhile() -> None:
+def test_a_stall_shows_in_the_latency_of_all_records_due_meanwhile() -> None:
     clock = Clock()
     # Record 100 of 400 stalls for two seconds, in which another 200 are due.
     figures = sent(Producer(clock, batch=1, takes_ns=0, stall=(100, 2 * NS)), clock, records=400, rate=100.0)
@@ -124,7 +124,7 @@ def test_a_stall_shows_in_all_records_that_were_due_meanwhile() -> None:
     assert clock.now - NS < 4.1 * NS, "what was held up is sent at once"
 
 
-def test_records_that_are_refused_are_reported_and_have_no_latency() -> None:
+def test_failed_records_are_reported_and_have_no_latency() -> None:
     clock = Clock()
     producer = Producer(clock, batch=10)
     producer.bad = 3
@@ -133,32 +133,32 @@ def test_records_that_are_refused_are_reported_and_have_no_latency() -> None:
     assert "too large" in (figures.error or "")
 
 
-def test_records_after_the_warm_up_is_reported_separately() -> None:
+def test_records_after_the_warm_up_are_reported_separately() -> None:
     clock = Clock()
     figures = sent(Producer(clock, batch=10), clock, records=1000, warmup=730)
     assert figures.steady is not None
     assert (figures.steady.records, figures.total.records) == (270, 1000)
 
 
-def test_it_ends_when_the_time_is_over() -> None:
+def test_it_ends_at_its_duration() -> None:
     clock = Clock()
     figures = sent(Producer(clock), clock, rate=10.0, duration_ns=2 * NS)
     assert 19 <= figures.total.records <= 21
 
 
-def test_tables_at_a_rate_hold_what_becomes_due_in_a_moment() -> None:
+def test_at_a_rate_tables_hold_the_records_due_in_one_interval() -> None:
     pytest.importorskip("pyarrow")
     clock = Clock()
     producer = Producer(clock)
     figures = sent(producer, clock, records=2050, rate=10_000.0, tables=True, warmup=530)
     assert producer.values == [b"%d" % number for number in range(2050)]
-    # Those before the end, and before the end of the warm-up, may be smaller.
+    # The last tables of the run and of the warm-up can be smaller.
     assert producer.tables == [100] * 5 + [30] + [100] * 15 + [20]
     assert (figures.failed, figures.total.records) == (22, 2028)
     assert clock.now - NS == pytest.approx(2050 / 10_000 * NS, rel=0.01)
 
 
-def test_tables_of_letters_are_slices_of_one() -> None:
+def test_tables_of_letters_are_slices_of_one_table() -> None:
     pytest.importorskip("pyarrow")
     clock = Clock()
     producer = Producer(clock)

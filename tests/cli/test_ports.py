@@ -1,4 +1,4 @@
-"""A broker's address without a port is refused before any command connects, wherever it comes from."""
+"""A bootstrap address without a port, from any source, is refused before a command connects."""
 
 import pytest
 from click.testing import CliRunner
@@ -15,6 +15,6 @@ def test_an_address_without_a_port_is_a_usage_error(words: list[str]) -> None:
     assert done.exit_code == 2 and "'broker1' has no port; write broker1:9092" in done.output, done.output
 
 
-def test_the_environment_is_named_where_the_address_comes_from_it() -> None:
+def test_the_error_names_the_environment_variable_of_the_address() -> None:
     done = CliRunner().invoke(main, ["topic", "list"], env={"OTTLA_BOOTSTRAP_SERVERS": "a:1,broker1"})
     assert done.exit_code == 2 and "OTTLA_BOOTSTRAP_SERVERS: 'broker1' has no port; write broker1:9092" in done.output

@@ -1,4 +1,4 @@
-"""Profiles of clusters: what the file says, what commands change in it, and which cluster a command talks to."""
+"""Cluster profiles: the file format, changes by commands, and the choice of the cluster."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ client.id = "me"
 """
 
 
-def test_a_file_gives_settings_as_text_under_their_names_in_python() -> None:
+def test_a_file_defines_settings_as_text_under_their_python_names() -> None:
     found = profiles.parsed(FILE)
     assert found.current == "staging"
     assert list(found.by_name) == ["production", "staging"]
@@ -36,7 +36,7 @@ def test_a_file_gives_settings_as_text_under_their_names_in_python() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ('curent = "x"', "did you mean current?"),
         ('current = "x"', "names a profile that does not exist"),
@@ -45,19 +45,19 @@ def test_a_file_gives_settings_as_text_under_their_names_in_python() -> None:
         ("[profiles.x", "Expected"),
     ],
 )
-def test_a_file_that_makes_no_sense_is_refused_with_its_name(own_surroundings: Path, ottla: Ottla, text: str, said: str) -> None:
-    own_surroundings.write_text(text)
-    message = refused(ottla("profile", "list"))
-    assert said in message
-    assert "config.toml" in message
+def test_an_invalid_file_is_refused_with_its_name(isolated_environment: Path, ottla: Ottla, text: str, message: str) -> None:
+    isolated_environment.write_text(text)
+    error = refused(ottla("profile", "list"))
+    assert message in error
+    assert "config.toml" in error
 
 
-def test_commands_keep_comments_and_what_they_do_not_change(own_surroundings: Path, ottla: Ottla) -> None:
-    own_surroundings.write_text(FILE)
+def test_commands_keep_comments_and_unchanged_lines(isolated_environment: Path, ottla: Ottla) -> None:
+    isolated_environment.write_text(FILE)
     good(ottla("profile", "add", "local", "localhost:9092", "-X", "request.timeout.ms=1000"))
     good(ottla("profile", "use", "local"))
     good(ottla("profile", "remove", "production"))
-    written = own_surroundings.read_text()
+    written = isolated_environment.read_text()
     assert "# my clusters" in written
     assert "# two of three" in written
     found = profiles.parsed(written)
@@ -66,55 +66,55 @@ def test_commands_keep_comments_and_what_they_do_not_change(own_surroundings: Pa
     assert found.by_name["local"].settings == {"bootstrap_servers": "localhost:9092", "request_timeout_ms": "1000"}
 
 
-def test_the_first_profile_is_in_use_and_one_that_goes_is_not_any_more(own_surroundings: Path, ottla: Ottla) -> None:
+def test_the_first_profile_becomes_current_and_a_deleted_one_stops_being_current(isolated_environment: Path, ottla: Ottla) -> None:
     good(ottla("profile", "add", "local", "localhost:9092"))
     good(ottla("profile", "add", "other", "localhost:9093"))
-    told = documents(ottla("profile", "list", "-o", "json"), "profile", "list")
-    assert [(one["name"], one["in_use"]) for one in told] == [("local", True), ("other", False)]
+    report = documents(ottla("profile", "list", "-o", "json"), "profile", "list")
+    assert [(one["name"], one["in_use"]) for one in report] == [("local", True), ("other", False)]
     good(ottla("profile", "remove", "local"))
     assert profiles.read().current is None
     assert "no profile is in use" in refused(ottla("profile", "show"))
 
 
-def test_a_profile_is_not_replaced_by_mistake(own_surroundings: Path, ottla: Ottla) -> None:
+def test_a_profile_is_not_overwritten_by_accident(isolated_environment: Path, ottla: Ottla) -> None:
     good(ottla("profile", "add", "a", "localhost:1"))
     assert "--replace" in refused(ottla("profile", "add", "a", "localhost:2"))
     good(ottla("profile", "add", "a", "localhost:2", "--replace"))
     assert profiles.read().by_name["a"].settings == {"bootstrap_servers": "localhost:2"}
 
 
-def test_a_dry_run_writes_nothing(own_surroundings: Path, ottla: Ottla) -> None:
+def test_a_dry_run_writes_nothing(isolated_environment: Path, ottla: Ottla) -> None:
     assert good(ottla("profile", "add", "a", "localhost:1", "--dry-run")) == "a\twould be added\n"
-    assert not own_surroundings.exists()
+    assert not isolated_environment.exists()
 
 
-def test_only_the_owner_can_read_the_file(own_surroundings: Path, ottla: Ottla) -> None:
+def test_only_the_owner_can_read_the_file(isolated_environment: Path, ottla: Ottla) -> None:
     good(ottla("profile", "add", "a", "localhost:1"))
-    assert stat.S_IMODE(own_surroundings.stat().st_mode) == 0o600
+    assert stat.S_IMODE(isolated_environment.stat().st_mode) == 0o600
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (["add", "a", "localhost:1", "-X", "request.timeot.ms=1"], "did you mean request_timeout_ms?"),
         (["add", "a", "localhost:1", "-X", "request.timeout.ms=soon"], "expected a whole number"),
         (["add", "a", "localhost:1", "-X", "request.timeout.ms"], "NAME=VALUE"),
     ],
 )
-def test_settings_that_clients_do_not_have_are_refused(ottla: Ottla, arguments: list[str], said: str) -> None:
-    assert said in refused(ottla("profile", *arguments), 2)
+def test_unknown_settings_are_refused(ottla: Ottla, arguments: list[str], message: str) -> None:
+    assert message in refused(ottla("profile", *arguments), 2)
 
 
-def test_a_name_that_cannot_stand_in_the_file_is_refused(ottla: Ottla) -> None:
+def test_an_invalid_name_is_refused(ottla: Ottla) -> None:
     assert "letters" in refused(ottla("profile", "add", "a b", "localhost:1"))
 
 
-def test_secrets_are_not_printed(own_surroundings: Path, ottla: Ottla) -> None:
-    own_surroundings.write_text('[profiles.a]\nbootstrap_servers = "x:1"\nsasl_password = "hush"\nsasl.jaas.config = "hush"\n')
+def test_secrets_are_not_printed(isolated_environment: Path, ottla: Ottla) -> None:
+    isolated_environment.write_text('[profiles.a]\nbootstrap_servers = "x:1"\nsasl_password = "hush"\nsasl.jaas.config = "hush"\n')
     for arguments in (["list", "-o", "wide"], ["list", "-o", "json"], ["show", "a"], ["show", "a", "-o", "yaml"]):
         assert "hush" not in ottla("profile", *arguments).output
     assert "(hidden)" in good(ottla("profile", "show", "a"))
-    # Nor when a command refuses it.
+    # Not in the error of a refused command either.
     assert "hush" not in ottla("topic", "list", "--profile", "a").output
 
 
@@ -122,16 +122,16 @@ def test_secrets_are_not_printed(own_surroundings: Path, ottla: Ottla) -> None:
 
 
 @pytest.fixture
-def staged(own_surroundings: Path) -> Path:
-    own_surroundings.write_text(FILE)
-    return own_surroundings
+def staged(isolated_environment: Path) -> Path:
+    isolated_environment.write_text(FILE)
+    return isolated_environment
 
 
 def asked(cluster: FakeAdmin) -> str:
     return str(cluster.made[-1]["bootstrap_servers"])
 
 
-def test_flags_go_before_the_environment_before_the_profile_in_use(
+def test_options_override_the_environment_and_the_environment_the_current_profile(
     monkeypatch: pytest.MonkeyPatch, staged: Path, cluster: FakeAdmin, ottla: Ottla
 ) -> None:
     good(ottla("topic", "list"))
@@ -148,18 +148,18 @@ def test_flags_go_before_the_environment_before_the_profile_in_use(
     assert asked(cluster) == "f:9092"
 
 
-def test_without_anything_it_is_the_port_of_this_machine(cluster: FakeAdmin, ottla: Ottla) -> None:
+def test_the_default_is_localhost(cluster: FakeAdmin, ottla: Ottla) -> None:
     good(ottla("topic", "list"))
     assert asked(cluster) == "127.0.0.1:9092"
 
 
-def test_the_other_settings_of_a_profile_go_to_the_client(staged: Path, cluster: FakeAdmin, ottla: Ottla) -> None:
+def test_other_settings_of_a_profile_are_passed_to_the_client(staged: Path, cluster: FakeAdmin, ottla: Ottla) -> None:
     good(ottla("topic", "list"))
     assert cluster.made[-1]["request_timeout_ms"] == "5000"
     good(ottla("topic", "list", "--profile", "production"))
     assert cluster.made[-1]["client_id"] == "me"
     staged.write_text(FILE + 'acks = "1"\n')
-    # A setting of producers, which other clients do not have.
+    # A producer setting, which other clients do not have.
     good(ottla("topic", "list", "--profile", "production"))
     assert "acks" not in cluster.made[-1]
     good(ottla("topic", "list", "--profile", "staging", "-b", "f:9092"))
@@ -168,28 +168,28 @@ def test_the_other_settings_of_a_profile_go_to_the_client(staged: Path, cluster:
     assert "request_timeout_ms" not in cluster.made[-1]
 
 
-def test_a_profile_that_does_not_exist_suggests_a_similar_name(staged: Path, ottla: Ottla) -> None:
+def test_a_missing_profile_suggests_a_similar_name(staged: Path, ottla: Ottla) -> None:
     assert "did you mean staging?" in refused(ottla("topic", "list", "--profile", "stageing"))
 
 
-def test_a_setting_of_a_profile_that_cannot_be_used_is_named(own_surroundings: Path, cluster: FakeAdmin, ottla: Ottla) -> None:
-    own_surroundings.write_text('[profiles.a]\nrequest_timeot_ms = "1"\n')
+def test_an_invalid_setting_of_a_profile_is_named(isolated_environment: Path, cluster: FakeAdmin, ottla: Ottla) -> None:
+    isolated_environment.write_text('[profiles.a]\nrequest_timeot_ms = "1"\n')
     assert "request_timeot_ms: unknown setting; did you mean request_timeout_ms?" in refused(ottla("topic", "list", "--profile", "a"))
 
 
-def test_an_empty_address_is_no_address(ottla: Ottla) -> None:
+def test_an_empty_address_is_ignored(ottla: Ottla) -> None:
     assert "HOST:PORT" in refused(ottla("topic", "list", "-b", ""), 2)
 
 
-def test_a_cluster_that_cannot_be_reached_is_one_line_that_says_who_named_it(
+def test_an_unreachable_cluster_is_one_line_that_names_the_source_of_the_address(
     monkeypatch: pytest.MonkeyPatch, staged: Path, ottla: Ottla
 ) -> None:
-    async def nobody(host: str, port: int, **_: Any) -> ClientConnection:
+    async def refuse(host: str, port: int, **_: Any) -> ClientConnection:
         raise ConnectionBroken(f"connection refused by {host}:{port}")
 
-    monkeypatch.setattr("ottla.client.transport.network.open_connection", nobody)
+    monkeypatch.setattr("ottla.client.transport.network.open_connection", refuse)
     staged.write_text('[profiles.gone]\nbootstrap_servers = "x:1"\nreconnect_backoff_max_ms = 1\nreconnect_backoff_ms = 1\n')
-    said = refused(ottla("topic", "list", "--profile", "gone"))
-    assert said == "Error: no broker can be reached: connection refused by x:1 The address comes from profile gone.\n"
+    message = refused(ottla("topic", "list", "--profile", "gone"))
+    assert message == "Error: no broker can be reached: connection refused by x:1 The address comes from profile gone.\n"
     assert "The address" not in refused(ottla("topic", "list", "--profile", "gone", "-b", "x:1"))
     assert "ottla serve" in refused(ottla("topic", "list", env={"OTTLA_CONFIG": "/nowhere"}))

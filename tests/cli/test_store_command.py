@@ -1,4 +1,4 @@
-"""`ottla store` and `ottla doctor --data-dir` on a data directory whose store is damaged."""
+"""`ottla store` and `ottla doctor --data-dir` on a data directory with a damaged store."""
 
 from __future__ import annotations
 
@@ -58,14 +58,14 @@ def damage(data_dir: Path) -> bytes:
     return bytes(data)
 
 
-def test_a_good_store_is_reported_to_be_good_and_is_not_restored(data_dir: Path) -> None:
+def test_an_intact_store_is_reported_as_intact_and_not_restored(data_dir: Path) -> None:
     checked = run("store", "check", "--data-dir", str(data_dir))
     assert checked.exit_code == 0 and "is good" in checked.output and "-copy-" in checked.output
     refused = run("store", "restore", "--data-dir", str(data_dir), "--yes")
     assert refused.exit_code == 1 and "is not damaged; nothing was restored" in refused.output
 
 
-def test_a_damaged_store_is_restored_from_its_copy_and_kept_aside(data_dir: Path) -> None:
+def test_a_damaged_store_is_restored_from_its_copy_and_kept(data_dir: Path) -> None:
     bad = damage(data_dir)
     checked = run("store", "check", "--data-dir", str(data_dir))
     assert checked.exit_code == 1 and "is damaged: the checksum of node" in checked.output
@@ -80,7 +80,7 @@ def test_a_damaged_store_is_restored_from_its_copy_and_kept_aside(data_dir: Path
     assert [path.read_bytes() for path in (data_dir / "meta").glob("*.sqlite-damaged-*")] == [bad]
 
 
-def test_without_a_good_copy_a_backup_can_be_named(data_dir: Path, tmp_path: Path) -> None:
+def test_without_an_intact_copy_a_backup_can_be_named(data_dir: Path, tmp_path: Path) -> None:
     backup = tmp_path / "backup"
     backup.write_bytes((data_dir / STORE).read_bytes())
     damage(data_dir)
@@ -93,7 +93,7 @@ def test_without_a_good_copy_a_backup_can_be_named(data_dir: Path, tmp_path: Pat
     assert "/config/topics/after" in nodes(data_dir)
 
 
-def test_a_note_that_cannot_be_read_is_a_warning(data_dir: Path) -> None:
+def test_an_unreadable_note_is_a_warning(data_dir: Path) -> None:
     (data_dir / f"{STORE}-last").write_bytes(b"")
     checked = run("store", "check", "--data-dir", str(data_dir))
     assert (
@@ -107,7 +107,7 @@ def test_a_note_that_cannot_be_read_is_a_warning(data_dir: Path) -> None:
     assert "The embedded store may lack its last changes" in found.output
 
 
-def test_a_store_in_use_is_left_alone(data_dir: Path) -> None:
+def test_a_store_in_use_is_refused(data_dir: Path) -> None:
     held = LockedDirectory(data_dir)
     try:
         refused = run("store", "restore", "--data-dir", str(data_dir), "--yes")
@@ -116,7 +116,7 @@ def test_a_store_in_use_is_left_alone(data_dir: Path) -> None:
     assert refused.exit_code == 1 and "is in use by process" in refused.output
 
 
-def test_the_doctor_finds_a_damaged_store_and_damaged_small_files(data_dir: Path) -> None:
+def test_the_doctor_finds_a_damaged_store_and_damaged_checkpoints(data_dir: Path) -> None:
     logs = data_dir / "broker-1"
     (logs / "orders-0").mkdir(parents=True)
     (logs / "meta.properties").write_text("version=9\n")

@@ -1,4 +1,4 @@
-"""Tables: what a person and what a pipe gets of the same rows."""
+"""Tables: output of the same rows on a terminal and in a pipe."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ ROWS = [
 ]
 
 
-def test_a_table_is_aligned_numbers_to_the_right_and_says_where_there_is_nothing() -> None:
-    assert aligned(COLUMNS, ROWS).splitlines() == [  # type: ignore[arg-type]
+def test_a_table_is_aligned_with_numbers_to_the_right_and_marks_empty_cells() -> None:
+    assert aligned(COLUMNS, ROWS).splitlines() == [
         "NAME    COUNT  WORDS",
         "orders     12  one,two",
         "a           -  -",
     ]
 
 
-def test_a_pipe_gets_tabs_and_no_headings_unless_asked() -> None:
-    assert tab_separated(COLUMNS, ROWS) == "orders\t12\tone,two\na\t\t\n"  # type: ignore[arg-type]
-    assert tab_separated(COLUMNS, ROWS, headings=True).startswith("NAME\tCOUNT\tWORDS\norders")  # type: ignore[arg-type]
-    assert tab_separated(COLUMNS[:1], ROWS, headings=True, prefix=("OF", 7)) == "OF\tNAME\n7\torders\n7\ta\n"  # type: ignore[arg-type]
+def test_a_pipe_gets_tabs_and_no_headings_by_default() -> None:
+    assert tab_separated(COLUMNS, ROWS) == "orders\t12\tone,two\na\t\t\n"
+    assert tab_separated(COLUMNS, ROWS, headings=True).startswith("NAME\tCOUNT\tWORDS\norders")
+    assert tab_separated(COLUMNS[:1], ROWS, headings=True, prefix=("OF", 7)) == "OF\tNAME\n7\torders\n7\ta\n"
 
 
-def test_a_line_of_a_pipe_is_one_line_whatever_is_in_the_cells() -> None:
+def test_a_row_in_a_pipe_is_one_line_whatever_its_cells_contain() -> None:
     assert tab_separated(COLUMNS[:1], [{"name": "a\tb\nc\\d"}]) == "a\\tb\\nc\\\\d\n"
 
 
-def test_truth_is_written_as_kafka_writes_it() -> None:
+def test_booleans_are_written_as_in_kafka() -> None:
     assert [tables.text(True), tables.text(False), tables.text(0), tables.text(None)] == ["true", "false", "0", ""]
 
 
@@ -41,14 +41,14 @@ def test_a_table_is_never_wider_than_the_terminal(width: int) -> None:
     rows = [{"name": "orders.of.the.east", "count": 123456, "words": ["alpha", "beta", "gamma", "delta", "epsilon", "zeta"]}]
     lines = aligned(COLUMNS, rows, width=width, title="a title that is longer than the narrowest of terminals").splitlines()
     assert max(map(len, lines)) <= width
-    # Nothing is lost by folding.
-    said = "".join("".join(lines).split())
-    assert "123456" in said
+    # Wrapping loses no text.
+    text = "".join("".join(lines).split())
+    assert "123456" in text
     for word in ("alpha", "epsilon", "zeta"):
-        assert word in said
+        assert word in text
 
 
-def test_the_widest_column_folds_first_and_numbers_never_do() -> None:
+def test_the_widest_column_wraps_first_and_numbers_never_wrap() -> None:
     rows = [{"name": "orders", "count": 123456, "words": ["alpha", "beta", "gamma", "delta"]}]
     assert aligned(COLUMNS, rows, width=30).splitlines() == [
         "NAME     COUNT  WORDS",
@@ -57,8 +57,8 @@ def test_the_widest_column_folds_first_and_numbers_never_do() -> None:
     ]
 
 
-def test_what_does_not_fit_at_all_becomes_a_block_per_row() -> None:
-    assert aligned(COLUMNS, ROWS, width=20).splitlines() == [  # type: ignore[arg-type]
+def test_rows_that_cannot_fit_become_a_block_each() -> None:
+    assert aligned(COLUMNS, ROWS, width=20).splitlines() == [
         "NAME   orders",
         "COUNT  12",
         "WORDS  one,two",
@@ -69,14 +69,14 @@ def test_what_does_not_fit_at_all_becomes_a_block_per_row() -> None:
     ]
 
 
-def test_texts_are_cut_behind_commas_and_blanks_or_anywhere_if_there_are_none() -> None:
+def test_text_wraps_after_commas_and_spaces_or_anywhere_without_them() -> None:
     assert folded("1,2,3,4,5", 4) == ["1,2,", "3,4,", "5"]
     assert folded("some words here", 10) == ["some words", "here"]
     assert folded("abcdefgh", 3) == ["abc", "def", "gh"]
     assert folded("", 3) == [""]
 
 
-def test_wide_characters_take_two_places() -> None:
+def test_wide_characters_take_two_columns() -> None:
     assert display_width("日本") == 4
     assert display_width("e\u0301") == 1
     assert folded("日本語", 4) == ["日本", "語"]
@@ -86,11 +86,11 @@ def test_wide_characters_take_two_places() -> None:
     ]
 
 
-def test_what_would_move_the_cursor_is_shown_instead() -> None:
+def test_control_characters_are_escaped() -> None:
     assert "\x1b" not in aligned(COLUMNS[:1], [{"name": "\x1b[2Jbye"}])
 
 
-def test_colours_are_there_when_asked_for_and_take_no_room() -> None:
+def test_colours_appear_on_request_and_take_no_width() -> None:
     columns = (Column("A", "a", colour=lambda row: "red"), Column("B", "b"))
     painted = aligned(columns, [{"a": "x", "b": "y"}], colours=True)
     assert "\x1b[31mx\x1b[0m  y" in painted

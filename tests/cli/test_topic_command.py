@@ -1,4 +1,4 @@
-"""`ottla topic`: what it prints, what it changes, how it asks and refuses."""
+"""`ottla topic`: output, changes, confirmations and refusals."""
 
 from __future__ import annotations
 
@@ -15,33 +15,33 @@ ORDERS = Resource.topic("orders")
 
 
 def squeezed(text: str) -> list[str]:
-    """Lines without the room between columns."""
+    """Lines with runs of spaces collapsed."""
     return [" ".join(line.split()) for line in text.splitlines()]
 
 
 # -- looking
 
 
-def test_topics_are_listed_by_name_with_those_of_the_cluster_on_request(cluster: FakeAdmin, ottla: Ottla) -> None:
+def test_topics_are_listed_by_name_with_internal_ones_on_request(cluster: FakeAdmin, ottla: Ottla) -> None:
     assert good(ottla("topic", "list")) == "orders\t3\t2\npayments\t1\t2\n"
     assert good(ottla("topic", "list", "--internal")).startswith("__consumer_offsets\t2\t2\norders")
     assert good(ottla("topic", "list", "o*", "x*")) == "orders\t3\t2\n"
     assert good(ottla("topic", "list", "-o", "wide", "--headers")).splitlines()[0] == "NAME\tPARTITIONS\tREPLICAS\tID\tINTERNAL"
 
 
-def test_json_and_yaml_say_the_same(cluster: FakeAdmin, ottla: Ottla) -> None:
-    told = documents(ottla("topic", "list", "-o", "json"), "topic", "list")
-    assert told[0] == {"name": "orders", "topic_id": told[0]["topic_id"], "partitions": 3, "replicas": 2, "internal": False}
-    assert yaml.safe_load(good(ottla("topic", "list", "-o", "yaml"))) == told
+def test_json_and_yaml_have_the_same_content(cluster: FakeAdmin, ottla: Ottla) -> None:
+    report = documents(ottla("topic", "list", "-o", "json"), "topic", "list")
+    assert report[0] == {"name": "orders", "topic_id": report[0]["topic_id"], "partitions": 3, "replicas": 2, "internal": False}
+    assert yaml.safe_load(good(ottla("topic", "list", "-o", "yaml"))) == report
 
 
 def test_a_topic_is_described_with_partitions_offsets_and_settings(cluster: FakeAdmin, ottla: Ottla) -> None:
     cluster.set[ORDERS] = {"retention.ms": "1000"}
     cluster.logs["orders", 1] = [3, 12]
-    (told,) = documents(ottla("topic", "describe", "orders", "-o", "json"), "topic", "describe")
-    assert told["configs"] == {"retention.ms": "1000"}
+    (report,) = documents(ottla("topic", "describe", "orders", "-o", "json"), "topic", "describe")
+    assert report["configs"] == {"retention.ms": "1000"}
     expected = {"partition": 1, "leader": 1, "leader_epoch": 0, "replicas": [1, 2], "isr": [1, 2], "offline": []}
-    assert told["partitions"][1] == {**expected, "start_offset": 3, "end_offset": 12}
+    assert report["partitions"][1] == {**expected, "start_offset": 3, "end_offset": 12}
     assert good(ottla("topic", "describe", "orders")).splitlines()[1:] == [
         "orders\t1\t1\t0\t1,2\t1,2\t3\t12", "orders\t2\t1\t0\t1,2\t1,2\t0\t10", "orders\tretention.ms\t1000",
     ]  # fmt: skip
@@ -51,10 +51,10 @@ def test_a_topic_is_described_with_partitions_offsets_and_settings(cluster: Fake
 
 
 @pytest.mark.usefixtures("terminal")
-def test_a_terminal_sees_a_table_with_a_title(cluster: FakeAdmin, ottla: Ottla) -> None:
-    shown = squeezed(good(ottla("topic", "describe", "payments", "orders")))
-    assert shown[0].startswith("payments ")
-    assert shown[1:4] == ["PARTITION LEADER LEADER-EPOCH REPLICAS ISR LOG-START-OFFSET LOG-END-OFFSET", "0 1 0 1,2 1,2 0 10", ""]
+def test_a_terminal_gets_a_table_with_a_title(cluster: FakeAdmin, ottla: Ottla) -> None:
+    output = squeezed(good(ottla("topic", "describe", "payments", "orders")))
+    assert output[0].startswith("payments ")
+    assert output[1:4] == ["PARTITION LEADER LEADER-EPOCH REPLICAS ISR LOG-START-OFFSET LOG-END-OFFSET", "0 1 0 1,2 1,2 0 10", ""]
     assert "NAME" not in good(ottla("topic", "list", "--no-headers"))
 
 
@@ -72,20 +72,20 @@ def test_a_terminal_sees_a_table_with_a_title(cluster: FakeAdmin, ottla: Ottla) 
         ["create", "new", "--like", "order"],
     ],
 )
-def test_a_topic_that_does_not_exist_suggests_a_similar_name(cluster: FakeAdmin, ottla: Ottla, arguments: list[str]) -> None:
+def test_a_missing_topic_suggests_a_similar_name(cluster: FakeAdmin, ottla: Ottla, arguments: list[str]) -> None:
     assert "topic order does not exist; did you mean orders?" in refused(ottla("topic", *arguments))
     assert "order" not in cluster.topics
 
 
-def test_partitions_are_chosen_by_what_they_lack(cluster: FakeAdmin, ottla: Ottla) -> None:
+def test_partitions_are_selected_by_their_problem(cluster: FakeAdmin, ottla: Ottla) -> None:
     cluster.topic("behind", isr=[1])
     cluster.topic("headless", isr=[])
     cluster.topics["headless"][0] = PartitionDescription(0, -1, 0, [1, 2], [], [1, 2])
     cluster.set[Resource.topic("behind")] = {"min.insync.replicas": "2"}
 
     def found(*arguments: str) -> list[str]:
-        told = documents(ottla("topic", "partitions", *arguments, "-o", "json"), "topic", "partitions")
-        return sorted({one["topic"] for one in told})
+        report = documents(ottla("topic", "partitions", *arguments, "-o", "json"), "topic", "partitions")
+        return sorted({one["topic"] for one in report})
 
     assert found() == ["__consumer_offsets", "behind", "headless", "orders", "payments"]
     assert found("--under-replicated") == ["behind", "headless"]
@@ -97,7 +97,7 @@ def test_partitions_are_chosen_by_what_they_lack(cluster: FakeAdmin, ottla: Ottl
     assert good(ottla("topic", "partitions", "headless")) == "headless\t0\tnone\t1,2\t\t1,2\n"
 
 
-def test_partitions_without_a_leader_are_not_waited_for(cluster: FakeAdmin, ottla: Ottla) -> None:
+def test_partitions_without_a_leader_do_not_delay_the_command(cluster: FakeAdmin, ottla: Ottla) -> None:
     cluster.topic("headless", 2)
     cluster.topics["headless"][1] = PartitionDescription(1, -1, 0, [1, 2], [], [1, 2])
     del cluster.logs["headless", 1]
@@ -107,10 +107,10 @@ def test_partitions_without_a_leader_are_not_waited_for(cluster: FakeAdmin, ottl
     assert "headless-1 has no leader" in refused(ottla("topic", "records-delete", "headless", "--all-records", "-y"))
 
 
-def test_offsets_are_reported_with_those_of_a_time(cluster: FakeAdmin, ottla: Ottla) -> None:
+def test_offsets_are_listed_with_those_of_a_timestamp(cluster: FakeAdmin, ottla: Ottla) -> None:
     assert good(ottla("topic", "offsets", "orders:1")) == "orders\t1\t0\t10\t10\n"
-    told = documents(ottla("topic", "offsets", "orders:1", "payments", "--at", "3500", "-o", "json"), "topic", "offsets")
-    assert told[0] == {
+    report = documents(ottla("topic", "offsets", "orders:1", "payments", "--at", "3500", "-o", "json"), "topic", "offsets")
+    assert report[0] == {
         "topic": "orders", "partition": 1, "start_offset": 0, "end_offset": 10, "records": 10, "offset": 4, "timestamp_ms": 4000,
     }  # fmt: skip
     assert documents(ottla("topic", "offsets", "payments", "--at", "newest", "-o", "json"), "topic", "offsets")[0]["offset"] == 9
@@ -119,23 +119,23 @@ def test_offsets_are_reported_with_those_of_a_time(cluster: FakeAdmin, ottla: Ot
     assert "topic payments has 1 partitions; partition 4 does not exist" in refused(ottla("topic", "offsets", "payments:4"))
 
 
-def test_producers_are_reported_by_partition(cluster: FakeAdmin, ottla: Ottla) -> None:
-    (told,) = documents(ottla("topic", "producers", "payments", "-o", "json"), "topic", "producers")
-    assert (told["producer_id"], told["transaction_start_offset"], told["coordinator_epoch"]) == (7, 5, None)
+def test_producers_are_listed_by_partition(cluster: FakeAdmin, ottla: Ottla) -> None:
+    (report,) = documents(ottla("topic", "producers", "payments", "-o", "json"), "topic", "producers")
+    assert (report["producer_id"], report["transaction_start_offset"], report["coordinator_epoch"]) == (7, 5, None)
 
 
 # -- changing
 
 
-def test_topics_are_created_and_failures_told_apart(cluster: FakeAdmin, ottla: Ottla) -> None:
+def test_topics_are_created_and_failures_reported_separately(cluster: FakeAdmin, ottla: Ottla) -> None:
     result = ottla("topic", "create", "a", "orders", "-p", "4", "-c", "retention.ms=7d", "-c", "segment.bytes=64MiB")
     assert result.stdout == "a\tcreated\n"
     assert "Error: orders: it already exists" in refused(result)
     assert cluster.set[Resource.topic("a")] == {"retention.ms": "604800000", "segment.bytes": "67108864"}
     assert good(ottla("topic", "create", "orders", "--if-not-exists")) == "orders\texists\n"
-    told = documents(ottla("topic", "create", "orders", "b", "-o", "json"), "topic", "create", code=1)
-    assert told[0]["error"]["code"] == 36
-    assert told[1] == {"name": "b", "outcome": "created", "error": None}
+    report = documents(ottla("topic", "create", "orders", "b", "-o", "json"), "topic", "create", code=1)
+    assert report[0]["error"]["code"] == 36
+    assert report[1] == {"name": "b", "outcome": "created", "error": None}
 
 
 def test_a_topic_is_created_like_another_one(cluster: FakeAdmin, ottla: Ottla) -> None:
@@ -145,7 +145,7 @@ def test_a_topic_is_created_like_another_one(cluster: FakeAdmin, ottla: Ottla) -
     assert cluster.set[Resource.topic("orders.2")] == {"cleanup.policy": "compact", "retention.ms": "6"}
 
 
-def test_dry_runs_of_changes_change_nothing_and_are_checked(cluster: FakeAdmin, ottla: Ottla) -> None:
+def test_dry_runs_change_nothing_and_are_validated(cluster: FakeAdmin, ottla: Ottla) -> None:
     result = ottla("topic", "create", "a", "--dry-run")
     assert good(result) == "a\twould be created\n"
     assert "already exists" in refused(ottla("topic", "create", "orders", "--dry-run"))
@@ -158,12 +158,12 @@ def test_dry_runs_of_changes_change_nothing_and_are_checked(cluster: FakeAdmin, 
     assert ORDERS not in cluster.set
 
 
-def test_what_changed_is_reported_with_what_was_before(cluster: FakeAdmin, ottla: Ottla) -> None:
+def test_a_change_is_reported_with_the_old_value(cluster: FakeAdmin, ottla: Ottla) -> None:
     cluster.set[ORDERS] = {"retention.ms": "5"}
-    told = documents(
+    report = documents(
         ottla("topic", "alter", "orders", "-p", "4", "-c", "cleanup.policy=compact", "-d", "retention.ms", "-o", "json"), "topic", "alter"
     )
-    assert [(one["setting"], one["before"], one["after"], one["outcome"]) for one in told] == [
+    assert [(one["setting"], one["before"], one["after"], one["outcome"]) for one in report] == [
         ("partitions", "3", "4", "set"), ("cleanup.policy", "delete", "compact", "set"), ("retention.ms", "5", "604800000", "deleted"),
     ]  # fmt: skip
     assert "nothing to change" in refused(ottla("topic", "alter", "orders"), 2)
@@ -172,21 +172,21 @@ def test_what_changed_is_reported_with_what_was_before(cluster: FakeAdmin, ottla
 # -- destroying
 
 
-def test_topics_are_not_deleted_before_a_confirmation(cluster: FakeAdmin, ottla: Ottla) -> None:
-    said = refused(ottla("topic", "delete", "orders", "payments"), 2)
-    assert "2 topics would be deleted with all records" in said
-    assert "--yes" in said
+def test_topics_are_not_deleted_before_confirmation(cluster: FakeAdmin, ottla: Ottla) -> None:
+    message = refused(ottla("topic", "delete", "orders", "payments"), 2)
+    assert "2 topics would be deleted with all records" in message
+    assert "--yes" in message
     assert not cluster.calls
     assert good(ottla("topic", "delete", "orders", "payments", "-y")) == "orders\tdeleted\npayments\tdeleted\n"
     assert good(ottla("topic", "delete", "orders", "-y", "--if-exists")) == "orders\tnot there\n"
 
 
-def at_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+def on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ottla.cli.common.confirmation.is_interactive", lambda: True)
 
 
-def test_a_terminal_is_shown_what_would_go_and_asked(monkeypatch: pytest.MonkeyPatch, cluster: FakeAdmin, ottla: Ottla) -> None:
-    at_a_terminal(monkeypatch)
+def test_a_terminal_gets_the_plan_and_a_confirmation_prompt(monkeypatch: pytest.MonkeyPatch, cluster: FakeAdmin, ottla: Ottla) -> None:
+    on_a_terminal(monkeypatch)
     result = ottla("topic", "delete", "orders", input="n\n")
     assert "orders: 3 partitions, 30 records" in result.stderr
     assert result.exit_code == 1
@@ -194,16 +194,16 @@ def test_a_terminal_is_shown_what_would_go_and_asked(monkeypatch: pytest.MonkeyP
     assert "orders\tdeleted" in good(ottla("topic", "delete", "orders", input="y\n"))
 
 
-def test_a_dry_run_reports_how_much_would_go(cluster: FakeAdmin, ottla: Ottla) -> None:
+def test_a_dry_run_reports_how_much_would_be_deleted(cluster: FakeAdmin, ottla: Ottla) -> None:
     result = ottla("topic", "delete", "orders", "order", "--dry-run", "-o", "json")
-    told = documents(result, "topic", "delete", code=1)
-    assert told[0] == {"name": "orders", "outcome": "would be deleted", "error": None, "partitions": 3, "records": 30}
-    assert told[1]["error"]["code"] == 3
+    report = documents(result, "topic", "delete", code=1)
+    assert report[0] == {"name": "orders", "outcome": "would be deleted", "error": None, "partitions": 3, "records": 30}
+    assert report[1]["error"]["code"] == 3
     assert good(ottla("topic", "delete", "order", "--if-exists", "--dry-run")) == "order\tnot there\t\t\n"
     assert not cluster.calls
 
 
-def test_patterns_delete_only_what_they_match_and_never_internal_topics(cluster: FakeAdmin, ottla: Ottla) -> None:
+def test_patterns_delete_only_matching_topics_and_never_internal_ones(cluster: FakeAdmin, ottla: Ottla) -> None:
     assert (
         good(ottla("topic", "delete", "*", "--match", "--dry-run"))
         == "orders\twould be deleted\t3\t30\npayments\twould be deleted\t1\t10\n"
@@ -221,16 +221,16 @@ def test_patterns_delete_only_what_they_match_and_never_internal_topics(cluster:
         (["orders:0", "--older-than", "1h"], {0: 10, 1: 0, 2: 0}),
     ],
 )
-def test_records_are_deleted_up_to_where_it_is_reported(cluster: FakeAdmin, ottla: Ottla, where: list[str], starts: dict[int, int]) -> None:
+def test_records_are_deleted_before_the_reported_offset(cluster: FakeAdmin, ottla: Ottla, where: list[str], starts: dict[int, int]) -> None:
     dry = documents(ottla("topic", "records-delete", *where, "--dry-run", "-o", "json"), "topic", "records-delete")
     assert not cluster.calls
     assert {one["partition"]: one["before_offset"] for one in dry} == {number: starts[number] for number in starts if starts[number]}
-    told = documents(ottla("topic", "records-delete", *where, "-y", "-o", "json"), "topic", "records-delete")
-    assert {one["outcome"] for one in told} == {"deleted"}
+    report = documents(ottla("topic", "records-delete", *where, "-y", "-o", "json"), "topic", "records-delete")
+    assert {one["outcome"] for one in report} == {"deleted"}
     assert {number: cluster.logs["orders", number][0] for number in range(3)} == starts
 
 
-def test_records_are_deleted_as_kafkas_file_says(cluster: FakeAdmin, ottla: Ottla) -> None:
+def test_records_are_deleted_by_kafkas_file_format(cluster: FakeAdmin, ottla: Ottla) -> None:
     file = json.dumps(
         {"partitions": [{"topic": "orders", "partition": 2, "offset": -1}, {"topic": "payments", "partition": 0, "offset": 1}]}
     )
@@ -241,7 +241,7 @@ def test_records_are_deleted_as_kafkas_file_says(cluster: FakeAdmin, ottla: Ottl
     assert "<stdin>: " in refused(ottla("topic", "records-delete", "--file", "-", "-y", input="{}"))
 
 
-def test_records_that_do_not_exist_are_not_asked_for(cluster: FakeAdmin, ottla: Ottla) -> None:
+def test_deleting_beyond_the_end_is_refused_before_a_request(cluster: FakeAdmin, ottla: Ottla) -> None:
     assert good(ottla("topic", "records-delete", "payments", "--before-offset", "0")) == "payments\t0\t0\t10\t0\t0\tnothing to delete\n"
     assert not cluster.calls
     message = refused(ottla("topic", "records-delete", "payments", "--before-offset", "11", "-y"))
@@ -251,7 +251,7 @@ def test_records_that_do_not_exist_are_not_asked_for(cluster: FakeAdmin, ottla: 
 @pytest.mark.parametrize(
     "arguments", [["orders"], ["--all-records"], ["orders", "--all-records", "--before-offset", "1"], ["orders", "--file", "-"]]
 )
-def test_what_is_to_be_deleted_must_be_set_once(cluster: FakeAdmin, ottla: Ottla, arguments: list[str]) -> None:
+def test_the_records_to_delete_must_be_specified_once(cluster: FakeAdmin, ottla: Ottla, arguments: list[str]) -> None:
     refused(ottla("topic", "records-delete", *arguments, "-y", input="{}"), 2)
     assert not cluster.calls
 

@@ -1,4 +1,4 @@
-"""A cluster in memory whose nodes coordinate groups too: as much of a coordinator as an administrator sees of it."""
+"""An in-memory cluster whose nodes are group coordinators too, with the APIs that an administrator uses."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MAX_TIMESTAMP, EARLIEST, LATEST = -3, -2, -1
 
 @dataclass
 class AdministeredGroup:
-    """A group: its members by id, each with the partitions it reads, and its offsets."""
+    """A group: its partitions by member id, and its offsets."""
 
     node_id: int = 1
     type: str = "Classic"
@@ -48,8 +48,8 @@ class GroupNode(MemoryNode):
 
     cluster: GroupCluster
 
-    def own(self, name: str) -> AdministeredGroup | int:
-        """The group, or why not."""
+    def coordinated(self, name: str) -> AdministeredGroup | int:
+        """The group, or the error code."""
         group = self.cluster.by_name.get(name)
         if self.cluster.coordinator(name) != self.node_id:
             return NOT_COORDINATOR
@@ -80,7 +80,7 @@ class GroupNode(MemoryNode):
         return m.DescribeGroupsResponse(groups=[self._classic(name, header.api_version) for name in request.groups])
 
     def _classic(self, name: str, version: int) -> Any:
-        group = self.own(name)
+        group = self.coordinated(name)
         if group == NOT_FOUND and version < 6:
             return d.DescribedGroup(group_id=name, group_state="Dead")
         if isinstance(group, int):
@@ -110,7 +110,7 @@ class GroupNode(MemoryNode):
         return m.ConsumerGroupDescribeResponse(groups=[self._new(name) for name in request.group_ids])
 
     def _new(self, name: str) -> Any:
-        group = self.own(name)
+        group = self.coordinated(name)
         if isinstance(group, int) or group.type != "Consumer":
             return c.DescribedGroup(group_id=name, error_code=group if isinstance(group, int) else NOT_FOUND)
         members = []
@@ -134,7 +134,7 @@ class GroupNode(MemoryNode):
     def on_DeleteGroups(self, request: Any, header: Any) -> Any:
         results = []
         for name in request.groups_names:
-            group = self.own(name)
+            group = self.coordinated(name)
             code = group if isinstance(group, int) else NON_EMPTY if group.members else 0
             if not code:
                 del self.cluster.by_name[name]
@@ -180,7 +180,7 @@ class GroupNode(MemoryNode):
         return m.OffsetFetchResponse(groups=groups)
 
     def _offsets(self, name: str, named: Any) -> tuple[int, dict[str, dict[int, tuple[int, str, int]]]]:
-        group = self.own(name)
+        group = self.coordinated(name)
         if group == NOT_COORDINATOR:
             return NOT_COORDINATOR, {}
         offsets = {} if isinstance(group, int) else group.offsets
@@ -191,7 +191,7 @@ class GroupNode(MemoryNode):
         return 0, found
 
     def on_OffsetCommit(self, request: Any, header: Any) -> Any:
-        group = self.own(request.group_id)
+        group = self.coordinated(request.group_id)
         if group == NOT_FOUND:
             group = self.cluster.by_name.setdefault(request.group_id, AdministeredGroup(self.node_id))
         code = group if isinstance(group, int) else UNKNOWN_MEMBER if group.members else 0
@@ -201,14 +201,14 @@ class GroupNode(MemoryNode):
             for one in topic.partitions:
                 unknown = one.partition_index >= len(self.cluster.logs.get(topic.name, ()))
                 if not code and not unknown and isinstance(group, AdministeredGroup):
-                    said = (one.committed_offset, one.committed_metadata or "", one.committed_leader_epoch)
-                    group.offsets[topic.name, one.partition_index] = said
+                    committed = (one.committed_offset, one.committed_metadata or "", one.committed_leader_epoch)
+                    group.offsets[topic.name, one.partition_index] = committed
                 answers.append(m.OffsetCommitResponsePartition(partition_index=one.partition_index, error_code=code or 3 * unknown))
             response.topics.append(m.OffsetCommitResponseTopic(name=topic.name, partitions=answers))
         return response
 
     def on_OffsetDelete(self, request: Any, header: Any) -> Any:
-        group = self.own(request.group_id)
+        group = self.coordinated(request.group_id)
         if isinstance(group, int):
             return m.OffsetDeleteResponse(error_code=group)
         read = {topic for assigned in group.members.values() for topic in assigned}
@@ -224,7 +224,7 @@ class GroupNode(MemoryNode):
         return response
 
     def leave(self, request: Any) -> Any:
-        group = self.own(request.group_id)
+        group = self.coordinated(request.group_id)
         if isinstance(group, int):
             return m.LeaveGroupResponse(error_code=group)
         answers = []
@@ -238,7 +238,7 @@ class GroupNode(MemoryNode):
         return m.LeaveGroupResponse(members=answers)
 
     def on_ListOffsets(self, request: Any, header: Any) -> Any:
-        """With times, too."""
+        """Supports timestamps too."""
         response = m.ListOffsetsResponse(topics=[])
         for topic in request.topics:
             answers = []
@@ -252,7 +252,7 @@ class GroupNode(MemoryNode):
 
 
 class Leaving:
-    """The one request that administrators and members share: it comes where those of members come."""
+    """LeaveGroup, the only request that administrators and members share. It is dispatched like those of members."""
 
     def __init__(self, cluster: GroupCluster) -> None:
         self._cluster = cluster
@@ -269,11 +269,11 @@ class GroupCluster(MemoryCluster):
         self.nodes: dict[int, Any] = {node_id: GroupNode(self, node_id) for node_id in self.nodes}
         self.by_name: dict[str, AdministeredGroup] = {}
         self.groups: Any = Leaving(self)
-        #: Where a group that is not there would be.
+        #: Coordinator of groups that do not exist.
         self.others_at = 1
 
     def coordinator(self, name: str) -> int:
-        """Node id."""
+        """Node id of the group's coordinator."""
         return self.by_name[name].node_id if name in self.by_name else self.others_at
 
     def write(self, topic: str, partition: int, *times_ms: int) -> None:
@@ -281,7 +281,7 @@ class GroupCluster(MemoryCluster):
         self.logs[topic][partition].append(bytes(build_batch([(when, None, b"v", ()) for when in times_ms])))
 
     def at(self, topic: str, partition: int, when: int) -> tuple[int, int]:
-        """(offset, timestamp) by time, as ListOffsets answers."""
+        """(offset, timestamp) for a timestamp, as ListOffsets returns it."""
         log = self.logs[topic][partition]
         if when in (EARLIEST, LATEST):
             return (log.start if when == EARLIEST else log.end), -1

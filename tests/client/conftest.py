@@ -1,4 +1,4 @@
-"""Clients of a cluster in memory."""
+"""Clients of an in-memory cluster."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from memory_cluster import MemoryCluster
 
-#: Patience in milliseconds, so that a test of failures takes no time.
+#: Short timeouts in milliseconds, so that tests of failures are fast.
 QUICK: dict[str, Any] = {
     "bootstrap_servers": "boot:1",
     "reconnect_backoff_ms": 1,

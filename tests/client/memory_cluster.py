@@ -1,10 +1,10 @@
-"""A cluster in memory that speaks real frames: nodes without sockets, logs without files, and accidents on order.
+"""An in-memory cluster that speaks real frames: nodes without sockets, logs without files, and injected faults.
 
-`MemoryCluster.connect` stands in for `open_connection`: it gives a real `ClientConnection` whose transport hands the bytes to a node, which
-decodes the request, does what a broker does, and feeds the encoded response back through the loop.
+`MemoryCluster.connect` replaces `open_connection`. It returns a real `ClientConnection` whose transport passes the bytes to a node. The
+node decodes the request, acts as a broker would, and feeds the encoded response back through the event loop.
 
-An accident is a function `(node, request) -> response | CUT | CUT_AFTER | None`, asked before each request of its kind; None lets the
-request through and keeps the accident, any other answer uses it up. CUT breaks the connection before the request is done, CUT_AFTER
+A fault is a function `(node, request) -> response | CUT | CUT_AFTER | None`, called before each request of its kind. None lets the
+request through and keeps the fault; any other result uses it up. CUT breaks the connection before the request is processed, CUT_AFTER
 after.
 """
 
@@ -15,7 +15,7 @@ from collections import defaultdict, deque
 from collections.abc import Callable
 from typing import Any
 
-from group_world import ClassicCoordinator, NextCoordinator, World
+from group_simulation import ClassicCoordinator, ConsumerProtocolCoordinator, GroupSimulation
 
 from ottla.net.client_connection import ClientConnection, ConnectionBroken
 from ottla.records.batch import parse_header, patch
@@ -31,18 +31,18 @@ CUT_AFTER = "cut after"
 SEQUENCES = 2**31
 
 
-#: Answered by the coordinator of the one group there is, perhaps later.
+#: Answered by the coordinator of the only group, possibly later.
 GROUP_APIS = ("JoinGroup", "SyncGroup", "Heartbeat", "LeaveGroup", "ConsumerGroupHeartbeat")
 
 
-class MemoryGroups(World):
-    """The group of a memory cluster: the coordinators of `group_world` on the loop's time, and the committed offsets."""
+class MemoryGroups(GroupSimulation):
+    """The group of an in-memory cluster: the coordinators of `group_simulation` on the event loop's clock, and the committed offsets."""
 
     def __init__(self, cluster: MemoryCluster) -> None:
         self.cluster = cluster
         self.classic = ClassicCoordinator(self)
-        self.next = NextCoordinator(self)
-        self.next.heartbeat_interval_ms = 50
+        self.consumer = ConsumerProtocolCoordinator(self)
+        self.consumer.heartbeat_interval_ms = 50
         #: (offset, leader epoch, metadata) by topic and partition.
         self.offsets: dict[tuple[str, int], tuple[int, int, str]] = {}
 
@@ -63,13 +63,13 @@ class MemoryGroups(World):
     def __getattr__(self, name: str) -> Any:
         if not name.startswith("on_"):
             raise AttributeError(name)
-        return getattr(self.next if name == "on_ConsumerGroupHeartbeat" else self.classic, name)
+        return getattr(self.consumer if name == "on_ConsumerGroupHeartbeat" else self.classic, name)
 
     def refuse(self, request: Any) -> int:
-        """Whether this member may commit."""
+        """The error code of a commit by this member; 0 if it may commit."""
         if request.generation_id_or_member_epoch < 0:
-            return 25 if self.classic.members or self.next.members else 0
-        known = self.next.members.get(request.member_id)
+            return 25 if self.classic.members or self.consumer.members else 0
+        known = self.consumer.members.get(request.member_id)
         if known is not None:
             return 0 if request.generation_id_or_member_epoch == known["epoch"] else 113
         if request.member_id not in self.classic.members:
@@ -78,12 +78,12 @@ class MemoryGroups(World):
 
 
 class MemoryLog:
-    """One partition: its batches, and what the leader remembers of producers."""
+    """One partition: its batches and its producer state."""
 
     def __init__(self) -> None:
         self.batches: list[bytes] = []
         self.start = 0
-        #: Where the broker's own part begins; what is before lies in remote storage.
+        #: Start of the local log. Records before it are in remote storage.
         self.local_start = 0
         self.end = 0
         self.epoch = 0
@@ -91,7 +91,7 @@ class MemoryLog:
         self.producers: dict[int, tuple[int, list[tuple[int, int, int]]]] = {}
 
     def append(self, data: bytes) -> tuple[int, int]:
-        """(error code, base offset), as a broker checks numbers: five batches are remembered, an epoch begins at 0."""
+        """(error code, base offset). Checks sequence numbers as a broker does: five batches are remembered, an epoch starts at 0."""
         batch = bytearray(data)
         header = parse_header(batch)
         if header.has_producer:
@@ -116,7 +116,7 @@ class MemoryLog:
         return 0, offset
 
     def first_at(self, time_ms: int) -> tuple[int, int]:
-        """(offset, time) of the first record that is at least as young; -1, -1 where there is none."""
+        """(offset, timestamp) of the first record with at least this timestamp; (-1, -1) without one."""
         times = (
             (offset, time) for batch in self.batches for offset, time, *_ in records(batch) if offset >= self.start and time >= time_ms
         )
@@ -131,14 +131,14 @@ class MemoryLog:
 
 
 class MemoryTransport(asyncio.Transport):
-    """What a ClientConnection writes to. A closed one swallows."""
+    """The transport of a ClientConnection. After close it drops what is written."""
 
     def __init__(self, node: MemoryNode, link: ClientConnection) -> None:
         super().__init__()
         self.node = node
         self.link = link
         self.closed = False
-        #: Requests in the order in which they came, and answers that wait for those to earlier ones.
+        #: Correlation ids in order of arrival, and responses that wait for earlier ones.
         self.line: list[int] = []
         self.waiting: dict[int, bytes] = {}
 
@@ -157,19 +157,19 @@ class MemoryTransport(asyncio.Transport):
         self.closed = True
 
     def cut(self) -> None:
-        """The other side hangs up."""
+        """The node closes the connection."""
         if not self.closed:
             self.closed = True
             self.link.connection_lost(None)
 
     def answered(self, correlation_id: int, data: bytes) -> None:
-        """There is an answer; none means that there will be none. They go in the order of the requests, as with any broker."""
+        """A response is ready; empty data means no response. Responses are sent in the order of the requests."""
         self.waiting[correlation_id] = data
         while self.line and self.line[0] in self.waiting:
             self.feed(self.waiting.pop(self.line.pop(0)))
 
     def feed(self, data: bytes) -> None:
-        """Bytes arrive, in the pieces that the link has room for."""
+        """Pass received bytes to the connection, in pieces that fit its buffer."""
         while data and not self.closed:
             room = self.link.get_buffer(-1)
             piece = data[: len(room)]
@@ -182,8 +182,6 @@ class MemoryTransport(asyncio.Transport):
 
 
 class MemoryNode:
-    """One broker."""
-
     def __init__(self, cluster: MemoryCluster, node_id: int) -> None:
         self.cluster = cluster
         self.node_id = node_id
@@ -201,10 +199,10 @@ class MemoryNode:
         self.cluster.requests.append((self.node_id, request))
         name = type(request).__name__.removesuffix("Request")
         response = None
-        for accident in list(self.cluster.accidents[name]):
-            response = accident(self, request)
+        for fault in list(self.cluster.faults[name]):
+            response = fault(self, request)
             if response is not None:
-                self.cluster.accidents[name].remove(accident)
+                self.cluster.faults[name].remove(fault)
                 break
         if response == CUT:
             transport.cut()
@@ -325,7 +323,7 @@ class MemoryNode:
         return m.MetadataResponseTopic(name=name, topic_id=topic_id, is_internal=internal, partitions=partitions)
 
     def on_DescribeTopicPartitions(self, request: Any, header: Any) -> Any:
-        """One topic a page."""
+        """Returns one topic per page."""
         after = request.cursor.topic_name if request.cursor else ""
         (name, *more) = [one.name for one in request.topics if one.name >= after]
         topic = self._topic(name)
@@ -368,7 +366,7 @@ class MemoryNode:
         return response if request.acks else None
 
     def look_again(self) -> None:
-        """Answer the fetches that waited, if there is something for them now."""
+        """Answer the waiting fetches that have records now."""
         for entry in list(self.parked):
             transport, header, request = entry
             answer = self.on_Fetch(request, header, waited=True)
@@ -377,10 +375,10 @@ class MemoryNode:
                 self.answer(transport, header, answer)
 
     def produce(self, name: str, partition: int, data: bytes) -> tuple[int, int]:
-        for accident in list(self.cluster.batch_accidents):
-            code = accident(name, partition, parse_header(data))
+        for fault in list(self.cluster.batch_faults):
+            code = fault(name, partition, parse_header(data))
             if code is not None:
-                self.cluster.batch_accidents.remove(accident)
+                self.cluster.batch_faults.remove(fault)
                 return code, -1
         if name not in self.cluster.logs:
             return 100, -1
@@ -491,26 +489,26 @@ class MemoryNode:
 
 
 class MemoryCluster:
-    """Nodes, topics, leaders, and the accidents that are to happen."""
+    """Nodes, topics, leaders and the injected faults."""
 
     def __init__(self, nodes: int = 1) -> None:
         self.nodes = {node_id: MemoryNode(self, node_id) for node_id in range(1, nodes + 1)}
         self.controller = 1
-        #: Whether topics come into being when they are asked about.
+        #: Whether a metadata request creates missing topics.
         self.auto_create = False
         self.logs: dict[str, list[MemoryLog]] = {}
         self.leaders: dict[tuple[str, int], int] = {}
         self.topic_ids: dict[str, bytes] = {}
         self.internal: set[str] = set()
         self.versions: dict[int, tuple[int, int]] = {}
-        self.accidents: dict[str, list[Callable[[MemoryNode, Any], Any]]] = defaultdict(list)
-        #: (topic, partition, header) -> error code to answer instead of appending, or None.
-        self.batch_accidents: list[Callable[[str, int, Any], int | None]] = []
+        self.faults: dict[str, list[Callable[[MemoryNode, Any], Any]]] = defaultdict(list)
+        #: (topic, partition, header) -> error code returned instead of appending, or None.
+        self.batch_faults: list[Callable[[str, int, Any], int | None]] = []
         self.aborted: dict[tuple[str, int], Any] = {}
         self.requests: deque[tuple[int, Any]] = deque()
         self.last_producer_id = 1000
         self.refused = 0
-        #: Nodes that are down, which the others do not know yet.
+        #: Nodes that are down but still in the metadata.
         self.unnoticed: set[int] = set()
         self.groups = MemoryGroups(self)
         self._sessions = 0
@@ -524,7 +522,7 @@ class MemoryCluster:
             self.leaders[name, index] = 1 + index % len(self.nodes)
 
     def delete(self, name: str) -> None:
-        """Its id is still known, to refuse it by."""
+        """The topic id stays known, for the error that requests with it get."""
         for index in range(len(self.logs.pop(name))):
             del self.leaders[name, index]
 
@@ -533,11 +531,11 @@ class MemoryCluster:
         self.logs[name][partition].epoch += 1
 
     def knows(self, node: MemoryNode) -> bool:
-        """Whether the cluster takes a node to be up."""
+        """Whether the metadata lists the node as alive."""
         return node.up or node.node_id in self.unnoticed
 
     def name_of(self, topic: Any) -> str:
-        """Empty for one that is not there."""
+        """The topic's name; empty if it does not exist."""
         return topic.name or next((name for name, topic_id in self.topic_ids.items() if topic_id == topic.topic_id), "")
 
     def name_of_fetch(self, topic: Any) -> str:
@@ -548,11 +546,11 @@ class MemoryCluster:
         return self._sessions
 
     def sent(self, kind: type[Any]) -> list[Any]:
-        """Requests of a kind that arrived."""
+        """Requests of this type that arrived."""
         return [request for _, request in self.requests if isinstance(request, kind)]
 
     async def connect(self, host: str, port: int, *, client_id: str, frame_bytes_max: int, lost: Any, **_: Any) -> ClientConnection:
-        """In place of `open_connection`."""
+        """Replaces `open_connection`."""
         await asyncio.sleep(0)
         node = next((node for node in self.nodes.values() if node.up and host in (f"node{node.node_id}", "boot")), None)
         if node is None:

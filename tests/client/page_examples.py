@@ -1,4 +1,4 @@
-"""Examples of a documentation page, run as they stand there: with a topic of their own that has records."""
+"""Runs the examples of a documentation page unchanged, with a topic of their own that has records."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ottla import Admin, NewTopic, Producer
 
 
 def examples(page: Path) -> dict[str, str]:
-    """Code by heading, and number below it."""
+    """Code by heading and its number under the heading."""
     found = {}
     for section in re.split(r"^##+ ", page.read_text(), flags=re.MULTILINE)[1:]:
         for number, code in enumerate(re.findall(r"```python\n(.*?)```", section, re.DOTALL), 1):
@@ -22,7 +22,7 @@ def examples(page: Path) -> dict[str, str]:
 
 
 def run_example(code: str, page: Path) -> None:
-    """Runs it, with a fresh topic of 30 records in 3 partitions for "orders", and a fresh group for "billing". It may `await`."""
+    """Run it with a new topic of 30 records in 3 partitions for "orders", and a new group for "billing". It may `await`."""
     topic, group = f"t-{uuid.uuid4().hex[:8]}", f"g-{uuid.uuid4().hex[:8]}"
     with Admin() as admin:
         admin.create_topic(NewTopic(topic, 3))

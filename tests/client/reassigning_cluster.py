@@ -1,4 +1,4 @@
-"""A cluster in memory that moves partitions, as much of it as an administrator sees: moves begin at once and are done when a test says."""
+"""An in-memory cluster with partition reassignment as administrators see it. Moves start at once and end when a test says so."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NO_REASSIGNMENT, UNKNOWN_TOPIC, BAD_REPLICAS, NOT_CONTROLLER, NOT_NEEDED, NOT_AV
 
 
 class ReassigningNode(MemoryNode):
-    """A broker that may be the controller."""
+    """A broker that can be the controller."""
 
     cluster: ReassigningCluster
 
@@ -106,7 +106,7 @@ class ReassigningNode(MemoryNode):
 
 
 class ReassigningCluster(MemoryCluster):
-    """Nodes that know where replicas are, and where they are to be."""
+    """Nodes that know the current and the target replicas."""
 
     def __init__(self, nodes: int) -> None:
         super().__init__()
@@ -114,11 +114,11 @@ class ReassigningCluster(MemoryCluster):
         self.replicas: dict[Place, list[int]] = {}
         self.moving: dict[Place, list[int]] = {}
         self.racks: dict[int, str] = {}
-        #: By type and name of what they belong to.
+        #: By resource type and name.
         self.settings: dict[tuple[int, str], dict[str, str | None]] = {}
 
     def place(self, name: str, *replicas: list[int]) -> None:
-        """A topic whose partitions have these replicas."""
+        """Create a topic whose partitions have these replicas."""
         self.create(name, len(replicas))
         for number, ids in enumerate(replicas):
             self.replicas[name, number] = ids
@@ -146,7 +146,7 @@ class ReassigningCluster(MemoryCluster):
         return 0
 
     def finish(self) -> None:
-        """All moves are done."""
+        """Complete all moves."""
         self.replicas.update(self.moving)
         self.moving = {}
 

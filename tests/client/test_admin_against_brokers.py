@@ -1,5 +1,5 @@
-"""What an administrator does, over sockets, at a broker of ours and, where it can be had, at Apache Kafka: the same calls, the same
-answers; where the two differ, the test says in what.
+"""The admin client over sockets against an Ottla broker and, if available, Apache Kafka: the same calls and results. Where the two
+differ, the test says how.
 """
 
 from __future__ import annotations
@@ -55,14 +55,14 @@ WITHIN_S = 30.0
 
 
 class Broker(NamedTuple):
-    """One broker of a cluster of its own."""
+    """One broker in a cluster of its own."""
 
     address: str
     is_kafka: bool
     node_id: int
 
 
-#: One worker has the server that all these share.
+#: One pytest worker runs the server that all these tests share.
 KAFKA = pytest.param("kafka", marks=[pytest.mark.interop, pytest.mark.xdist_group("admin_kafka")])
 
 
@@ -95,12 +95,12 @@ def topic(admin: Admin) -> str:
     """A topic with two partitions."""
     name = f"t-{uuid.uuid4().hex[:12]}"
     admin.create_topic(NewTopic(name, 2, 1))
-    until(lambda: len(admin.describe_topic(name).partitions) == 2)
+    wait_until(lambda: len(admin.describe_topic(name).partitions) == 2)
     return name
 
 
-def until(true: Callable[[], bool]) -> None:
-    """Wait for what comes about soon; a broker may learn of a topic after it was made."""
+def wait_until(true: Callable[[], bool]) -> None:
+    """Wait for a change; a broker can learn of a new topic a moment later."""
     deadline_s = time.monotonic() + WITHIN_S
     while True:
         try:
@@ -112,7 +112,7 @@ def until(true: Callable[[], bool]) -> None:
         time.sleep(0.05)
 
 
-def test_topics_are_made_described_and_deleted_by_name_and_by_id(admin: Admin, topic: str) -> None:
+def test_topics_are_created_described_and_deleted_by_name_and_by_id(admin: Admin, topic: str) -> None:
     other = f"{topic}-other"
     made = admin.create_topics(
         [NewTopic(topic), NewTopic("no/name"), NewTopic(f"{topic}-x", 1, 9), NewTopic(other, 1, 1, {"retention.ms": "1"})]
@@ -125,7 +125,7 @@ def test_topics_are_made_described_and_deleted_by_name_and_by_id(admin: Admin, t
         admin.create_topic(NewTopic(f"{topic}-y", configs={"retention.ms": "soon"}), validate_only=True)
 
     admin.create_partitions({topic: 3}, validate_only=True)
-    until(lambda: admin.describe_topic(other).partitions[0].leader >= 0)
+    wait_until(lambda: admin.describe_topic(other).partitions[0].leader >= 0)
     described = unwrap(admin.describe_topics([topic, other], authorized_operations=True))
     assert [one.partition for one in described[topic].partitions] == [0, 1]
     assert {Operation.READ, Operation.DELETE} <= (described[other].authorized_operations or set())
@@ -136,32 +136,32 @@ def test_topics_are_made_described_and_deleted_by_name_and_by_id(admin: Admin, t
     assert {one.name: one.partition_count for one in admin.list_topics()}[topic] == 2
 
     admin.delete_topic(topic_id)
-    until(lambda: other not in {one.name for one in admin.list_topics()})
+    wait_until(lambda: other not in {one.name for one in admin.list_topics()})
     with pytest.raises(UnknownTopicOrPartition, match=f"deleting|no topic|{other}|not exist|not host") as failed:
         unwrap(admin.delete_topics([other, f"{topic}-z"]))
     assert f"and {topic}-z" in failed.value.__notes__[0]
 
 
-def test_settings_of_every_kind_of_thing_are_described_and_changed(admin: Admin, topic: str, broker: Broker) -> None:
+def test_settings_of_every_resource_type_are_described_and_changed(admin: Admin, topic: str, broker: Broker) -> None:
     resource, here, group = Resource.topic(topic), Resource.broker(broker.node_id), Resource.group(f"g-{topic}")
     admin.incremental_alter_config(resource, {"retention.ms": "5000", "cleanup.policy": "compact"}, validate_only=True)
     assert admin.describe_config(resource, names=["retention.ms"])["retention.ms"].is_default
     admin.incremental_alter_config(resource, {"retention.ms": "5000"})
     unwrap(admin.incremental_alter_configs({resource: [ConfigChange("cleanup.policy", "compact", ConfigOperation.APPEND)]}))
-    until(lambda: admin.describe_config(resource)["cleanup.policy"].value == "delete,compact")
+    wait_until(lambda: admin.describe_config(resource)["cleanup.policy"].value == "delete,compact")
     entries = admin.describe_config(resource, synonyms=True, documentation=True)
     assert (entries["retention.ms"].source, entries["retention.ms"].config_type) == (ConfigSource.TOPIC, ConfigType.LONG)
     assert entries["retention.ms"].synonyms and entries["retention.ms"].documentation
     with pytest.raises(InvalidConfig, match=r"retention\.ms"):
         admin.incremental_alter_config(resource, {"retention.ms": "soon"})
     admin.incremental_alter_config(resource, {"retention.ms": None})
-    until(lambda: admin.describe_config(resource)["retention.ms"].is_default)
+    wait_until(lambda: admin.describe_config(resource)["retention.ms"].is_default)
 
     found = admin.describe_configs([resource, Resource.topic(f"{topic}-x"), here, Resource.broker(None)])
     assert isinstance(found[Resource.topic(f"{topic}-x")], UnknownTopicOrPartition)
     assert unwrap({here: found[here]})[here]["num.partitions"].value
     admin.incremental_alter_config(group, {"consumer.session.timeout.ms": "50000"})
-    until(lambda: admin.describe_config(group)["consumer.session.timeout.ms"].value == "50000")
+    wait_until(lambda: admin.describe_config(group)["consumer.session.timeout.ms"].value == "50000")
     assert {resource, group} <= set(admin.list_config_resources([ResourceType.TOPIC, ResourceType.GROUP]))
     assert admin.list_config_resources([ResourceType.CLIENT_METRICS]) == []
     if broker.is_kafka:
@@ -189,14 +189,14 @@ def test_records_are_looked_up_by_time_and_deleted(admin: Admin, topic: str, bro
     assert unwrap(admin.delete_records({place: -1}))[place] == 10
 
 
-def test_the_cluster_tells_its_brokers_versions_and_directories(admin: Admin, topic: str, broker: Broker) -> None:
+def test_the_cluster_describes_its_brokers_versions_and_log_directories(admin: Admin, topic: str, broker: Broker) -> None:
     cluster = admin.describe_cluster(fenced=True, authorized_operations=True)
     assert [f"{node.host}:{node.port}" for node in cluster.nodes] == [broker.address]
     assert cluster.cluster_id and Operation.ALTER in (cluster.authorized_operations or set())
     versions = {one.name: one for one in admin.describe_api_versions(broker=broker.node_id)}
     assert (versions["Produce"].used or 0) >= 3
     place = Replica(topic, 0, broker.node_id)
-    until(lambda: all(len(dirs[0].replicas) == 2 for dirs in unwrap(admin.describe_log_dirs(topics=[topic])).values()))
+    wait_until(lambda: all(len(dirs[0].replicas) == 2 for dirs in unwrap(admin.describe_log_dirs(topics=[topic])).values()))
     (dirs,) = unwrap(admin.describe_log_dirs(topics=[topic])).values()
     assert {(one.topic, one.partition) for one in dirs[0].replicas} == {(topic, 0), (topic, 1)}
     found = unwrap(admin.describe_replica_log_dirs([place, (topic, 7, broker.node_id)]))
@@ -220,20 +220,20 @@ def test_the_cluster_tells_its_brokers_versions_and_directories(admin: Admin, to
             admin.unregister_broker(99)
 
 
-def test_partitions_are_placed_and_led_as_is_asked(admin: Admin, topic: str, broker: Broker) -> None:
+def test_replicas_and_leaders_are_placed_as_requested(admin: Admin, topic: str, broker: Broker) -> None:
     place = Tp(topic, 0)
     done = admin.alter_partition_reassignments({place: [98, 99], Tp(topic, 1): [broker.node_id], Tp(topic, 9): [broker.node_id]})
     assert isinstance(done[place], InvalidReplicaAssignment)
     assert done[Tp(topic, 1)] is None
     assert isinstance(done[Tp(topic, 9)], UnknownTopicOrPartition)
-    until(lambda: admin.list_partition_reassignments([place, Tp(topic, 1)]) == {})
+    wait_until(lambda: admin.list_partition_reassignments([place, Tp(topic, 1)]) == {})
     assert isinstance(admin.alter_partition_reassignments({place: None})[place], NoReassignmentInProgress)
     assert isinstance(admin.elect_leaders([place])[place], ElectionNotNeeded)
     assert isinstance(admin.elect_leaders([Tp(topic, 9)])[Tp(topic, 9)], UnknownTopicOrPartition)
 
 
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
-def test_groups_are_listed_described_moved_emptied_and_deleted(admin: Admin, topic: str, broker: Broker, protocol: str) -> None:
+def test_groups_are_listed_described_reset_emptied_and_deleted(admin: Admin, topic: str, broker: Broker, protocol: str) -> None:
     group, place = f"g-{topic}", Tp(topic, 0)
     with Producer(bootstrap_servers=broker.address) as producer:
         for number in range(20):
@@ -250,7 +250,7 @@ def test_groups_are_listed_described_moved_emptied_and_deleted(admin: Admin, top
             assert time.monotonic() < deadline_s, "all records behind the offsets arrive"
             read += [record.offset for record in consumer.poll(100)]
         consumer.commit()
-        until(lambda: admin.describe_consumer_group(group).state is GroupState.STABLE)
+        wait_until(lambda: admin.describe_consumer_group(group).state is GroupState.STABLE)
         described = admin.describe_consumer_group(group, authorized_operations=True)
         assert (described.type, described.coordinator.id) == (kind, broker.node_id)
         assert described.members[0].assignment == [Tp(topic, 0), Tp(topic, 1)]
@@ -264,7 +264,7 @@ def test_groups_are_listed_described_moved_emptied_and_deleted(admin: Admin, top
         if protocol == "classic":
             unwrap(admin.remove_members_from_consumer_group(group))
             assert group in {one.group_id for one in admin.list_groups()}
-    until(lambda: admin.describe_consumer_group(group).state is GroupState.EMPTY)
+    wait_until(lambda: admin.describe_consumer_group(group).state is GroupState.EMPTY)
     unwrap(admin.delete_consumer_group_offsets(group, [place]))
     offsets = unwrap(admin.list_consumer_group_offsets({group: [place, Tp(topic, 1)], f"{group}-x": None}))
     assert (offsets[group][place], offsets[f"{group}-x"]) == (None, {})

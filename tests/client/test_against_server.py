@@ -38,7 +38,7 @@ def _free_port() -> int:
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving | Elsewhere]:
-    """One server for all tests that leave it whole; each uses topics of its own."""
+    """One server for all tests that do not damage it. Each test uses its own topics."""
     if ELSEWHERE:
         yield Elsewhere()
         return
@@ -52,12 +52,12 @@ def topic(server: Serving, request: pytest.FixtureRequest) -> str:
     name = re.sub(r"\W", ".", request.node.name)[-100:]
     with Admin(bootstrap_servers=server.bootstrap) as admin:
         admin.create_topic(NewTopic(name, 3))
-        until(lambda: len(admin.describe_topic(name).partitions) == 3)
+        wait_until(lambda: len(admin.describe_topic(name).partitions) == 3)
     return name
 
 
 def read(server: Serving, topic: str, count: int, **settings: Any) -> list[ConsumerRecord]:
-    """The first so many records of a topic, of all partitions."""
+    """The first `count` records of a topic, from all partitions."""
     found: list[ConsumerRecord] = []
     with Consumer(bootstrap_servers=server.bootstrap, auto_offset_reset="earliest", **settings) as consumer:
         consumer.assign(consumer.partitions_for(topic))
@@ -67,8 +67,9 @@ def read(server: Serving, topic: str, count: int, **settings: Any) -> list[Consu
     return found
 
 
-def until(true: Callable[[], bool]) -> None:
-    """Waits for what comes about soon: a broker of Apache Kafka hears a moment later of what its controller has answered."""
+def wait_until(true: Callable[[], bool]) -> None:
+    """Waits for a change that needs a moment: a broker of Apache Kafka learns later than its controller of a change that the controller
+    made."""
     deadline_s = time.monotonic() + 30
     while True:
         with contextlib.suppress(UnknownTopicOrPartition):
@@ -82,7 +83,7 @@ def until(true: Callable[[], bool]) -> None:
 
 
 @pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
-def test_records_come_back_as_they_were_sent(server: Serving, topic: str, codec: str) -> None:
+def test_consumed_records_equal_the_sent_ones(server: Serving, topic: str, codec: str) -> None:
     sent = [(b"k%d" % index, b"v" * index, [("h", b"%d" % index), ("n", None)], 1000 + index) for index in range(500)]
     with Producer(bootstrap_servers=server.bootstrap, compression_type=codec) as producer:
         for key, value, headers, timestamp_ms in sent:
@@ -91,7 +92,7 @@ def test_records_come_back_as_they_were_sent(server: Serving, topic: str, codec:
     assert [(record.key, record.value, list(record.headers), record.timestamp) for record in found] == sent
 
 
-def test_null_keys_and_values_are_kept_apart_from_empty_ones(server: Serving, topic: str) -> None:
+def test_null_keys_and_values_differ_from_empty_ones(server: Serving, topic: str) -> None:
     with Producer(bootstrap_servers=server.bootstrap) as producer:
         for key, value in ((None, None), (b"", b""), (None, b""), (b"", None)):
             producer.send(topic, value, key, partition=0)
@@ -99,14 +100,14 @@ def test_null_keys_and_values_are_kept_apart_from_empty_ones(server: Serving, to
 
 
 @pytest.mark.parametrize("acks", ["all", 1, 0])
-def test_each_level_of_acknowledgement_writes(server: Serving, topic: str, acks: Any) -> None:
+def test_each_acks_setting_writes(server: Serving, topic: str, acks: Any) -> None:
     with Producer(bootstrap_servers=server.bootstrap, acks=acks) as producer:
         places = [producer.send(topic, b"%d" % index, partition=0) for index in range(10)]
         assert [place.result(timeout_ms=5000).offset for place in places] == ([-1] * 10 if acks == 0 else list(range(10)))
     assert len(read(server, topic, 10)) == 10
 
 
-def test_many_threads_may_share_a_producer(server: Serving, topic: str) -> None:
+def test_threads_can_share_a_producer(server: Serving, topic: str) -> None:
     with Producer(bootstrap_servers=server.bootstrap) as producer:
 
         def work(number: int) -> None:
@@ -123,20 +124,20 @@ def test_many_threads_may_share_a_producer(server: Serving, topic: str) -> None:
         assert [int(record.value) for record in found if record.key == b"%d" % number] == list(range(500))
 
 
-def test_a_broker_killed_under_load_loses_and_doubles_nothing_acknowledged(tmp_path: Path) -> None:
+def test_killing_the_broker_under_load_neither_loses_nor_duplicates_acknowledged_records(tmp_path: Path) -> None:
     with Serving(tmp_path / "data") as server:
         with Admin(bootstrap_servers=server.bootstrap) as admin:
             admin.create_topic(NewTopic("t", 2))
         stop = threading.Event()
 
-        def accidents() -> None:
+        def kill_repeatedly() -> None:
             for _ in range(3):
                 if stop.wait(0.4):
                     return
                 server.kill()
                 server.start()
 
-        chaos = threading.Thread(target=accidents)
+        chaos = threading.Thread(target=kill_repeatedly)
         with Producer(bootstrap_servers=server.bootstrap, linger_ms=1, batch_size=2000, buffer_memory=100_000) as producer:
             chaos.start()
             deliveries = []
@@ -156,7 +157,7 @@ def test_a_broker_killed_under_load_loses_and_doubles_nothing_acknowledged(tmp_p
         assert sorted(offset for offset in offsets) == sorted(record.offset for record in found)
 
 
-def test_a_consumer_goes_on_where_it_was_after_a_restart(tmp_path: Path) -> None:
+def test_a_consumer_continues_at_its_position_after_a_restart(tmp_path: Path) -> None:
     with (
         Serving(tmp_path / "data") as server,
         Producer(bootstrap_servers=server.bootstrap) as producer,
@@ -185,7 +186,7 @@ def test_a_batch_encoded_elsewhere_is_written_and_raw_bytes_are_read(server: Ser
             consumer.fetch_raw((topic, 1), 5, max_wait_ms=0)
 
 
-def test_a_consumer_seeks_pauses_and_knows_the_ends(server: Serving, topic: str) -> None:
+def test_a_consumer_seeks_pauses_and_knows_the_end_offsets(server: Serving, topic: str) -> None:
     a, b = TopicPartition(topic, 0), TopicPartition(topic, 1)
     with Producer(bootstrap_servers=server.bootstrap) as producer:
         for index in range(20):
@@ -211,7 +212,7 @@ def test_a_consumer_seeks_pauses_and_knows_the_ends(server: Serving, topic: str)
         assert consumer.poll(0) == []
 
 
-def test_positions_before_the_start_of_the_log_are_reset_or_told(server: Serving, topic: str) -> None:
+def test_positions_before_the_log_start_are_reset_or_raise(server: Serving, topic: str) -> None:
     with Producer(bootstrap_servers=server.bootstrap) as producer:
         for index in range(10):
             producer.send(topic, b"%d" % index, partition=0)
@@ -231,7 +232,7 @@ def test_positions_before_the_start_of_the_log_are_reset_or_told(server: Serving
 # -- administering
 
 
-def test_topics_are_created_described_grown_and_deleted(server: Serving) -> None:
+def test_topics_are_created_described_extended_and_deleted(server: Serving) -> None:
     with Admin(bootstrap_servers=server.bootstrap) as admin:
         made = admin.create_topic(NewTopic("admin.one", 2, 1, {"retention.ms": "60000"}))
         assert (made.num_partitions, made.replication_factor, made.configs["retention.ms"]) == (2, 1, "60000")
@@ -239,18 +240,18 @@ def test_topics_are_created_described_grown_and_deleted(server: Serving) -> None
         assert isinstance(again["admin.one"], TopicAlreadyExists)
         assert not isinstance(again["admin.two"], KafkaError)
         assert admin.create_topics([NewTopic("admin.three")], validate_only=True)["admin.three"]
-        until(lambda: {"admin.one", "admin.two"} <= {listing.name for listing in admin.list_topics()})
+        wait_until(lambda: {"admin.one", "admin.two"} <= {listing.name for listing in admin.list_topics()})
         names = {listing.name: listing.partition_count for listing in admin.list_topics()}
         assert (names["admin.one"], "admin.three" in names) == (2, False)
         assert admin.create_partitions({"admin.one": NewPartitions(4), "nope": 2})["admin.one"] is None
-        until(lambda: len(admin.describe_topic("admin.one").partitions) == 4)
+        wait_until(lambda: len(admin.describe_topic("admin.one").partitions) == 4)
         described = admin.describe_topic("admin.one")
         assert described.topic_id == made.topic_id
         assert [(one.partition, one.isr) for one in described.partitions] == [
             (index, one.replicas) for index, one in enumerate(described.partitions)
         ]
         admin.delete_topic("admin.one")
-        until(lambda: "admin.one" not in {listing.name for listing in admin.list_topics()})
+        wait_until(lambda: "admin.one" not in {listing.name for listing in admin.list_topics()})
         with pytest.raises(UnknownTopicOrPartition, match=r"admin\.one"):
             admin.describe_topic("admin.one")
         assert isinstance(admin.delete_topics(["admin.two", "nope"])["nope"], UnknownTopicOrPartition)
@@ -269,7 +270,7 @@ def test_settings_are_described_and_changed(server: Serving, topic: str) -> None
         assert admin.incremental_alter_configs(changes) == {resource: None}
         bad = admin.incremental_alter_configs({resource: [ConfigChange("retention.ms", "soon")]})[resource]
         assert isinstance(bad, InvalidConfig)
-        until(lambda: now("retention.ms") == "5000")
+        wait_until(lambda: now("retention.ms") == "5000")
         configs = admin.describe_configs([resource], documentation=True, synonyms=True)[resource]
         assert isinstance(configs, dict)
         assert (configs["retention.ms"].value, configs["cleanup.policy"].value) == ("5000", "delete,compact")
@@ -277,14 +278,14 @@ def test_settings_are_described_and_changed(server: Serving, topic: str) -> None
         assert not configs["retention.ms"].is_default
         assert configs["segment.ms"].is_default
         assert admin.alter_configs({resource: {"retention.ms": "7000"}}) == {resource: None}
-        until(lambda: now("retention.ms") == "7000")
+        wait_until(lambda: now("retention.ms") == "7000")
         after = admin.describe_configs([resource], names=["retention.ms", "cleanup.policy"])[resource]
         assert isinstance(after, dict)
         assert {name: entry.value for name, entry in after.items()} == {"retention.ms": "7000", "cleanup.policy": "delete"}
         assert resource in admin.list_config_resources([ResourceType.TOPIC])
 
 
-def test_offsets_producers_and_directories_are_told(server: Serving, topic: str) -> None:
+def test_offsets_producers_and_log_directories_are_described(server: Serving, topic: str) -> None:
     place = TopicPartition(topic, 0)
     with Admin(bootstrap_servers=server.bootstrap) as admin, Producer(bootstrap_servers=server.bootstrap) as producer:
         for index in range(10):
@@ -305,10 +306,10 @@ def test_offsets_producers_and_directories_are_told(server: Serving, topic: str)
         assert sizes[topic, 1] == 0
 
 
-# -- what goes wrong
+# -- errors
 
 
-def test_nothing_behind_the_port_is_said_in_one_sentence() -> None:
+def test_a_closed_port_is_one_sentence() -> None:
     address = f"127.0.0.1:{_free_port()}"
     with Admin(bootstrap_servers=address, retries=1) as admin, pytest.raises(ConnectionFailed, match=f"connection refused by {address}"):
         admin.list_topics()
@@ -322,7 +323,7 @@ def test_nothing_behind_the_port_is_said_in_one_sentence() -> None:
 
 
 @pytest.mark.parametrize(
-    ("reply", "said"),
+    ("reply", "message"),
     [
         (b"HTTP/1.1 400 Bad Request\r\n\r\n", "an HTTP server answers"),
         (b"\x15\x03\x03\x00\x02\x02\x46", "speaks TLS"),
@@ -330,7 +331,7 @@ def test_nothing_behind_the_port_is_said_in_one_sentence() -> None:
         (None, "did not answer ApiVersions v4 within 300 ms"),
     ],
 )
-def test_what_is_not_kafka_behind_the_port_is_recognized(reply: bytes | None, said: str) -> None:
+def test_a_server_that_is_not_kafka_is_recognized(reply: bytes | None, message: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         accepted: list[socket.socket] = []
 
@@ -348,7 +349,7 @@ def test_what_is_not_kafka_behind_the_port_is_recognized(reply: bytes | None, sa
         thread.start()
         address = f"127.0.0.1:{listener.getsockname()[1]}"
         settings = {"retries": 0, "socket_connection_setup_timeout_ms": 300}
-        with Admin(bootstrap_servers=address, **settings) as admin, pytest.raises(KafkaError, match=said):  # type: ignore[arg-type]
+        with Admin(bootstrap_servers=address, **settings) as admin, pytest.raises(KafkaError, match=message):
             admin.list_topics()
         listener.shutdown(socket.SHUT_RDWR)
         thread.join(5)
@@ -382,7 +383,7 @@ def test_records_of_a_producer_that_was_not_closed_are_sent_when_the_program_end
     assert [record.value for record in read(server, topic, 1)] == [b"last"]
 
 
-def test_closed_clients_say_so(server: Serving, topic: str) -> None:
+def test_calls_on_closed_clients_are_refused(server: Serving, topic: str) -> None:
     producer, consumer, admin = (face(bootstrap_servers=server.bootstrap) for face in (Producer, Consumer, Admin))
     for face in (producer, consumer, admin):
         face.close()
@@ -392,7 +393,7 @@ def test_closed_clients_say_so(server: Serving, topic: str) -> None:
             call()
 
 
-def test_the_package_is_imported_fast_and_without_its_parts() -> None:
+def test_the_package_imports_fast_and_lazily() -> None:
     program = "import sys, ottla; print([name for name in sys.modules if name.startswith('ottla.')])"
     found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "[]"
@@ -404,7 +405,7 @@ def test_the_package_is_imported_fast_and_without_its_parts() -> None:
 
 
 def run(server: Serving, *arguments: str, given: str | bytes = b"", code: int = 0, from_stdout: bool = False) -> str:
-    """Standard output of a command; standard error when it is to fail, unless standard output is asked for."""
+    """Standard output of a command, or standard error if the command must fail, unless standard output is requested."""
     done = subprocess.run(
         [sys.executable, "-m", "ottla", *arguments],
         input=given.encode() if isinstance(given, str) else given,
@@ -421,15 +422,15 @@ def test_topics_on_the_command_line(server: Serving) -> None:
     assert run(server, "topic", "create", "cli.a", "cli.b", "-p", "2", "-c", "retention.ms=60000") == "cli.a\tcreated\ncli.b\tcreated\n"
     assert "already exists" in run(server, "topic", "create", "cli.a", code=1)
     assert run(server, "topic", "create", "cli.a", "--if-not-exists") == "cli.a\texists\n"
-    until(lambda: "cli.a\t2\t1\n" in run(server, "topic", "list"))
+    wait_until(lambda: "cli.a\t2\t1\n" in run(server, "topic", "list"))
     assert {"name": "cli.b", "partitions": 2, "replicas": 1, "internal": False}.items() <= next(
         one for one in json.loads(run(server, "topic", "list", "-o", "json")) if one["name"] == "cli.b"
     ).items()
     run(server, "topic", "alter", "cli.a", "-p", "3", "-c", "segment.ms=10000", "-d", "retention.ms")
-    until(lambda: "cli.a\t3\t1\n" in run(server, "topic", "list"))
+    wait_until(lambda: "cli.a\t3\t1\n" in run(server, "topic", "list"))
     (described,) = json.loads(run(server, "topic", "describe", "cli.a", "-o", "json"))
     assert len(described["partitions"]) == 3
-    # Apache Kafka also tells of what is set for the whole cluster.
+    # Apache Kafka also lists the dynamic settings of the cluster.
     assert described["configs"].get("segment.ms") == "10000" and "retention.ms" not in described["configs"]
     assert "topic nope does not exist" in run(server, "topic", "describe", "nope", code=1)
     lines = [line.split("\t")[:2] for line in run(server, "topic", "describe", "cli.a", "cli.b").splitlines()]
@@ -444,7 +445,7 @@ def test_topics_on_the_command_line(server: Serving) -> None:
     assert run(server, "topic", "delete", "cli.a", "--if-exists", "--yes") == "cli.a\tnot there\n"
 
 
-def test_what_consume_prints_as_json_produce_takes(server: Serving, topic: str) -> None:
+def test_produce_accepts_the_json_that_consume_prints(server: Serving, topic: str) -> None:
     run(server, "produce", topic, "-K", ":", "-H", "from=test", "-z", "zstd", "-p", "0", given="a:1\nb:2\nno key\n")
     run(server, "produce", topic, "-p", "0", given=b"\xff\xfe\n")
     printed = run(server, "consume", topic, "--from-beginning", "-e", "-o", "json")
@@ -461,7 +462,7 @@ def test_what_consume_prints_as_json_produce_takes(server: Serving, topic: str) 
     assert [{**line, "topic": ""} for line in again] == [{**line, "topic": ""} for line in lines]
 
 
-def test_consume_begins_where_it_is_told_and_prints_as_it_is_told(server: Serving, topic: str) -> None:
+def test_consume_starts_and_formats_as_requested(server: Serving, topic: str) -> None:
     run(
         server,
         "produce",
@@ -482,18 +483,18 @@ def test_consume_begins_where_it_is_told_and_prints_as_it_is_told(server: Servin
     assert "yesterday" in run(server, "consume", topic, "-O", "yesterday", code=2)
 
 
-def test_bad_lines_are_named_by_number(server: Serving, topic: str) -> None:
+def test_bad_lines_are_reported_by_number(server: Serving, topic: str) -> None:
     assert "line 2: no field 'value'" in run(server, "produce", topic, "-o", "json", given='{"value": 1}\n{"key": "x"}\n', code=1)
     assert "line 1: Object contains unknown field `vlaue`" in run(server, "produce", topic, "-o", "json", given='{"vlaue": 1}\n', code=1)
 
 
-def test_an_unreachable_cluster_is_one_line_and_soon(server: Serving) -> None:
+def test_an_unreachable_cluster_is_one_line_and_fast(server: Serving) -> None:
     address = f"127.0.0.1:{_free_port()}"
     started = time.monotonic()
     for command in (["topic", "list"], ["topic", "create", "x"], ["consume", "x"], ["produce", "x"]):
-        said = run(server, *command, "-b", address, given="x\n", code=1)
-        assert len(said.splitlines()) == 1
-        assert f"connection refused by {address}" in said
+        message = run(server, *command, "-b", address, given="x\n", code=1)
+        assert len(message.splitlines()) == 1
+        assert f"connection refused by {address}" in message
     assert time.monotonic() - started < 60
 
 
@@ -510,7 +511,7 @@ def test_log_dump_reads_the_files_of_a_running_broker(server: Serving, topic: st
     assert text.startswith("offset 0\tlast 1\tcount 2\t")
 
 
-def test_log_dump_tells_damage_by_its_exit_code(server: Serving, tmp_path: Path) -> None:
+def test_log_dump_reports_damage_by_its_exit_code(server: Serving, tmp_path: Path) -> None:
     data = bytearray(build_batch([(1, b"k", b"v", ())]))
     whole, torn, damaged = (
         tmp_path / name for name in ("00000000000000000000.log", "00000000000000000001.log", "00000000000000000002.log")
@@ -525,9 +526,9 @@ def test_log_dump_tells_damage_by_its_exit_code(server: Serving, tmp_path: Path)
     assert "expected a file of a log directory" in run(server, "log", "dump", __file__, code=1)
 
 
-def test_doctor_finds_a_whole_cluster_whole_and_perf_measures_it(server: Serving, topic: str) -> None:
+def test_doctor_reports_a_healthy_cluster_and_perf_measures_it(server: Serving, topic: str) -> None:
     checks = [word for check in ("listeners", "brokers", "versions", "controller") for word in ("--check", check)]
-    told = json.loads(run(server, "doctor", *checks, "-o", "json"))
-    assert (told["reachable"], told["findings"]) == (True, [])
+    report = json.loads(run(server, "doctor", *checks, "-o", "json"))
+    assert (report["reachable"], report["findings"]) == (True, [])
     measured = json.loads(run(server, "perf", "produce", topic, "--num-records", "200", "--record-size", "100", "-o", "json"))
     assert measured["records"] == 200

@@ -1,4 +1,4 @@
-"""The examples of docs/arrow.md, each run as it stands against a broker."""
+"""The examples of docs/arrow.md, each run unchanged against a broker."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_an_example_runs(code: str, ottla_server: Serving, monkeypatch: pytest.M
             pytest.importorskip(library)
     if "to_pandas" in code:
         pytest.importorskip("pandas")
-    # The examples leave the broker's address at its default, or name it.
+    # The examples use the default bootstrap address, or name it.
     bootstrap = ottla_server.bootstrap
     monkeypatch.setattr(ClientOptions, "bootstrap_servers", (bootstrap,))
     run_example(code.replace("127.0.0.1:9092", bootstrap), PAGE)

@@ -1,4 +1,4 @@
-"""Times, durations and partitions as the command line takes and shows them."""
+"""Times, durations and partitions as command-line arguments and in output."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from ottla.cli.common.arguments import duration_ms, duration_text, is_selected, 
         ("P1W", 604_800_000),
     ],
 )
-def test_durations_are_read_short_and_as_iso(text: str, ms: int) -> None:
+def test_durations_are_parsed_in_short_form_and_iso(text: str, ms: int) -> None:
     assert duration_ms(text, "--by-duration") == ms
 
 
 @pytest.mark.parametrize("text", ["", "5", "h", "1h x", "P", "PT", "-1h", "1y", "P1H"])
-def test_other_durations_are_refused_with_an_example(text: str) -> None:
+def test_invalid_durations_are_refused_with_an_example(text: str) -> None:
     with pytest.raises(click.UsageError, match="--by-duration expects a duration like 1h30m"):
         duration_ms(text, "--by-duration")
 
@@ -50,7 +50,7 @@ def test_other_durations_are_refused_with_an_example(text: str) -> None:
         (86_460_000, "1d"),
     ],
 )
-def test_durations_are_shown_in_their_two_largest_units(ms: int, text: str) -> None:
+def test_durations_are_printed_in_their_two_largest_units(ms: int, text: str) -> None:
     assert duration_text(ms) == text
 
 
@@ -62,7 +62,7 @@ def test_times_are_dates_or_milliseconds() -> None:
         time_ms("yesterday", "-O")
 
 
-def test_partitions_are_shown_as_ranges_and_read_back() -> None:
+def test_partitions_are_printed_as_intervals_and_parsed_back() -> None:
     partitions = [TopicPartition("t", number) for number in (5, 0, 1, 2, 7)] + [TopicPartition("s", 3)]
     text = partitions_text(partitions)
     assert text == "s:3 t:0-2,5,7"
@@ -76,6 +76,6 @@ def test_a_topic_named_without_numbers_means_all_its_partitions() -> None:
 
 
 @pytest.mark.parametrize("text", ["", ":1", "t:", "t:x", "t:3-1", "t:1,,2", "t:0-9999999"])
-def test_other_scopes_are_refused_with_an_example(text: str) -> None:
+def test_invalid_scopes_are_refused_with_an_example(text: str) -> None:
     with pytest.raises(click.UsageError, match=r"--topic expects TOPIC or TOPIC:0,2-5"):
         partition_selection([text], "--topic")

@@ -1,4 +1,4 @@
-"""The tables of commands: each leads to a command, and a command costs the import of no other."""
+"""Command tables: every entry loads a command, and a command imports no other."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SOURCE = Path(__file__).resolve().parents[2] / "src"
 
 
 def commands(group: click.Command, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], click.Command]]:
-    """All commands below a group, with the words that call them."""
+    """All commands below a group, with their words."""
     if isinstance(group, click.Group):
         context = click.Context(group)
         for name in group.list_commands(context):
@@ -27,7 +27,7 @@ def commands(group: click.Command, path: tuple[str, ...] = ()) -> Iterator[tuple
             yield from commands(found, (*path, name))
 
 
-def test_every_command_is_there_and_has_a_help_text() -> None:
+def test_every_command_exists_and_has_a_help_text() -> None:
     found = dict(commands(main))
     assert {("serve",), ("topic", "create"), ("cluster",), ("cluster", "up"), ("cluster", "reassign", "plan"), ("cluster", "elect")} <= set(
         found

@@ -1,4 +1,4 @@
-"""The accumulator alone: what is sent when, in which order, under which numbers."""
+"""The accumulator alone: which batches are sent when, in which order, with which sequence numbers."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ def drain(accumulator: Accumulator, now_ms: float = NOW) -> list[ProducerBatch]:
     return [batch for batches in drained.requests.values() for batch in batches]
 
 
-def flown(accumulator: Accumulator, count: int) -> list[ProducerBatch]:
-    """So many batches of one record each, all in flight, behind one that the broker has acknowledged."""
+def in_flight(accumulator: Accumulator, count: int) -> list[ProducerBatch]:
+    """`count` batches of one record each, all in flight, after one that the broker has acknowledged."""
     made: list[ProducerBatch] = []
     if ("t", 0) not in accumulator._partitions:
         add(accumulator, b"first")
@@ -61,7 +61,7 @@ def flown(accumulator: Accumulator, count: int) -> list[ProducerBatch]:
 
 
 def one_by_one(accumulator: Accumulator, count: int) -> list[ProducerBatch]:
-    """Batches sent again, each after the one before was acknowledged."""
+    """Send batches again, each after the previous one was acknowledged."""
     made = []
     for _ in range(count):
         (batch,) = drain(accumulator, NOW + 100)
@@ -79,7 +79,7 @@ def test_records_of_a_partition_share_a_batch_until_it_is_full() -> None:
     assert batches[0].count == 2
 
 
-def test_an_open_batch_waits_for_its_linger_and_no_longer() -> None:
+def test_an_open_batch_is_sent_after_its_linger() -> None:
     accumulator = an_accumulator(linger_ms=20)
     batch = add(accumulator)
     assert drain(accumulator, NOW + 19) == []
@@ -87,7 +87,7 @@ def test_an_open_batch_waits_for_its_linger_and_no_longer() -> None:
     assert drain(accumulator, NOW + 20) == [batch]
 
 
-def test_batches_that_must_wait_for_others_may_be_larger_and_do_not_linger() -> None:
+def test_batches_that_wait_for_others_may_be_larger_and_do_not_linger() -> None:
     accumulator = an_accumulator(batch_size=300, batch_size_backlog=900, linger_ms=1000)
     batches = list(dict.fromkeys(add(accumulator, b"x" * 100) for _ in range(12)))
     assert [batch.size_now for batch in batches] == [279, 279, 824, 170]
@@ -102,7 +102,7 @@ def test_batches_that_must_wait_for_others_may_be_larger_and_do_not_linger() -> 
         later.succeeded(batch, 0)
 
 
-def test_a_batch_size_that_is_given_is_kept_unless_said_otherwise() -> None:
+def test_an_explicit_batch_size_is_used_unless_overridden() -> None:
     assert from_keywords(ProducerOptions, {"batch_size": 300}).batch_size_backlog == 300
     assert from_keywords(ProducerOptions, {}).batch_size_backlog == 512 * 1024
 
@@ -114,18 +114,18 @@ def test_flush_sends_open_batches_at_once() -> None:
     assert drain(accumulator) == [batch]
 
 
-def test_one_request_takes_at_most_one_batch_of_a_partition_and_no_more_bytes_than_allowed() -> None:
+def test_a_request_holds_at_most_one_batch_per_partition_and_the_allowed_bytes() -> None:
     accumulator = an_accumulator(batch_size=1000, max_request_size=2500)
     for partition in range(3):
         for _ in range(2):
             add(accumulator, b"x" * 900, partition=partition)
     first, second, third = drain(accumulator), drain(accumulator), drain(accumulator)
     assert [batch.partition for batch in first] == [0]
-    # The partition that was served goes behind the others.
+    # The partition that was served moves to the end of the queue.
     assert [batch.partition for batch in (*second, *third)] == [1, 2]
 
 
-def test_a_record_larger_than_a_request_is_refused_and_leaves_no_trace() -> None:
+def test_a_record_larger_than_a_request_is_refused_without_side_effects() -> None:
     accumulator = an_accumulator(max_request_size=1000)
     with pytest.raises(MessageTooLarge, match="max_request_size"):
         add(accumulator, b"x" * 1000)
@@ -133,7 +133,7 @@ def test_a_record_larger_than_a_request_is_refused_and_leaves_no_trace() -> None
     assert accumulator.used_bytes == 0
 
 
-def test_memory_is_taken_until_the_outcome_and_then_given_back() -> None:
+def test_memory_is_reserved_until_the_result() -> None:
     accumulator = an_accumulator(buffer_memory=1024, batch_size=100)
     while offer(accumulator, b"x" * 100) is not None:
         pass
@@ -150,23 +150,23 @@ def test_an_open_batch_does_not_linger_when_the_memory_is_full() -> None:
     assert len(drain(accumulator)) == 1
 
 
-def test_batches_are_numbered_one_after_the_other_per_partition() -> None:
+def test_batches_have_consecutive_sequence_numbers_per_partition() -> None:
     accumulator = an_accumulator(linger_ms=10)
     for index in range(6):
         add(accumulator, partition=index % 2)
     for batch in drain(accumulator, NOW + 10):
         header = parse_header(batch.seal())
         assert (header.producer_id, header.producer_epoch, header.base_sequence, header.count) == (77, 0, 0, 3)
-    for batch in flown(accumulator, 1):
+    for batch in in_flight(accumulator, 1):
         assert parse_header(batch.seal()).base_sequence == 3
 
 
-def test_numbers_wrap_after_the_largest_int32() -> None:
+def test_sequence_numbers_wrap_after_the_largest_int32() -> None:
     accumulator = an_accumulator()
-    (first,) = flown(accumulator, 1)
+    (first,) = in_flight(accumulator, 1)
     accumulator.succeeded(first, 0)
     accumulator._partitions["t", 0].next_sequence = SEQUENCES
-    (batch,) = flown(accumulator, 1)
+    (batch,) = in_flight(accumulator, 1)
     assert parse_header(batch.seal()).base_sequence == 0
 
 
@@ -180,9 +180,9 @@ def test_nothing_is_sent_without_a_producer_id() -> None:
     assert parse_header(batch.seal()).producer_epoch == 3
 
 
-def test_after_a_failure_nothing_new_is_sent_until_all_in_flight_is_answered() -> None:
+def test_after_a_failure_new_batches_wait_until_all_in_flight_are_answered() -> None:
     accumulator = an_accumulator()
-    first, second = flown(accumulator, 2)
+    first, second = in_flight(accumulator, 2)
     third = add(accumulator, b"third")
     assert accumulator.failed(first, NotLeaderOrFollower(), NOW)
     assert drain(accumulator, NOW + 100) == []
@@ -190,9 +190,9 @@ def test_after_a_failure_nothing_new_is_sent_until_all_in_flight_is_answered() -
     assert one_by_one(accumulator, 3) == [first, second, third]
 
 
-def test_a_retry_waits_for_its_backoff_and_keeps_number_and_bytes() -> None:
+def test_a_retry_waits_for_its_backoff_and_keeps_sequence_and_bytes() -> None:
     accumulator = an_accumulator()
-    (batch,) = flown(accumulator, 1)
+    (batch,) = in_flight(accumulator, 1)
     sent = bytes(batch.seal())
     accumulator.failed(batch, NotLeaderOrFollower(), NOW)
     assert drain(accumulator, NOW + 1) == []
@@ -200,26 +200,26 @@ def test_a_retry_waits_for_its_backoff_and_keeps_number_and_bytes() -> None:
     assert bytes(batch.seal()) == sent
 
 
-def test_retries_go_in_the_order_of_their_numbers_however_they_failed() -> None:
+def test_retries_are_sent_in_sequence_order_whatever_the_order_of_failures() -> None:
     accumulator = an_accumulator()
-    first, second, third = flown(accumulator, 3)
+    first, second, third = in_flight(accumulator, 3)
     for batch in (third, first, second):
         accumulator.failed(batch, NotLeaderOrFollower(), NOW)
     assert one_by_one(accumulator, 3) == [first, second, third]
 
 
-def test_a_late_repeat_that_the_broker_calls_a_duplicate_counts_as_written() -> None:
+def test_a_retry_answered_as_duplicate_counts_as_written() -> None:
     accumulator = an_accumulator()
-    (batch,) = flown(accumulator, 1)
+    (batch,) = in_flight(accumulator, 1)
     assert not accumulator.failed(batch, error_for(46), NOW)
     assert batch.done
     assert batch.error is None
     assert batch.outcome(0, 5).offset == -1
 
 
-def test_a_refused_batch_leaves_a_hole_and_what_follows_is_numbered_anew_only_when_the_broker_confirms_it() -> None:
+def test_a_refused_batch_leaves_a_gap_and_later_batches_are_renumbered_only_when_the_broker_confirms_it() -> None:
     accumulator = an_accumulator()
-    first, second, third = flown(accumulator, 3)
+    first, second, third = in_flight(accumulator, 3)
     assert not accumulator.failed(first, MessageTooLarge(), NOW)
     assert accumulator.failed(second, OutOfOrderSequenceNumber(), NOW)
     assert accumulator.failed(third, OutOfOrderSequenceNumber(), NOW)
@@ -231,9 +231,9 @@ def test_a_refused_batch_leaves_a_hole_and_what_follows_is_numbered_anew_only_wh
     assert [record[3] for record in records(second.seal())] == [b"1"]
 
 
-def test_a_hole_that_was_written_after_all_changes_no_number() -> None:
+def test_a_gap_that_turns_out_written_renumbers_nothing() -> None:
     accumulator = an_accumulator(delivery_timeout_ms=40_000)
-    (first,) = flown(accumulator, 1)
+    (first,) = in_flight(accumulator, 1)
     accumulator.failed(first, error_for(13), NOW)
     add(accumulator, b"later", now_ms=NOW + 39_000)
     accumulator.expire(NOW + 40_000)
@@ -246,20 +246,20 @@ def test_a_hole_that_was_written_after_all_changes_no_number() -> None:
     assert (third.epoch, third.sequence) == (0, 3)
 
 
-def test_an_order_error_without_a_hole_fails_the_batch_and_starts_over_for_the_next() -> None:
+def test_an_out_of_order_error_without_a_gap_fails_the_batch_and_bumps_the_epoch() -> None:
     accumulator = an_accumulator()
-    (first,) = flown(accumulator, 1)
+    (first,) = in_flight(accumulator, 1)
     accumulator.succeeded(first, 0)
-    (lost,) = flown(accumulator, 1)
+    (lost,) = in_flight(accumulator, 1)
     assert not accumulator.failed(lost, OutOfOrderSequenceNumber(), NOW)
     assert isinstance(lost.error, OutOfOrderSequenceNumber)
-    (following,) = flown(accumulator, 1)
+    (following,) = in_flight(accumulator, 1)
     assert (following.epoch, following.sequence) == (1, 0)
 
 
-def test_numbers_do_not_start_over_while_a_batch_is_in_flight() -> None:
+def test_the_epoch_is_not_bumped_while_a_batch_is_in_flight() -> None:
     accumulator = an_accumulator()
-    first, second, third = flown(accumulator, 3)
+    first, second, third = in_flight(accumulator, 3)
     accumulator.failed(first, MessageTooLarge(), NOW)
     accumulator.failed(second, OutOfOrderSequenceNumber(), NOW)
     assert drain(accumulator, NOW + 100) == []
@@ -267,20 +267,20 @@ def test_numbers_do_not_start_over_while_a_batch_is_in_flight() -> None:
     assert drain(accumulator, NOW + 100) == [second]
 
 
-def test_a_broker_that_forgot_the_producer_gets_the_batch_under_the_next_epoch() -> None:
+def test_a_broker_that_lost_the_producer_state_gets_the_batch_with_the_next_epoch() -> None:
     accumulator = an_accumulator()
-    (first,) = flown(accumulator, 1)
+    (first,) = in_flight(accumulator, 1)
     accumulator.succeeded(first, 0)
-    (second,) = flown(accumulator, 1)
+    (second,) = in_flight(accumulator, 1)
     assert accumulator.failed(second, error_for(59), NOW)
     assert drain(accumulator, NOW + 100) == [second]
     assert (second.epoch, second.sequence) == (1, 0)
 
 
-def test_after_the_last_epoch_a_new_producer_id_is_awaited() -> None:
+def test_after_the_last_epoch_the_producer_waits_for_a_new_id() -> None:
     accumulator = an_accumulator()
     accumulator.producer = (77, EPOCH_MAX)
-    (first,) = flown(accumulator, 1)
+    (first,) = in_flight(accumulator, 1)
     accumulator.failed(first, OutOfOrderSequenceNumber(), NOW)
     add(accumulator)
     assert drain(accumulator) == []
@@ -290,9 +290,9 @@ def test_after_the_last_epoch_a_new_producer_id_is_awaited() -> None:
     assert (second.producer_id, second.epoch, second.sequence) == (78, 0, 0)
 
 
-def test_a_batch_that_may_not_be_retried_again_fails_with_its_last_error() -> None:
+def test_a_batch_out_of_retries_fails_with_its_last_error() -> None:
     accumulator = an_accumulator(retries=1)
-    (batch,) = flown(accumulator, 1)
+    (batch,) = in_flight(accumulator, 1)
     assert accumulator.failed(batch, NotLeaderOrFollower(), NOW)
     drain(accumulator, NOW + 100)
     assert not accumulator.failed(batch, NotLeaderOrFollower("again"), NOW + 100)
@@ -300,7 +300,7 @@ def test_a_batch_that_may_not_be_retried_again_fails_with_its_last_error() -> No
         batch.outcome(0, 0)
 
 
-def test_a_batch_that_was_never_sent_expires_and_says_so() -> None:
+def test_an_unsent_batch_expires_with_an_error_that_says_so() -> None:
     accumulator = an_accumulator(delivery_timeout_ms=40_000)
     batch = add(accumulator)
     assert accumulator.expire(NOW + 39_999) == NOW + 40_000
@@ -311,30 +311,30 @@ def test_a_batch_that_was_never_sent_expires_and_says_so() -> None:
     assert drain(accumulator) == []
 
 
-def test_a_batch_that_expires_in_flight_keeps_its_outcome_when_the_answer_comes_late() -> None:
+def test_a_batch_that_expires_in_flight_ignores_a_late_response() -> None:
     accumulator = an_accumulator(delivery_timeout_ms=40_000)
-    (batch,) = flown(accumulator, 1)
+    (batch,) = in_flight(accumulator, 1)
     accumulator.expire(NOW + 40_000)
     accumulator.succeeded(batch, 9)
     assert isinstance(batch.error, DeliveryTimedOut)
-    (following,) = flown(accumulator, 1)
+    (following,) = in_flight(accumulator, 1)
     assert following.sequence == 2
 
 
-def test_abandoning_tells_everyone() -> None:
+def test_abandoning_fails_every_record() -> None:
     accumulator = an_accumulator()
-    flying, waiting = *flown(accumulator, 1), add(accumulator)
-    told: list[ProducerBatch] = []
+    flying, waiting = *in_flight(accumulator, 1), add(accumulator)
+    called: list[ProducerBatch] = []
     for batch in (flying, waiting):
-        batch.when_done(lambda batch=batch: told.append(batch))  # type: ignore[misc]
+        batch.when_done(lambda batch=batch: called.append(batch))  # type: ignore[misc]
     accumulator.fail_all(AlreadyClosed())
-    assert not told
+    assert not called
     accumulator.notify_finished()
-    assert set(told) == {flying, waiting}
+    assert set(called) == {flying, waiting}
     assert accumulator.empty
 
 
-def test_partitions_without_a_leader_are_named_and_the_others_sent() -> None:
+def test_partitions_without_a_leader_are_reported_and_the_others_sent() -> None:
     accumulator = an_accumulator()
     add(accumulator, partition=0)
     sent = add(accumulator, partition=1)
@@ -343,7 +343,7 @@ def test_partitions_without_a_leader_are_named_and_the_others_sent() -> None:
     assert drained.requests == {1: [sent]}
 
 
-def test_an_encoded_batch_is_sent_behind_earlier_records_and_numbered() -> None:
+def test_an_encoded_batch_is_sent_after_earlier_records_and_numbered() -> None:
     accumulator = an_accumulator(linger_ms=1000)
     earlier = add(accumulator)
     data = build_batch([(5, b"k", b"v", ()), (6, None, b"w", ())])
@@ -364,7 +364,7 @@ def test_two_batches_in_one_buffer_are_refused() -> None:
         accumulator.append_batch("t", 0, data + data, NOW)
 
 
-def test_the_first_batch_of_a_producer_travels_alone() -> None:
+def test_the_first_batch_of_a_producer_is_sent_alone() -> None:
     accumulator = an_accumulator()
     first, second = add(accumulator), None
     assert drain(accumulator) == [first]
@@ -374,10 +374,10 @@ def test_the_first_batch_of_a_producer_travels_alone() -> None:
     assert drain(accumulator) == [second]
 
 
-def test_without_idempotence_batches_carry_no_numbers_and_still_retry_in_order() -> None:
+def test_without_idempotence_batches_have_no_sequence_and_still_retry_in_order() -> None:
     accumulator = an_accumulator(enable_idempotence=False)
     accumulator.producer = None
-    first, second = flown(accumulator, 2)
+    first, second = in_flight(accumulator, 2)
     assert parse_header(first.seal()).base_sequence == -1
     accumulator.failed(second, error_for(13), NOW)
     accumulator.failed(first, error_for(13), NOW)
@@ -388,8 +388,8 @@ def test_without_idempotence_batches_carry_no_numbers_and_still_retry_in_order()
 
 
 def full(accumulator: Accumulator, count: int, *, size: int = 100) -> ProducerBatch:
-    """One batch of so many records, in flight, behind one that was acknowledged."""
-    flown(accumulator, 0)
+    """One batch of `count` records, in flight, after one that was acknowledged."""
+    in_flight(accumulator, 0)
     for index in range(count):
         batch = add(accumulator, b"%d" % index * size)
     (sent,) = drain(accumulator)
@@ -397,7 +397,7 @@ def full(accumulator: Accumulator, count: int, *, size: int = 100) -> ProducerBa
     return batch
 
 
-def test_a_batch_that_is_too_large_goes_again_in_halves_under_the_same_numbers() -> None:
+def test_a_batch_that_is_too_large_is_sent_again_in_halves_with_the_same_sequences() -> None:
     accumulator = an_accumulator()
     batch = full(accumulator, 8)
     outcomes = [batch.outcome] * 8
@@ -415,7 +415,7 @@ def test_a_batch_that_is_too_large_goes_again_in_halves_under_the_same_numbers()
     assert (accumulator.used_bytes, accumulator.splits, accumulator.empty) == (0, 1, True)
 
 
-def test_halves_are_halved_until_the_one_record_that_is_too_large_fails_alone() -> None:
+def test_batches_are_split_until_the_record_that_is_too_large_fails_alone() -> None:
     accumulator = an_accumulator()
     batch = full(accumulator, 4)
     accumulator.failed(batch, MessageTooLarge(), NOW)
@@ -434,7 +434,7 @@ def test_halves_are_halved_until_the_one_record_that_is_too_large_fails_alone() 
         batch.outcome(2, 0)
 
 
-def test_parts_of_a_batch_expire_when_the_whole_would_have() -> None:
+def test_parts_of_a_split_batch_keep_its_deadline() -> None:
     accumulator = an_accumulator(delivery_timeout_ms=40_000)
     batch = full(accumulator, 4)
     add(accumulator, b"younger", now_ms=NOW + 5)
@@ -444,9 +444,9 @@ def test_parts_of_a_batch_expire_when_the_whole_would_have() -> None:
     assert isinstance(batch.error_of(3), DeliveryTimedOut)
 
 
-def test_compressed_batches_are_split_too_and_headers_and_times_kept() -> None:
+def test_compressed_batches_are_split_too_and_keep_headers_and_timestamps() -> None:
     accumulator = an_accumulator(compression_type="gzip", compression_gzip_level=1)
-    flown(accumulator, 0)
+    in_flight(accumulator, 0)
     for index in range(4):
         accumulator.add("t", 0, 100 + index, b"k", b"v%d" % index, [("h", b"%d" % index)]) or accumulator.begin(
             "t", 0, 100 + index, b"k", b"v%d" % index, [("h", b"%d" % index)], NOW, TOPIC
@@ -459,10 +459,10 @@ def test_compressed_batches_are_split_too_and_headers_and_times_kept() -> None:
     assert {parse_header(part.seal()).codec.wire_name for part in parts} == {"gzip"}
 
 
-# -- what is told
+# -- results
 
 
-def test_records_that_were_not_at_fault_are_told_so() -> None:
+def test_records_that_failed_because_of_another_one_say_so() -> None:
     accumulator = an_accumulator()
     batch = full(accumulator, 3)
     batch.refused = {1: "has no key"}
@@ -473,14 +473,14 @@ def test_records_that_were_not_at_fault_are_told_so() -> None:
         batch.outcome(0, 0)
 
 
-def test_a_callback_that_raises_keeps_nothing_from_the_others(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_callback_that_raises_does_not_stop_other_callbacks(caplog: pytest.LogCaptureFixture) -> None:
     accumulator = an_accumulator()
-    (batch,) = flown(accumulator, 1)
-    told: list[int] = []
-    batch.when_done(lambda: told.append(1))
-    batch.when_done(lambda: told.append(1 // 0))
-    batch.when_done(lambda: told.append(3))
+    (batch,) = in_flight(accumulator, 1)
+    called: list[int] = []
+    batch.when_done(lambda: called.append(1))
+    batch.when_done(lambda: called.append(1 // 0))
+    batch.when_done(lambda: called.append(3))
     accumulator.succeeded(batch, 0)
     accumulator.notify_finished()
-    assert told == [1, 3]
+    assert called == [1, 3]
     assert "a callback for records of t-0 failed" in caplog.text

@@ -1,4 +1,4 @@
-"""The admin client over a cluster in memory: what it asks of whom, in which version, and what it makes of the answers."""
+"""The admin client against an in-memory cluster: requests, their versions and destinations, and the results."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from ottla.wire.messages.metadata import NOT_ASKED
 
 
 class AdministeredNode(MemoryNode):
-    """A broker with directories and a quorum, by what the test says."""
+    """A broker with log directories and a quorum whose state the test defines."""
 
     def on_DescribeLogDirs(self, request: Any, header: Any) -> Any:
         dirs: dict[str, dict[str, m.DescribeLogDirsTopic]] = {"/a": {}, "/b": {}}
@@ -77,7 +77,7 @@ class AdministeredNode(MemoryNode):
         return m.DescribeConfigsResponse(results=[m.DescribeConfigsResult(resource_type=kind, resource_name=name) for kind, name in asked])
 
 
-#: Directory, and the one it is moving to, by (topic, partition, broker).
+#: Directory and future directory by (topic, partition, broker).
 PLACES: dict[tuple[str, int, int], tuple[str, str | None]] = {
     ("t", 0, 1): ("/a", None),
     ("many", 0, 1): ("/a", "/b"),
@@ -107,7 +107,7 @@ def sent(cluster: MemoryCluster, request: type[Any]) -> list[tuple[int, Any]]:
     return [(node, one) for node, one in cluster.requests if isinstance(one, request)]
 
 
-def test_the_blocking_face_has_every_call_with_the_same_parameters_and_words() -> None:
+def test_the_blocking_api_has_every_call_with_the_same_parameters_and_docstrings() -> None:
     calls = {name: call for name, call in inspect.getmembers(aio.Admin, inspect.iscoroutinefunction) if not name.startswith("_")}
     assert len(calls) > 35
     for name, call in calls.items():
@@ -117,7 +117,7 @@ def test_the_blocking_face_has_every_call_with_the_same_parameters_and_words() -
             assert call.__doc__.splitlines()[0][:40] == blocking.__doc__.splitlines()[0][:40], name
 
 
-#: What producers, consumers, connections and brokers ask among themselves, and no administrator.
+#: APIs of producers, consumers, connections and brokers; the admin client has no call for them.
 OTHERS = {
     "Produce", "Fetch", "OffsetForLeaderEpoch", "InitProducerId", "AddPartitionsToTxn", "AddOffsetsToTxn", "EndTxn", "TxnOffsetCommit",
     "WriteTxnMarkers", "JoinGroup", "SyncGroup", "Heartbeat", "ConsumerGroupHeartbeat", "SaslHandshake", "SaslAuthenticate",
@@ -125,12 +125,12 @@ OTHERS = {
 }  # fmt: skip
 
 
-def test_every_request_that_brokers_tell_of_has_its_call() -> None:
-    told = {served.request.__name__.removesuffix("Request") for served in HANDLERS.values() if served.advertised}
-    assert len(told) > 30, "the handlers are there"
+def test_every_admin_api_has_a_call() -> None:
+    advertised_apis = {served.request.__name__.removesuffix("Request") for served in HANDLERS.values() if served.advertised}
+    assert len(advertised_apis) > 30, "the handlers are there"
     modules = [inspect.getmodule(kind) for kind in aio.Admin.__mro__[:-1]] + [offsets, coordinator_lookup]
     used = {name for module in modules if module is not None for name in re.findall(r"\b(\w+)Request\(", inspect.getsource(module))}
-    assert told - OTHERS - used == set()
+    assert advertised_apis - OTHERS - used == set()
 
 
 def test_unwrapping_raises_the_first_error_with_the_others_as_notes() -> None:
@@ -143,7 +143,7 @@ def test_unwrapping_raises_the_first_error_with_the_others_as_notes() -> None:
 # -- topics
 
 
-async def test_a_description_is_put_together_from_all_its_pages(two: MemoryCluster, admin: Admin) -> None:
+async def test_a_description_combines_all_its_pages(two: MemoryCluster, admin: Admin) -> None:
     def half(node: Any, request: Any) -> Any:
         one = m.DescribeTopicPartitionsResponsePartition
         first = request.cursor.partition_index if request.cursor else 0
@@ -152,33 +152,33 @@ async def test_a_description_is_put_together_from_all_its_pages(two: MemoryClust
         )
         return m.DescribeTopicPartitionsResponse(topics=[topic], next_cursor=None if first else m.Cursor("many", 2))
 
-    two.accidents["DescribeTopicPartitions"] += [half, half]
+    two.faults["DescribeTopicPartitions"] += [half, half]
     assert [one.partition for one in (await admin.describe_topic("many")).partitions] == [0, 1, 2, 3]
 
 
-async def test_topics_of_pages_before_are_not_asked_for_again(two: MemoryCluster, admin: Admin) -> None:
+async def test_topics_of_earlier_pages_are_not_requested_again(two: MemoryCluster, admin: Admin) -> None:
     assert set(unwrap(await admin.describe_topics(["t", "many"]))) == {"t", "many"}
     assert [[one.name for one in request.topics] for _, request in sent(two, m.DescribeTopicPartitionsRequest)] == [["many", "t"], ["t"]]
 
 
-async def test_pages_that_begin_where_the_last_began_are_the_end(two: MemoryCluster, admin: Admin) -> None:
+async def test_a_cursor_that_does_not_advance_ends_the_pages(two: MemoryCluster, admin: Admin) -> None:
     def stuck(node: Any, request: Any) -> Any:
         topic = m.DescribeTopicPartitionsResponseTopic(name="t", partitions=[m.DescribeTopicPartitionsResponsePartition()])
         return m.DescribeTopicPartitionsResponse(topics=[topic], next_cursor=m.Cursor("t", 0))
 
-    two.accidents["DescribeTopicPartitions"] += [stuck] * 3
+    two.faults["DescribeTopicPartitions"] += [stuck] * 3
     await admin.describe_topic("t")
     assert len(sent(two, m.DescribeTopicPartitionsRequest)) == 2
 
 
-async def test_a_broker_that_has_no_pages_is_asked_for_metadata(two: MemoryCluster, admin: Admin) -> None:
+async def test_a_broker_without_paged_descriptions_gets_a_metadata_request(two: MemoryCluster, admin: Admin) -> None:
     two.versions = {75: (1, 1)}
     found = await admin.describe_topics(["t", "nope"])
     assert isinstance(found["nope"], UnknownTopicOrPartition)
     assert unwrap({"t": found["t"]})["t"].partitions[0].elr is None
 
 
-async def test_ids_and_what_one_may_do_need_a_broker_that_knows_them(two: MemoryCluster, admin: Admin) -> None:
+async def test_topic_ids_and_authorized_operations_need_a_recent_broker(two: MemoryCluster, admin: Admin) -> None:
     topic_id = two.topic_ids["t"]
     assert (await admin.describe_topic(topic_id)).name == "t"
     two.versions = {3: (0, 7), 20: (1, 5), 75: (1, 1)}
@@ -193,17 +193,17 @@ async def test_ids_and_what_one_may_do_need_a_broker_that_knows_them(two: Memory
         await admin.delete_topic(topic_id)
 
 
-async def test_an_id_that_no_topic_has_is_an_answer_and_is_printed_as_kafka_does(two: MemoryCluster, admin: Admin) -> None:
+async def test_an_unknown_topic_id_is_an_error_in_kafkas_text_form(two: MemoryCluster, admin: Admin) -> None:
     def unknown(node: Any, request: Any) -> Any:
         return m.DeleteTopicsResponse(responses=[m.DeletableTopicResult(name=None, topic_id=bytes(16), error_code=100)])
 
-    two.accidents["DeleteTopics"].append(unknown)
+    two.faults["DeleteTopics"].append(unknown)
     with pytest.raises(UnknownTopicId):
         await admin.delete_topic(bytes(16))
     assert len(sent(two, m.DeleteTopicsRequest)) == 1
 
 
-async def test_topics_are_only_looked_at_when_they_are_to_be_validated(two: MemoryCluster, admin: Admin) -> None:
+async def test_validate_only_creates_no_topic(two: MemoryCluster, admin: Admin) -> None:
     await admin.create_topic(NewTopic("new"), validate_only=True)
     ((_, request),) = sent(two, m.CreateTopicsRequest)
     assert request.validate_only
@@ -212,7 +212,7 @@ async def test_topics_are_only_looked_at_when_they_are_to_be_validated(two: Memo
 # -- settings
 
 
-async def test_settings_of_a_broker_and_its_loggers_are_asked_of_that_broker(two: MemoryCluster, admin: Admin) -> None:
+async def test_settings_of_a_broker_and_its_loggers_are_requested_from_that_broker(two: MemoryCluster, admin: Admin) -> None:
     resources = [Resource.broker(2), Resource.broker_logger(2), Resource.broker(1)]
     assert set(await admin.describe_configs(resources)) == set(resources)
     asked = {node: [one.resource_type for one in request.resources] for node, request in sent(two, m.DescribeConfigsRequest)}
@@ -222,7 +222,7 @@ async def test_settings_of_a_broker_and_its_loggers_are_asked_of_that_broker(two
 # -- brokers
 
 
-async def test_replicas_are_found_in_the_directories_of_their_own_brokers(admin: Admin) -> None:
+async def test_replicas_are_looked_up_on_their_own_brokers(admin: Admin) -> None:
     found = await admin.describe_replica_log_dirs([("t", 0, 1), ("many", 0, 1), ("many", 1, 2), ("many", 1, 1)])
     assert unwrap(found) == {
         Replica("t", 0, 1): ReplicaPlace("/a", 0),
@@ -232,12 +232,12 @@ async def test_replicas_are_found_in_the_directories_of_their_own_brokers(admin:
     }
 
 
-async def test_each_replica_that_is_to_move_has_its_own_outcome(two: MemoryCluster, admin: Admin) -> None:
+async def test_each_replica_move_has_its_own_result(two: MemoryCluster, admin: Admin) -> None:
     def no_disk(node: Any, request: Any) -> Any:
         answers = [m.AlterReplicaLogDirPartitionResult(partition_index=1, error_code=56)]
         return m.AlterReplicaLogDirsResponse(results=[m.AlterReplicaLogDirTopicResult(topic_name="many", partitions=answers)])
 
-    two.accidents["AlterReplicaLogDirs"].append(lambda node, request: no_disk(node, request) if node.node_id == 2 else None)
+    two.faults["AlterReplicaLogDirs"].append(lambda node, request: no_disk(node, request) if node.node_id == 2 else None)
     wanted = {("t", 0, 1): "/b", ("many", 0, 1): "/c", ("many", 2, 1): "/b", ("many", 1, 2): "/a", ("many", 2, 2): "/a"}
     done = await admin.alter_replica_log_dirs(wanted)
     assert [type(outcome).__name__ for outcome in done.values()] == [
@@ -251,12 +251,12 @@ async def test_each_replica_that_is_to_move_has_its_own_outcome(two: MemoryClust
     assert sorted(node for node, _ in sent(two, m.AlterReplicaLogDirsRequest)) == [1, 2]
 
 
-async def test_what_a_client_may_do_is_told_when_it_asks(admin: Admin) -> None:
+async def test_authorized_operations_are_returned_on_request(admin: Admin) -> None:
     assert (await admin.describe_cluster()).authorized_operations is None
     assert (await admin.describe_cluster(authorized_operations=True)).authorized_operations == {Operation.ALTER}  # type: ignore[comparison-overlap]
 
 
-async def test_features_and_versions_are_those_of_the_broker_that_is_asked(two: MemoryCluster, admin: Admin) -> None:
+async def test_features_and_versions_are_those_of_the_requested_broker(two: MemoryCluster, admin: Admin) -> None:
     def features(node: Any, request: Any) -> Any:
         return m.ApiVersionsResponse(
             api_keys=[m.ApiVersion(api_key=3, min_version=0, max_version=99), m.ApiVersion(api_key=999, min_version=1, max_version=2)],
@@ -267,7 +267,7 @@ async def test_features_and_versions_are_those_of_the_broker_that_is_asked(two: 
 
     await admin.describe_cluster()
     await admin.describe_api_versions(broker=2)
-    two.accidents["ApiVersions"] += [features, features]
+    two.faults["ApiVersions"] += [features, features]
     found = await admin.describe_features(broker=2)
     assert (found.supported, found.finalized) == ({"metadata.version": VersionRange(1, 9)}, {"metadata.version": VersionRange(7, 7)})
     assert found.finalized_epoch == 5
@@ -277,13 +277,13 @@ async def test_features_and_versions_are_those_of_the_broker_that_is_asked(two: 
     assert (unknown.name, unknown.client, unknown.used) == ("", None, None)
 
 
-async def test_a_quorum_is_told_with_times_only_where_they_are_known(admin: Admin) -> None:
+async def test_a_quorum_has_timestamps_only_where_known(admin: Admin) -> None:
     quorum = await admin.describe_quorum()
     assert (quorum.leader, quorum.leader_epoch, quorum.high_watermark, quorum.observers) == (1, 2, 8, [])
     assert (quorum.voters[0].last_fetch_ms, quorum.voters[0].last_caught_up_ms) == (None, 5)
 
 
-async def test_answers_cannot_be_changed(admin: Admin) -> None:
+async def test_results_are_immutable(admin: Admin) -> None:
     described = await admin.describe_topic("t")
     with pytest.raises(AttributeError, match=re.escape("immutable")):
         described.name = "u"  # type: ignore[misc]
@@ -292,7 +292,7 @@ async def test_answers_cannot_be_changed(admin: Admin) -> None:
 # -- old brokers
 
 
-async def test_a_broker_from_before_describecluster_tells_it_along_with_topics(two: MemoryCluster, admin: Admin) -> None:
+async def test_a_broker_without_describecluster_returns_it_with_the_topics(two: MemoryCluster, admin: Admin) -> None:
     two.versions = {60: (5, 5)}
     with pytest.raises(BrokerIncompatible):
         await admin.describe_cluster(fenced=True)
@@ -301,7 +301,7 @@ async def test_a_broker_from_before_describecluster_tells_it_along_with_topics(t
     assert described.authorized_operations is None
 
 
-async def test_times_that_an_old_broker_does_not_know_fail_alone(two: MemoryCluster, admin: Admin) -> None:
+async def test_timestamps_an_old_broker_does_not_support_fail_alone(two: MemoryCluster, admin: Admin) -> None:
     two.versions = {2: (1, 6)}
     found = await admin.list_offsets({("many", 0): LATEST, ("many", 2): MAX_TIMESTAMP, ("t", 0): EARLIEST_LOCAL})
     latest, largest, local = found.values()
@@ -311,12 +311,12 @@ async def test_times_that_an_old_broker_does_not_know_fail_alone(two: MemoryClus
     assert "needed are 7 to 11, which Kafka has since 3.0" in str(largest)
 
 
-async def test_values_of_settings_may_be_pythons(two: MemoryCluster, admin: Admin) -> None:
+async def test_setting_values_can_be_python_values(two: MemoryCluster, admin: Admin) -> None:
     def altered(node: Any, request: Any) -> Any:
         results = [AlterConfigsResourceResponse(resource_type=2, resource_name="t")]
         return m.IncrementalAlterConfigsResponse(responses=results)
 
-    two.accidents["IncrementalAlterConfigs"].append(altered)
+    two.faults["IncrementalAlterConfigs"].append(altered)
     await admin.create_topic(NewTopic("new", configs={"preallocate": True, "retention.ms": 1000, "cleanup.policy": "compact"}))
     ((_, request),) = sent(two, m.CreateTopicsRequest)
     assert [one.value for one in request.topics[0].configs] == ["true", "1000", "compact"]

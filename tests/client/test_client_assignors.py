@@ -1,4 +1,4 @@
-"""The assignors: Kafka's documented allocations, and what must hold for any group."""
+"""The assignors: Kafka's documented allocations, and invariants for any group."""
 
 from __future__ import annotations
 
@@ -24,15 +24,17 @@ def reading(**topics: str) -> dict[str, Member]:
     return {name: Member(frozenset(some.split())) for name, some in topics.items()}
 
 
-def shown(made: Assignment) -> dict[str, str]:
+def assigned_text(made: Assignment) -> dict[str, str]:
     return {member: " ".join(map(str, sorted(partitions))) for member, partitions in made.items()}
 
 
-def again(made: Assignment, members: dict[str, Member], generation: int = 1) -> dict[str, Member]:
-    """The members as they join the next time: they say what they had, in both of the ways in which it is said."""
+def rejoining(made: Assignment, members: dict[str, Member], generation: int = 1) -> dict[str, Member]:
+    """The members as they rejoin: owned partitions are in both the field and the user data."""
     return {
-        name: told._replace(owned=tuple(made.get(name, ())), generation=generation, user_data=encode_claims(made.get(name, ()), generation))
-        for name, told in members.items()
+        name: member._replace(
+            owned=tuple(made.get(name, ())), generation=generation, user_data=encode_claims(made.get(name, ()), generation)
+        )
+        for name, member in members.items()
     }
 
 
@@ -43,34 +45,34 @@ def again(made: Assignment, members: dict[str, Member], generation: int = 1) -> 
         (3, "t0-0 t0-1 t1-0 t1-1", "t0-2 t1-2"),
     ],
 )
-def test_range_gives_runs_of_each_topic_and_one_more_to_the_first(count: int, first: str, second: str) -> None:
+def test_range_assigns_runs_of_each_topic_and_the_remainder_to_the_first(count: int, first: str, second: str) -> None:
     made = Range().assign({"t0": count, "t1": count}, reading(c0="t0 t1", c1="t0 t1"))
-    assert shown(made) == {"c0": first, "c1": second}
+    assert assigned_text(made) == {"c0": first, "c1": second}
 
 
-def test_round_robin_deals_in_turn() -> None:
+def test_round_robin_alternates_between_members() -> None:
     made = RoundRobin().assign({"t0": 3, "t1": 3}, reading(c0="t0 t1", c1="t0 t1"))
-    assert shown(made) == {"c0": "t0-0 t0-2 t1-1", "c1": "t0-1 t1-0 t1-2"}
+    assert assigned_text(made) == {"c0": "t0-0 t0-2 t1-1", "c1": "t0-1 t1-0 t1-2"}
 
 
-def test_round_robin_passes_over_who_does_not_read_the_topic() -> None:
+def test_round_robin_skips_members_without_the_topic() -> None:
     made = RoundRobin().assign({"t0": 1, "t1": 2, "t2": 3}, reading(c0="t0", c1="t0 t1", c2="t0 t1 t2"))
-    assert shown(made) == {"c0": "t0-0", "c1": "t1-0", "c2": "t1-1 t2-0 t2-1 t2-2"}
+    assert assigned_text(made) == {"c0": "t0-0", "c1": "t1-0", "c2": "t1-1 t2-0 t2-1 t2-2"}
 
 
 @pytest.mark.parametrize("assignor", [Sticky, CooperativeSticky])
-def test_sticky_gives_less_to_who_cannot_share_elsewhere(assignor: type[Assignor]) -> None:
+def test_sticky_gives_less_to_members_that_cannot_share_elsewhere(assignor: type[Assignor]) -> None:
     made = assignor().assign({"t0": 1, "t1": 2, "t2": 3}, reading(c0="t0", c1="t0 t1", c2="t0 t1 t2"))
-    assert shown(made) == {"c0": "t0-0", "c1": "t1-0 t1-1", "c2": "t2-0 t2-1 t2-2"}
+    assert assigned_text(made) == {"c0": "t0-0", "c1": "t1-0 t1-1", "c2": "t2-0 t2-1 t2-2"}
 
 
 @pytest.mark.parametrize("assignor", [Sticky, CooperativeSticky])
-def test_when_one_of_three_leaves_the_others_keep_all_and_share_what_it_had(assignor: type[Assignor]) -> None:
+def test_when_one_of_three_leaves_the_others_keep_all_and_share_its_partitions(assignor: type[Assignor]) -> None:
     topics = dict.fromkeys(("t0", "t1", "t2", "t3"), 2)
     members = reading(c0="t0 t1 t2 t3", c1="t0 t1 t2 t3", c2="t0 t1 t2 t3")
     first = assignor().assign(topics, members)
     assert sorted(map(len, first.values())) == [2, 3, 3]
-    left = again(first, members)
+    left = rejoining(first, members)
     del left["c1"]
     second = assignor().assign(topics, left)
     assert sorted(map(len, second.values())) == [4, 4]
@@ -82,7 +84,7 @@ def test_ten_thousand_partitions_go_to_five_hundred_members_in_under_a_second(as
     topics = dict.fromkeys((f"t{number}" for number in range(100)), 100)
     members = reading(**{f"c{number}": " ".join(topics) for number in range(500)})
     first = assignor().assign(topics, members)
-    left = again(first, members)
+    left = rejoining(first, members)
     del left["c7"]
     began_s = process_time()
     made = assignor().assign(topics, left)
@@ -93,37 +95,37 @@ def test_ten_thousand_partitions_go_to_five_hundred_members_in_under_a_second(as
 
 
 @pytest.mark.parametrize("assignor", ALL)
-def test_of_eight_members_on_seven_partitions_one_idles(assignor: type[Assignor]) -> None:
+def test_with_eight_members_and_seven_partitions_one_idles(assignor: type[Assignor]) -> None:
     made = assignor().assign({"t": 7}, reading(**{f"c{index}": "t" for index in range(8)}))
     assert sorted(map(len, made.values())) == [0, 1, 1, 1, 1, 1, 1, 1]
 
 
-def test_static_members_come_first_and_in_the_order_of_their_instances() -> None:
+def test_static_members_come_first_in_the_order_of_their_instance_ids() -> None:
     members = reading(a="t", b="t", c="t")
     members["c"] = members["c"]._replace(instance_id="1")
     members["b"] = members["b"]._replace(instance_id="2")
-    assert shown(Range().assign({"t": 3}, members)) == {"c": "t-0", "b": "t-1", "a": "t-2"}
+    assert assigned_text(Range().assign({"t": 3}, members)) == {"c": "t-0", "b": "t-1", "a": "t-2"}
 
 
-def test_a_claim_of_an_older_generation_gives_way() -> None:
+def test_ownership_of_an_older_generation_is_ignored() -> None:
     one, t = TopicPartition("t", 0), frozenset({"t"})
     members = {
         "new": Member(t, encode_claims([one], 5), (one,), 5),
         "old": Member(t, encode_claims([one, TopicPartition("t", 1)], 4), (one, TopicPartition("t", 1)), 4),
     }
     for assignor in (Sticky(), CooperativeSticky()):
-        assert shown(assignor.assign({"t": 2}, members)) == {"new": "t-0", "old": "t-1"}
+        assert assigned_text(assignor.assign({"t": 2}, members)) == {"new": "t-0", "old": "t-1"}
 
 
-def test_what_moves_is_left_out_until_its_owner_gave_it_up() -> None:
+def test_a_moving_partition_is_withheld_until_its_owner_revokes_it() -> None:
     members = reading(c0="t", c1="t")
     members["c0"] = members["c0"]._replace(owned=tuple(TopicPartition("t", index) for index in range(4)), generation=3)
     made = CooperativeSticky().assign({"t": 4}, members)
-    assert shown(made) == {"c0": "t-0 t-1", "c1": "t-2 t-3"}
-    assert shown(without_moving(made, members)) == {"c0": "t-0 t-1", "c1": ""}
+    assert assigned_text(made) == {"c0": "t-0 t-1", "c1": "t-2 t-3"}
+    assert assigned_text(without_moving(made, members)) == {"c0": "t-0 t-1", "c1": ""}
 
 
-def test_user_data_of_sticky_is_javas() -> None:
+def test_sticky_user_data_is_compatible_with_java() -> None:
     owned = [TopicPartition("ab", 0), TopicPartition("ab", 3), TopicPartition("c", 1)]
     data = bytes.fromhex("00000002 0002 6162 00000002 00000000 00000003 0001 63 00000001 00000001 00000007")
     assert encode_claims(owned, 7) == data
@@ -132,7 +134,7 @@ def test_user_data_of_sticky_is_javas() -> None:
 
 
 @given(st.binary(max_size=60))
-def test_strange_user_data_is_no_claim_and_no_failure(data: bytes) -> None:
+def test_invalid_user_data_is_ignored(data: bytes) -> None:
     decode_claims(data)
 
 
@@ -165,13 +167,13 @@ def is_even(made: Assignment, members: dict[str, Member]) -> bool:
 
 @pytest.mark.parametrize("assignor", ALL)
 @given(group=groups())
-def test_every_partition_has_one_owner_that_reads_it(assignor: type[Assignor], group: Any) -> None:
-    check(*group, assignor().assign(*group))  # type: ignore[call-arg]
+def test_every_partition_has_one_owner_that_subscribes_to_it(assignor: type[Assignor], group: Any) -> None:
+    check(*group, assignor().assign(*group))
 
 
 @pytest.mark.parametrize("assignor", [RoundRobin, Sticky, CooperativeSticky])
 @given(group=groups(same=True))
-def test_members_that_read_the_same_get_the_same_number_or_one_more(assignor: type[Assignor], group: Any) -> None:
+def test_members_with_equal_subscriptions_differ_by_at_most_one_partition(assignor: type[Assignor], group: Any) -> None:
     sizes = [len(some) for some in assignor().assign(*group).values()]
     assert max(sizes) - min(sizes) <= 1
 
@@ -179,12 +181,12 @@ def test_members_that_read_the_same_get_the_same_number_or_one_more(assignor: ty
 @pytest.mark.parametrize("assignor", [Sticky, CooperativeSticky])
 @given(group=groups(), seed=st.integers(0, 1000))
 @settings(max_examples=200)
-def test_sticky_stays_even_when_members_come_and_go(assignor: type[Assignor], group: Any, seed: int) -> None:
+def test_sticky_stays_balanced_when_members_join_and_leave(assignor: type[Assignor], group: Any, seed: int) -> None:
     topics, members = group
     rng = Random(seed)
     made = assignor().assign(topics, members)
     for generation in range(1, 4):
-        members = again({name: some for name, some in made.items() if name in members}, members, generation)
+        members = rejoining({name: some for name, some in made.items() if name in members}, members, generation)
         if len(members) > 1 and rng.random() < 0.5:
             del members[rng.choice(sorted(members))]
         if rng.random() < 0.5:
@@ -196,19 +198,19 @@ def test_sticky_stays_even_when_members_come_and_go(assignor: type[Assignor], gr
 
 @pytest.mark.parametrize("assignor", [Sticky, CooperativeSticky])
 @given(group=groups(), same=groups(same=True))
-def test_nothing_moves_when_nothing_changed(assignor: type[Assignor], group: Any, same: Any) -> None:
+def test_nothing_moves_without_a_change(assignor: type[Assignor], group: Any, same: Any) -> None:
     for topics, members in (group, same):
         first = assignor().assign(topics, members)
-        second = assignor().assign(topics, again(first, members))
-        assert shown(first) == shown(second)
+        second = assignor().assign(topics, rejoining(first, members))
+        assert assigned_text(first) == assigned_text(second)
 
 
 @pytest.mark.parametrize("assignor", [Sticky, CooperativeSticky])
 @given(group=groups(same=True), joins=st.booleans())
-def test_no_more_moves_than_the_even_share_asks_for(assignor: type[Assignor], group: Any, joins: bool) -> None:
+def test_no_more_partitions_move_than_balance_requires(assignor: type[Assignor], group: Any, joins: bool) -> None:
     topics, members = group
     first = assignor().assign(topics, members)
-    then = again(first, members)
+    then = rejoining(first, members)
     if joins:
         then["new"] = Member(next(iter(members.values())).topics)
     elif len(then) > 1:
@@ -221,7 +223,7 @@ def test_no_more_moves_than_the_even_share_asks_for(assignor: type[Assignor], gr
 
 
 class Alone(Assignor):
-    """Everything to the first."""
+    """Assigns everything to the first member."""
 
     name = "alone"
 
@@ -230,16 +232,16 @@ class Alone(Assignor):
         return {member: every if member == min(members) else [] for member in members}
 
 
-def test_assignors_are_named_or_given() -> None:
+def test_assignors_are_names_or_objects() -> None:
     names = [one.name for one in assignors_from("range, org.apache.kafka.clients.consumer.StickyAssignor")]
     assert names == ["range", "sticky"]
     assert [one.name for one in assignors_from([Alone, RoundRobin()])] == ["alone", "roundrobin"]
 
 
 @pytest.mark.parametrize(
-    ("wrong", "told"),
+    ("wrong", "message"),
     [("rnage", "did you mean range"), ([int], "derive it from ottla.Assignor"), ([], "at least one"), (["range", Range], "each once")],
 )
-def test_a_wrong_assignor_is_refused_with_advice(wrong: Any, told: str) -> None:
-    with pytest.raises(ConfigError, match=told):
+def test_an_invalid_assignor_is_refused_with_advice(wrong: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
         assignors_from(wrong)

@@ -1,6 +1,6 @@
-"""What users are told when something is wrong on the way to a broker: every face names the address and the cause, and says what to do.
+"""Connection errors: every API names the address and the cause, and says what to do.
 
-Servers that are no brokers stand on loopback sockets; clusters with a fault are in memory.
+Servers that are not brokers listen on loopback sockets; clusters with a fault are in memory.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from ottla.wire import messages as m
 from ottla.wire.messages import API
 
 T = TopicPartition("t", 0)
-#: So long each face tries. What is wrong shows in a few milliseconds; on a machine that stands still, later.
+#: Timeouts for each API. A fault shows after a few milliseconds; on a stalled machine later.
 PATIENCE_MS = (500, 5_000, 30_000)
 
 
@@ -63,22 +63,22 @@ async def of_admin(settings: dict[str, Any], patience_ms: int) -> None:
 Face = Callable[[dict[str, Any], int], Awaitable[None]]
 
 
-async def said(face: Face, settings: dict[str, Any], pattern: str) -> str:
-    """What a face raises, if not with little patience, then with more; nothing, if it is as it should be."""
-    told = "nothing was raised"
+async def raised_error(face: Face, settings: dict[str, Any], pattern: str) -> str:
+    """The error that a client raises, with a short timeout first and longer ones after; empty if there is none."""
+    message = "nothing was raised"
     for patience_ms in PATIENCE_MS:
         try:
             await face(settings, patience_ms)
         except KafkaError as error:
-            told = str(error)
-            if re.search(pattern, told):
+            message = str(error)
+            if re.search(pattern, message):
                 return ""
-    return f"{face.__name__}: {told}"
+    return f"{face.__name__}: {message}"
 
 
 @contextlib.asynccontextmanager
-async def answering(reply: bytes | None, *, tls: bool = False) -> AsyncIterator[str]:
-    """A server that is no broker: it answers the first bytes it gets with these and hangs up, or says nothing at all."""
+async def server_answering(reply: bytes | None, *, tls: bool = False) -> AsyncIterator[str]:
+    """A server that is not a broker. It answers the first bytes with `reply` and closes, or answers nothing."""
     waiting: set[asyncio.StreamWriter] = set()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -90,7 +90,7 @@ async def answering(reply: bytes | None, *, tls: bool = False) -> AsyncIterator[
                 await writer.drain()
                 writer.close()
 
-    # Without a certificate it gets as far as finding that the first bytes are no TLS.
+    # Without a certificate the server still detects that the first bytes are not TLS.
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER) if tls else None
     server = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=context)
     try:
@@ -109,7 +109,7 @@ def free_address() -> str:
 
 @pytest.fixture
 def unknown_host(monkeypatch: pytest.MonkeyPatch) -> str:
-    """A name that the name service knows nothing of, and says so at once, as one does that works."""
+    """A host name that the resolver refuses at once, as a working name service does."""
     look_up = socket.getaddrinfo
 
     def found(host: Any, *others: Any, **named: Any) -> Any:
@@ -122,11 +122,11 @@ def unknown_host(monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 @pytest.mark.server
-async def test_every_face_names_the_address_the_cause_and_a_remedy_where_no_broker_listens(unknown_host: str) -> None:
+async def test_every_api_names_the_address_the_cause_and_a_remedy_without_a_broker(unknown_host: str) -> None:
     async with contextlib.AsyncExitStack() as stack:
 
         async def server(reply: bytes | None, **kinds: bool) -> str:
-            return await stack.enter_async_context(answering(reply, **kinds))
+            return await stack.enter_async_context(server_answering(reply, **kinds))
 
         plain = {
             free_address(): "connection refused by {}: nothing listens on that port; is the broker running?",
@@ -146,13 +146,13 @@ async def test_every_face_names_the_address_the_cause_and_a_remedy_where_no_brok
         checks = []
         for address, pattern in plain.items():
             settings = {"bootstrap_servers": address, "socket_connection_setup_timeout_ms": 300 if "did not answer" in pattern else 60_000}
-            checks += [said(face, settings, pattern.format(re.escape(address))) for face in (of_producer, of_consumer, of_admin)]
+            checks += [raised_error(face, settings, pattern.format(re.escape(address))) for face in (of_producer, of_consumer, of_admin)]
         assert [wrong for wrong in await asyncio.gather(*checks) if wrong] == []
 
 
 @pytest.mark.server
-async def test_a_server_that_has_not_answered_yet_is_named_when_the_time_is_over() -> None:
-    async with answering(None) as address:
+async def test_a_server_that_has_not_answered_is_named_at_the_timeout() -> None:
+    async with server_answering(None) as address:
         async with aio.Producer(bootstrap_servers=address, max_block_ms=200) as producer:
             with pytest.raises(MetadataTimedOut, match=f"{address} has not answered for .* ms; is it a Kafka broker, and up?"):
                 await producer.send("t", b"x")
@@ -162,12 +162,12 @@ async def test_a_server_that_has_not_answered_yet_is_named_when_the_time_is_over
 
 
 @pytest.mark.parametrize("address", ["broker:port", "broker:70000", ":9092"])
-def test_an_address_that_is_none_is_refused_before_anything_is_tried(address: str) -> None:
+def test_an_invalid_address_is_refused_before_connecting(address: str) -> None:
     with pytest.raises(ConfigError, match="is not HOST:PORT"):
         aio.Admin(bootstrap_servers=address)._network  # noqa: B018
 
 
-def test_a_peer_that_hangs_up_on_a_large_request_may_have_a_limit() -> None:
+def test_a_peer_that_closes_on_a_large_request_may_have_a_size_limit() -> None:
     async def broken() -> ConnectionBroken:
         link = ClientConnection("h:1", client_id="c", frame_bytes_max=1000, lost=lambda why: None)
         link.connection_made(Swallowing())
@@ -183,7 +183,7 @@ def test_a_peer_that_hangs_up_on_a_large_request_may_have_a_limit() -> None:
 
 
 class Swallowing(asyncio.Transport):
-    """A connection that takes everything."""
+    """A connection that accepts all bytes and never answers."""
 
     def write(self, data: Any) -> None:
         pass
@@ -201,8 +201,8 @@ class Swallowing(asyncio.Transport):
 # -- a cluster with a fault
 
 
-class Misled(MemoryCluster):
-    """A cluster whose brokers can only be reached at the bootstrap address, not where they say that they are."""
+class MisadvertisedCluster(MemoryCluster):
+    """A cluster whose brokers can be reached only at the bootstrap address, not at their advertised one."""
 
     async def connect(self, host: str, port: int, **settings: Any) -> ClientConnection:
         if host != "boot":
@@ -214,16 +214,14 @@ class Misled(MemoryCluster):
 
 
 @pytest.fixture
-def misled(monkeypatch: pytest.MonkeyPatch) -> MemoryCluster:
-    made = Misled()
+def misadvertised(monkeypatch: pytest.MonkeyPatch) -> MemoryCluster:
+    made = MisadvertisedCluster()
     made.create("t")
     monkeypatch.setattr("ottla.client.transport.network.open_connection", made.connect)
     return made
 
 
-async def test_a_broker_that_advertises_what_clients_cannot_reach_is_named_with_that_address(
-    misled: MemoryCluster, quick: dict[str, Any]
-) -> None:
+async def test_an_unreachable_advertised_address_is_named_in_the_error(misadvertised: MemoryCluster, quick: dict[str, Any]) -> None:
     remedy = r"cannot find the host of node1:9092: .*the cluster names this address for broker 1; .*its advertised\.listeners should be"
 
     async def written(settings: dict[str, Any], patience_ms: int) -> None:
@@ -239,14 +237,14 @@ async def test_a_broker_that_advertises_what_clients_cannot_reach_is_named_with_
         async with aio.Admin(default_api_timeout_ms=patience_ms, **settings) as admin:
             await admin.describe_config(Resource.broker(1))
 
-    assert not await said(written, quick, f"never sent: broker 1, which leads t-0: {remedy}")
-    assert not await said(of_consumer, quick, f"the position of t-0 is not known after .* ms: broker 1, which leads t-0: {remedy}")
-    assert not await said(listed, quick, f"listing offsets of t-0: {remedy}")
-    assert not await said(described, quick, f"describing settings of broker 1 was not done within .* ms: {remedy}")
+    assert not await raised_error(written, quick, f"never sent: broker 1, which leads t-0: {remedy}")
+    assert not await raised_error(of_consumer, quick, f"the position of t-0 is not known after .* ms: broker 1, which leads t-0: {remedy}")
+    assert not await raised_error(listed, quick, f"listing offsets of t-0: {remedy}")
+    assert not await raised_error(described, quick, f"describing settings of broker 1 was not done within .* ms: {remedy}")
 
 
-async def test_who_waits_for_records_hears_of_what_is_missing_in_the_log_once(
-    misled: MemoryCluster, quick: dict[str, Any], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+async def test_a_waiting_consumer_reports_missing_records_of_the_log_once(
+    misadvertised: MemoryCluster, quick: dict[str, Any], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("ottla.client.transport.network.WARN_AFTER_MS", 20)
     with caplog.at_level(logging.WARNING, "ottla.client"):
@@ -254,16 +252,16 @@ async def test_who_waits_for_records_hears_of_what_is_missing_in_the_log_once(
             consumer.assign([T, TopicPartition("nope", 0)])
             deadline_s = asyncio.get_running_loop().time() + 20
             while len(caplog.records) < 2:
-                assert asyncio.get_running_loop().time() < deadline_s, "both are told in time"
+                assert asyncio.get_running_loop().time() < deadline_s, "both warnings are logged in time"
                 assert await consumer.poll(20) == []
             await consumer.poll(100)
-    told = sorted(record.getMessage() for record in caplog.records)
-    assert len(told) == 2
-    assert told[0].startswith("cannot find the host of node1:9092")
-    assert told[1] == "there is no topic nope: create it, or have the brokers create what is asked for (auto.create.topics.enable)"
+    message = sorted(record.getMessage() for record in caplog.records)
+    assert len(message) == 2
+    assert message[0].startswith("cannot find the host of node1:9092")
+    assert message[1] == "there is no topic nope: create it, or have the brokers create what is asked for (auto.create.topics.enable)"
 
 
-async def test_a_topic_that_may_not_be_used_is_named_by_every_face_with_what_to_do(
+async def test_every_api_names_an_unauthorized_topic_with_advice(
     cluster: MemoryCluster, quick: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     codes = {"secret": 29, "no/name": 17}
@@ -272,30 +270,32 @@ async def test_a_topic_that_may_not_be_used_is_named_by_every_face_with_what_to_
         return m.MetadataResponseTopic(error_code=codes[name], name=name)
 
     monkeypatch.setattr("memory_cluster.MemoryNode._topic", refused)
-    for name, kind, told in (
+    for name, kind, message in (
         ("secret", TopicAuthorizationFailed, "this client may not use topic secret: .*ACL"),
         ("no/name", InvalidTopic, "'no/name' is no topic to use: names have up to 249 letters"),
     ):
         async with aio.Producer(**quick) as producer:
-            with pytest.raises(kind, match=told):
+            with pytest.raises(kind, match=message):
                 await producer.send(name, b"x")
         async with aio.Consumer(**quick) as consumer:
             consumer.assign([(name, 0)])
-            with pytest.raises(kind, match=told):
+            with pytest.raises(kind, match=message):
                 await consumer.poll(5000)
         async with aio.Admin(**quick) as admin:
-            with pytest.raises(kind, match=told):
+            with pytest.raises(kind, match=message):
                 await admin.describe_topic(name)
-            assert re.search(told, str((await admin.list_offsets({(name, 0): -1}))[TopicPartition(name, 0)]))
+            assert re.search(message, str((await admin.list_offsets({(name, 0): -1}))[TopicPartition(name, 0)]))
 
 
-async def test_what_may_be_described_but_not_written_or_read_is_told_with_the_place(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
-    cluster.batch_accidents.append(lambda topic, partition, header: 29)
+async def test_a_topic_that_can_be_described_but_not_written_or_read_is_an_error_with_the_partition(
+    cluster: MemoryCluster, quick: dict[str, Any]
+) -> None:
+    cluster.batch_faults.append(lambda topic, partition, header: 29)
     async with aio.Producer(**quick) as producer:
         with pytest.raises(TopicAuthorizationFailed, match=r"t-0 at node1:9092: The client has no permission .* grant it with an ACL"):
             await (await producer.send("t", b"x"))
     denied = m.FindCoordinatorResponse(coordinators=[m.Coordinator(key="g", node_id=-1, error_code=30)])
-    cluster.accidents["FindCoordinator"] += [lambda node, request: denied] * 2
+    cluster.faults["FindCoordinator"] += [lambda node, request: denied] * 2
     async with aio.Consumer(group_id="g", **quick) as consumer:
         consumer.subscribe(["t"])
         with pytest.raises(GroupAuthorizationFailed, match="group g: this client may not use the group; it needs READ on it"):
@@ -305,11 +305,11 @@ async def test_what_may_be_described_but_not_written_or_read_is_told_with_the_pl
             await admin.describe_consumer_group("g")
 
 
-async def test_errors_without_a_word_are_told_with_what_they_befell(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
+async def test_errors_without_a_message_name_the_topic_or_group(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
     above = m.DeleteRecordsPartitionResult(partition_index=0, error_code=1)
     answer = m.DeleteRecordsResponse(topics=[m.DeleteRecordsTopicResult(name="t", partitions=[above])])
-    cluster.accidents["DeleteRecords"].append(lambda node, request: answer)
-    cluster.accidents["CreateTopics"].append(
+    cluster.faults["DeleteRecords"].append(lambda node, request: answer)
+    cluster.faults["CreateTopics"].append(
         lambda node, request: m.CreateTopicsResponse(topics=[m.CreatableTopicResult(name="u", error_code=44)])
     )
     async with aio.Admin(**quick) as admin:
@@ -320,14 +320,14 @@ async def test_errors_without_a_word_are_told_with_what_they_befell(cluster: Mem
         assert str(created).startswith("u: ")
 
 
-async def test_a_broker_that_is_not_there_is_an_answer_that_tells_which_are(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
+async def test_an_unknown_broker_is_an_error_that_lists_the_known_ones(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
     async with aio.Admin(**quick) as admin:
         with pytest.raises(BrokerNotAvailable, match="the cluster has no broker 7 now; it has 1"):
             await admin.describe_config(Resource.broker(7))
         assert isinstance((await admin.describe_log_dirs([7]))[7], BrokerNotAvailable)
 
 
-async def test_brokers_that_are_too_old_or_too_new_are_told_by_release(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
+async def test_brokers_that_are_too_old_or_too_new_are_named_by_release(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
     cluster.versions = {0: (0, 2), 3: (0, 12), 46: (7, 9)}
     async with aio.Producer(**quick) as producer:
         with pytest.raises(
@@ -341,10 +341,8 @@ async def test_brokers_that_are_too_old_or_too_new_are_told_by_release(cluster: 
             await admin.list_partition_reassignments()
 
 
-async def test_a_request_that_a_broker_does_not_have_is_named_with_the_release_that_has_it(
-    cluster: MemoryCluster, quick: dict[str, Any]
-) -> None:
-    cluster.accidents["ApiVersions"] += [
+async def test_a_missing_api_is_an_error_with_the_first_release_that_has_it(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
+    cluster.faults["ApiVersions"] += [
         lambda node, request: m.ApiVersionsResponse(api_keys=[m.ApiVersion(api_key=key, max_version=20) for key in (3, 18)])
     ] * 3
     async with aio.Admin(**quick) as admin:
@@ -354,7 +352,7 @@ async def test_a_request_that_a_broker_does_not_have_is_named_with_the_release_t
             await admin.describe_cluster(fenced=True)
 
 
-def test_releases_rise_with_versions() -> None:
+def test_releases_increase_with_versions() -> None:
     assert RELEASES.keys() <= API.keys()
     for key, text in RELEASES.items():
         pairs = [pair.split(":") for pair in text.split()]
@@ -364,7 +362,7 @@ def test_releases_rise_with_versions() -> None:
     assert (release_with(3, 0), release_with(3, 11), release_with(3, 12), release_with(99, 0)) == ("0.8", "2.8", "3.1", None)
 
 
-async def test_a_record_that_is_too_large_is_told_with_the_settings_to_raise(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
+async def test_a_record_that_is_too_large_is_an_error_with_the_settings_to_raise(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
     async with aio.Producer(max_request_size=1000, **quick) as producer:
         with pytest.raises(MessageTooLarge, match=r"larger than max_request_size \(1000\); raise it and the topic's max\.message\.bytes"):
             await producer.send("t", bytes(2000))

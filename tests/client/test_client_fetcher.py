@@ -1,4 +1,4 @@
-"""The fetcher alone: what to ask for, what to give, and what to do with errors."""
+"""The fetcher alone: which partitions it requests, which records it returns, and how it handles errors."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_records_come_in_order_and_move_the_position() -> None:
     assert fetcher.ends(A) == (0, 100, -1)
 
 
-def test_a_record_knows_where_it_stood() -> None:
+def test_a_record_has_its_partition_offset_and_timestamp() -> None:
     fetcher = a_fetcher(at=7)
     fetched(fetcher, bytes(build_batch([(55, b"k", None, [("h", b"x")])], base_offset=7)))
     (record,) = fetcher.take(5)
@@ -72,20 +72,20 @@ def test_a_record_knows_where_it_stood() -> None:
     assert list(record.headers) == [("h", b"x")]
 
 
-def test_records_before_the_position_are_left_out_of_a_batch_that_holds_it() -> None:
+def test_records_before_the_position_are_skipped_in_a_batch() -> None:
     fetcher = a_fetcher(at=2)
     fetched(fetcher, batch(0, b"a", b"b", b"c", b"d"))
     assert values(fetcher) == [b"c", b"d"]
 
 
-def test_the_next_fetch_begins_behind_what_is_buffered() -> None:
+def test_the_next_fetch_starts_after_the_buffered_records() -> None:
     fetcher = a_fetcher()
     fetched(fetcher, batch(0, b"a", b"b"))
     (plan,) = plans(fetcher)
     assert plan.wanted[A].offset == 2
 
 
-def test_a_partition_is_not_asked_for_while_enough_is_buffered() -> None:
+def test_a_partition_with_enough_buffered_is_not_requested() -> None:
     fetcher = a_fetcher()
     for index in range(CHUNKS_MAX):
         fetched(fetcher, batch(index, b"a"))
@@ -95,7 +95,7 @@ def test_a_partition_is_not_asked_for_while_enough_is_buffered() -> None:
     assert len(plans(fetcher)) == 1
 
 
-def test_a_quiet_partition_does_not_hold_up_a_full_one() -> None:
+def test_a_quiet_partition_does_not_block_a_full_one() -> None:
     fetcher = a_fetcher(A, B)
     for index in range(CHUNKS_MAX):
         fetched(fetcher, batch(index, b"a"))
@@ -104,7 +104,7 @@ def test_a_quiet_partition_does_not_hold_up_a_full_one() -> None:
     assert plan.max_wait_ms == FULL_WAIT_MS
 
 
-def test_each_broker_has_one_fetch_to_answer() -> None:
+def test_each_broker_has_at_most_one_fetch_in_flight() -> None:
     fetcher = a_fetcher(A, B)
     first = plans(fetcher, leaders={0: 1, 1: 2})
     assert [(plan.node_id, set(plan.wanted)) for plan in first] == [(1, {A}), (2, {B})]
@@ -123,7 +123,7 @@ def test_partitions_are_served_in_turn() -> None:
     assert values(fetcher) == [b"c", b"b"]
 
 
-def test_a_paused_partition_is_neither_fetched_nor_given_and_keeps_what_it_has() -> None:
+def test_a_paused_partition_is_neither_fetched_nor_returned_and_keeps_its_buffer() -> None:
     fetcher = a_fetcher()
     fetched(fetcher, batch(0, b"a"))
     fetcher.pause(A)
@@ -134,7 +134,7 @@ def test_a_paused_partition_is_neither_fetched_nor_given_and_keeps_what_it_has()
     assert values(fetcher) == [b"a"]
 
 
-def test_a_seek_drops_what_was_fetched_and_what_is_on_its_way() -> None:
+def test_a_seek_drops_buffered_and_in_flight_records() -> None:
     fetcher = a_fetcher()
     fetched(fetcher, batch(0, b"old"))
     (plan,) = plans(fetcher)
@@ -145,7 +145,7 @@ def test_a_seek_drops_what_was_fetched_and_what_is_on_its_way() -> None:
     assert plan.wanted[A].offset == 50
 
 
-def test_what_is_no_longer_assigned_is_not_given() -> None:
+def test_records_of_a_revoked_partition_are_not_returned() -> None:
     fetcher = a_fetcher(A, B)
     (plan,) = plans(fetcher)
     give(fetcher, plan, PartitionData(partition_index=0, records=batch(0, b"a")), PartitionData(partition_index=1, records=batch(0, b"b")))
@@ -163,7 +163,7 @@ def test_a_new_assignment_keeps_positions() -> None:
 
 
 @pytest.mark.parametrize(("policy", "when"), [("earliest", EARLIEST), ("latest", LATEST)])
-def test_a_partition_without_a_position_begins_where_the_policy_says(policy: str, when: int) -> None:
+def test_a_partition_without_a_position_starts_at_the_reset_policy(policy: str, when: int) -> None:
     fetcher = a_fetcher(at=None, auto_offset_reset=policy)
     ((tp, (asked, generation)),) = fetcher.lookups().items()
     assert (tp, asked) == (A, when)
@@ -172,7 +172,7 @@ def test_a_partition_without_a_position_begins_where_the_policy_says(policy: str
     assert fetcher.position(A) == 42
 
 
-def test_a_look_up_that_a_seek_overtook_is_dropped() -> None:
+def test_an_offset_lookup_is_dropped_after_a_seek() -> None:
     fetcher = a_fetcher(at=None, auto_offset_reset="latest")
     ((_, (_, generation)),) = fetcher.lookups().items()
     fetcher.seek(A, 7)
@@ -180,7 +180,7 @@ def test_a_look_up_that_a_seek_overtook_is_dropped() -> None:
     assert fetcher.position(A) == 7
 
 
-def test_without_position_and_policy_the_user_is_told() -> None:
+def test_without_position_and_reset_policy_an_error_is_raised() -> None:
     fetcher = a_fetcher(at=None, auto_offset_reset="none")
     assert fetcher.lookups() == {}
     with pytest.raises(NoOffsetToStart, match="t-0"):
@@ -188,14 +188,14 @@ def test_without_position_and_policy_the_user_is_told() -> None:
 
 
 @pytest.mark.parametrize(("policy", "when"), [("earliest", EARLIEST), ("latest", LATEST)])
-def test_an_offset_outside_of_the_log_is_reset_as_the_policy_says(policy: str, when: int) -> None:
+def test_an_offset_out_of_range_is_reset_by_the_policy(policy: str, when: int) -> None:
     fetcher = a_fetcher(at=5, auto_offset_reset=policy)
     (plan,) = plans(fetcher)
     give(fetcher, plan, PartitionData(partition_index=0, error_code=1, log_start_offset=9))
     assert [asked for asked, _ in fetcher.lookups().values()] == [when]
 
 
-def test_an_offset_outside_of_the_log_without_policy_is_told_with_the_start_of_the_log() -> None:
+def test_an_offset_out_of_range_without_policy_raises_with_the_log_start() -> None:
     fetcher = a_fetcher(at=5, auto_offset_reset="none")
     (plan,) = plans(fetcher)
     give(fetcher, plan, PartitionData(partition_index=0, error_code=1, log_start_offset=9))
@@ -206,7 +206,7 @@ def test_an_offset_outside_of_the_log_without_policy_is_told_with_the_start_of_t
 
 
 @pytest.mark.parametrize("code", [3, 6, 74, 75, 100])
-def test_an_error_of_another_leader_asks_for_metadata_and_pauses(code: int) -> None:
+def test_a_not_leader_error_requests_metadata_and_backs_off(code: int) -> None:
     fetcher = a_fetcher()
     (plan,) = plans(fetcher)
     assert give(fetcher, plan, PartitionData(partition_index=0, error_code=code))
@@ -214,8 +214,8 @@ def test_an_error_of_another_leader_asks_for_metadata_and_pauses(code: int) -> N
     assert len(plans(fetcher, 20)) == 1
 
 
-def test_an_answer_goes_by_the_ids_that_were_asked_for_and_an_unknown_one_is_followed_by_a_pause() -> None:
-    """The cluster may have another id for the topic by the time the answer comes."""
+def test_a_response_is_matched_by_topic_id_and_an_unknown_id_backs_off() -> None:
+    """The metadata can have another id for the topic when the response arrives."""
     fetcher = a_fetcher()
     (plan,) = plans(fetcher)
     data = PartitionData(partition_index=0, records=batch(0, b"a"))
@@ -228,7 +228,7 @@ def test_an_answer_goes_by_the_ids_that_were_asked_for_and_an_unknown_one_is_fol
     assert len(plans(fetcher, 20)) == 1
 
 
-def test_an_error_that_does_not_pass_is_raised_once_and_other_partitions_go_on() -> None:
+def test_a_fatal_error_is_raised_once_and_other_partitions_continue() -> None:
     fetcher = a_fetcher(A, B)
     (plan,) = plans(fetcher)
     give(fetcher, plan, PartitionData(partition_index=0, error_code=29), PartitionData(partition_index=1, records=batch(0, b"b")))
@@ -238,7 +238,7 @@ def test_an_error_that_does_not_pass_is_raised_once_and_other_partitions_go_on()
     assert values(fetcher) == []
 
 
-def test_a_fetch_without_an_answer_is_made_again_after_a_pause() -> None:
+def test_a_failed_fetch_is_repeated_after_a_backoff() -> None:
     fetcher = a_fetcher()
     (plan,) = plans(fetcher)
     fetcher.failed(plan, 0)
@@ -247,7 +247,7 @@ def test_a_fetch_without_an_answer_is_made_again_after_a_pause() -> None:
     assert again.wanted == plan.wanted
 
 
-def test_a_damaged_batch_is_an_error_that_names_its_offset() -> None:
+def test_a_damaged_batch_is_an_error_with_its_offset() -> None:
     fetcher = a_fetcher()
     damaged = bytearray(batch(0, b"a") + batch(1, b"b"))
     damaged[-1] ^= 1
@@ -257,14 +257,14 @@ def test_a_damaged_batch_is_an_error_that_names_its_offset() -> None:
         fetcher.take(5)
 
 
-def test_a_batch_cut_short_at_the_end_of_an_answer_is_fetched_again() -> None:
+def test_a_batch_truncated_at_the_end_of_a_response_is_fetched_again() -> None:
     fetcher = a_fetcher()
     fetched(fetcher, batch(0, b"a") + batch(1, b"b")[:-3])
     assert values(fetcher) == [b"a"]
     assert plans(fetcher)[0].wanted[A].offset == 1
 
 
-def test_control_batches_move_the_position_and_are_not_given() -> None:
+def test_control_batches_move_the_position_and_are_not_returned() -> None:
     fetcher = a_fetcher()
     key, value = marker(COMMIT_MARKER, 0)
     control = build_batch([(1, key, value, ())], base_offset=0, control=True, transactional=True, producer_id=5, producer_epoch=0)
@@ -287,20 +287,20 @@ def _a_log_with_an_aborted_transaction() -> bytes:
     )
 
 
-def test_read_committed_leaves_out_what_was_aborted_and_only_that() -> None:
+def test_read_committed_omits_exactly_the_aborted_records() -> None:
     fetcher = a_fetcher(isolation_level="read_committed")
     fetched(fetcher, _a_log_with_an_aborted_transaction(), aborted_transactions=[AbortedTransaction(producer_id=5, first_offset=0)])
     assert values(fetcher) == [b"plain", b"committed", b"after"]
     assert fetcher.position(A) == 5
 
 
-def test_read_uncommitted_gives_all_records() -> None:
+def test_read_uncommitted_returns_all_records() -> None:
     fetcher = a_fetcher()
     fetched(fetcher, _a_log_with_an_aborted_transaction(), aborted_transactions=[AbortedTransaction(producer_id=5, first_offset=0)])
     assert values(fetcher) == [b"aborted", b"plain", b"committed", b"after"]
 
 
-def test_the_epoch_of_the_last_batch_is_sent_so_that_the_leader_notices_another_history() -> None:
+def test_the_epoch_of_the_last_batch_is_sent_so_that_the_leader_detects_divergence() -> None:
     fetcher = a_fetcher()
     assert plans(fetcher)[0].wanted[A].last_fetched_epoch == -1
     fetcher = a_fetcher()
@@ -309,7 +309,7 @@ def test_the_epoch_of_the_last_batch_is_sent_so_that_the_leader_notices_another_
     assert (ask.last_fetched_epoch, ask.leader_epoch) == (3, 4)
 
 
-def test_a_log_that_was_cut_behind_the_position_goes_on_from_there() -> None:
+def test_a_log_truncated_after_the_position_continues_from_there() -> None:
     fetcher = a_fetcher()
     fetched(fetcher, batch(0, b"a", b"b", b"c"))
     assert values(fetcher, 1) == [b"a"]
@@ -318,7 +318,7 @@ def test_a_log_that_was_cut_behind_the_position_goes_on_from_there() -> None:
     assert plans(fetcher)[0].wanted[A].offset == 1
 
 
-def test_a_log_that_was_cut_below_the_position_goes_back_or_tells() -> None:
+def test_a_log_truncated_below_the_position_seeks_back_or_raises() -> None:
     for policy in ("latest", "none"):
         fetcher = a_fetcher(at=8, auto_offset_reset=policy)
         fetched(fetcher, b"", diverging_epoch=EpochEndOffset(epoch=2, end_offset=6))
@@ -329,7 +329,7 @@ def test_a_log_that_was_cut_below_the_position_goes_back_or_tells() -> None:
                 fetcher.take(1)
 
 
-def test_a_session_error_makes_the_next_fetch_whole() -> None:
+def test_a_session_error_makes_the_next_fetch_full() -> None:
     fetcher = a_fetcher()
     (plan,) = plans(fetcher)
     fetcher.session(1).request(plan.wanted, by_id=True)
@@ -341,16 +341,16 @@ def test_a_session_error_makes_the_next_fetch_whole() -> None:
     assert fetcher.session(1).request(plan.wanted, by_id=True).epoch == 0
 
 
-def test_a_negative_offset_cannot_be_sought() -> None:
+def test_seeking_a_negative_offset_is_refused() -> None:
     with pytest.raises(ValueError, match="seek_to_beginning"):
         a_fetcher().seek(A, -1)
 
 
-# Replicas nearby (KIP-392).
+# Preferred read replicas (KIP-392).
 
 
-def sent_near(**settings: Any) -> Fetcher:
-    """A consumer in rack r, which the leader, 1, has sent to 7."""
+def redirected_to_replica(**settings: Any) -> Fetcher:
+    """A consumer in rack r, which leader 1 has redirected to replica 7."""
     fetcher = a_fetcher(client_rack="r", metadata_max_age_ms=60_000, **settings)
     (plan,) = plans(fetcher)
     assert (plan.node_id, plan.rack) == (1, "r")
@@ -358,8 +358,8 @@ def sent_near(**settings: Any) -> Fetcher:
     return fetcher
 
 
-def test_a_consumer_reads_where_its_leader_sends_it_for_as_long_as_metadata_lasts() -> None:
-    fetcher = sent_near()
+def test_a_consumer_reads_from_the_preferred_replica_until_the_metadata_expires() -> None:
+    fetcher = redirected_to_replica()
     (plan,) = plans(fetcher, 59_999)
     assert plan.node_id == 7 and plan.wanted[A].leader_epoch == 4
     give(fetcher, plan, PartitionData(partition_index=0, records=batch(0, b"a"), high_watermark=100, log_start_offset=0))
@@ -368,8 +368,8 @@ def test_a_consumer_reads_where_its_leader_sends_it_for_as_long_as_metadata_last
 
 
 @pytest.mark.parametrize("code", [OffsetOutOfRange.code, OffsetNotAvailable.code, NotLeaderOrFollower.code])
-def test_a_consumer_that_cannot_read_there_has_its_leader_serve_it(code: int) -> None:
-    fetcher = sent_near(auto_offset_reset="none")
+def test_a_consumer_that_cannot_read_from_the_replica_returns_to_the_leader(code: int) -> None:
+    fetcher = redirected_to_replica(auto_offset_reset="none")
     (plan,) = plans(fetcher)
     give(fetcher, plan, PartitionData(partition_index=0, error_code=code, high_watermark=-1, log_start_offset=5, records=b""))
     (plan,) = plans(fetcher, 50)
@@ -379,18 +379,18 @@ def test_a_consumer_that_cannot_read_there_has_its_leader_serve_it(code: int) ->
     assert plans(fetcher, 20_000)[0].rack == "r", "later it may be sent there again"
 
 
-def test_a_replica_nearby_that_does_not_answer_or_is_gone_is_left() -> None:
-    fetcher = sent_near()
+def test_a_preferred_replica_that_fails_or_disappears_is_dropped() -> None:
+    fetcher = redirected_to_replica()
     (plan,) = plans(fetcher)
     fetcher.failed(plan, 0)
     assert [plan.node_id for plan in plans(fetcher, 50)] == [1]
-    fetcher = sent_near()
+    fetcher = redirected_to_replica()
     assert fetcher.preferred_replicas.nodes == {7}
     fetcher.preferred_replicas.unreachable({7}, 0)
     assert [(plan.node_id, plan.rack) for plan in plans(fetcher)] == [(1, "")]
 
 
-def test_out_of_range_at_the_leader_means_what_it_says() -> None:
+def test_an_out_of_range_error_of_the_leader_is_final() -> None:
     fetcher = a_fetcher(client_rack="r", auto_offset_reset="none")
     (plan,) = plans(fetcher)
     give(fetcher, plan, PartitionData(partition_index=0, error_code=OffsetOutOfRange.code, high_watermark=-1, log_start_offset=5))

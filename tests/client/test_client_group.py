@@ -1,4 +1,4 @@
-"""Consumers in groups, against a cluster in memory: both faces, both protocols, commits, listeners, and what goes wrong."""
+"""Consumers in groups against an in-memory cluster: both APIs, both protocols, commits, listeners and errors."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ BOTH = pytest.mark.parametrize("how", [{}, {"group_protocol": "consumer"}], ids=
 
 @pytest.fixture
 def quick(quick: dict[str, Any]) -> dict[str, Any]:
-    """A member's settings."""
+    """Settings of a group member."""
     return {**quick, "group_id": "g", "auto_offset_reset": "earliest", "heartbeat_interval_ms": 20, "session_timeout_ms": 5000}
 
 
@@ -47,7 +47,7 @@ def settings(quick: dict[str, Any], how: dict[str, Any], **more: Any) -> dict[st
 
 
 def fill(cluster: MemoryCluster, topic: str = "t", count: int = 10, partition: int = 0) -> None:
-    """Records whose values are their offsets; node 1 leads."""
+    """Append records whose values are their offsets. Node 1 leads."""
     log = cluster.logs[topic][partition]
     values = range(log.end, log.end + count)
     log.append(bytes(build_batch([(0, None, b"%d" % value, ()) for value in values])))
@@ -66,25 +66,25 @@ async def until(holds: Callable[[], Any]) -> None:
             await asyncio.sleep(0.002)
 
 
-class Heard(RebalanceListener):
+class RecordingListener(RebalanceListener):
     def __init__(self) -> None:
-        self.told: list[tuple[str, list[TopicPartition]]] = []
+        self.calls: list[tuple[str, list[TopicPartition]]] = []
 
     def on_partitions_assigned(self, partitions: list[TopicPartition]) -> None:
-        self.told.append(("assigned", partitions))
+        self.calls.append(("assigned", partitions))
 
     def on_partitions_revoked(self, partitions: list[TopicPartition]) -> None:
-        self.told.append(("revoked", partitions))
+        self.calls.append(("revoked", partitions))
 
     def on_partitions_lost(self, partitions: list[TopicPartition]) -> None:
-        self.told.append(("lost", partitions))
+        self.calls.append(("lost", partitions))
 
 
 # -- reading as a group
 
 
 @BOTH
-async def test_a_member_reads_on_where_the_group_was(cluster: MemoryCluster, quick: dict[str, Any], how: dict[str, Any]) -> None:
+async def test_a_member_starts_at_the_committed_offset(cluster: MemoryCluster, quick: dict[str, Any], how: dict[str, Any]) -> None:
     fill(cluster)
     async with Consumer("t", **settings(quick, how)) as consumer:
         assert [record.offset for record in await consumer.poll(5000, 4)] == [0, 1, 2, 3]
@@ -94,9 +94,9 @@ async def test_a_member_reads_on_where_the_group_was(cluster: MemoryCluster, qui
 
 
 @BOTH
-async def test_two_members_share_and_one_takes_over(cluster: MemoryCluster, quick: dict[str, Any], how: dict[str, Any]) -> None:
-    heard = Heard()
-    async with Consumer("many", listener=heard, **settings(quick, how)) as one:
+async def test_two_members_share_partitions_and_one_takes_over(cluster: MemoryCluster, quick: dict[str, Any], how: dict[str, Any]) -> None:
+    listener = RecordingListener()
+    async with Consumer("many", listener=listener, **settings(quick, how)) as one:
         await poll_until(one, lambda: len(one.assignment()) == 3)
         two = Consumer("many", **settings(quick, how))
         async with asyncio.TaskGroup() as group:
@@ -105,8 +105,8 @@ async def test_two_members_share_and_one_takes_over(cluster: MemoryCluster, quic
         assert sorted(one.assignment() + two.assignment()) == MANY
         await two.close()
         await poll_until(one, lambda: len(one.assignment()) == 3)
-    assert heard.told[0] == ("assigned", MANY)
-    assert heard.told[-1] == ("revoked", sorted(MANY)) or sorted(heard.told[-1][1]) == MANY
+    assert listener.calls[0] == ("assigned", MANY)
+    assert listener.calls[-1] == ("revoked", sorted(MANY)) or sorted(listener.calls[-1][1]) == MANY
 
 
 async def poll_until(consumer: Consumer, holds: Callable[[], Any]) -> None:
@@ -115,7 +115,7 @@ async def poll_until(consumer: Consumer, holds: Callable[[], Any]) -> None:
             await consumer.poll(20)
 
 
-async def test_a_pattern_reads_all_topics_that_match_as_a_whole(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
+async def test_a_pattern_subscribes_to_each_topic_that_matches_completely(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
     cluster.create("xyz")
     cluster.create("ma__internal")
     cluster.internal.add("ma__internal")
@@ -140,7 +140,7 @@ async def test_unsubscribing_leaves_the_group(cluster: MemoryCluster, quick: dic
         assert [record.offset for record in await consumer.poll(5000)] == [8, 9]
 
 
-async def test_assigned_partitions_with_a_group_begin_where_it_is_without_joining_it(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
+async def test_assigned_partitions_start_at_the_committed_offset_without_joining(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
     fill(cluster)
     cluster.groups.offsets["t", 0] = (6, 0, "")
     async with Consumer(**quick) as consumer:
@@ -151,7 +151,7 @@ async def test_assigned_partitions_with_a_group_begin_where_it_is_without_joinin
     assert not cluster.sent(m.JoinGroupRequest)
 
 
-async def test_a_partition_without_a_leader_holds_up_no_other(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
+async def test_a_partition_without_a_leader_does_not_block_others(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
     cluster.leaders["many", 1] = 9
     fill(cluster, "many", 2)
     async with Consumer("many", **quick) as consumer:
@@ -161,21 +161,21 @@ async def test_a_partition_without_a_leader_holds_up_no_other(cluster: MemoryClu
         assert [record.partition for record in await consumer.poll(5_000)] == [1, 1]
 
 
-async def test_who_may_not_ask_where_the_group_is_is_told(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
+async def test_an_unauthorized_offset_fetch_is_raised(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
     group = m.offset_fetch.OffsetFetchResponseGroup(group_id="g", error_code=30)
-    cluster.accidents["OffsetFetch"].append(lambda node, request: m.OffsetFetchResponse(groups=[group]))
+    cluster.faults["OffsetFetch"].append(lambda node, request: m.OffsetFetchResponse(groups=[group]))
     async with Consumer("t", **quick) as consumer:
         with pytest.raises(GroupAuthorizationFailed, match="READ"):
             await consumer.poll(5_000)
 
 
-async def test_without_an_offset_and_a_policy_the_user_is_told(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
+async def test_without_an_offset_and_a_reset_policy_an_error_is_raised(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
     async with Consumer("t", **{**quick, "auto_offset_reset": "none"}) as consumer:
         with pytest.raises(NoOffsetToStart, match="group g has no offset for t-0"):
             await consumer.poll(5000)
 
 
-async def test_a_policy_may_be_a_time_ago(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
+async def test_a_reset_policy_can_be_a_duration(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
     fill(cluster)
     async with Consumer("t", **{**quick, "auto_offset_reset": "by_duration:PT1H"}) as consumer:
         await poll_until(consumer, lambda: bool(consumer.assignment()))
@@ -187,7 +187,7 @@ async def test_a_policy_may_be_a_time_ago(cluster: MemoryCluster, quick: dict[st
 # -- commits
 
 
-async def test_the_clock_commits_what_was_polled_before(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
+async def test_auto_commit_commits_the_records_of_earlier_polls(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
     fill(cluster)
     async with Consumer("t", auto_commit_interval_ms=0, **quick) as consumer:
         await consumer.poll(5000, 3)
@@ -196,7 +196,7 @@ async def test_the_clock_commits_what_was_polled_before(cluster: MemoryCluster, 
         await until(lambda: offset(cluster) == 3)
 
 
-async def test_a_commit_names_partition_offset_epoch_and_text(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
+async def test_a_commit_contains_partition_offset_epoch_and_metadata(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
     fill(cluster)
     async with Consumer("t", enable_auto_commit=False, **quick) as consumer:
         await consumer.poll(5000)
@@ -211,31 +211,31 @@ async def test_a_commit_names_partition_offset_epoch_and_text(cluster: MemoryClu
             await consumer.commit({T: -1})
 
 
-async def test_a_commit_in_the_background_tells_its_outcome_with_the_next_poll(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
+async def test_an_asynchronous_commit_reports_its_result_in_the_next_poll(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
     fill(cluster)
-    told: list[Any] = []
+    results: list[Any] = []
     async with Consumer("t", enable_auto_commit=False, **quick) as consumer:
         await consumer.poll(5000)
-        consumer.commit_async({T: 4}, lambda offsets, error: told.append((offsets, error)))
+        consumer.commit_async({T: 4}, lambda offsets, error: results.append((offsets, error)))
         await until(lambda: offset(cluster) == 4)
-        assert told == []
-        await poll_until(consumer, lambda: told)
-    assert told == [({T: OffsetAndMetadata(4)}, None)]
+        assert results == []
+        await poll_until(consumer, lambda: results)
+    assert results == [({T: OffsetAndMetadata(4)}, None)]
 
 
-async def test_a_commit_that_cannot_be_said_is_refused_and_not_lost(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
-    told: list[Any] = []
+async def test_a_commit_that_cannot_be_encoded_is_refused_and_the_offsets_kept(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
+    results: list[Any] = []
     long = {T: OffsetAndMetadata(1, "x" * 40_000)}
     async with Consumer("t", enable_auto_commit=False, **quick) as consumer:
         await consumer.poll(100)
         with pytest.raises(InvalidRequest, match="OffsetCommit cannot be sent: a string of 40000 bytes"):
             await consumer.commit(long)
-        consumer.commit_async(long, lambda offsets, error: told.append(error))
-        await poll_until(consumer, lambda: told)
-    assert isinstance(told[0], InvalidRequest)
+        consumer.commit_async(long, lambda offsets, error: results.append(error))
+        await poll_until(consumer, lambda: results)
+    assert isinstance(results[0], InvalidRequest)
 
 
-async def test_an_error_of_the_client_itself_is_logged_once(
+async def test_an_internal_error_of_the_client_is_logged_once(
     cluster: MemoryCluster, quick: dict[str, Any], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("ottla.client.group.coordinator_client.Membership.answered", lambda *_: 1 / 0)
@@ -248,31 +248,31 @@ async def test_an_error_of_the_client_itself_is_logged_once(
     ]
 
 
-@pytest.mark.parametrize("accident", [CUT, CUT_AFTER, 14, 15, 16, 7])
-async def test_a_commit_is_tried_again_while_that_may_help(cluster: MemoryCluster, quick: dict[str, Any], accident: Any) -> None:
+@pytest.mark.parametrize("fault", [CUT, CUT_AFTER, 14, 15, 16, 7])
+async def test_a_commit_is_retried_on_retriable_errors(cluster: MemoryCluster, quick: dict[str, Any], fault: Any) -> None:
     fill(cluster)
 
     def refuse(node: Any, request: Any) -> Any:
-        return accident if isinstance(accident, str) else refused(request, accident)
+        return fault if isinstance(fault, str) else refused(request, fault)
 
     async with Consumer("t", enable_auto_commit=False, **quick) as consumer:
         await consumer.poll(5000)
-        cluster.accidents["OffsetCommit"].append(refuse)
+        cluster.faults["OffsetCommit"].append(refuse)
         await consumer.commit()
     assert offset(cluster) == 10
 
 
-async def test_a_commit_of_an_epoch_that_has_passed_is_made_again_in_the_present_one(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
+async def test_a_commit_with_a_stale_epoch_is_repeated_with_the_current_one(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
     fill(cluster)
     async with Consumer("t", **settings(quick, {"group_protocol": "consumer"}, enable_auto_commit=False)) as consumer:
         await consumer.poll(5000)
-        cluster.accidents["OffsetCommit"].append(lambda node, request: refused(request, 113))
+        cluster.faults["OffsetCommit"].append(lambda node, request: refused(request, 113))
         await consumer.commit()
     assert offset(cluster) == 10
 
 
 @BOTH
-async def test_who_asks_where_the_group_is_says_who_it_is_and_wants_only_what_is_settled(
+async def test_an_offset_fetch_names_the_member_and_requires_stable_offsets(
     cluster: MemoryCluster, quick: dict[str, Any], how: dict[str, Any]
 ) -> None:
     fill(cluster)
@@ -286,10 +286,8 @@ async def test_who_asks_where_the_group_is_says_who_it_is_and_wants_only_what_is
 
 
 @pytest.mark.parametrize("kind", ["OffsetCommit", "OffsetFetch"])
-async def test_an_answer_about_offsets_goes_by_the_ids_that_were_asked_for(
-    cluster: MemoryCluster, quick: dict[str, Any], kind: str
-) -> None:
-    """The topic may be gone from the picture of the cluster by the time a refusal comes: it must not be taken for success."""
+async def test_an_offset_fetch_response_is_matched_by_topic_id(cluster: MemoryCluster, quick: dict[str, Any], kind: str) -> None:
+    """The metadata may no longer contain the topic when the error arrives. The error must not count as success."""
     fill(cluster)
     async with Consumer("t", enable_auto_commit=False, **quick) as consumer:
         await consumer.poll(5000)
@@ -300,7 +298,7 @@ async def test_an_answer_about_offsets_goes_by_the_ids_that_were_asked_for(
             return refused(request, 3) if kind == "OffsetCommit" else None
 
         assert network.cluster.names
-        cluster.accidents[kind].append(forget)
+        cluster.faults[kind].append(forget)
         if kind == "OffsetCommit":
             await consumer.commit()
             assert offset(cluster) == 10, "it was made again"
@@ -316,7 +314,7 @@ async def test_a_commit_for_a_deleted_topic_fails_soon_and_says_why(
     async with Consumer("t", enable_auto_commit=False, **quick) as consumer:
         await consumer.poll(5000)
         cluster.delete("t")
-        cluster.accidents["OffsetCommit"] += [lambda node, request: refused(request, 3)] * 10_000
+        cluster.faults["OffsetCommit"] += [lambda node, request: refused(request, 3)] * 10_000
         with pytest.raises(UnknownTopicOrPartition, match="t was deleted"):
             await asyncio.wait_for(consumer.commit({T: 10}), 5)
 
@@ -329,7 +327,7 @@ def refused(request: Any, code: int) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("code", "error", "told"),
+    ("code", "error", "message"),
     [
         (22, CommitFailed, "max_poll_interval_ms"),
         (25, CommitFailed, "max_poll_records"),
@@ -337,24 +335,22 @@ def refused(request: Any, code: int) -> Any:
         (12, OffsetMetadataTooLarge, "committing t-0"),
     ],
 )
-async def test_a_commit_that_cannot_succeed_says_what_to_do(
-    cluster: MemoryCluster, quick: dict[str, Any], code: int, error: type[Exception], told: str
+async def test_a_fatal_commit_error_says_what_to_do(
+    cluster: MemoryCluster, quick: dict[str, Any], code: int, error: type[Exception], message: str
 ) -> None:
     fill(cluster)
     async with Consumer("t", enable_auto_commit=False, **quick) as consumer:
         await consumer.poll(5000)
-        cluster.accidents["OffsetCommit"].append(lambda node, request: refused(request, code))
-        with pytest.raises(error, match=told):
+        cluster.faults["OffsetCommit"].append(lambda node, request: refused(request, code))
+        with pytest.raises(error, match=message):
             await consumer.commit()
 
 
-async def test_who_was_taken_out_of_the_group_does_not_commit_as_if_it_had_never_been_a_member(
-    cluster: MemoryCluster, quick: dict[str, Any]
-) -> None:
+async def test_a_member_removed_from_the_group_does_not_commit_as_a_non_member(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
     fill(cluster)
     async with Consumer("t", enable_auto_commit=False, **quick) as consumer:
         await consumer.poll(5000)
-        cluster.accidents["OffsetCommit"].append(lambda node, request: refused(request, 25))
+        cluster.faults["OffsetCommit"].append(lambda node, request: refused(request, 25))
         with pytest.raises(CommitFailed):
             await consumer.commit()
         with pytest.raises(CommitFailed, match="not a member at the moment"):
@@ -362,17 +358,17 @@ async def test_who_was_taken_out_of_the_group_does_not_commit_as_if_it_had_never
         assert offset(cluster) is None
 
 
-async def test_offsets_are_asked_for_again_when_the_coordinator_moved(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
+async def test_offsets_are_fetched_again_when_the_coordinator_moved(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
     fill(cluster)
     cluster.groups.offsets["t", 0] = (7, 0, "")
     for code in (16, 14):
         group = m.offset_fetch.OffsetFetchResponseGroup(group_id="g", error_code=code)
-        cluster.accidents["OffsetFetch"].append(lambda node, request, group=group: m.OffsetFetchResponse(groups=[group]))  # type: ignore[misc]
+        cluster.faults["OffsetFetch"].append(lambda node, request, group=group: m.OffsetFetchResponse(groups=[group]))
     async with Consumer("t", **quick) as consumer:
         assert [record.offset for record in await consumer.poll(5000)] == [7, 8, 9]
 
 
-async def test_old_brokers_are_asked_in_their_words(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
+async def test_old_brokers_get_the_old_request_versions(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
     fill(cluster)
     cluster.versions |= {8: (2, 6), 9: (1, 5), 10: (0, 2), 11: (0, 5), 12: (0, 3), 14: (0, 3)}
     async with Consumer("t", **quick) as consumer:
@@ -381,10 +377,10 @@ async def test_old_brokers_are_asked_in_their_words(cluster: MemoryCluster, quic
         assert await consumer.committed([T]) == {T: OffsetAndMetadata(10, "", 0)}
 
 
-# -- what is not done is not committed
+# -- unprocessed records are not committed
 
 
-async def test_a_loop_that_fails_commits_what_came_before_the_record(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
+async def test_a_loop_that_raises_commits_the_records_before_the_failed_one(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
     fill(cluster)
     with pytest.raises(ZeroDivisionError):
         async with Consumer("t", **quick) as consumer:
@@ -394,7 +390,7 @@ async def test_a_loop_that_fails_commits_what_came_before_the_record(cluster: Me
     assert offset(cluster) == 6
 
 
-async def test_a_loop_that_is_left_commits_its_last_record_and_another_goes_on(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
+async def test_a_finished_loop_commits_its_last_record_and_another_loop_continues(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
     fill(cluster)
     async with Consumer("t", **quick) as consumer:
         async for record in consumer:
@@ -409,7 +405,7 @@ async def test_a_loop_that_is_left_commits_its_last_record_and_another_goes_on(c
     assert offset(cluster) == 6
 
 
-async def test_a_batch_on_which_the_user_fails_is_not_committed(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
+async def test_a_batch_is_not_committed_if_the_user_code_raises(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
     fill(cluster)
     with pytest.raises(ZeroDivisionError):
         async with Consumer("t", **quick) as consumer:
@@ -419,7 +415,7 @@ async def test_a_batch_on_which_the_user_fails_is_not_committed(cluster: MemoryC
     assert offset(cluster) == 3
 
 
-async def test_a_record_that_cannot_be_deserialized_stops_there_until_it_is_passed(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
+async def test_an_undeserializable_record_stops_its_partition_until_a_seek_past_it(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
     fill(cluster)
 
     def picky(value: bytes | None) -> int:
@@ -441,10 +437,10 @@ async def test_a_record_that_cannot_be_deserialized_stops_there_until_it_is_pass
 # -- listeners
 
 
-async def test_a_listener_may_seek_and_commit(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
+async def test_a_listener_can_seek_and_commit(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
     fill(cluster)
 
-    class Own(RebalanceListener):
+    class SeekingListener(RebalanceListener):
         async def on_partitions_assigned(self, partitions: list[TopicPartition]) -> None:
             for tp in partitions:
                 consumer.seek(tp, 8)
@@ -452,57 +448,59 @@ async def test_a_listener_may_seek_and_commit(cluster: MemoryCluster, quick: dic
         async def on_partitions_revoked(self, partitions: list[TopicPartition]) -> None:
             await consumer.commit(dict.fromkeys(partitions, 3))
 
-    async with Consumer("t", listener=Own(), enable_auto_commit=False, **quick) as consumer:
+    async with Consumer("t", listener=SeekingListener(), enable_auto_commit=False, **quick) as consumer:
         assert [record.offset for record in await consumer.poll(5000)] == [8, 9]
     assert offset(cluster) == 3
 
 
-async def test_what_a_listener_raises_comes_out_of_the_poll_and_the_group_goes_on(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
+async def test_an_exception_of_a_listener_is_raised_by_poll_and_the_group_continues(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
     fill(cluster)
 
-    class Bad(RebalanceListener):
+    class FailingListener(RebalanceListener):
         def on_partitions_assigned(self, partitions: list[TopicPartition]) -> None:
             raise ZeroDivisionError
 
-    async with Consumer("t", listener=Bad(), **quick) as consumer:
+    async with Consumer("t", listener=FailingListener(), **quick) as consumer:
         with pytest.raises(ZeroDivisionError):
             await consumer.poll(5000)
         assert len(await consumer.poll(5000)) == 10
 
 
-async def test_who_was_thrown_out_hears_of_the_loss_and_joins_again(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
-    heard = Heard()
-    async with Consumer("t", listener=heard, **quick) as consumer:
-        await poll_until(consumer, lambda: heard.told)
+async def test_an_expelled_member_reports_lost_partitions_and_rejoins(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
+    listener = RecordingListener()
+    async with Consumer("t", listener=listener, **quick) as consumer:
+        await poll_until(consumer, lambda: listener.calls)
         cluster.groups.classic.remove(consumer.group_metadata().member_id)
-        await poll_until(consumer, lambda: len(heard.told) == 3)
-    assert heard.told == [("assigned", [T]), ("lost", [T]), ("assigned", [T]), ("revoked", [T])]
+        await poll_until(consumer, lambda: len(listener.calls) == 3)
+    assert listener.calls == [("assigned", [T]), ("lost", [T]), ("assigned", [T]), ("revoked", [T])]
 
 
-async def test_who_was_thrown_out_and_closes_hears_of_the_loss_and_commits_nothing(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
+async def test_an_expelled_member_that_closes_reports_lost_partitions_and_commits_nothing(
+    cluster: MemoryCluster, quick: dict[str, Any]
+) -> None:
     fill(cluster)
-    heard = Heard()
-    async with Consumer("t", listener=heard, **quick) as consumer:
-        await poll_until(consumer, lambda: heard.told)
+    listener = RecordingListener()
+    async with Consumer("t", listener=listener, **quick) as consumer:
+        await poll_until(consumer, lambda: listener.calls)
         cluster.groups.classic.remove(consumer.group_metadata().member_id)
         await until(lambda: consumer.group_metadata().generation_id < 0)
         asked = len(cluster.sent(m.OffsetCommitRequest))
-    assert heard.told == [("assigned", [T]), ("lost", [T])]
+    assert listener.calls == [("assigned", [T]), ("lost", [T])]
     assert len(cluster.sent(m.OffsetCommitRequest)) == asked
 
 
-async def test_a_user_who_does_not_poll_is_out_until_the_next_poll(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
-    heard = Heard()
-    async with Consumer("t", listener=heard, max_poll_interval_ms=50, **quick) as consumer:
-        await poll_until(consumer, lambda: heard.told)
+async def test_a_consumer_that_does_not_poll_leaves_the_group_until_the_next_poll(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
+    listener = RecordingListener()
+    async with Consumer("t", listener=listener, max_poll_interval_ms=50, **quick) as consumer:
+        await poll_until(consumer, lambda: listener.calls)
         await until(lambda: not cluster.groups.classic.members)
         left = cluster.sent(m.LeaveGroupRequest)[-1]
         assert "max.poll.interval.ms" in left.members[0].reason
-        await poll_until(consumer, lambda: len(heard.told) == 3)
-    assert [kind for kind, _ in heard.told] == ["assigned", "lost", "assigned", "revoked"]
+        await poll_until(consumer, lambda: len(listener.calls) == 3)
+    assert [kind for kind, _ in listener.calls] == ["assigned", "lost", "assigned", "revoked"]
 
 
-# -- the blocking face
+# -- the blocking API
 
 
 @BOTH
@@ -517,13 +515,13 @@ def test_two_lines_are_enough(blocking: Any, how: dict[str, Any], quick: dict[st
     assert offset(blocking) == 4
 
 
-def test_listeners_and_callbacks_run_in_the_thread_that_polls_and_may_use_the_consumer(blocking: Any, quick: dict[str, Any]) -> None:
+def test_listeners_and_callbacks_run_in_the_polling_thread_and_can_use_the_consumer(blocking: Any, quick: dict[str, Any]) -> None:
     import threading
 
     threads: list[threading.Thread] = []
-    told: list[Any] = []
+    results: list[Any] = []
 
-    class Own(RebalanceListener):
+    class SeekingListener(RebalanceListener):
         def on_partitions_assigned(self, partitions: list[TopicPartition]) -> None:
             threads.append(threading.current_thread())
             consumer.seek(T, 7)
@@ -534,17 +532,17 @@ def test_listeners_and_callbacks_run_in_the_thread_that_polls_and_may_use_the_co
             threads.append(threading.current_thread())
             consumer.commit({T: consumer.position(T)})
 
-    with ottla.Consumer("t", listener=Own(), enable_auto_commit=False, **quick) as consumer:
+    with ottla.Consumer("t", listener=SeekingListener(), enable_auto_commit=False, **quick) as consumer:
         assert [record.offset for record in consumer.poll(5000)] == [7, 8, 9]
-        consumer.commit_async({T: 8}, lambda offsets, error: told.append((threading.current_thread(), error)))
-        while not told:
+        consumer.commit_async({T: 8}, lambda offsets, error: results.append((threading.current_thread(), error)))
+        while not results:
             consumer.poll(10)
-    assert told == [(threading.current_thread(), None)]
+    assert results == [(threading.current_thread(), None)]
     assert threads == [threading.current_thread()] * 2
     assert offset(blocking) == 10
 
 
-def test_a_blocking_loop_that_fails_commits_what_came_before_the_record(blocking: Any, quick: dict[str, Any]) -> None:
+def test_a_blocking_loop_that_raises_commits_the_records_before_the_failed_one(blocking: Any, quick: dict[str, Any]) -> None:
     with pytest.raises(ZeroDivisionError), ottla.Consumer("t", **quick) as consumer:
         for record in consumer:
             if record.offset == 6:
@@ -554,16 +552,16 @@ def test_a_blocking_loop_that_fails_commits_what_came_before_the_record(blocking
 
 @pytest.fixture
 def blocking(cluster: MemoryCluster) -> MemoryCluster:
-    """A cluster with records, for consumers whose loop runs in a thread."""
+    """A cluster with records, for consumers whose event loop runs in a thread."""
     cluster.logs["t"][0].append(bytes(build_batch([(0, None, b"%d" % value, ()) for value in range(10)])))
     return cluster
 
 
-# -- what makes no sense
+# -- invalid use
 
 
 @pytest.mark.parametrize(
-    ("wrong", "told"),
+    ("wrong", "message"),
     [
         ({"heartbeat_interval_ms": 9000, "session_timeout_ms": 9000}, "below session_timeout_ms"),
         ({"group_protocol": "consumer", "session_timeout_ms": 9000}, "the coordinator decides"),
@@ -573,29 +571,29 @@ def blocking(cluster: MemoryCluster) -> MemoryCluster:
         ({"partition_assignment_strategy": "stikky"}, "did you mean sticky"),
     ],
 )
-def test_settings_that_make_no_sense_are_refused_by_name(wrong: dict[str, Any], told: str) -> None:
-    with pytest.raises(ConfigError, match=told):
+def test_invalid_settings_are_refused_by_name(wrong: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
         Consumer(group_id="g", **wrong)
 
 
 @pytest.mark.parametrize("name", ["group_id", "group_instance_id", "client_id", "client_rack"])
-def test_names_longer_than_the_protocol_can_say_are_refused(name: str) -> None:
+def test_names_too_long_for_the_protocol_are_refused(name: str) -> None:
     with pytest.raises(ConfigError, match=f"{name}.*at most 32767 bytes"):
         Consumer(**{"group_id": "g", name: "\u00fc" * 16_384})  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("wrong", [{"group_instance_id": "a"}, {"enable_auto_commit": True}])
-def test_a_groups_settings_need_a_group(wrong: dict[str, Any]) -> None:
+def test_group_settings_require_a_group(wrong: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match="needs a group_id"):
         Consumer(**wrong)
 
 
-def test_topics_need_a_group() -> None:
+def test_subscribing_requires_a_group() -> None:
     with pytest.raises(ConfigError, match="give a group_id"):
         Consumer("t")
 
 
-async def test_what_is_called_at_the_wrong_time_says_what_to_do(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
+async def test_calls_in_the_wrong_state_say_what_to_do(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
     async with Consumer(**quick) as consumer:
         with pytest.raises(ValueError, match="subscribe\\(\\) to topics or assign"):
             await consumer.poll(0)

@@ -1,4 +1,4 @@
-"""docs/clients.md: each example is a program that runs and prints what the page says, and that a type checker finds nothing wrong with."""
+"""docs/clients.md: each example runs, prints the documented output, and passes a type checker."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from serving import ELSEWHERE, Serving, needs_its_own
 
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "docs" / "clients.md").read_text()
-#: Code, and what it prints, if the page tells.
+#: Code, and its output if the page shows it.
 EXAMPLES = re.findall(r"```python\n(.*?)```(?:\n\n```text\n(.*?)```)?", TEXT, re.DOTALL)
 
 
 @pytest.mark.server
-def test_the_examples_print_what_the_page_says(ottla_server: Serving, capsys: pytest.CaptureFixture[str]) -> None:
-    """All in their order, as those that read meet what others wrote."""
+def test_the_examples_print_the_documented_output(ottla_server: Serving, capsys: pytest.CaptureFixture[str]) -> None:
+    """In their order: some examples read what earlier ones wrote."""
     if ELSEWHERE:
         needs_its_own("which knows of a change as soon as it is answered")
     names = {word: f"{word}-{uuid.uuid4().hex[:12]}" for word in ("orders", "payments", "billing")}
@@ -37,7 +37,7 @@ def test_the_examples_print_what_the_page_says(ottla_server: Serving, capsys: py
         assert capsys.readouterr().out == printed, code
 
 
-#: What no user should get away with, and what a plural call is known to give.
+#: Code that must not pass the type checker, and the result type of a plural call.
 WRONG = """\
 import ottla
 admin = ottla.Admin()
@@ -51,40 +51,40 @@ reveal_type(ottla.unwrap(admin.describe_topics(['t'])))
 
 @pytest.fixture(scope="module")
 def findings(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, int], str]:
-    """What mypy --strict says of the examples and of wrong.py, by file and line."""
+    """Messages of mypy --strict about the examples and wrong.py, by file and line."""
     place = tmp_path_factory.mktemp("programs")
     for number, (code, _) in enumerate(EXAMPLES):
         (place / f"example_{number}.py").write_text(code)
     (place / "wrong.py").write_text(WRONG)
     programs = sorted(map(str, place.glob("*.py")))
-    # The settings, and so the cache, are those of `make lint`: what it has looked at is not looked at again.
+    # Same settings and cache as `make lint`, so that mypy does not check the package again.
     command = [sys.executable, "-m", "mypy", "--strict", "--config-file", str(ROOT / "pyproject.toml"), *programs]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
     assert done.returncode == 1, done.stdout + done.stderr
     found = re.findall(r"([^/\s]+\.py):(\d+): (.*)", done.stdout)
-    return {(file, int(line)): said for file, line, said in found}
+    return {(file, int(line)): message for file, line, message in found}
 
 
-def test_the_examples_are_well_typed(findings: dict[tuple[str, int], str]) -> None:
-    assert {place: said for place, said in findings.items() if place[0] != "wrong.py"} == {}
+def test_the_examples_pass_the_type_checker(findings: dict[tuple[str, int], str]) -> None:
+    assert {place: message for place, message in findings.items() if place[0] != "wrong.py"} == {}
 
 
-def test_wrong_uses_are_found_by_a_type_checker(findings: dict[tuple[str, int], str]) -> None:
-    said = {line: text for (file, line), text in findings.items() if file == "wrong.py"}
-    assert said.keys() == {4, 5, 6, 7}
-    assert 'Item "KafkaError" of "CreatedTopic | KafkaError" has no attribute' in said[4]
-    assert "ottla.client.admin.results.TopicDescription]" in said[7]
+def test_wrong_uses_fail_the_type_checker(findings: dict[tuple[str, int], str]) -> None:
+    message = {line: text for (file, line), text in findings.items() if file == "wrong.py"}
+    assert message.keys() == {4, 5, 6, 7}
+    assert 'Item "KafkaError" of "CreatedTopic | KafkaError" has no attribute' in message[4]
+    assert "ottla.client.admin.results.TopicDescription]" in message[7]
 
 
-def test_the_package_that_is_installed_says_that_it_is_typed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_installed_package_is_marked_as_typed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
     package = Distribution()
     package.parse_config_files(["pyproject.toml"])
-    # What the project names is what counts, not what a build before has left behind.
+    # Only the project settings count, not files of an earlier build.
     package.include_package_data = False
     build = package.get_command_obj("build_py")
     build.ensure_finalized()
     files = {Path(folder, name) for _, folder, _, names in build.data_files for name in names}
     assert Path("src/ottla/py.typed") in files
-    # What is compiled tells its types in files of its own.
+    # Compiled modules have stub files.
     assert files >= set(Path("src/ottla").rglob("*.pyi"))

@@ -1,4 +1,4 @@
-"""`ottla.consume` and `ottla.aio.consume`: what is read, what counts as done when the loop is left, and when it ends by itself."""
+"""`ottla.consume` and `ottla.aio.consume`: the records read, the offsets committed when the loop ends, and the end conditions."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PATIENCE_S = 20
 
 
 def fill(cluster: MemoryCluster, topic: str = "t", count: int = 10, partition: int = 0) -> None:
-    """Records whose values are their offsets, in batches of three."""
+    """Append records whose values are their offsets, in batches of three."""
     log = cluster.logs[topic][partition]
     values = list(range(log.end, log.end + count))
     for at in range(0, count, 3):
@@ -39,14 +39,14 @@ def committed(cluster: MemoryCluster) -> int | None:
 
 @pytest.fixture
 def member(quick: dict[str, Any]) -> dict[str, Any]:
-    """A group member's settings, in `consume`'s words."""
+    """Settings of a group member, as `consume` takes them."""
     return {**quick, "group": "g", "heartbeat_interval_ms": 20, "session_timeout_ms": 5000}
 
 
 # -- with a group, blocking
 
 
-def test_a_loop_that_ends_at_its_limit_has_done_all_and_the_next_goes_on_behind_it(cluster: MemoryCluster, member: dict[str, Any]) -> None:
+def test_a_loop_that_ends_at_its_limit_commits_all_and_the_next_continues(cluster: MemoryCluster, member: dict[str, Any]) -> None:
     fill(cluster)
     assert [record.offset for record in ottla.consume("t", limit=4, **member)] == [0, 1, 2, 3]
     assert committed(cluster) == 4
@@ -54,7 +54,7 @@ def test_a_loop_that_ends_at_its_limit_has_done_all_and_the_next_goes_on_behind_
     assert committed(cluster) == 8
 
 
-def test_a_loop_that_is_left_by_break_gets_the_record_it_was_at_again(cluster: MemoryCluster, member: dict[str, Any]) -> None:
+def test_a_loop_left_by_break_receives_its_last_record_again(cluster: MemoryCluster, member: dict[str, Any]) -> None:
     fill(cluster)
     for record in ottla.consume("t", **member):
         if record.offset == 4:
@@ -62,7 +62,7 @@ def test_a_loop_that_is_left_by_break_gets_the_record_it_was_at_again(cluster: M
     assert committed(cluster) == 4
 
 
-def test_a_loop_that_fails_gets_the_record_it_was_at_again(cluster: MemoryCluster, member: dict[str, Any]) -> None:
+def test_a_loop_that_raises_receives_its_last_record_again(cluster: MemoryCluster, member: dict[str, Any]) -> None:
     fill(cluster)
     with pytest.raises(ZeroDivisionError):
         for record in ottla.consume("t", **member):
@@ -70,7 +70,7 @@ def test_a_loop_that_fails_gets_the_record_it_was_at_again(cluster: MemoryCluste
     assert committed(cluster) == 4
 
 
-def test_ctrl_c_in_the_body_is_no_different(cluster: MemoryCluster, member: dict[str, Any]) -> None:
+def test_ctrl_c_in_the_body_receives_the_record_again(cluster: MemoryCluster, member: dict[str, Any]) -> None:
     fill(cluster)
     with pytest.raises(KeyboardInterrupt):
         for record in ottla.consume("t", **member):
@@ -79,7 +79,7 @@ def test_ctrl_c_in_the_body_is_no_different(cluster: MemoryCluster, member: dict
     assert committed(cluster) == 4
 
 
-def test_in_a_with_block_break_counts_as_done_and_the_loop_may_go_on(cluster: MemoryCluster, member: dict[str, Any]) -> None:
+def test_in_a_with_block_break_commits_and_the_loop_can_continue(cluster: MemoryCluster, member: dict[str, Any]) -> None:
     fill(cluster)
     with ottla.consume("t", **member) as records:
         for record in records:
@@ -91,7 +91,7 @@ def test_in_a_with_block_break_counts_as_done_and_the_loop_may_go_on(cluster: Me
         next(iter(records))
 
 
-def test_in_a_with_block_an_exception_does_not(cluster: MemoryCluster, member: dict[str, Any]) -> None:
+def test_in_a_with_block_an_exception_does_not_commit(cluster: MemoryCluster, member: dict[str, Any]) -> None:
     fill(cluster)
     with pytest.raises(ZeroDivisionError), ottla.consume("t", **member) as records:
         for record in records:
@@ -99,20 +99,21 @@ def test_in_a_with_block_an_exception_does_not(cluster: MemoryCluster, member: d
     assert committed(cluster) == 4
 
 
-def test_what_is_done_is_committed_while_the_loop_goes_on(cluster: MemoryCluster, member: dict[str, Any]) -> None:
+def test_processed_records_are_committed_while_the_loop_runs(cluster: MemoryCluster, member: dict[str, Any]) -> None:
     fill(cluster, count=3000)
     kept = None
     for record in ottla.consume("t", auto_commit_interval_ms=0, limit=3000, **member):
         kept = committed(cluster)
         if kept is not None:
-            # The commit goes on beside the body: it may be behind, and never ahead.
+            # The commit runs concurrently with the body. It can be behind the loop, but not ahead of it.
             assert kept <= record.offset
             break
     assert kept is not None
 
 
 def quiet_after(monkeypatch: pytest.MonkeyPatch, seen: list[Any], count: int) -> None:
-    """Waits go by a clock that stands still while records are on their way to `seen`, fast before anything is settled and after."""
+    """Waits use a clock that stands still while records are on their way to `seen`, and runs fast before the group is stable and
+    afterwards."""
     now_ms = 0
 
     def clock_ms(consumer: aio.Consumer) -> float:
@@ -123,7 +124,7 @@ def quiet_after(monkeypatch: pytest.MonkeyPatch, seen: list[Any], count: int) ->
     monkeypatch.setattr(aio.Consumer, "clock_ms", clock_ms)
 
 
-def test_a_loop_ends_when_nothing_came_for_long_but_not_before_it_has_joined(
+def test_a_loop_ends_after_the_timeout_without_records_but_not_before_it_joined(
     cluster: MemoryCluster, member: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fill(cluster)
@@ -135,7 +136,7 @@ def test_a_loop_ends_when_nothing_came_for_long_but_not_before_it_has_joined(
     assert committed(cluster) == 10
 
 
-def test_commits_of_ones_own(cluster: MemoryCluster, member: dict[str, Any]) -> None:
+def test_the_user_can_commit(cluster: MemoryCluster, member: dict[str, Any]) -> None:
     fill(cluster)
     with ottla.consume("t", enable_auto_commit=False, **member) as records:
         for record in records:
@@ -146,7 +147,7 @@ def test_commits_of_ones_own(cluster: MemoryCluster, member: dict[str, Any]) -> 
     assert committed(cluster) == 6
 
 
-def test_deserializers_and_interceptors_are_passed_on(cluster: MemoryCluster, member: dict[str, Any]) -> None:
+def test_deserializers_and_interceptors_are_passed_to_the_consumer(cluster: MemoryCluster, member: dict[str, Any]) -> None:
     fill(cluster)
     odd = type("Odd", (), {"on_consume": lambda self, records: [record for record in records if record.value % 2]})()
     found = ottla.consume("t", value_deserializer=lambda data: int(data), interceptors=[odd], limit=3, **member)
@@ -163,7 +164,7 @@ def values(*topics: str, into: list[Any] | None = None, **settings: Any) -> list
     return sorted(found)
 
 
-def test_without_a_group_all_partitions_are_read_from_the_start_until_nothing_comes(
+def test_without_a_group_all_partitions_are_read_from_the_start_until_the_timeout(
     cluster: MemoryCluster, quick: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[Any] = []
@@ -176,23 +177,21 @@ def test_without_a_group_all_partitions_are_read_from_the_start_until_nothing_co
     assert not cluster.groups.offsets
 
 
-def test_parts_of_topics_end_where_they_say(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
+def test_ranges_end_at_their_end(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
     fill(cluster)
     fill(cluster, "many", 5, 1)
     assert values("t@2:5", "many/1@-2:end", **quick) == [("many", 1, 3), ("many", 1, 4), ("t", 0, 2), ("t", 0, 3), ("t", 0, 4)]
     assert values("t@end:end", **quick) == []
 
 
-def test_an_end_that_is_no_record_but_a_mark_of_a_transaction_is_an_end(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
+def test_a_range_can_end_at_a_control_record(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
     fill(cluster, count=2)
     end = build_batch([(0, *marker(COMMIT_MARKER, 0), ())], control=True, transactional=True, producer_id=7, producer_epoch=0)
     cluster.logs["t"][0].append(bytes(end))
     assert values("t@start:end", **quick) == [("t", 0, 0), ("t", 0, 1)]
 
 
-def test_start_says_it_for_all_that_do_not_say_it_themselves(
-    cluster: MemoryCluster, quick: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_start_applies_to_ranges_without_one(cluster: MemoryCluster, quick: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[Any] = []
     quiet_after(monkeypatch, seen, 4)
     fill(cluster)
@@ -200,7 +199,7 @@ def test_start_says_it_for_all_that_do_not_say_it_themselves(
     assert values("t", "many@4", into=seen, start="-3", timeout_ms=300, **quick) == [("many", 1, 4), ("t", 0, 7), ("t", 0, 8), ("t", 0, 9)]
 
 
-async def test_partitions_that_are_added_are_read_from_their_start(
+async def test_added_partitions_are_read_from_their_start(
     cluster: MemoryCluster, quick: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("ottla.client.consumer.consume.WAIT_MS", 5)
@@ -231,13 +230,13 @@ async def test_partitions_that_are_added_are_read_from_their_start(
         (("orders",), {"linger_ms": 5}, "unknown setting"),
     ],
 )
-def test_what_makes_no_sense_is_refused_before_anything_is_read(topics: tuple[str, ...], settings: dict[str, Any], why: str) -> None:
+def test_invalid_arguments_are_refused_before_reading(topics: tuple[str, ...], settings: dict[str, Any], why: str) -> None:
     for consume in (ottla.consume, aio.consume):
         with pytest.raises((ValueError, BadRange, ConfigError), match=why):
             consume(*topics, **settings)
 
 
-def test_a_partition_or_an_end_that_is_not_there_is_told(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
+def test_a_missing_partition_or_range_end_is_an_error(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="topic many has 3 partitions, no partition 7"):
         values("many/1,7", **quick)
     with pytest.raises(ValueError, match="give each an end"):
@@ -253,7 +252,7 @@ def test_a_partition_or_an_end_that_is_not_there_is_told(cluster: MemoryCluster,
         ("orders@-1h", None, "by_duration:PT3600.000S"),
     ],
 )
-def test_where_a_group_begins_that_has_no_offsets(topic: str, start: str | None, reset: str) -> None:
+def test_a_group_without_offsets_starts_at_the_reset_policy(topic: str, start: str | None, reset: str) -> None:
     settings = group_settings("g", parts_of([topic], start, NOW_MS), NOW_MS)
     assert settings == {"group_id": "g", "auto_offset_reset": reset}
     ottla.aio.Consumer(**settings)
@@ -262,19 +261,19 @@ def test_where_a_group_begins_that_has_no_offsets(topic: str, start: str | None,
 # -- asyncio
 
 
-async def test_the_asyncio_loop_is_ended_when_it_is_left(cluster: MemoryCluster, member: dict[str, Any]) -> None:
+async def test_leaving_the_asyncio_loop_closes_it(cluster: MemoryCluster, member: dict[str, Any]) -> None:
     fill(cluster)
     async for record in aio.consume("t", **member):
         if record.offset == 4:
             break
-    # The loop's end is left to asyncio, which sees to it soon.
+    # asyncio finalizes the generator a moment later.
     async with asyncio.timeout(PATIENCE_S):
         while committed(cluster) is None:  # noqa: ASYNC110
             await asyncio.sleep(0.002)
     assert committed(cluster) == 4
 
 
-async def test_in_an_async_with_block_it_is_ended_at_its_end(cluster: MemoryCluster, member: dict[str, Any]) -> None:
+async def test_an_async_with_block_closes_the_loop_at_its_end(cluster: MemoryCluster, member: dict[str, Any]) -> None:
     fill(cluster)
     async with aio.consume("t", **member) as records:
         async for record in records:
@@ -295,7 +294,7 @@ async def test_the_asyncio_loop_ends_at_its_limit(cluster: MemoryCluster, member
     assert committed(cluster) == 4
 
 
-async def test_a_task_that_is_cancelled_in_the_body_leaves_its_record_undone(cluster: MemoryCluster, member: dict[str, Any]) -> None:
+async def test_cancelling_the_task_does_not_commit_the_current_record(cluster: MemoryCluster, member: dict[str, Any]) -> None:
     fill(cluster)
     reached = asyncio.Event()
 

@@ -1,4 +1,4 @@
-"""`ottla consume` against a cluster in memory: where a group goes on, and topics that are deleted while they are read."""
+"""`ottla consume` against an in-memory cluster: where a group continues, and topics that are deleted while they are read."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def write(cluster: MemoryCluster, *values: bytes, topic: str = "t", partition: i
     cluster.logs[topic][partition].append(bytes(build_batch([(0, None, value, ()) for value in values])))
 
 
-def test_a_group_that_saw_nothing_continues_where_it_was(cluster: MemoryCluster) -> None:
+def test_a_group_that_printed_nothing_continues_at_its_start(cluster: MemoryCluster) -> None:
     write(cluster, b"before")
     assert consume("t", "-g", "g", "-O", "end", "-e").stdout == ""
     write(cluster, b"between")
@@ -30,7 +30,7 @@ def test_a_group_that_saw_nothing_continues_where_it_was(cluster: MemoryCluster)
     assert consume("t", "-g", "g", "-e").stdout == ""
 
 
-def test_a_group_without_offsets_begins_at_the_start_and_reports_it_once(cluster: MemoryCluster) -> None:
+def test_a_group_without_offsets_starts_at_the_beginning_and_reports_it_once(cluster: MemoryCluster) -> None:
     write(cluster, b"before")
     first = consume("t", "-g", "g", "-e")
     assert (first.stdout, first.stderr) == (
@@ -43,13 +43,13 @@ def test_a_group_without_offsets_begins_at_the_start_and_reports_it_once(cluster
 
 
 @pytest.mark.parametrize("how", [("-O", "end"), ("-X", "auto.offset.reset=latest")])
-def test_a_group_without_offsets_begins_where_it_is_set_to(cluster: MemoryCluster, how: tuple[str, ...]) -> None:
+def test_a_group_without_offsets_starts_at_the_requested_position(cluster: MemoryCluster, how: tuple[str, ...]) -> None:
     write(cluster, b"before")
-    told = consume("t", "-g", "g", "-e", *how)
-    assert (told.stdout, told.stderr) == ("", "Group g has no offsets yet: it begins at the end of the log\n")
+    result = consume("t", "-g", "g", "-e", *how)
+    assert (result.stdout, result.stderr) == ("", "Group g has no offsets yet: it begins at the end of the log\n")
 
 
-def test_of_new_partitions_of_a_group_it_says_which_begin_at_the_start(cluster: MemoryCluster) -> None:
+def test_new_partitions_of_a_group_that_start_at_the_beginning_are_reported(cluster: MemoryCluster) -> None:
     cluster.groups.offsets["many", 1] = (0, -1, "")
     write(cluster, b"a", topic="many", partition=2)
     result = consume("many", "-g", "g", "-n", "1")
@@ -68,32 +68,32 @@ def test_a_topic_that_is_deleted_while_it_is_read_is_an_error(
     asked: list[int] = []
 
     def delete(node: MemoryNode, request: Any) -> None:
-        # Before it is told to begin at the beginning, a consumer asks for what comes at the end.
+        # The consumer fetches at the end first, before its start position is set to the beginning.
         asked.extend(place.fetch_offset for topic in request.topics for place in topic.partitions)
         read = 0 in asked and asked[-1] == 1
         printed = not how or cluster.groups.offsets.get(("t", 0), (0, 0, ""))[0] == 1
         if "t" in cluster.logs and read and printed:
             cluster.delete("t")
 
-    cluster.accidents["Fetch"].append(delete)
+    cluster.faults["Fetch"].append(delete)
     result = consume("t", "--from-beginning", *how)
     assert (result.exit_code, result.stdout) == (1, "a\n")
     assert "Error: topic t was deleted" in result.stderr
 
 
-def test_who_reads_a_partition_that_a_new_topic_of_the_name_has_not_is_reported(cluster: MemoryCluster) -> None:
+def test_a_partition_missing_in_a_recreated_topic_is_reported(cluster: MemoryCluster) -> None:
     def make_again(node: MemoryNode, request: Any) -> None:
         if len(cluster.logs["many"]) == 3:
             cluster.delete("many")
             cluster.create("many", 1)
 
-    cluster.accidents["Fetch"].append(make_again)
+    cluster.faults["Fetch"].append(make_again)
     result = consume("many", "--from-beginning")
     assert result.exit_code == 1
     assert "topic many was recreated with 1 partitions" in result.stderr
 
 
-def test_a_group_reads_on_while_a_partition_has_no_leader(cluster: MemoryCluster) -> None:
+def test_a_group_continues_while_a_partition_has_no_leader(cluster: MemoryCluster) -> None:
     cluster.leaders["many", 1] = 9
     for partition in (0, 2):
         write(cluster, b"%d" % partition, topic="many", partition=partition)
@@ -102,9 +102,7 @@ def test_a_group_reads_on_while_a_partition_has_no_leader(cluster: MemoryCluster
     assert {tp: kept[0] for tp, kept in cluster.groups.offsets.items()} == {("many", 0): 1, ("many", 2): 1}
 
 
-def test_the_end_of_a_partition_without_a_leader_is_waited_for_and_then_given_up(
-    cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_end_of_a_partition_without_a_leader_times_out(cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ottla.cli.consume.group.ENDS_MS", 20)
     monkeypatch.setattr("ottla.cli.consume.group.ENDS_TIMEOUT_S", 0.2)
     cluster.leaders["many", 1] = 9
@@ -116,7 +114,7 @@ def test_the_end_of_a_partition_without_a_leader_is_waited_for_and_then_given_up
 
 
 @pytest.mark.parametrize("where", ["beginning", "end", "-1", "0"])
-def test_partitions_that_come_while_it_reads_are_read_too(cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch, where: str) -> None:
+def test_partitions_added_while_reading_are_read_too(cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch, where: str) -> None:
     monkeypatch.setattr("ottla.cli.consume.command.METADATA_MS", 20)
     monkeypatch.setattr("ottla.cli.consume.ranges.NEW_S", 0.0)
 
@@ -126,12 +124,12 @@ def test_partitions_that_come_while_it_reads_are_read_too(cluster: MemoryCluster
             cluster.leaders["t", 1] = node.node_id
             write(cluster, b"new", b"newer", partition=1)
 
-    cluster.accidents["Fetch"].append(grow)
+    cluster.faults["Fetch"].append(grow)
     result = consume("t", "-O", where, "-n", "2", "-f", "%p %s\\n")
     assert (result.exit_code, result.stdout) == (0, "1 new\n1 newer\n"), result.stderr
 
 
-def test_a_commit_that_fails_is_reported_and_made_again(cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_commit_is_reported_and_retried(cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ottla.cli.consume.group.COMMIT_S", 0.0)
     write(cluster, b"a")
 
@@ -148,14 +146,14 @@ def test_a_commit_that_fails_is_reported_and_made_again(cluster: MemoryCluster, 
         node.look_again()
         return m.OffsetCommitResponse(topics=topics)
 
-    cluster.accidents["OffsetCommit"].append(refuse)
+    cluster.faults["OffsetCommit"].append(refuse)
     result = consume("t", "-g", "g", "--from-beginning", "-n", "2")
     assert (result.exit_code, result.stdout) == (0, "a\nb\n")
     assert "Warning: committing printed offsets failed: committing t-0" in result.stderr
     assert cluster.groups.offsets["t", 0][0] == 2
 
 
-def test_parts_of_topics_are_read_to_their_end(cluster: MemoryCluster) -> None:
+def test_ranges_are_read_to_their_end(cluster: MemoryCluster) -> None:
     write(cluster, b"a", b"b", b"c", b"d")
     for partition in range(3):
         write(cluster, *(b"%d%d" % (partition, number) for number in range(3)), topic="many", partition=partition)
@@ -182,7 +180,7 @@ def test_topics_of_a_pattern_are_read(cluster: MemoryCluster) -> None:
     assert sorted(consume("-r", "t", "man.", "-g", "g", "--from-beginning", "-n", "2").stdout.split()) == ["a", "b"]
 
 
-def test_a_topic_that_comes_later_is_read_too_if_it_fits_the_pattern(cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_topic_created_later_is_read_if_it_matches_the_pattern(cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ottla.cli.consume.ranges.TOPICS_S", 0.0)
     write(cluster, b"a")
 
@@ -191,12 +189,12 @@ def test_a_topic_that_comes_later_is_read_too_if_it_fits_the_pattern(cluster: Me
             cluster.create("t2")
             write(cluster, b"later", topic="t2")
 
-    cluster.accidents["Fetch"].append(add)
+    cluster.faults["Fetch"].append(add)
     result = consume("-r", "t.?", "--from-beginning", "-n", "2")
     assert (result.exit_code, sorted(result.stdout.split())) == (0, ["a", "later"]), result.stderr
 
 
-def test_the_tail_is_the_last_of_all_partitions_by_time(cluster: MemoryCluster) -> None:
+def test_the_tail_is_the_newest_records_of_all_partitions(cluster: MemoryCluster) -> None:
     for partition, times in enumerate(((1, 5, 9), (2, 3), (8,))):
         cluster.logs["many"][partition].append(bytes(build_batch([(ms, None, b"%d" % ms, ()) for ms in times])))
     assert consume("many", "--tail", "3").stdout == "5\n8\n9\n"
@@ -204,25 +202,25 @@ def test_the_tail_is_the_last_of_all_partitions_by_time(cluster: MemoryCluster) 
     assert consume("many", "--tail", "100").stdout == "1\n2\n3\n5\n8\n9\n"
 
 
-def test_following_continues_after_the_tail(cluster: MemoryCluster) -> None:
+def test_follow_continues_after_the_tail(cluster: MemoryCluster) -> None:
     write(cluster, b"1", b"2", b"3")
 
-    def go_on(node: MemoryNode, request: Any) -> None:
+    def append_later(node: MemoryNode, request: Any) -> None:
         if any(place.fetch_offset == 3 for topic in request.topics for place in topic.partitions) and cluster.logs["t"][0].end == 3:
             write(cluster, b"4")
 
-    cluster.accidents["Fetch"].append(go_on)
+    cluster.faults["Fetch"].append(append_later)
     result = consume("t", "--tail", "2", "-F", "-n", "3")
     assert (result.exit_code, result.stdout) == (0, "2\n3\n4\n"), result.stderr
 
 
-def test_filters_choose_and_the_limit_counts_what_is_printed(cluster: MemoryCluster) -> None:
+def test_filters_select_and_the_limit_counts_printed_records(cluster: MemoryCluster) -> None:
     write(cluster, *(b'{"n":%d}' % number for number in range(20)))
     assert consume("t@0:end", "--filter", ".n >= 5", "--filter", ".n < 8", "-f", "%o ").stdout == "5 6 7 "
     assert consume("t", "--from-beginning", "--filter", ".n > 9", "-n", "2", "-f", "%o ").stdout == "10 11 "
 
 
-def test_a_group_continues_after_the_last_record_that_a_limit_let_it_look_at(cluster: MemoryCluster) -> None:
+def test_a_group_continues_after_the_last_record_examined_before_the_limit(cluster: MemoryCluster) -> None:
     write(cluster, *(b'{"n":%d}' % number for number in range(20)))
     first = consume("t", "-g", "g", "--from-beginning", "--filter", ".n > 4", "-n", "2", "-f", "%o ")
     assert (first.exit_code, first.stdout) == (0, "5 6 "), first.stderr
@@ -230,7 +228,7 @@ def test_a_group_continues_after_the_last_record_that_a_limit_let_it_look_at(clu
     assert consume("t", "-g", "g", "-e", "-f", "%o ").stdout.split()[0] == "7"
 
 
-def test_records_that_their_format_cannot_show_are_named(cluster: MemoryCluster) -> None:
+def test_records_that_the_format_cannot_print_are_named(cluster: MemoryCluster) -> None:
     write(cluster, b"1", b"xx", b"{}", b"4")
     result = consume("t@0:end", "--value-format", "json")
     assert (result.exit_code, result.stdout) == (1, "1\n")
@@ -240,14 +238,14 @@ def test_records_that_their_format_cannot_show_are_named(cluster: MemoryCluster)
     assert lenient.stderr.startswith("Warning: t-0 at offset 1: not JSON")
 
 
-def test_nulls_and_delimiters_are_printed_as_asked(cluster: MemoryCluster) -> None:
+def test_nulls_and_delimiters_are_printed_as_requested(cluster: MemoryCluster) -> None:
     cluster.logs["t"][0].append(bytes(build_batch([(0, b"k", None, ()), (0, None, b"v", ())])))
     assert consume("t@:end", "-Z", "--show", "key,value", "-D", "|").stdout == "k\tNULL|NULL\tv|"
     assert consume("t@:end", "--null", "~", "-f", "%k=%s;").stdout == "k=~;~=v;"
     assert consume("t@:end", "-o", "raw").stdout == "v"
 
 
-def test_a_parquet_file_is_whole_when_the_command_has_ended(cluster: MemoryCluster, tmp_path: Path) -> None:
+def test_a_parquet_file_is_complete_when_the_command_ends(cluster: MemoryCluster, tmp_path: Path) -> None:
     parquet = pytest.importorskip("pyarrow.parquet")
     write(cluster, b"a", b"b", b"c")
     result = consume("t@1:end", "--parquet", str(tmp_path / "t.parquet"), "--show", "offset,value")
@@ -255,7 +253,7 @@ def test_a_parquet_file_is_whole_when_the_command_has_ended(cluster: MemoryClust
     assert parquet.read_table(tmp_path / "t.parquet").to_pylist() == [{"offset": 1, "value": b"b"}, {"offset": 2, "value": b"c"}]
 
 
-def test_what_retention_took_away_is_passed_over(cluster: MemoryCluster) -> None:
+def test_records_deleted_by_retention_are_skipped(cluster: MemoryCluster) -> None:
     write(cluster, b"a")
     write(cluster, b"b")
     cluster.logs["t"][0].start = 1
@@ -286,7 +284,7 @@ def test_what_retention_took_away_is_passed_over(cluster: MemoryCluster) -> None
         (("t", "--from-beginning", "-O", "5"), "--from-beginning cannot be combined"),
     ],
 )
-def test_what_is_invalid_is_reported_before_anything_is_read(cluster: MemoryCluster, arguments: tuple[str, ...], why: str) -> None:
+def test_invalid_options_are_reported_before_reading(cluster: MemoryCluster, arguments: tuple[str, ...], why: str) -> None:
     result = consume(*arguments)
     assert result.exit_code == 2, result.output
     assert why in result.stderr
@@ -294,11 +292,11 @@ def test_what_is_invalid_is_reported_before_anything_is_read(cluster: MemoryClus
 
 
 @pytest.mark.parametrize("arguments", [("none",), ("t", "none@1:2"), ("none", "-g", "g")])
-def test_a_topic_that_does_not_exist_is_reported(cluster: MemoryCluster, arguments: tuple[str, ...]) -> None:
+def test_a_missing_topic_is_reported(cluster: MemoryCluster, arguments: tuple[str, ...]) -> None:
     result = consume(*arguments)
     assert (result.exit_code, result.stdout) == (1, "")
     assert result.stderr == "Error: there is no topic none\n"
 
 
-def test_a_partition_that_does_not_exist_is_reported(cluster: MemoryCluster) -> None:
+def test_a_missing_partition_is_reported(cluster: MemoryCluster) -> None:
     assert consume("many/1-3").stderr == "Error: topic many has 3 partitions; partition 3 does not exist\n"

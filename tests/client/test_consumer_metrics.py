@@ -1,4 +1,4 @@
-"""What a consumer counts: the figures alone, and a whole consumer against a cluster in memory."""
+"""Consumer metrics: the metrics alone, and a complete consumer against an in-memory cluster."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def chunk(tp: TopicPartition, records: int, size: int, lag: int, lead: int) -> C
     return Consumed(tp, records, ConsumedChunk(records, size, lag, lead))
 
 
-def test_what_was_consumed_is_counted_by_topic() -> None:
+def test_consumed_records_are_counted_by_topic() -> None:
     metrics = ConsumerMetrics()
     metrics.consumed([chunk(A, 10, 1000, 5, 3), chunk(B, 30, 3000, 50, 3)], NOW)
     found = figures(metrics)
@@ -39,7 +39,7 @@ def test_what_was_consumed_is_counted_by_topic() -> None:
     assert {name: one["records-consumed-total"] for name, one in topics.items()} == {"a": 10, "b": 30}
 
 
-def test_lag_and_lead_are_those_of_the_moment_and_not_a_number_while_they_are_not_known() -> None:
+def test_lag_and_lead_are_current_values_and_nan_while_unknown() -> None:
     metrics = ConsumerMetrics()
     metrics.consumed([chunk(A, 10, 1000, 4, 0), chunk(A, 10, 1000, 8, 0)], NOW)
     found = figures(metrics, a=FetchProgress(2, 7), b=FetchProgress(None, None))
@@ -50,7 +50,7 @@ def test_lag_and_lead_are_those_of_the_moment_and_not_a_number_while_they_are_no
     assert found["consumer-fetch-manager-metrics"]["records-lead-min"] == 7
 
 
-def test_polls_tell_how_often_they_come_and_how_long_they_wait() -> None:
+def test_polls_are_counted_with_their_interval_and_idle_time() -> None:
     metrics = ConsumerMetrics()
     assert math.isnan(figures(metrics)["consumer-metrics"]["last-poll-seconds-ago"])
     metrics.polled(NOW, NOW + 10)
@@ -60,7 +60,7 @@ def test_polls_tell_how_often_they_come_and_how_long_they_wait() -> None:
     assert own["poll-idle-ratio-avg"] == pytest.approx(0.1)
 
 
-def test_a_rebalance_lasts_until_things_are_settled() -> None:
+def test_a_rebalance_lasts_until_the_assignment_is_stable() -> None:
     metrics = ConsumerMetrics()
     for settled, at_ms in ((True, 0), (False, 100), (False, 200), (True, 350), (True, 400)):
         metrics.rebalance(settled, NOW + at_ms)
@@ -68,7 +68,7 @@ def test_a_rebalance_lasts_until_things_are_settled() -> None:
     assert (found["rebalance-total"], found["rebalance-latency-total"], found["last-rebalance-seconds-ago"]) == (1, 250, 1)
 
 
-def test_the_coordinators_answers_are_counted_by_kind() -> None:
+def test_responses_of_the_coordinator_are_counted_by_api() -> None:
     metrics = ConsumerMetrics()
     metrics.answered(HeartbeatRequest, 5, NOW)
     metrics.answered(JoinGroupRequest, 70, NOW)
@@ -83,15 +83,15 @@ def fill(cluster: MemoryCluster, count: int = 10) -> None:
 
 
 @pytest.mark.parametrize("how", [{}, {"group_protocol": "consumer"}], ids=["classic", "next"])
-async def test_a_member_counts_what_it_does(cluster: MemoryCluster, quick: dict[str, Any], how: dict[str, Any]) -> None:
+async def test_a_member_counts_its_group_requests(cluster: MemoryCluster, quick: dict[str, Any], how: dict[str, Any]) -> None:
     fill(cluster)
-    heard: list[Any] = []
-    listener = type("Listener", (), {"on_partitions_assigned": lambda self, partitions: heard.append(partitions)})()
+    assigned: list[Any] = []
+    listener = type("Listener", (), {"on_partitions_assigned": lambda self, partitions: assigned.append(partitions)})()
     async with Consumer("t", group_id="g", auto_offset_reset="earliest", listener=listener, **quick, **how) as consumer:
         seen = 0
         while seen < 10:
             seen += len(await consumer.poll(5000, 4))
-        # The last chunk counts once somebody has asked what follows.
+        # The last chunk counts at the next poll.
         await consumer.poll(0)
         await consumer.commit()
         await consumer.committed([("t", 0)])
@@ -110,16 +110,16 @@ async def test_a_member_counts_what_it_does(cluster: MemoryCluster, quick: dict[
     assert own["time-between-poll-max"] > 0
 
 
-async def test_a_join_that_is_refused_is_a_rebalance_that_failed(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
+async def test_a_refused_join_counts_as_a_failed_rebalance(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
     fill(cluster)
-    cluster.accidents["JoinGroup"].append(lambda node, request: m.JoinGroupResponse(error_code=25) if request.member_id else None)
+    cluster.faults["JoinGroup"].append(lambda node, request: m.JoinGroupResponse(error_code=25) if request.member_id else None)
     async with Consumer("t", group_id="g", auto_offset_reset="earliest", **quick) as consumer:
         assert len(await consumer.poll(20_000)) == 10
         found: Any = consumer.metrics()["consumer-coordinator-metrics"]
     assert (found["failed-rebalance-total"], found["rebalance-total"]) == (1, 1)
 
 
-def test_who_is_in_no_group_has_no_figures_of_one(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
+def test_a_consumer_without_a_group_has_no_group_metrics(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
     fill(cluster)
     with ottla.Consumer(auto_offset_reset="earliest", **quick) as consumer:
         consumer.assign([("t", 0)])
@@ -129,23 +129,23 @@ def test_who_is_in_no_group_has_no_figures_of_one(cluster: MemoryCluster, quick:
     assert found["consumer-partition-metrics"]["t-0"]["records-lead"] == 10
 
 
-async def test_records_count_with_the_poll_that_takes_them_and_once(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
+async def test_records_are_counted_once_at_the_poll_that_returns_them(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
     cluster.logs["t"][0].append(bytes(build_batch([(0, None, b"%d" % number, ()) for number in range(10)])))
     async with Consumer(auto_offset_reset="earliest", **quick) as consumer:
         consumer.assign([("t", 0)])
         totals = []
         for limit in (4, 3, 3):
             await consumer.poll(max_records=limit)
-            totals.append(told(consumer, "records-consumed-total"))
+            totals.append(metric_value(consumer, "records-consumed-total"))
         await consumer.poll(0)
-        assert (totals, told(consumer, "records-consumed-total")) == ([4, 7, 10], 10)
+        assert (totals, metric_value(consumer, "records-consumed-total")) == ([4, 7, 10], 10)
         consumer.seek(("t", 0), 2)
         await consumer.poll(max_records=4)
         await consumer.poll_table(1000)
-        assert told(consumer, "records-consumed-total") == 18
-        assert told(consumer, "records-per-request-avg") == 9
+        assert metric_value(consumer, "records-consumed-total") == 18
+        assert metric_value(consumer, "records-per-request-avg") == 9
 
 
-def told(consumer: Consumer, name: str) -> Any:
+def metric_value(consumer: Consumer, name: str) -> Any:
     found: Any = consumer.metrics()["consumer-fetch-manager-metrics"]
     return found[name]

@@ -1,4 +1,4 @@
-"""The examples of docs/consuming.md, each run as it stands against a broker."""
+"""The examples of docs/consuming.md, each run unchanged against a broker."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ EXAMPLES = examples(PAGE)
 
 @pytest.fixture(scope="module")
 def bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A broker that does not wait for a group's first members."""
+    """A broker with an initial rebalance delay of 0."""
     if ELSEWHERE:
         yield ELSEWHERE
         return
@@ -34,12 +34,12 @@ def bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.mark.parametrize("code", EXAMPLES.values(), ids=EXAMPLES)
 def test_an_example_runs(code: str, bootstrap: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    # The examples leave the broker's address at its default.
+    # The examples use the default bootstrap address.
     monkeypatch.setattr(ClientOptions, "bootstrap_servers", (bootstrap,))
     run_example(code, PAGE)
 
 
-def test_ctrl_c_ends_a_loop_at_once_and_keeps_what_is_done(bootstrap: str) -> None:
+def test_ctrl_c_ends_a_loop_at_once_and_keeps_committed_work(bootstrap: str) -> None:
     topic, group = f"t-{uuid.uuid4().hex[:8]}", f"g-{uuid.uuid4().hex[:8]}"
     with Admin(bootstrap_servers=bootstrap) as admin:
         admin.create_topic(NewTopic(topic, 1))
@@ -63,6 +63,6 @@ def test_ctrl_c_ends_a_loop_at_once_and_keeps_what_is_done(bootstrap: str) -> No
     assert err.rstrip().endswith("KeyboardInterrupt")
     with Consumer(bootstrap_servers=bootstrap, group_id=group) as consumer:
         kept = consumer.committed([(topic, 0)])[TopicPartition(topic, 0)]
-    # Whether the last one was done is for the moment of the signal to say: in its body, or waiting for the next.
+    # The last record may or may not be processed: the signal can arrive in the loop body or in the wait for the next record.
     assert kept is not None
     assert kept.offset in (4, 5)

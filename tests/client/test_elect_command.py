@@ -1,4 +1,4 @@
-"""`ottla cluster elect` against a cluster in memory, and the request behind it."""
+"""`ottla cluster elect` against an in-memory cluster, and its request."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Ottla = Callable[..., Result]
 
 @pytest.fixture
 def cluster(monkeypatch: pytest.MonkeyPatch) -> ReassigningCluster:
-    """Topic t: partition 0 is led by 2, which it does not prefer, 1 by the right one; 2 prefers broker 4, which is away."""
+    """Topic t: partition 0 is led by 2 instead of its preferred replica, 1 by its preferred one; 2 prefers broker 4, which is down."""
     made = ReassigningCluster(4)
     made.place("t", [1, 2], [2, 3], [4, 3])
     made.leaders.update({("t", 0): 2, ("t", 2): 3})
@@ -38,21 +38,21 @@ def ottla(cluster: ReassigningCluster) -> Ottla:
     return lambda *arguments, **more: CliRunner().invoke(main, ["cluster", "elect", *arguments, "-b", "boot:1"], **more)
 
 
-def test_partitions_go_back_to_the_replicas_they_prefer(ottla: Ottla, cluster: ReassigningCluster) -> None:
+def test_preferred_replicas_are_elected(ottla: Ottla, cluster: ReassigningCluster) -> None:
     result = ottla("-t", "t:0-1")
     assert (result.exit_code, result.stdout) == (0, "t-0\telected\nt-1\tnot needed\n")
     assert cluster.leaders["t", 0] == 1
 
 
-def test_who_is_away_cannot_be_elected(ottla: Ottla) -> None:
+def test_a_dead_broker_cannot_be_elected(ottla: Ottla) -> None:
     result = ottla("--file", "-", input='{"partitions":[{"topic":"t","partition":2},{"topic":"t","partition":0}]}')
     assert (result.exit_code, result.stdout) == (1, "t-0\telected\n")
     assert result.stderr.startswith("Error: t-2: ")
 
 
-def test_of_all_partitions_those_are_reported_that_needed_it(ottla: Ottla) -> None:
-    told = json.loads(ottla("--all-topics", "-o", "json").stdout)
-    assert [(one["name"], one["outcome"], one["error"] and one["error"]["code"]) for one in told] == [
+def test_with_all_topics_only_affected_partitions_are_reported(ottla: Ottla) -> None:
+    report = json.loads(ottla("--all-topics", "-o", "json").stdout)
+    assert [(one["name"], one["outcome"], one["error"] and one["error"]["code"]) for one in report] == [
         ("t-0", "elected", None),
         ("t-2", None, 80),
     ]
@@ -62,24 +62,24 @@ def test_of_all_partitions_those_are_reported_that_needed_it(ottla: Ottla) -> No
     ("arguments", "code"),
     [((), 2), (("-t", "t", "--all-topics"), 2), (("-t", "no"), 1), (("--all-topics", "--unclean"), 2), (("--file", "-"), 1)],
 )
-def test_what_makes_no_sense_is_refused(ottla: Ottla, cluster: ReassigningCluster, arguments: tuple[str, ...], code: int) -> None:
+def test_invalid_options_are_refused(ottla: Ottla, cluster: ReassigningCluster, arguments: tuple[str, ...], code: int) -> None:
     assert ottla(*arguments, input="[]").exit_code == code
     assert not cluster.sent(m.ElectLeadersRequest)
 
 
-def test_a_dry_run_reports_who_needs_it_and_which_replica_is_eligible(ottla: Ottla, cluster: ReassigningCluster) -> None:
+def test_a_dry_run_reports_affected_partitions_and_their_eligible_replica(ottla: Ottla, cluster: ReassigningCluster) -> None:
     result = ottla("--all-topics", "--dry-run")
     assert (result.exit_code, result.stdout) == (0, "t-0\twould be elected\nt-2\tno eligible replica\n")
     assert documents(ottla("-t", "t:1", "--unclean", "--dry-run", "-o", "json"), "cluster", "elect")[0]["outcome"] == "not needed"
     assert not cluster.sent(m.ElectLeadersRequest)
 
 
-def test_an_unclean_election_is_asked_for_with_yes(ottla: Ottla, cluster: ReassigningCluster) -> None:
+def test_an_unclean_election_requires_confirmation(ottla: Ottla, cluster: ReassigningCluster) -> None:
     ottla("-t", "t:0", "--unclean", "--yes")
     assert [request.election_type for request in cluster.sent(m.ElectLeadersRequest)] == [1]
 
 
-async def test_outcomes_are_reported_at_once_for_each_partition(cluster: ReassigningCluster, quick: dict[str, Any]) -> None:
+async def test_results_are_reported_per_partition(cluster: ReassigningCluster, quick: dict[str, Any]) -> None:
     cluster.controller = 3
     async with Admin(**quick) as admin:
         outcomes = await admin.elect_leaders([("t", 0), ("t", 1), ("t", 2), ("no", 0)])
@@ -93,7 +93,7 @@ async def test_outcomes_are_reported_at_once_for_each_partition(cluster: Reassig
         assert list(await admin.elect_leaders()) == [TopicPartition("t", 2)]
 
 
-async def test_an_old_broker_is_not_asked_for_what_it_would_take_for_a_preferred_election(
+async def test_an_unclean_election_is_not_sent_to_an_old_broker_that_would_run_a_preferred_one(
     cluster: ReassigningCluster, quick: dict[str, Any]
 ) -> None:
     cluster.versions[43] = (0, 0)

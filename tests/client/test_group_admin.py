@@ -1,4 +1,4 @@
-"""The admin client's requests about groups: to whom they go, how many they are, what becomes of the answers."""
+"""The admin client's requests about groups: their destination, their number, and the results."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def groups(monkeypatch: pytest.MonkeyPatch) -> GroupCluster:
 
 @pytest.fixture
 async def admin(groups: GroupCluster, quick: dict[str, Any]) -> AsyncIterator[Admin]:
-    """With as little patience as the command line has."""
+    """An admin client with the short timeouts of the command line."""
     async with Admin(retries=3, **quick) as made:
         yield made
 
@@ -55,7 +55,7 @@ async def admin(groups: GroupCluster, quick: dict[str, Any]) -> AsyncIterator[Ad
 # -- coordinators
 
 
-async def test_a_coordinator_is_asked_for_once(groups: GroupCluster, admin: Admin) -> None:
+async def test_a_coordinator_is_looked_up_once(groups: GroupCluster, admin: Admin) -> None:
     await admin.list_consumer_group_offsets(["a", "b", "c"])
     await admin.list_consumer_group_offsets(["a", "c"])
     assert [request.coordinator_keys for request in groups.sent(m.FindCoordinatorRequest)] == [["a", "b", "c"]]
@@ -66,7 +66,7 @@ async def test_one_request_per_coordinator_asks_about_all_its_groups(groups: Gro
     assert sorted([one.group_id for one in sent.groups] for sent in groups.sent(m.OffsetFetchRequest)) == [["a", "b"], ["c"]]
 
 
-async def test_a_group_that_moved_is_found_again(groups: GroupCluster, admin: Admin) -> None:
+async def test_a_group_whose_coordinator_moved_is_looked_up_again(groups: GroupCluster, admin: Admin) -> None:
     await admin.describe_consumer_groups(["a"])
     groups.by_name["a"].node_id = 2
     described = (await admin.describe_consumer_groups(["a"]))["a"]
@@ -74,26 +74,26 @@ async def test_a_group_that_moved_is_found_again(groups: GroupCluster, admin: Ad
     assert described.coordinator.id == 2
 
 
-async def test_a_coordinator_that_comes_up_is_waited_for_longer_than_a_broker_that_is_gone(groups: GroupCluster, admin: Admin) -> None:
+async def test_a_loading_coordinator_is_waited_for_longer_than_a_dead_broker(groups: GroupCluster, admin: Admin) -> None:
     def unavailable(node: Any, request: Any) -> Any:
         return m.FindCoordinatorResponse(coordinators=[m.Coordinator(key="a", node_id=-1, error_code=15)])
 
     def loading(node: Any, request: Any) -> Any:
         return m.DeleteGroupsResponse(results=[m.DeletableGroupResult(group_id="a", error_code=14)])
 
-    groups.accidents["FindCoordinator"] += [unavailable] * 6
-    groups.accidents["DeleteGroups"] += [loading] * 6
+    groups.faults["FindCoordinator"] += [unavailable] * 6
+    groups.faults["DeleteGroups"] += [loading] * 6
     assert await admin.delete_consumer_groups(["a"]) == {"a": None}
     assert len(groups.sent(m.FindCoordinatorRequest)) == 7
 
 
-async def test_a_lost_connection_is_tried_again_at_whoever_coordinates_now(groups: GroupCluster, admin: Admin) -> None:
-    groups.accidents["DeleteGroups"].append(lambda node, request: CUT)
+async def test_after_a_lost_connection_the_request_goes_to_the_new_coordinator(groups: GroupCluster, admin: Admin) -> None:
+    groups.faults["DeleteGroups"].append(lambda node, request: CUT)
     assert await admin.delete_consumer_groups(["a"]) == {"a": None}
     assert len(groups.sent(m.FindCoordinatorRequest)) == 2
 
 
-async def test_an_old_broker_is_asked_for_one_coordinator_and_one_groups_offsets_at_a_time(groups: GroupCluster, admin: Admin) -> None:
+async def test_an_old_broker_gets_one_coordinator_and_one_group_per_request(groups: GroupCluster, admin: Admin) -> None:
     groups.versions = {10: (0, 3), 9: (1, 7)}
     found = await admin.list_consumer_group_offsets({"a": None, "b": [T, ("t", 1)]})
     assert found == {
@@ -116,7 +116,7 @@ async def test_a_list_holds_the_groups_of_all_brokers(groups: GroupCluster, admi
     ]
 
 
-async def test_a_list_is_chosen_by_state_and_type(groups: GroupCluster, admin: Admin) -> None:
+async def test_a_list_can_be_filtered_by_state_and_type(groups: GroupCluster, admin: Admin) -> None:
     assert [one.group_id for one in await admin.list_groups(states=[GroupState.STABLE], types=[GroupType.CLASSIC])] == ["b"]
     groups.versions[16] = (0, 3)
     async with Admin(bootstrap_servers="boot:1") as other:
@@ -124,14 +124,14 @@ async def test_a_list_is_chosen_by_state_and_type(groups: GroupCluster, admin: A
             await other.list_groups(states=["Empty"])
 
 
-async def test_a_list_that_lacks_a_brokers_groups_is_an_error(groups: GroupCluster, admin: Admin) -> None:
+async def test_a_list_without_the_groups_of_a_broker_is_an_error(groups: GroupCluster, admin: Admin) -> None:
     await admin.list_groups()
     groups.nodes[2].stop()
     with pytest.raises(KafkaError):
         await admin.list_groups()
 
 
-async def test_groups_of_both_protocols_are_described_in_the_same_words(groups: GroupCluster, admin: Admin) -> None:
+async def test_groups_of_both_protocols_have_the_same_description(groups: GroupCluster, admin: Admin) -> None:
     found = await admin.describe_consumer_groups(["b", "c", "nowhere"])
     b, c = found["b"], found["c"]
     assert not isinstance(b, KafkaError)
@@ -145,19 +145,19 @@ async def test_groups_of_both_protocols_are_described_in_the_same_words(groups: 
 
 
 @pytest.mark.parametrize("versions", [{15: (0, 5)}, {69: (0, 0)}])
-async def test_a_group_that_is_not_there_is_none_for_brokers_of_all_ages(groups: GroupCluster, admin: Admin, versions: Any) -> None:
+async def test_a_missing_group_is_missing_for_brokers_of_every_version(groups: GroupCluster, admin: Admin, versions: Any) -> None:
     groups.versions = versions
     assert isinstance((await admin.describe_consumer_groups(["nowhere"]))["nowhere"], GroupIdNotFound)
 
 
-async def test_members_that_cannot_be_read_fail_their_group_alone(groups: GroupCluster, admin: Admin) -> None:
+async def test_unreadable_members_fail_only_their_group(groups: GroupCluster, admin: Admin) -> None:
     def garbled(node: Any, request: Any) -> Any:
         members = [m.DescribedGroupMember(member_id="x", member_assignment=b"\0")]
         bad = describe_groups.DescribedGroup(group_id="a", group_state="Stable", protocol_type="consumer", members=members)
         good = describe_groups.DescribedGroup(group_id="b", group_state="Empty")
         return m.DescribeGroupsResponse(groups=[bad, good])
 
-    groups.accidents["DescribeGroups"].append(garbled)
+    groups.faults["DescribeGroups"].append(garbled)
     found = await admin.describe_consumer_groups(["a", "b"])
     assert isinstance(found["a"], KafkaError)
     assert "cannot be read" in str(found["a"])
@@ -165,7 +165,7 @@ async def test_members_that_cannot_be_read_fail_their_group_alone(groups: GroupC
 
 
 @pytest.mark.parametrize(("word", "state"), [("stable", GroupState.STABLE), ("Empty", GroupState.EMPTY), ("Zen", GroupState.UNKNOWN)])
-def test_a_state_is_read_in_any_case_and_a_new_one_is_unknown(word: str, state: GroupState) -> None:
+def test_a_state_is_parsed_in_any_case_and_a_new_one_is_unknown(word: str, state: GroupState) -> None:
     assert GroupState(word) is state
 
 
@@ -178,30 +178,30 @@ async def test_offsets_are_committed_with_metadata_and_epoch(groups: GroupCluste
     assert await admin.alter_consumer_group_offsets("new", {}) == {}
 
 
-async def test_an_offset_below_0_is_not_sent(groups: GroupCluster, admin: Admin) -> None:
+async def test_a_negative_offset_is_not_sent(groups: GroupCluster, admin: Admin) -> None:
     with pytest.raises(ValueError, match="offsets are 0 or more"):
         await admin.alter_consumer_group_offsets("new", {T: -1})
     assert not groups.sent(m.OffsetCommitRequest)
 
 
-async def test_each_partition_has_its_own_outcome(groups: GroupCluster, admin: Admin) -> None:
+async def test_each_partition_has_its_own_result(groups: GroupCluster, admin: Admin) -> None:
     outcomes = await admin.alter_consumer_group_offsets("new", {T: 3, ("nope", 0): 4})
     assert outcomes.pop(T) is None
     assert isinstance(outcomes[TopicPartition("nope", 0)], UnknownTopicOrPartition)
 
 
-async def test_a_group_with_members_refuses_foreign_offsets(groups: GroupCluster, admin: Admin) -> None:
+async def test_a_group_with_members_refuses_an_admin_commit(groups: GroupCluster, admin: Admin) -> None:
     assert isinstance((await admin.alter_consumer_group_offsets("b", {T: 3}))[T], UnknownMemberId)
 
 
-async def test_offsets_committed_at_a_broker_that_lost_the_group_go_to_the_next(groups: GroupCluster, admin: Admin) -> None:
+async def test_a_commit_refused_by_a_former_coordinator_goes_to_the_new_one(groups: GroupCluster, admin: Admin) -> None:
     await admin.describe_consumer_groups(["a"])
     groups.by_name["a"].node_id = 2
     assert await admin.alter_consumer_group_offsets("a", {T: 9}) == {T: None}
     assert groups.by_name["a"].offsets[T] == (9, "", -1)
 
 
-async def test_offsets_are_forgotten_unless_somebody_reads_them(groups: GroupCluster, admin: Admin) -> None:
+async def test_committed_offsets_are_deleted_unless_a_member_reads_them(groups: GroupCluster, admin: Admin) -> None:
     assert await admin.delete_consumer_group_offsets("a", [("t", 0)]) == {T: None}
     assert groups.by_name["a"].offsets == {}
     assert isinstance((await admin.delete_consumer_group_offsets("b", [T]))[T], GroupSubscribedToTopic)
@@ -233,13 +233,13 @@ async def test_members_are_removed_by_instance_or_all(groups: GroupCluster, admi
 
 
 async def lag_of(admin: Admin, name: str, **settings: Any) -> GroupLag:
-    """One group's, which must be there."""
+    """Lag of one group that must exist."""
     found = (await admin.consumer_group_lag([name], **settings))[name]
     assert not isinstance(found, KafkaError)
     return found
 
 
-async def test_lag_is_told_in_records_and_in_time(groups: GroupCluster, admin: Admin) -> None:
+async def test_lag_is_in_records_and_in_time(groups: GroupCluster, admin: Admin) -> None:
     now_ms = int(time.time() * 1000)
     groups.write("t", 0, *(now_ms - 60_000 + 1000 * index for index in range(10)))
     lag = await lag_of(admin, "a")
@@ -251,19 +251,19 @@ async def test_lag_is_told_in_records_and_in_time(groups: GroupCluster, admin: A
     assert lag.time_lag_ms == row.time_lag_ms
 
 
-async def test_a_group_that_has_read_all_has_no_lag_and_reads_nothing_for_it(groups: GroupCluster, admin: Admin) -> None:
+async def test_a_group_without_lag_needs_no_fetch(groups: GroupCluster, admin: Admin) -> None:
     groups.write("t", 0, *range(5))
     lag = await lag_of(admin, "a")
     assert (lag.lag, lag.time_lag_ms, lag.partitions[0].unread_span_ms) == (0, 0, 0)
     assert not groups.sent(m.FetchRequest)
 
 
-async def test_an_offset_behind_the_end_of_a_topic_made_anew_counts_as_no_lag(groups: GroupCluster, admin: Admin) -> None:
+async def test_an_offset_beyond_the_end_of_a_recreated_topic_is_no_lag(groups: GroupCluster, admin: Admin) -> None:
     groups.write("t", 0, 1)
     assert (await lag_of(admin, "a")).lag == 0
 
 
-async def test_partitions_that_members_read_are_told_with_their_readers_before_the_first_commit(groups: GroupCluster, admin: Admin) -> None:
+async def test_partitions_of_members_are_listed_before_the_first_commit(groups: GroupCluster, admin: Admin) -> None:
     groups.write("many", 0, 1, 2)
     lag = await lag_of(admin, "b")
     assert [(one.topic, one.partition, one.committed_offset, one.lag) for one in lag.partitions] == [
@@ -274,13 +274,13 @@ async def test_partitions_that_members_read_are_told_with_their_readers_before_t
     assert {one.member.client_id for one in lag.partitions if one.member} == {"client-m1"}
 
 
-async def test_the_lag_of_a_group_that_never_committed_is_not_known(groups: GroupCluster, admin: Admin) -> None:
+async def test_the_lag_without_a_committed_offset_is_unknown(groups: GroupCluster, admin: Admin) -> None:
     groups.write("many", 0, 1, 2)
     lag = await lag_of(admin, "c")
     assert (lag.lag, lag.time_lag_ms, len(lag.partitions)) == (None, None, 3)
 
 
-async def test_one_fetch_per_broker_finds_the_times_of_all_groups(groups: GroupCluster, admin: Admin) -> None:
+async def test_one_fetch_per_broker_finds_the_timestamps_of_all_groups(groups: GroupCluster, admin: Admin) -> None:
     for number in range(3):
         groups.write("many", number, *range(1000, 1010))
     groups.write("t", 0, *range(2000, 2010))
@@ -294,7 +294,7 @@ async def test_one_fetch_per_broker_finds_the_times_of_all_groups(groups: GroupC
     assert len(groups.sent(m.OffsetFetchRequest)) == 1
 
 
-async def test_records_deleted_unread_are_told_and_the_time_is_that_of_the_first_left(groups: GroupCluster, admin: Admin) -> None:
+async def test_records_deleted_unread_are_reported_and_the_time_is_of_the_first_remaining(groups: GroupCluster, admin: Admin) -> None:
     groups.write("t", 0, *range(1000, 1010))
     groups.write("t", 0, *range(2000, 2010))
     groups.logs["t"][0].batches.pop(0)
@@ -303,7 +303,7 @@ async def test_records_deleted_unread_are_told_and_the_time_is_that_of_the_first
     assert (row.lag, row.lost, row.first_unread_ms) == (15, 5, 2000)
 
 
-async def test_a_partition_without_a_leader_or_a_topic_is_told_at_once(groups: GroupCluster, admin: Admin) -> None:
+async def test_a_partition_without_a_leader_or_topic_is_reported_at_once(groups: GroupCluster, admin: Admin) -> None:
     groups.by_name["a"].offsets |= {("gone", 0): (3, "", -1)}
     groups.leaders[T] = 9
     gone, lost = (await lag_of(admin, "a")).partitions
@@ -312,14 +312,14 @@ async def test_a_partition_without_a_leader_or_a_topic_is_told_at_once(groups: G
     assert (gone.lag, lost.lag, lost.committed_offset) == (None, None, 5)
 
 
-async def test_times_are_left_out_on_request(groups: GroupCluster, admin: Admin) -> None:
+async def test_timestamps_can_be_omitted(groups: GroupCluster, admin: Admin) -> None:
     groups.write("t", 0, *range(10))
     (row,) = (await lag_of(admin, "a", times=False)).partitions
     assert (row.lag, row.time_lag_ms, row.first_unread_ms) == (5, None, None)
     assert not groups.sent(m.FetchRequest)
 
 
-async def test_lag_of_a_group_that_is_not_there_is_its_error(groups: GroupCluster, admin: Admin) -> None:
+async def test_the_lag_of_a_missing_group_is_an_error(groups: GroupCluster, admin: Admin) -> None:
     found = await admin.consumer_group_lag(["nowhere", "a"])
     assert isinstance(found["nowhere"], GroupIdNotFound)
     assert isinstance(found["a"], GroupLag)

@@ -1,4 +1,4 @@
-"""`ottla group` against a cluster in memory: what it prints, what it changes, how it refuses."""
+"""`ottla group` against an in-memory cluster: output, changes and refusals."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ Ottla = Callable[..., Result]
 
 @pytest.fixture
 def groups(monkeypatch: pytest.MonkeyPatch) -> GroupCluster:
-    """A topic `t` with one partition of 10 records a second apart until now, `many` with three; `orders` is idle, `busy` has a member."""
+    """Topics: `t` with one partition of 10 records, a second apart until now; `many` with three. Groups: `orders` is idle, `busy` has a
+    member."""
     made = GroupCluster()
     made.create("t")
     made.create("many", 3)
@@ -42,37 +43,36 @@ def groups(monkeypatch: pytest.MonkeyPatch) -> GroupCluster:
 
 @pytest.fixture
 def ottla(groups: GroupCluster) -> Ottla:
-    """Runs a command."""
     return lambda *arguments, **more: CliRunner().invoke(main, ["group", *arguments, "-b", "boot:1"], **more)
 
 
-def good(result: Result) -> str:
-    """What a command that worked printed."""
+def output_of(result: Result) -> str:
+    """Output of a command that succeeded."""
     assert result.exit_code == 0, result.output
     return result.stdout
 
 
-def refused(result: Result, code: int = 1) -> str:
-    """What a command that did not work said."""
+def error_of(result: Result, code: int = 1) -> str:
+    """Error output of a command that failed."""
     assert result.exit_code == code, result.output
     return result.stderr
 
 
 def offsets(groups: GroupCluster, name: str) -> dict[tuple[str, int], int]:
-    """Committed offsets."""
-    return {tp: said[0] for tp, said in groups.by_name[name].offsets.items()}
+    """The group's committed offsets."""
+    return {tp: message[0] for tp, message in groups.by_name[name].offsets.items()}
 
 
 @pytest.fixture
 def terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A person looks on, with a wide screen."""
+    """Output goes to a wide terminal."""
     monkeypatch.setenv("COLUMNS", "200")
     monkeypatch.setenv("NO_COLOR", "1")
     monkeypatch.setattr("ottla.cli.common.tables.is_terminal", lambda: True)
 
 
 def squeezed(text: str) -> list[str]:
-    """Lines without the room between columns."""
+    """Lines with runs of spaces collapsed."""
     return [" ".join(line.split()) for line in text.splitlines()]
 
 
@@ -80,73 +80,73 @@ def squeezed(text: str) -> list[str]:
 
 
 def test_list_prints_a_line_per_group(ottla: Ottla) -> None:
-    assert good(ottla("list")) == "busy\tStable\tclassic\tconsumer\norders\tEmpty\tclassic\t\n"
-    assert good(ottla("list", "--state", "empty")) == "orders\tEmpty\tclassic\t\n"
-    assert good(ottla("list", "--type", "consumer")) == ""
-    assert json.loads(good(ottla("list", "-o", "json")))[1] == {
+    assert output_of(ottla("list")) == "busy\tStable\tclassic\tconsumer\norders\tEmpty\tclassic\t\n"
+    assert output_of(ottla("list", "--state", "empty")) == "orders\tEmpty\tclassic\t\n"
+    assert output_of(ottla("list", "--type", "consumer")) == ""
+    assert json.loads(output_of(ottla("list", "-o", "json")))[1] == {
         "group": "orders", "state": "Empty", "type": "classic", "protocol_type": None,
     }  # fmt: skip
 
 
-def test_describe_prints_members_and_what_they_read(ottla: Ottla) -> None:
-    assert good(ottla("describe", "busy")) == "busy\tm1\ti-m1\tclient-m1\t10.0.0.1\tt:0\n"
-    (told,) = json.loads(good(ottla("describe", "busy", "-o", "json")))
-    assert told["coordinator"] == {"id": 1, "host": "node1", "port": 9092}
-    assert told["members"][0]["assignment"] == {"t": [0]}
+def test_describe_prints_members_and_their_partitions(ottla: Ottla) -> None:
+    assert output_of(ottla("describe", "busy")) == "busy\tm1\ti-m1\tclient-m1\t10.0.0.1\tt:0\n"
+    (report,) = json.loads(output_of(ottla("describe", "busy", "-o", "json")))
+    assert report["coordinator"] == {"id": 1, "host": "node1", "port": 9092}
+    assert report["members"][0]["assignment"] == {"t": [0]}
 
 
 @pytest.mark.parametrize("arguments", [["describe"], ["lag"], ["delete-offsets", "-t", "t"], ["delete", "-y"]])
 def test_a_group_that_does_not_exist_suggests_a_similar_name(ottla: Ottla, arguments: list[str]) -> None:
-    assert "did you mean orders?" in refused(ottla(*arguments, "order"))
+    assert "did you mean orders?" in error_of(ottla(*arguments, "order"))
 
 
 # -- lag
 
 
 def test_lag_prints_a_line_per_partition(ottla: Ottla) -> None:
-    first, second = (line.split("\t") for line in good(ottla("lag", "orders")).splitlines())
+    first, second = (line.split("\t") for line in output_of(ottla("lag", "orders")).splitlines())
     assert first == ["orders", "many", "1", "5", "5", "0", "0", "", ""]
     assert second[:6] == ["orders", "t", "0", "4", "10", "6"]
     assert 6000 <= int(second[6]) < 36_000
 
 
-def test_lag_sums_up_by_topic_and_by_group_and_of_all_groups(ottla: Ottla) -> None:
-    assert [line.split("\t")[:4] for line in good(ottla("lag", "--by", "topic", "orders")).splitlines()] == [
+def test_lag_is_summed_by_topic_by_group_and_for_all_groups(ottla: Ottla) -> None:
+    assert [line.split("\t")[:4] for line in output_of(ottla("lag", "--by", "topic", "orders")).splitlines()] == [
         ["orders", "many", "1", "0"],
         ["orders", "t", "1", "6"],
     ]
-    assert [line.split("\t")[:4] for line in good(ottla("lag", "--by", "group")).splitlines()] == [
+    assert [line.split("\t")[:4] for line in output_of(ottla("lag", "--by", "group")).splitlines()] == [
         ["busy", "Stable", "1", "0"],
         ["orders", "Empty", "2", "6"],
     ]
 
 
 def test_lag_as_json_has_totals_and_readers(ottla: Ottla) -> None:
-    (told,) = json.loads(good(ottla("lag", "busy", "-o", "json")))
-    assert (told["lag"], told["time_lag_ms"], told["topics"]) == (
+    (report,) = json.loads(output_of(ottla("lag", "busy", "-o", "json")))
+    assert (report["lag"], report["time_lag_ms"], report["topics"]) == (
         0, 0, [{"topic": "t", "partitions": 1, "lag": 0, "time_lag_ms": 0}],
     )  # fmt: skip
-    assert (told["partitions"][0]["client_id"], told["partitions"][0]["committed_offset"]) == ("client-m1", 10)
-    assert "read_per_s" not in told["partitions"][0]
+    assert (report["partitions"][0]["client_id"], report["partitions"][0]["committed_offset"]) == ("client-m1", 10)
+    assert "read_per_s" not in report["partitions"][0]
 
 
-def test_watching_prints_one_json_line_per_reading_with_rates(ottla: Ottla) -> None:
-    first, second = map(json.loads, good(ottla("lag", "orders", "-w", "0.1", "-n", "2", "-o", "json")).splitlines())
+def test_watch_prints_one_json_line_per_interval_with_rates(ottla: Ottla) -> None:
+    first, second = map(json.loads, output_of(ottla("lag", "orders", "-w", "0.1", "-n", "2", "-o", "json")).splitlines())
     assert [one["partitions"][1]["read_per_s"] for one in (first, second)] == [None, 0.0]
     assert second["read_at_ms"] - first["read_at_ms"] >= 90
 
 
-def test_watching_continues_when_a_reading_fails(groups: GroupCluster, ottla: Ottla) -> None:
+def test_watch_continues_when_a_request_fails(groups: GroupCluster, ottla: Ottla) -> None:
     def fail_later(node: Any, request: Any) -> Any:
         return CUT if len(groups.sent(m.DescribeGroupsRequest)) > 1 else None
 
-    groups.accidents["DescribeGroups"] += [fail_later] * 4
+    groups.faults["DescribeGroups"] += [fail_later] * 4
     result = ottla("lag", "orders", "-w", "0.1", "-n", "3", "--by", "group")
-    assert len(good(result).splitlines()) == 2
+    assert len(output_of(result).splitlines()) == 2
     assert "Error: " in result.stderr
 
 
-def test_records_that_were_deleted_unread_are_warned_of(groups: GroupCluster, ottla: Ottla) -> None:
+def test_records_deleted_before_they_were_read_are_a_warning(groups: GroupCluster, ottla: Ottla) -> None:
     groups.logs["t"][0].start = 6
     assert "t-0: 2 records were deleted before the group read them" in ottla("lag", "orders").stderr
 
@@ -154,9 +154,9 @@ def test_records_that_were_deleted_unread_are_warned_of(groups: GroupCluster, ot
 # -- reset
 
 
-def test_reset_shows_and_changes_nothing_without_execute(groups: GroupCluster, ottla: Ottla) -> None:
+def test_reset_without_execute_prints_the_plan_and_changes_nothing(groups: GroupCluster, ottla: Ottla) -> None:
     result = ottla("reset", "orders", "--to-earliest", "--all-topics")
-    assert good(result) == "orders\tmany\t1\t5\t0\t\norders\tt\t0\t4\t0\t\n"
+    assert output_of(result) == "orders\tmany\t1\t5\t0\t\norders\tt\t0\t4\t0\t\n"
     assert "--execute" in result.stderr
     assert offsets(groups, "orders") == {T: 4, ("many", 1): 5}
     assert not groups.sent(m.OffsetCommitRequest)
@@ -176,58 +176,60 @@ def test_reset_shows_and_changes_nothing_without_execute(groups: GroupCluster, o
         (["--from-group", "busy"], {T: 10, ("many", 1): 5}),
     ],
 )
-def test_reset_goes_where_it_is_set_to(groups: GroupCluster, ottla: Ottla, where: list[str], expected: dict[tuple[str, int], int]) -> None:
-    good(ottla("reset", "orders", *where, "--execute"))
+def test_reset_moves_to_the_requested_position(
+    groups: GroupCluster, ottla: Ottla, where: list[str], expected: dict[tuple[str, int], int]
+) -> None:
+    output_of(ottla("reset", "orders", *where, "--execute"))
     assert offsets(groups, "orders") == expected
 
 
-def test_reset_comes_back_from_what_lag_and_export_print(groups: GroupCluster, ottla: Ottla, tmp_path: Path) -> None:
+def test_reset_restores_offsets_that_lag_and_export_printed(groups: GroupCluster, ottla: Ottla, tmp_path: Path) -> None:
     before = offsets(groups, "orders")
     lag, csv = tmp_path / "lag.json", tmp_path / "offsets.csv"
-    lag.write_text(good(ottla("lag", "-o", "json")))
-    csv.write_text(good(ottla("reset", "orders", "--to-current", "--all-topics", "--export")))
+    lag.write_text(output_of(ottla("lag", "-o", "json")))
+    csv.write_text(output_of(ottla("reset", "orders", "--to-current", "--all-topics", "--export")))
     assert csv.read_text() == "many,1,5\nt,0,4\n"
     for file in (lag, csv):
-        good(ottla("reset", "orders", "--to-latest", "--all-topics", "--execute"))
+        output_of(ottla("reset", "orders", "--to-latest", "--all-topics", "--execute"))
         assert offsets(groups, "orders") != before
-        good(ottla("reset", "orders", "--from-file", str(file), "--execute"))
+        output_of(ottla("reset", "orders", "--from-file", str(file), "--execute"))
         assert offsets(groups, "orders") == before
-    told = json.loads(good(ottla("reset", "orders", "--from-file", "-", "-t", "t", "-o", "json", input=csv.read_text())))
-    assert told["partitions"] == [{"topic": "t", "partition": 0, "from": 4, "to": 4, "note": None, "error": None}]
+    report = json.loads(output_of(ottla("reset", "orders", "--from-file", "-", "-t", "t", "-o", "json", input=csv.read_text())))
+    assert report["partitions"] == [{"topic": "t", "partition": 0, "from": 4, "to": 4, "note": None, "error": None}]
 
 
-def test_a_group_that_does_not_exist_is_made_by_a_reset(groups: GroupCluster, ottla: Ottla) -> None:
+def test_reset_creates_a_missing_group(groups: GroupCluster, ottla: Ottla) -> None:
     assert "Group new does not exist" in ottla("reset", "new", "--from-group", "orders").stderr
-    good(ottla("reset", "new", "--from-group", "orders", "--execute"))
+    output_of(ottla("reset", "new", "--from-group", "orders", "--execute"))
     assert offsets(groups, "new") == offsets(groups, "orders")
 
 
-def test_the_offsets_of_a_group_with_members_are_not_reset(groups: GroupCluster, ottla: Ottla) -> None:
+def test_reset_refuses_a_group_with_members(groups: GroupCluster, ottla: Ottla) -> None:
     dry = ottla("reset", "busy", "--to-earliest", "--all-topics")
-    assert good(dry) == "busy\tt\t0\t10\t0\t\n"
+    assert output_of(dry) == "busy\tt\t0\t10\t0\t\n"
     assert "Stop its consumers first" in dry.stderr
-    assert "ottla group describe busy" in refused(ottla("reset", "busy", "--to-earliest", "--all-topics", "--execute"))
+    assert "ottla group describe busy" in error_of(ottla("reset", "busy", "--to-earliest", "--all-topics", "--execute"))
     assert offsets(groups, "busy") == {T: 10}
 
 
-def test_a_member_that_joins_between_look_and_reset_is_reported_of(groups: GroupCluster, ottla: Ottla) -> None:
+def test_reset_reports_a_member_that_joined_after_the_plan(groups: GroupCluster, ottla: Ottla) -> None:
     def joined(node: Any, request: Any) -> Any:
         groups.by_name["orders"].members["m9"] = {}
 
-    groups.accidents["OffsetCommit"].append(joined)
-    assert "Error: t-0: " in (said := refused(ottla("reset", "orders", "--to-earliest", "-t", "t", "--execute")))
-    assert "Stop its consumers first" in said
+    groups.faults["OffsetCommit"].append(joined)
+    assert "Error: t-0: " in (message := error_of(ottla("reset", "orders", "--to-earliest", "-t", "t", "--execute")))
+    assert "Stop its consumers first" in message
 
 
-def test_a_topic_that_is_gone_is_left_out_of_all_topics(groups: GroupCluster, ottla: Ottla) -> None:
+def test_reset_of_all_topics_skips_a_deleted_topic(groups: GroupCluster, ottla: Ottla) -> None:
     groups.by_name["orders"].offsets["gone", 0] = (3, "", -1)
     result = ottla("reset", "orders", "--to-earliest", "--all-topics")
-    assert [line.split("\t")[1] for line in good(result).splitlines()] == ["many", "t"]
+    assert [line.split("\t")[1] for line in output_of(result).splitlines()] == ["many", "t"]
     assert "gone-0: left out" in result.stderr
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "said"),
+    ("arguments", "code", "message"),
     [
         (["--to-earliest"], 2, "missing the partitions"),
         (["--all-topics"], 2, "expected one of --to-earliest"),
@@ -241,66 +243,66 @@ def test_a_topic_that_is_gone_is_left_out_of_all_topics(groups: GroupCluster, ot
         (["--from-group", "bus"], 1, "group bus does not exist; did you mean busy?"),
     ],
 )
-def test_reset_says_what_is_missing(ottla: Ottla, arguments: list[str], code: int, said: str) -> None:
-    assert said in refused(ottla("reset", "orders", *arguments), code)
+def test_reset_names_the_missing_option(ottla: Ottla, arguments: list[str], code: int, message: str) -> None:
+    assert message in error_of(ottla("reset", "orders", *arguments), code)
 
 
-def test_a_file_that_makes_no_sense_is_refused_by_line(ottla: Ottla) -> None:
-    assert "line 2: " in refused(ottla("reset", "orders", "--from-file", "-", input="t,0,1\nt\n"))
+def test_an_invalid_file_is_refused_with_its_line(ottla: Ottla) -> None:
+    assert "line 2: " in error_of(ottla("reset", "orders", "--from-file", "-", input="t,0,1\nt\n"))
 
 
-def test_reset_of_all_topics_of_a_group_without_offsets_asks_for_topics(ottla: Ottla) -> None:
-    assert "--topic TOPIC" in refused(ottla("reset", "new", "--to-earliest", "--all-topics"))
+def test_reset_of_all_topics_without_committed_offsets_requires_topics(ottla: Ottla) -> None:
+    assert "--topic TOPIC" in error_of(ottla("reset", "new", "--to-earliest", "--all-topics"))
 
 
 # -- delete, delete-offsets
 
 
-def test_delete_takes_idle_groups_and_refuses_others(groups: GroupCluster, ottla: Ottla) -> None:
+def test_delete_removes_idle_groups_and_refuses_others(groups: GroupCluster, ottla: Ottla) -> None:
     result = ottla("delete", "orders", "busy", "nowhere", "--if-exists", "-y")
     assert result.stdout == "orders\tdeleted\nnowhere\tnot there\n"
-    assert "Error: busy: " in (said := refused(result))
-    assert "Stop its consumers first" in said
+    assert "Error: busy: " in (message := error_of(result))
+    assert "Stop its consumers first" in message
     assert set(groups.by_name) == {"busy"}
 
 
-def test_delete_offsets_forgets_some_partitions(groups: GroupCluster, ottla: Ottla) -> None:
-    assert good(ottla("delete-offsets", "orders", "-t", "many:0-2", "-y")) == "many-1\tdeleted\n"
+def test_delete_offsets_removes_the_offsets_of_some_partitions(groups: GroupCluster, ottla: Ottla) -> None:
+    assert output_of(ottla("delete-offsets", "orders", "-t", "many:0-2", "-y")) == "many-1\tdeleted\n"
     assert offsets(groups, "orders") == {T: 4}
-    assert "no offsets in many" in refused(ottla("delete-offsets", "orders", "-t", "many", "-t", "t", "-y"))
+    assert "no offsets in many" in error_of(ottla("delete-offsets", "orders", "-t", "many", "-t", "t", "-y"))
     assert offsets(groups, "orders") == {T: 4}
 
 
-def test_offsets_that_a_member_reads_are_not_deleted(ottla: Ottla) -> None:
+def test_offsets_of_a_member_are_not_deleted(ottla: Ottla) -> None:
     result = ottla("delete-offsets", "busy", "-t", "t", "-y", "-o", "json")
     assert "unsubscribe" in json.loads(result.stdout)[0]["error"]["message"]
     assert result.exit_code == 1
 
 
-def test_dry_runs_report_what_would_be_deleted_and_what_is_in_the_way(groups: GroupCluster, ottla: Ottla) -> None:
+def test_dry_runs_report_deletions_and_obstacles(groups: GroupCluster, ottla: Ottla) -> None:
     result = ottla("delete", "orders", "busy", "--dry-run")
     assert result.stdout == "orders\twould be deleted\n"
-    assert "Stop its consumers first" in refused(result)
-    assert good(ottla("delete-offsets", "orders", "-t", "many", "--dry-run")) == "many-1\twould be deleted\n"
-    assert "unsubscribe" in refused(ottla("delete-offsets", "busy", "-t", "t", "--dry-run"))
-    assert good(ottla("remove-members", "busy", "--all", "--dry-run")) == "m1\twould be removed\n"
+    assert "Stop its consumers first" in error_of(result)
+    assert output_of(ottla("delete-offsets", "orders", "-t", "many", "--dry-run")) == "many-1\twould be deleted\n"
+    assert "unsubscribe" in error_of(ottla("delete-offsets", "busy", "-t", "t", "--dry-run"))
+    assert output_of(ottla("remove-members", "busy", "--all", "--dry-run")) == "m1\twould be removed\n"
     for kind in (m.DeleteGroupsRequest, m.OffsetDeleteRequest, m.LeaveGroupRequest):
         assert not groups.sent(kind)
 
 
-def test_nothing_goes_before_a_confirmation(groups: GroupCluster, ottla: Ottla) -> None:
+def test_nothing_is_deleted_before_confirmation(groups: GroupCluster, ottla: Ottla) -> None:
     for arguments in (["delete", "orders"], ["delete-offsets", "orders", "-t", "t"], ["remove-members", "busy", "--all"]):
-        assert "--yes" in refused(ottla(*arguments), 2)
+        assert "--yes" in error_of(ottla(*arguments), 2)
     for kind in (m.DeleteGroupsRequest, m.OffsetDeleteRequest, m.LeaveGroupRequest):
         assert not groups.sent(kind)
 
 
-def test_members_leave_by_their_static_names_or_all_of_them(groups: GroupCluster, ottla: Ottla) -> None:
-    assert "did you mean i-m1?" in refused(ottla("remove-members", "busy", "--instance", "i-m2", "-y"))
-    assert good(ottla("remove-members", "busy", "--instance", "i-m1", "-y")) == "i-m1\tremoved\n"
+def test_members_are_removed_by_instance_id_or_all_at_once(groups: GroupCluster, ottla: Ottla) -> None:
+    assert "did you mean i-m1?" in error_of(ottla("remove-members", "busy", "--instance", "i-m2", "-y"))
+    assert output_of(ottla("remove-members", "busy", "--instance", "i-m1", "-y")) == "i-m1\tremoved\n"
     assert not groups.by_name["busy"].members
-    assert "has no members" in refused(ottla("remove-members", "busy", "--all", "-y"))
-    refused(ottla("remove-members", "busy"), 2)
+    assert "has no members" in error_of(ottla("remove-members", "busy", "--all", "-y"))
+    error_of(ottla("remove-members", "busy"), 2)
 
 
 @pytest.mark.parametrize(
@@ -316,36 +318,36 @@ def test_members_leave_by_their_static_names_or_all_of_them(groups: GroupCluster
         ["remove-members", "busy", "--all", "-y"],
     ],
 )
-def test_documents_have_the_fields_that_the_reference_names(ottla: Ottla, arguments: list[str]) -> None:
+def test_json_documents_have_the_fields_of_the_reference(ottla: Ottla, arguments: list[str]) -> None:
     assert documents(ottla(*arguments, "-o", "json"), "group", arguments[0])
 
 
-# -- for people
+# -- on a terminal
 
 
 @pytest.mark.usefixtures("terminal")
-def test_a_terminal_sees_tables_with_titles_and_durations(ottla: Ottla) -> None:
-    assert "orders Empty classic -" in squeezed(good(ottla("list")))
-    described = squeezed(good(ottla("describe", "busy", "orders")))
+def test_a_terminal_gets_tables_with_titles_and_durations(ottla: Ottla) -> None:
+    assert "orders Empty classic -" in squeezed(output_of(ottla("list")))
+    described = squeezed(output_of(ottla("describe", "busy", "orders")))
     assert described[0] == "busy classic Stable range coordinator 1 (node1:9092)"
     assert "m1 i-m1 client-m1 10.0.0.1 t:0" in described
     assert described[-1] == "orders classic Empty coordinator 1 (node1:9092) no members"
-    lag = squeezed(good(ottla("lag", "orders")))
+    lag = squeezed(output_of(ottla("lag", "orders")))
     assert lag[0].startswith("orders Empty lag 6 time lag 6")
     assert lag[1] == "TOPIC PARTITION CURRENT-OFFSET LOG-END-OFFSET LAG TIME-LAG CLIENT-ID HOST"
     assert "many 1 5 5 0 0s - -" in lag
-    assert squeezed(good(ottla("lag", "--by", "group")))[0] == "GROUP STATE PARTITIONS LAG TIME-LAG"
-    assert "t 0 4 0 -" in squeezed(good(ottla("reset", "orders", "--to-earliest", "--all-topics")))
+    assert squeezed(output_of(ottla("lag", "--by", "group")))[0] == "GROUP STATE PARTITIONS LAG TIME-LAG"
+    assert "t 0 4 0 -" in squeezed(output_of(ottla("reset", "orders", "--to-earliest", "--all-topics")))
 
 
 @pytest.mark.usefixtures("terminal")
 @pytest.mark.parametrize("by", ["partition", "topic", "group"])
-def test_a_terminal_watches_a_table_that_is_drawn_again_with_rates(groups: GroupCluster, ottla: Ottla, by: str) -> None:
+def test_watch_redraws_its_table_with_rates_on_a_terminal(groups: GroupCluster, ottla: Ottla, by: str) -> None:
     def written(node: Any, request: Any) -> Any:
         groups.write("t", 0, int(time.time() * 1000))
 
-    groups.accidents["OffsetFetch"].append(written)
-    shown = squeezed(good(ottla("lag", "orders", "--watch", "0.1", "-n", "2", "--by", by)))
+    groups.faults["OffsetFetch"].append(written)
+    shown = squeezed(output_of(ottla("lag", "orders", "--watch", "0.1", "-n", "2", "--by", by)))
     assert any(line.endswith("READ/S WRITTEN/S") for line in shown)
     (row,) = [line for line in shown if line.startswith({"partition": "t 0", "topic": "t 1", "group": "orders Empty 2"}[by])]
     read_per_s, written_per_s = row.split()[-2:]

@@ -34,7 +34,7 @@ ALL = pytest.mark.parametrize("how", HOWS.values(), ids=HOWS)
 
 @pytest.fixture(scope="module")
 def bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A broker that does not wait for a group's first members."""
+    """A broker with an initial rebalance delay of 0."""
     if ELSEWHERE:
         yield ELSEWHERE
         return
@@ -63,7 +63,7 @@ def fill(bootstrap: str, topic: str, values: range) -> None:
 
 
 class Member(threading.Thread):
-    """A consumer in a thread of its own."""
+    """A consumer in its own thread."""
 
     def __init__(self, bootstrap: str, topic: str, group: str, **settings: Any) -> None:
         super().__init__(daemon=True)
@@ -91,7 +91,7 @@ class Member(threading.Thread):
         self.join(30)
 
 
-def until(holds: Callable[[], Any], limit_s: float = 30) -> None:
+def wait_until(holds: Callable[[], Any], limit_s: float = 30) -> None:
     deadline = time.monotonic() + limit_s
     while not holds():
         assert time.monotonic() < deadline, "in time"
@@ -103,21 +103,21 @@ def shares(*members: Member) -> list[int]:
 
 
 @ALL
-def test_each_record_goes_to_one_member_while_members_come_and_go(bootstrap: str, topic: str, group: str, how: dict[str, Any]) -> None:
+def test_each_record_goes_to_one_member_while_members_join_and_leave(bootstrap: str, topic: str, group: str, how: dict[str, Any]) -> None:
     heartbeat = {} if "group_protocol" in how else {"heartbeat_interval_ms": 200}
     fill(bootstrap, topic, range(1000))
     one = Member(bootstrap, topic, group, **how, **heartbeat)
-    until(lambda: len(one.values) >= 500)
+    wait_until(lambda: len(one.values) >= 500)
     two = Member(bootstrap, topic, group, **how, **heartbeat)
-    until(lambda: shares(one, two) == [2, 2])
+    wait_until(lambda: shares(one, two) == [2, 2])
     fill(bootstrap, topic, range(1000, 2000))
     three = Member(bootstrap, topic, group, **how, **heartbeat)
-    until(lambda: shares(one, two, three) == [1, 1, 2])
+    wait_until(lambda: shares(one, two, three) == [1, 1, 2])
     one.leave()
     fill(bootstrap, topic, range(2000, 3000))
-    until(lambda: shares(two, three) == [2, 2])
+    wait_until(lambda: shares(two, three) == [2, 2])
     members = (one, two, three)
-    until(lambda: sum(len(member.values) for member in members) >= 3000)
+    wait_until(lambda: sum(len(member.values) for member in members) >= 3000)
     for member in members:
         member.leave()
         assert member.failed is None
@@ -145,7 +145,7 @@ def python(code: str, *arguments: str) -> subprocess.Popen[str]:
     return subprocess.Popen([sys.executable, "-c", code, *arguments], stdout=subprocess.PIPE, text=True, env=env)
 
 
-def test_a_member_that_is_killed_is_replaced_and_what_it_committed_is_not_read_again(bootstrap: str, topic: str, group: str) -> None:
+def test_a_killed_member_is_replaced_and_its_committed_records_are_not_read_again(bootstrap: str, topic: str, group: str) -> None:
     fill(bootstrap, topic, range(200))
     child = python(LOOP, bootstrap, topic, group)
     try:
@@ -157,28 +157,28 @@ def test_a_member_that_is_killed_is_replaced_and_what_it_committed_is_not_read_a
         child.wait()
     began = time.monotonic()
     member = Member(bootstrap, topic, group, session_timeout_ms=6000, heartbeat_interval_ms=500)
-    until(lambda: len(member.values) >= 100)
+    wait_until(lambda: len(member.values) >= 100)
     assert time.monotonic() - began < 15
     member.leave()
     assert sorted(member.values) == list(range(100, 200))
 
 
 @pytest.mark.parametrize("how", [{}, {"group_protocol": "consumer"}], ids=["classic", "next"])
-def test_a_static_member_restarts_to_the_same_partitions(bootstrap: str, topic: str, group: str, how: dict[str, Any]) -> None:
+def test_a_static_member_rejoins_with_the_same_partitions(bootstrap: str, topic: str, group: str, how: dict[str, Any]) -> None:
     one = Member(bootstrap, topic, group, group_instance_id="one", **how)
     two = Member(bootstrap, topic, group, group_instance_id="two", **how)
-    until(lambda: shares(one, two) == [2, 2])
+    wait_until(lambda: shares(one, two) == [2, 2])
     had, other = one.assigned, two.assigned
     one.leave()
     again = Member(bootstrap, topic, group, group_instance_id="one", **how)
-    until(lambda: sorted(again.assigned) == sorted(had))
+    wait_until(lambda: sorted(again.assigned) == sorted(had))
     assert two.assigned == other
     again.leave()
     two.leave()
 
 
 @pytest.mark.parametrize("how", [{}, {"group_protocol": "consumer"}], ids=["classic", "next"])
-def test_a_pattern_finds_topics_that_are_made_later(bootstrap: str, group: str, how: dict[str, Any]) -> None:
+def test_a_pattern_finds_topics_created_later(bootstrap: str, group: str, how: dict[str, Any]) -> None:
     prefix = uuid.uuid4().hex[:8]
     with (
         Admin(bootstrap_servers=bootstrap) as admin,
@@ -199,7 +199,7 @@ def poll_until(consumer: Consumer, holds: Callable[[], Any]) -> None:
 
 
 @ALL
-async def test_many_members_in_one_loop_settle(bootstrap: str, topic: str, group: str, how: dict[str, Any]) -> None:
+async def test_many_members_in_one_event_loop_become_stable(bootstrap: str, topic: str, group: str, how: dict[str, Any]) -> None:
     heartbeat = {} if "group_protocol" in how else {"heartbeat_interval_ms": 200}
     consumers = [aio.Consumer(topic, bootstrap_servers=bootstrap, group_id=group, **how, **heartbeat) for _ in range(8)]  # type: ignore[arg-type]
     tasks = [asyncio.create_task(polling(consumer)) for consumer in consumers]
@@ -232,7 +232,7 @@ def test_consume_as_a_group_prints_each_record_once_over_all_runs(bootstrap: str
 
 
 @pytest.mark.parametrize("word", [signal.SIGINT, signal.SIGTERM])
-def test_consume_as_a_group_leaves_it_when_it_is_asked_to_end(bootstrap: str, topic: str, group: str, word: signal.Signals) -> None:
+def test_consume_leaves_the_group_on_a_signal(bootstrap: str, topic: str, group: str, word: signal.Signals) -> None:
     fill(bootstrap, topic, range(20))
     command = [sys.executable, "-m", "ottla", "consume", topic, "-g", group, "-b", bootstrap, "--from-beginning"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": str(SOURCE)}) as reading:
@@ -257,7 +257,7 @@ def consume(bootstrap: str, topic: str, group: str, *arguments: str) -> list[int
 
 
 def example(name: str, bootstrap: str, topic: str, group: str) -> str:
-    """Code of the README, for another broker and with names of its own."""
+    """Code of the README with another broker address and other names."""
     text = (ROOT / "README.md").read_text()
     found = re.search(rf"<!-- example: {name} -->\n```python\n(.*?)```", text, re.DOTALL)
     assert found is not None
@@ -277,7 +277,7 @@ def test_the_readmes_groups_each_read_everything(bootstrap: str, topic: str, gro
         assert sorted(int(value) for value in re.findall(r"b'(\d+)'", "".join(lines))) == list(range(40))
 
 
-def test_the_readmes_group_splits_the_topic(bootstrap: str, topic: str, group: str) -> None:
+def test_the_readmes_group_shares_the_topic(bootstrap: str, topic: str, group: str) -> None:
     code = example("point to point", bootstrap, topic, group)
     children = [python(code), python(code)]
     printed: list[list[str]] = [[], []]
@@ -287,9 +287,9 @@ def test_the_readmes_group_splits_the_topic(bootstrap: str, topic: str, group: s
     try:
         name = f"billing-{group}"
         with Admin(bootstrap_servers=bootstrap) as admin:
-            until(lambda: both_read(admin, name))
+            wait_until(lambda: both_read(admin, name))
         fill(bootstrap, topic, range(400))
-        until(lambda: sum(map(len, printed)) >= 400)
+        wait_until(lambda: sum(map(len, printed)) >= 400)
     finally:
         for child in children:
             child.send_signal(signal.SIGINT)

@@ -1,4 +1,4 @@
-"""`ottla pipeline load` as a process, against a real `ottla serve`: killed in the middle, interrupted, and called again."""
+"""`ottla pipeline load` as a process against a real `ottla serve`: killed, interrupted, and run again."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ def command(server: Serving, topic: str, *arguments: str) -> list[str]:
 def loaded(where: Path, *arguments: str) -> dict[str, Any]:
     done = subprocess.run(arguments, cwd=where, capture_output=True, text=True, timeout=100, check=False)
     assert done.returncode == 0, done.stderr
-    told: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return told
+    summary: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return summary
 
 
 def wait_for_records(server: Serving, topic: str, count: int) -> None:
@@ -62,9 +62,7 @@ def wait_for_records(server: Serving, topic: str, count: int) -> None:
 
 
 @pytest.mark.parametrize(("name", "kills"), [("rows.csv", (5000, 15_000)), ("rows.parquet", (9000,))])
-def test_a_load_that_is_killed_in_the_middle_writes_each_row_once(
-    ottla_server: Serving, tmp_path: Path, name: str, kills: tuple[int, ...]
-) -> None:
+def test_a_killed_load_writes_each_row_once(ottla_server: Serving, tmp_path: Path, name: str, kills: tuple[int, ...]) -> None:
     topic = f"load-{uuid.uuid4().hex[:8]}"
     table = pa.table({"id": range(ROWS), "v": ["x" * 50] * ROWS})
     if name.endswith("parquet"):
@@ -77,29 +75,31 @@ def test_a_load_that_is_killed_in_the_middle_writes_each_row_once(
         with subprocess.Popen(slowly, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as process:
             wait_for_records(ottla_server, topic, many)
             process.kill()
-    told = loaded(tmp_path, *command(ottla_server, topic, name, *keyed))
-    assert told["records"] < ROWS
+    summary = loaded(tmp_path, *command(ottla_server, topic, name, *keyed))
+    assert summary["records"] < ROWS
     values = ottla.read_table(topic, columns=["value"], bootstrap_servers=ottla_server.bootstrap).column("value").to_pylist()
     assert sorted(json.loads(value)["id"] for value in values) == list(range(ROWS))
 
 
-def test_an_interrupted_load_says_how_far_it_came_and_continues(ottla_server: Serving, tmp_path: Path) -> None:
+def test_an_interrupted_load_reports_its_progress_and_continues(ottla_server: Serving, tmp_path: Path) -> None:
     topic = f"load-{uuid.uuid4().hex[:8]}"
     (tmp_path / "a.txt").write_text("".join(f"{n}\n" for n in range(ROWS)))
     slowly = command(ottla_server, topic, "a.txt", "--rate", "4k")
     with subprocess.Popen(slowly, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         wait_for_records(ottla_server, topic, 1000)
         process.send_signal(signal.SIGINT)
-        _, said = process.communicate(timeout=60)
-    assert process.returncode == 130, said
-    assert "records were written to" in said and "continues there" in said
-    told = loaded(tmp_path, *command(ottla_server, topic, "a.txt"))
-    assert (told["found"], 0 < told["records"] < ROWS) == (0, True)
+        _, message = process.communicate(timeout=60)
+    assert process.returncode == 130, message
+    assert "records were written to" in message and "continues there" in message
+    summary = loaded(tmp_path, *command(ottla_server, topic, "a.txt"))
+    assert (summary["found"], 0 < summary["records"] < ROWS) == (0, True)
     values = ottla.read_table(topic, columns=["value"], bootstrap_servers=ottla_server.bootstrap).column("value").to_pylist()
     assert sorted(map(int, values)) == list(range(ROWS))
 
 
-def test_the_examples_of_the_page_print_what_it_says(ottla_server: Serving, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_examples_of_the_page_print_the_documented_output(
+    ottla_server: Serving, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     topic = f"people-{uuid.uuid4().hex[:8]}"
     commands = 0
@@ -116,6 +116,6 @@ def test_the_examples_of_the_page_print_what_it_says(ottla_server: Serving, tmp_
 
 
 def without_times(text: str) -> list[str]:
-    """The lines, without what a clock decides."""
+    """The lines without durations and dates."""
     lines = [line for line in text.splitlines() if '"event": "progress"' not in line]
     return [re.sub(r'("seconds"|"records_per_second"): [0-9.]+', r"\1: 0", line) for line in lines]

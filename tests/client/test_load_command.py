@@ -1,4 +1,4 @@
-"""`ottla pipeline load` against a cluster in memory: what arrives, what a second run does, and what is told."""
+"""`ottla pipeline load` against an in-memory cluster: loaded records, a second run, and output."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from ottla.records.read import records
 
 @pytest.fixture(autouse=True)
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Journals and files are in a directory of the test's own; nothing is waited for."""
+    """Journals and files are in the test's own directory; waits take no time."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(log_tail, "QUIET_S", 0.0)
     return tmp_path
@@ -32,7 +32,7 @@ def load(*arguments: str, stdin: bytes = b"") -> Result:
 
 
 def loaded(*arguments: str, stdin: bytes = b"") -> dict[str, Any]:
-    """What a load that worked told at its end."""
+    """Summary of a load that succeeded."""
     result = load(*arguments, stdin=stdin)
     assert result.exit_code == 0, result.output
     last: dict[str, Any] = json.loads(result.stdout.splitlines()[-1])
@@ -53,10 +53,10 @@ def numbered(rows: int) -> str:
     return "id,v\n" + "".join(f"{n},value {n}\n" for n in range(rows))
 
 
-def test_rows_arrive_as_json_with_their_key_headers_and_time(cluster: MemoryCluster) -> None:
+def test_rows_arrive_as_json_with_key_headers_and_timestamp(cluster: MemoryCluster) -> None:
     Path("a.csv").write_text("id,name,at\n1,Ann,2026-01-31T00:00:00\n2,,2026-01-31T00:00:01\n")
-    told = loaded("a.csv", "--to", "t", "--key", "{name}/{id}", "--columns", "id,name", "-H", "src={_file}", "--timestamp", "at")
-    assert (told["files"], told["records"]) == (1, 2)
+    summary = loaded("a.csv", "--to", "t", "--key", "{name}/{id}", "--columns", "id,name", "-H", "src={_file}", "--timestamp", "at")
+    assert (summary["files"], summary["records"]) == (1, 2)
     found = [record[1:] for batch in cluster.logs["t"][0].batches for record in records(batch)]
     assert found == [
         (1_769_817_600_000, b"Ann/1", b'{"id":1,"name":"Ann"}', (("src", b"a.csv"),)),
@@ -79,7 +79,7 @@ def test_each_format_is_reported_by_its_name(cluster: MemoryCluster) -> None:
     assert {pair for log in stored(cluster, "many") for pair in log} == {(b"5", b"x"), (b"6", None)}
 
 
-def test_keys_go_where_javas_partitioner_sends_them_and_rows_without_one_take_turns(cluster: MemoryCluster) -> None:
+def test_keys_are_partitioned_as_in_java_and_rows_without_one_alternate(cluster: MemoryCluster) -> None:
     Path("a.csv").write_text(numbered(5000))
     loaded("a.csv", "--to", "many", "--key", "id")
     for partition, log in enumerate(stored(cluster, "many")):
@@ -90,17 +90,17 @@ def test_keys_go_where_javas_partitioner_sends_them_and_rows_without_one_take_tu
     assert [[int(value) // 1000 for value in (log[0][1], log[-1][1])] for log in stored(cluster, "turns")] == [[0, 3], [1, 4], [2, 2]]
 
 
-def test_the_same_command_again_loads_only_what_is_new(cluster: MemoryCluster) -> None:
+def test_a_second_run_loads_only_new_rows(cluster: MemoryCluster) -> None:
     Path("a.csv").write_text(numbered(3))
     assert loaded("a.csv", "--to", "many")["records"] == 3
     Path("b.csv").write_text("id,v\n7,x\n")
-    told = loaded("*.csv", "--to", "many")
-    assert (told["records"], told["files"], told["already_loaded"]) == (1, 1, 1)
+    summary = loaded("*.csv", "--to", "many")
+    assert (summary["records"], summary["files"], summary["already_loaded"]) == (1, 1, 1)
     assert loaded("*.csv", "--to", "many", "--again")["records"] == 4
     assert loaded("*.csv", "--to", "t")["records"] == 4, "another topic has a journal of its own"
 
 
-def test_a_limit_is_where_the_next_run_continues(cluster: MemoryCluster) -> None:
+def test_the_next_run_continues_after_a_limit(cluster: MemoryCluster) -> None:
     Path("a.csv").write_text(numbered(2500))
     Path("b.csv").write_text(numbered(10))
     assert [loaded("a.csv", "b.csv", "--to", "many", "--value", "id", "--limit", "1200")["records"] for _ in range(4)] == [
@@ -116,7 +116,7 @@ def test_a_limit_is_where_the_next_run_continues(cluster: MemoryCluster) -> None
 
 
 class Dying(LoadJournal):
-    """A journal whose process writes down that it begins, and dies before it writes anything else."""
+    """A journal whose process dies after it recorded the start of a write."""
 
     notes = 1
 
@@ -127,7 +127,7 @@ class Dying(LoadJournal):
 
 
 @pytest.mark.parametrize("key", [(), ("--key", "id")])
-def test_what_a_process_wrote_before_it_died_is_found_in_the_log(
+def test_records_written_before_a_crash_are_found_in_the_log(
     cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch, key: tuple[str, ...]
 ) -> None:
     Path("a.csv").write_text(numbered(5000))
@@ -137,27 +137,27 @@ def test_what_a_process_wrote_before_it_died_is_found_in_the_log(
         dying.setattr("ottla.lake.load.load_journal.LoadJournal", Dying)
         assert loaded(*command, "--limit", "1234")["records"] == 1234
         Dying.notes = 1
-        told = loaded(*command, "--limit", "500")
-        assert (told["records"], told["found"]) == (500, 1234)
+        summary = loaded(*command, "--limit", "500")
+        assert (summary["records"], summary["found"]) == (500, 1234)
         Dying.notes = 1
-    told = loaded(*command)
-    assert (told["records"], told["found"]) == (5000 - 1734, 1734)
+    summary = loaded(*command)
+    assert (summary["records"], summary["found"]) == (5000 - 1734, 1734)
     assert sorted(map(int, values(cluster))) == list(range(5000))
 
 
-def test_what_others_wrote_meanwhile_is_not_mistaken_for_its_own(cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_records_of_other_producers_are_not_mistaken_for_its_own(cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     Path("a.csv").write_text(numbered(100))
     with monkeypatch.context() as dying:
         dying.setattr("ottla.lake.load.load_journal.LoadJournal", Dying)
         Dying.notes = 1
         loaded("a.csv", "--to", "t", "--value", "id", "--limit", "40")
     assert CliRunner().invoke(main, ["produce", "t", "-b", "boot:1"], input=b"of another\n" * 30).exit_code == 0
-    told = loaded("a.csv", "--to", "t", "--value", "id")
-    assert (told["records"], told["found"]) == (60, 40)
+    summary = loaded("a.csv", "--to", "t", "--value", "id")
+    assert (summary["records"], summary["found"]) == (60, 40)
     assert sorted(int(value) for value in values(cluster, "t") if value != b"of another") == list(range(100))
 
 
-def test_a_topic_with_more_partitions_since_is_gone_on_with(cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_load_continues_after_partitions_were_added(cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     Path("a.csv").write_text(numbered(5000))
     cluster.create("grows", 2)
     with monkeypatch.context() as dying:
@@ -171,7 +171,7 @@ def test_a_topic_with_more_partitions_since_is_gone_on_with(cluster: MemoryClust
     assert sorted(map(int, values(cluster, "grows"))) == list(range(5000))
 
 
-# -- what cannot be read
+# -- unreadable input
 
 
 BAD = "id,v\n1,a\n2,b\nx\n4,d\n"
@@ -188,18 +188,18 @@ def test_a_bad_line_ends_the_load_and_is_named(cluster: MemoryCluster) -> None:
     assert [json.loads(value)["id"] for value in values(cluster, "t")] == [1, 2, 3, 4]
 
 
-def test_bad_lines_can_be_left_out_or_kept_in_a_file(cluster: MemoryCluster) -> None:
+def test_bad_lines_can_be_skipped_or_kept_in_a_file(cluster: MemoryCluster) -> None:
     Path("a.csv").write_text(BAD)
     result = load("a.csv", "--to", "t", "--bad-records", "skip", "-o", "text")
     assert result.exit_code == 0 and "Warning: a.csv, line 4: 1 fields" in result.stderr and "1 record could not be read" in result.stderr
-    told = loaded("a.csv", "--to", "t", "--again", "--bad-records", "bad.jsonl")
-    assert (told["records"], told["bad"]) == (3, 1)
+    summary = loaded("a.csv", "--to", "t", "--again", "--bad-records", "bad.jsonl")
+    assert (summary["records"], summary["bad"]) == (3, 1)
     assert json.loads(Path("bad.jsonl").read_text()) == {
         "file": "a.csv", "line": 4, "why": "1 fields, and there are 2 columns", "data": "x",
     }  # fmt: skip
 
 
-def test_a_row_that_makes_no_record_is_treated_alike(cluster: MemoryCluster) -> None:
+def test_a_row_that_makes_no_record_is_handled_alike(cluster: MemoryCluster) -> None:
     Path("a.jsonl").write_text('{"id":1,"at":"2026-01-31"}\n{"id":2,"at":"soon"}\n{"id":3}\n')
     result = load("a.jsonl", "--to", "t", "--timestamp", "at")
     assert result.exit_code == 1 and "a.jsonl, record 2: column at: 'soon' is not a time" in result.stderr
@@ -218,14 +218,14 @@ def test_a_row_that_makes_no_record_is_treated_alike(cluster: MemoryCluster) -> 
         (("a.csv", "--to", "t", "-X", "enable.idempotence=false"), "enable_idempotence is off"),
     ],
 )
-def test_what_is_invalid_is_reported_and_nothing_sent(cluster: MemoryCluster, arguments: tuple[str, ...], why: str) -> None:
+def test_invalid_options_are_reported_and_nothing_sent(cluster: MemoryCluster, arguments: tuple[str, ...], why: str) -> None:
     Path("a.csv").write_text(numbered(2))
     result = load(*arguments)
     assert result.exit_code == 1 and why in result.stderr, result.output
     assert not values(cluster, "t")
 
 
-def test_a_dry_run_asks_no_broker_and_shows_what_would_be_sent() -> None:
+def test_a_dry_run_contacts_no_broker_and_shows_the_records() -> None:
     Path("a.csv").write_text(numbered(20))
     result = load("a.csv", "--to", "t", "--key", "id", "--dry-run", "--limit", "2")
     assert result.exit_code == 0

@@ -1,4 +1,4 @@
-"""What a load tells programs while it goes, and that it keeps to its rate."""
+"""Progress events of a load for programs, and its rate limit."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ottla.lake.load.run import LoadTotals
 
 
 class Clock:
-    """Stands in for the module `time`."""
+    """Replaces the module `time`."""
 
     def __init__(self) -> None:
         self.now_s = 100.0
@@ -34,7 +34,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return made
 
 
-def test_programs_are_reported_once_a_second_how_far_it_is(clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:
+def test_programs_receive_progress_once_a_second(clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:
     first, second, totals = a_file("a.csv", 600), a_file("b.csv", 400), LoadTotals()
     watch = LoadWatch([first, second], totals, "skip", None, human=False)
     watch.begins(first, None)
@@ -49,15 +49,15 @@ def test_programs_are_reported_once_a_second_how_far_it_is(clock: Clock, capsys:
     totals.written, totals.files = 120, 2
     clock.now_s += 1
     watch.ends("t", already=0)
-    told = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert [one["event"] for one in told] == ["file", "progress", "progress", "file", "progress", "loaded"]
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [one["event"] for one in lines] == ["file", "progress", "progress", "file", "progress", "loaded"]
     names = ("file", "records", "bytes", "bytes_total", "records_per_second", "seconds_left")
-    figures = [tuple(one[name] for name in names) for one in told if one["event"] == "progress"][::2]
+    figures = [tuple(one[name] for name in names) for one in lines if one["event"] == "progress"][::2]
     assert figures == [("a.csv", 40, 300, 1000, 40.0, 2.3), ("b.csv", 100, 700, 1000, 33.3, 1.3)], "the first and the third"
-    assert (told[5]["files"], told[5]["records"], told[5]["seconds"], told[5]["records_per_second"]) == (2, 120, 4.0, 30.0)
+    assert (lines[5]["files"], lines[5]["records"], lines[5]["seconds"], lines[5]["records_per_second"]) == (2, 120, 4.0, 30.0)
 
 
-def test_a_load_with_a_rate_sends_little_at_a_time_and_waits_after_each(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_load_with_a_rate_sends_small_chunks_and_waits_after_each(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     waited: list[tuple[float, int]] = []
 
     class FakeLimiter:

@@ -1,4 +1,4 @@
-"""Where a reset moves a group's offsets, and the files in which offsets are kept meanwhile."""
+"""The target offsets of a reset, and the files that store offsets."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ A, B = TopicPartition("t", 0), TopicPartition("t", 1)
 
 
 def moved(policy: Policy, committed: int | None = 50, start: int = 10, end: int = 100) -> tuple[int | None, str]:
-    """Where one partition is moved to, and the note."""
+    """The target offset of one partition, and the note."""
     (move,) = moves({A: PartitionOffsets(committed, start, end)}, policy)
     assert (move.partition, move.committed) == (A, committed)
     return move.target, move.note
@@ -31,7 +31,7 @@ def moved(policy: Policy, committed: int | None = 50, start: int = 10, end: int 
         (resets.to_given({A: 33}, "the file"), 33),
     ],
 )
-def test_each_policy_goes_where_its_name_says(policy: Policy, target: int) -> None:
+def test_each_policy_moves_as_named(policy: Policy, target: int) -> None:
     assert moved(policy) == (target, "")
 
 
@@ -45,19 +45,19 @@ def test_each_policy_goes_where_its_name_says(policy: Policy, target: int) -> No
         (resets.to_given({A: 0}, "the file"), 10, "0 is before the start of the log"),
     ],
 )
-def test_a_target_outside_of_the_log_is_moved_to_its_nearer_end(policy: Policy, target: int, note: str) -> None:
+def test_a_target_outside_of_the_log_is_clipped(policy: Policy, target: int, note: str) -> None:
     assert moved(policy) == (target, note)
 
 
-def test_both_ends_of_the_log_can_be_reset_to() -> None:
+def test_a_reset_can_move_to_both_ends_of_the_log() -> None:
     assert (moved(resets.to_offset(10)), moved(resets.to_offset(100))) == ((10, ""), (100, ""))
 
 
-def test_a_current_offset_that_retention_has_passed_is_moved_to_the_start() -> None:
+def test_a_current_offset_below_the_log_start_moves_to_the_start() -> None:
     assert moved(resets.to_current, committed=3) == (10, "3 is before the start of the log")
 
 
-def test_the_current_offset_of_a_group_that_never_committed_is_the_end() -> None:
+def test_without_a_committed_offset_current_means_the_end() -> None:
     assert moved(resets.to_current, committed=None) == (100, "nothing was committed")
 
 
@@ -66,12 +66,12 @@ def test_a_time_after_the_last_record_means_the_end(found: dict[TopicPartition, 
     assert moved(resets.to_time(found)) == (100, "nothing was written since")
 
 
-def test_a_partition_with_nothing_to_go_by_is_left_as_it_is() -> None:
+def test_a_partition_without_a_usable_target_does_not_change() -> None:
     assert moved(resets.shift_by(5), committed=None) == (None, "nothing was committed, so there is nothing to shift")
     assert moved(resets.to_given({B: 5}, "group x")) == (None, "group x has no offset for it")
 
 
-def test_moves_are_in_order_of_topics_and_numbers() -> None:
+def test_moves_are_ordered_by_topic_and_partition() -> None:
     others = [TopicPartition("u", 0), TopicPartition("t", 10), B, A]
     planned = moves(dict.fromkeys(others, PartitionOffsets(None, 0, 5)), resets.to_latest)
     assert [move.partition for move in planned] == [A, B, TopicPartition("t", 10), TopicPartition("u", 0)]
@@ -80,28 +80,28 @@ def test_moves_are_in_order_of_topics_and_numbers() -> None:
 # -- files
 
 
-def test_csv_that_is_written_is_read_back() -> None:
+def test_written_csv_is_read_back() -> None:
     odd = TopicPartition('with,"comma', 3)
     text = write_csv([Move(A, 1, 7), Move(B, 2, None, "left"), Move(odd, None, 0)])
     assert text.splitlines()[0] == "t,0,7"
     assert read_offsets(text, "g") == {A: 7, odd: 0}
 
 
-def test_csv_of_kafka_is_read_with_groups_blanks_and_a_head() -> None:
+def test_kafkas_csv_is_read_with_groups_blanks_and_a_header() -> None:
     assert read_offsets('"t",0,7\n\n"t", 1, 8\n', "g") == {A: 7, B: 8}
     assert read_offsets("topic,partition,offset\nt,0,7\n", "g") == {A: 7}
     assert read_offsets("other,t,0,1\ng,t,0,7\ng,t,1,8\n", "g") == {A: 7, B: 8}
 
 
 @pytest.mark.parametrize("field", ["offset", "to", "committed_offset"])
-def test_json_gives_offsets_under_each_of_the_names_that_commands_print(field: str) -> None:
+def test_json_offsets_are_read_under_each_printed_name(field: str) -> None:
     row = f'{{"topic": "t", "partition": 0, "{field}": 7}}'
     assert read_offsets(f"[{row}]", "g") == {A: 7}
     assert read_offsets(f'{{"group": "g", "partitions": [{row}]}}', "g") == {A: 7}
     assert read_offsets(f' [{{"group": "x", "partitions": []}}, {{"group": "g", "partitions": [{row}]}}]', "g") == {A: 7}
 
 
-def test_json_of_a_single_other_group_is_taken_as_it_would_be_from_that_group() -> None:
+def test_json_of_another_single_group_applies_to_this_group() -> None:
     assert read_offsets('[{"group": "x", "partitions": [{"topic": "t", "partition": 0, "committed_offset": 7}]}]', "g") == {A: 7}
 
 
@@ -129,6 +129,6 @@ def test_partitions_without_an_offset_are_left_out() -> None:
         ('{"group": "g"}', "holds 0 groups, none of them g"),
     ],
 )
-def test_a_file_that_makes_no_sense_is_refused_saying_where(text: str, why: str) -> None:
+def test_an_invalid_file_is_refused_with_the_line(text: str, why: str) -> None:
     with pytest.raises(ValueError, match=why):
         read_offsets(text, "g")

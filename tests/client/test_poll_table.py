@@ -1,4 +1,4 @@
-"""Records as tables: that they hold what `poll` gives, where positions are afterwards, and what becomes of values that cannot be read."""
+"""`poll_table`: its rows equal those of `poll`, positions afterwards, and values that cannot be read."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ T0 = 1_790_000_000_000
 
 
 def put(cluster: MemoryCluster, values: list[Any], *, topic: str = "t", partition: int = 0, **fields: Any) -> None:
-    """One batch of (key, value, headers) or values."""
+    """Append one batch of (key, value, headers) or values."""
     rows = [value if isinstance(value, tuple) else (None, value, ()) for value in values]
     batch = build_batch([(T0 + row, *record) for row, record in enumerate(rows)], **fields)
     cluster.logs[topic][partition].append(bytes(batch))
@@ -67,7 +67,7 @@ async def test_a_table_has_the_columns_of_records(cluster: MemoryCluster, quick:
     ]
 
 
-async def test_of_several_topics_the_table_names_each(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
+async def test_a_table_of_several_topics_has_a_topic_column(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
     put(cluster, [b"a"])
     put(cluster, [b"b"], topic="many", partition=2)
     async with await reading(quick, ("t", 0), ("many", 2)) as consumer:
@@ -80,7 +80,7 @@ async def test_of_several_topics_the_table_names_each(cluster: MemoryCluster, qu
     )
 
 
-async def test_columns_are_those_asked_for(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
+async def test_columns_can_be_chosen(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
     put(cluster, [b"a"])
     async with await reading(quick) as consumer:
         table = await consumer.poll_table(5000, columns=["value", "topic", "timestamp_type"])
@@ -95,7 +95,7 @@ async def test_columns_are_those_asked_for(cluster: MemoryCluster, quick: dict[s
             await consumer.poll_table(0, schema=pa.schema([]))
 
 
-async def test_nothing_there_is_a_table_without_rows(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
+async def test_without_records_the_table_has_no_rows(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
     async with await reading(quick) as consumer:
         table = await consumer.poll_table(20)
         assert (table.num_rows, table.column_names[:2]) == (0, ["key", "value"])
@@ -116,7 +116,7 @@ async def test_every_codec_is_read(cluster: MemoryCluster, quick: dict[str, Any]
 # -- positions
 
 
-async def test_positions_follow_what_was_given(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
+async def test_positions_follow_the_returned_rows(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
     for first in range(0, 30, 10):
         put(cluster, [b"%d" % n for n in range(first, first + 10)])
     async with await reading(quick) as consumer:
@@ -127,7 +127,7 @@ async def test_positions_follow_what_was_given(cluster: MemoryCluster, quick: di
         assert seen == list(range(30))
 
 
-async def test_poll_and_poll_table_go_on_where_the_other_ended(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
+async def test_poll_and_poll_table_continue_from_each_other(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
     for first in range(0, 40, 10):
         put(cluster, [b"%d" % n for n in range(first, first + 10)])
     async with await reading(quick) as consumer:
@@ -144,7 +144,7 @@ async def test_poll_and_poll_table_go_on_where_the_other_ended(cluster: MemoryCl
     assert seen == list(range(40))
 
 
-async def test_seek_and_pause_are_heeded(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
+async def test_seek_and_pause_apply(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
     put(cluster, [b"%d" % n for n in range(10)])
     put(cluster, [b"x"], topic="many", partition=1)
     async with await reading(quick, ("t", 0), ("many", 1)) as consumer:
@@ -156,7 +156,7 @@ async def test_seek_and_pause_are_heeded(cluster: MemoryCluster, quick: dict[str
         assert numbers(await consumer.poll_table(5000)) == [7, 8, 9]
 
 
-async def test_a_group_commits_what_tables_gave(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
+async def test_a_group_commits_the_positions_of_tables(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
     put(cluster, [b"%d" % n for n in range(10)])
     settings_ = {"group_id": "g", "auto_offset_reset": "earliest"}
     async with Consumer("t", **quick, **settings_) as consumer:  # type: ignore[arg-type]
@@ -170,7 +170,7 @@ async def test_a_group_commits_what_tables_gave(cluster: MemoryCluster, quick: d
 
 
 @pytest.mark.parametrize("face", ["aio", "blocking"])
-def test_a_table_that_the_user_failed_on_is_not_committed(cluster: MemoryCluster, quick: dict[str, Any], face: str) -> None:
+def test_a_table_is_not_committed_if_the_user_code_raises(cluster: MemoryCluster, quick: dict[str, Any], face: str) -> None:
     put(cluster, [b"%d" % n for n in range(10)])
     settings_ = {**quick, "group_id": "g", "auto_offset_reset": "earliest"}
 
@@ -193,7 +193,7 @@ def test_a_table_that_the_user_failed_on_is_not_committed(cluster: MemoryCluster
     assert cluster.groups.offsets["t", 0][0] == 10
 
 
-async def test_a_poll_that_was_cancelled_loses_nothing(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
+async def test_a_cancelled_poll_loses_nothing(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
     put(cluster, [b"%d" % n for n in range(10)])
     async with await reading(quick) as consumer:
         for follow in (consumer.poll, consumer.poll_table):
@@ -212,7 +212,7 @@ def _tables() -> Any:
     return tables_of({})
 
 
-async def test_what_was_read_of_a_partition_that_went_elsewhere_is_left_out(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
+async def test_rows_of_a_revoked_partition_are_dropped(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
     put(cluster, [b"a"])
     put(cluster, [b"b"], topic="many", partition=0)
     async with await reading(quick, ("t", 0), ("many", 0)) as consumer:
@@ -228,7 +228,7 @@ async def test_what_was_read_of_a_partition_that_went_elsewhere_is_left_out(clus
         assert await consumer.position(("t", 0)) == 0
 
 
-# -- what is not for the user
+# -- control batches, aborted transactions, damage
 
 
 def control(cluster: MemoryCluster, kind: int, producer_id: int) -> None:
@@ -237,7 +237,7 @@ def control(cluster: MemoryCluster, kind: int, producer_id: int) -> None:
 
 
 @pytest.mark.parametrize("limit", [1, 2, 3, 100])
-async def test_read_committed_leaves_out_aborted_transactions_however_it_is_cut(
+async def test_read_committed_omits_aborted_transactions_however_chunks_are_cut(
     cluster: MemoryCluster, quick: dict[str, Any], limit: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = cluster.logs["t"][0]
@@ -261,7 +261,7 @@ async def test_read_committed_leaves_out_aborted_transactions_however_it_is_cut(
     assert seen == [b"good", b"plain", b"more", b"later", b"end"]
 
 
-async def test_a_fetch_of_nothing_but_control_batches_is_waited_beyond(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
+async def test_a_fetch_of_only_control_batches_keeps_waiting(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
     control(cluster, COMMIT_MARKER, 1)
     async with await reading(quick) as consumer:
         assert (await consumer.poll_table(50)).num_rows == 0
@@ -272,7 +272,7 @@ async def test_a_fetch_of_nothing_but_control_batches_is_waited_beyond(cluster: 
         assert numbers(await consumer.poll_table(5000)) == [1]
 
 
-async def test_a_damaged_batch_is_told_after_what_was_before_it(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
+async def test_a_damaged_batch_raises_after_the_rows_before_it(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
     put(cluster, [b"a", b"b"])
     put(cluster, [b"c"])
     put(cluster, [b"d"])
@@ -301,7 +301,7 @@ async def test_json_values_become_typed_columns(cluster: MemoryCluster, quick: d
         assert chosen.column("value").to_pylist() == [{"a": 1.0}, {"a": 2.5}, None, None]
 
 
-async def test_types_that_differ_from_chunk_to_chunk_are_brought_together(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
+async def test_types_that_differ_between_chunks_are_unified(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
     put(cluster, [b'{"a":1}'], partition=0, topic="many")
     put(cluster, [b'{"a":1.5,"b":"x"}'], partition=1, topic="many")
     async with await reading(quick, ("many", 0), ("many", 1)) as consumer:
@@ -316,7 +316,7 @@ async def test_types_that_differ_from_chunk_to_chunk_are_brought_together(cluste
 
 
 @pytest.mark.parametrize("bad", [b"{", b"", b'{"a":1}}', b'{"a":1} {"a":2}', b'{"a":"text"}', b"\xff", b"[1]"])
-async def test_a_value_that_cannot_be_read_is_raised_or_kept(cluster: MemoryCluster, quick: dict[str, Any], bad: bytes) -> None:
+async def test_an_unreadable_value_raises_or_is_kept(cluster: MemoryCluster, quick: dict[str, Any], bad: bytes) -> None:
     put(cluster, [b'{"a":1}', None, bad, b'{"a":2}'])
     schema = pa.schema([("a", pa.int64())])
     async with await reading(quick) as consumer:
@@ -328,7 +328,7 @@ async def test_a_value_that_cannot_be_read_is_raised_or_kept(cluster: MemoryClus
     assert table.column("_corrupt").to_pylist() == [None, None, bad, None]
 
 
-async def test_avro_values_become_what_their_schema_says(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
+async def test_avro_values_have_the_types_of_their_schema(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
     schema = {
         "type": "record",
         "name": "R",
@@ -372,7 +372,7 @@ async def test_avro_values_become_what_their_schema_says(cluster: MemoryCluster,
         ("bytes", [b"\xff"], [b"\xff"], pa.binary()),
     ],
 )
-async def test_keys_and_values_of_the_plain_formats(
+async def test_keys_and_values_in_simple_formats(
     cluster: MemoryCluster, quick: dict[str, Any], form: str, raw: list[Any], becomes: list[Any], kind: Any
 ) -> None:
     put(cluster, [(data, data, ()) for data in raw])
@@ -383,7 +383,9 @@ async def test_keys_and_values_of_the_plain_formats(
 
 
 @pytest.mark.parametrize(("form", "bad"), [("str", b"\xff"), ("int", b"\0\0\0"), ("float", b"")])
-async def test_bytes_of_the_wrong_kind_are_kept_apart(cluster: MemoryCluster, quick: dict[str, Any], form: str, bad: bytes) -> None:
+async def test_bytes_in_the_wrong_format_are_kept_in_their_own_column(
+    cluster: MemoryCluster, quick: dict[str, Any], form: str, bad: bytes
+) -> None:
     put(cluster, [b"8 bytes.", bad, None, b"8 bytes."])
     async with await reading(quick) as consumer:
         table = await consumer.poll_table(5000, value_format=form, on_corrupt="keep")
@@ -391,7 +393,7 @@ async def test_bytes_of_the_wrong_kind_are_kept_apart(cluster: MemoryCluster, qu
     assert [value is None for value in table.column("value").to_pylist()] == [False, True, True, False]
 
 
-# -- there and back
+# -- round trips
 
 
 def test_the_blocking_consumer_reads_the_same(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
@@ -414,7 +416,7 @@ CELLS = st.none() | st.binary(max_size=30)
 @pytest.mark.slow
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.lists(st.tuples(CELLS, CELLS), min_size=1, max_size=20), min_size=1, max_size=6), st.data())
-async def test_tables_hold_what_records_hold_wherever_they_are_cut(
+async def test_tables_equal_records_wherever_chunks_are_cut(
     cluster: MemoryCluster, quick: dict[str, Any], batches: list[Any], data: st.DataObject
 ) -> None:
     cluster.create("p")
@@ -422,7 +424,7 @@ async def test_tables_hold_what_records_hold_wherever_they_are_cut(
     for batch in batches:
         codec = data.draw(st.sampled_from(list(Codec)))
         put(cluster, [(key, value, ((f"h{total}", value),)) for key, value in batch], topic="p", codec=codec)
-        # What compaction left out.
+        # Offsets removed by compaction.
         cluster.logs["p"][0].end += data.draw(st.integers(0, 3))
         total += len(batch)
     async with await reading(quick, ("p", 0)) as consumer:
@@ -445,7 +447,7 @@ async def test_tables_hold_what_records_hold_wherever_they_are_cut(
     ]
 
 
-async def test_a_table_that_was_read_can_be_sent_as_it_is(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
+async def test_a_polled_table_can_be_sent_unchanged(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
     put(cluster, [(b"k%d" % n, None if n % 5 == 0 else b"v%d" % n, (("h", b"%d" % n),)) for n in range(50)])
     async with await reading(quick) as consumer, Producer(**quick) as producer:
         table = await consumer.poll_table(5000)

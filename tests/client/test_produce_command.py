@@ -1,4 +1,4 @@
-"""`ottla produce` against a cluster in memory: what arrives, what is told of what does not, and what is asked wrongly."""
+"""`ottla produce` against an in-memory cluster: records written, errors reported, and invalid options."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ def arrived(cluster: MemoryCluster, topic: str = "t", partition: int = 0) -> lis
     return [(key, value) for batch in cluster.logs[topic][partition].batches for _, _, key, value, _ in records(batch)]
 
 
-def test_lines_arrive_in_their_order(cluster: MemoryCluster) -> None:
+def test_lines_arrive_in_order(cluster: MemoryCluster) -> None:
     result = produce("t", "-K", ":", stdin=b"a:1\n2\n:3\n")
     assert (result.exit_code, result.output) == (0, ""), result.output
     assert arrived(cluster) == [(b"a", b"1"), (None, b"2"), (b"", b"3")]
 
 
-def test_what_the_command_line_says_holds_for_records_that_do_not_say_it(cluster: MemoryCluster) -> None:
+def test_options_apply_to_records_without_their_own_values(cluster: MemoryCluster) -> None:
     lines = b'{"value":"1"}\n{"value":"2","key":"own","partition":1,"timestamp":7,"headers":[["b","2"]]}\n'
     result = produce("many", "-o", "json", "-k", "k", "-p", "2", "--timestamp", "5", "-H", "a=1", "-H", "n", stdin=lines)
     assert result.exit_code == 0, result.output
@@ -41,7 +41,7 @@ def test_what_the_command_line_says_holds_for_records_that_do_not_say_it(cluster
     assert second[1:] == (7, b"own", b"2", (("a", b"1"), ("n", None), ("b", b"2")))
 
 
-def test_tombstones_are_made_of_nothing_or_of_a_word(cluster: MemoryCluster) -> None:
+def test_tombstones_are_empty_values_or_a_marker_text(cluster: MemoryCluster) -> None:
     assert produce("t", "-K", ":", "-Z", stdin=b"a:\n:b\n").exit_code == 0
     assert produce("t", "-K", ":", "--null", "NIL", stdin=b"a:NIL\nb:\n").exit_code == 0
     assert arrived(cluster) == [(b"a", None), (None, b"b"), (b"a", None), (b"b", b"")]
@@ -56,18 +56,18 @@ def test_whole_files_and_files_of_lines(cluster: MemoryCluster, tmp_path: Path) 
     assert arrived(cluster) == [(b"file", b"1\n2\n"), (b"file", b"3"), (None, b"1"), (None, b"2"), (None, b"3")]
 
 
-def test_each_record_can_be_sent_many_times(cluster: MemoryCluster) -> None:
+def test_each_record_can_be_sent_several_times(cluster: MemoryCluster) -> None:
     assert produce("t", "-n", "3", stdin=b"a\nb\n").exit_code == 0
     assert [value for _, value in arrived(cluster)] == [b"a", b"b"] * 3
 
 
-def test_values_are_written_in_their_format(cluster: MemoryCluster) -> None:
+def test_values_are_encoded_in_their_format(cluster: MemoryCluster) -> None:
     assert produce("t", "-K", "=", "--key-format", "int32", "--value-format", "hex", stdin=b"5=00ff\n").exit_code == 0
     assert arrived(cluster) == [(b"\0\0\0\5", b"\0\xff")]
 
 
 @pytest.mark.parametrize("form", ["json", "csv"])
-def test_what_consume_printed_comes_back_through_produce(cluster: MemoryCluster, form: str) -> None:
+def test_produce_accepts_what_consume_printed(cluster: MemoryCluster, form: str) -> None:
     lines = (
         b'{"key":{"base64":"/w=="},"value":null,"headers":[["a",null],["a","1"]],"timestamp":5}\n{"key":null,"value":"","timestamp":6}\n'
     )
@@ -82,7 +82,7 @@ def test_what_consume_printed_comes_back_through_produce(cluster: MemoryCluster,
     assert arrived(cluster, "many", 1) == arrived(cluster, "t") * 2
 
 
-def test_a_line_that_makes_no_record_ends_it_with_what_came_before_written(cluster: MemoryCluster) -> None:
+def test_a_bad_line_ends_the_command_after_the_records_before_it(cluster: MemoryCluster) -> None:
     result = produce("t", "-o", "json", stdin=b'{"value":"a"}\n{"value":"b"}\nnope\n{"value":"d"}\n')
     assert result.exit_code == 1
     assert result.stderr.startswith("Error: line 3: not JSON")
@@ -90,12 +90,12 @@ def test_a_line_that_makes_no_record_ends_it_with_what_came_before_written(clust
     assert [value for _, value in arrived(cluster)] == [b"a", b"b"]
 
 
-def test_going_on_reports_every_bad_line_and_fails_all_the_same(cluster: MemoryCluster) -> None:
+def test_with_continue_every_bad_line_is_reported_and_the_command_fails(cluster: MemoryCluster) -> None:
     result = produce("t", "--keep-going", "--value-format", "int8", stdin=b"1\nx\n3\ny\n")
     assert result.exit_code == 1
-    told = result.stderr.splitlines()
-    assert [line.partition(": value")[0] for line in told[:2]] == ["Error: line 2", "Error: line 4"]
-    assert told[2] == "Error: 2 records were not written, 2 were"
+    errors = result.stderr.splitlines()
+    assert [line.partition(": value")[0] for line in errors[:2]] == ["Error: line 2", "Error: line 4"]
+    assert errors[2] == "Error: 2 records were not written, 2 were"
     assert [value for _, value in arrived(cluster)] == [b"\1", b"\3"]
 
 
@@ -110,8 +110,8 @@ def test_a_record_that_is_too_large_is_reported_by_its_line(cluster: MemoryClust
 
 
 @pytest.mark.parametrize("keep_going", [False, True])
-def test_what_a_broker_refuses_is_reported_by_its_line_and_counted(cluster: MemoryCluster, keep_going: bool) -> None:
-    cluster.batch_accidents.append(lambda topic, partition, header: 87)
+def test_a_record_refused_by_the_broker_is_reported_by_its_line_and_counted(cluster: MemoryCluster, keep_going: bool) -> None:
+    cluster.batch_faults.append(lambda topic, partition, header: 87)
     result = produce("t", "-D", ";", *(["--keep-going"] if keep_going else []), stdin=b"a;b")
     assert result.exit_code == 1
     assert "Error: record 1: " in result.stderr
@@ -120,14 +120,14 @@ def test_what_a_broker_refuses_is_reported_by_its_line_and_counted(cluster: Memo
     assert arrived(cluster) == []
 
 
-def test_a_partition_that_does_not_exist_is_reported_at_once(cluster: MemoryCluster) -> None:
+def test_a_missing_partition_is_reported_at_once(cluster: MemoryCluster) -> None:
     result = produce("t", "-p", "1", stdin=b"a\n")
     assert (result.exit_code, result.stderr) == (
         1, "Error: line 1: topic t has 1 partitions; partition 1 does not exist; 0 records before it were written\n",
     )  # fmt: skip
 
 
-def test_a_dry_run_prints_what_would_be_sent_and_sends_nothing(cluster: MemoryCluster) -> None:
+def test_a_dry_run_prints_the_records_and_sends_nothing(cluster: MemoryCluster) -> None:
     result = produce("t", "-K", ":", "-Z", "-H", "a=1", "--timestamp", "5", "--dry-run", stdin=b"k:v\nx:\n")
     assert result.exit_code == 0
     assert [json.loads(line) for line in result.stdout.splitlines()] == [
@@ -165,14 +165,14 @@ def test_codecs_have_levels(cluster: MemoryCluster) -> None:
         (("t", "-X", "lingerms=5"), "unknown setting"),
     ],
 )
-def test_what_is_invalid_is_reported_with_exit_code_2(cluster: MemoryCluster, arguments: tuple[str, ...], why: str) -> None:
+def test_invalid_options_exit_with_code_2(cluster: MemoryCluster, arguments: tuple[str, ...], why: str) -> None:
     result = produce(*arguments, stdin=b"a\n")
     assert result.exit_code == 2, result.output
     assert why in result.stderr
     assert arrived(cluster) == []
 
 
-def test_ctrl_c_waits_for_what_was_sent_and_reports_how_much_was_written(cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_waits_for_sent_records_and_reports_the_written_count(cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     from ottla.cli.produce import sending
 
     real = sending.RecordSender._send_chunk

@@ -1,4 +1,4 @@
-"""The examples of docs/produce-consume.md, run as they stand, one after the other, against a broker; and a terminal at the other end."""
+"""The examples of docs/produce-consume.md, run unchanged in their order against a broker; and output on a terminal."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.server
 
 
 def examples() -> list[tuple[str, str]]:
-    """(command, what is printed), in their order."""
+    """(command, printed output), in their order."""
     found = []
     for block in re.findall(r"^```\n(.*?)^```", PAGE.read_text(), re.DOTALL | re.MULTILINE):
         for one in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
@@ -33,7 +33,7 @@ def examples() -> list[tuple[str, str]]:
 
 
 def run(command: str, bootstrap: str) -> tuple[int, str, str]:
-    """Exit code, output and errors of a pipeline; `ottla` runs in this process, everything else in its own."""
+    """Exit code, output and errors of a shell pipeline; `ottla` runs in this process, all other commands in their own."""
     stages: list[list[str]] = [[]]
     for word in shlex.split(command):
         if word == "|":
@@ -50,7 +50,7 @@ def run(command: str, bootstrap: str) -> tuple[int, str, str]:
     return code, data.decode(), errors
 
 
-def test_the_examples_of_the_page_print_what_it_says(ottla_server: Serving) -> None:
+def test_the_examples_of_the_page_print_the_documented_output(ottla_server: Serving) -> None:
     names = {topic: f"{topic}-{uuid.uuid4().hex[:8]}" for topic in TOPICS}
     for topic in names.values():
         assert CliRunner().invoke(main, ["topic", "create", topic, "-p", "1", "-b", ottla_server.bootstrap]).exit_code == 0
@@ -64,7 +64,7 @@ def test_the_examples_of_the_page_print_what_it_says(ottla_server: Serving) -> N
 
 
 def in_a_terminal(*arguments: str, bootstrap: str, wait_for: str, stdin: bytes = b"", environment: dict[str, str] | None = None) -> str:
-    """What the command shows on a terminal, once it shows that."""
+    """The terminal output of the command, once it contains `wait_for`."""
     pty = pytest.importorskip("pty")
     parent, child = pty.openpty()
     env = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR",)}
@@ -82,7 +82,7 @@ def in_a_terminal(*arguments: str, bootstrap: str, wait_for: str, stdin: bytes =
             try:
                 piece = os.read(parent, 65536)
             except OSError:
-                # How Linux tells that the other side was closed.
+                # On Linux a closed pseudo-terminal raises OSError.
                 break
             if not piece:
                 break
@@ -96,7 +96,7 @@ def in_a_terminal(*arguments: str, bootstrap: str, wait_for: str, stdin: bytes =
     return seen.decode()
 
 
-def test_a_terminal_gets_colours_a_summary_and_nothing_that_moves_its_cursor(ottla_server: Serving) -> None:
+def test_a_terminal_gets_colours_and_a_summary_without_cursor_movement(ottla_server: Serving) -> None:
     topic, bootstrap = f"terminal-{uuid.uuid4().hex[:8]}", ottla_server.bootstrap
     assert CliRunner().invoke(main, ["topic", "create", topic, "-p", "1", "-b", bootstrap]).exit_code == 0
     written = in_a_terminal("produce", topic, "-K", ":", bootstrap=bootstrap, wait_for="2 records", stdin=b"k:v\nx:\x1b[2J\n")

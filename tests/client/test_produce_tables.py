@@ -1,4 +1,4 @@
-"""`ottla produce -o parquet` and `-o arrow`: files of records come back as they were, others become JSON."""
+"""`ottla produce -o parquet` and `-o arrow`: files of records round-trip, other tables become JSON."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def stored(cluster: MemoryCluster, topic: str) -> list[list[tuple[Any, ...]]]:
     return [[record[1:] for batch in log.batches for record in records(batch)] for log in cluster.logs[topic]]
 
 
-def test_what_consume_wrote_as_parquet_comes_back(cluster: MemoryCluster, tmp_path: Path) -> None:
+def test_parquet_written_by_consume_round_trips(cluster: MemoryCluster, tmp_path: Path) -> None:
     lines = (
         b'{"key":{"base64":"/w=="},"value":null,"headers":[["a",null],["b","1"]],"timestamp":5,"partition":1}\n'
         b'{"key":null,"value":"","timestamp":6,"partition":2}\n{"key":"k","value":"v","timestamp":7,"partition":1}\n'
@@ -37,7 +37,7 @@ def test_what_consume_wrote_as_parquet_comes_back(cluster: MemoryCluster, tmp_pa
     assert [record[1] for record in stored(cluster, "t")[0]] == [None, None, None]
 
 
-def test_other_tables_become_json_with_a_key_of_choice(cluster: MemoryCluster, tmp_path: Path) -> None:
+def test_other_tables_become_json_with_a_chosen_key(cluster: MemoryCluster, tmp_path: Path) -> None:
     file = str(tmp_path / "a.parquet")
     pyarrow.parquet.write_table(pa.table({"id": [1, 2], "tags": [["a"], None]}), file)
     assert run("produce", "t", "-o", "parquet", "--key-column", "id", "--timestamp", "5", file).exit_code == 0
@@ -46,7 +46,7 @@ def test_other_tables_become_json_with_a_key_of_choice(cluster: MemoryCluster, t
     assert refused.exit_code == 1 and "no column 'idd'; did you mean id?" in refused.stderr
 
 
-def test_an_arrow_stream_may_come_from_standard_input_and_parquet_not(cluster: MemoryCluster) -> None:
+def test_standard_input_can_be_an_arrow_stream_but_not_parquet(cluster: MemoryCluster) -> None:
     sink = pa.BufferOutputStream()
     table = pa.table({"value": ["a", "b"], "timestamp": ["7", "soon"]})
     with pa.ipc.new_stream(sink, table.schema) as writer:

@@ -1,4 +1,4 @@
-"""The producer against a real `ottla serve`: what only a broker can say, and what threads and crashes do to the order of records."""
+"""The producer against a real `ottla serve`: broker limits, and record order under threads and crashes."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def read(server: Serving, topic: str) -> list[Any]:
     return sorted(found, key=lambda record: (record.partition, record.offset))
 
 
-def test_batches_that_a_topic_does_not_take_are_split_until_it_does(server: Serving) -> None:
+def test_batches_over_max_message_bytes_are_split_until_accepted(server: Serving) -> None:
     topic = create(server, "small", max_message_bytes=2000)
     with Producer(bootstrap_servers=server.bootstrap, linger_ms=50) as producer:
         deliveries = [producer.send(topic, b"%04d" % number * 25) for number in range(500)]
@@ -60,7 +60,7 @@ def test_batches_that_a_topic_does_not_take_are_split_until_it_does(server: Serv
     assert places == list(range(600))
 
 
-def test_the_record_at_fault_is_told_apart_from_those_beside_it(server: Serving) -> None:
+def test_only_the_invalid_record_of_a_batch_fails_with_its_error(server: Serving) -> None:
     topic = create(server, "compacted", cleanup_policy="compact")
     with Producer(bootstrap_servers=server.bootstrap, linger_ms=100) as producer:
         good, bad = producer.send(topic, b"v", b"k"), producer.send(topic, b"v")
@@ -74,7 +74,7 @@ def test_the_record_at_fault_is_told_apart_from_those_beside_it(server: Serving)
 LEVELS = [("gzip", 1), ("gzip", 9), ("lz4", 1), ("lz4", 17), ("zstd", -5), ("zstd", 22)]
 
 
-def test_every_level_of_every_codec_is_taken_and_read_back(server: Serving) -> None:
+def test_every_level_of_every_codec_is_accepted_and_read_back(server: Serving) -> None:
     topic = create(server, "levels")
     value = b"".join(b"%d," % number for number in range(500))
     for codec, level in LEVELS:
@@ -83,7 +83,7 @@ def test_every_level_of_every_codec_is_taken_and_read_back(server: Serving) -> N
     assert [record.value for record in read(server, topic)] == [value] * len(LEVELS)
 
 
-def test_crashes_of_the_broker_lose_double_and_reorder_nothing_of_many_threads(tmp_path: Path) -> None:
+def test_broker_crashes_neither_lose_duplicate_nor_reorder_records_of_threads(tmp_path: Path) -> None:
     threads, records = 6, 4000
     with Serving(tmp_path / "data") as server:
         topic = create(server, "crashes", partitions=4)

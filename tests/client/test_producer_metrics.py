@@ -1,4 +1,4 @@
-"""What a producer counts: the moving figures alone, and a whole producer against a cluster in memory."""
+"""Producer metrics: the sampled metrics alone, and a complete producer against an in-memory cluster."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ottla.wire.errors import InvalidRecord
 NOW = 5_000_000.0
 
 
-def test_averages_maxima_and_rates_forget_and_totals_do_not() -> None:
+def test_averages_maxima_and_rates_expire_and_totals_do_not() -> None:
     moving = SampledStat()
     moving.add(10, NOW)
     moving.add(20, NOW + WINDOW_MS)
@@ -27,7 +27,7 @@ def test_averages_maxima_and_rates_forget_and_totals_do_not() -> None:
     assert moving.total == 30
 
 
-def test_a_rate_of_a_moment_is_spread_over_a_window() -> None:
+def test_a_single_sample_is_spread_over_the_window() -> None:
     moving = SampledStat()
     moving.add(300, NOW)
     assert moving.rate(NOW + 1) == 300 * 1000 / WINDOW_MS
@@ -35,13 +35,13 @@ def test_a_rate_of_a_moment_is_spread_over_a_window() -> None:
     assert moving.rate(NOW + 1.5 * WINDOW_MS) == pytest.approx(600 * 1000 / (1.5 * WINDOW_MS))
 
 
-def test_a_quantity_measured_many_times_at_once_counts_as_many_in_the_average() -> None:
+def test_a_bulk_measurement_counts_as_many_in_the_average() -> None:
     moving = SampledStat()
     moving.add(1000, NOW, 10)
     assert moving.average(NOW) == 100
 
 
-async def test_a_producer_counts_what_it_sends_by_topic_and_broker(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
+async def test_a_producer_counts_sent_records_by_topic_and_broker(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
     async with Producer(compression_type="gzip", **quick) as producer:
         for _ in range(100):
             await producer.send("t", b"same" * 50)
@@ -61,9 +61,9 @@ async def test_a_producer_counts_what_it_sends_by_topic_and_broker(cluster: Memo
     assert own["metadata-wait-time-ns-total"] > 0
 
 
-async def test_a_producer_counts_retries_errors_splits_and_waits(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
+async def test_a_producer_counts_retries_errors_splits_and_queue_time(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
     codes = [19, 10, 87]
-    cluster.batch_accidents += [lambda topic, partition, header: codes.pop(0) if codes else None] * 3
+    cluster.batch_faults += [lambda topic, partition, header: codes.pop(0) if codes else None] * 3
     async with Producer(buffer_memory=1024, max_block_ms=20, **quick) as producer:
         deliveries = [await producer.send("t", b"x" * 50) for _ in range(4)]
         await deliveries[3]

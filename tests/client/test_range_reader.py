@@ -1,4 +1,4 @@
-"""Ranges of offsets read to their end, from brokers that a test makes up."""
+"""Offset ranges read to their end, from simulated brokers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ T0 = TopicPartition("t", 0)
 
 
 class Answered:
-    """A fetch that took this long and came back with this."""
+    """A fetch with a fixed duration and result."""
 
     def __init__(self, reading: Reading, seconds: float, raw: RawFetch) -> None:
         self._reading = reading
@@ -40,14 +40,14 @@ class Reading:
 
 
 @pytest.mark.parametrize(("seconds", "answers"), [(0.01, 200), (0.5, 4), (30.0, 1)])
-def test_it_waits_as_long_as_it_was_told_however_brokers_answer(seconds: float, answers: int) -> None:
+def test_a_read_times_out_however_brokers_respond(seconds: float, answers: int) -> None:
     reading = Reading(seconds)
     with pytest.raises(TimeoutError, match="nothing came from offset 3 on for 2000 ms, and 5 is the end wanted"):
         list(reading.reader.read(T0, 3, 5, timeout_ms=2000, gone=lambda offset: offset))
     assert answers <= reading.answers <= answers + 1
 
 
-def test_a_gap_at_the_end_of_the_log_ends_the_range_and_tells_how_far_it_goes() -> None:
+def test_a_gap_at_the_end_of_the_log_ends_the_range_with_its_last_offset() -> None:
     reading = Reading(0.01, RawFetch(memoryview(b""), 10, 0, 10, empty_until=10))
     (fetched,) = reading.reader.read(T0, 3, 5, timeout_ms=2000, gone=lambda offset: offset)
     assert (reading.answers, fetched.raw.empty_until, list(fetched.columns(with_headers=False))) == (1, 10, [])

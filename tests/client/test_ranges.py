@@ -1,4 +1,4 @@
-"""Parts of topics in words: what each form means, what it is of a log, and how mistakes are shown."""
+"""Ranges of topics in text form: the meaning of each form, its offsets in a log, and how mistakes are marked."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def at(*when: int) -> Bound:
         ("1793500000:", Range(Bound(Kind.OFFSET, 1_793_500_000))),
     ],
 )
-def test_a_range_means(text: str, meant: Range) -> None:
+def test_a_range_text_is_parsed(text: str, meant: Range) -> None:
     assert parse_range(text, NOW_MS) == meant
 
 
@@ -75,7 +75,7 @@ def test_a_date_without_a_zone_is_local_time() -> None:
         ("orders@", Part("orders")),
     ],
 )
-def test_a_part_of_a_topic_means(text: str, meant: Part) -> None:
+def test_a_topic_range_text_is_parsed(text: str, meant: Part) -> None:
     assert parse_part(text, NOW_MS) == meant
 
 
@@ -106,7 +106,7 @@ def test_a_part_of_a_topic_means(text: str, meant: Part) -> None:
         ("orders@+1h:", "+1h", "begins with none"),
     ],
 )
-def test_a_mistake_is_shown_where_it_is(text: str, place: str, why: str) -> None:
+def test_a_mistake_is_marked_at_its_position(text: str, place: str, why: str) -> None:
     with pytest.raises(BadRange, match=why.replace("?", r"\?")) as caught:
         parse_part(text, NOW_MS)
     error = caught.value
@@ -114,7 +114,7 @@ def test_a_mistake_is_shown_where_it_is(text: str, place: str, why: str) -> None
     assert str(error).splitlines()[-1].strip() == "^" * error.size
 
 
-def test_partitions_are_numbers_and_runs() -> None:
+def test_partitions_are_numbers_and_intervals() -> None:
     assert parse_partitions("7,0-2,1") == (0, 1, 2, 7)
 
 
@@ -138,7 +138,7 @@ LOG = (50, 150)
         ("end:", (150, 150)),
     ],
 )
-def test_a_range_covers_what_the_log_has_of_it(text: str, offsets: tuple[int, int]) -> None:
+def test_a_range_is_clipped_to_the_log(text: str, offsets: tuple[int, int]) -> None:
     assert parse_range(text, NOW_MS).offsets(*LOG) == offsets
 
 
@@ -155,7 +155,7 @@ def test_a_range_covers_what_the_log_has_of_it(text: str, offsets: tuple[int, in
         ("-2h:-1h", (10, 20), (50, 50)),
     ],
 )
-def test_times_are_what_was_found_for_them(text: str, found: tuple[int | None, int | None], offsets: tuple[int, int]) -> None:
+def test_times_are_resolved_to_offsets(text: str, found: tuple[int | None, int | None], offsets: tuple[int, int]) -> None:
     meant = parse_range(text, NOW_MS)
     assert [when is not None for when in meant.times()] == [bound is not None and bound.kind is Kind.TIME for bound in meant]
     assert meant.offsets(*LOG, *found) == offsets
@@ -174,7 +174,7 @@ bounds = st.one_of(
 
 
 @given(bounds, st.none() | bounds, st.sets(st.integers(0, 1000), max_size=5), st.integers(0, 1000), st.integers(0, 1000))
-def test_what_is_written_is_understood_and_stays_within_the_log(
+def test_a_formatted_range_parses_back_and_stays_within_the_log(
     first: tuple[str, Bound], last: tuple[str, Bound] | None, partitions: set[int], start: int, size: int
 ) -> None:
     chosen = "/" + ",".join(map(str, partitions)) if partitions else ""
@@ -190,7 +190,7 @@ def test_what_is_written_is_understood_and_stays_within_the_log(
 
 
 @given(st.text("orders/@:-+0123hTZ.,@ ", max_size=30))
-def test_nothing_but_a_bad_range_comes_of_any_text(text: str) -> None:
+def test_any_text_is_a_range_or_is_refused(text: str) -> None:
     try:
         parse_part(text, NOW_MS)
     except BadRange as error:

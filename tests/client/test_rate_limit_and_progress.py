@@ -1,4 +1,4 @@
-"""Rates that are kept to, and the line that shows how far a transfer is."""
+"""Rate limits, and the progress line of a transfer."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ottla.cli.common.rate_limit import RateLimiter, parse_rate
 
 
 class Clock:
-    """Time that passes when somebody sleeps."""
+    """A clock that advances when somebody sleeps."""
 
     def __init__(self) -> None:
         self.now = 100.0
@@ -24,7 +24,7 @@ class Clock:
         self.now += seconds
 
 
-def test_records_come_at_the_rate_that_is_set() -> None:
+def test_records_pass_at_the_configured_rate() -> None:
     clock = Clock()
     pace = RateLimiter(50, clock=clock, sleep=clock.sleep)
     for _ in range(40):
@@ -32,7 +32,7 @@ def test_records_come_at_the_rate_that_is_set() -> None:
     assert clock.now - 100 == pytest.approx(40 * pace.chunk_records / 50)
 
 
-def test_a_pause_is_not_followed_by_a_flood() -> None:
+def test_a_pause_is_not_followed_by_a_burst() -> None:
     clock = Clock()
     pace = RateLimiter(10, clock=clock, sleep=clock.sleep)
     pace.wait(1)
@@ -42,18 +42,18 @@ def test_a_pause_is_not_followed_by_a_flood() -> None:
     assert clock.now - 1100.1 == pytest.approx(2.0, abs=0.11), "ten of the thirty may follow at once"
 
 
-def test_a_slow_rate_takes_one_at_a_time() -> None:
+def test_a_low_rate_passes_one_record_at_a_time() -> None:
     assert RateLimiter(0.5).chunk_records == 1
     assert RateLimiter(1000).chunk_records == 100
 
 
 @pytest.mark.parametrize(("text", "expected"), [("500", 500), ("2.5", 2.5), ("10k", 10_000), ("1M/s", 1e6), ("7/s", 7)])
-def test_rates_are_read(text: str, expected: float) -> None:
+def test_rates_are_parsed(text: str, expected: float) -> None:
     assert parse_rate(text, "--rate") == expected
 
 
 @pytest.mark.parametrize("text", ["", "0", "-1", "fast", "1MB/s", "1 k"])
-def test_what_is_not_a_rate_is_refused(text: str) -> None:
+def test_an_invalid_rate_is_refused(text: str) -> None:
     with pytest.raises(click.UsageError, match="--rate expects records per second"):
         parse_rate(text, "--rate")
 
@@ -71,7 +71,7 @@ def test_a_line_reports_share_rate_and_remaining_time() -> None:
     assert stream.getvalue().endswith("\r\x1b[K")
 
 
-def test_the_rate_is_that_of_the_last_seconds() -> None:
+def test_the_rate_covers_the_last_seconds() -> None:
     clock, stream = Clock(), io.StringIO()
     progress = Progress(None, stream=stream, clock=clock, width=120)
     for second in range(1, 21):
@@ -89,13 +89,13 @@ def test_a_line_is_no_wider_than_the_terminal() -> None:
     assert len(stream.getvalue().removeprefix("\r").removesuffix("\x1b[K")) == 19
 
 
-def test_nothing_is_wiped_that_was_not_drawn() -> None:
+def test_nothing_is_erased_that_was_not_drawn() -> None:
     stream = io.StringIO()
     Progress(None, stream=stream).clear()
     assert stream.getvalue() == ""
 
 
-def test_sizes_and_rates_are_for_people() -> None:
+def test_sizes_and_rates_are_human_readable() -> None:
     assert [bytes_text(count) for count in (0, 999, 1500, 123_456, 5_000_000, 2.5e9)] == [
         "0 B",
         "999 B",

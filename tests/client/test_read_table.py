@@ -1,4 +1,4 @@
-"""Parts of topics as tables: which records they hold, in which order, and what is said when they cannot be had."""
+"""Topic ranges as tables: their records, their order, and errors."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ def read(quick: dict[str, Any], *topics: str, **form: Any) -> list[int]:
     return numbers(ottla.read_table(*topics, value_format="json", **form, **quick))
 
 
-def test_a_topic_is_read_whole_by_partition_and_offset(filled: MemoryCluster, quick: dict[str, Any]) -> None:
+def test_a_topic_is_read_completely_by_partition_and_offset(filled: MemoryCluster, quick: dict[str, Any]) -> None:
     assert read(quick, "many") == [100 * partition + n for partition in range(3) for n in range(30)]
 
 
-def test_a_table_has_the_columns_of_a_polled_one(filled: MemoryCluster, quick: dict[str, Any]) -> None:
+def test_a_table_has_the_columns_of_poll_table(filled: MemoryCluster, quick: dict[str, Any]) -> None:
     table = ottla.read_table("many/1@:1", **quick)
     assert table.column_names == ["key", "value", "headers", "partition", "offset", "timestamp"]
     (row,) = table.drop_columns(["timestamp"]).to_pylist()
@@ -70,11 +70,11 @@ def test_a_table_has_the_columns_of_a_polled_one(filled: MemoryCluster, quick: d
         ("many/0@1990-01-01:+1h", []),
     ],
 )
-def test_a_part_is_what_its_words_say(filled: MemoryCluster, quick: dict[str, Any], part: str, offsets: list[int]) -> None:
+def test_a_range_selects_its_records(filled: MemoryCluster, quick: dict[str, Any], part: str, offsets: list[int]) -> None:
     assert read(quick, part) == offsets
 
 
-def test_several_parts_come_one_after_the_other(filled: MemoryCluster, quick: dict[str, Any]) -> None:
+def test_several_ranges_are_read_in_order(filled: MemoryCluster, quick: dict[str, Any]) -> None:
     filled.logs["t"][0].append(bytes(build_batch([(T0, None, b'{"n":-1}', ())])))
     table = ottla.read_table("t", "many/2@:2", "many/0@:1", value_format="json", **quick)
     assert numbers(table) == [-1, 200, 201, 0]
@@ -87,7 +87,7 @@ def test_an_empty_topic_is_a_table_without_rows(cluster: MemoryCluster, quick: d
     assert table.schema.field("value").type == pa.struct([("n", pa.int64())])
 
 
-async def test_on_asyncio_the_loop_goes_on_meanwhile(filled: MemoryCluster, quick: dict[str, Any]) -> None:
+async def test_the_asyncio_event_loop_runs_during_the_read(filled: MemoryCluster, quick: dict[str, Any]) -> None:
     turns = 0
 
     async def count() -> None:
@@ -102,18 +102,18 @@ async def test_on_asyncio_the_loop_goes_on_meanwhile(filled: MemoryCluster, quic
     assert table.num_rows == 90 and turns > 1
 
 
-def test_small_fetches_and_gaps_of_compaction_change_nothing(filled: MemoryCluster, quick: dict[str, Any]) -> None:
+def test_small_fetches_and_compaction_gaps_change_nothing(filled: MemoryCluster, quick: dict[str, Any]) -> None:
     log = filled.logs["many"][0]
     del log.batches[1]
     assert read(quick, "many/0@5:25", max_partition_fetch_bytes=1) == [5, 6, 7, 8, 9, 20, 21, 22, 23, 24]
 
 
-def test_a_range_may_end_in_what_was_compacted_away(filled: MemoryCluster, quick: dict[str, Any]) -> None:
+def test_a_range_can_end_in_compacted_offsets(filled: MemoryCluster, quick: dict[str, Any]) -> None:
     del filled.logs["many"][0].batches[1]
     assert read(quick, "many/0@5:15") == [5, 6, 7, 8, 9]
 
 
-def test_read_committed_leaves_out_what_was_aborted(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
+def test_read_committed_omits_aborted_records(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
     for producer_id, number in ((1, 0), (2, 1)):
         batch = build_batch(
             [(T0, None, b'{"n":%d}' % number, ())], transactional=True, producer_id=producer_id, producer_epoch=0, base_sequence=0
@@ -125,14 +125,14 @@ def test_read_committed_leaves_out_what_was_aborted(cluster: MemoryCluster, quic
     assert read(quick, "t") == [0, 1]
 
 
-def test_damage_is_told_with_its_place(filled: MemoryCluster, quick: dict[str, Any]) -> None:
+def test_damage_is_an_error_with_partition_and_offset(filled: MemoryCluster, quick: dict[str, Any]) -> None:
     log = filled.logs["many"][1]
     log.batches[2] = log.batches[2][:-3] + bytes([log.batches[2][-3] ^ 1]) + log.batches[2][-2:]
     with pytest.raises(CorruptBatch, match="many-1: the batch at offset 20 is damaged"):
         ottla.read_table("many", **quick)
 
 
-def test_a_value_that_cannot_be_read_is_told_with_its_place_or_kept(filled: MemoryCluster, quick: dict[str, Any]) -> None:
+def test_an_unreadable_value_raises_with_its_offset_or_is_kept(filled: MemoryCluster, quick: dict[str, Any]) -> None:
     filled.logs["many"][2].append(bytes(build_batch([(T0, None, b"{", ())])))
     with pytest.raises(SerializationFailed, match="many-2 at offset 30: its value cannot be read as json"):
         read(quick, "many")
@@ -140,7 +140,7 @@ def test_a_value_that_cannot_be_read_is_told_with_its_place_or_kept(filled: Memo
     assert table.column("_corrupt").to_pylist() == [None, b"{"]
 
 
-def test_what_cannot_be_had_is_told_at_once(filled: MemoryCluster, quick: dict[str, Any]) -> None:
+def test_an_invalid_range_is_refused_at_once(filled: MemoryCluster, quick: dict[str, Any]) -> None:
     with pytest.raises(BadRange, match="did you mean end"):
         ottla.read_table("many@:ende", **quick)
     with pytest.raises(UnknownTopicOrPartition, match="topic many has 3 partitions, no partition 7"):
@@ -153,7 +153,9 @@ def test_what_cannot_be_had_is_told_at_once(filled: MemoryCluster, quick: dict[s
         ottla.read_table("nowhere", default_api_timeout_ms=50, **quick)
 
 
-def test_without_pyarrow_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch, quick: dict[str, Any], cluster: MemoryCluster) -> None:
+def test_without_pyarrow_the_error_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, quick: dict[str, Any], cluster: MemoryCluster
+) -> None:
     whole = builtins.__import__
 
     def without(name: str, *arguments: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Plans of where replicas should lie: even, over racks, and with as little to copy as can be."""
+"""Reassignment plans: balanced, spread over racks, with the fewest copies."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -36,18 +36,18 @@ def led(layout: Mapping[TopicPartition, Sequence[int]]) -> Counter[int]:
     return Counter(ids[0] for ids in layout.values())
 
 
-def test_what_is_even_stays_as_it_is() -> None:
+def test_a_balanced_assignment_does_not_change() -> None:
     assert planned(partitions((1, 2), (2, 3), (3, 1)), plain(1, 2, 3)) == {}
 
 
-def test_a_broker_that_is_left_out_gives_up_its_replicas_and_no_other_does() -> None:
+def test_only_an_excluded_broker_loses_its_replicas() -> None:
     current = partitions((1, 2, 3), (2, 3, 1), (3, 1, 2), (1, 3, 2))
     plan = planned(current, plain(1, 2, 4))
     assert all(3 not in ids for ids in after(current, plan).values())
     assert copies(current, plan) == 4, "one for each that broker 3 had"
 
 
-def test_a_new_broker_takes_its_share_and_no_more() -> None:
+def test_a_new_broker_gets_its_share_and_no_more() -> None:
     current = partitions(*[((number % 3) + 1, (number + 1) % 3 + 1) for number in range(12)])
     plan = planned(current, plain(1, 2, 3, 4))
     assert held(after(current, plan)) == {1: 6, 2: 6, 3: 6, 4: 6}
@@ -55,7 +55,7 @@ def test_a_new_broker_takes_its_share_and_no_more() -> None:
     assert led(after(current, plan)) == {1: 3, 2: 3, 3: 3, 4: 3}
 
 
-def test_replicas_of_a_partition_lie_in_different_racks() -> None:
+def test_replicas_of_a_partition_are_in_different_racks() -> None:
     racks: Racks = {1: "a", 2: "a", 3: "b", 4: "b", 5: "c", 6: "c"}
     current = partitions((1, 2, 3), (1, 2, 4), (3, 4, 5), (5, 6, 1))
     plan = planned(current, racks)
@@ -64,20 +64,20 @@ def test_replicas_of_a_partition_lie_in_different_racks() -> None:
     assert copies(current, plan) <= 5
 
 
-def test_more_replicas_are_added_to_those_that_there_are() -> None:
+def test_a_larger_factor_adds_to_the_existing_replicas() -> None:
     current = partitions((1,), (2,), (3,))
     plan = planned(current, plain(1, 2, 3), factor=2)
     assert all(len(ids) == 2 and set(current[tp]) <= set(ids) for tp, ids in plan.items()) and len(plan) == 3
     assert held(plan) == {1: 2, 2: 2, 3: 2}
 
 
-def test_fewer_replicas_copy_nothing() -> None:
+def test_a_smaller_factor_copies_nothing() -> None:
     current = partitions((1, 2, 3), (2, 3, 1), (3, 1, 2))
     plan = planned(current, plain(1, 2, 3), factor=1)
     assert copies(current, plan) == 0 and held(after(current, plan)) == {1: 1, 2: 1, 3: 1}
 
 
-def test_leaders_are_made_even_without_a_copy() -> None:
+def test_leaders_are_balanced_without_a_copy() -> None:
     current = partitions((1, 2), (1, 2), (1, 2), (1, 2))
     plan = planned(current, plain(1, 2))
     assert copies(current, plan) == 0 and led(after(current, plan)) == {1: 2, 2: 2}
@@ -89,7 +89,7 @@ def test_more_replicas_than_brokers_are_refused() -> None:
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_any_plan_is_sound_even_and_the_last(seed: int) -> None:
+def test_any_plan_is_valid_balanced_and_final(seed: int) -> None:
     rng = Random(seed)
     brokers = rng.sample(range(1, 12), rng.randrange(1, 9))
     racks: Racks = {broker: rng.choice((None, "a", "b", "c")) for broker in brokers}
@@ -113,7 +113,7 @@ def test_any_plan_is_sound_even_and_the_last(seed: int) -> None:
 # Files.
 
 
-def test_a_plan_is_written_and_read_as_kafkas_tool_does() -> None:
+def test_a_plan_is_compatible_with_kafkas_tool() -> None:
     data = '{"version":1,"partitions":[{"topic":"t","partition":1,"replicas":[3,4],"log_dirs":["any","/data"]}]}'
     plan = read_plan(data)
     assert plan == {TopicPartition("t", 1): (3, 4)}
@@ -132,6 +132,6 @@ def test_a_plan_is_written_and_read_as_kafkas_tool_does() -> None:
         '{"version":1,"partitions":[{"topic":"t","partition":0,"replicas":[1]},{"topic":"t","partition":0,"replicas":[2]}]}',
     ],
 )
-def test_what_is_no_plan_is_refused(data: str) -> None:
+def test_an_invalid_plan_is_refused(data: str) -> None:
     with pytest.raises(ValueError, match=r"\w"):
         read_plan(data)

@@ -1,4 +1,4 @@
-"""Records on their way to the user, alone: given, iterated, deserialized, intercepted, and taken back."""
+"""Record delivery alone: records returned, iterated, deserialized, intercepted, and put back."""
 
 from __future__ import annotations
 
@@ -55,13 +55,13 @@ ANYHOW = pytest.mark.parametrize("how", HOW.values(), ids=HOW)
 
 
 @ANYHOW
-def test_records_are_given_up_to_the_limit_in_order(how: dict[str, Any]) -> None:
+def test_records_are_returned_in_order_up_to_the_limit(how: dict[str, Any]) -> None:
     delivery = a_delivery(SOME, **how)
     assert [offsets(delivery.give(2)), offsets(delivery.give(2)), offsets(delivery.give(2)), delivery.give(2)] == [[0, 1], [2, 3], [4], []]
 
 
 @ANYHOW
-def test_what_was_not_done_is_pending_again_and_what_was_done_is_not(how: dict[str, Any]) -> None:
+def test_unprocessed_records_become_pending_again_and_processed_ones_do_not(how: dict[str, Any]) -> None:
     delivery = a_delivery(SOME, **how)
     delivery.give(2)
     delivery.done()
@@ -72,7 +72,7 @@ def test_what_was_not_done_is_pending_again_and_what_was_done_is_not(how: dict[s
 
 
 @ANYHOW
-def test_one_by_one_each_record_is_done_with_when_the_next_is_asked_for(how: dict[str, Any]) -> None:
+def test_in_iteration_a_record_is_processed_when_the_next_is_requested(how: dict[str, Any]) -> None:
     delivery = a_delivery(SOME, **how)
     one_by_one = delivery.each()
     assert offsets([next(one_by_one), next(one_by_one)]) == [0, 1]
@@ -81,7 +81,7 @@ def test_one_by_one_each_record_is_done_with_when_the_next_is_asked_for(how: dic
 
 
 @ANYHOW
-def test_who_iterates_comes_back_to_see_to_the_group(how: dict[str, Any]) -> None:
+def test_iteration_regularly_returns_to_check_the_group(how: dict[str, Any]) -> None:
     clock = Clock()
     delivery = a_delivery(SOME, clock=clock, **how)
     seen = []
@@ -92,7 +92,7 @@ def test_who_iterates_comes_back_to_see_to_the_group(how: dict[str, Any]) -> Non
     assert offsets(delivery.each()) == [2, 3, 4]
 
 
-def test_who_commits_often_sees_to_it_as_often() -> None:
+def test_a_short_commit_interval_makes_iteration_check_as_often() -> None:
     clock = Clock()
     delivery = a_delivery(SOME, clock=clock, auto_commit_interval_ms=100, group_id="g")
     seen = []
@@ -102,7 +102,7 @@ def test_who_commits_often_sees_to_it_as_often() -> None:
     assert seen == [0]
 
 
-def test_a_partition_that_is_read_elsewhere_is_dropped_alone() -> None:
+def test_a_revoked_partition_is_dropped_alone() -> None:
     delivery = a_delivery([a_record(3), a_record(7, B), a_record(4)])
     assert delivery.first_offsets() == {A: 3, B: 7}
     delivery.drop(lambda tp: tp == A)
@@ -113,7 +113,7 @@ def test_a_partition_that_is_read_elsewhere_is_dropped_alone() -> None:
 
 
 @pytest.mark.parametrize("origin", ["key", "value"])
-def test_what_cannot_be_deserialized_names_its_place_and_the_way_past_it(origin: str) -> None:
+def test_a_deserialization_error_names_the_partition_offset_and_the_seek_past_it(origin: str) -> None:
     record = ConsumerRecord("a", 0, 9, 1000, 0, b"\xff", b"\xff", (("h", b"1"),))
     delivery = a_delivery([record], **{origin: "str"})  # type: ignore[arg-type]
     with pytest.raises(RecordDeserializationFailed, match=f"the {origin} of a-0 at offset 9: .*seek to offset 10 to pass it") as raised:
@@ -123,7 +123,7 @@ def test_what_cannot_be_deserialized_names_its_place_and_the_way_past_it(origin:
     assert isinstance(error.__cause__, SerializationFailed)
 
 
-def test_records_before_one_that_cannot_be_deserialized_are_given_and_it_stays_first() -> None:
+def test_records_before_an_undeserializable_one_are_returned_and_it_stays_first() -> None:
     delivery = a_delivery([a_record(0), a_record(1), a_record(2, value=b"x"), a_record(3)], value=lambda data: int(data))
     assert offsets(delivery.give(10)) == [0, 1]
     delivery.done()
@@ -133,18 +133,18 @@ def test_records_before_one_that_cannot_be_deserialized_are_given_and_it_stays_f
     assert delivery.first_offsets() == {A: 2}
 
 
-def test_one_by_one_it_comes_out_of_the_loop() -> None:
+def test_in_iteration_the_deserialization_error_is_raised() -> None:
     delivery = a_delivery([a_record(0), a_record(1, value=b"x")], value=lambda data: int(data))
     one_by_one = delivery.each()
     assert next(one_by_one).value == 1
     with pytest.raises(RecordDeserializationFailed):
         next(one_by_one)
-    # The one before it is done: somebody asked for the next.
+    # The previous record is processed: the next one was requested.
     delivery.not_done()
     assert delivery.first_offsets() == {A: 1}
 
 
-def test_the_error_travels_between_processes() -> None:
+def test_the_error_can_be_pickled() -> None:
     error = RecordDeserializationFailed(a_record(4), "value", ValueError("no"))
     copied = pickle.loads(pickle.dumps(error))
     assert (str(copied), copied.offset, copied.record) == (str(error), 4, a_record(4))
@@ -154,7 +154,7 @@ def test_the_error_travels_between_processes() -> None:
 
 
 class Failing:
-    """One that spoils what it is given and raises wherever it can."""
+    """An interceptor that returns an invalid value and raises in every method."""
 
     def on_consume(self, records: list[ConsumerRecord]) -> list[ConsumerRecord]:
         records.clear()
@@ -168,11 +168,11 @@ class Failing:
         raise RuntimeError("in close")
 
 
-class Heard:
-    """One that leaves out every other record, and remembers."""
+class RecordingInterceptor:
+    """An interceptor that drops every second record and records its calls."""
 
     def __init__(self) -> None:
-        self.told: list[Any] = []
+        self.calls: list[Any] = []
         self.settings: Any = None
 
     def configure(self, settings: Any) -> None:
@@ -182,15 +182,15 @@ class Heard:
         return [record for record in records if record.offset % 2]
 
     def on_commit(self, offsets: Any) -> None:
-        self.told.append(offsets)
+        self.calls.append(offsets)
 
     def close(self) -> None:
-        self.told.append("closed")
+        self.calls.append("closed")
 
 
-def test_interceptors_change_what_is_given_even_beside_one_that_fails() -> None:
-    assert offsets(a_delivery(SOME, interceptors=[Failing(), Heard()]).give(10)) == [1, 3]
-    assert offsets(a_delivery(SOME, interceptors=[Heard(), Failing()]).each()) == [1, 3]
+def test_interceptors_change_records_despite_one_that_fails() -> None:
+    assert offsets(a_delivery(SOME, interceptors=[Failing(), RecordingInterceptor()]).give(10)) == [1, 3]
+    assert offsets(a_delivery(SOME, interceptors=[RecordingInterceptor(), Failing()]).each()) == [1, 3]
 
 
 def test_interceptors_see_deserialized_records() -> None:
@@ -201,32 +201,32 @@ def test_interceptors_see_deserialized_records() -> None:
     assert [record.value for record in a_delivery([a_record(0, value=b"ab")], value="str", interceptors=[Upper()]).give(1)] == ["AB"]
 
 
-def test_what_is_no_list_of_records_is_told_and_left_out(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_invalid_result_of_an_interceptor_is_logged_and_ignored(caplog: pytest.LogCaptureFixture) -> None:
     wrong = type("Wrong", (), {"on_consume": lambda self, records: [1]})()
     silent = type("Silent", (), {"on_consume": lambda self, records: None})()
     assert a_delivery(SOME, interceptors=[wrong, silent]).give(10) == SOME
     assert [record.levelno for record in caplog.records] == [logging.WARNING]
 
 
-def test_interceptors_hear_of_commits_and_of_the_end_even_beside_one_that_fails() -> None:
-    heard = Heard()
-    interceptors = ConsumerInterceptors([Failing(), heard], {"group_id": "g"})
+def test_interceptors_see_commits_and_close_despite_one_that_fails() -> None:
+    recording = RecordingInterceptor()
+    interceptors = ConsumerInterceptors([Failing(), recording], {"group_id": "g"})
     interceptors.on_commit({A: 3})  # type: ignore[dict-item]
     interceptors.close()
-    assert heard.told == [{A: 3}, "closed"]
-    assert heard.settings == {"group_id": "g"}
+    assert recording.calls == [{A: 3}, "closed"]
+    assert recording.settings == {"group_id": "g"}
 
 
-def test_what_is_no_interceptor_is_refused() -> None:
+def test_an_invalid_interceptor_is_refused() -> None:
     with pytest.raises(TypeError, match="it has no method on_consume, on_commit or close"):
         ConsumerInterceptors([object()], {})
 
 
-# -- by the short way and by the long one
+# -- fast path and general path
 
 
 class Objects:
-    """One that wants to know where bytes come from."""
+    """A deserializer object with access to topic and headers."""
 
     def deserialize(self, topic: str, headers: list[Any], data: bytes | None) -> Any:
         return topic, headers, data
@@ -242,7 +242,7 @@ READERS: dict[str, tuple[Any, Any]] = {
 
 @pytest.mark.parametrize(("given", "wanted"), READERS.values(), ids=READERS)
 @pytest.mark.parametrize("origin", ["key", "value"])
-def test_each_form_of_deserializer_reads_keys_and_values(given: Any, wanted: Any, origin: str) -> None:
+def test_each_kind_of_deserializer_reads_keys_and_values(given: Any, wanted: Any, origin: str) -> None:
     data = b'{"a":1}'
     (record,) = a_delivery([ConsumerRecord("a", 0, 9, 1000, 0, data, data, (("h", b"1"),))], **{origin: given}).give(1)
     other = "value" if origin == "key" else "key"
@@ -250,7 +250,7 @@ def test_each_form_of_deserializer_reads_keys_and_values(given: Any, wanted: Any
     assert (record.offset, record.timestamp, record.headers) == (9, 1000, (("h", b"1"),))
 
 
-def test_tombstones_are_not_for_functions_and_formats_but_for_objects() -> None:
+def test_tombstones_reach_deserializer_objects_but_not_functions_and_formats() -> None:
     record = ConsumerRecord("a", 0, 9, 1000, 0, None, None)
     assert [one.value for given in ("json", int, Objects()) for one in a_delivery([record], value=given).give(1)] == [
         None,
@@ -262,7 +262,7 @@ def test_tombstones_are_not_for_functions_and_formats_but_for_objects() -> None:
 SCHEMA = {"type": "record", "name": "Order", "fields": [{"name": "id", "type": "long"}]}
 
 
-def test_avro_and_protobuf_tell_the_place_of_what_is_not_theirs() -> None:
+def test_avro_and_protobuf_errors_name_the_record() -> None:
     pytest.importorskip("fastavro")
     duration = pytest.importorskip("google.protobuf.duration_pb2").Duration
     for given, good, bad, value in (

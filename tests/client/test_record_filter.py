@@ -1,4 +1,4 @@
-"""Paths into JSON, and what `--filter` lets through."""
+"""JSON paths and `--filter`."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def a_record(value: bytes | None = ORDER, key: bytes | None = b"K-17", **changes
         (".paid[0]", []),
     ],
 )
-def test_a_path_finds_the_value(text: str, found: list[Any]) -> None:
+def test_a_path_finds_a_value(text: str, found: list[Any]) -> None:
     assert parse_path(text).all(decoder()(ORDER)) == found
 
 
@@ -55,12 +55,12 @@ def test_a_path_without_a_star_finds_one_value_and_one_with_a_star_a_list() -> N
 
 
 @pytest.mark.parametrize("text", ["", "id", ".", ".a.", ".a[", ".a[x]", ".a b"])
-def test_what_is_not_a_path_is_refused(text: str) -> None:
+def test_an_invalid_path_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="not a path"):
         parse_path(text)
 
 
-def test_what_is_not_json_has_no_members() -> None:
+def test_a_value_that_is_not_json_has_no_members() -> None:
     decoded = decoder()
     assert parse_path(".a").all(decoded(b"{broken")) == []
     assert parse_path(".a").all(decoded(None)) == []
@@ -108,7 +108,7 @@ def test_what_is_not_json_has_no_members() -> None:
         "not not .paid",
     ],
 )
-def test_a_filter_lets_through_what_fits(text: str) -> None:
+def test_a_filter_passes_matching_records(text: str) -> None:
     assert parse_filter(text)(a_record())
     assert not parse_filter(f"not ({text})")(a_record())
 
@@ -134,11 +134,11 @@ def test_a_filter_lets_through_what_fits(text: str) -> None:
         "key.id = 1",
     ],
 )
-def test_a_filter_keeps_back_what_does_not(text: str) -> None:
+def test_a_filter_drops_other_records(text: str) -> None:
     assert not parse_filter(text)(a_record())
 
 
-def test_a_json_key_has_paths_too() -> None:
+def test_a_json_key_supports_paths() -> None:
     assert parse_filter('key.id = 5 and key["a b"] = c')(a_record(key=b'{"id": 5, "a b": "c"}'))
 
 
@@ -150,7 +150,7 @@ def test_null_and_empty_are_distinguished() -> None:
     assert parse_filter("value ~ .*")(a_record(b""))
 
 
-def test_text_that_reads_as_a_number_is_ordered_as_one() -> None:
+def test_text_that_parses_as_a_number_is_compared_as_one() -> None:
     keep = parse_filter("key > 9")
     assert keep(a_record(key=b"10"))
     assert not keep(a_record(key=b"8"))
@@ -158,12 +158,12 @@ def test_text_that_reads_as_a_number_is_ordered_as_one() -> None:
     assert parse_filter("key > b")(a_record(key=b"c"))
 
 
-def test_bytes_that_are_no_text_can_be_searched_and_are_in_no_order() -> None:
+def test_binary_bytes_can_be_searched_and_have_no_order() -> None:
     assert parse_filter(r"value ~ \xff")(a_record(b"a\xffb"))
     assert not parse_filter("value > 1")(a_record(b"\xff"))
 
 
-def test_several_filters_must_all_fit_and_none_lets_all_through() -> None:
+def test_several_filters_must_all_match_and_no_filter_passes_all() -> None:
     assert parse_filters([]) is None
     keep = parse_filters([".id = 7", "partition = 4"])
     assert keep is not None
@@ -189,7 +189,7 @@ def test_several_filters_must_all_fit_and_none_lets_all_through() -> None:
         ("and key", "unknown field 'and'"),
     ],
 )
-def test_a_filter_that_says_nothing_is_refused_with_the_reason(text: str, why: str) -> None:
+def test_an_invalid_filter_is_refused_with_the_reason(text: str, why: str) -> None:
     with pytest.raises(FilterError, match=why):
         parse_filter(text)
 

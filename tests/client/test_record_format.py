@@ -1,4 +1,4 @@
-"""`consume -f`: tokens, braces, escapes; and what a terminal is spared."""
+"""`consume -f`: tokens, braces, escapes, and control characters on a terminal."""
 
 from __future__ import annotations
 
@@ -57,11 +57,11 @@ def printed(text: str, *records: ConsumerRecord, seen: FieldFormats = FieldForma
         ("", b""),
     ],
 )
-def test_a_token_prints_what_it_stands_for(text: str, expected: bytes) -> None:
+def test_a_token_prints_its_field(text: str, expected: bytes) -> None:
     assert printed(text) == expected
 
 
-def test_records_follow_each_other_and_are_counted() -> None:
+def test_records_are_printed_one_after_the_other_and_counted() -> None:
     assert printed("%i:%s,", a_record(b"a"), a_record(b"b")) == b"1:a,2:b,"
     render = compiled(parsed("%s|"))
     assert render([]) == b""
@@ -69,20 +69,20 @@ def test_records_follow_each_other_and_are_counted() -> None:
     assert compiled(parsed("%i "))([a_record()] * 3) == b"1 2 3 "
 
 
-def test_null_is_nothing_unless_a_text_stands_for_it_and_has_size_minus_one() -> None:
+def test_null_prints_nothing_or_a_configured_text_and_has_size_minus_one() -> None:
     gone = a_record(None, None)
     assert printed("%k/%s %K %S %R", gone) == b"/ -1 -1 \xff\xff\xff\xff"
     assert printed("%k/%s %h", gone, seen=FieldFormats(null=b"~")) == b"~/~ a=1,n=~,a=2"
     assert printed("%s", gone, seen=FieldFormats(null=b"NULL")) == b"NULL"
 
 
-def test_what_stands_in_a_json_value_is_printed() -> None:
+def test_a_path_prints_a_member_of_a_json_value() -> None:
     record = a_record(b'{"a": {"b": ["x", 2, null, {"c": 1}]}}', b'{"id": 5}')
     text = "%s{.a.b[0]} %s{.a.b[1]} %s{.a.b[3]} %k{.id} <%s{.none}> <%s{.a.b[2]}> %s{.a.b[*]}"
     assert printed(text, record) == b'x 2 {"c":1} 5 <> <> ["x",2,null,{"c":1}]'
 
 
-def test_times_can_be_given_a_shape() -> None:
+def test_timestamps_can_have_a_format() -> None:
     from datetime import datetime
 
     local = datetime.fromtimestamp(1_700_000_000.123).astimezone()
@@ -93,7 +93,7 @@ def test_times_can_be_given_a_shape() -> None:
     assert printed("%y", a_record(timestamp_type=1)) == b"append"
 
 
-def test_formats_of_keys_and_values_count_and_braces_count_more() -> None:
+def test_formats_of_keys_and_values_apply_and_braces_override_them() -> None:
     seen = FieldFormats(key=parse_value_format("int", ""), value=parse_value_format("hex", ""))
     record = a_record(b"\x00\xff", (42).to_bytes(8, "big"))
     assert printed("%k %s %s{base64}", record, seen=seen) == b"42 00ff AP8="
@@ -110,12 +110,12 @@ def test_formats_of_keys_and_values_count_and_braces_count_more() -> None:
         ("%T{utc}", "known are iso, local, s"),
     ],
 )
-def test_a_format_that_makes_no_sense_is_refused(text: str, why: str) -> None:
+def test_an_invalid_format_is_refused(text: str, why: str) -> None:
     with pytest.raises(FormatError, match=why):
         compiled(parsed(text))
 
 
-def test_a_terminal_is_spared_control_characters() -> None:
+def test_control_characters_are_escaped_on_a_terminal() -> None:
     record = a_record(b"\x1b[2Jred\xff\xc2\x9b1m\ttab\nline", headers=(("h", b"\x07"),))
     shown = printed("%s %h %h{h}", record, seen=FieldFormats(terminal_safe=True))
     assert shown == b"\\x1b[2Jred\\xff\\x9b1m\ttab\nline h=\\x07 \\x07"
@@ -127,7 +127,7 @@ LITERAL = st.text(st.characters(exclude_characters="%\\{}", codec="utf-8"), max_
 
 
 @given(LITERAL, LITERAL, st.binary(max_size=10), st.binary(max_size=10))
-def test_what_stands_between_tokens_and_in_records_is_printed_as_it_is(before: str, after: str, key: bytes, value: bytes) -> None:
+def test_text_between_tokens_and_in_records_is_printed_unchanged(before: str, after: str, key: bytes, value: bytes) -> None:
     shown = printed(f"{before}%k{after}%s{before}", a_record(value, key))
     assert shown == before.encode() + key + after.encode() + value + before.encode()
 

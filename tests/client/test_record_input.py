@@ -1,4 +1,4 @@
-"""How input becomes records: lines, keys, JSON, CSV, and what is told of a bad line."""
+"""Conversion of input to records: lines, keys, JSON, CSV, and errors of bad lines."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from ottla.cli.produce.input import BadLine, Chunk, CountedInput, InputFormat, I
 from ottla.cli.produce.sending import chunks
 
 
-class Told(Exception):
-    """What was complained of."""
+class ReportedError(Exception):
+    """The reported error."""
 
 
-def refuse(told: str) -> None:
-    raise Told(told)
+def refuse(message: str) -> None:
+    raise ReportedError(message)
 
 
 def read(data: bytes, complain: Any = refuse, **settings: Any) -> list[Chunk]:
@@ -57,24 +57,24 @@ def test_lines_are_records(data: bytes, settings: dict[str, Any], expected: list
 
 
 @given(st.lists(st.binary(min_size=1, max_size=5), max_size=8), st.sampled_from([b"\n", b"ab", b"\0"]))
-def test_lines_do_not_depend_on_how_the_input_comes_in_pieces(pieces: list[bytes], delimiter: bytes) -> None:
+def test_chunk_boundaries_do_not_change_lines(pieces: list[bytes], delimiter: bytes) -> None:
     found = [line for _, lines in split(iter(pieces), InputFormat(delimiter=delimiter), "-") for line in lines]
     whole = b"".join(pieces).split(delimiter)
     assert found == (whole if whole[-1] else whole[:-1])
 
 
-def test_lines_are_numbered_through_all_pieces() -> None:
+def test_lines_are_numbered_across_chunks() -> None:
     assert list(split([b"a\nb", b"c\n", b"d"], InputFormat(), "-")) == [(1, [b"a"]), (2, [b"bc"]), (3, [b"d"])]
 
 
-def test_a_line_that_never_ends_is_refused_before_it_fills_the_memory() -> None:
+def test_an_endless_line_is_refused_before_memory_is_full() -> None:
     with pytest.raises(BadLine, match=r"line 2: longer than max\.request\.size, 10 bytes"):
         list(split([b"a\n", *[b"xxxx"] * 100], InputFormat(longest=10), "-"))
     with pytest.raises(BadLine, match=r"line 2: longer than max\.request\.size, 10 bytes"):
         list(split([b"a--", *[b"xxxx"] * 100], InputFormat(delimiter=b"--", longest=10), "-"))
 
 
-def test_json_says_all_of_a_record() -> None:
+def test_json_can_contain_every_field_of_a_record() -> None:
     line = b'{"topic":"t","key":"k","value":"v","headers":[["a","1"],["a",null]],"partition":2,"timestamp":5,"offset":9,"time":"x"}'
     assert records(line, form="json") == [(b"v", b"k", (("a", b"1"), ("a", None)), 2, 5)]
     assert records(line, form="json", ignore=frozenset({"partition", "timestamp", "headers", "key"})) == [(b"v", None, (), None, None)]
@@ -94,11 +94,11 @@ def test_json_says_all_of_a_record() -> None:
         (b'{"base64":"AA==","more":1}', b'{"base64":"AA==","more":1}'),
     ],
 )
-def test_json_values_are_taken_as_they_are_written(value: bytes, expected: bytes | None) -> None:
+def test_json_values_are_kept_as_written(value: bytes, expected: bytes | None) -> None:
     assert records(b'{"value":%b}' % value, form="json")[0][0] == expected
 
 
-def test_empty_lines_of_json_are_passed_over_and_counted() -> None:
+def test_empty_json_lines_are_skipped_and_counted() -> None:
     found = read(b'{"value":1}\n\n  \n{"value":2}\n', form="json")
     assert [list(chunk.numbers) for chunk in found] == [[1, 4]]
 
@@ -119,17 +119,17 @@ def test_empty_lines_of_json_are_passed_over_and_counted() -> None:
     ],
 )
 def test_a_line_that_makes_no_record_is_reported_by_its_number(line: bytes, why: str) -> None:
-    with pytest.raises(Told, match=why):
+    with pytest.raises(ReportedError, match=why):
         read(b'{"value":0}\n' + line + b'\n{"value":3}\n', form="json")
 
 
-def test_what_stands_before_a_bad_line_comes_before_it_is_reported_and_what_follows_comes_too() -> None:
-    told: list[str] = []
-    source = chunks(CountedInput([("f.txt", io.BytesIO(b"1\nx\n3\ny\n"))]), InputFormat(value=VALUE_FORMATS["int8"]), told.append)
+def test_records_before_and_after_a_bad_line_are_returned() -> None:
+    message: list[str] = []
+    source = chunks(CountedInput([("f.txt", io.BytesIO(b"1\nx\n3\ny\n"))]), InputFormat(value=VALUE_FORMATS["int8"]), message.append)
     first = next(source)
-    assert (first.numbers, first.records[0][0], told) == ([1], b"\x01", [])
+    assert (first.numbers, first.records[0][0], message) == ([1], b"\x01", [])
     assert [chunk.numbers for chunk in source] == [[3]]
-    assert told == [f"f.txt, line {line}: value: {text!r} is not a whole number of 1 bytes" for line, text in ((2, "x"), (4, "y"))]
+    assert message == [f"f.txt, line {line}: value: {text!r} is not a whole number of 1 bytes" for line, text in ((2, "x"), (4, "y"))]
 
 
 def test_headers_are_pairs_or_an_object() -> None:
@@ -141,7 +141,7 @@ def test_headers_are_pairs_or_an_object() -> None:
             headers_from_json(wrong)
 
 
-def test_csv_names_its_columns_in_the_first_line() -> None:
+def test_the_first_csv_line_names_the_columns() -> None:
     data = b'offset,key,value,headers,partition,timestamp\n7,k,"a,b","[[""h"",""1""]]",2,5\n8,,"",,,\n9,"",,,,-1\r\n\n'
     assert records(data, form="csv") == [
         (b"a,b", b"k", (("h", b"1"),), 2, 5),
@@ -170,16 +170,16 @@ def test_csv_without_a_value_column_makes_json_of_its_rows() -> None:
     ],
 )
 def test_a_row_that_makes_no_record_is_reported_by_its_line(data: bytes, settings: dict[str, Any], why: str) -> None:
-    with pytest.raises(Told, match=why):
+    with pytest.raises(ReportedError, match=why):
         read(data, form="csv", **settings)
 
 
-def test_a_column_that_does_not_exist_is_reported() -> None:
+def test_a_missing_column_is_reported() -> None:
     with pytest.raises(BadLine, match="column 'idd' does not exist; columns are id, v"):
         read(b"id,v\n1,2\n", form="csv", key_column="idd")
 
 
-def test_a_quote_that_is_never_closed_is_reported_after_what_was_whole() -> None:
+def test_an_unclosed_quote_is_reported_after_the_complete_rows() -> None:
     taken: list[InputRecord] = []
     with pytest.raises(BadLine, match="line 3: unclosed quote"):
         for chunk in chunks(CountedInput([("-", io.BytesIO(b'key,value\n1,2\n3,"4\n'))]), InputFormat("csv"), refuse):
@@ -187,19 +187,19 @@ def test_a_quote_that_is_never_closed_is_reported_after_what_was_whole() -> None
     assert taken == [(b"2", b"1", (), None, None)]
 
 
-def test_a_quote_that_is_not_closed_soon_is_no_reason_to_hold_the_whole_input() -> None:
+def test_an_unclosed_quote_does_not_buffer_the_whole_input() -> None:
     lines = iter([(1, b'a,"b'), (2, b"c" * 20), (3, b'd"')])
     with pytest.raises(ValueError, match="line 1: unclosed quote"):
         list(joined(lines, 10))
     assert next(lines) == (3, b'd"')
 
 
-def test_a_whole_file_is_one_record(tmp_path: Path) -> None:
+def test_a_whole_file_can_be_one_record(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"x\ny\0")
     assert [chunk.records for chunk in whole_files([str(tmp_path / "a")], VALUE_FORMATS["text"])] == [[(b"x\ny\0", None, (), None, None)]]
 
 
-def test_several_inputs_follow_each_other_and_their_bytes_are_counted() -> None:
+def test_several_inputs_are_concatenated_and_their_bytes_counted() -> None:
     source = CountedInput([("a", io.BytesIO(b"1\n")), ("b", io.BytesIO(b"2\n3\n"))])
     assert [(chunk.file, list(chunk.numbers)) for chunk in chunks(source, InputFormat(), refuse)] == [("a", [1]), ("b", [1, 2])]
     assert source.done == 6

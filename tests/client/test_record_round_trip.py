@@ -1,4 +1,4 @@
-"""What `consume -o json` and `-o csv` print, `produce` takes, byte for byte; and Parquet files hold it."""
+"""`produce` accepts what `consume -o json` and `-o csv` print, byte for byte; Parquet files keep records too."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ def a_record(value: bytes | None = b"v", key: bytes | None = b"k", **changes: An
 
 
 def read(data: bytes, reading: InputFormat) -> list[InputRecord]:
-    def complain(told: str) -> None:
-        raise AssertionError(told)
+    def complain(message: str) -> None:
+        raise AssertionError(message)
 
     return [record for chunk in chunks(CountedInput([("-", io.BytesIO(data))]), reading, complain) for record in chunk.records]
 
@@ -55,14 +55,14 @@ def sent(record: ConsumerRecord) -> InputRecord:
 
 
 @given(st.lists(RECORDS, max_size=4))
-def test_json_lines_are_taken_as_they_were_printed(records: list[ConsumerRecord]) -> None:
+def test_json_lines_round_trip(records: list[ConsumerRecord]) -> None:
     printed = json_lines(columns(ALL, FieldFormats()))(records)
     assert printed.count(b"\n") == len(records)
     assert read(printed, InputFormat("json")) == [sent(record) for record in records]
 
 
 @given(st.lists(RECORDS, max_size=4))
-def test_csv_is_taken_as_it_was_printed(records: list[ConsumerRecord]) -> None:
+def test_csv_round_trips(records: list[ConsumerRecord]) -> None:
     printed = csv_lines(columns(ALL, FieldFormats()), heading=True)(records)
     assert read(printed, InputFormat("csv")) == [sent(record) for record in records]
 
@@ -76,7 +76,7 @@ def test_other_programs_read_our_csv(rows: list[list[bytes]]) -> None:
     assert list(csv.reader(io.StringIO(printed, newline=""))) == texts
 
 
-def test_a_json_line_says_all_there_is() -> None:
+def test_a_json_line_holds_the_complete_record() -> None:
     line = json_lines(columns(ALL, FieldFormats()))([a_record(b"\xff")])
     assert line == (
         b'{"topic":"orders","partition":3,"offset":100,"timestamp":1700000000123,"key":"k","value":{"base64":"/w=="},'
@@ -84,7 +84,7 @@ def test_a_json_line_says_all_there_is() -> None:
     )
 
 
-def test_columns_can_be_chosen_for_json_and_csv_and_text() -> None:
+def test_columns_can_be_chosen_for_json_csv_and_text() -> None:
     record = a_record(b'{"a": {"b": [1, 2]}, "c": "x,y"}', b'{"id": 5}')
     chosen = columns(["time", "timestamp_type", "key.id", ".a.b[*]", ".c", "header.a", ".none"], FieldFormats())
     assert json.loads(json_lines(chosen)([record])) == {
@@ -97,7 +97,7 @@ def test_columns_can_be_chosen_for_json_and_csv_and_text() -> None:
     assert compiled(text_parts(chosen, b";", coloured=False))([record]) == b"2023-11-14T22:13:20.123Z\tcreate\t5\t[1,2]\tx,y\t1\t;"
 
 
-def test_a_heading_is_printed_once_and_not_at_all_if_disabled() -> None:
+def test_a_header_line_is_printed_once_or_not_at_all_if_disabled() -> None:
     chosen = columns(["offset"], FieldFormats())
     render = csv_lines(chosen, heading=True)
     assert render([a_record()]) + render([a_record()]) == b"offset\n100\n100\n"
@@ -105,17 +105,17 @@ def test_a_heading_is_printed_once_and_not_at_all_if_disabled() -> None:
 
 
 @pytest.mark.parametrize("name", ["ofset", "header.", "header", ".a.", "key.", ""])
-def test_a_column_that_does_not_exist_is_refused(name: str) -> None:
+def test_a_missing_column_is_refused(name: str) -> None:
     with pytest.raises(ValueError, match="unknown column"):
         columns([name], FieldFormats())
 
 
-def test_a_column_that_is_named_twice_is_refused() -> None:
+def test_a_duplicate_column_is_refused() -> None:
     with pytest.raises(ValueError, match="has column key twice"):
         columns(["key", "value", "key"], FieldFormats())
 
 
-def test_values_in_a_format_stand_in_json_as_what_they_are() -> None:
+def test_formatted_values_are_json_values() -> None:
     seen = FieldFormats(key=VALUE_FORMATS["int"], value=VALUE_FORMATS["json"])
     line = json_lines(columns(["key", "value"], seen))([a_record(b'{ "a": 1.10 }', (7).to_bytes(8, "big")), a_record(None, None)])
     assert line == b'{"key":7,"value":{"a":1.10}}\n{"key":null,"value":null}\n'
@@ -125,7 +125,7 @@ def test_values_in_a_format_stand_in_json_as_what_they_are() -> None:
     ]
 
 
-def test_quotes_that_are_amiss_are_reported() -> None:
+def test_misplaced_quotes_are_reported() -> None:
     assert fields(b'a,"b ""c""",,""') == [b"a", b'b "c"', None, b""]
     for line in (b'a"b', b'"a"b', b'"a""'):
         with pytest.raises(ValueError, match="quote"):
@@ -134,7 +134,7 @@ def test_quotes_that_are_amiss_are_reported() -> None:
         list(joined([(1, b"a"), (2, b'"b'), (3, b"c")], 100))
 
 
-def test_a_parquet_file_has_the_records_in_types_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_parquet_file_has_typed_columns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     parquet = pytest.importorskip("pyarrow.parquet")
     from ottla.cli.consume import parquet_output
 
@@ -168,7 +168,7 @@ def test_an_empty_parquet_file_can_be_read(tmp_path: Path) -> None:
     assert parquet.read_table(tmp_path / "a.parquet").num_rows == 0
 
 
-def test_colours_change_nothing_but_colours() -> None:
+def test_colours_do_not_change_the_text() -> None:
     line = b'{"a":"x \\" : y","n":-1.5e3,"t":true,"z":null,"l":[1,"2"]}\n'
     coloured = json_coloured(line)
     assert b'\x1b[36m"a"\x1b[0m:\x1b[32m"x \\" : y"\x1b[0m' in coloured

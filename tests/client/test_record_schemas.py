@@ -1,4 +1,4 @@
-"""Avro and Protobuf on the command line, by files and by a schema registry."""
+"""Avro and Protobuf on the command line, with schema files and a schema registry."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def schema(tmp_path: Path) -> Path:
     return file
 
 
-def test_avro_is_shown_as_json_and_made_of_it(schema: Path) -> None:
+def test_avro_is_converted_to_json_and_back(schema: Path) -> None:
     avro = parse_value_format(f"avro:{schema}", "--value-format")
     data = avro.read(SAID)
     assert json.loads(avro.show(data)) == json.loads(SAID)
@@ -63,7 +63,7 @@ def test_avro_is_shown_as_json_and_made_of_it(schema: Path) -> None:
         (SAID.replace(b"2026-01-31T12:00:00Z", b"soon"), "does not fit the schema"),
     ],
 )
-def test_what_does_not_fit_the_schema_is_refused(schema: Path, given: bytes, why: str) -> None:
+def test_a_value_that_does_not_match_the_schema_is_refused(schema: Path, given: bytes, why: str) -> None:
     with pytest.raises(ValueError, match=why):
         parse_value_format(f"avro:{schema}", "--value-format").read(given)
 
@@ -81,7 +81,7 @@ def test_a_file_that_is_not_a_schema_is_refused(tmp_path: Path, content: str) ->
 
 
 class _Answers(BaseHTTPRequestHandler):
-    """A registry with what the test keeps in `schemas`: id -> schema, and `subjects`: name -> id."""
+    """A schema registry with `schemas`, id -> schema, and `subjects`, name -> id, set by the test."""
 
     schemas: dict[int, str]
     subjects: dict[str, int]
@@ -105,15 +105,15 @@ class _Answers(BaseHTTPRequestHandler):
         self.schemas[number] = schema
         self._answer(200, {"id": number})
 
-    def _answer(self, code: int, said: Any) -> None:
-        body = json.dumps(said).encode()
+    def _answer(self, code: int, content: Any) -> None:
+        body = json.dumps(content).encode()
         self.send_response(code)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
 
     def log_message(self, format: str, *arguments: Any) -> None:
-        """Tests are quiet."""
+        """Suppresses the request log."""
 
 
 @pytest.fixture
@@ -130,7 +130,7 @@ def registry() -> Iterator[tuple[str, type[_Answers]]]:
 
 
 @pytest.mark.server
-def test_a_registry_is_asked_once_for_each_schema_that_comes(registry: tuple[str, type[_Answers]]) -> None:
+def test_the_registry_is_asked_once_per_schema(registry: tuple[str, type[_Answers]]) -> None:
     url, answers = registry
     answers.schemas[300] = '"string"'
     answers.subjects["orders-value"] = 300
@@ -145,7 +145,7 @@ def test_a_registry_is_asked_once_for_each_schema_that_comes(registry: tuple[str
 
 
 @pytest.mark.server
-def test_a_schema_of_a_file_is_added_to_the_registry(registry: tuple[str, type[_Answers]], schema: Path) -> None:
+def test_a_schema_from_a_file_is_registered(registry: tuple[str, type[_Answers]], schema: Path) -> None:
     url, answers = registry
     avro = parse_value_format(f"avro:{schema}", "--value-format", registry=url, subject="a/b-value")
     assert json.loads(avro.show(avro.read(SAID))) == json.loads(SAID)
@@ -153,7 +153,7 @@ def test_a_schema_of_a_file_is_added_to_the_registry(registry: tuple[str, type[_
 
 
 @pytest.mark.server
-def test_a_registry_that_does_not_know_reports_it(registry: tuple[str, type[_Answers]]) -> None:
+def test_an_unknown_schema_is_reported(registry: tuple[str, type[_Answers]]) -> None:
     url, _ = registry
     with pytest.raises(OSError, match="404 Not Found: Schema not found"):
         parse_value_format("avro", "--value-format", registry=url).show(b"\0\0\0\0\7x")
@@ -162,17 +162,17 @@ def test_a_registry_that_does_not_know_reports_it(registry: tuple[str, type[_Ans
     assert Registry(url).schema_if_there(7) is None
 
 
-def test_a_registry_that_does_not_answer_is_not_one_that_does_not_know() -> None:
+def test_an_unreachable_registry_differs_from_an_unknown_schema() -> None:
     with pytest.raises(OSError, match="schema registry"):
         Registry("http://127.0.0.1:1").schema_if_there(7)
 
 
-def test_a_registry_has_an_address() -> None:
+def test_a_registry_needs_an_address() -> None:
     with pytest.raises(ValueError, match="--registry expects http"):
         Registry("localhost:8081")
 
 
-def test_protobuf_is_shown_as_json_and_made_of_it(tmp_path: Path) -> None:
+def test_protobuf_is_converted_to_json_and_back(tmp_path: Path) -> None:
     pytest.importorskip("google.protobuf")
     from google.protobuf import descriptor_pb2 as d
 

@@ -1,4 +1,4 @@
-"""Timestamps of records at given offsets: what is asked for, and what is made of the answers."""
+"""Timestamps of records at given offsets: the fetches, and the evaluation of responses."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ def batch(base_offset: int, *times: int, codec: Codec = Codec.NONE) -> bytes:
     return bytes(build_batch([(when, None, b"v", ()) for when in times], base_offset=base_offset, codec=codec))
 
 
-def told(search: TimeSearch, *answers: dict[TopicPartition, Piece | KafkaError]) -> dict[RecordPosition, object]:
-    """OffsetRead and answer until the answers are used up; all must be found by then."""
+def found_by(search: TimeSearch, *answers: dict[TopicPartition, Piece | KafkaError]) -> dict[Place, object]:
+    """Request and respond until the responses are used up; the search must then be complete."""
     for answer in answers:
         asks = search.asks()
         assert asks, "there was something left to ask"
@@ -29,62 +29,62 @@ def told(search: TimeSearch, *answers: dict[TopicPartition, Piece | KafkaError])
 
 
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.ZSTD])
-def test_the_time_of_a_record_in_the_middle_of_a_batch_is_found(codec: Codec) -> None:
+def test_the_timestamp_inside_a_batch_is_found(codec: Codec) -> None:
     search = TimeSearch([(A, 11)])
-    assert search.asks() == {A: OffsetRead(11, LITTLE_BYTES)}
-    assert told(search, {A: Piece(batch(10, 100, 200, 300, codec=codec), 20)}) == {(A, 11): 200}
+    assert search.asks() == {A: Ask(11, LITTLE_BYTES)}
+    assert found_by(search, {A: Piece(batch(10, 100, 200, 300, codec=codec), 20)}) == {(A, 11): 200}
 
 
-def test_all_partitions_are_asked_at_once() -> None:
+def test_all_partitions_are_requested_at_once() -> None:
     search = TimeSearch([(A, 1), (B, 2)])
-    assert search.asks() == {A: OffsetRead(1, LITTLE_BYTES), B: OffsetRead(2, LITTLE_BYTES)}
-    assert told(search, {A: Piece(batch(1, 7), 9), B: Piece(batch(2, 8), 9)}) == {(A, 1): 7, (B, 2): 8}
+    assert search.asks() == {A: Ask(1, LITTLE_BYTES), B: Ask(2, LITTLE_BYTES)}
+    assert found_by(search, {A: Piece(batch(1, 7), 9), B: Piece(batch(2, 8), 9)}) == {(A, 1): 7, (B, 2): 8}
 
 
-def test_a_partition_that_came_back_empty_is_asked_first_and_with_more_room() -> None:
+def test_a_partition_with_an_empty_response_is_requested_first_with_a_larger_limit() -> None:
     search = TimeSearch([(A, 0), (B, 0), (C, 5)])
     search.learn(search.asks(), {A: Piece(b"", 9), B: Piece(batch(0, 8), 9), C: Piece(batch(3, 1), 9)})
-    assert list(search.asks().items()) == [(A, OffsetRead(0, MUCH_BYTES)), (C, OffsetRead(5, MUCH_BYTES))]
-    assert told(search, {A: Piece(batch(0, 7), 9), C: Piece(batch(5, 6), 9)}) == {(A, 0): 7, (B, 0): 8, (C, 5): 6}
+    assert list(search.asks().items()) == [(A, Ask(0, MUCH_BYTES)), (C, Ask(5, MUCH_BYTES))]
+    assert found_by(search, {A: Piece(batch(0, 7), 9), C: Piece(batch(5, 6), 9)}) == {(A, 0): 7, (B, 0): 8, (C, 5): 6}
 
 
-def test_a_batch_that_is_cut_short_counts_as_none() -> None:
+def test_a_truncated_batch_counts_as_none() -> None:
     search = TimeSearch([(A, 0)])
     search.learn(search.asks(), {A: Piece(batch(0, 7)[:-1], 9)})
     assert search.asks() == {A: OffsetRead(0, MUCH_BYTES)}
 
 
-def test_where_compaction_took_the_record_the_next_one_counts() -> None:
-    """The first batch spans 10 to 14, of which only 10 is left; the next record is 20."""
+def test_for_a_compacted_record_the_next_one_counts() -> None:
+    """The first batch spans offsets 10 to 14, of which only 10 remains; the next record is 20."""
     first = bytearray(batch(10, 100))
     first[23:27] = (4).to_bytes(4, "big")
-    assert told(TimeSearch([(A, 12)]), {A: Piece(bytes(first) + batch(20, 300), 30)}) == {(A, 12): 300}
+    assert found_by(TimeSearch([(A, 12)]), {A: Piece(bytes(first) + batch(20, 300), 30)}) == {(A, 12): 300}
     search = TimeSearch([(A, 12)])
     search.learn(search.asks(), {A: Piece(bytes(first), 30)})
-    assert search.asks() == {A: OffsetRead(15, LITTLE_BYTES)}
-    assert told(search, {A: Piece(batch(20, 300), 30)}) == {(A, 12): 300}
+    assert search.asks() == {A: Ask(15, LITTLE_BYTES)}
+    assert found_by(search, {A: Piece(batch(20, 300), 30)}) == {(A, 12): 300}
 
 
-def test_control_batches_are_passed_over() -> None:
+def test_control_batches_are_skipped() -> None:
     marker = bytes(build_batch([(50, b"\0\0\0\1", b"\0\0\0\0\0\0", ())], base_offset=4, producer_id=1, producer_epoch=0, control=True))
-    assert told(TimeSearch([(A, 4)]), {A: Piece(marker + batch(5, 60), 9)}) == {(A, 4): 60}
+    assert found_by(TimeSearch([(A, 4)]), {A: Piece(marker + batch(5, 60), 9)}) == {(A, 4): 60}
 
 
-def test_there_is_no_time_at_the_end_of_the_log() -> None:
-    assert told(TimeSearch([(A, 9)]), {A: Piece(b"", 9)}) == {(A, 9): None}
+def test_the_end_of_the_log_has_no_timestamp() -> None:
+    assert found_by(TimeSearch([(A, 9)]), {A: Piece(b"", 9)}) == {(A, 9): None}
 
 
-def test_several_offsets_of_a_partition_are_found_in_one_answer_where_it_holds_them() -> None:
+def test_one_response_can_resolve_several_offsets_of_a_partition() -> None:
     search = TimeSearch([(A, 2), (A, 0), (A, 7)])
     assert search.asks() == {A: OffsetRead(0, LITTLE_BYTES)}
     search.learn(search.asks(), {A: Piece(batch(0, 1, 2, 3), 9)})
     assert search.found == {(A, 0): 1, (A, 2): 3}
-    assert search.asks() == {A: OffsetRead(7, LITTLE_BYTES)}
-    assert told(search, {A: Piece(batch(7, 8), 9)})[A, 7] == 8
+    assert search.asks() == {A: Ask(7, LITTLE_BYTES)}
+    assert found_by(search, {A: Piece(batch(7, 8), 9)})[A, 7] == 8
 
 
-def test_an_error_is_its_partitions_alone() -> None:
-    found = told(TimeSearch([(A, 0), (B, 0)]), {A: NotLeaderOrFollower(), B: Piece(batch(0, 5), 9)})
+def test_an_error_affects_only_its_partition() -> None:
+    found = found_by(TimeSearch([(A, 0), (B, 0)]), {A: NotLeaderOrFollower(), B: Piece(batch(0, 5), 9)})
     assert isinstance(found[A, 0], NotLeaderOrFollower)
     assert found[B, 0] == 5
 
@@ -92,15 +92,15 @@ def test_an_error_is_its_partitions_alone() -> None:
 def test_a_damaged_batch_is_reported() -> None:
     broken = bytearray(batch(0, 5))
     broken[16] = 9
-    assert isinstance(told(TimeSearch([(A, 0)]), {A: Piece(bytes(broken), 9)})[A, 0], CorruptMessage)
+    assert isinstance(found_by(TimeSearch([(A, 0)]), {A: Piece(bytes(broken), 9)})[A, 0], CorruptMessage)
 
 
-def test_a_partition_left_out_of_the_answer_is_reported() -> None:
-    assert isinstance(told(TimeSearch([(A, 0)]), {})[A, 0], UnknownServerError)
+def test_a_partition_missing_in_the_response_is_reported() -> None:
+    assert isinstance(found_by(TimeSearch([(A, 0)]), {})[A, 0], UnknownServerError)
 
 
-def test_partitions_wait_their_turn_as_long_as_others_get_on() -> None:
-    """Answers hold one partition's batch each; all come to their turn."""
+def test_partitions_take_turns_as_long_as_the_search_advances() -> None:
+    """Each response holds one partition's batch; every partition gets its turn."""
     many = [TopicPartition("t", number) for number in range(40)]
     search = TimeSearch([(tp, 0) for tp in many])
     rounds = 0
@@ -112,7 +112,7 @@ def test_partitions_wait_their_turn_as_long_as_others_get_on() -> None:
     assert rounds == len(many)
 
 
-def test_a_broker_that_never_gives_records_is_given_up() -> None:
+def test_a_broker_that_never_returns_records_is_given_up() -> None:
     search = TimeSearch([(A, 0)])
     for _ in range(IDLE_MAX + 1):
         search.learn(search.asks(), {A: Piece(b"", 9)})

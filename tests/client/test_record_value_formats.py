@@ -1,4 +1,4 @@
-"""What key and value formats make of bytes, and back."""
+"""Key and value formats: decoding of bytes, and encoding."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from ottla.cli.common.value_formats import VALUE_FORMATS
         ("pack:>2sB", b"ab\x07", b"ab 7"),
     ],
 )
-def test_bytes_are_shown_and_made_again(name: str, data: bytes, shown: bytes) -> None:
+def test_bytes_are_decoded_and_encoded_again(name: str, data: bytes, shown: bytes) -> None:
     made = parse_value_format(name, "--value-format")
     assert made.show(data) == shown
     if name not in ("json", "pretty", "int") or (name == "int" and len(data) == 8):
@@ -54,7 +54,7 @@ def test_bytes_are_shown_and_made_again(name: str, data: bytes, shown: bytes) ->
         ("pack:>i", b"1", "1 bytes are not >i: expected 4"),
     ],
 )
-def test_bytes_that_are_something_else_are_refused(name: str, data: bytes, why: str) -> None:
+def test_bytes_in_another_format_are_refused(name: str, data: bytes, why: str) -> None:
     with pytest.raises(ValueError, match=why):
         parse_value_format(name, "--value-format").show(data)
 
@@ -77,7 +77,7 @@ def test_bytes_that_are_something_else_are_refused(name: str, data: bytes, why: 
         ("pack:>i", {"a": 1}),
     ],
 )
-def test_what_is_no_such_value_is_refused(name: str, given: Any) -> None:
+def test_an_invalid_value_is_refused(name: str, given: Any) -> None:
     with pytest.raises(ValueError):
         parse_value_format(name, "--value-format").read(given)
 
@@ -93,7 +93,7 @@ def test_what_is_no_such_value_is_refused(name: str, given: Any) -> None:
         ("hex:1", "unknown format"),
     ],
 )
-def test_a_format_that_does_not_exist_is_refused(text: str, why: str) -> None:
+def test_an_unknown_format_is_refused(text: str, why: str) -> None:
     with pytest.raises(ValueError, match=why):
         parse_value_format(text, "--value-format")
 
@@ -106,9 +106,9 @@ JSON = st.recursive(
 
 
 @given(JSON)
-def test_json_within_json_comes_back_as_the_same_text(value: Any) -> None:
-    """Also null, strings, and what looks like marked bytes, which mean something else in the line around them."""
-    from ottla.cli.produce.input import InputFormat, JsonLines
+def test_json_within_json_round_trips_as_the_same_text(value: Any) -> None:
+    """Also null, strings and text that looks like marked bytes, which have another meaning in the surrounding line."""
+    from ottla.cli.produce.input import InputFormat, _JsonLines
 
     data = msgspec.json.encode(value)
     line = msgspec.json.encode({"value": VALUE_FORMATS["json"].value(data)})
@@ -117,5 +117,5 @@ def test_json_within_json_comes_back_as_the_same_text(value: Any) -> None:
     assert given[0] == data
 
 
-def test_text_may_be_called_as_the_clients_call_it() -> None:
+def test_text_has_the_alias_of_the_clients() -> None:
     assert VALUE_FORMATS["str"] is VALUE_FORMATS["text"]

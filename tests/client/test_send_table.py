@@ -1,4 +1,4 @@
-"""Tables into topics: what each kind of column becomes, where rows go, and what a table's promise tells. Against a cluster in memory."""
+"""`send_table`: column types, partitioning, and the delivery of a table. Against an in-memory cluster."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ T0 = 1_790_000_000_000
 
 
 def stored(cluster: MemoryCluster, topic: str = "t") -> list[list[Any]]:
-    """By partition: (timestamp, key, value, headers) of each record."""
+    """(timestamp, key, value, headers) of each record, by partition."""
     return [
         [(time, key, value, list(headers)) for batch in log.batches for _, time, key, value, headers in records(batch)]
         for log in cluster.logs[topic]
@@ -36,7 +36,7 @@ def stored(cluster: MemoryCluster, topic: str = "t") -> list[list[Any]]:
 
 
 async def sent(cluster: MemoryCluster, quick: dict[str, Any], table: Any, *, topic: str = "t", to: Any = None, **columns: Any) -> Any:
-    """What the topic holds after the table was sent."""
+    """The records in the topic after the table was sent."""
     async with Producer(**quick, **(to or {})) as producer:
         delivery = await producer.send_table(topic, table, **columns)
         metadata = await delivery
@@ -53,7 +53,7 @@ async def values(cluster: MemoryCluster, quick: dict[str, Any], table: Any, **co
 # -- columns
 
 
-async def test_each_column_becomes_its_part_of_the_record(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
+async def test_each_column_becomes_a_part_of_the_record(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
     headers = pa.array([[("a", b"1"), ("a", None)], None, []], pa.list_(pa.struct([("name", pa.string()), ("value", pa.binary())])))
     times = pa.array([T0 * 1000 + 999, (T0 + 1) * 1000, (T0 + 2) * 1000], pa.timestamp("us", tz="UTC"))
     table = pa.table({"k": ["x", None, ""], "v": pa.array([b"1", None, b""], pa.binary()), "h": headers, "t": times})
@@ -105,7 +105,7 @@ async def test_a_value_of_each_type(cluster: MemoryCluster, quick: dict[str, Any
         ("json", pa.array(["x", None]), [b'"x"', None]),
     ],
 )
-async def test_a_format_is_that_of_the_serializer_of_its_name(
+async def test_a_format_name_selects_the_serializer(
     cluster: MemoryCluster, quick: dict[str, Any], form: str, column: Any, becomes: list[bytes | None]
 ) -> None:
     assert await values(cluster, quick, pa.table({"v": column}), value="v", value_format=form) == becomes
@@ -114,14 +114,14 @@ async def test_a_format_is_that_of_the_serializer_of_its_name(
     assert await values(cluster, quick, pa.table({"v": column}), value="v", value_format=plain) == becomes
 
 
-async def test_rows_become_objects_and_rows_of_nulls_tombstones(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
+async def test_rows_become_objects_and_null_rows_tombstones(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
     table = pa.table({"id": ["1", "2", "3"], "a": [1, None, None], "b": ["x", "y", None]})
     ((one, two, three),) = await sent(cluster, quick, table, key="id", value=["a", "b"])
     assert [record[1] for record in (one, two, three)] == [b"1", b"2", b"3"]
     assert [json.loads(one[2]), json.loads(two[2]), three[2]] == [{"a": 1, "b": "x"}, {"a": None, "b": "y"}, None]
 
 
-async def test_without_a_value_the_row_is_all_that_is_nothing_else(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
+async def test_without_a_value_column_the_remaining_columns_are_the_value(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
     table = pa.table(
         {"id": [1], "a": ["x"], "at": pa.array([T0]), "p": [0], "h": pa.array([[("n", b"")]], pa.map_(pa.string(), pa.binary()))}
     )
@@ -130,7 +130,7 @@ async def test_without_a_value_the_row_is_all_that_is_nothing_else(cluster: Memo
     assert json.loads(record[2]) == {"id": 1, "a": "x"}
 
 
-async def test_avro_values_are_those_of_the_serializer(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
+async def test_avro_values_equal_those_of_the_serializer(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
     schema = {"type": "record", "name": "R", "fields": [{"name": "a", "type": "long"}, {"name": "b", "type": ["null", "string"]}]}
     rows = [{"a": 1, "b": "x"}, {"a": -2, "b": None}]
     framed = Avro(schema, schema_id=7)
@@ -139,7 +139,7 @@ async def test_avro_values_are_those_of_the_serializer(cluster: MemoryCluster, q
         await values(cluster, quick, pa.table({"a": [1, None], "b": ["x", "y"]}), value_format="avro", schema=schema)
 
 
-async def test_one_partition_time_or_headers_for_all_rows(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
+async def test_one_partition_time_or_headers_can_apply_to_all_rows(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
     found = await sent(
         cluster,
         quick,
@@ -156,7 +156,9 @@ async def test_one_partition_time_or_headers_for_all_rows(cluster: MemoryCluster
 @pytest.mark.parametrize(
     "kind", [pa.timestamp("s"), pa.timestamp("ms", tz="Europe/Berlin"), pa.timestamp("us"), pa.timestamp("ns"), pa.int64()]
 )
-async def test_times_of_every_unit_are_milliseconds_and_null_is_now(cluster: MemoryCluster, quick: dict[str, Any], kind: Any) -> None:
+async def test_times_of_every_unit_become_milliseconds_and_null_becomes_now(
+    cluster: MemoryCluster, quick: dict[str, Any], kind: Any
+) -> None:
     factor = {"s": 0.001, "ms": 1, "us": 1000, "ns": 1_000_000}[getattr(kind, "unit", "ms")]
     times = pa.array([0, None, int(T0 * factor)], pa.int64()).cast(kind)
     table = pa.table({"v": ["-", "a", "b"], "t": times}).slice(1)
@@ -164,10 +166,10 @@ async def test_times_of_every_unit_are_milliseconds_and_null_is_now(cluster: Mem
     assert then[0] == T0 and now[0] > 1_700_000_000_000
 
 
-# -- where rows go
+# -- partitioning
 
 
-async def test_keys_go_where_javas_partitioner_sends_them_and_stay_in_order(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
+async def test_keys_are_partitioned_as_in_java_and_stay_in_order(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
     keys = [f"k{number % 17}" for number in range(500)]
     found = await sent(cluster, quick, pa.table({"k": keys, "v": [str(n) for n in range(500)]}), topic="many", key="k", value="v")
     for partition, log in enumerate(found):
@@ -177,15 +179,15 @@ async def test_keys_go_where_javas_partitioner_sends_them_and_stay_in_order(clus
     assert {value: key for log in found for _, key, value, _ in log} == {b"%d" % n: keys[n].encode() for n in range(500)}
 
 
-async def test_a_large_table_that_names_its_partitions_is_sent_once(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
-    # More than one portion: rows of the next must not be taken for this one's.
+async def test_a_large_table_with_a_partition_column_is_sent_once(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
+    # More than one chunk: rows of the next chunk must not count as rows of this one.
     count = 3000
     table = pa.table({"v": ["x" * 2000] * count, "n": range(count), "p": pa.array([n % 3 for n in range(count)], pa.int32())})
     found = await sent(cluster, quick, table, topic="many", key="n", value="v", partition="p")
     assert [[int(key) for _, key, _, _ in log] for log in found] == [list(range(first, count, 3)) for first in range(3)]
 
 
-async def test_a_partition_that_a_row_names_comes_before_its_key(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
+async def test_a_partition_column_overrides_the_key(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
     table = pa.table({"k": ["a", "a", None, None], "p": pa.array([2, None, 0, None], pa.int8()), "v": ["0", "1", "2", "3"]})
     found = await sent(cluster, quick, table, topic="many", key="k", value="v", partition="p")
     home = partition_for_key(b"a", 3)
@@ -195,7 +197,7 @@ async def test_a_partition_that_a_row_names_comes_before_its_key(cluster: Memory
     assert sum(map(len, found)) == 4
 
 
-async def test_rows_that_do_not_care_are_spread_over_the_partitions_by_batches(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
+async def test_rows_without_key_and_partition_are_spread_over_partitions_by_batch(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
     table = pa.table({"v": [f"{number:0200}" for number in range(3000)]})
     found = await sent(cluster, quick, table, topic="many", to={"batch_size": 4000}, value="v")
     assert all(len(log) > 300 for log in found)
@@ -216,7 +218,7 @@ async def test_batches_are_compressed_by_the_producers_codec_and_stay_in_order(
     assert {parse_header(batch).codec.wire_name for batch in cluster.logs["t"][0].batches} == {codec}
 
 
-async def test_a_table_stands_between_the_records_sent_before_and_after(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
+async def test_a_table_is_ordered_between_earlier_and_later_records(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
     async with Producer(**quick, linger_ms=1000) as producer:
         await producer.send("t", b"before")
         await producer.send_table("t", pa.table({"v": ["in"]}), value="v")
@@ -237,12 +239,12 @@ async def test_slices_and_chunks_are_sent_row_by_row(cluster: MemoryCluster, qui
 
 
 @pytest.mark.parametrize("empty", [pa.table({"v": pa.array([], pa.string())}), pa.table({"v": pa.chunked_array([], pa.string())})])
-async def test_an_empty_table_is_sent_at_once(cluster: MemoryCluster, quick: dict[str, Any], empty: Any) -> None:
+async def test_an_empty_table_completes_at_once(cluster: MemoryCluster, quick: dict[str, Any], empty: Any) -> None:
     async with Producer(**quick) as producer:
         assert await (await producer.send_table("t", empty, value="v")) == TableMetadata("t", 0, {})
 
 
-async def test_whatever_speaks_arrow_is_a_table(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
+async def test_any_object_with_the_arrow_interface_is_a_table(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
     table = pa.table({"v": ["a", "b"]})
 
     class Stream:
@@ -258,14 +260,14 @@ async def test_whatever_speaks_arrow_is_a_table(cluster: MemoryCluster, quick: d
         cluster.logs["t"][0].batches.clear()
 
 
-async def test_polars_and_duckdb_give_tables(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
+async def test_polars_and_duckdb_tables_are_accepted(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
     polars, duckdb = pytest.importorskip("polars"), pytest.importorskip("duckdb")
     assert await values(cluster, quick, polars.DataFrame({"v": ["a", None], "k": [1, 2]}), key="k", value="v") == [b"a", None]
     cluster.logs["t"][0].batches.clear()
     assert await values(cluster, quick, duckdb.sql("SELECT 'a' AS v UNION ALL SELECT 'b'"), value="v") == [b"a", b"b"]
 
 
-async def test_a_stream_is_read_as_there_is_room(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
+async def test_a_stream_is_read_as_memory_allows(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
     asked = count()
 
     def batches() -> Any:
@@ -279,7 +281,7 @@ async def test_a_stream_is_read_as_there_is_room(cluster: MemoryCluster, quick: 
     assert metadata == TableMetadata("t", 12_000, {0: (0, 12_000)})
 
 
-# -- what goes wrong
+# -- errors
 
 
 @pytest.mark.parametrize(
@@ -302,7 +304,7 @@ async def test_a_stream_is_read_as_there_is_room(cluster: MemoryCluster, quick: 
         ({"value": "v", "schemes": 1}, TypeError, "no schemes=; did you mean schema?"),
     ],
 )
-async def test_what_cannot_be_is_refused_with_what_to_do(
+async def test_invalid_columns_are_refused_with_advice(
     cluster: MemoryCluster, quick: dict[str, Any], columns: dict[str, Any], error: type[Exception], why: str
 ) -> None:
     table = pa.table({"v": ["a", "b"], "n": [0, 5], "h": [1.5, 2]})
@@ -312,19 +314,19 @@ async def test_what_cannot_be_is_refused_with_what_to_do(
     assert stored(cluster) == [[]]
 
 
-async def test_what_is_no_table_is_refused(quick: dict[str, Any], cluster: MemoryCluster) -> None:
+async def test_an_object_that_is_not_a_table_is_refused(quick: dict[str, Any], cluster: MemoryCluster) -> None:
     async with Producer(**quick) as producer:
         with pytest.raises(TypeError, match="from_pylist"):
             await producer.send_table("t", [{"v": 1}])
 
 
-async def test_a_negative_partition_is_refused_by_its_row(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
+async def test_a_negative_partition_is_refused_with_its_row(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
     async with Producer(**quick) as producer:
         with pytest.raises(ValueError, match="row 1 is for partition -1; partitions count from 0"):
             await producer.send_table("t", pa.table({"v": ["a", "b"], "p": [0, -1]}), value="v", partition="p")
 
 
-async def test_a_row_too_large_ends_the_table_and_those_before_are_sent(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
+async def test_a_row_that_is_too_large_ends_the_table_after_the_rows_before_it(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
     table = pa.table({"v": ["a", "x" * 2000, "b"]})
     async with Producer(**quick, max_request_size=1000) as producer:
         with pytest.raises(MessageTooLarge) as caught:
@@ -333,7 +335,7 @@ async def test_a_row_too_large_ends_the_table_and_those_before_are_sent(cluster:
     assert [value for _, _, value, _ in stored(cluster)[0]] == [b"a"]
 
 
-async def test_a_full_memory_ends_the_wait_as_for_records(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
+async def test_full_memory_times_out_as_for_records(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
     for node in cluster.nodes.values():
         node.on_Produce = lambda request, header: None  # type: ignore[method-assign]
     async with Producer(**quick, buffer_memory=2000, max_block_ms=50, max_request_size=1000, delivery_timeout_ms=40_000) as producer:
@@ -342,7 +344,7 @@ async def test_a_full_memory_ends_the_wait_as_for_records(cluster: MemoryCluster
         await producer.close(timeout_ms=0)
 
 
-async def test_rows_of_a_batch_that_failed_are_told_apart(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
+async def test_rows_of_a_failed_batch_are_reported(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
     def refuse(node: Any, request: Any) -> Any:
         (topic,) = request.topic_data
         if all(data.index != 1 for data in topic.partition_data):
@@ -353,7 +355,7 @@ async def test_rows_of_a_batch_that_failed_are_told_apart(cluster: MemoryCluster
             answers.append(PartitionProduceResponse(index=data.index, error_code=code, base_offset=offset))
         return ProduceResponse(responses=[TopicProduceResponse(name=topic.name, topic_id=topic.topic_id, partition_responses=answers)])
 
-    cluster.accidents["Produce"].append(refuse)
+    cluster.faults["Produce"].append(refuse)
     table = pa.table({"v": list("abcdef"), "p": [0, 1, 2, 1, 0, 1]})
     async with Producer(**quick) as producer:
         delivery = await producer.send_table("many", table, value="v", partition="p")
@@ -363,10 +365,10 @@ async def test_rows_of_a_batch_that_failed_are_told_apart(cluster: MemoryCluster
     assert [len(log) for log in stored(cluster, "many")] == [2, 0, 1]
 
 
-# -- both faces alike
+# -- both APIs
 
 
-async def test_the_promise_lets_go_of_the_bytes_it_no_longer_needs(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
+async def test_the_delivery_releases_bytes_it_no_longer_needs(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
     async with Producer(**quick) as producer:
         delivery = await producer.send_table("t", pa.table({"v": ["x"] * 10}), value="v")
         await delivery
@@ -386,7 +388,7 @@ ROWS = st.lists(
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(ROWS, st.data())
-async def test_a_table_becomes_the_records_that_send_makes_of_its_rows(
+async def test_a_table_becomes_the_same_records_as_sending_its_rows(
     cluster: MemoryCluster, quick: dict[str, Any], rows: list[Any], data: st.DataObject
 ) -> None:
     first = data.draw(st.integers(0, len(rows)))
@@ -422,5 +424,5 @@ async def test_a_table_becomes_the_records_that_send_makes_of_its_rows(
     assert loose[0] == loose[1]
 
 
-def test_a_delivery_without_rows_has_no_failed_ones() -> None:
+def test_a_delivery_without_rows_has_no_failed_rows() -> None:
     assert TableDelivery("t").failed_rows().to_pylist() == []

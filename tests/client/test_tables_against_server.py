@@ -1,4 +1,4 @@
-"""Tables against a real `ottla serve`: every codec, compaction's gaps, and a broker that is killed while a table is on its way."""
+"""Tables against a real `ottla serve`: every codec, compaction gaps, and a broker killed during a transfer."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def create(server: Serving, partitions: int, **configs: str) -> str:
 
 
 @pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
-def test_what_is_sent_is_read_in_both_ways(ottla_server: Serving, codec: str) -> None:
+def test_sent_tables_are_read_by_poll_table_and_read_table(ottla_server: Serving, codec: str) -> None:
     topic = create(ottla_server, 3)
     rows = 50_000
     table = pa.table({"k": [f"k{n % 1000}" for n in range(rows)], "n": range(rows), "v": [f"value {n} of a table" for n in range(rows)]})
@@ -48,7 +48,7 @@ def test_what_is_sent_is_read_in_both_ways(ottla_server: Serving, codec: str) ->
     assert all(homes[row["key"]] == row["partition"] for row in whole.select(["key", "partition"]).to_pylist())
 
 
-def test_a_broker_that_is_killed_costs_no_row_and_doubles_none(tmp_path: Path) -> None:
+def test_killing_a_broker_neither_loses_nor_duplicates_rows(tmp_path: Path) -> None:
     rows, value = 400_000, "x" * 60
     table = pa.table({"n": [str(n) for n in range(rows)], "v": pa.repeat(value, rows)})
     with Serving(tmp_path / "data") as server:

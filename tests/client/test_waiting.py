@@ -1,4 +1,4 @@
-"""Waiting for another thread so that Ctrl-C ends it: in slices, with no lock that an interrupt could leave taken."""
+"""Waiting for another thread with support for Ctrl-C: in slices, without a lock that an interrupt could leave locked."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ottla.client.sync.waiting import SLICE_MAX_S, SLICE_MIN_S, Stop, taken
 
 
 class Late:
-    """A queue that has something only when it was asked a few times."""
+    """A queue that is empty for the first `empty_times` reads."""
 
     def __init__(self, empty_times: int) -> None:
         self.asked: list[float | None] = []
@@ -45,7 +45,7 @@ def thread() -> Iterator[LoopThread]:
     made.stop()
 
 
-def test_the_main_thread_waits_in_slices_that_grow() -> None:
+def test_the_main_thread_waits_in_growing_slices() -> None:
     queue = late(9)
     assert taken(queue) == "it"
     assert queue.asked[0] == SLICE_MIN_S
@@ -53,7 +53,7 @@ def test_the_main_thread_waits_in_slices_that_grow() -> None:
     assert queue.asked[-1] == SLICE_MAX_S
 
 
-def test_a_limit_ends_the_last_slice() -> None:
+def test_a_timeout_shortens_the_last_slice() -> None:
     queue: SimpleQueue[None] = SimpleQueue()
     began_s = time.monotonic()
     with pytest.raises(Empty):
@@ -61,13 +61,13 @@ def test_a_limit_ends_the_last_slice() -> None:
     assert 0.05 <= time.monotonic() - began_s < 10
 
 
-def test_what_is_there_is_taken_without_waiting() -> None:
+def test_a_ready_result_is_taken_without_waiting() -> None:
     queue: SimpleQueue[int] = SimpleQueue()
     queue.put(1)
     assert taken(queue, 0) == 1
 
 
-def test_other_threads_which_no_signal_reaches_wait_in_one_piece() -> None:
+def test_other_threads_wait_in_one_piece() -> None:
     queue = late(0)
     other = threading.Thread(target=taken, args=(queue,))
     other.start()
@@ -75,7 +75,7 @@ def test_other_threads_which_no_signal_reaches_wait_in_one_piece() -> None:
     assert queue.asked == [None]
 
 
-def test_a_handler_may_wish_to_stop_while_its_own_thread_waits() -> None:
+def test_a_signal_handler_can_request_a_stop_while_its_thread_waits() -> None:
     stop = Stop()
     before = signal.signal(signal.SIGUSR1, lambda number, frame: stop.set())
     try:
@@ -87,23 +87,23 @@ def test_a_handler_may_wish_to_stop_while_its_own_thread_waits() -> None:
     assert stop.is_set()
 
 
-def test_a_wish_to_stop_reaches_all_who_wait() -> None:
-    stop, heard = Stop(), SimpleQueue[bool]()
-    waiting = [threading.Thread(target=lambda: heard.put(stop.wait(20))) for _ in range(3)]
+def test_a_stop_request_reaches_all_waiting_threads() -> None:
+    stop, received = Stop(), SimpleQueue[bool]()
+    waiting = [threading.Thread(target=lambda: received.put(stop.wait(20))) for _ in range(3)]
     for one in waiting:
         one.start()
     stop.set()
     for one in waiting:
         one.join(20)
-    assert [heard.get(timeout=20) for _ in waiting] == [True, True, True]
+    assert [received.get(timeout=20) for _ in waiting] == [True, True, True]
 
 
-def test_an_interrupt_of_the_wait_cancels_what_was_awaited(thread: LoopThread) -> None:
+def test_an_interrupt_cancels_the_awaited_task(thread: LoopThread) -> None:
     ended: SimpleQueue[str] = SimpleQueue()
 
     async def work() -> None:
         try:
-            signal.raise_signal(signal.SIGINT)  # The main thread's, which waits.
+            signal.raise_signal(signal.SIGINT)  # The signal of the main thread, which waits.
             await asyncio.sleep(60)
         except asyncio.CancelledError:
             ended.put("cancelled")
@@ -114,7 +114,7 @@ def test_an_interrupt_of_the_wait_cancels_what_was_awaited(thread: LoopThread) -
     assert ended.get(timeout=20) == "cancelled"
 
 
-def test_an_errand_is_done_by_who_waits_and_its_error_ends_the_wait(thread: LoopThread) -> None:
+def test_a_callback_runs_in_the_waiting_thread_and_its_error_ends_the_wait(thread: LoopThread) -> None:
     errands: Any = SimpleQueue()
     done: list[threading.Thread] = []
 
@@ -131,7 +131,7 @@ def test_an_errand_is_done_by_who_waits_and_its_error_ends_the_wait(thread: Loop
     assert done == [threading.main_thread()]
 
 
-def test_what_ends_by_itself_gives_its_result_or_its_error(thread: LoopThread) -> None:
+def test_a_finished_call_returns_its_result_or_raises_its_error(thread: LoopThread) -> None:
     async def gives() -> int:
         return 7
 
@@ -149,7 +149,7 @@ def test_what_ends_by_itself_gives_its_result_or_its_error(thread: LoopThread) -
         thread.call(is_cancelled())
 
 
-def test_an_error_that_was_raised_keeps_nothing_of_the_call(thread: LoopThread) -> None:
+def test_a_raised_error_holds_no_reference_to_the_call(thread: LoopThread) -> None:
     class Held:
         pass
 
@@ -169,7 +169,7 @@ def test_an_error_that_was_raised_keeps_nothing_of_the_call(thread: LoopThread) 
         gc.enable()
 
 
-def test_what_is_given_up_before_it_began_never_runs(thread: LoopThread, recwarn: pytest.WarningsRecorder) -> None:
+def test_a_call_cancelled_before_its_start_never_runs(thread: LoopThread, recwarn: pytest.WarningsRecorder) -> None:
     ran: list[bool] = []
 
     async def work() -> None:

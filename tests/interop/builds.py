@@ -1,7 +1,7 @@
-"""Programs of other languages, built from `foreign/` with what their registries have, and kept for the next time.
+"""Programs in other languages, built from `foreign/` with packages of their registries, and cached.
 
-They lie under `~/.cache/ottla-interop` (or `$OTTLA_INTEROP_CACHE`). Where a compiler or a registry is out of reach the test is skipped and
-says what is missing.
+The cache is `~/.cache/ottla-interop` (or `$OTTLA_INTEROP_CACHE`). Without a compiler or a registry the test is skipped with the name of
+what is missing.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ BUILD_TIMEOUT_S = 300
 
 
 def run(command: Sequence[str | Path], **more: object) -> str:
-    """What a program prints; its failure is the test's."""
+    """Output of a program. A failure of the program fails the test."""
     done = subprocess.run([str(part) for part in command], capture_output=True, text=True, timeout=90, **more)  # type: ignore[call-overload]
     assert done.returncode == 0, f"{command[0]} ended with {done.returncode}:\n{done.stdout[-2000:]}{done.stderr[-3000:]}"
     return str(done.stdout)
 
 
 def built(name: str, version: str, source: Path, build: Callable[[Path], None]) -> Path:
-    """The directory of a built program, made when its source or version is new. Skips where it cannot be made."""
+    """The directory of a built program, rebuilt when its source or version changes. Skips if the build is impossible."""
     target = CACHE / f"{name}-{hashlib.sha256(version.encode() + source.read_bytes()).hexdigest()[:16]}"
     if target.exists():
         return target
@@ -48,19 +48,19 @@ def built(name: str, version: str, source: Path, build: Callable[[Path], None]) 
 
 
 def built_by(place: Path, *commands: Sequence[str], missing: str) -> None:
-    """Runs the steps of a build; where one fails, the registry it asks is taken to be out of reach."""
+    """Runs the steps of a build. A failed step means that the registry is unreachable."""
     for command in commands:
         try:
             done = subprocess.run(command, cwd=place, capture_output=True, text=True, timeout=BUILD_TIMEOUT_S)
         except subprocess.TimeoutExpired:
             pytest.skip(f"{missing}: {command[0]} did not end within {BUILD_TIMEOUT_S} s")
         if done.returncode != 0:
-            said = (done.stdout + done.stderr).strip().splitlines()
-            pytest.skip(f"{missing}: {' '.join(command[:3])} failed: {said[-1][:200] if said else ''}")
+            output = (done.stdout + done.stderr).strip().splitlines()
+            pytest.skip(f"{missing}: {' '.join(command[:3])} failed: {output[-1][:200] if output else ''}")
 
 
 def java_built(name: str) -> tuple[Java, str]:
-    """Apache Kafka's client for Java and a program for it: the Java that runs it, and the class path."""
+    """Apache Kafka's Java client and a program for it: the Java that runs it, and the class path."""
     try:
         runtime = maven.java()
         version, lib = maven.newest("kafka-clients", "org.apache.kafka", "kafka-clients", pattern=r"4\.\d+\.\d+")
@@ -79,7 +79,7 @@ def java_built(name: str) -> tuple[Java, str]:
 
 
 def go_built(source: str, *modules: str) -> Path:
-    """A program in Go, and the modules it needs."""
+    """A Go program with the modules it needs."""
     if shutil.which("go") is None:
         pytest.skip("Go is not installed")
 
@@ -91,7 +91,7 @@ def go_built(source: str, *modules: str) -> Path:
 
 
 def node_built(source: str) -> Path:
-    """A program for Node.js with KafkaJS beside it."""
+    """A Node.js program with KafkaJS."""
     if shutil.which("node") is None or shutil.which("npm") is None:
         pytest.skip("Node.js with npm is not installed")
 

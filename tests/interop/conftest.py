@@ -32,7 +32,7 @@ NewTopicName = Callable[..., str]
 
 @pytest.fixture
 def new_topic(admin: AdminClient) -> NewTopicName:
-    """Makes a topic that no other test knows; settings as keywords, with `_` for `.`."""
+    """Creates a topic with a unique name; settings are keywords, with `_` for `.`."""
 
     def make(partitions: int = 1, **settings: object) -> str:
         name = f"t-{uuid.uuid4().hex[:12]}"
@@ -51,7 +51,7 @@ def own_server_only() -> None:
 
 @pytest.fixture(scope="session")
 def apache_kafka() -> apache.Distribution:
-    """Apache Kafka itself, from the cache of the benchmarks or fetched into it by Maven."""
+    """Apache Kafka, from the cache of the benchmarks or downloaded into it by Maven."""
     try:
         return apache.distribution()
     except PeerUnavailable as why:

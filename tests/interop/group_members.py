@@ -1,16 +1,16 @@
-"""Members of a group as processes, what they tell, and what must hold of all they told.
+"""Group members as processes, their output, and the invariants of all output together.
 
-Each member is one of the programs in `members/` (or in `foreign/`), whose lines a thread takes down, all members' in one journal in the
-order in which they came. Three things must hold of a journal whatever happened to the members, the broker or the group:
+Each member is one of the programs in `members/` (or in `foreign/`). A thread per member appends its lines to one journal in order of
+arrival. Three invariants hold for a journal after any failure of members, broker or group:
 
-    nothing is skipped           every record was read by somebody
-    nothing is read again        once a commit beyond a record is acknowledged, nobody is given the record
-    commits go forward           the acknowledged positions of a partition never fall
+    no record is skipped         every record was read by a member
+    no committed record is read  after the acknowledged commit of a position, no member reads a record before it
+    commits go forward           the acknowledged positions of a partition never decrease
 
-A record that was read and not committed may be read again: that is what a dead member leaves behind. Nothing more: two members that both
-had a partition would break the second rule or the third. A member that was stopped (SIGSTOP) does not know, when it goes on, that the
-group went on without it: what it has in its buffer it still reads, but no commit of it may be taken. So its reads count again only after
-it was told to give up what it had. It may still learn of a commit that was taken before it was stopped: then whoever took over began there.
+A record that was read and not committed may be read again, for example after the death of a member. Two members with the same partition
+would break the second or third invariant. A member stopped by SIGSTOP does not know that the group has continued without it: it still
+reads its buffered records, but the broker must refuse its commits. Its reads count again only after its partitions were revoked or
+assigned. It may still receive the acknowledgement of a commit made before the stop: the next owner then started at that position.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ from confluent_kafka.admin import AdminClient
 HERE = Path(__file__).parent
 SOURCE = HERE.parents[1] / "src"
 DEADLINE_S = 40.0
-#: A member that is gone is missed after this time. Heartbeats are several in that time, on a machine that is busy.
+#: The session timeout. It covers several heartbeats on a busy machine.
 SESSION_MS = 3_000
 HEARTBEAT_MS = 400
 SESSION = {"session.timeout.ms": SESSION_MS, "heartbeat.interval.ms": HEARTBEAT_MS}
 
 
 class Line(NamedTuple):
-    """Something that a member told."""
+    """One entry of a member's output."""
 
     member: Member
     what: str
-    told: Any
-    #: Told by a member that was stopped and has not heard yet that the group went on.
+    content: Any
+    #: Written by a stopped member that does not know yet that the group has continued.
     stale: bool
 
 
@@ -56,7 +56,7 @@ class Member:
     def __init__(self, journal: Journal, command: Sequence[str], name: str, log: Path) -> None:
         self.name = name
         self.owned: set[int] = set()
-        #: How often it was told what to read.
+        #: Number of assignments received.
         self.assignments = 0
         self.stale = False
         self._journal = journal
@@ -77,23 +77,23 @@ class Member:
         return self._process.poll() is None
 
     def kill(self) -> None:
-        """Ends it as a crash would."""
+        """Kills the process, like a crash."""
         self._process.kill()
         self._end()
 
     def freeze(self) -> None:
-        """Stops it in the middle of whatever it does."""
+        """Stops the process with SIGSTOP at any point."""
         self._journal.enter(self, "frozen", None)
         self.owned = set()
         os.kill(self._process.pid, signal.SIGSTOP)
 
     def thaw(self) -> None:
-        """Lets it go on, in the belief that nothing has happened."""
+        """Continues the process, which does not notice the pause."""
         self.stale = True
         os.kill(self._process.pid, signal.SIGCONT)
 
     def leave(self, *, timeout_s: float = 20.0) -> None:
-        """Asks it to leave its group and end. Fails unless it does."""
+        """Requests the member to leave its group and exit. Fails if it does not."""
         self._process.terminate()
         try:
             code = self._process.wait(timeout_s)
@@ -104,7 +104,7 @@ class Member:
         assert code == 0, f"{self.name} ended with {code}:\n{self.errors()}"
 
     def errors(self) -> str:
-        """The end of what it complained about."""
+        """The last part of its standard error."""
         return self._log.read_text(errors="replace")[-3000:]
 
     def _end(self) -> None:
@@ -116,62 +116,62 @@ class Member:
         assert self._process.stdout is not None, "it was started with a pipe"
         for line in self._process.stdout:
             try:
-                told = json.loads(line)
+                output = json.loads(line)
             except ValueError:
-                # Its last line, when it was killed in the middle of one.
+                # The last line is incomplete if the member was killed while it wrote.
                 continue
-            for what, content in told.items():
+            for what, content in output.items():
                 self._journal.enter(self, what, content)
 
 
 class Journal:
-    """All that the members told, in order."""
+    """The output of all members, in order."""
 
     def __init__(self) -> None:
         self.lines: list[Line] = []
         self._lock = threading.Lock()
 
-    def enter(self, member: Member, what: str, told: Any) -> None:
+    def enter(self, member: Member, what: str, content: Any) -> None:
         with self._lock:
             if what == "assigned":
                 member.stale = False
                 member.assignments += 1
-                member.owned |= set(told)
+                member.owned |= set(content)
             elif what == "revoked":
                 member.stale = False
-                member.owned -= set(told)
-            self.lines.append(Line(member, what, told, member.stale))
+                member.owned -= set(content)
+            self.lines.append(Line(member, what, content, member.stale))
 
-    def told(self, what: str, member: Member | None = None) -> list[Any]:
+    def contents(self, what: str, member: Member | None = None) -> list[Any]:
         with self._lock:
-            return [line.told for line in self.lines if line.what == what and member in (None, line.member)]
+            return [line.content for line in self.lines if line.what == what and member in (None, line.member)]
 
     def about(self, partition: int, end: int) -> str:
-        """The last that was told of a partition before a line, one in a line."""
+        """The last entries about a partition before an entry, one per line."""
         found = []
         for number, line in enumerate(self.lines[: end + 1]):
             match line.what:
                 case "read":
-                    told = line.told[1] if line.told[0] == partition else None
+                    content = line.content[1] if line.content[0] == partition else None
                 case "committed":
-                    told = dict(map(tuple, line.told)).get(partition)
+                    content = dict(map(tuple, line.content)).get(partition)
                 case _:
-                    told = line.told
-            if told is not None:
-                found.append(f"{number} {line.member} {line.what} {told}{' (stale)' if line.stale else ''}")
+                    content = line.content
+            if content is not None:
+                found.append(f"{number} {line.member} {line.what} {content}{' (stale)' if line.stale else ''}")
         return "\n".join(found[-60:])
 
     def check(self, ends: Mapping[int, int]) -> None:
-        """Fails unless everything up to these ends was read, and nothing that was committed was read again."""
+        """Fails unless every record below these ends was read, and no committed record was read again."""
         committed: dict[int, int] = defaultdict(int)
         read: dict[int, set[int]] = defaultdict(set)
-        #: The first offset of each partition that others read after a member was stopped.
+        #: First offset of each partition that other members read after a member was stopped.
         taken_over: dict[Member, dict[int, int]] = {}
         for number, line in enumerate(self.lines):
             if line.what == "frozen":
                 taken_over[line.member] = {}
             elif line.what == "committed":
-                for partition, position in line.told:
+                for partition, position in line.content:
                     story = f"line {number}: {line.member} commits {position} of partition {partition}"
                     if line.stale:
                         begun = taken_over[line.member].get(partition, position)
@@ -180,7 +180,7 @@ class Journal:
                     assert position >= committed[partition], f"{story}; committed was {committed[partition]} before"
                     committed[partition] = position
             elif line.what == "read" and not line.stale:
-                partition, offset = line.told
+                partition, offset = line.content
                 story = f"line {number}: {line.member} reads offset {offset} of partition {partition}"
                 assert offset >= committed[partition], f"{story}; committed is {committed[partition]}:\n{self.about(partition, number)}"
                 read[partition].add(offset)
@@ -192,16 +192,16 @@ class Journal:
             assert not missing, f"partition {partition}: {len(missing)} records were never read: {missing[:10]}"
 
     def repeats(self) -> int:
-        """How many records were read more than once, but by members that were stopped."""
+        """Number of records read more than once, not counting stopped members."""
         seen: dict[tuple[int, int], int] = defaultdict(int)
         for line in self.lines:
             if line.what == "read" and not line.stale:
-                seen[line.told[0], line.told[1]] += 1
+                seen[line.content[0], line.content[1]] += 1
         return sum(count - 1 for count in seen.values())
 
 
-class Meeting:
-    """A group of processes on one topic. Leaving the context ends every process."""
+class GroupUnderTest:
+    """A group of processes on one topic. The context exit ends every process."""
 
     def __init__(self, bootstrap: str, topic: str, scratch: Path, *, group: str | None = None, partitions: int) -> None:
         self.bootstrap, self.topic, self.group = bootstrap, topic, group or f"group-of-{topic}"
@@ -222,11 +222,11 @@ class Meeting:
                 member.kill()
 
     def start(self, client: str, **settings: object) -> Member:
-        """Another member; settings in Kafka's words, with `_` for `.`, and None for those that it is not to have."""
-        given = {**SESSION, **{name.replace("_", "."): value for name, value in settings.items()}}
-        wanted = {name: value for name, value in given.items() if value is not None}
+        """Start another member. Settings have Kafka's names, with `_` for `.`; None removes a default."""
+        all_settings = {**SESSION, **{name.replace("_", "."): value for name, value in settings.items()}}
+        effective = {name: value for name, value in all_settings.items() if value is not None}
         program = [sys.executable, str(HERE / "members" / f"with_{client}.py")]
-        return self.start_program(program, client, wanted)
+        return self.start_program(program, client, effective)
 
     def start_program(self, program: Sequence[str | Path], client: str, settings: Mapping[str, object]) -> Member:
         name = f"{client}-{len(self.members)}"
@@ -238,7 +238,7 @@ class Meeting:
         return member
 
     def shared_by(self, members: Iterable[Member]) -> Callable[[], bool]:
-        """Whether these members have all partitions between them, each something and nothing twice."""
+        """Whether each of these members has partitions, and together they have every partition once."""
         chosen = list(members)
 
         def holds() -> bool:
@@ -249,12 +249,12 @@ class Meeting:
         return holds
 
     def until_shared_by(self, members: Iterable[Member], *, timeout_s: float = DEADLINE_S) -> float:
-        """Waits until these members have all partitions between them; seconds that took."""
+        """Waits until these members share all partitions; returns the seconds it took."""
         chosen = list(members)
         return until(self.shared_by(chosen), f"{chosen} share {self.topic}", timeout_s=timeout_s)
 
     def until_read(self, ends: Mapping[int, int], *, timeout_s: float = DEADLINE_S) -> None:
-        """Waits until the broker says that the group has committed all of it."""
+        """Waits until the group has committed all of it, according to the broker."""
         admin = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
 
         def all_committed() -> bool:
@@ -263,7 +263,7 @@ class Meeting:
         until(all_committed, f"{self.group} has committed {dict(ends)}", every_s=0.2, timeout_s=timeout_s)
 
     def finish(self, ends: Mapping[int, int]) -> None:
-        """Everything is read, everybody leaves, and the journal is in order."""
+        """Waits until everything is read, lets every member leave, and checks the journal."""
         self.until_read(ends)
         for member in self.members:
             if member.alive:
@@ -272,7 +272,7 @@ class Meeting:
 
 
 def until(holds: Callable[[], bool], what: str, *, timeout_s: float = DEADLINE_S, every_s: float = 0.02) -> float:
-    """Waits for something to hold; seconds that took."""
+    """Waits for a condition; returns the seconds it took."""
     began = time.monotonic()
     while not holds():
         assert time.monotonic() - began < timeout_s, f"not within {timeout_s} s: {what}"
@@ -281,14 +281,14 @@ def until(holds: Callable[[], bool], what: str, *, timeout_s: float = DEADLINE_S
 
 
 def committed(admin: AdminClient, group: str, topic: str) -> dict[int, int]:
-    """Committed positions by partition, as the broker tells them."""
+    """Committed positions by partition, according to the broker."""
     asked = admin.list_consumer_group_offsets([confluent_kafka.ConsumerGroupTopicPartitions(group)])
     found = asked[group].result(10).topic_partitions
     return {each.partition: each.offset for each in found if each.topic == topic and each.offset >= 0}
 
 
 class Load:
-    """A producer that writes a few records to every partition, over and over, until it is told to stop."""
+    """A producer that writes a few records to every partition repeatedly until it is stopped."""
 
     def __init__(self, bootstrap: str, topic: str, partitions: int, *, rate: float = 600.0) -> None:
         self._topic, self._partitions, self._rate = topic, partitions, rate
@@ -309,7 +309,7 @@ class Load:
         self._thread.join(30)
 
     def stop(self) -> dict[int, int]:
-        """Writes no more; where each partition ends."""
+        """Stops writing and returns the end of each partition."""
         self._over.set()
         self._thread.join(30)
         assert not self._thread.is_alive() and not self._failed, self._failed[:3]

@@ -1,4 +1,4 @@
-"""What each client's admin interface asks of a broker, and how the answers look to it."""
+"""The admin interface of each client: its requests, and the results it returns."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import kafka.admin
 import pytest
 from aiokafka.admin.config_resource import ConfigResource as AioConfigResource
 from aiokafka.admin.config_resource import ConfigResourceType as AioConfigResourceType
+from client_adapters import ADAPTERS, Sent
 from confluent_kafka.admin import (
     AdminClient,
     AlterConfigOpType,
@@ -25,7 +26,6 @@ from confluent_kafka.admin import (
     OffsetSpec,
     ResourceType,
 )
-from faces import FACES, Sent
 from kafka.admin import ConfigResource as PyConfigResource
 from kafka.admin import KafkaAdminClient
 
@@ -43,7 +43,7 @@ def fresh() -> str:
 
 
 def until(condition: Callable[[], object], what: str, timeout_s: float = 10.0) -> None:
-    """A broker tells its metadata after it acted, as every Kafka does; clients ask again."""
+    """A broker updates its metadata after it answers, as every Kafka does; clients ask again."""
     deadline = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline, f"within {timeout_s} s: {what}"
@@ -79,7 +79,7 @@ def test_confluent_creates_describes_grows_and_deletes_topics(admin: AdminClient
     assert refusal(admin.delete_topics([name])[name]) == UNKNOWN_TOPIC_OR_PARTITION
 
 
-def test_confluent_is_told_why_a_topic_is_refused(admin: AdminClient) -> None:
+def test_confluent_reports_why_a_topic_is_refused(admin: AdminClient) -> None:
     asked = {
         "no/slash": (NewTopic("no/slash", 1, 1), INVALID_TOPIC),
         "x" * 250: (NewTopic("x" * 250, 1, 1), INVALID_TOPIC),
@@ -140,9 +140,9 @@ def test_confluent_describes_the_cluster_and_its_brokers(admin: AdminClient) -> 
 
 def test_confluent_lists_offsets_and_deletes_records(admin: AdminClient, bootstrap: str, new_topic: Callable[..., str]) -> None:
     topic = new_topic()
-    # The greatest timestamp is not the last one.
+    # The largest timestamp is not the last one.
     times = [NOW_MS, NOW_MS + 500, NOW_MS + 100, NOW_MS + 200]
-    FACES[0].produce(bootstrap, topic, [Sent(None, b"x", (), at) for at in times])
+    ADAPTERS[0].produce(bootstrap, topic, [Sent(None, b"x", (), at) for at in times])
     place = confluent_kafka.TopicPartition(topic, 0)
 
     def offset(spec: OffsetSpec) -> int:
@@ -153,10 +153,10 @@ def test_confluent_lists_offsets_and_deletes_records(admin: AdminClient, bootstr
     deleted = admin.delete_records([confluent_kafka.TopicPartition(topic, 0, 2)])[place].result(10)
     assert deleted.low_watermark == 2
     assert offset(OffsetSpec.earliest()) == 2
-    assert [record.offset for record in FACES[0].consume(bootstrap, topic, 2, offset=2)] == [2, 3]
+    assert [record.offset for record in ADAPTERS[0].consume(bootstrap, topic, 2, offset=2)] == [2, 3]
     everything = confluent_kafka.TopicPartition(topic, 0, confluent_kafka.OFFSET_END)
     assert admin.delete_records([everything])[place].result(10).low_watermark == 4
-    assert FACES[0].watermarks(bootstrap, topic) == (4, 4)
+    assert ADAPTERS[0].watermarks(bootstrap, topic) == (4, 4)
     offset_out_of_range = 1
     assert refusal(admin.delete_records([confluent_kafka.TopicPartition(topic, 0, 99)])[place]) == offset_out_of_range
 
@@ -171,7 +171,7 @@ def py_admin(bootstrap: str) -> Iterator[KafkaAdminClient]:
     client.close()
 
 
-def test_kafka_python_takes_the_broker_for_kafka_4_3(py_admin: KafkaAdminClient) -> None:
+def test_kafka_python_detects_kafka_4_3(py_admin: KafkaAdminClient) -> None:
     nodes = [node["broker_id"] for node in py_admin.describe_cluster()["brokers"]]
     assert {py_admin.get_broker_version_data(node).broker_version for node in nodes} == {(4, 3)}
 
@@ -201,7 +201,7 @@ def test_kafka_python_creates_describes_grows_and_deletes_topics(py_admin: Kafka
         py_admin.delete_topics([name])
 
 
-def test_kafka_python_takes_the_brokers_defaults_for_a_topic(py_admin: KafkaAdminClient) -> None:
+def test_kafka_python_uses_the_brokers_defaults_for_a_topic(py_admin: KafkaAdminClient) -> None:
     name = fresh()
     created = py_admin.create_topics([name], wait_for_metadata=True)["topics"][0]
     assert (created["num_partitions"], created["replication_factor"]) == (1, 1)
@@ -229,7 +229,7 @@ def test_kafka_python_describes_log_directories_and_producers(
     py_admin: KafkaAdminClient, bootstrap: str, new_topic: Callable[..., str]
 ) -> None:
     topic = new_topic(partitions=2)
-    FACES[1].produce(bootstrap, topic, [Sent(None, b"v" * 500)] * 10, partition=1, idempotent=True)
+    ADAPTERS[1].produce(bootstrap, topic, [Sent(None, b"v" * 500)] * 10, partition=1, idempotent=True)
     (broker,) = py_admin.describe_log_dirs({topic: [0, 1]})
     sizes = {
         partition["partition_index"]: partition["partition_size"]
@@ -247,7 +247,7 @@ def test_kafka_python_describes_log_directories_and_producers(
 
 def test_kafka_python_lists_offsets_and_deletes_records(py_admin: KafkaAdminClient, bootstrap: str, new_topic: Callable[..., str]) -> None:
     topic = new_topic()
-    FACES[1].produce(bootstrap, topic, [Sent(None, b"x", (), at) for at in (NOW_MS, NOW_MS + 500, NOW_MS + 100)])
+    ADAPTERS[1].produce(bootstrap, topic, [Sent(None, b"x", (), at) for at in (NOW_MS, NOW_MS + 500, NOW_MS + 100)])
     place = kafka.TopicPartition(topic, 0)
 
     def offset(spec: int) -> int:
@@ -259,7 +259,7 @@ def test_kafka_python_lists_offsets_and_deletes_records(py_admin: KafkaAdminClie
     assert offset(earliest) == offset(earliest_local) == 2
 
 
-def test_kafka_python_lists_what_has_settings_of_its_own(py_admin: KafkaAdminClient, new_topic: Callable[..., str]) -> None:
+def test_kafka_python_lists_resources_with_dynamic_settings(py_admin: KafkaAdminClient, new_topic: Callable[..., str]) -> None:
     topic = new_topic()
     listed = py_admin.list_config_resources(["TOPIC", "BROKER"])
     names = {kind.lower(): found for kind, found in listed.items()}
@@ -285,7 +285,7 @@ def aio(bootstrap: str, what: Callable[[aiokafka.admin.AIOKafkaAdminClient], Cor
 def test_aiokafka_creates_describes_grows_and_deletes_topics(bootstrap: str) -> None:
     name = fresh()
 
-    async def story(admin: aiokafka.admin.AIOKafkaAdminClient) -> None:
+    async def create_describe_grow_delete(admin: aiokafka.admin.AIOKafkaAdminClient) -> None:
         created = await admin.create_topics([aiokafka.admin.NewTopic(name, 2, 1, topic_configs={"retention.ms": "5000000"})])
         assert [error for _, error, *_ in created.topic_errors] == [0]
         again = await admin.create_topics([aiokafka.admin.NewTopic(name, 2, 1)])
@@ -312,16 +312,16 @@ def test_aiokafka_creates_describes_grows_and_deletes_topics(bootstrap: str) -> 
             assert time.monotonic() < deadline, "the topic is gone"
             await asyncio.sleep(0.02)
 
-    aio(bootstrap, story)
+    aio(bootstrap, create_describe_grow_delete)
 
 
 def test_aiokafka_deletes_records(bootstrap: str, new_topic: Callable[..., str]) -> None:
     topic = new_topic()
-    FACES[2].produce(bootstrap, topic, [Sent(None, b"x")] * 5)
+    ADAPTERS[2].produce(bootstrap, topic, [Sent(None, b"x")] * 5)
 
-    async def story(admin: aiokafka.admin.AIOKafkaAdminClient) -> dict[Any, int]:
+    async def create_describe_grow_delete(admin: aiokafka.admin.AIOKafkaAdminClient) -> dict[Any, int]:
         place = aiokafka.TopicPartition(topic, 0)
         return dict(await admin.delete_records({place: aiokafka.admin.RecordsToDelete(before_offset=3)}))
 
-    assert list(aio(bootstrap, story).values()) == [3]
-    assert FACES[2].watermarks(bootstrap, topic) == (3, 5)
+    assert list(aio(bootstrap, create_describe_grow_delete).values()) == [3]
+    assert ADAPTERS[2].watermarks(bootstrap, topic) == (3, 5)

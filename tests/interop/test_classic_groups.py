@@ -1,4 +1,4 @@
-"""Consumers of other clients with a group id: they share a topic, keep their place, and find it again."""
+"""Consumers of other clients with a group id: they share a topic, commit, and continue at the committed offset."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.server, pytest.mark.interop]
 
 DEADLINE_S = 40.0
 NewTopicName = Callable[..., str]
-#: Reads so many values as a member of a group, commits, and leaves.
+#: Reads this number of values as a member of a group, commits, and leaves.
 ReadSome = Callable[[str, str, str, int], list[bytes]]
 
 
@@ -83,7 +83,7 @@ def with_aiokafka(bootstrap: str, topic: str, group: str, count: int) -> list[by
 
 
 @pytest.mark.parametrize("read", [with_confluent, with_kafka_python, with_aiokafka])
-def test_a_group_goes_on_where_it_committed(read: ReadSome, bootstrap: str, new_topic: NewTopicName) -> None:
+def test_a_group_continues_at_its_committed_offset(read: ReadSome, bootstrap: str, new_topic: NewTopicName) -> None:
     topic = new_topic(partitions=2)
     values = filled(bootstrap, topic, 20, 2)
     first = read(bootstrap, topic, f"group-of-{topic}", 8)
@@ -92,7 +92,7 @@ def test_a_group_goes_on_where_it_committed(read: ReadSome, bootstrap: str, new_
     assert sorted(first + rest) == sorted(values), "each record is read once, whoever reads"
 
 
-def test_one_client_goes_on_where_another_committed(bootstrap: str, new_topic: NewTopicName) -> None:
+def test_one_client_continues_at_the_commit_of_another(bootstrap: str, new_topic: NewTopicName) -> None:
     topic = new_topic()
     values = filled(bootstrap, topic, 15, 1)
     found = [value for read in (with_confluent, with_kafka_python, with_aiokafka) for value in read(bootstrap, topic, f"relay-{topic}", 5)]

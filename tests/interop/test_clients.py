@@ -11,7 +11,7 @@ from random import Random
 
 import confluent_kafka
 import pytest
-from faces import FACES, TODAY_MS, Face, Refused, Sent
+from client_adapters import ADAPTERS, TODAY_MS, ClientAdapter, Refused, Sent
 
 from plain_kafka import CODECS, Record, api_versions, fetch_all
 
@@ -21,11 +21,11 @@ NOW_MS = TODAY_MS
 MESSAGE_BYTES_MAX = 1_048_588
 MESSAGE_TOO_LARGE = 10
 FIND_COORDINATOR = 10
-each_face = pytest.mark.parametrize("face", FACES, ids=lambda face: face.name)
+each_face = pytest.mark.parametrize("adapter", ADAPTERS, ids=lambda adapter: adapter.name)
 
 
-def sample(face: Face) -> list[Sent]:
-    """Every shape that key, value, headers and timestamp can have, as far as the client writes it."""
+def sample(adapter: ClientAdapter) -> list[Sent]:
+    """Every form of key, value, headers and timestamp that the client can write."""
     headers = (("trace", b"\x00\xff"), ("trace", b"again"), ("empty", b""), ("größe", "日本".encode()), ("", b"nameless"))
     shapes = [
         Sent(b"key", b"value", headers, NOW_MS),
@@ -37,7 +37,7 @@ def sample(face: Face) -> list[Sent]:
     ]
     random = Random(5)
     shapes += [Sent(b"k%d" % (i % 7), random.randbytes(random.randrange(60)) * 9, (), NOW_MS + i) for i in range(300)]
-    return [record for record in shapes if face.can_write(record)]
+    return [record for record in shapes if adapter.can_write(record)]
 
 
 def expected(sent: list[Sent], first_offset: int = 0) -> list[Record]:
@@ -51,35 +51,39 @@ def address(bootstrap: str) -> tuple[str, int]:
 
 @pytest.mark.parametrize("codec", CODECS)
 @each_face
-def test_what_one_client_wrote_every_client_reads_as_it_was(face: Face, codec: str, bootstrap: str, new_topic: Callable[..., str]) -> None:
-    topic, sent = new_topic(), sample(face)
-    assert face.produce(bootstrap, topic, sent, codec=codec) == list(range(len(sent)))
+def test_every_client_reads_unchanged_what_another_wrote(
+    adapter: ClientAdapter, codec: str, bootstrap: str, new_topic: Callable[..., str]
+) -> None:
+    topic, sent = new_topic(), sample(adapter)
+    assert adapter.produce(bootstrap, topic, sent, codec=codec) == list(range(len(sent)))
     stored = fetch_all(address(bootstrap), topic)
     found = {batch.codec for batch in stored}
-    if codec == "lz4" and face.name == "confluent-kafka" and FIND_COORDINATOR not in api_versions(address(bootstrap)):
+    if codec == "lz4" and adapter.name == "confluent-kafka" and FIND_COORDINATOR not in api_versions(address(bootstrap)):
         assert found == {"none"}, "librdkafka takes FindCoordinator for the sign that a broker knows LZ4, and goes without it otherwise"
         codec = "none"
     assert codec in found and found <= {codec, "none"}, "batches lie there as the client compressed them, where that made them smaller"
     assert [record for batch in stored for record in batch.records] == expected(sent)
-    # One reader each, so that every pair of clients meets for some codec, and each client reads every codec.
-    reader = FACES[(FACES.index(face) + CODECS.index(codec)) % len(FACES)]
+    # One reader each, chosen so that every pair of clients occurs with some codec and each client reads every codec.
+    reader = ADAPTERS[(ADAPTERS.index(adapter) + CODECS.index(codec)) % len(ADAPTERS)]
     assert reader.consume(bootstrap, topic, len(sent)) == expected(sent)
 
 
 @pytest.mark.parametrize("acks", ["0", "1", "all"])
 @each_face
-def test_records_are_written_at_every_acks(face: Face, acks: str, bootstrap: str, new_topic: Callable[..., str]) -> None:
-    topic, sent = new_topic(), sample(face)
-    face.produce(bootstrap, topic, sent, acks=acks)
-    assert face.consume(bootstrap, topic, len(sent)) == expected(sent)
+def test_records_are_written_with_every_acks_setting(
+    adapter: ClientAdapter, acks: str, bootstrap: str, new_topic: Callable[..., str]
+) -> None:
+    topic, sent = new_topic(), sample(adapter)
+    adapter.produce(bootstrap, topic, sent, acks=acks)
+    assert adapter.consume(bootstrap, topic, len(sent)) == expected(sent)
 
 
 @each_face
-def test_an_idempotent_producer_numbers_its_batches(face: Face, bootstrap: str, new_topic: Callable[..., str]) -> None:
-    topic, sent = new_topic(), sample(face)
+def test_an_idempotent_producer_numbers_its_batches(adapter: ClientAdapter, bootstrap: str, new_topic: Callable[..., str]) -> None:
+    topic, sent = new_topic(), sample(adapter)
     for number in range(2):
-        face.produce(bootstrap, topic, sent, idempotent=True, codec="lz4")
-        assert face.watermarks(bootstrap, topic) == (0, (number + 1) * len(sent))
+        adapter.produce(bootstrap, topic, sent, idempotent=True, codec="lz4")
+        assert adapter.watermarks(bootstrap, topic) == (0, (number + 1) * len(sent))
     stored = fetch_all(address(bootstrap), topic)
     producers = [batch.producer_id for batch in stored]
     assert min(producers) >= 0 and len(set(producers)) == 2, "each producer got an id of its own"
@@ -90,46 +94,48 @@ def test_an_idempotent_producer_numbers_its_batches(face: Face, bootstrap: str, 
 
 
 @each_face
-def test_a_message_just_below_the_limit_is_written_and_one_above_refused(face: Face, bootstrap: str, new_topic: Callable[..., str]) -> None:
+def test_a_message_just_below_the_limit_is_written_and_one_above_refused(
+    adapter: ClientAdapter, bootstrap: str, new_topic: Callable[..., str]
+) -> None:
     topic = new_topic()
     room = MESSAGE_BYTES_MAX - 100
     just = Sent(b"k", Random(1).randbytes(room))
-    assert face.produce(bootstrap, topic, [just], request_bytes_max=4 << 20) == [0]
-    assert face.consume(bootstrap, topic, 1) == expected([just])
+    assert adapter.produce(bootstrap, topic, [just], request_bytes_max=4 << 20) == [0]
+    assert adapter.consume(bootstrap, topic, 1) == expected([just])
     with pytest.raises(Refused) as refusal:
-        face.produce(bootstrap, topic, [Sent(b"k", Random(2).randbytes(MESSAGE_BYTES_MAX))], request_bytes_max=4 << 20)
+        adapter.produce(bootstrap, topic, [Sent(b"k", Random(2).randbytes(MESSAGE_BYTES_MAX))], request_bytes_max=4 << 20)
     assert refusal.value.code == MESSAGE_TOO_LARGE
-    assert face.watermarks(bootstrap, topic) == (0, 1), "nothing of the refused one was written"
+    assert adapter.watermarks(bootstrap, topic) == (0, 1), "nothing of the refused one was written"
 
 
 @each_face
-def test_the_limit_of_a_topic_counts_not_that_of_the_broker(face: Face, bootstrap: str, new_topic: Callable[..., str]) -> None:
+def test_the_limit_of_a_topic_overrides_that_of_the_broker(adapter: ClientAdapter, bootstrap: str, new_topic: Callable[..., str]) -> None:
     topic = new_topic(max_message_bytes=5_000_000)
     big = Sent(None, Random(3).randbytes(4_900_000))
-    assert face.produce(bootstrap, topic, [big], request_bytes_max=6 << 20) == [0]
-    assert face.consume(bootstrap, topic, 1) == expected([big])
+    assert adapter.produce(bootstrap, topic, [big], request_bytes_max=6 << 20) == [0]
+    assert adapter.consume(bootstrap, topic, 1) == expected([big])
 
 
 @each_face
-def test_megabytes_of_several_partitions_arrive_whole(face: Face, bootstrap: str, new_topic: Callable[..., str]) -> None:
+def test_megabytes_in_several_partitions_arrive_complete(adapter: ClientAdapter, bootstrap: str, new_topic: Callable[..., str]) -> None:
     topic = new_topic(partitions=3)
-    random = Random(face.name)
+    random = Random(adapter.name)
     written = {partition: [Sent(b"%d" % i, random.randbytes(90_000)) for i in range(60)] for partition in range(3)}
     for partition, sent in written.items():
-        face.produce(bootstrap, topic, sent, partition=partition, codec="none" if partition else "snappy")
+        adapter.produce(bootstrap, topic, sent, partition=partition, codec="none" if partition else "snappy")
     for partition, sent in written.items():
-        read = face.consume(bootstrap, topic, len(sent), partition=partition)
+        read = adapter.consume(bootstrap, topic, len(sent), partition=partition)
         assert digest(r.value for r in read) == digest(r.value for r in sent)
         assert [r.offset for r in read] == list(range(len(sent)))
 
 
-def test_one_large_answer_carries_several_partitions(bootstrap: str, new_topic: Callable[..., str]) -> None:
-    """librdkafka asks for all of it at once, far more than one write to a socket takes."""
+def test_one_large_response_carries_several_partitions(bootstrap: str, new_topic: Callable[..., str]) -> None:
+    """librdkafka requests all of it at once, which is far more than one socket write accepts."""
     topic, partitions, count = new_topic(partitions=3), range(3), 80
     random = Random(6)
     written = {p: [Sent(b"%d" % i, random.randbytes(100_000)) for i in range(count)] for p in partitions}
     for partition, sent in written.items():
-        FACES[0].produce(bootstrap, topic, sent, partition=partition)
+        ADAPTERS[0].produce(bootstrap, topic, sent, partition=partition)
     settings = {
         "bootstrap.servers": bootstrap, "group.id": "assigned-only", "enable.auto.commit": False,
         "fetch.message.max.bytes": 16 << 20, "fetch.max.bytes": 50 << 20, "fetch.min.bytes": 20 << 20, "fetch.wait.max.ms": 1_000,
@@ -151,36 +157,36 @@ def digest(values: Iterator[bytes | None]) -> str:
 
 
 @each_face
-def test_reading_begins_at_any_offset_and_time(face: Face, bootstrap: str, new_topic: Callable[..., str]) -> None:
+def test_reading_can_start_at_any_offset_and_time(adapter: ClientAdapter, bootstrap: str, new_topic: Callable[..., str]) -> None:
     topic = new_topic()
     sent = [Sent(None, b"%d" % i, (), NOW_MS + 10 * i) for i in range(500)]
     for first in range(0, 500, 100):
-        face.produce(bootstrap, topic, sent[first : first + 100], codec=CODECS[first // 100])
-    assert face.watermarks(bootstrap, topic) == (0, 500)
+        adapter.produce(bootstrap, topic, sent[first : first + 100], codec=CODECS[first // 100])
+    assert adapter.watermarks(bootstrap, topic) == (0, 500)
     for offset in (0, 1, 99, 100, 250, 499):
-        assert face.consume(bootstrap, topic, 1, offset=offset)[0].value == b"%d" % offset
-    assert face.offset_at(bootstrap, topic, 0) == 0
-    assert face.offset_at(bootstrap, topic, NOW_MS + 2500) == 250, "the record of that time itself"
-    assert face.offset_at(bootstrap, topic, NOW_MS + 2501) == 251, "between two, the later one"
-    assert face.offset_at(bootstrap, topic, NOW_MS + 4990) == 499
-    assert face.offset_at(bootstrap, topic, NOW_MS + 4991) is None, "after the last one, none"
+        assert adapter.consume(bootstrap, topic, 1, offset=offset)[0].value == b"%d" % offset
+    assert adapter.offset_at(bootstrap, topic, 0) == 0
+    assert adapter.offset_at(bootstrap, topic, NOW_MS + 2500) == 250, "the record of that time itself"
+    assert adapter.offset_at(bootstrap, topic, NOW_MS + 2501) == 251, "between two, the later one"
+    assert adapter.offset_at(bootstrap, topic, NOW_MS + 4990) == 499
+    assert adapter.offset_at(bootstrap, topic, NOW_MS + 4991) is None, "after the last one, none"
 
 
 @each_face
-def test_reading_keeps_up_with_writing(face: Face, bootstrap: str, new_topic: Callable[..., str]) -> None:
-    topic, sent, rounds = new_topic(), sample(face)[:100], 5
+def test_reading_keeps_up_with_writing(adapter: ClientAdapter, bootstrap: str, new_topic: Callable[..., str]) -> None:
+    topic, sent, rounds = new_topic(), sample(adapter)[:100], 5
     failure: list[BaseException] = []
 
     def write() -> None:
         try:
             for number in range(rounds):
-                face.produce(bootstrap, topic, sent, codec=CODECS[number])
+                adapter.produce(bootstrap, topic, sent, codec=CODECS[number])
         except BaseException as error:
             failure.append(error)
 
     writer = threading.Thread(target=write)
     writer.start()
-    read = face.consume(bootstrap, topic, rounds * len(sent))
+    read = adapter.consume(bootstrap, topic, rounds * len(sent))
     writer.join()
     assert not failure, failure
     assert [record.offset for record in read] == list(range(rounds * len(sent)))
@@ -188,33 +194,33 @@ def test_reading_keeps_up_with_writing(face: Face, bootstrap: str, new_topic: Ca
 
 
 @each_face
-def test_append_time_replaces_the_producers_time(face: Face, bootstrap: str, new_topic: Callable[..., str]) -> None:
+def test_log_append_time_replaces_the_producers_time(adapter: ClientAdapter, bootstrap: str, new_topic: Callable[..., str]) -> None:
     topic = new_topic(message_timestamp_type="LogAppendTime")
     before_ms = time.time_ns() // 1_000_000
-    face.produce(bootstrap, topic, [Sent(None, b"%d" % i, (), 1_000) for i in range(3)], codec="gzip")
-    times = {record.timestamp_ms for record in face.consume(bootstrap, topic, 3)}
+    adapter.produce(bootstrap, topic, [Sent(None, b"%d" % i, (), 1_000) for i in range(3)], codec="gzip")
+    times = {record.timestamp_ms for record in adapter.consume(bootstrap, topic, 3)}
     assert len(times) == 1 and before_ms <= min(times) <= time.time_ns() // 1_000_000
 
 
 @each_face
-def test_a_time_too_far_ahead_is_refused(face: Face, bootstrap: str, new_topic: Callable[..., str]) -> None:
+def test_a_timestamp_too_far_ahead_is_refused(adapter: ClientAdapter, bootstrap: str, new_topic: Callable[..., str]) -> None:
     invalid_timestamp = 32
     with pytest.raises(Refused) as refusal:
-        face.produce(bootstrap, new_topic(), [Sent(None, b"tomorrow", (), NOW_MS + 86_400_000)])
+        adapter.produce(bootstrap, new_topic(), [Sent(None, b"tomorrow", (), NOW_MS + 86_400_000)])
     assert refusal.value.code == invalid_timestamp
 
 
 def test_two_clients_writing_at_once_share_one_order(bootstrap: str, new_topic: Callable[..., str]) -> None:
     topic, numbers, per_face = new_topic(), count(), 200
     threads = [
-        threading.Thread(target=face.produce, args=(bootstrap, topic, [Sent(face.name.encode(), b"%d" % i) for i in range(per_face)]))
-        for face in FACES
+        threading.Thread(target=adapter.produce, args=(bootstrap, topic, [Sent(adapter.name.encode(), b"%d" % i) for i in range(per_face)]))
+        for adapter in ADAPTERS
     ]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    read = FACES[0].consume(bootstrap, topic, per_face * len(FACES))
-    assert all(record.offset == next(numbers) for record in read) and len(read) == per_face * len(FACES)
-    for face in FACES:
-        assert [r.value for r in read if r.key == face.name.encode()] == [b"%d" % i for i in range(per_face)]
+    read = ADAPTERS[0].consume(bootstrap, topic, per_face * len(ADAPTERS))
+    assert all(record.offset == next(numbers) for record in read) and len(read) == per_face * len(ADAPTERS)
+    for adapter in ADAPTERS:
+        assert [r.value for r in read if r.key == adapter.name.encode()] == [b"%d" % i for i in range(per_face)]

@@ -1,4 +1,4 @@
-"""`ottla group` on groups whose members are another client's, in both group protocols where the broker has them."""
+"""`ottla group` on groups whose members are another client's, with both group protocols if the broker supports them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ NewTopicName = Callable[..., str]
 
 @pytest.fixture(params=["classic", "consumer"])
 def protocol(request: pytest.FixtureRequest, bootstrap: str) -> str:
-    """A group protocol that this broker has."""
+    """A group protocol that this broker supports."""
 
     async def apis() -> dict[int, tuple[int, int]]:
         network = Network(from_keywords(AdminOptions, {"bootstrap_servers": bootstrap}))
@@ -74,7 +74,7 @@ def consumer(bootstrap: str, group: str, protocol: str) -> confluent_kafka.Consu
 
 @contextmanager
 def member(bootstrap: str, topic: str, group: str, protocol: str) -> Iterator[None]:
-    """A member that polls in a thread of its own, from when it has partitions on."""
+    """A member that polls in its own thread, once it has partitions."""
     stop, assigned = threading.Event(), threading.Event()
 
     def poll() -> None:
@@ -97,14 +97,14 @@ def member(bootstrap: str, topic: str, group: str, protocol: str) -> Iterator[No
 
 
 def run(bootstrap: str, *arguments: str, code: int = 0) -> Any:
-    """What a command printed as JSON; what it said, if it was to fail."""
+    """JSON output of a command; its error output if it must fail."""
     result = CliRunner().invoke(main, ["group", *arguments, "-o", "json", "-b", bootstrap])
     assert result.exit_code == code, result.output
     return result.stderr if code else json.loads(result.stdout)
 
 
 def wait_for(what: Callable[[], object]) -> None:
-    """Until it holds."""
+    """Waits for a condition."""
     deadline = time.monotonic() + DEADLINE_S
     while not what():
         assert time.monotonic() < deadline, "it came in time"
@@ -112,7 +112,7 @@ def wait_for(what: Callable[[], object]) -> None:
 
 
 def read(bootstrap: str, topic: str, group: str, protocol: str, count: int) -> list[bytes]:
-    """The values that a new member reads; it commits what it has read, and leaves."""
+    """The values read by a new member, which commits them and leaves."""
     made = consumer(bootstrap, group, protocol)
     made.subscribe([topic])
     found: list[bytes] = []
@@ -128,20 +128,24 @@ def read(bootstrap: str, topic: str, group: str, protocol: str, count: int) -> l
         made.close()
 
 
-def test_members_are_described_with_what_they_read(bootstrap: str, filled: str, protocol: str) -> None:
+def test_members_are_described_with_their_assignment(bootstrap: str, filled: str, protocol: str) -> None:
     group = f"described-{filled}"
     with member(bootstrap, filled, group, protocol):
         wait_for(lambda: run(bootstrap, "describe", group)[0]["state"] == GroupState.STABLE)
-        (told,) = run(bootstrap, "describe", group)
-        assert (told["type"], told["members"][0]["client_id"], told["members"][0]["topics"]) == (protocol, f"reader-of-{group}", [filled])
-        assert told["members"][0]["assignment"] == {filled: [0, 1]}
-        assert told["assignor"] == {"classic": "range", "consumer": "uniform"}[protocol]
+        (report,) = run(bootstrap, "describe", group)
+        assert (report["type"], report["members"][0]["client_id"], report["members"][0]["topics"]) == (
+            protocol,
+            f"reader-of-{group}",
+            [filled],
+        )
+        assert report["members"][0]["assignment"] == {filled: [0, 1]}
+        assert report["assignor"] == {"classic": "range", "consumer": "uniform"}[protocol]
         (listed,) = [one for one in run(bootstrap, "list", "--state", "stable", "--type", protocol) if one["group"] == group]
         assert (listed["state"], listed["type"], listed["protocol_type"]) == ("Stable", protocol, "consumer")
     wait_for(lambda: run(bootstrap, "describe", group)[0]["state"] == GroupState.EMPTY)
 
 
-def test_a_watched_lag_falls_to_nothing_as_a_member_reads(bootstrap: str, filled: str, protocol: str, admin_of_ours: ottla.Admin) -> None:
+def test_a_watched_lag_falls_to_zero_while_a_member_reads(bootstrap: str, filled: str, protocol: str, admin_of_ours: ottla.Admin) -> None:
     group = f"watched-{filled}"
     admin_of_ours.alter_consumer_group_offsets(group, {(filled, 0): 0, (filled, 1): 4})
     (before,) = run(bootstrap, "lag", group)
@@ -152,17 +156,17 @@ def test_a_watched_lag_falls_to_nothing_as_a_member_reads(bootstrap: str, filled
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as watch, member(bootstrap, filled, group, protocol):
         assert watch.stdout is not None
         for line in watch.stdout:
-            told = json.loads(line)
-            if told["lag"] == 0 and told["partitions"][0]["client_id"]:
+            report = json.loads(line)
+            if report["lag"] == 0 and report["partitions"][0]["client_id"]:
                 break
         watch.send_signal(signal.SIGINT)
         watch.stdout.read()
         assert watch.wait(20) == 0
-    assert told["time_lag_ms"] == 0
-    assert {one["client_id"] for one in told["partitions"]} == {f"reader-of-{group}"}
+    assert report["time_lag_ms"] == 0
+    assert {one["client_id"] for one in report["partitions"]} == {f"reader-of-{group}"}
 
 
-def test_a_group_in_use_keeps_its_offsets_and_a_closed_one_does_not(bootstrap: str, filled: str, protocol: str) -> None:
+def test_a_group_with_members_keeps_its_offsets_and_a_closed_one_can_be_deleted(bootstrap: str, filled: str, protocol: str) -> None:
     group = f"guarded-{filled}"
     with member(bootstrap, filled, group, protocol):
         wait_for(lambda: [one["committed_offset"] for one in run(bootstrap, "lag", group)[0]["partitions"]] == [10, 10])
@@ -181,7 +185,7 @@ def test_a_group_in_use_keeps_its_offsets_and_a_closed_one_does_not(bootstrap: s
     assert f"group {group} does not exist" in run(bootstrap, "describe", group, code=1)
 
 
-def test_a_member_reads_from_where_its_group_was_reset_to(bootstrap: str, filled: str, protocol: str) -> None:
+def test_a_member_reads_from_the_offset_of_a_reset(bootstrap: str, filled: str, protocol: str) -> None:
     group = f"reset-{filled}"
     first = read(bootstrap, filled, group, protocol, 20)
     assert sorted(map(int, first)) == list(range(20))
@@ -194,7 +198,7 @@ def test_a_member_reads_from_where_its_group_was_reset_to(bootstrap: str, filled
     assert [(one["from"], one["to"]) for one in planned["partitions"]] == [(None, 10), (None, 10)]
 
 
-def test_a_static_member_is_removed_by_its_name(bootstrap: str, filled: str, admin_of_ours: ottla.Admin) -> None:
+def test_a_static_member_is_removed_by_its_instance_id(bootstrap: str, filled: str, admin_of_ours: ottla.Admin) -> None:
     group = f"static-{filled}"
     static = confluent_kafka.Consumer({"bootstrap.servers": bootstrap, "group.id": group, "group.instance.id": "one"})
     static.subscribe([filled])

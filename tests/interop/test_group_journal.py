@@ -1,4 +1,4 @@
-"""The journal of a group's members finds what would be wrong with a broker."""
+"""The journal of group members detects violated invariants."""
 
 from __future__ import annotations
 
@@ -13,29 +13,29 @@ A, B = "A", "B"
 
 
 def journal(*lines: tuple[str, str, Any]) -> Journal:
-    """Of members A and B: who told what."""
+    """A journal of entries of members A and B."""
     made = Journal()
     members = {name: Member.__new__(Member) for name in (A, B)}
     for name, member in members.items():
         member.name, member.owned, member.assignments, member.stale = name, set(), 0, False
-    for name, what, told in lines:
+    for name, what, content in lines:
         if what == "thawed":
             members[name].stale = True
         else:
-            made.enter(members[name], what, told)
+            made.enter(members[name], what, content)
     return made
 
 
-def test_what_was_read_and_not_committed_may_be_read_again() -> None:
+def test_an_uncommitted_record_can_be_read_again() -> None:
     journal((A, "read", [0, 0]), (B, "read", [0, 0]), (B, "committed", [[0, 1]])).check({0: 1})
 
 
-def test_stopped_member_may_read_what_it_had_and_is_refused() -> None:
+def test_a_stopped_member_can_read_its_buffer_and_its_commit_is_refused() -> None:
     lines = [(A, "frozen", None), (B, "read", [0, 0]), (B, "committed", [[0, 1]]), (A, "thawed", None), (A, "read", [0, 0])]
     journal(*lines, (A, "refused", "fenced"), (A, "revoked", [0])).check({0: 1})
 
 
-def test_stopped_member_may_learn_late_of_a_commit_that_counted() -> None:
+def test_a_stopped_member_can_receive_a_late_acknowledgement() -> None:
     lines = [(A, "read", [0, 0]), (A, "frozen", None), (B, "read", [0, 1]), (A, "thawed", None), (A, "committed", [[0, 1]])]
     journal(*lines).check({0: 2})
 
@@ -57,6 +57,6 @@ def test_stopped_member_may_learn_late_of_a_commit_that_counted() -> None:
         ),
     ],
 )
-def test_fault_is_found(lines: list[tuple[str, str, Any]], story: str) -> None:
+def test_a_violation_is_detected(lines: list[tuple[str, str, Any]], story: str) -> None:
     with pytest.raises(AssertionError, match=story):
         journal(*lines).check({0: 2})

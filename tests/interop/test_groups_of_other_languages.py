@@ -1,4 +1,4 @@
-"""Consumers of other languages in groups with Ottla's: Java, Go (franz-go, Sarama, kafka-go) and JavaScript (KafkaJS)."""
+"""Consumers in other languages in groups with Ottla's: Java, Go (franz-go, Sarama, kafka-go) and JavaScript (KafkaJS)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from builds import FRANZ_GO, go_built, java_built, node_built
-from group_members import SESSION, Load, Meeting
+from group_members import SESSION, GroupUnderTest, Load
 from test_mixed_groups import NEW_PROTOCOL, NEW_SETTINGS, PARTITIONS, made
 
 from serving import Serving
@@ -44,8 +44,8 @@ def kafkajs() -> Sequence[str | Path]:
     return ["node", node_built("member.mjs")]
 
 
-#: kafka-go says that its subscription is of version 1, leaves out what version 1 has more, and takes no other member's: it cannot share a
-#: group with a client that sticks to the format.
+#: kafka-go declares version 1 of its subscription, omits the fields that version 1 adds, and rejects other members' subscriptions: it
+#: cannot share a group with a client that follows the format.
 ALONE = (kafka_go,)
 
 
@@ -60,22 +60,25 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
     [(java, "classic"), (java, "consumer"), (franz_go, "classic"), (sarama, "classic"), (kafka_go, "classic"), (kafkajs, "classic")],
     ids=lambda value: value if isinstance(value, str) else value.__name__,
 )
-def test_members_of_another_language_share_a_topic_and_are_survived(
+def test_a_group_with_members_of_another_language_shares_a_topic_and_survives_their_failures(
     server: Serving, tmp_path: Path, program: Callable[[], Sequence[str | Path]], protocol: str
 ) -> None:
     command = program()
     topic = made(server.bootstrap)
-    with Load(server.bootstrap, topic, PARTITIONS) as load, Meeting(server.bootstrap, topic, tmp_path, partitions=PARTITIONS) as meeting:
+    with (
+        Load(server.bootstrap, topic, PARTITIONS) as load,
+        GroupUnderTest(server.bootstrap, topic, tmp_path, partitions=PARTITIONS) as group,
+    ):
         new = protocol == "consumer"
         settings = {"group.protocol": "consumer"} if new else SESSION
-        killed, leaver = (meeting.start_program(command, program.__name__, settings) for _ in range(2))
+        killed, leaver = (group.start_program(command, program.__name__, settings) for _ in range(2))
         if program in ALONE:
-            stays = meeting.start_program(command, program.__name__, settings)
+            stays = group.start_program(command, program.__name__, settings)
         else:
-            stays = meeting.start("ottla", **(NEW_PROTOCOL if new else {}))
-        meeting.until_shared_by([killed, leaver, stays])
+            stays = group.start("ottla", **(NEW_PROTOCOL if new else {}))
+        group.until_shared_by([killed, leaver, stays])
         killed.kill()
-        meeting.until_shared_by([leaver, stays])
+        group.until_shared_by([leaver, stays])
         leaver.leave()
-        assert meeting.until_shared_by([stays]) < 10, "nobody waits for a member that has said goodbye"
-        meeting.finish(load.stop())
+        assert group.until_shared_by([stays]) < 10, "nobody waits for a member that has said goodbye"
+        group.finish(load.stop())

@@ -1,4 +1,4 @@
-"""Files change hands: Apache Kafka's tools read what Ottla wrote, and each broker goes on with a partition that the other left.
+"""Log files are exchanged: Apache Kafka's tools read files of Ottla, and each broker continues a partition written by the other.
 
 Kafka comes from Maven, as in the benchmarks; without it these tests are skipped.
 """
@@ -19,7 +19,7 @@ import pytest
 from bench import kafka as apache
 from bench import maven
 from bench.maven import PeerUnavailable
-from faces import FACES, Sent
+from client_adapters import ADAPTERS, Sent
 from test_clients import expected, sample
 
 from plain_kafka import CODECS, Record, batch_of, create_topics, fetch_all, offset_at, produce
@@ -34,29 +34,29 @@ pytestmark = [
 ]
 
 NOW_MS = time.time_ns() // 1_000_000
-#: Small segments and indexes with entries in them.
+#: Small segments, and indexes with entries.
 SETTINGS = {"segment.bytes": "1048576", "index.interval.bytes": "2000"}
 PRODUCER = {"producer_id": 4_242, "producer_epoch": 1}
 
 
 @dataclass
 class Left:
-    """A partition that a broker has left: its files, and what is in them."""
+    """A partition of a stopped broker: its files and its records."""
 
     directory: Path
     records: list[Record]
 
 
 def write(bootstrap: str, topic: str) -> list[Record]:
-    """Every codec of every client, and at the end ten batches of one idempotent producer that we are ourselves."""
+    """Records in every codec by every client, and ten batches of one idempotent producer of this test."""
     host, _, port = bootstrap.rpartition(":")
     address = (host, int(port))
     create_topics(address, {topic: 1}, SETTINGS)
     records: list[Record] = []
-    for face in FACES:
+    for adapter in ADAPTERS:
         for codec in CODECS:
-            sent = sample(face) + [Sent(None, os.urandom(60_000), (), NOW_MS)]
-            face.produce(bootstrap, topic, sent, codec=codec, idempotent=codec == "zstd")
+            sent = sample(adapter) + [Sent(None, os.urandom(60_000), (), NOW_MS)]
+            adapter.produce(bootstrap, topic, sent, codec=codec, idempotent=codec == "zstd")
             records += expected(sent, len(records))
     for number in range(10):
         some = [Record(len(records) + i, NOW_MS + number, None, b"own %d" % number) for i in range(3)]
@@ -70,7 +70,7 @@ def own(number: int) -> bytes:
 
 
 def adopt(left: Left, directory: Path) -> None:
-    """Puts the files of a partition in the place of another's; only its topic id stays."""
+    """Copies the files of a partition over another's; only the topic id stays."""
     for file in directory.iterdir():
         if file.name != "partition.metadata":
             file.unlink()
@@ -80,7 +80,7 @@ def adopt(left: Left, directory: Path) -> None:
 
 
 def goes_on(bootstrap: str, topic: str, left: Left) -> None:
-    """A broker that adopted the partition has every record, finds it by time, knows its producer and takes more."""
+    """A broker with the copied partition has every record, finds it by time, knows its producer and accepts more."""
     host, _, port = bootstrap.rpartition(":")
     address = (host, int(port))
     end = len(left.records)
@@ -92,12 +92,12 @@ def goes_on(bootstrap: str, topic: str, left: Left) -> None:
     assert offset_at(address, topic, 0, 0) == (0, 0)
     first_now = next(record.offset for record in left.records if record.timestamp_ms >= NOW_MS + 5)
     assert offset_at(address, topic, 0, NOW_MS + 5) == (0, first_now)
-    for face in FACES:
-        assert face.consume(bootstrap, topic, 50, offset=end - 50) == left.records[-50:]
+    for adapter in ADAPTERS:
+        assert adapter.consume(bootstrap, topic, 50, offset=end - 50) == left.records[-50:]
     assert produce(address, topic, 0, own(9)) == (0, end - 3), "a repeat is known from the snapshot, or from the log"
     assert produce(address, topic, 0, own(10)) == (0, end)
-    assert FACES[0].produce(bootstrap, topic, [Sent(None, b"more")], codec="zstd") == [end + 3]
-    assert [record.value for record in FACES[1].consume(bootstrap, topic, 1, offset=end + 3)] == [b"more"]
+    assert ADAPTERS[0].produce(bootstrap, topic, [Sent(None, b"more")], codec="zstd") == [end + 3]
+    assert [record.value for record in ADAPTERS[1].consume(bootstrap, topic, 1, offset=end + 3)] == [b"more"]
 
 
 @pytest.fixture(scope="module")
@@ -109,7 +109,7 @@ def of_ottla(tmp_path_factory: pytest.TempPathFactory) -> Left:
 
 
 def dump(found: apache.Distribution, files: list[Path], *options: str) -> str:
-    """What Kafka's DumpLogSegments prints."""
+    """Output of Kafka's DumpLogSegments."""
     try:
         _, tools = maven.newest("kafka-tools", "org.apache.kafka", "kafka-tools", pattern=re.escape(found.version))
     except PeerUnavailable as why:
@@ -120,15 +120,15 @@ def dump(found: apache.Distribution, files: list[Path], *options: str) -> str:
     return done.stdout
 
 
-def test_kafkas_own_tool_reads_every_record_and_finds_no_fault_in_an_index(apache_kafka: apache.Distribution, of_ottla: Left) -> None:
+def test_kafkas_tool_reads_every_record_and_finds_no_invalid_index(apache_kafka: apache.Distribution, of_ottla: Left) -> None:
     logs = sorted(of_ottla.directory.glob("*.log"))
     assert len(logs) > 1
-    said = dump(apache_kafka, logs, "--deep-iteration", "--print-data-log")
-    assert len(re.findall(r"^\| offset: ", said, re.MULTILINE)) == len(of_ottla.records)
-    valid = re.findall(r"isvalid: (\w+)", said)
+    output = dump(apache_kafka, logs, "--deep-iteration", "--print-data-log")
+    assert len(re.findall(r"^\| offset: ", output, re.MULTILINE)) == len(of_ottla.records)
+    valid = re.findall(r"isvalid: (\w+)", output)
     assert valid and set(valid) == {"true"}
     for codec in CODECS:
-        assert f"compresscodec: {codec}" in said
+        assert f"compresscodec: {codec}" in output
     indexes = [file for file in of_ottla.directory.iterdir() if file.suffix in (".index", ".timeindex")]
     checked = dump(apache_kafka, sorted(indexes), "--deep-iteration")
     complaints = [
@@ -142,11 +142,11 @@ def test_kafkas_own_tool_reads_every_record_and_finds_no_fault_in_an_index(apach
 
 @pytest.fixture(scope="module")
 def compacted(tmp_path_factory: pytest.TempPathFactory) -> Left:
-    """A partition that Ottla compacted: batches with holes, and headers that lost all of their records."""
+    """A partition compacted by Ottla: batches with gaps, and batch headers without records."""
     topic = {"cleanup.policy": "compact", "segment.bytes": "20000", "min.cleanable.dirty.ratio": "0.1"}
     with Serving(tmp_path_factory.mktemp("compacted") / "data", settings={"log.cleaner.backoff.ms": "100"}) as server:
         create_topics(server.address, {"made": 1}, topic)
-        # The only batch of its producer, all of whose records go.
+        # The only batch of its producer; compaction removes all its records.
         sole = batch_of([(NOW_MS, b"key-%d" % i, b"first") for i in range(3)], base_sequence=0, producer_id=7, producer_epoch=0)
         assert produce(server.address, "made", 0, sole) == (0, 0)
         for number in range(200):
@@ -157,21 +157,21 @@ def compacted(tmp_path_factory: pytest.TempPathFactory) -> Left:
         while sum(file.stat().st_size for file in directory.glob("*.log")) > 60_000 or list(directory.glob("*.cleaned")):
             assert time.monotonic() < deadline, "the topic is compacted"
             time.sleep(0.05)
-    # What is left shall stay as it is while it is read.
+    # The files must not change while they are read.
     with Serving(server.data_dir, settings={"log.cleaner.enable": "false"}) as still:
         records = [record for batch in fetch_all(still.address, "made") for record in batch.records]
     return Left(directory, records)
 
 
-def test_kafkas_own_tool_reads_what_compaction_made(apache_kafka: apache.Distribution, compacted: Left) -> None:
+def test_kafkas_tool_reads_compacted_files(apache_kafka: apache.Distribution, compacted: Left) -> None:
     assert (compacted.directory / "holes-checkpoint").exists() and len(compacted.records) < 300
-    said = dump(apache_kafka, sorted(compacted.directory.glob("*.log")), "--deep-iteration", "--print-data-log")
-    assert len(re.findall(r"^\| offset: ", said, re.MULTILINE)) == len(compacted.records)
-    valid = re.findall(r"isvalid: (\w+)", said)
-    assert valid and set(valid) == {"true"} and " count: 0 " in said
+    output = dump(apache_kafka, sorted(compacted.directory.glob("*.log")), "--deep-iteration", "--print-data-log")
+    assert len(re.findall(r"^\| offset: ", output, re.MULTILINE)) == len(compacted.records)
+    valid = re.findall(r"isvalid: (\w+)", output)
+    assert valid and set(valid) == {"true"} and " count: 0 " in output
 
 
-def test_kafka_goes_on_with_a_partition_that_ottla_compacted(apache_kafka: apache.Distribution, compacted: Left, tmp_path: Path) -> None:
+def test_kafka_continues_a_partition_compacted_by_ottla(apache_kafka: apache.Distribution, compacted: Left, tmp_path: Path) -> None:
     def address(bootstrap: str) -> tuple[str, int]:
         host, _, port = bootstrap.rpartition(":")
         return host, int(port)
@@ -190,7 +190,7 @@ def test_kafka_goes_on_with_a_partition_that_ottla_compacted(apache_kafka: apach
 
 @pytest.fixture(scope="module")
 def of_kafka(apache_kafka: apache.Distribution, of_ottla: Left, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Left, str]]:
-    """Kafka writes a partition and is stopped; then it is given Ottla's, and started again. It is killed in the end."""
+    """Kafka writes a partition and stops. Then it gets Ottla's partition, starts again, and is killed at the end."""
     root = tmp_path_factory.mktemp("kafka")
     with apache.running(apache_kafka, root) as (bootstrap, _):
         host, _, port = bootstrap.rpartition(":")
@@ -204,13 +204,13 @@ def of_kafka(apache_kafka: apache.Distribution, of_ottla: Left, tmp_path_factory
         os.kill(process.pid, signal.SIGKILL)
 
 
-def test_kafka_goes_on_with_a_partition_of_ottla(of_kafka: tuple[Left, str], of_ottla: Left) -> None:
+def test_kafka_continues_a_partition_of_ottla(of_kafka: tuple[Left, str], of_ottla: Left) -> None:
     goes_on(of_kafka[1], "adopted", of_ottla)
 
 
 @pytest.mark.parametrize("ended", ["stopped", "running"])
-def test_ottla_goes_on_with_a_partition_of_kafka(of_kafka: tuple[Left, str], tmp_path: Path, ended: str) -> None:
-    """From a Kafka that was stopped, and from one that is still at it, whose indexes are preallocated and end in zeros."""
+def test_ottla_continues_a_partition_of_kafka(of_kafka: tuple[Left, str], tmp_path: Path, ended: str) -> None:
+    """Of a stopped Kafka, and of a running one, whose preallocated indexes end in zeros."""
     left, bootstrap = of_kafka
     if ended == "running":
         own_topic = "preallocated"

@@ -1,4 +1,4 @@
-"""Apache Kafka's own consumer and tools meet groups of both protocols: they read with them, describe them, and decode their records."""
+"""Apache Kafka's consumer and tools on groups of both protocols: they read with them, describe them, and decode their records."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ DUMP = "org.apache.kafka.tools.DumpLogSegments"
 
 @pytest.fixture(scope="module")
 def run(apache_kafka: apache.Distribution) -> Run:
-    """Runs a tool of Kafka's; what it prints."""
+    """Runs a tool of Kafka and returns its output."""
     try:
         _, tools = maven.newest("kafka-tools", "org.apache.kafka", "kafka-tools", pattern=re.escape(apache_kafka.version))
     except PeerUnavailable as why:

@@ -1,4 +1,4 @@
-"""kcat, as its users type it in a shell; the package of that name in Debian has it."""
+"""kcat in a shell. Debian has it in the package of that name."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from faces import FACES, Sent
+from client_adapters import ADAPTERS, Sent
 
 from serving import SOURCE
 
@@ -31,7 +31,7 @@ def kcat(bootstrap: str, *arguments: str, stdin: bytes = b"") -> bytes:
 
 
 def read(bootstrap: str, topic: str, *arguments: str) -> list[dict[str, object]]:
-    """Records of partition 0 from the beginning to the end of now."""
+    """Records of partition 0 from the beginning to the current end."""
     lines = kcat(bootstrap, "-C", "-q", "-t", topic, "-p", "0", "-o", "beginning", "-e", "-J", *arguments).decode().splitlines()
     return [json.loads(line) for line in lines]
 
@@ -46,7 +46,7 @@ def test_kcat_reads_what_it_wrote_in_every_codec(bootstrap: str, new_topic: Call
     assert [record["key"] for record in found] == [f"k{i % 3}" for i in range(500)]
     assert [record["offset"] for record in found] == list(range(500))
     assert all(record["headers"] == ["source", "kcat"] for record in found)
-    assert [r.value for r in FACES[1].consume(bootstrap, topic, 500)] == [str(r["payload"]).encode() for r in found]
+    assert [r.value for r in ADAPTERS[1].consume(bootstrap, topic, 500)] == [str(r["payload"]).encode() for r in found]
 
 
 def test_kcat_writes_and_shows_nulls_and_is_idempotent_when_asked(bootstrap: str, new_topic: Callable[..., str]) -> None:
@@ -66,7 +66,7 @@ def test_kcat_copies_a_large_file_through_a_topic(bootstrap: str, new_topic: Cal
 def test_kcat_lists_topics_and_finds_offsets_by_time(bootstrap: str, new_topic: Callable[..., str]) -> None:
     topic = new_topic(partitions=2)
     at_ms = Sent(None, b"").timestamp_ms
-    FACES[0].produce(bootstrap, topic, [Sent(None, b"%d" % i, (), at_ms + i) for i in range(10)], partition=1)
+    ADAPTERS[0].produce(bootstrap, topic, [Sent(None, b"%d" % i, (), at_ms + i) for i in range(10)], partition=1)
     listed = json.loads(kcat(bootstrap, "-L", "-J", "-t", topic))
     assert [p["partition"] for found in listed["topics"] if found["topic"] == topic for p in found["partitions"]] == [0, 1]
     asked = kcat(bootstrap, "-Q", "-t", f"{topic}:1:{at_ms + 4}", "-t", f"{topic}:0:{at_ms}")

@@ -1,7 +1,7 @@
-"""Clients of other languages: Apache Kafka's own for Java, franz-go, KafkaJS; each a small program in `foreign/`.
+"""Clients in other languages: Apache Kafka's Java client, franz-go, KafkaJS; each a small program in `foreign/`.
 
-What it takes to build them comes from their registries (`builds`). Where a compiler or a registry is out of reach the test is skipped and
-says what is missing.
+Their packages come from their registries (`builds`). Without a compiler or a registry the test is skipped with the name of what is
+missing.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import pytest
 from builds import FRANZ_GO, go_built, java_built, node_built, run
-from faces import FACES
+from client_adapters import ADAPTERS
 from test_clients import address, expected, sample
 
 from plain_kafka import CODECS, Record, fetch_all
@@ -47,8 +47,8 @@ def test_java_writes_idempotently_with_every_codec_and_others_read_it(java: Call
         own = [batch for batch in stored if number * COUNT <= batch.base_offset < (number + 1) * COUNT]
         assert {batch.codec for batch in own} == {codec}
         assert min(batch.producer_id for batch in own) >= 0 and own[0].base_sequence == 0, "it is idempotent by itself"
-    for face in FACES:
-        read = face.consume(bootstrap, topic, COUNT * len(CODECS))
+    for adapter in ADAPTERS:
+        read = adapter.consume(bootstrap, topic, COUNT * len(CODECS))
         assert [record.offset for record in read] == list(range(COUNT * len(CODECS)))
         for record in read:
             codec, number = CODECS[record.offset // COUNT], record.offset % COUNT
@@ -60,10 +60,10 @@ def test_java_writes_idempotently_with_every_codec_and_others_read_it(java: Call
 def test_java_reads_what_every_other_client_wrote(java: Callable[..., str], bootstrap: str, new_topic: Callable[..., str]) -> None:
     topic = new_topic()
     records: list[Record] = []
-    for face in FACES:
+    for adapter in ADAPTERS:
         for codec in CODECS:
-            sent = sample(face)[:40]
-            face.produce(bootstrap, topic, sent, codec=codec)
+            sent = sample(adapter)[:40]
+            adapter.produce(bootstrap, topic, sent, codec=codec)
             records += expected(sent, len(records))
     assert [parsed(line) for line in java("read", bootstrap, topic, str(len(records))).splitlines()] == records
 
@@ -96,6 +96,6 @@ def test_kafkajs_administers_and_writes(bootstrap: str) -> None:
     topic = fresh("node")
     environment = {**os.environ, "KAFKAJS_NO_PARTITIONER_WARNING": "1"}
     assert run(["node", program, bootstrap, topic, str(COUNT)], env=environment).splitlines()[-1] == "fine"
-    read = FACES[0].consume(bootstrap, topic, 2 * COUNT - 1, offset=1)
+    read = ADAPTERS[0].consume(bootstrap, topic, 2 * COUNT - 1, offset=1)
     assert [r.value for r in read] == [f"{codec} {i} ".encode() * 5 for codec in ("none", "gzip") for i in range(COUNT)][1:]
     assert {batch.codec for batch in fetch_all(address(bootstrap), topic, 0, 1)} == {"none", "gzip"}

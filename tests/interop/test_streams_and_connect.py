@@ -1,7 +1,7 @@
-"""What is built on Kafka's clients meets Ottla: Kafka Streams, Connect, and MirrorMaker 2 as a connector, all stock.
+"""Frameworks on Kafka's clients with Ottla: unmodified Kafka Streams, Connect, and MirrorMaker 2 as a connector.
 
-They lean on what plain clients rarely ask for: topics they make and configure themselves, compacted topics as the home of state that
-is read back, deletion of records behind them, workers that share tasks by a protocol of their own within a consumer group.
+They use features that plain clients rarely need: topics that they create and configure, compacted topics that hold state for recovery,
+deletion of processed records, and workers that share tasks with a protocol of their own within a consumer group.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ appender.out.layout.pattern=%p %c %m%n
 
 
 def jars(apache_kafka: apache.Distribution, artifact: str, also: str | None = None) -> Path:
-    """A part of Apache Kafka with what it needs, of the release that the other tests use."""
+    """A module of Apache Kafka with its dependencies, of the release that the other tests use."""
     try:
         return maven.newest(artifact, "org.apache.kafka", artifact, pattern=re.escape(apache_kafka.version), also=also)[1]
     except PeerUnavailable as why:
@@ -56,7 +56,7 @@ def jars(apache_kafka: apache.Distribution, artifact: str, also: str | None = No
 
 
 class Program:
-    """A Java program and what it says; ended with its block."""
+    """A Java program and its output; it ends with the block."""
 
     def __init__(self, command: Sequence[str], log: Path) -> None:
         self.log = log
@@ -92,7 +92,7 @@ def properties(path: Path, values: dict[str, object]) -> str:
     return str(path)
 
 
-def test_a_streams_application_counts_words_and_finds_its_state_again_in_its_changelog(
+def test_a_streams_application_counts_words_and_restores_its_state_from_its_changelog(
     tmp_path: Path, apache_kafka: apache.Distribution
 ) -> None:
     lib = jars(apache_kafka, "kafka-streams-examples")
@@ -106,17 +106,17 @@ def test_a_streams_application_counts_words_and_finds_its_state_again_in_its_cha
             found = zip(table["key"].to_pylist(), table["value"].to_pylist(), strict=True)
             return {word: int.from_bytes(count, "big") for word, count in found}
 
-        # The second life has nothing but what is in the topics.
-        for life, wanted in enumerate([{b"all": 1, b"roads": 1, b"lead": 1, b"to": 2, b"rome": 1, b"or": 1}, {b"to": 3, b"rome": 2}]):
+        # The second run has only the contents of the topics.
+        for life, expected in enumerate([{b"all": 1, b"roads": 1, b"lead": 1, b"to": 2, b"rome": 1, b"or": 1}, {b"to": 3, b"rome": 2}]):
             with ottla.Producer(bootstrap_servers=server.bootstrap) as producer:
                 for line in [("All roads lead", "to Rome or to"), ("to Rome",)][life]:
                     producer.send("streams-plaintext-input", line.encode())
-            # A stream's consumer leaves no word when it goes: its partitions are free when its session is over.
+            # A consumer of Kafka Streams does not leave the group: its partitions are free when its session expires.
             soon = {"commit.interval.ms": 200, "consumer.session.timeout.ms": 6_000, "consumer.heartbeat.interval.ms": 500}
             settings = {"bootstrap.servers": server.bootstrap, "state.dir": tmp_path / f"state-{life}", **soon}
             file = properties(tmp_path / "streams.properties", settings)
             with running(apache_kafka, lib, tmp_path, "org.apache.kafka.streams.examples.wordcount.WordCountDemo", file) as program:
-                program.until(lambda: wanted.items() <= counted().items(), f"the counts of life {life}")  # noqa: B023
+                program.until(lambda: expected.items() <= counted().items(), f"the counts of life {life}")  # noqa: B023
         assert counted() == {b"all": 1, b"roads": 1, b"lead": 1, b"to": 3, b"rome": 2, b"or": 1}
         with ottla.Admin(bootstrap_servers=server.bootstrap) as admin:
             (changelog,) = [one.name for one in admin.list_topics() if one.name.endswith("-changelog")]
@@ -125,9 +125,9 @@ def test_a_streams_application_counts_words_and_finds_its_state_again_in_its_cha
             assert configs["cleanup.policy"].value == "compact"
 
 
-def taken(url: str, wish: dict[str, Any] | None = None) -> bool:
-    """Whether a worker takes a request. While it starts it says 404, 500 or 503, while it agrees with others on something else 409."""
-    data = None if wish is None else json.dumps(wish).encode()
+def request_succeeds(url: str, request: dict[str, Any] | None = None) -> bool:
+    """Whether a worker accepts a request. While it starts it answers 404, 500 or 503; during a rebalance of workers 409."""
+    data = None if request is None else json.dumps(request).encode()
     try:
         urllib.request.urlopen(urllib.request.Request(url, data, {"Content-Type": "application/json"}), timeout=60).close()
     except urllib.error.HTTPError as error:
@@ -190,10 +190,10 @@ def test_connect_moves_files_and_mirrors_a_topic_over_a_broker_that_is_killed(tm
         file = properties(tmp_path / "connect.properties", worker(server.bootstrap, port))
         with running(apache_kafka, lib, tmp_path, "org.apache.kafka.connect.cli.ConnectDistributed", file) as program:
             url = f"http://127.0.0.1:{port}/connectors"
-            program.until(lambda: taken(url), "the worker's interface")
+            program.until(lambda: request_succeeds(url), "the worker's interface")
             for name, config in connectors(server.bootstrap, before, after).items():
-                wish = {"name": name, "config": {"connector.class": f"org.apache.kafka.connect.{name}", **config}}
-                program.until(lambda: taken(url, wish), name)  # noqa: B023
+                request = {"name": name, "config": {"connector.class": f"org.apache.kafka.connect.{name}", **config}}
+                program.until(lambda: request_succeeds(url, request), name)  # noqa: B023
             program.until(arrived, "every line in the file")
             server.kill()
             server.start()

@@ -1,4 +1,4 @@
-"""Three brokers of one process, met by clients that know the address of one."""
+"""Three brokers in one process, used by clients that know the address of one."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from functools import partial
 
 import confluent_kafka
 import pytest
+from client_adapters import ADAPTERS, ClientAdapter, Sent
 from confluent_kafka.admin import AdminClient, ConfigResource, NewPartitions, NewTopic, ResourceType
-from faces import FACES, Face, Sent
 from kafka.admin import KafkaAdminClient
 from test_admin import until
 
@@ -33,7 +33,7 @@ def each(cluster: Serving) -> list[str]:
 
 
 def new_topic(bootstrap: str, name: str, partitions: int) -> str:
-    """Makes a topic through this broker; a name of its own that begins with `name`."""
+    """Creates a topic through this broker; its unique name starts with `name`."""
     topic = f"{name}-{uuid.uuid4().hex[:8]}"
     admin = AdminClient({"bootstrap.servers": bootstrap})
     admin.create_topics([NewTopic(topic, partitions, 1)])[topic].result(10)
@@ -66,20 +66,20 @@ def test_topics_are_administered_through_any_broker_and_leaders_are_spread(clust
         until(lambda: name not in admin.list_topics(timeout=10).topics, "the topic is gone")  # noqa: B023
 
 
-@pytest.mark.parametrize("face", FACES, ids=lambda face: face.name)
-def test_a_client_that_knows_one_broker_reaches_partitions_on_all(cluster: Serving, face: Face) -> None:
-    bootstrap = each(cluster)[FACES.index(face)]
+@pytest.mark.parametrize("adapter", ADAPTERS, ids=lambda adapter: adapter.name)
+def test_a_client_that_knows_one_broker_reaches_partitions_on_all(cluster: Serving, adapter: ClientAdapter) -> None:
+    bootstrap = each(cluster)[ADAPTERS.index(adapter)]
     topic = new_topic(bootstrap, "reach", 3)
     for partition in range(3):
         sent = [Sent(b"%d" % partition, b"%d" % i) for i in range(50)]
-        face.produce(bootstrap, topic, sent, partition=partition, idempotent=True, codec="zstd")
-        read = face.consume(each(cluster)[partition], topic, 50, partition=partition)
+        adapter.produce(bootstrap, topic, sent, partition=partition, idempotent=True, codec="zstd")
+        read = adapter.consume(each(cluster)[partition], topic, 50, partition=partition)
         assert [(r.key, r.value) for r in read] == [(s.key, s.value) for s in sent]
-        assert face.watermarks(bootstrap, topic, partition=partition) == (0, 50)
-        assert face.offset_at(bootstrap, topic, 0, partition=partition) == 0
+        assert adapter.watermarks(bootstrap, topic, partition=partition) == (0, 50)
+        assert adapter.offset_at(bootstrap, topic, 0, partition=partition) == 0
 
 
-def test_one_consumer_reads_partitions_of_all_brokers_at_once(cluster: Serving) -> None:
+def test_one_consumer_reads_partitions_of_all_brokers(cluster: Serving) -> None:
     topic = new_topic(each(cluster)[1], "all", 6)
     producer = confluent_kafka.Producer({"bootstrap.servers": each(cluster)[2], "linger.ms": 5, "enable.idempotence": True})
     for i in range(600):
@@ -117,7 +117,7 @@ def test_each_broker_describes_its_own_directory_and_partitions(cluster: Serving
         admin.close()
 
 
-def test_more_replicas_than_can_be_had_are_refused(cluster: Serving) -> None:
+def test_an_impossible_replication_factor_is_refused(cluster: Serving) -> None:
     name = f"replicas-{uuid.uuid4().hex[:8]}"
     admin = AdminClient({"bootstrap.servers": each(cluster)[0]})
     with pytest.raises(confluent_kafka.KafkaException) as raised:

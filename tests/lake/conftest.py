@@ -27,7 +27,7 @@ def bootstrap(ottla_server: Serving | Elsewhere) -> str:
 
 @pytest.fixture
 def a_topic(bootstrap: str) -> Callable[..., str]:
-    """Makes a topic and tells its name."""
+    """Creates a topic and returns its name."""
 
     def make(partitions: int = 2, **configs: str) -> str:
         name = f"lake-{os.getpid()}-{next(_numbers)}"
@@ -40,7 +40,7 @@ def a_topic(bootstrap: str) -> Callable[..., str]:
 
 @pytest.fixture
 def send(bootstrap: str) -> Callable[..., None]:
-    """Sends values: objects as JSON, bytes and None as they are; or (key, value)."""
+    """Sends values, or (key, value): objects as JSON, bytes and None unchanged."""
     import ottla
 
     def put(topic: str, values: Iterable[Any], partition: int | None = None) -> None:
@@ -54,7 +54,7 @@ def send(bootstrap: str) -> Callable[..., None]:
 
 
 class Ottla:
-    """The command line: in this process, or as one of its own that can be killed."""
+    """The command line: in this process, or in its own process that can be killed."""
 
     def __init__(self, bootstrap: str) -> None:
         self._bootstrap = bootstrap
@@ -65,7 +65,7 @@ class Ottla:
         return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
 
     def __call__(self, *words: str | Path, code: int = 0) -> list[dict[str, Any]]:
-        """The JSON lines that it printed, in this process; of one that is refused, [{"refused": what it said}]."""
+        """The JSON lines that it printed, in this process; for a refused command [{"refused": error output}]."""
         done = CliRunner().invoke(main, [*map(str, words), "-b", self._bootstrap], catch_exceptions=False)
         assert done.exit_code == code, done.output
         return [json.loads(line) for line in done.stdout.splitlines()] if code == 0 else [{"refused": done.stderr}]

@@ -1,4 +1,4 @@
-"""Delta tables on disk: columns that change, batches that are written once, files that are joined and removed."""
+"""Delta tables on disk: schema changes, transactions, compaction of small files and vacuum."""
 
 from pathlib import Path
 from typing import Any
@@ -19,23 +19,23 @@ def rows(path: Path) -> list[dict[str, Any]]:
 
 
 def put(path: Path, data: dict[str, Any], *, batch: int, **others: Any) -> bool:
-    given: dict[str, Any] = {"mode": "append", "keys": (), "application": "q", **others}
-    return write(str(path), pa.table(data), batch_id=batch, **given)
+    options: dict[str, Any] = {"mode": "append", "keys": (), "application": "q", **others}
+    return write(str(path), pa.table(data), batch_id=batch, **options)
 
 
-def test_new_columns_are_added_and_null_before(tmp_path: Path) -> None:
+def test_new_columns_are_added_and_null_in_older_rows(tmp_path: Path) -> None:
     put(tmp_path, {"a": [1]}, batch=0)
     assert put(tmp_path, {"a": [2], "b": ["x"]}, batch=1, evolving=True)
     assert rows(tmp_path) == [{"a": 1, "b": None}, {"a": 2, "b": "x"}]
 
 
-def test_rows_may_lack_columns_that_the_table_has(tmp_path: Path) -> None:
+def test_rows_can_lack_columns_of_the_table(tmp_path: Path) -> None:
     put(tmp_path, {"a": [1], "b": ["x"]}, batch=0)
     put(tmp_path, {"a": pa.array([2], pa.int16())}, batch=1, evolving=True)
     assert rows(tmp_path) == [{"a": 1, "b": "x"}, {"a": 2, "b": None}]
 
 
-def test_a_whole_result_may_lack_columns_that_the_table_has(tmp_path: Path) -> None:
+def test_a_complete_result_can_lack_columns_of_the_table(tmp_path: Path) -> None:
     put(tmp_path, {"p": ["x"], "a": [1], "s": [{"x": 1, "y": "q"}]}, batch=0, mode="replace", partition_by=["p"])
     narrow = {"s": [{"x": 2}], "p": ["y"], "b": [True]}
     assert put(tmp_path, narrow, batch=1, mode="replace", evolving=True)
@@ -47,7 +47,7 @@ def test_a_whole_result_may_lack_columns_that_the_table_has(tmp_path: Path) -> N
         put(tmp_path, {"a": [1], "p": ["x"]}, batch=4, mode="replace")
 
 
-def test_rows_that_are_merged_add_columns_and_keep_those_that_they_lack(tmp_path: Path) -> None:
+def test_merged_rows_add_columns_and_keep_missing_ones(tmp_path: Path) -> None:
     merged: dict[str, Any] = {"mode": "merge", "keys": ("k",), "evolving": True}
     put(tmp_path, {"k": ["a", "b"], "n": [1, 2]}, batch=0, **merged)
     put(tmp_path, {"more": [0.5, 1.5], "k": ["a", "c"]}, batch=1, **merged)
@@ -59,13 +59,13 @@ def test_rows_that_are_merged_add_columns_and_keep_those_that_they_lack(tmp_path
     ]
 
 
-def test_members_of_structs_are_added(tmp_path: Path) -> None:
+def test_struct_fields_are_added(tmp_path: Path) -> None:
     put(tmp_path, {"s": [{"x": 1}]}, batch=0)
     put(tmp_path, {"s": [{"y": "q"}]}, batch=1, evolving=True)
     assert rows(tmp_path) == [{"s": {"x": 1, "y": None}}, {"s": {"x": None, "y": "q"}}]
 
 
-def test_a_type_becomes_wider_by_writing_the_table_anew_if_told_to(tmp_path: Path) -> None:
+def test_a_type_is_widened_by_rewriting_the_table_if_allowed(tmp_path: Path) -> None:
     put(tmp_path, {"p": ["a", "b"], "n": [1, 2]}, batch=0, partition_by=["p"])
     wider = pa.schema([("n", pa.float64()), ("p", pa.string())])
     with pytest.raises(TableMismatch, match="n long, not double: cast the column"):
@@ -77,20 +77,20 @@ def test_a_type_becomes_wider_by_writing_the_table_anew_if_told_to(tmp_path: Pat
     assert table.metadata().partition_columns == ["p"] and table.transaction_version("q") == 1
 
 
-def test_a_number_that_the_wider_type_cannot_hold_is_not_changed(tmp_path: Path) -> None:
+def test_a_number_that_does_not_fit_the_wider_type_stops_the_change(tmp_path: Path) -> None:
     put(tmp_path, {"n": [2**60 + 1]}, batch=0)
     with pytest.raises(TableMismatch, match="do not fit n long, not double"):
         evolve(str(tmp_path), pa.schema([("n", pa.float64())]), rewrite=True)
     assert rows(tmp_path) == [{"n": 2**60 + 1}]
 
 
-def test_a_type_that_is_another_is_refused_with_what_to_do(tmp_path: Path) -> None:
+def test_an_incompatible_type_is_refused_with_advice(tmp_path: Path) -> None:
     put(tmp_path, {"n": [1]}, batch=0)
     with pytest.raises(TableMismatch, match="has n long, not string: cast the column to the type that the table has, give it another name"):
         put(tmp_path, {"n": ["x"]}, batch=1, evolving=True)
 
 
-def test_a_transaction_overtaken_by_the_same_application_writes_nothing(tmp_path: Path) -> None:
+def test_a_transaction_older_than_the_applications_last_writes_nothing(tmp_path: Path) -> None:
     put(tmp_path, {"a": [1]}, batch=0)
 
     def once(table: Any) -> None:
@@ -102,7 +102,7 @@ def test_a_transaction_overtaken_by_the_same_application_writes_nothing(tmp_path
     assert rows(tmp_path) == [{"a": 1}, {"a": 2}]
 
 
-def test_a_transaction_beside_another_application_goes_through(tmp_path: Path) -> None:
+def test_a_transaction_concurrent_with_another_application_commits(tmp_path: Path) -> None:
     put(tmp_path, {"a": [1]}, batch=0)
 
     def once(table: Any) -> None:
@@ -113,7 +113,7 @@ def test_a_transaction_beside_another_application_goes_through(tmp_path: Path) -
     assert [row["a"] for row in rows(tmp_path)] == [1, 2, 3]
 
 
-def test_small_files_are_joined_and_the_old_ones_removed(tmp_path: Path) -> None:
+def test_small_files_are_compacted_and_the_old_ones_removed(tmp_path: Path) -> None:
     for batch in range(5):
         put(tmp_path, {"a": [batch]}, batch=batch)
     assert compact(str(tmp_path)) == (5, 1)
@@ -123,7 +123,7 @@ def test_small_files_are_joined_and_the_old_ones_removed(tmp_path: Path) -> None
     assert not put(tmp_path, {"a": [4]}, batch=4), "which batches there are is not forgotten"
 
 
-def test_the_command_joins_small_files_and_removes_what_no_version_needs(tmp_path: Path) -> None:
+def test_the_command_compacts_small_files_and_removes_unreferenced_ones(tmp_path: Path) -> None:
     for batch in range(4):
         put(tmp_path, {"a": [batch]}, batch=batch)
     done = CliRunner().invoke(compact_command, [str(tmp_path)])
@@ -137,7 +137,7 @@ def test_the_command_joins_small_files_and_removes_what_no_version_needs(tmp_pat
     assert done.exit_code == 1 and f"{tmp_path / 'none'} is not a Delta table" in done.output
 
 
-def test_rows_are_merged_by_several_keys_of_which_some_are_null(tmp_path: Path) -> None:
+def test_rows_are_merged_by_several_keys_with_nulls(tmp_path: Path) -> None:
     first, second = (
         {"hour": [1, 1, None], "kind": ["a", None, "a"], "n": [1, 2, 3]},
         {"hour": [1, None], "kind": [None, "a"], "n": [20, 30]},

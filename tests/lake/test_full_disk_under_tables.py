@@ -1,4 +1,4 @@
-"""A disk that is full under a table: the file is named, what to do is said, nothing half written stays, and a restart goes on."""
+"""A full disk under a table: the error names the file and the remedy, no partial file stays, and a restart continues."""
 
 import uuid
 from collections.abc import Callable
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.server
 
 
 @pytest.mark.parametrize(("words", "suffix"), [(["table"], ""), (["pipeline", "export"], ""), (["pipeline", "export"], ".unfinished")])
-def test_a_full_disk_is_told_with_what_to_do_and_the_next_run_goes_on(
+def test_a_full_disk_is_reported_with_a_remedy_and_the_next_run_continues(
     words: list[str],
     suffix: str,
     a_topic: Callable[..., str],
@@ -45,9 +45,9 @@ def test_a_full_disk_is_told_with_what_to_do_and_the_next_run_goes_on(
         return known
 
     with monkeypatch.context() as patch:
-        patch.setattr(parquet_files.uuid, "uuid4", named)  # type: ignore[attr-defined]
-        (told,) = ottla(*command, code=1)
-    assert f"No space left on device: '{path}'; free some space and start it again: it goes on where it stopped" in told["refused"]
+        patch.setattr(parquet_files.uuid, "uuid4", named)
+        (error,) = ottla(*command, code=1)
+    assert f"No space left on device: '{path}'; free some space and start it again: it goes on where it stopped" in error["refused"]
     assert not path.is_symlink()
     send(topic, [{"id": 10}])
     ottla(*command)

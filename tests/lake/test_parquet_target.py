@@ -1,4 +1,4 @@
-"""An export to Parquet that ends anywhere: what the manifest tells is there, and nothing else."""
+"""A Parquet export that ends at any moment: the files of the manifest exist, and no others."""
 
 from pathlib import Path
 
@@ -34,7 +34,7 @@ def offsets(path: Path) -> list[int]:
     return sorted(found)
 
 
-def test_files_that_were_not_told_are_removed(tmp_path: Path) -> None:
+def test_files_outside_of_the_manifest_are_removed(tmp_path: Path) -> None:
     target = a_target(tmp_path)
     put(target, 0, 2)
     files = target.files()
@@ -47,7 +47,7 @@ def test_files_that_were_not_told_are_removed(tmp_path: Path) -> None:
     assert offsets(tmp_path) == [0, 1, 2]
 
 
-def test_files_that_were_told_get_their_names(tmp_path: Path) -> None:
+def test_files_in_the_manifest_get_their_final_names(tmp_path: Path) -> None:
     target = a_target(tmp_path)
     put(target, 0, 2)
     (whole,) = tmp_path.glob("*.parquet")
@@ -57,7 +57,7 @@ def test_files_that_were_told_get_their_names(tmp_path: Path) -> None:
     assert offsets(tmp_path) == [0, 1] and read_manifest(tmp_path).files[0].rows == 2
 
 
-def test_one_process_writes(tmp_path: Path) -> None:
+def test_only_one_process_can_write(tmp_path: Path) -> None:
     target = a_target(tmp_path)
     with pytest.raises(InUse, match="another process writes"):
         a_target(tmp_path)
@@ -65,7 +65,7 @@ def test_one_process_writes(tmp_path: Path) -> None:
     a_target(tmp_path)
 
 
-def test_a_directory_is_of_one_topic_and_of_one_format(tmp_path: Path) -> None:
+def test_a_directory_belongs_to_one_topic_and_one_format(tmp_path: Path) -> None:
     a_target(tmp_path)
     with pytest.raises(TableConflict, match="holds topic orders, not other"):
         ParquetTarget(tmp_path).form(TableOrigin("other", ""))

@@ -1,4 +1,4 @@
-"""`ottla table` and `ottla pipeline export` against a broker: what is in the table, and that each record is there once."""
+"""`ottla table` and `ottla pipeline export` against a broker: the rows of the table, each record exactly once."""
 
 import json
 import random
@@ -52,7 +52,7 @@ def notes(lines: list[dict[str, Any]], kind: str) -> list[str]:
     return [line["text"] for line in lines if line.get("kind") == kind]
 
 
-def test_fields_of_values_become_columns_and_what_is_bad_stays_with_its_place(
+def test_fields_of_values_become_columns_and_bad_values_keep_their_offset(
     a_topic: Topics, send: Send, ottla: Ottla, tmp_path: Path
 ) -> None:
     topic = a_topic(1)
@@ -72,7 +72,7 @@ def test_fields_of_values_become_columns_and_what_is_bad_stays_with_its_place(
     assert opened(str(tmp_path / "t")).schema().to_arrow().names[:3] == ["id", "at", "tags"]
 
 
-def test_new_fields_become_columns_and_whole_numbers_get_fractions(a_topic: Topics, send: Send, ottla: Ottla, tmp_path: Path) -> None:
+def test_new_fields_become_columns_and_integers_are_widened_to_doubles(a_topic: Topics, send: Send, ottla: Ottla, tmp_path: Path) -> None:
     topic = a_topic(1)
     send(topic, [{"n": 1}])
     ottla("table", topic, "--to", tmp_path / "t", "--once")
@@ -86,7 +86,7 @@ def test_new_fields_become_columns_and_whole_numbers_get_fractions(a_topic: Topi
     ]
 
 
-def test_a_compacted_topic_is_a_table_of_its_last_values(a_topic: Topics, send: Send, ottla: Ottla, tmp_path: Path) -> None:
+def test_a_compacted_topic_becomes_a_table_of_its_last_values(a_topic: Topics, send: Send, ottla: Ottla, tmp_path: Path) -> None:
     topic = a_topic(2, cleanup_policy="compact")
     send(topic, [("a", {"n": 1}), ("b", {"n": 1}), ("a", {"n": 2}), ("gone", {"n": 0}), ("gone", None)])
     lines = ottla("table", topic, "--to", tmp_path / "t", "--once")
@@ -97,15 +97,15 @@ def test_a_compacted_topic_is_a_table_of_its_last_values(a_topic: Topics, send: 
     assert delta_rows(tmp_path / "t", "_key", "n", "new") == [{"_key": "b", "n": 3, "new": "x"}, {"_key": "c", "n": 4, "new": None}]
 
 
-def test_a_record_without_a_key_has_no_row_to_replace(a_topic: Topics, send: Send, ottla: Ottla, tmp_path: Path) -> None:
+def test_a_record_without_a_key_is_an_error_in_upsert_mode(a_topic: Topics, send: Send, ottla: Ottla, tmp_path: Path) -> None:
     topic = a_topic(1)
     send(topic, [("a", {"n": 1}), {"n": 1}])
-    said = ottla("table", topic, "--to", tmp_path / "t", "--once", "--mode", "upsert", code=1)[0]["refused"]
-    assert "offset 1 has no key" in said and "--mode append" in said
+    message = ottla("table", topic, "--to", tmp_path / "t", "--once", "--mode", "upsert", code=1)[0]["refused"]
+    assert "offset 1 has no key" in message and "--mode append" in message
 
 
 class Watch:
-    """Counts commits, and hears of nothing else."""
+    """Counts commits and ignores other progress."""
 
     def __init__(self) -> None:
         self.commits = 0
@@ -119,8 +119,8 @@ class Watch:
 
 
 @contextmanager
-def keeping(bootstrap: str, topic_name: str, path: Path, errors: list[Exception], group: str | None = None) -> Iterator[Watch]:
-    """A table that follows a topic in a thread of its own."""
+def syncing(bootstrap: str, topic_name: str, path: Path, errors: list[Exception], group: str | None = None) -> Iterator[Watch]:
+    """A table sync in its own thread."""
     stop, watch = threading.Event(), Watch()
 
     def run() -> None:
@@ -148,9 +148,11 @@ def eventually(true: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
-def test_a_table_follows_its_topic_joins_files_and_tells_a_group(a_topic: Topics, send: Send, tmp_path: Path, bootstrap: str) -> None:
+def test_a_table_follows_its_topic_compacts_files_and_commits_for_a_group(
+    a_topic: Topics, send: Send, tmp_path: Path, bootstrap: str
+) -> None:
     topic, errors = a_topic(2), list[Exception]()
-    with keeping(bootstrap, topic, tmp_path / "t", errors, f"{topic}-lag") as watch:
+    with syncing(bootstrap, topic, tmp_path / "t", errors, f"{topic}-lag") as watch:
         for number in range(6):
             send(topic, [{"n": number}])
             eventually(lambda number=number: watch.commits > number)  # type: ignore[misc]
@@ -161,9 +163,9 @@ def test_a_table_follows_its_topic_joins_files_and_tells_a_group(a_topic: Topics
         assert sum(found.offset for found in admin.list_consumer_group_offsets([f"{topic}-lag"])[f"{topic}-lag"].values()) == 6  # type: ignore[misc, union-attr]
 
 
-def test_of_two_that_keep_one_table_one_ends(a_topic: Topics, send: Send, tmp_path: Path, bootstrap: str) -> None:
+def test_the_second_of_two_writers_of_a_table_ends(a_topic: Topics, send: Send, tmp_path: Path, bootstrap: str) -> None:
     topic, errors, number = a_topic(1), list[Exception](), 0
-    with keeping(bootstrap, topic, tmp_path / "t", errors) as one, keeping(bootstrap, topic, tmp_path / "t", errors) as two:
+    with syncing(bootstrap, topic, tmp_path / "t", errors) as one, syncing(bootstrap, topic, tmp_path / "t", errors) as two:
         deadline = time.monotonic() + 60
         while not errors:
             assert time.monotonic() < deadline, "one of the two should have ended"
@@ -175,9 +177,7 @@ def test_of_two_that_keep_one_table_one_ends(a_topic: Topics, send: Send, tmp_pa
 
 
 @pytest.mark.parametrize("form", ["delta", "parquet"])
-def test_an_export_that_is_killed_and_run_again_has_each_record_once(
-    form: str, a_topic: Topics, send: Send, ottla: Ottla, tmp_path: Path
-) -> None:
+def test_a_killed_and_repeated_export_has_each_record_once(form: str, a_topic: Topics, send: Send, ottla: Ottla, tmp_path: Path) -> None:
     topic, chance = a_topic(3), random.Random(form)
     send(topic, [{"n": number, "text": "x" * 200} for number in range(20_000)])
     export = ("pipeline", "export", topic, "--to", tmp_path / "t", "--format", form, "--commit-bytes", "50KB", "--partition-by", "date")
@@ -185,7 +185,7 @@ def test_an_export_that_is_killed_and_run_again_has_each_record_once(
     for _ in range(2):
         process = ottla.start(*export, *settings)
         assert process.stdout is not None
-        # Somewhere behind its first commit.
+        # At some moment after its first commit.
         for line in process.stdout:
             if json.loads(line)["event"] == "commit":
                 break
@@ -202,7 +202,7 @@ def test_an_export_that_is_killed_and_run_again_has_each_record_once(
     assert not list((tmp_path / "t").rglob("*.unfinished"))
 
 
-def test_a_table_that_is_stopped_and_killed_has_the_newest_of_each_key(a_topic: Topics, send: Send, ottla: Ottla, tmp_path: Path) -> None:
+def test_a_stopped_and_killed_sync_has_the_newest_record_of_each_key(a_topic: Topics, send: Send, ottla: Ottla, tmp_path: Path) -> None:
     topic, chance = a_topic(2), random.Random(5)
     keep = ("table", topic, "--to", tmp_path / "t", "--mode", "upsert", "--commit-interval", "200ms")
     newest: dict[str, int] = {}
@@ -220,7 +220,7 @@ def test_a_table_that_is_stopped_and_killed_has_the_newest_of_each_key(a_topic: 
         for line in process.stdout:
             if json.loads(line)["event"] == "commit":
                 break
-        # Somewhere before, in or behind the next commit.
+        # At some moment before, during or after the next commit.
         more()
         time.sleep(chance.random() / 2)
         process.send_signal(ends)
@@ -234,14 +234,14 @@ def test_a_table_that_is_stopped_and_killed_has_the_newest_of_each_key(a_topic: 
     assert len(rows) == len(newest)
 
 
-def test_a_table_goes_on_when_its_broker_comes_back(tmp_path: Path) -> None:
+def test_a_sync_continues_when_its_broker_returns(tmp_path: Path) -> None:
     with Serving(tmp_path / "data") as server:
         with Admin(bootstrap_servers=server.bootstrap) as admin:
             admin.create_topic(NewTopic("t", 1))
         with Producer(bootstrap_servers=server.bootstrap) as producer:
             producer.send("t", value=b'{"n": 0}').result()
         errors: list[Exception] = []
-        with keeping(server.bootstrap, "t", tmp_path / "t", errors) as watch:
+        with syncing(server.bootstrap, "t", tmp_path / "t", errors) as watch:
             eventually(lambda: watch.commits == 1)
             server.kill()
             server.start()
@@ -252,7 +252,7 @@ def test_a_table_goes_on_when_its_broker_comes_back(tmp_path: Path) -> None:
     assert [row["n"] for row in delta_rows(tmp_path / "t", "n")] == [0, 1]
 
 
-def test_files_of_an_export_keep_one_type_per_column(a_topic: Topics, send: Send, ottla: Ottla, tmp_path: Path) -> None:
+def test_export_files_have_one_type_per_column(a_topic: Topics, send: Send, ottla: Ottla, tmp_path: Path) -> None:
     topic = a_topic(1)
     export = ("pipeline", "export", topic, "--to", tmp_path / "t", "--format", "parquet")
     send(topic, [{"n": 1}])
@@ -267,18 +267,18 @@ def test_files_of_an_export_keep_one_type_per_column(a_topic: Topics, send: Send
     ]
 
 
-def test_a_topic_that_was_made_anew_is_refused(a_topic: Topics, send: Send, ottla: Ottla, tmp_path: Path, bootstrap: str) -> None:
+def test_a_recreated_topic_is_refused(a_topic: Topics, send: Send, ottla: Ottla, tmp_path: Path, bootstrap: str) -> None:
     topic = a_topic(1)
     send(topic, [b"some text"])
     ottla("table", topic, "--to", tmp_path / "t", "--once")
     with Admin(bootstrap_servers=bootstrap) as admin:
         admin.delete_topic(topic)
         admin.create_topic(NewTopic(topic, 1))
-    said = ottla("table", topic, "--to", tmp_path / "t", "--once", code=1)[0]["refused"]
-    assert "was deleted and recreated" in said and "another directory" in said
+    message = ottla("table", topic, "--to", tmp_path / "t", "--once", code=1)[0]["refused"]
+    assert "was deleted and recreated" in message and "another directory" in message
 
 
-def test_records_that_are_gone_before_they_are_read_end_it_or_are_counted(
+def test_records_deleted_before_they_were_read_end_it_or_are_counted(
     a_topic: Topics, send: Send, ottla: Ottla, tmp_path: Path, bootstrap: str
 ) -> None:
     topic = a_topic(1)
@@ -293,7 +293,7 @@ def test_records_that_are_gone_before_they_are_read_end_it_or_are_counted(
     assert [row["value"] for row in delta_rows(tmp_path / "t", "value")] == ["four", "one"]
 
 
-def test_all_of_what_is_left_may_be_gone(a_topic: Topics, send: Send, ottla: Ottla, tmp_path: Path, bootstrap: str) -> None:
+def test_all_remaining_records_can_be_deleted(a_topic: Topics, send: Send, ottla: Ottla, tmp_path: Path, bootstrap: str) -> None:
     topic = a_topic(1)
     send(topic, [b"one", b"two"])
     export = ("pipeline", "export", topic, "--to", tmp_path / "t", "--on-loss", "warn")
@@ -304,7 +304,7 @@ def test_all_of_what_is_left_may_be_gone(a_topic: Topics, send: Send, ottla: Ott
     assert ottla(*export)[-1]["offsets"] == {"0": 3}
 
 
-def test_a_log_that_ends_before_what_the_table_has_was_cut_off(
+def test_a_log_that_ends_before_the_position_of_the_table_was_truncated(
     a_topic: Topics, send: Send, ottla: Ottla, tmp_path: Path, bootstrap: str
 ) -> None:
     topic = a_topic(1)
@@ -315,14 +315,14 @@ def test_a_log_that_ends_before_what_the_table_has_was_cut_off(
         target = DeltaTarget(tmp_path / "t")
         target.begin(TableOrigin(topic, there.topic_id), TableFormat(), pa.schema([]))
         target.commit([], {0: 1}, {0: 3})
-    assert f"{topic}-0" in (said := ottla(*keep, code=1)[0]["refused"]) and "ends at 1 and the table at 3" in said
+    assert f"{topic}-0" in (message := ottla(*keep, code=1)[0]["refused"]) and "ends at 1 and the table at 3" in message
     assert len(notes(ottla(*keep, "--on-loss", "warn"), "cut off")) == 1
     send(topic, [b"two"])
     ottla(*keep)
     assert delta_rows(tmp_path / "t", "offset", "value") == [{"offset": 0, "value": "one"}, {"offset": 1, "value": "two"}]
 
 
-def test_an_export_takes_a_range_and_adds_what_is_new(a_topic: Topics, send: Send, ottla: Ottla, tmp_path: Path) -> None:
+def test_an_export_can_take_a_range_and_add_new_records(a_topic: Topics, send: Send, ottla: Ottla, tmp_path: Path) -> None:
     topic = a_topic(1)
     send(topic, [b"%d" % number for number in range(10)])
     ottla("pipeline", "export", f"{topic}@-4:", "--to", tmp_path / "t", "--format", "parquet")
@@ -334,7 +334,7 @@ def test_an_export_takes_a_range_and_adds_what_is_new(a_topic: Topics, send: Sen
     )
 
 
-def test_status_tells_how_a_table_stands(a_topic: Topics, send: Send, ottla: Ottla, tmp_path: Path) -> None:
+def test_status_describes_a_table(a_topic: Topics, send: Send, ottla: Ottla, tmp_path: Path) -> None:
     topic = a_topic(2)
     send(topic, [{"n": 1}] * 3, partition=1)
     ottla("table", topic, "--to", tmp_path / "t", "--once")

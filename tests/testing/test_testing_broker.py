@@ -51,7 +51,7 @@ def test_a_broker_starts_and_stops_quickly() -> None:
 
 
 def test_a_stopped_broker_leaves_no_thread_descriptor_or_file(tmp_path: Path) -> None:
-    def life(where: Path | None) -> None:
+    def one_cycle(where: Path | None) -> None:
         with broker(data_dir=where) as started:
             topic = started.topic("t")
             topic.send(b"1")
@@ -59,17 +59,17 @@ def test_a_stopped_broker_leaves_no_thread_descriptor_or_file(tmp_path: Path) ->
             started.restart()
             assert topic.values() == [b"1"]
 
-    life(None)
+    one_cycle(None)
     threads, before = set(threading.enumerate()), descriptors()
-    life(None)
-    life(tmp_path / "data")
+    one_cycle(None)
+    one_cycle(tmp_path / "data")
     assert set(threading.enumerate()) <= threads
     assert descriptors() <= before
     assert [path.name for path in tmp_path.iterdir()] == ["data"]
 
 
 def test_restarts_do_not_leak_memory() -> None:
-    def lives(started: Broker, topic: Topic, count: int) -> int:
+    def cycles(started: Broker, topic: Topic, count: int) -> int:
         for number in range(count):
             topic.send(b"1")
             if number % 2:
@@ -82,8 +82,8 @@ def test_restarts_do_not_leak_memory() -> None:
     try:
         with broker(settings={"ottla.flight.recorder.bytes": 10_000}) as started:
             topic = started.topic("t")
-            before = lives(started, topic, 6)
-            assert lives(started, topic, 20) - before < 200_000
+            before = cycles(started, topic, 6)
+            assert cycles(started, topic, 20) - before < 200_000
     finally:
         tracemalloc.stop()
 
@@ -195,7 +195,7 @@ def test_an_internal_error_is_raised_on_stop(capfd: pytest.CaptureFixture[str], 
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     started = broker().start()
     topic = started.topic("t")
-    # The producer knows the topic: it has nothing to wait for when the broker is gone before it sends.
+    # The producer knows the topic, so it does not wait for metadata when the broker stops before it sends.
     topic.send(b"0")
     assert started._process is not None
     (only,) = started._process.brokers

@@ -54,7 +54,7 @@ def test_compaction_leaves_the_last_value_of_each_key(ottla_own_broker: Broker, 
     for number in range(20):
         topic.send(number, key=number % 2)
     ottla_own_broker.clock.advance(hours=2)
-    # The segment that is written to is never compacted; this record begins another.
+    # Compaction skips the active segment; this record starts another.
     topic.send(100, key=9)
     ottla_own_broker.clock.advance(minutes=1)
     assert topic.values() == [18, 19, 100]
@@ -83,13 +83,13 @@ def test_a_silent_member_loses_its_session(ottla_own_broker: Broker, ottla_topic
         while not consumer.assignment() and time.monotonic() < deadline_s:
             consumer.poll(50)
         assert group(ottla_own_broker, "g").state == GroupState.STABLE
-        # Its heartbeats wait at the door, as those of a client do that is cut off or stands still.
+        # Its heartbeats wait in the broker, like those of a client that is cut off or stalled.
         with ottla_own_broker.paused():
             ottla_own_broker.clock.advance(minutes=2)
             assert group(ottla_own_broker, "g").state == GroupState.EMPTY
 
 
-def test_offsets_and_their_group_expire_in_the_order_of_time(ottla_own_broker: Broker, ottla_topics: Topics) -> None:
+def test_offsets_and_their_group_expire_in_chronological_order(ottla_own_broker: Broker, ottla_topics: Topics) -> None:
     topic = ottla_topics(config={"retention.ms": -1})
     topic.send(b"1")
     settings: dict[str, Any] = {"bootstrap_servers": ottla_own_broker.bootstrap_servers, "group_id": "g", "auto_offset_reset": "earliest"}

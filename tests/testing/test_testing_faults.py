@@ -39,7 +39,9 @@ def producer(settings: dict[str, Any], ottla_topic: Topic) -> Iterator[Producer]
         yield made
 
 
-def test_an_error_is_answered_so_often_and_the_request_is_not_done(ottla_broker: Broker, ottla_topic: Topic, producer: Producer) -> None:
+def test_an_error_response_is_sent_the_given_number_of_times_and_the_request_is_not_executed(
+    ottla_broker: Broker, ottla_topic: Topic, producer: Producer
+) -> None:
     with ottla_broker.answering(NotLeaderOrFollower, "Produce", times=2) as fault:
         assert producer.send(ottla_topic.name, b"1").result(timeout_ms=PATIENCE_MS).offset == 1
         assert fault.count == 2
@@ -70,7 +72,7 @@ def test_another_projects_client_gets_the_same_errors(ottla_broker: Broker, ottl
     consumer.close()
 
 
-def test_a_dropped_request_is_not_done(ottla_broker: Broker, ottla_topic: Topic, settings: dict[str, Any]) -> None:
+def test_a_dropped_request_is_not_executed(ottla_broker: Broker, ottla_topic: Topic, settings: dict[str, Any]) -> None:
     with Producer(**settings, request_timeout_ms=500, delivery_timeout_ms=1000, enable_idempotence=False) as producer:
         producer.partitions_for(ottla_topic.name)
         with ottla_broker.dropping_requests("Produce"), pytest.raises(ottla.KafkaError):
@@ -78,7 +80,7 @@ def test_a_dropped_request_is_not_done(ottla_broker: Broker, ottla_topic: Topic,
         assert ottla_topic.values() == []
 
 
-def test_a_request_with_a_dropped_answer_is_done(ottla_broker: Broker, ottla_topic: Topic, settings: dict[str, Any]) -> None:
+def test_a_request_with_a_dropped_response_is_executed(ottla_broker: Broker, ottla_topic: Topic, settings: dict[str, Any]) -> None:
     with Producer(**settings, request_timeout_ms=500, retries=0, enable_idempotence=False) as producer:
         producer.partitions_for(ottla_topic.name)
         with ottla_broker.dropping_answers("Produce", times=1), pytest.raises(ottla.KafkaError):
@@ -101,7 +103,9 @@ def test_a_producer_without_idempotence_writes_a_retried_batch_twice(
     assert ottla_topic.values() == [b"1", b"1"]
 
 
-def test_a_request_on_a_connection_cut_before_it_is_not_done(ottla_broker: Broker, ottla_topic: Topic, settings: dict[str, Any]) -> None:
+def test_a_request_on_a_connection_cut_before_it_is_not_executed(
+    ottla_broker: Broker, ottla_topic: Topic, settings: dict[str, Any]
+) -> None:
     with Producer(**settings, enable_idempotence=False) as producer, ottla_broker.cutting_before("Produce", times=1):
         producer.send(ottla_topic.name, b"1").result(timeout_ms=PATIENCE_MS)
     assert ottla_topic.values() == [b"1"]
@@ -132,7 +136,7 @@ def test_a_paused_broker_answers_after_resume(ottla_broker: Broker, ottla_topic:
         sent = producer.send(ottla_topic.name, b"1")
         with pytest.raises(TimeoutError):
             sent.result(timeout_ms=50)
-        # What tests look through is not paused, and shows that nothing was done.
+        # The test's own reads are not paused, and show that nothing was written.
         assert ottla_topic.values() == [b"first"]
     assert sent.result(timeout_ms=PATIENCE_MS).offset == 1
 
@@ -147,7 +151,7 @@ def test_a_pause_also_withholds_responses_to_earlier_requests(ottla_broker: Brok
         assert [record.value for record in consumer.poll(PATIENCE_MS)] == [b"1"]
 
 
-def test_requests_of_a_client_that_timed_out_are_done_after_the_pause(
+def test_requests_of_a_client_that_timed_out_are_executed_after_the_pause(
     ottla_broker: Broker, ottla_topic: Topic, settings: dict[str, Any]
 ) -> None:
     with Producer(**settings, request_timeout_ms=1500, retries=0, enable_idempotence=False) as producer:
@@ -193,13 +197,13 @@ def test_a_dropped_request_blocks_its_client_no_longer_than_the_fault(
 
 
 @pytest.mark.parametrize(
-    ("order", "said"),
+    ("order", "message"),
     [
         (lambda broker: broker.dropping_requests("Prodcue"), "no API 'Prodcue'; did you mean Produce"),
         (lambda broker: broker.answering("NOT_LEADER", "Produce"), "no error 'NOT_LEADER'; did you mean NOT_LEADER_OR_FOLLOWER"),
         (lambda broker: broker.delaying("Produce", seconds=1, times=0), "at least once, not 0 times"),
     ],
 )
-def test_an_impossible_fault_is_refused(ottla_broker: Broker, order: Any, said: str) -> None:
-    with pytest.raises(ValueError, match=said):
+def test_an_impossible_fault_is_refused(ottla_broker: Broker, order: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         order(ottla_broker)

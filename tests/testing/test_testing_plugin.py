@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def python(*arguments: str, cwd: Path) -> str:
-    """What Python says; it must end well."""
+    """Output of a Python process that must succeed."""
     done = subprocess.run(
         [sys.executable, *arguments],
         cwd=cwd,
@@ -38,10 +38,10 @@ def python(*arguments: str, cwd: Path) -> str:
 
 
 def test_the_worked_example_passes_in_parallel() -> None:
-    said = python(
+    output = python(
         "-m", "pytest", "-p", "ottla.testing.plugin", "-p", "no:cacheprovider", "-q", "-n", "2", cwd=ROOT / "examples" / "testing"
     )
-    assert "8 passed" in said
+    assert "8 passed" in output
 
 
 def test_without_use_nothing_is_imported(tmp_path: Path) -> None:
@@ -52,23 +52,23 @@ def test_without_use_nothing_is_imported(tmp_path: Path) -> None:
     assert python("-c", look, cwd=tmp_path).split() == ["ottla.testing", "ottla.testing.plugin"]
 
 
-def test_an_own_broker_is_for_one_test_and_has_its_settings(tmp_path: Path) -> None:
+def test_an_own_broker_serves_one_test_and_has_its_settings(tmp_path: Path) -> None:
     (tmp_path / "pytest.ini").write_text("[pytest]\nottla_broker_settings =\n    num.partitions = 2\n    default.replication.factor = 1\n")
     (tmp_path / "test_it.py").write_text(
         """
 import pytest
 from ottla import NewTopic
 
-def test_settings_of_the_ini_file(ottla_broker, ottla_admin):
+def test_the_ini_file_configures_the_broker(ottla_broker, ottla_admin):
     assert ottla_broker.settings["num.partitions"] == "2"
     assert ottla_admin.create_topic(NewTopic("a")).num_partitions == 2
 
 @pytest.mark.ottla(settings={"num.partitions": 5})
-def test_settings_of_the_marker(ottla_own_broker, ottla_broker, ottla_admin):
+def test_the_marker_configures_the_broker(ottla_own_broker, ottla_broker, ottla_admin):
     assert ottla_own_broker is not ottla_broker
     assert ottla_admin.create_topic(NewTopic("a")).num_partitions == 5
 
-def test_the_sessions_broker_is_the_same(ottla_broker, ottla_admin):
+def test_the_sessions_broker_is_shared(ottla_broker, ottla_admin):
     assert [topic.name for topic in ottla_admin.list_topics()] == ["a"]
 """
     )

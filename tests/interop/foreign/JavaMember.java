@@ -17,7 +17,7 @@ import org.apache.kafka.common.serialization.ByteArrayDeserializer;
 
 /**
  * A member of a group that is Apache Kafka's own consumer, of the classic protocol or (group.protocol=consumer) the new one. Tells what it
- * does as `members/telling.py` says, and leaves on SIGTERM.
+ * does as `members/member_output.py` describes, and leaves on SIGTERM.
  *
  *   JavaMember BOOTSTRAP GROUP TOPIC SETTINGS
  */

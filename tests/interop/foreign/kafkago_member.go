@@ -1,4 +1,4 @@
-// A member of a group that is kafka-go. Tells what it does as members/telling.py says, and leaves on SIGTERM.
+// A member of a group that is kafka-go. Tells what it does as members/member_output.py describes, and leaves on SIGTERM.
 //
 //	member BOOTSTRAP GROUP TOPIC SETTINGS
 package main

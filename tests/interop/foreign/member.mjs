@@ -1,4 +1,4 @@
-// A member of a group that is KafkaJS. Tells what it does as members/telling.py says, and leaves on SIGTERM.
+// A member of a group that is KafkaJS. Tells what it does as members/member_output.py describes, and leaves on SIGTERM.
 // The assignors that KafkaJS comes with have names of their own, so this one is given the range assignor of the others.
 //
 //   node member.mjs BOOTSTRAP GROUP TOPIC SETTINGS

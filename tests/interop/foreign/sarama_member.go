@@ -1,4 +1,4 @@
-// A member of a group that is Sarama. Tells what it does as members/telling.py says, and leaves on SIGTERM. It is not told whether a commit
+// A member of a group that is Sarama. Tells what it does as members/member_output.py describes, and leaves on SIGTERM. It is not told whether a commit
 // was taken, so it does not say so.
 //
 //	member BOOTSTRAP GROUP TOPIC SETTINGS

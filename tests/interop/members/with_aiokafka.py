@@ -1,4 +1,4 @@
-"""A member of a group that is aiokafka."""
+"""A group member that uses aiokafka."""
 
 from __future__ import annotations
 
@@ -8,47 +8,47 @@ import aiokafka
 from aiokafka.coordinator.assignors.range import RangePartitionAssignor
 from aiokafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
 from aiokafka.errors import KafkaError
-from telling import RECORDS_PER_POLL, Leaving, called, tell, tell_read
+from member_output import RECORDS_PER_POLL, LeaveSignal, emit, emit_read, member_arguments
 
 ASSIGNORS = {"range": RangePartitionAssignor, "roundrobin": RoundRobinPartitionAssignor}
 
 
-class Told(aiokafka.ConsumerRebalanceListener):
-    """Passes on what the client says."""
+class EmittingListener(aiokafka.ConsumerRebalanceListener):
+    """Emits the callbacks of the client."""
 
     async def on_partitions_revoked(self, revoked: set[aiokafka.TopicPartition]) -> None:
-        tell(revoked=[each.partition for each in revoked])
+        emit(revoked=[each.partition for each in revoked])
 
     async def on_partitions_assigned(self, assigned: set[aiokafka.TopicPartition]) -> None:
-        tell(assigned=[each.partition for each in assigned])
+        emit(assigned=[each.partition for each in assigned])
 
 
 async def main() -> None:
-    call, leaving = called(), Leaving()
-    settings = dict(call.settings)
+    arguments, leave_signal = member_arguments(), LeaveSignal()
+    settings = dict(arguments.settings)
     assignors = [ASSIGNORS[name] for name in settings.pop("partition.assignment.strategy", "range,roundrobin").split(",")]
     consumer = aiokafka.AIOKafkaConsumer(
-        bootstrap_servers=call.bootstrap,
-        group_id=call.group,
+        bootstrap_servers=arguments.bootstrap,
+        group_id=arguments.group,
         auto_offset_reset="earliest",
         enable_auto_commit=False,
         partition_assignment_strategy=assignors,
         **{name.replace(".", "_"): value for name, value in settings.items()},
     )
-    consumer.subscribe([call.topic], listener=Told())
+    consumer.subscribe([arguments.topic], listener=EmittingListener())
     await consumer.start()
-    while not leaving.asked:
+    while not leave_signal.received:
         found = await consumer.getmany(timeout_ms=200, max_records=RECORDS_PER_POLL)
         if not found:
             continue
-        tell_read((record.partition, record.offset) for records in found.values() for record in records)
+        emit_read((record.partition, record.offset) for records in found.values() for record in records)
         ends = {place: records[-1].offset + 1 for place, records in found.items()}
         try:
             await consumer.commit(ends)
         except KafkaError as error:
-            tell(refused=str(error))
+            emit(refused=str(error))
         else:
-            tell(committed=[[place.partition, offset] for place, offset in ends.items()])
+            emit(committed=[[place.partition, offset] for place, offset in ends.items()])
     await consumer.stop()
 
 

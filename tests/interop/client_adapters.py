@@ -1,7 +1,7 @@
-"""The clients under test behind one face, so that one test holds for all of them and each reads what another wrote.
+"""The clients under test behind one interface, so that one test covers all of them and each reads what another wrote.
 
-A face only translates: settings into the client's words, records into the client's calls and back. What the client does on the wire is
-its own business.
+An adapter only translates: settings into the client's names, records into the client's calls and back. It does not influence the client's
+requests.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from plain_kafka import Record
 
 T = TypeVar("T")
 DEADLINE_S = 30.0
-#: Retention drops what is older than a week, so records are of today unless a test says otherwise.
+#: Retention drops records older than a week, so records are of today unless a test sets a time.
 TODAY_MS = time.time_ns() // 1_000_000
 
 
@@ -40,24 +40,24 @@ class Refused(Exception):
         self.code = code
 
 
-class Face(Protocol):
-    """What each client is asked to do."""
+class ClientAdapter(Protocol):
+    """The operations of every client."""
 
     name: str
 
     def can_write(self, record: Sent) -> bool:
-        """Whether the client itself lets such a record through."""
+        """Whether the client itself accepts such a record."""
         ...
 
     def produce(
         self, bootstrap: str, topic: str, records: Sequence[Sent], *, partition: int = 0, codec: str = "none", acks: str = "all",
         idempotent: bool = False, request_bytes_max: int = 1_000_000,
     ) -> list[int]:  # fmt: skip
-        """Writes them in order; their offsets (negative where acks=0 tells none). Raises Refused for the first that failed."""
+        """Writes the records in order and returns their offsets (negative with acks=0). Raises Refused for the first failed one."""
         ...
 
     def consume(self, bootstrap: str, topic: str, count: int, *, partition: int = 0, offset: int = 0) -> list[Record]:
-        """So many records from an offset on, of an assigned partition."""
+        """`count` records from an offset on, of an assigned partition."""
         ...
 
     def watermarks(self, bootstrap: str, topic: str, *, partition: int = 0) -> tuple[int, int]:
@@ -65,12 +65,12 @@ class Face(Protocol):
         ...
 
     def offset_at(self, bootstrap: str, topic: str, timestamp_ms: int, *, partition: int = 0) -> int | None:
-        """The first offset with that timestamp or a later one; None when there is none."""
+        """The first offset with that timestamp or a later one; None without one."""
         ...
 
 
 class Confluent:
-    """confluent-kafka, which is librdkafka."""
+    """confluent-kafka, based on librdkafka."""
 
     name = "confluent-kafka"
 
@@ -148,7 +148,7 @@ class Confluent:
 
 
 def as_record(message: Any) -> Record:
-    """A record of kafka-python, or of aiokafka, which has it from there."""
+    """A record of kafka-python or aiokafka, which share the class."""
     return Record(message.offset, message.timestamp, message.key, message.value, tuple(message.headers))
 
 
@@ -222,7 +222,7 @@ class KafkaPython:
 
 
 class AioKafka:
-    """aiokafka, each call on an event loop of its own."""
+    """aiokafka, each call on its own event loop."""
 
     name = "aiokafka"
 
@@ -301,4 +301,4 @@ class AioKafka:
         return self._ask(bootstrap, read)
 
 
-FACES: tuple[Face, ...] = (Confluent(), KafkaPython(), AioKafka())
+ADAPTERS: tuple[ClientAdapter, ...] = (Confluent(), KafkaPython(), AioKafka())

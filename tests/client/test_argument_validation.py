@@ -1,4 +1,4 @@
-"""Whatever is wrong in what a call of a client is given is a TypeError or ValueError that says so: all calls of all clients, both faces."""
+"""Every invalid argument of every client call, in both APIs, raises a TypeError or ValueError that explains it."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from ottla.client.admin.results import ConfigChange, ConfigOperation
 from ottla.client.argument_validation import fitting
 
 CLIENTS = [ottla.Producer, aio.Producer, ottla.Consumer, aio.Consumer, ottla.Admin, aio.Admin]
-#: Something right for every parameter that must be given.
+#: A valid value for each required parameter.
 RIGHT: dict[str, Any] = {
     "topic": "t", "topics": [], "partition": ("t", 0), "partitions": [], "offset": 0, "offsets": {}, "times": {}, "ranges": {},
     "batch": b"", "table": pyarrow.table({"a": [1]}), "group": "g", "groups": [], "resource": Resource.topic("t"), "resources": [],
     "values": {}, "changes": {}, "configs": {}, "before": {}, "brokers": [], "broker": 1, "replicas": [], "places": {}, "reassignments": {},
 }  # fmt: skip
-#: Methods that are there for Ottla's own use.
+#: Methods for internal use.
 OWN = {"forked", "close_at_exit", "wait_for", "turn", "partitions_to_read", "seek_each", "has_passed", "invoke"}
 OTHERWISE = {"create_topic": {"topic": ottla.NewTopic("t")}, "send_batch": {"partition": 0}, "create_partitions": {"partitions": {}}}
-#: What may be anything, or is looked at where it is used.
+#: Parameters that accept any value, or that are validated on use.
 ANYTHING = {"listener", "callback", "take"}
 
 
@@ -59,7 +59,7 @@ def settings() -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(("kind", "name", "wrong"), list(parameters()))
-async def test_a_value_that_can_be_nothing_is_told_by_every_call(
+async def test_none_and_foreign_objects_are_refused_by_every_call(
     cluster: MemoryCluster, settings: dict[str, Any], kind: Any, name: str, wrong: str
 ) -> None:
     more = {"group_id": "g"} if kind in (ottla.Consumer, aio.Consumer) else {}
@@ -121,22 +121,22 @@ TABLE: list[tuple[Any, str, tuple[Any, ...], type[Exception], str]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("kind", "name", "arguments", "error", "said"), TABLE)
-def test_what_is_wrong_is_told_with_what_to_give(
-    cluster: MemoryCluster, settings: dict[str, Any], kind: Any, name: str, arguments: tuple[Any, ...], error: type[Exception], said: str
+@pytest.mark.parametrize(("kind", "name", "arguments", "error", "message"), TABLE)
+def test_an_invalid_argument_is_an_error_with_the_right_form(
+    cluster: MemoryCluster, settings: dict[str, Any], kind: Any, name: str, arguments: tuple[Any, ...], error: type[Exception], message: str
 ) -> None:
     more = {"group_id": "g"} if kind is ottla.Consumer and name in ("commit", "subscribe") else {}
-    with kind(**settings, **more) as client, pytest.raises(error, match=said):
+    with kind(**settings, **more) as client, pytest.raises(error, match=message):
         getattr(client, name)(*arguments)
 
 
-def test_the_parts_of_what_is_given_are_looked_at() -> None:
+def test_elements_of_arguments_are_validated() -> None:
     wrong = ConfigChange(5, "x", ConfigOperation.SET)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match=r"name of ConfigChange.* is a str, not 5"):
         fitting("changes", [wrong], list[ConfigChange], "changes")
 
 
-def test_an_iterator_is_looked_at_and_not_used_up(cluster: MemoryCluster, settings: dict[str, Any]) -> None:
+def test_an_iterator_is_validated_without_consuming_it(cluster: MemoryCluster, settings: dict[str, Any]) -> None:
     with ottla.Admin(**settings) as admin:
         assert set(admin.describe_topics(name for name in ("t", "many"))) == {"t", "many"}
     with ottla.Consumer(**settings) as consumer:

@@ -1,4 +1,5 @@
-"""How producers end: with the interpreter, with Ctrl-C, after a fork, thrown away. Each in a process of its own, its cluster in memory."""
+"""How producers end: at interpreter exit, on Ctrl-C, after a fork, on garbage collection. Each in its own process with an in-memory
+cluster."""
 
 from __future__ import annotations
 
@@ -37,7 +38,7 @@ import ottla.client.sync.loop_thread
 
 
 def process(script: str) -> subprocess.Popen[str]:
-    """A Python that runs the script, its cluster in memory."""
+    """A Python process that runs the script with an in-memory cluster."""
     source = str(HERE.parents[1] / "src")
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([source, str(HERE)])}
     return subprocess.Popen(
@@ -60,10 +61,10 @@ def outcome(script: str) -> tuple[int, str, str]:
     return running.returncode, out, err
 
 
-# -- the end of the interpreter
+# -- interpreter exit
 
 
-def test_what_is_queued_when_the_interpreter_ends_is_sent_first() -> None:
+def test_queued_records_are_sent_at_interpreter_exit() -> None:
     code, out, err = outcome(
         """
         import atexit
@@ -78,7 +79,7 @@ def test_what_is_queued_when_the_interpreter_ends_is_sent_first() -> None:
     assert (code, out.strip(), err) == (0, "1000", "")
 
 
-def test_what_cannot_be_sent_when_the_interpreter_ends_is_told() -> None:
+def test_unsent_records_at_interpreter_exit_are_reported() -> None:
     code, _, err = outcome(
         """
         ottla.client.sync.loop_thread.EXIT_TIMEOUT_MS = 100
@@ -92,10 +93,10 @@ def test_what_cannot_be_sent_when_the_interpreter_ends_is_told() -> None:
     assert "2 records for t-0 may be lost: the producer was closed before they were acknowledged" in err
 
 
-def test_what_the_broker_refuses_when_the_interpreter_ends_is_told() -> None:
+def test_records_refused_at_interpreter_exit_are_reported() -> None:
     _, _, err = outcome(
         """
-        cluster.batch_accidents.append(lambda topic, partition, header: 87)
+        cluster.batch_faults.append(lambda topic, partition, header: 87)
         producer = Producer(bootstrap_servers="boot:1", linger_ms=10_000)
         producer.send("t", b"a")
         """
@@ -103,7 +104,7 @@ def test_what_the_broker_refuses_when_the_interpreter_ends_is_told() -> None:
     assert "1 records for t-0 may be lost: they failed while the interpreter ended: t-0 at node1:9092" in err
 
 
-def test_threads_that_still_send_when_the_main_one_ends_are_waited_for() -> None:
+def test_exit_waits_for_threads_that_still_send() -> None:
     code, out, err = outcome(
         """
         import atexit
@@ -121,7 +122,7 @@ def test_threads_that_still_send_when_the_main_one_ends_are_waited_for() -> None
     assert (code, out.strip(), err) == (0, "50", "")
 
 
-def test_an_asyncio_producer_that_is_thrown_away_says_what_it_still_had() -> None:
+def test_a_garbage_collected_asyncio_producer_reports_unsent_records() -> None:
     code, _, err = outcome(
         """
         from ottla.aio import Producer
@@ -148,7 +149,7 @@ WAITS = {
 
 
 @pytest.mark.parametrize("waits", WAITS.values(), ids=WAITS)
-def test_ctrl_c_interrupts_whatever_waits_and_leaves_at_once(waits: str) -> None:
+def test_ctrl_c_interrupts_every_blocking_call_at_once(waits: str) -> None:
     running = process(
         f"""
         with Producer(bootstrap_servers="boot:1", buffer_memory=2048, linger_ms=0) as producer:
@@ -181,7 +182,7 @@ def test_ctrl_c_interrupts_whatever_waits_and_leaves_at_once(waits: str) -> None
 # -- forks
 
 
-def test_after_a_fork_the_child_is_told_to_make_its_own_and_the_parent_goes_on() -> None:
+def test_after_a_fork_the_childs_producer_refuses_and_the_parents_continues() -> None:
     code, out, err = outcome(
         """
         producer = Producer(bootstrap_servers="boot:1", linger_ms=10_000)
@@ -189,16 +190,16 @@ def test_after_a_fork_the_child_is_told_to_make_its_own_and_the_parent_goes_on()
         with producer._lock:                      # as if another thread were in the middle of a send
             child = os.fork()
         if not child:
-            def said(call):
+            def report_error(call):
                 try:
                     call()
                 except Exception as error:
                     print(type(error).__name__, "made before the process forked" in str(error), flush=True)
-            said(lambda: producer.send("t", b"child"))
-            said(lambda: producer.send("t", b"child", partition=7))
-            said(producer.flush)
-            said(delivery.result)
-            said(lambda: producer.partitions_for("t"))
+            report_error(lambda: producer.send("t", b"child"))
+            report_error(lambda: producer.send("t", b"child", partition=7))
+            report_error(producer.flush)
+            report_error(delivery.result)
+            report_error(lambda: producer.partitions_for("t"))
             producer.close()
             sys.exit(7)
         print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
@@ -207,11 +208,11 @@ def test_after_a_fork_the_child_is_told_to_make_its_own_and_the_parent_goes_on()
         print(stored())
         """
     )
-    told = ["RuntimeError True"] * 3 + ["AlreadyClosed True", "RuntimeError True"]
-    assert (code, out.splitlines(), err) == (0, [*told, "7", "[b'parent', b'parent again']"], "")
+    expected = ["RuntimeError True"] * 3 + ["AlreadyClosed True", "RuntimeError True"]
+    assert (code, out.splitlines(), err) == (0, [*expected, "7", "[b'parent', b'parent again']"], "")
 
 
-def test_a_child_that_ends_leaves_the_parents_producer_alone_without_a_word() -> None:
+def test_an_exiting_child_leaves_the_parents_producer_alone_silently() -> None:
     code, out, err = outcome(
         """
         producer = Producer(bootstrap_servers="boot:1", linger_ms=10_000)
@@ -243,7 +244,7 @@ def test_a_producer_made_after_the_fork_works() -> None:
     assert (code, out.strip(), err) == (0, "[b'parent', b'child']", "")
 
 
-def test_an_asyncio_producer_says_so_after_a_fork_too() -> None:
+def test_an_asyncio_producer_refuses_after_a_fork_too() -> None:
     code, out, _ = outcome(
         """
         from ottla.aio import Producer

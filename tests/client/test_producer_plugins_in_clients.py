@@ -1,4 +1,4 @@
-"""What a user's own parts do in a whole producer, on asyncio and blocking, against a cluster in memory."""
+"""Plugins of the user in a complete producer, with asyncio and blocking, against an in-memory cluster."""
 
 from __future__ import annotations
 
@@ -29,24 +29,24 @@ def stored(cluster: MemoryCluster, topic: str = "t", partition: int = 0) -> list
 
 
 class Watching:
-    """An interceptor that stamps records and remembers what it was told."""
+    """An interceptor that stamps records and records its calls."""
 
     def __init__(self) -> None:
-        self.told: list[tuple[int, int, type[Exception] | None]] = []
+        self.calls: list[tuple[int, int, type[Exception] | None]] = []
         self.closed = False
 
     def on_send(self, record: ProducerRecord) -> ProducerRecord:
         return msgspec.structs.replace(record, headers=[*(record.headers or ()), ("seen", b"1")])
 
     def on_acknowledgement(self, metadata: ottla.RecordMetadata, error: Exception | None) -> None:
-        self.told.append((metadata.partition, metadata.offset, None if error is None else type(error)))
+        self.calls.append((metadata.partition, metadata.offset, None if error is None else type(error)))
 
     def close(self) -> None:
         self.closed = True
 
 
 class Failing:
-    """One that raises wherever it can."""
+    """An interceptor that raises in every method."""
 
     def on_send(self, record: ProducerRecord) -> ProducerRecord:
         raise RuntimeError("in on_send")
@@ -58,21 +58,19 @@ class Failing:
         raise RuntimeError("in close")
 
 
-async def test_interceptors_stamp_records_and_hear_of_each_even_beside_one_that_fails(
-    cluster: MemoryCluster, quick: dict[str, Any]
-) -> None:
+async def test_interceptors_stamp_records_and_see_each_result_despite_one_that_fails(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
     watching = Watching()
     async with Producer(interceptors=[Failing(), watching], **quick) as producer:
         for value in (b"a", b"b"):
             await producer.send("t", value)
     assert stored(cluster) == [(None, b"a", [("seen", b"1")]), (None, b"b", [("seen", b"1")])]
-    assert watching.told == [(0, 0, None), (0, 1, None)]
+    assert watching.calls == [(0, 0, None), (0, 1, None)]
     assert watching.closed
 
 
-async def test_interceptors_hear_why_a_record_was_not_written(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
+async def test_interceptors_receive_the_error_of_a_failed_record(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
     watching = Watching()
-    cluster.batch_accidents.append(lambda topic, partition, header: 87)
+    cluster.batch_faults.append(lambda topic, partition, header: 87)
     async with Producer(interceptors=[watching], value_serializer="str", **quick) as producer:
         with pytest.raises(SerializationFailed):
             await producer.send("t", 5)
@@ -80,10 +78,10 @@ async def test_interceptors_hear_why_a_record_was_not_written(cluster: MemoryClu
             await producer.send("t", "a", key=5)
         with pytest.raises(InvalidRecord):
             await (await producer.send("t", "b"))
-    assert watching.told == [(-1, -1, SerializationFailed), (-1, -1, TypeError), (0, -1, InvalidRecord)]
+    assert watching.calls == [(-1, -1, SerializationFailed), (-1, -1, TypeError), (0, -1, InvalidRecord)]
 
 
-async def test_serializers_make_bytes_of_keys_and_values_and_may_add_headers(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
+async def test_serializers_encode_keys_and_values_and_can_add_headers(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
     class Versioned:
         def serialize(self, topic: str, headers: list[tuple[str, bytes | None]], data: Any) -> bytes | None:
             headers.append(("version", b"2"))
@@ -98,9 +96,7 @@ async def test_serializers_make_bytes_of_keys_and_values_and_may_add_headers(clu
     ]
 
 
-async def test_a_partitioner_of_ones_own_decides_over_the_key_and_not_over_the_sender(
-    cluster: MemoryCluster, quick: dict[str, Any]
-) -> None:
+async def test_a_users_partitioner_overrides_the_key_but_not_an_explicit_partition(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
     async with Producer(partitioner=lambda topic, key, value, info: int(value), **quick) as producer:
         places = [await (await producer.send("many", b"%d" % number, key=b"same")) for number in (2, 0, 1)]
         given = await (await producer.send("many", b"2", partition=1))
@@ -108,28 +104,28 @@ async def test_a_partitioner_of_ones_own_decides_over_the_key_and_not_over_the_s
     assert given.partition == 1
 
 
-async def test_keys_may_be_ignored(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
+async def test_keys_can_be_ignored_for_partitioning(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
     async with Producer(partitioner_ignore_keys=True, linger_ms=0, batch_size=100, **quick) as producer:
         places = {(await (await producer.send("many", b"x" * 90, key=b"same"))).partition for _ in range(30)}
     assert places == {0, 1, 2}
 
 
-async def test_a_callback_gets_the_place_or_the_error(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
-    told: list[Any] = []
+async def test_a_callback_receives_the_metadata_or_the_error(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
+    calls: list[Any] = []
     async with Producer(linger_ms=0, **quick) as producer:
-        await (await producer.send("t", b"a", on_delivery=lambda metadata, error: told.append((metadata, error))))
-        cluster.batch_accidents.append(lambda topic, partition, header: 87)
-        delivery = await producer.send("t", b"b", on_delivery=lambda metadata, error: told.append((metadata, error)))
+        await (await producer.send("t", b"a", on_delivery=lambda metadata, error: calls.append((metadata, error))))
+        cluster.batch_faults.append(lambda topic, partition, header: 87)
+        delivery = await producer.send("t", b"b", on_delivery=lambda metadata, error: calls.append((metadata, error)))
         with pytest.raises(InvalidRecord):
             await delivery
-    (metadata, none), (nowhere, error) = told
+    (metadata, none), (nowhere, error) = calls
     assert (metadata.offset, none) == (0, None)
     assert nowhere is None
     assert isinstance(error, InvalidRecord)
 
 
-async def test_max_block_ms_is_for_metadata_and_memory_together(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
-    cluster.accidents["Produce"] += [lambda node, request: CUT] * 10_000
+async def test_max_block_ms_covers_metadata_and_memory_together(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
+    cluster.faults["Produce"] += [lambda node, request: CUT] * 10_000
     async with Producer(max_block_ms=300, buffer_memory=1024, linger_ms=0, **quick) as producer:
         began = asyncio.get_running_loop().time()
         with pytest.raises(MetadataTimedOut):
@@ -142,7 +138,7 @@ async def test_max_block_ms_is_for_metadata_and_memory_together(cluster: MemoryC
             await producer.close(10)
 
 
-# -- the blocking face
+# -- the blocking API
 
 
 @pytest.fixture
@@ -150,20 +146,20 @@ def blocking(cluster: MemoryCluster, quick: dict[str, Any]) -> Callable[..., ott
     return lambda **settings: ottla.Producer(**{**quick, **settings})
 
 
-def test_the_blocking_face_has_the_same_parts(cluster: MemoryCluster, blocking: Callable[..., ottla.Producer]) -> None:
-    watching, told = Watching(), []
+def test_the_blocking_api_supports_the_same_plugins(cluster: MemoryCluster, blocking: Callable[..., ottla.Producer]) -> None:
+    watching, calls = Watching(), []
     with blocking(
         interceptors=[watching], key_serializer="str", value_serializer="json", partitioner=lambda t, key, value, info: 2
     ) as producer:
-        delivery = producer.send("many", {"a": 1}, "k", on_delivery=lambda metadata, error: told.append(metadata))
+        delivery = producer.send("many", {"a": 1}, "k", on_delivery=lambda metadata, error: calls.append(metadata))
         assert delivery.result(timeout_ms=5000).partition == 2
     assert stored(cluster, "many", 2) == [(b"k", b'{"a":1}', [("seen", b"1")])]
-    assert [metadata.offset for metadata in told if metadata] == [0]
-    assert watching.told == [(2, 0, None)]
+    assert [metadata.offset for metadata in calls if metadata] == [0]
+    assert watching.calls == [(2, 0, None)]
     assert watching.closed
 
 
-def test_a_callback_may_send_from_the_producers_own_thread(cluster: MemoryCluster, blocking: Callable[..., ottla.Producer]) -> None:
+def test_a_callback_can_send_from_the_producers_own_thread(cluster: MemoryCluster, blocking: Callable[..., ottla.Producer]) -> None:
     done = threading.Event()
     with blocking(linger_ms=0) as producer:
 
@@ -175,9 +171,7 @@ def test_a_callback_may_send_from_the_producers_own_thread(cluster: MemoryCluste
     assert [value for _, value, _ in stored(cluster)] == [b"first", b"again"]
 
 
-def test_a_callback_that_would_have_to_wait_for_memory_is_told_at_once(
-    cluster: MemoryCluster, blocking: Callable[..., ottla.Producer]
-) -> None:
+def test_a_callback_that_would_wait_for_memory_fails_at_once(cluster: MemoryCluster, blocking: Callable[..., ottla.Producer]) -> None:
     found: list[Any] = []
     done = threading.Event()
     with blocking(linger_ms=0, buffer_memory=1024) as producer:
@@ -195,7 +189,7 @@ def test_a_callback_that_would_have_to_wait_for_memory_is_told_at_once(
     assert found
 
 
-def test_records_of_many_threads_keep_each_threads_order(cluster: MemoryCluster, blocking: Callable[..., ottla.Producer]) -> None:
+def test_records_of_each_thread_keep_their_order(cluster: MemoryCluster, blocking: Callable[..., ottla.Producer]) -> None:
     with blocking(batch_size=300, buffer_memory=4096) as producer:
 
         def send(number: int) -> None:
@@ -213,7 +207,7 @@ def test_records_of_many_threads_keep_each_threads_order(cluster: MemoryCluster,
     assert all(parse_header(batch).has_producer for log in cluster.logs["many"] for batch in log.batches)
 
 
-# -- the way back
+# -- reading back
 
 
 async def test_consumers_read_what_serializers_wrote(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
@@ -239,11 +233,11 @@ async def test_consumers_read_what_serializers_wrote(cluster: MemoryCluster, qui
     assert mine.closed
 
 
-# -- order, whatever happens
+# -- order under faults
 
 
 @pytest.mark.parametrize("seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 25))])
-async def test_order_is_kept_over_leader_changes_lost_answers_refusals_and_splits(
+async def test_order_is_kept_over_leader_changes_lost_responses_errors_and_splits(
     quick: dict[str, Any], monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
     chance = Random(seed)
@@ -261,8 +255,8 @@ async def test_order_is_kept_over_leader_changes_lost_answers_refusals_and_split
             return 10
         return chance.choice((6, 19, 7)) if chance.random() < 0.1 else None
 
-    two.accidents["Produce"] += [troubled] * 200
-    two.batch_accidents += [refused] * 400
+    two.faults["Produce"] += [troubled] * 200
+    two.batch_faults += [refused] * 400
     async with Producer(batch_size=800, linger_ms=0, **quick) as producer:
         deliveries = []
         for index in range(400):

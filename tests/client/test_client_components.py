@@ -1,4 +1,4 @@
-"""Small pure parts: settings, backoff, in-flight limit, partitioner, fetch sessions, the cluster's picture."""
+"""Small client components: settings, backoff, in-flight limit, fetch sessions, metadata."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ A, B = TopicPartition("t", 0), TopicPartition("t", 1)
 # -- settings
 
 
-def test_settings_are_taken_as_python_values_or_as_kafkas_text() -> None:
+def test_settings_are_python_values_or_kafkas_text() -> None:
     options = from_keywords(
         ProducerOptions, {"acks": 1, "linger_ms": "7", "enable_idempotence": "false", "bootstrap_servers": ["a:1", "b:2"]}
     )
@@ -39,7 +39,7 @@ def test_settings_are_taken_as_python_values_or_as_kafkas_text() -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("settings", "message"),
     [
         ({"lingerms": 5}, "did you mean linger_ms"),
         ({"linger_ms": -1}, "smallest"),
@@ -53,18 +53,18 @@ def test_settings_are_taken_as_python_values_or_as_kafkas_text() -> None:
         ({"delivery_timeout_ms": 100}, "linger_ms"),
     ],
 )
-def test_a_bad_setting_is_refused_by_name(settings: dict[str, object], said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
+def test_a_bad_setting_is_refused_by_name(settings: dict[str, object], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
         from_keywords(ProducerOptions, settings)
 
 
-def test_idempotence_gives_way_to_settings_it_cannot_live_with_unless_asked_for() -> None:
+def test_idempotence_is_disabled_by_incompatible_settings_unless_requested() -> None:
     assert from_keywords(ProducerOptions, {}).enable_idempotence
     assert not from_keywords(ProducerOptions, {"acks": 1}).enable_idempotence
     assert not from_keywords(ProducerOptions, {"retries": 0}).enable_idempotence
 
 
-def test_each_setting_has_kafkas_name_and_a_sentence() -> None:
+def test_each_setting_has_kafkas_name_and_a_description() -> None:
     for table in (ClientOptions, ProducerOptions, ConsumerOptions):
         for name, spec in table.SPECS.items():
             assert spec.attribute == name.replace(".", "_")
@@ -99,19 +99,19 @@ def test_a_bad_address_is_refused(text: str) -> None:
         ("h:x", "'h:x' is not HOST:PORT; expected HOST:PORT, such as 127.0.0.1:9092"),
     ],
 )
-def test_a_broker_address_without_a_port_is_told_with_the_usual_one(servers: str, problem: str | None) -> None:
+def test_a_broker_address_without_a_port_is_an_error_with_the_default_port(servers: str, problem: str | None) -> None:
     found = address_problem(servers)
     assert found is None if problem is None else problem in str(found)
 
 
-def test_an_ipv6_address_is_written_in_brackets() -> None:
+def test_an_ipv6_address_needs_brackets() -> None:
     assert address_text("::1", 5) == "[::1]:5"
 
 
 # -- backoff and limits
 
 
-def test_pauses_double_up_to_a_limit_and_start_again_after_a_success() -> None:
+def test_backoff_doubles_up_to_a_limit_and_resets_after_a_success() -> None:
     backoff = Backoff(100, 1000, Random(3))
     pauses = [backoff.failed() for _ in range(6)]
     for pause, middle in zip(pauses, (100, 200, 400, 800, 1000, 1000), strict=True):
@@ -120,11 +120,11 @@ def test_pauses_double_up_to_a_limit_and_start_again_after_a_success() -> None:
     assert backoff.failed() <= 120
 
 
-def test_two_clients_do_not_come_back_at_the_same_time() -> None:
+def test_backoff_differs_between_clients() -> None:
     assert Backoff(100, 1000, Random(1)).failed() != Backoff(100, 1000, Random(2)).failed()
 
 
-def test_a_broker_owes_at_most_so_many_answers() -> None:
+def test_in_flight_requests_per_broker_are_limited() -> None:
     flights = InFlight(2)
     flights.sent(1)
     flights.sent(1)
@@ -142,7 +142,7 @@ def an_ask(offset: int = 0, topic_id: bytes = b"i" * 16) -> PartitionFetch:
     return PartitionFetch(topic_id, offset, 0, -1, 100)
 
 
-def test_the_first_fetch_is_whole_and_the_next_says_only_what_changed() -> None:
+def test_the_first_fetch_is_full_and_the_next_contains_changes() -> None:
     session = FetchSession()
     first = session.request({A: an_ask(), B: an_ask()}, by_id=True)
     assert (first.session_id, first.epoch, set(first.send)) == (0, 0, {A, B})
@@ -154,7 +154,7 @@ def test_the_first_fetch_is_whole_and_the_next_says_only_what_changed() -> None:
     assert (third.epoch, third.send, third.forget) == (2, {}, [(B, b"i" * 16)])
 
 
-def test_a_topic_made_again_is_forgotten_under_its_old_id() -> None:
+def test_a_recreated_topic_is_forgotten_under_its_old_id() -> None:
     session = FetchSession()
     session.request({A: an_ask()}, by_id=True)
     session.answered(0, 9)
@@ -164,7 +164,7 @@ def test_a_topic_made_again_is_forgotten_under_its_old_id() -> None:
 
 
 @pytest.mark.parametrize(("code", "session_id"), [(70, 0), (71, 9), (106, 9)])
-def test_after_a_session_error_the_next_fetch_is_whole(code: int, session_id: int) -> None:
+def test_after_a_session_error_the_next_fetch_is_full(code: int, session_id: int) -> None:
     session = FetchSession()
     session.request({A: an_ask()}, by_id=True)
     session.answered(0, 9)
@@ -174,14 +174,14 @@ def test_after_a_session_error_the_next_fetch_is_whole(code: int, session_id: in
     assert (again.session_id, again.epoch, set(again.send)) == (session_id, 0, {A})
 
 
-def test_a_broker_without_room_for_sessions_gets_whole_fetches() -> None:
+def test_a_broker_without_session_slots_gets_full_fetches() -> None:
     session = FetchSession()
     for _ in range(2):
         assert session.request({A: an_ask()}, by_id=True).epoch == 0
         session.answered(0, 0)
 
 
-def test_a_fetch_without_an_answer_makes_the_next_whole() -> None:
+def test_a_failed_fetch_makes_the_next_full() -> None:
     session = FetchSession()
     session.request({A: an_ask()}, by_id=True)
     session.answered(0, 9)
@@ -190,14 +190,14 @@ def test_a_fetch_without_an_answer_makes_the_next_whole() -> None:
     assert session.request({A: an_ask(1)}, by_id=True).epoch == 0
 
 
-def test_a_session_by_name_cannot_go_on_by_id() -> None:
+def test_a_session_by_name_cannot_continue_by_id() -> None:
     session = FetchSession()
     session.request({A: an_ask()}, by_id=False)
     session.answered(0, 9)
     assert session.request({A: an_ask()}, by_id=True).epoch == 0
 
 
-# -- the cluster
+# -- cluster metadata
 
 
 def metadata(
@@ -226,7 +226,7 @@ def a_cluster(*partitions: tuple[int, int]) -> Cluster:
     return cluster
 
 
-def test_a_leader_is_known_with_its_epoch_while_its_address_is() -> None:
+def test_a_leader_and_its_epoch_are_known_as_long_as_its_address() -> None:
     cluster = a_cluster((1, 5), (9, 2))
     assert cluster.leader("t", 0) == (1, 5)
     assert cluster.leader("t", 1) is None
@@ -234,7 +234,7 @@ def test_a_leader_is_known_with_its_epoch_while_its_address_is() -> None:
     assert "has 2 partitions" in cluster.why_not("t", 2)
 
 
-def test_an_answer_from_a_broker_that_lags_does_not_bring_an_old_leader_back() -> None:
+def test_stale_metadata_does_not_restore_an_old_leader() -> None:
     cluster = a_cluster((2, 6))
     cluster.apply(metadata((1, 5)), 1, asked=["t"])
     assert cluster.leader("t", 0) == (2, 6)
@@ -242,14 +242,14 @@ def test_an_answer_from_a_broker_that_lags_does_not_bring_an_old_leader_back() -
     assert cluster.leader("t", 0) == (1, 7)
 
 
-def test_a_topic_made_again_starts_its_epochs_over() -> None:
+def test_a_recreated_topic_restarts_its_epochs() -> None:
     cluster = a_cluster((2, 6))
     cluster.apply(metadata((1, 0), topic_id=b"j" * 16), 1, asked=["t"])
     assert cluster.leader("t", 0) == (1, 0)
     assert cluster.names == {b"j" * 16: "t"}
 
 
-def test_a_hint_is_taken_when_it_is_newer_and_its_leader_can_be_reached() -> None:
+def test_a_leader_hint_is_used_if_newer_and_its_broker_is_known() -> None:
     cluster = a_cluster((1, 5))
     assert not cluster.hint("t", 0, leader=2, leader_epoch=5)
     assert not cluster.hint("t", 0, leader=3, leader_epoch=6)
@@ -257,7 +257,7 @@ def test_a_hint_is_taken_when_it_is_newer_and_its_leader_can_be_reached() -> Non
     assert cluster.leader("t", 0) == (3, 6)
 
 
-def test_metadata_is_due_when_old_wrong_or_when_a_topic_is_new() -> None:
+def test_metadata_is_refreshed_when_old_or_stale_or_for_a_new_topic() -> None:
     cluster = a_cluster((1, 0))
     assert cluster.due_ms() == 1000
     cluster.want("t", 5)
@@ -267,7 +267,7 @@ def test_metadata_is_due_when_old_wrong_or_when_a_topic_is_new() -> None:
     assert [topic.name for topic in cluster.request(5).topics or ()] == ["t", "other"]
 
 
-def test_a_partition_without_a_leader_is_asked_for_again() -> None:
+def test_a_partition_without_a_leader_triggers_a_refresh() -> None:
     assert a_cluster((-1, 0)).due_ms() == float("-inf")
 
 
@@ -279,13 +279,13 @@ def test_a_deleted_topic_disappears() -> None:
     assert "t: " in cluster.why_not("t")
 
 
-def test_a_topic_that_may_not_be_seen_is_fatal() -> None:
+def test_an_unauthorized_topic_is_fatal() -> None:
     cluster = Cluster(max_age_ms=1000)
     cluster.apply(metadata(error=29), 0, asked=["t"])
     assert isinstance(cluster.fatal("t"), TopicAuthorizationFailed)
 
 
-def test_a_topic_that_was_here_and_stays_unknown_was_deleted() -> None:
+def test_a_known_topic_that_stays_unknown_was_deleted() -> None:
     cluster = a_cluster((1, 0))
     cluster.apply(metadata(error=3), 10, asked=["t"])
     assert cluster.deleted("t", 0, 10 + GONE_MS - 1) is None, "the broker that answered may lag behind the others"
@@ -295,13 +295,13 @@ def test_a_topic_that_was_here_and_stays_unknown_was_deleted() -> None:
     assert cluster.deleted("t", 0, 10 + GONE_MS) is None
 
 
-def test_a_topic_that_never_was_here_was_not_deleted() -> None:
+def test_a_topic_that_was_never_known_was_not_deleted() -> None:
     cluster = Cluster(max_age_ms=1000)
     cluster.apply(metadata(error=3), 0, asked=["t"])
     assert cluster.deleted("t", None, 2 * GONE_MS) is None
 
 
-def test_a_topic_keeps_its_partitions_unless_it_was_made_again() -> None:
+def test_a_topic_keeps_its_partition_count_unless_recreated() -> None:
     cluster = a_cluster((1, 0), (2, 0))
     cluster.apply(metadata((1, 0)), 10, asked=["t"])
     assert cluster.partition_count("t") == 2, "an answer of a broker that lags"
@@ -310,12 +310,12 @@ def test_a_topic_keeps_its_partitions_unless_it_was_made_again() -> None:
     assert "made again with 1 partitions" in str(cluster.deleted("t", 1, 20))
 
 
-def test_a_topic_that_nobody_uses_is_no_longer_asked_for() -> None:
+def test_an_unused_topic_is_no_longer_requested() -> None:
     cluster = a_cluster((1, 0))
     assert cluster.request(10 * 60 * 1000).topics == []
 
 
-def test_topics_that_are_only_looked_up_are_not_created_and_others_are_asked_about_in_turn() -> None:
+def test_topics_that_are_only_described_are_not_created_and_take_turns_with_others() -> None:
     cluster = Cluster(max_age_ms=1000)
     cluster.want("question", 0, create=False)
     asked = cluster.request(0)

@@ -1,4 +1,4 @@
-"""Three brokers, each a process, over a real ZooKeeper, and topics with a replica on each of them, as foreign clients see and use them."""
+"""Three broker processes with a real ZooKeeper and topics with three replicas, used by clients of other projects."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SETTINGS = {"zookeeper.session.timeout.ms": "2000", "min.insync.replicas": "2", 
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory, zookeeper: Ensemble) -> Iterator[LocalCluster]:
-    """All of it, as `ottla cluster up` starts it."""
+    """The cluster as `ottla cluster up` starts it."""
     request = ClusterRequest(listen="127.0.0.1:0", settings=SETTINGS)
     made = LocalCluster.create_or_change(tmp_path_factory.mktemp("replicated") / "cluster", request)
     try:
@@ -43,7 +43,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory, zookeeper: Ensemble) -> It
 
 @pytest.fixture
 def topic(cluster: LocalCluster) -> str:
-    """Three partitions, three replicas."""
+    """A topic with three partitions and three replicas."""
     name = f"r-{uuid.uuid4().hex[:8]}"
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
     admin.create_topics([NewTopic(name, 3, 3)])[name].result(20)
@@ -92,13 +92,13 @@ CLIENTS = [confluent_sees, kafka_python_sees, aiokafka_sees]
 
 
 @pytest.mark.parametrize("sees", CLIENTS)
-def test_each_broker_tells_of_three_replicas_in_sync_and_of_leaders_on_all(
+def test_each_broker_reports_three_in_sync_replicas_and_leaders_on_all(
     cluster: LocalCluster, topic: str, sees: Callable[[str, str], Seen]
 ) -> None:
     for bootstrap in cluster.spec.brokers.values():
 
         def all_is_told(bootstrap: str = bootstrap) -> bool:
-            # A client that was given one broker may ask any.
+            # A client that knows one broker can ask any.
             partitions = sees(bootstrap, topic)
             alike = all(replicas == isr == {1, 2, 3} for _, replicas, isr in partitions)
             return alike and {leader for leader, _, _ in partitions} == {1, 2, 3}
@@ -106,7 +106,7 @@ def test_each_broker_tells_of_three_replicas_in_sync_and_of_leaders_on_all(
         until(all_is_told)
 
 
-def test_as_many_replicas_as_brokers_at_most(cluster: LocalCluster) -> None:
+def test_the_replication_factor_cannot_exceed_the_brokers(cluster: LocalCluster) -> None:
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
     python = KafkaAdminClient(bootstrap_servers=cluster.bootstrap)
     try:
@@ -124,7 +124,7 @@ def test_as_many_replicas_as_brokers_at_most(cluster: LocalCluster) -> None:
         python.close()
 
 
-def test_assignments_by_hand_are_kept_in_their_order(cluster: LocalCluster) -> None:
+def test_manual_assignments_keep_their_order(cluster: LocalCluster) -> None:
     name = f"hand-{uuid.uuid4().hex[:8]}"
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
     admin.create_topics([NewTopic(name, 2, replica_assignment=[[3, 1], [2, 3]])])[name].result(20)
@@ -153,7 +153,7 @@ def test_every_broker_describes_its_replica_of_every_partition(cluster: LocalClu
         python.close()
 
 
-def test_what_an_administrator_asks_is_answered_whichever_broker_it_concerns(cluster: LocalCluster, topic: str) -> None:
+def test_admin_requests_are_answered_whichever_broker_they_concern(cluster: LocalCluster, topic: str) -> None:
     for number, bootstrap in cluster.spec.brokers.items():
         admin = AdminClient({"bootstrap.servers": bootstrap})
         for broker in cluster.brokers:
@@ -184,7 +184,7 @@ def test_what_an_administrator_asks_is_answered_whichever_broker_it_concerns(clu
 
 
 class Load:
-    """A client that writes numbers, in a thread, until told to stop."""
+    """A client that writes numbers in a thread until it is stopped."""
 
     def __init__(self, work: Callable[[Load], Any]) -> None:
         self.acknowledged: list[bytes] = []
@@ -258,7 +258,7 @@ def aiokafka_load(bootstrap: str, topic: str) -> Callable[[Load], None]:
 
 
 class Readers:
-    """A group of two: confluent-kafka and kafka-python, each with its own share, which see everything between them."""
+    """A group of two: confluent-kafka and kafka-python, each with its own partitions, together all."""
 
     def __init__(self, bootstrap: str, topic: str) -> None:
         self.seen: set[bytes] = set()
@@ -296,13 +296,13 @@ class Readers:
             thread.join()
 
 
-def test_clients_and_groups_go_on_when_a_broker_is_killed_and_when_it_comes_back(cluster: LocalCluster, topic: str) -> None:
+def test_clients_and_groups_continue_when_a_broker_is_killed_and_when_it_returns(cluster: LocalCluster, topic: str) -> None:
     loads = [Load(make(cluster.bootstrap, topic)) for make in (confluent_load, kafka_python_load, aiokafka_load)]
     readers = Readers(cluster.bootstrap, topic)
     try:
         for load in loads:
             load.goes_on()
-        # Of a topic with three partitions each broker leads one; where the group's coordinator is, is left to chance.
+        # In a topic with three partitions each broker leads one; the location of the group coordinator is random.
         victim = cluster.brokers[2]
         assert victim.pid is not None
         os.kill(victim.pid, signal.SIGKILL)

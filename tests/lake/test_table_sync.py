@@ -1,4 +1,4 @@
-"""A table that follows a topic, without a broker: logs that were cut off, and trouble that passes or does not."""
+"""Table sync of a topic without a broker: truncated logs, and errors that are retried or not."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -25,13 +25,13 @@ FORM = TableFormat(value="raw", columns=("offset",))
 
 
 class Log:
-    """A topic of one partition whose value at each offset is that of `values`; `looked` is called before each look at its end."""
+    """A topic of one partition; `values` are its records by offset. `looked` is called before each read of its end."""
 
     name, topic_id, partitions = "t", "id", (0,)
 
     def __init__(self, *values: bytes) -> None:
         self.values = list(values)
-        #: Behind the last record whose transaction has ended; None: of all.
+        #: Last stable offset; None: the log end.
         self.stable: int | None = None
         self.looked: Callable[[], None] = lambda: None
 
@@ -47,14 +47,14 @@ class Log:
 
     def refresh(self) -> None: ...
 
-    def read(self, wanted: Mapping[int, tuple[int, int]], names: Sequence[str], lost: Any) -> Iterator[PartitionRead]:
-        ((start, end),) = wanted.values()
+    def read(self, requested: Mapping[int, tuple[int, int]], names: Sequence[str], lost: Any) -> Iterator[PartitionRead]:
+        ((start, end),) = requested.values()
         rows = [{"value": self.values[offset], "offset": offset} for offset in range(start, end)]
         yield PartitionRead(0, start, end, [pa.RecordBatch.from_pylist(rows, record_schema(names))])
 
 
 class Clock(Event):
-    """An event whose waits take no time, and pass."""
+    """An event whose waits take no time and let the fake clock advance."""
 
     now = 0.0
 
@@ -67,7 +67,7 @@ class Clock(Event):
 
 
 class Notes:
-    """What was noted."""
+    """Recorded progress."""
 
     def __init__(self) -> None:
         self.kinds: list[str] = []
@@ -80,8 +80,8 @@ class Notes:
         self.kinds.append(kind)
 
 
-def kept(log: Log, path: Path, clock: Clock | None = None, **plan: Any) -> Notes:
-    """Keeps the table until it ends, and tells what was noted."""
+def synced(log: Log, path: Path, clock: Clock | None = None, **plan: Any) -> Notes:
+    """Sync the table until it ends. Returns the recorded progress."""
     notes, clock = Notes(), clock or Clock()
     TableSync(cast(Topic, log), DeltaTarget(path), Rows(FORM), SyncOptions(**plan), watcher=notes, stop=clock, clock=clock).run()  # type: ignore[arg-type]
     return notes
@@ -92,20 +92,20 @@ def rows(path: Path) -> list[tuple[int, bytes]]:
     return sorted((row["offset"], row["value"]) for row in table.to_pylist())
 
 
-def test_a_log_that_was_cut_off_before_a_table_began_anew_ends_it_or_is_told(tmp_path: Path) -> None:
+def test_truncation_before_the_start_of_a_new_table_ends_it_or_is_reported(tmp_path: Path) -> None:
     log = Log(b"a", b"b", b"c")
-    kept(log, tmp_path / "t", once=True)
+    synced(log, tmp_path / "t", once=True)
     log.values = [b"a"]
     with pytest.raises(DataLost, match=r"t-0 ends at 1 and the table at 3: .* --on-loss warn"):
-        kept(log, tmp_path / "t", once=True)
-    assert kept(log, tmp_path / "t", once=True, fails_on_loss=False).kinds == ["cut off"]
+        synced(log, tmp_path / "t", once=True)
+    assert synced(log, tmp_path / "t", once=True, fails_on_loss=False).kinds == ["cut off"]
     log.values += [b"d"]
-    assert kept(log, tmp_path / "t", once=True).kinds == []
+    assert synced(log, tmp_path / "t", once=True).kinds == []
     assert rows(tmp_path / "t") == [(0, b"a"), (1, b"b"), (1, b"d"), (2, b"c")]
 
 
 def cut_then_grown(log: Log, clock: Clock) -> Callable[[], None]:
-    """At the first look there are two records, then one, then two of which the last is another; then it is stopped."""
+    """The log has two records at the first look, then one, then two with another last record; then sync stops."""
     logs = iter([[b"a", b"b"], [b"a"], [b"a", b"c"]])
 
     def looked() -> None:
@@ -118,37 +118,37 @@ def cut_then_grown(log: Log, clock: Clock) -> Callable[[], None]:
     return looked
 
 
-def test_a_log_that_is_cut_off_while_a_table_follows_it_ends_it_or_is_told(tmp_path: Path) -> None:
+def test_truncation_during_sync_ends_it_or_is_reported(tmp_path: Path) -> None:
     for fails in (True, False):
         log, clock, path = Log(), Clock(), tmp_path / str(fails)
         log.looked = cut_then_grown(log, clock)
         if fails:
             with pytest.raises(DataLost, match="ends at 1"):
-                kept(log, path, clock)
+                synced(log, path, clock)
         else:
-            assert kept(log, path, clock, fails_on_loss=False).kinds == ["cut off"]
+            assert synced(log, path, clock, fails_on_loss=False).kinds == ["cut off"]
             assert rows(path) == [(0, b"a"), (1, b"b"), (1, b"c")]
 
 
-def test_open_transactions_behind_what_a_table_has_are_no_loss(tmp_path: Path) -> None:
+def test_open_transactions_after_the_position_are_no_data_loss(tmp_path: Path) -> None:
     log = Log(b"a", b"b")
-    kept(log, tmp_path / "t", once=True)
+    synced(log, tmp_path / "t", once=True)
     log.stable = 1
-    assert kept(log, tmp_path / "t", once=True).kinds == []
+    assert synced(log, tmp_path / "t", once=True).kinds == []
 
 
-def test_a_range_that_begins_behind_what_is_there_tells_what_it_leaves_out(tmp_path: Path) -> None:
+def test_a_range_that_starts_below_the_log_start_reports_the_missing_records(tmp_path: Path) -> None:
     log, last_one = Log(b"a"), Range(Bound(Kind.BEFORE_END, 1), END)
-    assert kept(log, tmp_path / "t", once=True, range=last_one).kinds == []
+    assert synced(log, tmp_path / "t", once=True, range=last_one).kinds == []
     log.values += [b"b", b"c"]
-    assert kept(log, tmp_path / "t", once=True, range=last_one).kinds == ["left out"]
+    assert synced(log, tmp_path / "t", once=True, range=last_one).kinds == ["left out"]
     log.values += [b"d", b"e"]
-    assert kept(log, tmp_path / "t", once=True, range=Range(START, END)).kinds == []
+    assert synced(log, tmp_path / "t", once=True, range=Range(START, END)).kinds == []
     assert [offset for offset, _ in rows(tmp_path / "t")] == [0, 2, 3, 4]
 
 
-def test_trouble_that_was_over_does_not_count_for_the_next_one(tmp_path: Path) -> None:
-    """The broker is away twice for a while, with a long time without new records between."""
+def test_the_retry_time_restarts_after_a_recovered_error(tmp_path: Path) -> None:
+    """The broker is unreachable twice, with a long time without new records in between."""
     log, clock = Log(b"a"), Clock()
 
     def looked() -> None:
@@ -158,11 +158,11 @@ def test_trouble_that_was_over_does_not_count_for_the_next_one(tmp_path: Path) -
             raise ConnectionFailed("away")
 
     log.looked = looked
-    assert set(kept(log, tmp_path / "t", clock).kinds) == {"retry"}
+    assert set(synced(log, tmp_path / "t", clock).kinds) == {"retry"}
     assert clock.now > 3 * RETRY_S
 
 
-def test_trouble_that_does_not_pass_ends_it(tmp_path: Path) -> None:
+def test_a_persistent_error_ends_the_sync(tmp_path: Path) -> None:
     log, clock = Log(b"a"), Clock()
 
     def looked() -> None:
@@ -171,5 +171,5 @@ def test_trouble_that_does_not_pass_ends_it(tmp_path: Path) -> None:
 
     log.looked = looked
     with pytest.raises(ConnectionFailed):
-        kept(log, tmp_path / "t", clock)
+        synced(log, tmp_path / "t", clock)
     assert RETRY_S < clock.now - 10 < RETRY_S + 30

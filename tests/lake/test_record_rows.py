@@ -1,4 +1,4 @@
-"""Records into rows: what shows, what is known, what does not fit."""
+"""Conversion of records to rows: inferred schemas, given schemas, and records that do not fit."""
 
 import json
 from typing import Any
@@ -31,33 +31,33 @@ def read(*values: Any, known: Any = NOTHING, widens: bool = False) -> tuple[list
     return found.array.to_pylist(), bad
 
 
-def test_fields_of_json_get_the_types_that_show() -> None:
+def test_json_fields_have_inferred_types() -> None:
     assert read({"a": 1}, {"b": [1.5]}, None) == ([{"a": 1, "b": None}, {"a": None, "b": [1.5]}, None], [])
 
 
-def test_text_that_looks_like_a_time_stays_text() -> None:
+def test_text_that_looks_like_a_timestamp_stays_text() -> None:
     assert read({"at": "2026-01-01 00:00:00"}) == ([{"at": "2026-01-01 00:00:00"}], [])
 
 
-def test_a_field_of_which_only_null_shows_is_no_column_yet() -> None:
+def test_a_field_with_only_nulls_is_no_column_yet() -> None:
     found = json_rows(texts({"a": 1, "b": None, "c": [], "d": {"e": None}}), NOTHING)
     assert [field.name for field in found.array.type] == ["a"]
 
 
-def test_what_is_no_object_or_does_not_fit_is_bad_and_others_are_not() -> None:
+def test_a_value_that_is_no_object_or_does_not_fit_is_bad_alone() -> None:
     known = pa.struct([("a", pa.int64())])
     rows, bad = read(b"{", {"a": 1}, 7, {"a": "x"}, b"\xff", {"a": 2**70}, {"a": 2, "new": True}, known=known)
     assert bad == [0, 2, 3, 4, 5]
     assert [rows[1], rows[6]] == [{"a": 1, "new": None}, {"a": 2, "new": True}]
 
 
-def test_a_new_field_of_two_types_has_that_of_the_first() -> None:
+def test_a_new_field_with_two_types_gets_the_type_of_the_first() -> None:
     rows, bad = read({"n": 1}, {"n": 2}, {"n": "x"}, {"n": 3, "m": True}, {"n": {}}, {"n": 4})
     assert bad == [2, 4]
     assert [rows[place]["n"] for place in (0, 1, 3, 5)] == [1, 2, 3, 4] and rows[3]["m"] is True
 
 
-def test_whole_numbers_become_double_only_if_that_is_allowed() -> None:
+def test_integers_become_doubles_only_if_allowed() -> None:
     known = pa.struct([("n", pa.int64()), ("s", pa.struct([("m", pa.int64())]))])
     values = [{"n": 1, "s": {"m": 1}}, {"n": 1.5, "s": {"m": 0.25}}]
     assert read(*values, known=known) == ([{"n": 1, "s": {"m": 1}}, None], [1])
@@ -67,7 +67,7 @@ def test_whole_numbers_become_double_only_if_that_is_allowed() -> None:
 
 
 def records(values: list[Any], keys: list[bytes | None] | None = None) -> pa.RecordBatch:
-    given = {
+    columns = {
         "key": keys or [None] * len(values),
         "value": texts(*values),
         "headers": [[]] * len(values),
@@ -75,8 +75,8 @@ def records(values: list[Any], keys: list[bytes | None] | None = None) -> pa.Rec
         "offset": list(range(len(values))),
         "timestamp": [86_400_000] * len(values),
     }
-    schema = record_schema(tuple(given))
-    return pa.RecordBatch.from_arrays([pa.array(given[name], schema.field(name).type) for name in given], schema=schema)
+    schema = record_schema(tuple(columns))
+    return pa.RecordBatch.from_arrays([pa.array(columns[name], schema.field(name).type) for name in columns], schema=schema)
 
 
 def rows_of(form: TableFormat, batch: pa.RecordBatch, **others: Any) -> DecodedRows:
@@ -84,7 +84,7 @@ def rows_of(form: TableFormat, batch: pa.RecordBatch, **others: Any) -> DecodedR
     return rows.made(batch, rows.first_schema())
 
 
-def test_names_that_are_taken_or_that_delta_does_not_have_get_others_always_the_same() -> None:
+def test_reserved_or_invalid_column_names_are_replaced_consistently() -> None:
     batch = records([{"a": 1, "A": 2, "_key": 3, "x y": 4}])
     rows = Rows(TableFormat(value="json"))
     made = rows.made(batch, rows.first_schema())
@@ -95,7 +95,7 @@ def test_names_that_are_taken_or_that_delta_does_not_have_get_others_always_the_
     assert sorted(value for name in names for value in made.table.column(name).to_pylist()) == [1, 2, 4]
 
 
-def test_avro_values_are_read_each_by_the_schema_whose_id_they_tell() -> None:
+def test_avro_values_are_read_with_the_schema_of_their_id() -> None:
     fields = [{"name": "n", "type": "int"}, {"name": "t", "type": ["null", "string"]}]
     schemas = {number: json.dumps({"type": "record", "name": "R", "fields": fields[:number]}) for number in (1, 2)}
     first, second = Avro(schemas[1], schema_id=1), Avro(schemas[2], schema_id=2)
@@ -106,7 +106,7 @@ def test_avro_values_are_read_each_by_the_schema_whose_id_they_tell() -> None:
     assert made.table.column("_corrupt").to_pylist() == [None, None, b"\0\0\0\0\1", b"no", None, None] and made.corrupt == 2
 
 
-def test_an_avro_value_whose_schema_the_registry_does_not_know_is_bad_and_others_are_not() -> None:
+def test_an_avro_value_with_an_unknown_schema_id_is_bad_alone() -> None:
     asked: list[int] = []
 
     def schema_by_id(number: int) -> str | None:
@@ -132,7 +132,7 @@ def test_an_avro_value_whose_schema_the_registry_does_not_know_is_bad_and_others
         '{"type": "record", "name": "R", "fields": [{"name": "n", "type": "of.Another"}]}',
     ],
 )
-def test_an_avro_value_whose_schema_has_no_columns_is_bad_and_others_are_not(schema: str) -> None:
+def test_an_avro_value_whose_schema_has_no_columns_is_bad_alone(schema: str) -> None:
     schemas = {1: json.dumps({"type": "record", "name": "R", "fields": [{"name": "n", "type": "int"}]}), 7: schema}
     rows = Rows(TableFormat(value="avro", framed=True), schema_by_id=schemas.get)
     foreign = b"\0\0\0\0\7\2"
@@ -141,7 +141,7 @@ def test_an_avro_value_whose_schema_has_no_columns_is_bad_and_others_are_not(sch
     assert made.table.column("_corrupt").to_pylist() == [foreign, None, foreign] and made.corrupt == 2
 
 
-def test_schemas_that_give_a_field_kinds_without_a_common_one_are_told() -> None:
+def test_schemas_with_incompatible_types_of_a_field_are_an_error() -> None:
     schemas = {
         number: json.dumps({"type": "record", "name": "R", "fields": [{"name": "n", "type": kind}]})
         for number, kind in ((1, "long"), (2, "string"))
@@ -151,7 +151,7 @@ def test_schemas_that_give_a_field_kinds_without_a_common_one_are_told() -> None
         rows_of(TableFormat(value="avro", framed=True), records(values), schema_by_id=schemas.__getitem__)
 
 
-def test_csv_is_read_by_its_schema() -> None:
+def test_csv_is_read_with_its_schema() -> None:
     lines = pa.array([b'1,"a, b",2026-01-01 10:00:00', b"2,,", b"x,c,", b"1,2", b"3,d,2026-01-01T00:00:00Z", None], pa.binary())
     found = csv_values(lines, pa.struct(list(parse_schema("id INT, name STRING, at TIMESTAMP"))))
     assert found.bad.to_pylist() == [False, False, True, True, False, False]
@@ -160,22 +160,22 @@ def test_csv_is_read_by_its_schema() -> None:
     assert shown[1] == {"id": 2, "name": "", "at": None} and shown[4]["id"] == 3
 
 
-def test_a_schema_in_words_is_arrows() -> None:
+def test_a_schema_text_becomes_an_arrow_schema() -> None:
     found = parse_schema("id BIGINT, `a b`: ARRAY<STRUCT<x: DOUBLE, y DECIMAL(8,2)>>, m MAP<STRING, INT>")
     assert found.field("id").type == pa.int64() and found.field("m").type == pa.map_(pa.string(), pa.int32())
     assert found.field("a b").type.value_type == pa.struct([("x", pa.float64()), ("y", pa.decimal128(8, 2))])
 
 
 @pytest.mark.parametrize(
-    ("text", "said"), [("id BIGINTT", "did you mean bigint"), ("id", "expected a type"), ("a INT b INT", "',' or the end")]
+    ("text", "message"), [("id BIGINTT", "did you mean bigint"), ("id", "expected a type"), ("a INT b INT", "',' or the end")]
 )
-def test_a_schema_that_is_none_is_shown_where_it_is_wrong(text: str, said: str) -> None:
+def test_an_invalid_schema_text_is_marked_at_the_mistake(text: str, message: str) -> None:
     with pytest.raises(ValueError, match=r"(?s)expected.*\^") as refused:
         parse_schema(text)
-    assert said in str(refused.value)
+    assert message in str(refused.value)
 
 
-def test_formats_are_guessed_by_what_fits_all() -> None:
+def test_the_format_is_the_first_that_fits_all_values() -> None:
     assert infer_formats([b"a", None], [b'{"a":1}', None, b" {}"]) == ("text", "json")
     assert infer_formats([b"\xff"], [b"{}", b"x"]) == ("raw", "text")
     assert infer_formats([], [b"\x00\x01"]) == ("text", "raw")
@@ -183,7 +183,7 @@ def test_formats_are_guessed_by_what_fits_all() -> None:
 
 
 @pytest.mark.parametrize(
-    ("form", "said"),
+    ("form", "message"),
     [
         (TableFormat(value="jsn"), "did you mean json"),
         (TableFormat(value="csv"), "--schema"),
@@ -193,23 +193,23 @@ def test_formats_are_guessed_by_what_fits_all() -> None:
         (TableFormat(value="text", schema="a INT"), "no schema"),
     ],
 )
-def test_a_form_that_cannot_be_is_refused(form: TableFormat, said: str) -> None:
-    with pytest.raises(ValueError, match=said):
+def test_an_invalid_format_is_refused(form: TableFormat, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         checked(form)
 
 
-def test_rows_get_the_columns_of_the_table_also_inside_of_structs_and_lists() -> None:
-    given = pa.table({"s": [{"x": 1}, None], "l": [[{"x": 1}], None]})
+def test_rows_are_cast_to_the_columns_of_the_table_also_in_structs_and_lists() -> None:
+    table = pa.table({"s": [{"x": 1}, None], "l": [[{"x": 1}], None]})
     members = pa.struct([("y", pa.string()), ("x", pa.float64())])
-    wanted = pa.schema([("new", pa.int32()), ("s", members), ("l", pa.list_(pa.field("element", members)))])
-    assert aligned(given.slice(0, 2), wanted).to_pylist() == [
+    target = pa.schema([("new", pa.int32()), ("s", members), ("l", pa.list_(pa.field("element", members)))])
+    assert aligned(table.slice(0, 2), target).to_pylist() == [
         {"new": None, "s": {"y": None, "x": 1.0}, "l": [{"y": None, "x": 1.0}]},
         {"new": None, "s": None, "l": None},
     ]
-    assert aligned(given.slice(1), wanted).to_pylist() == [{"new": None, "s": None, "l": None}]
+    assert aligned(table.slice(1), target).to_pylist() == [{"new": None, "s": None, "l": None}]
 
 
-def test_plain_tables_have_the_value_as_one_column() -> None:
+def test_plain_tables_have_the_value_in_one_column() -> None:
     made = rows_of(TableFormat(value="text", key="int", by_date=True), records([b"a", b"\xff"], [b"\0\0\0\0\0\0\0\7", None]))
     assert made.table.column("value").to_pylist() == ["a", None] and made.table.column("_corrupt").to_pylist() == [None, b"\xff"]
     assert made.table.column("key").to_pylist() == [7, None] and str(made.table.column("record_date")[0]) == "1970-01-02"

@@ -1,4 +1,4 @@
-"""The number of a producer, asked for before anything is sent."""
+"""InitProducerId before the first batch is sent."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from ottla.wire.messages import InitProducerIdResponse
 
 
 def refused(code: int) -> Any:
-    """An accident: the answer is this error."""
+    """A fault: the response has this error code."""
     return lambda node, request: InitProducerIdResponse(error_code=code)
 
 
-def test_batches_carry_the_number_that_was_told_before(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
-    cluster.accidents["InitProducerId"].extend([refused(CoordinatorNotAvailable.code)] * 3)
+def test_batches_carry_the_producer_id_requested_before(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
+    cluster.faults["InitProducerId"].extend([refused(CoordinatorNotAvailable.code)] * 3)
     with ottla.Producer(**quick) as producer:
         number = producer.numbered()
         assert not cluster.logs["t"][0].batches
@@ -29,12 +29,12 @@ def test_batches_carry_the_number_that_was_told_before(cluster: MemoryCluster, q
     assert (header.producer_id, header.producer_epoch) == number
 
 
-def test_a_number_that_cannot_be_had_is_told(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
+def test_a_failed_producer_id_request_is_an_error(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
     with ottla.Producer(**quick, enable_idempotence=False) as producer, pytest.raises(ValueError, match="enable_idempotence is off"):
         producer.numbered()
-    cluster.accidents["InitProducerId"].append(refused(ClusterAuthorizationFailed.code))
+    cluster.faults["InitProducerId"].append(refused(ClusterAuthorizationFailed.code))
     with ottla.Producer(**quick) as producer, pytest.raises(ClusterAuthorizationFailed):
         producer.numbered()
-    cluster.accidents["InitProducerId"].extend([refused(CoordinatorNotAvailable.code)] * 10_000)
+    cluster.faults["InitProducerId"].extend([refused(CoordinatorNotAvailable.code)] * 10_000)
     with ottla.Producer(**quick, max_block_ms=50) as producer, pytest.raises(RequestTimedOut, match="within 50 ms"):
         producer.numbered()

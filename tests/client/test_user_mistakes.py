@@ -1,4 +1,4 @@
-"""What a newcomer gets wrong with a client is told where it is, at once, and leaves the client in order."""
+"""Common mistakes with a client: each is an error at once, with its place, and leaves the client usable."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NO_NAMES = [None, b"t", 7]
 
 
 @pytest.mark.parametrize("topic", NO_NAMES)
-def test_a_topic_that_is_no_text_is_refused_at_once_and_the_producer_goes_on(
+def test_a_topic_that_is_not_text_is_refused_at_once_and_the_producer_continues(
     cluster: MemoryCluster, quick: dict[str, Any], topic: Any
 ) -> None:
     with ottla.Producer(**quick) as producer:
@@ -34,7 +34,7 @@ def test_a_topic_that_is_no_text_is_refused_at_once_and_the_producer_goes_on(
 
 
 @pytest.mark.parametrize("topic", NO_NAMES)
-def test_a_consumer_says_that_a_topic_is_no_text(cluster: MemoryCluster, quick: dict[str, Any], topic: Any) -> None:
+def test_a_consumer_refuses_a_topic_that_is_not_text(cluster: MemoryCluster, quick: dict[str, Any], topic: Any) -> None:
     with ottla.Consumer(group_id="g", **quick) as consumer:
         with pytest.raises(TypeError, match="a topic is named by a str"):
             consumer.partitions_for(topic)
@@ -43,14 +43,14 @@ def test_a_consumer_says_that_a_topic_is_no_text(cluster: MemoryCluster, quick: 
 
 
 @pytest.mark.parametrize("topic", [*NO_NAMES, ["t"]])
-def test_what_is_read_is_said_in_text(cluster: MemoryCluster, quick: dict[str, Any], topic: Any) -> None:
+def test_an_invalid_range_is_refused_in_text(cluster: MemoryCluster, quick: dict[str, Any], topic: Any) -> None:
     for read in (ottla.read_table, ottla.consume):
         with pytest.raises(TypeError, match="several are given one by one"):
             read(topic, **quick)
 
 
 @pytest.mark.parametrize("named", ["many", 3, None, ("many",), [("many", 0)]])
-def test_a_partition_that_is_no_pair_is_told_with_an_example(cluster: MemoryCluster, quick: dict[str, Any], named: Any) -> None:
+def test_an_invalid_partition_is_an_error_with_an_example(cluster: MemoryCluster, quick: dict[str, Any], named: Any) -> None:
     with ottla.Consumer(**quick) as consumer:
         with pytest.raises(TypeError, match=r"such as \('orders', 0\)"):
             consumer.assign([named])
@@ -58,14 +58,14 @@ def test_a_partition_that_is_no_pair_is_told_with_an_example(cluster: MemoryClus
             consumer.pause(named)
 
 
-def test_a_closed_producer_does_not_flush(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
+def test_a_closed_producer_refuses_flush(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
     producer = ottla.Producer(**quick)
     producer.close()
     with pytest.raises(AlreadyClosed, match="the producer is closed"):
         producer.flush()
 
 
-def test_headers_in_a_dict_are_told_how_to_be_given(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
+def test_headers_in_a_dict_are_an_error_with_the_right_form(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
     headers: Any = {"a": b"1"}
     with ottla.Producer(**quick) as producer:
         with pytest.raises(TypeError, match=r"headers\.items"):
@@ -77,16 +77,16 @@ def test_headers_in_a_dict_are_told_how_to_be_given(cluster: MemoryCluster, quic
 @pytest.mark.parametrize(
     "setting", [{"value_deserializer": "json"}, {"key_deserializer": "str"}, {"interceptors": []}, {"group_id": "g"}, {"group": "g"}]
 )
-def test_what_tables_have_no_use_for_is_not_passed_over(cluster: MemoryCluster, quick: dict[str, Any], setting: dict[str, Any]) -> None:
+def test_unsupported_arguments_of_tables_are_refused(cluster: MemoryCluster, quick: dict[str, Any], setting: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=next(iter(setting))):
         ottla.read_table("t", **setting, **quick)
 
 
-def test_one_column_may_be_named_without_a_list(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
+def test_one_column_can_be_named_without_a_list(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
     assert ottla.read_table("t", columns="value", **quick).column_names == ["value"]
 
 
-def test_a_table_of_a_topic_that_is_misspelt_is_refused_long_before_a_cluster_that_is_down(
+def test_a_misspelt_topic_of_a_table_is_refused_long_before_an_unreachable_cluster(
     cluster: MemoryCluster, quick: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("ottla.client.arrow.tables.MISSING_MS", 50)
@@ -96,39 +96,39 @@ def test_a_table_of_a_topic_that_is_misspelt_is_refused_long_before_a_cluster_th
 
 
 @pytest.mark.parametrize("count", [0, -5])
-def test_a_poll_for_no_records_is_refused(cluster: MemoryCluster, quick: dict[str, Any], count: int) -> None:
+def test_a_poll_for_zero_records_is_refused(cluster: MemoryCluster, quick: dict[str, Any], count: int) -> None:
     with ottla.Consumer(**quick) as consumer:
         for poll in (consumer.poll, consumer.poll_table):
             with pytest.raises(ValueError, match="max_records is 1 or more"):
                 poll(timeout_ms=0, max_records=count)
 
 
-def test_a_loop_cannot_have_less_than_no_records(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
+def test_a_loop_with_a_negative_limit_is_refused(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="limit is 0 or more"):
         ottla.consume("t", limit=-1, **quick)
 
 
-def test_a_start_may_be_a_number(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
+def test_a_start_can_be_a_number(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
     cluster.logs["t"][0].append(bytes(build_batch([(0, None, b"%d" % n, ()) for n in range(3)])))
     assert [record.offset for record in ottla.consume("t", start=1, limit=2, **quick)] == [1, 2]
 
 
 @pytest.mark.parametrize("servers", [None, [], "", "kafka://broker:9092"])
-def test_servers_that_cannot_be_meant_are_refused_when_the_client_is_made(servers: Any) -> None:
+def test_invalid_bootstrap_servers_are_refused_in_the_constructor(servers: Any) -> None:
     for client in (ottla.Producer, ottla.Consumer, ottla.Admin):
         with pytest.raises(ConfigError, match="bootstrap_servers"):
             client(bootstrap_servers=servers)
 
 
-def test_a_loop_over_several_partitions_asks_for_all_of_them_at_once(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
+def test_a_loop_over_several_partitions_fetches_all_at_once(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
     cluster.logs["many"][2].append(bytes(build_batch([(0, None, b"x", ())])))
     began = time.monotonic()
-    # The first partition is empty: a fetch of it alone would be held back, and nothing read before the loop gives up.
+    # The first partition is empty: a fetch of it alone would wait, and the loop would time out before it read a record.
     assert [record.value for record in ottla.consume("many", fetch_max_wait_ms=60_000, timeout_ms=30_000, limit=1, **quick)] == [b"x"]
     assert time.monotonic() - began < 30
 
 
-def test_one_name_alone_is_not_taken_for_many_of_one_letter(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
+def test_a_single_name_is_not_split_into_letters(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
     cluster.create("m")
     with ottla.Admin(**quick) as admin:
         for plural in (
@@ -140,7 +140,7 @@ def test_one_name_alone_is_not_taken_for_many_of_one_letter(cluster: MemoryClust
     assert "m" in cluster.logs
 
 
-def test_a_topic_to_be_made_is_more_than_a_name(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
+def test_a_topic_to_create_needs_more_than_a_name(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
     name: Any = "made"
     with ottla.Admin(**quick) as admin, pytest.raises(TypeError, match="such as NewTopic"):
         admin.create_topic(name)
@@ -155,7 +155,7 @@ CLIENTS: list[tuple[Any, Callable[[Any], Awaitable[Any]]]] = [
 
 
 @pytest.mark.parametrize(("kind", "use"), CLIENTS)
-def test_a_client_for_asyncio_says_that_it_belongs_to_another_loop(
+def test_an_asyncio_client_of_another_loop_is_an_error(
     cluster: MemoryCluster, quick: dict[str, Any], kind: Any, use: Callable[[Any], Awaitable[Any]]
 ) -> None:
     client = kind(**quick)
@@ -164,23 +164,23 @@ def test_a_client_for_asyncio_says_that_it_belongs_to_another_loop(
         await use(client)
 
     asyncio.run(once())
-    said = (
+    message = (
         rf"ottla.aio.{kind.__name__} belongs to the event loop in which it was first used, which is closed by now.*within each asyncio.run"
     )
-    with pytest.raises(RuntimeError, match=said):
+    with pytest.raises(RuntimeError, match=message):
         asyncio.run(once())
-    with pytest.raises(RuntimeError, match=said):
+    with pytest.raises(RuntimeError, match=message):
         asyncio.run(client.close())
     asyncio.run(client.close())
 
 
-def test_a_client_for_asyncio_says_that_no_loop_runs(quick: dict[str, Any]) -> None:
+def test_an_asyncio_client_without_a_running_loop_is_an_error(quick: dict[str, Any]) -> None:
     with pytest.raises(RuntimeError, match=r"ottla\.aio\.Consumer is used from coroutines, and ottla.Consumer from anywhere"):
         aio.Consumer(group_id="g", **quick).subscribe("t")
 
 
 @pytest.mark.parametrize("kind", [ottla.Producer, ottla.Consumer, ottla.Admin])
-def test_a_closed_client_is_not_entered(cluster: MemoryCluster, quick: dict[str, Any], kind: Any) -> None:
+def test_a_closed_client_cannot_be_entered(cluster: MemoryCluster, quick: dict[str, Any], kind: Any) -> None:
     client = kind(**quick)
     client.close()
     with pytest.raises(AlreadyClosed, match="closed; make another one"), client:
@@ -188,7 +188,7 @@ def test_a_closed_client_is_not_entered(cluster: MemoryCluster, quick: dict[str,
 
 
 @pytest.mark.parametrize("kind", [aio.Producer, aio.Consumer, aio.Admin])
-async def test_a_closed_client_for_asyncio_is_not_entered(cluster: MemoryCluster, quick: dict[str, Any], kind: Any) -> None:
+async def test_a_closed_asyncio_client_cannot_be_entered(cluster: MemoryCluster, quick: dict[str, Any], kind: Any) -> None:
     client = kind(**quick)
     await client.close()
     with pytest.raises(AlreadyClosed, match="closed; make another one"):
@@ -196,7 +196,7 @@ async def test_a_closed_client_for_asyncio_is_not_entered(cluster: MemoryCluster
             pass
 
 
-async def test_a_loop_over_records_that_is_over_is_not_entered(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
+async def test_a_finished_record_loop_cannot_be_entered(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
     over = ottla.consume("t@:end", **quick)
     assert list(over) == []
     with pytest.raises(AlreadyClosed), over:
@@ -208,7 +208,7 @@ async def test_a_loop_over_records_that_is_over_is_not_entered(cluster: MemoryCl
             pass
 
 
-def test_an_outcome_is_waited_for_in_seconds_or_in_milliseconds(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
+def test_a_result_can_be_awaited_in_seconds_or_milliseconds(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
     with ottla.Producer(**quick) as producer:
         for delivery in (producer.send("t", b"x"), producer.send_table("t", pa.table({"a": [1]}))):
             assert delivery.result(20) == delivery.result(timeout=20.0) == delivery.result(timeout_ms=20_000) == delivery.result()
@@ -224,7 +224,7 @@ def test_an_outcome_is_waited_for_in_seconds_or_in_milliseconds(cluster: MemoryC
         producer.close(timeout_ms=0)
 
 
-def test_a_new_topic_has_partitions_by_either_name() -> None:
+def test_a_new_topic_accepts_either_name_of_the_partition_count() -> None:
     assert NewTopic("t", partitions=3) == NewTopic("t", num_partitions=3) == NewTopic("t", 3)
     with pytest.raises(TypeError, match="partitions= and num_partitions= are the same"):
         NewTopic("t", 3, partitions=3)
@@ -251,17 +251,17 @@ QUESTIONS: list[Callable[[ottla.Consumer, ottla.Admin, dict[str, Any]], object]]
 
 
 @pytest.mark.parametrize("ask", QUESTIONS)
-def test_a_question_creates_no_topic(
+def test_a_lookup_creates_no_topic(
     cluster: MemoryCluster, quick: dict[str, Any], ask: Callable[[ottla.Consumer, ottla.Admin, dict[str, Any]], object]
 ) -> None:
     cluster.auto_create = True
-    told = pytest.raises((MetadataTimedOut, RequestTimedOut, UnknownTopicOrPartition))
-    with ottla.Consumer(**quick) as consumer, ottla.Admin(**quick) as admin, told:
+    refused = pytest.raises((MetadataTimedOut, RequestTimedOut, UnknownTopicOrPartition))
+    with ottla.Consumer(**quick) as consumer, ottla.Admin(**quick) as admin, refused:
         ask(consumer, admin, quick)
     assert "new" not in cluster.logs
 
 
-def test_what_is_to_be_read_or_written_is_created_where_brokers_do_that(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
+def test_reading_and_writing_creates_topics_if_the_broker_allows_it(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
     cluster.auto_create = True
     with ottla.Consumer(auto_offset_reset="earliest", **quick) as consumer:
         consumer.assign([("assigned", 0)])

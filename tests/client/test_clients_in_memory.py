@@ -1,4 +1,4 @@
-"""Producer, consumer and admin client against a cluster in memory that speaks real frames, with accidents."""
+"""The producer, consumer and admin client against an in-memory cluster that speaks real frames, with injected faults."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ T = TopicPartition("t", 0)
 
 
 def stored(cluster: MemoryCluster, topic: str = "t", partition: int = 0) -> list[bytes]:
-    """Values in a log, in order."""
+    """Values of the records in a log, in offset order."""
     return [record[3] or b"" for batch in cluster.logs[topic][partition].batches for record in records(batch)]
 
 
 # -- producing
 
 
-async def test_a_record_is_written_and_its_place_is_told(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
+async def test_a_record_is_written_and_its_offset_returned(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
     async with Producer(**quick) as producer:
         first = await (await producer.send("t", b"a", key=b"k", headers=[("h", b"x")], timestamp_ms=5))
         second = await (await producer.send("t", b"b"))
@@ -62,24 +62,24 @@ async def consumed(quick: dict[str, Any], count: int, topic: str = "t", **settin
     return found
 
 
-ACCIDENTS = {
+FAULTS = {
     "the connection breaks before the append": lambda node, request: CUT,
     "the connection breaks after the append": lambda node, request: CUT_AFTER,
 }
 
 
-@pytest.mark.parametrize("accident", ACCIDENTS.values(), ids=ACCIDENTS)
+@pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)
 @pytest.mark.parametrize("number", [0, 1, 4, 7])
-async def test_nothing_is_lost_doubled_or_reordered_when_a_connection_breaks(
-    cluster: MemoryCluster, quick: dict[str, Any], accident: Any, number: int
+async def test_a_broken_connection_neither_loses_duplicates_nor_reorders_records(
+    cluster: MemoryCluster, quick: dict[str, Any], fault: Any, number: int
 ) -> None:
     waited = [number]
 
     def later(node: Any, request: Any) -> Any:
         waited[0] -= 1
-        return accident(node, request) if waited[0] < 0 else None
+        return fault(node, request) if waited[0] < 0 else None
 
-    cluster.accidents["Produce"].append(later)
+    cluster.faults["Produce"].append(later)
     values = [b"%d" % index for index in range(200)]
     async with Producer(batch_size=150, linger_ms=0, **quick) as producer:
         for value in values:
@@ -88,15 +88,15 @@ async def test_nothing_is_lost_doubled_or_reordered_when_a_connection_breaks(
     assert stored(cluster) == values
 
 
-async def test_errors_that_pass_are_tried_again_in_order(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
-    # Not enough replicas, then not the leader, for whichever batch comes second and fifth.
+async def test_retriable_errors_are_retried_in_order(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
+    # NotEnoughReplicas, then NotLeaderOrFollower, for the batches that arrive second and fifth.
     seen: list[int] = []
 
     def sometimes(topic: str, partition: int, header: Any) -> int | None:
         seen.append(header.base_sequence)
         return {2: 19, 5: 6}.get(len(seen))
 
-    cluster.batch_accidents += [sometimes, sometimes]
+    cluster.batch_faults += [sometimes, sometimes]
     values = [b"%d" % index for index in range(100)]
     async with Producer(batch_size=150, linger_ms=0, **quick) as producer:
         for value in values:
@@ -104,8 +104,8 @@ async def test_errors_that_pass_are_tried_again_in_order(cluster: MemoryCluster,
     assert stored(cluster) == values
 
 
-async def test_a_batch_refused_for_good_fails_alone(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
-    cluster.batch_accidents.append(lambda topic, partition, header: 87 if header.base_sequence >= 2 else None)
+async def test_a_batch_with_a_fatal_error_fails_alone(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
+    cluster.batch_faults.append(lambda topic, partition, header: 87 if header.base_sequence >= 2 else None)
     failed, written = [], []
     async with Producer(batch_size=80, linger_ms=0, **quick) as producer:
         deliveries = [(b"%d" % index, await producer.send("t", b"%d" % index)) for index in range(50)]
@@ -120,11 +120,9 @@ async def test_a_batch_refused_for_good_fails_alone(cluster: MemoryCluster, quic
     assert stored(cluster) == written
 
 
-async def test_batches_that_the_broker_finds_too_large_are_split_and_written_in_order(
-    cluster: MemoryCluster, quick: dict[str, Any]
-) -> None:
+async def test_batches_too_large_for_the_broker_are_split_and_written_in_order(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
     too_large = [lambda topic, partition, header: 10 if header.batch_length > 200 else None]
-    cluster.batch_accidents += too_large * 100
+    cluster.batch_faults += too_large * 100
     values = [b"%03d" % index * 10 for index in range(200)]
     async with Producer(batch_size=900, linger_ms=0, **quick) as producer:
         deliveries = [await producer.send("t", value) for value in values]
@@ -134,15 +132,15 @@ async def test_batches_that_the_broker_finds_too_large_are_split_and_written_in_
     assert max(map(len, cluster.logs["t"][0].batches)) <= 212
 
 
-async def test_a_broker_that_throttles_is_left_alone_for_that_long(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
+async def test_a_broker_that_throttles_gets_no_request_for_the_throttle_time(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
     times: list[float] = []
 
     def throttled(node: Any, request: Any) -> None:
         times.append(asyncio.get_running_loop().time())
 
     answer = cluster.nodes[1].on_Produce
-    cluster.nodes[1].on_Produce = lambda request, header: setattr(made := answer(request, header), "throttle_time_ms", 50) or made  # type: ignore[func-returns-value, method-assign]
-    cluster.accidents["Produce"].append(throttled)
+    cluster.nodes[1].on_Produce = lambda request, header: setattr(made := answer(request, header), "throttle_time_ms", 50) or made  # type: ignore[method-assign]
+    cluster.faults["Produce"].append(throttled)
     async with Producer(linger_ms=0, **quick) as producer:
         for value in (b"a", b"b"):
             await (await producer.send("t", value))
@@ -150,7 +148,7 @@ async def test_a_broker_that_throttles_is_left_alone_for_that_long(cluster: Memo
     assert stored(cluster) == [b"a", b"b"]
 
 
-async def test_a_topic_that_is_sent_to_stays_in_the_picture(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
+async def test_a_topic_with_a_producer_stays_in_the_metadata(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
     async with Producer(linger_ms=0, metadata_max_idle_ms=5000, **quick) as producer:
         await (await producer.send("t", b"a"))
         assert producer._network is not None
@@ -186,9 +184,7 @@ async def test_records_for_a_deleted_topic_fail_soon_and_say_why(
         await (await producer.send("many", b"others are not held up"))
 
 
-async def test_records_for_a_partition_that_a_new_topic_of_the_name_has_not_fail_alone(
-    cluster: MemoryCluster, quick: dict[str, Any]
-) -> None:
+async def test_records_for_a_partition_missing_in_a_recreated_topic_fail_alone(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
     async with Producer(linger_ms=0, **quick) as producer:
         for partition in range(3):
             await (await producer.send("many", b"old", partition=partition))
@@ -201,7 +197,7 @@ async def test_records_for_a_partition_that_a_new_topic_of_the_name_has_not_fail
     assert stored(cluster, "many") == [b"new"]
 
 
-async def test_a_leader_that_moves_is_followed(cluster: MemoryCluster, quick: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_producer_follows_a_moved_leader(cluster: MemoryCluster, quick: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     two = MemoryCluster(nodes=2)
     two.create("t")
     monkeypatch.setattr("ottla.client.transport.network.open_connection", two.connect)
@@ -213,7 +209,7 @@ async def test_a_leader_that_moves_is_followed(cluster: MemoryCluster, quick: di
     assert [node for node, request in two.requests if isinstance(request, m.ProduceRequest)][-1] == 2
 
 
-async def test_a_broker_that_died_is_given_up_when_the_cluster_notices_and_not_only_when_metadata_is_old(
+async def test_requests_to_a_dead_broker_fail_as_soon_as_the_cluster_reports_it_dead(
     quick: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     two = MemoryCluster(nodes=2)
@@ -239,12 +235,12 @@ async def test_a_broker_that_died_is_given_up_when_the_cluster_notices_and_not_o
         assert [record.value for record in await consumer.poll(2000)] == [b"b"]
 
 
-async def test_a_hint_saves_asking_for_metadata(quick: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_leader_hint_avoids_a_metadata_request(quick: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     two = MemoryCluster(nodes=2)
     two.create("t")
     monkeypatch.setattr("ottla.client.transport.network.open_connection", two.connect)
 
-    def moved(node: Any, request: Any) -> Any:
+    def leader_moved(node: Any, request: Any) -> Any:
         two.move("t", 0, 2)
         hint = m.LeaderIdAndEpoch(leader_id=2, leader_epoch=1)
         refused = m.PartitionProduceResponse(index=0, error_code=6, current_leader=hint)
@@ -252,13 +248,13 @@ async def test_a_hint_saves_asking_for_metadata(quick: dict[str, Any], monkeypat
         answer = m.TopicProduceResponse(name=topic.name, topic_id=topic.topic_id, partition_responses=[refused])
         return m.ProduceResponse(responses=[answer], node_endpoints=[m.NodeEndpoint(node_id=2, host="node2", port=9092)])
 
-    two.accidents["Produce"].append(moved)
+    two.faults["Produce"].append(leader_moved)
     async with Producer(linger_ms=0, **quick) as producer:
         assert (await (await producer.send("t", b"a"))).offset == 0
     assert [node for node, request in two.requests if isinstance(request, m.ProduceRequest)] == [1, 2]
 
 
-async def test_a_broker_that_restarts_in_the_middle_loses_and_doubles_nothing(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
+async def test_a_broker_restart_neither_loses_nor_duplicates_records(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
     values = [b"%d" % index for index in range(300)]
     node = cluster.nodes[1]
     async with Producer(batch_size=150, linger_ms=0, **quick) as producer:
@@ -279,7 +275,7 @@ async def test_acks_0_does_not_wait_for_an_answer(cluster: MemoryCluster, quick:
     assert stored(cluster) == [b"a", b"b"]
 
 
-async def test_records_with_a_key_go_where_the_key_says_and_a_partition_overrides_it(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
+async def test_a_key_chooses_the_partition_and_an_explicit_partition_overrides_it(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
     async with Producer(**quick) as producer:
         places = {(await (await producer.send("many", b"v", key=b"same"))).partition for _ in range(5)}
         assert len(places) == 1
@@ -288,7 +284,7 @@ async def test_records_with_a_key_go_where_the_key_says_and_a_partition_override
             await producer.send("many", b"v", partition=-1)
 
 
-async def test_a_partition_that_is_not_there_is_told_without_waiting_for_it(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
+async def test_a_missing_partition_is_an_error_at_once(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
     async with Producer(**quick) as producer:
         for send in (
             lambda: producer.send("many", b"v", partition=3),
@@ -300,9 +296,7 @@ async def test_a_partition_that_is_not_there_is_told_without_waiting_for_it(clus
                     await send()
 
 
-async def test_a_partition_that_was_just_added_is_waited_for_where_a_broker_does_not_know_it_yet(
-    cluster: MemoryCluster, quick: dict[str, Any]
-) -> None:
+async def test_the_producer_waits_for_a_new_partition_until_every_broker_knows_it(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
     def asked(node: MemoryNode, request: Any) -> None:
         if len(cluster.sent(m.MetadataRequest)) == 4:
             cluster.logs["t"].append(MemoryLog())
@@ -310,7 +304,7 @@ async def test_a_partition_that_was_just_added_is_waited_for_where_a_broker_does
 
     async with Producer(**quick) as producer:
         await producer.partitions_for("t")
-        cluster.accidents["Metadata"].append(asked)
+        cluster.faults["Metadata"].append(asked)
         assert (await (await producer.send("t", b"v", partition=1))).partition == 1
 
 
@@ -322,8 +316,8 @@ async def test_an_encoded_batch_is_written_as_it_is(cluster: MemoryCluster, quic
     assert stored(cluster) == [b"v", b"w"]
 
 
-async def test_send_waits_for_memory_and_then_fails_with_what_is_in_the_way(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
-    cluster.accidents["Produce"].append(lambda node, request: None)
+async def test_send_waits_for_memory_and_the_timeout_error_names_the_full_partition(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
+    cluster.faults["Produce"].append(lambda node, request: None)
     async with Producer(buffer_memory=1024, max_block_ms=400, **quick) as producer:
         await producer.send("t", b"first")
         await producer.flush()
@@ -336,21 +330,21 @@ async def test_send_waits_for_memory_and_then_fails_with_what_is_in_the_way(clus
     assert stored(cluster) == [b"first", b"x" * 2000, b"z"]
 
 
-async def test_a_record_that_cannot_be_delivered_fails_with_the_last_error(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
+async def test_an_undeliverable_record_fails_with_the_last_error(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
     async with Producer(delivery_timeout_ms=60, request_timeout_ms=50, linger_ms=0, **quick) as producer:
         await producer.partitions_for("t")
-        cluster.batch_accidents += [lambda topic, partition, header: 19] * 1000
+        cluster.batch_faults += [lambda topic, partition, header: 19] * 1000
         with pytest.raises(DeliveryTimedOut, match=r"1 records for t-0.*within 60 ms, sent \d+ times; last: .*t-0 at node1:9092"):
             await (await producer.send("t", b"a"))
 
 
-async def test_a_topic_that_does_not_come_into_being_is_an_error_that_names_it(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
+async def test_a_topic_that_is_not_created_is_an_error_that_names_it(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
     async with Producer(max_block_ms=30, **quick) as producer:
         with pytest.raises(MetadataTimedOut, match="after 30 ms: there is no topic nope: create it"):
             await producer.send("nope", b"a")
 
 
-async def test_text_without_a_serializer_is_refused_with_the_remedy(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
+async def test_text_without_a_serializer_is_an_error_that_suggests_one(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
     async with Producer(**quick) as producer:
         with pytest.raises(TypeError, match="value_serializer"):
             await producer.send("t", "text")
@@ -359,7 +353,7 @@ async def test_text_without_a_serializer_is_refused_with_the_remedy(cluster: Mem
     assert stored(cluster) == [b"text"]
 
 
-async def test_closing_delivers_what_was_sent_and_refuses_what_comes_later(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
+async def test_close_delivers_queued_records_and_later_sends_are_refused(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
     producer = Producer(linger_ms=60_000, **quick)
     delivery = await producer.send("t", b"a")
     await producer.close()
@@ -369,7 +363,7 @@ async def test_closing_delivers_what_was_sent_and_refuses_what_comes_later(clust
     await producer.close()
 
 
-async def test_closing_with_a_timeout_fails_what_has_no_outcome(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
+async def test_close_with_a_timeout_fails_records_without_a_result(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
     producer = Producer(**quick)
     await producer.partitions_for("t")
     cluster.nodes[1].stop()
@@ -382,7 +376,7 @@ async def test_closing_with_a_timeout_fails_what_has_no_outcome(cluster: MemoryC
 # -- brokers and versions
 
 
-async def test_a_cluster_that_is_not_there_is_named_with_the_cause(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
+async def test_an_unreachable_cluster_is_an_error_with_address_and_cause(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
     cluster.nodes[1].stop()
     async with Producer(max_block_ms=30, **quick) as producer:
         with pytest.raises(MetadataTimedOut, match="connection refused by boot:1: nothing listens"):
@@ -390,9 +384,7 @@ async def test_a_cluster_that_is_not_there_is_named_with_the_cause(cluster: Memo
     assert cluster.refused > 1
 
 
-async def test_a_client_finds_its_cluster_again_through_the_bootstrap_addresses(
-    quick: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_client_reconnects_through_the_bootstrap_addresses(quick: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     two = MemoryCluster(nodes=2)
     two.nodes[2].up = False
     two.create("t")
@@ -408,7 +400,7 @@ async def test_a_client_finds_its_cluster_again_through_the_bootstrap_addresses(
 @pytest.mark.parametrize(
     ("produce", "fetch", "metadata"), [((0, 3), (0, 4), (0, 4)), ((0, 9), (4, 11), (0, 9)), ((0, 12), (4, 12), (0, 12))]
 )
-async def test_older_brokers_are_spoken_to_in_their_versions(
+async def test_requests_to_older_brokers_use_their_versions(
     cluster: MemoryCluster, quick: dict[str, Any], produce: tuple[int, int], fetch: tuple[int, int], metadata: tuple[int, int]
 ) -> None:
     cluster.versions = {0: produce, 1: fetch, 3: metadata, 2: (1, 1), 22: (0, 1)}
@@ -417,28 +409,28 @@ async def test_older_brokers_are_spoken_to_in_their_versions(
     assert await consumed(quick, 1) == [b"a"]
 
 
-async def test_a_broker_that_knows_only_the_first_apiversions_is_asked_again(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
+async def test_a_broker_that_knows_only_apiversions_0_is_asked_again(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
     asked: list[Any] = []
 
     def old(node: Any, request: Any) -> Any:
         asked.append(request)
         return m.ApiVersionsResponse(error_code=35) if request.client_software_name else None
 
-    # In the first form, as brokers answer a version they do not know.
-    cluster.accidents["ApiVersions"] += [old] * 4
+    # In version 0: brokers answer an unknown version of ApiVersions with it.
+    cluster.faults["ApiVersions"] += [old] * 4
     original = cluster.nodes[1].answer
 
-    def in_first_form(transport: Any, header: Any, response: Any) -> None:
+    def in_version_0(transport: Any, header: Any, response: Any) -> None:
         refused = isinstance(response, m.ApiVersionsResponse) and response.error_code == 35
         original(transport, header._replace(api_version=0) if refused else header, response)
 
-    cluster.nodes[1].answer = in_first_form  # type: ignore[method-assign]
+    cluster.nodes[1].answer = in_version_0  # type: ignore[method-assign]
     async with Producer(**quick) as producer:
         await (await producer.send("t", b"a"))
     assert [bool(request.client_software_name) for request in asked[:2]] == [True, False]
 
 
-async def test_a_broker_too_old_to_produce_to_is_an_error_that_tells_the_versions(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
+async def test_a_broker_too_old_for_produce_is_an_error_with_the_versions(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
     cluster.versions = {0: (0, 2)}
     async with Producer(**quick) as producer:
         with pytest.raises(BrokerIncompatible, match="Produce: the broker at node1:9092 has versions 0 to 2, needed are 3 to"):
@@ -458,7 +450,7 @@ async def test_a_consumer_reads_all_partitions_from_the_beginning(cluster: Memor
     assert all(request.session_id for request in incremental)
 
 
-async def test_a_consumer_at_the_end_gets_what_is_written_then(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
+async def test_a_consumer_at_the_end_receives_new_records(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
     async with Producer(linger_ms=0, **quick) as producer, Consumer(auto_offset_reset="latest", **quick) as consumer:
         await (await producer.send("t", b"before"))
         consumer.assign([T])
@@ -469,7 +461,7 @@ async def test_a_consumer_at_the_end_gets_what_is_written_then(cluster: MemoryCl
         assert consumer.high_watermark(T) == 2
 
 
-async def test_seeks_move_a_consumer(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
+async def test_seek_moves_the_position(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
     async with Producer(**quick) as producer:
         for index in range(10):
             await producer.send("t", b"%d" % index)
@@ -485,7 +477,7 @@ async def test_seeks_move_a_consumer(cluster: MemoryCluster, quick: dict[str, An
         assert await consumer.end_offsets([T]) == {T: 10}
 
 
-async def test_a_consumer_goes_on_after_its_broker_restarted(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
+async def test_a_consumer_continues_after_its_broker_restarts(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
     async with Producer(linger_ms=0, **quick) as producer, Consumer(auto_offset_reset="earliest", **quick) as consumer:
         consumer.assign([T])
         await (await producer.send("t", b"a"))
@@ -512,7 +504,7 @@ async def test_a_consumer_follows_the_leader(quick: dict[str, Any], monkeypatch:
         assert [record.value for record in await consumer.poll(2000)] == [b"b"]
 
 
-async def test_iterating_gives_record_after_record(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
+async def test_iterating_yields_one_record_after_the_other(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
     async with Producer(**quick) as producer:
         for index in range(5):
             await producer.send("t", b"%d" % index)
@@ -526,7 +518,7 @@ async def test_iterating_gives_record_after_record(cluster: MemoryCluster, quick
     assert offsets == [(index, index) for index in range(5)]
 
 
-async def test_a_raw_fetch_gives_the_bytes_of_the_log_and_its_ends(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
+async def test_a_raw_fetch_returns_the_bytes_of_the_log_and_its_offsets(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
     async with Producer(batch_size=150, **quick) as producer:
         for index in range(20):
             await producer.send("t", b"%d" % index * 20)
@@ -547,7 +539,7 @@ async def test_a_raw_fetch_gives_the_bytes_of_the_log_and_its_ends(cluster: Memo
     [({}, 1, 5), ({}, 2, 0), ({2: (1, 7)}, 2, 5)],
     ids=["held here", "held in remote storage", "a broker without remote storage"],
 )
-async def test_a_raw_fetch_tells_of_offsets_at_the_end_of_the_log_that_have_no_record(
+async def test_a_raw_fetch_reports_offsets_without_a_record_at_the_end_of_the_log(
     cluster: MemoryCluster, quick: dict[str, Any], monkeypatch: pytest.MonkeyPatch, versions: Any, local: int, until: int
 ) -> None:
     monkeypatch.setattr(raw_fetch, "GAP_PAUSE_S", 0)
@@ -555,7 +547,7 @@ async def test_a_raw_fetch_tells_of_offsets_at_the_end_of_the_log_that_have_no_r
     async with Producer(**quick) as producer:
         await producer.send("t", b"zero")
     log = cluster.logs["t"][0]
-    # As compaction leaves a log whose last records were tombstones.
+    # Compaction leaves such a log if its last records were tombstones.
     log.end, log.local_start = 5, local
     async with Consumer(**quick) as consumer:
         assert (await consumer.fetch_raw(T, 0)).empty_until == 0
@@ -564,7 +556,7 @@ async def test_a_raw_fetch_tells_of_offsets_at_the_end_of_the_log_that_have_no_r
         assert (await consumer.fetch_raw(T, 5, max_wait_ms=0)).empty_until == 0
 
 
-async def test_a_broker_that_sends_nothing_for_a_moment_has_no_gap(
+async def test_a_temporarily_empty_fetch_is_not_reported_as_a_gap(
     cluster: MemoryCluster, quick: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(raw_fetch, "GAP_PAUSE_S", 0)
@@ -578,9 +570,7 @@ async def test_a_broker_that_sends_nothing_for_a_moment_has_no_gap(
         assert (bytes(found.records), found.empty_until, answers) == (log.batches[0], 0, [])
 
 
-async def test_a_raw_fetch_that_is_throttled_is_made_again(
-    cluster: MemoryCluster, quick: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_throttled_raw_fetch_is_repeated(cluster: MemoryCluster, quick: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     async with Producer(**quick) as producer:
         await producer.send("t", b"zero")
     answer, throttled = MemoryNode.on_Fetch, [m.FetchResponse(throttle_time_ms=1, responses=[]) for _ in range(2)]
@@ -590,16 +580,16 @@ async def test_a_raw_fetch_that_is_throttled_is_made_again(
     assert not throttled
 
 
-async def test_a_poll_ends_when_the_consumer_is_closed(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
+async def test_a_poll_ends_when_the_consumer_closes(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
     consumer = Consumer(**quick)
-    consumer_task = asyncio.ensure_future(_polled(consumer))
+    consumer_task = asyncio.ensure_future(poll_error(consumer))
     await asyncio.sleep(0)
     await consumer.close()
     with pytest.raises(AlreadyClosed):
         await consumer_task
 
 
-async def _polled(consumer: Consumer) -> Any:
+async def poll_error(consumer: Consumer) -> Any:
     await consumer.start()
     consumer.assign([T])
     return await consumer.poll()
@@ -608,7 +598,7 @@ async def _polled(consumer: Consumer) -> Any:
 # -- administering
 
 
-async def test_the_controller_is_asked_also_when_it_moves(quick: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_admin_requests_go_to_the_controller_also_after_it_moves(quick: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     two = MemoryCluster(nodes=2)
     monkeypatch.setattr("ottla.client.transport.network.open_connection", two.connect)
     async with Admin(**quick) as admin:
@@ -620,7 +610,7 @@ async def test_the_controller_is_asked_also_when_it_moves(quick: dict[str, Any],
     assert set(two.logs) == {"a", "b", "c"}
 
 
-async def test_an_unknown_topic_is_an_answer_not_something_to_wait_for(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
+async def test_describing_an_unknown_topic_returns_an_error_without_waiting(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
     async with Admin(**quick) as admin:
         found = await admin.describe_topics(["t", "nope"])
         assert isinstance(found["nope"], UnknownTopicOrPartition)
@@ -630,7 +620,7 @@ async def test_an_unknown_topic_is_an_answer_not_something_to_wait_for(cluster: 
         assert not isinstance(offsets[T], Exception)
 
 
-async def test_an_admin_call_without_a_cluster_fails_after_its_time_with_the_cause(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
+async def test_an_admin_call_without_a_cluster_times_out_with_the_cause(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
     cluster.nodes[1].stop()
     async with Admin(default_api_timeout_ms=30, **quick) as admin:
         with pytest.raises(RequestTimedOut, match=r"within 30 ms: .*connection refused by boot:1"):

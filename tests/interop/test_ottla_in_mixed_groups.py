@@ -1,4 +1,4 @@
-"""A group of Ottla's consumer and another client: they agree on an assignor, understand what the other says, and share the topic."""
+"""A group of Ottla's consumer and another client: they agree on an assignor, decode each other's metadata, and share the topic."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ CASES = [
 def test_ottla_and_another_client_share_a_topic(
     bootstrap: str, new_topic: NewTopicName, other: Callable[..., None], strategy: str, first: str
 ) -> None:
-    """The one that comes first leads: it assigns, and reads what the other says of itself."""
+    """The first member is the leader: it computes the assignment and decodes the other member's metadata."""
     topic = new_topic(partitions=PARTITIONS)
     group = f"g-{topic}"
     stop = threading.Event()
@@ -124,7 +124,7 @@ def test_ottla_and_another_client_share_a_topic(
             thread = threading.Thread(target=member, args=(bootstrap, topic, group, strategy, into, stop), daemon=True)
             thread.start()
             threads.append(thread)
-            # Until it reads: what is sent meanwhile it must see, or the one before it.
+            # Until it reads: it must see records sent meanwhile, or the previous one.
             until(partial(bool, into), lambda: producer_sends(producer, topic, b"warm"))
         for number in range(COUNT):
             producer.produce(topic, b"%d" % number, partition=number % PARTITIONS)

@@ -1,4 +1,4 @@
-"""Files as rows: each format, what is in it, and what in it makes no row."""
+"""Input files as rows: each format, its types, and lines that are not rows."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from ottla.lake.load.readers import open_reader
 
 
 def read(path: Path, form: str | None = None, **how: Any) -> tuple[list[dict[str, Any]], list[tuple[int, int | None, str]]]:
-    """The rows of a file; and what made none: its place among them, its line, why."""
-    (given,) = inputs([str(path)], form)
+    """The rows of a file, and its bad lines: index among the rows, line number, reason."""
+    (source,) = inputs([str(path)], form)
     rows: list[dict[str, Any]] = []
     bad: list[tuple[int, int | None, str]] = []
-    with open_reader(given, ReadOptions(**how)) as reader:
+    with open_reader(source, ReadOptions(**how)) as reader:
         for portion in reader.portions(0):
             bad += [(len(rows) + one.at, one.line, one.why) for one in portion.bad]
             rows += portion.batch.to_pylist()
@@ -38,7 +38,7 @@ def written(tmp_path: Path, name: str, data: bytes) -> Path:
 # -- csv
 
 
-def test_columns_of_csv_have_the_types_that_show(tmp_path: Path) -> None:
+def test_csv_columns_have_inferred_types(tmp_path: Path) -> None:
     path = written(
         tmp_path, "a.csv", b'id,amount,ok,on,name\r\n1,2.5,true,2026-01-31,"Ann, B."\r\n2,,false,,\r\n3,1,true,2026-02-01,""\r\n'
     )
@@ -51,12 +51,12 @@ def test_columns_of_csv_have_the_types_that_show(tmp_path: Path) -> None:
     assert not bad
 
 
-def test_numbers_that_would_lose_something_stay_text(tmp_path: Path) -> None:
+def test_numbers_that_would_lose_digits_stay_text(tmp_path: Path) -> None:
     path = written(tmp_path, "a.csv", b"zip,account,n\n00501,12345678901234567890123,1\n10001,5,0\n")
     assert read(path)[0][0] == {"zip": "00501", "account": "12345678901234567890123", "n": 1}
 
 
-def test_types_can_be_said(tmp_path: Path) -> None:
+def test_types_can_be_specified(tmp_path: Path) -> None:
     path = written(tmp_path, "a.csv", b"a,b,c\n1,2,3\n")
     assert read(path, types={"a": "string", "b": "double"})[0] == [{"a": "1", "b": 2.0, "c": 3}]
     assert read(path, all_text=True)[0] == [{"a": "1", "b": "2", "c": "3"}]
@@ -66,7 +66,7 @@ def test_types_can_be_said(tmp_path: Path) -> None:
         read(path, types={"a": "integer"})
 
 
-def test_lines_of_csv_at_fault_are_named_and_the_others_read(tmp_path: Path) -> None:
+def test_bad_csv_lines_are_named_and_the_others_read(tmp_path: Path) -> None:
     lines = [f"{n},x" for n in range(100)]
     lines[40], lines[41], lines[99] = "4O,x", "41", '99,"two\nlines",more'
     path = written(tmp_path, "a.csv", "\n".join(["id,v", *lines]).encode())
@@ -79,28 +79,28 @@ def test_lines_of_csv_at_fault_are_named_and_the_others_read(tmp_path: Path) -> 
     ]
 
 
-def test_fields_in_quotes_may_have_ends_of_lines_and_blocks_end_behind_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_quoted_fields_can_contain_line_ends_and_blocks_end_after_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(line_files, "PORTION_BYTES", 64)
     rows = [{"id": n, "v": f'a "{n}"\n\n, b'} for n in range(50)]
     text = "id,v\n" + "".join('{},"{}"\n'.format(row["id"], str(row["v"]).replace('"', '""')) for row in rows)
     assert read(written(tmp_path, "a.csv", text.encode())) == (rows, [])
 
 
-def test_a_quote_that_is_not_closed_is_told(tmp_path: Path) -> None:
+def test_an_unclosed_quote_is_reported(tmp_path: Path) -> None:
     path = written(tmp_path, "a.csv", b'a,b\n1,2\n3,"4\n5,6\n')
     with pytest.raises(CannotLoad, match="a quote is opened and not closed, in line 3"):
         read(path)
     assert read(path, quote=None)[0][1] == {"a": 3, "b": '"4'}
 
 
-def test_tabs_names_and_words_for_nothing(tmp_path: Path) -> None:
+def test_delimiters_column_names_and_null_texts_can_be_set(tmp_path: Path) -> None:
     assert read(written(tmp_path, "a.tsv", b"a\tb\n1\tx,y\n"))[0] == [{"a": 1, "b": "x,y"}]
     path = written(tmp_path, "b.csv", b"1;NA\n2;3\n")
     assert read(path, names=("p", "q"), delimiter=";", nulls=("NA",))[0] == [{"p": 1, "q": None}, {"p": 2, "q": 3}]
 
 
 @pytest.mark.parametrize(("data", "why"), [(b"", "no line that names the columns"), (b"a,a\n1,2\n", "several of its columns are called a")])
-def test_csv_without_a_head_is_refused(tmp_path: Path, data: bytes, why: str) -> None:
+def test_csv_without_a_header_line_is_refused(tmp_path: Path, data: bytes, why: str) -> None:
     with pytest.raises(CannotLoad, match=why):
         read(written(tmp_path, "a.csv", data))
 
@@ -108,13 +108,13 @@ def test_csv_without_a_head_is_refused(tmp_path: Path, data: bytes, why: str) ->
 # -- JSON lines, text
 
 
-def test_json_lines_stay_as_they_are_written(tmp_path: Path) -> None:
+def test_json_lines_are_kept_as_written(tmp_path: Path) -> None:
     lines = [b'{"id": 1.50, "big": 123456789012345678901234567890}', b'{ "other":[1,2]}', b"7"]
     rows, bad = read(written(tmp_path, "a.jsonl", b"\n\n".join(lines) + b"\r\n"))
     assert [row[WHOLE] for row in rows] == lines and not bad
 
 
-def test_fields_of_json_are_taken_out_as_text(tmp_path: Path) -> None:
+def test_json_fields_are_extracted_as_text(tmp_path: Path) -> None:
     path = written(tmp_path, "a.jsonl", b'{"k":"\\u00e9","n":1.50}\n{"n":null}\n{"k":{"a":[1]},"n":"x"}\n')
     rows, _ = read(path, fields=("k", "n"))
     assert [(row["k"], row["n"]) for row in rows] == [("é".encode(), b"1.50"), (None, None), (b'{"a":[1]}', b"x")]
@@ -126,14 +126,14 @@ def test_fields_of_json_are_taken_out_as_text(tmp_path: Path) -> None:
         read(path, fields=("kk",))
 
 
-def test_lines_that_are_no_json_are_named(tmp_path: Path) -> None:
+def test_invalid_json_lines_are_named(tmp_path: Path) -> None:
     rows, bad = read(written(tmp_path, "a.json", b'{"a":1}\n{"a":\n\n{"a":"\xff"}\n{"a":1} {"a":2}\n{"a":2}'))
     assert [row[WHOLE] for row in rows] == [b'{"a":1}', b'{"a":2}']
     assert [(at, line) for at, line, _ in bad] == [(1, 2), (1, 4), (1, 5)]
 
 
 @pytest.mark.parametrize(("data", "how"), [(b'[\n{"a":1}\n]', r"jq -c '\.\[\]'"), (b'{\n"a":1\n}', r"jq -c \.")])
-def test_json_over_several_lines_is_told_what_to_do(tmp_path: Path, data: bytes, how: str) -> None:
+def test_multi_line_json_is_refused_with_advice(tmp_path: Path, data: bytes, how: str) -> None:
     with pytest.raises(CannotLoad, match=how):
         read(written(tmp_path, "a.json", data))
 
@@ -143,7 +143,7 @@ def test_each_line_of_text_is_a_row_whatever_its_bytes(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("suffix", ["gz", "zst"])
-def test_text_may_be_compressed(tmp_path: Path, suffix: str) -> None:
+def test_text_can_be_compressed(tmp_path: Path, suffix: str) -> None:
     data = b"".join(b"line %d\n" % n for n in range(1000))
     packed = gzip.compress(data) if suffix == "gz" else bytes(pa.Codec("zstd").compress(data))
     path = written(tmp_path, f"a.txt.{suffix}", packed)
@@ -156,7 +156,7 @@ def test_text_may_be_compressed(tmp_path: Path, suffix: str) -> None:
 # -- parquet, Arrow
 
 
-def test_parquet_and_all_forms_of_arrow_come_as_they_are(tmp_path: Path) -> None:
+def test_parquet_and_every_arrow_format_keep_their_types(tmp_path: Path) -> None:
     table = pa.table({"id": range(10), "tags": [[str(n)] for n in range(10)]})
     pyarrow.parquet.write_table(table, tmp_path / "a.parquet", row_group_size=3)
     pyarrow.feather.write_feather(table, str(tmp_path / "b.feather"))
@@ -170,30 +170,30 @@ def test_parquet_and_all_forms_of_arrow_come_as_they_are(tmp_path: Path) -> None
         read(tmp_path / "e.parquet")
 
 
-def test_row_groups_before_the_first_row_wanted_are_not_read(tmp_path: Path) -> None:
+def test_row_groups_before_the_first_requested_row_are_not_read(tmp_path: Path) -> None:
     pyarrow.parquet.write_table(pa.table({"id": range(10)}), tmp_path / "a.parquet", row_group_size=3)
-    (given,) = inputs([str(tmp_path / "a.parquet")], None)
-    with open_reader(given, ReadOptions()) as reader:
+    (source,) = inputs([str(tmp_path / "a.parquet")], None)
+    with open_reader(source, ReadOptions()) as reader:
         rows = [row["id"] for portion in reader.portions(7) for row in portion.batch.to_pylist()]
     assert (reader.skipped, rows) == (6, [6, 7, 8, 9])
 
 
-def test_directories_that_name_a_column_add_it(tmp_path: Path) -> None:
+def test_partition_directories_add_a_column(tmp_path: Path) -> None:
     path = tmp_path / "year=2026" / "city=St.%20Veit" / "zone=__HIVE_DEFAULT_PARTITION__" / "code=007" / "a.csv"
     path.parent.mkdir(parents=True)
     path.write_bytes(b"id,code\n1,2\n")
     assert read(path)[0] == [{"id": 1, "code": 2, "year": 2026, "city": "St. Veit", "zone": None}]
     path.with_name("b.parquet").write_bytes(b"")
     pyarrow.parquet.write_table(pa.table({"id": [1]}), path.with_name("b.parquet"))
-    (given,) = inputs([str(path.with_name("b.parquet"))], None)
-    with open_reader(given, ReadOptions()) as reader:
+    (source,) = inputs([str(path.with_name("b.parquet"))], None)
+    with open_reader(source, ReadOptions()) as reader:
         assert reader.columns == {"id": "number", "year": "number", "city": "text", "zone": "", "code": "text"}
 
 
 # -- which files
 
 
-def test_directories_patterns_and_files_are_each_loaded_once(tmp_path: Path) -> None:
+def test_overlapping_inputs_are_each_loaded_once(tmp_path: Path) -> None:
     for name in ("b.csv", "a.json.gz", "_SUCCESS", ".hidden.csv", "notes.md", "sub/c.parquet", "_tmp/d.csv"):
         path = tmp_path / name
         path.parent.mkdir(exist_ok=True)
@@ -219,7 +219,7 @@ def test_directories_patterns_and_files_are_each_loaded_once(tmp_path: Path) -> 
         ("p.parquet.gz", "compressed inside"),
     ],
 )
-def test_what_cannot_be_loaded_is_told_before_anything_is(tmp_path: Path, name: str, why: str) -> None:
+def test_unloadable_input_is_refused_before_loading(tmp_path: Path, name: str, why: str) -> None:
     for path in ("b.csv", "notes.md", "p.parquet.gz"):
         (tmp_path / path).touch()
     (tmp_path / "empty").mkdir()

@@ -1,4 +1,4 @@
-"""What a journal keeps, and what a second run makes of it."""
+"""The load journal, and what a second run does with it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def entry(file: str, rows: int = 0) -> JournalEntry:
     return JournalEntry(file, 10, 1, "p", "s", rows=rows, writers=[Writer(7, 0, {"0": 3})], offsets={"0": 5})
 
 
-def test_the_last_word_about_a_file_counts(tmp_path: Path) -> None:
+def test_the_last_entry_of_a_file_counts(tmp_path: Path) -> None:
     with LoadJournal(tmp_path / "j", HEAD) as journal:
         for rows in (1, 2, 3):
             journal.note(entry("a", rows))
@@ -30,7 +30,7 @@ def test_the_last_word_about_a_file_counts(tmp_path: Path) -> None:
         assert journal.entries == {"a": entry("a", 3)}
 
 
-def test_a_line_that_a_crash_tore_is_taken_away(tmp_path: Path) -> None:
+def test_a_partial_line_after_a_crash_is_removed(tmp_path: Path) -> None:
     with LoadJournal(tmp_path / "j", HEAD) as journal:
         journal.note(entry("a", 1))
     with open(tmp_path / "j", "ab") as file:
@@ -42,7 +42,7 @@ def test_a_line_that_a_crash_tore_is_taken_away(tmp_path: Path) -> None:
         assert journal.entries["a"].rows == 2
 
 
-def test_a_long_journal_is_written_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_journal_is_rewritten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(load_journal, "STALE_LINES", 3)
     with LoadJournal(tmp_path / "j", HEAD) as journal:
         for rows in range(20):
@@ -56,7 +56,7 @@ def test_a_long_journal_is_written_anew(tmp_path: Path, monkeypatch: pytest.Monk
         assert journal.entries["a"].rows == 77
 
 
-def test_a_journal_of_another_topic_is_not_taken(tmp_path: Path) -> None:
+def test_a_journal_of_another_topic_is_refused(tmp_path: Path) -> None:
     LoadJournal(tmp_path / "j", HEAD).__exit__()
     for other in (JournalHeader("orders", "0b"), JournalHeader("bills", "0a")):
         with pytest.raises(CannotLoad, match="belongs to"):
@@ -77,7 +77,7 @@ def plan(
 
 @pytest.fixture
 def journal(tmp_path: Path) -> LoadJournal:
-    """A file of three lines, of which two are loaded; another that is loaded."""
+    """A file of three lines, of which two are loaded; another that is completely loaded."""
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "a.txt").write_text("1\n2\n3\n")
     (tmp_path / "in" / "b.txt").write_text("1\n2\n")
@@ -90,7 +90,7 @@ def journal(tmp_path: Path) -> LoadJournal:
     return made
 
 
-def test_what_is_loaded_is_left_out_and_the_rest_gone_on_with(tmp_path: Path, journal: LoadJournal) -> None:
+def test_loaded_rows_are_skipped_and_the_rest_is_loaded(tmp_path: Path, journal: LoadJournal) -> None:
     found = plan(tmp_path, journal)
     assert [(Path(one.given.name).name, one.note) for one in found.files] == [("a.txt", "continues behind 2 records")]
     assert [Path(one.name).name for one in found.loaded] == ["b.txt"]
@@ -99,7 +99,7 @@ def test_what_is_loaded_is_left_out_and_the_rest_gone_on_with(tmp_path: Path, jo
     assert [one.entry.rows for one in plan(tmp_path, journal, again=True).files if one.entry] == [0, 0]
 
 
-def test_a_file_that_has_grown_is_gone_on_with(tmp_path: Path, journal: LoadJournal) -> None:
+def test_a_file_that_has_grown_continues(tmp_path: Path, journal: LoadJournal) -> None:
     with open(tmp_path / "in" / "b.txt", "a") as file:
         file.write("3\n")
     note = plan(tmp_path, journal).files[1]
@@ -107,7 +107,7 @@ def test_a_file_that_has_grown_is_gone_on_with(tmp_path: Path, journal: LoadJour
     assert note.entry is not None and (note.entry.rows, note.entry.size, note.entry.done) == (2, 6, False)
 
 
-def test_a_file_that_has_changed_is_told_or_treated_as_asked(tmp_path: Path, journal: LoadJournal) -> None:
+def test_a_changed_file_is_refused_or_handled_as_requested(tmp_path: Path, journal: LoadJournal) -> None:
     (tmp_path / "in" / "b.txt").write_text("other")
     with pytest.raises(CannotLoad, match=r"b\.txt has changed since 2 of its records .*4 bytes then, 5 now.*--changed continue"):
         plan(tmp_path, journal)
@@ -117,7 +117,7 @@ def test_a_file_that_has_changed_is_told_or_treated_as_asked(tmp_path: Path, jou
     assert rows == {"again": [2, 0], "continue": [2, 2], "skip": [2]}
 
 
-def test_of_a_file_that_changed_after_a_crash_nothing_is_left_out_by_what_the_log_has(tmp_path: Path, journal: LoadJournal) -> None:
+def test_for_a_file_changed_after_a_crash_the_log_tail_skips_nothing(tmp_path: Path, journal: LoadJournal) -> None:
     dead = journal.entries[str(tmp_path / "in" / "a.txt")]
     dead.writers, dead.offsets = [Writer(7, 0, {})], {"0": 1}
     (tmp_path / "in" / "a.txt").write_text("1\n2\n3 other\n4\n")
@@ -126,7 +126,7 @@ def test_of_a_file_that_changed_after_a_crash_nothing_is_left_out_by_what_the_lo
     assert found.note == "has changed; continues behind 2 records; some of the next records may be duplicates"
 
 
-def test_a_last_line_without_an_end_is_not_taken_for_the_beginning_of_more(tmp_path: Path, journal: LoadJournal) -> None:
+def test_a_last_line_without_line_end_does_not_count_as_an_unchanged_prefix(tmp_path: Path, journal: LoadJournal) -> None:
     path = tmp_path / "in" / "c.txt"
     path.write_text("1\n2")
     (entry,) = [one.entry for one in plan(tmp_path, journal).files if one.given.name == str(path)]
@@ -138,21 +138,21 @@ def test_a_last_line_without_an_end_is_not_taken_for_the_beginning_of_more(tmp_p
         plan(tmp_path, journal)
 
 
-def test_other_options_do_not_go_on_with_half_a_file(tmp_path: Path, journal: LoadJournal) -> None:
+def test_a_partly_loaded_file_does_not_continue_with_other_options(tmp_path: Path, journal: LoadJournal) -> None:
     with pytest.raises(CannotLoad, match=r"a\.txt was begun with other options .* 2 of its records are written"):
         plan(tmp_path, journal, shape=ColumnMapping(value="line"))
     assert digest(ColumnMapping(), ReadOptions(), "text") != digest(ColumnMapping(), ReadOptions(nulls=("NA",)), "text")
 
 
-def test_files_with_other_columns_are_refused_before_anything_is_sent(tmp_path: Path) -> None:
+def test_files_with_different_columns_are_refused_before_sending(tmp_path: Path) -> None:
     files = {"a.csv": "id,zip\n1,x\n", "b.csv": "id,zip\n2,\n", "c.csv": "id,zip\n3,4\n", "d.csv": "id\n4\n"}
     for name, text in files.items():
         (tmp_path / name).write_text(text)
 
     def check(*names: str, mixed: bool = False) -> None:
-        given = inputs([str(tmp_path / name) for name in names], None)
+        sources = inputs([str(tmp_path / name) for name in names], None)
         compare_columns(
-            plan_files(given, None, ColumnMapping(), ReadOptions(), changed="fail", again=False).files,
+            plan_files(sources, None, ColumnMapping(), ReadOptions(), changed="fail", again=False).files,
             ColumnMapping(),
             ReadOptions(),
             mixed=mixed,

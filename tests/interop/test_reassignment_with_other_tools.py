@@ -1,4 +1,4 @@
-"""Foreign tools move partitions and have leaders elected: Kafka's own commands, and kafka-python's admin client."""
+"""Other tools move partitions and elect leaders: Kafka's commands, and kafka-python's admin client."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_kafkas_commands_move_partitions_and_elect_leaders(server: Serving, tmp_
         assert [one.leader for one in admin.describe_topic("t").partitions] == [3, 1]
 
 
-def test_kafka_python_moves_partitions_and_goes_back(server: Serving) -> None:
+def test_kafka_python_moves_a_partition(server: Serving) -> None:
     admin = KafkaAdminClient(bootstrap_servers=server.bootstrap.split(","))
     try:
         admin.alter_partition_reassignments({kafka.TopicPartition("t", 0): [2, 3]})

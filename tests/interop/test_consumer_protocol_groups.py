@@ -1,4 +1,4 @@
-"""Consumers of librdkafka that speak the new group protocol: they split a topic, hand partitions over, and keep their place."""
+"""Consumers of librdkafka with the consumer protocol: they share a topic, move partitions, and continue at committed offsets."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NewTopicName = Callable[..., str]
 
 
 class Reader:
-    """A consumer of one topic or pattern; ``polls`` drives it from the test's own thread."""
+    """A consumer of one topic or pattern, polled by the test's own thread."""
 
     def __init__(self, bootstrap: str, group: str, topic: str, *, protocol: str = "consumer", **more: object) -> None:
         settings: dict[str, object] = {
@@ -56,7 +56,7 @@ class Reader:
 
 
 def until(readers: list[Reader], reached: Callable[[], bool]) -> None:
-    """Poll all readers in turn until something holds."""
+    """Poll all readers in turn until a condition holds."""
     deadline = time.monotonic() + DEADLINE_S
     while not reached():
         assert time.monotonic() < deadline, [(sorted(reader.assigned), len(reader.found)) for reader in readers]
@@ -84,7 +84,7 @@ def produce(bootstrap: str, topic: str, begin: int, end: int, partitions: int) -
     assert producer.flush(20) == 0
 
 
-def test_members_split_a_topic_hand_it_over_and_read_each_record_once(
+def test_members_share_a_topic_move_partitions_and_read_each_record_once(
     bootstrap: str, new_topic: NewTopicName, readers: list[Reader], admin: AdminClient
 ) -> None:
     topic, group = new_topic(partitions=6), f"g-{uuid.uuid4().hex[:8]}"
@@ -107,14 +107,14 @@ def test_members_split_a_topic_hand_it_over_and_read_each_record_once(
     assert sorted(int(value) for reader in [gone, *readers] for value in reader.found) == list(range(180))
 
 
-def test_pattern_is_matched_by_the_broker(bootstrap: str, new_topic: NewTopicName, readers: list[Reader]) -> None:
+def test_a_pattern_is_matched_by_the_broker(bootstrap: str, new_topic: NewTopicName, readers: list[Reader]) -> None:
     topic = new_topic(partitions=2)
     readers.append(Reader(bootstrap, f"g-{topic}", f"^{topic[:-1]}.*"))
     produce(bootstrap, topic, 0, 10, 2)
     until(readers, lambda: len(readers[0].found) == 10)
 
 
-def test_static_member_comes_back_to_its_partitions(bootstrap: str, new_topic: NewTopicName, readers: list[Reader]) -> None:
+def test_a_static_member_rejoins_with_its_partitions(bootstrap: str, new_topic: NewTopicName, readers: list[Reader]) -> None:
     topic, group = new_topic(partitions=4), f"g-{uuid.uuid4().hex[:8]}"
     readers += [Reader(bootstrap, group, topic, **{"group.instance.id": f"i{number}"}) for number in range(2)]
     until(readers, lambda: shared(readers, 4))
@@ -125,7 +125,7 @@ def test_static_member_comes_back_to_its_partitions(bootstrap: str, new_topic: N
     assert readers[1].assigned == other
 
 
-def test_group_moves_to_the_new_protocol_member_by_member_without_a_pause(
+def test_a_group_migrates_to_the_consumer_protocol_member_by_member_without_a_pause(
     bootstrap: str, new_topic: NewTopicName, readers: list[Reader], admin: AdminClient
 ) -> None:
     topic, group = new_topic(partitions=6), f"g-{uuid.uuid4().hex[:8]}"
@@ -148,7 +148,7 @@ def test_group_moves_to_the_new_protocol_member_by_member_without_a_pause(
     assert sorted(int(value) for reader in [*gone, *readers] for value in reader.found) == list(range(180))
 
 
-def test_group_goes_back_to_the_classic_protocol_when_the_last_new_member_leaves(
+def test_a_group_returns_to_the_classic_protocol_when_its_last_consumer_protocol_member_leaves(
     bootstrap: str, new_topic: NewTopicName, readers: list[Reader], admin: AdminClient
 ) -> None:
     topic, group = new_topic(partitions=4), f"g-{uuid.uuid4().hex[:8]}"
@@ -160,7 +160,7 @@ def test_group_goes_back_to_the_classic_protocol_when_the_last_new_member_leaves
     assert next(each.type for each in listed if each.group_id == group) is ConsumerGroupType.CLASSIC
 
 
-def test_members_outlive_a_crash_of_the_broker(tmp_path: Path, readers: list[Reader], own_server_only: None) -> None:
+def test_members_survive_a_crash_of_the_broker(tmp_path: Path, readers: list[Reader], own_server_only: None) -> None:
     with Serving(tmp_path / "data") as server:
         made = AdminClient({"bootstrap.servers": server.bootstrap})
         made.create_topics([confluent_kafka.admin.NewTopic("t", 4, 1)])["t"].result(20)

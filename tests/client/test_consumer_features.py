@@ -1,4 +1,4 @@
-"""What a whole consumer offers besides reading in a group, on asyncio and blocking, against a cluster in memory."""
+"""Consumer features other than group membership, with asyncio and blocking, against an in-memory cluster."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PATIENCE_S = 20
 
 
 def fill(cluster: MemoryCluster, topic: str = "t", count: int = 10, partition: int = 0) -> None:
-    """Records whose values are their offsets."""
+    """Append records whose values are their offsets."""
     log = cluster.logs[topic][partition]
     values = range(log.end, log.end + count)
     log.append(bytes(build_batch([(0, None, b"%d" % value, ()) for value in values])))
@@ -36,7 +36,7 @@ def fill(cluster: MemoryCluster, topic: str = "t", count: int = 10, partition: i
 
 @pytest.fixture
 def member(quick: dict[str, Any]) -> dict[str, Any]:
-    """A group member's settings."""
+    """Settings of a group member."""
     return {**quick, "group_id": "g", "auto_offset_reset": "earliest", "heartbeat_interval_ms": 20, "session_timeout_ms": 5000}
 
 
@@ -71,7 +71,7 @@ class Watching:
         self.closed = True
 
 
-async def test_interceptors_see_what_is_read_and_committed(cluster: MemoryCluster, member: dict[str, Any]) -> None:
+async def test_interceptors_receive_read_records_and_commits(cluster: MemoryCluster, member: dict[str, Any]) -> None:
     fill(cluster)
     watching = Watching()
     async with Consumer("t", interceptors=[watching], **member) as consumer:
@@ -85,7 +85,7 @@ async def test_interceptors_see_what_is_read_and_committed(cluster: MemoryCluste
     assert watching.closed
 
 
-async def test_a_record_that_cannot_be_read_can_be_passed_by_what_its_error_says(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
+async def test_the_error_of_an_unreadable_record_says_how_to_skip_it(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
     async with Producer(**quick) as producer:
         for value in (b"1", b"x", b"3"):
             await producer.send("t", value)
@@ -101,10 +101,10 @@ async def test_a_record_that_cannot_be_read_can_be_passed_by_what_its_error_says
     assert seen == [1, 3]
 
 
-# -- waking up
+# -- wakeup
 
 
-async def waits(consumer: Consumer, how: str) -> None:
+async def waiting_calls(consumer: Consumer, how: str) -> None:
     match how:
         case "poll":
             await consumer.poll()
@@ -120,12 +120,12 @@ async def waits(consumer: Consumer, how: str) -> None:
 
 
 @pytest.mark.parametrize("how", ["poll", "iterate", "position", "commit", "committed"])
-async def test_a_wakeup_ends_what_waits_and_only_that(cluster: MemoryCluster, member: dict[str, Any], how: str) -> None:
+async def test_a_wakeup_ends_only_the_waiting_call(cluster: MemoryCluster, member: dict[str, Any], how: str) -> None:
     async with Consumer(**{**member, "enable_auto_commit": False}) as consumer:
         consumer.assign([T])
         if how != "poll" and how != "iterate":
             cluster.nodes[1].stop()
-        waiting = asyncio.ensure_future(waits(consumer, how))
+        waiting = asyncio.ensure_future(waiting_calls(consumer, how))
         await asyncio.sleep(0.01)
         assert not waiting.done()
         consumer.wakeup()
@@ -134,7 +134,7 @@ async def test_a_wakeup_ends_what_waits_and_only_that(cluster: MemoryCluster, me
         assert await consumer.poll(0) == []
 
 
-async def test_a_wakeup_while_nobody_waits_ends_the_next_poll_and_loses_nothing(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
+async def test_a_wakeup_without_a_waiting_call_ends_the_next_poll_and_loses_nothing(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
     fill(cluster)
     async with Consumer(auto_offset_reset="earliest", **quick) as consumer:
         consumer.assign([T])
@@ -147,7 +147,7 @@ async def test_a_wakeup_while_nobody_waits_ends_the_next_poll_and_loses_nothing(
         assert [record.offset for record in await consumer.poll(5000)] == [4, 5, 6, 7, 8, 9]
 
 
-async def test_a_wakeup_comes_from_any_thread(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
+async def test_a_wakeup_can_come_from_any_thread(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
     async with Consumer(**quick) as consumer:
         consumer.assign([T])
         threading.Timer(0.02, consumer.wakeup).start()
@@ -155,7 +155,7 @@ async def test_a_wakeup_comes_from_any_thread(cluster: MemoryCluster, quick: dic
             await asyncio.wait_for(consumer.poll(), PATIENCE_S)
 
 
-async def test_who_cancels_a_commit_is_not_told_of_a_wakeup(cluster: MemoryCluster, member: dict[str, Any]) -> None:
+async def test_a_cancelled_commit_does_not_consume_a_wakeup(cluster: MemoryCluster, member: dict[str, Any]) -> None:
     async with Consumer(**{**member, "enable_auto_commit": False}) as consumer:
         consumer.assign([T])
         cluster.nodes[1].stop()
@@ -166,8 +166,8 @@ async def test_who_cancels_a_commit_is_not_told_of_a_wakeup(cluster: MemoryClust
             await waiting
 
 
-def test_a_blocking_consumer_is_woken_by_another_thread_which_may_do_nothing_else(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
-    told: list[BaseException] = []
+def test_wakeup_is_the_only_call_that_another_thread_may_make(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
+    errors: list[BaseException] = []
     consumer = ottla.Consumer(**quick)
     consumer.assign([T])
     began = threading.Event()
@@ -177,7 +177,7 @@ def test_a_blocking_consumer_is_woken_by_another_thread_which_may_do_nothing_els
         try:
             consumer.poll()
         except WokenUp as error:
-            told.append(error)
+            errors.append(error)
         finally:
             consumer.close()
 
@@ -193,7 +193,7 @@ def test_a_blocking_consumer_is_woken_by_another_thread_which_may_do_nothing_els
             call()
     consumer.wakeup()
     thread.join(PATIENCE_S)
-    assert [type(error) for error in told] == [WokenUp]
+    assert [type(error) for error in errors] == [WokenUp]
     consumer.wakeup()
     with pytest.raises(AlreadyClosed):
         consumer.poll(0)
@@ -202,7 +202,7 @@ def test_a_blocking_consumer_is_woken_by_another_thread_which_may_do_nothing_els
 # -- positions
 
 
-async def test_lag_is_known_without_asking_once_there_was_an_answer(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
+async def test_lag_is_known_without_a_request_after_the_first_fetch(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
     fill(cluster)
     async with Consumer(auto_offset_reset="earliest", **quick) as consumer:
         with pytest.raises(ValueError, match="not assigned"):
@@ -219,7 +219,7 @@ async def test_lag_is_known_without_asking_once_there_was_an_answer(cluster: Mem
         assert consumer.current_lag(T) == 10
 
 
-async def test_a_seek_to_what_was_committed_tells_the_leader_the_epoch(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
+async def test_a_seek_to_a_committed_offset_sends_its_epoch_to_the_leader(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
     fill(cluster)
     async with Consumer(**quick) as consumer:
         consumer.assign([T])
@@ -229,10 +229,10 @@ async def test_a_seek_to_what_was_committed_tells_the_leader_the_epoch(cluster: 
     assert next((one.fetch_offset, one.last_fetched_epoch) for one in asked) == (4, 0)
 
 
-# -- questions
+# -- topics
 
 
-async def test_topics_are_listed_without_those_of_the_brokers(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
+async def test_topics_are_listed_without_internal_ones(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
     cluster.create("__consumer_offsets")
     cluster.internal.add("__consumer_offsets")
     async with Consumer(**quick) as consumer:
@@ -241,7 +241,7 @@ async def test_topics_are_listed_without_those_of_the_brokers(cluster: MemoryClu
         assert "__consumer_offsets" in await consumer.list_topics()
 
 
-async def test_topics_are_asked_for_until_a_broker_answers_or_time_is_over(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
+async def test_listing_topics_is_retried_until_a_broker_answers_or_the_timeout(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
     node = cluster.nodes[1]
     node.up = False
     async with Consumer(**quick) as consumer:
@@ -251,12 +251,12 @@ async def test_topics_are_asked_for_until_a_broker_answers_or_time_is_over(clust
         assert "t" in await consumer.list_topics(timeout_ms=20_000)
 
 
-# -- leaving
+# -- closing
 
 
 STATIC = {"group_instance_id": "one"}
 NEXT = {"group_protocol": "consumer"}
-#: Settings, what the user says, and whether the group is left; `None` under the next protocol: left for a while.
+#: Settings, the user's choice, and whether the consumer leaves the group; `None` under the consumer protocol: leaves temporarily.
 LEAVING: dict[str, tuple[dict[str, Any], bool | None, Iterable[int]]] = {
     "a member leaves": ({}, None, [1]),
     "unless it is not to": ({}, False, []),
@@ -270,7 +270,7 @@ LEAVING: dict[str, tuple[dict[str, Any], bool | None, Iterable[int]]] = {
 
 
 @pytest.mark.parametrize(("how", "leave_group", "left"), LEAVING.values(), ids=LEAVING)
-async def test_closing_leaves_the_group_as_the_user_says(
+async def test_close_leaves_the_group_as_requested(
     cluster: MemoryCluster, member: dict[str, Any], how: dict[str, Any], leave_group: bool | None, left: Iterable[int]
 ) -> None:
     fill(cluster)
@@ -291,7 +291,7 @@ async def test_closing_leaves_the_group_as_the_user_says(
 
 
 @pytest.mark.parametrize("how", [{}, NEXT], ids=["classic", "next"])
-async def test_closing_waits_for_brokers_that_do_not_answer_no_longer_than_it_is_told(
+async def test_close_waits_for_silent_brokers_no_longer_than_its_timeout(
     cluster: MemoryCluster, member: dict[str, Any], how: dict[str, Any]
 ) -> None:
     fill(cluster)
@@ -303,16 +303,14 @@ async def test_closing_waits_for_brokers_that_do_not_answer_no_longer_than_it_is
     cluster.nodes[1].stop()
     began_s = time.monotonic()
     await consumer.close(timeout_ms=50)
-    # Any of its steps would take request_timeout_ms by itself, which is 30 s.
+    # Without the limit, each step would take request_timeout_ms, which is 30 s.
     assert time.monotonic() - began_s < 15
 
 
 # -- iterating
 
 
-async def test_who_iterates_gives_partitions_up_before_all_that_was_fetched_is_used_up(
-    cluster: MemoryCluster, member: dict[str, Any]
-) -> None:
+async def test_iteration_revokes_partitions_before_all_fetched_records_are_used_up(cluster: MemoryCluster, member: dict[str, Any]) -> None:
     for partition in range(3):
         fill(cluster, "many", 300, partition)
     seen: list[tuple[int, int]] = []
@@ -335,7 +333,7 @@ async def test_who_iterates_gives_partitions_up_before_all_that_was_fetched_is_u
         await asyncio.gather(*works, return_exceptions=True)
 
 
-def test_no_thread_is_left_of_consumers_that_were_closed(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
+def test_closed_consumers_leave_no_thread(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
     fill(cluster)
     threads = threading.active_count()
     for _ in range(10):
@@ -346,7 +344,7 @@ def test_no_thread_is_left_of_consumers_that_were_closed(cluster: MemoryCluster,
     assert threading.active_count() == threads
 
 
-async def test_no_task_is_left_of_consumers_that_were_closed(cluster: MemoryCluster, member: dict[str, Any]) -> None:
+async def test_closed_consumers_leave_no_task(cluster: MemoryCluster, member: dict[str, Any]) -> None:
     fill(cluster)
     async with Consumer("t", **member) as consumer:
         await consumer.poll(5000)

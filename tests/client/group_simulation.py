@@ -1,12 +1,12 @@
-"""Groups in virtual time: a coordinator that keeps Kafka's rules for both protocols, and members whose users poll, hang or die.
+"""Groups in virtual time: a coordinator with Kafka's rules for both protocols, and members whose users poll, hang or die.
 
-    world = World(t=4)
-    a, b = world.member(), world.member()
-    world.run(10_000)
+    simulation = GroupSimulation(t=4)
+    a, b = simulation.member(), simulation.member()
+    simulation.run(10_000)
     assert a.owned + b.owned == ...
 
-Nothing here sleeps: `run` jumps from event to event. After each the invariant is checked that no partition is read by two members that are
-both in the coordinator's present generation, or that never gave it up.
+Nothing sleeps: `run` jumps from event to event. After each event an invariant is checked: no partition is read by two members that are
+both in the coordinator's current generation, or that never revoked it.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ POLL_MS = 100.0
 class ClassicCoordinator:
     """One group under the classic protocol."""
 
-    def __init__(self, world: World) -> None:
-        self.world = world
+    def __init__(self, simulation: GroupSimulation) -> None:
+        self.simulation = simulation
         self.generation = 0
         self.state = "Empty"
         self.leader = ""
         self.protocol = ""
-        #: id -> (request, time heard of)
+        #: member id -> JoinGroup request; last heartbeat time
         self.members: dict[str, Any] = {}
-        self.heard: dict[str, float] = {}
+        self.last_heartbeat_ms: dict[str, float] = {}
         self.pending: set[str] = set()
         self.static: dict[str, str] = {}
         self.joins: dict[str, Reply] = {}
@@ -54,13 +54,13 @@ class ClassicCoordinator:
         self.ids = count(1)
 
     def expire(self) -> None:
-        for member, heard in list(self.heard.items()):
-            if member not in self.joins and self.world.now_ms - heard > self.members[member].session_timeout_ms:
+        for member, last_heartbeat_ms in list(self.last_heartbeat_ms.items()):
+            if member not in self.joins and self.simulation.now_ms - last_heartbeat_ms > self.members[member].session_timeout_ms:
                 self.remove(member)
 
     def remove(self, member: str) -> None:
         request = self.members.pop(member, None)
-        self.heard.pop(member, None)
+        self.last_heartbeat_ms.pop(member, None)
         self.joins.pop(member, None)
         self.syncs.pop(member, None)
         if request is not None:
@@ -75,7 +75,7 @@ class ClassicCoordinator:
             self.syncs.clear()
             wait_ms = max([one.rebalance_timeout_ms for one in self.members.values()], default=0)
             round_ = self.generation
-            self.world.at(self.world.now_ms + wait_ms, lambda: self.complete(round_))
+            self.simulation.at(self.simulation.now_ms + wait_ms, lambda: self.complete(round_))
         if self.members and set(self.joins) >= set(self.members):
             self.complete(self.generation)
         elif not self.members:
@@ -86,7 +86,7 @@ class ClassicCoordinator:
             return
         for member in [one for one in self.members if one not in self.joins]:
             request = self.members.pop(member)
-            self.heard.pop(member, None)
+            self.last_heartbeat_ms.pop(member, None)
             self.static.pop(request.group_instance_id or "", None)
         if not self.members:
             self.state = "Empty"
@@ -98,7 +98,7 @@ class ClassicCoordinator:
         names = [{one.name for one in request.protocols} for request in self.members.values()]
         first = self.members[self.leader].protocols
         self.protocol = next(one.name for one in first if all(one.name in known for known in names))
-        told = [
+        joined = [
             m.JoinGroupResponseMember(
                 member_id=member,
                 group_instance_id=request.group_instance_id,
@@ -109,14 +109,14 @@ class ClassicCoordinator:
         joins, self.joins = self.joins, {}
         self.assignments = {}
         for member, reply in joins.items():
-            self.heard[member] = self.world.now_ms
+            self.last_heartbeat_ms[member] = self.simulation.now_ms
             reply(
                 m.JoinGroupResponse(
                     generation_id=self.generation,
                     protocol_name=self.protocol,
                     leader=self.leader,
                     member_id=member,
-                    members=told if member == self.leader else [],
+                    members=joined if member == self.leader else [],
                 )
             )
 
@@ -128,7 +128,7 @@ class ClassicCoordinator:
             member = f"{instance}-{next(self.ids)}"
             if before is not None:
                 self.members[member] = self.members.pop(before)
-                self.heard.pop(before, None)
+                self.last_heartbeat_ms.pop(before, None)
                 if self.leader == before:
                     self.leader = member
             self.static[instance] = member
@@ -145,7 +145,7 @@ class ClassicCoordinator:
             return
         self.pending.discard(member)
         self.members[member] = request
-        self.heard[member] = self.world.now_ms
+        self.last_heartbeat_ms[member] = self.simulation.now_ms
         self.joins[member] = reply
         self.rebalance()
 
@@ -155,7 +155,7 @@ class ClassicCoordinator:
         if code or self.state == "PreparingRebalance":
             reply(m.SyncGroupResponse(error_code=code or 27))
             return
-        self.heard[member] = self.world.now_ms
+        self.last_heartbeat_ms[member] = self.simulation.now_ms
         if self.state == "CompletingRebalance" and member == self.leader:
             self.assignments = {one.member_id: one.assignment for one in request.assignments}
             self.state = "Stable"
@@ -170,7 +170,7 @@ class ClassicCoordinator:
     def on_Heartbeat(self, request: Any, reply: Reply) -> None:
         code = self.refuse(request)
         if not code:
-            self.heard[request.member_id] = self.world.now_ms
+            self.last_heartbeat_ms[request.member_id] = self.simulation.now_ms
         reply(m.HeartbeatResponse(error_code=code or (27 if self.state == "PreparingRebalance" else 0)))
 
     def refuse(self, request: Any) -> int:
@@ -187,20 +187,20 @@ class ClassicCoordinator:
         reply(m.LeaveGroupResponse())
 
 
-class NextCoordinator:
-    """One group under KIP-848, with one target for all."""
+class ConsumerProtocolCoordinator:
+    """One group under the consumer protocol (KIP-848), with one target assignment for all."""
 
-    def __init__(self, world: World) -> None:
-        self.world = world
+    def __init__(self, simulation: GroupSimulation) -> None:
+        self.simulation = simulation
         self.epoch = 0
         self.heartbeat_interval_ms = 5000
-        #: id -> topics, what it said it owns, its epoch, what it was given, when it was heard of
+        #: member id -> subscribed topics, reported partitions, epoch, assignment, last heartbeat time
         self.members: dict[str, dict[str, Any]] = {}
         self.target: dict[str, list[TopicPartition]] = {}
 
     def expire(self) -> None:
         for member, known in list(self.members.items()):
-            if self.world.now_ms - known["heard"] > 45_000:
+            if self.simulation.now_ms - known["last_heartbeat_ms"] > 45_000:
                 self.gone(member)
 
     def gone(self, member: str) -> None:
@@ -210,7 +210,7 @@ class NextCoordinator:
     def retarget(self) -> None:
         self.epoch += 1
         members = {name: Member(frozenset(known["topics"])) for name, known in self.members.items()}
-        self.target = even(self.world.topics, members, {name: (self.target.get(name, []), 1) for name in members})
+        self.target = even(self.simulation.topics, members, {name: (self.target.get(name, []), 1) for name in members})
 
     def on_ConsumerGroupHeartbeat(self, request: Any, reply: Reply) -> None:
         member, known = request.member_id, self.members.get(request.member_id)
@@ -226,12 +226,12 @@ class NextCoordinator:
         elif known is None or request.member_epoch > known["epoch"]:
             reply(m.ConsumerGroupHeartbeatResponse(error_code=25 if known is None else 110))
             return
-        known["heard"] = self.world.now_ms
+        known["last_heartbeat_ms"] = self.simulation.now_ms
         if request.subscribed_topic_names is not None and request.subscribed_topic_names != known["topics"]:
             known["topics"] = request.subscribed_topic_names
             self.retarget()
         if request.topic_partitions is not None:
-            known["owned"] = self.world.by_name(request.topic_partitions)
+            known["owned"] = self.simulation.by_name(request.topic_partitions)
         target = set(self.target[member])
         if set(known["owned"]) <= target:
             known["epoch"] = self.epoch
@@ -246,30 +246,32 @@ class NextCoordinator:
                 member_id=member,
                 member_epoch=known["epoch"],
                 heartbeat_interval_ms=self.heartbeat_interval_ms,
-                assignment=Assignment(topic_partitions=self.world.by_id(now)) if news else None,
+                assignment=Assignment(topic_partitions=self.simulation.by_id(now)) if news else None,
             )
         )
 
 
-class Player:
-    """A member, and its user, who polls every 100 ms unless it hangs."""
+class SimulatedMember:
+    """A group member and its user, who polls every 100 ms unless it hangs."""
 
-    def __init__(self, world: World, **settings: Any) -> None:
-        self.world = world
+    def __init__(self, simulation: GroupSimulation, **settings: Any) -> None:
+        self.simulation = simulation
         settings = {"group_id": "g", "retry_backoff_ms": 10, "retry_backoff_max_ms": 50, **settings}
         assignors = assignors_from(settings.get("partition_assignment_strategy", "range,cooperative-sticky"))
         if "partition_assignment_strategy" in settings:
             settings["partition_assignment_strategy"] = [one.name for one in assignors]
         self.options = from_keywords(ConsumerOptions, settings)
-        rng = Random(len(world.players))
+        rng = Random(len(simulation.members))
         self.machine: Membership | Reconciliation
         if self.options.group_protocol == "consumer":
-            self.machine = Reconciliation(self.options, rng, world.topic_id, lambda: {world.topic_id(name): name for name in world.topics})
+            self.machine = Reconciliation(
+                self.options, rng, simulation.topic_id, lambda: {simulation.topic_id(name): name for name in simulation.topics}
+            )
         else:
-            self.machine = Membership(self.options, assignors, rng, lambda topic: world.topics.get(topic, 0))
-        #: Whether the process runs, whether its user polls, whether packets come through.
+            self.machine = Membership(self.options, assignors, rng, lambda topic: simulation.topics.get(topic, 0))
+        #: Whether the process runs, the user polls, and packets arrive.
         self.alive = self.polls = self.connected = True
-        self.told: list[tuple[str, list[str]]] = []
+        self.notifications: list[tuple[str, list[str]]] = []
         self.errors: list[Exception] = []
         self.sent: list[Any] = []
         self._stepping_at = float("inf")
@@ -281,30 +283,30 @@ class Player:
     def step(self) -> None:
         if not self.alive:
             return
-        for call in self.machine.step(self.world.now_ms):
+        for call in self.machine.step(self.simulation.now_ms):
             self.send(call)
-        at_ms = self.machine.next_ms(self.world.now_ms)
+        at_ms = self.machine.next_ms(self.simulation.now_ms)
         if at_ms < float("inf"):
-            self.world.at(at_ms, self.step)
+            self.simulation.at(at_ms, self.step)
 
     def send(self, call: Call) -> None:
         known = m.API[{cls.request: key for key, cls in m.API.items()}[call.request]]
         message = call.build(known.versions[1])
         self.sent.append(message)
-        self.world.deliver(self, call, message)
+        self.simulation.deliver(self, call, message)
 
     def answered(self, call: Call, response: Any) -> None:
         if self.alive:
-            self.machine.answered(call, response, self.world.now_ms)
+            self.machine.answered(call, response, self.simulation.now_ms)
             self.step()
 
     def broken(self, call: Call) -> None:
         if self.alive:
-            self.machine.failed(call, ConnectionFailed("cut"), self.world.now_ms)
+            self.machine.failed(call, ConnectionFailed("cut"), self.simulation.now_ms)
             self.step()
 
     def poll(self) -> None:
-        """The user's loop."""
+        """One turn of the user's poll loop."""
         if not self.alive:
             return
         if self.polls:
@@ -312,16 +314,16 @@ class Player:
             machine.poll_began()
             while (change := machine.change()) is not None:
                 machine.changed(change)
-                self.told.append((change.kind.value, sorted(map(str, change.partitions))))
+                self.notifications.append((change.kind.value, sorted(map(str, change.partitions))))
                 if change.kind is not Kind.ASSIGNED or change.partitions:
-                    self.world.check()
+                    self.simulation.check()
             error = machine.error()
             if error is not None:
                 self.errors.append(error)
             self.step()
-            machine.poll_ended(self.world.now_ms)
+            machine.poll_ended(self.simulation.now_ms)
             self.step()
-        self.world.at(self.world.now_ms + POLL_MS, self.poll)
+        self.simulation.at(self.simulation.now_ms + POLL_MS, self.poll)
 
     def leave(self) -> None:
         """Close gracefully."""
@@ -330,22 +332,22 @@ class Player:
             self.send(call)
         self.alive = False
 
-    def times(self, kind: str) -> int:
-        """How often the listener heard this."""
-        return sum(1 for one, partitions in self.told if one == kind and partitions)
+    def times_notified(self, kind: str) -> int:
+        """Number of listener calls of this kind with partitions."""
+        return sum(1 for one, partitions in self.notifications if one == kind and partitions)
 
 
-class World:
-    """Topics, one coordinator, players, and the clock."""
+class GroupSimulation:
+    """Topics, one coordinator, members and the clock."""
 
     def __init__(self, **topics: int) -> None:
         self.topics = topics
         self.now_ms = 0.0
         self.classic = ClassicCoordinator(self)
-        self.next = NextCoordinator(self)
-        self.players: list[Player] = []
-        #: Asked before each request: (player, request) -> response, "cut", or None to let it through.
-        self.accidents: list[Callable[[Player, Any], Any]] = []
+        self.consumer = ConsumerProtocolCoordinator(self)
+        self.members: list[SimulatedMember] = []
+        #: Called before each request: (member, request) -> response, "cut", or None to let it through.
+        self.faults: list[Callable[[SimulatedMember, Any], Any]] = []
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._order = count()
         self.at(0, self._tick)
@@ -363,12 +365,12 @@ class World:
             topics.setdefault(topic, []).append(partition)
         return [TopicPartitions(topic_id=self.topic_id(topic), partitions=some) for topic, some in topics.items()]
 
-    def member(self, *topics: str, **settings: Any) -> Player:
-        player = Player(self, **settings)
-        self.players.append(player)
-        player.machine.subscribe(topics or list(self.topics))
-        self.at(self.now_ms, player.poll)
-        return player
+    def member(self, *topics: str, **settings: Any) -> SimulatedMember:
+        member = SimulatedMember(self, **settings)
+        self.members.append(member)
+        member.machine.subscribe(topics or list(self.topics))
+        self.at(self.now_ms, member.poll)
+        return member
 
     def at(self, at_ms: float, what: Callable[[], None]) -> None:
         heappush(self._events, (max(at_ms, self.now_ms), next(self._order), what))
@@ -381,42 +383,42 @@ class World:
         self.now_ms = until_ms
 
     def until(self, holds: Callable[[], bool], limit_ms: float = 120_000) -> float:
-        """Run until something holds; the time it took."""
+        """Run until a condition holds. Returns the elapsed time."""
         began_ms = self.now_ms
         while not holds():
-            assert self.now_ms - began_ms < limit_ms, [(player.owned, player.told) for player in self.players]
+            assert self.now_ms - began_ms < limit_ms, [(member.owned, member.notifications) for member in self.members]
             self.run(10)
         return self.now_ms - began_ms
 
     def settled(self) -> bool:
-        """Every partition is read by one member, and all are at rest."""
-        playing = [player for player in self.players if player.alive and player.polls and player.connected]
-        owned = [tp for player in playing for tp in player.owned]
+        """Whether each partition is read by exactly one member and every member is stable."""
+        playing = [member for member in self.members if member.alive and member.polls and member.connected]
+        owned = [tp for member in playing for tp in member.owned]
         every = {f"{topic}-{index}" for topic, some in self.topics.items() for index in range(some)}
-        return len(owned) == len(set(owned)) and set(owned) == every and all(player.machine.settled for player in playing)
+        return len(owned) == len(set(owned)) and set(owned) == every and all(member.machine.settled for member in playing)
 
     def _tick(self) -> None:
         self.classic.expire()
-        self.next.expire()
+        self.consumer.expire()
         self.at(self.now_ms + 100, self._tick)
 
-    def deliver(self, player: Player, call: Call, message: Any) -> None:
+    def deliver(self, member: SimulatedMember, call: Call, message: Any) -> None:
         def reply(response: Any) -> None:
-            if player.connected:
-                self.at(self.now_ms + LATENCY_MS, lambda: player.answered(call, response))
+            if member.connected:
+                self.at(self.now_ms + LATENCY_MS, lambda: member.answered(call, response))
             else:
-                self.at(self.now_ms + call.timeout_ms, lambda: player.broken(call))
+                self.at(self.now_ms + call.timeout_ms, lambda: member.broken(call))
 
         def arrive() -> None:
-            if not player.connected:
-                self.at(self.now_ms + 1000, lambda: player.broken(call))
+            if not member.connected:
+                self.at(self.now_ms + 1000, lambda: member.broken(call))
                 return
-            for accident in list(self.accidents):
-                answer = accident(player, message)
+            for fault in list(self.faults):
+                answer = fault(member, message)
                 if answer is not None:
-                    self.accidents.remove(accident)
+                    self.faults.remove(fault)
                     if answer == "cut":
-                        player.broken(call)
+                        member.broken(call)
                     else:
                         reply(answer)
                     return
@@ -424,21 +426,21 @@ class World:
             if name == "FindCoordinator":
                 reply(m.FindCoordinatorResponse(coordinators=[m.find_coordinator.Coordinator(key="g", node_id=1, host="h", port=1)]))
                 return
-            handler = getattr(self.classic, f"on_{name}", None) or getattr(self.next, f"on_{name}")
+            handler = getattr(self.classic, f"on_{name}", None) or getattr(self.consumer, f"on_{name}")
             handler(message, reply)
 
         self.at(self.now_ms + LATENCY_MS, arrive)
 
     def check(self) -> None:
-        """No partition has two readers that may both commit."""
-        owners: dict[TopicPartition, Player] = {}
-        for player in self.players:
-            if not (player.alive and player.connected and player.polls) or player.machine.committing[1] < 0:
+        """Assert that no partition has two readers that may both commit."""
+        owners: dict[TopicPartition, SimulatedMember] = {}
+        for member in self.members:
+            if not (member.alive and member.connected and member.polls) or member.machine.committing[1] < 0:
                 continue
-            if isinstance(player.machine, Membership) and player.machine.member_id not in self.classic.members:
+            if isinstance(member.machine, Membership) and member.machine.member_id not in self.classic.members:
                 continue
-            if isinstance(player.machine, Reconciliation) and player.machine.member_id not in self.next.members:
+            if isinstance(member.machine, Reconciliation) and member.machine.member_id not in self.consumer.members:
                 continue
-            for tp in player.machine.owned:
-                assert tp not in owners, f"{tp} is read twice at {self.now_ms}: {[(one.owned, one.told) for one in self.players]}"
-                owners[tp] = player
+            for tp in member.machine.owned:
+                assert tp not in owners, f"{tp} is read twice at {self.now_ms}: {[(one.owned, one.notifications) for one in self.members]}"
+                owners[tp] = member

@@ -1,4 +1,4 @@
-"""The parts that tables are sent and read with: JSON of columns, formats, portions, and buffers of every shape."""
+"""The components of sending and reading tables: JSON of columns, formats, chunks, and buffers of every layout."""
 
 from __future__ import annotations
 
@@ -32,20 +32,20 @@ from ottla.records.read import records
 
 @pytest.mark.parametrize("rows", [0, 1, 1000])
 @pytest.mark.parametrize("text", ["", "t", "Größe-und-Maß"])
-def test_one_text_in_every_row_is_a_column_like_any_other(text: str, rows: int) -> None:
+def test_one_text_for_every_row_is_an_ordinary_column(text: str, rows: int) -> None:
     column = same_text(text, rows)
     column.validate(full=True)
     assert column.equals(pa.array([text] * rows, pa.string()))
 
 
 @pytest.mark.parametrize("rows", [0, 1, 3, 1024, (1 << 17) + 1])
-def test_one_number_in_every_row_is_a_column_like_any_other(rows: int) -> None:
+def test_one_number_for_every_row_is_an_ordinary_column(rows: int) -> None:
     column = same_number(7, rows)
     column.validate(full=True)
     assert column.equals(pa.repeat(pa.scalar(7, pa.int32()), rows))
 
 
-def test_batches_of_about_one_size_share_what_is_the_same_in_them() -> None:
+def test_batches_of_similar_size_share_their_constant_columns() -> None:
     one, other = same_text("visits", 70_000), same_text("visits", 65_537)
     assert one.buffers()[2].address == other.buffers()[2].address
     sent = pa.ipc.read_message(pa.record_batch([other], ["topic"]).serialize())
@@ -97,7 +97,7 @@ def test_json_of_each_type(column: Any, texts: list[str | None], compiled: bool,
         (pa.array([{"a": [pa.MonthDayNano([1, 2, 3])]}]), "column a: JSON has no form for"),
     ],
 )
-def test_what_json_has_no_form_for_is_refused_by_its_name(column: Any, why: str) -> None:
+def test_a_type_without_json_form_is_refused_by_name(column: Any, why: str) -> None:
     with pytest.raises(NotJson, match=why):
         json_texts(column)
 
@@ -126,7 +126,7 @@ KIND = pa.struct(
 
 @settings(deadline=None)
 @given(st.lists(st.none() | CELL, min_size=1, max_size=20), st.data())
-def test_rows_come_back_from_json_as_they_went(rows: list[Any], data: st.DataObject) -> None:
+def test_rows_round_trip_through_json(rows: list[Any], data: st.DataObject) -> None:
     column = pa.array(rows, KIND)[data.draw(st.integers(0, len(rows) - 1)) :]
     texts = json_texts(column)
     assert [None if text is None else json.loads(text) for text in texts.to_pylist()] == column.to_pylist()
@@ -138,7 +138,7 @@ BAD = st.sampled_from([b"", b"{", b'{"a":1}}', b'{"a":1}{"a":2}', b'{"a":"x"}', 
 
 @settings(deadline=None)
 @given(st.lists(st.one_of(st.none(), BAD, st.integers(-9, 9).map(lambda n: b'{"a":%d,"b":[%d]}' % (n, n))), min_size=1, max_size=30))
-def test_bad_texts_never_touch_their_neighbours(texts: list[bytes | None]) -> None:
+def test_an_invalid_text_does_not_affect_its_neighbours(texts: list[bytes | None]) -> None:
     good = [None if text is None or b'"b"' not in text else json.loads(text)["a"] for text in texts]
     found = json_values(pa.array(texts, pa.binary()), pa.struct([("a", pa.int64())]))
     assert [None if row is None else row["a"] for row in found.array.to_pylist()] == good
@@ -162,7 +162,7 @@ def test_a_large_column_of_json_is_read_in_blocks() -> None:
     st.sampled_from([pa.int16(), pa.int32(), pa.int64()]),
     st.integers(0, 5),
 )
-def test_numbers_come_back_from_their_bytes(numbers: list[int | None], kind: Any, first: int) -> None:
+def test_numbers_are_decoded_from_bytes(numbers: list[int | None], kind: Any, first: int) -> None:
     fit = [None if number is None else number % 2**15 for number in numbers] if kind == pa.int16() else numbers
     column = pa.array(fit, kind)[first:]
     form = ColumnFormat("int")
@@ -230,7 +230,7 @@ EVERY = st.fixed_dictionaries(
 
 @settings(deadline=None)
 @given(st.lists(st.none() | EVERY, max_size=12), st.sampled_from([None, 9]), st.data())
-def test_avro_is_read_into_columns_as_fastavro_reads_it(rows: list[Any], schema_id: int | None, data: st.DataObject) -> None:
+def test_avro_decodes_to_columns_as_with_fastavro(rows: list[Any], schema_id: int | None, data: st.DataObject) -> None:
     avro = Avro(EVERY_TYPE, schema_id=schema_id)
     encoded = [None if row is None else avro.encode(row) for row in rows]
     bad = data.draw(st.sets(st.integers(0, len(rows) - 1))) if rows else set()
@@ -249,7 +249,7 @@ def test_avro_is_read_into_columns_as_fastavro_reads_it(rows: list[Any], schema_
 
 @settings(deadline=None)
 @given(st.lists(st.none() | EVERY, max_size=12), st.sampled_from([None, 9]), st.data())
-def test_columns_are_written_as_avro_as_fastavro_writes_their_rows(rows: list[Any], schema_id: int | None, data: st.DataObject) -> None:
+def test_columns_encode_to_avro_as_rows_with_fastavro(rows: list[Any], schema_id: int | None, data: st.DataObject) -> None:
     avro = Avro(EVERY_TYPE, schema_id=schema_id)
     first = data.draw(st.integers(0, len(rows)))
     column = pa.array(rows, Column.of(avro.read_schema, {}).type)[first:]
@@ -278,7 +278,7 @@ def test_columns_are_written_as_avro_as_fastavro_writes_their_rows(rows: list[An
         ),
     ],
 )
-def test_what_a_schema_has_no_place_for_is_refused_by_its_row(schema: Any, column: Any, why: str) -> None:
+def test_a_value_outside_of_the_schema_is_refused_with_its_row(schema: Any, column: Any, why: str) -> None:
     avro = Avro(json.dumps(schema))
     with pytest.raises(SerializationFailed, match=why):
         ColumnFormat(avro).encoded(column, "it")
@@ -299,7 +299,7 @@ def test_what_a_schema_has_no_place_for_is_refused_by_its_row(schema: Any, colum
         ({"type": "record", "name": "R", "fields": [{"name": "a", "type": ["null", "int"]}]}, pa.array([{"b": 1}])),
     ],
 )
-def test_columns_of_other_types_are_fitted_to_the_schema(schema: Any, column: Any) -> None:
+def test_columns_of_other_types_are_cast_to_the_schema(schema: Any, column: Any) -> None:
     avro = Avro(json.dumps(schema))
     found = ColumnFormat(avro).encoded(column, "it").to_pylist()
     written = [None if value is None else avro.encode(value.encode() if schema == "bytes" else value) for value in column.to_pylist()]
@@ -307,7 +307,7 @@ def test_columns_of_other_types_are_fitted_to_the_schema(schema: Any, column: An
 
 
 @given(st.binary(max_size=60))
-def test_bytes_that_are_no_avro_are_refused_and_nothing_else(data: bytes) -> None:
+def test_invalid_avro_affects_only_its_row(data: bytes) -> None:
     avro = Avro(EVERY_TYPE)
     good = avro.encode(
         {
@@ -322,20 +322,20 @@ def test_bytes_that_are_no_avro_are_refused_and_nothing_else(data: bytes) -> Non
     assert rows[0] is not None and rows[0] == rows[2] == rows[4]
 
 
-def test_text_that_is_no_text_is_bad_in_avro_too() -> None:
+def test_invalid_utf_8_is_invalid_in_avro_too() -> None:
     avro = Avro('"string"')
     found = ColumnFormat(avro).decoded(pa.array([b"\2a", b"\2\xff", b"\2b"], pa.binary()))
     assert (found.array.to_pylist(), found.bad.to_pylist()) == (["a", None, "b"], [False, True, False])
 
 
-def test_a_reader_schema_shapes_what_is_read() -> None:
+def test_a_reader_schema_projects_the_columns() -> None:
     written = {"type": "record", "name": "R", "fields": [{"name": "a", "type": "int"}, {"name": "b", "type": "int"}]}
     read = {"type": "record", "name": "R", "fields": [{"name": "b", "type": "long"}, {"name": "c", "type": "string", "default": "-"}]}
     found = ColumnFormat(Avro(written, reader_schema=read)).decoded(pa.array([Avro(written).encode({"a": 1, "b": 2})], pa.binary()))
     assert found.array.to_pylist() == [{"b": 2, "c": "-"}]
 
 
-def test_avro_types_without_a_column_are_refused() -> None:
+def test_avro_types_without_a_column_type_are_refused() -> None:
     with pytest.raises(ValueError, match=r"the union .* has several"):
         ColumnFormat(Avro(["int", "string"])).decoded(pa.array([b"\0\2"]))
     loop = Avro({"type": "record", "name": "L", "fields": [{"name": "next", "type": ["null", "L"]}]})
@@ -343,7 +343,7 @@ def test_avro_types_without_a_column_are_refused() -> None:
         Column.of(loop.read_schema, {})
 
 
-def test_formats_say_what_they_need() -> None:
+def test_formats_report_missing_options() -> None:
     with pytest.raises(ValueError, match="the format str has no schema"):
         ColumnFormat("str", {})
     with pytest.raises(SerializationFailed, match="column v cannot be written as float: it is string"):
@@ -354,7 +354,7 @@ def test_formats_say_what_they_need() -> None:
         Tables({"on_corrupt": "drop"})
 
 
-# -- buffers and portions
+# -- buffers and chunks
 
 
 @given(
@@ -362,13 +362,13 @@ def test_formats_say_what_they_need() -> None:
         st.none() | st.text(max_size=20) | st.sampled_from(["".join(map(chr, range(128))), '"' * 40, "x" * 5000]), min_size=1, max_size=9
     )
 )
-def test_texts_are_quoted_as_json_has_them(texts: list[str | None]) -> None:
+def test_texts_are_quoted_as_in_json(texts: list[str | None]) -> None:
     quoted = json_texts(pa.array(texts, pa.large_string())).to_pylist()
     assert [None if text is None else json.loads(text) for text in quoted] == texts
 
 
 def test_offsets_beyond_2_gib_are_followed() -> None:
-    # Pages that nobody touches take no memory.
+    # Untouched pages take no memory.
     room = mmap.mmap(-1, 5 << 29)
     start = (1 << 31) + 100
     room[start : start + 10] = b"helloworld"
@@ -381,7 +381,7 @@ def test_offsets_beyond_2_gib_are_followed() -> None:
 
 
 @given(st.lists(st.lists(st.none() | st.binary(max_size=30), max_size=20), max_size=8), st.integers(1, 200))
-def test_portions_hold_all_rows_in_order(chunks: list[Any], size: int) -> None:
+def test_chunks_hold_all_rows_in_order(chunks: list[Any], size: int) -> None:
     batches = [pa.record_batch({"v": pa.array(chunk, pa.binary())}) for chunk in chunks]
     portions = list(gathered(batches, size))
     assert all(portion.num_rows for portion in portions)
@@ -391,7 +391,7 @@ def test_portions_hold_all_rows_in_order(chunks: list[Any], size: int) -> None:
 @given(
     st.lists(st.none() | st.lists(st.tuples(st.text(max_size=3), st.none() | st.binary(max_size=3)), max_size=3), max_size=12), st.data()
 )
-def test_headers_of_any_slice_are_those_of_its_rows(rows: list[Any], data: st.DataObject) -> None:
+def test_headers_of_a_slice_are_those_of_its_rows(rows: list[Any], data: st.DataObject) -> None:
     first, last = sorted((data.draw(st.integers(0, len(rows))), data.draw(st.integers(0, len(rows)))))
     pair = pa.struct([("n", pa.string()), ("v", pa.binary())])
     kind = data.draw(st.sampled_from([pa.list_(pair), pa.large_list(pair), pa.map_(pa.string(), pa.binary())]))
@@ -402,6 +402,6 @@ def test_headers_of_any_slice_are_those_of_its_rows(rows: list[Any], data: st.Da
     assert [list(record[4]) for batch in built for record in records(batch)] == [row or [] for row in rows[first:last]]
 
 
-def test_rows_know_their_numbers_in_the_table() -> None:
+def test_rows_know_their_index_in_the_table() -> None:
     assert Rows(2, 3, None, 10).numbers() == [12, 13, 14]
     assert Rows(1, 2, array("q", [5, 7, 9]).tobytes(), 100).numbers() == [107, 109]

@@ -1,4 +1,4 @@
-"""What reads the tables: polars, DuckDB, pandas; the same rows in each (Spark: tests/spark/test_table_source.py)."""
+"""Readers of the tables: polars, DuckDB and pandas see the same rows (Spark: tests/spark/test_table_source.py)."""
 
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from ottla.lake.table.target import DELETED, DeltaTarget, TableOrigin
 
 @pytest.fixture
 def a_table(tmp_path: Path) -> str:
-    """Rows of two commits, the second merged: files that are no longer valid lie beside those that are."""
+    """Rows of two commits, the second merged. Files of the old version lie beside those of the new one."""
     target = DeltaTarget(tmp_path / "t")
     form = TableFormat(value="json", key="text", mode="upsert", columns=("key", "timestamp"), by_date=True)
     target.begin(TableOrigin("orders", "id"), form, pa.schema([("n", pa.int64()), *form.metadata_schema()]))

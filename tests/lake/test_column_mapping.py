@@ -1,4 +1,4 @@
-"""What of a row is what of a record."""
+"""Column mapping: which columns of a row become which parts of a record."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ def made(table: dict[str, Any], **shape: Any) -> list[dict[str, Any]]:
     return [dict(row) for row in found.batch.to_pylist()]
 
 
-def test_a_row_is_an_object_also_where_all_of_it_is_null() -> None:
+def test_a_row_is_an_object_even_if_all_columns_are_null() -> None:
     assert [row["value"] for row in made({"a": [1, None], "b": ["x", None]})] == ['{"a":1,"b":"x"}', '{"a":null,"b":null}']
     assert made({"a": [1], "b": ["x"], "c": [2]}, columns=("c", "a"))[0]["value"] == '{"c":2,"a":1}'
     assert made({"a": [1], "b": ["x"]}, without=("a",))[0]["value"] == '{"b":"x"}'
 
 
-def test_one_column_is_the_value_as_it_is_and_null_a_tombstone() -> None:
+def test_a_single_value_column_is_used_unchanged_and_null_is_a_tombstone() -> None:
     assert [row["value"] for row in made({"a": ["x", None, ""]}, value="a")] == ["x", None, ""]
     assert [row["value"] for row in made({"a": [b"\xff"]}, value="a")] == [b"\xff"]
     assert [row["value"] for row in made({"a": [[1, 2]]}, value="a")] == ["[1,2]"]
 
 
-def test_values_that_json_has_no_word_for_are_written_as_one_would_expect() -> None:
+def test_values_without_a_json_type_have_the_usual_text_form() -> None:
     table = {
         "at": [datetime(2026, 1, 31, 12)], "on": [date(2026, 1, 31)], "money": [Decimal("1.50")], "no": [float("nan")],
         "in": [{"x": [1, None]}], "bytes": [b"\x00\xff"],
@@ -53,7 +53,7 @@ def test_values_that_json_has_no_word_for_are_written_as_one_would_expect() -> N
         made({"bytes": [b"\x00\xff"]})
 
 
-def test_keys_are_columns_or_templates_and_null_where_one_of_their_columns_is() -> None:
+def test_keys_are_columns_or_templates_and_null_with_a_null_column() -> None:
     table = {"c": ["AT", "SI", None], "n": [1, None, 3]}
     assert [row["key"] for row in made(table, key=column("n"))] == ["1", None, "3"]
     assert [row["key"] for row in made(table, key=parse_template("{c}-{n}"))] == [b"AT-1", None, None]
@@ -63,7 +63,7 @@ def test_keys_are_columns_or_templates_and_null_where_one_of_their_columns_is() 
         parse_template("{a}}{b")
 
 
-def test_headers_come_row_by_row() -> None:
+def test_headers_can_differ_by_row() -> None:
     rows = made({"c": ["AT", None]}, headers=(("src", parse_template("{_file}")), ("c", parse_template("{c}")), ("none", None)))
     assert [[(pair["key"], pair["value"]) for pair in row["headers"]] for row in rows] == [
         [("src", b"a.csv"), ("c", b"AT"), ("none", None)],
@@ -71,7 +71,7 @@ def test_headers_come_row_by_row() -> None:
     ]
 
 
-def test_headers_may_be_a_column_of_lists_or_maps() -> None:
+def test_headers_can_be_a_column_of_lists_or_maps() -> None:
     lists = pa.array([[("a", b"1"), ("b", None)], None], pa.list_(pa.struct([("name", pa.string()), ("value", pa.binary())])))
     maps = pa.array([[("a", "1")], []], pa.map_(pa.string(), pa.string()))
     batch = pa.RecordBatch.from_arrays([lists, maps, pa.array(["x", "y"])], ["l", "m", "v"])
@@ -94,12 +94,12 @@ def test_headers_may_be_a_column_of_lists_or_maps() -> None:
         ["2026-09-21 14:13:20.000", ""],
     ],
 )
-def test_times_are_numbers_times_or_text(times: Any) -> None:
+def test_timestamps_are_numbers_timestamps_or_text(times: Any) -> None:
     first, second = (row["timestamp"] for row in made({"at": times}, timestamp="at"))
     assert int(first.timestamp() * 1000) == T0 and second is None
 
 
-def test_rows_that_make_no_record_are_told_apart() -> None:
+def test_rows_that_make_no_record_are_reported() -> None:
     table = {"at": ["2026-01-31", "yesterday", None], "p": ["0", "1", "x"], "v": ["a", "b", "c"]}
     found = map_columns(ColumnMapping(timestamp="at", partition="p", columns=("v",)), pa.RecordBatch.from_pydict(table), None, 10, "a")
     assert [(one.at, one.why) for one in found.bad] == [
@@ -111,7 +111,7 @@ def test_rows_that_make_no_record_are_told_apart() -> None:
     assert [one.at for one in large.bad] == [0] and "3,000 bytes" in large.bad[0].why
 
 
-def test_a_column_that_is_not_there_is_told_with_what_is() -> None:
+def test_a_missing_column_is_an_error_with_the_existing_ones() -> None:
     with pytest.raises(CannotLoad, match=r"a\.csv: no column 'idd'; did you mean id\?; the columns are id, name"):
         ColumnMapping(key=column("idd")).check({"id": "number", "name": "text"}, "a.csv")
 
@@ -119,7 +119,7 @@ def test_a_column_that_is_not_there_is_told_with_what_is() -> None:
 # -- which partition
 
 
-def test_a_rows_own_partition_comes_first_then_its_keys_then_its_turn() -> None:
+def test_the_partition_column_overrides_the_key_and_the_key_round_robin() -> None:
     batch = pa.RecordBatch.from_pydict({"k": ["a", "a", None, None], "p": pa.array([2, None, 0, None], pa.int64())})
     found = map_columns(ColumnMapping(key=column("k"), partition="p"), batch, None, 5 * TURN_ROWS - 1, "a")
     assert choose_partitions(found, 3).to_pylist() == [2, partition_for_key(b"a", 3), 0, 5 % 3]
@@ -127,7 +127,7 @@ def test_a_rows_own_partition_comes_first_then_its_keys_then_its_turn() -> None:
         choose_partitions(found, 2)
 
 
-def test_turns_are_decided_by_the_rows_numbers_alone() -> None:
+def test_round_robin_depends_only_on_row_numbers() -> None:
     batch = pa.RecordBatch.from_pydict({"v": ["x"] * 5 * TURN_ROWS})
     whole = choose_partitions(map_columns(ColumnMapping(), batch, None, 0, "a"), 3).to_pylist()
     assert whole == [row // TURN_ROWS % 3 for row in range(5 * TURN_ROWS)]

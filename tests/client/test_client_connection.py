@@ -1,4 +1,4 @@
-"""A link without a socket: frames in pieces, answers in order, and every way it can break."""
+"""A client connection without a socket: frames in pieces, responses in order, and every way to break."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ottla.wire.messages.fetch import FetchableTopicResponse, PartitionData
 
 
 class Wire(asyncio.Transport):
-    """Keeps what is written."""
+    """A transport that keeps the written bytes."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -60,7 +60,7 @@ def a_fetch_response(size: int) -> m.FetchResponse:
 
 @pytest.mark.parametrize("size", [0, 100, SCRATCH_BYTES - 100, SCRATCH_BYTES, 300_000])
 @pytest.mark.parametrize("piece", [1 << 30, 1000, 7])
-async def test_an_answer_of_any_size_arrives_whole_in_any_pieces(size: int, piece: int) -> None:
+async def test_a_response_arrives_complete_in_pieces_of_any_size(size: int, piece: int) -> None:
     if size > SCRATCH_BYTES and piece == 7:
         size = SCRATCH_BYTES + 500
     link, wire, _ = a_link()
@@ -71,7 +71,7 @@ async def test_an_answer_of_any_size_arrives_whole_in_any_pieces(size: int, piec
         assert bytes(found or b"") == bytes(a_fetch_response(size).responses[0].partitions[0].records or b"")  # type: ignore[call-overload]
 
 
-async def test_many_answers_in_one_piece_reach_their_requests_in_order() -> None:
+async def test_several_responses_in_one_piece_reach_their_requests_in_order() -> None:
     link, wire, _ = a_link()
     answers = [link.request(m.InitProducerIdRequest(), 4, timeout_ms=1000) for _ in range(2000)]
     data = b"".join(answered(frame, m.InitProducerIdResponse(producer_id=index)) for index, frame in enumerate(wire.frames))
@@ -79,7 +79,7 @@ async def test_many_answers_in_one_piece_reach_their_requests_in_order() -> None
     assert [(await answer).producer_id for answer in answers] == list(range(2000))
 
 
-async def test_records_are_a_view_of_a_buffer_that_is_not_used_again() -> None:
+async def test_records_are_a_view_of_a_buffer_that_is_not_reused() -> None:
     link, wire, _ = a_link()
     first = link.request(m.FetchRequest(), 12, timeout_ms=1000)
     second = link.request(m.FetchRequest(), 12, timeout_ms=1000)
@@ -92,7 +92,7 @@ async def test_records_are_a_view_of_a_buffer_that_is_not_used_again() -> None:
     assert bytes(kept) == before
 
 
-async def test_a_peer_that_hangs_up_fails_every_pending_request_with_address_and_request() -> None:
+async def test_a_closing_peer_fails_pending_requests_with_address_and_api() -> None:
     link, wire, lost = a_link()
     feed(link, b"")
     first = link.request(m.MetadataRequest(), 12, timeout_ms=1000)
@@ -108,7 +108,7 @@ async def test_a_peer_that_hangs_up_fails_every_pending_request_with_address_and
         link.request(m.MetadataRequest(), 12, timeout_ms=1000)
 
 
-async def test_a_peer_that_hangs_up_before_any_answer_is_suspected_of_speaking_tls() -> None:
+async def test_a_peer_that_closes_before_any_response_may_expect_tls() -> None:
     link, _, _ = a_link()
     answer = link.request(m.MetadataRequest(), 12, timeout_ms=1000)
     link.eof_received()
@@ -117,7 +117,7 @@ async def test_a_peer_that_hangs_up_before_any_answer_is_suspected_of_speaking_t
 
 
 @pytest.mark.parametrize(
-    ("data", "said"),
+    ("data", "message"),
     [
         (b"HTTP/1.1 400 Bad Request\r\n", "HTTP server"),
         (b"\x15\x03\x03\x00\x02\x02\x46", "speaks TLS"),
@@ -128,22 +128,22 @@ async def test_a_peer_that_hangs_up_before_any_answer_is_suspected_of_speaking_t
         (b"\x00\x00\x00\x05\x00\x00\x00\x01\xff", "Metadata|ResponseHeader"),
     ],
 )
-async def test_bytes_that_are_no_kafka_response_break_the_link_and_are_named(data: bytes, said: str) -> None:
+async def test_an_invalid_response_breaks_the_connection_with_an_error(data: bytes, message: str) -> None:
     link, wire, _ = a_link(frame_bytes_max=1000)
     answer = link.request(m.MetadataRequest(), 12, timeout_ms=1000)
     feed(link, data)
-    with pytest.raises(ConnectionBroken, match=said):
+    with pytest.raises(ConnectionBroken, match=message):
         await answer
     assert wire.aborted
 
 
-async def test_an_answer_nobody_asked_for_breaks_the_link() -> None:
+async def test_an_unexpected_response_breaks_the_connection() -> None:
     link, _, lost = a_link()
     feed(link, b"\x00\x00\x00\x06\x00\x00\x00\x01\x00\x00")
     assert "to no request" in str(lost[0])
 
 
-async def test_a_request_without_an_answer_breaks_the_link_after_its_time() -> None:
+async def test_a_request_timeout_breaks_the_connection() -> None:
     link, _, _ = a_link()
     slow = link.request(m.MetadataRequest(), 12, timeout_ms=60_000)
     quick = link.request(m.FetchRequest(), 12, timeout_ms=20)
@@ -153,7 +153,7 @@ async def test_a_request_without_an_answer_breaks_the_link_after_its_time() -> N
         assert caught.value.timed_out
 
 
-async def test_an_answer_in_time_keeps_the_link_whole() -> None:
+async def test_a_response_in_time_keeps_the_connection() -> None:
     link, wire, _ = a_link()
     first = link.request(m.MetadataRequest(), 12, timeout_ms=30)
     feed(link, answered(wire.frames[0], m.MetadataResponse()))
@@ -162,7 +162,7 @@ async def test_an_answer_in_time_keeps_the_link_whole() -> None:
     assert link.broken is None
 
 
-async def test_who_stopped_waiting_does_not_disturb_the_others() -> None:
+async def test_a_cancelled_request_does_not_affect_others() -> None:
     link, wire, _ = a_link()
     first, second = (link.request(m.InitProducerIdRequest(), 4, timeout_ms=1000) for _ in range(2))
     first.cancel()

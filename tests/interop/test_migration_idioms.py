@@ -1,4 +1,4 @@
-"""The idioms of docs/migrating.md: every form of each is run, and all forms of one write, or print and commit, the same."""
+"""The idioms of docs/migrating.md: every form of each runs, and all forms of one write, or print and commit, the same."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.server, pytest.mark.interop]
 
 
 def idioms(of: str) -> dict[str, list[str]]:
-    """Code by heading; the last of each is Ottla's."""
+    """Code by heading; the last form of each is Ottla's."""
     _, _, text = PAGE.read_text().partition(f"\n## Idioms of {of}\n")
     sections = re.split(r"^### (.+)$", text.partition("\n## ")[0], flags=re.MULTILINE)[1:]
     return {title: re.findall(r"```python\n(.*?)```", body, re.DOTALL) for title, body in zip(sections[::2], sections[1::2], strict=True)}
@@ -32,7 +32,7 @@ def idioms(of: str) -> dict[str, list[str]]:
 
 PRODUCERS, CONSUMERS = idioms("producers"), idioms("consumers")
 TIMEOUT_S = 20
-#: Clients that wait for ever for what does not come would hold up the whole session.
+#: A timeout for clients that wait forever for missing records.
 RUN_S = 90
 
 
@@ -41,7 +41,7 @@ def _too_long(*_: Any) -> None:
 
 
 def run(code: str, bootstrap: str, **names: str) -> None:
-    """Run the code, which may await, as a program of its own; with other names for its topics and groups. Raises: TimeoutError."""
+    """Run the code, which may await, as a program of its own, with other names for its topics and groups. Raises: TimeoutError."""
     before = signal.signal(signal.SIGALRM, _too_long)
     signal.alarm(RUN_S)
     try:
@@ -67,13 +67,13 @@ def _run(code: str, bootstrap: str, names: dict[str, str]) -> None:
 
 
 def written(bootstrap: str, topic: str, at_least: int) -> list[Any]:
-    """What is in the topic, sorted; with the partition where that is not left to chance, and the time where it was given."""
+    """The records in the topic, sorted; with the partition if it is deterministic, and the timestamp if it was set."""
     found: list[Any] = []
     with Consumer(bootstrap_servers=bootstrap, auto_offset_reset="earliest") as consumer:
         partitions = consumer.partitions_for(topic)
         consumer.assign(partitions)
         at_least = max(at_least, sum(consumer.end_offsets(partitions).values()))
-        # With acks=1, which aiokafka has by default, a record may be acknowledged before it can be read.
+        # With acks=1, the default of aiokafka, a record can be acknowledged before it can be read.
         deadline = time.monotonic() + TIMEOUT_S
         while len(found) < at_least and time.monotonic() < deadline:
             found += consumer.poll(500)
@@ -102,12 +102,12 @@ def test_an_idiom_writes_the_same_in_every_client(title: str, bootstrap: str, ne
     are_named(foreign, mine)
     topic = new_topic(3)
     run(mine, bootstrap, orders=topic)
-    wanted = written(bootstrap, topic, 1)
-    assert wanted
+    expected = written(bootstrap, topic, 1)
+    assert expected
     for code in foreign:
         topic = new_topic(3)
         run(code, bootstrap, orders=topic)
-        assert written(bootstrap, topic, len(wanted)) == wanted, code.splitlines()[0]
+        assert written(bootstrap, topic, len(expected)) == expected, code.splitlines()[0]
 
 
 # -- consumers
@@ -115,7 +115,7 @@ def test_an_idiom_writes_the_same_in_every_client(title: str, bootstrap: str, ne
 
 @pytest.fixture(scope="module")
 def groups(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A broker that does not wait for a group's first members."""
+    """A broker with an initial rebalance delay of 0."""
     if ELSEWHERE:
         yield ELSEWHERE
         return
@@ -124,7 +124,7 @@ def groups(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 
 def filled(bootstrap: str) -> str:
-    """A new topic with what the page says is in it."""
+    """A new topic with the records that the page describes."""
     topic = f"t{uuid.uuid4().hex[:12]}"
     with Admin(bootstrap_servers=bootstrap) as admin:
         admin.create_topic(NewTopic(topic, 3))
@@ -137,7 +137,7 @@ def filled(bootstrap: str) -> str:
 
 
 def read(code: str, bootstrap: str, capsys: pytest.CaptureFixture[str]) -> tuple[list[str], dict[str, Any]]:
-    """What the code prints, sorted, and what its group has committed."""
+    """The sorted output of the code, and the offsets committed by its group."""
     orders, refunds, billing = filled(bootstrap), filled(bootstrap), f"g{uuid.uuid4().hex[:12]}"
     capsys.readouterr()
     run(code, bootstrap, orders=orders, refunds=refunds, billing=billing)
@@ -152,7 +152,7 @@ def read(code: str, bootstrap: str, capsys: pytest.CaptureFixture[str]) -> tuple
 def test_an_idiom_reads_and_commits_the_same_in_every_client(title: str, groups: str, capsys: pytest.CaptureFixture[str]) -> None:
     *foreign, mine = CONSUMERS[title]
     are_named(foreign, mine)
-    wanted = read(mine, groups, capsys)
-    assert wanted[0]
+    expected = read(mine, groups, capsys)
+    assert expected[0]
     for code in foreign:
-        assert read(code, groups, capsys) == wanted, code.splitlines()[0]
+        assert read(code, groups, capsys) == expected, code.splitlines()[0]

@@ -1,4 +1,4 @@
-"""The parts of a producer that may be the user's own, each alone: serializers, partitioners, interceptors; and where keyless records go."""
+"""Serializers, partitioners and interceptors alone, built in and of the user; and partitioning of records without a key."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ FORMS = {
 
 
 @pytest.mark.parametrize(("given", "value", "data"), FORMS.values(), ids=FORMS)
-def test_formats_write_and_read_what_kafkas_serializers_do(given: Any, value: Any, data: bytes) -> None:
+def test_formats_are_compatible_with_kafkas_serializers(given: Any, value: Any, data: bytes) -> None:
     write, read = both(given)
     assert write(value) == data
     assert read(data) == value
@@ -62,31 +62,31 @@ def test_formats_write_and_read_what_kafkas_serializers_do(given: Any, value: An
     ("given", "wrong"),
     [("str", 1), ("str", "\ud800"), ("int", "1"), ("int", 1 << 63), (Int(16), 40_000), ("float", "x"), ("bytes", "x"), ("uuid", "x")],
 )
-def test_a_value_of_the_wrong_kind_is_refused_with_topic_and_format(given: Any, wrong: Any) -> None:
+def test_a_value_of_the_wrong_type_is_refused_with_topic_and_format(given: Any, wrong: Any) -> None:
     write, _ = both(given)
     with pytest.raises(SerializationFailed, match=r"for topic t cannot be written as"):
         write(wrong)
 
 
 @pytest.mark.parametrize(("given", "wrong"), [("str", b"\xff"), ("int", b"1"), ("float", b""), ("json", b"{"), ("uuid", b"x")])
-def test_bytes_of_another_format_are_refused_with_topic_and_format(given: Any, wrong: bytes) -> None:
+def test_bytes_in_another_format_are_refused_with_topic_and_format(given: Any, wrong: bytes) -> None:
     _, read = both(given)
     with pytest.raises(SerializationFailed, match=r"bytes of topic t cannot be read as"):
         read(wrong)
 
 
 @pytest.mark.parametrize("given", [b"{}", {"a": [1, (b"x",)]}, {b"k": 1}, [bytearray(b"x")], {"a": memoryview(b"x")}])
-def test_json_has_no_bytes_and_says_what_to_do_with_them(given: Any) -> None:
+def test_json_refuses_bytes_with_advice(given: Any) -> None:
     with pytest.raises(SerializationFailed, match=r"JSON has no bytes: decode them first.*without a serializer"):
         Json().serialize("t", [], given)
 
 
-def test_a_class_that_declares_bytes_has_them_as_base64_in_json() -> None:
+def test_a_class_that_declares_bytes_gets_base64_in_json() -> None:
     form = Json(type=Blob)
     assert form.decode(form.encode(Blob(b"\xff"))) == Blob(b"\xff")
 
 
-def test_json_may_be_read_into_a_class_and_is_checked() -> None:
+def test_json_can_be_read_into_a_class_with_checks() -> None:
     class Order(msgspec.Struct):
         id: int
 
@@ -99,7 +99,7 @@ def test_json_may_be_read_into_a_class_and_is_checked() -> None:
 SCHEMA = {"type": "record", "name": "Order", "fields": [{"name": "id", "type": "long"}, {"name": "note", "type": ["null", "string"]}]}
 
 
-def test_avro_writes_records_of_a_schema_bare_or_with_a_registrys_id() -> None:
+def test_avro_writes_records_bare_or_with_a_registry_id() -> None:
     pytest.importorskip("fastavro")
     order = {"id": 3, "note": "x"}
     write, read = both(Avro(SCHEMA))
@@ -116,7 +116,7 @@ def test_avro_writes_records_of_a_schema_bare_or_with_a_registrys_id() -> None:
         read(b"\0\0\0\1\2")
 
 
-def test_avro_shapes_what_it_reads_for_another_schema() -> None:
+def test_avro_resolves_to_a_reader_schema() -> None:
     pytest.importorskip("fastavro")
     newer = {**SCHEMA, "fields": [*SCHEMA["fields"], {"name": "paid", "type": "boolean", "default": False}]}
     write, _ = both(Avro(SCHEMA))
@@ -136,7 +136,7 @@ def test_protobuf_writes_messages_of_one_class() -> None:
 
 
 @pytest.mark.parametrize(("make", "package"), [(lambda: Avro(SCHEMA), "fastavro"), (lambda: Protobuf(Counter), "protobuf")])
-def test_a_format_whose_package_is_missing_says_how_to_get_it(make: Any, package: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_format_with_a_missing_package_says_how_to_install_it(make: Any, package: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(name: str) -> Any:
         raise ImportError(name)
 
@@ -146,7 +146,7 @@ def test_a_format_whose_package_is_missing_says_how_to_get_it(make: Any, package
 
 
 class Signed:
-    """A serializer of one's own, with all that Kafka's have."""
+    """A user's serializer with all of Kafka's methods."""
 
     def __init__(self) -> None:
         self.configured: Any = None
@@ -163,7 +163,7 @@ class Signed:
         self.closed = True
 
 
-def test_a_serializer_of_ones_own_is_configured_sees_topic_and_headers_and_none() -> None:
+def test_a_users_serializer_is_configured_and_receives_topic_headers_and_none() -> None:
     mine = Signed()
     write = as_serializer(mine, {"client_id": "me"}, is_key=True)
     headers: list[tuple[str, bytes | None]] = []
@@ -173,7 +173,7 @@ def test_a_serializer_of_ones_own_is_configured_sees_topic_and_headers_and_none(
     assert mine.configured == ("me", True)
 
 
-def test_a_function_serializes_what_is_not_none() -> None:
+def test_a_function_serializes_values_other_than_none() -> None:
     write, read = as_serializer(str.encode, {}, is_key=False), as_deserializer(bytes.decode, {}, is_key=False)
     assert write is not None and read is not None
     assert (write("t", [], "a"), write("t", [], None)) == (b"a", None)
@@ -181,15 +181,15 @@ def test_a_function_serializes_what_is_not_none() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "error", "said"),
+    ("given", "error", "message"),
     [
         ("jsn", ValueError, "value_serializer: no format is called 'jsn'; did you mean json"),
         (Json, TypeError, r"give an object, Json\(\)"),
         (7, TypeError, "has no method serialize"),
     ],
 )
-def test_what_is_no_serializer_is_refused_at_once(given: Any, error: type[Exception], said: str) -> None:
-    with pytest.raises(error, match=said):
+def test_an_invalid_serializer_is_refused_at_once(given: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
         as_serializer(given, {}, is_key=False)
 
 
@@ -201,13 +201,13 @@ def a_topic(count: int, *, leaderless: tuple[int, ...] = (), leaders: dict[int, 
     return TopicInfo("t", bytes(16), tuple(partitions))
 
 
-def test_a_key_decides_as_in_java() -> None:
-    # Facts from Java's Utils.murmur2: "21" -> -973932308, "foobar" -> -790332482.
+def test_a_key_selects_the_same_partition_as_in_java() -> None:
+    # Expected values of Java's Utils.murmur2: "21" -> -973932308, "foobar" -> -790332482.
     assert partition_for_key(b"21", 100) == (-973932308 & 0x7FFFFFFF) % 100
     assert partition_for_key(b"foobar", 100) == (-790332482 & 0x7FFFFFFF) % 100
 
 
-def test_round_robin_takes_turns_per_topic_among_partitions_with_a_leader() -> None:
+def test_round_robin_alternates_per_topic_among_partitions_with_a_leader() -> None:
     choice = as_choice("round_robin", {}, Random(1))
     assert choice is not None
     topic = a_topic(4, leaderless=(2,))
@@ -221,7 +221,7 @@ def test_random_reaches_every_partition_with_a_leader() -> None:
     assert {choice("t", b"same", None, a_topic(4, leaderless=(2,))) for _ in range(100)} == {0, 1, 3}
 
 
-def test_a_partitioner_of_ones_own_may_be_a_function_or_an_object() -> None:
+def test_a_users_partitioner_can_be_a_function_or_an_object() -> None:
     class Last:
         settings: Any = None
 
@@ -243,7 +243,7 @@ def test_a_partitioner_of_ones_own_may_be_a_function_or_an_object() -> None:
 
 
 @pytest.mark.parametrize(("given", "error"), [("sticky", ValueError), (3, TypeError), (Counter, TypeError)])
-def test_what_is_no_partitioner_is_refused_at_once(given: Any, error: type[Exception]) -> None:
+def test_an_invalid_partitioner_is_refused_at_once(given: Any, error: type[Exception]) -> None:
     with pytest.raises(error):
         as_choice(given, {}, Random(1))
 
@@ -251,8 +251,8 @@ def test_what_is_no_partitioner_is_refused_at_once(given: Any, error: type[Excep
 # -- records without a key
 
 
-def went(accumulator: Accumulator, info: TopicInfo, count: int, *, now_ms: float = 0) -> list[int]:
-    """The partitions to which so many records of about 100 bytes went."""
+def chosen_partitions(accumulator: Accumulator, info: TopicInfo, count: int, *, now_ms: float = 0) -> list[int]:
+    """The partitions chosen for `count` records of about 100 bytes."""
     found = []
     accumulator.update_metadata({"t": info})
     for _ in range(count):
@@ -271,37 +271,37 @@ def an_accumulator(**settings: Any) -> Accumulator:
 
 def test_records_without_a_key_fill_one_batch_after_the_other_and_reach_every_partition() -> None:
     accumulator = an_accumulator()
-    found = went(accumulator, a_topic(4), 400)
+    found = chosen_partitions(accumulator, a_topic(4), 400)
     assert all(len(set(found[start : start + 10])) == 1 for start in range(0, 400, 10))
     assert set(found) == {0, 1, 2, 3}
 
 
-def test_a_partition_with_batches_of_others_is_left_at_twice_the_size() -> None:
+def test_the_sticky_partition_with_foreign_batches_changes_at_twice_the_size() -> None:
     accumulator = an_accumulator(partitioner_adaptive_partitioning_enable=False)
     info = a_topic(2)
-    (first,) = set(went(accumulator, info, 9))
-    # Keyed records make the batch full early; the next one is not full when the share is used up.
+    (first,) = set(chosen_partitions(accumulator, info, 9))
+    # Keyed records fill the batch early; the next one is not full when the partition's share is used up.
     accumulator.add("t", first, 1, b"k", b"x" * 91, ())
-    found = went(accumulator, info, 40)
+    found = chosen_partitions(accumulator, info, 40)
     assert found[:1] == [first] and set(found) == {0, 1}
 
 
-def test_a_new_picture_of_the_topic_changes_the_choice_only_where_it_must() -> None:
+def test_new_metadata_changes_the_partition_only_if_necessary() -> None:
     accumulator = an_accumulator()
-    (first,) = set(went(accumulator, a_topic(3), 2))
-    assert set(went(accumulator, a_topic(3), 2)) == {first}
+    (first,) = set(chosen_partitions(accumulator, a_topic(3), 2))
+    assert set(chosen_partitions(accumulator, a_topic(3), 2)) == {first}
     assert len(accumulator._incomplete) == 1
-    assert first not in went(accumulator, a_topic(3, leaderless=(first,)), 2)
-    assert set(went(accumulator, a_topic(1), 2)) == {0}
+    assert first not in chosen_partitions(accumulator, a_topic(3, leaderless=(first,)), 2)
+    assert set(chosen_partitions(accumulator, a_topic(1), 2)) == {0}
 
 
-def test_partitions_that_fall_behind_get_fewer_records() -> None:
+def test_partitions_with_longer_queues_get_fewer_records() -> None:
     rng = Random(1)
     counted = Counter(choose(a_topic(3), rng, waiting={0: 0, 1: 3, 2: 1}.__getitem__) for _ in range(8000))
     assert [round(counted[number] / 1000) for number in range(3)] == [4, 1, 3]
 
 
-def test_partitions_that_wait_alike_get_alike() -> None:
+def test_partitions_with_equal_queues_get_equal_shares() -> None:
     rng = Random(1)
     counted = Counter(weighted([2, 2], rng) for _ in range(1000))
     assert 400 < counted[0] < 600
@@ -316,7 +316,7 @@ def test_partitions_without_a_leader_or_of_a_slow_broker_get_none() -> None:
     assert {choose(a_topic(2, leaderless=(0, 1)), rng) for _ in range(50)} == {0, 1}
 
 
-def test_a_broker_is_slow_when_it_took_nothing_for_the_timeout_although_there_was_something() -> None:
+def test_a_broker_is_slow_if_it_accepted_nothing_for_the_timeout_with_batches_ready() -> None:
     latency = NodeLatency(100)
     latency.asked(1, 1000, took=True)
     latency.asked(1, 1100, took=False)
@@ -331,7 +331,7 @@ def test_a_broker_is_slow_when_it_took_nothing_for_the_timeout_although_there_wa
 
 
 class Failing:
-    """An interceptor that raises wherever it can."""
+    """An interceptor that raises in every method."""
 
     def on_send(self, record: ProducerRecord) -> ProducerRecord:
         record.value = "half done"
@@ -344,31 +344,31 @@ class Failing:
         raise RuntimeError("in close")
 
 
-class Heard:
-    """One that hears, and changes nothing."""
+class RecordingInterceptor:
+    """An interceptor that records its calls and changes nothing."""
 
     def __init__(self) -> None:
-        self.heard: list[Any] = []
+        self.calls: list[Any] = []
 
     def on_acknowledgement(self, metadata: Any, error: Any) -> None:
-        self.heard.append((metadata, error))
+        self.calls.append((metadata, error))
 
     def close(self) -> None:
-        self.heard.append("closed")
+        self.calls.append("closed")
 
 
-def test_an_interceptor_that_fails_keeps_nothing_from_the_next_and_leaves_its_place_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
-    heard = Heard()
-    interceptors = Interceptors([Failing(), heard], {})
+def test_a_failing_interceptor_is_logged_and_does_not_stop_the_next(caplog: pytest.LogCaptureFixture) -> None:
+    calls = RecordingInterceptor()
+    interceptors = Interceptors([Failing(), calls], {})
     metadata = RecordMetadata("t", 0, 1, 2)
     assert interceptors.on_send(ProducerRecord("t", b"v")).topic == "t"
     interceptors.on_acknowledgement(metadata, None)
     interceptors.close()
-    assert heard.heard == [(metadata, None), "closed"]
+    assert calls.calls == [(metadata, None), "closed"]
     assert caplog.text.count("RuntimeError: in ") == 3
 
 
-def test_interceptors_see_what_the_one_before_made_of_a_record() -> None:
+def test_interceptors_receive_the_record_of_the_previous_one() -> None:
     class Adds:
         def __init__(self, what: str) -> None:
             self.what = what
@@ -379,7 +379,7 @@ def test_interceptors_see_what_the_one_before_made_of_a_record() -> None:
     assert Interceptors([Adds("a"), Adds("b")], {}).on_send(ProducerRecord("t", "v")).value == "vab"
 
 
-def test_an_interceptor_that_gives_back_nothing_leaves_the_record() -> None:
+def test_an_interceptor_that_returns_none_leaves_the_record() -> None:
     class Looks:
         def on_send(self, record: ProducerRecord) -> None:
             pass
@@ -388,6 +388,6 @@ def test_an_interceptor_that_gives_back_nothing_leaves_the_record() -> None:
     assert Interceptors([Looks()], {}).on_send(record) is record
 
 
-def test_what_is_no_interceptor_is_refused_at_once() -> None:
+def test_an_invalid_interceptor_is_refused_at_once() -> None:
     with pytest.raises(TypeError, match="no interceptor"):
         Interceptors([builtins.object()], {})
