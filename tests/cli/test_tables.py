@@ -15,7 +15,7 @@ ROWS = [
 
 
 def test_a_table_is_aligned_with_numbers_to_the_right_and_marks_empty_cells() -> None:
-    assert aligned(COLUMNS, ROWS).splitlines() == [
+    assert aligned(COLUMNS, ROWS).splitlines() == [  # type: ignore[arg-type]
         "NAME    COUNT  WORDS",
         "orders     12  one,two",
         "a           -  -",
@@ -23,9 +23,9 @@ def test_a_table_is_aligned_with_numbers_to_the_right_and_marks_empty_cells() ->
 
 
 def test_a_pipe_gets_tabs_and_no_headings_by_default() -> None:
-    assert tab_separated(COLUMNS, ROWS) == "orders\t12\tone,two\na\t\t\n"
-    assert tab_separated(COLUMNS, ROWS, headings=True).startswith("NAME\tCOUNT\tWORDS\norders")
-    assert tab_separated(COLUMNS[:1], ROWS, headings=True, prefix=("OF", 7)) == "OF\tNAME\n7\torders\n7\ta\n"
+    assert tab_separated(COLUMNS, ROWS) == "orders\t12\tone,two\na\t\t\n"  # type: ignore[arg-type]
+    assert tab_separated(COLUMNS, ROWS, headings=True).startswith("NAME\tCOUNT\tWORDS\norders")  # type: ignore[arg-type]
+    assert tab_separated(COLUMNS[:1], ROWS, headings=True, prefix=("OF", 7)) == "OF\tNAME\n7\torders\n7\ta\n"  # type: ignore[arg-type]
 
 
 def test_a_row_in_a_pipe_is_one_line_whatever_its_cells_contain() -> None:
@@ -58,7 +58,7 @@ def test_the_widest_column_wraps_first_and_numbers_never_wrap() -> None:
 
 
 def test_rows_that_cannot_fit_become_a_block_each() -> None:
-    assert aligned(COLUMNS, ROWS, width=20).splitlines() == [
+    assert aligned(COLUMNS, ROWS, width=20).splitlines() == [  # type: ignore[arg-type]
         "NAME   orders",
         "COUNT  12",
         "WORDS  one,two",

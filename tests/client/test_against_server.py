@@ -349,7 +349,7 @@ def test_a_server_that_is_not_kafka_is_recognized(reply: bytes | None, message: 
         thread.start()
         address = f"127.0.0.1:{listener.getsockname()[1]}"
         settings = {"retries": 0, "socket_connection_setup_timeout_ms": 300}
-        with Admin(bootstrap_servers=address, **settings) as admin, pytest.raises(KafkaError, match=message):
+        with Admin(bootstrap_servers=address, **settings) as admin, pytest.raises(KafkaError, match=message):  # type: ignore[arg-type]
             admin.list_topics()
         listener.shutdown(socket.SHUT_RDWR)
         thread.join(5)

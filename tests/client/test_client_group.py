@@ -363,7 +363,7 @@ async def test_offsets_are_fetched_again_when_the_coordinator_moved(cluster: Mem
     cluster.groups.offsets["t", 0] = (7, 0, "")
     for code in (16, 14):
         group = m.offset_fetch.OffsetFetchResponseGroup(group_id="g", error_code=code)
-        cluster.faults["OffsetFetch"].append(lambda node, request, group=group: m.OffsetFetchResponse(groups=[group]))
+        cluster.faults["OffsetFetch"].append(lambda node, request, group=group: m.OffsetFetchResponse(groups=[group]))  # type: ignore[misc]
     async with Consumer("t", **quick) as consumer:
         assert [record.offset for record in await consumer.poll(5000)] == [7, 8, 9]
 

@@ -139,7 +139,7 @@ async def test_a_broker_that_throttles_gets_no_request_for_the_throttle_time(clu
         times.append(asyncio.get_running_loop().time())
 
     answer = cluster.nodes[1].on_Produce
-    cluster.nodes[1].on_Produce = lambda request, header: setattr(made := answer(request, header), "throttle_time_ms", 50) or made  # type: ignore[method-assign]
+    cluster.nodes[1].on_Produce = lambda request, header: setattr(made := answer(request, header), "throttle_time_ms", 50) or made  # type: ignore[func-returns-value, method-assign]
     cluster.faults["Produce"].append(throttled)
     async with Producer(linger_ms=0, **quick) as producer:
         for value in (b"a", b"b"):

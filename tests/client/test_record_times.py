@@ -18,7 +18,7 @@ def batch(base_offset: int, *times: int, codec: Codec = Codec.NONE) -> bytes:
     return bytes(build_batch([(when, None, b"v", ()) for when in times], base_offset=base_offset, codec=codec))
 
 
-def found_by(search: TimeSearch, *answers: dict[TopicPartition, Piece | KafkaError]) -> dict[Place, object]:
+def found_by(search: TimeSearch, *answers: dict[TopicPartition, Piece | KafkaError]) -> dict[RecordPosition, object]:
     """Request and respond until the responses are used up; the search must then be complete."""
     for answer in answers:
         asks = search.asks()
@@ -31,20 +31,20 @@ def found_by(search: TimeSearch, *answers: dict[TopicPartition, Piece | KafkaErr
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.ZSTD])
 def test_the_timestamp_inside_a_batch_is_found(codec: Codec) -> None:
     search = TimeSearch([(A, 11)])
-    assert search.asks() == {A: Ask(11, LITTLE_BYTES)}
+    assert search.asks() == {A: OffsetRead(11, LITTLE_BYTES)}
     assert found_by(search, {A: Piece(batch(10, 100, 200, 300, codec=codec), 20)}) == {(A, 11): 200}
 
 
 def test_all_partitions_are_requested_at_once() -> None:
     search = TimeSearch([(A, 1), (B, 2)])
-    assert search.asks() == {A: Ask(1, LITTLE_BYTES), B: Ask(2, LITTLE_BYTES)}
+    assert search.asks() == {A: OffsetRead(1, LITTLE_BYTES), B: OffsetRead(2, LITTLE_BYTES)}
     assert found_by(search, {A: Piece(batch(1, 7), 9), B: Piece(batch(2, 8), 9)}) == {(A, 1): 7, (B, 2): 8}
 
 
 def test_a_partition_with_an_empty_response_is_requested_first_with_a_larger_limit() -> None:
     search = TimeSearch([(A, 0), (B, 0), (C, 5)])
     search.learn(search.asks(), {A: Piece(b"", 9), B: Piece(batch(0, 8), 9), C: Piece(batch(3, 1), 9)})
-    assert list(search.asks().items()) == [(A, Ask(0, MUCH_BYTES)), (C, Ask(5, MUCH_BYTES))]
+    assert list(search.asks().items()) == [(A, OffsetRead(0, MUCH_BYTES)), (C, OffsetRead(5, MUCH_BYTES))]
     assert found_by(search, {A: Piece(batch(0, 7), 9), C: Piece(batch(5, 6), 9)}) == {(A, 0): 7, (B, 0): 8, (C, 5): 6}
 
 
@@ -61,7 +61,7 @@ def test_for_a_compacted_record_the_next_one_counts() -> None:
     assert found_by(TimeSearch([(A, 12)]), {A: Piece(bytes(first) + batch(20, 300), 30)}) == {(A, 12): 300}
     search = TimeSearch([(A, 12)])
     search.learn(search.asks(), {A: Piece(bytes(first), 30)})
-    assert search.asks() == {A: Ask(15, LITTLE_BYTES)}
+    assert search.asks() == {A: OffsetRead(15, LITTLE_BYTES)}
     assert found_by(search, {A: Piece(batch(20, 300), 30)}) == {(A, 12): 300}
 
 
@@ -79,7 +79,7 @@ def test_one_response_can_resolve_several_offsets_of_a_partition() -> None:
     assert search.asks() == {A: OffsetRead(0, LITTLE_BYTES)}
     search.learn(search.asks(), {A: Piece(batch(0, 1, 2, 3), 9)})
     assert search.found == {(A, 0): 1, (A, 2): 3}
-    assert search.asks() == {A: Ask(7, LITTLE_BYTES)}
+    assert search.asks() == {A: OffsetRead(7, LITTLE_BYTES)}
     assert found_by(search, {A: Piece(batch(7, 8), 9)})[A, 7] == 8
 
 

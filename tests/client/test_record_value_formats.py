@@ -108,7 +108,7 @@ JSON = st.recursive(
 @given(JSON)
 def test_json_within_json_round_trips_as_the_same_text(value: Any) -> None:
     """Also null, strings and text that looks like marked bytes, which have another meaning in the surrounding line."""
-    from ottla.cli.produce.input import InputFormat, _JsonLines
+    from ottla.cli.produce.input import InputFormat, JsonLines
 
     data = msgspec.json.encode(value)
     line = msgspec.json.encode({"value": VALUE_FORMATS["json"].value(data)})
