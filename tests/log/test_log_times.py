@@ -9,11 +9,11 @@ from ottla.records.batch import parse_header, stamp_append_time
 from ottla.records.compression import Codec
 
 
-@pytest.mark.parametrize("codec", list(Codec))
 def at(timestamp_ms: int, offset: int, epoch: int) -> TimedOffset:
     return TimedOffset(timestamp_ms, Offset(offset), LeaderEpoch(epoch))
 
 
+@pytest.mark.parametrize("codec", list(Codec))
 def test_the_first_record_late_enough_is_found_inside_its_batch(codec: Codec) -> None:
     log = a_log()
     for number in range(5):
