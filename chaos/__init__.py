@@ -1,1 +1,1 @@
-"""Chaos: a real cluster of real processes, to which bad things are done while clients work; `python -m chaos` runs it."""
+"""Chaos tests: faults in a real cluster of real processes while clients work; `python -m chaos` runs them."""

@@ -1,4 +1,4 @@
-"""`python -m chaos`: tells stories of failing clusters, and prints what came of them."""
+"""`python -m chaos`: runs fault scenarios on a real cluster and prints the results."""
 
 from __future__ import annotations
 
@@ -56,16 +56,16 @@ def main(
     keep: bool,
     list_only: bool,
 ) -> None:
-    """Do bad things to a cluster of real processes while clients work, and hold it to what they saw.
+    """Inject faults into a cluster of real processes while clients work, and check what the clients saw.
 
-    Without names, all stories are told. Exit code 0: nothing was wrong; 1: something was.
+    Without names, all scenarios run. Exit code 0: no problem was found; 1: otherwise.
     """
     if list_only:
         for story in STORIES.values():
             click.echo(f"{story.name:14} {story.about}")
         return
     confined = enter()
-    # As process 1 of its namespace it would otherwise not hear this signal.
+    # As process 1 of its namespace the run would ignore this signal by default.
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     seed = random.SystemRandom().randrange(1 << 32) if seed is None else seed
     extra = tuple((name, value) for name, _, value in (setting.partition("=") for setting in settings))
@@ -93,7 +93,7 @@ def main(
 
 
 def _by_cluster(stories: Iterable[Story]) -> Iterable[tuple[bool, bool, int, list[Story]]]:
-    """Those that the same cluster can serve for, together: (networked, with a small disk, brokers, stories)."""
+    """Group scenarios that can share a cluster: (networked, with a small disk, brokers, scenarios)."""
 
     def needs(story: Story) -> tuple[bool, bool, int]:
         return story.networked, story.small_disk, story.brokers
@@ -124,7 +124,7 @@ def _act(story: Story, rounds: int, scene: Scene) -> None:
 
 
 def show(outcomes: list[Outcome], session_timeout_ms: int, seconds: float) -> None:
-    """The table, and what is wrong in words."""
+    """Print the table of results, then the problems."""
     table = Table(title=f"session timeout {session_timeout_ms} ms, {seconds:.0f} s in all", title_justify="left", box=None, pad_edge=False)
     table.add_column("story")
     for name in (

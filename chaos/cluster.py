@@ -1,4 +1,4 @@
-"""The cluster under test: brokers and a ZooKeeper ensemble, each a process of its own, and what ZooKeeper holds to be true."""
+"""The cluster under test: brokers and a ZooKeeper ensemble, each a process, and the state in ZooKeeper."""
 
 from __future__ import annotations
 
@@ -29,24 +29,24 @@ from ottla.spark.java import java_home
 
 ROOT = Path(__file__).resolve().parent.parent
 BROKERS = 3
-#: Of each partition.
+#: Replicas of each partition.
 REPLICAS = 3
-#: Where in ZooKeeper the cluster is.
+#: The cluster's path in ZooKeeper.
 CHROOT = "/chaos"
 READY = re.compile(r"^ottla: (?:zookeeper )?ready on (\S+)$", re.MULTILINE)
 READY_S = 40.0
-#: Room for a run's records and the index files of its topics; a story fills the rest.
+#: Space for a run's records and the index files of its topics; a scenario fills the rest.
 DISK_BYTES = 96 << 20
 RESERVE_BYTES = 8 << 20
 T = TypeVar("T")
 
 
 class Stuck(AssertionError):
-    """Something did not come about in time."""
+    """A condition did not become true in time."""
 
 
 def until(true: Callable[[], T | None], what: str, *, timeout_s: float) -> T:
-    """Waits for something, which is then returned. Raises: Stuck."""
+    """Wait until a function returns a true value, and return it. Raises: Stuck."""
     deadline_s = time.monotonic() + timeout_s
     while not (found := true()):
         if time.monotonic() > deadline_s:
@@ -56,7 +56,7 @@ def until(true: Callable[[], T | None], what: str, *, timeout_s: float) -> T:
 
 
 class Process:
-    """A program in a place; its lives share an output file. Ended by its own pid alone."""
+    """A program in a network location. Restarts append to the same output file. Signals go to its own pid only."""
 
     def __init__(self, place: Place, arguments: list[str], output: Path) -> None:
         self.place = place
@@ -64,7 +64,7 @@ class Process:
         self._command = [*place.prefix, sys.executable, "-m", "ottla", *arguments]
         self._process: subprocess.Popen[bytes] | None = None
         self._begun = 0
-        #: It was told to end, and so may be gone.
+        #: Whether it was asked to end.
         self._ended = True
 
     @property
@@ -78,11 +78,11 @@ class Process:
 
     @property
     def died(self) -> bool:
-        """It is gone, and nobody asked for that."""
+        """Whether it ended without a request."""
         return not self._ended and not self.alive
 
     def spawn(self) -> None:
-        """Starts a life without waiting for anything."""
+        """Start the process without waiting."""
         assert not self.alive, "one life at a time"
         self._ended = False
         path = os.pathsep.join(filter(None, (str(ROOT / "src"), os.environ.get("PYTHONPATH"))))
@@ -93,13 +93,13 @@ class Process:
             )
 
     def said(self) -> str:
-        """What this life wrote so far."""
+        """Output since the last start."""
         with self.output.open("rb") as output:
             output.seek(self._begun)
             return output.read().decode(errors="replace")
 
     def await_ready(self) -> str:
-        """Where it serves. Raises: Stuck."""
+        """Return the address of the ready line. Raises: Stuck."""
 
         def ready() -> str | None:
             found = READY.search(self.said())
@@ -135,7 +135,7 @@ class Process:
 
 
 class Broker(Process):
-    """`ottla serve`, at one address in all its lives."""
+    """`ottla serve`, at the same address after each restart."""
 
     def __init__(self, number: int, place: Place, data_dir: Path, connect: str, port: int, settings: Mapping[str, str]) -> None:
         self.number = number
@@ -149,24 +149,24 @@ class Broker(Process):
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """What a cluster is made of."""
+    """Configuration of a cluster."""
 
     session_timeout_ms: int = 6_000
     zookeepers: int = 3
-    #: One more than a partition has replicas, where partitions are to move.
+    #: One more than a partition has replicas, where partitions are moved.
     brokers: int = BROKERS
-    #: Brokers' settings beside those that every run has, or instead of them.
+    #: Additional settings of the brokers; they override the defaults of a run.
     extra: tuple[tuple[str, str], ...] = ()
     #: Records that each producer sends to each partition at a time.
     burst: int = 1
-    #: Each broker, and ZooKeeper, in a network of its own.
+    #: Each broker, and ZooKeeper, in its own network namespace.
     networked: bool = False
     #: The last broker's data directory is a small file system.
     small_disk: bool = False
 
     @property
     def lag_time_max_ms(self) -> int:
-        """A follower that keeps up with nothing for so long leaves the ISR."""
+        """A follower that is behind for this long leaves the ISR."""
         return self.session_timeout_ms + 1_000
 
     def settings(self) -> dict[str, str]:
@@ -180,7 +180,7 @@ class Setup:
             "group.initial.rebalance.delay.ms": "0",
             "ottla.disk.reserve.bytes": str(RESERVE_BYTES),
             "auto.create.topics.enable": "false",
-            # Else the broker whose disk is full may be given what others are expected to go on with.
+            # Otherwise the broker with the full disk could become leader of partitions that others must continue to lead.
             "auto.leader.rebalance.enable": str(not self.small_disk).lower(),
             **dict(self.extra),
         }
@@ -188,7 +188,7 @@ class Setup:
 
 @dataclass(frozen=True, slots=True)
 class PartitionState:
-    """As ZooKeeper has it."""
+    """The partition's state in ZooKeeper."""
 
     leader: int
     epoch: int
@@ -196,12 +196,12 @@ class PartitionState:
 
 
 class Cluster:
-    """Brokers over an ensemble; made by ``running``."""
+    """Brokers and an ensemble; created by ``running``."""
 
     def __init__(self, setup: Setup, brokers: list[Broker], connect: str, ensemble: Ensemble | None, network: Network | None) -> None:
         self.setup = setup
         self.brokers = {broker.number: broker for broker in brokers}
-        #: None where ZooKeeper is in a network of its own, and left alone.
+        #: None where ZooKeeper is in its own network namespace and is never killed.
         self.ensemble = ensemble
         self.network = network
         self.zookeeper_place: Place | None = None
@@ -225,10 +225,10 @@ class Cluster:
             self._store.close()
 
     def died(self) -> list[str]:
-        """What brokers wrote last that ended though nobody asked them to."""
+        """Last output of brokers that ended without a request."""
         return [f"broker {one.number} ended by itself: {one.said()[-1000:].strip()}" for one in self.brokers.values() if one.died]
 
-    # What is true.
+    # Cluster state.
 
     def state(self, topic: str, partition: int) -> PartitionState | None:
         found = self._read(f"/brokers/topics/{topic}/partitions/{partition}/state")
@@ -239,7 +239,7 @@ class Cluster:
         return found["brokerid"] if found else None
 
     def leader(self, topic: str, partition: int) -> Broker:
-        """Who leads, once a broker that runs does. Raises: Stuck."""
+        """Wait for a leader that runs, and return it. Raises: Stuck."""
 
         def led() -> Broker | None:
             state = self.state(topic, partition)
@@ -249,7 +249,7 @@ class Cluster:
         return until(led, f"{topic}-{partition} has a leader", timeout_s=60)
 
     def in_sync(self, topic: str, partitions: int) -> bool:
-        """All replicas of all partitions are."""
+        """Whether all replicas of all partitions are in sync."""
         states = [self.state(topic, partition) for partition in range(partitions)]
         return all(state is not None and len(state.isr) == REPLICAS and state.leader in state.isr for state in states)
 
@@ -259,8 +259,9 @@ class Cluster:
         until(lambda: self.in_sync(topic, partitions), f"{topic} is led and in sync", timeout_s=30)
 
     def copies(self, topic: str, partition: int) -> list[bytes]:
-        """What the log files of each replica hold, without the room that was made in advance. A broker that was down when a partition
-        moved away keeps its copy, which counts no more."""
+        """Content of each replica's log files without preallocated space. A broker that was down when a partition
+        moved away keeps its old copy, which is not included.
+        """
         holders = [self.brokers[number] for number in self.replicas(topic, partition)]
         directories = [broker.data_dir.glob(f"**/{topic}-{partition}") for broker in holders]
         return [
@@ -269,12 +270,12 @@ class Cluster:
         ]
 
     def replicas(self, topic: str, partition: int) -> list[int]:
-        """The assignment; while a partition moves, those that are added or removed are among them."""
+        """The assignment; during a reassignment it includes the added and removed replicas."""
         found = self._read(f"/brokers/topics/{topic}")
         return [int(broker) for broker in found["partitions"][str(partition)]] if found else []
 
     def ask_to_move(self, topic: str, partition: int, replicas: Sequence[int]) -> None:
-        """Whoever is the controller hears of it, or nobody: that is for ``replicas`` to tell."""
+        """Request a reassignment. The request may be lost; ``replicas`` shows its effect."""
         with contextlib.suppress(ottla.KafkaError), ottla.Admin(bootstrap_servers=self.bootstrap) as admin:
             admin.alter_partition_reassignments({(topic, partition): list(replicas)}, timeout_ms=5_000)
 
@@ -287,7 +288,7 @@ class Cluster:
 
 @contextlib.contextmanager
 def running(setup: Setup, directory: Path) -> Iterator[Cluster]:
-    """A cluster that serves; all its processes are ended after it. Raises: NotPermitted, CannotStart, NoJava, Stuck."""
+    """Start a cluster, and end all its processes at exit. Raises: NotPermitted, CannotStart, NoJava, Stuck."""
     with contextlib.ExitStack() as ends:
         network = Network() if setup.networked else None
         if network is not None:
@@ -323,7 +324,7 @@ def running(setup: Setup, directory: Path) -> Iterator[Cluster]:
 
 
 def free_port() -> int:
-    """A port of the loopback that nobody has at the moment."""
+    """Return an unused loopback port."""
     with socket.socket() as one:
         one.bind(("127.0.0.1", 0))
         return int(one.getsockname()[1])

@@ -1,9 +1,9 @@
-"""Clients that work while bad things happen, each in a thread of its own, and write down what they saw.
+"""Clients under faults, each in its own thread; they record what they saw.
 
-Every value is sent once, and is `CLIENT:NUMBER`. Producers are idempotent and ask for acks=all; they never give a record up while the run
-lasts. Readers begin at offset 0 and must never find their position outside of the log; members of a group begin where the group is.
+Every value is sent once, and is `CLIENT:NUMBER`. Producers are idempotent with acks=all; they never give a record up during the
+run. Readers start at offset 0 and must never find their position outside of the log; group members start at the group's offsets.
 
-Requests time out after REQUEST_MS: a broker that stands still or is cut off does not say so, and its clients look elsewhere only then.
+Requests time out after REQUEST_MS: clients detect a stopped or unreachable broker only by this timeout.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from ottla.errors import KafkaError
 from ottla.sim.checkers.recorder import Operation, Recorder
 
 REQUEST_MS = 2_000
-#: A record is given up after this time, which no fault lasts. librdkafka may write others twice when it gives up some.
+#: Delivery timeout, longer than any fault. librdkafka may write other records twice when it gives some up.
 DELIVERY_MS = 300_000
 OUTSTANDING_MAX = 2_000
-#: Between two bursts of a producer.
+#: Pause between two bursts of a producer.
 ROUND_S = 0.02
 OF_LIBRDKAFKA = {
     "log_level": 2, "reconnect.backoff.ms": 20, "reconnect.backoff.max.ms": 200, "retry.backoff.ms": 50, "retry.backoff.max.ms": 200,
@@ -40,7 +40,7 @@ OF_OTTLA: dict[str, Any] = {
 
 @dataclass(slots=True, eq=False)
 class Watch:
-    """The first acknowledgement of a record that was sent to a partition after a moment."""
+    """Waits for the first acknowledgement of a record that was sent to a partition after a given time."""
 
     partition: int
     since_ns: int
@@ -49,7 +49,7 @@ class Watch:
 
 
 class Journal:
-    """What the clients of one topic write into."""
+    """The observations of the clients of one topic."""
 
     def __init__(self, topic: str, partitions: int, *, burst: int = 1) -> None:
         self.topic = topic
@@ -57,24 +57,24 @@ class Journal:
         #: Records that a producer sends to each partition at once.
         self.burst = burst
         self.recorder = Recorder(time.monotonic_ns)
-        #: What no client of a correct cluster meets.
+        #: Observations that are impossible in a correct cluster.
         self.complaints: list[str] = []
         #: Records that their producer gave up.
         self.given_up: list[str] = []
         #: Acknowledgements without an offset.
         self.unplaced = 0
-        #: By reader, or group of readers, the highest offset of each partition that it was given.
+        #: By reader or group: the highest offset received of each partition.
         self.reached: dict[str, dict[int, int]] = {}
         self._watches: list[Watch] = []
 
     def watch(self, partition: int) -> Watch:
-        """Watches for what is sent from now on."""
+        """Watch records that are sent from now on."""
         made = Watch(partition, time.monotonic_ns())
         self._watches.append(made)
         return made
 
     def done(self, send: Operation, offset: int | None) -> None:
-        """A record was acknowledged; -1 or None: without an offset, as a repeat is that the broker knows only to be one."""
+        """Record an acknowledgement. Offset -1 or None: the broker only knew that the batch was a duplicate."""
         if offset is not None and offset < 0:
             offset = None
         self.recorder.acknowledged(send, offset)
@@ -89,18 +89,18 @@ class Journal:
         self.given_up.append(f"{send.value!r} after {(send.completed_ns - send.invoked_ns) / 1e9:.1f} s: {why}")
 
     def read(self, who: str, poll: Operation, found: Mapping[int, list[tuple[int, Any]]], rebalanced: Iterable[int] = ()) -> None:
-        """A poll gave this; ``who`` is the reader, or its group."""
+        """Record the result of a poll; ``who`` is the reader or its group."""
         self.recorder.polled(poll, found, rebalanced=rebalanced)
         reached = self.reached.setdefault(who, {})
         for partition, records in found.items():
             reached[partition] = max(reached.get(partition, -1), records[-1][0])
 
     def behind(self, ends: Mapping[int, int]) -> list[str]:
-        """Readers, and groups, that were not given everything yet."""
+        """Readers and groups that have not received everything yet."""
         return [who for who, reached in self.reached.items() if any(reached.get(partition, -1) < end for partition, end in ends.items())]
 
     def passed_by(self, members: str, witness: str) -> list[str]:
-        """Records that a group, whose members' names begin so, was never given, though another reader was."""
+        """Records that another reader got and the group (its members' names start with the prefix) never did."""
         given: set[tuple[int, int]] = set()
         there: dict[tuple[int, int], Any] = {}
         for one in self.recorder.operations:
@@ -112,7 +112,7 @@ class Journal:
         return [f"{value!r} at {key} {offset}" for (key, offset), value in there.items() if (key, offset) not in given]
 
     def ends(self) -> dict[int, int]:
-        """The highest offset of each partition that anybody saw."""
+        """The highest offset of each partition that any client saw."""
         found: dict[int, int] = {}
         for one in self.recorder.operations:
             if one.offset is not None:
@@ -124,7 +124,7 @@ class Journal:
 
 
 class Client(Protocol):
-    """Works until it is told to stop."""
+    """A client that works until it is stopped."""
 
     name: str
 
@@ -132,7 +132,7 @@ class Client(Protocol):
 
 
 class ConfluentProducer:
-    """librdkafka."""
+    """Producer of librdkafka."""
 
     def __init__(self, name: str, bootstrap: str, journal: Journal) -> None:
         self.name, self._journal = name, journal
@@ -174,7 +174,7 @@ class ConfluentProducer:
 
 
 class OttlaProducer:
-    """Our own."""
+    """Producer of Ottla."""
 
     def __init__(self, name: str, bootstrap: str, journal: Journal) -> None:
         self.name, self._journal = name, journal
@@ -212,10 +212,10 @@ class OttlaProducer:
 
 
 class ConfluentReader:
-    """librdkafka's consumer, on all partitions from 0 on; or, with a group, on those it is given."""
+    """Consumer of librdkafka, on all partitions from offset 0; with a group, on its assignment."""
 
     def __init__(self, name: str, bootstrap: str, journal: Journal, *, group: str = "", upto: Mapping[int, int] | None = None) -> None:
-        """``upto``: the reader's work is done when it has seen these offsets."""
+        """``upto``: the reader ends when it has seen these offsets."""
         self.name, self._journal, self._upto = name, journal, dict(upto) if upto is not None else None
         self._group = group
         settings = {
@@ -254,7 +254,7 @@ class ConfluentReader:
 
 
 class OttlaReader:
-    """Our own consumer, on all partitions from 0 on."""
+    """Consumer of Ottla, on all partitions from offset 0."""
 
     def __init__(self, name: str, bootstrap: str, journal: Journal, *, upto: Mapping[int, int] | None = None) -> None:
         self.name, self._journal, self._upto = name, journal, dict(upto) if upto is not None else None
@@ -281,7 +281,7 @@ class OttlaReader:
 
 
 def _strike_off(upto: dict[int, int] | None, found: Mapping[int, list[tuple[int, Any]]]) -> None:
-    """Of what a reader has to see, takes away the partitions where it has."""
+    """Remove the partitions that a reader has read to the required offset."""
     if upto is not None:
         for partition, records in found.items():
             if upto.get(partition, -1) <= records[-1][0]:
@@ -289,7 +289,7 @@ def _strike_off(upto: dict[int, int] | None, found: Mapping[int, list[tuple[int,
 
 
 class Crew:
-    """Clients at work."""
+    """Running clients."""
 
     def __init__(self, clients: list[Client], journal: Journal) -> None:
         self._journal = journal
@@ -306,7 +306,7 @@ class Crew:
             raise
 
     def join(self, *, stop: bool, timeout_s: float) -> None:
-        """Waits until all have come to their end; ``stop`` tells them to."""
+        """Wait until all clients have ended; ``stop`` asks them to end."""
         if stop:
             self._stop.set()
         deadline_s = time.monotonic() + timeout_s
@@ -336,7 +336,7 @@ def readers(bootstrap: str, journal: Journal) -> list[Client]:
 
 
 def final_readers(bootstrap: str, journal: Journal) -> list[Client]:
-    """Everything, from the beginning on, by two clients."""
+    """Readers of everything from the start, by two client libraries."""
     ends = journal.ends()
     return [
         ConfluentReader("last-confluent-reader", bootstrap, journal, upto=ends),

@@ -1,7 +1,7 @@
-"""``python -m chaos.memory``: what hostile clients make a broker keep in memory.
+"""``python -m chaos.memory``: how much memory hostile clients can make a broker use.
 
-Each case starts a broker in a process of its own, attacks it, and prints its resident memory: before, the most it had, while the attacker's
-connections are open, and a while after they are closed. ``--source DIR`` measures another checkout of the package with the same attacks.
+Each case starts a broker process, attacks it, and prints its resident memory: before, at the maximum, while the attacker's
+connections are open, and some time after they are closed. ``--source DIR`` measures another checkout with the same attacks.
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ TIMEOUT_S = 60.0
 
 
 class Victim:
-    """A broker's process."""
+    """The broker process under attack."""
 
     def __init__(self, process: subprocess.Popen[bytes], port: int) -> None:
         self.process = process
         self.port = port
 
     def status_bytes(self, field: str) -> int:
-        """A size of /proc/PID/status: VmRSS now, VmHWM at most."""
+        """A size of /proc/PID/status: VmRSS is the current one, VmHWM the maximum."""
         with open(f"/proc/{self.process.pid}/status") as status:
             (line,) = [line for line in status if line.startswith(field)]
         return int(line.split()[1]) * 1024
 
     def connect(self) -> socket.socket:
-        """A connection that has made one valid request, so that its next may be large."""
+        """Open a connection and make one valid request, so that the next request may be large."""
         sock = socket.create_connection(("127.0.0.1", self.port), timeout=TIMEOUT_S)
         sock.sendall(struct.pack(">ihhih", 10, 18, 0, 0, -1))
         receive(sock)
@@ -60,13 +60,13 @@ class Victim:
 
 
 def send(sock: socket.socket, message: Any, version: int) -> None:
-    """A refusal may close the connection while we write."""
+    """Send a request. A refusal may close the connection during the write."""
     with suppress(ConnectionError):
         sock.sendall(b"".join(framing.encode_request(message, version, 1, "attacker")))  # type: ignore[arg-type]
 
 
 def receive(sock: socket.socket) -> bytes:
-    """One answer; nothing from a closed connection."""
+    """Receive one response; empty if the connection is closed."""
     data = bytearray()
     size = 4
     with suppress(ConnectionError):
@@ -175,7 +175,7 @@ def started(source: Path | None, directory: Path, settings: tuple[str, ...]) -> 
 @click.option("--set", "settings", metavar="KEY=VALUE", multiple=True, help="A setting of the broker; may be given again.")
 @click.option("--after", "after_s", default=15.0, show_default=True, help="Seconds between the attack's end and the last look.")
 def main(names: tuple[str, ...], source: Path | None, settings: tuple[str, ...], after_s: float) -> None:
-    """Measure what hostile clients make a broker keep in memory."""
+    """Measure how much memory hostile clients can make a broker use."""
     click.echo(f"{'case':16} {'before':>8} {'most':>8} {'held':>8} {'after':>8}   MiB resident")
     for name in names or CASES:
         with tempfile.TemporaryDirectory() as directory, started(source, Path(directory), settings) as victim, ExitStack() as ending:

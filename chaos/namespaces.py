@@ -1,16 +1,16 @@
-"""Namespaces of the kernel, so that a run can break networks and fill disks, and leaves nothing behind.
+"""Kernel namespaces: a run can break networks and fill disks in them, and leaves nothing behind.
 
-The run itself goes into namespaces of its own, as process 1 of them: its network has nothing but a loopback, its mounts are nobody else's,
-and when it ends, however it ends, the kernel ends every process in there and takes links and file systems away.
+The run itself enters its own namespaces, as process 1: its network has only a loopback, its mounts are private,
+and at its end, however it ends, the kernel ends every process in them and removes links and file systems.
 
-Inside, each broker may be given a network of its own, and the run is the router between them::
+Inside, each broker can have its own network, and the run is the router between them::
 
-    10.77.1.2  broker 1 ──┐                    a cut: the router throws packets from one address to another away;
-    10.77.2.2  broker 2 ──┼── router, clients     both ends see silence, nobody is told
-    10.77.3.2  broker 3 ──┤                    unplugged: the cable of one place, so its clients are cut off too
+    10.77.1.2  broker 1 ──┐                    cut: the router drops packets from one address to another;
+    10.77.2.2  broker 2 ──┼── router, clients     both ends get no error
+    10.77.3.2  broker 3 ──┤                    unplugged: the link of one location is down, for its clients too
     10.77.9.2  ZooKeeper ─┘
 
-Root may do this, and elsewhere any user whom the kernel lets make user namespaces. Needs util-linux and iproute2.
+Allowed for root, and for users where the kernel allows user namespaces. Needs util-linux and iproute2.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ AS_ROOT = ("--user", "--map-root-user")
 
 
 class NotPermitted(RuntimeError):
-    """This machine does not allow it, with the reason."""
+    """This machine does not allow namespaces; the message has the reason."""
 
 
 def enter() -> str | None:
-    """Goes on as the same program in namespaces of its own. Returns only inside, or with the reason why it cannot be."""
+    """Re-execute this program in its own namespaces. Returns only inside, or with the reason why it is not possible."""
     if os.environ.get(INSIDE):
         _run("ip", "link", "set", "lo", "up")
         return None
@@ -45,7 +45,7 @@ def enter() -> str | None:
     said = ""
     for rights in ((), AS_ROOT):
         command = ["unshare", *rights, *OWN]
-        # What is tried is what is needed: a kernel may lack links or rules, or forbid them.
+        # Try what is needed: a kernel may lack links or rules, or forbid them.
         trial = "ip link set lo up && ip link add trial type veth peer name other && ip rule add from 10.77.0.1 to 10.77.0.2 blackhole"
         tried = subprocess.run([*command, "sh", "-c", trial], capture_output=True, text=True, check=False)
         if tried.returncode == 0:
@@ -57,7 +57,7 @@ def enter() -> str | None:
 
 
 class Place:
-    """Where a process runs, as far as the network is concerned: ``prefix`` before its command brings it there."""
+    """Network location of a process. The command prefix starts a process in it."""
 
     def __init__(self, name: str, address: str = "127.0.0.1", prefix: Sequence[str] = ()) -> None:
         self.name = name
@@ -66,7 +66,7 @@ class Place:
 
 
 class Network:
-    """Places with links to this run, which routes between them."""
+    """Locations with links to this run, which routes between them."""
 
     def __init__(self) -> None:
         self._places: dict[str, tuple[Place, str, subprocess.Popen[bytes]]] = {}
@@ -75,8 +75,8 @@ class Network:
         Path("/proc/sys/net/ipv4/ip_forward").write_text("1")
 
     def place(self, name: str, number: int) -> Place:
-        """A new place, at 10.77.NUMBER.2."""
-        # A network lives as long as some process is in it; this one ends with its input.
+        """Create a location at 10.77.NUMBER.2."""
+        # A network namespace lives as long as a process is in it; this process ends with its input.
         holder = subprocess.Popen(["unshare", "--net", "sh", "-c", "echo; exec cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         assert holder.stdout is not None
         holder.stdout.readline()
@@ -94,7 +94,7 @@ class Network:
         return made
 
     def cut(self, one: Place, other: Place, *, one_way: bool = False) -> None:
-        """Nothing arrives at ``other`` from ``one`` any more, and unless ``one_way``, nothing the other way."""
+        """Drop packets from ``one`` to ``other``, and unless ``one_way`` also the other direction."""
         for source, target in [(one, other)] if one_way else [(one, other), (other, one)]:
             rule = ["from", source.address, "to", target.address, "blackhole"]
             if rule not in self._rules:
@@ -102,21 +102,21 @@ class Network:
                 self._rules.append(rule)
 
     def unplug(self, place: Place) -> None:
-        """Takes the cable out."""
+        """Set the link of a location down."""
         link = self._places[place.name][1]
         if link not in self._unplugged:
             _run("ip", "link", "set", link, "down")
             self._unplugged.append(link)
 
     def heal(self) -> None:
-        """Everybody reaches everybody."""
+        """Remove all network faults."""
         while self._rules:
             _run("ip", "rule", "del", *self._rules.pop())
         while self._unplugged:
             _run("ip", "link", "set", self._unplugged.pop(), "up")
 
     def close(self) -> None:
-        """Ends the holders; the kernel takes the links away."""
+        """End the holder processes; the kernel removes the links."""
         for _, _, holder in self._places.values():
             holder.kill()
             holder.communicate()
@@ -124,7 +124,7 @@ class Network:
 
 @contextlib.contextmanager
 def small_disk(place: Path, size_bytes: int) -> Iterator[Path]:
-    """An empty file system of a size, in memory. Raises: NotPermitted."""
+    """Mount an empty file system of a size, in memory. Raises: NotPermitted."""
     place.mkdir(parents=True, exist_ok=True)
     mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size_bytes}", "tmpfs", str(place)], capture_output=True, text=True)
     if mounted.returncode != 0:

@@ -3,16 +3,16 @@
     producer ──► topic events ──► ottla pipeline run ──► Delta table     each record exactly once
                     broker        driver, JVM, workers ──► topic copies  each record at least once
 
-    victim     what it is                                         who brings it back
-    worker     a Python process of Spark: reads, writes, plans    Spark, or else whoever starts the pipeline again
+    target     process                                            restarted by
+    worker     a Python process of Spark: reads, writes, plans    Spark, or a restart of the pipeline
     broker     `ottla serve`                                      this program, at once; the pipeline must not end
-    driver     the process of `ottla pipeline run`                this program, at once, while the dead one's JVM may still be at work
-    jvm        Spark                                              this program, when the driver has ended for it
+    driver     the process of `ottla pipeline run`                this program, at once, even while the old JVM still works
+    jvm        Spark                                              this program, when the driver has ended because of it
 
-Every kill is -9, of one process of our own making, by its pid. Mostly the pipeline has written something since the kill before; at times it
-has not, and is killed while it starts. In the end the producer stops, the pipeline catches up and is stopped in order, and what it wrote is
-compared, record by record, with what the brokers acknowledged and what the topic holds. A pipeline that neither ends nor gets on, and a JVM
-that outlives its driver, are faults too.
+Every kill is -9, of one process that this program started, by its pid. Usually the pipeline has written something since the last kill;
+sometimes it is killed while it still starts. In the end the producer stops, the pipeline catches up and is stopped with SIGTERM, and its
+output is compared, record by record, with what the brokers acknowledged and what the topic holds. A pipeline without progress, and a JVM
+that outlives its driver, are failures too.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ from ottla import Admin, Consumer, NewTopic, Producer
 from ottla.demo.verification import read_table
 
 EVENTS, COPIES, PARTITIONS = "events", "copies", 4
-#: How often each is chosen.
+#: Relative frequency of each target.
 VICTIMS = {"worker": 6, "broker": 4, "driver": 2, "jvm": 1}
-#: One kill in so many does not wait until the pipeline got over the one before.
+#: One kill in so many does not wait until the pipeline has recovered from the previous one.
 HASTY_ONE_IN = 4
-#: A pipeline that runs writes something within this, Spark's start included.
+#: A running pipeline writes something within this time, including Spark's start.
 STUCK_S = 300.0
-#: A JVM whose driver is gone ends within this.
+#: A JVM without its driver ends within this time.
 ORPHAN_S = 60.0
 LOOK_S = 0.05
 
@@ -90,7 +90,7 @@ mode = "append"
 
 
 def descendants(pid: int) -> dict[int, str]:
-    """The processes below one, by pid, with their command lines."""
+    """The descendants of a process, by pid, with their command lines."""
     parents: dict[int, list[int]] = {}
     for entry in Path("/proc").iterdir():
         with contextlib.suppress(OSError, ValueError):
@@ -110,7 +110,7 @@ def is_java(command: str) -> bool:
 
 
 class Run:
-    """`ottla pipeline run`, over many lives; each writes to a file of its own."""
+    """`ottla pipeline run` with its restarts; each start has its own output file."""
 
     def __init__(self, file: Path, directory: Path) -> None:
         self.file = file
@@ -133,12 +133,12 @@ class Run:
 
     @property
     def ended(self) -> int | None:
-        """Its exit code; None while it runs."""
+        """Exit code; None while it runs."""
         assert self._process is not None, "it was started"
         return self._process.poll()
 
     def batches(self) -> int:
-        """How many batches with rows this life has reported."""
+        """Number of batches with rows that this process has reported."""
         return sum('"event": "progress"' in line for line in self.output.read_text(errors="replace").splitlines())
 
     def jvm(self) -> int | None:
@@ -168,7 +168,7 @@ class Run:
 
 
 class Feed:
-    """A producer that writes numbers, one after the other, in a thread of its own."""
+    """A producer that writes consecutive numbers, in its own thread."""
 
     def __init__(self, bootstrap: str, rate: int) -> None:
         self._bootstrap, self._rate = bootstrap, rate
@@ -182,7 +182,7 @@ class Feed:
         self._thread.start()
 
     def end(self) -> None:
-        """Sends no more, and waits for every outcome."""
+        """Stop sending, and wait for every outcome."""
         self._ending.set()
         self._thread.join()
 
@@ -203,18 +203,18 @@ class Feed:
             self.failed.append(f"{number}: {error}")
 
 
-# ---------------------------------------------------------------------------------------------------------------- what came of it
+# ---------------------------------------------------------------------------------------------------------------- the results
 
 
 @dataclass(slots=True)
 class Outcome:
-    """What was done, and what was found in the end."""
+    """The faults and the results."""
 
     seed: int
     kills: Counter[str] = field(default_factory=Counter)
-    #: Kills after which the pipeline had to be started again, by victim.
+    #: Kills after which the pipeline was restarted, by target.
     restarts: Counter[str] = field(default_factory=Counter)
-    #: From a kill to the next batch, where the next kill waited for that.
+    #: Time from a kill to the next batch, if the next kill waited for it.
     recovered_s: dict[str, list[float]] = field(default_factory=dict)
     seconds: float = 0.0
     acknowledged: int = 0
@@ -228,7 +228,7 @@ class Outcome:
     problems: list[str] = field(default_factory=list)
 
     def summary(self) -> dict[str, Any]:
-        """For programs."""
+        """The JSON document."""
         told = {name: getattr(self, name) for name in self.__slots__}
         took = {
             name: {"median": round(statistics.median(times), 1), "longest": round(max(times), 1)}
@@ -238,12 +238,12 @@ class Outcome:
 
 
 def number_of(value: bytes) -> int:
-    """The number of a record that this program wrote."""
+    """The number in a record of this program."""
     return int(json.loads(value)["n"])
 
 
 def copies_in(bootstrap: str, topic: str, number: Callable[[bytes], int] = number_of) -> Counter[int]:
-    """How often each number is in a topic; `number` reads it from a value."""
+    """How often each number is in a topic; `number` parses it from a value."""
     found: Counter[int] = Counter()
     with Consumer(bootstrap_servers=bootstrap, auto_offset_reset="earliest") as consumer:
         partitions = consumer.partitions_for(topic)
@@ -256,7 +256,7 @@ def copies_in(bootstrap: str, topic: str, number: Callable[[bytes], int] = numbe
 
 
 def judge(outcome: Outcome, bootstrap: str, table: Path, feed: Feed) -> None:
-    """Compares what was acknowledged, what the topic has, and what was written."""
+    """Compare the acknowledged records, the topic and the outputs."""
     log, topic = copies_in(bootstrap, EVENTS), copies_in(bootstrap, COPIES)
     delta = Counter(read_table(table).column("n").to_pylist()) if (table / "_delta_log").exists() else Counter()
     outcome.acknowledged, outcome.in_log = len(feed.acknowledged), log.total()
@@ -278,11 +278,11 @@ def judge(outcome: Outcome, bootstrap: str, table: Path, feed: Feed) -> None:
             outcome.problems.append(f"{count} {what}")
 
 
-# ---------------------------------------------------------------------------------------------------------------- the killing
+# ---------------------------------------------------------------------------------------------------------------- the kills
 
 
 class Story:
-    """One run of the program: broker, feed and pipeline, and what is done to them."""
+    """One run of the program: broker, producer and pipeline, and the kills."""
 
     def __init__(self, directory: Path, *, seed: int, rate: int, say: Callable[[str], None]) -> None:
         self.rng = random.Random(seed)
@@ -294,13 +294,13 @@ class Story:
         file.write_text(PIPELINE.format(bootstrap=self.broker.address, directory=directory, events=EVENTS, copies=COPIES))
         self.run = Run(file, directory)
         self.feed = Feed(self.broker.address, rate)
-        #: JVMs whose driver was killed, and when.
+        #: JVMs whose driver was killed, with the time.
         self.orphans: dict[int, float] = {}
-        #: The newest kill's victim.
+        #: Target of the last kill.
         self.last = ""
 
     def tell(self, kills: int) -> Outcome:
-        """Everything from beginning to end."""
+        """Run everything from start to end."""
         began_s = time.monotonic()
         self.broker.start()
         try:
@@ -328,7 +328,7 @@ class Story:
         return self.outcome
 
     def one_kill(self, victim: str) -> None:
-        """Kills somebody, and mostly waits until the pipeline got over it. Raises: Stuck."""
+        """Kill a process, and usually wait until the pipeline has recovered. Raises: Stuck."""
         self.look_after(self.rng.uniform(0, 3))
         killed_s = time.monotonic()
         if not self.strike(victim):
@@ -368,7 +368,7 @@ class Story:
         return True
 
     def supervise(self) -> None:
-        """Starts the pipeline again if it has ended."""
+        """Restart the pipeline if it has ended."""
         if self.run.ended is None:
             return
         self.outcome.restarts[self.last] += 1
@@ -378,20 +378,20 @@ class Story:
         self.run.start()
 
     def words(self) -> str:
-        """The last line of the pipeline's life."""
+        """The last line of the pipeline's output."""
         return (self.run.output.read_text(errors="replace").strip().splitlines() or [""])[-1][:400]
 
     def look_after(self, seconds: float) -> None:
-        """Lets time pass."""
+        """Supervise for some time."""
         deadline_s = time.monotonic() + seconds
         while time.monotonic() < deadline_s:
             self.supervise()
             time.sleep(LOOK_S)
 
     def get_on(self, victim: str, since_s: float) -> None:
-        """Waits until a batch has been written that began after a kill. Raises: Stuck."""
+        """Wait until a batch that began after a kill is written. Raises: Stuck."""
         life, seen = self.run.lives, self.run.batches()
-        # The batch that was at work at that moment may have got through untouched.
+        # The batch in progress at the kill may complete unaffected.
         needed = 2
         deadline_s = time.monotonic() + STUCK_S
         while True:
@@ -409,7 +409,7 @@ class Story:
         self.say(f"   {victim}: batches again after {took_s:.1f} s")
 
     def catch_up(self) -> None:
-        """Waits until the table has as many rows as records were acknowledged. Raises: Stuck."""
+        """Wait until the table has as many rows as records were acknowledged. Raises: Stuck."""
         wanted, rows = len(self.feed.acknowledged), -1
         deadline_s = time.monotonic() + STUCK_S
         while rows < wanted:
@@ -428,7 +428,7 @@ class Story:
         return sum(read_actions(DeltaTable(str(self.table))))
 
     def await_orphans(self) -> None:
-        """No JVM outlives its driver for long. Raises: Stuck."""
+        """Wait until all JVMs without a driver have ended. Raises: Stuck."""
         deadline_s = time.monotonic() + ORPHAN_S
         while left := [pid for pid in self.orphans if _is_our_jvm(pid)]:
             if time.monotonic() > deadline_s:
@@ -436,7 +436,7 @@ class Story:
             time.sleep(LOOK_S)
 
     def end(self) -> None:
-        """Leaves no process behind."""
+        """End all processes."""
         jvm = self.run.jvm() if self.run.lives and self.run.ended is None else None
         if self.run.lives and self.run.ended is None:
             self.run.kill()
@@ -448,7 +448,7 @@ class Story:
 
 
 def read_actions(table: Any) -> Iterator[int]:
-    """The rows of each file of a Delta table, as its log has them."""
+    """Rows of each file of a Delta table, from its log."""
     import pyarrow
 
     yield from pyarrow.table(table.get_add_actions(flatten=True)).column("num_records").to_pylist()
@@ -468,11 +468,11 @@ def _is_our_jvm(pid: int) -> bool:
 @click.option("--directory", type=click.Path(file_okay=False, exists=True, path_type=Path), help="Where data and tables are made.")
 @click.option("--keep", is_flag=True, help="Keep data, tables and what the processes wrote.")
 def main(kills: int, rate: int, seed: int | None, json_path: Path | None, directory: Path | None, keep: bool) -> None:
-    """Kill parts of a running pipeline, and compare what it wrote with what was sent.
+    """Kill processes of a running pipeline, and compare its output with what was sent.
 
-    Exit code 0: the table has each record once, the topic at least once; 1: something was wrong.
+    Exit code 0: the table has each record once, the topic at least once; 1: otherwise.
     """
-    # What was started must not outlive a run that is told to end.
+    # Child processes must not outlive a terminated run.
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     seed = random.SystemRandom().randrange(1 << 32) if seed is None else seed
     home = Path(tempfile.mkdtemp(prefix="ottla-pipelines-", dir=directory))

@@ -1,15 +1,15 @@
-"""`python -m chaos.rot`: damages random places of all files of one broker, and checks that the damage is healed or reported.
+"""`python -m chaos.rot`: damages random places of all files of one broker, and checks that the damage is repaired or reported.
 
 Three brokers over ZooKeeper hold every partition three times, and one broker with an embedded store holds another topic. A round damages
-some places in the files of one broker, while it is stopped (in order or by force) or while it runs::
+some places in the files of one broker, while it is stopped (cleanly or by force) or while it runs::
 
-    file      any file of the data directory: one kind first, so that small files are hit as often as logs, then one of that kind
-    damage    one bit | 512 bytes | 4 KiB at random | the same zeroed | cut off there | emptied
-    after     all replicas are in sync | all copies are equal byte for byte | every acknowledged record is read from the leader
+    file      any file of the data directory: one kind first, so small files are hit as often as logs, then one file of that kind
+    damage    one bit | 512 bytes | 4 KiB at random | the same zeroed | truncated there | emptied
+    after     all replicas are in sync | all replicas are equal byte for byte | every acknowledged record is read from the leader
 
-A broker may refuse to start if its last line says why; then the round follows the documented remedy. What is neither healed nor reported,
-lost records, and a broker that ends with an internal error are faults of Ottla, and each is printed with its place. After a fault the
-broker gets an empty directory, so that the next round begins in order.
+A broker may refuse to start if its last line gives the reason; then the round applies the documented remedy. Unreported damage that is not
+repaired, lost records, and a broker that ends with an internal error are defects of Ottla; each is printed with its place. After a defect
+the broker gets an empty directory, so the next round starts clean.
 """
 
 from __future__ import annotations
@@ -43,23 +43,23 @@ from ottla.store.embedded.file import StoreFileError, read_contents
 
 TOPIC, PARTITIONS = "rot", 2
 FIRST_RECORDS, ROUND_RECORDS = 2_000, 20
-#: How long the cluster may take until all replicas are in sync and equal.
+#: Time limit until all replicas are in sync and equal.
 HEALED_S = 60.0
-#: In this time each log is read once by the scrub.
+#: The scrub reads each log once in this time.
 SCRUB_MS = 4_000
 SESSION_MS = 4_000
-#: Several segments to a log, and many index entries.
+#: Several segments per log, and many index entries.
 SEGMENTS = {"segment.bytes": "30000", "index.interval.bytes": "500"}
-#: Places in logs, beside those that a log gets as one kind of file among others.
+#: Share of places in logs, beside those that logs get as one kind of file among others.
 LOG_SHARE = 0.3
-#: The first records of each partition are deleted, so that there are start offsets to damage.
+#: The first records of each partition are deleted, so that start offsets can be damaged.
 DELETED = 100
-#: What they take at the beginning of a log, at most.
+#: Upper bound of their size at the beginning of a log.
 DEAD_BYTES = 8_000
-#: A batch begins with its base offset and its length behind that field.
+#: A batch begins with its base offset, then its length.
 HEAD = Struct(">qi")
 DAMAGES = ("bit", "bit", "bit", "512", "4096", "zero 512", "zero 4096", "cut", "empty")
-#: Lines that report damage, in the words of the brokers' logs.
+#: Log lines that report damage.
 REPORTS = re.compile(r"damaged|lacks|lost \d+ records|cannot be|corrupt|missing|refused|is unreadable", re.IGNORECASE)
 INTERNAL = re.compile(r"internal error|Traceback \(most recent call last\)")
 SKIPPED = (".lock", "ottla-store.sqlite-ballast", "ottla-store.sqlite-shm")
@@ -67,7 +67,7 @@ SKIPPED = (".lock", "ottla-store.sqlite-ballast", "ottla-store.sqlite-shm")
 
 @dataclass(frozen=True, slots=True)
 class Damaged:
-    """One place, and what was done there."""
+    """One damaged place and the kind of damage."""
 
     file: str
     kind: str
@@ -79,12 +79,12 @@ class Damaged:
 
 @dataclass(slots=True)
 class Outcome:
-    """What came of a campaign."""
+    """The results of a campaign."""
 
     places: int = 0
     rounds: int = 0
     healed: int = 0
-    #: Rounds in which a start was refused with a reason, and the remedy was followed.
+    #: Rounds in which a start was refused with a reason, and the remedy was applied.
     refused: int = 0
     reported: int = 0
     by_file: Counter[str] = field(default_factory=Counter)
@@ -97,18 +97,18 @@ class Outcome:
 
 
 def kind_of(path: Path) -> str:
-    """Files of one kind have one name: `.log`, `recovery-point-offset-checkpoint`."""
+    """The kind of a file, by its name: `.log`, `recovery-point-offset-checkpoint`."""
     if re.fullmatch(r"\d{20}\..*", path.name):
         return path.suffix
     return re.sub(r"\d{6,}.*", "", path.name)
 
 
-#: What the broker does while it is damaged, in turn: it was stopped in order, it was killed, it runs.
+#: State of the broker during the damage, in turn: cleanly stopped, killed, running.
 MODES = ("stopped", "killed", "live")
 
 
 def damage(directory: Path, count: int, rng: random.Random, *, only: str = "") -> list[Damaged]:
-    """Damages so many places; a file that vanishes meanwhile is another one's turn."""
+    """Damage ``count`` places; if a file vanishes meanwhile, another one is damaged."""
     done: list[Damaged] = []
     while len(done) < count:
         files: dict[str, list[Path]] = {}
@@ -125,7 +125,7 @@ def damage(directory: Path, count: int, rng: random.Random, *, only: str = "") -
         path, how = rng.choice(files[kind]), rng.choice(DAMAGES)
         with contextlib.suppress(FileNotFoundError):
             size = path.stat().st_size
-            # Nobody reads deleted records, and a replica that is copied anew has none.
+            # Deleted records are never read, and a replica that was copied again lacks them.
             first = DEAD_BYTES if path.name == f"{0:020}.log" and path.parent.name.startswith(TOPIC) else 0
             place = rng.randrange(min(first, size - 1), size) if size else 0
             _damage(path, how, place, rng)
@@ -152,7 +152,7 @@ def _damage(path: Path, how: str, place: int, rng: random.Random) -> None:
 
 
 class Records:
-    """What was acknowledged, by partition and offset."""
+    """Acknowledged records, by partition and offset."""
 
     def __init__(self, bootstrap: str, partitions: int, replicas: int) -> None:
         self.bootstrap = bootstrap
@@ -183,7 +183,7 @@ class Records:
         self.acknowledged = {place: value for place, value in self.acknowledged.items() if place[1] >= DELETED}
 
     def missing(self) -> list[str]:
-        """Acknowledged records that are not read from the leaders, or are read with another value. Raises: KafkaError."""
+        """Acknowledged records that the leaders do not return, or return with another value. Raises: KafkaError."""
         left = dict(self.acknowledged)
         wrong: list[str] = []
         with Consumer(bootstrap_servers=self.bootstrap, auto_offset_reset="earliest", group_id=None) as consumer:
@@ -201,7 +201,7 @@ class Campaign:
     """Rounds of damage on a cluster, and on a broker with an embedded store."""
 
     def __init__(self, outcome: Outcome, rng: random.Random, say: Callable[[str], None], kept: Path | None) -> None:
-        #: Where the directory of a broker is kept after a fault.
+        #: Directory in which a broker's files are kept after a defect.
         self.kept = kept
         self.outcome = outcome
         self.rng = rng
@@ -214,7 +214,7 @@ class Campaign:
         records.write(FIRST_RECORDS)
         records.delete_first()
         with Consumer(TOPIC, bootstrap_servers=cluster.bootstrap, group_id="rot", auto_offset_reset="earliest") as member:
-            # So that there are logs of the internal topic.
+            # Creates logs of the internal topic.
             until(lambda: member.poll(200), "a group reads", timeout_s=30)
             member.commit()
         while places > 0:
@@ -259,7 +259,7 @@ class Campaign:
             until(lambda: cluster.in_sync(TOPIC, PARTITIONS), "all are in sync", timeout_s=HEALED_S)
 
     def _checked(self, cluster: Cluster, records: Records, broker: Broker) -> list[str]:
-        """What is wrong after a round."""
+        """Problems after a round."""
         faults = []
         try:
             records.write(ROUND_RECORDS)
@@ -278,7 +278,7 @@ class Campaign:
         return faults
 
     def _start(self, process: Process, remedy: Callable[[str], None]) -> list[str]:
-        """Starts a damaged broker; if it refuses with a reason, follows the remedy and starts it again. What is wrong with that."""
+        """Start a damaged broker. If it refuses with a reason, apply the remedy and start it again. Returns the problems."""
         for attempt in range(2):
             process.spawn()
             try:
@@ -329,7 +329,7 @@ class Campaign:
         good = data_dir.with_name("good")
         shutil.rmtree(good, ignore_errors=True)
         shutil.copytree(copies, good)
-        # Not the copies in the same round: a store whose copies are all damaged needs a backup.
+        # The copies are not damaged in the same round: a store without an intact copy needs a backup.
         done = damage(
             data_dir, count, self.rng, only=self.rng.choice(("ottla-store.sqlite-copy", "ottla-store.sqlite", "ottla-store.sqlite"))
         )
@@ -358,7 +358,7 @@ class Campaign:
 
 
 def _differing(cluster: Cluster) -> list[str]:
-    """Partitions whose copies are not equal, and where."""
+    """Partitions whose replicas differ, with the place."""
     found = []
     for partition in range(PARTITIONS):
         holders = [cluster.brokers[number] for number in cluster.replicas(TOPIC, partition)]
@@ -382,14 +382,14 @@ def _first_difference(some: list[bytes], others: list[bytes]) -> str:
 
 
 def _batches(directory: Path) -> list[bytes]:
-    """The batches above the deleted records; a replica that was copied anew lacks those before, and has other segments."""
+    """The batches after the deleted records; a replica that was copied again lacks those before, and has other segments."""
     found = []
     for path in sorted(directory.glob("*.log")):
         data, at = path.read_bytes(), 0
         while at + HEAD.size <= len(data):
             base_offset, length = HEAD.unpack_from(data, at)
             if length <= 0:
-                # Room that was made in advance, or damage.
+                # Preallocated space, or damage.
                 break
             if base_offset >= DELETED:
                 found.append(data[at : at + HEAD.size + length])
@@ -410,7 +410,7 @@ def _since(output: Path, begun: int) -> str:
 
 
 def _moved_away(data_dir: Path, reason: str) -> None:
-    """What a refused start says: a damaged meta.properties is moved away. Else all records are copied from the other replicas."""
+    """Remedy for a damaged meta.properties: move it away. Otherwise all records are copied from the other replicas."""
     if "meta.properties is damaged" not in reason:
         _wipe(data_dir)
     for file in data_dir.glob("*/meta.properties"):
@@ -418,12 +418,12 @@ def _moved_away(data_dir: Path, reason: str) -> None:
 
 
 def _wipe(data_dir: Path) -> None:
-    """An empty directory: all is copied from the other replicas."""
+    """Empty the directory: everything is copied from the other replicas."""
     shutil.rmtree(data_dir)
 
 
 def _restored(data_dir: Path, good: Path) -> None:
-    """What the refusal says: `ottla store restore`; without a good copy the backup that the operator has."""
+    """Remedy in the message: `ottla store restore`; without an intact copy, the operator's backup."""
     command = [sys.executable, "-m", "ottla", "store", "restore", "--data-dir", str(data_dir), "--yes"]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, (str(ROOT / "src"), os.environ.get("PYTHONPATH"))))}
     done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=60, check=False)
@@ -452,9 +452,9 @@ def place(directory: Path | None) -> Iterator[Path]:
 def main(
     places: int, group: int, store_share: float, seed: int | None, json_path: Path | None, directory: Path | None, keep: Path | None
 ) -> None:
-    """Damage random places of all files of a minority replica, and check that each damage is healed or reported.
+    """Damage random places of all files of a minority of the replicas, and check that each damage is repaired or reported.
 
-    Exit code 0: no record was lost and nothing was left unreported; 1: otherwise.
+    Exit code 0: no record was lost and all damage was repaired or reported; 1: otherwise.
     """
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     seed = random.SystemRandom().randrange(1 << 32) if seed is None else seed

@@ -1,4 +1,4 @@
-"""What a story works with: a cluster, clients at work on a topic of its own, and measurements; and what comes of it."""
+"""The context of a scenario: a cluster, clients on a topic of its own, and measurements; and the result of a scenario."""
 
 from __future__ import annotations
 
@@ -15,45 +15,45 @@ from chaos.load import LAST, MEMBERS, REQUEST_MS, Crew, Journal, Watch, final_re
 from ottla.sim.checkers.log_history import Findings, check
 
 PARTITIONS = 3
-#: After faults: everything led, in sync, and written to again.
+#: Time limit after faults until everything has a leader, is in sync, and is written to.
 REST_S = 90.0
-#: Beyond the time after which a dead broker's session ends: electing, telling, and finding the new leader.
+#: Time allowed after the end of a dead broker's session: election, propagation, and the clients' search for the leader.
 REACTION_MS = 2_000
-#: A first acknowledgement that is not there by then will not come.
+#: Time limit for the first acknowledgement.
 FAILOVER_S = 60.0
 
 
 @dataclass(slots=True)
 class Outcome:
-    """What came of one story."""
+    """The result of one scenario."""
 
     story: str
     seed: int
     faults: int = 0
     seconds: float = 0.0
-    #: From each fault to the first acknowledgement of a record sent after it to the partition it concerned.
+    #: Time from each fault to the first acknowledgement of a later record to the affected partition.
     failovers_ms: list[float] = field(default_factory=list)
-    #: From each fault to another leader.
+    #: Time from each fault to the election of another leader.
     elections_ms: list[float] = field(default_factory=list)
-    #: What a failover may take at most; 0: not limited.
+    #: Upper bound of a failover; 0: none.
     bound_ms: int = 0
-    #: From the end of each fault to all replicas being in sync.
+    #: Time from the end of each fault until all replicas are in sync.
     in_sync_ms: list[float] = field(default_factory=list)
     findings: Findings = field(default_factory=Findings)
     given_up: list[str] = field(default_factory=list)
-    #: Acknowledgements that did not tell where the record is.
+    #: Acknowledgements without an offset.
     unplaced: int = 0
     problems: list[str] = field(default_factory=list)
     skipped: str = ""
 
     @property
     def late(self) -> int:
-        """Failovers beyond the bound."""
+        """Number of failovers above the bound."""
         return sum(took_ms > self.bound_ms for took_ms in self.failovers_ms) if self.bound_ms else 0
 
     @property
     def lost(self) -> int:
-        """Acknowledged records that are not there, or not where they were."""
+        """Number of acknowledged records that are missing, or at another offset."""
         return sum(self.findings.counts.get(kind, 0) for kind in ("lost write", "unseen", "inconsistent offset"))
 
     @property
@@ -61,7 +61,7 @@ class Outcome:
         return not self.problems and self.findings.sound
 
     def summary(self) -> dict[str, object]:
-        """For programs."""
+        """The JSON document."""
         times = self.failovers_ms
         return {
             "story": self.story,
@@ -90,7 +90,7 @@ class Outcome:
 
 
 class Scene:
-    """The stage of one story."""
+    """The cluster, clients and measurements of one scenario."""
 
     def __init__(self, cluster: Cluster, journal: Journal, outcome: Outcome, say: Callable[[str], None]) -> None:
         self.cluster = cluster
@@ -107,12 +107,12 @@ class Scene:
         return self.cluster.leader(self.journal.topic, partition)
 
     def led_by(self, broker: Broker) -> list[int]:
-        """Partitions of the topic."""
+        """Partitions of the topic that a broker leads."""
         states = {partition: self.cluster.state(self.journal.topic, partition) for partition in range(PARTITIONS)}
         return [partition for partition, state in states.items() if state is not None and state.leader == broker.number]
 
     def controller(self) -> Broker:
-        """Whoever holds the office, and runs. Raises: Stuck."""
+        """The running controller. Raises: Stuck."""
 
         def holds() -> Broker | None:
             broker = self.cluster.brokers.get(self.cluster.controller() or 0)
@@ -123,8 +123,8 @@ class Scene:
     def failover(
         self, partition: int, fault: Callable[[], object], what: str, *, leaves: Broker | None = None, serves_on: bool = False
     ) -> None:
-        """Does something to a partition, and measures until records sent after it are acknowledged. ``leaves``: the leader, if another one
-        must take its place; ``serves_on``: until then it goes on, so only what is sent after that counts. Raises: Stuck.
+        """Inject a fault into a partition, and measure until later records are acknowledged. ``leaves``: the leader that must be
+        replaced, if any; ``serves_on``: it continues until then, so only records sent after that count. Raises: Stuck.
         """
         fault()
         watch = self.journal.watch(partition)
@@ -150,7 +150,7 @@ class Scene:
         return state is not None and state.leader not in (-1, than.number)
 
     def progress(self, *, timeout_s: float = REST_S) -> None:
-        """Every partition is written to, from now on. Raises: Stuck."""
+        """Wait until every partition has acknowledged a record sent from now on. Raises: Stuck."""
         for watch in [self.journal.watch(partition) for partition in range(PARTITIONS)]:
             self._await(watch, timeout_s, "though nothing stands in the way")
 
@@ -163,21 +163,21 @@ class Scene:
                 raise Stuck(f"nothing is acknowledged in partition {watch.partition} within {timeout_s:.0f} s {when}")
 
     def rest(self) -> None:
-        """All replicas are in sync, and all partitions written to; measured from now on. Raises: Stuck."""
+        """Wait until all replicas are in sync and all partitions are written to, and measure it. Raises: Stuck."""
         began_s = time.monotonic()
         until(lambda: self.cluster.in_sync(self.journal.topic, PARTITIONS), "all replicas are in sync", timeout_s=REST_S)
         self.outcome.in_sync_ms.append((time.monotonic() - began_s) * 1000)
         self.progress()
 
     def revive(self, broker: Broker) -> None:
-        """Starts it again, and waits until the cluster is at rest. Raises: Stuck."""
+        """Restart a broker, and wait until the cluster has recovered. Raises: Stuck."""
         broker.spawn()
         broker.await_ready()
         self.rest()
 
 
 def tell(story: str, run: Callable[[Scene], None], cluster: Cluster, *, seed: int, bound_ms: int, say: Callable[[str], None]) -> Outcome:
-    """Runs a story from the topic's creation to the last read, and judges it."""
+    """Run a scenario from the topic's creation to the last read, and check it."""
     outcome = Outcome(story, seed, bound_ms=bound_ms)
     began_s = time.monotonic()
     journal = Journal(story, PARTITIONS, burst=cluster.setup.burst)
@@ -215,7 +215,7 @@ def tell(story: str, run: Callable[[Scene], None], cluster: Cluster, *, seed: in
 
 
 def _heal(cluster: Cluster) -> None:
-    """Everything runs, and reaches everything."""
+    """Start all processes, and remove all network faults."""
     if cluster.network is not None:
         cluster.network.heal()
     if cluster.ensemble is not None:
@@ -232,7 +232,7 @@ def _heal(cluster: Cluster) -> None:
 
 
 def _compare_copies(cluster: Cluster, journal: Journal, outcome: Outcome) -> None:
-    """Byte for byte; followers may be a moment behind."""
+    """Compare byte for byte; followers may be slightly behind."""
     for partition in range(PARTITIONS):
         try:
             until(partial(_equal, cluster, journal.topic, partition), "", timeout_s=15)

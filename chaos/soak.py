@@ -1,12 +1,12 @@
-"""`python -m chaos.soak`: clients at work for a long time while their broker is restarted again and again; nothing may grow.
+"""`python -m chaos.soak`: clients work for a long time while their broker is restarted repeatedly; resource use must not grow.
 
-One process holds all clients, so that what they leave behind shows: a blocking and an asyncio producer; a blocking and an asyncio consumer
-of everything; a group of blocking and asyncio members, of which one after the other is closed and replaced; and an admin client and a
-producer that live for a moment each. The broker is a process of its own, ended every 20 to 30 seconds, in order and by force in turn.
+One process holds all clients, so that leaks show: a blocking and an asyncio producer; a blocking and an asyncio consumer
+of everything; a group of blocking and asyncio members, which are closed and replaced one after the other; and a short-lived admin client
+and producer. The broker is a separate process, stopped every 20 to 30 seconds, alternately with SIGTERM and SIGKILL.
 
-Just before each end, when all have long found their way back, is counted what there is: traced memory, resident memory, threads, tasks,
-descriptors, objects. What has settled after the first fifth must not grow from there to the end. Each record that was acknowledged must be
-read by each reader of everything, once, and by the group at least once.
+Just before each stop, when all clients have reconnected long ago, a sample is taken: traced memory, resident memory, threads, tasks,
+descriptors, objects. After the first fifth, none of them may grow until the end. Each acknowledged record must be
+read by each reader of everything once, and by the group at least once.
 """
 
 from __future__ import annotations
@@ -42,18 +42,18 @@ RATE = 100
 WRITERS = ("blocking", "asyncio")
 READY = re.compile(r"^ottla: ready on")
 QUICK: dict[str, Any] = {"reconnect_backoff_ms": 20, "reconnect_backoff_max_ms": 200, "retry_backoff_ms": 20, "retry_backoff_max_ms": 200}
-#: The log does not grow with the time that a soak takes, and neither does what the broker has to read again after a kill.
+#: A short retention: neither the log nor the recovery time after a kill grows with the duration of a soak.
 SETTINGS = {"group.initial.rebalance.delay.ms": "0", "offsets.topic.num.partitions": "1"}
 DRAIN_S = 60.0
 LOOKS, LOOK_PAUSE_S = 5, 0.07
-#: Traced memory may be this much more at the end than after the warm-up: interned strings, caches of code, what a window of metrics holds.
+#: Allowed growth of traced memory after the warm-up: interned strings, caches of code, windows of metrics.
 GROWTH_MAX_BYTES = MiB // 2
-#: Resident memory, which the allocator keeps for itself in part.
+#: Allowed growth of resident memory, part of which the allocator keeps.
 RESIDENT_GROWTH_MAX_BYTES = 12 * MiB
 
 
 class Served:
-    """`ottla serve` on one port and directory, over many lives."""
+    """`ottla serve` on one port and directory, with restarts."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -81,7 +81,7 @@ class Served:
 
 @dataclass(slots=True)
 class Ledger:
-    """What was acknowledged and what was read, by writer and number of the record. Of a fixed size, so that it does not grow itself."""
+    """Acknowledged and read records, by writer and number. Of fixed size, so that it does not grow itself."""
 
     capacity: int
     sent: dict[str, int] = field(init=False)
@@ -114,7 +114,7 @@ class Ledger:
             times[at] = min(times[at] + 1, 255)
 
     def waiting(self, upto: dict[str, int]) -> bool:
-        """Whether any of the records sent before these is not acknowledged, or not read by all."""
+        """Whether a record up to these numbers is not acknowledged, or not read by all."""
         looks = [self.acknowledged, *self.read.values()]
         return any(0 in look[writer][:count] for look in looks for writer, count in upto.items())
 
@@ -131,7 +131,7 @@ class Ledger:
 
 @dataclass(slots=True)
 class Sample:
-    """What there is at one moment."""
+    """Resource use at one moment."""
 
     at_s: float
     traced_bytes: int
@@ -143,7 +143,7 @@ class Sample:
 
     @classmethod
     def now(cls, began_s: float) -> Sample:
-        """The least of several looks: a heartbeat is a task too, for as long as it takes."""
+        """The minimum of several samples: a heartbeat is a task too, while it runs."""
         looks = [cls._look(began_s)]
         while len(looks) < LOOKS:
             time.sleep(LOOK_PAUSE_S)
@@ -169,7 +169,7 @@ class Sample:
 
 
 class Work:
-    """All clients, each in a thread of its own; what one of them raises ends the soak."""
+    """All clients, each in its own thread; an exception in one of them ends the soak."""
 
     def __init__(self, address: str, ledger: Ledger) -> None:
         self._settings: dict[str, Any] = {**QUICK, "bootstrap_servers": address}
@@ -236,11 +236,11 @@ class Work:
                 for record in await consumer.poll(200):
                     self._ledger.saw("asyncio", record.value)
 
-    # The group.
+    # Group members.
 
     def _join_group(self) -> None:
         over = threading.Event()
-        # Both faces and both protocols do not mix in one group of Kafka's; faces do.
+        # Kafka does not allow both protocols in one group; blocking and asyncio members can mix.
         work = self._member_async if len(self._members) % 3 == 2 else self._member
         self._members.append((self._thread("member", lambda: work(over)), over))
 
@@ -256,10 +256,10 @@ class Work:
                 for record in await consumer.poll(200):
                     self._ledger.saw("group", record.value)
 
-    # What happens now and then.
+    # Periodic work.
 
     def churn(self) -> None:
-        """One member is replaced, and two clients live for a moment."""
+        """Replace one member, and run two short-lived clients."""
         thread, over = self._members.pop(0)
         over.set()
         thread.join(DRAIN_S)
@@ -272,14 +272,14 @@ class Work:
             producer.send(TOPIC, b"passer-by:0").result(timeout_ms=DRAIN_S * 1000)
 
     def come_to_rest(self) -> None:
-        """Returns when everything that was sent up to now is acknowledged and read by all: then nobody is still on the way back."""
+        """Return when every record sent so far is acknowledged and read by all, so no client is still reconnecting."""
         upto = dict(self._ledger.sent)
         deadline_s = time.monotonic() + DRAIN_S
         while self._ledger.waiting(upto) and time.monotonic() < deadline_s and not self.errors:
             time.sleep(0.2)
 
     def end(self) -> None:
-        """Stops writing, lets all be read, stops."""
+        """Stop writing, wait until all is read, and stop."""
         self._writing_over.set()
         for thread in self._threads[:2]:
             thread.join(DRAIN_S)
@@ -294,14 +294,14 @@ class Work:
 
 
 def grown(samples: list[Sample], of: Callable[[Sample], int]) -> int:
-    """By how much something is more in the last third of the settled samples than in the first third: between the least of each."""
+    """Growth of a value from the first third of the samples to the last: the difference of the minima."""
     settled = samples[max(len(samples) // 5, 1) :]
     third = max(len(settled) // 3, 1)
     return min(map(of, settled[-third:])) - min(map(of, settled[:third]))
 
 
 def verdict(samples: list[Sample], ledger: Ledger, errors: list[str]) -> dict[str, Any]:
-    """What came of it; what is wrong stands under ``problems``."""
+    """The results; problems are under ``problems``."""
     growth = {name: grown(samples, lambda sample, name=name: getattr(sample, name)) for name in Sample.__slots__ if name != "at_s"}  # type: ignore[misc]
     allowed = {"traced_bytes": GROWTH_MAX_BYTES, "resident_bytes": RESIDENT_GROWTH_MAX_BYTES, "threads": 0, "tasks": 0, "descriptors": 0}
     problems = [f"{name} grew by {growth[name]}, more than {limit}" for name, limit in allowed.items() if growth[name] > limit]
@@ -325,7 +325,7 @@ def verdict(samples: list[Sample], ledger: Ledger, errors: list[str]) -> dict[st
 def soak(
     directory: Path, *, duration_s: float, every_s: tuple[float, float], rng: random.Random, told: Callable[[str], None]
 ) -> dict[str, Any]:
-    """One soak; its outcome as ``verdict`` tells it, with the samples and where memory grew."""
+    """Run one soak; the result of ``verdict``, with the samples and the places where memory grew."""
     served = Served(directory)
     served.start()
     with Admin(bootstrap_servers=served.address) as admin:
@@ -358,7 +358,7 @@ def soak(
 
 
 def where(before: tracemalloc.Snapshot | None, after: tracemalloc.Snapshot) -> list[str]:
-    """The ten places where traced memory grew the most."""
+    """The ten places where traced memory grew most."""
     if before is None:
         return []
     hidden = (tracemalloc.Filter(False, tracemalloc.__file__), tracemalloc.Filter(False, "<frozen importlib._bootstrap>"))
@@ -385,7 +385,7 @@ def place(directory: Path | None) -> Iterator[Path]:
 @click.option("--json", "json_path", type=click.Path(dir_okay=False, path_type=Path), help="Write the outcome here, too.")
 @click.option("--directory", type=click.Path(file_okay=False, path_type=Path), help="The broker's data directory.")
 def main(minutes: float, every: float, seed: int | None, json_path: Path | None, directory: Path | None) -> None:
-    """Let clients work while their broker is restarted, and see that nothing grows and nothing is lost."""
+    """Run clients while their broker is restarted, and check that nothing leaks and no record is lost."""
     rng = random.Random(seed)
     with place(directory) as data_dir:
         outcome = soak(

@@ -1,4 +1,4 @@
-"""A standalone Spark cluster on this machine: a master and workers, each a process; their hosts are loopback addresses."""
+"""A standalone Spark cluster on this machine: a master and workers, each a process, on loopback addresses."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PATIENCE_S = 120.0
 
 @contextmanager
 def cluster(directory: Path, hosts: Sequence[str] = ("127.0.0.1",), *, cores: int = 2) -> Iterator[str]:
-    """A cluster with a worker of so many `cores` on each of `hosts`, for the time of a block; gives its address (spark://...).
+    """Run a cluster with a worker of `cores` cores on each of `hosts`; yields its address (spark://...).
 
     Raises: RuntimeError when a process does not start.
     """
@@ -36,11 +36,11 @@ def cluster(directory: Path, hosts: Sequence[str] = ("127.0.0.1",), *, cores: in
 
 @contextmanager
 def _running(log: Path, pattern: str, host: str, *arguments: str) -> Iterator[str]:
-    """A process of Spark; gives what it says in the first group of `pattern` when it is ready."""
+    """Run a Spark process; yields the first group of `pattern` in its output when it is ready."""
     import pyspark
 
     home = Path(pyspark.__file__).parent
-    # The cluster knows nothing of this process's modules: executors are told by the driver.
+    # The cluster must not inherit this process's modules: the driver sends them to the executors.
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYSPARK", "PYTHON"))}
     environment |= {"SPARK_HOME": str(home), "SPARK_LOCAL_IP": host, "JAVA_HOME": str(java_home())}
     with log.open("wb") as said:

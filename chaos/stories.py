@@ -1,7 +1,7 @@
-"""What is done to a cluster, one kind of it at a time. Each story knows what it needs, and how soon clients must be able to write again.
+"""The fault scenarios. Each one declares its requirements, and the time limit within which clients must be able to write again.
 
-A broker that is gone, or stands still, leads until its session with ZooKeeper ends: that is what the bound of a story is made of. In the
-stories where a leader falls silent without closing its connections, clients notice only when a request of theirs has timed out.
+A broker that is dead or stopped keeps its leadership until its session with ZooKeeper ends: the limits are based on that. If
+a leader becomes unreachable without closing its connections, clients detect it only by a request timeout.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from chaos.cluster import BROKERS, REPLICAS, Broker, Setup, until
 from chaos.load import REQUEST_MS, Watch
 from chaos.scene import FAILOVER_S, PARTITIONS, REACTION_MS, REST_S, Scene
 
-#: Every partition is written to again so soon after the links to the controller are cut.
+#: Time limit for writes to every partition after the links to the controller are cut.
 CONTROLLER_CUT_MS = 15_000
 
 
@@ -27,16 +27,16 @@ class Story:
     name: str
     about: str
     run: Callable[[Scene, int], None]
-    #: How often, unless asked otherwise.
+    #: Default number of rounds.
     rounds: int
     networked: bool = False
     small_disk: bool = False
     brokers: int = BROKERS
-    #: Beyond session and reaction, what a failover may take; None: there is no bound.
+    #: Time limit of a failover beyond session timeout and reaction time; None: no limit.
     beyond_ms: int | None = 0
-    #: The leader is out of sync before it is out of office: replica.lag.time.max.ms counts instead of the session.
+    #: The leader leaves the ISR before it loses its leadership: replica.lag.time.max.ms counts instead of the session.
     lags: bool = False
-    #: The bound itself, where it does not depend on the session timeout.
+    #: Absolute time limit, if it does not depend on the session timeout.
     at_most_ms: int | None = None
 
     def bound_ms(self, setup: Setup) -> int:
@@ -48,7 +48,7 @@ class Story:
 
 
 def kill_leaders(scene: Scene, rounds: int) -> None:
-    """The leader of one partition after the other is killed, and started again once another has taken over."""
+    """Kill the leader of each partition in turn, and restart it after another broker has taken over."""
     for number in range(rounds):
         partition = number % PARTITIONS
         broker = scene.leader(partition)
@@ -57,7 +57,7 @@ def kill_leaders(scene: Scene, rounds: int) -> None:
 
 
 def freeze_leaders(scene: Scene, rounds: int) -> None:
-    """A leader stands still for longer than its session, and goes on as if nothing had happened."""
+    """Stop a leader (SIGSTOP) for longer than its session, then continue it."""
     for number in range(rounds):
         partition = number % PARTITIONS
         broker = scene.leader(partition)
@@ -68,7 +68,7 @@ def freeze_leaders(scene: Scene, rounds: int) -> None:
 
 
 def freeze_shortly(scene: Scene, rounds: int) -> None:
-    """Leaders stand still for less than their session."""
+    """Stop leaders (SIGSTOP) for less than their session."""
     for number in range(rounds):
         partition = number % PARTITIONS
         broker = scene.leader(partition)
@@ -86,7 +86,7 @@ def _pause(broker: Broker, pause_s: float) -> None:
 
 
 def kill_controllers(scene: Scene, rounds: int) -> None:
-    """The controller is killed; a partition that it led must go on, as soon as there is another one."""
+    """Kill the controller; a partition that it led must recover after the next controller's election."""
     for _ in range(rounds):
         broker = scene.controller()
         led = scene.led_by(broker)
@@ -103,7 +103,7 @@ def _other(scene: Scene, than: int) -> int | None:
 
 
 def kill_zookeepers(scene: Scene, rounds: int) -> None:
-    """One server of the ensemble after the other, its leader first; then all, for longer than the sessions last."""
+    """Kill one server of the ensemble after the other, its leader first; then all, for longer than the sessions last."""
     ensemble = scene.cluster.ensemble
     assert ensemble is not None, "the story is told where there is an ensemble"
     for _ in range(rounds if len(ensemble.servers) > 1 else 0):
@@ -129,7 +129,7 @@ def kill_zookeepers(scene: Scene, rounds: int) -> None:
 
 
 def fill_disk(scene: Scene, rounds: int) -> None:
-    """A broker's disk has no free byte for a while: what it leads cannot be written to, what it follows goes on without it."""
+    """Fill a broker's disk for a while: the partitions that it leads refuse writes, the ones that it follows continue without it."""
     broker = scene.cluster.brokers[BROKERS]
     disk = broker.data_dir.parent
     for number in range(rounds):
@@ -141,7 +141,7 @@ def fill_disk(scene: Scene, rounds: int) -> None:
             scene.failover(follows, lambda: None, what)
             time.sleep(scene.random.uniform(0.5, scene.session_s))
             if number % 2:
-                # It has to start without a free byte, too.
+                # It must also start without a free byte.
                 broker.kill()
                 broker.spawn()
                 broker.await_ready()
@@ -151,7 +151,7 @@ def fill_disk(scene: Scene, rounds: int) -> None:
 
 
 def _take_the_rest(disk: Path) -> Path:
-    """Fills a file system to the last byte."""
+    """Fill a file system to the last byte."""
     rest = disk / "rest"
     with rest.open("ab", buffering=0) as file:
         for size in (1 << 20, 4096, 1):
@@ -164,8 +164,8 @@ def _take_the_rest(disk: Path) -> Path:
 
 
 def cut_from_brokers(scene: Scene, rounds: int) -> None:
-    """A broker reaches ZooKeeper and clients, but no other broker; the partitions that others lead must go on. When it is the controller,
-    it is fenced, and all must go on once it is reached again; ``cut_to_controller`` measures how long that takes.
+    """A broker reaches ZooKeeper and clients, but no other broker; partitions that others lead must continue. A controller
+    is fenced, and everything must work once it is reachable again; ``cut_to_controller`` measures that time.
     """
     network = scene.cluster.network
     assert network is not None, "the story is told in networks"
@@ -190,7 +190,7 @@ def cut_from_brokers(scene: Scene, rounds: int) -> None:
 
 
 def _isolate(scene: Scene, broker: Broker) -> None:
-    """From all other brokers."""
+    """Cut a broker from all other brokers."""
     assert scene.cluster.network is not None
     for other in scene.cluster.brokers.values():
         if other is not broker:
@@ -200,7 +200,8 @@ def _isolate(scene: Scene, broker: Broker) -> None:
 def cut_to_controller(scene: Scene, rounds: int) -> None:
     """The network drops all packets from the other brokers to the controller; the controller's own packets arrive. TCP needs
     acknowledgements, so no new request succeeds in either direction. ZooKeeper and clients reach all brokers. Measures the time until
-    every partition has acknowledged a record that was sent after the cut, and prints what changed in ZooKeeper meanwhile."""
+    every partition has acknowledged a record that was sent after the cut, and prints the changes in ZooKeeper meanwhile.
+    """
     network = scene.cluster.network
     assert network is not None, "the story runs in network namespaces"
     for _ in range(rounds):
@@ -222,7 +223,7 @@ def cut_to_controller(scene: Scene, rounds: int) -> None:
 
 
 def _say_changes(scene: Scene, controller: Broker, watches: list[Watch]) -> None:
-    """Prints each change of the controller and of a partition's state until every watch has its record, for FAILOVER_S at most."""
+    """Print each change of the controller and of a partition's state until every watch has its record, for FAILOVER_S at most."""
     cluster, topic = scene.cluster, scene.journal.topic
     began_s = time.monotonic()
     before: dict[object, object] = {}
@@ -231,7 +232,7 @@ def _say_changes(scene: Scene, controller: Broker, watches: list[Watch]) -> None
         seen |= {f"partition {number}": cluster.state(topic, number) for number in range(PARTITIONS)}
         took_ms = (time.monotonic() - began_s) * 1000
         for name, value in seen.items():
-            # None: nobody holds it at the moment, or ZooKeeper did not answer.
+            # None: no controller is elected, or ZooKeeper did not answer.
             if value is not None and before.setdefault(name, value) != value:
                 before[name] = value
                 scene.say(f"{scene.outcome.story}: after {took_ms:.0f} ms {name} is {value}")
@@ -255,7 +256,7 @@ def cut_from_zookeeper(scene: Scene, rounds: int) -> None:
 
 
 def unplug(scene: Scene, rounds: int) -> None:
-    """A leader reaches nobody, and nobody reaches it."""
+    """A leader loses all its links."""
     network = scene.cluster.network
     assert network is not None, "the story is told in networks"
     for number in range(rounds):
@@ -269,8 +270,9 @@ def unplug(scene: Scene, rounds: int) -> None:
 
 
 def move_partitions(scene: Scene, rounds: int) -> None:
-    """A partition moves, and while it does so a broker is killed: who led it, one of those that it moves to, or the controller; or its
-    leader was killed just before. It has moved once that broker is back."""
+    """Reassign a partition, and kill a broker meanwhile: the leader, a target broker, or the controller; or kill the
+    leader just before. The reassignment must complete after the restart of that broker.
+    """
     cluster, topic = scene.cluster, scene.journal.topic
     for number in range(rounds):
         partition = number % PARTITIONS
@@ -289,7 +291,7 @@ def move_partitions(scene: Scene, rounds: int) -> None:
         else:
             move()
             time.sleep(scene.random.uniform(0, 0.3))
-            # It may have moved, and be led by another one, by now.
+            # By now the partition may have moved and have another leader.
             scene.failover(partition, victim.kill, what, leaves=victim if led else None)
         victim.spawn()
         victim.await_ready()
@@ -302,7 +304,7 @@ def _move(scene: Scene, partition: int, target: list[int]) -> None:
 
 
 def _has_moved(scene: Scene, partition: int, target: list[int], ask: Callable[[], None]) -> bool:
-    """Who was not heard asks again."""
+    """Whether the reassignment has completed; repeats a lost request."""
     found = scene.cluster.replicas(scene.journal.topic, partition)
     if found and not set(target) <= set(found):
         ask()
@@ -310,7 +312,7 @@ def _has_moved(scene: Scene, partition: int, target: list[int], ask: Callable[[]
 
 
 def restart_one_by_one(scene: Scene, rounds: int) -> None:
-    """Every broker is stopped in order and started again, as an operator would."""
+    """Stop every broker with SIGTERM and restart it, one after the other."""
     for _ in range(rounds):
         for broker in scene.cluster.brokers.values():
             led = scene.led_by(broker)
@@ -320,7 +322,7 @@ def restart_one_by_one(scene: Scene, rounds: int) -> None:
 
 
 def kill_all(scene: Scene, rounds: int) -> None:
-    """Every process at once, ZooKeeper's servers as well; they come back in any order."""
+    """Kill every process at once, including ZooKeeper's servers; they restart in any order."""
     ensemble = scene.cluster.ensemble
     assert ensemble is not None, "the story is told where there is an ensemble"
     for _ in range(rounds):
@@ -344,8 +346,8 @@ def kill_all(scene: Scene, rounds: int) -> None:
 
 
 def storm(scene: Scene, rounds: int) -> None:
-    """One thing after the other, without waiting until the last one is over; several brokers may be gone at once, or all of them, and
-    servers of ZooKeeper too. In networks, links are cut as well, in one direction or both.
+    """Inject faults without waiting for recovery; several brokers may be down at once, or all of them, and
+    servers of ZooKeeper too. With networks, links are also cut, in one direction or both.
     """
     network, ensemble = scene.cluster.network, scene.cluster.ensemble
     kinds: tuple[str, ...] = ("kill", "kill", "freeze", "freeze", "stop", "zookeeper")

@@ -1,14 +1,14 @@
-"""`python -m chaos.tasks`: tasks of a Spark cluster write into topics and fail on the way, or lose their executor.
+"""`python -m chaos.tasks`: tasks of a Spark cluster write into topics and fail meanwhile, or lose their executor.
 
-The cluster is Spark's own `local-cluster`: a driver with a master in this process's JVM, and two executors, each a process. In each story
-four tasks write a topic. Their rows are large, so that a part of them is in the log before anything happens:
+The cluster is Spark's own `local-cluster`: a driver with a master in this process's JVM, and two executors, each a process. In each scenario
+four tasks write a topic. Their rows are large, so some of them are in the log before the failure:
 
     retried       one task raises an error half way; Spark runs it again
-    executor      kill -9 of an executor with its tasks half way; Spark starts another, and runs them again
-    speculative   one task is slow; Spark runs another one of it on another host, takes that, and ends the slow one
+    executor      kill -9 of an executor with its tasks half way; Spark starts another one and runs them again
+    speculative   one task is slow; Spark runs a second attempt on another host, uses that, and ends the slow one
 
-Spark speculates on other hosts only, so the last one has a standalone cluster with workers on two addresses of the loopback (Linux). A task
-that is run again writes its rows again, and what its attempt before had sent stays: so records may be doubled, and none is missing.
+Spark speculates on other hosts only, so the last one has a standalone cluster with workers on two loopback addresses (Linux). A second
+attempt writes the rows again, and the rows of the first attempt stay: records may be duplicated, but none is missing.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ from ottla import Admin, Consumer, NewTopic
 from ottla.spark.session import start_session
 
 TASKS, ROWS = 4, 40_000
-#: Of each row. The sink sends 4 MiB at a time.
+#: Size of each row. The sink sends 4 MiB at a time.
 ROW_BYTES = 1_000
-#: The row of a task at which things happen.
+#: The row of a task at which the failure occurs.
 MIDWAY = ROWS // TASKS * 9 // 10
 SETTINGS = {
     "spark.master": "local-cluster[2,1,1024]",
     "spark.executor.memory": "512m",
     "spark.task.maxFailures": "4",
-    # What comes to the sink at once, so that a task has sent something when it is half way.
+    # Rows per call of the sink; small, so that a task has sent some rows half way.
     "spark.sql.execution.arrow.maxRecordsPerBatch": "1000",
 }
 SPECULATING = {
@@ -61,7 +61,7 @@ WAIT_S = 400.0
 
 
 def stumbling(story: str, signs: str) -> Callable[[int], str]:
-    """What the tasks make of each row. A task leaves a sign when it is half way; the first attempt of the first fails, or all wait."""
+    """Return the function that the tasks apply to each row. A task creates a file half way; the first attempt of the first task fails, or all wait."""
 
     def value(number: int) -> str:
         from pyspark import TaskContext
@@ -77,18 +77,18 @@ def stumbling(story: str, signs: str) -> Callable[[int], str]:
                 # Spark ends this attempt when the other one is done.
                 time.sleep(WAIT_S)
             if story == "executor" and not (Path(signs) / "killed").exists():
-                # Until the kill, which may hit this very task.
+                # Wait for the kill, which may hit this task.
                 deadline_s = time.monotonic() + WAIT_S
                 while not (Path(signs) / "killed").exists() and time.monotonic() < deadline_s:
                     time.sleep(0.05)
         return f"{number:0{ROW_BYTES}}"
 
-    # Spark looks at annotations, and takes none that are put off.
+    # Spark reads annotations, and rejects postponed ones.
     return lambda number: value(number)
 
 
 def spark_home(directory: Path) -> Path:
-    """The installed Spark, in a directory of our own: executors work and write below it."""
+    """Copy the installed Spark into a private directory: executors write below it."""
     import pyspark
 
     directory.mkdir()
@@ -106,7 +106,7 @@ def executors() -> list[int]:
 
 
 def kill_one(bootstrap: str, topic: str, signs: Path, rng: random.Random) -> None:
-    """kill -9 of an executor when both have a task half way, and the topic has something of them. Raises: Stuck."""
+    """kill -9 of an executor when both have a task half way, and the topic has some of their records. Raises: Stuck."""
     with Consumer(bootstrap_servers=bootstrap) as consumer:
         partitions = consumer.partitions_for(topic)
         until(
@@ -120,7 +120,7 @@ def kill_one(bootstrap: str, topic: str, signs: Path, rng: random.Random) -> Non
 
 @contextmanager
 def session(story: str, directory: Path) -> Iterator[Any]:
-    """A Spark session on the cluster that a story needs."""
+    """Create a Spark session on the cluster that a scenario needs."""
     with ExitStack() as ending:
         settings = SETTINGS
         if story == "speculative":
@@ -133,7 +133,7 @@ def session(story: str, directory: Path) -> Iterator[Any]:
 
 
 def told(story: str, spark: Any, bootstrap: str, directory: Path, rng: random.Random) -> dict[str, Any]:
-    """One story: how many records are in the topic, how many are missing or doubled, and the attempts that came to their middle."""
+    """Run one scenario: the number of records in the topic, of missing and duplicated ones, and of attempts that reached the middle."""
     from pyspark.sql.functions import udf
 
     signs = directory / story
@@ -164,8 +164,8 @@ def told(story: str, spark: Any, bootstrap: str, directory: Path, rng: random.Ra
 @click.option("--seed", type=int, default=1, show_default=True, help="Which executor is killed.")
 @click.option("--json", "json_path", type=click.Path(dir_okay=False, path_type=Path), help="Write the outcome here, too.")
 def main(names: tuple[str, ...], seed: int, json_path: Path | None) -> None:
-    """Let tasks of a Spark cluster fail while they write into topics. Exit code 0: no record is missing."""
-    # What was started must not outlive a run that is told to end.
+    """Make tasks of a Spark cluster fail while they write into topics. Exit code 0: no record is missing."""
+    # Child processes must not outlive a terminated run.
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     with tempfile.TemporaryDirectory(prefix="ottla-tasks-", ignore_cleanup_errors=True) as made:
         directory = Path(made)

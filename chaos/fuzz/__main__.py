@@ -1,7 +1,7 @@
-"""`python -m chaos.fuzz`: sends frames from a range of seeds to brokers in this process, on all cores, and prints what was found.
+"""`python -m chaos.fuzz`: sends frames from a range of seeds to brokers in this process, on all cores, and prints the findings.
 
-Each seed is a chunk of 1,000 frames for fresh brokers. A finding names its seed: ``--seed N`` replays it, and shows the shortest list of
-steps that still fails. A run that was stopped goes on with ``--first`` and the number that its last line shows.
+Each seed is a chunk of 1,000 frames for fresh brokers. A finding names its seed: ``--seed N`` replays it, and prints the shortest list of
+steps that still fails. To continue a stopped run, pass the number of its last line to ``--first``.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import click
 
 from chaos.fuzz.chunk import FRAMES, Chunk, Outcome, shrunk
 
-#: Chunks that a process is given at once.
+#: Chunks that a worker process gets at once.
 PORTION = 20
 
 
@@ -32,7 +32,7 @@ PORTION = 20
 def main(frames: int, brokers: str, first: int, seed: int | None, jobs: int, shrink_seconds: float) -> None:
     """Send valid requests with hostile structure, and mutated bytes, to brokers in this process.
 
-    Exits with 1 when anything was found.
+    Exit code 1: there are findings.
     """
     if seed is not None:
         outcome = Chunk(seed, brokers=int(brokers)).run()
@@ -45,7 +45,7 @@ def main(frames: int, brokers: str, first: int, seed: int | None, jobs: int, shr
 
 
 def show(outcome: Outcome, brokers: int, seconds: float) -> None:
-    """The finding, and the shortest list of steps that leads to it."""
+    """Print the finding, and the shortest list of steps that reproduces it."""
     click.echo(str(outcome.finding))
     steps = shrunk(outcome, brokers=brokers, seconds=seconds)
     click.echo(f"{len(steps)} of {len(outcome.steps)} steps are enough:")
@@ -57,7 +57,7 @@ def show(outcome: Outcome, brokers: int, seconds: float) -> None:
 
 
 def sweep(first: int, chunks: int, *, brokers: int, jobs: int) -> Counter[str]:
-    """All seeds of a range; what was found, and how often."""
+    """Run all seeds of a range; returns the findings with their counts."""
     found: Counter[str] = Counter()
     sent = answers = memory = 0
     spent, begun, shown = 0.0, time.monotonic(), time.monotonic()
@@ -87,7 +87,7 @@ Told = tuple[int, int, int, float, str | None, str]
 
 
 def run_portion(seeds: range, *, brokers: int) -> tuple[list[Told], int]:
-    """What came of each seed, and the resident memory of this process at its highest."""
+    """Run some seeds; returns the result of each, and the maximum resident memory of this process."""
     told: list[Told] = []
     for seed in seeds:
         outcome = Chunk(seed, brokers=brokers).run()

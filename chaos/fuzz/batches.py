@@ -1,6 +1,6 @@
-"""Record sets of Produce requests: what producers send, and what they should not.
+"""Record sets of Produce requests, valid and invalid.
 
-Batches are built once and then get their producer, sequence and checksum by patching, since a chunk needs hundreds of them.
+Batches are built once; their producer, sequence and checksum are patched, since a chunk needs hundreds of them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from ottla.records.build import RecordInput, build_batch
 from ottla.records.checksum import crc32c
 from ottla.records.compression import Codec
 
-#: Where the fields of a batch header are, and how they are packed.
+#: Position and format of the fields of a batch header.
 FIELDS = (
     (0, "q"), (8, "i"), (12, "i"), (16, "b"), (21, "h"), (23, "i"), (27, "q"), (35, "q"), (43, "q"), (51, "h"), (53, "i"), (57, "i"),
 )  # fmt: skip
@@ -44,7 +44,7 @@ def _sealed(batch: bytearray) -> bytes:
 
 
 def record_set(random: Random, producer: Producer, place: tuple[str, int], *, hostility: float, wall_ms: int) -> bytes | None:
-    """The records of one partition. A sequence continues where the producer's last batch to this partition ended, or is an old one."""
+    """The records of one partition. The sequence continues after the producer's last batch to this partition, or is an old one."""
     choices = _built(wall_ms)
     data, count = choices[int(random.random() * len(choices))]
     batch = bytearray(data)

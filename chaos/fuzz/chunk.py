@@ -1,7 +1,7 @@
-"""One chunk: frames made from one seed, sent to fresh brokers on a stage, with a well-behaved client in between, and checks at the end.
+"""One chunk: frames generated from one seed, sent to fresh brokers, with a well-behaved client in between, and checks at the end.
 
-A chunk is a list of steps. Making them needs the answers, which the vocabulary learns from; performing them again needs only the list. So a
-list that fails can be shortened, and performed again, without its seed.
+A chunk is a list of steps. Generating them needs the responses, from which the vocabulary learns; performing them again needs only the
+list. So a failing list can be shortened and performed again without its seed.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ FRAMES = 1_000
 CONNECTIONS = 6
 #: Share of frames whose bytes are mutated.
 MUTATED = 0.1
-#: The well-behaved client works once in so many frames.
+#: Number of frames between two runs of the well-behaved client.
 CLIENT_EVERY = 50
 SETTINGS: Mapping[str, str] = {
     "ottla.partitions.max": "200", "ottla.partitions.per.request.max": "20", "offsets.topic.num.partitions": "2",
@@ -42,10 +42,10 @@ SETTINGS: Mapping[str, str] = {
 CLIENT_IDS = (None, "", "fuzz\0", "größe" * 20, "i" * 32_767)
 RETRIES = 100
 RETRY_MS = 100
-#: No request whose own timeouts are at most this waits longer; the rest of the time is for members to be found dead one after the other.
+#: Requests with timeouts up to this one must complete within it; the rest of the time is for the session timeouts of members.
 WAIT_MS = 60_000
 REST_MS = 200_000
-#: CPU time of a chunk, which takes less than half a second.
+#: CPU time limit of a chunk; it normally takes less than half a second.
 CHUNK_S = 20.0
 
 #: ("frame", connection, bytes, expected) | ("run", steps) | ("drain",) | ("time", ms) | ("close", connection) | ("client",)
@@ -53,12 +53,12 @@ Step = tuple[Any, ...]
 
 
 class Scene:
-    """Brokers, the client, and the hostile connections by number."""
+    """Brokers, the well-behaved client, and the hostile connections by number."""
 
     def __init__(self, brokers: int, learn: Callable[[int, Any, Any], None]) -> None:
         self._learn = learn
         self._brokers = brokers
-        #: Answers that the client waits for, by the id of the request.
+        #: Responses that the client waits for, by correlation id.
         self._waits: dict[int, Any] = {}
         self._open: dict[int, Connection] = {}
         self.stage = Stage(brokers, SETTINGS, answered=self._answered)
@@ -77,7 +77,7 @@ class Scene:
             self._learn(expected.key, expected.request, answer)
 
     def ask(self, request: Any, version: int, *, until: Callable[[Any], int], leader: bool = False) -> Any:
-        """A request of the client; again, at another broker, while the answer has a retriable error. Raises: Finding."""
+        """Send a request of the client; repeat it at another broker while the response has a retriable error. Raises: Finding."""
         key = next(key for key, api in API.items() if api.request is type(request))
         frame = b"".join(framing.encode_request(request, version, 7, "client"))  # type: ignore[arg-type]
         answer: Any = None
@@ -105,7 +105,7 @@ class Scene:
         return 1
 
     def perform(self, step: Step) -> None:
-        """One step. Raises: Finding."""
+        """Perform one step. Raises: Finding."""
         match step:
             case ("frame", int() as number, bytes() as frame, Expected() as expected):
                 self._connection(number).receive(frame, expected)
@@ -132,7 +132,7 @@ class Scene:
         return connection
 
     def end(self, *, cleanly: bool) -> None:
-        """All that must hold once nothing more is asked. Raises: Finding."""
+        """Check what must hold after the last request. Raises: Finding."""
         stage = self.stage
         stage.drain()
         self.client.work()
@@ -164,14 +164,14 @@ class Scene:
 
 
 def _patience_ms(request: Any) -> int:
-    """How long a request may wait by its own words; groups have their members' timeouts."""
+    """How long a request may wait by its own timeouts; groups have their members' timeouts."""
     names = ("max_wait_ms", "timeout_ms", "session_timeout_ms", "rebalance_timeout_ms")
     return max((value if value >= 0 else 1 << 31 for name in names if (value := getattr(request, name, 0))), default=0)
 
 
 @dataclass(slots=True)
 class Outcome:
-    """What came of one chunk."""
+    """The result of one chunk."""
 
     seed: int
     frames: int = 0
@@ -182,7 +182,7 @@ class Outcome:
 
 
 class Chunk:
-    """Makes the steps of one seed, with the answers of the scene."""
+    """Generates the steps of one seed, using the brokers' responses."""
 
     def __init__(self, seed: int, *, brokers: int, frames: int = FRAMES) -> None:
         self.seed = seed
@@ -197,7 +197,7 @@ class Chunk:
         self._correlation = 0
 
     def run(self) -> Outcome:
-        """Sends the frames of this seed to fresh brokers."""
+        """Send the frames of this seed to fresh brokers."""
         outcome = Outcome(self.seed)
         begun = time.process_time()
         try:
@@ -243,7 +243,7 @@ class Chunk:
         self._correlation += 1
         key, version, request = self.requests.request()
         if self._random.random() < MUTATED:
-            # On a connection of its own, since most of them end it.
+            # On a separate connection, since most of them end it.
             self._next += 1
             frame = mutated_frame(key, version, request, self._correlation, self._random)
             return ("frame", self._next, frame, expected_of(frame))
@@ -259,7 +259,7 @@ class Chunk:
 
 @contextlib.contextmanager
 def watchdog(seconds: float = CHUNK_S) -> Iterator[None]:
-    """Raises a Finding in a chunk that takes so much CPU time: a step that never ends holds up all clients of a broker."""
+    """Raise a Finding if a chunk uses too much CPU time: an endless step blocks all clients of a broker."""
 
     def stuck(number: int, frame: FrameType | None) -> None:
         names: list[str] = []
@@ -280,11 +280,11 @@ def watchdog(seconds: float = CHUNK_S) -> Iterator[None]:
 
 
 class Stuck(BaseException):
-    """Passes through everything that keeps a broker going."""
+    """A BaseException, so that no handler of the broker catches it."""
 
 
 def perform(steps: list[Step], *, brokers: int, seed: int) -> Finding | None:
-    """Performs a list of steps on fresh brokers; what was found."""
+    """Perform a list of steps on fresh brokers; returns the finding."""
     try:
         with watchdog():
             scene = Scene(brokers, lambda key, request, answer: None)
@@ -297,7 +297,7 @@ def perform(steps: list[Step], *, brokers: int, seed: int) -> Finding | None:
 
 
 def shrunk(outcome: Outcome, *, brokers: int, seconds: float = 60.0) -> list[Step]:
-    """The shortest list of steps with the same finding that is found in time, by leaving out ever smaller parts."""
+    """Shorten the steps: remove ever smaller parts while the same finding remains, within a time limit."""
     assert outcome.finding is not None, "there is something to shrink"
     steps, wanted = outcome.steps, outcome.finding.signature
     deadline = time.monotonic() + seconds

@@ -1,4 +1,4 @@
-"""A well-behaved client: whatever hostile clients do beside it, it can write, read and commit, and finds all that was acknowledged."""
+"""A well-behaved client: despite hostile clients it can write, read and commit, and finds all acknowledged records."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from ottla.wire.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequ
 from ottla.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 
 GOOD_TOPIC, GOOD_GROUP = f"{RESERVED}-topic", f"{RESERVED}-group"
-#: What the client's topic does not take over from brokers' settings, which hostile requests may change.
+#: Topic settings of the client's topic, which override brokers' settings that hostile requests may change.
 CLIENT_CONFIGS = {"retention.ms": "-1", "retention.bytes": "-1", "cleanup.policy": "delete", "max.message.bytes": "1048588",
                 "min.insync.replicas": "1", "segment.bytes": "1048576", "message.timestamp.type": "CreateTime"}  # fmt: skip
-#: Errors after which a client asks again: leaders move, coordinators load.
+#: Errors after which a client retries: leaders move, coordinators load.
 RETRIABLE = (3, 5, 6, 7, 14, 15, 16, 19, 20, 41, 51, 74, 76, 100)
 #: Topics for the hostile clients.
 HOT_TOPICS: dict[str, tuple[int, dict[str, str]]] = {
@@ -33,18 +33,18 @@ HOT_TOPICS: dict[str, tuple[int, dict[str, str]]] = {
 
 
 class Service(Protocol):
-    """The brokers, as the client reaches them."""
+    """Access of the client to the brokers."""
 
     @property
     def wall_ms(self) -> int: ...
 
     def ask(self, request: Any, version: int, *, until: Callable[[Any], int], leader: bool = False) -> Any:
-        """An answer for which ``until`` gives no error; asks again after retriable ones. Raises: Finding."""
+        """Return a response for which ``until`` gives no error; retries after retriable ones. Raises: Finding."""
         ...
 
 
 def create_topics(service: Service, *, replicas: int) -> None:
-    """The client's topic and those for the hostile clients. Raises: Finding."""
+    """Create the client's topic and those for the hostile clients. Raises: Finding."""
     for name, (partitions, configs) in {GOOD_TOPIC: (1, CLIENT_CONFIGS), **HOT_TOPICS}.items():
         settings = [CreatableTopicConfig(name=key, value=value) for key, value in configs.items()]
         requested = CreatableTopic(name=name, num_partitions=partitions, replication_factor=replicas, configs=settings)
@@ -52,7 +52,7 @@ def create_topics(service: Service, *, replicas: int) -> None:
 
 
 class Client:
-    """A well-behaved client: what it writes to its own topic and commits in its own group must always work."""
+    """A well-behaved client: writes to its own topic and commits in its own group must always work."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
@@ -67,7 +67,7 @@ class Client:
         service.ask(IncrementalAlterConfigsRequest(resources=[resource]), 1, until=lambda answer: int(answer.responses[0].error_code))
 
     def work(self) -> None:
-        """Writes a record, reads it and commits its offset. Raises: Finding."""
+        """Write a record, read it and commit its offset. Raises: Finding."""
         service, number = self._service, self.acknowledged
         batch = build_batch(
             [(service.wall_ms, None, b"%d" % number, ())], producer_id=self._producer_id, producer_epoch=0, base_sequence=number
@@ -86,7 +86,7 @@ class Client:
         self.look_up()
 
     def read(self, offset: int) -> None:
-        """All acknowledged records from an offset on. Raises: Finding."""
+        """Check all acknowledged records from an offset on. Raises: Finding."""
         found: list[bytes | None] = []
         while offset + len(found) < self.acknowledged:
             place = FetchPartition(partition=0, fetch_offset=offset + len(found), partition_max_bytes=1 << 20)
@@ -102,7 +102,7 @@ class Client:
             raise Finding("client: other records", f"from {offset}: {found[:20]}")
 
     def look_up(self) -> None:
-        """The committed offset. Raises: Finding."""
+        """Check the committed offset. Raises: Finding."""
         topics = [OffsetFetchRequestTopics(name=GOOD_TOPIC, partition_indexes=[0])]
         request = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id=GOOD_GROUP, topics=topics)])
         found = self._service.ask(request, 9, until=lambda answer: answer.groups[0].error_code).groups[0].topics[0].partitions[0]

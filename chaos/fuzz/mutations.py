@@ -1,7 +1,7 @@
-"""Requests that are nearly right: valid messages, written token by token, with some tokens changed.
+"""Almost valid requests: valid messages, written token by token, with some tokens changed.
 
-A token is one thing that a decoder reads: a number, a length, a count, the bytes behind a length, a section of tags. Because the tokens of
-an untouched message joined are the very bytes that the codec writes (which a test asserts), a change hits the place it aims at.
+A token is one item that a decoder reads: a number, a length, a count, the bytes after a length, a section of tags. The joined tokens of
+an unchanged message equal the codec's output (a test asserts this), so a change hits the intended field.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ COUNTS = (-(2**31), -2, -1, 0, 1, 2, 5, 127, 128, 255, 65_535, 1_000_000, INT32_
 
 
 class Token(NamedTuple):
-    """One thing that a decoder reads; kinds: fixed, length, count, blob, records, tags."""
+    """One item that a decoder reads; kinds: fixed, length, count, blob, records, tags."""
 
     kind: str
     data: bytes
@@ -27,7 +27,7 @@ class Token(NamedTuple):
 
 
 def uvarint(number: int) -> bytes:
-    """An unsigned varint; a negative number is written as the 32 bits it has."""
+    """An unsigned varint; a negative number is written as its 32 bits."""
     number &= 0xFFFFFFFF
     out = bytearray()
     while number > 0x7F:
@@ -137,7 +137,7 @@ def _changed(token: Token, random: Random) -> Token:
 
 
 def mutated_tokens(body: list[Token], random: Random) -> list[Token]:
-    """The same body with one to three changes, lengths and counts first of all."""
+    """The body with one to three changes, preferably of lengths and counts."""
     body = list(body)
     for _ in range(random.choice((1, 1, 2, 3))):
         if not body:
@@ -178,14 +178,14 @@ def _bad_header(key: int, version: int, random: Random, *, flexible: bool) -> by
 
 
 def plain_frame(key: int, version: int, message: msgspec.Struct, correlation_id: int) -> bytes:
-    """A frame of this request, written without the codec, which refuses some requests that a hostile client sends."""
+    """A frame of this request, written without the codec, which rejects some hostile requests."""
     flexible = schema_of(type(message)).flexible(version)
     payload = header(key, version, correlation_id, b"fuzz", flexible=flexible) + b"".join(token.data for token in tokens(message, version))
     return struct.pack(">i", len(payload)) + payload
 
 
 def mutated_frame(key: int, version: int, message: msgspec.Struct, correlation_id: int, random: Random) -> bytes:
-    """A frame of this request with something wrong: in a token of its body, in its header, in a few bits, or in its size."""
+    """A frame of this request with one fault: in a token of its body, in its header, in a few bits, or in its size."""
     flexible = schema_of(type(message)).flexible(version)
     head, body = header(key, version, correlation_id, b"fuzz", flexible=flexible), tokens(message, version)
     kind = random.random()

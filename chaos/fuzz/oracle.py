@@ -1,4 +1,4 @@
-"""What must hold for every answer, whichever way it came: it decodes at its version, in order, without an internal error."""
+"""Checks of every response: it decodes at its version, in order, without an internal error."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from ottla.wire.messages import API
 
 PRODUCE = 0
 UNKNOWN_SERVER_ERROR = -1
-#: Answered in version 0 when the version asked for is above the served ones. Source: KIP-511.
+#: The response has version 0 when the requested version is above the supported ones. Source: KIP-511.
 API_VERSIONS = 18
 Test = Callable[[Any], bool]
 
 
 class Finding(AssertionError):
-    """The broker did something that no request may make it do. ``signature`` is equal for two findings of one cause."""
+    """Behaviour that no request may cause. Findings with the same cause have the same ``signature``."""
 
     def __init__(self, signature: str, story: str) -> None:
         super().__init__(f"{signature}\n{story}")
@@ -30,33 +30,33 @@ class Finding(AssertionError):
 
 @dataclass(slots=True)
 class Expected:
-    """A request that was sent whole, and what its answer has to be."""
+    """A complete request, and the expected properties of its response."""
 
     key: int
     version: int
     correlation_id: int
-    #: As it was encoded; None for mutated bytes, which may be answered or refused.
+    #: The encoded request; None for mutated bytes, which may be answered or refused.
     request: Any
 
     @property
     def name(self) -> str:
-        """Without the version: one cause shows in many of them."""
+        """Without the version: one cause affects many of them."""
         api = API.get(self.key)
         return api.name if api is not None else f"API {self.key}"
 
     @property
     def story(self) -> str:
-        """The request, as far as a person wants to read it."""
+        """The request, shortened for people."""
         return f"{self.name} v{self.version}: {str(self.request)[:3000]}"
 
     @property
     def silent(self) -> bool:
-        """Whether success has no answer and failure closes the connection: acks=0."""
+        """Whether success has no response and failure closes the connection: acks=0."""
         return self.key == PRODUCE and (self.request is None or self.request.acks == 0)
 
 
 def check_answer(expected: Expected, frame: bytes | bytearray | memoryview) -> Any:
-    """The answer, decoded; ``frame`` has no size prefix. Raises: Finding."""
+    """Decode and check the response; ``frame`` has no size prefix. Raises: Finding."""
     api = API[expected.key]
     try:
         correlation_id, answer = framing.decode_response(api.response, frame, expected.version)
@@ -73,7 +73,7 @@ def check_answer(expected: Expected, frame: bytes | bytearray | memoryview) -> A
 
 @cache
 def internal_error(cls: type[msgspec.Struct]) -> Test:
-    """A test for UNKNOWN_SERVER_ERROR in any error code of a message of this class."""
+    """Return a test for UNKNOWN_SERVER_ERROR in any error code of a message of this class."""
     tests: list[Test] = []
     for field in fields_of(cls):
         kind, name = field.type, field.name

@@ -1,8 +1,8 @@
-"""Makes valid requests from the declared message schemas: every field that a version has, mostly with values that exist on the broker.
+"""Generates valid requests from the message schemas: every field of a version, mostly with values that exist on the broker.
 
-Each request has a hostility between 0 and 0.3: the chance that a field takes an edge value instead of a plausible one. Arrays are emptied,
-and their elements are repeated, as they are or with other inner values. Within one request the values belong together: one member's id and
-epoch, one topic's name and id, one session's id and epoch.
+Each request has a hostility between 0 and 0.3: the probability that a field has an edge value instead of a plausible one. Arrays are
+emptied, and their elements are repeated, unchanged or with other inner values. The values of one request are consistent: one member's id
+and epoch, one topic's name and id, one session's id and epoch.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ T = TypeVar("T")
 _STRING = Blob("string")
 _INT = Fixed("int32", "i", 4)
 HOSTILITIES = (0.0, 0.0, 0.02, 0.05, 0.1, 0.3)
-#: ApiHandler, and how often it is asked relative to the others. 1 for those that are not named.
+#: Relative frequency by API key; 1 for keys that are not listed.
 WEIGHTS = {0: 6, 1: 5, 8: 3, 11: 4, 12: 2, 14: 3, 19: 2, 20: 0.7, 21: 2, 22: 2, 37: 0.7, 45: 1.5, 68: 5}
 STRING_BYTES_MAX = 32_767
-#: DeleteTopics and both ways to alter settings: they may take the well-behaved client's committed offsets away by right.
+#: DeleteTopics and both APIs that alter settings: they may legitimately remove the well-behaved client's committed offsets.
 TAKING = (20, 33, 44)
 TEXTS = (
     "", "", "a", ".", "..", "a/b", "a\0b", "größe", "日本語", "\N{PILE OF POO}", "\u202e", "a.b", "a_b", "a b", "-1", "x" * 249, "x" * 250,
@@ -41,7 +41,7 @@ TEXTS = (
 OTHER_TEXTS = tuple(text for text in TEXTS if text != "__consumer_offsets")
 LARGE_TEXTS = ("y" * STRING_BYTES_MAX, "\0" * STRING_BYTES_MAX, "é" * (STRING_BYTES_MAX // 2))
 HUGE_TEXTS = (*LARGE_TEXTS, "z" * (STRING_BYTES_MAX + 1), "Z" * 66_000)
-#: Values of settings of topics and brokers. Names that are missing here get one of the last entry.
+#: Values of settings of topics and brokers. Settings without an entry get a value of the last one.
 TOPIC_CONFIGS: Mapping[str, tuple[str, ...]] = {
     "cleanup.policy": ("delete", "compact", "compact,delete", "", "nonsense"),
     "retention.ms": ("-1", "0", "1", "1000", "9223372036854775807", "-2"),
@@ -64,7 +64,7 @@ TOPIC_CONFIGS: Mapping[str, tuple[str, ...]] = {
     "follower.replication.throttled.replicas": ("*", "0:1", ""),
     "consumer.session.timeout.ms": ("45000", "1"),
 }
-#: Nothing here takes room, time or offsets away from the well-behaved client.
+#: None of these takes space, time or offsets away from the well-behaved client.
 BROKER_CONFIGS: Mapping[str, tuple[str, ...]] = {
     "log.cleaner.threads": ("1", "2", "0"),
     "log.cleaner.backoff.ms": ("100", "15000"),
@@ -81,14 +81,14 @@ STATES = ("Stable", "Empty", "Dead", "PreparingRebalance", "CompletingRebalance"
 
 
 class Requests:
-    """A source of requests over all served APIs and versions."""
+    """A source of requests over all supported APIs and versions."""
 
     def __init__(self, random: Random, vocabulary: Vocabulary, *, wall_ms: Callable[[], int]) -> None:
         self.random = random
         self.vocabulary = vocabulary
         self._wall_ms = wall_ms
         self.hostility = 0.0
-        #: What the values of the present request belong to.
+        #: The entities of the current request.
         self.topic: Topic = vocabulary.topics[0]
         self.member: Member = vocabulary.members[0]
         self.producer: Producer = vocabulary.producers[0]
@@ -114,7 +114,7 @@ class Requests:
         self.topic, self.member = self.pick(words.topics), self.pick(words.members)
         self.producer, self.session = self.pick(words.producers), self.pick(words.sessions)
         if key in (11, 68) and self.random.random() < 0.3:
-            # A member that is not in the group yet. A consumer of the next protocol brings its own id.
+            # A member that is not in the group yet. In the consumer protocol the member brings its own id.
             self.member = Member(self.pick(words.groups), "" if key == 11 or version == 0 else f"m-{self.below(1000)}", 0)
         self.texts = TEXTS if key not in TAKING else OTHER_TEXTS
         self.flexible = schema_of(HANDLERS[key].request).flexible(version)
@@ -124,7 +124,7 @@ class Requests:
         return int(self.random.random() * count)
 
     def pick(self, choices: Sequence[T]) -> T:
-        """One of a sequence."""
+        """One element of a sequence."""
         return choices[int(self.random.random() * len(choices))]
 
     def struct(self, cls: type[msgspec.Struct], version: int) -> Any:
@@ -152,7 +152,7 @@ class Requests:
                 self.topic = self.pick(self.vocabulary.topics)
             made.append(make(self))
         if random.random() < 0.12 + self.hostility:
-            # Without a new choice of topic: the same topic in two entries, or the very same entry again.
+            # Without a new choice of topic: the same topic in two entries, or the same entry again.
             made.append(make(self) if random.random() < 0.4 else self.pick(made))
             random.shuffle(made)
         if random.random() < 0.003:
@@ -160,7 +160,7 @@ class Requests:
         return made
 
     def text(self, *, large: tuple[str, ...]) -> str:
-        """A string at an edge of what the wire or the broker allows."""
+        """A string at a limit of the protocol or the broker."""
         return self.pick(large) if self.random.random() < 0.06 else self.pick(self.texts)
 
     def records(self) -> bytes | None:
@@ -188,7 +188,7 @@ class Requests:
 
 
 class _Keep:
-    """Says that a field keeps its default."""
+    """Marks a field that keeps its default."""
 
 
 KEEP = _Keep()
@@ -210,7 +210,7 @@ def _makers(cls: type[msgspec.Struct], version: int) -> tuple[tuple[Field, Make]
 
 
 def _maker(cls: type[msgspec.Struct], field: Field, version: int) -> Make:
-    """How a plausible value of the field is made."""
+    """Return the generator of a plausible value of the field."""
     special = SPECIAL.get(f"{cls.__name__}.{field.name}")
     if special is not None:
         return special
@@ -248,7 +248,7 @@ def _of_type(kind: Type, version: int) -> Make:
 
 
 def _edge(made: Requests, field: Field, version: int) -> Any:
-    """A value at the edge of what the field's type can say."""
+    """A value at the limit of the field's type."""
     kind = field.type
     if field.nullable(version) and made.random.random() < 0.3:
         return None
@@ -313,7 +313,7 @@ def _resource(made: Requests) -> str:
 
 
 def _deleted_topic(made: Requests, *, named: bool) -> str | bytes | None:
-    """A topic to delete has a name or an id; both is refused."""
+    """A topic to delete has a name or an id; both together are refused."""
     if made.random.random() < made.hostility:
         return made.topic.name if named else made.topic.topic_id
     by_name = made.topic.partitions % 2
@@ -374,7 +374,7 @@ BY_NAME: dict[str, Make] = {
     "allow_auto_topic_creation": _one_of(False, False, True), "response_partition_limit": _one_of(1, 2, 100, 2_000),
     "endpoint_type": _one_of(1, 1, 2),
 }  # fmt: skip
-#: Where a name alone does not say what is meant.
+#: Fields whose meaning depends on the message.
 SPECIAL: dict[str, Make] = {
     "CreatableTopic.name": _new_topic,
     "CreatableTopicConfig.name": lambda made: made.setting(),
@@ -390,7 +390,7 @@ SPECIAL: dict[str, Make] = {
     "ConsumerGroupHeartbeatRequest.rebalance_timeout_ms": _one_of(-1, 500, 3_000, 60_000),
     "ConsumerGroupHeartbeatRequest.topic_partitions": lambda made: _owned(made),
 }
-#: How often a nullable field is null, where that is not one in ten.
+#: Probability of null for nullable fields, where it is not 0.1.
 NULLS = {"transactional_id": 0.9, "reason": 0.6, "rack_id": 0.8, "subscribed_topic_regex": 0.7, "server_assignor": 0.6, "cursor": 0.7,
          "group_instance_id": 0.0, "instance_id": 0.0, "records": 0.02, "assignments": 0.6, "topic_partitions": 0.4}  # fmt: skip
 
@@ -407,7 +407,7 @@ def _assigned(made: Requests) -> list[Any]:
 
 
 def _owned(made: Requests) -> Any:
-    """What a member of the next protocol says it owns; must be empty for one that joins, or it is refused."""
+    """Partitions that a member of the consumer protocol owns; must be empty for one that joins."""
     if made.random.random() < 0.4:
         return None if made.member.epoch else []
     from ottla.wire.messages.consumer_group_heartbeat import TopicPartitions

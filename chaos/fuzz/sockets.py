@@ -1,7 +1,7 @@
 """The same frames for a server behind sockets: framing, pipelining, closing, and mutated bytes.
 
-Several connections send bursts at once and read what comes. A connection whose oldest request is not answered within ``PATIENCE_S`` is half
-closed, after which the server has to answer or close. Requests that were made to wait long are given a shorter wait first.
+Several connections send bursts at once and read the responses. A connection whose oldest request has no response within ``PATIENCE_S`` is
+half closed; then the server must respond or close. Long waits in generated requests are shortened first.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from ottla.wire.declare import FieldNotInVersion, MalformedMessage
 from ottla.wire.messages import API
 
 Address = tuple[str, int]
-#: The first request of a connection may be this large; a larger one closes the connection, however valid it is.
+#: Size limit of the first request of a connection; a larger one closes the connection even if it is valid.
 FIRST_REQUEST_BYTES_MAX = 64 << 10
-#: Settings of the server: topics are created and deleted, but never ten thousand partitions; groups change their states quickly.
+#: Settings of the server: limited numbers of partitions, and short group timeouts.
 SETTINGS = {
     "ottla.first.request.max.bytes": str(FIRST_REQUEST_BYTES_MAX),
     "ottla.partitions.max": "300",
@@ -42,19 +42,19 @@ CONNECTIONS = 12
 BURST_MAX = 30
 MUTATED = 0.2
 PATIENCE_S = 0.25
-#: A server that neither answers nor closes within this has forgotten a request.
+#: Time limit for a server that neither responds nor closes.
 HANG_S = 15.0
 WAIT_MAX_MS = 20
-#: Fields that say how long a request may wait.
+#: Fields with the time that a request may wait.
 WAITS = ("max_wait_ms", "timeout_ms")
 CLIENT_EVERY = 500
-#: Only larger requests have so many elements that they may be refused for it.
+#: Only larger requests can have enough elements to be refused for their number.
 LARGE_BYTES = 100_000
 RETRIES = 200
 
 
 class Wire:
-    """A connection, what was sent on it, and what is to come back."""
+    """A connection, the requests sent on it, and the expected responses."""
 
     def __init__(self, address: Address) -> None:
         self.socket = socket.create_connection(address, timeout=10)
@@ -70,7 +70,7 @@ class Wire:
         return self.closed or not self.expected
 
     def pump(self, answered: Callable[[Expected, Any], None]) -> None:
-        """Writes and reads what it can. Raises: Finding."""
+        """Write and read without blocking. Raises: Finding."""
         try:
             if self.out:
                 del self.out[: self.socket.send(self.out[: 1 << 18])]
@@ -84,7 +84,7 @@ class Wire:
         while len(self.received) >= 4 and len(self.received) >= 4 + (size := struct.unpack_from(">i", self.received)[0]):
             frame = bytes(self.received[4 : 4 + size])
             del self.received[: 4 + size]
-            # Requests with acks=0 have no answer, so this one is of a later request.
+            # Requests with acks=0 have no response, so this one is of a later request.
             while self.expected and self.expected[0].silent and self.expected[0].correlation_id != struct.unpack_from(">i", frame)[0]:
                 self.expected.popleft()
             if not self.expected:
@@ -95,13 +95,13 @@ class Wire:
             self.expected.popleft()
 
     def check_closed(self, silent: bool) -> None:
-        """The server closed it: only for what the protocol cannot answer. Raises: Finding."""
+        """The server closed the connection: allowed only where the protocol has no response. Raises: Finding."""
         if not self.ended and self.expected and not silent:
             expected = self.expected[0]
             raise Finding(f"{expected.name}: a valid request closes the connection", expected.story)
 
     def end(self) -> None:
-        """Says that nothing more is sent."""
+        """Close the sending direction."""
         self.ended = True
         try:
             self.socket.shutdown(socket.SHUT_WR)
@@ -113,7 +113,7 @@ class Fuzzed:
     """A server under test: hostile connections and the well-behaved client."""
 
     def __init__(self, address: Callable[[], Address], seed: int) -> None:
-        """``address`` tells where the server listens now."""
+        """``address`` returns the current address of the server."""
         self._address = address
         self._random = random = Random(seed)
         self.vocabulary = Vocabulary(random, topics=[Topic(name, bytes(16), 1) for name in HOT_TOPICS], brokers=1)
@@ -128,7 +128,7 @@ class Fuzzed:
         return time.time_ns() // 1_000_000
 
     def ask(self, request: Any, version: int, *, until: Callable[[Any], int], leader: bool = False) -> Any:
-        """A request of the client on a connection of its own. Raises: Finding."""
+        """Send a request of the client on a separate connection. Raises: Finding."""
         key = next(key for key, api in API.items() if api.request is type(request))
         frame = b"".join(framing.encode_request(request, version, 7, "client"))  # type: ignore[arg-type]
         for _ in range(RETRIES):
@@ -144,7 +144,7 @@ class Fuzzed:
         raise Finding(f"client: {API[key].name} does not succeed", f"{RETRIES} attempts, last {answer}")
 
     def run(self, frames: int) -> None:
-        """Sends so many frames. Raises: Finding."""
+        """Send this number of frames. Raises: Finding."""
         target, due = self.frames + frames, self.frames + CLIENT_EVERY
         while self.frames < target:
             self._round()
@@ -153,7 +153,7 @@ class Fuzzed:
                 self.client.work()
 
     def _round(self) -> None:
-        """Bursts on all connections at once; then all is answered or closed."""
+        """Send bursts on all connections at once; then wait until all have responses or are closed."""
         wires = []
         for _ in range(CONNECTIONS):
             wire = Wire(self._address())
@@ -167,8 +167,8 @@ class Fuzzed:
                 wire.out += frame
                 wire.expected.append(expected)
                 if expected.request is None or _waits_long(expected.request):
-                    # What follows mutated bytes may be read as part of them. What follows a request that waits long can be so much that the
-                    # server reads no further, and does not see the end of the connection.
+                    # Bytes after mutated ones may be read as part of them. After a request that waits long there can be so many bytes that the
+                    # server stops reading, and does not see the end of the connection.
                     break
         silent = {wire: any(expected.silent or expected.request is None for expected in wire.expected) for wire in wires}
         try:
@@ -187,7 +187,7 @@ class Fuzzed:
                 wire.socket.close()
 
     def _pump(self, wires: list[Wire], timeout_s: float, *, until_closed: bool = False) -> list[Wire]:
-        """Writes and reads until all are idle, or closed; those that are not when the time is over."""
+        """Write and read until all are idle or closed; returns those that are not when the time is over."""
         selector = selectors.DefaultSelector()
         for wire in wires:
             if not (wire.closed or (wire.idle and not until_closed)):
@@ -233,7 +233,7 @@ def _waits_long(request: Any) -> bool:
 
 
 def _read_back(key: int, version: int, request: Any) -> bool:
-    """Whether a request has no more elements than a stranger's may have."""
+    """Whether a request has no more elements than the limit for clients."""
     try:
         decode(API[key].request, encode(request, version), version)
     except MalformedMessage:
@@ -242,7 +242,7 @@ def _read_back(key: int, version: int, request: Any) -> bool:
 
 
 def check_log(text: str) -> None:
-    """A server that met nothing unforeseen wrote no traceback and no failed request. Raises: Finding."""
+    """Check that the server's log has no traceback and no failed request. Raises: Finding."""
     for line in text.splitlines():
         if "Traceback" in line or (" failed: " in line and TOO_MANY not in line):
             raise Finding("the server's log has a failure", text[max(0, text.index(line) - 200) : text.index(line) + 4000])

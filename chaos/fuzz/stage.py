@@ -1,10 +1,10 @@
 """Brokers in this process: nodes over memory disks and a memory store, in virtual time, without sockets and threads.
 
-A frame goes through the server's own ``read_request``, one step of the node, and the effects of that step. An answer is encoded and decoded
-again. A connection hands on its frames as ``net.server`` does, one at a time or a few Produce requests together, and answers in order.
+A frame passes through the server's own ``read_request``, one step of the node, and the effects of that step. A response is encoded and
+decoded again. A connection processes its frames as ``net.server`` does, one at a time or a few Produce requests together, and responds in order.
 
-What takes time (flushes, store answers, requests between brokers) waits in queues until ``run`` performs some of it or ``drain`` all. So
-the caller decides what is under way while further frames arrive. Everything depends only on the calls that are made.
+Work that takes time (flushes, store responses, requests between brokers) waits in queues until ``run`` performs some of it or ``drain``
+all. So the caller decides what is in progress while further frames arrive. Everything is deterministic for the same calls.
 """
 
 from __future__ import annotations
@@ -44,15 +44,15 @@ WALL_MS = 1_767_225_600_000
 CLUSTER_ID = "ZnV6emVkLWNsdXN0ZXItMQ"
 PRODUCE_BYTES = b"\0\0"
 PRODUCES_IN_WORK = server_connection.PRODUCES_IN_WORK
-#: A loop that never ends is a finding, not a hang.
+#: An endless loop is a finding, not a hang.
 DRAIN_MAX = 200_000
-#: Said of a request with more elements than a stranger's may have.
+#: Refusal of a request with more elements than the limit for clients.
 TOO_MANY = "more elements than a message may have"
 Answered = Callable[[Expected, Any], None]
 
 
 class Connection:
-    """A client's connection: frames that wait, requests in work, and the answers that are due."""
+    """A client's connection: waiting frames, requests in progress, and the responses that are due."""
 
     __slots__ = ("broker", "closed", "expected", "host", "in_work", "local", "number", "producing", "queued", "ticket")
 
@@ -64,7 +64,7 @@ class Connection:
         #: Why the broker closed it.
         self.closed: str | None = None
         self.queued: deque[tuple[bytearray, Expected]] = deque()
-        #: By ticket: what is expected, and the answer if it waits for its turn; b"" for none.
+        #: By ticket: the expectation, and the response if it waits for earlier ones; b"" for none.
         self.in_work: dict[int, tuple[Expected, bytes | None]] = {}
         self.producing = False
 
@@ -74,7 +74,7 @@ class Connection:
             self.take_next()
 
     def take_next(self) -> None:
-        """Hands on what may be in work now."""
+        """Start the requests that may be in progress now."""
         while self.queued and self.closed is None:
             frame, expected = self.queued[0]
             produces = frame[:2] == PRODUCE_BYTES
@@ -87,7 +87,7 @@ class Connection:
             self.broker.arrived(self, frame, expected)
 
     def answered(self, ticket: int, frame: bytes) -> None:
-        """Takes the answer of a request in work; b"" releases it."""
+        """Process the response of a request in progress; b"" releases it."""
         if self.closed is not None:
             return
         expected, before = self.in_work.get(ticket, (None, None))
@@ -107,7 +107,7 @@ class Connection:
         self.broker.stage.later(self.take_next)
 
     def close(self, reason: str) -> None:
-        """The broker closes it: only for what the protocol cannot answer."""
+        """The broker closes it: allowed only where the protocol has no response."""
         self.closed = reason
         in_work = [expected for expected, _ in self.in_work.values()]
         if TOO_MANY in reason or any(expected.silent or expected.request is None for expected in in_work):
@@ -160,17 +160,17 @@ class Broker:
         self._perform(self.node.start(stage.now_ms))
 
     def _options(self, settings: Settings, topic: str) -> TopicOptions:
-        """As the store has them, which a server reads before it opens its logs."""
+        """Topic options from the store, which a server reads before it opens its logs."""
         image, path = Image(), layout.config("topics", topic)
         node = self.stage.store.tree.nodes.get(path)
         if node is not None:
             image.apply(NodeState(path=path, data=node.data))
         return topic_options(settings, image, topic, self.broker_id)
 
-    # In.
+    # Input.
 
     def handle(self, event: events.Event, about: Expected | None = None) -> None:
-        """One step, and what it asks for. Raises: Finding."""
+        """Run one step, and perform its effects. Raises: Finding."""
         if self.halted is not None:
             return
         try:
@@ -182,7 +182,7 @@ class Broker:
             raise raised(f"{what}: the broker raised", root_of(error), about) from error
 
     def arrived(self, connection: Connection, frame: bytearray, expected: Expected) -> None:
-        """A frame, as ``server.shell`` takes it."""
+        """A frame arrives, as in ``server.shell``."""
         try:
             request = read_request(cast(server_connection.ServerConnection, connection), memoryview(frame))
         except (Refused, MalformedMessage) as error:
@@ -200,7 +200,7 @@ class Broker:
         frame[:] = bytes(len(frame))
 
     def hang_up(self, connection: Connection) -> None:
-        """The client's end closes."""
+        """The client closes the connection."""
         if self.connections.pop(connection.number, None) is not None:
             connection.closed = connection.closed or "by the client"
             self.handle(events.ConnectionClosed(connection=connection.number))
@@ -217,7 +217,7 @@ class Broker:
         assert not isinstance(request, list), "brokers do not ask for versions"
         self.handle(request, Expected(key, version, 0, message))
 
-    # Out.
+    # Output.
 
     def _table(self) -> dict[type, Callable[[Any], None]]:
         later = self.stage.later
@@ -306,7 +306,7 @@ class Broker:
 
     def _replace(self, effect: effects.ReplaceFiles) -> None:
         if self._changing:
-            # In the order in which they were asked for.
+            # In the order of the effects.
             self.stage.slow.append(lambda: self._replace(effect))
             return
         for path, data in effect.files:
@@ -343,7 +343,7 @@ class Broker:
             peer.asked(effect.message, effect.api_version, answered)
 
     def _request_failed(self, effect: effects.RequestFailed) -> None:
-        """The broker survives this, and it is a finding all the same."""
+        """The broker survives this, but it is a finding."""
         call = effect.call
         about = Expected(call.api_key, call.api_version, 0, call.body) if call is not None else None
         raise raised(f"{about.name if about is not None else effect.what}: the broker raised", root_of(effect.error), about)
@@ -354,7 +354,7 @@ class Broker:
 
 
 class Stage:
-    """Brokers 1 to ``brokers`` over one store, ready when made."""
+    """Brokers 1 to ``brokers`` over one store, ready after construction."""
 
     def __init__(self, brokers: int, texts: Mapping[str, str], *, answered: Answered) -> None:
         self.store = MemoryStore()
@@ -363,7 +363,7 @@ class Stage:
         self.starts = 0
         self.answered = answered
         self.brokers: dict[int, Broker] = {}
-        #: Outcomes that are due, in order; what waits for a disk does so by itself, and takes longer.
+        #: Outcomes that are due, in order; disk work has its own queue, and takes longer.
         self._later: deque[Callable[[], None]] = deque()
         self.slow: deque[Callable[[], None]] = deque()
         self._numbers = count(1)
@@ -381,7 +381,7 @@ class Stage:
         self.drain()
 
     def restart(self, *, cleanly: bool) -> None:
-        """All brokers stop, or are killed, and start again on their disks; recovery must find the logs sound."""
+        """Stop or kill all brokers, and start them again on their disks; recovery must find the logs intact."""
         for broker_id, broker in list(self.brokers.items()):
             if cleanly:
                 marks = broker.node.partitions.high_watermarks(broker.directory)
@@ -391,7 +391,7 @@ class Stage:
             broker.halted = "stopped"
             broker.session.close()
             del self.brokers[broker_id]
-            # Effects of a process that is gone.
+            # Effects of a dead process.
             self._later.clear()
             self.slow.clear()
             self.start(broker_id, broker.disk.restart())
@@ -405,7 +405,7 @@ class Stage:
         self._later.append(act)
 
     def _perform_one(self) -> bool:
-        """Performs the next outcome; flushes come last. Returns False when nothing is under way."""
+        """Perform the next outcome; flushes come last. Returns False when nothing is in progress."""
         if self._later:
             self._later.popleft()()
         elif not sum(session.deliver(1) for session in self.store.sessions):
@@ -421,14 +421,14 @@ class Stage:
                 return
 
     def drain(self) -> None:
-        """Performs everything that can happen without time passing. Raises: Finding."""
+        """Perform everything that can happen without time passing. Raises: Finding."""
         for _ in range(DRAIN_MAX):
             if not self._perform_one():
                 return
         raise Finding("brokers do not come to rest", f"{DRAIN_MAX} outcomes at {self.now_ms} ms")
 
     def pass_ms(self, duration_ms: int) -> None:
-        """Time passes; brokers hear of it at each of their deadlines, and at the end."""
+        """Advance the time; brokers run at each of their deadlines, and at the end."""
         end = self.now_ms + duration_ms
         while self.now_ms < end:
             wanted = [due for broker in self.brokers.values() if (due := broker.node.next_deadline_ms()) is not None]
@@ -439,7 +439,7 @@ class Stage:
 
 
 def expected_of(frame: bytes) -> Expected:
-    """What is expected for mutated bytes: an answer to what their header says, or none."""
+    """The expectation for mutated bytes: a response to the request of their header, or none."""
     payload = frame[framing.SIZE_BYTES :]
     key, version = int.from_bytes(payload[:2], "big", signed=True), int.from_bytes(payload[2:4], "big", signed=True)
     served = HANDLERS.get(key)
@@ -449,7 +449,7 @@ def expected_of(frame: bytes) -> Expected:
 
 
 def raised(what: str, error: BaseException, about: Expected | None) -> Finding:
-    """A finding for an exception; its signature names the innermost line of ours."""
+    """A finding for an exception; its signature names the innermost line of Ottla."""
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if "/ottla/" in frame.filename]
     where = f"{frames[-1].filename.rpartition('/ottla/')[2]}:{frames[-1].lineno}" if frames else "?"
     story = "".join(traceback.format_exception(error)) + (about.story if about is not None else "")

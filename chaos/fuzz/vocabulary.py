@@ -1,7 +1,7 @@
-"""Names and numbers that exist on the brokers under test: learned from their answers, and used in later requests.
+"""Names and numbers that exist on the brokers under test: learned from their responses, and used in later requests.
 
-The vocabulary is small: each list keeps at most ``KEPT`` entries and forgets a random one. What belongs to the well-behaved client is never
-learned, since a hostile client could delete it by right.
+The vocabulary is small: each list keeps at most ``KEPT`` entries and drops a random one. Entities of the well-behaved client are never
+learned, since a hostile client could legitimately delete them.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from random import Random
 from typing import Any, TypeVar
 
 KEPT = 24
-#: Topics and groups of the well-behaved client begin like this.
+#: Prefix of the well-behaved client's topics and groups.
 RESERVED = "good"
 #: MEMBER_ID_REQUIRED comes with the id that the member must join with.
 MEMBER_ID_REQUIRED = 79
@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 @dataclass(slots=True)
 class Topic:
-    """A topic as its last description says."""
+    """A topic as last described."""
 
     name: str
     topic_id: bytes
@@ -41,7 +41,7 @@ class Member:
 
 @dataclass(slots=True)
 class Producer:
-    """An idempotent producer, and the sequence numbers that its next batches have."""
+    """An idempotent producer, and the next sequence numbers."""
 
     producer_id: int
     epoch: int
@@ -57,7 +57,7 @@ class Session:
 
 
 class Vocabulary:
-    """Starts with names that the prelude of a chunk creates."""
+    """Starts with names that the first steps of a chunk create."""
 
     def __init__(self, random: Random, *, topics: list[Topic], brokers: int) -> None:
         self._random = random
@@ -78,7 +78,7 @@ class Vocabulary:
         }
 
     def learn(self, key: int, request: Any, response: Any) -> None:
-        """Takes in what an answer names."""
+        """Learn the names in a response."""
         learner = self._learners.get(key)
         if learner is not None:
             learner(request, response)
@@ -125,7 +125,7 @@ class Vocabulary:
 
     def _member(self, member: Member) -> None:
         if member.group.startswith("__"):
-            # Requests name groups where topics may stand, too, and would alter the topic of offsets.
+            # Requests may use a group's name as a topic, and would alter the topic of offsets.
             return
         for known in self.members:
             if known.group == member.group and known.member_id == member.member_id:
