@@ -15,7 +15,7 @@ from serving import ELSEWHERE
 from .pipelines import runner
 from .schemas import serving_registry, write_descriptors
 
-#: The thorough compiler of the JVM costs a short run more than it gives.
+#: For short runs the optimizing compiler of the JVM costs more than it saves.
 QUICK_JVM = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1"}
 
 
@@ -39,7 +39,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 
 class Topic:
-    """A topic made for one test."""
+    """A topic created for one test."""
 
     def __init__(self, bootstrap: str, partitions: int, configs: Mapping[str, str]) -> None:
         self.bootstrap = bootstrap
@@ -48,7 +48,7 @@ class Topic:
             admin.create_topic(NewTopic(self.name, partitions, configs=dict(configs)))
 
     def add(self, *values: bytes | None, partition: int | None = None, key: bytes | None = None, **more: Any) -> None:
-        """Writes records, in order, and waits until they are acknowledged."""
+        """Writes records in order, and waits until they are acknowledged."""
         with Producer(bootstrap_servers=self.bootstrap) as producer:
             sent = [producer.send(self.name, value, key=key, partition=partition, **more) for value in values]
             for delivery in sent:
@@ -65,7 +65,7 @@ class Topic:
 
 @pytest.fixture
 def a_topic(bootstrap: str) -> Callable[..., Topic]:
-    """Makes topics: ``a_topic(partitions=3)``."""
+    """Creates topics: ``a_topic(partitions=3)``."""
 
     def make(partitions: int = 1, **configs: str) -> Topic:
         return Topic(bootstrap, partitions, configs)
@@ -86,14 +86,14 @@ def run(spark: Any, tmp_path: Path) -> Callable[..., Any]:
 
 @pytest.fixture(scope="session")
 def registry() -> Iterator[str]:
-    """The address of a schema registry that knows orders."""
+    """The address of a schema registry with the schemas of orders."""
     with serving_registry() as url:
         yield url
 
 
 @pytest.fixture
 def descriptors(tmp_path: Path) -> Path:
-    """A file of descriptors that has shop.Order."""
+    """A descriptor file with shop.Order."""
     path = tmp_path / "orders.desc"
     write_descriptors(path)
     return path

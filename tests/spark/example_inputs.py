@@ -1,4 +1,4 @@
-"""Small inputs for the worked examples, with the expected answers counted while they are generated."""
+"""Small inputs for the worked examples, with the expected results computed while they are generated."""
 
 import json
 import random
@@ -17,9 +17,9 @@ class WebLog:
     """Lines of a web server's log, and their content."""
 
     lines: list[bytes] = field(default_factory=list)
-    #: Requests, clients and bytes by hour, class of the answer and whether a robot asked.
+    #: Requests, clients and bytes by hour, status class and whether a robot sent them.
     by_hour: dict[tuple[datetime, str, bool], tuple[int, set[str], int]] = field(default_factory=dict)
-    #: Lines that are no request, at which offset.
+    #: Lines that are not requests, by offset.
     unreadable: dict[int, bytes] = field(default_factory=dict)
 
 
@@ -45,7 +45,7 @@ def web_log(count: int = 300, seed: int = 1) -> WebLog:
 
 
 def ssh_log() -> list[bytes]:
-    """A guesser, one who gets in after guessing, one who mistypes once, noise, and another program's lines."""
+    """A failed guesser, a successful one, a user who mistypes once, noise, and lines of another program."""
     begun = datetime(2026, 3, 7, 10, 5)
     lines: list[tuple[datetime, str]] = []
 

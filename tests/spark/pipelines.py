@@ -36,7 +36,7 @@ def runner(session: Any, directory: Path) -> Callable[..., list[Progress]]:
                 try:
                     return reports + running.reports()
                 except QueryFailed as failed:
-                    # As a run in the foreground does: a busy machine may be slow to start Spark's Python processes.
+                    # Like a run in the foreground: on a busy machine Spark's Python processes may start slowly.
                     if not failed.retryable or failed.query is None:
                         raise
                     failed.query.query = failed.query.launch()
@@ -51,7 +51,7 @@ def runner(session: Any, directory: Path) -> Callable[..., list[Progress]]:
 def _ended(query: Any) -> None:
     from pyspark.errors import StreamingQueryException
 
-    with suppress(StreamingQueryException):  # It is told by reports().
+    with suppress(StreamingQueryException):  # `reports` raises it.
         assert query.awaitTermination(120), "the query ends by itself"
 
 

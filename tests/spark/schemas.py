@@ -24,7 +24,7 @@ ONE = {"id": 1, "note": "n", "at": AT, "attributes": {"a": 1}}
 TWO = {"id": 2, "at": AT, "attributes": {}, "more": "m"}
 
 
-#: Of an order whose fields are not those of the columns; and, by their ids in the registry, schemas of which there are no columns at all.
+#: An order whose fields do not match the columns; and, by registry id, schemas that have no columns.
 OTHER_ORDER = {"type": "record", "name": "Order", "fields": [{"name": "id", "type": "string"}, *ORDER["fields"][2:]]}
 WITHOUT_COLUMNS = {
     4: {"schema": '"string"'},
@@ -34,12 +34,12 @@ WITHOUT_COLUMNS = {
 }
 
 
-#: Asked for this, the registry says that it cannot answer now.
+#: The registry answers this path with 503.
 BUSY = "/schemas/ids/503"
 
 
 class Registry(BaseHTTPRequestHandler):
-    """Two schemas of one subject, one of another kind, and schemas that do not belong to orders."""
+    """Two schemas of one subject, one of another type, and schemas that are not of orders."""
 
     answers = {
         "/schemas/ids/1": {"schema": json.dumps(ORDER)},
@@ -62,7 +62,7 @@ class Registry(BaseHTTPRequestHandler):
 
 @contextmanager
 def serving_registry() -> Iterator[str]:
-    """The registry's address, for the time of a block."""
+    """The registry's address; it runs for the block."""
     with HTTPServer(("127.0.0.1", 0), Registry) as server:
         thread = threading.Thread(target=server.serve_forever, daemon=True)
         thread.start()

@@ -45,8 +45,8 @@ def pipeline_of(text: str, directory: Path) -> Pipeline:
     return parse(text, directory / "visits.toml", {"dir": str(directory)})
 
 
-def spark_wrote(directory: Path, query: str, ends: list[dict[str, Any]], *, unfinished: int = 0, partitions: str = "2") -> None:
-    """A checkpoint as Spark leaves it: one batch for each end, the last `unfinished` of them only planned."""
+def write_checkpoint(directory: Path, query: str, ends: list[dict[str, Any]], *, unfinished: int = 0, partitions: str = "2") -> None:
+    """A checkpoint as Spark writes it: one batch per end; the last `unfinished` of them are only planned."""
     place = directory / "state" / query
     for part in ("offsets", "commits", "state"):
         (place / part).mkdir(parents=True)
@@ -60,13 +60,13 @@ def spark_wrote(directory: Path, query: str, ends: list[dict[str, Any]], *, unfi
 
 def noted(pipeline: Pipeline, spark: str = "4.3.0", state: tuple[str, ...] = ("Aggregate [user]",)) -> None:
     notes = CheckpointNotes(Path(pipeline.checkpoint))
-    told = {**checkpoint_compatibility.file_dependencies(pipeline, "sums", "update"), "state": list(state), "spark": spark}
-    notes.begin("sums-update", told, [{"type": "delta", "path": "t"}])
+    content = {**checkpoint_compatibility.file_dependencies(pipeline, "sums", "update"), "state": list(state), "spark": spark}
+    notes.begin("sums-update", content, [{"type": "delta", "path": "t"}])
     notes.save()
 
 
 def test_status_reports_the_last_finished_and_the_unfinished_batch(tmp_path: Path) -> None:
-    spark_wrote(tmp_path, "sums-update", [{"a": {"0": 3}}, {"a": {"0": 5, "1": 2}}, {"a": {"0": 9, "1": 9}}], unfinished=1)
+    write_checkpoint(tmp_path, "sums-update", [{"a": {"0": 3}}, {"a": {"0": 5, "1": 2}}, {"a": {"0": 9, "1": 9}}], unfinished=1)
     (state,) = queries(tmp_path / "state")
     assert (state.name, state.query_id, state.batch, state.planned) == ("sums-update", "5f0c", 1, 2)
     assert state.offsets == {TopicPartition("a", 0): 5, TopicPartition("a", 1): 2}
@@ -76,7 +76,7 @@ def test_status_reports_the_last_finished_and_the_unfinished_batch(tmp_path: Pat
 def test_status_works_without_brokers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ottla.spark.pipeline.status.BROKERS_TIMEOUT_MS", 100)
     pipeline = pipeline_of(FILE, tmp_path)
-    spark_wrote(tmp_path, "sums-update", [{"a": {"0": 3}}])
+    write_checkpoint(tmp_path, "sums-update", [{"a": {"0": 3}}])
     noted(pipeline)
     notes = CheckpointNotes(tmp_path / "state")
     for batch in (0, 0):
@@ -136,7 +136,7 @@ def test_a_second_run_of_a_checkpoint_is_refused_until_the_first_ends(tmp_path: 
 )
 def test_a_change_that_does_not_affect_state_is_compatible(tmp_path: Path, before: str, after: str) -> None:
     pipeline = pipeline_of(FILE, tmp_path)
-    spark_wrote(tmp_path, "sums-update", [{"a": {"0": 3}}])
+    write_checkpoint(tmp_path, "sums-update", [{"a": {"0": 3}}])
     noted(pipeline)
     told = checkpoint_compatibility.require_compatible(pipeline_of(FILE.replace(before, after), tmp_path), tmp_path / "state", "4.3.0")
     assert told == (["c is new in records and read from its beginning"] if '"c"' in after else [])
@@ -153,7 +153,7 @@ def test_a_change_that_does_not_affect_state_is_compatible(tmp_path: Path, befor
 )
 def test_an_incompatible_change_is_refused_with_advice(tmp_path: Path, before: str, after: str, key: str, line: int, sentence: str) -> None:
     pipeline = pipeline_of(FILE, tmp_path)
-    spark_wrote(tmp_path, "sums-update", [{"a": {"0": 3}}])
+    write_checkpoint(tmp_path, "sums-update", [{"a": {"0": 3}}])
     noted(pipeline)
     with pytest.raises(PipelineError) as refused:
         checkpoint_compatibility.require_compatible(pipeline_of(FILE.replace(before, after), tmp_path), tmp_path / "state", "4.3.0")
@@ -162,19 +162,19 @@ def test_an_incompatible_change_is_refused_with_advice(tmp_path: Path, before: s
     assert refused.value.where == f"{tmp_path}/visits.toml:{line}"
 
 
-def test_an_older_spark_than_the_one_that_wrote_the_checkpoint_is_refused(tmp_path: Path) -> None:
+def test_a_checkpoint_of_a_newer_spark_is_refused(tmp_path: Path) -> None:
     pipeline = pipeline_of(FILE, tmp_path)
-    spark_wrote(tmp_path, "sums-update", [{"a": {"0": 3}}])
+    write_checkpoint(tmp_path, "sums-update", [{"a": {"0": 3}}])
     noted(pipeline, spark="4.4.1")
     with pytest.raises(PipelineError, match=r"was written by Spark 4\.4\.1, and this is 4\.3\.0, which is older"):
         checkpoint_compatibility.require_compatible(pipeline, tmp_path / "state", "4.3.0")
 
 
-def test_records_that_old_and_new_rules_apply_to_are_reported(tmp_path: Path) -> None:
+def test_records_to_which_old_and_new_rules_apply_are_reported(tmp_path: Path) -> None:
     rule = '[dead_letters]\ntopic = "dead"\n[[rule]]\nname = "known"\ncheck = "user IS NOT NULL"\n'
     pipeline = pipeline_of(FILE + rule, tmp_path)
-    spark_wrote(tmp_path, "sums-update", [{"a": {"0": 3}, "b": {"0": 4}}])
-    spark_wrote(tmp_path, "records-rejects", [{"a": {"0": 5}, "b": {"0": 4}}])
+    write_checkpoint(tmp_path, "sums-update", [{"a": {"0": 3}, "b": {"0": 4}}])
+    write_checkpoint(tmp_path, "records-rejects", [{"a": {"0": 5}, "b": {"0": 4}}])
     noted(pipeline)
     notes = CheckpointNotes(Path(pipeline.checkpoint))
     notes.begin("records-rejects", {**checkpoint_compatibility.file_dependencies(pipeline, "records", "rejects"), "spark": "4.3.0"}, [])
@@ -188,7 +188,7 @@ def test_records_that_old_and_new_rules_apply_to_are_reported(tmp_path: Path) ->
 
 def test_reset_reports_its_effects_and_removes_the_checkpoints(tmp_path: Path) -> None:
     pipeline = pipeline_of(FILE, tmp_path)
-    spark_wrote(tmp_path, "sums-update", [{"a": {"0": 3}}])
+    write_checkpoint(tmp_path, "sums-update", [{"a": {"0": 3}}])
     noted(pipeline)
     arguments = ["reset", str(pipeline.file), "--to", "2026-05-17T10:00:00Z"]
     shown_only = CliRunner().invoke(command, [*arguments, "--dry-run"])
@@ -212,7 +212,7 @@ def test_a_start_position_is_a_name_a_time_or_offsets() -> None:
             parse_start(wrong)
 
 
-def test_notes_that_cannot_be_written_are_an_error_with_advice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unwritable_checkpoint_is_an_error_with_advice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     unfinished = tmp_path / ".pipeline.json.unfinished"
     unfinished.symlink_to("/dev/full")
 

@@ -21,7 +21,7 @@ def test_data_loss_fails_the_query_unless_the_user_allows_it() -> None:
     DataLossPolicy("skip").handle(GONE)
 
 
-def test_a_warning_names_the_lost_records_in_words_and_as_json(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_warning_names_the_lost_records_as_text_and_as_json(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, "ottla.spark"):
         DataLossPolicy("warn").handle(GONE)
     (said,) = (record.getMessage() for record in caplog.records)
@@ -57,7 +57,7 @@ def test_each_loss_is_reported_once_under_every_policy(tmp_path: Path, policy: s
     assert json.loads(line)["lost_to"] == 25
 
 
-def test_a_report_that_cannot_be_written_does_not_end_the_query(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failed_report_does_not_end_the_query(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     DataLossPolicy("skip", str(tmp_path)).handle(GONE)
     assert "cannot write the report" in caplog.text
 

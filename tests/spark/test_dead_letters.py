@@ -50,7 +50,7 @@ def test_good_rows_and_dead_letters_of_a_batch_are_each_written_once(run: Any, a
     topic.add(good("a", 1), b"nonsense\xff", good("b", -2), good("c", None), key=b"k\xff")
     (report,) = [report for report in run(topic, JSON + INTO_TABLE + POSITIVE + KEEP) if report.rows_in]
     assert (report.rows_in, report.rows_out, report.dead_letters) == (4, 1, 3)
-    # As after a power cut between the tables' commits and Spark's own note of it.
+    # Like a power failure between the tables' commits and Spark's commit log.
     for note in (tmp_path / "checkpoint" / "records-append" / "commits").iterdir():
         note.unlink()
     topic.add(good("d", 4))
@@ -120,7 +120,7 @@ def test_rejected_rows_are_not_aggregated(run: Any, spark: Any, a_topic: Topics,
     assert {one["ottla.rule"] for one in told} == {None, b"positive"}
 
 
-def test_a_rule_on_a_step_may_drop_rows_or_make_dead_letters(run: Any, a_topic: Topics, tmp_path: Path) -> None:
+def test_a_rule_on_a_step_can_drop_rows_or_make_dead_letters(run: Any, a_topic: Topics, tmp_path: Path) -> None:
     topic = a_topic()
     topic.add(*[good("a", amount) for amount in (1, 20, 300)])
     rules = """
@@ -144,7 +144,7 @@ action = "drop"
     assert json.loads(letter["row"]) == {"user": "a", "amount": 600, "_offset": 2}
 
 
-def test_a_rule_may_fail_the_query_with_the_records_position(run: Any, a_topic: Topics) -> None:
+def test_a_rule_can_fail_the_query_with_the_records_position(run: Any, a_topic: Topics) -> None:
     topic = a_topic()
     topic.add(good("a", 1), good("a", -1))
     rule = POSITIVE + 'action = "fail"\n'

@@ -22,7 +22,7 @@ TOPICS = ("orders", "large-orders")
 
 @pytest.fixture
 def topics(bootstrap: str) -> Iterator[None]:
-    """The topics of the example, which has their names in it."""
+    """The topics of the example, under the names in its files."""
     with Admin(bootstrap_servers=bootstrap) as admin:
         for name in TOPICS:
             admin.create_topic(NewTopic(name, 2))
@@ -53,7 +53,7 @@ def pipelines_command(project: Path, bootstrap: str) -> "subprocess.CompletedPro
 
 
 @pytest.mark.usefixtures("topics")
-def test_a_declared_pipeline_reads_a_topic_keeps_tables_and_writes_a_topic(bootstrap: str, tmp_path: Path) -> None:
+def test_a_declared_pipeline_reads_a_topic_updates_tables_and_writes_a_topic(bootstrap: str, tmp_path: Path) -> None:
     for name in NEEDED:
         pytest.importorskip(name, reason=f"spark-pipelines needs {name}: pip install 'ottla[declarative]'")
     from pyarrow.dataset import dataset

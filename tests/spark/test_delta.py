@@ -17,7 +17,7 @@ def rows(path: Path) -> list[tuple[Any, ...]]:
     return sorted((tuple(row.values()) for row in read_table(path).to_pylist()), key=str)
 
 
-def test_a_process_that_read_a_table_comes_to_a_good_end(tmp_path: Path) -> None:
+def test_a_process_that_read_a_table_exits_cleanly(tmp_path: Path) -> None:
     assert put(tmp_path / "t", ["a", "b"], [1, 2], batch=0) and put(tmp_path / "t", ["c"], [3], batch=1)
     read = f"read_table(Path({str(tmp_path / 't')!r})).num_rows"
     program = f"from pathlib import Path; from ottla.demo.verification import read_table; print({read}, {read})"
@@ -38,7 +38,7 @@ def test_a_batch_is_appended_once(tmp_path: Path) -> None:
     assert rows(tmp_path / "t") == [("a", 1), ("a", 1)]
 
 
-def test_another_query_has_batch_numbers_of_its_own(tmp_path: Path) -> None:
+def test_another_query_has_its_own_batch_numbers(tmp_path: Path) -> None:
     put(tmp_path / "t", ["a"], [1], batch=5)
     assert put(tmp_path / "t", ["b"], [1], batch=0, application="other")
 
@@ -109,7 +109,7 @@ def test_a_retried_batch_with_other_content_is_written_again(tmp_path: Path) -> 
     assert not committed(str(tmp_path / "t"), "q", 1, 11) and committed(str(tmp_path / "t"), "q", 1)
 
 
-def test_a_batch_that_is_aborted_after_it_was_committed_stays(tmp_path: Path) -> None:
+def test_a_batch_aborted_after_its_commit_stays(tmp_path: Path) -> None:
     ensure(str(tmp_path / "t"), schema_of_arrow(pa.schema([("n", pa.int64())])))
     writer, written = tasks(tmp_path / "t", 1, 2, batch=0)
     writer.commit(written)

@@ -29,7 +29,7 @@ def test_telemetry_is_keyed_json_with_a_time() -> None:
         assert key.decode() == f"{record['kind']}/{record['name']}"
 
 
-def test_a_web_log_gives_every_line_keyed_by_its_client(tmp_path: Path) -> None:
+def test_a_web_log_yields_every_line_keyed_by_its_client(tmp_path: Path) -> None:
     file = tmp_path / "access.log"
     file.write_text("\n".join(LINES) + "\n")
     found = list(weblog(file, 0))
@@ -38,7 +38,7 @@ def test_a_web_log_gives_every_line_keyed_by_its_client(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("counts", [(3, 3, 3, 2), (3, 3, 4, 3), (3, 2, 3, 3), (0, 0, 0, 0)])
-def test_counts_that_differ_do_not_agree(counts: tuple[int, int, int, int]) -> None:
+def test_different_counts_are_a_failure(counts: tuple[int, int, int, int]) -> None:
     assert not RecordCounts(*counts).agree
 
 

@@ -53,22 +53,22 @@ def values(topic: Topic) -> list[dict[str, Any]]:
     with Consumer(bootstrap_servers=topic.bootstrap, auto_offset_reset="earliest") as consumer:
         partitions = consumer.partitions_for(topic.name)
         consumer.assign(partitions)
-        wanted = sum(consumer.end_offsets(partitions).values())
+        expected = sum(consumer.end_offsets(partitions).values())
         found: list[dict[str, Any]] = []
-        while len(found) < wanted:
+        while len(found) < expected:
             found += [json.loads(record.value) for record in consumer.poll(timeout_ms=1000)]
     return found
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda path: path.stem)
-def test_an_example_is_a_right_pipeline_file_without_variables(file: Path) -> None:
+def test_an_example_is_a_valid_pipeline_file_without_variables(file: Path) -> None:
     assert load(file).sinks
 
 
 def test_every_example_has_a_readme_that_names_its_files() -> None:
     for directory in {file.parent for file in FILES}:
-        said = (directory / "README.md").read_text()
-        assert [file.name for file in directory.iterdir() if file.is_file() and file.name != "README.md" and file.name not in said] == []
+        readme = (directory / "README.md").read_text()
+        assert [file.name for file in directory.iterdir() if file.is_file() and file.name != "README.md" and file.name not in readme] == []
 
 
 @pytest.mark.spark
@@ -90,12 +90,12 @@ def test_a_web_log_is_stored_counted_and_cleaned_of_invalid_lines(run: Run, a_to
 @pytest.mark.spark
 @pytest.mark.xdist_group("spark")
 @pytest.mark.timeout(300)
-def test_an_ssh_log_tells_guessers_from_those_who_got_in(run: Run, a_topic: Callable[..., Topic], tmp_path: Path) -> None:
+def test_an_ssh_log_separates_failed_guessers_from_successful_ones(run: Run, a_topic: Callable[..., Topic], tmp_path: Path) -> None:
     topic, alerts = a_topic(), a_topic()
     topic.add(*ssh_log())
     run("ssh-intrusions/ssh-intrusions.toml", topic, alerts=alerts.name, year="2026")
     found = {(f"{row['since']:%H:%M}", row["address"]): row for row in rows(tmp_path / "ssh_alerts")}
-    # Each hour that began every half hour; bob, who mistyped once, is in none.
+    # One window of an hour every half hour; bob, who mistyped once, is in none.
     assert sorted(found) == [
         ("09:30", "192.0.2.7"),
         ("09:30", "198.51.100.9"),
@@ -132,6 +132,6 @@ def test_flights_have_their_delays_by_hour_and_haul(run: Run, a_topic: Callable[
         assert (row["flights"], row["worst"]) == (len(delays), delays[-1])
         assert row["mean"] == pytest.approx(sum(delays) / len(delays), abs=0.01)
         assert row["late"] == pytest.approx(sum(delay > 15 for delay in delays) / len(delays), abs=0.0001)
-        # With so few values the approximation is exact: the smallest value that half, or nine in ten, do not exceed.
+        # With so few values the approximation is exact: the smallest value not exceeded by half, or nine in ten.
         assert row["median"] == delays[(len(delays) + 1) // 2 - 1]
         assert row["p90"] == delays[-(-len(delays) * 9 // 10) - 1]

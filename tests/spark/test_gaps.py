@@ -23,20 +23,20 @@ Row = tuple[int, bytes | None]
 PATIENCE_S = 60.0
 WRITTEN = 3_000
 KEYS = 20
-#: The broker looks for something to compact ten times a second; a segment has about 150 records.
+#: The cleaner runs ten times a second; a segment has about 150 records.
 QUICK_CLEANER = {"log.cleaner.backoff.ms": "100"}
 COMPACTED = {"cleanup.policy": "compact", "segment.bytes": "20000", "min.cleanable.dirty.ratio": "0.2"}
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
-    """A broker of this module's own, which compacts at once."""
+    """A broker of this module, which compacts at once."""
     with Serving(tmp_path_factory.mktemp("gaps") / "data", settings=QUICK_CLEANER) as running:
         yield running
 
 
 def read(spark: Any, server: Serving, topic: str, **options: str) -> list[Row]:
-    """What Spark reads of a topic with one partition where a loss would end the query."""
+    """Records that Spark reads from a topic with one partition, with failOnDataLoss."""
     reader = spark.read.format("ottla").option("bootstrap.servers", server.bootstrap).option("subscribe", topic)
     rows = reader.options(**{"onDataLoss": "fail", **options}).load().select("offset", "value").collect()
     return sorted((row.offset, row.value and bytes(row.value)) for row in rows)
@@ -60,13 +60,13 @@ def test_compacted_records_are_not_data_loss(spark: Any, server: Serving, tmp_pa
         assert time.monotonic() < deadline, "the broker compacts"
         time.sleep(0.05)
     assert before[0][0] > 1, "the topic begins with a gap, and its log with 0"
-    told = {"dataLossReportTo": str(tmp_path / "losses")}
-    whole = read(spark, server, "compacted", maxRecordsPerPartition="500", **told)
+    reporting = {"dataLossReportTo": str(tmp_path / "losses")}
+    whole = read(spark, server, "compacted", maxRecordsPerPartition="500", **reporting)
     begun_in_a_gap = read(
-        spark, server, "compacted", startingOffsets='{"compacted": {"0": 1}}', endingOffsets='{"compacted": {"0": 900}}', **told
+        spark, server, "compacted", startingOffsets='{"compacted": {"0": 1}}', endingOffsets='{"compacted": {"0": 900}}', **reporting
     )
     after = held(server, "compacted")
-    # More may be removed at any time.
+    # Compaction can remove more records at any time.
     assert set(after) <= set(whole) <= set(before)
     assert {one for one in after if one[0] < 900} <= set(begun_in_a_gap) <= {one for one in before if one[0] < 900}
     assert [written[offset] for offset, _ in whole] == [value for _, value in whole]
@@ -75,8 +75,9 @@ def test_compacted_records_are_not_data_loss(spark: Any, server: Serving, tmp_pa
 
 
 def a_log_with_transactions() -> bytes:
-    """What a broker that serves transactions has in its file: after one record three are aborted, two committed, one written alone, one
-    aborted; the log ends with a marker.
+    """The log file of a broker with transactions: after one record three are aborted, two committed, one written alone, one aborted.
+
+    The log ends with a marker.
     """
 
     def batch(base_offset: int, *values: bytes, producer_id: int = -1) -> bytes:
@@ -99,17 +100,17 @@ def a_log_with_transactions() -> bytes:
 def test_aborted_records_and_transaction_markers_are_not_data_loss(spark: Any, server: Serving, tmp_path: Path) -> None:
     with Admin(bootstrap_servers=server.bootstrap) as admin:
         admin.create_topic(NewTopic("transactions", 1, configs={"retention.ms": "-1"}))
-    # Not stopped but killed, so that the broker looks at what is in the file.
+    # Killed instead of stopped, so that the broker recovers from the file.
     server.kill()
     (server.data_dir / "broker-1" / "transactions-0" / f"{0:020d}.log").write_bytes(a_log_with_transactions())
     server.start()
-    told = {"dataLossReportTo": str(tmp_path / "losses")}
+    reporting = {"dataLossReportTo": str(tmp_path / "losses")}
     committed = [(0, b"first"), (5, b"five"), (6, b"six"), (8, b"eight")]
     isolation = {"kafka.isolation.level": "read_committed"}
-    assert read(spark, server, "transactions", **isolation, **told) == committed
-    # Some tasks have nothing to read but markers.
-    assert read(spark, server, "transactions", maxRecordsPerPartition="1", **isolation, **told) == committed
-    assert read(spark, server, "transactions", **told) == sorted([*committed, *[(offset, b"x") for offset in (1, 2, 3, 9)]])
+    assert read(spark, server, "transactions", **isolation, **reporting) == committed
+    # Some tasks read only markers.
+    assert read(spark, server, "transactions", maxRecordsPerPartition="1", **isolation, **reporting) == committed
+    assert read(spark, server, "transactions", **reporting) == sorted([*committed, *[(offset, b"x") for offset in (1, 2, 3, 9)]])
     assert not (tmp_path / "losses").exists()
 
 
@@ -118,7 +119,7 @@ def deleted_before(topic: Topic, offset: int) -> None:
         admin.delete_records({(topic.name, 0): offset})
 
 
-def test_records_that_are_deleted_between_planning_and_reading_are_loss(spark: Any, a_topic: Callable[..., Topic], tmp_path: Path) -> None:
+def test_records_deleted_between_planning_and_reading_are_loss(spark: Any, a_topic: Callable[..., Topic], tmp_path: Path) -> None:
     topic = a_topic()
     topic.add(*[b"%d" % number for number in range(8)])
     planned = {
@@ -141,6 +142,6 @@ def test_a_start_before_the_log_start_is_data_loss(spark: Any, a_topic: Callable
     topic.add(*[b"%d" % number for number in range(8)])
     deleted_before(topic, 5)
     start = json.dumps({topic.name: {"0": 2}})
-    said = refusal(topic.source(spark.read, startingOffsets=start, onDataLoss="fail").load().count)
-    assert f"{topic.name}-0 should be read from 2 but begins at 5" in said
+    message = refusal(topic.source(spark.read, startingOffsets=start, onDataLoss="fail").load().count)
+    assert f"{topic.name}-0 should be read from 2 but begins at 5" in message
     assert topic.source(spark.read, onDataLoss="fail").load().count() == 3, "earliest is where the log begins"

@@ -18,7 +18,7 @@ from .test_starting_offsets import T0, T1, MemoryCatalog, options
 
 ASKED_PER_S_MAX = 20
 SECONDS = 5
-#: How long an answer of the brokers takes, and how long Spark waits before it asks again.
+#: Response time of the brokers, and Spark's delay between two requests.
 ANSWER_MS, SPARK_MS = 2.0, 10.0
 
 
@@ -62,7 +62,7 @@ class Brokers(MemoryCatalog):
         return self.sizes
 
 
-class OverBrokers(StreamReader):
+class StreamOverBrokers(StreamReader):
     """The stream over these brokers."""
 
     brokers: Brokers
@@ -71,20 +71,20 @@ class OverBrokers(StreamReader):
         return self.brokers
 
 
-def over_brokers(**given: str) -> OverBrokers:
-    made = OverBrokers(options(startingOffsets="earliest", **given), RowPlan.of(columns_of(ddl(headers=False)), None, ()))  # type: ignore[arg-type]
+def over_brokers(**given: str) -> StreamOverBrokers:
+    made = StreamOverBrokers(options(startingOffsets="earliest", **given), RowPlan.of(columns_of(ddl(headers=False)), None, ()))
     made.brokers = Brokers()
     return made
 
 
 @pytest.fixture
-def stream(monkeypatch: pytest.MonkeyPatch) -> OverBrokers:
+def stream(monkeypatch: pytest.MonkeyPatch) -> StreamOverBrokers:
     made = over_brokers(minOffsetsPerTrigger="1000")
     monkeypatch.setattr(data_source, "time", made.brokers.clock)
     return made
 
 
-def test_brokers_are_asked_at_most_twenty_times_a_second(stream: OverBrokers) -> None:
+def test_brokers_get_at_most_twenty_requests_a_second(stream: StreamOverBrokers) -> None:
     assert 1000 / LATEST_MAX_AGE_MS == ASKED_PER_S_MAX
     clock, brokers = stream.brokers.clock, stream.brokers
     read = stream.latestOffset(stream.initialOffset(), ReadAllAvailable())
@@ -94,7 +94,7 @@ def test_brokers_are_asked_at_most_twenty_times_a_second(stream: OverBrokers) ->
     while clock.now_ms < begun_ms + SECONDS * 1000:
         assert stream.latestOffset(read, ReadAllAvailable()) == read
         assert stream.reportLatestOffset() == read
-        # As good as at once, and as Spark does.
+        # Spark calls almost immediately or after its delay.
         clock.now_ms += 0.1 if asked % 2 else SPARK_MS
         asked += 1
     assert SECONDS <= len(brokers.asked_ms) <= SECONDS * ASKED_PER_S_MAX
@@ -102,7 +102,7 @@ def test_brokers_are_asked_at_most_twenty_times_a_second(stream: OverBrokers) ->
     assert min(later - one for one, later in zip(brokers.asked_ms, brokers.asked_ms[1:], strict=False)) >= LATEST_MAX_AGE_MS
 
 
-def test_a_stream_that_waits_for_more_records_asks_no_more_often(stream: OverBrokers) -> None:
+def test_a_stream_that_waits_for_more_records_sends_no_more_requests(stream: StreamOverBrokers) -> None:
     clock, brokers, enough = stream.brokers.clock, stream.brokers, ReadMinRows(1000)
     read = stream.latestOffset(stream.initialOffset(), enough)
     brokers.logs[T0] = (0, 103)
@@ -116,7 +116,7 @@ def test_a_stream_that_waits_for_more_records_asks_no_more_often(stream: OverBro
     assert len(brokers.asked_ms) <= SECONDS * ASKED_PER_S_MAX
 
 
-def test_a_record_that_comes_is_seen_with_the_next_answer(stream: OverBrokers) -> None:
+def test_a_new_record_is_seen_with_the_next_response(stream: StreamOverBrokers) -> None:
     clock, brokers = stream.brokers.clock, stream.brokers
     read = stream.latestOffset(stream.initialOffset(), ReadAllAvailable())
     for _ in range(3):

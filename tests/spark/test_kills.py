@@ -1,6 +1,6 @@
-"""Pipelines and tasks that are killed, and topics larger than Spark's memory: each test is a short run of a program that can do more.
+"""Killed pipelines and tasks, and topics larger than Spark's memory: each test is a short run of a program with more options.
 
-Slow: each starts Spark's processes anew, some of them several times. ``make chaos-pipelines`` kills fifty times.
+Slow: each starts Spark's processes again, some of them several times. ``make chaos-pipelines`` kills fifty times.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ RUN_S = 900
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.xdist_group("spark"), pytest.mark.timeout(RUN_S + 60)]
 
 
-def told(outcome: Path, *command: str) -> dict[str, Any]:
+def program_report(outcome: Path, *command: str) -> dict[str, Any]:
     """The report of a program's run."""
     done = subprocess.run(
         [sys.executable, "-m", *command, "--json", str(outcome)], cwd=ROOT, capture_output=True, text=True, timeout=RUN_S, check=False
@@ -28,9 +28,9 @@ def told(outcome: Path, *command: str) -> dict[str, Any]:
     return found
 
 
-def test_a_pipeline_that_is_killed_writes_each_record_once_to_delta_and_at_least_once_to_a_topic(tmp_path: Path) -> None:
-    # With this seed: the broker, the driver, the JVM, a Python worker.
-    found = told(tmp_path / "outcome.json", "chaos.pipelines", "--kills", "4", "--seed", "17", "--directory", str(tmp_path))
+def test_a_killed_pipeline_writes_each_record_once_to_delta_and_at_least_once_to_a_topic(tmp_path: Path) -> None:
+    # With this seed the kills hit the broker, the driver, the JVM and a Python worker.
+    found = program_report(tmp_path / "outcome.json", "chaos.pipelines", "--kills", "4", "--seed", "17", "--directory", str(tmp_path))
     assert found["problems"] == []
     assert found["kills"] == {"broker": 1, "driver": 1, "jvm": 1, "worker": 1}
     assert found["in_table"] == found["in_log"] >= found["acknowledged"] > 100
@@ -38,7 +38,7 @@ def test_a_pipeline_that_is_killed_writes_each_record_once_to_delta_and_at_least
 
 
 def test_no_record_is_missing_when_tasks_fail_or_lose_their_executor(tmp_path: Path) -> None:
-    found = told(tmp_path / "outcome.json", "chaos.tasks")
+    found = program_report(tmp_path / "outcome.json", "chaos.tasks")
     assert {story: one["missing"] for story, one in found.items()} == {"retried": 0, "executor": 0, "speculative": 0}
     assert {"0-0", "0-1"} <= set(found["retried"]["attempts"]), "the first task was tried again"
     assert found["retried"]["doubled"] > 0, "what the first attempt had sent stays"
@@ -50,9 +50,9 @@ def test_no_record_is_missing_when_tasks_fail_or_lose_their_executor(tmp_path: P
 def test_memory_does_not_grow_with_the_topic(tmp_path: Path) -> None:
     heap_mb, topic_mb = 256, 768
     sizes = ("--heap-mb", str(heap_mb), "--topic-mb", str(topic_mb))
-    found = told(tmp_path / "outcome.json", "bench.spark_memory", "copy", *sizes, "--directory", str(tmp_path))
+    found = program_report(tmp_path / "outcome.json", "bench.spark_memory", "copy", *sizes, "--directory", str(tmp_path))
     copy = found["ways"]["copy"]
     assert copy["missing"] == 0
-    # Beside its heap the JVM has code, classes and buffers: 300 to 460 MiB. A Python worker begins with 160, and 40 to 80 come with the
-    # copying; one that held its quarter of the topic would be above 350.
+    # Besides its heap the JVM has code, classes and buffers: 300 to 460 MiB. A Python worker starts with 160 MiB and needs 40 to 80 for
+    # copying; one that held its quarter of the topic would exceed 350.
     assert copy["jvm_mb"] < heap_mb + topic_mb and copy["largest_python_mb"] < 320, found

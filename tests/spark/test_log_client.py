@@ -44,17 +44,17 @@ def log(bootstrap: str) -> LogClient:
     return open_log_client(bootstrap, {})
 
 
-def test_a_log_is_opened_once_in_a_process(bootstrap: str, log: LogClient) -> None:
+def test_a_log_is_opened_once_per_process(bootstrap: str, log: LogClient) -> None:
     assert open_log_client(bootstrap, {}) is log
     assert open_log_client(bootstrap, {"client.id": "other"}) is not log
 
 
-def test_a_property_that_the_client_does_not_have_is_refused(bootstrap: str) -> None:
+def test_an_unknown_client_property_is_refused(bootstrap: str) -> None:
     with pytest.raises(ConfigError, match="did you mean client_id"):
         open_log_client(bootstrap, {"clientid": "x"})
 
 
-def test_brokers_that_are_away_for_a_while_are_waited_for(tmp_path: Path) -> None:
+def test_temporarily_unreachable_brokers_are_retried(tmp_path: Path) -> None:
     with Serving(tmp_path / "data") as server:
         with Admin(bootstrap_servers=server.bootstrap) as admin:
             admin.create_topic(NewTopic("t", 1))
@@ -90,7 +90,7 @@ def test_deleted_records_are_data_loss_or_skipped(log: LogClient, a_topic: Topic
     assert read(log, topic, 2, 5, loss_policy=DataLossPolicy("warn")) == []
 
 
-def test_a_range_that_the_log_never_fills_ends_with_a_time_out(log: LogClient, a_topic: Topics) -> None:
+def test_a_range_that_the_log_never_fills_times_out(log: LogClient, a_topic: Topics) -> None:
     topic = a_topic()
     topic.add(b"only one")
     with pytest.raises(TimeoutError, match="nothing came from offset 1 on"):
@@ -113,7 +113,7 @@ def test_brokers_without_topic_ids_are_asked_once(log: LogClient, a_topic: Topic
     assert asked == [[topic.name]]
 
 
-def test_the_size_of_an_offset_is_known_from_the_brokers_directories(log: LogClient, a_topic: Topics) -> None:
+def test_the_size_per_offset_is_computed_from_the_brokers_directories(log: LogClient, a_topic: Topics) -> None:
     topic = a_topic(partitions=3)
     topic.add(*[b"x" * 1000] * 50, partition=0)
     topic.add(*[b"x"] * 50, partition=1)
@@ -122,7 +122,7 @@ def test_the_size_of_an_offset_is_known_from_the_brokers_directories(log: LogCli
     assert sizes[TopicPartition(topic.name, 0)] > 1000 > 500 > sizes[TopicPartition(topic.name, 1)] > 1
 
 
-def test_without_directories_nothing_is_known_of_sizes(log: LogClient, a_topic: Topics, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_directories_sizes_are_unknown(log: LogClient, a_topic: Topics, monkeypatch: pytest.MonkeyPatch) -> None:
     topic = a_topic()
     topic.add(b"x")
 
@@ -162,8 +162,8 @@ def test_gaps_of_compaction_and_transactions_are_not_data_loss(bootstrap: str, m
         return bytes(build_batch([(0, b"k", value, ())], base_offset=base_offset, **fields))
 
     transaction = {"producer_id": 7, "producer_epoch": 0, "base_sequence": 0, "transactional": True}
-    marker = build_batch([(0, bytes(4), bytes(6), ())], base_offset=22, control=True, **{**transaction, "base_sequence": -1})  # type: ignore[arg-type]
-    # Compaction has left 4 and 9 of the first ten records; 20 was aborted, 22 is a marker, and 23 to 29 are gone.
+    marker = build_batch([(0, bytes(4), bytes(6), ())], base_offset=22, control=True, **{**transaction, "base_sequence": -1})
+    # Compaction has left 4 and 9 of the first ten records; 20 was aborted, 22 is a marker, and 23 to 29 are missing.
     kept = [batch(4, b"four"), batch(9, b"nine"), batch(20, b"aborted", **transaction), bytes(marker), batch(30, b"thirty")]
 
     async def fetch(tp: TopicPartition, position: int) -> RawFetch:
@@ -183,7 +183,7 @@ def test_gaps_of_compaction_and_transactions_are_not_data_loss(bootstrap: str, m
     assert rows(21, 29) == []
 
 
-def test_times_become_offsets(log: LogClient, a_topic: Topics) -> None:
+def test_timestamps_are_resolved_to_offsets(log: LogClient, a_topic: Topics) -> None:
     topic = a_topic()
     for time_ms in (1000, 2000):
         topic.add(b"x", timestamp_ms=time_ms)
@@ -219,7 +219,7 @@ def test_offsets_of_no_partition_need_no_request(log: LogClient) -> None:
     assert list(parts) == []
 
 
-class Says:
+class MetadataResponses:
     """Brokers that answer metadata requests with these topics, repeating the last: (name, error code, partitions)."""
 
     def __init__(self, *answers: tuple[str, int, int]) -> None:
@@ -234,11 +234,11 @@ class Says:
 
 def answered(*answers: tuple[str, int, int]) -> LogClient:
     log = LogClient("127.0.0.1:1", {})
-    log._network = Says(*answers)  # type: ignore[assignment]
+    log._network = MetadataResponses(*answers)  # type: ignore[assignment]
     return log
 
 
-def test_a_known_topic_is_gone_after_repeated_responses(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_known_topic_is_missing_only_after_repeated_responses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(log_client, "GONE_S", 0.3)
     monkeypatch.setattr(log_client, "RETRY_S", 0.01)
     gone = ("t", UnknownTopicOrPartition.code, 0)

@@ -25,7 +25,7 @@ RANGES = st.dictionaries(PARTITIONS, st.tuples(st.integers(0, 10**6), st.integer
 
 
 def covered(tasks: list[tuple[OffsetRange, ...]]) -> dict[TopicPartition, list[tuple[int, int]]]:
-    """The spans of each partition with neighbours joined."""
+    """The ranges of each partition, with adjacent ones joined."""
     spans: dict[TopicPartition, list[tuple[int, int]]] = {}
     for piece in sorted((piece for task in tasks for piece in task), key=lambda piece: (piece.topic, piece.partition, piece.start)):
         found = spans.setdefault(TopicPartition(piece.topic, piece.partition), [])
@@ -37,15 +37,15 @@ def covered(tasks: list[tuple[OffsetRange, ...]]) -> dict[TopicPartition, list[t
 
 
 @given(OFFSETS)
-def test_offsets_survive_their_json_form(offsets: dict[TopicPartition, int]) -> None:
+def test_offsets_round_trip_through_json(offsets: dict[TopicPartition, int]) -> None:
     assert from_json(to_json(offsets)) == offsets
 
 
-def test_partitions_are_written_in_the_order_of_their_numbers() -> None:
+def test_partitions_are_written_in_numeric_order() -> None:
     assert list(to_json({TopicPartition("a", 10): 1, TopicPartition("a", 9): 1})["a"]) == ["9", "10"]
 
 
-def test_offsets_hold_topic_ids_that_other_readers_ignore() -> None:
+def test_offsets_contain_topic_ids_that_other_readers_ignore() -> None:
     offsets = {TopicPartition("a", 0): 1, TopicPartition("b", 0): 2}
     nested = to_json(offsets, {"a": "LIeAabMfRL2txo2zNgl8dw", "c": "?"})
     assert nested == {"a": {"0": 1}, "b": {"0": 2}, "a@LIeAabMfRL2txo2zNgl8dw": {}}
@@ -53,7 +53,7 @@ def test_offsets_hold_topic_ids_that_other_readers_ignore() -> None:
     assert topic_ids_in(nested) == {"a": "LIeAabMfRL2txo2zNgl8dw"}
 
 
-def test_a_topic_is_another_one_when_its_id_is() -> None:
+def test_a_topic_with_another_id_is_another_topic() -> None:
     assert compare_topic_ids({"a": "1", "b": "1"}, {"a": "1", "b": "2", "c": "3"}) == {"a": None, "b": "(its id was 1 and is 2)"}
 
 
@@ -72,7 +72,7 @@ def test_every_partition_with_a_backlog_advances(latest: dict[TopicPartition, in
     assert all(end[tp] > 0 for tp in latest if latest[tp])
 
 
-def test_an_end_below_the_start_is_not_followed() -> None:
+def test_an_end_below_the_start_is_ignored() -> None:
     tp = TopicPartition("a", 0)
     assert admit({tp: 9}, {tp: 4}, records_max=None) == {tp: 9}
     assert ranges_between({tp: 9}, {tp: 9}) == []
@@ -88,12 +88,12 @@ def test_tasks_read_each_record_once(
 
 
 @given(RANGES, st.integers(1_000, 10**6))
-def test_no_task_is_larger_than_the_user_allows(ranges: list[OffsetRange], records_per_task_max: int) -> None:
+def test_no_task_exceeds_the_users_limit(ranges: list[OffsetRange], records_per_task_max: int) -> None:
     tasks = plan_tasks(ranges, tasks_min=None, records_per_task_max=records_per_task_max, cores=2)
     assert all(len(task) == 1 and len(task[0]) <= records_per_task_max for task in tasks)
 
 
-def test_one_large_partition_gives_work_to_every_core() -> None:
+def test_one_large_partition_is_split_over_all_cores() -> None:
     tasks = plan_tasks([OffsetRange("a", 0, 0, 1_000_000)], tasks_min=None, records_per_task_max=None, cores=4)
     assert [len(task[0]) for task in tasks] == [250_000] * 4
 
@@ -116,7 +116,7 @@ def test_tasks_split_by_bytes_read_each_record_once(
 
 
 @given(st.lists(st.tuples(st.integers(1, 10**7), st.floats(1, 10_000)), min_size=1, max_size=20), st.integers(1, 16))
-def test_no_task_has_more_than_its_share_of_the_bytes_and_one_offset(partitions: list[tuple[int, float]], cores: int) -> None:
+def test_no_task_exceeds_its_share_of_the_bytes_by_more_than_one_offset(partitions: list[tuple[int, float]], cores: int) -> None:
     sizes = {TopicPartition("a", number): size for number, (_, size) in enumerate(partitions)}
     ranges = [OffsetRange("a", number, 0, count) for number, (count, _) in enumerate(partitions)]
     tasks = plan_tasks(ranges, tasks_min=None, records_per_task_max=None, cores=cores, bytes_per_offset=sizes)
@@ -124,7 +124,7 @@ def test_no_task_has_more_than_its_share_of_the_bytes_and_one_offset(partitions:
     rounds = max(1, ceil(total / (320_000_000 * cores) - 1e-6))
     share = max(10_000_000, total / (rounds * cores))
     assert all(sum(len(piece) * sizes[piece.tp] for piece in task) <= share * 1.001 + max(sizes.values()) for task in tasks)
-    # Two of half a task's size may stand side by side.
+    # Two tasks of half the size may be adjacent.
     assert len(tasks) <= 2 * rounds * cores + 1 or total < cores * 10_000_000
 
 

@@ -1,4 +1,4 @@
-"""Files of the tasks of a batch, and a batch of a Parquet directory, without a Spark session."""
+"""Task files of a batch, and a batch of a Parquet directory, without a Spark session."""
 
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -103,7 +103,7 @@ def test_incomplete_files_are_invisible_and_those_of_a_killed_batch_are_removed(
 
 
 def attempt(path: Path, name: str) -> ParquetWriter:
-    """What Spark has at an attempt to write batch 7."""
+    """A writer of an attempt at batch 7."""
     options = {"path": f"{path / 'files'}", "application": "query/sink", "batch": "7", "partitionBy": "[]", "compression": "zstd"}
     return ParquetFiles({**options, "attempt": name, "reportTo": f"{path / name}"}).writer(None, False)
 

@@ -57,7 +57,7 @@ def test_a_retried_batch_is_written_once(run: Any, a_topic: Topics, tmp_path: Pa
     topic = a_topic()
     topic.add(*records(0, 20))
     run(topic, JSON + KEEP)
-    # As after a power cut between the table's commit and Spark's own note of it.
+    # Like a power failure between the table's commit and Spark's commit log.
     for note in (tmp_path / "checkpoint" / "records-append" / "commits").iterdir():
         note.unlink()
     topic.add(*records(20, 30))
@@ -94,7 +94,7 @@ def test_a_retried_batch_updates_state_even_if_the_table_has_it(run: Any, a_topi
 def test_a_checkpoint_with_a_partial_first_file_can_start(run: Any, a_topic: Topics, tmp_path: Path) -> None:
     topic = a_topic()
     topic.add(*records(0, 20))
-    # As Spark leaves them when it is killed, or the disk is full, before the first batch is planned.
+    # Spark leaves such files if it is killed or the disk is full before the first batch is planned.
     offsets = tmp_path / "checkpoint" / "records-append" / "offsets"
     offsets.mkdir(parents=True)
     for name in (".0.5ac3745b-c2b0-46c1-9167-7bd702af6bd8.tmp", "..0.5ac3745b-c2b0-46c1-9167-7bd702af6bd8.tmp.crc"):
@@ -134,9 +134,9 @@ def test_records_that_cannot_be_decoded_are_kept_and_marked_or_dropped(
 ) -> None:
     topic = a_topic()
     topic.add(b'{"user": "good", "n": 1, "at": 5}', b"nonsense", b'{"user": "half", "n": "one"}', None)
-    # Something after the object.
+    # Trailing text after the object.
     topic.add(b'{"user":"a","n":1}{"user":"b","n":2}', b'{"user":"c","n":3} trailing', b'{"user":"d","n":4}], "x": [1')
-    # What knows how the text goes on that a value is read within, as it once was, is no better.
+    # A value that imitates the text around values must not be accepted.
     topic.add(b'{"user":"e"}],"v":[{"user":"f"}', '{"user":"g"},{"\ufdd0":true}],"w":[{"x":1}'.encode())
     topic.add(rb'{"user":"h"},{"\ufdd0":true}],"w":[{"x":1}', rb'{"user":"i","\ufdd0":true}', b'{"user":"j"},{"v":true}')
     run(topic, JSON.replace("[decode.fields]", f'bad_records = "{policy}"\n[decode.fields]') + KEEP)
@@ -158,20 +158,20 @@ def test_a_key_is_read_as_json_like_a_value(run: Any, a_topic: Topics, tmp_path:
         topic.add(b"x", key=key)
     run(topic, '[decode]\nformat = "raw"\nkey = { format = "json", schema = "id INT, at STRUCT<x: INT>" }\n' + KEEP)
     rows = sorted(table(tmp_path / "table"), key=lambda row: row["_offset"])
-    assert [(row["_key"], row["_malformed"]) for row in rows] == [(told, False) for told in [*keys.values(), None]]
+    assert [(row["_key"], row["_malformed"]) for row in rows] == [(expected, False) for expected in [*keys.values(), None]]
 
 
-def test_a_record_that_cannot_be_decoded_fails_the_query_with_its_place(run: Any, a_topic: Topics) -> None:
+def test_an_undecodable_record_fails_the_query_with_its_position(run: Any, a_topic: Topics) -> None:
     topic = a_topic()
     topic.add(b'{"user": "good", "n": 1, "at": 5}', b"nonsense")
     with pytest.raises(QueryFailed, match=f"cannot decode the value of {topic.name}-0 at offset 1"):
         run(topic, JSON.replace("[decode.fields]", 'bad_records = "fail"\n[decode.fields]') + KEEP)
 
 
-def test_a_regular_expression_makes_typed_columns(run: Any, a_topic: Topics, tmp_path: Path) -> None:
+def test_a_regular_expression_defines_typed_columns(run: Any, a_topic: Topics, tmp_path: Path) -> None:
     topic = a_topic()
     topic.add(b'h1 [17/May/2015:10:05:03 +0000] "a b" 12', b'h2 [17/May/2015:10:05:04 +0200] "" -', b"something else", b'h3 [x] "q" 1')
-    # A character that stands between the groups while they are taken apart may not pose as one.
+    # The separator of groups inside a value must not separate them.
     topic.add("\ufdd0h4\ufdd0\ufdd0\ufdd05".encode(), 'h5\ufdd0 [17/May/2015:10:05:05 +0000] "" 6'.encode())
     run(
         topic,
@@ -218,7 +218,7 @@ fields = { at = { type = "timestamp", format = "dd/MMM/yyyy:HH:mm:ss Z" }, size 
         (JSON + '[[sink]]\ntype = "topic"\ntopic = "x"\nkey = "usr"\n', ":16", "sink[0].key", "there is no column usr; did you mean user?"),
     ],
 )
-def test_an_error_from_spark_has_its_line_in_the_file(run: Any, a_topic: Topics, text: str, where: str, key: str, sentence: str) -> None:
+def test_a_spark_error_has_its_line_in_the_file(run: Any, a_topic: Topics, text: str, where: str, key: str, sentence: str) -> None:
     with pytest.raises(PipelineError) as refused:
         run(a_topic(), text)
     assert refused.value.key == key
@@ -265,8 +265,8 @@ def test_a_missing_topic_is_reported_with_its_line(run: Any, a_topic: Topics, tm
     topic.name = "no-such-topic"
     with pytest.raises(QueryFailed) as failed:
         run(topic, JSON + KEEP)
-    told = "source.topic: topic no-such-topic does not exist; create it with: ottla topic create no-such-topic"
-    assert f"{tmp_path}/p.toml:5: {told}" in str(failed.value)
+    message = "source.topic: topic no-such-topic does not exist; create it with: ottla topic create no-such-topic"
+    assert f"{tmp_path}/p.toml:5: {message}" in str(failed.value)
 
 
 def test_a_window_with_a_watermark_is_appended_when_it_closes(run: Any, a_topic: Topics, tmp_path: Path) -> None:
@@ -285,7 +285,7 @@ sql = "SELECT window(at, '10 seconds').start AS start, count(*) AS records FROM 
     assert [(row["start"].timestamp(), row["records"]) for row in table(tmp_path / "table")] in ([(0, 10), (10, 10)], [(10, 10), (0, 10)])
 
 
-def test_a_record_is_in_every_sliding_window_that_its_time_is_in(run: Any, a_topic: Topics, tmp_path: Path) -> None:
+def test_a_record_is_in_every_sliding_window_that_contains_its_time(run: Any, a_topic: Topics, tmp_path: Path) -> None:
     topic = a_topic()
     sliding = '''
 [[step]]
@@ -294,12 +294,12 @@ sql = """SELECT window(at, '10 seconds', '5 seconds').start AS start, sum(n) AS 
 FROM records GROUP BY window(at, '10 seconds', '5 seconds')"""
 '''
     timed = "watermark = { column = 'at', delay = '2 seconds' }\n" + JSON
-    # The last of them is at 24, so that windows are closed that end up to 22.
+    # The last record is at 24, so the windows that end up to 22 are closed.
     topic.add(*[json.dumps({"user": "u", "n": s, "at": 1000 * s}).encode() for s in range(25)])
     run(topic, timed + sliding + KEEP)
     rows = sorted((row["start"].timestamp(), row["records"], row["n"]) for row in table(tmp_path / "table"))
     assert rows == [(start, len(held), sum(held)) for start in (-5, 0, 5, 10) for held in [range(max(start, 0), start + 10)]]
-    # A record that is too late for all but one of its windows, or for all, changes no closed one.
+    # A record too late for all or all but one of its windows does not change a closed window.
     topic.add(*[json.dumps({"user": "u", "n": 1000, "at": at}).encode() for at in (16_000, 3_000, 40_000)])
     run(topic, timed + sliding + KEEP)
     rows = sorted((row["start"].timestamp(), row["records"], row["n"]) for row in table(tmp_path / "table"))

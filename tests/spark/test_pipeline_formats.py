@@ -94,7 +94,7 @@ def test_protobuf_is_aggregated_and_malformed_messages_go_to_a_topic(
     dated = order(id=7, kind=1, counts={"x": 2})
     dated.at.FromDatetime(AT)
     values = [dated, order(id=8, kind=1, counts={"x": 5}), order(id=9, tags=["t"])]
-    # A value of no bytes is a message whose fields have their defaults.
+    # An empty value is a message whose fields have their defaults.
     topic.add(*[value.SerializeToString() for value in values], b"", b"\xff\xff", None, b'{"id": 1}', timestamp_ms=WRITTEN_MS)
     reports = run(topic, PROTOBUF, dead=dead.name)
     assert sum(report.dead_letters for report in reports) == 2

@@ -84,7 +84,7 @@ def test_a_console_with_few_rows_does_not_truncate_state(run: Any, a_topic: Call
     topic.add(*records(0, 100))
     run(topic, shown)
     topic.add(*records(100, 101))
-    # A batch without records may follow, with which the watermark moves on.
+    # A batch without records can follow, with which the watermark advances.
     (last,) = [report for report in run(topic, shown) if report.rows_in]
     assert (last.rows_in, last.rows_out, last.state_rows) == (1, 1, 101)
 
@@ -107,7 +107,7 @@ type = "console"
 """
 
 
-def test_sources_may_change_their_place_in_the_file_and_not_in_the_plan(spark: Any, tmp_path: Path) -> None:
+def test_sources_can_be_reordered_in_the_file_and_not_in_the_plan(spark: Any, tmp_path: Path) -> None:
     def fitted(text: str, noted: dict[str, Any]) -> dict[str, Any]:
         pipeline = parse(text, tmp_path / "p.toml", {"dir": str(tmp_path)})
         notes = CheckpointNotes(tmp_path / "checkpoint")
@@ -132,7 +132,7 @@ def test_sources_may_change_their_place_in_the_file_and_not_in_the_plan(spark: A
     assert refused.value.key == "step[0].sql"
     assert "both reads, in this order, second; first, and read first; second before; put what it reads back" in refused.value.problem
 
-    # As it was noted before the plan was: the order in the file is all there is to go by.
+    # A checkpoint from before plans were recorded has only the order in the file.
     earlier = {name: value for name, value in noted.items() if name != "plan"}
     assert fitted(TWO, earlier) == noted
     with pytest.raises(PipelineError, match="b reads second and a read first before"):

@@ -33,5 +33,5 @@ def test_spark_accepts_each_example(spark: Any, tmp_path: Path, monkeypatch: pyt
     write_deltalake("tables/limits", pa.table({"code": ["a"], "most": [100.0]}))
     document = plans.plan(load(Path(name)), spark)
     kept = [state["until"] for view in document["views"] for state in view["state"]]
-    # The first example counts for ever, as it has no watermark.
+    # The first example has no watermark: its state grows without limit.
     assert kept == (["never"] if name == "visits.toml" else ["watermark", "watermark"])

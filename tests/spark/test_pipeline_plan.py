@@ -20,7 +20,7 @@ from ottla.spark.pipeline.query import gathers, planned_queries
 
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark"), pytest.mark.timeout(300)]
 
-#: Nobody listens there.
+#: A closed port.
 HEAD = """bootstrap = "127.0.0.1:1"
 [[source]]
 name = "events"
@@ -97,7 +97,7 @@ def asking(sql: str, sink: str = 'type = "console"', more: str = "") -> str:
         (asking("SELECT 1").replace('column = "at"', 'column = "n"'), 5, "source[0].watermark.column", "column n is int"),
     ],
 )
-def test_a_refusal_of_spark_names_the_line_to_change(spark: Any, tmp_path: Path, text: str, line: int, key: str, sentence: str) -> None:
+def test_a_spark_error_names_the_line_to_change(spark: Any, tmp_path: Path, text: str, line: int, key: str, sentence: str) -> None:
     with pytest.raises(PipelineError) as refused:
         plans.checked(parse(text, tmp_path / "p.toml", {}), spark)
     assert (refused.value.where, refused.value.key) == (f"{tmp_path / 'p.toml'}:{line}", key), refused.value
@@ -124,7 +124,7 @@ def test_a_plan_refuses_what_a_run_refuses_at_its_start(spark: Any, tmp_path: Pa
     assert sentence in refused.value.problem
 
 
-@pytest.mark.usefixtures("in_this_session")
+@pytest.mark.usefixtures("shared_session")
 def test_commands_report_whether_the_checkpoint_is_compatible(spark: Any, tmp_path: Path) -> None:
     file = tmp_path / "p.toml"
     text = f'checkpoint = "{tmp_path}/checkpoint"\n' + asking("SELECT code FROM events")
@@ -138,8 +138,8 @@ def test_commands_report_whether_the_checkpoint_is_compatible(spark: Any, tmp_pa
 
     file.write_text(text.replace('topic = "events"', 'topics = ["events", "more"]'))
     for command in (["validate", "--no-spark"], ["validate"], ["plan"]):
-        told = CliRunner().invoke(main, ["pipeline", *command, str(file), "-o", "json"])
-        assert json.loads(told.stdout)["notes"] == ["more is new in events and read from its beginning"], command
+        result = CliRunner().invoke(main, ["pipeline", *command, str(file), "-o", "json"])
+        assert json.loads(result.stdout)["notes"] == ["more is new in events and read from its beginning"], command
     assert "more is new in events and read from" in CliRunner().invoke(main, ["pipeline", "validate", str(file), "--no-spark"]).output
     file.write_text(text.replace('topic = "events"', 'topic = "more"'))
     for command in (["validate", "--no-spark"], ["plan"]):
@@ -168,8 +168,8 @@ path = "tables/sessions"
 
 
 @pytest.fixture
-def in_this_session(spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Commands plan in the tests' session: a process has one."""
+def shared_session(spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Commands plan in the tests' session: a process has only one."""
 
     @contextmanager
     def session(_: Any) -> Iterator[Any]:
@@ -178,7 +178,7 @@ def in_this_session(spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plans, "planning_session", session)
 
 
-@pytest.mark.usefixtures("in_this_session")
+@pytest.mark.usefixtures("shared_session")
 def test_a_plan_shows_views_state_and_sinks(tmp_path: Path) -> None:
     file = tmp_path / "p.toml"
     file.write_text(WHOLE)
@@ -216,7 +216,7 @@ def test_a_plan_shows_views_state_and_sinks(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["weekday", "Explode"])
-def test_a_function_that_spark_has_too_is_refused_with_its_line(spark: Any, tmp_path: Path, name: str) -> None:
+def test_a_function_that_spark_already_has_is_refused_with_its_line(spark: Any, tmp_path: Path, name: str) -> None:
     (tmp_path / "own.py").write_text(f"RATE = 1\n\n\ndef {name}(at: str) -> str:\n    return at\n")
     text = '[functions]\nmodule = "own.py"\n[source]\ntopic = "t"\n[[sink]]\ntype = "console"\n'
     with pytest.raises(PipelineError, match="is also a function of Spark") as refused:
@@ -237,13 +237,13 @@ def test_a_function_that_spark_has_too_is_refused_with_its_line(spark: Any, tmp_
         ("SELECT window(at, '1 minute') AS w, count(*) AS n FROM events GROUP BY 1", "", DELTA, "append", True),
     ],
 )
-def test_few_or_merged_results_are_gathered(spark: Any, tmp_path: Path, sql: str, more: str, sink: str, form: str, gather: bool) -> None:
+def test_small_or_merged_results_are_coalesced(spark: Any, tmp_path: Path, sql: str, more: str, sink: str, form: str, gather: bool) -> None:
     pipeline = parse(asking(sql, sink, more), tmp_path / "p.toml", {})
     (planned,) = planned_queries(pipeline, plans.checked(pipeline, spark), {})
     assert (planned.form, gathers(planned)) == (form, gather)
 
 
-@pytest.mark.usefixtures("in_this_session")
+@pytest.mark.usefixtures("shared_session")
 def test_commands_print_errors_and_known_names(tmp_path: Path) -> None:
     file = tmp_path / "p.toml"
     file.write_text(asking("SELECT cod FROM events"))

@@ -26,13 +26,13 @@ def report(**more: Any) -> dict[str, Any]:
 
 
 def test_progress_has_lag_per_partition_dead_letters_state_and_watermark() -> None:
-    told = progress_of(
+    progress = progress_of(
         "sums",
         report(eventTime={"watermark": "2026-05-17T09:59:50.000Z"}, stateOperators=[{"numRowsTotal": 3}, {"numRowsTotal": 4}]),
         {4: 60},
         {4: 40},
     )
-    assert asdict(told) == {
+    assert asdict(progress) == {
         "query": "sums",
         "batch": 4,
         "at": "2026-05-17T10:00:00.000Z",
@@ -49,16 +49,16 @@ def test_progress_has_lag_per_partition_dead_letters_state_and_watermark() -> No
         "rows_in_by_source": {},
     }
     out = io.StringIO()
-    JsonLines(out).batch(told)
-    assert json.loads(out.getvalue()) == {"event": "progress", **asdict(told)}
+    JsonLines(out).batch(progress)
+    assert json.loads(out.getvalue()) == {"event": "progress", **asdict(progress)}
 
 
-def test_the_lag_is_null_until_the_end_of_the_log_is_known() -> None:
-    # As after a restart: the batch is run again, and Spark has not asked for the end of the log.
-    told = progress_of("q", report(sources=[{**TOPICS, "latestOffset": None}, FILES]), {})
-    assert told.lag is None and told.lags == {"a": {"0": None, "1": None}}
-    assert json.loads(json.dumps(asdict(told)))["lag"] is None
-    assert figures_of(told, 1, 1, 0)["lag"] == "unknown" and lag_summary([told]) == ""
+def test_the_lag_is_null_until_the_log_end_is_known() -> None:
+    # As after a restart: the batch is run again, and Spark has not requested the log end.
+    progress = progress_of("q", report(sources=[{**TOPICS, "latestOffset": None}, FILES]), {})
+    assert progress.lag is None and progress.lags == {"a": {"0": None, "1": None}}
+    assert json.loads(json.dumps(asdict(progress)))["lag"] is None
+    assert figures_of(progress, 1, 1, 0)["lag"] == "unknown" and lag_summary([progress]) == ""
 
 
 def reading(topic: str, start: int | None, end: int, counted: int) -> dict[str, Any]:
@@ -79,7 +79,7 @@ def test_a_run_counts_each_record_once_per_source() -> None:
     assert sums.figures()["rows_in"] == 43
 
 
-def test_of_many_partitions_those_furthest_behind_are_shown() -> None:
+def test_of_many_partitions_those_with_the_largest_lag_are_shown() -> None:
     few = progress_of("q", report(), {})
     assert lag_summary([few]) == "behind: a-2 4, a-0 2 (of 3 partitions)"
     lags = {"endOffset": {"a": {}}, "latestOffset": {"a": {str(number): number for number in range(20)}}}
@@ -116,8 +116,8 @@ def test_a_query_with_a_retryable_error_restarts_with_growing_backoff(monkeypatc
             trouble.restart_due()
             now[0] += 0.1
     assert [round(at, 0) for at in starts] == [1, 7, 14], "after 1, 2 and 4 seconds"
-    told = [json.loads(line) for line in out.getvalue().splitlines()]
-    assert [(one["event"], one["query"], one["after_s"]) for one in told] == [("retrying", "sums", wait) for wait in (1, 2, 4)]
+    events = [json.loads(line) for line in out.getvalue().splitlines()]
+    assert [(one["event"], one["query"], one["after_s"]) for one in events] == [("retrying", "sums", wait) for wait in (1, 2, 4)]
     trouble.succeeded("sums")
     fails()
     assert trouble.waiting["sums"][1] == now[0] + 1, "a successful batch resets the backoff"
@@ -128,7 +128,7 @@ def test_a_query_with_a_retryable_error_restarts_with_growing_backoff(monkeypatc
         RetryState().failed(QueryFailed("a record is gone", query, retryable=False), JsonLines(out))
 
 
-class FailsBetweenLooks:
+class FailsBetweenChecks:
     """A pipeline of one query that runs at the first check, has failed at the second, and ends successfully after a restart."""
 
     def __init__(self) -> None:
@@ -153,14 +153,14 @@ class FailsBetweenLooks:
 
 class NoLock:
     def beat(self) -> None:
-        """Nobody looks."""
+        """No process checks the lock."""
 
 
 def test_the_only_query_is_restarted_after_a_failure_between_two_checks(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = itertools.count()
     monkeypatch.setattr(foreground.time, "monotonic", lambda: float(next(clock)))  # type: ignore[attr-defined]
     monkeypatch.setattr(foreground, "POLL_INTERVAL_S", 0)
-    running, out = FailsBetweenLooks(), io.StringIO()
+    running, out = FailsBetweenChecks(), io.StringIO()
     foreground._watch(running, RetryState(), lambda _: None, JsonLines(out), threading.Event(), NoLock())  # type: ignore[arg-type]
     assert running.launched == 1
     assert [json.loads(line)["event"] for line in out.getvalue().splitlines()] == ["retrying"]

@@ -25,23 +25,23 @@ value = "CHECK"
 """
 
 
-class Refusal(PySparkException):  # type: ignore[misc]
-    """An error as Spark raises it for an expression: with a code, and with all columns, also those that only the pipeline has."""
+class Refusal(PySparkException):
+    """An error as Spark raises it for an expression: with a code, and with all columns, including the pipeline's internal ones."""
 
-    def __init__(self, condition: str, said: str, told: dict[str, str]) -> None:
-        super().__init__(message=f"{said} SQLSTATE: 42703;\nplan")
+    def __init__(self, condition: str, message: str, parameters: dict[str, str]) -> None:
+        super().__init__(message=f"{message} SQLSTATE: 42703;\nplan")
         self.condition = condition
-        self.told = told
+        self.parameters = parameters
 
     def getCondition(self) -> str:
         return self.condition
 
     def getMessageParameters(self) -> dict[str, str]:
-        return self.told
+        return self.parameters
 
 
 class Refuses:
-    """A frame of which every expression is refused."""
+    """A frame that refuses every expression."""
 
     def __init__(self, refusal: Refusal, *hidden: str) -> None:
         self.refusal = refusal
@@ -92,8 +92,8 @@ FULL = "[Errno 28] No space left on device: '/t'"
     ],
 )
 def test_a_full_disk_is_reported_with_advice(raised: str, sentence: str) -> None:
-    told = failure(parse(FILE, Path("p.toml"), {}), RuntimeError(raised))
-    assert told == f"{sentence}; free some space and start it again: it goes on where it stopped"
+    message = failure(parse(FILE, Path("p.toml"), {}), RuntimeError(raised))
+    assert message == f"{sentence}; free some space and start it again: it goes on where it stopped"
 
 
 NESTED = """[FOREACH_BATCH_USER_FUNCTION_ERROR] An error occurred in the user provided function. Reason: Traceback (most recent call last):

@@ -1,4 +1,4 @@
-"""Terminal output of a pipeline: data is escaped, and no figure is cut."""
+"""Terminal output of a pipeline: data is escaped, and no figure is truncated."""
 
 import io
 import re
@@ -14,7 +14,7 @@ from rich.console import Console
 from ottla.spark.pipeline.progress import Progress, Screen
 
 SHOW = Path(__file__).parents[2] / "examples" / "show.py"
-#: Closing tags of nothing are errors of rich's markup, opening ones vanish, words between colons become pictures.
+#: rich's markup fails on unmatched closing tags, hides opening ones, and turns words between colons into emojis.
 LIKE_MARKUP = ("[/usr/bin] x", "[error] disk", ":warning:", "[bold]")
 
 
@@ -25,7 +25,7 @@ def a_screen(width: int) -> tuple[Screen, io.StringIO]:
 
 
 @pytest.mark.parametrize("value", LIKE_MARKUP)
-def test_values_columns_titles_and_messages_are_shown_as_they_are(value: str) -> None:
+def test_values_columns_titles_and_messages_are_shown_unchanged(value: str) -> None:
     screen, out = a_screen(120)
     screen.rows(f"title {value}", pa.table({f"column {value}": [f"cell {value}", None]}), 2)
     screen.emit("note", text=f"said {value}")
@@ -33,7 +33,7 @@ def test_values_columns_titles_and_messages_are_shown_as_they_are(value: str) ->
         assert f"{word} {value}" in out.getvalue()
 
 
-def test_a_value_cannot_speak_to_the_terminal() -> None:
+def test_a_value_cannot_control_the_terminal() -> None:
     screen, out = a_screen(120)
     screen.rows("records", pa.table({"value": ["\x1b]0;mine\x07"]}), 1)
     assert "\x1b]0" not in out.getvalue()
@@ -41,7 +41,7 @@ def test_a_value_cannot_speak_to_the_terminal() -> None:
 
 
 @pytest.mark.parametrize("value", LIKE_MARKUP)
-def test_the_examples_show_values_as_they_are(
+def test_the_examples_show_values_unchanged(
     value: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from pyarrow import parquet
@@ -76,7 +76,7 @@ WHOLE = (
 
 
 @pytest.mark.parametrize("width", [40, 80, 120, 200])
-def test_every_figure_is_shown_whole_at_any_width(width: int) -> None:
+def test_every_figure_is_complete_at_any_width(width: int) -> None:
     screen, out = a_screen(width)
     for query in ("per_minute", "a view with a rather long name of its own"):
         screen.batch(a_batch(query))

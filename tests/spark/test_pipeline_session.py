@@ -24,30 +24,28 @@ def a_pipeline(directory: Path, spark: str = "") -> Pipeline:
     return parse(text, directory / "p.toml", {})
 
 
-class Asked(Exception):
+class SessionRequested(Exception):
     """A session was requested."""
 
 
 @pytest.mark.parametrize(("spark", "master"), [("", MASTER), ('[spark]\nmaster = "local[2,4]"\n', "local[2,4]")])
-def test_a_run_has_the_master_that_a_plan_shows_and_the_page_tells(
-    spark: str, master: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_has_the_master_of_the_plan_and_of_the_page(spark: str, master: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Mapping[str, str]] = []
 
     def start_session(_: str, settings: Mapping[str, str], **__: Any) -> None:
         asked.append(settings)
-        raise Asked
+        raise SessionRequested
 
     monkeypatch.setattr(session, "start_session", start_session)
     pipeline = a_pipeline(tmp_path, spark)
-    with pytest.raises(Asked):
+    with pytest.raises(SessionRequested):
         foreground.run_until_stopped(pipeline, output="json")
     assert asked[0]["spark.master"] == pipeline.master == master
     told = re.search(r"`master`, by default `([^`]+)`", PAGE.read_text())
     assert told is not None and told[1] == MASTER
 
 
-#: What a Java says of a heap it cannot have.
+#: Message of a Java that cannot allocate its heap.
 JAVA = "WARNING: Using incubator modules: jdk.incubator.vector\nError occurred during initialization of VM\nToo small maximum heap\n"
 LOST = "An error occurred while calling None.x.\n: org.apache.spark.SparkException: Invalid master URL: spark://head:7\n\tat org.apache.x\n"
 
@@ -59,7 +57,7 @@ LOST = "An error occurred while calling None.x.\n: org.apache.spark.SparkExcepti
         (Py4JError(LOST), "Invalid master URL: spark://head:7"),
     ],
 )
-def test_a_session_that_does_not_start_is_a_sentence_with_the_settings_and_the_log(
+def test_a_session_that_does_not_start_is_an_error_with_the_settings_and_the_log(
     error: Exception, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = tmp_path / "state" / "spark.log"
@@ -98,7 +96,7 @@ def test_a_session_that_does_not_start_is_a_sentence_with_the_settings_and_the_l
         ('"driver.memory" = "${much}"', 7, "spark.driver.memory", "--var much=VALUE"),
     ],
 )
-def test_values_without_which_spark_does_not_start_are_refused_with_their_line(
+def test_values_with_which_spark_cannot_start_are_refused_with_their_line(
     said: str, line: int, key: str, sentence: str, tmp_path: Path
 ) -> None:
     with pytest.raises(PipelineError) as refused:
@@ -117,6 +115,6 @@ def test_values_without_which_spark_does_not_start_are_refused_with_their_line(
         ("driver.maxResultSize", ["0", "2g"]),
     ],
 )
-def test_values_that_spark_takes_are_left_to_it(name: str, values: list[str], tmp_path: Path) -> None:
+def test_other_values_are_passed_to_spark(name: str, values: list[str], tmp_path: Path) -> None:
     for value in values:
         assert a_pipeline(tmp_path, f'[spark]\n"{name}" = "{value}"\n').spark == {f"spark.{name}": value}

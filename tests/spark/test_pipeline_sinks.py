@@ -44,7 +44,7 @@ def test_parquet_files_of_a_retried_batch_are_replaced(run: Any, a_topic: Topics
     assert not list((tmp_path / "files").rglob("*.unfinished"))
 
 
-def test_a_topic_takes_chosen_key_value_partition_and_headers(run: Any, spark: Any, a_topic: Topics) -> None:
+def test_a_topic_gets_chosen_key_value_partition_and_headers(run: Any, spark: Any, a_topic: Topics) -> None:
     topic, out = a_topic(), a_topic(partitions=2)
     topic.add(*records(0, 4))
     sink = f"""
@@ -80,7 +80,7 @@ def test_a_database_merges_batches_by_key_and_a_retried_one_once(run: Any, spark
     assert [report.rows_out for report in reports if report.rows_in] == [3]
 
 
-def test_a_database_takes_rows_that_do_not_change(run: Any, spark: Any, a_topic: Topics, tmp_path: Path) -> None:
+def test_a_database_accepts_rows_that_do_not_change(run: Any, spark: Any, a_topic: Topics, tmp_path: Path) -> None:
     topic = a_topic()
     url = f"jdbc:derby:{tmp_path}/base;create=true"
     topic.add(*records(0, 5))
@@ -91,7 +91,7 @@ def test_a_database_takes_rows_that_do_not_change(run: Any, spark: Any, a_topic:
     assert sorted(row.n for row in rows) == list(range(5))
 
 
-def test_a_delta_table_takes_new_columns_and_narrower_types_when_it_may(run: Any, a_topic: Topics, tmp_path: Path) -> None:
+def test_a_delta_table_accepts_new_columns_and_narrower_types_if_allowed(run: Any, a_topic: Topics, tmp_path: Path) -> None:
     topic = a_topic()
     sink = '[[sink]]\ntype = "delta"\npath = "${dir}/table"\nschema = "evolve"\n'
     topic.add(*records(0, 2))
@@ -105,7 +105,7 @@ def test_a_delta_table_takes_new_columns_and_narrower_types_when_it_may(run: Any
         run(topic, JSON + '[[step]]\nname = "rows"\nsql = "SELECT user AS n FROM records"\n' + sink)
 
 
-def test_a_delta_table_has_partitions_and_small_files_are_joined(run: Any, a_topic: Topics, tmp_path: Path) -> None:
+def test_a_delta_table_has_partitions_and_small_files_are_compacted(run: Any, a_topic: Topics, tmp_path: Path) -> None:
     topic = a_topic()
     sink = '[[sink]]\ntype = "delta"\npath = "${dir}/table"\npartition_by = ["user"]\ncompact = "every 3 batches"\n'
     step = '[[step]]\nname = "rows"\nsql = "SELECT concat(user, \'/ä %\') AS user, n FROM records"\n'
@@ -123,7 +123,7 @@ def test_a_delta_table_has_partitions_and_small_files_are_joined(run: Any, a_top
     assert sorted(row["n"] for row in table(tmp_path / "table")) == list(range(19))
 
 
-def test_when_one_sink_fails_the_others_do_not_get_the_batch_twice(run: Any, a_topic: Topics, tmp_path: Path) -> None:
+def test_after_a_failed_sink_the_others_get_each_batch_once(run: Any, a_topic: Topics, tmp_path: Path) -> None:
     topic = a_topic()
     both = PARQUET + '[[sink]]\ntype = "delta"\npath = "${dir}/table"\n'
     topic.add(*records(0, 3))
@@ -151,7 +151,7 @@ def test_when_one_sink_fails_the_others_do_not_get_the_batch_twice(run: Any, a_t
         ),
     ],
 )
-def test_a_sink_that_cannot_take_its_view_is_refused_before_anything_runs(
+def test_a_sink_that_does_not_support_its_view_is_refused_before_the_run(
     run: Any, a_topic: Topics, sink: str, key: str, sentence: str
 ) -> None:
     with pytest.raises(PipelineError) as refused:
@@ -183,7 +183,7 @@ def test_a_partitioned_table_keeps_its_partition_columns(run: Any, a_topic: Topi
         run(topic, JSON + sink + 'partition_by = ["n"]\n')
 
 
-def test_rows_to_merge_need_keys_of_their_own(run: Any, a_topic: Topics, tmp_path: Path) -> None:
+def test_rows_to_merge_need_unique_keys(run: Any, a_topic: Topics, tmp_path: Path) -> None:
     topic = a_topic()
     topic.add(*records(0, 4))
     with pytest.raises(QueryFailed, match="keys: a batch has 2 rows with user = 'u0'; merge needs one row for each"):
@@ -191,7 +191,7 @@ def test_rows_to_merge_need_keys_of_their_own(run: Any, a_topic: Topics, tmp_pat
     assert not (tmp_path / "table" / "_delta_log").exists()
 
 
-def test_a_batch_is_recognized_after_a_sink_was_added_before_its_own(run: Any, a_topic: Topics, tmp_path: Path) -> None:
+def test_a_batch_is_recognized_after_a_sink_was_added_before_its_sink(run: Any, a_topic: Topics, tmp_path: Path) -> None:
     sink, first = '[[sink]]\ntype = "delta"\npath = "${dir}/table"\n', '[[sink]]\ntype = "delta"\npath = "${dir}/other"\n'
     topic = a_topic()
     topic.add(*records(0, 3))
@@ -201,7 +201,7 @@ def test_a_batch_is_recognized_after_a_sink_was_added_before_its_own(run: Any, a
     assert sorted(row["n"] for row in table(tmp_path / "table")) == sorted(row["n"] for row in table(tmp_path / "other")) == [0, 1, 2]
 
 
-def test_a_time_beyond_all_times_is_malformed(run: Any, a_topic: Topics, tmp_path: Path) -> None:
+def test_a_timestamp_out_of_range_is_malformed(run: Any, a_topic: Topics, tmp_path: Path) -> None:
     topic = a_topic()
     topic.add(b'{"at": 1747468800123456789}', b'{"at": 1747468800123}')
     decode = '[decode]\nformat = "json"\nfields = { at = { type = "timestamp", format = "epoch_ms" } }\n'

@@ -1,4 +1,4 @@
-"""Streams whose state a watermark limits, and files of every format, run to their results."""
+"""Streams whose state is limited by a watermark, and files of every format, run to their results."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -63,29 +63,29 @@ def lines(*rows: str) -> list[bytes]:
     return [",".join([*row.split()[:-1], at(row.split()[-1])]).encode() for row in rows]
 
 
-def told(path: Path, *columns: str) -> list[tuple[Any, ...]]:
-    """The rows, times as clocks."""
+def rows_of(path: Path, *columns: str) -> list[tuple[Any, ...]]:
+    """The rows, with times as HH:MM."""
     rows = table(path) if path.exists() else []
     return sorted((tuple(f"{row[name]:%H:%M}" if hasattr(row[name], "hour") else row[name] for name in columns) for row in rows), key=repr)
 
 
-def test_sessions_and_rows_that_stay_alone_come_out_when_the_watermark_has_passed(spark: Any, a_topic: Topics, tmp_path: Path) -> None:
+def test_sessions_and_unmatched_rows_are_emitted_when_the_watermark_has_passed(spark: Any, a_topic: Topics, tmp_path: Path) -> None:
     orders, payments = a_topic(), a_topic()
 
     def run() -> tuple[list[Any], list[Any]]:
         until_ended(spark, OVER_TIME, tmp_path, servers=orders.bootstrap, orders=orders.name, payments=payments.name)
-        visits = told(tmp_path / "visits", "user", "start", "end", "orders")
-        return visits, told(tmp_path / "settled", "id", "at", "paid")
+        visits = rows_of(tmp_path / "visits", "user", "start", "end", "orders")
+        return visits, rows_of(tmp_path / "settled", "id", "at", "paid")
 
     orders.add(*lines("1 ann 10:00:00", "2 bob 10:01:00", "3 ann 10:04:00", "4 ann 10:08:00"))
     payments.add(*lines("1 10:02:00", "2 10:12:00"))
-    # Orders have come until 10:07 for sure: bob's session is over, and what order 2 was paid with came too late, but may not be the last.
+    # The watermark is 10:07: bob's session is closed; the payment of order 2 was too late, but may not be the last.
     assert run() == ([("bob", "10:01", "10:06", 1)], [("1", "10:00", "10:02")])
 
     orders.add(*lines("5 ann 10:12:30", "6 bob 10:30:00"))
     payments.add(*lines("4 10:08:30", "6 10:30:00"))
     assert run() == (
-        # Four orders, each within five minutes of the one before, in two runs.
+        # Four orders, each within five minutes of the previous one, in two runs.
         [("ann", "10:00", "10:17", 4), ("bob", "10:01", "10:06", 1)],
         [
             *[("1", "10:00", "10:02"), ("2", "10:01", None), ("3", "10:04", None)],
@@ -143,7 +143,7 @@ path = "${dir}/table"
 """
 
 
-def test_files_of_parquet_text_and_orc_are_streams_or_looked_up(spark: Any, tmp_path: Path) -> None:
+def test_files_of_parquet_text_and_orc_are_streams_or_lookups(spark: Any, tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     (tmp_path / "places").mkdir()
     parquet.write_table(pa.table({"code": ["a"], "name": ["Ann"]}), tmp_path / "names1.parquet")
@@ -156,7 +156,7 @@ def test_files_of_parquet_text_and_orc_are_streams_or_looked_up(spark: Any, tmp_
     (tmp_path / "in" / "1.txt").write_text("c 3\na 4\n")
     (tmp_path / "in" / "2.txt").write_text("b 5\n")
     until_ended(spark, FILES, tmp_path)
-    assert told(tmp_path / "table", "form", "code", "n", "name", "place", "known") == [
+    assert rows_of(tmp_path / "table", "form", "code", "n", "name", "place", "known") == [
         ("orc", "b", 2, None, "Bar", True),
         ("parquet", "a", 1, "Ann", "Aix", False),
         ("parquet", "d", None, None, None, False),

@@ -16,7 +16,7 @@ from ottla.spark.pipeline.run import RunningPipeline
 
 from .conftest import Topic
 from .pipelines import records, table
-from .test_stream import until
+from .test_stream import wait_until
 
 PAGE = (Path(__file__).parent.parent.parent / "docs" / "pipelines.md").read_text()
 PIPELINE = """
@@ -35,15 +35,15 @@ class Writer:
     """A stream's writer that records its trigger."""
 
     def __init__(self) -> None:
-        self.told: dict[str, Any] = {}
+        self.arguments: dict[str, Any] = {}
 
-    def trigger(self, **told: Any) -> "Writer":
-        self.told = told
+    def trigger(self, **arguments: Any) -> "Writer":
+        self.arguments = arguments
         return self
 
 
 @pytest.mark.parametrize(
-    ("trigger", "told"),
+    ("trigger", "arguments"),
     [
         ("continuous", {"processingTime": "0 seconds"}),
         ("available-now", {"availableNow": True}),
@@ -51,8 +51,8 @@ class Writer:
         ("5 seconds", {"processingTime": "5 seconds"}),
     ],
 )
-def test_a_trigger_is_translated_to_sparks(trigger: str, told: dict[str, Any]) -> None:
-    assert with_trigger(Writer(), trigger).told == told
+def test_a_trigger_is_translated_to_sparks(trigger: str, arguments: dict[str, Any]) -> None:
+    assert with_trigger(Writer(), trigger).arguments == arguments
 
 
 def validated(directory: Path, trigger: str) -> tuple[int, str]:
@@ -72,10 +72,10 @@ def test_each_trigger_of_the_page_is_accepted(tmp_path: Path, trigger: str) -> N
 
 @pytest.mark.parametrize("trigger", ["continuous 1 second", "continously", "5s"])
 def test_an_unknown_trigger_is_refused_with_the_known_ones(tmp_path: Path, trigger: str) -> None:
-    code, said = validated(tmp_path, trigger)
+    code, message = validated(tmp_path, trigger)
     assert code == 2
-    assert "p.toml:4: trigger: expected continuous, available-now, once, or a time between batches such as" in said
-    assert repr(trigger) in said
+    assert "p.toml:4: trigger: expected continuous, available-now, once, or a time between batches such as" in message
+    assert repr(trigger) in message
 
 
 @pytest.mark.spark
@@ -89,18 +89,18 @@ def test_a_trigger_that_does_not_end_reads_new_records(spark: Any, a_topic: Call
     counts: list[int] = []
 
     def read(total: int) -> Callable[[], bool]:
-        def told() -> bool:
+        def all_read() -> bool:
             counts.extend(report.rows_in for report in running.reports() if report.rows_in)
             return sum(counts) == total
 
-        return told
+        return all_read
 
     try:
         running.start()
         (query,) = running.queries
         for turn in range(3):
             topic.add(*records(turn, turn + 1))
-            until(read(turn + 1), query.query)
+            wait_until(read(turn + 1), query.query)
         assert running.active
     finally:
         running.stop()
@@ -108,7 +108,7 @@ def test_a_trigger_that_does_not_end_reads_new_records(spark: Any, a_topic: Call
     assert [row["_offset"] for row in sorted(table(tmp_path / "table"), key=lambda row: int(row["_offset"]))] == [0, 1, 2]
 
 
-def test_the_group_of_a_pipeline_that_is_stopped_has_its_last_batch(spark: Any, a_topic: Callable[..., Topic], tmp_path: Path) -> None:
+def test_the_group_of_a_stopped_pipeline_has_its_last_batch(spark: Any, a_topic: Callable[..., Topic], tmp_path: Path) -> None:
     topic = a_topic()
     topic.add(*records(0, 10))
     group, variables = f"g-{topic.name}", {"bootstrap": topic.bootstrap, "dir": str(tmp_path), "topic": topic.name}
@@ -116,7 +116,7 @@ def test_the_group_of_a_pipeline_that_is_stopped_has_its_last_batch(spark: Any, 
     running = RunningPipeline(parse(text, tmp_path / "p.toml", {**variables, "trigger": "1 hour"}), spark, lambda *_: None)
     try:
         running.start()
-        until(lambda: running.caught_up({TopicPartition(topic.name, 0): 10}), running.queries[0].query)
+        wait_until(lambda: running.caught_up({TopicPartition(topic.name, 0): 10}), running.queries[0].query)
     finally:
         running.stop()
     with Admin(bootstrap_servers=topic.bootstrap) as admin:

@@ -139,7 +139,7 @@ def test_streams_are_joined_with_each_other_with_files_and_with_tables(spark: An
     ]
 
 
-def test_a_table_is_read_anew_by_each_batch(spark: Any, a_topic: Topics, tmp_path: Path) -> None:
+def test_a_table_is_read_again_by_each_batch(spark: Any, a_topic: Topics, tmp_path: Path) -> None:
     topic = a_topic()
     topic.add(b"k", b"k")
     a_table(tmp_path / "names", id=["k"], name=["before"])

@@ -17,7 +17,7 @@ T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
 @dataclass
 class MemoryGroups:
-    """One group's offsets; `refuses` for the next commit alone."""
+    """Offsets of one group; `refuses` is the error of the next commit only."""
 
     offsets: dict[TopicPartition, int] = field(default_factory=dict)
     refuses: bool = False
@@ -87,6 +87,6 @@ def test_offset_queries_are_retried_as_configured() -> None:
         RetryingCatalog(catalog, 1, 0, waits.append).committed("g", [T0])
 
 
-def test_an_error_that_does_not_pass_is_not_waited_for() -> None:
+def test_a_fatal_error_is_not_retried() -> None:
     with pytest.raises(GroupAuthorizationFailed):
         RetryingCatalog(FailingCatalog(errors=[GroupAuthorizationFailed()]), 5, 0).committed("g", [T0])

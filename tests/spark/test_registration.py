@@ -1,4 +1,4 @@
-"""``format("ottla")`` works in every session of a Python that is run by its full path, without its environment on the PATH."""
+"""``format("ottla")`` works in every session of a Python that runs by its full path, without its environment on the PATH."""
 
 import json
 import os
@@ -21,9 +21,9 @@ RUN_S = 240
 
 
 def run_by_full_path(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """As a cron job or a notebook's kernel would: nothing of the environment is set but where Java is."""
+    """Like a cron job or a notebook kernel: no environment variables except the location of Java."""
     plain = {"PATH": "/usr/bin:/bin", "HOME": os.environ.get("HOME", "/"), "JAVA_HOME": str(java_home()), **environment}
-    # A checkout that is not installed is found as the tests find it.
+    # Tests may run from a checkout that is not installed.
     plain["PYTHONPATH"] = os.environ.get("PYTHONPATH", "")
     return subprocess.run([sys.executable, *arguments], capture_output=True, text=True, env=plain, timeout=RUN_S)
 
@@ -45,9 +45,9 @@ def test_the_source_is_found_in_sessions_from_before_and_after_the_import(
         pytest.importorskip("grpc", reason="Spark Connect needs grpc: pip install 'ottla[declarative]'")
     topic = a_topic()
     topic.add(b"1", b"2", b"3")
-    # SPARK_TESTING lets the server of Spark Connect take a free port.
+    # With SPARK_TESTING the server of Spark Connect uses a free port.
     more = {"SPARK_TESTING": "1"} if master.startswith("remote") else {}
-    done = run_by_full_path(str(Path(__file__).with_name("anywhere.py")), topic.bootstrap, topic.name, master, when, **more)
+    done = run_by_full_path(str(Path(__file__).with_name("read_topic.py")), topic.bootstrap, topic.name, master, when, **more)
     counts = done.stdout.splitlines()[-1:] if done.stdout else []
     assert counts == [str([3] * (2 if master.startswith("remote") else 3))], done.stdout + done.stderr[-3000:]
 
@@ -56,7 +56,7 @@ def test_the_notebook_of_the_examples_runs(bootstrap: str, tmp_path: Path) -> No
     cells = json.loads(NOTEBOOK.read_text(encoding="utf-8"))["cells"]
     program = "\n".join("".join(cell["source"]) + "\n" for cell in cells if cell["cell_type"] == "code")
     assert not any(cell.get("outputs") for cell in cells), "a notebook is kept without what it printed"
-    # As a kernel does: the cells one after the other, in a process that is no script.
+    # Like a kernel: the cells one after the other, in a process without a script.
     done = run_by_full_path("-c", program, OTTLA_BOOTSTRAP_SERVERS=bootstrap, EXAMPLE_DIRECTORY=str(tmp_path))
     assert done.returncode == 0, done.stdout + done.stderr[-3000:]
     assert done.stdout.splitlines()[-1].startswith("anna 2 "), done.stdout

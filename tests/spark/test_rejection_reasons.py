@@ -47,6 +47,6 @@ def test_the_reason_names_the_field_and_the_value(
 
 def test_a_broken_rule_names_the_values_of_its_columns(spark: Any) -> None:
     frame = spark.createDataFrame([("a'b", -3, None, b"x")], f"{COLUMNS}, __value BINARY")
-    said = broken("rule positive is broken: ms > 0 AND at IS NOT NULL", "ms > 0 AND at IS NOT NULL AND user <> 'at user'", frame)
-    assert frame.selectExpr(said).first()[0] == "rule positive is broken: ms > 0 AND at IS NOT NULL (user = a'b, ms = -3, at = null)"
+    expression = broken("rule positive is broken: ms > 0 AND at IS NOT NULL", "ms > 0 AND at IS NOT NULL AND user <> 'at user'", frame)
+    assert frame.selectExpr(expression).first()[0] == "rule positive is broken: ms > 0 AND at IS NOT NULL (user = a'b, ms = -3, at = null)"
     assert frame.selectExpr(broken("rule r is broken: 1 = 2", "1 = 2", frame)).first()[0] == "rule r is broken: 1 = 2"

@@ -1,4 +1,4 @@
-"""DataFrames into topics and back."""
+"""The sink: DataFrames written to topics and read back."""
 
 import asyncio
 import json
@@ -39,7 +39,7 @@ def rows(spark: Any, topic: Topic, **options: str) -> list[Any]:
 
 
 def batches(topic: Topic, partition: int = 0) -> list[BatchHeader]:
-    """The batches of a partition, as they are in the log."""
+    """The batches of a partition in the log."""
 
     async def fetch() -> list[BatchHeader]:
         async with aio.Consumer(bootstrap_servers=topic.bootstrap, max_partition_fetch_bytes=2**25) as consumer:
@@ -50,7 +50,7 @@ def batches(topic: Topic, partition: int = 0) -> list[BatchHeader]:
 
 
 def run_to_end(writer: Any) -> Any:
-    """Runs a stream with a trigger that ends; the query. On a busy machine Spark may give up its Python process before that has started."""
+    """Runs a stream whose trigger ends, and returns the query. A busy machine may be too slow to start Spark's Python process in time."""
     from pyspark.errors import StreamingQueryException
 
     for left in reversed(range(5)):
@@ -65,7 +65,7 @@ def run_to_end(writer: Any) -> Any:
 
 
 class ReportedResult(TaskResult):
-    """The result of a task, and the settings of its producer."""
+    """The result of a task, with the settings of its producer."""
 
     def __init__(self, written: TaskResult, settings: dict[str, Any]) -> None:
         super().__init__(written.records, written.origin)
@@ -73,7 +73,7 @@ class ReportedResult(TaskResult):
 
 
 class Recorded:
-    """Adds to a writer that its messages are left in the file that `reportTo` names, one line for each write."""
+    """Mixin of a writer: appends the messages of each write as one line to the file in the option `reportTo`."""
 
     def write(self, iterator: Iterator[Any]) -> ReportedResult:
         from ottla.spark.sink.task_producer import producer_for
@@ -97,7 +97,7 @@ class RecordedStream(Recorded, StreamWriter):
 
 
 class RecordedSource(OttlaDataSource):
-    """The sink, recorded."""
+    """The sink with recorded messages."""
 
     @classmethod
     def name(cls) -> str:
@@ -140,7 +140,7 @@ def test_rows_of_the_source_can_be_written_unchanged(spark: Any, a_topic: Topics
 
 
 @pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
-def test_many_rows_go_where_javas_partitioner_sends_their_keys(spark: Any, a_topic: Topics, codec: str) -> None:
+def test_many_rows_are_partitioned_by_key_as_in_java(spark: Any, a_topic: Topics, codec: str) -> None:
     topic = a_topic(partitions=4)
     frame = spark.range(0, 20_000, 1, 2).selectExpr("CAST(id AS STRING) AS key", "repeat(CAST(id AS STRING), 20) AS value")
     write(frame, topic, topic=topic.name, compression=codec)
@@ -161,7 +161,7 @@ def test_rows_name_their_topic_and_partition(spark: Any, a_topic: Topics) -> Non
     assert [bytes(row.value) for row in rows(spark, other)] == [b"b"]
 
 
-def test_the_option_topic_beats_the_column(spark: Any, a_topic: Topics) -> None:
+def test_the_option_topic_overrides_the_column(spark: Any, a_topic: Topics) -> None:
     topic = a_topic()
     write(spark.sql("SELECT 'v' AS value, 'elsewhere' AS topic"), topic, topic=topic.name)
     assert [bytes(row.value) for row in rows(spark, topic)] == [b"v"]
@@ -177,18 +177,18 @@ def test_the_option_topic_beats_the_column(spark: Any, a_topic: Topics) -> None:
         ({"partitioner": "random"}, 4),
     ],
 )
-def test_the_partitioner_decides_where_rows_with_a_key_go(
+def test_the_partitioner_chooses_the_partition_of_rows_with_a_key(
     spark: Any, a_topic: Topics, partitioner: dict[str, str], partitions: dict[int, int] | int
 ) -> None:
     topic = a_topic(partitions=4)
     write(spark.range(0, 200, 1, 1).selectExpr("CAST(id AS STRING) AS key", "'v' AS value"), topic, topic=topic.name, **partitioner)
     found = Counter(row.partition for row in rows(spark, topic))
     assert sum(found.values()) == 200
-    # Few rows go together, so all of one task's are neighbours.
+    # With few rows per partition, all rows of one task are adjacent.
     assert found == partitions if isinstance(partitions, dict) else len(found) == partitions
 
 
-def test_a_rows_own_partition_comes_before_the_partitioner(spark: Any, a_topic: Topics) -> None:
+def test_the_partition_column_overrides_the_partitioner(spark: Any, a_topic: Topics) -> None:
     topic = a_topic(partitions=4)
     frame = spark.range(0, 80, 1, 1).selectExpr("CAST(id AS STRING) AS value", "CASE WHEN id < 40 THEN 3 END AS partition")
     write(frame, topic, topic=topic.name, partitioner="round_robin")
@@ -197,7 +197,7 @@ def test_a_rows_own_partition_comes_before_the_partitioner(spark: Any, a_topic: 
     assert Counter(row.partition for row in found if int(row.value) >= 40) == dict.fromkeys(range(4), 10)
 
 
-#: Those that others must allow, or that say how long to wait for each other, differ from their defaults so as to fit together.
+#: Settings that restrict each other or a timeout differ from their defaults in a consistent way.
 OTHERWISE = {
     "acks": "all", "enable.idempotence": "false", "compression.type": "zstd", "request.timeout.ms": "20000", "batch.size": "5000",
     "batch.size.backlog": "70000", "max.request.size": "2000000", "delivery.timeout.ms": "90000", "retries": "7",
@@ -207,7 +207,7 @@ OTHERWISE = {
 def test_every_producer_setting_reaches_the_producer(spark: Any, a_topic: Topics, tmp_path: Path) -> None:
     spark.dataSource.register(RecordedSource)
     topic = a_topic()
-    # The partitioner is ours, and is asked before the producer's.
+    # Ottla's partitioner runs before the producer's.
     ours = {"bootstrap.servers", "partitioner.ignore.keys"}
     settings = {}
     for name, spec in ProducerOptions.SPECS.items():
@@ -245,12 +245,12 @@ def test_settings_of_the_producer_show_in_the_log(
     assert true(found), found
 
 
-def test_records_larger_than_usual_need_room_on_both_sides(spark: Any, a_topic: Topics) -> None:
+def test_larger_records_need_higher_limits_of_producer_and_topic(spark: Any, a_topic: Topics) -> None:
     large, small = a_topic(**{"max.message.bytes": "3000000"}), a_topic(**{"max.message.bytes": "2000"})
     frame = spark.sql("SELECT repeat('x', 2000000) AS value")
     write(frame, large, topic=large.name, **{"kafka.max.request.size": "3000000"})
     assert [len(row.value) for row in rows(spark, large)] == [2_000_000]
-    # Batches that are too large for the topic are made smaller; a record cannot be.
+    # Batches over the topic's limit are split; a record cannot be.
     write(spark.range(0, 500, 1, 1).selectExpr("lpad(id, 20, '0') AS value"), small, topic=small.name)
     assert len(rows(spark, small)) == 500
     for topic in (large, small):
@@ -288,7 +288,7 @@ def test_a_topic_cannot_be_overwritten(spark: Any, a_topic: Topics) -> None:
     assert 'write with .mode("append")' in refusal(lambda: writer.option("topic", topic.name).mode("overwrite").save())
 
 
-def test_a_stream_goes_from_topic_to_topic(spark: Any, a_topic: Topics, checkpoint: str) -> None:
+def test_a_stream_can_read_and_write_topics(spark: Any, a_topic: Topics, checkpoint: str) -> None:
     source, target = a_topic(partitions=2), a_topic(partitions=2)
     source.add(*[json.dumps({"n": number}).encode() for number in range(10)])
     frame = source.source(spark.readStream, startingOffsets="earliest").load().selectExpr("CAST(value AS STRING) AS value")

@@ -10,7 +10,7 @@ def parsed(**options: str) -> SinkOptions:
     return SinkOptions.of({"bootstrap.servers": "h:1", **{name.replace("_", "."): value for name, value in options.items()}})
 
 
-def test_a_sink_takes_a_topic_and_leaves_sparks_own_options_alone() -> None:
+def test_a_sink_accepts_a_topic_and_ignores_sparks_own_options() -> None:
     options = SinkOptions.of({"bootstrap.servers": "h:1", "topic": "out", "checkpointLocation": "/c", "queryName": "q"})
     assert (options.topic, options.compression, options.partitioner, dict(options.client)) == ("out", "none", "default", {})
 
@@ -20,7 +20,7 @@ def test_a_sink_refuses_a_sources_option() -> None:
         parsed(subscribe="t")
 
 
-def test_the_codec_is_named_by_our_option_or_by_kafkas() -> None:
+def test_the_codec_is_set_by_ottlas_option_or_by_kafkas() -> None:
     assert parsed(compression="lz4").compression == parsed(kafka_compression_type="lz4").compression == "lz4"
     assert parsed(compression="lz4", kafka_compression_type="lz4").producer_settings()["compression_type"] == "lz4"
 
@@ -38,7 +38,7 @@ def test_the_codec_is_named_by_our_option_or_by_kafkas() -> None:
         ({"kafka_partitioner_ignore_keys": "false"}, "default"),
     ],
 )
-def test_the_partitioner_is_named_by_our_option_or_by_javas_class(options: dict[str, str], partitioner: str) -> None:
+def test_the_partitioner_is_set_by_ottlas_option_or_by_javas_class(options: dict[str, str], partitioner: str) -> None:
     found = parsed(**options)
     assert (found.partitioner, dict(found.client)) == (partitioner, {})
 
@@ -67,7 +67,7 @@ def test_invalid_options_are_refused_before_a_write(options: dict[str, str], sen
     assert sentence in str(refused.value)
 
 
-def test_settings_of_a_consumer_are_left_out() -> None:
+def test_settings_of_a_consumer_are_omitted() -> None:
     settings = parsed(kafka_isolation_level="read_committed", kafka_group_id="g", kafka_client_id="me").producer_settings()
     assert settings["client_id"] == "me"
     assert not {"isolation_level", "group_id"} & set(settings)

@@ -19,7 +19,7 @@ def values(frame: Any) -> list[bytes | None]:
 
 
 def refusal(read: Callable[[], Any]) -> str:
-    """What Spark says when a read is refused."""
+    """The message of a refused read."""
     from py4j.protocol import Py4JJavaError
     from pyspark.errors import PySparkException
 
@@ -42,7 +42,7 @@ def test_the_columns_are_those_of_sparks_kafka_source(spark: Any, a_topic: Topic
     ]
 
 
-def test_a_record_arrives_with_all_that_belongs_to_it(spark: Any, a_topic: Topics) -> None:
+def test_a_record_arrives_with_all_its_fields(spark: Any, a_topic: Topics) -> None:
     topic = a_topic(partitions=2)
     topic.add(b"one", key=b"k", partition=1, headers=[("h", b"1"), ("empty", None)], timestamp_ms=1_700_000_000_123)
     topic.add(None, b"", partition=1, timestamp_ms=1_700_000_000_124)
@@ -60,7 +60,7 @@ def test_a_topic_without_records_is_an_empty_frame(spark: Any, a_topic: Topics) 
     assert a_topic(partitions=3).source(spark.read).load().count() == 0
 
 
-def test_a_schema_of_the_users_choice_reads_only_these_columns(spark: Any, a_topic: Topics) -> None:
+def test_a_user_defined_schema_reads_only_these_columns(spark: Any, a_topic: Topics) -> None:
     topic = a_topic()
     topic.add(b"a", b"b")
     frame = topic.source(spark.read).schema("offset BIGINT, value BINARY").load()
@@ -70,9 +70,9 @@ def test_a_schema_of_the_users_choice_reads_only_these_columns(spark: Any, a_top
 @pytest.mark.parametrize(
     ("schema", "sentence"), [("valeu BINARY", "did you mean 'value'?"), ("value STRING", "column value is BINARY, not string; cast it")]
 )
-def test_a_column_that_a_topic_does_not_have_is_refused(spark: Any, a_topic: Topics, schema: str, sentence: str) -> None:
-    said = refusal(lambda: a_topic().source(spark.read).schema(schema).load().count())
-    assert sentence.replace("'", "") in said.replace("'", "")
+def test_a_column_that_the_source_does_not_have_is_refused(spark: Any, a_topic: Topics, schema: str, sentence: str) -> None:
+    message = refusal(lambda: a_topic().source(spark.read).schema(schema).load().count())
+    assert sentence.replace("'", "") in message.replace("'", "")
 
 
 def test_starting_and_ending_offsets_select_a_range(spark: Any, a_topic: Topics) -> None:
@@ -85,7 +85,7 @@ def test_starting_and_ending_offsets_select_a_range(spark: Any, a_topic: Topics)
     assert values(read.load()) == [b"3", b"4", b"x", b"y"]
 
 
-def test_times_select_a_range(spark: Any, a_topic: Topics) -> None:
+def test_timestamps_select_a_range(spark: Any, a_topic: Topics) -> None:
     topic = a_topic()
     for time_ms in (1000, 2000, 3000):
         topic.add(b"%d" % time_ms, timestamp_ms=time_ms)
@@ -126,7 +126,7 @@ def test_an_invalid_option_is_refused_with_advice(spark: Any, a_topic: Topics, o
     assert sentence in refusal(lambda: a_topic().source(spark.read, **options).load().count())
 
 
-def test_a_topic_that_does_not_exist_is_refused_by_name(spark: Any, bootstrap: str) -> None:
+def test_a_missing_topic_is_refused_by_name(spark: Any, bootstrap: str) -> None:
     read = spark.read.format("ottla").option("kafka.bootstrap.servers", bootstrap).option("subscribe", "no-such-topic")
     assert "topic no-such-topic does not exist" in refusal(lambda: read.load().count())
 

@@ -1,7 +1,7 @@
-"""Every option of the source, each with what it does: one table, and one batch and one streaming query that show it all.
+"""Every option of the source with its effect: one table, and one batch and one streaming query that test each row.
 
-The topic: in partition 0 the records 0 to 4, at seconds 1 to 5; in partition 1 a and b, at seconds 2 and 4. The other: in partition 0 one
-row of numbers and one JSON object.
+The topic T: in partition 0 the records 0 to 4, at seconds 1 to 5; in partition 1 a and b, at seconds 2 and 4. The topic U: in partition 0
+one row of numbers and one JSON object.
 """
 
 import json
@@ -31,54 +31,54 @@ CSV = {"valueFormat": "csv", "valueSchema": "n INT"}
 
 
 @dataclass(frozen=True)
-class Shown:
-    """An option or several, a query with it, and its rows. T and U are the topics, F is a file, G a group."""
+class Case:
+    """One option or several, a query with them, and its rows. T and U are the topics, F is a file, G a group."""
 
     option: str
     options: dict[str, str]
     rows: list[str]
-    #: How a row is shown.
+    #: Expression that prints a row.
     column: str = "CAST(value AS STRING)"
-    #: In how many tasks the rows are read.
+    #: Number of tasks that read the rows.
     tasks: int | None = None
     subscribed: bool = field(default=True)
 
 
 BATCH = [
-    Shown("assign", {"assign": '{"T": [1]}'}, ["a", "b"], subscribed=False),
-    Shown("subscribe kafka.bootstrap.servers", {"subscribe": "T,U"}, [*ALL, "1;2", '{"n": 5}'], subscribed=False),
-    Shown("startingTimestamp", {"startingTimestamp": "3000", "startingOffsets": "earliest"}, ["2", "3", "4", "b"]),
-    Shown("startingOffsetsByTimestamp", {"startingOffsetsByTimestamp": '{"T": {"0": 4000, "1": 0}}'}, ["3", "4", "a", "b"]),
-    Shown("startingOffsets", {"startingOffsets": '{"T": {"0": 3, "1": -2}}'}, ["3", "4", "a", "b"]),
-    Shown("startingOffsetsByTimestampStrategy", {"startingTimestamp": "4500", "startingOffsetsByTimestampStrategy": "latest"}, ["4"]),
-    Shown("endingTimestamp", {"endingTimestamp": "2500", "endingOffsets": "latest"}, ["0", "1", "a"]),
-    Shown("endingOffsetsByTimestamp", {"endingOffsetsByTimestamp": '{"T": {"0": 2000, "1": 9000}}'}, ["0", "a", "b"]),
-    Shown("endingOffsets", {"endingOffsets": '{"T": {"0": 1, "1": -1}}'}, ["0", "a", "b"]),
-    Shown("failOnDataLoss groupIdPrefix", {"failOnDataLoss": "false", "groupIdPrefix": "mine", **BEYOND}, ["b"]),
-    Shown("onDataLoss dataLossReportTo", {"onDataLoss": "skip", "dataLossReportTo": "F", **BEYOND}, ["b"]),
-    Shown("minPartitions kafka.*", {"minPartitions": "7", "kafka.isolation.level": "read_committed"}, ALL, tasks=7),
-    Shown("maxRecordsPerPartition", {"maxRecordsPerPartition": "2"}, ALL, tasks=4),
-    Shown("kafka.group.id", {"startingOffsets": "committed", "kafka.group.id": "G"}, ["4", "a", "b"]),
-    Shown(
+    Case("assign", {"assign": '{"T": [1]}'}, ["a", "b"], subscribed=False),
+    Case("subscribe kafka.bootstrap.servers", {"subscribe": "T,U"}, [*ALL, "1;2", '{"n": 5}'], subscribed=False),
+    Case("startingTimestamp", {"startingTimestamp": "3000", "startingOffsets": "earliest"}, ["2", "3", "4", "b"]),
+    Case("startingOffsetsByTimestamp", {"startingOffsetsByTimestamp": '{"T": {"0": 4000, "1": 0}}'}, ["3", "4", "a", "b"]),
+    Case("startingOffsets", {"startingOffsets": '{"T": {"0": 3, "1": -2}}'}, ["3", "4", "a", "b"]),
+    Case("startingOffsetsByTimestampStrategy", {"startingTimestamp": "4500", "startingOffsetsByTimestampStrategy": "latest"}, ["4"]),
+    Case("endingTimestamp", {"endingTimestamp": "2500", "endingOffsets": "latest"}, ["0", "1", "a"]),
+    Case("endingOffsetsByTimestamp", {"endingOffsetsByTimestamp": '{"T": {"0": 2000, "1": 9000}}'}, ["0", "a", "b"]),
+    Case("endingOffsets", {"endingOffsets": '{"T": {"0": 1, "1": -1}}'}, ["0", "a", "b"]),
+    Case("failOnDataLoss groupIdPrefix", {"failOnDataLoss": "false", "groupIdPrefix": "mine", **BEYOND}, ["b"]),
+    Case("onDataLoss dataLossReportTo", {"onDataLoss": "skip", "dataLossReportTo": "F", **BEYOND}, ["b"]),
+    Case("minPartitions kafka.*", {"minPartitions": "7", "kafka.isolation.level": "read_committed"}, ALL, tasks=7),
+    Case("maxRecordsPerPartition", {"maxRecordsPerPartition": "2"}, ALL, tasks=4),
+    Case("kafka.group.id", {"startingOffsets": "committed", "kafka.group.id": "G"}, ["4", "a", "b"]),
+    Case(
         "kafka.auto.offset.reset", {"startingOffsets": "committed", "kafka.group.id": "G", "kafka.auto.offset.reset": "latest"}, ["4"]
     ),
-    Shown("includeHeaders", {"includeHeaders": "true"}, [*["none"] * 6, "h"], "coalesce(get(headers, 0).key, 'none')"),
-    Shown("subscribePattern valueFormat", {**CSV, "valueFormat": "json", "subscribePattern": "(?i)U"}, ["1;2", "5"], DECODED, None, False),
-    Shown("valueSchema valueNull", {**CSV, "valueNull": "3"}, [*ALL[:3], "null", *ALL[4:]], DECODED),
-    Shown("valueMode", {**CSV, "valueMode": "dropmalformed"}, ALL[:5], DECODED_ALONE),
-    Shown(
+    Case("includeHeaders", {"includeHeaders": "true"}, [*["none"] * 6, "h"], "coalesce(get(headers, 0).key, 'none')"),
+    Case("subscribePattern valueFormat", {**CSV, "valueFormat": "json", "subscribePattern": "(?i)U"}, ["1;2", "5"], DECODED, None, False),
+    Case("valueSchema valueNull", {**CSV, "valueNull": "3"}, [*ALL[:3], "null", *ALL[4:]], DECODED),
+    Case("valueMode", {**CSV, "valueMode": "dropmalformed"}, ALL[:5], DECODED_ALONE),
+    Case(
         "valueSeparator", {**CSV, "valueSchema": "x INT, n INT", "valueSeparator": ";", "subscribe": "U"}, ["2", '{"n": 5}'], DECODED,
         subscribed=False,
     ),
 ]  # fmt: skip
-#: Each is a stream of its own in one query: which rows come in which of its batches, and what its group, if it has one, has committed then.
+#: Each is a stream in one query: the rows of each of its batches, and the offsets committed by its group, if it has one, at the end.
 STREAMS: list[tuple[str, dict[str, str], list[list[str]], dict[str, int] | None]] = [
     (
-        "maxOffsetsPerTrigger", {"kafka.group.id": "G-told", "maxOffsetsPerTrigger": "3"},
+        "maxOffsetsPerTrigger", {"kafka.group.id": "G-commits", "maxOffsetsPerTrigger": "3"},
         [["0", "1", "a"], ["2", "3", "b"], ["4"]], {"0": 5, "1": 2},
     ),
     ("commitOffsets bootstrap.servers", {"kafka.group.id": "G-silent", "commitOffsets": "false"}, [ALL, [], []], {}),
-    # What batches have, too.
+    # Options that batches have, too.
     ("assign", {"assign": '{"T": [1]}'}, [["a", "b"], [], []], None),
     ("subscribePattern", {"subscribePattern": "(?i)U"}, [["1;2", '{"n": 5}'], [], []], None),
     ("startingTimestamp", {"startingTimestamp": "3000"}, [["2", "3", "4", "b"], [], []], None),
@@ -95,34 +95,34 @@ STREAMS: list[tuple[str, dict[str, str], list[list[str]], dict[str, int] | None]
         [["0", "1", "a"], ["2", "3", "b"], ["4"]], None,
     ),
 ]  # fmt: skip
-#: In how many tasks each batch is read.
+#: Number of tasks that read each batch.
 STREAM_TASKS = {"minPartitions": [7, 0, 0], "maxRecordsPerPartition": [4, 0, 0], "maxOffsetsPerTrigger minPartitions": [3, 3, 1]}
-#: Options whose effect is no matter of rows, and the test that shows it.
-ELSEWHERE = {
-    "kafkaConsumer.pollTimeoutMs": "test_log_client:test_a_range_that_the_log_never_fills_ends_with_a_time_out",
+#: Options that do not affect the rows, and the test that covers them.
+TESTED_ELSEWHERE = {
+    "kafkaConsumer.pollTimeoutMs": "test_log_client:test_a_range_that_the_log_never_fills_times_out",
     "fetchOffset.numRetries": "test_progress_group:test_offset_queries_are_retried_as_configured",
     "fetchOffset.retryIntervalMs": "test_progress_group:test_offset_queries_are_retried_as_configured",
     "minOffsetsPerTrigger": "test_stream:test_a_query_waits_for_the_minimum_number_of_records",
     "maxTriggerDelay": "test_stream:test_a_query_waits_for_the_minimum_number_of_records",
-    "schema.registry.url": "test_values:test_framed_avro_is_read_by_the_schema_of_each_value",
+    "schema.registry.url": "test_values:test_framed_avro_is_read_with_the_schema_of_each_value",
     "valueSubject": "test_values:test_a_schema_missing_in_the_registry_is_named",
     "valueDescriptor": "test_values:test_protobuf_gives_the_columns_of_its_message",
     "valueMessage": "test_values:test_protobuf_gives_the_columns_of_its_message",
 }
 
 
-def test_every_option_is_shown() -> None:
+def test_every_option_has_an_example() -> None:
     known = {*SOURCE_OPTIONS, *STREAM_OPTIONS, *BATCH_OPTIONS, "kafka.group.id", "kafka.auto.offset.reset", "kafka.*"}
     assert known == {name for option in [*(one.option for one in BATCH), *(one[0] for one in STREAMS)] for name in option.split()} | {
-        *ELSEWHERE
+        *TESTED_ELSEWHERE
     }
-    for place in ELSEWHERE.values():
+    for place in TESTED_ELSEWHERE.values():
         module, _, test = place.partition(":")
         assert f"def {test}(" in (Path(__file__).parent / f"{module}.py").read_text()
 
 
 class KeyPositions:
-    """The topics, and what the table calls them."""
+    """The topics, and their names in the table."""
 
     def __init__(self, a_topic: Callable[..., Topic], directory: Path) -> None:
         self.topic, self.other = a_topic(partitions=2, **UNBOUNDED_STATE), a_topic(**UNBOUNDED_STATE)

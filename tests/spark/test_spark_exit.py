@@ -1,4 +1,4 @@
-"""Reports about the end of Spark's process, and its output."""
+"""Reports about the end of Spark's process, and the routing of its output."""
 
 import logging
 import subprocess
@@ -14,7 +14,7 @@ OOM = "Exception in thread x java.lang.OutOfMemoryError: Java heap space\n"
 
 
 @pytest.mark.parametrize(
-    ("script", "log", "expected", "said"),
+    ("script", "log", "expected", "message"),
     [
         ("kill -9 $$", "", ("signal", None, "SIGKILL"), "was killed by signal SIGKILL, which the kernel also sends"),
         ("kill -15 $$", "", ("signal", None, "SIGTERM"), "was killed by signal SIGTERM. Its log"),
@@ -26,20 +26,20 @@ OOM = "Exception in thread x java.lang.OutOfMemoryError: Java heap space\n"
     ],
 )
 def test_the_end_of_sparks_process_is_reported_with_its_cause(
-    tmp_path: Path, script: str, log: str, expected: tuple[str, int | None, str | None], said: str
+    tmp_path: Path, script: str, log: str, expected: tuple[str, int | None, str | None], message: str
 ) -> None:
     file = tmp_path / "spark.log"
-    # What a run before has left in the log says nothing about this one.
+    # Log lines of an earlier run do not explain the end of this one.
     file.write_text(OOM)
     before = file.stat().st_size
     file.open("a").write("WARN something\n" + log)
     found = spark_exit(subprocess.Popen(["sh", "-c", script]), file, log_from=before)
     assert found is not None
     assert (found.cause, found.exit_code, found.signal) == expected
-    assert found.sentence().startswith("Spark died: its Java process ") and said in found.sentence() and str(file) in found.sentence()
+    assert found.sentence().startswith("Spark died: its Java process ") and message in found.sentence() and str(file) in found.sentence()
 
 
-def test_a_process_that_lives_has_not_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_running_process_has_not_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "EXIT_WAIT_S", 0.01)
     with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as living:
         assert spark_exit(living, tmp_path / "spark.log") is None

@@ -53,16 +53,16 @@ def master(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield address
 
 
-def test_a_pipeline_runs_on_a_cluster_to_which_its_functions_travel(master: str, a_topic: Callable[..., Topic], tmp_path: Path) -> None:
+def test_a_pipeline_runs_on_a_cluster_that_receives_its_functions(master: str, a_topic: Callable[..., Topic], tmp_path: Path) -> None:
     topic = a_topic(partitions=2)
     topic.add(*[b"%d" % (number % 3) for number in range(60)])
     file = tmp_path / "p.toml"
-    # Beside the file, where executors do not look: both modules travel to them.
+    # In a directory that executors do not see: both modules are sent to them.
     (tmp_path / "named.py").write_text("import digits\n\ndef named(value: str) -> str:\n    return digits.NAMES[value]\n")
     (tmp_path / "digits.py").write_text('NAMES = {"0": "zero", "1": "one", "2": "two"}\n')
     variables = {"bootstrap": topic.bootstrap, "dir": str(tmp_path), "topic": topic.name, "master": master}
     given = [part for name, value in variables.items() for part in ("--var", f"{name}={value}")]
-    # On the executors the package is where it is here: they are on this machine.
+    # Executors find the package at the same path: they run on this machine.
     file.write_text(PIPELINE + f'"executorEnv.PYTHONPATH" = "{os.pathsep.join(filter(None, sys.path))}"\n')
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     run = [sys.executable, "-m", "ottla", "pipeline", "run", str(file), "--once", "-o", "json", *given]
@@ -85,7 +85,7 @@ print(json.dumps({"count": count, "where": where}))
 """
 
 
-def test_a_job_finds_the_package_in_the_archive_that_travels_with_it(master: str, a_topic: Callable[..., Topic], tmp_path: Path) -> None:
+def test_a_job_finds_the_package_in_its_archive(master: str, a_topic: Callable[..., Topic], tmp_path: Path) -> None:
     import pyspark
 
     topic, copy = a_topic(partitions=2), a_topic(partitions=2)
@@ -96,7 +96,7 @@ def test_a_job_finds_the_package_in_the_archive_that_travels_with_it(master: str
         for package in (ottla, pyspark_ottla):
             home = Path(str(package.__file__)).parent
             archive.add(home, home.name, filter=lambda one: None if "__pycache__" in one.name else one)
-    # The machines have a Python, which knows nothing of this environment, and what the package needs of others.
+    # The executors have a Python without this environment, and the package's dependencies.
     python, others = getattr(sys, "_base_executable", sys.executable), sysconfig.get_path("platlib")
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYSPARK", "PYTHON"))}
     environment |= {"PYSPARK_PYTHON": python, "SPARK_HOME": str(Path(pyspark.__file__).parent), "JAVA_HOME": str(java_home())}

@@ -72,7 +72,7 @@ def test_named_topics_and_partitions_must_exist(given: dict[str, str], sentence:
     assert sentence in str(refused.value)
 
 
-def test_special_offsets_become_real_ones() -> None:
+def test_special_offsets_are_resolved() -> None:
     assert resolve_start(MemoryCatalog(), options(startingOffsets="earliest")) == {T0: 0, T1: 20}
     assert resolve_start(MemoryCatalog(), options()) == {T0: 100, T1: 50}
     assert resolve_start(MemoryCatalog(), options(startingOffsets='{"orders": {"0": -2, "1": -1}}')) == {T0: 0, T1: 50}
@@ -129,7 +129,7 @@ def test_an_added_partition_without_its_beginning_is_data_loss() -> None:
         resume_offsets(catalog, options(), {T0: 30}, latest_offsets(catalog, options()))
 
 
-def test_a_deleted_topic_is_data_loss_or_left_out() -> None:
+def test_a_deleted_topic_is_data_loss_or_omitted() -> None:
     catalog = MemoryCatalog()
     known = {T0: 30, T1: 30, TopicPartition("orders", 2): 9}
     with pytest.raises(DataLoss, match="orders-2 was read up to 9 and is gone"):
@@ -145,7 +145,7 @@ def test_a_recreated_topic_is_data_loss_or_read_from_its_beginning() -> None:
     assert resume_offsets(catalog, options(failOnDataLoss="false"), known, latest_offsets(catalog, options())).begin == {T0: 0, T1: 30}
 
 
-def test_end_offsets_leave_out_a_deleted_topic() -> None:
+def test_end_offsets_omit_a_deleted_topic() -> None:
     assert latest_offsets(MemoryCatalog(), options(subscribe="gone,users")) == {U0: 7}
 
 

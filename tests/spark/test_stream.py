@@ -21,12 +21,12 @@ pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark"), pytest.mark.t
 
 Topics = Callable[..., Topic]
 PATIENCE_S = 60.0
-#: The module of the Python process that holds a query's source.
+#: The module of the Python process that runs a query's source.
 HOLDER = "pyspark.sql.streaming.python_streaming_source_runner"
 
 
-class Seen:
-    """Batches of a query, as they came."""
+class RecordedBatches:
+    """Batches of a query, in their order."""
 
     def __init__(self) -> None:
         self.batches: list[list[bytes]] = []
@@ -39,15 +39,15 @@ class Seen:
         return [value for batch in self.batches for value in batch]
 
 
-def available(frame: Any, checkpoint: str) -> Seen:
+def available(frame: Any, checkpoint: str) -> RecordedBatches:
     """Runs a query over the current records."""
-    seen = Seen()
+    seen = RecordedBatches()
     query = frame.writeStream.foreachBatch(seen).option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
     assert query.awaitTermination(PATIENCE_S), "the query ends by itself"
     return seen
 
 
-def until(holds: Callable[[], bool], query: Any) -> None:
+def wait_until(holds: Callable[[], bool], query: Any) -> None:
     deadline = time.monotonic() + PATIENCE_S
     while not holds():
         assert query.exception() is None, query.exception()
@@ -79,42 +79,40 @@ def test_a_limit_splits_the_backlog_into_batches(spark: Any, a_topic: Topics, ch
 
 
 def test_a_running_query_reads_new_records_and_added_partitions(spark: Any, a_topic: Topics, checkpoint: str) -> None:
-    topic, seen = a_topic(), Seen()
+    topic, seen = a_topic(), RecordedBatches()
     topic.add(b"before")
     frame = topic.source(spark.readStream).load()
     query = frame.writeStream.foreachBatch(seen).option("checkpointLocation", checkpoint).start()
     try:
-        until(lambda: query.lastProgress is not None, query)
+        wait_until(lambda: query.lastProgress is not None, query)
         topic.add(*numbers(0, 3))
-        until(lambda: seen.values == numbers(0, 3), query)
+        wait_until(lambda: seen.values == numbers(0, 3), query)
         with Admin(bootstrap_servers=topic.bootstrap) as admin:
             admin.create_partitions({topic.name: NewPartitions(2)})
         topic.add(b"new", partition=1)
-        until(lambda: seen.values == [*numbers(0, 3), b"new"], query)
+        wait_until(lambda: seen.values == [*numbers(0, 3), b"new"], query)
         # Spark reports a batch after its sink has returned.
-        until(lambda: json.loads(query.lastProgress["sources"][0]["endOffset"])[topic.name] == {"0": 4, "1": 1}, query)
+        wait_until(lambda: json.loads(query.lastProgress["sources"][0]["endOffset"])[topic.name] == {"0": 4, "1": 1}, query)
     finally:
         query.stop()
 
 
 def test_a_query_waits_for_the_minimum_number_of_records(spark: Any, a_topic: Topics, checkpoint: str) -> None:
-    topic, seen = a_topic(), Seen()
+    topic, seen = a_topic(), RecordedBatches()
     topic.add(b"first")
     frame = topic.source(spark.readStream, startingOffsets="earliest", minOffsetsPerTrigger="5", maxTriggerDelay="1h").load()
     query = frame.writeStream.foreachBatch(seen).option("checkpointLocation", checkpoint).start()
     try:
-        until(lambda: len(seen.batches) == 1, query)
+        wait_until(lambda: len(seen.batches) == 1, query)
         topic.add(*numbers(0, 3))
         topic.add(*numbers(3, 6))
-        until(lambda: len(seen.values) == 7, query)
+        wait_until(lambda: len(seen.values) == 7, query)
         assert [len(batch) for batch in seen.batches] in ([1, 6], [1, 5, 1])
     finally:
         query.stop()
 
 
-def test_records_that_were_deleted_before_they_were_read_end_the_query_or_are_passed_over(
-    spark: Any, a_topic: Topics, checkpoint: str
-) -> None:
+def test_records_deleted_before_they_were_read_end_the_query_or_are_skipped(spark: Any, a_topic: Topics, checkpoint: str) -> None:
     topic = a_topic()
     topic.add(*numbers(0, 3))
     strict = topic.source(spark.readStream, startingOffsets="earliest").load()
@@ -135,7 +133,7 @@ def committed(topic: Topic, group: str) -> dict[int, int]:
         return {tp.partition: one.offset for tp, one in found.items()}
 
 
-def test_a_listener_tells_a_group_of_a_batch_when_it_is_done(spark: Any, a_topic: Topics, checkpoint: str) -> None:
+def test_a_listener_commits_a_finished_batch_for_a_group(spark: Any, a_topic: Topics, checkpoint: str) -> None:
     topic = a_topic()
     topic.add(*numbers(0, 3))
     group = f"g-{topic.name}"
@@ -145,7 +143,7 @@ def test_a_listener_tells_a_group_of_a_batch_when_it_is_done(spark: Any, a_topic
     writer = frame.writeStream.queryName(topic.name).format("noop").option("checkpointLocation", checkpoint)
     query = writer.trigger(processingTime="1 hour").start()
     try:
-        until(lambda: committed(topic, group) == {0: 3}, query)
+        wait_until(lambda: committed(topic, group) == {0: 3}, query)
     finally:
         query.stop()
         spark.streams.removeListener(listener)
@@ -172,9 +170,9 @@ def test_a_killed_python_process_fails_the_query_with_a_retryable_error(spark: A
     topic.add(b"1")
     query = topic.source(spark.readStream).load().writeStream.format("noop").option("checkpointLocation", checkpoint).start()
     try:
-        until(lambda: query.lastProgress is not None, query)
+        wait_until(lambda: query.lastProgress is not None, query)
         for child in psutil.Process().children(recursive=True):
-            # Others may have just ended.
+            # Other processes may have just ended.
             with contextlib.suppress(psutil.NoSuchProcess):
                 if HOLDER in child.cmdline():
                     child.kill()

@@ -1,4 +1,4 @@
-"""Spark reads the tables of `ottla table` by their files, and other Delta tables as pipeline sources, without a jar."""
+"""Spark reads tables of `ottla table` from their files, and other Delta tables as pipeline sources, without a jar."""
 
 import json
 from pathlib import Path
@@ -18,7 +18,7 @@ from ottla.spark.pipeline.table_source import TableReader, TableSource
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
 
 
-def test_spark_reads_a_table_by_its_files(spark: Any, tmp_path: Path) -> None:
+def test_spark_reads_a_table_from_its_files(spark: Any, tmp_path: Path) -> None:
     target = DeltaTarget(tmp_path / "t")
     form = TableFormat(value="json", key="text", mode="upsert", columns=("key",), by_date=True)
     target.begin(TableOrigin("orders", ""), form, pa.schema([("n", pa.int64()), *form.metadata_schema()]))
@@ -36,7 +36,7 @@ def test_spark_reads_a_table_by_its_files(spark: Any, tmp_path: Path) -> None:
     assert sorted(tuple(row) for row in found) == [("a", 1), ("b", 20), ("c", 30)]
 
 
-def test_a_delta_table_with_a_feature_that_cannot_be_read_is_refused_by_its_name(tmp_path: Path) -> None:
+def test_a_delta_table_with_an_unsupported_feature_is_refused_by_name(tmp_path: Path) -> None:
     write_deltalake(tmp_path, pa.table({"a": [1, 2, 3]}))
     features = ["deletionVectors"]
     protocol = {"minReaderVersion": 3, "minWriterVersion": 7, "readerFeatures": features, "writerFeatures": features}

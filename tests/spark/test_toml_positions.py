@@ -86,17 +86,17 @@ def test_every_key_has_its_line(key: str, line: int) -> None:
         ("sink.my sink.x", 27),
     ],
 )
-def test_a_key_that_is_missing_has_the_line_of_the_table_that_should_hold_it(key: str, line: int) -> None:
+def test_a_missing_key_has_the_line_of_its_table(key: str, line: int) -> None:
     place = KeyPositions(HARD).find(key)
     assert place is not None
     assert place.line == line
 
 
-def test_a_key_of_a_table_that_is_missing_has_no_line() -> None:
+def test_a_key_of_a_missing_table_has_no_line() -> None:
     assert KeyPositions(HARD).find("steps[0].name") is None
 
 
-def test_each_line_of_a_text_is_known_even_if_the_value_has_other_lines() -> None:
+def test_each_line_of_a_multi_line_text_is_known() -> None:
     sql = tomllib.loads(HARD)["source"][0]["sql"]
     place = KeyPositions(HARD).find("source[0].sql")
     assert place is not None
@@ -121,7 +121,7 @@ TEXTS = st.text(alphabet="ab'\"\\#[]{}=.,\n é", max_size=12)
 
 
 def _written(value: str) -> str:
-    """A TOML string for `value`, long where it has lines."""
+    """A TOML string for `value`, multi-line if it contains line ends."""
     as_it_is = "".join(f"\\u{ord(letter):04x}" if letter in '"\\' else letter for letter in value)
     return f'"""\n{as_it_is}"""' if "\n" in value else f'"{as_it_is}"'
 

@@ -23,7 +23,7 @@ BASE = {"bootstrap.servers": "h:1", "subscribe": "orders"}
 
 
 def plan(schema: str | None, **options: str) -> RowPlan:
-    """What a query with this schema reads; None: without one."""
+    """The plan of a query with this schema; None: without one."""
     value = SourceOptions.of({**BASE, **{name.replace("__", "."): text for name, text in options.items()}}, streaming=False).value
     assert value is not None
     found = rows.default_schema(value, ("orders",), headers=False) if schema is None else columns_of(schema)
@@ -31,7 +31,7 @@ def plan(schema: str | None, **options: str) -> RowPlan:
 
 
 def decoded(given: list[bytes | None], schema: str | None, **options: str) -> list[dict[str, Any]]:
-    """The columns that come of values, as rows."""
+    """The columns of decoded values, as rows."""
     made = plan(schema, **options)
     assert made.value is not None
     kinds = decode.arrow_type(made.schema.json())
@@ -56,7 +56,7 @@ def test_json_fields_become_columns_of_their_types() -> None:
     ]
 
 
-def test_a_value_may_be_a_struct_beside_its_fields_and_its_bytes() -> None:
+def test_a_value_can_be_a_struct_with_its_fields_and_its_bytes() -> None:
     made = plan("value STRUCT<id: INT>, name STRING, offset BIGINT", valueFormat="json")
     assert (made.decoded, made.read) == (("value", "name"), ("offset", "value"))
     assert plan("value BINARY, offset BIGINT", valueFormat="json").value is None, "nothing is to be decoded"
@@ -68,7 +68,7 @@ def test_a_value_may_be_a_struct_beside_its_fields_and_its_bytes() -> None:
 @pytest.mark.parametrize(
     "bad", [b"{", b"", b'{"id": "seven"}', b"[1]", b'{"id": 1} {"id": 2}', b'{"id": 1} trailing', b'{"id": 1}, "x": 1', b"\xff"]
 )
-def test_json_that_is_not_of_the_schema_is_kept_as_bytes(bad: bytes) -> None:
+def test_json_that_does_not_match_the_schema_is_kept_as_bytes(bad: bytes) -> None:
     found = decoded([b'{"id": 1}', bad, None], "id INT, _corrupt BINARY", valueFormat="json")
     assert found == [{"id": 1, "_corrupt": None}, {"id": None, "_corrupt": bad}, {"id": None, "_corrupt": None}]
 
@@ -90,7 +90,7 @@ def test_a_read_without_a_schema_has_the_whole_value_and_corrupt_bytes() -> None
         ("offset STRING", {"valueSchema": "id INT"}, "column offset is BIGINT"),
     ],
 )
-def test_a_schema_that_values_cannot_fill_is_refused(schema: str, options: dict[str, str], sentence: str) -> None:
+def test_a_schema_with_unsupported_types_is_refused(schema: str, options: dict[str, str], sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
         plan(schema, valueFormat="json", **options)
 
@@ -100,7 +100,7 @@ def test_maps_of_json_are_refused_by_name() -> None:
         decoded([b"{}"], "m MAP<STRING, INT>", valueFormat="json")
 
 
-def test_csv_fields_are_the_columns_of_the_schema_in_their_order() -> None:
+def test_csv_fields_fill_the_columns_of_the_schema_in_order() -> None:
     given = [b"1,a,2026-05-17,1.5,true,2026-05-17T10:00:00", b'2,"b, ""c""",,,,', b'3,"two\nlines",,,false,2026-05-17 12:00:00+02:00', None]
     found = decoded(
         given, "name STRING, id INT, _corrupt BINARY, at TIMESTAMP, ok BOOLEAN", valueFormat="csv",
@@ -116,7 +116,7 @@ def test_csv_fields_are_the_columns_of_the_schema_in_their_order() -> None:
 
 
 @pytest.mark.parametrize("bad", [b"1", b"1,a,b", b"x,a", b'1,"a', b"1,a\n2,b", b"\xff,a"])
-def test_a_row_of_csv_that_is_not_of_the_schema_is_kept_as_bytes(bad: bytes) -> None:
+def test_a_csv_row_that_does_not_match_the_schema_is_kept_as_bytes(bad: bytes) -> None:
     found = decoded([b"1,a", bad, b"3,c"], "id INT, name STRING, _corrupt BINARY", valueFormat="csv")
     assert found == [
         {"id": 1, "name": "a", "_corrupt": None},
@@ -125,7 +125,7 @@ def test_a_row_of_csv_that_is_not_of_the_schema_is_kept_as_bytes(bad: bytes) -> 
     ]
 
 
-def test_csv_has_a_separator_and_a_word_for_null_of_its_own() -> None:
+def test_csv_can_have_another_separator_and_null_text() -> None:
     found = decoded([b"1;-;x"], "a INT, b STRING, c STRING", valueFormat="csv", valueSeparator=";", valueNull="-")
     assert found == [{"a": 1, "b": None, "c": "x"}]
     assert decoded([b"0", b"1"], "a INT, _corrupt BINARY", valueFormat="csv", valueNull="0") == [
@@ -148,7 +148,7 @@ def test_avro_gives_the_columns_of_its_schema() -> None:
 
 
 @pytest.mark.server
-def test_framed_avro_is_read_by_the_schema_of_each_value(registry: str) -> None:
+def test_framed_avro_is_read_with_the_schema_of_each_value(registry: str) -> None:
     one, two = Avro(ORDER, schema_id=1).encode(ONE), Avro(ORDER_2, schema_id=2).encode(TWO)
     unknown, plain = b"\0\0\0\0\x09x", b"{}"
     found = decoded([two, one, unknown, None, plain, one], None, valueFormat="avro", schema__registry__url=registry)
@@ -164,14 +164,14 @@ def test_framed_avro_is_read_by_the_schema_of_each_value(registry: str) -> None:
 
 
 @pytest.mark.server
-def test_framed_avro_of_one_schema_is_read_whole(registry: str) -> None:
+def test_framed_avro_of_one_schema_is_read_as_one_block(registry: str) -> None:
     two = Avro(ORDER_2, schema_id=2).encode(TWO)
     assert decoded([two, two], "more STRING", valueFormat="avro", schema__registry__url=registry) == [{"more": "m"}] * 2
 
 
 @pytest.mark.server
 @pytest.mark.parametrize("schema_id", [3, *WITHOUT_COLUMNS])
-def test_only_values_whose_schema_does_not_fit_the_columns_are_bad(registry: str, schema_id: int) -> None:
+def test_only_values_with_an_incompatible_schema_are_bad(registry: str, schema_id: int) -> None:
     two = Avro(ORDER_2, schema_id=2).encode(TWO)
     foreign = b"\0\0\0\0" + bytes([schema_id]) + b"\x02x"
     if schema_id == 3:
@@ -183,13 +183,13 @@ def test_only_values_whose_schema_does_not_fit_the_columns_are_bad(registry: str
 
 
 @pytest.mark.server
-def test_numbers_of_another_schema_widen_and_those_that_are_too_large_are_bad(registry: str) -> None:
+def test_numbers_of_another_schema_are_widened_and_too_large_ones_are_bad(registry: str) -> None:
     new = [Avro(ORDER_2, schema_id=2).encode({**TWO, "id": number}) for number in (7, 1 << 40, 8, 9, -(1 << 31) - 1)]
     options = {"valueFormat": "avro", "schema__registry__url": registry}
     found = decoded([*new, Avro(ORDER, schema_id=1).encode(ONE)], None, **options)
     assert [row["value"]["id"] for row in found] == [7, 1 << 40, 8, 9, -(1 << 31) - 1, 1]
-    # The query's columns are of an older schema.
-    narrow = decoded(new, None, valueSubject="older-value", **options)  # type: ignore[arg-type]
+    # The query's columns have an older schema.
+    narrow = decoded(new, None, valueSubject="older-value", **options)
     assert [row["value"] and row["value"]["id"] for row in narrow] == [7, None, 8, 9, None]
     assert [row["_corrupt"] for row in narrow] == [None, new[1], None, None, new[4]]
 
@@ -219,7 +219,7 @@ def test_protobuf_gives_the_columns_of_its_message(descriptors: Path) -> None:
     assert [row["_corrupt"] for row in found] == [None, None, b"\xff\xff", None, given[4]]
 
 
-def test_a_message_that_the_descriptors_do_not_have_is_refused_with_those_they_have(descriptors: Path) -> None:
+def test_a_message_missing_in_the_descriptors_is_refused_with_the_existing_ones(descriptors: Path) -> None:
     with pytest.raises(ValueError, match=r"no message Order; they have google.protobuf.Timestamp, shop.Order"):
         plan(None, valueFormat="protobuf", valueDescriptor=str(descriptors), valueMessage="Order")
 
@@ -236,7 +236,7 @@ def test_a_message_that_the_descriptors_do_not_have_is_refused_with_those_they_h
         ({"valueFormat": "protobuf", "valueDescriptor": "x"}, "valueMessage: is missing"),
     ],
 )
-def test_options_of_values_that_cannot_be_meant_are_refused(options: dict[str, str], sentence: str) -> None:
+def test_invalid_value_options_are_refused(options: dict[str, str], sentence: str) -> None:
     with pytest.raises(OptionError) as refused:
         SourceOptions.of({**BASE, **options}, streaming=True)
     assert sentence in str(refused.value)
@@ -251,7 +251,7 @@ def test_options_of_values_that_cannot_be_meant_are_refused(options: dict[str, s
          "struct<a:decimal(12,3),b:decimal(10,0),c:array<struct<d:map<string,timestamp_ntz>>>>"),
     ],
 )  # fmt: skip
-def test_columns_are_read_from_their_ddl(text: str, simple: str) -> None:
+def test_columns_are_parsed_from_ddl(text: str, simple: str) -> None:
     assert columns_of(text).simpleString() == simple
 
 

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 
-def test_objects_from_before_the_first_task_are_not_collected_again() -> None:
+def test_objects_created_before_the_first_task_are_excluded_from_garbage_collection() -> None:
     program = """
 import gc, pyarrow
 from ottla.spark.worker_setup import prepare_process

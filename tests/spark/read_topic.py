@@ -1,6 +1,6 @@
 """Reads a topic with ``format("ottla")``: run by test_registration with the full path of its Python, which is not on the PATH.
 
-python anywhere.py BOOTSTRAP TOPIC MASTER before|after|never       MASTER may be remote:local[1], for Spark Connect
+python read_topic.py BOOTSTRAP TOPIC MASTER before|after|never       MASTER may be remote:local[1], for Spark Connect
 """
 
 import importlib
@@ -26,5 +26,5 @@ if when == "after":
     importlib.import_module("ottla.spark")
 others.append(session.newSession())
 print([count(one) for one in (session, *others)], flush=True)
-# A session of Spark Connect that nobody has stopped holds the interpreter at its end.
+# At exit, an open session of Spark Connect would block the interpreter.
 os._exit(0)
