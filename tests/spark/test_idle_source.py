@@ -72,7 +72,7 @@ class StreamOverBrokers(StreamReader):
 
 
 def over_brokers(**given: str) -> StreamOverBrokers:
-    made = StreamOverBrokers(options(startingOffsets="earliest", **given), RowPlan.of(columns_of(ddl(headers=False)), None, ()))
+    made = StreamOverBrokers(options(startingOffsets="earliest", **given), RowPlan.of(columns_of(ddl(headers=False)), None, ()))  # type: ignore[arg-type]
     made.brokers = Brokers()
     return made
 

@@ -162,7 +162,7 @@ def test_gaps_of_compaction_and_transactions_are_not_data_loss(bootstrap: str, m
         return bytes(build_batch([(0, b"k", value, ())], base_offset=base_offset, **fields))
 
     transaction = {"producer_id": 7, "producer_epoch": 0, "base_sequence": 0, "transactional": True}
-    marker = build_batch([(0, bytes(4), bytes(6), ())], base_offset=22, control=True, **{**transaction, "base_sequence": -1})
+    marker = build_batch([(0, bytes(4), bytes(6), ())], base_offset=22, control=True, **{**transaction, "base_sequence": -1})  # type: ignore[arg-type]
     # Compaction has left 4 and 9 of the first ten records; 20 was aborted, 22 is a marker, and 23 to 29 are missing.
     kept = [batch(4, b"four"), batch(9, b"nine"), batch(20, b"aborted", **transaction), bytes(marker), batch(30, b"thirty")]
 

@@ -25,7 +25,7 @@ value = "CHECK"
 """
 
 
-class Refusal(PySparkException):
+class Refusal(PySparkException):  # type: ignore[misc]
     """An error as Spark raises it for an expression: with a code, and with all columns, including the pipeline's internal ones."""
 
     def __init__(self, condition: str, message: str, parameters: dict[str, str]) -> None:

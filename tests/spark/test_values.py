@@ -189,7 +189,7 @@ def test_numbers_of_another_schema_are_widened_and_too_large_ones_are_bad(regist
     found = decoded([*new, Avro(ORDER, schema_id=1).encode(ONE)], None, **options)
     assert [row["value"]["id"] for row in found] == [7, 1 << 40, 8, 9, -(1 << 31) - 1, 1]
     # The query's columns have an older schema.
-    narrow = decoded(new, None, valueSubject="older-value", **options)
+    narrow = decoded(new, None, valueSubject="older-value", **options)  # type: ignore[arg-type]
     assert [row["value"] and row["value"]["id"] for row in narrow] == [7, None, 8, 9, None]
     assert [row["_corrupt"] for row in narrow] == [None, new[1], None, None, new[4]]
 
