@@ -1,7 +1,7 @@
 """`python -m chaos.tasks`: tasks of a Spark cluster write into topics and fail meanwhile, or lose their executor.
 
-The cluster is Spark's own `local-cluster`: a driver with a master in this process's JVM, and two executors, each a process. In each scenario
-four tasks write a topic. Their rows are large, so some of them are in the log before the failure:
+The cluster is Spark's own `local-cluster`: a driver with a master in this process's JVM, and two executors, each a process. In each
+scenario four tasks write a topic. Their rows are large, so some of them are in the log before the failure:
 
     retried       one task raises an error half way; Spark runs it again
     executor      kill -9 of an executor with its tasks half way; Spark starts another one and runs them again
@@ -61,7 +61,8 @@ WAIT_S = 400.0
 
 
 def stumbling(story: str, signs: str) -> Callable[[int], str]:
-    """Return the function that the tasks apply to each row. A task creates a file half way; the first attempt of the first task fails, or all wait."""
+    """Return the function that the tasks apply to each row. A task creates a file half way; the first attempt of the first task fails, or
+    all wait."""
 
     def value(number: int) -> str:
         from pyspark import TaskContext

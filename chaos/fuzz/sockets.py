@@ -167,8 +167,8 @@ class Fuzzed:
                 wire.out += frame
                 wire.expected.append(expected)
                 if expected.request is None or _waits_long(expected.request):
-                    # Bytes after mutated ones may be read as part of them. After a request that waits long there can be so many bytes that the
-                    # server stops reading, and does not see the end of the connection.
+                    # Bytes after mutated ones may be read as part of them. After a request that waits long there can be so many bytes that
+                    # the server stops reading, and does not see the end of the connection.
                     break
         silent = {wire: any(expected.silent or expected.request is None for expected in wire.expected) for wire in wires}
         try:

@@ -1,7 +1,8 @@
 """Brokers in this process: nodes over memory disks and a memory store, in virtual time, without sockets and threads.
 
 A frame passes through the server's own ``read_request``, one step of the node, and the effects of that step. A response is encoded and
-decoded again. A connection processes its frames as ``net.server`` does, one at a time or a few Produce requests together, and responds in order.
+decoded again. A connection processes its frames as ``net.server`` does, one at a time or a few Produce requests together, and responds in
+order.
 
 Work that takes time (flushes, store responses, requests between brokers) waits in queues until ``run`` performs some of it or ``drain``
 all. So the caller decides what is in progress while further frames arrive. Everything is deterministic for the same calls.
