@@ -33,7 +33,7 @@ INJECTIONS = int(os.environ.get("OTTLA_INJECTIONS", "24"))
 
 
 #: What every step runs, whatever its event.
-ROUTING = ("Node.step", "Node._request_arrived", "BrokerContext.begin_step", "Partitions.record_truncations", "Fetchers.go_on")
+ROUTING = ("Node.step", "Fetchers.go_on")
 
 
 def _goes_on(frame: Any) -> bool:

@@ -190,14 +190,14 @@ def request_records(data_dir: Path) -> list[tuple[str, str]]:
 def fail_requests(run: Any, connection: int, error: Callable[[], Exception]) -> None:
     """Every request of a connection raises while it is handled."""
     node = run.process.brokers[0].node
-    inner = node._handle
+    inner = node.context.isolation.handle
 
     def arrived(call: events.RequestArrived[Any]) -> None:
         if call.connection == connection:
             raise error()
         inner(call)
 
-    node._handle = arrived
+    node.context.isolation.handle = arrived
 
 
 async def test_an_unforeseen_error_in_a_request_is_answered_logged_counted_and_recorded(

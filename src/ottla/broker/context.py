@@ -101,11 +101,6 @@ class BrokerContext:
 
     # Time and settings.
 
-    def begin_step(self, now_ms: int) -> list[effects.Effect]:
-        """Starts a step at this time; returns the list of its effects."""
-        self.now_ms, self.effects = now_ms, []
-        return self.effects
-
     @property
     def wall_ms(self) -> int:
         """The wall clock in this step. It may jump."""

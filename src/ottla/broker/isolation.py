@@ -101,15 +101,32 @@ class Requests(Protocol):
         """Cancels a request's delayed operation, if it has one."""
 
 
+def _not_handled(call: RequestArrived[Any]) -> None:
+    raise AssertionError("the broker sets the handler of requests")
+
+
 class Isolation:
     """Runs the code of requests for one broker."""
 
-    __slots__ = ("_context", "touched")
+    __slots__ = ("_context", "handle", "touched")
 
     def __init__(self, context: Requests) -> None:
         self._context = context
+        #: Handles a request; set by ``Node``.
+        self.handle: Callable[[RequestArrived[Any]], None] = _not_handled
         #: Shards whose state the present request may change; those of an outer request first.
         self.touched: list[Shard] = []
+
+    def request(self, call: RequestArrived[Any]) -> None:
+        """Handles a request; an unexpected exception is answered. Raises: BrokenState."""
+        try:
+            self.handle(call)
+        except BrokenState:
+            raise
+        except Exception as error:
+            self.failed(call, error, 0)
+        if self.touched:
+            self.touched = []
 
     def run(self, call: RequestArrived[Any], act: Callable[..., Any], *args: Any) -> Any:
         """Runs ``act`` for a request; an unexpected exception is answered. Raises: BrokenState."""

@@ -67,6 +67,7 @@ class Node:
         # Fetch sessions and delayed operations notify each other.
         self.sessions.poke, self.sessions.woken = context.delayed.poke, self.isr_changes.follower_woke
         context.delayed.heard = self.sessions.heard
+        context.isolation.handle = self._handle
         self._routes = self._table()
 
     def _ticks(self) -> dict[str, tuple[int, Callable[[], None]]]:
@@ -84,7 +85,7 @@ class Node:
     def _table(self) -> dict[type, Callable[[Any], None]]:
         """The method for each event."""
         return {
-            events.RequestArrived: self._request_arrived,
+            events.RequestArrived: self.context.isolation.request,
             events.ConnectionClosed: self.context.connection_closed,
             events.FlushDue: self._flush_due,
             events.Flushed: self._flushed,
@@ -106,7 +107,8 @@ class Node:
 
     def start(self, now_ms: int) -> list[effects.Effect]:
         """Registers in the store. Called once, after the store's state arrived as StoreChanged events."""
-        found = self.context.begin_step(now_ms)
+        self.context.now_ms = now_ms
+        found = self.context.effects = []
         self.partitions.find_missing_logs()
         self.context.started = True
         self.groups.start()
@@ -118,9 +120,12 @@ class Node:
         """Takes one event; returns effects in order."""
         context = self.context
         assert now_ms >= context.now_ms, f"time goes forward: {now_ms} follows {context.now_ms}"
-        found = context.begin_step(now_ms)
+        context.now_ms = now_ms
+        found: list[effects.Effect] = []
+        context.effects = found
         self._routes[type(event)](event)
-        self.partitions.record_truncations()
+        if self.partitions.lowered:
+            self.partitions.record_truncations()
         self.fetchers.go_on()
         if self.partitions.dirty and not self._flush_scheduled:
             self._flush_scheduled = True
@@ -133,7 +138,8 @@ class Node:
 
         A broker of a cluster first gets StopAsked and time until ``controlled_shutdown.over``.
         """
-        found = self.context.begin_step(now_ms)
+        self.context.now_ms = now_ms
+        found = self.context.effects = []
         self.context.stopping = True
         self.groups.stop()
         self.context.delayed.expire_all()
@@ -152,9 +158,6 @@ class Node:
         return other if due is None or (other is not None and other < due) else due
 
     # Routes.
-
-    def _request_arrived(self, call: events.RequestArrived[Any]) -> None:
-        self.context.isolation.run(call, self._handle, call)
 
     def _handle(self, call: events.RequestArrived[Any]) -> None:
         """Handles a request, delays it or forwards it."""

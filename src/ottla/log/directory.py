@@ -77,9 +77,9 @@ class LogDirectory:
         self._named: set[TopicPartition] = set()
         #: Whether a cleaner-offset-checkpoint exists.
         self._cleans = False
-        #: Whether a log was truncated below its recorded recovery point, and whether that is recorded at once or by ``record_lowered``.
+        #: Whether a log was truncated below its recorded recovery point, and what is called then: its owner may record several at a time.
         self.lowered = False
-        self.record_at_once = True
+        self.on_lowered: Callable[[], None] = self.record_lowered
 
     def __repr__(self) -> str:
         return f"LogDirectory({self.root}, {len(self.logs)} logs)"
@@ -330,8 +330,7 @@ class LogDirectory:
 
     def _recovery_point_lowered(self) -> None:
         self.lowered = True
-        if self.record_at_once:
-            self.record_lowered()
+        self.on_lowered()
 
     def record_lowered(self) -> None:
         """Logs were truncated below their recorded recovery points. The record must go before the next append, or recovery after a crash

@@ -85,8 +85,10 @@ class Partitions:
         self.files = LogFiles(context, self)
         #: Partitions that ``resume`` has not processed yet.
         self._resuming: list[TopicPartition] = []
+        #: Whether a log was truncated below its recorded recovery point in this step.
+        self.lowered = False
         for directory in context.directories:
-            directory.record_at_once = False
+            directory.on_lowered = self._note_lowered
 
     def leader(self, topic: str, partition: int) -> Leader:
         """The leader of a partition. Raises: UnknownTopicOrPartition, NotLeaderOrFollower, KafkaStorageError."""
@@ -482,12 +484,16 @@ class Partitions:
         for partition in risen:
             self._context.delayed.poke(partition)
 
+    def _note_lowered(self) -> None:
+        self.lowered = True
+
     def record_truncations(self) -> None:
         """At the end of a step: recovery points that truncations lowered are recorded, once for all logs of a directory.
 
         This waits for the device, because the next step may append to these logs. It is rare: a follower had flushed records that the
         elected leader does not have.
         """
+        self.lowered = False
         for directory in self._context.directories:
             if directory.lowered and directory.failed is None:
                 with self.guarded(directory):
