@@ -1,1 +1,1 @@
-"""Ottla's benchmark harness: `python -m bench` measures Ottla and, beside it, a stock Apache Kafka."""
+"""Benchmarks: `python -m bench` measures Ottla and a stock Apache Kafka side by side."""

@@ -1,4 +1,4 @@
-"""`python -m bench`: measures Ottla, and a stock Apache Kafka beside it where one can be had."""
+"""`python -m bench`: measures Ottla, and a stock Apache Kafka where available."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ def main(
     json_path: Path | None,
     list_only: bool,
 ) -> None:
-    """Measure Ottla, and Apache Kafka beside it.
+    """Measure Ottla, and Apache Kafka for comparison.
 
-    Exit code 0: every case was measured or skipped, whether aims were met or missed; 1: a case on Ottla could not be measured.
+    Exit code 0: every case was measured or skipped, whether targets were met or missed; 1: a case on Ottla could not be measured.
     """
     scale = SCALES[scale_name]
     cases = [case for case in _cases(scale) if not only or any(text in case.title for text in only)]
@@ -53,7 +53,7 @@ def main(
         return
     if not cases:
         raise click.ClickException(f"no case matches {', '.join(only)}; --list prints them all")
-    # Without a terminal rich would fold everything into 80 columns.
+    # Without a terminal rich would wrap everything at 80 columns.
     console, progress = (Console(stderr=on, highlight=False, width=None if sys.stdout.isatty() else WIDTH) for on in (False, True))
     contestants, notes, servers = _contestants(names or SERVERS, peer=peer)
     for note in notes:
@@ -99,7 +99,7 @@ def _cases(scale: Scale) -> list[Case]:
 
 
 def _contestants(names: tuple[str, ...], *, peer: bool) -> tuple[list[Contestant], list[str], dict[str, str]]:
-    """The servers to measure, what there is to say about those that are missing, and what each is."""
+    """The servers to measure, messages about missing ones, and a description of each."""
     contestants: list[Contestant] = []
     notes: list[str] = []
     servers: dict[str, str] = {}

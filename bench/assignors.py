@@ -1,6 +1,7 @@
-"""How long the client's assignors take for 10,000 partitions and 500 members: at first, when half of the members come, and when they go.
+"""Time of the client's assignors for 10,000 partitions and 500 members: first assignment, after half of the members leave, and after they
+rejoin.
 
-`python -m bench.assignors`; the assignors are pure, so that no broker is needed.
+`python -m bench.assignors`; the assignors are pure functions, so no broker is needed.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ ASSIGNORS: list[type[Assignor]] = [Range, RoundRobin, Sticky, CooperativeSticky]
 
 
 def members(topics_max: int | None) -> dict[str, Member]:
-    """Members that read all topics, or some chosen at random, at most so many each."""
+    """Members that read all topics, or at most ``topics_max`` random ones each."""
     rng = Random(1)
     names = sorted(TOPICS)
     return {
@@ -28,7 +29,7 @@ def members(topics_max: int | None) -> dict[str, Member]:
 
 
 def having(all_members: dict[str, Member], made: Assignment, generation: int) -> dict[str, Member]:
-    """The members as they come again, with what they were given."""
+    """The members with their previous assignment, as they rejoin."""
     return {
         name: told._replace(owned=tuple(made.get(name, ())), generation=generation, user_data=encode_claims(made.get(name, ()), generation))
         for name, told in all_members.items()
@@ -36,7 +37,7 @@ def having(all_members: dict[str, Member], made: Assignment, generation: int) ->
 
 
 def timed(assignor: type[Assignor], group: dict[str, Member]) -> tuple[float, Assignment]:
-    """Milliseconds, and what was made."""
+    """Milliseconds, and the assignment."""
     began = time.perf_counter()
     made = assignor().assign(TOPICS, group)
     return (time.perf_counter() - began) * 1000, made

@@ -1,6 +1,6 @@
 """Clusters of three brokers, each a process: Ottla's on one ZooKeeper, and Apache Kafka's, whose nodes are broker and controller in one.
 
-Both have the same time after which a silent broker counts as gone, so that failovers can be compared; everything else is as it comes.
+Both have the same session timeout, so failovers can be compared; all other settings are defaults.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from ottla.server.zookeeper_ensemble import Ensemble
 from ottla.spark.java import java_home
 
 BROKERS = 3
-#: A third of Kafka's default: failovers are to be measured, not waited for.
+#: A third of Kafka's default, so that failovers take less time.
 SESSION_MS = 3_000
 READY_S = 60.0
 
 
 class RunningCluster:
-    """Brokers that answer, by id; one can be killed, and started again."""
+    """Running brokers by id; a broker can be killed and restarted."""
 
     def __init__(self, start: Callable[[int], ServerProcess], ids: range) -> None:
         self._start = start
         self.nodes: dict[int, ServerProcess] = {}
-        # All at once: the first of Kafka's nodes serves only when it is not alone.
+        # All at once: Kafka's first node is ready only when another one runs.
         with ThreadPoolExecutor(len(ids)) as threads:
             started = {number: threads.submit(start, number) for number in ids}
         try:
@@ -55,7 +55,7 @@ class RunningCluster:
         self.nodes[number].stop()
 
     def restart(self, number: int) -> None:
-        """Starts a broker that was killed."""
+        """Restart a killed broker."""
         self.kill(number)
         self.nodes[number] = self._start(number)
 
@@ -65,19 +65,19 @@ class RunningCluster:
 
 
 class Cluster:
-    """A cluster and a view of its topics."""
+    """A cluster and an admin client for its topics."""
 
     def __init__(self, running: RunningCluster, bootstrap: str) -> None:
         self.running = running
         self.bootstrap = bootstrap
         self._admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
         deadline_s = time.monotonic() + READY_S
-        # A client that does not know all brokers yet may fail what it asks of the ones it began with.
+        # A client that does not know all brokers yet may fail requests to the bootstrap brokers.
         while len(self._admin.list_topics(timeout=10).brokers) < BROKERS and time.monotonic() < deadline_s:
             time.sleep(0.1)
 
     def create_topic(self, name: str, partitions: int) -> None:
-        """A topic with a replica on each broker, two of which have to have what is acknowledged; all are in sync when this returns."""
+        """Create a topic with a replica on each broker and min.insync.replicas=2; returns when all are in sync."""
         config = {"min.insync.replicas": "2", "file.delete.delay.ms": "1000"}
         self._admin.create_topics([NewTopic(name, partitions, BROKERS, config=config)])[name].result(30)
         self.await_in_sync(name, partitions)
@@ -103,7 +103,7 @@ class Cluster:
 
 @contextlib.contextmanager
 def cluster_of(contestant: Contestant, directory: Path) -> Iterator[Cluster]:
-    """Three brokers of the same kind as the contestant. Raises ServerDied, PeerUnavailable."""
+    """Start three brokers of the contestant's kind. Raises ServerDied, PeerUnavailable."""
     if isinstance(contestant, KafkaServer):
         with _kafka(contestant.distribution, directory) as found:
             yield found

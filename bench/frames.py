@@ -1,13 +1,13 @@
-"""Kafka frames for the raw loads, built once, before the clock runs.
+"""Kafka frames for the raw loads, built before the measurement.
 
-The raw loads replay finished bytes, so that what is measured is the server and not a client library. The record batches come from
-kafka-python's encoder, which is neither server's own; the requests around them are written out here:
+The raw loads replay prepared bytes, so they measure the server and not a client library. The record batches come from
+kafka-python's encoder, which neither server uses; the requests around them are built here:
 
     Produce v9   flexible, one topic, one batch per partition
     Fetch v11    one topic, every partition, no fetch session
     Metadata v12 one topic
 
-In every frame the correlation id stands at byte 8, where `stamp` overwrites it.
+In every frame the correlation id is at byte 8, where `stamp` overwrites it.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from kafka.record.default_records import DefaultRecordBatchBuilder
 
 CORRELATION_POSITION = 8
 CLIENT_ID = b"bench"
-#: One partition of a Produce v9 answer: index, error, base offset, append time, log start offset; no record errors, message or tags.
+#: One partition of a Produce v9 response: index, error, base offset, append time, log start offset; no record errors, message or tags.
 PRODUCED_PARTITION_SIZE = 33
 BATCH_OVERHEAD = 61
 
 
 class RequestFailed(RuntimeError):
-    """The server answered with an error, or with something that cannot be an answer."""
+    """The server returned an error, or an invalid response."""
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """One uncompressed record batch, v2, and what it holds."""
+    """One uncompressed record batch, v2, with its number of records."""
 
     data: bytes
     records: int
@@ -41,7 +41,7 @@ class Batch:
 
 
 def batch_of(value_size: int, batch_size: int, *, seed: int = 7) -> Batch:
-    """As many records without keys as fit in `batch_size` bytes, at least one; values are random, so nothing could compress them."""
+    """Fill `batch_size` bytes with records without keys, at least one; values are random, so they do not compress."""
     source = random.Random(seed)
     builder = DefaultRecordBatchBuilder(
         magic=2, compression_type=0, is_transactional=False, producer_id=-1, producer_epoch=-1, base_sequence=-1, batch_size=batch_size
@@ -67,7 +67,7 @@ def produce_frame(topic: str, partitions: Sequence[int], batch: bytes, *, acks: 
 
 
 def check_produced(reply: bytes | bytearray | memoryview, topic: str, partitions: int) -> None:
-    """Raises RequestFailed unless every partition took its batch. `reply` starts at the correlation id."""
+    """Raises RequestFailed unless every partition appended its batch. `reply` starts at the correlation id."""
     start = 4 + 1 + 1 + len(_uvarint(len(topic) + 1)) + len(topic) + 1
     expected = start + partitions * PRODUCED_PARTITION_SIZE + 1 + 4 + 1
     for index in range(partitions):
@@ -89,7 +89,7 @@ def fetch_frame(
 
 @dataclass(slots=True)
 class Fetched:
-    """What one Fetch answer brought for one partition: whole batches only."""
+    """The whole batches of one partition in a Fetch response."""
 
     next_offset: int
     record_bytes: int
@@ -97,7 +97,7 @@ class Fetched:
 
 
 def fetched(reply: memoryview, offsets: dict[int, int]) -> dict[int, Fetched]:
-    """Walks the batch headers of a Fetch v11 answer; the records themselves are not looked at. Raises RequestFailed."""
+    """Read the batch headers of a Fetch v11 response; the records are not decoded. Raises RequestFailed."""
     _, code, _, topics = struct.unpack_from(">ihii", reply, 4)
     if code or topics > 1:
         raise RequestFailed(f"Fetch was answered with error code {code} and {topics} topics")
@@ -143,7 +143,7 @@ def metadata_frame(topic: str) -> bytearray:
 
 
 def check_metadata(reply: bytes | bytearray | memoryview) -> None:
-    """Raises RequestFailed unless a Metadata v12 answer names a broker and gives its one topic without an error."""
+    """Raises RequestFailed unless a Metadata v12 response names a broker and has its one topic without an error."""
     data = bytes(reply)
     position = 4 + 1 + 4
     brokers = data[position] - 1

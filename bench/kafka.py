@@ -1,9 +1,9 @@
-"""A stock Apache Kafka 4.x to stand beside Ottla: fetched with Maven, one KRaft node or several, the settings its own distribution ships.
+"""A stock Apache Kafka 4.x for comparison: fetched with Maven, one KRaft node or several, with the settings of its own distribution.
 
 `python -m bench.kafka --port 0` runs one by hand; it prints `kafka: ready on 127.0.0.1:PORT` and stops on SIGTERM or Ctrl-C.
 
 Stock means: heap of 1 GiB, the G1 settings and the GC and server logs of `kafka-server-start.sh`, the thread counts and socket
-buffers of `server.properties`. Only the addresses and the data directory are ours. Source: the 4.x distribution's own files.
+buffers of `server.properties`. Only the addresses and the data directory differ. Source: the 4.x distribution's own files.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from bench import maven
 from bench.maven import Java, PeerUnavailable
 from bench.process import ServerProcess
 
-#: The distribution comes with a log4j binding; the artifact does not name one.
+#: The distribution has a log4j binding; the Maven artifact does not name one.
 LOG_BINDING = "org.apache.logging.log4j:log4j-slf4j-impl:{core}"
 READY = re.compile(r"Kafka Server started")
 
@@ -84,7 +84,7 @@ rootLogger.appenderRef.out.ref=out
 
 @dataclass(frozen=True, slots=True)
 class Distribution:
-    """Apache Kafka on disk, and the Java that runs it."""
+    """Apache Kafka on disk, and its Java."""
 
     version: str
     lib: Path
@@ -100,7 +100,7 @@ def distribution() -> Distribution:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where one node is, and how many there are of it."""
+    """Addresses and data directory of one node."""
 
     data_dir: Path
     port: int
@@ -114,19 +114,19 @@ class Place:
 def running(
     found: Distribution, data_dir: Path, *, port: int = 0, settings: dict[str, str] | None = None
 ) -> Iterator[tuple[str, ServerProcess]]:
-    """Formats `data_dir` when it is new, starts Kafka on it, and gives the bootstrap address and the process."""
+    """Format `data_dir` if it is new, start Kafka on it, and yield the bootstrap address and the process."""
     place = Place(data_dir, port or _free_port(), _free_port())
     fresh = not (data_dir / "logs" / "meta.properties").exists()
     command = prepared(found, place, settings or {})
     if fresh:
-        # 4.x asks for --standalone when no voters are listed, which is how the shipped settings come.
+        # 4.x requires --standalone when no voters are listed, as in the shipped settings.
         _format(found, place, cluster_id=_new_id(), voters=["--standalone"])
     with ServerProcess(command, log_path=data_dir / "server.log", ready=READY, port=place.port) as process:
         yield f"127.0.0.1:{place.port}", process
 
 
 def places(data_dir: Path, nodes: int) -> list[Place]:
-    """Nodes that are broker and controller each, as in the quick start of the distribution, with a directory below `data_dir` each."""
+    """Nodes that are broker and controller each, as in the distribution's quick start, each with a directory below `data_dir`."""
     controllers = [_free_port() for _ in range(nodes)]
     addresses = tuple(f"127.0.0.1:{port}" for port in controllers)
     return [
@@ -135,7 +135,7 @@ def places(data_dir: Path, nodes: int) -> list[Place]:
 
 
 def formatted(found: Distribution, cluster: Sequence[Place], settings: dict[str, str]) -> list[list[str]]:
-    """Formats new nodes as one cluster; the command of each. Raises PeerUnavailable."""
+    """Format new nodes as one cluster; returns the command of each. Raises PeerUnavailable."""
     cluster_id = _new_id()
     voters = ",".join(f"{place.node}@127.0.0.1:{place.controller_port}:{_new_id()}" for place in cluster)
     commands = [prepared(found, place, settings) for place in cluster]
@@ -145,7 +145,7 @@ def formatted(found: Distribution, cluster: Sequence[Place], settings: dict[str,
 
 
 def prepared(found: Distribution, place: Place, settings: dict[str, str]) -> list[str]:
-    """Writes a node's settings; the command that starts it."""
+    """Write a node's settings; returns its start command."""
     nodes = len(place.controllers) or 1
     text = PROPERTIES.format(
         node=place.node,

@@ -1,7 +1,7 @@
-"""A load runs in its own process, so that its CPU is never counted as the server's.
+"""A load runs in its own process, so its CPU is never counted as the server's.
 
-`run(kind, **arguments)` starts `python -m bench.load '{"kind": ...}'` and gives the JSON object that it prints. The load itself reads the
-server's CPU clock at the two ends of its measured window: connecting, warming up and winding down stand outside.
+`run(kind, **arguments)` starts `python -m bench.load '{"kind": ...}'` and returns the JSON object that it prints. The load itself reads the
+server's CPU clock at both ends of its measured window, without connecting, warm-up and shutdown.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import psutil
 
 ROOT = Path(__file__).resolve().parent.parent
 TIMEOUT_S = 300
-#: kind -> module and function. Imported on demand: each load process pays only for what it uses.
+#: kind -> module and function. Imported on demand, so each load process imports only what it uses.
 KINDS = {
     "raw_produce": "bench.loads.raw:produce",
     "raw_fetch": "bench.loads.raw:fetch",
@@ -42,11 +42,11 @@ KINDS = {
 
 
 class LoadFailed(RuntimeError):
-    """A load process ended with an error; carries the last line it said."""
+    """A load process ended with an error; the message is its last output line."""
 
 
 class Window:
-    """The measured stretch of a load: wall time, the CPU seconds of the server, or of all servers of a cluster, and the load's own."""
+    """The measured part of a load: wall time, the CPU seconds of the server, or of all servers of a cluster, and the load's own."""
 
     def __init__(self, server_pid: int | Sequence[int]) -> None:
         pids = [server_pid] if isinstance(server_pid, int) else server_pid
@@ -54,7 +54,7 @@ class Window:
         self._began = self._server_cpu = self._own_cpu = 0.0
 
     def open(self) -> float:
-        """Starts the window; gives the moment on `time.perf_counter()`."""
+        """Start the window; returns the time of `time.perf_counter()`."""
         self._server_cpu, self._own_cpu = self._cpu_s(), time.process_time()
         self._began = time.perf_counter()
         return self._began
@@ -72,7 +72,7 @@ class Window:
 
 
 def run(kind: str, **arguments: Any) -> dict[str, Any]:
-    """Runs one load to its end. Raises LoadFailed."""
+    """Run one load. Raises LoadFailed."""
     command = [sys.executable, "-m", "bench.load", json.dumps({"kind": kind, **arguments})]
     try:
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=TIMEOUT_S)

@@ -1,4 +1,4 @@
-"""What Log.append costs beyond the write itself, how fast recovery scans, and how fast many partitions open.
+"""Cost of Log.append beyond the write itself, speed of recovery, and time to open many partitions.
 
 python -m bench.log_append [--batches 20000]
 """
@@ -45,7 +45,7 @@ def timed(label: str, count: int, work: Callable[[], object], unit: str = "µs",
 
 
 def append(root: Path, count: int) -> None:
-    """15 KiB batches: the log against the bare write."""
+    """15 KiB batches: the log compared with a plain write."""
     directory = opened(root)
     batch = memoryview(build_batch([(0, None, b"v" * 100, ())] * 140))
     header = parse_header(batch)

@@ -1,4 +1,4 @@
-"""How fast a log is compacted, and how late an event loop is while it happens beside it in a thread.
+"""Speed of compaction, and its effect on the latency of an event loop while it runs in a thread.
 
 python -m bench.log_compaction [--megabytes 200] [--value-size 100]
 """
@@ -54,7 +54,7 @@ def main() -> None:
 
 
 def filled(root: Path, size: int, value_size: int, codec: Codec, duplicates: int, batch_records: int) -> Log:
-    """A log in which each key comes ``duplicates`` times."""
+    """A log in which each key occurs ``duplicates`` times."""
     directory = LogDirectory.open(RealDisk(root), broker_id=1, cluster_id="bench", now_ms=0)
     options = TopicOptions.of({"cleanup.policy": "compact", "segment.bytes": str(64 * MiB)})
     log = directory.create(PARTITION, TopicId(bytes(16)), options, 0)
@@ -105,7 +105,7 @@ async def measure(root: Path, size: int, value_size: int, codec: Codec, duplicat
 
 
 async def beats(work: Awaitable[object]) -> str:
-    """How late a timer of a millisecond is while the work goes on."""
+    """Lateness of a one-millisecond timer during the work."""
     task = asyncio.ensure_future(work)
     late: list[float] = []
     while not task.done():

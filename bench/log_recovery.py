@@ -1,4 +1,4 @@
-"""How fast the logs of one log directory open, by number of recovery threads.
+"""Time to open the logs of one log directory, by number of recovery threads.
 
     python -m bench.log_recovery [--partitions 2000] [--delayed 500] [--delay-ms 1] [--threads 1,2,4]
 
@@ -6,7 +6,7 @@
     killed      after kill -9, with all records behind the recovery point, so each log is read and synced
     idle        after kill -9, with no record behind the recovery point
 
-The second disk waits for ``--delay-ms`` in each open, listing, read of a small file and sync of a directory. It stands for a busy device,
+The second disk waits for ``--delay-ms`` in each open, listing, read of a small file and sync of a directory. It simulates a busy device,
 and its ratios depend little on other load. The best of ``--rounds`` counts; in each round the numbers of threads take turns. CPU is that
 of all threads of the process.
 """
@@ -32,7 +32,7 @@ DESCRIPTORS = 100_000
 
 
 class SlowDisk(RealDisk):
-    """Waits before each call that may have to wait for the device."""
+    """Waits before each call that may wait for the device."""
 
     delay_s = 0.001
 

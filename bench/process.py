@@ -1,8 +1,8 @@
-"""A server as a child process: when it became ready, what CPU it has used, what memory it holds.
+"""A server as a child process: its start time, CPU and memory.
 
-Everything here is the same for Ottla and for its peer. A server's standard output is read by a thread that stamps the moment each
-line arrives and keeps the text in a log file, so the start time does not depend on how often somebody polls. The time until the
-first answer is taken by a second thread that asks for ApiVersions and Metadata on a raw socket every few milliseconds.
+Everything is measured in the same way for Ottla and Kafka. A thread reads the server's standard output, records the time of each
+line and writes the text to a log file, so the start time does not depend on polling. A second thread takes the time until the
+first response: it sends ApiVersions and Metadata on a raw socket every few milliseconds.
 
 CPU is user plus system time of the process, of its living children, and of the children it has reaped.
 """
@@ -29,12 +29,12 @@ MIB = 1 << 20
 
 
 class ServerDied(RuntimeError):
-    """The server process ended, or never became ready; carries the end of its log."""
+    """The server process ended, or never became ready; the message has the end of its log."""
 
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Resident memory in bytes, summed over the process and its living children. PSS shares common pages out; USS leaves them out."""
+    """Resident memory in bytes, summed over the process and its living children. PSS divides shared pages; USS excludes them."""
 
     rss: int
     pss: int
@@ -42,7 +42,7 @@ class Memory:
 
 
 class ServerProcess:
-    """One running server. Use it as a context manager: leaving stops the process."""
+    """One running server. As a context manager it stops the process at exit."""
 
     def __init__(
         self,
@@ -93,7 +93,7 @@ class ServerProcess:
 
     @property
     def first_answer_s(self) -> float:
-        """Seconds from spawn to the first good answer to ApiVersions and Metadata."""
+        """Seconds from spawn to the first successful response to ApiVersions and Metadata."""
         assert self._first_answer_at is not None, "a ServerProcess is only handed out once it has answered"
         return self._first_answer_at - self._spawned_at
 
@@ -123,7 +123,7 @@ class ServerProcess:
         return self._process.poll() is None
 
     def stop(self, *, timeout_s: float = 20.0) -> None:
-        """Asks with SIGTERM, then insists. Safe to call twice."""
+        """Send SIGTERM, then SIGKILL. Safe to call twice."""
         if self.alive():
             self._process.terminate()
             try:
@@ -159,7 +159,7 @@ class ServerProcess:
         self._ready_seen.set()
 
     def _wait_until_ready(self, port: int | None, timeout_s: float) -> None:
-        """Polls a known port from the start; a server that picks its own port is asked once its ready line has named it."""
+        """Poll a known port from the start; otherwise wait for the ready line with the port."""
         deadline = self._spawned_at + timeout_s
         if port is not None:
             self._ask_until_answered("127.0.0.1", port, deadline)

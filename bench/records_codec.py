@@ -1,6 +1,6 @@
-"""Million records a second built, checked and read, beside aiokafka and kafka-python: `python -m bench.records_codec`.
+"""Million records a second built, checked and read, compared with aiokafka and kafka-python: `python -m bench.records_codec`.
 
-Records have 100-byte values, no key and no headers; batches are uncompressed unless said. Each figure is the best of many short runs.
+Records have 100-byte values, no key and no headers; batches are uncompressed unless noted. Each figure is the best of many short runs.
 The last table is the broker's side: µs to check one batch as produced, checksum included, by codec.
 """
 
@@ -32,7 +32,7 @@ VALUE = b"x" * 100
 
 
 def best_s(work: Callable[[], object], budget_s: float) -> float:
-    """Seconds of the fastest run found in the time given."""
+    """Seconds of the fastest run within a time budget."""
     once = min(timeit.repeat(work, number=1, repeat=3))
     number = max(1, int(0.002 / once))
     repeat = max(5, int(budget_s / (number * once)))

@@ -1,6 +1,6 @@
-"""What a run found: a table for people, JSON for programs.
+"""The results of a run: a table for people, JSON for programs.
 
-A ratio is always Ottla's figure divided by Kafka's. It is green where Ottla is ahead, whichever direction is ahead for that figure.
+A ratio is Ottla's figure divided by Kafka's. It is green where Ottla is better, whether higher or lower is better for that figure.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from bench.servers import ROOT
 
 MISSED = "[red]aim missed[/]"
 OTTLA, CACHED, KAFKA = "ottla", "ottla cached", "kafka"
-#: (group, text in the case's name, figure, limit): what Ottla aims at by itself.
+#: (group, text in the case's name, figure, limit): Ottla's own targets.
 AIMS = (
     ("start", "", "until ready line", 0.5),
     ("start", "", "idle RSS", 80.0),
@@ -41,7 +41,7 @@ AIMS = (
 
 
 def machine(directory: Path) -> dict[str, Any]:
-    """Where the figures come from: processor, memory, kernel, Python, the file system under the data."""
+    """The test machine: processor, memory, kernel, Python, the file system of the data."""
     model = next((line.split(":", 1)[1].strip() for line in _text("/proc/cpuinfo").splitlines() if line.startswith("model name")), "")
     mounts = [part for part in psutil.disk_partitions(all=True) if directory.resolve().is_relative_to(part.mountpoint)]
     return {
@@ -56,7 +56,7 @@ def machine(directory: Path) -> dict[str, Any]:
 
 
 def commit() -> str:
-    """The commit that was measured, with `-dirty` when the tree has changes beside it."""
+    """The measured commit, with `-dirty` when the tree has uncommitted changes."""
     try:
         name = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
         changes = subprocess.run(["git", "status", "--porcelain"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
@@ -132,7 +132,8 @@ def show(results: Results, console: Console) -> None:
 
 
 def exit_status(results: Results, console: Console) -> int:
-    """1 when Ottla or one of its cases could not be measured, with the reason printed; else 0. A missed aim is a result, not a failure."""
+    """1 when Ottla or one of its cases could not be measured, with the reason printed; else 0. A missed target is a result, not a
+    failure."""
     if not results.contestants:
         console.print("[red]benchmark failed[/] no server started", highlight=False)
         return 1
@@ -178,7 +179,7 @@ def _skips(results: Results) -> list[str]:
 
 
 def _aims(results: Results) -> list[str]:
-    """How Ottla stands to what it aims at: the limits above, and Kafka's CPU per GB or less."""
+    """Ottla's figures against its targets: the limits above, and no more CPU per GB than Kafka."""
     lines = []
     for group, part, key, limit in AIMS:
         for case in results.cases:

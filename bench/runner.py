@@ -1,10 +1,10 @@
-"""Runs the cases: every server is up the whole time, and they take turns, case by case and round by round.
+"""Runs the cases: all servers run the whole time and take turns, case by case and round by round.
 
     case 1:  A B C   C B A   A B C
     case 2:  A B C   C B A   ...
 
-The machine's speed wanders (other tenants, temperature, the disk's own cache), so servers that are to be compared must be measured
-within seconds of each other, and no server may always come last. A figure is the median of its rounds; the JSON keeps every round.
+The machine's speed varies (other tenants, temperature, the disk's own cache), so servers that are compared must be measured
+within seconds of each other, and no server may always be last. A figure is the median of its rounds; the JSON has every round.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from bench.cases import Case, Scale, Skipped, Stage
 from bench.process import ServerDied
 from bench.servers import Contestant
 
-#: A server counts as warm when one more turn of the load makes it cheaper by less than this share.
+#: A server is warm when another turn of the load makes it cheaper by less than this share.
 WARM_GAIN = 0.05
 WARM_SECONDS, WARM_READ_SECONDS = 1.5, 0.7
 WARM_BYTES_MAX = 200_000_000
-#: Groups of cases that start servers of their own.
+#: Groups of cases that start their own servers.
 OWN_SERVERS = ("start", "replicated")
 
 Say = Callable[[str], None]
@@ -34,7 +34,7 @@ Say = Callable[[str], None]
 
 @dataclass(slots=True)
 class Outcome:
-    """One case on one contestant: its rounds, or why there are none."""
+    """One case on one contestant: its rounds, or the reason why there are none."""
 
     rounds: list[dict[str, float]] = field(default_factory=list)
     details: list[dict[str, Any]] = field(default_factory=list)
@@ -48,7 +48,7 @@ class Outcome:
 
 @dataclass(slots=True)
 class Results:
-    """Everything a run found out."""
+    """All results of a run."""
 
     cases: list[Case]
     contestants: list[str]
@@ -58,12 +58,12 @@ class Results:
 
     @property
     def failures(self) -> list[str]:
-        """One line for every case that broke off."""
+        """One line for every failed case."""
         return [f"{title} on {name}: {outcome.failed}" for (title, name), outcome in self.outcomes.items() if outcome.failed]
 
     @property
     def ottla_failures(self) -> list[str]:
-        """The same for cases on Ottla alone."""
+        """The same for cases on Ottla only."""
         return [
             f"{title} on {name}: {outcome.failed}" for (title, name), outcome in self.outcomes.items() if outcome.failed and name != "kafka"
         ]
@@ -101,9 +101,9 @@ def _stages(stack: contextlib.ExitStack, contestants: Sequence[Contestant], scra
 
 
 def _warm(stage: Stage, scale: Scale, results: Results) -> list[float]:
-    """Loads a server until it gets no cheaper, so that a JVM is measured after its compiler has done its work, not during it.
+    """Load a server until it gets no cheaper, so a JVM is measured after its compiler has finished.
 
-    Gives the CPU-seconds per GB of each turn, and an empty list when the load could not be put on at all.
+    Returns the CPU-seconds per GB of each turn, or an empty list when the load failed.
     """
     costs: list[float] = []
     try:

@@ -1,4 +1,4 @@
-"""What a scrub costs per batch, and what a follower's check of a batch costs, by size of batch. One process, page cache warm.
+"""Cost of a scrub per batch, and of a follower's check of a batch, by size of batch. One process, page cache warm.
 
 python bench/scrub.py
 """

@@ -1,10 +1,10 @@
-"""The servers that are compared: Ottla as it comes, Ottla with write.caching, and a stock Apache Kafka.
+"""The compared servers: Ottla with defaults, Ottla with write.caching, and a stock Apache Kafka.
 
-What they promise differs, so both faces of Ottla are measured:
+Their guarantees differ, so Ottla is measured with both:
 
-    ottla          acks=all is answered after fsync                 its default
-    ottla cached   acks=all is answered from the page cache         `--set write.caching=true`
-    kafka          acks=all is answered from the page cache         its default; the like-for-like of "ottla cached"
+    ottla          acks=all is acknowledged after fsync                 its default
+    ottla cached   acks=all is acknowledged from the page cache         `--set write.caching=true`
+    kafka          acks=all is acknowledged from the page cache         its default; compare with "ottla cached"
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ OTTLA_READY = re.compile(r"ottla: ready on (\S+)")
 
 
 def compiled() -> bool:
-    """Whether the servers started here run with their hot modules compiled, as a package that pip installed does."""
+    """Whether the servers started here use compiled modules, as a pip installation does."""
     spec = importlib.util.find_spec("ottla.broker.node")
     return spec is not None and not str(spec.origin).endswith(".py")
 
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """A server that answers."""
+    """A running server."""
 
     name: str
     bootstrap: str
@@ -46,7 +46,7 @@ class Running:
 
 @dataclass(frozen=True, slots=True)
 class OttlaServer:
-    """`ottla serve` as a child of this interpreter's kind, on a free loopback port."""
+    """`ottla serve` as a child of this interpreter, on a free loopback port."""
 
     name: str = "ottla"
     settings: dict[str, str] = field(default_factory=dict)

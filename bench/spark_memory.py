@@ -1,12 +1,12 @@
-"""`python -m bench.spark_memory`: how much memory Spark takes for a topic that is many times larger than its heap.
+"""`python -m bench.spark_memory`: memory of Spark for a topic that is many times larger than its heap.
 
     read        spark.read, and the rows are dropped
     copy        spark.read into another topic
     stream      one AvailableNow batch without any limit, into another topic
     pipeline    `ottla pipeline run --once` in a process of its own: a topic and a Delta table from one view
 
-For each is told the peak of resident memory: of the JVM, which has a heap that does not grow beyond what it was given and some hundred MB
-beside it, of the largest Python worker, and of all Python workers together, of which there is about one for each core and kind of work.
+For each it prints the peak of resident memory: of the JVM (its fixed heap and some hundred MB more), of the largest Python worker,
+and of all Python workers together, about one for each core and kind of work.
 None of these grows with the topic: readers and writers hold a few fetches and batches, Spark some rows of each task.
 """
 
@@ -38,7 +38,7 @@ TABLE_BYTES = 16 * MiB
 SAMPLE_S = 0.1
 #: Bytes as letters, so that a value is text.
 LETTERS = bytes(ord("0") + byte % 64 for byte in range(256))
-#: Spark refuses a heap of less than one and a half times what it reserves, 300 MiB unless told otherwise.
+#: Spark refuses a heap below one and a half times its reserved memory, 300 MiB by default.
 RESERVED_BYTES = 64 * MiB
 PIPELINE = """name = "memory"
 bootstrap = "{bootstrap}"
@@ -66,7 +66,7 @@ mode = "append"
 
 
 def children(pid: int) -> dict[int, tuple[str, int]]:
-    """The processes below one: the name of the program, and resident bytes."""
+    """The descendants of a process: program name and resident bytes."""
     parents: dict[int, list[int]] = {}
     for entry in Path("/proc").iterdir():
         with contextlib.suppress(OSError, ValueError):
@@ -85,7 +85,7 @@ def children(pid: int) -> dict[int, tuple[str, int]]:
 
 @dataclass(slots=True)
 class Peak:
-    """The most that was seen, in bytes."""
+    """The maxima, in bytes."""
 
     jvm: int = 0
     python: int = 0
@@ -102,7 +102,7 @@ class Peak:
 
 @contextlib.contextmanager
 def watched(pid: int) -> Iterator[Peak]:
-    """The peak of what the JVMs below a process and their Python workers take, for the time of the block."""
+    """The peak memory of the JVMs below a process and their Python workers, for the time of the block."""
     peak, ending = Peak(), threading.Event()
 
     def look() -> None:
@@ -119,7 +119,7 @@ def watched(pid: int) -> Iterator[Peak]:
 
 
 def fill(bootstrap: str, size: int) -> int:
-    """Writes so many bytes of values into the source; the number of rows."""
+    """Write this many bytes of values into the source topic; returns the number of rows."""
     import pyarrow as pa
 
     rows = TABLE_BYTES // VALUE_BYTES
@@ -134,7 +134,7 @@ def fill(bootstrap: str, size: int) -> int:
 
 
 def size_of(bootstrap: str, topic: str) -> int:
-    """Records in a topic."""
+    """Number of records in a topic."""
     with Consumer(bootstrap_servers=bootstrap) as consumer:
         partitions = consumer.partitions_for(topic)
         return sum(consumer.end_offsets(partitions).values()) - sum(consumer.beginning_offsets(partitions).values())
@@ -145,7 +145,7 @@ def settings_for(heap_mb: int) -> dict[str, str]:
 
 
 def in_spark(bootstrap: str, heap_mb: int, directory: Path, ways: tuple[str, ...]) -> Iterator[tuple[str, Callable[[], Any]]]:
-    """Each way that one session can go."""
+    """The measurements that one session can make."""
     from ottla.spark.session import start_session
 
     if not set(ways) - {"pipeline"}:
@@ -187,12 +187,12 @@ def run_pipeline(bootstrap: str, heap_mb: int, directory: Path) -> None:
 
 
 def measured(ways: tuple[str, ...], heap_mb: int, topic_mb: int, directory: Path) -> dict[str, Any]:
-    """The peaks of each way, in MiB, and whether all rows arrived."""
+    """The peaks of each measurement in MiB, and whether all rows arrived."""
     with serving(directory / "data", directory / "server.log", brokers=1) as bootstrap:
         with Admin(bootstrap_servers=bootstrap) as admin:
             admin.create_topic(NewTopic(SOURCE, PARTITIONS))
             for way in set(ways) - {"read"}:
-                # What is written is counted, and need not be kept.
+                # The output is counted, and need not be kept.
                 admin.create_topic(NewTopic(way, PARTITIONS))
         rows = fill(bootstrap, topic_mb * MiB)
         outcome: dict[str, Any] = {"heap_mb": heap_mb, "topic_mb": rows * VALUE_BYTES // MiB, "rows": rows, "ways": {}}
@@ -217,8 +217,8 @@ def measured(ways: tuple[str, ...], heap_mb: int, topic_mb: int, directory: Path
 @click.option("--json", "json_path", type=click.Path(dir_okay=False, path_type=Path), help="Write the outcome here, too.")
 @click.option("--directory", type=click.Path(file_okay=False, exists=True, path_type=Path), help="Where data is kept for the time.")
 def main(ways: tuple[str, ...], heap_mb: int, topic_mb: int | None, json_path: Path | None, directory: Path | None) -> None:
-    """Measure the memory that Spark takes for a large topic."""
-    # What was started must not outlive a run that is told to end.
+    """Measure the memory that Spark uses for a large topic."""
+    # Child processes must not outlive a terminated run.
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     with tempfile.TemporaryDirectory(prefix="ottla-memory-", dir=directory, ignore_cleanup_errors=True) as made:
         outcome = measured(ways or ("read", "copy", "stream", "pipeline"), heap_mb, topic_mb or 10 * heap_mb, Path(made))

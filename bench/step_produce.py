@@ -2,9 +2,9 @@
 
     python bench/step_produce.py [--path SRC] [--path OTHER_SRC] [--rounds N]
 
-Each ``--path`` is a directory that holds a package ``ottla``. The rounds of two trees are interleaved, in processes of their own. The least
-of each, which others disturbed least, is printed with their ratio. A request is one batch of ten records of 100 bytes; with acks=-1 it
-waits and is finished by the flush that follows.
+Each ``--path`` is a directory with a package ``ottla``. The rounds of two trees alternate, in separate processes. The minimum
+of each, which is least disturbed by other load, is printed with the ratio. A request is one batch of ten records of 100 bytes; with
+acks=-1 it waits for the flush that follows.
 """
 
 import argparse
@@ -41,7 +41,7 @@ def main() -> None:
 
 
 def measured(acks: int) -> float:
-    """Microseconds of CPU for a request, with all steps that follow from it."""
+    """Microseconds of CPU for a request, with all its steps."""
     sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "broker"))
     from cluster import Cluster, batch
 

@@ -1,18 +1,18 @@
-"""`python -m bench.topic_storm`: how long a well-behaved client waits while thousands of topics are created, written to and deleted.
+"""`python -m bench.topic_storm`: latency of a well-behaved client while thousands of topics are created, written to and deleted.
 
-A probe in a process of its own uses a topic that nobody else uses. It sends a Produce request (acks=all, one record of 1 KiB) every 50 ms
-on one connection, and a Fetch request on another. A Produce waits for the disk, a Fetch does not. A latency counts from the moment the
-request was due, so that a stall costs all requests that were due in it.
+A probe process uses a topic of its own. It sends a Produce request (acks=all, one record of 1 KiB) every 50 ms
+on one connection, and a Fetch request on another. A Produce waits for the disk, a Fetch does not. A latency counts from the time when the
+request was due, so a stall affects all requests that were due in it.
 
-    alone      the probe has the server to itself
+    alone      the probe alone
     create     four clients create the topics, 50 in a request
     write      four clients write one record to each topic, one request each
     delete     the same four clients delete the topics, 50 in a request
     again      the topics are created and deleted under the same names
 
 `--source PATH` runs a server of another source tree, to compare two versions on one machine.
-`--control` sends the storm to a second server on the same machine. What the probe then loses, it loses to the processors and the disk that
-both servers share, and not to the broker that it asks.
+`--control` sends the storm to a second server on the same machine. The probe's latency then shows the effect of the shared processors
+and disk, and not of the broker.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ from ottla.wire.messages.produce import ProduceResponse
 
 CLIENTS, TOPICS_PER_REQUEST = 4, 50
 PROBE_TOPIC, PROBE_EVERY_S = "probe", 0.05
-#: Codes of errors after which a client tries again: LEADER_NOT_AVAILABLE, NOT_LEADER_OR_FOLLOWER, UNKNOWN_TOPIC_OR_PARTITION.
+#: Codes of errors that a client retries: LEADER_NOT_AVAILABLE, NOT_LEADER_OR_FOLLOWER, UNKNOWN_TOPIC_OR_PARTITION.
 RETRIABLE = (5, 6, 3)
-#: Lines of the probe's two threads do not mix.
+#: Keeps lines of the probe's two threads apart.
 WRITING = threading.Lock()
 
 
 def main_of_probe(host: str, port: int) -> None:
-    """Prints a line of JSON for each request until standard input ends: its kind, when it was due, and its latency in seconds."""
+    """Print a line of JSON for each request until standard input ends: its kind, its due time, and its latency in seconds."""
     ended = threading.Event()
     produce = produce_frame(PROBE_TOPIC, [0], batch_of(KiB, 2 * KiB).data, acks=-1)
     fetch = fetch_frame(PROBE_TOPIC, {0: 0}, partition_bytes_max=KiB, bytes_max=KiB, wait_ms=0)
@@ -79,7 +79,7 @@ def _repeat(kind: str, address: tuple[str, int], frame: bytearray, check: Callab
 
 
 class Probe:
-    """The probe as a child process, with all that it measured so far."""
+    """The probe as a child process, with its measurements so far."""
 
     def __init__(self, bootstrap: str) -> None:
         self.measured: list[tuple[str, float, float]] = []
@@ -109,7 +109,7 @@ def probing(bootstrap: str) -> Iterator[Probe]:
 
 
 def in_parts(names: Sequence[str], *acts: Callable[[Sequence[str]], None]) -> None:
-    """Divides the names among four clients; one act after the other."""
+    """Divide the names among four clients, which run the actions one after the other."""
     with ThreadPoolExecutor(CLIENTS) as pool:
         for act in acts:
             for done in [pool.submit(act, names[part::CLIENTS]) for part in range(CLIENTS)]:
@@ -136,7 +136,7 @@ def _check(outcomes: Mapping[Any, Any]) -> None:
 
 
 def write(address: tuple[str, int], names: Sequence[str]) -> None:
-    """One record to each topic, one request on the way."""
+    """Write one record to each topic, one request in flight."""
     data = batch_of(KiB, 2 * KiB).data
     with socket.create_connection(address) as sock:
         for name in names:
@@ -152,7 +152,7 @@ def write(address: tuple[str, int], names: Sequence[str]) -> None:
 
 
 def percentiles(values: Sequence[float]) -> dict[str, float]:
-    """In milliseconds; empty when no request was due, since one that was due before took all the time."""
+    """In milliseconds; empty when no request was due, because an earlier one took the whole time."""
     if not values:
         return {}
     ordered = sorted(values)
@@ -162,7 +162,7 @@ def percentiles(values: Sequence[float]) -> dict[str, float]:
 
 @contextmanager
 def serving(directory: Path, name: str, source: Path | None) -> Iterator[str]:
-    """A server with a data directory of its own; gives its address."""
+    """Start a server with its own data directory; yields its address."""
     env = dict(os.environ) if source is None else {**os.environ, "PYTHONPATH": str(source)}
     command = [sys.executable, "-m", "ottla", "serve", "--data-dir", str(directory / name), "--listen", "127.0.0.1:0"]
     with ServerProcess(command, log_path=directory / f"{name}.log", ready=OTTLA_READY, env=env) as server:
@@ -170,7 +170,7 @@ def serving(directory: Path, name: str, source: Path | None) -> Iterator[str]:
 
 
 def measured(directory: Path, source: Path | None, topics: int, alone_s: float, control: bool) -> dict[str, Any]:
-    """The latencies of the probe in each phase, and how long each phase took."""
+    """The probe's latencies in each phase, and the duration of each phase."""
     names = [f"storm-{number:05d}" for number in range(topics)]
     phases: dict[str, tuple[float, float]] = {}
     with ExitStack() as servers:

@@ -1,6 +1,6 @@
-"""Microseconds to decode and to encode the messages that matter, beside kio and kafka-python: `python bench/wire_codec.py`.
+"""Microseconds to decode and to encode important messages, compared with kio and kafka-python: `python bench/wire_codec.py`.
 
-Ours decodes from a bytearray, as a socket gives it; kio takes bytes only. "Bytes" is the size of the message without its header.
+Ottla decodes from a bytearray, as received from a socket; kio takes bytes only. "Bytes" is the size of the message without its header.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def produce_request() -> ProduceRequest:
 
 
 def produce_response() -> ProduceResponse:
-    """The answer to one batch."""
+    """The response for one batch."""
     answer = PartitionProduceResponse(index=3, base_offset=12_345, log_start_offset=0)
     return ProduceResponse(responses=[TopicProduceResponse(name="my-topic", partition_responses=[answer])])
 
@@ -109,7 +109,7 @@ CASES: list[tuple[str, msgspec.Struct, int]] = [
 
 
 def best_us(work: Callable[[], Any]) -> float:
-    """The fastest of several rounds, in microseconds: what the code costs when nothing else runs."""
+    """The fastest of several rounds, in microseconds: the cost without other load."""
     timer = timeit.Timer(work)
     number, _ = timer.autorange(lambda number, taken: None)
     number = max(1, number // 10)

@@ -20,9 +20,9 @@ from rich.console import Console
 from rich.table import Table
 
 from chaos.cluster import Setup, Stuck, running
+from chaos.context import Outcome, ScenarioContext, run_scenario
 from chaos.namespaces import NotPermitted, enter
-from chaos.scene import Outcome, Scene, tell
-from chaos.stories import STORIES, Story
+from chaos.scenarios import SCENARIOS, Scenario
 from ottla.server.data_directory import CannotStart
 from ottla.spark.java import NoJava
 
@@ -30,18 +30,18 @@ WIDTH = 150
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
-@click.argument("names", nargs=-1, type=click.Choice(list(STORIES)), metavar="[STORY]...")
-@click.option("--rounds", type=click.IntRange(1), help="Faults in each story. [default: the story's own number]")
+@click.argument("names", nargs=-1, type=click.Choice(list(SCENARIOS)), metavar="[SCENARIO]...")
+@click.option("--rounds", type=click.IntRange(1), help="Faults in each scenario. [default: the scenario's own number]")
 @click.option("--session-timeout-ms", type=click.IntRange(1000), default=6000, show_default=True, help="zookeeper.session.timeout.ms.")
 @click.option("--zookeepers", type=click.Choice(["1", "3"]), default="3", show_default=True, help="Servers of the ensemble.")
 @click.option("--burst", type=click.IntRange(1), default=1, show_default=True, help="Records that a producer sends to a partition at once.")
-@click.option("--set", "settings", metavar="KEY=VALUE", multiple=True, help="A setting of the brokers; may be given again.")
-@click.option("--late-max", type=click.IntRange(0), default=0, show_default=True, help="Failovers of a story that may exceed its bound.")
-@click.option("--seed", type=int, help="What is done, when and to whom, as far as that is left to chance. [default: a new one]")
-@click.option("--json", "json_path", type=click.Path(dir_okay=False, path_type=Path), help="Write the outcome here, too.")
-@click.option("--directory", type=click.Path(file_okay=False, exists=True, path_type=Path), help="Where data directories are made.")
+@click.option("--set", "settings", metavar="KEY=VALUE", multiple=True, help="A setting of the brokers; repeatable.")
+@click.option("--late-max", type=click.IntRange(0), default=0, show_default=True, help="Failovers of a scenario that may exceed its bound.")
+@click.option("--seed", type=int, help="Seed of the random choices. [default: a new one]")
+@click.option("--json", "json_path", type=click.Path(dir_okay=False, path_type=Path), help="Write the results to this file as JSON.")
+@click.option("--directory", type=click.Path(file_okay=False, exists=True, path_type=Path), help="Parent of the data directories.")
 @click.option("--keep", is_flag=True, help="Keep data directories and the brokers' output.")
-@click.option("--list", "list_only", is_flag=True, help="Print the stories and stop.")
+@click.option("--list", "list_only", is_flag=True, help="Print the scenarios and stop.")
 def main(
     names: tuple[str, ...],
     rounds: int | None,
@@ -61,8 +61,8 @@ def main(
     Without names, all scenarios run. Exit code 0: no problem was found; 1: otherwise.
     """
     if list_only:
-        for story in STORIES.values():
-            click.echo(f"{story.name:14} {story.about}")
+        for scenario in SCENARIOS.values():
+            click.echo(f"{scenario.name:14} {scenario.about}")
         return
     confined = enter()
     # As process 1 of its namespace the run would ignore this signal by default.
@@ -74,12 +74,12 @@ def main(
     began_s = time.monotonic()
     outcomes: list[Outcome] = []
     try:
-        for networked, small_disk, brokers, stories in _by_cluster([STORIES[name] for name in names or STORIES]):
+        for networked, small_disk, brokers, scenarios in _by_cluster([SCENARIOS[name] for name in names or SCENARIOS]):
             needs = replace(setup, networked=networked, small_disk=small_disk, brokers=brokers)
             if confined is not None and (networked or small_disk):
-                outcomes += [Outcome(story.name, seed, skipped=confined) for story in stories]
+                outcomes += [Outcome(scenario.name, seed, skipped=confined) for scenario in scenarios]
             else:
-                outcomes += _tell_all(stories, needs, home / f"cluster-{len(outcomes)}", rounds, seed)
+                outcomes += _run_all(scenarios, needs, home / f"cluster-{len(outcomes)}", rounds, seed)
     finally:
         bad = any(not outcome.good or outcome.late > late_max for outcome in outcomes) or not outcomes
         if keep or bad:
@@ -92,41 +92,41 @@ def main(
     sys.exit(1 if bad else 0)
 
 
-def _by_cluster(stories: Iterable[Story]) -> Iterable[tuple[bool, bool, int, list[Story]]]:
+def _by_cluster(scenarios: Iterable[Scenario]) -> Iterable[tuple[bool, bool, int, list[Scenario]]]:
     """Group scenarios that can share a cluster: (networked, with a small disk, brokers, scenarios)."""
 
-    def needs(story: Story) -> tuple[bool, bool, int]:
-        return story.networked, story.small_disk, story.brokers
+    def needs(scenario: Scenario) -> tuple[bool, bool, int]:
+        return scenario.networked, scenario.small_disk, scenario.brokers
 
-    for (networked, small_disk, brokers), found in groupby(sorted(stories, key=needs), key=needs):
+    for (networked, small_disk, brokers), found in groupby(sorted(scenarios, key=needs), key=needs):
         yield networked, small_disk, brokers, list(found)
 
 
-def _tell_all(stories: list[Story], setup: Setup, directory: Path, rounds: int | None, seed: int) -> list[Outcome]:
+def _run_all(scenarios: list[Scenario], setup: Setup, directory: Path, rounds: int | None, seed: int) -> list[Outcome]:
     outcomes: list[Outcome] = []
     directory.mkdir()
     try:
         with running(setup, directory) as cluster:
-            for story in stories:
-                click.echo(f"{story.name}: {story.about}", err=True)
-                run = partial(_act, story, rounds or story.rounds)
-                say = partial(click.echo, err=True)
-                outcomes.append(tell(story.name, run, cluster, seed=seed, bound_ms=story.bound_ms(setup), say=say))
+            for scenario in scenarios:
+                click.echo(f"{scenario.name}: {scenario.about}", err=True)
+                run = partial(_run_rounds, scenario, rounds or scenario.rounds)
+                log = partial(click.echo, err=True)
+                outcomes.append(run_scenario(scenario.name, run, cluster, seed=seed, bound_ms=scenario.bound_ms(setup), log=log))
     except NotPermitted as why:
-        outcomes += [Outcome(story.name, seed, skipped=str(why)) for story in stories[len(outcomes) :]]
+        outcomes += [Outcome(scenario.name, seed, skipped=str(why)) for scenario in scenarios[len(outcomes) :]]
     except (CannotStart, NoJava, Stuck) as why:
-        outcomes += [Outcome(story.name, seed, problems=[str(why)]) for story in stories[len(outcomes) :]]
+        outcomes += [Outcome(scenario.name, seed, problems=[str(why)]) for scenario in scenarios[len(outcomes) :]]
     return outcomes
 
 
-def _act(story: Story, rounds: int, scene: Scene) -> None:
-    story.run(scene, rounds)
+def _run_rounds(scenario: Scenario, rounds: int, context: ScenarioContext) -> None:
+    scenario.run(context, rounds)
 
 
 def show(outcomes: list[Outcome], session_timeout_ms: int, seconds: float) -> None:
     """Print the table of results, then the problems."""
     table = Table(title=f"session timeout {session_timeout_ms} ms, {seconds:.0f} s in all", title_justify="left", box=None, pad_edge=False)
-    table.add_column("story")
+    table.add_column("scenario")
     for name in (
         "faults",
         "acknowledged",
@@ -144,7 +144,7 @@ def show(outcomes: list[Outcome], session_timeout_ms: int, seconds: float) -> No
     for outcome in outcomes:
         summary = outcome.summary()
         if outcome.skipped:
-            table.add_row(outcome.story, "skipped")
+            table.add_row(outcome.scenario, "skipped")
             continue
         other = sum(outcome.findings.counts.values()) - outcome.lost - outcome.findings.counts.get("duplicate", 0)
         longest = round(max(outcome.failovers_ms)) if outcome.failovers_ms else None
@@ -153,15 +153,15 @@ def show(outcomes: list[Outcome], session_timeout_ms: int, seconds: float) -> No
             summary["election_median_ms"], summary["failover_median_ms"], longest, outcome.bound_ms or None, outcome.late,
             summary["in_sync_median_ms"],
         ]  # fmt: skip
-        table.add_row(outcome.story, *("" if cell is None else f"{cell:,}" for cell in cells))
+        table.add_row(outcome.scenario, *("" if cell is None else f"{cell:,}" for cell in cells))
     console = Console(highlight=False, width=None if sys.stdout.isatty() else WIDTH)
     console.print(table)
     for outcome in outcomes:
-        told = [*outcome.problems, *outcome.findings.lines(), *(f"given up: {line}" for line in outcome.given_up[:3])]
+        lines = [*outcome.problems, *outcome.findings.lines(), *(f"given up: {line}" for line in outcome.given_up[:3])]
         if outcome.skipped:
-            told.append(f"skipped: {outcome.skipped}")
-        for line in told:
-            console.print(f"{outcome.story} (seed {outcome.seed}): {line}", markup=False, soft_wrap=True)
+            lines.append(f"skipped: {outcome.skipped}")
+        for line in lines:
+            console.print(f"{outcome.scenario} (seed {outcome.seed}): {line}", markup=False, soft_wrap=True)
 
 
 if __name__ == "__main__":

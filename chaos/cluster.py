@@ -23,7 +23,7 @@ from kazoo.exceptions import KazooException
 from kazoo.handlers.threading import KazooTimeoutError
 
 import ottla
-from chaos.namespaces import Network, Place, small_disk
+from chaos.namespaces import Location, Network, small_disk
 from ottla.server.zookeeper_ensemble import Ensemble
 from ottla.spark.java import java_home
 
@@ -58,10 +58,10 @@ def until(true: Callable[[], T | None], what: str, *, timeout_s: float) -> T:
 class Process:
     """A program in a network location. Restarts append to the same output file. Signals go to its own pid only."""
 
-    def __init__(self, place: Place, arguments: list[str], output: Path) -> None:
-        self.place = place
+    def __init__(self, location: Location, arguments: list[str], output: Path) -> None:
+        self.location = location
         self.output = output
-        self._command = [*place.prefix, sys.executable, "-m", "ottla", *arguments]
+        self._command = [*location.prefix, sys.executable, "-m", "ottla", *arguments]
         self._process: subprocess.Popen[bytes] | None = None
         self._begun = 0
         #: Whether it was asked to end.
@@ -92,7 +92,7 @@ class Process:
                 self._command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env={**os.environ, "PYTHONPATH": path}
             )
 
-    def said(self) -> str:
+    def output_text(self) -> str:
         """Output since the last start."""
         with self.output.open("rb") as output:
             output.seek(self._begun)
@@ -102,14 +102,14 @@ class Process:
         """Return the address of the ready line. Raises: Stuck."""
 
         def ready() -> str | None:
-            found = READY.search(self.said())
+            found = READY.search(self.output_text())
             return found[1] if found is not None else "" if self.died else None
 
         deadline_s = time.monotonic() + READY_S
         while (where := ready()) is None and time.monotonic() < deadline_s:
             time.sleep(0.02)
         if not where:
-            raise Stuck(f"not ready within {READY_S:.0f} s; {self.output} ends with: {self.said()[-1000:]}")
+            raise Stuck(f"not ready within {READY_S:.0f} s; {self.output} ends with: {self.output_text()[-1000:]}")
         return where
 
     def kill(self) -> None:
@@ -137,14 +137,14 @@ class Process:
 class Broker(Process):
     """`ottla serve`, at the same address after each restart."""
 
-    def __init__(self, number: int, place: Place, data_dir: Path, connect: str, port: int, settings: Mapping[str, str]) -> None:
+    def __init__(self, number: int, location: Location, data_dir: Path, connect: str, port: int, settings: Mapping[str, str]) -> None:
         self.number = number
         self.data_dir = data_dir
-        self.address = f"{place.address}:{port}"
+        self.address = f"{location.address}:{port}"
         arguments = ["serve", "--data-dir", str(data_dir), "--zookeeper", connect, "--broker-id", str(number), "--listen", self.address]
         for name, value in settings.items():
             arguments += ["--set", f"{name}={value}"]
-        super().__init__(place, arguments, data_dir.parent / f"broker-{number}.output")
+        super().__init__(location, arguments, data_dir.parent / f"broker-{number}.output")
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +204,7 @@ class Cluster:
         #: None where ZooKeeper is in its own network namespace and is never killed.
         self.ensemble = ensemble
         self.network = network
-        self.zookeeper_place: Place | None = None
+        self.zookeeper_location: Location | None = None
         self.bootstrap = ",".join(broker.address for broker in brokers)
         self._store = KazooClient(hosts=connect, timeout=10.0, logger=_silent())
 
@@ -226,7 +226,7 @@ class Cluster:
 
     def died(self) -> list[str]:
         """Last output of brokers that ended without a request."""
-        return [f"broker {one.number} ended by itself: {one.said()[-1000:].strip()}" for one in self.brokers.values() if one.died]
+        return [f"broker {one.number} ended by itself: {one.output_text()[-1000:].strip()}" for one in self.brokers.values() if one.died]
 
     # Cluster state.
 
@@ -274,7 +274,7 @@ class Cluster:
         found = self._read(f"/brokers/topics/{topic}")
         return [int(broker) for broker in found["partitions"][str(partition)]] if found else []
 
-    def ask_to_move(self, topic: str, partition: int, replicas: Sequence[int]) -> None:
+    def request_reassignment(self, topic: str, partition: int, replicas: Sequence[int]) -> None:
         """Request a reassignment. The request may be lost; ``replicas`` shows its effect."""
         with contextlib.suppress(ottla.KafkaError), ottla.Admin(bootstrap_servers=self.bootstrap) as admin:
             admin.alter_partition_reassignments({(topic, partition): list(replicas)}, timeout_ms=5_000)
@@ -294,14 +294,14 @@ def running(setup: Setup, directory: Path) -> Iterator[Cluster]:
         if network is not None:
             ends.callback(network.close)
         ensemble: Ensemble | None = None
-        here = Place("here")
+        here = Location("here")
         if network is None:
             ensemble = Ensemble(directory / "zookeeper", java_home(needed_by="ZooKeeper"), nodes=setup.zookeepers)
             ends.callback(ensemble.stop)
             ensemble.start()
             connect = ensemble.connect
         else:
-            here = network.place("zookeeper", 9)
+            here = network.location("zookeeper", 9)
             arguments = ["zookeeper", "--listen", f"{here.address}:2181", "--data-dir", str(directory / "zookeeper")]
             server = Process(here, arguments, directory / "zookeeper.output")
             server.spawn()
@@ -309,15 +309,15 @@ def running(setup: Setup, directory: Path) -> Iterator[Cluster]:
             connect = server.await_ready()
         brokers = []
         for number in range(1, setup.brokers + 1):
-            place = network.place(f"broker {number}", number) if network is not None else Place(f"broker {number}")
+            location = network.location(f"broker {number}", number) if network is not None else Location(f"broker {number}")
             home = directory / f"broker-{number}"
             if setup.small_disk and number == BROKERS:
                 home = ends.enter_context(small_disk(home, DISK_BYTES))
             port = 9092 if network is not None else free_port()
-            brokers.append(Broker(number, place, home / "data", connect + CHROOT, port, setup.settings()))
+            brokers.append(Broker(number, location, home / "data", connect + CHROOT, port, setup.settings()))
             brokers[-1].output = directory / f"broker-{number}.output"
         cluster = Cluster(setup, brokers, connect, ensemble, network)
-        cluster.zookeeper_place = here
+        cluster.zookeeper_location = here
         ends.callback(cluster.stop)
         cluster.start()
         yield cluster

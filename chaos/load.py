@@ -58,7 +58,7 @@ class Journal:
         self.burst = burst
         self.recorder = Recorder(time.monotonic_ns)
         #: Observations that are impossible in a correct cluster.
-        self.complaints: list[str] = []
+        self.violations: list[str] = []
         #: Records that their producer gave up.
         self.given_up: list[str] = []
         #: Acknowledgements without an offset.
@@ -99,16 +99,16 @@ class Journal:
         """Readers and groups that have not received everything yet."""
         return [who for who, reached in self.reached.items() if any(reached.get(partition, -1) < end for partition, end in ends.items())]
 
-    def passed_by(self, members: str, witness: str) -> list[str]:
+    def missed_by(self, members: str, reader: str) -> list[str]:
         """Records that another reader got and the group (its members' names start with the prefix) never did."""
         given: set[tuple[int, int]] = set()
         there: dict[tuple[int, int], Any] = {}
         for one in self.recorder.operations:
-            places = {(key, offset): value for key, records in one.polled.items() for offset, value in records}
+            locations = {(key, offset): value for key, records in one.polled.items() for offset, value in records}
             if one.process.startswith(members):
-                given |= places.keys()
-            elif one.process == witness:
-                there |= places
+                given |= locations.keys()
+            elif one.process == reader:
+                there |= locations
         return [f"{value!r} at {key} {offset}" for (key, offset), value in there.items() if (key, offset) not in given]
 
     def ends(self) -> dict[int, int]:
@@ -146,7 +146,7 @@ class ConfluentProducer:
 
     def _error(self, error: Any) -> None:
         if error.fatal():
-            self._journal.complaints.append(f"{self.name}: its producer failed for good: {error.str()}")
+            self._journal.violations.append(f"{self.name}: its producer failed for good: {error.str()}")
 
     def run(self, stop: threading.Event) -> None:
         number = 0
@@ -157,7 +157,7 @@ class ConfluentProducer:
                     number += 1
             self._producer.poll(ROUND_S)
         if self._producer.flush(DELIVERY_MS / 1000):
-            self._journal.complaints.append(f"{self.name}: {len(self._producer)} records have no outcome")
+            self._journal.violations.append(f"{self.name}: {len(self._producer)} records have no outcome")
 
     def _send(self, partition: int, value: bytes) -> None:
         send = self._journal.recorder.send(self.name, partition, value)
@@ -198,7 +198,7 @@ class OttlaProducer:
             time.sleep(ROUND_S)
             self._harvest()
         if any(self._waiting.values()):
-            self._journal.complaints.append(f"{self.name}: {sum(map(len, self._waiting.values()))} records have no outcome")
+            self._journal.violations.append(f"{self.name}: {sum(map(len, self._waiting.values()))} records have no outcome")
         self._producer.close(timeout_ms=1_000)
 
     def _harvest(self) -> None:
@@ -246,10 +246,10 @@ class ConfluentReader:
                     assert partition is not None and offset is not None, "a record stands somewhere"
                     found.setdefault(partition, []).append((offset, message.value()))
                 elif error.code() == confluent_kafka.KafkaError._AUTO_OFFSET_RESET:
-                    self._journal.complaints.append(f"{self.name}: its position was outside of the log: {error.str()}")
+                    self._journal.violations.append(f"{self.name}: its position was outside of the log: {error.str()}")
             moved, self._moved = self._moved, set()
             self._journal.read(self._group or self.name, poll, found, moved)
-            _strike_off(self._upto, found)
+            _remove_read(self._upto, found)
         self._consumer.close()
 
 
@@ -273,14 +273,14 @@ class OttlaReader:
                 for record in self._consumer.poll(100):
                     found.setdefault(record.partition, []).append((record.offset, record.value))
             except KafkaError as error:
-                self._journal.complaints.append(f"{self.name}: {type(error).__name__}: {error}")
+                self._journal.violations.append(f"{self.name}: {type(error).__name__}: {error}")
                 time.sleep(0.5)
             self._journal.read(self.name, poll, found)
-            _strike_off(self._upto, found)
+            _remove_read(self._upto, found)
         self._consumer.close(timeout_ms=1_000)
 
 
-def _strike_off(upto: dict[int, int] | None, found: Mapping[int, list[tuple[int, Any]]]) -> None:
+def _remove_read(upto: dict[int, int] | None, found: Mapping[int, list[tuple[int, Any]]]) -> None:
     """Remove the partitions that a reader has read to the required offset."""
     if upto is not None:
         for partition, records in found.items():
@@ -288,7 +288,7 @@ def _strike_off(upto: dict[int, int] | None, found: Mapping[int, list[tuple[int,
                 upto.pop(partition, None)
 
 
-class Crew:
+class Clients:
     """Running clients."""
 
     def __init__(self, clients: list[Client], journal: Journal) -> None:
@@ -302,7 +302,7 @@ class Crew:
         try:
             client.run(self._stop)
         except BaseException as error:
-            self._journal.complaints.append(f"{client.name} died: {type(error).__name__}: {error}")
+            self._journal.violations.append(f"{client.name} died: {type(error).__name__}: {error}")
             raise
 
     def join(self, *, stop: bool, timeout_s: float) -> None:
@@ -314,7 +314,7 @@ class Crew:
             thread.join(max(0.1, deadline_s - time.monotonic()))
         late = [thread.name for thread in self._threads if thread.is_alive()]
         if late:
-            self._journal.complaints.append(f"not done within {timeout_s:.0f} s: {', '.join(late)}")
+            self._journal.violations.append(f"not done within {timeout_s:.0f} s: {', '.join(late)}")
         self._stop.set()
 
 

@@ -33,7 +33,7 @@ READY = "ottla: ready on "
 TIMEOUT_S = 60.0
 
 
-class Victim:
+class BrokerUnderTest:
     """The broker process under attack."""
 
     def __init__(self, process: subprocess.Popen[bytes], port: int) -> None:
@@ -91,39 +91,39 @@ def joining(group: str, member: str, metadata: bytes) -> JoinGroupRequest:
     )
 
 
-def ready_groups(victim: Victim) -> None:
+def ready_groups(target: BrokerUnderTest) -> None:
     for _ in range(100):
-        if victim.ask(FindCoordinatorRequest(key="g", key_type=0), 2)[10:12] == b"\0\0":
+        if target.ask(FindCoordinatorRequest(key="g", key_type=0), 2)[10:12] == b"\0\0":
             return
         time.sleep(0.1)
 
 
-def large_joins(victim: Victim, ending: ExitStack) -> str:
+def large_joins(target: BrokerUnderTest, ending: ExitStack) -> str:
     """12 JoinGroup requests of 95 MB, each to a group of its own."""
-    ready_groups(victim)
+    ready_groups(target)
     metadata, answers = bytes(95_000_000), 0
     for number in range(12):
-        sock = ending.enter_context(victim.connect())
+        sock = ending.enter_context(target.connect())
         send(sock, joining(f"g{number}", "", metadata), 3)
     time.sleep(8)
     return f"{answers} answers"
 
 
-def large_group(victim: Victim, ending: ExitStack) -> str:
+def large_group(target: BrokerUnderTest, ending: ExitStack) -> str:
     """300 members of one group, each with 900 KB of metadata."""
-    ready_groups(victim)
+    ready_groups(target)
     metadata = os.urandom(900_000)
-    socks = [ending.enter_context(victim.connect()) for _ in range(300)]
+    socks = [ending.enter_context(target.connect()) for _ in range(300)]
     for sock in socks:
         send(sock, joining("g", "", metadata), 3)
     longest = max(len(receive(sock)) for sock in socks)
     return f"largest answer {longest / MiB:.1f} MiB"
 
 
-def producer_ids(victim: Victim, ending: ExitStack) -> str:
+def producer_ids(target: BrokerUnderTest, ending: ExitStack) -> str:
     """60,000 producer ids, five batches of each, in one partition."""
-    victim.ask(CreateTopicsRequest(topics=[CreatableTopic(name="t", num_partitions=1, replication_factor=1)]), 4)
-    sock = ending.enter_context(victim.connect())
+    target.ask(CreateTopicsRequest(topics=[CreatableTopic(name="t", num_partitions=1, replication_factor=1)]), 4)
+    sock = ending.enter_context(target.connect())
     now_ms = time.time_ns() // 1_000_000
     for producer in range(60_000):
         for sequence in range(5):
@@ -135,24 +135,24 @@ def producer_ids(victim: Victim, ending: ExitStack) -> str:
     return ""
 
 
-def fetch_sessions(victim: Victim, ending: ExitStack) -> str:
+def fetch_sessions(target: BrokerUnderTest, ending: ExitStack) -> str:
     """3,000 fetch sessions of 200 partitions, none of which is used again."""
-    victim.ask(CreateTopicsRequest(topics=[CreatableTopic(name="t", num_partitions=200, replication_factor=1)]), 4)
+    target.ask(CreateTopicsRequest(topics=[CreatableTopic(name="t", num_partitions=200, replication_factor=1)]), 4)
     asked = [FetchPartition(partition=number, partition_max_bytes=1000) for number in range(200)]
-    sock = ending.enter_context(victim.connect())
+    sock = ending.enter_context(target.connect())
     for _ in range(3_000):
         send(sock, FetchRequest(max_wait_ms=0, min_bytes=0, session_epoch=0, topics=[FetchTopic(topic="t", partitions=asked)]), 11)
         receive(sock)
     return ""
 
 
-CASES: dict[str, Callable[[Victim, ExitStack], str]] = {
+CASES: dict[str, Callable[[BrokerUnderTest, ExitStack], str]] = {
     case.__name__.replace("_", "-"): case for case in (large_joins, large_group, producer_ids, fetch_sessions)
 }
 
 
 @contextmanager
-def started(source: Path | None, directory: Path, settings: tuple[str, ...]) -> Iterator[Victim]:
+def started(source: Path | None, directory: Path, settings: tuple[str, ...]) -> Iterator[BrokerUnderTest]:
     environment = dict(os.environ) | ({"PYTHONPATH": str(source)} if source else {})
     command = [sys.executable, "-m", "ottla", "serve", "--data-dir", str(directory / "data"), "--listen", "127.0.0.1:0"]
     for setting in settings:
@@ -163,7 +163,7 @@ def started(source: Path | None, directory: Path, settings: tuple[str, ...]) -> 
         assert process.stdout is not None, "it is a pipe"
         line = process.stdout.readline().decode()
         assert line.startswith(READY), (directory / "output").read_text()
-        yield Victim(process, int(line.rpartition(":")[2]))
+        yield BrokerUnderTest(process, int(line.rpartition(":")[2]))
     finally:
         process.kill()
         process.wait()
@@ -172,19 +172,19 @@ def started(source: Path | None, directory: Path, settings: tuple[str, ...]) -> 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("names", nargs=-1, type=click.Choice(list(CASES)), metavar="[CASE]...")
 @click.option("--source", type=click.Path(exists=True, file_okay=False, path_type=Path), help="Directory with the package to measure.")
-@click.option("--set", "settings", metavar="KEY=VALUE", multiple=True, help="A setting of the broker; may be given again.")
-@click.option("--after", "after_s", default=15.0, show_default=True, help="Seconds between the attack's end and the last look.")
+@click.option("--set", "settings", metavar="KEY=VALUE", multiple=True, help="A setting of the broker; repeatable.")
+@click.option("--after", "after_s", default=15.0, show_default=True, help="Seconds between the attack's end and the last measurement.")
 def main(names: tuple[str, ...], source: Path | None, settings: tuple[str, ...], after_s: float) -> None:
     """Measure how much memory hostile clients can make a broker use."""
     click.echo(f"{'case':16} {'before':>8} {'most':>8} {'held':>8} {'after':>8}   MiB resident")
     for name in names or CASES:
-        with tempfile.TemporaryDirectory() as directory, started(source, Path(directory), settings) as victim, ExitStack() as ending:
-            before = victim.status_bytes("VmRSS")
-            note = CASES[name](victim, ending)
-            held = victim.status_bytes("VmRSS")
+        with tempfile.TemporaryDirectory() as directory, started(source, Path(directory), settings) as target, ExitStack() as ending:
+            before = target.status_bytes("VmRSS")
+            note = CASES[name](target, ending)
+            held = target.status_bytes("VmRSS")
             ending.close()
             time.sleep(after_s)
-            sizes = (before, victim.status_bytes("VmHWM"), held, victim.status_bytes("VmRSS"))
+            sizes = (before, target.status_bytes("VmHWM"), held, target.status_bytes("VmRSS"))
             click.echo(f"{name:16} " + " ".join(f"{size / MiB:8.0f}" for size in sizes) + f"   {note}")
 
 

@@ -56,7 +56,7 @@ def enter() -> str | None:
     return f"namespaces of its own are not permitted: {said}"
 
 
-class Place:
+class Location:
     """Network location of a process. The command prefix starts a process in it."""
 
     def __init__(self, name: str, address: str = "127.0.0.1", prefix: Sequence[str] = ()) -> None:
@@ -69,12 +69,12 @@ class Network:
     """Locations with links to this run, which routes between them."""
 
     def __init__(self) -> None:
-        self._places: dict[str, tuple[Place, str, subprocess.Popen[bytes]]] = {}
+        self._locations: dict[str, tuple[Location, str, subprocess.Popen[bytes]]] = {}
         self._rules: list[list[str]] = []
         self._unplugged: list[str] = []
         Path("/proc/sys/net/ipv4/ip_forward").write_text("1")
 
-    def place(self, name: str, number: int) -> Place:
+    def location(self, name: str, number: int) -> Location:
         """Create a location at 10.77.NUMBER.2."""
         # A network namespace lives as long as a process is in it; this process ends with its input.
         holder = subprocess.Popen(["unshare", "--net", "sh", "-c", "echo; exec cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
@@ -89,11 +89,11 @@ class Network:
         _run(*prefix, "ip", "link", "set", "eth0", "up")
         _run(*prefix, "ip", "link", "set", "lo", "up")
         _run(*prefix, "ip", "route", "add", "default", "via", near)
-        made = Place(name, far, prefix)
-        self._places[name] = made, link, holder
+        made = Location(name, far, prefix)
+        self._locations[name] = made, link, holder
         return made
 
-    def cut(self, one: Place, other: Place, *, one_way: bool = False) -> None:
+    def cut(self, one: Location, other: Location, *, one_way: bool = False) -> None:
         """Drop packets from ``one`` to ``other``, and unless ``one_way`` also the other direction."""
         for source, target in [(one, other)] if one_way else [(one, other), (other, one)]:
             rule = ["from", source.address, "to", target.address, "blackhole"]
@@ -101,9 +101,9 @@ class Network:
                 _run("ip", "rule", "add", *rule)
                 self._rules.append(rule)
 
-    def unplug(self, place: Place) -> None:
+    def unplug(self, location: Location) -> None:
         """Set the link of a location down."""
-        link = self._places[place.name][1]
+        link = self._locations[location.name][1]
         if link not in self._unplugged:
             _run("ip", "link", "set", link, "down")
             self._unplugged.append(link)
@@ -117,22 +117,22 @@ class Network:
 
     def close(self) -> None:
         """End the holder processes; the kernel removes the links."""
-        for _, _, holder in self._places.values():
+        for _, _, holder in self._locations.values():
             holder.kill()
             holder.communicate()
 
 
 @contextlib.contextmanager
-def small_disk(place: Path, size_bytes: int) -> Iterator[Path]:
+def small_disk(location: Path, size_bytes: int) -> Iterator[Path]:
     """Mount an empty file system of a size, in memory. Raises: NotPermitted."""
-    place.mkdir(parents=True, exist_ok=True)
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size_bytes}", "tmpfs", str(place)], capture_output=True, text=True)
+    location.mkdir(parents=True, exist_ok=True)
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size_bytes}", "tmpfs", str(location)], capture_output=True, text=True)
     if mounted.returncode != 0:
         raise NotPermitted(f"a small file system cannot be mounted here: {mounted.stderr.strip()}")
     try:
-        yield place
+        yield location
     finally:
-        subprocess.run(["umount", "-l", str(place)], check=True)
+        subprocess.run(["umount", "-l", str(location)], check=True)
 
 
 def _run(*command: str) -> None:

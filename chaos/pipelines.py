@@ -39,15 +39,15 @@ from typing import Any
 import click
 
 from chaos.cluster import Stuck
-from chaos.soak import Served
+from chaos.soak import BrokerProcess
 from ottla import Admin, Consumer, NewTopic, Producer
 from ottla.demo.verification import read_table
 
 EVENTS, COPIES, PARTITIONS = "events", "copies", 4
 #: Relative frequency of each target.
-VICTIMS = {"worker": 6, "broker": 4, "driver": 2, "jvm": 1}
+TARGETS = {"worker": 6, "broker": 4, "driver": 2, "jvm": 1}
 #: One kill in so many does not wait until the pipeline has recovered from the previous one.
-HASTY_ONE_IN = 4
+UNAWAITED_ONE_IN = 4
 #: A running pipeline writes something within this time, including Spark's start.
 STUCK_S = 300.0
 #: A JVM without its driver ends within this time.
@@ -109,7 +109,7 @@ def is_java(command: str) -> bool:
     return Path(command.partition(" ")[0]).name == "java"
 
 
-class Run:
+class PipelineProcess:
     """`ottla pipeline run` with its restarts; each start has its own output file."""
 
     def __init__(self, file: Path, directory: Path) -> None:
@@ -164,10 +164,10 @@ class Run:
             raise Stuck(f"the pipeline did not stop within {timeout_s:.0f} s of SIGTERM") from None
 
 
-# ---------------------------------------------------------------------------------------------------------------- the feed
+# ---------------------------------------------------------------------------------------------------------------- the producer
 
 
-class Feed:
+class NumberProducer:
     """A producer that writes consecutive numbers, in its own thread."""
 
     def __init__(self, bootstrap: str, rate: int) -> None:
@@ -176,7 +176,7 @@ class Feed:
         self.acknowledged: set[int] = set()
         self.failed: list[str] = []
         self._ending = threading.Event()
-        self._thread = threading.Thread(target=self._work, name="feed")
+        self._thread = threading.Thread(target=self._work, name="producer")
 
     def begin(self) -> None:
         self._thread.start()
@@ -229,12 +229,12 @@ class Outcome:
 
     def summary(self) -> dict[str, Any]:
         """The JSON document."""
-        told = {name: getattr(self, name) for name in self.__slots__}
+        summary = {name: getattr(self, name) for name in self.__slots__}
         took = {
             name: {"median": round(statistics.median(times), 1), "longest": round(max(times), 1)}
             for name, times in sorted(self.recovered_s.items())
         }
-        return {**told, "kills": dict(self.kills), "restarts": dict(self.restarts), "recovered_s": took, "seconds": round(self.seconds)}
+        return {**summary, "kills": dict(self.kills), "restarts": dict(self.restarts), "recovered_s": took, "seconds": round(self.seconds)}
 
 
 def number_of(value: bytes) -> int:
@@ -255,15 +255,15 @@ def copies_in(bootstrap: str, topic: str, number: Callable[[bytes], int] = numbe
     return found
 
 
-def judge(outcome: Outcome, bootstrap: str, table: Path, feed: Feed) -> None:
+def compare(outcome: Outcome, bootstrap: str, table: Path, producer: NumberProducer) -> None:
     """Compare the acknowledged records, the topic and the outputs."""
     log, topic = copies_in(bootstrap, EVENTS), copies_in(bootstrap, COPIES)
     delta = Counter(read_table(table).column("n").to_pylist()) if (table / "_delta_log").exists() else Counter()
-    outcome.acknowledged, outcome.in_log = len(feed.acknowledged), log.total()
+    outcome.acknowledged, outcome.in_log = len(producer.acknowledged), log.total()
     outcome.in_table, outcome.in_topic = delta.total(), topic.total()
     outcome.table_doubled, outcome.topic_doubled = (sum(times > 1 for times in found.values()) for found in (delta, topic))
     outcome.table_missing, outcome.topic_missing = (len(log.keys() - found.keys()) for found in (delta, topic))
-    lost = len(feed.acknowledged - log.keys())
+    lost = len(producer.acknowledged - log.keys())
     invented = len((delta.keys() | topic.keys()) - log.keys())
     for count, what in [
         (lost, "acknowledged records are not in the topic they were sent to"),
@@ -272,7 +272,7 @@ def judge(outcome: Outcome, bootstrap: str, table: Path, feed: Feed) -> None:
         (outcome.table_doubled, "records are in the Delta table more than once"),
         (outcome.topic_missing, "records are not in the topic they were copied to"),
         (invented, "records were written that nobody sent"),
-        (len(feed.failed), f"records were refused, the first: {feed.failed[:1]}"),
+        (len(producer.failed), f"records were refused, the first: {producer.failed[:1]}"),
     ]:
         if count:
             outcome.problems.append(f"{count} {what}")
@@ -281,45 +281,45 @@ def judge(outcome: Outcome, bootstrap: str, table: Path, feed: Feed) -> None:
 # ---------------------------------------------------------------------------------------------------------------- the kills
 
 
-class Story:
+class KillTest:
     """One run of the program: broker, producer and pipeline, and the kills."""
 
-    def __init__(self, directory: Path, *, seed: int, rate: int, say: Callable[[str], None]) -> None:
+    def __init__(self, directory: Path, *, seed: int, rate: int, log: Callable[[str], None]) -> None:
         self.rng = random.Random(seed)
         self.outcome = Outcome(seed)
-        self.say = say
+        self.log = log
         self.table = directory / "table"
-        self.broker = Served(directory / "data")
+        self.broker = BrokerProcess(directory / "data")
         file = directory / "chaos.toml"
         file.write_text(PIPELINE.format(bootstrap=self.broker.address, directory=directory, events=EVENTS, copies=COPIES))
-        self.run = Run(file, directory)
-        self.feed = Feed(self.broker.address, rate)
+        self.run = PipelineProcess(file, directory)
+        self.producer = NumberProducer(self.broker.address, rate)
         #: JVMs whose driver was killed, with the time.
         self.orphans: dict[int, float] = {}
         #: Target of the last kill.
         self.last = ""
 
-    def tell(self, kills: int) -> Outcome:
-        """Run everything from start to end."""
+    def execute(self, kills: int) -> Outcome:
+        """PipelineProcess everything from start to end."""
         began_s = time.monotonic()
         self.broker.start()
         try:
             with Admin(bootstrap_servers=self.broker.address) as admin:
                 for topic in (EVENTS, COPIES):
                     admin.create_topic(NewTopic(topic, PARTITIONS))
-            self.feed.begin()
+            self.producer.begin()
             try:
                 self.run.start()
-                self.get_on("start", began_s)
-                for victim in self.rng.choices(list(VICTIMS), list(VICTIMS.values()), k=kills):
-                    self.one_kill(victim)
+                self.await_batch("start", began_s)
+                for target in self.rng.choices(list(TARGETS), list(TARGETS.values()), k=kills):
+                    self.one_kill(target)
             finally:
-                self.feed.end()
+                self.producer.end()
             self.catch_up()
             if self.run.stop() != 0:
-                self.outcome.problems.append(f"the pipeline, stopped in order, ended with {self.run.ended}: {self.words()}")
+                self.outcome.problems.append(f"the pipeline, stopped in order, ended with {self.run.ended}: {self.last_line()}")
             self.await_orphans()
-            judge(self.outcome, self.broker.address, self.table, self.feed)
+            compare(self.outcome, self.broker.address, self.table, self.producer)
         except Stuck as why:
             self.outcome.problems.append(str(why))
         finally:
@@ -327,24 +327,24 @@ class Story:
         self.outcome.seconds = time.monotonic() - began_s
         return self.outcome
 
-    def one_kill(self, victim: str) -> None:
+    def one_kill(self, target: str) -> None:
         """Kill a process, and usually wait until the pipeline has recovered. Raises: Stuck."""
-        self.look_after(self.rng.uniform(0, 3))
+        self.supervise_for(self.rng.uniform(0, 3))
         killed_s = time.monotonic()
-        if not self.strike(victim):
-            victim = "driver"
-            self.strike(victim)
-        self.last = victim
-        self.outcome.kills[victim] += 1
-        self.say(f"{self.outcome.kills.total()}: {victim}")
-        if self.rng.randrange(HASTY_ONE_IN):
-            self.get_on(victim, killed_s)
+        if not self.kill_target(target):
+            target = "driver"
+            self.kill_target(target)
+        self.last = target
+        self.outcome.kills[target] += 1
+        self.log(f"{self.outcome.kills.total()}: {target}")
+        if self.rng.randrange(UNAWAITED_ONE_IN):
+            self.await_batch(target, killed_s)
         else:
-            self.look_after(self.rng.uniform(0, 8))
+            self.supervise_for(self.rng.uniform(0, 8))
 
-    def strike(self, victim: str) -> bool:
+    def kill_target(self, target: str) -> bool:
         """kill -9; False when there is no such process yet."""
-        match victim:
+        match target:
             case "broker":
                 self.broker.end(by_force=True)
                 time.sleep(self.rng.uniform(0, 1))
@@ -372,23 +372,23 @@ class Story:
         if self.run.ended is None:
             return
         self.outcome.restarts[self.last] += 1
-        self.say(f"   starts again, after {self.last}; it had ended with {self.run.ended}: {self.words()}")
+        self.log(f"   starts again, after {self.last}; it had ended with {self.run.ended}: {self.last_line()}")
         if self.last in ("broker", "worker"):
-            self.outcome.problems.append(f"the pipeline ended when the {self.last} was killed: {self.words()}")
+            self.outcome.problems.append(f"the pipeline ended when the {self.last} was killed: {self.last_line()}")
         self.run.start()
 
-    def words(self) -> str:
+    def last_line(self) -> str:
         """The last line of the pipeline's output."""
         return (self.run.output.read_text(errors="replace").strip().splitlines() or [""])[-1][:400]
 
-    def look_after(self, seconds: float) -> None:
+    def supervise_for(self, seconds: float) -> None:
         """Supervise for some time."""
         deadline_s = time.monotonic() + seconds
         while time.monotonic() < deadline_s:
             self.supervise()
             time.sleep(LOOK_S)
 
-    def get_on(self, victim: str, since_s: float) -> None:
+    def await_batch(self, target: str, since_s: float) -> None:
         """Wait until a batch that began after a kill is written. Raises: Stuck."""
         life, seen = self.run.lives, self.run.batches()
         # The batch in progress at the kill may complete unaffected.
@@ -402,23 +402,25 @@ class Story:
             if self.run.batches() >= seen + needed:
                 break
             if time.monotonic() > deadline_s:
-                raise Stuck(f"after {victim}: the pipeline neither ends nor writes anything for {STUCK_S:.0f} s; it says: {self.words()}")
+                raise Stuck(
+                    f"after {target}: the pipeline neither ends nor writes anything for {STUCK_S:.0f} s; it says: {self.last_line()}"
+                )
             time.sleep(LOOK_S)
         took_s = time.monotonic() - since_s
-        self.outcome.recovered_s.setdefault(victim, []).append(took_s)
-        self.say(f"   {victim}: batches again after {took_s:.1f} s")
+        self.outcome.recovered_s.setdefault(target, []).append(took_s)
+        self.log(f"   {target}: batches again after {took_s:.1f} s")
 
     def catch_up(self) -> None:
         """Wait until the table has as many rows as records were acknowledged. Raises: Stuck."""
-        wanted, rows = len(self.feed.acknowledged), -1
+        wanted, rows = len(self.producer.acknowledged), -1
         deadline_s = time.monotonic() + STUCK_S
         while rows < wanted:
-            self.look_after(0.5)
+            self.supervise_for(0.5)
             before, rows = rows, self.rows()
             if rows > before:
                 deadline_s = time.monotonic() + STUCK_S
             if time.monotonic() > deadline_s:
-                raise Stuck(f"the table has {rows} rows, and {wanted} records were acknowledged; the pipeline says: {self.words()}")
+                raise Stuck(f"the table has {rows} rows, and {wanted} records were acknowledged; the pipeline says: {self.last_line()}")
 
     def rows(self) -> int:
         from deltalake import DeltaTable
@@ -463,10 +465,10 @@ def _is_our_jvm(pid: int) -> bool:
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--kills", type=click.IntRange(1), default=50, show_default=True, help="How many processes are killed.")
 @click.option("--rate", type=click.IntRange(1), default=300, show_default=True, help="Records a second.")
-@click.option("--seed", type=int, help="Who is killed, and when. [default: a new one]")
-@click.option("--json", "json_path", type=click.Path(dir_okay=False, path_type=Path), help="Write the outcome here, too.")
-@click.option("--directory", type=click.Path(file_okay=False, exists=True, path_type=Path), help="Where data and tables are made.")
-@click.option("--keep", is_flag=True, help="Keep data, tables and what the processes wrote.")
+@click.option("--seed", type=int, help="Seed of the random choices. [default: a new one]")
+@click.option("--json", "json_path", type=click.Path(dir_okay=False, path_type=Path), help="Write the results to this file as JSON.")
+@click.option("--directory", type=click.Path(file_okay=False, exists=True, path_type=Path), help="Parent of the data directories and
+tables.") @click.option("--keep", is_flag=True, help="Keep data, tables and the output of the processes.")
 def main(kills: int, rate: int, seed: int | None, json_path: Path | None, directory: Path | None, keep: bool) -> None:
     """Kill processes of a running pipeline, and compare its output with what was sent.
 
@@ -477,7 +479,7 @@ def main(kills: int, rate: int, seed: int | None, json_path: Path | None, direct
     seed = random.SystemRandom().randrange(1 << 32) if seed is None else seed
     home = Path(tempfile.mkdtemp(prefix="ottla-pipelines-", dir=directory))
     click.echo(f"seed {seed}", err=True)
-    outcome = Story(home, seed=seed, rate=rate, say=lambda line: click.echo(line, err=True)).tell(kills)
+    outcome = KillTest(home, seed=seed, rate=rate, log=lambda line: click.echo(line, err=True)).execute(kills)
     text = json.dumps(outcome.summary(), indent=1)
     click.echo(text)
     if json_path is not None:

@@ -35,7 +35,7 @@ from struct import Struct
 import click
 
 from chaos.cluster import ROOT, Broker, Cluster, Process, Setup, Stuck, free_port, running, until
-from chaos.namespaces import Place
+from chaos.namespaces import Location
 from ottla import Admin, Consumer, KafkaError, NewTopic, Producer
 from ottla.server.data_directory import STORE
 from ottla.store.embedded.copies import copy_paths
@@ -74,7 +74,7 @@ class Damaged:
     place: int
 
     def __str__(self) -> str:
-        return f"{self.file} at {self.place}: {self.kind}"
+        return f"{self.file} at {self.location}: {self.kind}"
 
 
 @dataclass(slots=True)
@@ -200,12 +200,12 @@ class Records:
 class Campaign:
     """Rounds of damage on a cluster, and on a broker with an embedded store."""
 
-    def __init__(self, outcome: Outcome, rng: random.Random, say: Callable[[str], None], kept: Path | None) -> None:
+    def __init__(self, outcome: Outcome, rng: random.Random, log: Callable[[str], None], kept: Path | None) -> None:
         #: Directory in which a broker's files are kept after a defect.
         self.kept = kept
         self.outcome = outcome
         self.rng = rng
-        self.say = say
+        self.log = log
 
     # Three brokers.
 
@@ -238,20 +238,20 @@ class Campaign:
             faults += self._start(broker, lambda reason: _moved_away(broker.data_dir, reason))
         if not faults:
             faults += self._checked(cluster, records, broker)
-        said = _since(broker.output, began)
-        reports = [line for line in said.splitlines() if REPORTS.search(line)]
+        output_text = _since(broker.output, began)
+        reports = [line for line in output_text.splitlines() if REPORTS.search(line)]
         self.outcome.reported += bool(reports)
-        self.say(f"round {self.outcome.rounds}: broker {broker.number} {mode}, {count} places: {'; '.join(faults) or 'healed'}")
+        self.log(f"round {self.outcome.rounds}: broker {broker.number} {mode}, {count} places: {'; '.join(faults) or 'healed'}")
         if not faults:
             self.outcome.healed += 1
             return
         where = ", ".join(map(str, done))
-        told = f"; it said: {' | '.join(reports[-3:])}" if reports else "; it said nothing"
-        self.outcome.faults.append(f"round {self.outcome.rounds}, broker {broker.number}, {mode} [{where}]: {'; '.join(faults)}{told}")
+        report = f"; its log: {' | '.join(reports[-3:])}" if reports else "; its log has nothing"
+        self.outcome.faults.append(f"round {self.outcome.rounds}, broker {broker.number}, {mode} [{where}]: {'; '.join(faults)}{report}")
         broker.kill()
         if self.kept is not None:
             shutil.copytree(broker.data_dir, self.kept / f"round-{self.outcome.rounds}")
-        self.say(self.outcome.faults[-1])
+        self.log(self.outcome.faults[-1])
         _wipe(broker.data_dir)
         broker.spawn()
         broker.await_ready()
@@ -284,16 +284,16 @@ class Campaign:
             try:
                 process.await_ready()
             except Stuck:
-                said = process.said()
+                output_text = process.output_text()
                 if process.alive:
-                    return [f"does not serve within the time: {said[-300:]}"]
-                if INTERNAL.search(said):
-                    return [f"ended with an internal error: {said[-1500:]}"]
+                    return [f"does not serve within the time: {output_text[-300:]}"]
+                if INTERNAL.search(output_text):
+                    return [f"ended with an internal error: {output_text[-1500:]}"]
                 if attempt:
-                    return [f"does not start after the remedy: {said.splitlines()[-1][:300]}"]
+                    return [f"does not start after the remedy: {output_text.splitlines()[-1][:300]}"]
                 self.outcome.refused += 1
-                reason = said.splitlines()[-1]
-                self.say(f"refused: {reason}")
+                reason = output_text.splitlines()[-1]
+                self.log(f"refused: {reason}")
                 remedy(reason)
             else:
                 return []
@@ -305,7 +305,7 @@ class Campaign:
         port = free_port()
         data_dir = directory / "data"
         arguments = ["serve", "--data-dir", str(data_dir), "--listen", f"127.0.0.1:{port}"]
-        broker = Process(Place("here"), arguments, directory / "embedded.output")
+        broker = Process(Location("here"), arguments, directory / "embedded.output")
         broker.spawn()
         records = Records(broker.await_ready(), 1, 1)
         records.write(100)
@@ -341,7 +341,7 @@ class Campaign:
                 records.write(5)
             except KafkaError as error:
                 faults.append(f"a client fails: {error}")
-        self.say(f"round {self.outcome.rounds}: store, {', '.join(map(str, done))}: {'; '.join(faults) or 'healed'}")
+        self.log(f"round {self.outcome.rounds}: store, {', '.join(map(str, done))}: {'; '.join(faults) or 'healed'}")
         if not faults:
             self.outcome.healed += 1
             return
@@ -445,11 +445,11 @@ def place(directory: Path | None) -> Iterator[Path]:
 @click.option("--places", type=click.IntRange(1), default=1000, show_default=True, help="Places that are damaged.")
 @click.option("--group", type=click.IntRange(1), default=5, show_default=True, help="Places that are damaged at once.")
 @click.option("--store-share", type=click.FloatRange(0, 1), default=0.1, show_default=True, help="Share of them in the embedded store.")
-@click.option("--seed", type=int, help="What is damaged, where and how. [default: a new one]")
-@click.option("--json", "json_path", type=click.Path(dir_okay=False, path_type=Path), help="Write the outcome here, too.")
-@click.option("--directory", type=click.Path(file_okay=False, exists=True, path_type=Path), help="Where data directories are made.")
-@click.option("--keep", type=click.Path(file_okay=False, exists=True, path_type=Path), help="Where the files are kept after a fault.")
-def main(
+@click.option("--seed", type=int, help="Seed of the random choices. [default: a new one]")
+@click.option("--json", "json_path", type=click.Path(dir_okay=False, path_type=Path), help="Write the results to this file as JSON.")
+@click.option("--directory", type=click.Path(file_okay=False, exists=True, path_type=Path), help="Parent of the data directories.")
+@click.option("--keep", type=click.Path(file_okay=False, exists=True, path_type=Path), help="Directory for a broker's files after a
+failure.") def main(
     places: int, group: int, store_share: float, seed: int | None, json_path: Path | None, directory: Path | None, keep: Path | None
 ) -> None:
     """Damage random places of all files of a minority of the replicas, and check that each damage is repaired or reported.

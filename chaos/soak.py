@@ -52,7 +52,7 @@ GROWTH_MAX_BYTES = MiB // 2
 RESIDENT_GROWTH_MAX_BYTES = 12 * MiB
 
 
-class Served:
+class BrokerProcess:
     """`ottla serve` on one port and directory, with restarts."""
 
     def __init__(self, directory: Path) -> None:
@@ -168,7 +168,7 @@ class Sample:
         )
 
 
-class Work:
+class Workload:
     """All clients, each in its own thread; an exception in one of them ends the soak."""
 
     def __init__(self, address: str, ledger: Ledger) -> None:
@@ -271,7 +271,7 @@ class Work:
         with Producer(**self._settings) as producer:
             producer.send(TOPIC, b"passer-by:0").result(timeout_ms=DRAIN_S * 1000)
 
-    def come_to_rest(self) -> None:
+    def await_all_read(self) -> None:
         """Return when every record sent so far is acknowledged and read by all, so no client is still reconnecting."""
         upto = dict(self._ledger.sent)
         deadline_s = time.monotonic() + DRAIN_S
@@ -283,7 +283,7 @@ class Work:
         self._writing_over.set()
         for thread in self._threads[:2]:
             thread.join(DRAIN_S)
-        self.come_to_rest()
+        self.await_all_read()
         self._over.set()
         for _, over in self._members:
             over.set()
@@ -323,17 +323,17 @@ def verdict(samples: list[Sample], ledger: Ledger, errors: list[str]) -> dict[st
 
 
 def soak(
-    directory: Path, *, duration_s: float, every_s: tuple[float, float], rng: random.Random, told: Callable[[str], None]
+    directory: Path, *, duration_s: float, every_s: tuple[float, float], rng: random.Random, report: Callable[[str], None]
 ) -> dict[str, Any]:
     """Run one soak; the result of ``verdict``, with the samples and the places where memory grew."""
-    served = Served(directory)
+    served = BrokerProcess(directory)
     served.start()
     with Admin(bootstrap_servers=served.address) as admin:
         admin.create_topic(NewTopic(TOPIC, PARTITIONS))
     ledger = Ledger(int(duration_s * RATE * 2) + 10_000)
     tracemalloc.start(4)
     samples: list[Sample] = []
-    work = Work(served.address, ledger)
+    work = Workload(served.address, ledger)
     began_s = time.monotonic()
     work.begin()
     before: tracemalloc.Snapshot | None = None
@@ -342,9 +342,9 @@ def soak(
         time.sleep(rng.uniform(*every_s) / 2)
         work.churn()
         time.sleep(rng.uniform(*every_s) / 2)
-        work.come_to_rest()
+        work.await_all_read()
         samples.append(Sample.now(began_s))
-        told(json.dumps(asdict(samples[-1])))
+        report(json.dumps(asdict(samples[-1])))
         if before is None and time.monotonic() - began_s > duration_s / 5:
             before = tracemalloc.take_snapshot()
         lives += 1
@@ -377,19 +377,19 @@ def place(directory: Path | None) -> Iterator[Path]:
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
-@click.option("--minutes", type=click.FloatRange(min=0.1), default=10.0, show_default=True, help="How long.")
+@click.option("--minutes", type=click.FloatRange(min=0.1), default=10.0, show_default=True, help="Duration in minutes.")
 @click.option(
     "--every", type=click.FloatRange(min=1), default=25.0, show_default=True, help="Seconds between restarts, a fifth more or less."
 )
-@click.option("--seed", type=int, help="When what happens. [default: a new one]")
-@click.option("--json", "json_path", type=click.Path(dir_okay=False, path_type=Path), help="Write the outcome here, too.")
+@click.option("--seed", type=int, help="Seed of the random choices. [default: a new one]")
+@click.option("--json", "json_path", type=click.Path(dir_okay=False, path_type=Path), help="Write the results to this file as JSON.")
 @click.option("--directory", type=click.Path(file_okay=False, path_type=Path), help="The broker's data directory.")
 def main(minutes: float, every: float, seed: int | None, json_path: Path | None, directory: Path | None) -> None:
     """Run clients while their broker is restarted, and check that nothing leaks and no record is lost."""
     rng = random.Random(seed)
     with place(directory) as data_dir:
         outcome = soak(
-            data_dir, duration_s=minutes * 60, every_s=(every * 0.8, every * 1.2), rng=rng, told=lambda line: click.echo(line, err=True)
+            data_dir, duration_s=minutes * 60, every_s=(every * 0.8, every * 1.2), rng=rng, report=lambda line: click.echo(line, err=True)
         )
     text = json.dumps({**outcome, "samples": [asdict(sample) for sample in outcome["samples"]]}, indent=1)
     click.echo(text)

@@ -30,7 +30,7 @@ import click
 
 from chaos.cluster import until
 from chaos.pipelines import copies_in, descendants, is_java
-from chaos.soak import Served
+from chaos.soak import BrokerProcess
 from chaos.standalone import cluster
 from ottla import Admin, Consumer, NewTopic
 from ottla.spark.session import start_session
@@ -56,11 +56,11 @@ SPECULATING = {
     "spark.speculation.minTaskRuntime": "1s",
     "spark.executorEnv.PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
 }
-STORIES = ("retried", "executor", "speculative")
+SCENARIOS = ("retried", "executor", "speculative")
 WAIT_S = 400.0
 
 
-def stumbling(story: str, signs: str) -> Callable[[int], str]:
+def failing_function(scenario: str, signs: str) -> Callable[[int], str]:
     """Return the function that the tasks apply to each row. A task creates a file half way; the first attempt of the first task fails, or
     all wait."""
 
@@ -72,12 +72,12 @@ def stumbling(story: str, signs: str) -> Callable[[int], str]:
         if number % (ROWS // TASKS) == MIDWAY:
             (Path(signs) / f"{context.partitionId()}-{context.attemptNumber()}").touch()
             first = context.attemptNumber() == 0
-            if first and story == "retried" and context.partitionId() == 0:
+            if first and scenario == "retried" and context.partitionId() == 0:
                 raise RuntimeError("the task stumbles")
-            if first and story == "speculative" and context.partitionId() == 0:
+            if first and scenario == "speculative" and context.partitionId() == 0:
                 # Spark ends this attempt when the other one is done.
                 time.sleep(WAIT_S)
-            if story == "executor" and not (Path(signs) / "killed").exists():
+            if scenario == "executor" and not (Path(signs) / "killed").exists():
                 # Wait for the kill, which may hit this task.
                 deadline_s = time.monotonic() + WAIT_S
                 while not (Path(signs) / "killed").exists() and time.monotonic() < deadline_s:
@@ -120,11 +120,11 @@ def kill_one(bootstrap: str, topic: str, signs: Path, rng: random.Random) -> Non
 
 
 @contextmanager
-def session(story: str, directory: Path) -> Iterator[Any]:
+def session(scenario: str, directory: Path) -> Iterator[Any]:
     """Create a Spark session on the cluster that a scenario needs."""
     with ExitStack() as ending:
         settings = SETTINGS
-        if story == "speculative":
+        if scenario == "speculative":
             (directory / "cluster").mkdir()
             master = ending.enter_context(cluster(directory / "cluster", ("127.0.0.1", "127.0.0.2"), cores=1))
             settings = {**SPECULATING, "spark.master": master}
@@ -133,24 +133,24 @@ def session(story: str, directory: Path) -> Iterator[Any]:
         yield spark
 
 
-def told(story: str, spark: Any, bootstrap: str, directory: Path, rng: random.Random) -> dict[str, Any]:
+def run_scenario(scenario: str, spark: Any, bootstrap: str, directory: Path, rng: random.Random) -> dict[str, Any]:
     """Run one scenario: the number of records in the topic, of missing and duplicated ones, and of attempts that reached the middle."""
     from pyspark.sql.functions import udf
 
-    signs = directory / story
+    signs = directory / scenario
     signs.mkdir()
     with Admin(bootstrap_servers=bootstrap) as admin:
-        admin.create_topic(NewTopic(story, 2))
-    frame = spark.range(0, ROWS, 1, TASKS).select(udf(stumbling(story, str(signs)), "string")("id").alias("value"))
-    killer = threading.Thread(target=kill_one, args=(bootstrap, story, signs, rng))
-    if story == "executor":
+        admin.create_topic(NewTopic(scenario, 2))
+    frame = spark.range(0, ROWS, 1, TASKS).select(udf(failing_function(scenario, str(signs)), "string")("id").alias("value"))
+    killer = threading.Thread(target=kill_one, args=(bootstrap, scenario, signs, rng))
+    if scenario == "executor":
         killer.start()
     began_s = time.monotonic()
-    frame.write.format("ottla").option("kafka.bootstrap.servers", bootstrap).option("topic", story).mode("append").save()
+    frame.write.format("ottla").option("kafka.bootstrap.servers", bootstrap).option("topic", scenario).mode("append").save()
     took_s = time.monotonic() - began_s
-    if story == "executor":
+    if scenario == "executor":
         killer.join()
-    found = copies_in(bootstrap, story, int)
+    found = copies_in(bootstrap, scenario, int)
     return {
         "records": found.total(),
         "missing": ROWS - len(found),
@@ -161,9 +161,9 @@ def told(story: str, spark: Any, bootstrap: str, directory: Path, rng: random.Ra
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
-@click.argument("names", nargs=-1, type=click.Choice(STORIES), metavar="[STORY]...")
-@click.option("--seed", type=int, default=1, show_default=True, help="Which executor is killed.")
-@click.option("--json", "json_path", type=click.Path(dir_okay=False, path_type=Path), help="Write the outcome here, too.")
+@click.argument("names", nargs=-1, type=click.Choice(SCENARIOS), metavar="[STORY]...")
+@click.option("--seed", type=int, default=1, show_default=True, help="Seed of the random choices.")
+@click.option("--json", "json_path", type=click.Path(dir_okay=False, path_type=Path), help="Write the results to this file as JSON.")
 def main(names: tuple[str, ...], seed: int, json_path: Path | None) -> None:
     """Make tasks of a Spark cluster fail while they write into topics. Exit code 0: no record is missing."""
     # Child processes must not outlive a terminated run.
@@ -171,13 +171,13 @@ def main(names: tuple[str, ...], seed: int, json_path: Path | None) -> None:
     with tempfile.TemporaryDirectory(prefix="ottla-tasks-", ignore_cleanup_errors=True) as made:
         directory = Path(made)
         os.environ["SPARK_HOME"] = str(spark_home(directory / "spark"))
-        broker = Served(directory / "data")
+        broker = BrokerProcess(directory / "data")
         broker.start()
         try:
             rng, outcome = random.Random(seed), {}
-            for story in names or STORIES:
-                with session(story, directory) as spark:
-                    outcome[story] = told(story, spark, broker.address, directory, rng)
+            for scenario in names or SCENARIOS:
+                with session(scenario, directory) as spark:
+                    outcome[scenario] = run_scenario(scenario, spark, broker.address, directory, rng)
         finally:
             broker.end(by_force=False)
     text = json.dumps(outcome, indent=1)

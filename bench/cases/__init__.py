@@ -1,7 +1,7 @@
-"""The cases: each is one thing measured the same way on every server.
+"""The cases: each is one quantity, measured in the same way on every server.
 
-A case runs against a `Stage`: one server that is up, with topics to play on. It gives figures, named and with their unit, and the load's
-own account, which goes into the JSON whole.
+A case runs against a `Stage`: one running server with its topics. It returns named figures with units, and the load's
+own result, which the JSON contains in full.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ MB, GB = 1e6, 1e9
 
 
 class Skipped(RuntimeError):
-    """This case cannot run here; the message says why."""
+    """This case cannot run on this machine; the message has the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """How much of everything."""
+    """Sizes and durations of the loads."""
 
     name: str
     rounds: int
@@ -52,7 +52,7 @@ SCALES = {
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One number a case gives. `higher` says whether more is better."""
+    """One figure of a case. `higher` tells whether more is better."""
 
     key: str
     unit: str
@@ -62,7 +62,7 @@ class Figure:
 
 @dataclass
 class Stage:
-    """A contestant, running, and the topics that cases keep on it."""
+    """A running contestant, and the cases' topics on it."""
 
     contestant: Contestant
     running: Running
@@ -78,7 +78,7 @@ class Stage:
         return load.run(kind, host=host, port=port, pid=self.running.process.pid, topic=topic, **arguments)
 
     def create_topic(self, partitions: int) -> str:
-        """A new topic with a leader for every partition. A deleted topic's files go after a second, not after a minute."""
+        """Create a topic and wait for its leaders. Files of a deleted topic are removed after a second, not after a minute."""
         name = f"bench-{uuid.uuid4().hex[:12]}"
         admin = self._admin
         topic = NewTopic(name, num_partitions=partitions, replication_factor=1, config={"file.delete.delay.ms": "1000"})
@@ -95,7 +95,7 @@ class Stage:
         self._admin.delete_topics([name])[name].result(30)
 
     def filled_topic(self, value_size: int, partitions: int, value_bytes: int) -> tuple[str, int]:
-        """A topic with at least `value_bytes` of values in batches of 16 KiB, made on first use, and its number of records."""
+        """A topic with at least `value_bytes` of values in batches of 16 KiB, created on first use, and its number of records."""
         key = (value_size, partitions, value_bytes)
         if key not in self.filled:
             name = self.create_topic(partitions)
@@ -114,13 +114,13 @@ class Stage:
 
     @functools.cached_property
     def _admin(self) -> AdminClient:
-        # One for the stage's life: a client that is garbage collected while its future is pending fails that future.
+        # One for the whole run: a client that is garbage collected while its future is pending fails that future.
         return AdminClient({"bootstrap.servers": self.running.bootstrap, "log_level": 0})
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What one run of a case gave."""
+    """The result of one run of a case."""
 
     figures: dict[str, float]
     detail: dict[str, Any]
@@ -128,7 +128,7 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One row or a few of the report. `only` names the contestants it makes sense for; none means all."""
+    """One or more rows of the report. `only` limits it to some contestants; none means all."""
 
     group: str
     name: str
@@ -143,7 +143,7 @@ class Case:
 
 
 def rates(detail: dict[str, Any]) -> Measured:
-    """MB/s and server CPU-seconds per GB, both of values: what the user sent, not what the wire carried."""
+    """MB/s and server CPU-seconds per GB, both of record values, not of bytes on the wire."""
     return Measured(
         {"throughput": detail["bytes"] / MB / detail["seconds"], "server CPU": detail["server_cpu_s"] / (detail["bytes"] / GB)}, detail
     )

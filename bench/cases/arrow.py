@@ -1,6 +1,6 @@
-"""Tables in and out, each codec, beside confluent-kafka record by record.
+"""Tables in and out, with each codec, compared with confluent-kafka record by record.
 
-As with the clients record by record, it is the client that is measured: its own CPU is the figure to compare.
+These cases measure the client: compare its own CPU.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ VALUE_SIZE = 100
 CODECS = ("none", "lz4", "zstd", "snappy", "gzip")
 SENDERS = ("send_table", "confluent-kafka")
 READERS = ("poll_table", "read_table", "confluent-kafka")
-#: What it promises to acks=all is not the subject, so the server that is not held up by a disk.
+#: acks=all is not the subject, so the server without fsync is used.
 SERVERS = frozenset({"ottla cached", "kafka"})
 
 

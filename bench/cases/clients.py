@@ -1,7 +1,7 @@
-"""Python clients side by side on one server: a loop around `send()`, and one over records; how long a record takes from one to the other at
-a steady rate; what a consumer costs to which nothing comes; and how long it takes until a client is imported.
+"""Python clients compared on one server: a loop around `send()`, a loop over records, the latency of records at
+a steady rate, the CPU of an idle consumer, and the import time of a client.
 
-The client's own CPU is the figure to compare: it is the client that is measured, whatever the server and the machine do meanwhile.
+These cases measure the client: compare its own CPU, which does not depend on the server and other load.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ LATENCIES = (Figure("p50", "ms", False), Figure("p99", "ms", False), Figure("cli
 IDLE_CPU = (Figure("client CPU", "% of a core", False, 2),)
 IMPORT = (Figure("import", "ms", False, 0),)
 PARTITIONS = 3
-#: Records a second of the latency cases, how long they are measured, and how long a consumer is left alone.
+#: Records a second of the latency cases, their duration, and the duration of the idle case.
 RATE, LATENCY_S, IDLE_S = 1000, 10.0, 10.0
 QUICK_S = 3.0
 MODULES = {
@@ -32,7 +32,7 @@ MODULES = {
     "aiokafka": "import aiokafka",
     "kafka-python": "import kafka",
 }
-#: One server of each make: what it promises to acks=all is not the subject, so the one that is not held up by a disk.
+#: acks=all is not the subject, so one server of each kind is used, without fsync.
 SERVERS = frozenset({"ottla cached", "kafka"})
 
 

@@ -1,9 +1,9 @@
-"""A large cluster loses a broker, then its controller: how long until everybody names a leader for every partition again.
+"""A large cluster loses a broker, then its controller: time until both survivors name a leader for every partition again.
 
-Three brokers, a replica of each of thousands of partitions on every one, over a real ZooKeeper. A killed broker is noticed when its session
-ends, which is a setting and no measure of anything; the clock starts when the first survivor names the broker no more, and stops when both
-survivors name a living leader for all partitions. They are asked by Metadata, which for so many partitions is work of its own, and is done
-by the brokers that are being measured.
+Three brokers, a replica of each of thousands of partitions on every one, over a real ZooKeeper. The time until a killed broker's session
+ends is a setting, and not measured. The clock starts when the first survivor no longer lists the broker, and stops when both
+survivors name a living leader for all partitions. They are queried by Metadata; with so many partitions this is work for the measured
+brokers, too.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def _addresses(cluster: Cluster) -> Addresses:
 
 
 def _lose(cluster: Cluster, addresses: Addresses, victim: int) -> dict[str, float]:
-    """Kills a broker; seconds until it is noticed, from then until both survivors name a leader for all, and what that cost them."""
+    """Kill a broker; returns seconds until it is detected, from then until both survivors name all leaders, and the survivors' CPU."""
     survivors = {number: address for number, address in addresses.items() if number != victim}
     nodes = [cluster.running.nodes[number] for number in survivors]
     killed = time.perf_counter()
@@ -93,7 +93,7 @@ def _lose(cluster: Cluster, addresses: Addresses, victim: int) -> dict[str, floa
 
 
 def _polls() -> Iterator[None]:
-    """Turns, until the caller has seen what it waits for. Raises: LoadFailed."""
+    """Repeat until the caller stops. Raises: LoadFailed."""
     deadline = time.perf_counter() + PATIENCE_S
     while time.perf_counter() < deadline:
         yield
@@ -102,7 +102,7 @@ def _polls() -> Iterator[None]:
 
 
 def _metadata(address: tuple[str, int], *topics: str) -> MetadataResponse:
-    """What one broker says, on a connection of its own. Raises: OSError."""
+    """The response of one broker, on a separate connection. Raises: OSError."""
     request = MetadataRequest(topics=[MetadataRequestTopic(name=topic) for topic in topics], allow_auto_topic_creation=False)
     with contextlib.closing(socket.create_connection(address, timeout=PATIENCE_S)) as connection:
         connection.sendall(b"".join(framing.encode_request(request, VERSION, 1, "bench")))  # type: ignore[arg-type]

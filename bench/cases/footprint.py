@@ -1,4 +1,4 @@
-"""Starting, and what a server holds: on an empty directory, and after all the other cases."""
+"""Start time and memory of a server: on an empty directory, and after all the other cases."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Consumer groups of 10, 100 and 500 members: how long a rebalance takes, and what other clients feel of one."""
+"""Consumer groups of 10, 100 and 500 members: duration of a rebalance, and its effect on other clients."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from bench.loads.groups import median_ms
 
 PARTITIONS = 1_000
 PROTOCOLS = {"classic": "classic", "consumer": "new protocol"}
-#: Members of the group in which the latency of other clients is measured, too.
+#: Size of the group for which the latency of other clients is measured, too.
 LARGEST = 500
-#: Each of the stretches in which latencies are taken; beside a rebalance, as long as a classic group takes for two.
+#: Duration of each latency measurement; during rebalances, the time of two classic ones.
 STEADY_S = 6.0
 COMPARED = frozenset({"ottla", "kafka"})
 SETTLING = (

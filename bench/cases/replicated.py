@@ -1,6 +1,6 @@
-"""Three brokers on this machine, a replica on each of them, acks=all: what replication costs, and how long a failover takes.
+"""Three brokers on this machine, a replica on each of them, acks=all: the cost of replication, and the time of a failover.
 
-The clusters are of their own, one at a time; those of Ottla have a ZooKeeper, whose CPU is not counted, while Kafka's nodes are controllers
+The clusters are started one at a time; those of Ottla have a ZooKeeper, whose CPU is not counted, while Kafka's nodes are controllers
 too. All brokers share the machine with the load, so CPU-seconds per GB, summed over the brokers, say more than MB/s.
 """
 
@@ -24,8 +24,8 @@ VALUE_SIZE = 1024
 BATCH_SIZE = 16 << 10
 PARTITIONS = 6
 STEADY_RATE, STEADY_CONNECTIONS = 500.0, 10
-#: A cluster counts as warm as a single server does, when another turn makes it cheaper by less than this share; three JVMs that share the
-#: machine take long, so that is not asked before the time that a single server has at most.
+#: Same criterion as for a single server: another turn makes the cluster cheaper by less than this share. Three JVMs on one
+#: machine take long, so the criterion has the time limit of a single server.
 WARM_GAIN, WARM_TURN_S = 0.05, 1.5
 GROUP = "replicated"
 COSTS = (
@@ -49,7 +49,7 @@ def cases(scale: Scale) -> list[Case]:
 
 @contextlib.contextmanager
 def _cluster(stage: Stage) -> Iterator[Cluster]:
-    """A cluster of the contestant's kind, on an empty directory."""
+    """Start a cluster of the contestant's kind, on an empty directory."""
     with (
         tempfile.TemporaryDirectory(dir=stage.scratch, ignore_cleanup_errors=True) as directory,
         cluster_of(stage.contestant, Path(directory)) as cluster,
@@ -95,7 +95,7 @@ def _load(cluster: Cluster, kind: str, partitions: int, **arguments: Any) -> dic
     topic = f"bench-{uuid.uuid4().hex[:12]}"
     cluster.create_topic(topic, partitions)
     _, host, port = cluster.leader(topic)
-    # Dirty pages of the run before must not be written at the expense of this one.
+    # Dirty pages of the previous run must not be written during this one.
     os.sync()
     if kind == "raw_produce":
         arguments["partitions"] = partitions

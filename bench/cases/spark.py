@@ -1,4 +1,4 @@
-"""Rows a second of the Spark source and sink; beside them, with the same server, Spark's own Kafka connector."""
+"""Rows a second of the Spark source and sink, compared with Spark's own Kafka connector on the same server."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ FIGURES = (
     Figure("rows of the connector's", "times", True),
     Figure("CPU of the connector's", "times", False),
 )
-#: Of the rows a second of a source that does nothing.
+#: Relative to the rows a second of a source that does nothing.
 OF_READY = Figure("rows of an idle source's", "%", True)
 
 
@@ -88,18 +88,18 @@ def _measured(stage: Stage, kind: str, topic: str, rows: int) -> Measured:
 
 
 def _cpu(way: dict[str, Any]) -> float:
-    """CPU seconds of Spark a million rows."""
+    """CPU seconds of Spark per million rows."""
     return float(way["spark_cpu_s"] / (way["records"] / 1e6))
 
 
 def _line() -> str:
-    """The installed Spark's line: 4.3 for 4.3.0."""
+    """The installed Spark's minor version: 4.3 for 4.3.0."""
     return ".".join(importlib.metadata.version("pyspark").split(".")[:2])
 
 
 def _connector() -> tuple[str, list[str]]:
-    """The version and the jars of Spark's own Kafka connector: of the installed Spark's line, else the newest release of its generation,
-    which may run in it or not.
+    """The version and the jars of Spark's own Kafka connector: of the installed Spark's minor version, else the newest release of its
+    major version, which may not run in it.
     """
     generation = _line().split(".")[0]
     found: tuple[str, Path] | None = None

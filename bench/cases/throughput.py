@@ -1,6 +1,6 @@
 """Produce and consume, through librdkafka and as a raw replay.
 
-The raw load is what tells the servers apart: its client costs next to nothing. The librdkafka load is what users have.
+The raw load shows the difference between servers: its client costs almost nothing. The librdkafka load is typical for users.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ import os
 
 from bench.cases import RATES, Case, Measured, Scale, Stage, rates
 
-#: The batch size at which Java's producer sends under load.
+#: The batch size of Java's producer under load.
 BATCH_SIZE = 16 << 10
-#: The most that librdkafka puts in one batch.
+#: Maximum batch size of librdkafka.
 LARGE_BATCH_SIZE = 1_000_000
 ACKS = {"all": -1, "1": 1}
 READERS = frozenset({"ottla", "kafka"})  # Reading does not depend on write.caching.
@@ -42,7 +42,7 @@ def _shape(value_size: int, partitions: int) -> tuple[str, str]:
 def _raw_produce(value_size: int, partitions: int, acks: str, batch_size: int) -> Case:
     def run(stage: Stage, scale: Scale) -> Measured:
         topic = stage.create_topic(partitions)
-        # Dirty pages of the run before must not be written at the expense of this one.
+        # Dirty pages of the previous run must not be written during this one.
         os.sync()
         try:
             return rates(

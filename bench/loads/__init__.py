@@ -1,1 +1,1 @@
-"""The loads: what is thrown at a server, each in a process of its own."""
+"""The loads on a server, each in its own process."""

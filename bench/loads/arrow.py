@@ -1,7 +1,7 @@
-"""Whole tables into topics and out of them, beside confluent-kafka record by record with the same values.
+"""Whole tables into topics and out of them, compared with confluent-kafka record by record with the same values.
 
-Values are lines of JSON of exactly the size asked for, ten thousand different ones again and again, so that codecs have what they usually
-have. The process's own CPU is the figure that a busy machine does not distort.
+Values are lines of JSON of exactly the given size, ten thousand different ones repeatedly, so the codecs get realistic
+data. The process's own CPU is the figure that other load does not distort.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ BATCH = 500
 
 
 def values(size: int) -> list[bytes]:
-    """Lines of JSON of so many bytes each."""
+    """Lines of JSON of this many bytes each."""
     rng = random.Random(7)
     begun = [b'{"id":%d,"user":"u%d","page":"/item/%d"' % (n, rng.randrange(5000), rng.randrange(900)) for n in range(DIFFERENT)]
     return [line + b',"x":"' + b"%x" % rng.getrandbits(4 * (size - len(line) - 8)) + b'"}' for line in begun]
@@ -29,7 +29,7 @@ def values(size: int) -> list[bytes]:
 def send(
     host: str, port: int, pid: int, topic: str, *, client: str, value_size: int, codec: str, seconds: float, bytes_max: int
 ) -> dict[str, Any]:
-    """Sends for so many seconds, with a warm-up of one table."""
+    """Send for some seconds, after a warm-up of one table."""
     window = Window(pid)
     sent = {"send_table": _send_table, "confluent-kafka": _send_confluent}[client](
         f"{host}:{port}", topic, values(value_size), codec, Clock(window, seconds, bytes_max // value_size)
@@ -38,7 +38,7 @@ def send(
 
 
 class Clock:
-    """When a load is over."""
+    """The time limit of a load."""
 
     def __init__(self, window: Window, seconds: float, records_max: int) -> None:
         self._window = window
@@ -46,7 +46,7 @@ class Clock:
         self._records_max = records_max
 
     def measured(self, turn: Callable[[], int], end: Callable[[], Any] = lambda: None) -> dict[str, Any]:
-        """Takes a turn, which gives a number of records, to warm up, and then as many as fit into the time."""
+        """Run `turn`, which returns a number of records, to warm up, and then until the time limit."""
         before = turn()
         end()
         until = self._window.open() + self._seconds
@@ -101,7 +101,7 @@ def _send_confluent(bootstrap: str, topic: str, lines: list[bytes], codec: str, 
 
 
 def read(host: str, port: int, pid: int, topic: str, *, client: str, partitions: int, records: int, value_size: int) -> dict[str, Any]:
-    """Reads all records of a topic once, after a warm-up on the same records."""
+    """Read all records of a topic once, after a warm-up on the same records."""
     reader = {"poll_table": _poll_table, "read_table": _read_table, "confluent-kafka": _read_confluent}[client]
     window = Window(pid)
     for _ in range(2):

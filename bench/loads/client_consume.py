@@ -1,8 +1,8 @@
-"""Consuming record by record with each Python client, as each comes: what a loop around its records costs.
+"""Consuming record by record with each Python client, with defaults: the cost of a loop over records.
 
-Each client reads a topic that is filled from its start, in the way of its own documentation, and looks at every value, until the time is
-over or the topic is. The window opens before the partitions are assigned, when the connection stands. The process's own CPU is the figure
-that a busy machine does not distort: it holds the client's threads, those of librdkafka too.
+Each client reads a filled topic from its start, as in its own documentation, and accesses every value, until the time or
+the topic ends. The window opens before the partitions are assigned, after connecting. The process's own CPU is the figure
+that other load does not distort: it includes the client's threads, and those of librdkafka.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from typing import Any
 
 from bench.load import Window
 
-#: Records between two looks at the clock.
+#: Records between two checks of the clock.
 STRIDE = 1000
 FIRST_TIMEOUT_S = 30
 
 
 class Turn:
-    """One client's turn: until there is enough, or time is over."""
+    """One client's run: until enough records are read, or time is over."""
 
     def __init__(self, pid: int, topic: str, partitions: int, records: int, seconds: float) -> None:
         self._window = Window(pid)
@@ -33,11 +33,11 @@ class Turn:
         self.bytes = 0
 
     def begin(self) -> None:
-        """The connection stands."""
+        """Start after connecting."""
         self._until = self._window.open() + self._seconds
 
     def over(self) -> bool:
-        """Whether it is time to stop; asked for each record."""
+        """Whether to stop; called for each record."""
         self.seen += 1
         if self.seen == self.records_max:
             return True
@@ -48,7 +48,7 @@ class Turn:
 
 
 def consume(host: str, port: int, pid: int, topic: str, *, client: str, partitions: int, records: int, seconds: float) -> dict[str, Any]:
-    """Reads with `client`, a name of `CLIENTS`, for so many seconds, or until the topic is read."""
+    """Read with `client`, a name of `CLIENTS`, for some seconds, or until the topic is read."""
     return CLIENTS[client](f"{host}:{port}", Turn(pid, topic, partitions, records, seconds))
 
 

@@ -1,8 +1,8 @@
-"""How long a record takes from a producer to a consumer of the same client, at a steady rate; and what a consumer costs that gets nothing.
+"""Latency from a producer to a consumer of the same client, at a steady rate; and the CPU of an idle consumer.
 
-Record n is due n / rate seconds after the start, whatever became of those before, and its latency counts from then until the consumer's
-loop has it: a stall shows in all that were due meanwhile. Clients are as they come, but for acks=all and no linger. Both ends are in
-one process, in a thread each, or on one loop where the client has it so; so clocks agree.
+Record n is due n / rate seconds after the start, independent of earlier ones, and its latency counts from then until the consumer's
+loop has it: a stall affects all records that were due meanwhile. Clients have defaults except for acks=all and no linger. Both ends are in
+one process, in a thread each, or on one event loop for asyncio clients, so they share a clock.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from typing import Any
 
 from bench.load import Window
 
-#: Records at the start that do not count: connections, metadata, code that runs for the first time.
+#: Records at the start that do not count: connections, metadata, first execution of code.
 WARM_UP = 300
 GIVE_UP_S = 30.0
 POLL_S = 1.0
 
 
 class Pace:
-    """What is sent when, and what came."""
+    """The schedule of records, and the received ones."""
 
     def __init__(self, pid: int, rate: int, seconds: float, value_size: int) -> None:
         self.window = Window(pid)
@@ -30,12 +30,12 @@ class Pace:
         self._gap_ns = 1_000_000_000 // rate
         self._padding = bytes(value_size - 8)
         self.latencies_ns: list[int] = []
-        #: The consumer stands where the topic ends: now records may be sent.
+        #: Set when the consumer's position is at the end of the topic: records may be sent.
         self.ready = threading.Event()
         self.failed: Exception | None = None
 
     def due(self) -> Iterator[tuple[int, bytes]]:
-        """When each record is to be sent, on `time.monotonic_ns()`, and its value."""
+        """Due time of each record, on `time.monotonic_ns()`, and its value."""
         began_ns = time.monotonic_ns() + 10_000_000
         for number in range(self.count):
             if number == WARM_UP:
@@ -44,7 +44,7 @@ class Pace:
             yield at_ns, at_ns.to_bytes(8, "big") + self._padding
 
     def came(self, value: bytes) -> bool:
-        """A record was received; whether more will be."""
+        """Record a received value; returns whether more are expected."""
         self.latencies_ns.append(time.monotonic_ns() - int.from_bytes(value[:8], "big"))
         return len(self.latencies_ns) < self.count
 
@@ -55,12 +55,12 @@ class Pace:
 
 
 def latency(host: str, port: int, pid: int, topic: str, *, client: str, value_size: int, rate: int, seconds: float) -> dict[str, Any]:
-    """Sends and receives at a rate with `client`, a name of `CLIENTS`."""
+    """Send and receive at a rate with `client`, a name of `CLIENTS`."""
     return CLIENTS[client](f"{host}:{port}", topic, Pace(pid, rate, seconds, value_size))
 
 
 def idle(host: str, port: int, pid: int, topic: str, *, client: str, seconds: float) -> dict[str, Any]:
-    """The CPU of a consumer that is connected, and to which nothing comes."""
+    """The CPU of a connected consumer that receives nothing."""
     window = Window(pid)
 
     def nothing(poll: Callable[[], Any]) -> dict[str, Any]:

@@ -1,7 +1,7 @@
-"""Producing record by record with each Python client, as each comes but for acks=all: what a loop around `send()` costs.
+"""Producing record by record with each Python client, with defaults except for acks=all: the cost of a loop around `send()`.
 
-One call per record, as applications do it; nothing is handed over in lists. The clock stops when the last record is acknowledged. The
-process's own CPU is the figure that a busy machine does not distort: it holds the client's threads, those of librdkafka too.
+One call per record, as in applications, without lists. The clock stops when the last record is acknowledged. The
+process's own CPU is the figure that other load does not distort: it includes the client's threads, and those of librdkafka.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ from typing import Any
 
 from bench.load import Window
 
-#: Records between two looks at the clock.
+#: Records between two checks of the clock.
 STRIDE = 1000
 FLUSH_TIMEOUT_S = 60
 
 
 def produce(host: str, port: int, pid: int, topic: str, *, client: str, value_size: int, seconds: float, bytes_max: int) -> dict[str, Any]:
-    """Produces with `client`, a name of `CLIENTS`, for so many seconds."""
+    """Produce with `client`, a name of `CLIENTS`, for some seconds."""
     value = random.Random(7).randbytes(value_size)
     measured = CLIENTS[client](f"{host}:{port}", topic, value, Turn(pid, seconds, max(STRIDE, bytes_max // value_size)))
     return {**measured, "bytes": measured["records"] * value_size}
 
 
 class Turn:
-    """One client's turn: a short warm-up, the measured stretch, and when each is over."""
+    """One client's run: a short warm-up, the measured window, and the end of each."""
 
     def __init__(self, pid: int, seconds: float, records_max: int) -> None:
         self._window = Window(pid)
@@ -37,19 +37,19 @@ class Turn:
         self.records = 0
 
     def more(self) -> bool:
-        """Whether another stride is wanted; counts it."""
+        """Whether another stride follows; counts it."""
         if time.perf_counter() >= self._until or self.records >= self._records_max:
             return False
         self.records += STRIDE
         return True
 
     def begin(self) -> None:
-        """The warm-up is over, everything is acknowledged."""
+        """Called after the warm-up, when everything is acknowledged."""
         self.records = 0
         self._until = self._window.open() + self._seconds
 
     def over(self) -> dict[str, Any]:
-        """Everything is acknowledged."""
+        """Called when everything is acknowledged."""
         return {**self._window.close(), "records": self.records}
 
 
@@ -74,7 +74,7 @@ def confluent(bootstrap: str, topic: str, value: bytes, turn: Turn) -> dict[str,
     from confluent_kafka import Producer
 
     failures: list[str] = []
-    # Reports of success cost it a Python call per record if they are asked for; here nobody does.
+    # Reports of success would cost a Python call per record; they are not used.
     settings = {"bootstrap.servers": bootstrap, "acks": "all", "delivery.report.only.error": True}
     producer = Producer({**settings, "on_delivery": lambda error, _: failures.append(str(error)) if error else None})
 

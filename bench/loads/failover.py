@@ -1,6 +1,6 @@
-"""Kills the leader under a producer's writes, and takes the time until a write that began after that is acknowledged.
+"""Kills the leader during a producer's writes, and measures the time until a later write is acknowledged.
 
-confluent-kafka with its defaults, but for retries that come sooner: idempotent, acks=all, a record every two milliseconds.
+confluent-kafka with its defaults except for a shorter retry backoff: idempotent, acks=all, a record every two milliseconds.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from confluent_kafka import Producer
 
 EVERY_S = 0.002
 TIMEOUT_S = 60.0
-#: Writes go on for so long before the kill, so that the producer knows its way.
+#: Duration of the writes before the kill, so that the producer knows the cluster.
 BEFORE_S = 1.0
 
 

@@ -1,18 +1,18 @@
-"""Members of one consumer group, hundreds in one process: each a connection and a task that speaks the group's protocol and nothing else.
+"""Members of one consumer group, hundreds in one process: each is a connection and a task for the group protocol only.
 
-A whole consumer would cost many times what the broker does for it, and on one machine it would be measured instead of the broker. So
-these members fetch nothing. They keep a real consumer's times: a classic member sends a heartbeat every 3 s and joins again when it is
-told to; one of the new protocol comes back after the interval that the broker names, and at once when it has given up or taken over
-partitions. They run at a lower priority, because they stand for machines of their own.
+A whole consumer costs many times the broker's work for it, and on one machine would dominate the measurement. So
+these members fetch nothing. They have a real consumer's intervals: a classic member sends a heartbeat every 3 s and rejoins when
+a response requires it; a member of the consumer protocol uses the broker's interval, and sends a heartbeat at once when it has revoked
+or received partitions. They run at a lower priority, because they simulate other machines.
 
-A process of its own: reads one command a line, answers each with one JSON object a line.
+A separate process: reads one command a line, and answers each with one JSON object a line.
 
-    form N      N members join; settled when all are in one generation, or all partitions have their owner
+    form N      N members join; complete when all are in one generation, or all partitions have their owner
     join        one more; the same
-    leave       the last one goes; the same
+    leave       the last one leaves; the same
     close       all connections are closed
 
-A command's answer tells the seconds it took and `fenced`: how many answers so far told a member that the group goes on without it.
+A result has the seconds it took and `fenced`: the number of responses so far that fenced a member.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ NICE = 10
 SETTLE_TIMEOUT_S = 90.0
 #: Kafka's defaults: heartbeat.interval.ms, session.timeout.ms, max.poll.interval.ms.
 HEARTBEAT_S, SESSION_MS, REBALANCE_MS = 3.0, 45_000, 300_000
-#: A JoinGroup is answered when the last member has joined.
+#: A JoinGroup response arrives when the last member has joined.
 REQUEST_MS = 320_000
 ASSIGNOR = "range"
 FENCED = frozenset(
@@ -57,15 +57,15 @@ FENCED = frozenset(
 
 
 class Group:
-    """What the members know together: more than any of them, so that it can tell when they agree."""
+    """Shared state of the members, which detects when they agree."""
 
     def __init__(self, host: str, port: int, topic: str, partitions: int) -> None:
         self.host, self.port, self.topic, self.partitions = host, port, topic, partitions
         self.group_id = f"group-{uuid.uuid4().hex[:8]}"
         self.members: list[Member] = []
-        #: How many members are in each generation (or epoch).
+        #: Number of members in each generation (or epoch).
         self.at: Counter[int] = Counter()
-        #: Of the new protocol: who owns each partition.
+        #: In the consumer protocol: the owner of each partition.
         self.owners: dict[int, Member] = {}
         self.fenced = 0
         self._goal: Callable[[], bool] = lambda: False
@@ -73,13 +73,13 @@ class Group:
         self._failed: BaseException | None = None
 
     def moved(self, member: Member, generation: int) -> None:
-        """A member came to know another generation."""
+        """A member has a new generation."""
         self.at[member.generation] -= 1
         member.generation = generation
         self.at[generation] += 1
 
     def look(self) -> None:
-        """Something has changed: is it what we wait for?"""
+        """Check after a change whether the awaited state is reached."""
         if self._reached is not None and not self._reached.done() and self._goal():
             self._reached.set_result(None)
 
@@ -103,13 +103,13 @@ class Group:
         return max((generation for generation, count in self.at.items() if count), default=-1)
 
     def all_at(self, after: int) -> bool:
-        """Whether all members know one generation, a later one than that."""
+        """Whether all members are in one generation after this one."""
         newest = self.newest
         return newest > after and self.at[newest] == len(self.members)
 
 
 class Member:
-    """A connection of its own."""
+    """A member with its own connection."""
 
     def __init__(self, group: Group) -> None:
         self.group = group
@@ -172,7 +172,7 @@ class Member:
 
 
 class ClassicMember(Member):
-    """JoinGroup, SyncGroup, Heartbeat; whoever leads assigns."""
+    """JoinGroup, SyncGroup, Heartbeat; the group leader computes the assignment."""
 
     member_id = ""
 
@@ -248,7 +248,7 @@ def shares(member_ids: list[str], topic: str, partitions: int) -> list[SyncGroup
 
 
 class NewMember(Member):
-    """ConsumerGroupHeartbeat, and doing at once what it says."""
+    """ConsumerGroupHeartbeat, and immediate reconciliation."""
 
     def __init__(self, group: Group) -> None:
         super().__init__(group)
@@ -299,7 +299,7 @@ class NewMember(Member):
 
 
 class Play:
-    """The commands."""
+    """Executes the commands."""
 
     def __init__(self, group: Group, kind: type[Member]) -> None:
         self._group, self._kind = group, kind
@@ -322,7 +322,7 @@ class Play:
         raise ValueError(command)
 
     async def _find_coordinator(self) -> None:
-        """Has the coordinator's topic made, and waits until it is ready."""
+        """Create the coordinator's topic, and wait until it is ready."""
         member = Member(self._group)
         await member.connect()
         await member.ask(ApiVersionsRequest(client_software_name="bench", client_software_version="1"), 3)
@@ -330,7 +330,7 @@ class Play:
         while time.monotonic() < deadline:
             found = await member.ask(FindCoordinatorRequest(key_type=0, coordinator_keys=[self._group.group_id]), 4)
             probe = HeartbeatRequest(group_id=self._group.group_id, generation_id=0, member_id="nobody")
-            # Unknown, as it should be, once the coordinator has loaded.
+            # UNKNOWN_MEMBER_ID is expected once the coordinator has loaded.
             if not found.coordinators[0].error_code and (await member.ask(probe, 4)).error_code == errors.UnknownMemberId.code:
                 member.close()
                 return
@@ -355,7 +355,7 @@ class Play:
         return {"seconds": time.perf_counter() - began, "fenced": group.fenced, "members": len(group.members)}
 
     def _shared(self) -> bool:
-        """Every partition has an owner, and every member something, if there is enough for all."""
+        """Whether every partition has an owner, and every member a partition, if there are enough."""
         group = self._group
         if len(group.owners) < group.partitions:
             return False

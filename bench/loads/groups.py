@@ -1,8 +1,8 @@
-"""Rebalances of a consumer group: how long one takes, and what other clients feel of it.
+"""Rebalances of a consumer group: their duration, and their effect on other clients.
 
-The members are a process of their own (`group_members`). Beside it a load of 1,000 requests a second (`requests.steady`) runs by turns:
-while the group is settled, and while a member joins, leaves, joins again, from the first request to the last. The median turn counts, so
-that something else on the machine that lasts for a second or two spoils one turn and no figure.
+The members are a separate process (`group_members`). A load of 1,000 requests a second (`requests.steady`) runs alternately
+while the group is stable, and while a member joins, leaves and rejoins, from the first request to the last. The median turn counts, so
+a short disturbance of the machine affects one turn and no figure.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from bench import load
 from bench.load import ROOT, Window
 
 REQUEST, RATE, CONNECTIONS = "produce acks=1", 1000.0, 10
-#: Stretches with the steady load, settled and rebalancing, by turns.
+#: Number of turns with the steady load, stable and rebalancing.
 TURNS = 3
 
 
@@ -53,7 +53,7 @@ class Members:
 def rebalance(
     host: str, port: int, pid: int, topic: str, *, protocol: str, members: int, partitions: int, other_topic: str, steady_s: float
 ) -> dict[str, Any]:
-    """Forms a group, then has one more member join and leave again. With `steady_s`, again and again, and latencies of others."""
+    """Form a group, then let one more member join and leave. With `steady_s`, repeatedly, with the latencies of other clients."""
 
     def steady() -> dict[str, Any]:
         shape = {"request": REQUEST, "connections": CONNECTIONS, "rate": RATE, "seconds": steady_s}
@@ -88,7 +88,7 @@ def rebalance(
 
 @dataclass(slots=True)
 class Moves:
-    """What joins and leaves took, in seconds."""
+    """Durations of joins and leaves, in seconds."""
 
     joins: list[float]
     leaves: list[float]
@@ -101,7 +101,7 @@ class Moves:
         self.fenced = last["fenced"]
 
     def beside(self, group: Members, steady: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-        """Joins and leaves without a pause for as long as the steady load lasts."""
+        """Join and leave continuously while the steady load runs."""
         with ThreadPoolExecutor(1) as thread:
             beside = thread.submit(steady)
             while not beside.done():

@@ -1,10 +1,10 @@
-"""librdkafka through confluent-kafka, at its defaults but for one: `fetch.queue.backoff.ms`.
+"""librdkafka through confluent-kafka, with one setting changed: `fetch.queue.backoff.ms`.
 
-That one is a whole second by default: a consumer whose queue is full stops fetching for that long, which makes every server look the
+Its default is a second: a consumer whose queue is full stops fetching for that long, which makes all servers look the
 same, at about 240,000 records a second. It is 1 ms here.
 
-The producer hands over messages with `produce_batch`, a thousand per call, because a Python call per record would make the client the
-bottleneck. Failed deliveries alone are reported (`delivery.report.only.error`), and any of them fails the load.
+The producer sends messages with `produce_batch`, a thousand per call, because a Python call per record would make the client the
+bottleneck. Only failed deliveries are reported (`delivery.report.only.error`), and any of them fails the load.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def produce(
     bytes_max: int,
     warm_s: float = 0.5,
 ) -> dict[str, Any]:
-    """Produces as fast as librdkafka takes messages; the clock stops when the last one is acknowledged."""
+    """Produce as fast as librdkafka accepts messages; the clock stops when the last one is acknowledged."""
     failures: list[str] = []
     settings = {"bootstrap.servers": f"{host}:{port}", "acks": acks, "delivery.report.only.error": True}
     producer = Producer({**settings, "on_delivery": lambda error, _: failures.append(str(error))})
@@ -59,7 +59,7 @@ def _feed(producer: Producer, topic: str, value: bytes, *, until: float, message
         sent += queued
         producer.poll(0)
         if queued < MESSAGES_PER_CALL:
-            # The local queue is full. The messages that were left out carry the reason in them: start with fresh ones.
+            # The local queue is full. Messages that were not queued contain the error: start with fresh ones.
             messages = [{"value": value} for _ in range(MESSAGES_PER_CALL)]
             producer.poll(0.005)
     if left := producer.flush(FLUSH_TIMEOUT_S):
@@ -70,9 +70,9 @@ def _feed(producer: Producer, topic: str, value: bytes, *, until: float, message
 def consume(
     host: str, port: int, pid: int | list[int], topic: str, *, partitions: int, value_size: int, records: int, seconds: float
 ) -> dict[str, Any]:
-    """Reads all `records` of a topic with a fresh consumer, again and again until the passes add up to `seconds`.
+    """Read all `records` of a topic with a fresh consumer, repeatedly until the passes add up to `seconds`.
 
-    A pass ends with the last record. Going back to the start with the same consumer would cost half a second each time, which the
+    A pass ends with the last record. To seek to the start with the same consumer would cost half a second each time, which the
     consumer spends in the long poll at the end of the log.
     """
     total = {"seconds": 0.0, "server_cpu_s": 0.0, "load_cpu_s": 0.0}

@@ -1,7 +1,7 @@
-"""Finished frames on a raw socket: the lightest client that can be had in Python, so that the server is the bottleneck.
+"""Prepared frames on a raw socket: the cheapest possible client in Python, so the server is the bottleneck.
 
-Produce keeps five requests in flight, as Kafka's clients do by default. Fetch has one in flight and asks for 1 MiB per partition, which
-is the clients' default too; it goes round and round a topic until its time is up, throwing the bytes away.
+Produce keeps five requests in flight, the default of Kafka's clients. Fetch has one in flight and requests 1 MiB per partition, also
+the clients' default; it reads a topic repeatedly until the time is over, and drops the bytes.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def produce(
     bytes_max: int,
     warm_s: float = 0.0,
 ) -> dict[str, Any]:
-    """Sends batches until `seconds` have passed or `bytes_max` of values are acknowledged, whichever is first."""
+    """Send batches until `seconds` have passed or `bytes_max` of values are acknowledged, whichever is first."""
     batch = frames.batch_of(value_size, batch_size)
     frame = frames.produce_frame(topic, range(partitions), batch.data, acks=acks)
     with _connect(host, port) as sock:
@@ -67,7 +67,7 @@ class _Pump:
         self._answered = 0
 
     def run(self, *, until: float, requests_max: int) -> int:
-        """Sends until the deadline or the count, waits for every answer, gives the number answered."""
+        """Send until the deadline or the count, wait for every response, and return their number."""
         sock, frame = self._sock, self._frame
         first = self.sent
         last = first + requests_max
@@ -103,7 +103,7 @@ class _Pump:
 def fetch(
     host: str, port: int, pid: int | list[int], topic: str, *, partitions: int, value_size: int, seconds: float, warm_s: float = 0.5
 ) -> dict[str, Any]:
-    """Reads every partition from offset 0 to its end, over and over, for `seconds`."""
+    """Read every partition from offset 0 to its end, repeatedly, for `seconds`."""
     buffer = memoryview(bytearray(REPLY_BYTES_MAX))
     with _connect(host, port) as sock:
         reader = _Reader(sock, topic, partitions, buffer)
@@ -115,7 +115,7 @@ def fetch(
 
 
 class _Reader:
-    """One connection that fetches a topic in circles."""
+    """One connection that fetches a topic repeatedly."""
 
     def __init__(self, sock: socket.socket, topic: str, partitions: int, buffer: memoryview) -> None:
         self._sock, self._topic, self._buffer = sock, topic, buffer
@@ -153,7 +153,7 @@ class _Reader:
 def _connect(host: str, port: int) -> socket.socket:
     sock = socket.create_connection((host, port), timeout=TIMEOUT_S)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    # A Python timeout makes the socket non-blocking, and then MSG_WAITALL waits for nothing: let the kernel keep the time.
+    # A Python timeout makes the socket non-blocking, and MSG_WAITALL does not wait then: let the kernel handle the timeout.
     sock.settimeout(None)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", TIMEOUT_S, 0))
     return sock

@@ -1,7 +1,7 @@
-"""A Spark data source that does nothing: it hands over one ready record batch again and again, with the columns of a topic.
+"""A Spark data source that does nothing: it returns one prepared record batch repeatedly, with the columns of a topic.
 
-What Spark makes of it is the most that any source written in Python can come to, on this machine at this moment; a source that reads from
-somewhere is measured beside it.
+Its rate is the upper limit for sources written in Python, on this machine at this time; a real source
+is measured next to it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 
 COLUMNS = "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp, timestampType int"
-#: As large as what one fetch of a topic gives.
+#: As large as one fetch of a topic.
 BATCH_ROWS = 65_536
 
 

@@ -25,7 +25,7 @@ DRAIN_S = 5.0
 def round_trips(
     host: str, port: int, pid: int | list[int], topic: str, *, request: str, connections: int, seconds: float, warm_s: float = 0.5
 ) -> dict[str, Any]:
-    """Closed loop: every connection sends its next request when the answer to the last one is in."""
+    """Closed loop: every connection sends its next request after the response to the last one."""
     lines = [_Line(host, port, _frame(request, topic)) for _ in range(connections)]
     _check_first(lines[0], request)
     by_fd = {line.sock.fileno(): line for line in lines}
@@ -83,7 +83,7 @@ PERCENTILES = {"p50": 0.50, "p90": 0.90, "p99": 0.99, "p999": 0.999, "max": 1.0}
 
 
 def _schedule(lines: list[_Line], rate: float, seconds: float) -> tuple[list[float], list[float]]:
-    """Runs the schedule once; latencies and the load's own lateness, both in milliseconds."""
+    """Run the schedule once; returns latencies and the load's own lateness, both in milliseconds."""
     latencies: list[float] = []
     lateness: list[float] = []
     by_socket = {line.sock: line for line in lines}
@@ -109,7 +109,7 @@ def _schedule(lines: list[_Line], rate: float, seconds: float) -> tuple[list[flo
 
 
 class _Line:
-    """One connection, its frame, and when each request on the way was due."""
+    """One connection, its frame, and the due times of the requests in flight."""
 
     def __init__(self, host: str, port: int, frame: bytearray) -> None:
         self.sock = socket.create_connection((host, port), timeout=30)
@@ -127,7 +127,7 @@ class _Line:
         self.sock.sendall(self.frame)
 
     def receive(self) -> list[float]:
-        """Reads once; the due moments of the requests that were answered."""
+        """Read once; returns the due times of the requests that were answered."""
         part = self.sock.recv(RECEIVE_SIZE)
         if not part:
             raise ConnectionError("the server closed the connection")
@@ -160,7 +160,7 @@ def _frame(request: str, topic: str) -> bytearray:
 
 
 def _check_first(line: _Line, request: str) -> None:
-    """Looks into the first answer; from then on an answer only has to be of the same size."""
+    """Check the first response; later ones only need the same size."""
     line.sock.sendall(line.frame)
     reply = probe.receive(line.sock)
     if request == "metadata":

@@ -4,7 +4,7 @@
 
     requests.py   generates valid requests from the declared schemas, with values from vocabulary.py and batches.py
     mutations.py  changes tokens and bits of their bytes
-    stage.py      brokers in this process, without sockets or threads, in virtual time
+    environment.py      brokers in this process, without sockets or threads, in virtual time
     chunk.py      one chunk on these brokers, with a well-behaved client; shrinks failing ones
     sockets.py    the same frames for ``ottla serve``
     oracle.py     what must hold for every response

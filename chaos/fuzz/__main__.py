@@ -19,7 +19,7 @@ import click
 from chaos.fuzz.chunk import FRAMES, Chunk, Outcome, shrunk
 
 #: Chunks that a worker process gets at once.
-PORTION = 20
+CHUNKS_PER_TASK = 20
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -51,7 +51,7 @@ def show(outcome: Outcome, brokers: int, seconds: float) -> None:
     click.echo(f"{len(steps)} of {len(outcome.steps)} steps are enough:")
     for step in steps:
         if step[0] == "frame":
-            click.echo(f"  connection {step[1]}: {step[3].story if step[3].request is not None else step[2][:400].hex()}")
+            click.echo(f"  connection {step[1]}: {step[3].description if step[3].request is not None else step[2][:400].hex()}")
         else:
             click.echo(f"  {' '.join(map(str, step))}")
 
@@ -61,16 +61,16 @@ def sweep(first: int, chunks: int, *, brokers: int, jobs: int) -> Counter[str]:
     found: Counter[str] = Counter()
     sent = answers = memory = 0
     spent, begun, shown = 0.0, time.monotonic(), time.monotonic()
-    portions = [range(start, min(start + PORTION, first + chunks)) for start in range(first, first + chunks, PORTION)]
+    portions = [range(start, min(start + CHUNKS_PER_TASK, first + chunks)) for start in range(first, first + chunks, CHUNKS_PER_TASK)]
     with ProcessPoolExecutor(jobs) as pool:
-        for portion, (outcomes, resident) in zip(portions, pool.map(partial(run_portion, brokers=brokers), portions), strict=True):
+        for portion, (outcomes, resident) in zip(portions, pool.map(partial(run_seeds, brokers=brokers), portions), strict=True):
             memory = max(memory, resident)
-            for seed, frames, answered, seconds, signature, story in outcomes:
+            for seed, frames, answered, seconds, signature, description in outcomes:
                 sent, answers, spent = sent + frames, answers + answered, spent + seconds
                 if signature is not None:
                     found[signature] += 1
                     if found[signature] == 1:
-                        click.echo(f"python -m chaos.fuzz --brokers {brokers} --seed {seed}\n{story}")
+                        click.echo(f"python -m chaos.fuzz --brokers {brokers} --seed {seed}\n{description}")
             if time.monotonic() - shown > 10 or portion is portions[-1]:
                 shown = time.monotonic()
                 click.echo(
@@ -83,18 +83,18 @@ def sweep(first: int, chunks: int, *, brokers: int, jobs: int) -> Counter[str]:
     return found
 
 
-Told = tuple[int, int, int, float, str | None, str]
+SeedResult = tuple[int, int, int, float, str | None, str]
 
 
-def run_portion(seeds: range, *, brokers: int) -> tuple[list[Told], int]:
+def run_seeds(seeds: range, *, brokers: int) -> tuple[list[SeedResult], int]:
     """Run some seeds; returns the result of each, and the maximum resident memory of this process."""
-    told: list[Told] = []
+    results: list[SeedResult] = []
     for seed in seeds:
         outcome = Chunk(seed, brokers=brokers).run()
         finding = outcome.finding
         signature = finding.signature if finding is not None else None
-        told.append((seed, outcome.frames, outcome.answers, outcome.seconds, signature, str(finding or "")[:3000]))
-    return told, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        results.append((seed, outcome.frames, outcome.answers, outcome.seconds, signature, str(finding or "")[:3000]))
+    return results, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 if __name__ == "__main__":

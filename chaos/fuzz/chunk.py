@@ -16,10 +16,10 @@ from types import FrameType
 from typing import Any
 
 from chaos.fuzz.client import GOOD_TOPIC, HOT_TOPICS, RETRIABLE, Client, create_topics
+from chaos.fuzz.environment import Connection, Environment, expected_of
 from chaos.fuzz.mutations import mutated_frame, plain_frame
 from chaos.fuzz.oracle import Expected, Finding
 from chaos.fuzz.requests import Requests
-from chaos.fuzz.stage import Connection, Stage, expected_of
 from chaos.fuzz.vocabulary import Topic, Vocabulary
 from ottla.base.ids import TopicPartition
 from ottla.wire import framing
@@ -52,7 +52,7 @@ CHUNK_S = 20.0
 Step = tuple[Any, ...]
 
 
-class Scene:
+class ChunkContext:
     """Brokers, the well-behaved client, and the hostile connections by number."""
 
     def __init__(self, brokers: int, learn: Callable[[int, Any, Any], None]) -> None:
@@ -61,14 +61,14 @@ class Scene:
         #: Responses that the client waits for, by correlation id.
         self._waits: dict[int, Any] = {}
         self._open: dict[int, Connection] = {}
-        self.stage = Stage(brokers, SETTINGS, answered=self._answered)
+        self.environment = Environment(brokers, SETTINGS, answered=self._answered)
         create_topics(self, replicas=min(brokers, 3))
         self.client = Client(self)
         self.client.work()
 
     @property
     def wall_ms(self) -> int:
-        return self.stage.wall_ms
+        return self.environment.wall_ms
 
     def _answered(self, expected: Expected, answer: Any) -> None:
         if id(expected.request) in self._waits:
@@ -83,23 +83,23 @@ class Scene:
         answer: Any = None
         for attempt in range(RETRIES):
             broker_id = self._leader() if leader else 1 + attempt % self._brokers
-            connection = self.stage.connect(broker_id)
+            connection = self.environment.connect(broker_id)
             self._waits[id(request)] = None
             connection.receive(frame, Expected(key, version, 7, request))
-            self.stage.drain()
+            self.environment.drain()
             if self._waits[id(request)] is None:
-                self.stage.pass_ms(2_000)
+                self.environment.pass_ms(2_000)
             answer = self._waits.pop(id(request))
-            connection.broker.hang_up(connection)
+            connection.broker.client_closed(connection)
             if answer is not None and until(answer) == 0:
                 return answer
             if answer is not None and until(answer) not in RETRIABLE:
                 raise Finding(f"client: {API[key].name} fails", f"{answer}")
-            self.stage.pass_ms(RETRY_MS)
+            self.environment.pass_ms(RETRY_MS)
         raise Finding(f"client: {API[key].name} does not succeed", f"{RETRIES} attempts, last {answer}")
 
     def _leader(self) -> int:
-        for broker_id, broker in self.stage.brokers.items():
+        for broker_id, broker in self.environment.brokers.items():
             if TopicPartition(GOOD_TOPIC, 0) in broker.node.partitions.leaders:
                 return broker_id
         return 1
@@ -110,17 +110,17 @@ class Scene:
             case ("frame", int() as number, bytes() as frame, Expected() as expected):
                 self._connection(number).receive(frame, expected)
             case ("run", int() as steps):
-                self.stage.run(steps)
+                self.environment.run(steps)
             case ("drain",):
-                self.stage.drain()
+                self.environment.drain()
             case ("time", int() as duration_ms):
-                self.stage.pass_ms(duration_ms)
+                self.environment.pass_ms(duration_ms)
             case ("close", int() as number):
                 connection = self._open.pop(number, None)
                 if connection is not None:
-                    connection.broker.hang_up(connection)
+                    connection.broker.client_closed(connection)
             case ("client",):
-                self.stage.drain()
+                self.environment.drain()
                 self.client.work()
             case _:
                 raise AssertionError(f"{step[0]} is no step")
@@ -128,42 +128,36 @@ class Scene:
     def _connection(self, number: int) -> Connection:
         connection = self._open.get(number)
         if connection is None or connection.closed is not None:
-            connection = self._open[number] = self.stage.connect(1 + number % self._brokers)
+            connection = self._open[number] = self.environment.connect(1 + number % self._brokers)
         return connection
 
     def end(self, *, cleanly: bool) -> None:
         """Check what must hold after the last request. Raises: Finding."""
-        stage = self.stage
-        stage.drain()
+        environment = self.environment
+        environment.drain()
         self.client.work()
-        stage.pass_ms(REST_MS)
+        environment.pass_ms(REST_MS)
         for connection in self._open.values():
             for expected, _ in connection.in_work.values():
-                if connection.closed is None and expected.request is not None and _patience_ms(expected.request) <= WAIT_MS:
-                    raise Finding(f"{expected.name}: never answered", expected.story)
+                if connection.closed is None and expected.request is not None and _max_wait_ms(expected.request) <= WAIT_MS:
+                    raise Finding(f"{expected.name}: never answered", expected.description)
         for connection in self._open.values():
-            connection.broker.hang_up(connection)
-        stage.drain()
-        stage.pass_ms(1_000)
-        for broker in stage.brokers.values():
+            connection.broker.client_closed(connection)
+        environment.drain()
+        environment.pass_ms(1_000)
+        for broker in environment.brokers.values():
             node = broker.node
-            context = node.context
-            left: dict[str, Collection[Any]] = {
-                "requests": [number for number in context._delayed_of if number >= 0],
-                "forwarded": [one for one, _ in context._peer_waits.values() if one.call is not None],
-                "store": context._store_waits,
-                "reads": context._log_waits,
-                "flushes": stage.slow,
-            }
+            left = {"requests": [number for number in node._delayed_of if number >= 0], "forwarded": node._asked,
+                    "store": node._store_waits, "reads": node._log_waits, "flushes": environment.slow}  # fmt: skip
             if any(left.values()):
                 raise Finding("something is left", str({name: len(waits) for name, waits in left.items()}))
-        stage.restart(cleanly=cleanly)
-        stage.pass_ms(10_000)
+        environment.restart(cleanly=cleanly)
+        environment.pass_ms(10_000)
         self.client.read(0)
         self.client.look_up()
 
 
-def _patience_ms(request: Any) -> int:
+def _max_wait_ms(request: Any) -> int:
     """How long a request may wait by its own timeouts; groups have their members' timeouts."""
     names = ("max_wait_ms", "timeout_ms", "session_timeout_ms", "rebalance_timeout_ms")
     return max((value if value >= 0 else 1 << 31 for name in names if (value := getattr(request, name, 0))), default=0)
@@ -202,14 +196,14 @@ class Chunk:
         begun = time.process_time()
         try:
             with watchdog():
-                scene = Scene(self.brokers, self.vocabulary.learn)
-                self._wall_ms = lambda: scene.stage.wall_ms
+                context = ChunkContext(self.brokers, self.vocabulary.learn)
+                self._wall_ms = lambda: context.environment.wall_ms
                 for step in self._steps():
                     outcome.steps.append(step)
                     outcome.frames += step[0] == "frame"
-                    scene.perform(step)
-                outcome.answers = sum(broker.answers for broker in scene.stage.brokers.values())
-                scene.end(cleanly=self.seed % 2 == 0)
+                    context.perform(step)
+                outcome.answers = sum(broker.answers for broker in context.environment.brokers.values())
+                context.end(cleanly=self.seed % 2 == 0)
         except Finding as finding:
             outcome.finding = finding
         outcome.seconds = time.process_time() - begun
@@ -266,20 +260,20 @@ def watchdog(seconds: float = CHUNK_S) -> Iterator[None]:
         while frame is not None and len(names) < 8:
             names.append(f"{frame.f_code.co_filename.rpartition('/')[2]}:{frame.f_lineno} {frame.f_code.co_name}")
             frame = frame.f_back
-        raise Stuck("\n".join(names))
+        raise Hang("\n".join(names))
 
     former = signal.signal(signal.SIGVTALRM, stuck)
     signal.setitimer(signal.ITIMER_VIRTUAL, seconds)
     try:
         yield
-    except Stuck as error:
+    except Hang as error:
         raise Finding("a step does not end", str(error)) from None
     finally:
         signal.setitimer(signal.ITIMER_VIRTUAL, 0)
         signal.signal(signal.SIGVTALRM, former)
 
 
-class Stuck(BaseException):
+class Hang(BaseException):
     """A BaseException, so that no handler of the broker catches it."""
 
 
@@ -287,10 +281,10 @@ def perform(steps: list[Step], *, brokers: int, seed: int) -> Finding | None:
     """Perform a list of steps on fresh brokers; returns the finding."""
     try:
         with watchdog():
-            scene = Scene(brokers, lambda key, request, answer: None)
+            context = ChunkContext(brokers, lambda key, request, answer: None)
             for step in steps:
-                scene.perform(step)
-            scene.end(cleanly=seed % 2 == 0)
+                context.perform(step)
+            context.end(cleanly=seed % 2 == 0)
     except Finding as finding:
         return finding
     return None

@@ -23,8 +23,8 @@ Test = Callable[[Any], bool]
 class Finding(AssertionError):
     """Behaviour that no request may cause. Findings with the same cause have the same ``signature``."""
 
-    def __init__(self, signature: str, story: str) -> None:
-        super().__init__(f"{signature}\n{story}")
+    def __init__(self, signature: str, description: str) -> None:
+        super().__init__(f"{signature}\n{description}")
         self.signature = signature
 
 
@@ -45,7 +45,7 @@ class Expected:
         return api.name if api is not None else f"API {self.key}"
 
     @property
-    def story(self) -> str:
+    def description(self) -> str:
         """The request, shortened for people."""
         return f"{self.name} v{self.version}: {str(self.request)[:3000]}"
 
@@ -61,13 +61,15 @@ def check_answer(expected: Expected, frame: bytes | bytearray | memoryview) -> A
     try:
         correlation_id, answer = framing.decode_response(api.response, frame, expected.version)
     except ValueError as error:
-        raise Finding(f"{expected.name}: the answer does not decode", f"{error}\n{bytes(frame[:200]).hex()}\n{expected.story}") from error
+        raise Finding(
+            f"{expected.name}: the answer does not decode", f"{error}\n{bytes(frame[:200]).hex()}\n{expected.description}"
+        ) from error
     if expected.request is not None and expected.silent:
-        raise Finding(f"{expected.name}: an answer in spite of acks=0", f"{str(answer)[:1000]}\n{expected.story}")
+        raise Finding(f"{expected.name}: an answer in spite of acks=0", f"{str(answer)[:1000]}\n{expected.description}")
     if correlation_id != expected.correlation_id:
         raise Finding(f"{expected.name}: answers are out of order", f"{correlation_id} instead of {expected.correlation_id}")
     if internal_error(api.response)(answer):
-        raise Finding(f"{expected.name}: UNKNOWN_SERVER_ERROR", f"{str(answer)[:3000]}\n{expected.story}")
+        raise Finding(f"{expected.name}: UNKNOWN_SERVER_ERROR", f"{str(answer)[:3000]}\n{expected.description}")
     return answer
 
 

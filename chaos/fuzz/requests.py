@@ -33,7 +33,7 @@ HOSTILITIES = (0.0, 0.0, 0.02, 0.05, 0.1, 0.3)
 WEIGHTS = {0: 6, 1: 5, 8: 3, 11: 4, 12: 2, 14: 3, 19: 2, 20: 0.7, 21: 2, 22: 2, 37: 0.7, 45: 1.5, 68: 5}
 STRING_BYTES_MAX = 32_767
 #: DeleteTopics and both APIs that alter settings: they may legitimately remove the well-behaved client's committed offsets.
-TAKING = (20, 33, 44)
+OFFSET_REMOVING = (20, 33, 44)
 TEXTS = (
     "", "", "a", ".", "..", "a/b", "a\0b", "größe", "日本語", "\N{PILE OF POO}", "\u202e", "a.b", "a_b", "a b", "-1", "x" * 249, "x" * 250,
     "__consumer_offsets", "1", "consumer", "*", "a\nb",
@@ -116,7 +116,7 @@ class Requests:
         if key in (11, 68) and self.random.random() < 0.3:
             # A member that is not in the group yet. In the consumer protocol the member brings its own id.
             self.member = Member(self.pick(words.groups), "" if key == 11 or version == 0 else f"m-{self.below(1000)}", 0)
-        self.texts = TEXTS if key not in TAKING else OTHER_TEXTS
+        self.texts = TEXTS if key not in OFFSET_REMOVING else OTHER_TEXTS
         self.flexible = schema_of(HANDLERS[key].request).flexible(version)
         return self.struct(HANDLERS[key].request, version)
 

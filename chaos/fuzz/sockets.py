@@ -16,10 +16,10 @@ from random import Random
 from typing import Any
 
 from chaos.fuzz.client import HOT_TOPICS, RETRIABLE, Client, create_topics
+from chaos.fuzz.environment import TOO_MANY, expected_of
 from chaos.fuzz.mutations import mutated_frame, plain_frame
 from chaos.fuzz.oracle import Expected, Finding, check_answer
 from chaos.fuzz.requests import Requests
-from chaos.fuzz.stage import TOO_MANY, expected_of
 from chaos.fuzz.vocabulary import Topic, Vocabulary
 from ottla.wire import framing
 from ottla.wire.compile import decode, encode
@@ -53,7 +53,7 @@ LARGE_BYTES = 100_000
 RETRIES = 200
 
 
-class Wire:
+class FuzzConnection:
     """A connection, the requests sent on it, and the expected responses."""
 
     def __init__(self, address: Address) -> None:
@@ -98,7 +98,7 @@ class Wire:
         """The server closed the connection: allowed only where the protocol has no response. Raises: Finding."""
         if not self.ended and self.expected and not silent:
             expected = self.expected[0]
-            raise Finding(f"{expected.name}: a valid request closes the connection", expected.story)
+            raise Finding(f"{expected.name}: a valid request closes the connection", expected.description)
 
     def end(self) -> None:
         """Close the sending direction."""
@@ -109,7 +109,7 @@ class Wire:
             self.closed = True
 
 
-class Fuzzed:
+class FuzzedServer:
     """A server under test: hostile connections and the well-behaved client."""
 
     def __init__(self, address: Callable[[], Address], seed: int) -> None:
@@ -154,10 +154,10 @@ class Fuzzed:
 
     def _round(self) -> None:
         """Send bursts on all connections at once; then wait until all have responses or are closed."""
-        wires = []
+        connections = []
         for _ in range(CONNECTIONS):
-            wire = Wire(self._address())
-            wires.append(wire)
+            wire = FuzzConnection(self._address())
+            connections.append(wire)
             for _ in range(self._random.randint(1, BURST_MAX)):
                 self._correlation += 1
                 frame, expected = self._frame()
@@ -170,26 +170,26 @@ class Fuzzed:
                     # Bytes after mutated ones may be read as part of them. After a request that waits long there can be so many bytes that
                     # the server stops reading, and does not see the end of the connection.
                     break
-        silent = {wire: any(expected.silent or expected.request is None for expected in wire.expected) for wire in wires}
+        silent = {wire: any(expected.silent or expected.request is None for expected in wire.expected) for wire in connections}
         try:
-            waiting = self._pump(wires, PATIENCE_S)
+            waiting = self._pump(connections, PATIENCE_S)
             for wire in waiting:
                 wire.end()
             hanging = self._pump(waiting, HANG_S, until_closed=True)
             if hanging:
-                story = hanging[0].expected[0].story if hanging[0].expected else "nothing is expected"
-                raise Finding("neither answered nor closed", story)
-            for wire in wires:
+                description = hanging[0].expected[0].description if hanging[0].expected else "nothing is expected"
+                raise Finding("neither answered nor closed", description)
+            for wire in connections:
                 if wire.closed:
                     wire.check_closed(silent[wire])
         finally:
-            for wire in wires:
+            for wire in connections:
                 wire.socket.close()
 
-    def _pump(self, wires: list[Wire], timeout_s: float, *, until_closed: bool = False) -> list[Wire]:
+    def _pump(self, connections: list[FuzzConnection], timeout_s: float, *, until_closed: bool = False) -> list[FuzzConnection]:
         """Write and read until all are idle or closed; returns those that are not when the time is over."""
         selector = selectors.DefaultSelector()
-        for wire in wires:
+        for wire in connections:
             if not (wire.closed or (wire.idle and not until_closed)):
                 selector.register(wire.socket, selectors.EVENT_READ | selectors.EVENT_WRITE, wire)
         deadline = time.monotonic() + timeout_s

@@ -1,6 +1,6 @@
 """Three brokers over a real ZooKeeper, each a process of its own, while leaders, controllers, servers, disks and networks fail.
 
-Each test is a run of ``python -m chaos``, short enough for every change; ``make chaos`` tells all stories, and longer. One run at a time:
+Each test is a run of ``python -m chaos``, short enough for every change; ``make chaos`` runs all scenarios, and longer. One run at a time:
 what they measure is time.
 """
 
@@ -27,20 +27,20 @@ RUN_S = 400
 pytestmark = [pytest.mark.server, pytest.mark.xdist_group("chaos"), pytest.mark.timeout(RUN_S + 30)]
 
 
-def told(directory: Path, *stories: str, rounds: int = 1, zookeepers: int = 1) -> dict[str, dict[str, Any]]:
-    """What came of the stories, by name. Skips where this machine does not allow any of them."""
+def run_scenarios(directory: Path, *scenarios: str, rounds: int = 1, zookeepers: int = 1) -> dict[str, dict[str, Any]]:
+    """The results of the scenarios, by name. Skips where this machine does not allow any of them."""
     try:
         java_home(needed_by="ZooKeeper")
         class_path()
     except (CannotStart, NoJava) as error:
         pytest.skip(f"no ZooKeeper can be run here: {error}")
     outcome = directory / "outcome.json"
-    command = [sys.executable, "-m", "chaos", *stories, "--rounds", str(rounds), "--zookeepers", str(zookeepers), "--json", str(outcome)]
+    command = [sys.executable, "-m", "chaos", *scenarios, "--rounds", str(rounds), "--zookeepers", str(zookeepers), "--json", str(outcome)]
     command += ["--session-timeout-ms", str(SESSION_MS), "--late-max", str(max(1, rounds // LATE_ONE_IN)), "--directory", str(directory)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=RUN_S, check=False)
     assert done.returncode == 0, f"{done.stderr[-6000:]}\n{done.stdout}"
     found = {one["story"]: one for one in json.loads(outcome.read_text())}
-    assert set(found) == set(stories)
+    assert set(found) == set(scenarios)
     skipped = {one["skipped"] for one in found.values()}
     if all(skipped):
         pytest.skip("; ".join(skipped))
@@ -51,19 +51,19 @@ def told(directory: Path, *stories: str, rounds: int = 1, zookeepers: int = 1) -
 
 
 def test_nothing_acknowledged_is_lost_or_doubled_while_leaders_are_killed_twenty_times(tmp_path: Path) -> None:
-    kills = told(tmp_path, "kill", rounds=20)["kill"]
+    kills = run_scenarios(tmp_path, "kill", rounds=20)["kill"]
     assert kills["faults"] == len(kills["failover_ms"]) == 20
     assert kills["failover_median_ms"] <= SESSION_MS + 2_000
 
 
 def test_nor_while_a_leader_stands_still_and_controllers_and_zookeepers_are_killed(tmp_path: Path) -> None:
-    found = told(tmp_path, "freeze", "controller", "zookeeper", zookeepers=3)
+    found = run_scenarios(tmp_path, "freeze", "controller", "zookeeper", zookeepers=3)
     assert found["zookeeper"]["faults"] == 4, "the ensemble's leader, a follower, and all of them twice"
 
 
 def test_nor_while_a_disk_has_no_free_byte(tmp_path: Path) -> None:
-    assert told(tmp_path, "disk", rounds=2)["disk"]["faults"] == 2
+    assert run_scenarios(tmp_path, "disk", rounds=2)["disk"]["faults"] == 2
 
 
 def test_nor_while_brokers_are_cut_off_from_each_other_or_from_zookeeper_or_from_everybody(tmp_path: Path) -> None:
-    told(tmp_path, "cut-brokers", "cut-controller", "cut-zookeeper", "unplug")
+    run_scenarios(tmp_path, "cut-brokers", "cut-controller", "cut-zookeeper", "unplug")

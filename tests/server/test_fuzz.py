@@ -14,7 +14,7 @@ from random import Random
 import pytest
 from chaos.fuzz.mutations import tokens
 from chaos.fuzz.oracle import Finding
-from chaos.fuzz.sockets import SETTINGS, Fuzzed, check_log
+from chaos.fuzz.sockets import SETTINGS, FuzzedServer, check_log
 
 from ottla.broker.apis import HANDLERS
 from ottla.wire.compile import encode
@@ -53,7 +53,7 @@ def test_bursts_of_hostile_requests_leave_the_server_as_it_was(tmp_path: Path) -
         assert api_versions(server.address).keys() == API.keys() - {34, 55, 56, 64}, "all that is declared is served"
         assert HANDLERS.keys() <= API.keys()
         pid = server.pid
-        fuzzed = Fuzzed(lambda: server.address, SEED)
+        fuzzed = FuzzedServer(lambda: server.address, SEED)
         try:
             fuzzed.run(WARM)
             before = server.resident_bytes()

@@ -101,11 +101,11 @@ class Connection:
                 return
             del self.in_work[oldest]
             if answer:
-                self.broker.stage.answered(expected, check_answer(expected, answer))
+                self.broker.environment.answered(expected, check_answer(expected, answer))
             elif not expected.silent:
-                raise Finding(f"{expected.name}: no answer", expected.story)
+                raise Finding(f"{expected.name}: no answer", expected.description)
             # Not at once: this is inside of a step, and a request would begin another one.
-        self.broker.stage.later(self.take_next)
+        self.broker.environment.later(self.take_next)
 
     def close(self, reason: str) -> None:
         """The broker closes it: allowed only where the protocol has no response."""
@@ -115,55 +115,52 @@ class Connection:
             return
         if in_work:
             expected = in_work[0]
-            raise Finding(f"{expected.name}: a valid request closes the connection", f"{reason}\n{expected.story}")
+            raise Finding(f"{expected.name}: a valid request closes the connection", f"{reason}\n{expected.description}")
 
 
 class Broker:
     """One broker and its shell."""
 
-    def __init__(self, stage: Stage, broker_id: int, disk: SimDisk) -> None:
-        self.stage = stage
+    def __init__(self, environment: Environment, broker_id: int, disk: SimDisk) -> None:
+        self.environment = environment
         self.broker_id = broker_id
         self.disk = disk
         self.halted: str | None = None
-        self.session = stage.store.session()
+        self.session = environment.store.session()
         self.connections: dict[int, Connection] = {}
         self._asks: dict[int, Callable[[Any], None]] = {}
         self._numbers = count(-1, -1)
         self.answers = 0
         #: Whether logs are being created or removed.
         self._changing = False
-        settings = Settings({**stage.texts, "broker.id": str(broker_id)})
+        settings = Settings({**environment.texts, "broker.id": str(broker_id)})
         self.directory = LogDirectory.open(
             disk,
             broker_id=broker_id,
             cluster_id=CLUSTER_ID,
-            now_ms=stage.wall_ms,
+            now_ms=environment.wall_ms,
             options_for=lambda topic: self._options(settings, topic),
         )
         self.node = Node(
-            BrokerContext(
-                broker_id=broker_id,
-                cluster_id=CLUSTER_ID,
-                settings=settings,
-                directories=[self.directory],
-                rng=Random(broker_id * 1000 + stage.starts),
-                address=(f"host{broker_id}", 9092),
-                now_ms=stage.now_ms,
-                wall_ms=stage.wall_ms,
-            ),
-            HANDLERS,
+            broker_id=broker_id,
+            cluster_id=CLUSTER_ID,
+            settings=settings,
+            directories=[self.directory],
+            rng=Random(broker_id * 1000 + environment.starts),
+            address=(f"host{broker_id}", 9092),
+            now_ms=environment.now_ms,
+            wall_ms=environment.wall_ms,
         )
         self._acts = self._table()
         self.session.watch("/", lambda state: self.handle(events.StoreChanged(state=state)))
         self.session.listen(lambda state: self.handle(events.SessionChanged(state=state)))
         self.session.deliver()
-        self._perform(self.node.start(stage.now_ms))
+        self._perform(self.node.start(environment.now_ms))
 
     def _options(self, settings: Settings, topic: str) -> TopicOptions:
         """Topic options from the store, which a server reads before it opens its logs."""
         image, path = Image(), layout.config("topics", topic)
-        node = self.stage.store.tree.nodes.get(path)
+        node = self.environment.store.tree.nodes.get(path)
         if node is not None:
             image.apply(NodeState(path=path, data=node.data))
         return topic_options(settings, image, topic, self.broker_id)
@@ -175,7 +172,7 @@ class Broker:
         if self.halted is not None:
             return
         try:
-            self._perform(self.node.step(event, self.stage.now_ms))
+            self._perform(self.node.step(event, self.environment.now_ms))
         except Finding:
             raise
         except Exception as error:
@@ -188,7 +185,7 @@ class Broker:
             request = read_request(cast(server_connection.ServerConnection, connection), memoryview(frame))
         except (Refused, MalformedMessage) as error:
             connection.close(str(error))
-            self.hang_up(connection)
+            self.client_closed(connection)
             return
         except Exception as error:
             raise raised(f"{expected.name}: decoding raised", error, expected) from error
@@ -200,7 +197,7 @@ class Broker:
         del request
         frame[:] = bytes(len(frame))
 
-    def hang_up(self, connection: Connection) -> None:
+    def client_closed(self, connection: Connection) -> None:
         """The client closes the connection."""
         if self.connections.pop(connection.number, None) is not None:
             connection.closed = connection.closed or "by the client"
@@ -221,13 +218,13 @@ class Broker:
     # Output.
 
     def _table(self) -> dict[type, Callable[[Any], None]]:
-        later = self.stage.later
+        later = self.environment.later
         return {
             effects.Respond: self._respond,
             effects.Release: lambda effect: self._answer(effect.connection, effect.ticket, b""),
             effects.Close: self._close,
             effects.ScheduleFlush: lambda effect: later(lambda: self.handle(events.FlushDue())),
-            effects.Flush: lambda effect: self.stage.slow.append(lambda: self._flush(effect)),
+            effects.Flush: lambda effect: self.environment.slow.append(lambda: self._flush(effect)),
             effects.StartWriteback: lambda effect: None,
             effects.ReadLog: lambda effect: later(lambda: self.handle(events.LogRead(ticket=effect.ticket, data=effect.slice.read()))),
             effects.Remove: self._remove,
@@ -272,7 +269,7 @@ class Broker:
         connection = self.connections.get(effect.connection)
         if connection is not None:
             connection.close(effect.reason)
-            self.stage.later(lambda: self.hang_up(connection))
+            self.environment.later(lambda: self.client_closed(connection))
         elif effect.connection < 0:
             self._asks.pop(effect.connection)(None)
 
@@ -289,7 +286,7 @@ class Broker:
         if self._changing:
             raise Finding("two changes of a directory's logs are under way", str(effect)[:1000])
         self._changing = True
-        self.stage.slow.append(lambda: self._carry_out_changes(effect))
+        self.environment.slow.append(lambda: self._carry_out_changes(effect))
 
     def _carry_out_changes(self, effect: effects.ChangeLogs) -> None:
         refused = effect.changes.carry_out(self.disk)
@@ -308,7 +305,7 @@ class Broker:
     def _replace(self, effect: effects.ReplaceFiles) -> None:
         if self._changing:
             # In the order of the effects.
-            self.stage.slow.append(lambda: self._replace(effect))
+            self.environment.slow.append(lambda: self._replace(effect))
             return
         for path, data in effect.files:
             self.disk.replace_file(path, data)
@@ -335,9 +332,9 @@ class Broker:
 
     def _ask(self, effect: effects.Ask) -> None:
         def answered(message: Any) -> None:
-            self.stage.later(lambda: self.handle(events.PeerAnswered(ticket=effect.ticket, message=message)))
+            self.environment.later(lambda: self.handle(events.PeerAnswered(ticket=effect.ticket, message=message)))
 
-        peer = self.stage.brokers.get(effect.broker)
+        peer = self.environment.brokers.get(effect.broker)
         if peer is None:
             answered(None)
         else:
@@ -354,7 +351,7 @@ class Broker:
         raise Finding("the broker halts", effect.reason)
 
 
-class Stage:
+class Environment:
     """Brokers 1 to ``brokers`` over one store, ready after construction."""
 
     def __init__(self, brokers: int, texts: Mapping[str, str], *, answered: Answered) -> None:
@@ -453,8 +450,8 @@ def raised(what: str, error: BaseException, about: Expected | None) -> Finding:
     """A finding for an exception; its signature names the innermost line of Ottla."""
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if "/ottla/" in frame.filename]
     where = f"{frames[-1].filename.rpartition('/ottla/')[2]}:{frames[-1].lineno}" if frames else "?"
-    story = "".join(traceback.format_exception(error)) + (about.story if about is not None else "")
-    return Finding(f"{what} {type(error).__name__} in {where}", story)
+    description = "".join(traceback.format_exception(error)) + (about.description if about is not None else "")
+    return Finding(f"{what} {type(error).__name__} in {where}", description)
 
 
 def _joined(chunks: list[Any]) -> bytes:

@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from chaos.cluster import REPLICAS, Broker, Cluster, Stuck, until
-from chaos.load import LAST, MEMBERS, REQUEST_MS, Crew, Journal, Watch, final_readers, producers, readers
+from chaos.load import LAST, MEMBERS, REQUEST_MS, Clients, Journal, Watch, final_readers, producers, readers
 from ottla.sim.checkers.log_history import Findings, check
 
 PARTITIONS = 3
 #: Time limit after faults until everything has a leader, is in sync, and is written to.
-REST_S = 90.0
+RECOVERY_S = 90.0
 #: Time allowed after the end of a dead broker's session: election, propagation, and the clients' search for the leader.
 REACTION_MS = 2_000
 #: Time limit for the first acknowledgement.
@@ -27,7 +27,7 @@ FAILOVER_S = 60.0
 class Outcome:
     """The result of one scenario."""
 
-    story: str
+    scenario: str
     seed: int
     faults: int = 0
     seconds: float = 0.0
@@ -64,7 +64,7 @@ class Outcome:
         """The JSON document."""
         times = self.failovers_ms
         return {
-            "story": self.story,
+            "story": self.scenario,
             "seed": self.seed,
             "skipped": self.skipped,
             "faults": self.faults,
@@ -89,15 +89,15 @@ class Outcome:
         }
 
 
-class Scene:
+class ScenarioContext:
     """The cluster, clients and measurements of one scenario."""
 
-    def __init__(self, cluster: Cluster, journal: Journal, outcome: Outcome, say: Callable[[str], None]) -> None:
+    def __init__(self, cluster: Cluster, journal: Journal, outcome: Outcome, log: Callable[[str], None]) -> None:
         self.cluster = cluster
         self.journal = journal
         self.outcome = outcome
-        self.say = say
-        self.random = random.Random(f"{outcome.story} {outcome.seed}")
+        self.log = log
+        self.random = random.Random(f"{outcome.scenario} {outcome.seed}")
 
     @property
     def session_s(self) -> float:
@@ -143,13 +143,13 @@ class Scene:
         took_ms = (watch.acknowledged_ns - began_ns) / 1e6
         self.outcome.failovers_ms.append(took_ms)
         elected = f"elected after {self.outcome.elections_ms[-1]:.0f} ms, " if leaves is not None else ""
-        self.say(f"{self.outcome.story} {self.outcome.faults}: {what}; {elected}written again after {took_ms:.0f} ms")
+        self.log(f"{self.outcome.scenario} {self.outcome.faults}: {what}; {elected}written again after {took_ms:.0f} ms")
 
     def _led_by_another(self, partition: int, than: Broker) -> bool:
         state = self.cluster.state(self.journal.topic, partition)
         return state is not None and state.leader not in (-1, than.number)
 
-    def progress(self, *, timeout_s: float = REST_S) -> None:
+    def await_writes(self, *, timeout_s: float = RECOVERY_S) -> None:
         """Wait until every partition has acknowledged a record sent from now on. Raises: Stuck."""
         for watch in [self.journal.watch(partition) for partition in range(PARTITIONS)]:
             self._await(watch, timeout_s, "though nothing stands in the way")
@@ -162,54 +162,62 @@ class Scene:
             if time.monotonic() > deadline_s:
                 raise Stuck(f"nothing is acknowledged in partition {watch.partition} within {timeout_s:.0f} s {when}")
 
-    def rest(self) -> None:
+    def await_recovery(self) -> None:
         """Wait until all replicas are in sync and all partitions are written to, and measure it. Raises: Stuck."""
         began_s = time.monotonic()
-        until(lambda: self.cluster.in_sync(self.journal.topic, PARTITIONS), "all replicas are in sync", timeout_s=REST_S)
+        until(lambda: self.cluster.in_sync(self.journal.topic, PARTITIONS), "all replicas are in sync", timeout_s=RECOVERY_S)
         self.outcome.in_sync_ms.append((time.monotonic() - began_s) * 1000)
-        self.progress()
+        self.await_writes()
 
-    def revive(self, broker: Broker) -> None:
+    def restart(self, broker: Broker) -> None:
         """Restart a broker, and wait until the cluster has recovered. Raises: Stuck."""
         broker.spawn()
         broker.await_ready()
-        self.rest()
+        self.await_recovery()
 
 
-def tell(story: str, run: Callable[[Scene], None], cluster: Cluster, *, seed: int, bound_ms: int, say: Callable[[str], None]) -> Outcome:
+def run_scenario(
+    scenario: str,
+    run: Callable[[ScenarioContext], None],
+    cluster: Cluster,
+    *,
+    seed: int,
+    bound_ms: int,
+    log: Callable[[str], None],
+) -> Outcome:
     """Run a scenario from the topic's creation to the last read, and check it."""
-    outcome = Outcome(story, seed, bound_ms=bound_ms)
+    outcome = Outcome(scenario, seed, bound_ms=bound_ms)
     began_s = time.monotonic()
-    journal = Journal(story, PARTITIONS, burst=cluster.setup.burst)
+    journal = Journal(scenario, PARTITIONS, burst=cluster.setup.burst)
     try:
-        cluster.create(story, PARTITIONS)
-        scene = Scene(cluster, journal, outcome, say)
-        watching = Crew(readers(cluster.bootstrap, journal), journal)
-        writing = Crew(producers(cluster.bootstrap, journal), journal)
+        cluster.create(scenario, PARTITIONS)
+        context = ScenarioContext(cluster, journal, outcome, log)
+        watching = Clients(readers(cluster.bootstrap, journal), journal)
+        writing = Clients(producers(cluster.bootstrap, journal), journal)
         try:
-            scene.progress()
-            run(scene)
+            context.await_writes()
+            run(context)
             _heal(cluster)
-            scene.rest()
+            context.await_recovery()
         except Stuck as error:
             outcome.problems += [str(error), *cluster.died()]
             _heal(cluster)
-        writing.join(stop=True, timeout_s=REST_S + REQUEST_MS / 1000)
+        writing.join(stop=True, timeout_s=RECOVERY_S + REQUEST_MS / 1000)
         ends = journal.ends()
         with contextlib.suppress(Stuck):
-            until(lambda: not journal.behind(ends), "", timeout_s=REST_S)
-        journal.complaints += [f"{who} was not given everything within {REST_S:.0f} s" for who in journal.behind(ends)]
-        Crew(final_readers(cluster.bootstrap, journal), journal).join(stop=False, timeout_s=REST_S)
+            until(lambda: not journal.behind(ends), "", timeout_s=RECOVERY_S)
+        journal.violations += [f"{who} was not given everything within {RECOVERY_S:.0f} s" for who in journal.behind(ends)]
+        Clients(final_readers(cluster.bootstrap, journal), journal).join(stop=False, timeout_s=RECOVERY_S)
         watching.join(stop=True, timeout_s=30)
-        if missing := journal.passed_by(MEMBERS, LAST):
-            journal.complaints.append(f"the group was never given {len(missing)} records, first {missing[0]}")
+        if missing := journal.missed_by(MEMBERS, LAST):
+            journal.violations.append(f"the group was never given {len(missing)} records, first {missing[0]}")
         _compare_copies(cluster, journal, outcome)
         outcome.problems += cluster.died()
     except (Stuck, OSError, RuntimeError) as error:
         outcome.problems.append(f"{type(error).__name__}: {error}")
     outcome.findings = check(journal.recorder)
     outcome.given_up, outcome.unplaced = journal.given_up, journal.unplaced
-    outcome.problems += dict.fromkeys(journal.complaints)
+    outcome.problems += dict.fromkeys(journal.violations)
     outcome.seconds = time.monotonic() - began_s
     return outcome
 
