@@ -467,8 +467,8 @@ def _is_our_jvm(pid: int) -> bool:
 @click.option("--rate", type=click.IntRange(1), default=300, show_default=True, help="Records a second.")
 @click.option("--seed", type=int, help="Seed of the random choices. [default: a new one]")
 @click.option("--json", "json_path", type=click.Path(dir_okay=False, path_type=Path), help="Write the results to this file as JSON.")
-@click.option("--directory", type=click.Path(file_okay=False, exists=True, path_type=Path), help="Parent of the data directories and
-tables.") @click.option("--keep", is_flag=True, help="Keep data, tables and the output of the processes.")
+@click.option("--directory", type=click.Path(file_okay=False, exists=True, path_type=Path), help="Parent of the data directories.")
+@click.option("--keep", is_flag=True, help="Keep data, tables and the output of the processes.")
 def main(kills: int, rate: int, seed: int | None, json_path: Path | None, directory: Path | None, keep: bool) -> None:
     """Kill processes of a running pipeline, and compare its output with what was sent.
 

@@ -448,8 +448,8 @@ def place(directory: Path | None) -> Iterator[Path]:
 @click.option("--seed", type=int, help="Seed of the random choices. [default: a new one]")
 @click.option("--json", "json_path", type=click.Path(dir_okay=False, path_type=Path), help="Write the results to this file as JSON.")
 @click.option("--directory", type=click.Path(file_okay=False, exists=True, path_type=Path), help="Parent of the data directories.")
-@click.option("--keep", type=click.Path(file_okay=False, exists=True, path_type=Path), help="Directory for a broker's files after a
-failure.") def main(
+@click.option("--keep", type=click.Path(file_okay=False, exists=True, path_type=Path), help="Copy a failed broker's files here.")
+def main(
     places: int, group: int, store_share: float, seed: int | None, json_path: Path | None, directory: Path | None, keep: Path | None
 ) -> None:
     """Damage random places of all files of a minority of the replicas, and check that each damage is repaired or reported.

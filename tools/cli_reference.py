@@ -1,4 +1,4 @@
-"""The page about the command line, made from the commands themselves: their help, options, and the fields of what they print."""
+"""Generates the page about the command line from the commands: help, options, and fields of the output."""
 
 from collections.abc import Iterator
 
@@ -28,12 +28,12 @@ Options that many commands have:
 What a command prints with `-o json` and `-o yaml` stands below it: the fields of its document, or of each document in its list. `a[].b` is
 a field of the things in the list `a`, `a.*` stands for names that are not known beforehand.
 """
-#: Told once, above.
+#: Described once, at the top of the page.
 COMMON = {"bootstrap", "profile", "output", "headers", "help"}
 
 
 def page() -> str:
-    """The page, as Markdown."""
+    """The page as Markdown."""
     found = [(path, command) for path, command in commands(main) if not isinstance(command, click.Group)]
     parts = [INTRO]
     for number, (path, command) in enumerate(found):
@@ -41,14 +41,14 @@ def page() -> str:
             parts.append(f"## ottla {path[0]}\n")
             top = main.get_command(click.Context(main), path[0])
             if isinstance(top, click.Group):
-                # A group that does something by itself has options of its own.
+                # A group that is also a command has its own options.
                 parts.append(_command(path[:1], top) if top.params else _paragraphs(top.help) + "\n")
         parts.append(_command(path, command))
     return "\n".join(parts)
 
 
 def commands(group: click.Group, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], click.Command]]:
-    """All commands, in the order of `--help`, each with the words that call it."""
+    """All commands in the order of `--help`, each with its words on the command line."""
     context = click.Context(group)
     for name in group.list_commands(context):
         found = group.get_command(context, name)

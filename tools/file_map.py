@@ -36,7 +36,7 @@ ORDER = (
 
 
 def first_sentence(path: Path) -> str:
-    """What the module says it is, up to its first full stop, colon before a list, or blank line."""
+    """The module's first sentence, up to its first full stop, colon before a list, or blank line."""
     said = ast.get_docstring(ast.parse(path.read_text())) or ""
     line = " ".join(said.split("\n\n")[0].split())
     for end in (". ", "; ", "::"):
@@ -55,7 +55,7 @@ def packages() -> list[Path]:
 
 
 def file_map() -> str:
-    """The map, as Markdown."""
+    """The map as Markdown."""
     lines = []
     for folder in packages():
         lines += [f"### `{folder.relative_to(ROOT / 'src').as_posix()}/`", "", f"{first_sentence(folder / '__init__.py')}.", ""]

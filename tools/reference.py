@@ -1,6 +1,6 @@
-"""Write docs/reference/ from the declarations: settings, the protocol, and the command line.
+"""Generates docs/reference/ from the declarations: settings, the protocol, and the command line.
 
-``--check`` only says whether the pages are up to date.
+``--check`` only checks whether the pages are up to date.
 """
 
 import sys
@@ -62,7 +62,7 @@ def _client_table(specs: Iterable[OptionSpec]) -> list[str]:
 
 
 def _table(specs: Iterable[OptionSpec], *, changes: Callable[[OptionSpec], str] = lambda spec: spec.scope) -> list[str]:
-    """``changes`` gives the text on when a setting may change. The scope of a topic setting has no meaning: each may change any time."""
+    """Rows of a table; ``changes`` returns when a setting can change. A topic setting has no scope: it can change any time."""
     rows = ["| name | type | default | allowed | changes | |", "|---|---|---|---|---|---|"]
     for spec in sorted(specs, key=lambda spec: spec.name):
         default = spec.render(spec.default) or ""
@@ -90,7 +90,7 @@ def _allowed(spec: OptionSpec) -> str:
 
 
 def coverage() -> str:
-    """Which APIs the broker serves, in which versions, for the head of the protocol page."""
+    """The supported APIs and their versions, for the head of the protocol page."""
     rows = ["# What the broker serves\n\n| key | API | versions | file |", "|---|---|---|---|"]
     for key, served in sorted(HANDLERS.items()):
         module = served.run.__module__.rpartition(".")[2]
@@ -108,7 +108,7 @@ def group_states() -> str:
 
 
 def main() -> int:
-    """Write the pages, or compare them; 1 when one is out of date."""
+    """Write the pages, or compare them; returns 1 when one is out of date."""
     pages = {
         "configuration.md": configuration(),
         "clients.md": clients(),

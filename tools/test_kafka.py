@@ -1,9 +1,9 @@
-"""Runs the tests of the client, and of Spark's source and sink, against an Apache Kafka 4.x: they ask for nothing that it does not do.
+"""Runs the tests of the client, and of Spark's source and sink, against an Apache Kafka 4.x, whose features are sufficient for them.
 
     python tools/test_kafka.py [pytest's arguments]
 
-Kafka comes by way of Maven, once (see `bench/maven.py`). Where it cannot be had, this says why and is content. Tests that need a server of
-Ottla's own, one that they may kill for instance, are skipped, and say so.
+Maven fetches Kafka once (see `bench/maven.py`). If it is not available, the program prints the reason and exits with 0. Tests that need
+Ottla's own server, for example to kill it, are skipped with a message.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ sys.path.insert(0, str(ROOT))
 from bench import kafka  # noqa: E402
 from bench.maven import PeerUnavailable  # noqa: E402
 
-#: Tests write records of 1970, which Kafka would delete while they look; and its groups would wait for members that never come.
+#: Tests write records of 1970, which Kafka would delete during a test; and its groups would wait for members that never join.
 SETTINGS = {"log.retention.check.interval.ms": "86400000", "group.initial.rebalance.delay.ms": "0"}
 SPARK = [f"tests/spark/test_{name}.py" for name in ("source", "source_options", "sink")]
-#: Each in a run of its own.
+#: Each list is a separate run.
 TESTS = (["tests/client", "-m", "server"], [*SPARK, "-n", "1"])
 
 

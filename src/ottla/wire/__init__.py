@@ -1,5 +1,5 @@
-"""Bytes and messages: the Kafka protocol as declared classes, with no I/O.
+"""The Kafka protocol as declared message classes, without I/O.
 
-`declare` says what a message is, `messages` holds one module per Kafka API, `compile` turns a class and a version into straight-line
-Python, `framing` puts headers and the length prefix around it, `errors` is Kafka's table of error codes.
+`declare` defines message declarations, `messages` has one module per Kafka API, `compile` turns a class and a version into straight-line
+Python, `framing` adds headers and the length prefix, `errors` has Kafka's error codes.
 """

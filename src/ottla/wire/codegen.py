@@ -1,13 +1,12 @@
-"""Python source under construction, and what the functions made from it call.
+"""Builder of Python source for decoders and encoders, and the functions that the generated code calls.
 
-`decoding` and `encoding` write one function per message class and version. Each line carries a label, the path of the field it is about, so
-that an error inside the function is told as an error of that field, at no cost while there is none: `Compiled.where` reads the line number
-off the traceback.
+`decoding` and `encoding` write one function per message class and version. Each line has a label, the path of its field. When a function
+raises, `Compiled.where` finds the field by the line number in the traceback, so errors name the field without a cost for valid messages.
 
     length of a string, count of an array:    flexible versions      others
         null                                  0                      -1
         n bytes or elements                   n + 1, as a varint     n, as int16 (strings) or int32
-    varint: seven bits per byte, lowest first, the top bit says that more follow; five bytes at most
+    varint: seven bits per byte, lowest first; the top bit means that more follow; five bytes at most
 """
 
 from __future__ import annotations
@@ -21,15 +20,15 @@ from typing import Any, NamedTuple, NoReturn
 
 from ottla.wire.declare import FieldNotInVersion, MalformedMessage
 
-#: Kafka's own limit, which an int16 length cannot pass and a varint must not.
+#: Kafka's own limit: the maximum of an int16 length, which applies to varint lengths too.
 STRING_BYTES_MAX = 32767
 VARINT_MAX = 2**31 - 1
-#: Arrays of numbers up to this length are packed and unpacked by a `Struct` made beforehand.
+#: Arrays of numbers up to this length use a precompiled `Struct`.
 READY_MADE = 17
 
 
 class Part(NamedTuple):
-    """A stretch of bytes read or written at once: the label of a field and where it ends, counted from the start of the stretch."""
+    """A field in a range of bytes that is read or written at once: its label, and its end relative to the start of the range."""
 
     end: int
     label: str
@@ -47,32 +46,32 @@ class Source:
         self._made = 0
 
     def line(self, text: str, label: str | list[Part] = "") -> None:
-        """Add a line at the present depth."""
+        """Add a line at the current depth."""
         self.lines.append("    " * self._depth + text)
         self.labels.append(label)
 
     @contextmanager
     def block(self, header: str, label: str = "") -> Iterator[None]:
-        """Add a line that opens a block; lines added inside are one deeper."""
+        """Add a line that opens a block; lines added inside are indented."""
         self.line(header, label)
         self._depth += 1
         yield
         self._depth -= 1
 
     def fresh(self, prefix: str) -> str:
-        """Give a name that nothing else in the function has."""
+        """Return a name that is unique in the function."""
         self._made += 1
         return f"{prefix}{self._made}"
 
     def constant(self, prefix: str, key: Any, make: Callable[[], Any]) -> str:
-        """Give the name of a global; the same key gives the same one."""
+        """Return the name of a global; equal keys return equal names."""
         if (prefix, key) not in self._constants:
             name = self._constants[prefix, key] = f"{prefix}_{len(self._constants)}"
             self.names[name] = make()
         return self._constants[prefix, key]
 
     def default(self, value: Any) -> str:
-        """Give an expression for a field's default."""
+        """Return an expression for a field's default."""
         if value is None or isinstance(value, bool | int | float | str):
             return repr(value)
         if value == []:
@@ -81,20 +80,20 @@ class Source:
 
 
 class Compiled:
-    """A function made from source, which can say what its lines were about."""
+    """A compiled function with the labels of its lines."""
 
     def __init__(self, name: str, source: Source) -> None:
         text = "\n".join(source.lines) + "\n"
         filename = f"<{name}>"
         namespace = {**RUNTIME, **source.names}
         exec(compile(text, filename, "exec"), namespace)
-        # A debugger and a traceback show the lines, although no file holds them.
+        # Makes debuggers and tracebacks show the lines, although no file has them.
         linecache.cache[filename] = (len(text), None, text.splitlines(keepends=True), filename)
         self.run: Callable[..., Any] = namespace["run"]
         self._labels = source.labels
 
     def where(self, traceback: TracebackType | None) -> tuple[str, int]:
-        """Give the field an error came from, and the position it had reached."""
+        """Return the field of an error, and the position in the buffer."""
         while traceback is not None and traceback.tb_frame.f_code is not self.run.__code__:
             traceback = traceback.tb_next
         if traceback is None:
@@ -140,7 +139,7 @@ def string_length(value: int) -> bytes:
 
 
 def tag_header(b: memoryview | bytes, p: int, last: int, end: int) -> tuple[int, int, int]:
-    """Read one tag: its number, where its value starts and where that ends. Tags ascend, and none comes twice."""
+    """Read one tag: its number, the start of its value and the end. Tags must ascend without duplicates."""
     tag, p = long_uvarint(b, p)
     size, p = long_uvarint(b, p)
     if tag <= last:
@@ -151,7 +150,7 @@ def tag_header(b: memoryview | bytes, p: int, last: int, end: int) -> tuple[int,
 
 
 def skip_tags(b: memoryview | bytes, p: int, end: int, count: int) -> int:
-    """Pass over `count` tagged fields that this version does not know; gives the position after them."""
+    """Skip `count` tagged fields that this version does not know; returns the position after them."""
     last = -1
     for _ in range(count):
         last, _, p = tag_header(b, p, last, end)
@@ -159,7 +158,7 @@ def skip_tags(b: memoryview | bytes, p: int, end: int, count: int) -> int:
 
 
 def tag_count(b: memoryview | bytes, p: int, end: int, count: int, left: int) -> tuple[int, int]:
-    """Read the number of tagged fields, of which `count` is the first byte, just passed; none of them takes less than two bytes."""
+    """Read the number of tagged fields, of which `count` is the first byte, already read; each takes at least two bytes."""
     if count > 0x7F:
         count, p = long_uvarint(b, p - 1)
     if count * 2 > end - p:
@@ -170,7 +169,7 @@ def tag_count(b: memoryview | bytes, p: int, end: int, count: int, left: int) ->
 
 
 def refuse_length(length: int, left: int) -> NoReturn:
-    """Say what is wrong with the length of a string or of bytes."""
+    """Raise an error about the length of a string or of bytes."""
     if length == -1:
         raise MalformedMessage("null where a value is required")
     if length < 0:
@@ -181,7 +180,7 @@ def refuse_length(length: int, left: int) -> NoReturn:
 
 
 def refuse_count(count: int, element_bytes_min: int, left: int) -> NoReturn:
-    """Say what is wrong with the count of an array."""
+    """Raise an error about the count of an array."""
     if count == -1:
         raise MalformedMessage("null where an array is required")
     if count < 0:
@@ -192,26 +191,26 @@ def refuse_count(count: int, element_bytes_min: int, left: int) -> NoReturn:
 
 
 def refuse_tag_end(position: int, end: int) -> NoReturn:
-    """Say that a tagged field did not end where its size put the end."""
+    """Raise an error: a tagged field did not end at the end of its size."""
     raise MalformedMessage(f"the tagged field ends {position - end:+d} bytes from where its size puts the end")
 
 
 def refuse_rest(left: int) -> NoReturn:
-    """Say that the message ended before its bytes did."""
+    """Raise an error: bytes remain after the message."""
     raise MalformedMessage(f"{left} bytes follow the end of the message")
 
 
 def refuse_value(label: str, version: int) -> NoReturn:
-    """Say that a value cannot be sent in this version."""
+    """Raise an error: a value cannot be sent in this version."""
     raise FieldNotInVersion(f"version {version} cannot carry the value of {label}")
 
 
 def refuse_uuid(size: int) -> NoReturn:
-    """Say that a uuid is not one."""
+    """Raise an error: a uuid does not have 16 bytes."""
     raise FieldNotInVersion(f"a uuid has 16 bytes, not {size}")
 
 
-#: What generated functions may call.
+#: Names that generated functions use.
 RUNTIME: dict[str, Any] = {
     "long_uvarint": long_uvarint,
     "uvarint": uvarint,

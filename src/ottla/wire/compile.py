@@ -1,10 +1,10 @@
-"""Messages to bytes and back: each class and version is compiled on first use into straight-line Python.
+"""Decodes and encodes messages: each class and version is compiled on first use into straight-line Python.
 
-`decode` takes any buffer and copies out all but records, which stay a memoryview of it. Whatever the bytes are, it either gives a message
-or raises MalformedMessage; it allocates no more than a small multiple of the bytes it was given, and no more elements than `elements_max`.
+`decode` takes any buffer and copies all values but records, which are memoryviews of it. For any bytes it either returns a message
+or raises MalformedMessage; it allocates at most a small multiple of the input, and at most `elements_max` elements.
 
-`encode_chunks` gives the message as the buffers to write: everything joined, except for large records and slices of files, which are handed
-on untouched.
+`encode_chunks` returns the message as buffers to write: joined, except for large records and slices of files, which are passed
+on without a copy.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from ottla.wire.encoding import compile_encoder
 from ottla.wire.errors import UnsupportedVersion
 
 Buffer = bytes | bytearray | memoryview
-#: A buffer, or what has a length and was given as records: a slice of a file.
+#: A buffer, or any object with a length that was passed as records, such as a slice of a file.
 Chunk = bytes | bytearray | memoryview | Sized
 
-#: Array elements and tagged fields in one message: a million small objects take a hundred times the memory of their bytes. Requests come
-#: from strangers; a response may describe a very large cluster.
+#: Limit of array elements and tagged fields in one message: a million small objects take a hundred times the memory of their bytes.
+#: Requests come from untrusted clients; a response may describe a very large cluster.
 REQUEST_ELEMENTS_MAX = 100_000
 RESPONSE_ELEMENTS_MAX = 10_000_000
 
@@ -36,7 +36,7 @@ _compiled: dict[tuple[type[msgspec.Struct], int, str], Compiled] = {}
 
 
 def decode(cls: type[S], buffer: Buffer, version: int, position: int = 0, *, elements_max: int | None = None) -> S:
-    """Read the message that fills a buffer from `position` to its end; a memoryview must be of bytes.
+    """Decode the message that fills a buffer from `position` to its end; a memoryview must be of bytes.
 
     Raises MalformedMessage for bytes that are not this message, UnsupportedVersion for a version that is not declared.
     """
@@ -53,26 +53,26 @@ def decode(cls: type[S], buffer: Buffer, version: int, position: int = 0, *, ele
         return message
     except (MalformedMessage, IndexError, struct.error, UnicodeDecodeError) as error:
         damage = _damage(cls, version, error)
-    # Raised here, and without our view of the buffer, so that an error that someone keeps does not keep the buffer.
+    # Raised here, without a view of the buffer, so a stored exception does not keep the buffer alive.
     data = b""
     raise damage
 
 
 def encode(message: msgspec.Struct, version: int) -> bytes:
-    """Write a message. Raises FieldNotInVersion when it says what this version cannot, TypeError when its records are not in memory."""
+    """Encode a message. Raises FieldNotInVersion for a value that this version cannot hold, TypeError when records are not in memory."""
     out: list[Any] = []
     write(message, version, out)
     return b"".join(out)
 
 
 def encode_chunks(message: msgspec.Struct, version: int) -> list[Chunk]:
-    """Write a message as the buffers to send; records of 16 KiB and more, and those that are not bytes, are a chunk of their own."""
+    """Encode a message as buffers; records of 16 KiB and more, and records that are not bytes, are separate chunks."""
     out: list[Any] = []
     return joined(out, write(message, version, out))
 
 
 def write(message: msgspec.Struct, version: int, out: list[Any]) -> list[int]:
-    """Append a message to pieces already written; gives the indexes of those that shall not be joined with others."""
+    """Append a message to encoded pieces; returns the indexes of pieces that must not be joined."""
     cls = type(message)
     try:
         run = _encoders[cls][version]

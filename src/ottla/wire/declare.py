@@ -40,7 +40,7 @@ ZERO_UUID = bytes(16)
 
 
 class MalformedMessage(ValueError):
-    """The bytes are not the message they should be. Names the message, the field and the position where reading stopped."""
+    """The bytes are not a valid message. Names the message, the field and the position of the error."""
 
     def __init__(self, reason: str, *, message: str = "", version: int = -1, field: str = "", position: int = 0) -> None:
         where = f"{message} v{version}: " if message else ""
@@ -54,7 +54,7 @@ class MalformedMessage(ValueError):
 
 
 class FieldNotInVersion(ValueError):
-    """A field holds a value that the version to encode has no room for, and the field may not be dropped."""
+    """A field has a value that the encoded version cannot hold, and the field is not ignorable."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +110,7 @@ class Tag:
 
 @dataclass(frozen=True, slots=True)
 class Ignorable:
-    """Stands in an annotation as it is: the field is dropped where a version has no room for it."""
+    """Marks a field that is dropped in versions without it."""
 
 
 Int8 = Annotated[int, Fixed("int8", "b", 1)]
@@ -143,7 +143,7 @@ Type = Fixed | Blob | Array | type[msgspec.Struct]
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One field of a structure, as its annotation says it."""
+    """One field of a structure, from its annotation."""
 
     name: str
     type: Type
@@ -165,16 +165,16 @@ class Field:
 
 @dataclass(frozen=True, slots=True)
 class MessageSchema:
-    """What holds for a message as a whole: its API key (None: not a request or response), its versions and where they become flexible."""
+    """Properties of a message: its API key (None: not a request or response), its versions, and the first flexible one."""
 
     key: int | None
     since: int
     until: int
-    #: Versions past this one exist but are not final: encoded and decoded, never advertised.
+    #: Later versions exist but are not final: encoded and decoded, never advertised.
     stable_until: int
     #: None: no version is flexible.
     flexible_since: int | None
-    #: Whether bytes that follow the end are those of a newer version, and ignored.
+    #: Whether bytes after the end are ignored as fields of a newer version.
     extensible: bool
 
     def flexible(self, version: int) -> bool:
@@ -194,7 +194,7 @@ def message(
     stable_until: int | None = None,
     extensible: bool = False,
 ) -> Callable[[type[S]], type[S]]:
-    """Make a `Struct` a whole message: versions `since` to `until`, both included."""
+    """Declare a `Struct` as a message with versions `since` to `until`, both included."""
 
     def declare(cls: type[S]) -> type[S]:
         _schemas[cls] = MessageSchema(key, since, until, until if stable_until is None else stable_until, flexible_since, extensible)
@@ -204,7 +204,7 @@ def message(
 
 
 def schema_of(cls: type[msgspec.Struct]) -> MessageSchema:
-    """Give the schema of a message class. Raises TypeError for a structure that is only ever part of a message."""
+    """Return the schema of a message class. Raises TypeError for a structure that is only a part of messages."""
     try:
         return _schemas[cls]
     except KeyError:
@@ -213,7 +213,7 @@ def schema_of(cls: type[msgspec.Struct]) -> MessageSchema:
 
 @cache
 def fields_of(cls: type[msgspec.Struct]) -> tuple[Field, ...]:
-    """Give the fields of a structure in wire order. Raises TypeError for an annotation that means nothing on the wire."""
+    """Return the fields of a structure in wire order. Raises TypeError for an unknown annotation."""
     hints = typing.get_type_hints(cls, include_extras=True)
     defaults = cls()
     return tuple(_field(f"{cls.__name__}.{name}", name, hints[name], getattr(defaults, name)) for name in cls.__struct_fields__)

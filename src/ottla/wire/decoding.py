@@ -1,10 +1,10 @@
-"""Writes the source of a decoder: one function for a message class and a version, nested structures and loops inline.
+"""Generates the source of a decoder: one function for a message class and a version, nested structures and loops inline.
 
-    run(b, p, end, left) -> message     b: the buffer; p: where the body starts; end: its length; left: how many array elements it may have
+    run(b, p, end, left) -> message     b: the buffer; p: start of the body; end: its length; left: limit of array elements
 
-Fields of fixed size that stand side by side, with the length of what follows them, are read by one precompiled `Struct`. No length or count
-is believed: a string must fit into what is left, and an array's count times the least an element can take must as well, before anything is
-made. Truncated input shows as IndexError or struct.error, bad UTF-8 as UnicodeDecodeError; `compile` turns them into MalformedMessage.
+Adjacent fields of fixed size, with the length of the next field, are read by one precompiled `Struct`. No length or count
+is trusted: a string must fit into the remaining bytes, and so must an array's count times the minimum size of an element, before anything
+is allocated. Truncated input raises IndexError or struct.error, bad UTF-8 UnicodeDecodeError; `compile` turns them into MalformedMessage.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ def compile_decoder(cls: type[msgspec.Struct], schema: MessageSchema, version: i
 
 
 def is_request(cls: type[msgspec.Struct]) -> bool:
-    """Whether clients send it. What follows its end is ignored then, as Kafka's brokers do: librdkafka leaves three bytes behind some."""
+    """Whether clients send it. Bytes after its end are ignored then, as in Kafka's brokers: librdkafka leaves three bytes after some."""
     return cls.__name__.endswith("Request")
 
 
 def holds_records(cls: type[msgspec.Struct]) -> bool:
-    """Whether a message holds records, anywhere: it is then decoded from a memoryview, others from bytes, which are faster to slice."""
+    """Whether a message holds records: it is then decoded from a memoryview, others from bytes, which are faster to slice."""
     return any(_holds_records(field.type) for field in fields_of(cls))
 
 
@@ -51,7 +51,7 @@ def _holds_records(kind: Type) -> bool:
 
 
 def bytes_min(kind: Type, version: int, *, flexible: bool, nullable: bool = False) -> int:
-    """Give the least number of bytes a value takes on the wire; at least one, so that no count is free."""
+    """Return the minimum number of bytes of a value on the wire; at least one, so that every count is bounded."""
     if isinstance(kind, Fixed):
         return kind.size
     if isinstance(kind, Blob | Array):
@@ -72,7 +72,7 @@ class _Writer:
         self.run: list[tuple[str, int, str, str]] = []
 
     def structure(self, cls: type[msgspec.Struct], path: str) -> str:
-        """Read all fields of a structure; gives the expression that makes it."""
+        """Read all fields of a structure; returns the expression that builds it."""
         fields = fields_of(cls)
         values: dict[str, str] = {}
         for field in fields:
@@ -87,7 +87,7 @@ class _Writer:
         return f"{self.source.constant(cls.__name__, cls, lambda: cls)}({', '.join(arguments)})"
 
     def value(self, kind: Type, label: str, *, nullable: bool) -> str:
-        """Read one value; gives the expression that holds it."""
+        """Read one value; returns its expression."""
         if isinstance(kind, Fixed):
             return self.fixed(kind.code, kind.size, label)
         if isinstance(kind, Blob):
@@ -106,13 +106,13 @@ class _Writer:
         return result
 
     def fixed(self, code: str, size: int, label: str) -> str:
-        """Put a value of fixed size into the run that the next `flush` reads."""
+        """Add a value of fixed size to the run that the next `flush` reads."""
         variable = self.source.fresh("v")
         self.run.append((code, size, variable, label))
         return variable
 
     def flush(self) -> None:
-        """Read the values of fixed size collected so far, all at once."""
+        """Read the collected values of fixed size at once."""
         if not self.run:
             return
         ends = [sum(size for _, size, _, _ in self.run[: index + 1]) for index in range(len(self.run))]
