@@ -35,7 +35,7 @@ class FakeAdmin:
         #: Settings of each created client.
         self.made: list[dict[str, Any]] = []
 
-    # -- what tests do
+    # -- changes by tests
 
     def topic(
         self, name: str, partitions: int = 1, *, replicas: Iterable[int] = (1, 2), isr: Iterable[int] = (1, 2), end: int = 10

@@ -142,5 +142,5 @@ def test_names_are_completed_and_nothing_is_printed_without_a_broker(at: Ottla, 
     # A slow machine can exceed the completion timeout: there are no completions then.
     deadline = time.monotonic() + 30
     while completed(ottla_server.bootstrap) != ("plain,nouns.completed\n", ""):
-        assert time.monotonic() < deadline, "the name is offered"
+        assert time.monotonic() < deadline, "the name is completed"
     assert completed("127.0.0.1:1") == ("\n", "")

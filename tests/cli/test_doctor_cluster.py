@@ -176,7 +176,7 @@ def test_timestamps_far_in_the_future_or_in_seconds_are_warnings_about_producers
     facts.newest_ms = {TopicPartition("orders", 0): NOW_MS * 1000, TopicPartition("orders", 1): NOW_MS // 1000}
     assert [(one.partitions, one.severity) for one in found(facts, "clocks")] == [([0], "warning"), ([1], "warning")]
     facts.newest_ms = {TopicPartition("orders", 0): NOW_MS + 60_000}
-    assert found(facts, "clocks") == [], "producers' clocks may differ a little"
+    assert found(facts, "clocks") == [], "producers' clocks can differ slightly"
 
 
 def test_a_failed_request_is_reported_once_for_all_checks() -> None:

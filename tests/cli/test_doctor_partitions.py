@@ -73,7 +73,7 @@ def test_one_replica_is_a_warning_if_more_are_possible() -> None:
     assert (finding.severity, finding.partitions) == ("warning", [0, 1])
     assert finding.command == "ottla cluster reassign plan --topic orders --replicas 3"
     facts.nodes = facts.nodes[:1]
-    assert found(facts, "replication") == [], "a single broker has no room for a second copy"
+    assert found(facts, "replication") == [], "a single broker cannot hold a second replica"
 
 
 def test_min_insync_of_all_replicas_is_a_warning_and_more_a_problem() -> None:

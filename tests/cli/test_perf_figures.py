@@ -83,7 +83,7 @@ def test_at_a_rate_records_are_due_by_the_clock_regardless_of_earlier_ones() -> 
     assert schedule.due(0, NS, 500) == 1
     assert schedule.due(1, NS + 9 * MS, 500) == 0
     assert schedule.wait_ns(1, NS + 4 * MS) == 6 * MS
-    assert schedule.due(1, NS + 200 * MS, 500) == 20, "a stall does not put off what was due meanwhile"
+    assert schedule.due(1, NS + 200 * MS, 500) == 20, "a stall does not postpone records that were due meanwhile"
     assert [schedule.due_ns(number, 9 * NS) for number in (0, 1, 20)] == [NS, NS + 10 * MS, NS + 200 * MS]
     assert schedule.due(40, 9 * NS, 500) == 10
     assert schedule.over(50, NS)
@@ -166,7 +166,7 @@ def test_a_terminal_gets_one_line_that_fits_and_is_erased() -> None:
     figures, written = Figures(0), io.StringIO()
     display = Display(figures, Goal(100, None), interval_ns=NS, stream=written, terminal=True, columns=30)
     display.update(NS // 10)
-    assert written.getvalue() == "", "not more often than can be seen"
+    assert written.getvalue() == "", "not redrawn faster than a person can see"
     figures.add_received(50, 100, NS)
     display.update(NS)
     output = written.getvalue()

@@ -121,7 +121,7 @@ def test_a_stall_shows_in_the_latency_of_all_records_due_meanwhile() -> None:
     assert found["p50"] is not None
     assert found["p50"] > 10, "half of all records were due in the stall"
     assert found["max"] == pytest.approx(2000, rel=0.01)
-    assert clock.now - NS < 4.1 * NS, "what was held up is sent at once"
+    assert clock.now - NS < 4.1 * NS, "delayed records are sent at once"
 
 
 def test_failed_records_are_reported_and_have_no_latency() -> None:

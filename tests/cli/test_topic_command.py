@@ -19,7 +19,7 @@ def squeezed(text: str) -> list[str]:
     return [" ".join(line.split()) for line in text.splitlines()]
 
 
-# -- looking
+# -- listing and describing
 
 
 def test_topics_are_listed_by_name_with_internal_ones_on_request(cluster: FakeAdmin, ottla: Ottla) -> None:
@@ -169,7 +169,7 @@ def test_a_change_is_reported_with_the_old_value(cluster: FakeAdmin, ottla: Ottl
     assert "nothing to change" in refused(ottla("topic", "alter", "orders"), 2)
 
 
-# -- destroying
+# -- deleting
 
 
 def test_topics_are_not_deleted_before_confirmation(cluster: FakeAdmin, ottla: Ottla) -> None:

@@ -220,7 +220,9 @@ class ConsumerProtocolCoordinator:
             reply(m.ConsumerGroupHeartbeatResponse(member_id=member, member_epoch=request.member_epoch))
             return
         if request.member_epoch == 0:
-            assert request.topic_partitions == [] and request.rebalance_timeout_ms > 0, "who joins owns nothing and says it all"
+            assert request.topic_partitions == [] and request.rebalance_timeout_ms > 0, (
+                "a joining member owns nothing and sends complete data"
+            )
             known = self.members[member] = {"topics": request.subscribed_topic_names, "owned": [], "epoch": 0, "given": None}
             self.retarget()
         elif known is None or request.member_epoch > known["epoch"]:

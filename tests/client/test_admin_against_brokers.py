@@ -108,7 +108,7 @@ def wait_until(true: Callable[[], bool]) -> None:
                 return
         except UnknownTopicOrPartition:
             pass
-        assert time.monotonic() < deadline_s, "it comes about in time"
+        assert time.monotonic() < deadline_s, "the condition holds in time"
         time.sleep(0.05)
 
 

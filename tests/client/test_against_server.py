@@ -75,7 +75,7 @@ def wait_until(true: Callable[[], bool]) -> None:
         with contextlib.suppress(UnknownTopicOrPartition):
             if true():
                 return
-        assert time.monotonic() < deadline_s, "it comes about in time"
+        assert time.monotonic() < deadline_s, "the condition holds in time"
         time.sleep(0.02)
 
 

@@ -49,7 +49,7 @@ def test_batches_of_similar_size_share_their_constant_columns() -> None:
     one, other = same_text("visits", 70_000), same_text("visits", 65_537)
     assert one.buffers()[2].address == other.buffers()[2].address
     sent = pa.ipc.read_message(pa.record_batch([other], ["topic"]).serialize())
-    assert sent.body.size < 65_537 * 10 + 1024, "what is sent of it is what the rows need"
+    assert sent.body.size < 65_537 * 10 + 1024, "only the bytes of the rows are sent"
 
 
 # -- JSON

@@ -153,8 +153,10 @@ def check(topics: dict[str, int], members: dict[str, Member], made: Assignment) 
             if any(topic in member.topics for member in members.values())}  # fmt: skip
     assert set(made) == set(members)
     assert len(given_out) == len(set(given_out)), "no partition has two owners"
-    assert set(given_out) == read, "every partition that somebody reads has an owner"
-    assert all(tp.topic in members[member].topics for member, some in made.items() for tp in some), "nobody gets what it did not ask for"
+    assert set(given_out) == read, "every subscribed partition has an owner"
+    assert all(tp.topic in members[member].topics for member, some in made.items() for tp in some), (
+        "no member gets a partition it did not subscribe to"
+    )
 
 
 def is_even(made: Assignment, members: dict[str, Member]) -> bool:

@@ -288,7 +288,7 @@ def test_an_unauthorized_topic_is_fatal() -> None:
 def test_a_known_topic_that_stays_unknown_was_deleted() -> None:
     cluster = a_cluster((1, 0))
     cluster.apply(metadata(error=3), 10, asked=["t"])
-    assert cluster.deleted("t", 0, 10 + GONE_MS - 1) is None, "the broker that answered may lag behind the others"
+    assert cluster.deleted("t", 0, 10 + GONE_MS - 1) is None, "the broker that answered can have stale metadata"
     cluster.apply(metadata(error=3), 500, asked=["t"])
     assert "t was deleted" in str(cluster.deleted("t", 0, 10 + GONE_MS))
     cluster.apply(metadata((1, 0)), 600, asked=["t"])
@@ -304,7 +304,7 @@ def test_a_topic_that_was_never_known_was_not_deleted() -> None:
 def test_a_topic_keeps_its_partition_count_unless_recreated() -> None:
     cluster = a_cluster((1, 0), (2, 0))
     cluster.apply(metadata((1, 0)), 10, asked=["t"])
-    assert cluster.partition_count("t") == 2, "an answer of a broker that lags"
+    assert cluster.partition_count("t") == 2, "the response of a broker with stale metadata"
     cluster.apply(metadata((1, 0), topic_id=b"n" * 16), 20, asked=["t"])
     assert cluster.deleted("t", 0, 20) is None
     assert "made again with 1 partitions" in str(cluster.deleted("t", 1, 20))

@@ -223,7 +223,7 @@ def test_a_response_is_matched_by_topic_id_and_an_unknown_id_backs_off() -> None
     assert values(fetcher) == [b"a"]
     (plan,) = plans(fetcher)
     strange = m.FetchResponse(responses=[FetchableTopicResponse(topic_id=b"x" * 16, partitions=[PartitionData(error_code=100)])])
-    assert fetcher.answered(plan, strange, 0), "metadata is asked for"
+    assert fetcher.answered(plan, strange, 0), "metadata is requested"
     assert plans(fetcher, 1) == []
     assert len(plans(fetcher, 20)) == 1
 
@@ -373,10 +373,10 @@ def test_a_consumer_that_cannot_read_from_the_replica_returns_to_the_leader(code
     (plan,) = plans(fetcher)
     give(fetcher, plan, PartitionData(partition_index=0, error_code=code, high_watermark=-1, log_start_offset=5, records=b""))
     (plan,) = plans(fetcher, 50)
-    assert (plan.node_id, plan.rack, plan.wanted[A].offset) == (1, "", 0), "and does not begin elsewhere"
+    assert (plan.node_id, plan.rack, plan.wanted[A].offset) == (1, "", 0), "and does not restart at another offset"
     give(fetcher, plan, PartitionData(partition_index=0, records=batch(0, b"a"), high_watermark=100, log_start_offset=0), now_ms=50)
     assert values(fetcher) == [b"a"]
-    assert plans(fetcher, 20_000)[0].rack == "r", "later it may be sent there again"
+    assert plans(fetcher, 20_000)[0].rack == "r", "later the client may be redirected there again"
 
 
 def test_a_preferred_replica_that_fails_or_disappears_is_dropped() -> None:

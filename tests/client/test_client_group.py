@@ -191,7 +191,7 @@ async def test_auto_commit_commits_the_records_of_earlier_polls(cluster: MemoryC
     fill(cluster)
     async with Consumer("t", auto_commit_interval_ms=0, **quick) as consumer:
         await consumer.poll(5000, 3)
-        assert not offset(cluster), "the user may still work on these"
+        assert not offset(cluster), "the user may still process these"
         await consumer.poll(5000, 3)
         await until(lambda: offset(cluster) == 3)
 
@@ -301,7 +301,7 @@ async def test_an_offset_fetch_response_is_matched_by_topic_id(cluster: MemoryCl
         cluster.faults[kind].append(forget)
         if kind == "OffsetCommit":
             await consumer.commit()
-            assert offset(cluster) == 10, "it was made again"
+            assert offset(cluster) == 10, "the commit was repeated"
         else:
             assert await consumer.committed([T]) == {T: None}
 

@@ -86,7 +86,7 @@ def test_a_revoked_partition_gets_an_owner_even_if_its_member_does_not_rejoin(mo
     b = simulation.member(**COOPERATIVE, max_poll_interval_ms=5_000)
     simulation.until(lambda: sizes(a, b) == [0, 2])
     took_ms = simulation.until(lambda: simulation.settled() and sizes(a, b) == [2, 2])
-    assert took_ms > 4_000, "others have max.poll.interval.ms to give up what they have"
+    assert took_ms > 4_000, "others have max.poll.interval.ms to revoke their partitions"
 
 
 def test_an_eager_member_revokes_everything_before_it_rejoins() -> None:
@@ -394,7 +394,7 @@ def test_the_first_heartbeat_is_complete_and_later_ones_contain_changes() -> Non
     again = [one for one in a.sent if isinstance(one, m.ConsumerGroupHeartbeatRequest)][len(beats) + 1]
     assert again.subscribed_topic_names == ["t"] and again.topic_partitions
     a.leave()
-    assert a.sent[-1].member_epoch == -2, "a static member leaves for a while"
+    assert a.sent[-1].member_epoch == -2, "a static member leaves temporarily"
 
 
 def test_a_pattern_is_sent_to_the_broker_and_withdrawn() -> None:

@@ -110,7 +110,7 @@ def test_the_end_of_a_partition_without_a_leader_times_out(cluster: MemoryCluste
     result = consume("many", "-g", "g", "--from-beginning", "-e")
     assert (result.exit_code, result.stdout) == (1, "0\n")
     assert "many-1 has no leader" in result.stderr
-    assert cluster.groups.offsets["many", 0][0] == 1, "what was printed is committed"
+    assert cluster.groups.offsets["many", 0][0] == 1, "printed records are committed"
 
 
 @pytest.mark.parametrize("where", ["beginning", "end", "-1", "0"])

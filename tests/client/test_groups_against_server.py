@@ -122,7 +122,7 @@ def test_each_record_goes_to_one_member_while_members_join_and_leave(bootstrap: 
         member.leave()
         assert member.failed is None
     counts = Counter(value for member in members for value in member.values)
-    assert counts == Counter(range(3000)), "each record once, since all left in good order"
+    assert counts == Counter(range(3000)), "each record once, since all members left gracefully"
     assert two.values and three.values
     with Consumer(bootstrap_servers=bootstrap, group_id=group) as consumer:
         found = consumer.committed([TopicPartition(topic, index) for index in range(4)])
@@ -243,7 +243,7 @@ def test_consume_leaves_the_group_on_a_signal(bootstrap: str, topic: str, group:
     fill(bootstrap, topic, range(20, 24))
     began_s = time.monotonic()
     assert sorted(first + consume(bootstrap, topic, group, "-e")) == list(range(24)), "all was committed"
-    assert time.monotonic() - began_s < 30, "nobody waits for a session to end"
+    assert time.monotonic() - began_s < 30, "no member waits for a session timeout"
 
 
 def consume(bootstrap: str, topic: str, group: str, *arguments: str) -> list[int]:

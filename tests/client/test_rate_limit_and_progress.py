@@ -39,7 +39,7 @@ def test_a_pause_is_not_followed_by_a_burst() -> None:
     clock.now += 1000
     for _ in range(30):
         pace.wait(1)
-    assert clock.now - 1100.1 == pytest.approx(2.0, abs=0.11), "ten of the thirty may follow at once"
+    assert clock.now - 1100.1 == pytest.approx(2.0, abs=0.11), "ten of the thirty can follow immediately"
 
 
 def test_a_low_rate_passes_one_record_at_a_time() -> None:
@@ -63,7 +63,7 @@ def test_a_line_reports_share_rate_and_remaining_time() -> None:
     progress = Progress(1000, stream=stream, clock=clock, width=120)
     clock.now += 0.1
     progress.update(10, 1, 10)
-    assert stream.getvalue() == "", "it is not drawn more often than can be seen"
+    assert stream.getvalue() == "", "it is not redrawn faster than a person can see"
     clock.now += 0.9
     progress.update(250, 5000, 250)
     assert stream.getvalue() == "\r 25 % ━━━━━━━─────────────────────  5,000 records  250 B  5,000/s  3.0s left\x1b[K"
@@ -78,7 +78,7 @@ def test_the_rate_covers_the_last_seconds() -> None:
         clock.now += 1
         progress.update(0, second * 10 if second <= 10 else 100 + (second - 10) * 1000, 0)
     assert "1,000/s" in progress.line(0, 10_100, 0)
-    assert "%" not in stream.getvalue(), "without a total there is no bar"
+    assert "%" not in stream.getvalue(), "without a total there is no progress bar"
 
 
 def test_a_line_is_no_wider_than_the_terminal() -> None:

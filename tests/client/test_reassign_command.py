@@ -166,7 +166,7 @@ def test_both_sides_of_a_move_are_throttled_until_it_is_verified(ottla: Ottla, c
     rates = {"leader.replication.throttled.rate": "1000", "follower.replication.throttled.rate": "1000"}
     assert [cluster.has(BROKER, str(number)) for number in range(1, 5)] == [rates, rates, {}, rates]
     assert ottla("verify", plan).exit_code == 1
-    assert cluster.has(BROKER, "1") == rates, "it is not done"
+    assert cluster.has(BROKER, "1") == rates, "the moves are not complete"
     cluster.finish()
     result = ottla("verify", plan)
     assert output_of(result) == "t-0\t4,2\tdone\nt-1\t3,2\tdone\n" and "topic t, broker 1, broker 2, broker 4" in result.stderr
@@ -220,7 +220,7 @@ def test_moves_are_cancelled_after_confirmation(ottla: Ottla, cluster: Reassigni
     assert "with --yes" in ottla("cancel", *arguments).stderr and len(cluster.moving) == 3
     output_of(ottla("cancel", *arguments, "--yes"))
     assert list(cluster.moving) == ([("t", 2)] if which == "plan" else [])
-    assert not any(cluster.settings.values()), "throttles go, too"
+    assert not any(cluster.settings.values()), "throttles are removed, too"
 
 
 def test_cancelling_without_moves_is_no_error(ottla: Ottla, plan: str) -> None:

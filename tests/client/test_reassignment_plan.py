@@ -44,7 +44,7 @@ def test_only_an_excluded_broker_loses_its_replicas() -> None:
     current = partitions((1, 2, 3), (2, 3, 1), (3, 1, 2), (1, 3, 2))
     plan = planned(current, plain(1, 2, 4))
     assert all(3 not in ids for ids in after(current, plan).values())
-    assert copies(current, plan) == 4, "one for each that broker 3 had"
+    assert copies(current, plan) == 4, "one for each replica of broker 3"
 
 
 def test_a_new_broker_gets_its_share_and_no_more() -> None:

@@ -22,7 +22,7 @@ def found_by(search: TimeSearch, *answers: dict[TopicPartition, Piece | KafkaErr
     """Request and respond until the responses are used up; the search must then be complete."""
     for answer in answers:
         asks = search.asks()
-        assert asks, "there was something left to ask"
+        assert asks, "a request was left"
         search.learn(asks, answer)
     assert not search.asks()
     return dict(search.found)

@@ -75,7 +75,7 @@ def test_confluent_creates_describes_grows_and_deletes_topics(admin: AdminClient
     until(lambda: len(admin.list_topics(name, timeout=10).topics[name].partitions) == 5, "the topic has grown")
     assert refusal(admin.create_partitions([NewPartitions(name, 2)])[name]) == INVALID_PARTITIONS
     admin.delete_topics([name])[name].result(10)
-    until(lambda: name not in admin.list_topics(timeout=10).topics, "the topic is gone")
+    until(lambda: name not in admin.list_topics(timeout=10).topics, "the topic is deleted")
     assert refusal(admin.delete_topics([name])[name]) == UNKNOWN_TOPIC_OR_PARTITION
 
 
@@ -196,7 +196,7 @@ def test_kafka_python_creates_describes_grows_and_deletes_topics(py_admin: Kafka
     rest = py_admin.describe_topic_partitions([name], cursor=page["next_cursor"])
     assert [partition["partition_index"] for partition in rest["topics"][0]["partitions"]] == [3]
     py_admin.delete_topics([uuid.UUID(described["topic_id"])])
-    until(lambda: name not in py_admin.list_topics(), "the topic is gone")
+    until(lambda: name not in py_admin.list_topics(), "the topic is deleted")
     with pytest.raises(kafka.errors.UnknownTopicOrPartitionError):
         py_admin.delete_topics([name])
 
@@ -309,7 +309,7 @@ def test_aiokafka_creates_describes_grows_and_deletes_topics(bootstrap: str) -> 
         assert [error for _, error, *_ in deleted.topic_error_codes] == [0]
         deadline = time.monotonic() + 10
         while name in await admin.list_topics():
-            assert time.monotonic() < deadline, "the topic is gone"
+            assert time.monotonic() < deadline, "the topic is deleted"
             await asyncio.sleep(0.02)
 
     aio(bootstrap, create_describe_grow_delete)

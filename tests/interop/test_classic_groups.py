@@ -89,7 +89,7 @@ def test_a_group_continues_at_its_committed_offset(read: ReadSome, bootstrap: st
     first = read(bootstrap, topic, f"group-of-{topic}", 8)
     rest = read(bootstrap, topic, f"group-of-{topic}", 12)
     assert len(first) == 8 and len(rest) == 12
-    assert sorted(first + rest) == sorted(values), "each record is read once, whoever reads"
+    assert sorted(first + rest) == sorted(values), "each record is read once, by any member"
 
 
 def test_one_client_continues_at_the_commit_of_another(bootstrap: str, new_topic: NewTopicName) -> None:

@@ -59,9 +59,9 @@ def test_every_client_reads_unchanged_what_another_wrote(
     stored = fetch_all(address(bootstrap), topic)
     found = {batch.codec for batch in stored}
     if codec == "lz4" and adapter.name == "confluent-kafka" and FIND_COORDINATOR not in api_versions(address(bootstrap)):
-        assert found == {"none"}, "librdkafka takes FindCoordinator for the sign that a broker knows LZ4, and goes without it otherwise"
+        assert found == {"none"}, "librdkafka uses LZ4 only if the broker supports FindCoordinator"
         codec = "none"
-    assert codec in found and found <= {codec, "none"}, "batches lie there as the client compressed them, where that made them smaller"
+    assert codec in found and found <= {codec, "none"}, "batches are stored as the client compressed them, if compression made them smaller"
     assert [record for batch in stored for record in batch.records] == expected(sent)
     # One reader each, chosen so that every pair of clients occurs with some codec and each client reads every codec.
     reader = ADAPTERS[(ADAPTERS.index(adapter) + CODECS.index(codec)) % len(ADAPTERS)]
@@ -105,7 +105,7 @@ def test_a_message_just_below_the_limit_is_written_and_one_above_refused(
     with pytest.raises(Refused) as refusal:
         adapter.produce(bootstrap, topic, [Sent(b"k", Random(2).randbytes(MESSAGE_BYTES_MAX))], request_bytes_max=4 << 20)
     assert refusal.value.code == MESSAGE_TOO_LARGE
-    assert adapter.watermarks(bootstrap, topic) == (0, 1), "nothing of the refused one was written"
+    assert adapter.watermarks(bootstrap, topic) == (0, 1), "no record of the refused batch was written"
 
 
 @each_face
@@ -169,7 +169,7 @@ def test_reading_can_start_at_any_offset_and_time(adapter: ClientAdapter, bootst
     assert adapter.offset_at(bootstrap, topic, NOW_MS + 2500) == 250, "the record of that time itself"
     assert adapter.offset_at(bootstrap, topic, NOW_MS + 2501) == 251, "between two, the later one"
     assert adapter.offset_at(bootstrap, topic, NOW_MS + 4990) == 499
-    assert adapter.offset_at(bootstrap, topic, NOW_MS + 4991) is None, "after the last one, none"
+    assert adapter.offset_at(bootstrap, topic, NOW_MS + 4991) is None, "no record after the last one"
 
 
 @each_face

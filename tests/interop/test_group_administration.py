@@ -89,7 +89,7 @@ def member(bootstrap: str, topic: str, group: str, protocol: str) -> Iterator[No
     thread = threading.Thread(target=poll)
     thread.start()
     try:
-        assert assigned.wait(DEADLINE_S), "the member was given partitions"
+        assert assigned.wait(DEADLINE_S), "the member has partitions"
         yield
     finally:
         stop.set()
@@ -107,7 +107,7 @@ def wait_for(what: Callable[[], object]) -> None:
     """Waits for a condition."""
     deadline = time.monotonic() + DEADLINE_S
     while not what():
-        assert time.monotonic() < deadline, "it came in time"
+        assert time.monotonic() < deadline, "it arrived in time"
         time.sleep(0.1)
 
 

@@ -80,5 +80,5 @@ def test_a_group_with_members_of_another_language_shares_a_topic_and_survives_th
         killed.kill()
         group.until_shared_by([leaver, stays])
         leaver.leave()
-        assert group.until_shared_by([stays]) < 10, "nobody waits for a member that has said goodbye"
+        assert group.until_shared_by([stays]) < 10, "no member waits for one that has left"
         group.finish(load.stop())

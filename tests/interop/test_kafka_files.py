@@ -94,7 +94,7 @@ def goes_on(bootstrap: str, topic: str, left: Left) -> None:
     assert offset_at(address, topic, 0, NOW_MS + 5) == (0, first_now)
     for adapter in ADAPTERS:
         assert adapter.consume(bootstrap, topic, 50, offset=end - 50) == left.records[-50:]
-    assert produce(address, topic, 0, own(9)) == (0, end - 3), "a repeat is known from the snapshot, or from the log"
+    assert produce(address, topic, 0, own(9)) == (0, end - 3), "a retried batch is recognized from the snapshot or from the log"
     assert produce(address, topic, 0, own(10)) == (0, end)
     assert ADAPTERS[0].produce(bootstrap, topic, [Sent(None, b"more")], codec="zstd") == [end + 3]
     assert [record.value for record in ADAPTERS[1].consume(bootstrap, topic, 1, offset=end + 3)] == [b"more"]
@@ -183,7 +183,7 @@ def test_kafka_continues_a_partition_compacted_by_ottla(apache_kafka: apache.Dis
         found = [record for batch in fetch_all(address(bootstrap), "adopted", check_crc=False) for record in batch.records]
         assert found == compacted.records
         again = batch_of([(NOW_MS, b"key-1", b"repeat")] * 3, base_sequence=3 * 199, **PRODUCER)
-        assert produce(address(bootstrap), "adopted", 0, again) == (0, 3 + 3 * 199), "a repeat is known"
+        assert produce(address(bootstrap), "adopted", 0, again) == (0, 3 + 3 * 199), "a retried batch is recognized"
         following = batch_of([(NOW_MS, b"key-1", b"more")] * 3, base_sequence=600, **PRODUCER)
         assert produce(address(bootstrap), "adopted", 0, following) == (0, 603)
 

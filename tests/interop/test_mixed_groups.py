@@ -70,10 +70,10 @@ def test_members_of_several_clients_share_a_topic_and_take_over_from_those_that_
         stopped.freeze()
         group.until_shared_by([leaver, stays, back])
         stopped.thaw()
-        until(lambda: not stopped.stale, f"{stopped} hears that the group went on")
+        until(lambda: not stopped.stale, f"{stopped} knows that the group has continued")
         group.until_shared_by([stopped, leaver, stays, back])
         leaver.leave()
-        assert group.until_shared_by([stopped, stays, back]) < 10, "nobody waits for a member that has said goodbye"
+        assert group.until_shared_by([stopped, stays, back]) < 10, "no member waits for one that has left"
         group.finish(load.stop())
 
 
@@ -163,7 +163,7 @@ def test_members_with_the_consumer_protocol_share_a_topic_and_take_over_from_tho
         stopped.freeze()
         group.until_shared_by([leaver, back])
         stopped.thaw()
-        until(lambda: not stopped.stale, f"{stopped} hears that the group went on")
+        until(lambda: not stopped.stale, f"{stopped} knows that the group has continued")
         group.until_shared_by([stopped, leaver, back])
         leaver.leave()
         assert group.until_shared_by([stopped, back]) < 10
@@ -193,7 +193,7 @@ def test_a_group_migrates_to_the_consumer_protocol_and_back_member_by_member(new
             new.remove(leaving)
             leaving.leave()
             group.until_shared_by(old + new)
-        until(lambda: kind(admin, group.group) == ConsumerGroupType.CLASSIC, "the group is classic again")
+        until(lambda: kind(admin, group.group) == ConsumerGroupType.CLASSIC, "the group is a classic group again")
         group.finish(load.stop())
 
 

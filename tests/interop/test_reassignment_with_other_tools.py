@@ -43,7 +43,7 @@ def replicas(server: Serving) -> dict[int, list[int]]:
 def until(true: Callable[[], bool], *, timeout_s: float = 30.0) -> None:
     deadline_s = time.monotonic() + timeout_s
     while not true():
-        assert time.monotonic() < deadline_s, "it comes about in time"
+        assert time.monotonic() < deadline_s, "the condition holds in time"
         time.sleep(0.1)
 
 

@@ -67,7 +67,7 @@ class Program:
         deadline_s = time.monotonic() + WAIT_S
         while not true():
             assert self.process.poll() is None, f"it ended:\n{self.log.read_text()[-4000:]}"
-            assert time.monotonic() < deadline_s, f"{what} comes about in time:\n{self.log.read_text()[-4000:]}"
+            assert time.monotonic() < deadline_s, f"{what} holds in time:\n{self.log.read_text()[-4000:]}"
             time.sleep(0.1)
 
 
@@ -116,7 +116,7 @@ def test_a_streams_application_counts_words_and_restores_its_state_from_its_chan
             settings = {"bootstrap.servers": server.bootstrap, "state.dir": tmp_path / f"state-{life}", **soon}
             file = properties(tmp_path / "streams.properties", settings)
             with running(apache_kafka, lib, tmp_path, "org.apache.kafka.streams.examples.wordcount.WordCountDemo", file) as program:
-                program.until(lambda: expected.items() <= counted().items(), f"the counts of life {life}")  # noqa: B023
+                program.until(lambda: expected.items() <= counted().items(), f"the counts of run {life}")  # noqa: B023
         assert counted() == {b"all": 1, b"roads": 1, b"lead": 1, b"to": 3, b"rome": 2, b"or": 1}
         with ottla.Admin(bootstrap_servers=server.bootstrap) as admin:
             (changelog,) = [one.name for one in admin.list_topics() if one.name.endswith("-changelog")]

@@ -63,7 +63,7 @@ def test_topics_are_administered_through_any_broker_and_leaders_are_spread(clust
         other = AdminClient({"bootstrap.servers": each(cluster)[0]})
         until(lambda: len(other.list_topics(timeout=10).topics[name].partitions) == 9, "the topic has grown")  # noqa: B023
         other.delete_topics([name])[name].result(10)
-        until(lambda: name not in admin.list_topics(timeout=10).topics, "the topic is gone")  # noqa: B023
+        until(lambda: name not in admin.list_topics(timeout=10).topics, "the topic is deleted")  # noqa: B023
 
 
 @pytest.mark.parametrize("adapter", ADAPTERS, ids=lambda adapter: adapter.name)

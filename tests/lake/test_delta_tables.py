@@ -120,7 +120,7 @@ def test_small_files_are_compacted_and_the_old_ones_removed(tmp_path: Path) -> N
     assert vacuum(str(tmp_path)) == [], "a week has not passed"
     assert len(vacuum(str(tmp_path), retention_hours=0)) == 5
     assert len(list(tmp_path.glob("*.parquet"))) == 1 and [row["a"] for row in rows(tmp_path)] == [0, 1, 2, 3, 4]
-    assert not put(tmp_path, {"a": [4]}, batch=4), "which batches there are is not forgotten"
+    assert not put(tmp_path, {"a": [4]}, batch=4), "the list of batches is kept"
 
 
 def test_the_command_compacts_small_files_and_removes_unreferenced_ones(tmp_path: Path) -> None:
@@ -128,7 +128,7 @@ def test_the_command_compacts_small_files_and_removes_unreferenced_ones(tmp_path
         put(tmp_path, {"a": [batch]}, batch=batch)
     done = CliRunner().invoke(compact_command, [str(tmp_path)])
     assert (done.exit_code, done.output) == (0, "4 files were merged into 1\n")
-    assert len(list(tmp_path.glob("*.parquet"))) == 5, "readers of older versions still have theirs"
+    assert len(list(tmp_path.glob("*.parquet"))) == 5, "readers of older versions still have their files"
     done = CliRunner().invoke(compact_command, [str(tmp_path), "--vacuum-hours", "0"])
     assert (done.exit_code, done.output) == (0, "0 files were merged into 0\n4 old files removed\n")
     assert len(list(tmp_path.glob("*.parquet"))) == 1 and [row["a"] for row in rows(tmp_path)] == [0, 1, 2, 3]

@@ -95,7 +95,7 @@ def test_loaded_rows_are_skipped_and_the_rest_is_loaded(tmp_path: Path, journal:
     assert [(Path(one.given.name).name, one.note) for one in found.files] == [("a.txt", "continues behind 2 records")]
     assert [Path(one.name).name for one in found.loaded] == ["b.txt"]
     (tmp_path / "in" / "b.txt").touch()
-    assert len(plan(tmp_path, journal).loaded) == 1, "its content is the same"
+    assert len(plan(tmp_path, journal).loaded) == 1, "the content is the same"
     assert [one.entry.rows for one in plan(tmp_path, journal, again=True).files if one.entry] == [0, 0]
 
 

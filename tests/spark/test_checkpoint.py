@@ -119,7 +119,7 @@ def test_a_second_run_of_a_checkpoint_is_refused_until_the_first_ends(tmp_path: 
         os.kill(other.pid, signal.SIGKILL)
         other.join()
     gone = holder(tmp_path / "state")
-    assert gone is not None and not gone.running, "the lock goes with the process, also by kill -9"
+    assert gone is not None and not gone.running, "the lock is released with the process, also after kill -9"
     with checkpoint_lock(tmp_path / "state"):
         mine = holder(tmp_path / "state")
         assert mine is not None and (mine.running, mine.pid) == (True, os.getpid())
@@ -194,7 +194,7 @@ def test_reset_reports_its_effects_and_removes_the_checkpoints(tmp_path: Path) -
     shown_only = CliRunner().invoke(command, [*arguments, "--dry-run"])
     assert "sums-update: forgets batch 0 and before, which read a-0 up to 3" in shown_only.output
     assert f"table {tmp_path}/table keeps its rows; rows that are read again replace rows with the same keys" in shown_only.output
-    assert CliRunner().invoke(command, arguments).exit_code == 2, "nobody said yes"
+    assert CliRunner().invoke(command, arguments).exit_code == 2, "it was not confirmed"
     assert queries(tmp_path / "state")
     done = CliRunner().invoke(command, [*arguments, "--yes"])
     assert done.exit_code == 0, done.output

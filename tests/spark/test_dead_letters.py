@@ -90,10 +90,10 @@ def test_a_row_is_in_the_table_or_a_dead_letter_when_the_rules_change_before_a_r
     assert found() == ([0, 2], [1])
     killed_before_the_batch_was_done(table_written=False)
     run(topic, head + stricter + KEEP)
-    assert found() == ([2], [0, 1, 1]), "the letters of the batch are written again, since they are others"
+    assert found() == ([2], [0, 1, 1]), "the dead letters of the batch are written again, since they differ"
     killed_before_the_batch_was_done(table_written=True)
     run(topic, head + stricter + KEEP)
-    assert found() == ([2], [0, 1, 1]), "the same ones are there once"
+    assert found() == ([2], [0, 1, 1]), "the same records exist once"
 
 
 def test_an_aggregate_of_a_retried_batch_follows_the_current_rules(run: Any, a_topic: Topics, tmp_path: Path) -> None:
@@ -165,7 +165,7 @@ def test_a_rule_that_spark_cannot_check_is_refused(run: Any, a_topic: Topics, te
         run(a_topic(), text)
     assert refused.value.key == key
     assert sentence in refused.value.problem
-    assert not re.search(r"\[[A-Z_.]+\]|__key", refused.value.problem), "no words of Spark's own, and no columns that are ours"
+    assert not re.search(r"\[[A-Z_.]+\]|__key", refused.value.problem), "neither Spark's terms nor internal columns"
 
 
 def test_a_rule_on_a_step_that_deduplicates_is_refused(run: Any, a_topic: Topics) -> None:

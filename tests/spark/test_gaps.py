@@ -144,4 +144,4 @@ def test_a_start_before_the_log_start_is_data_loss(spark: Any, a_topic: Callable
     start = json.dumps({topic.name: {"0": 2}})
     message = refusal(topic.source(spark.read, startingOffsets=start, onDataLoss="fail").load().count)
     assert f"{topic.name}-0 should be read from 2 but begins at 5" in message
-    assert topic.source(spark.read, onDataLoss="fail").load().count() == 3, "earliest is where the log begins"
+    assert topic.source(spark.read, onDataLoss="fail").load().count() == 3, "earliest is the log start"

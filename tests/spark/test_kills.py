@@ -41,10 +41,10 @@ def test_no_record_is_missing_when_tasks_fail_or_lose_their_executor(tmp_path: P
     found = program_report(tmp_path / "outcome.json", "chaos.tasks")
     assert {story: one["missing"] for story, one in found.items()} == {"retried": 0, "executor": 0, "speculative": 0}
     assert {"0-0", "0-1"} <= set(found["retried"]["attempts"]), "the first task was tried again"
-    assert found["retried"]["doubled"] > 0, "what the first attempt had sent stays"
+    assert found["retried"]["doubled"] > 0, "records of the first attempt stay"
     assert any(sign.endswith("-1") for sign in found["executor"]["attempts"]), "a task of the executor was tried again"
     assert {"0-0", "0-1"} <= set(found["speculative"]["attempts"]), "Spark ran another one of the slow task"
-    assert found["speculative"]["doubled"] > 0, "what the slow one had sent stays"
+    assert found["speculative"]["doubled"] > 0, "records of the slow task stay"
 
 
 def test_memory_does_not_grow_with_the_topic(tmp_path: Path) -> None:

@@ -244,7 +244,7 @@ def test_a_known_topic_is_missing_only_after_repeated_responses(monkeypatch: pyt
     gone = ("t", UnknownTopicOrPartition.code, 0)
     log = answered(("t", 0, 2), gone, gone, ("t", 0, 2), gone)
     assert log.topics(["t"]) == {"t": 2}
-    assert log.topics(["t"]) == {"t": 2}, "a broker that has just started did not know it"
+    assert log.topics(["t"]) == {"t": 2}, "the restarted broker does not know the producer"
     assert log.topics(["t"]) == {}
     assert answered(("t", LeaderNotAvailable.code, 0), ("t", 0, 2)).topics(["t"]) == {"t": 2}
     with pytest.raises(TopicAuthorizationFailed):

@@ -139,7 +139,7 @@ def test_an_unavailable_schema_is_reported_with_the_files_key(
         plans.plan(parse(text, tmp_path / "p.toml", {"url": registry}), spark)
     assert (refused.value.key, refused.value.where.rpartition(":")[2]) == (key, str(line))
     assert sentence in refused.value.problem
-    assert "value" not in refused.value.problem.replace("-value", "").replace("a value", ""), "words of the file alone"
+    assert "value" not in refused.value.problem.replace("-value", "").replace("a value", ""), "only names of the file"
 
 
 def test_an_unreachable_registry_is_a_retryable_error() -> None:

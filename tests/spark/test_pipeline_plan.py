@@ -185,7 +185,7 @@ def test_a_plan_shows_views_state_and_sinks(tmp_path: Path) -> None:
     done = CliRunner().invoke(main, ["pipeline", "plan", str(file), "--physical", "-o", "json"])
     assert done.exit_code == 0, done.output
     document = json.loads(done.output)
-    assert document["master"] == MASTER, "where it would run, not where it is planned"
+    assert document["master"] == MASTER, "the master of the run, not of the plan"
     views = {view["name"]: view for view in document["views"]}
     assert views["events"]["columns"][:3] == [
         {"name": "code", "type": "string"},

@@ -86,7 +86,7 @@ def test_every_figure_is_complete_at_any_width(width: int) -> None:
         assert len(re.findall(rf"(?<![\d,]){re.escape(figure)}(?![\d,])", shown)) == 2, (figure, shown)
     assert "…" not in shown
     assert max(map(len, shown.splitlines())) <= width
-    assert shown.startswith("query") == (width == 200), "a table where it fits"
+    assert shown.startswith("query") == (width == 200), "a table if it fits"
 
 
 def test_small_figures_are_a_table_at_120_columns() -> None:

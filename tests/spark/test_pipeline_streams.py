@@ -165,4 +165,4 @@ def test_files_of_parquet_text_and_orc_are_streams_or_lookups(spark: Any, tmp_pa
         ("text", "c", 3, "Cyd", None, True),
     ]
     counted = read_notes(tmp_path / "checkpoint")["named-append"]["total"]
-    assert (counted["rows_in"], counted["rows_out"]) == (6, 6), "though nobody has asked for reports"
+    assert (counted["rows_in"], counted["rows_out"]) == (6, 6), "without a call of reports()"

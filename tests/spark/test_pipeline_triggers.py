@@ -104,7 +104,7 @@ def test_a_trigger_that_does_not_end_reads_new_records(spark: Any, a_topic: Call
         assert running.active
     finally:
         running.stop()
-    assert counts == [1, 1, 1], "a batch for each, without a new start"
+    assert counts == [1, 1, 1], "a batch for each record, without a restart"
     assert [row["_offset"] for row in sorted(table(tmp_path / "table"), key=lambda row: int(row["_offset"]))] == [0, 1, 2]
 
 

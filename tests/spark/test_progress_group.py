@@ -62,7 +62,7 @@ def test_a_failing_commit_backs_off_and_is_logged_once(caplog: pytest.LogCapture
     assert caplog.text.count("cannot commit progress") == 1
     groups.refuses, now_s = False, 1000.0
     assert progress.publish(groups, {T0: 1})
-    assert progress.publish(groups, {T0: 2}), "at once again"
+    assert progress.publish(groups, {T0: 2}), "immediately again"
 
 
 @dataclass

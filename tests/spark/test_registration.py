@@ -55,7 +55,7 @@ def test_the_source_is_found_in_sessions_from_before_and_after_the_import(
 def test_the_notebook_of_the_examples_runs(bootstrap: str, tmp_path: Path) -> None:
     cells = json.loads(NOTEBOOK.read_text(encoding="utf-8"))["cells"]
     program = "\n".join("".join(cell["source"]) + "\n" for cell in cells if cell["cell_type"] == "code")
-    assert not any(cell.get("outputs") for cell in cells), "a notebook is kept without what it printed"
+    assert not any(cell.get("outputs") for cell in cells), "the notebook is stored without output"
     # Like a kernel: the cells one after the other, in a process without a script.
     done = run_by_full_path("-c", program, OTTLA_BOOTSTRAP_SERVERS=bootstrap, EXAMPLE_DIRECTORY=str(tmp_path))
     assert done.returncode == 0, done.stdout + done.stderr[-3000:]

@@ -345,7 +345,7 @@ def test_a_task_knows_query_and_batch_in_a_stream_and_in_foreach_batch(
         assert {task["batch_id"] for task in tasks} == {0, 1}
         assert {task["attempt"] for task in tasks} == {0}
         if way == "stream":
-            assert all(task["commit"] == [task["batch_id"]] for task in tasks), "what the task saw is what Spark commits"
+            assert all(task["commit"] == [task["batch_id"]] for task in tasks), "the task and Spark's commit agree"
     spark.range(1).selectExpr("'v' AS value").write.format("ottla_recorded").options(**options, reportTo=str(tmp_path / "alone")).mode(
         "append"
     ).save()

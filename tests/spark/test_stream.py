@@ -160,7 +160,7 @@ def test_a_recreated_topic_is_detected_by_its_id_and_read_from_its_beginning(
         admin.create_topic(NewTopic(topic.name, 1))
     topic.add(*numbers(10, 15))
     lenient = topic.source(spark.readStream, onDataLoss="skip", dataLossReportTo=str(tmp_path / "losses")).load()
-    assert available(lenient, checkpoint).values == numbers(10, 15), "offsets 0 and 1 of the new topic are not taken for read"
+    assert available(lenient, checkpoint).values == numbers(10, 15), "offsets 0 and 1 of the new topic do not count as read"
     (report,) = map(json.loads, (tmp_path / "losses").read_text().splitlines())
     assert (report["cause"], report["lost_from"], report["earliest"]) == ("recreated", 2, 0)
 

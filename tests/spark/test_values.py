@@ -59,7 +59,7 @@ def test_json_fields_become_columns_of_their_types() -> None:
 def test_a_value_can_be_a_struct_with_its_fields_and_its_bytes() -> None:
     made = plan("value STRUCT<id: INT>, name STRING, offset BIGINT", valueFormat="json")
     assert (made.decoded, made.read) == (("value", "name"), ("offset", "value"))
-    assert plan("value BINARY, offset BIGINT", valueFormat="json").value is None, "nothing is to be decoded"
+    assert plan("value BINARY, offset BIGINT", valueFormat="json").value is None, "nothing needs decoding"
     assert decoded([b'{"id": 1, "name": "n"}'], "value STRUCT<id: INT>, name STRING", valueFormat="json") == [
         {"value": {"id": 1}, "name": "n"}
     ]
