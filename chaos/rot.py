@@ -71,7 +71,7 @@ class Damaged:
 
     file: str
     kind: str
-    place: int
+    location: int
 
     def __str__(self) -> str:
         return f"{self.file} at {self.location}: {self.kind}"

@@ -147,8 +147,14 @@ class ChunkContext:
         environment.pass_ms(1_000)
         for broker in environment.brokers.values():
             node = broker.node
-            left = {"requests": [number for number in node._delayed_of if number >= 0], "forwarded": node._asked,
-                    "store": node._store_waits, "reads": node._log_waits, "flushes": environment.slow}  # fmt: skip
+            context = node.context
+            left: dict[str, Collection[Any]] = {
+                "requests": [number for number in context._delayed_of if number >= 0],
+                "forwarded": [one for one, _ in context._peer_waits.values() if one.call is not None],
+                "store": context._store_waits,
+                "reads": context._log_waits,
+                "flushes": environment.slow,
+            }
             if any(left.values()):
                 raise Finding("something is left", str({name: len(waits) for name, waits in left.items()}))
         environment.restart(cleanly=cleanly)

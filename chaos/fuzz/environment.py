@@ -141,16 +141,19 @@ class Broker:
             now_ms=environment.wall_ms,
             options_for=lambda topic: self._options(settings, topic),
         )
-        self.node = Node(BrokerContext(
-            broker_id=broker_id,
-            cluster_id=CLUSTER_ID,
-            settings=settings,
-            directories=[self.directory],
-            rng=Random(broker_id * 1000 + environment.starts),
-            address=(f"host{broker_id}", 9092),
-            now_ms=environment.now_ms,
-            wall_ms=environment.wall_ms,
-        ), HANDLERS)
+        self.node = Node(
+            BrokerContext(
+                broker_id=broker_id,
+                cluster_id=CLUSTER_ID,
+                settings=settings,
+                directories=[self.directory],
+                rng=Random(broker_id * 1000 + environment.starts),
+                address=(f"host{broker_id}", 9092),
+                now_ms=environment.now_ms,
+                wall_ms=environment.wall_ms,
+            ),
+            HANDLERS,
+        )
         self._acts = self._table()
         self.session.watch("/", lambda state: self.handle(events.StoreChanged(state=state)))
         self.session.listen(lambda state: self.handle(events.SessionChanged(state=state)))
