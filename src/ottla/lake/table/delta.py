@@ -211,7 +211,7 @@ def _arrow_of(schema: dict[str, Any]) -> pa.Schema:
 
 
 def _write_anew(table: Any, change: Evolution) -> None:
-    """Rewrite all rows in the wider types, in one transaction. Raises: TableMismatch for a value that the wider type cannot hold exactly."""
+    """Rewrite all rows in the wider types, in one transaction. Raises: TableMismatch for a value that does not fit exactly."""
     import pyarrow as pa
     from deltalake import CommitProperties, write_deltalake
     from deltalake.exceptions import CommitFailedError
