@@ -31,8 +31,10 @@ def members(topics_max: int | None) -> dict[str, Member]:
 def having(all_members: dict[str, Member], made: Assignment, generation: int) -> dict[str, Member]:
     """The members with their previous assignment, as they rejoin."""
     return {
-        name: told._replace(owned=tuple(made.get(name, ())), generation=generation, user_data=encode_claims(made.get(name, ()), generation))
-        for name, told in all_members.items()
+        name: member._replace(
+            owned=tuple(made.get(name, ())), generation=generation, user_data=encode_claims(made.get(name, ()), generation)
+        )
+        for name, member in all_members.items()
     }
 
 

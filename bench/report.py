@@ -21,10 +21,10 @@ from bench.cases import Case, Figure, Scale
 from bench.runner import Results
 from bench.servers import ROOT
 
-MISSED = "[red]aim missed[/]"
+MISSED = "[red]target missed[/]"
 OTTLA, CACHED, KAFKA = "ottla", "ottla cached", "kafka"
 #: (group, text in the case's name, figure, limit): Ottla's own targets.
-AIMS = (
+TARGETS = (
     ("start", "", "until ready line", 0.5),
     ("start", "", "idle RSS", 80.0),
     ("spark source", "batch", "rows", 3.0),
@@ -123,12 +123,12 @@ def show(results: Results, console: Console) -> None:
         console.print()
     for line in [*results.notes, *results.failures, *_skips(results)]:
         console.print(f"[yellow]note[/] {line}", highlight=False)
-    lines = _aims(results)
+    lines = _target_lines(results)
     for line in lines:
         console.print(line, highlight=False)
     if lines:
         missed = sum(line.startswith(MISSED) for line in lines)
-        console.print(f"{len(lines) - missed} of {len(lines)} aims met, {missed} missed", highlight=False)
+        console.print(f"{len(lines) - missed} of {len(lines)} targets met, {missed} missed", highlight=False)
 
 
 def exit_status(results: Results, console: Console) -> int:
@@ -178,16 +178,16 @@ def _skips(results: Results) -> list[str]:
     return [f"{title} on {name}: skipped: {outcome.skipped}" for (title, name), outcome in results.outcomes.items() if outcome.skipped]
 
 
-def _aims(results: Results) -> list[str]:
+def _target_lines(results: Results) -> list[str]:
     """Ottla's figures against its targets: the limits above, and no more CPU per GB than Kafka."""
     lines = []
-    for group, part, key, limit in AIMS:
+    for group, part, key, limit in TARGETS:
         for case in results.cases:
             figure = next((figure for figure in case.figures if figure.key == key), None)
             if case.group == group and part in case.name and figure and (value := _value(results, case, OTTLA, figure)) is not None:
                 met = value >= limit if figure.higher else value <= limit
                 sign = ">=" if figure.higher else "<="
-                lines.append(_aim(met, f"{case.title}, {key}: {value:,.2f} {figure.unit} (aim {sign} {limit:g})"))
+                lines.append(_target_line(met, f"{case.title}, {key}: {value:,.2f} {figure.unit} (target {sign} {limit:g})"))
     for name in (CACHED, OTTLA):
         pairs = [
             (_value(results, case, name, figure), _value(results, case, KAFKA, figure))
@@ -197,12 +197,14 @@ def _aims(results: Results) -> list[str]:
         ]
         known = [ours <= theirs for ours, theirs in pairs if ours is not None and theirs is not None]
         if known:
-            lines.append(_aim(all(known), f"CPU-seconds per GB of {name} at or below Kafka's in {sum(known)} of {len(known)} cases"))
+            lines.append(
+                _target_line(all(known), f"CPU-seconds per GB of {name} at or below Kafka's in {sum(known)} of {len(known)} cases")
+            )
     return lines
 
 
-def _aim(met: bool, text: str) -> str:
-    return f"[green]aim met[/]      {text}" if met else f"{MISSED}   {text}"
+def _target_line(met: bool, text: str) -> str:
+    return f"[green]target met[/]      {text}" if met else f"{MISSED}   {text}"
 
 
 def _text(path: str) -> str:

@@ -247,7 +247,7 @@ def shares(member_ids: list[str], topic: str, partitions: int) -> list[SyncGroup
     return found
 
 
-class NewMember(Member):
+class ConsumerGroupMember(Member):
     """ConsumerGroupHeartbeat, and immediate reconciliation."""
 
     def __init__(self, group: Group) -> None:
@@ -298,7 +298,7 @@ class NewMember(Member):
         self.check("ConsumerGroupHeartbeat", (await self.ask(request, 1)).error_code)
 
 
-class Play:
+class CommandRunner:
     """Executes the commands."""
 
     def __init__(self, group: Group, kind: type[Member]) -> None:
@@ -348,7 +348,7 @@ class Play:
 
     async def _settle(self, began: float, before: int) -> dict[str, Any]:
         group = self._group
-        if self._kind is NewMember:
+        if self._kind is ConsumerGroupMember:
             await group.until(lambda: group.newest > before and self._shared())
         else:
             await group.until(lambda: group.all_at(before))
@@ -359,11 +359,11 @@ class Play:
         group = self._group
         if len(group.owners) < group.partitions:
             return False
-        return all(isinstance(member, NewMember) and member.owned for member in group.members)
+        return all(isinstance(member, ConsumerGroupMember) and member.owned for member in group.members)
 
 
 async def serve(group: Group, kind: type[Member]) -> None:
-    loop, play = asyncio.get_running_loop(), Play(group, kind)
+    loop, play = asyncio.get_running_loop(), CommandRunner(group, kind)
     while line := await loop.run_in_executor(None, sys.stdin.readline):
         print(json.dumps(await play.run(line)), flush=True)
 
@@ -371,7 +371,7 @@ async def serve(group: Group, kind: type[Member]) -> None:
 def main() -> None:
     arguments = json.loads(sys.argv[1])
     os.nice(NICE)
-    kind = {"classic": ClassicMember, "consumer": NewMember}[arguments.pop("protocol")]
+    kind = {"classic": ClassicMember, "consumer": ConsumerGroupMember}[arguments.pop("protocol")]
 
     async def run() -> None:
         await serve(Group(**arguments), kind)

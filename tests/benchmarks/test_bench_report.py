@@ -68,7 +68,7 @@ def test_a_skipped_case_is_no_failure() -> None:
 
 
 def bench(monkeypatch: pytest.MonkeyPatch, directory: Path, run: Callable[[Stage, Scale], Measured]) -> Result:
-    """`python -m bench` with one case that has an aim (idle memory of at most 80 MB), on servers that nobody starts."""
+    """`python -m bench` with one case that has a target (idle memory of at most 80 MB), on servers that nobody starts."""
     case = Case("start", "idle", (Figure("idle RSS", "MB", False),), run, rounds=1)
 
     def play(cases: list[Case], contestants: list[Contestant], scale: Scale, *, directory: Path | None, say: object) -> runner.Results:
@@ -84,8 +84,8 @@ def bench(monkeypatch: pytest.MonkeyPatch, directory: Path, run: Callable[[Stage
 def test_a_missed_aim_is_printed_and_is_no_failure_of_the_command(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     done = bench(monkeypatch, tmp_path, lambda stage, scale: Measured({"idle RSS": 81.0}, {}))
     assert done.exit_code == 0, done.output
-    assert "aim missed   start: idle, idle RSS: 81.00 MB (aim <= 80)" in done.output
-    assert "0 of 1 aims met, 1 missed" in done.output
+    assert "target missed   start: idle, idle RSS: 81.00 MB (target <= 80)" in done.output
+    assert "0 of 1 targets met, 1 missed" in done.output
 
 
 def test_a_case_that_could_not_be_measured_fails_the_command_and_is_named_last(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -153,7 +153,7 @@ class _Writer:
         return result
 
     def array(self, kind: Array, label: str, *, nullable: bool) -> str:
-        """Read an array, its count checked against the bytes and the elements that are left."""
+        """Read an array, after a check of its count against the remaining bytes and elements."""
         count = self.length(kind, label)
         result = self.source.fresh("v")
         least = bytes_min(kind.element, self.version, flexible=self.flexible)
@@ -173,7 +173,7 @@ class _Writer:
         return result
 
     def numbers(self, kind: Fixed, count: str, result: str, label: str) -> None:
-        """Read numbers: short arrays by a ready-made Struct, long ones by a layout made for them."""
+        """Read numbers: short arrays with a precompiled Struct, long ones with a computed format."""
         ready = self.source.constant(
             "reads", kind.code, lambda: tuple(struct.Struct(f">{n}{kind.code}").unpack_from for n in range(READY_MADE))
         )
@@ -183,7 +183,7 @@ class _Writer:
 
     @contextmanager
     def unless_null(self, length: str, result: str, nullable: bool) -> Iterator[None]:
-        """Open the branch for a value that is there; where null is allowed, the other branch sets None."""
+        """Open the branch for a value that is not null; where null is allowed, the other branch sets None."""
         if not nullable:
             yield
             return
@@ -193,7 +193,7 @@ class _Writer:
             yield
 
     def tags(self, tagged: list[Field], path: str) -> dict[str, str]:
-        """Read the tagged section: known tags into variables, others passed over."""
+        """Read the tagged section: known tags into variables, others are skipped."""
         count = self.fixed("B", 1, f"{path}tags")
         self.flush()
         values = {field.name: self.source.fresh("v") for field in tagged}

@@ -1,9 +1,9 @@
-"""Writes the source of an encoder: one function for a message class and a version, nested structures and loops inline.
+"""Generates the source of an encoder: one function for a message class and a version, nested structures and loops inline.
 
-    run(m, w, out, far)     m: the message; w: `out.append`; out: the pieces, in order; far: the indexes of pieces that nobody shall copy
+    run(m, w, out, far)     m: the message; w: `out.append`; out: the pieces, in order; far: the indexes of pieces that are not copied
 
-Fields of fixed size that stand side by side, with the length of what follows them, are written by one precompiled `Struct`; a varint joins
-them when it takes one byte, which it nearly always does. A field that the version lacks costs one comparison, or nothing when ignorable.
+Adjacent fields of fixed size, with the length of the next field, are written by one precompiled `Struct`; a varint of one byte, the usual
+case, is included. A field that the version lacks costs one comparison, or nothing when ignorable.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import msgspec
 from ottla.wire.codegen import READY_MADE, Compiled, Source
 from ottla.wire.declare import Array, Blob, Field, Fixed, MessageSchema, Type, fields_of
 
-#: Records of this size and above, and all that are not bytes, go out as they are: joining them would cost more than one more write.
+#: Records of this size and above, and all that are not bytes, are not joined: the copy would cost more than another write.
 FAR_BYTES_MIN = 16 * 1024
 
 
@@ -32,13 +32,13 @@ class _Writer:
         self.source = Source("def run(m, w, out, far):")
         self.version = version
         self.flexible = flexible
-        #: The function that takes the next piece.
+        #: The function that appends a piece.
         self.write = "w"
-        #: Fixed-size values not yet written: struct code, and the expression, which "x", a zero byte, does not have.
+        #: Fixed-size values not yet written: struct code, and the expression; "x", a zero byte, has none.
         self.run: list[tuple[str, str]] = []
-        #: The path of the first of them.
+        #: Path of the first of them.
         self.label = ""
-        # A version without a single field still is a function.
+        # A version without fields is a valid function.
         self.source.line("pass")
 
     def structure(self, cls: type[msgspec.Struct], item: str, path: str) -> None:
@@ -55,7 +55,7 @@ class _Writer:
             self.tags([field for field in fields if field.tag is not None and field.present(self.version)], item, path)
 
     def differs(self, field: Field, value: str) -> str:
-        """Give the condition that a field does not hold its default."""
+        """Return the condition that a field differs from its default."""
         if field.default is None:
             return f"{value} is not None"
         if field.default == []:
@@ -95,19 +95,19 @@ class _Writer:
             self.structure(kind, local, label + ".")
 
     def fixed(self, code: str, value: str, label: str) -> None:
-        """Put a value of fixed size into the run that the next `flush` writes."""
+        """Add a value of fixed size to the run that the next `flush` writes."""
         if not self.run:
             self.label = label
         self.run.append((code, value))
 
     def flush(self) -> None:
-        """Write the values of fixed size collected so far, all at once."""
+        """Write the collected values of fixed size at once."""
         if self.run:
             self.source.line(f"{self.write}({self.packed(self.run)})", self.label)
             self.run = []
 
     def packed(self, run: list[tuple[str, str]]) -> str:
-        """Give the expression that packs a run."""
+        """Return the expression that packs a run."""
         values = [value for code, value in run if code != "x"]
         if not values:
             return repr(bytes(len(run)))
@@ -115,7 +115,7 @@ class _Writer:
         return f"{self.source.constant('pack', layout, lambda: struct.Struct(layout).pack)}({', '.join(values)})"
 
     def length(self, kind: Blob | Array, local: str, label: str, *, nullable: bool) -> None:
-        """Write the length of a blob or the count of an array, and with it all that is in the run."""
+        """Write the length of a blob or the count of an array, together with the run."""
         size = self.source.fresh("n")
         if not self.flexible:
             self.source.line(f"{size} = {f'-1 if {local} is None else ' if nullable else ''}len({local})", label)
@@ -192,7 +192,7 @@ class _Writer:
             self.flush()
 
     def tags(self, tagged: list[Field], item: str, path: str) -> None:
-        """Write the tagged section: nearly always one zero byte, which joins the run."""
+        """Write the tagged section: usually one zero byte, which joins the run."""
         if not tagged:
             self.fixed("x", "", path + "tags")
             return

@@ -1,10 +1,10 @@
-"""Headers and the length prefix around a message.
+"""Headers and the length prefix of a message.
 
     request    size int32 | api key int16 | version int16 | correlation id int32 | client id nullable string | tags (flexible) | body
     response   size int32 | correlation id int32 | tags (flexible) | body
 
-The size counts what follows it. The client id has an int16 length even in a flexible header, so that a broker can read it before it knows
-the version. A response to ApiVersions never has tags in its header, whatever its version: the client does not know yet what we speak.
+The size counts the bytes after it. The client id has an int16 length even in a flexible header, so a broker can read it before it knows
+the version. A response to ApiVersions never has tags in its header: the client does not know the broker's versions yet.
 
 Source: KIP-482, KIP-511.
 """
@@ -29,15 +29,15 @@ SIZE_BYTES = 4
 
 _NEVER = 1 << 15
 _FLEXIBLE_SINCE = {api.key: api.flexible_since for api in API.values() if api.flexible_since is not None}
-#: How the header of a response is packed, by the message's class and version, as far as asked for.
+#: Packers of response headers by message class and version, created on first use.
 _HEADS: dict[tuple[type[msgspec.Struct], int], struct.Struct] = {}
 
-#: Tagged fields that a header may have. Kafka defines none; whoever sends more than a few is up to something.
+#: Limit of tagged fields in a header. Kafka defines none, so a header with many is hostile.
 HEADER_TAGS_MAX = 64
 
 
 class RequestHeader(NamedTuple):
-    """Who asks what, and the number the answer carries."""
+    """API, version, correlation id and client id of a request."""
 
     api_key: int
     api_version: int
@@ -46,9 +46,9 @@ class RequestHeader(NamedTuple):
 
 
 def decode_request_header(buffer: Buffer) -> tuple[RequestHeader, int]:
-    """Read the header at the start of a request, without its size prefix: the header, and where the body starts.
+    """Read the header of a request without its size prefix; returns the header and the start of the body.
 
-    Of an API that is not declared only the first four fields are read. Raises MalformedMessage.
+    For an API that is not declared only the first four fields are read. Raises MalformedMessage.
     """
     end = len(buffer)
     try:
@@ -75,7 +75,7 @@ def decode_request_header(buffer: Buffer) -> tuple[RequestHeader, int]:
 
 
 def encode_request(message: msgspec.Struct, version: int, correlation_id: int, client_id: str | None) -> list[Chunk]:
-    """Write a whole request frame as the buffers to send."""
+    """Encode a request frame as buffers."""
     schema = schema_of(type(message))
     client = b"" if client_id is None else client_id.encode()
     head = _REQUEST.pack(schema.key, version, correlation_id, -1 if client_id is None else len(client)) + client
@@ -83,7 +83,7 @@ def encode_request(message: msgspec.Struct, version: int, correlation_id: int, c
 
 
 def encode_response(message: msgspec.Struct, version: int, correlation_id: int) -> list[Chunk]:
-    """Write a whole response frame as the buffers to send."""
+    """Encode a response frame as buffers."""
     cls = type(message)
     head = _HEADS.get((cls, version))
     if head is None:
@@ -92,7 +92,7 @@ def encode_response(message: msgspec.Struct, version: int, correlation_id: int) 
 
 
 def decode_response(cls: type[S], buffer: Buffer, version: int) -> tuple[int, S]:
-    """Read a response without its size prefix: correlation id and message. Raises MalformedMessage."""
+    """Decode a response without its size prefix: correlation id and message. Raises MalformedMessage."""
     end = len(buffer)
     try:
         correlation_id: int = _SIZE.unpack_from(buffer)[0]

@@ -39,7 +39,7 @@ def _api(api: ApiSchema) -> Iterator[str]:
     yield f"## {api.name} ({api.key})"
     yield ""
     module = inspect.getdoc(sys.modules[api.request.__module__]) or ""
-    # The first words of a module name the API and its key, which the heading has said.
+    # Remove the API and its key from the module's docstring: the heading has them.
     _, _, text = module.partition(f"key {api.key}")
     yield text.lstrip(":. ").strip()[:1].upper() + text.lstrip(":. ").strip()[1:]
     for cls in (api.request, api.response):
@@ -57,7 +57,7 @@ def _api(api: ApiSchema) -> Iterator[str]:
 
 
 def _fields(cls: type[msgspec.Struct], around: tuple[int, int], indent: str) -> Iterator[str]:
-    """One row per field; `around` is the range of versions that have the structure itself."""
+    """One row per field; `around` is the range of versions that have the structure."""
     for field in fields_of(cls):
         first = max(field.since, around[0])
         last = around[1] if field.until is None else min(field.until, around[1])

@@ -211,7 +211,7 @@ def _arrow_of(schema: dict[str, Any]) -> pa.Schema:
 
 
 def _write_anew(table: Any, change: Evolution) -> None:
-    """All rows in the wider types, as one transaction. Raises: TableMismatch for a value that the wider type cannot hold exactly."""
+    """Rewrite all rows in the wider types, in one transaction. Raises: TableMismatch for a value that does not fit exactly."""
     import pyarrow as pa
     from deltalake import CommitProperties, write_deltalake
     from deltalake.exceptions import CommitFailedError
@@ -237,20 +237,20 @@ def _write_anew(table: Any, change: Evolution) -> None:
     except CommitFailedError as error:
         raise Overtaken(f"others wrote to {table.table_uri} while it was written anew: {error}") from error
     except Exception as error:
-        # What the reader raises comes back as a plain Exception, with its text.
+        # An error of the reader arrives as a plain Exception with its text.
         if "ArrowInvalid" in str(error) or "not in range" in str(error) or "truncated" in str(error):
             raise TableMismatch(f"the table at {table.table_uri} holds values that do not fit {change.wider[0]}: {error}") from error
         raise
 
 
 def _widened(there: dict[str, Any], change: Evolution) -> dict[str, Any]:
-    """The columns that the table has, in the types that they get; those that are only added come afterwards."""
+    """The table's existing columns in their new types; added columns follow later."""
     types = {field["name"]: field["type"] for field in change.schema["fields"]}
     return {**there, "fields": [{**one, "type": _only(types[one["name"]], one["type"])} for one in there["fields"]]}
 
 
 def _only(wide: Any, there: Any) -> Any:
-    """`wide` without the members that `there` does not have."""
+    """The type `wide` without the members that `there` lacks."""
     if not isinstance(there, dict):
         return wide
     match there["type"]:
@@ -278,10 +278,9 @@ def write(
     evolving: bool = False,
     partition_by: Sequence[str] = (),
 ) -> bool:
-    """One transaction with the rows of `table`; False when the batch is there already and the table is not to change for it.
+    """Write the rows of `table` in one transaction; returns False if the table already has the batch and does not change.
 
-    `evolving`: columns that the table does not have are added first, and `table` may lack some that it has.
-
+    `evolving`: new columns are added first, and `table` may lack columns of the table.
     Raises: TableMismatch, Overtaken, RepeatedKeys.
     """
     there = opened(path)
@@ -318,8 +317,8 @@ def _refuse_repeated(table: pa.Table, keys: Sequence[str]) -> None:
 
 
 def transact(path: str, application: str, batch_id: int, once: Callable[[Any], None], *, again: bool = False) -> bool:
-    """`once(table)` in one look at the table: False when it holds the batch already, or with `again` a later one. Tried anew where others,
-    who do not write this application's batches, came first. Raises: Overtaken.
+    """Call `once(table)` on one version of the table; returns False when it already has the batch, or with `again` a later one. Repeated
+    after conflicts with writers of other applications. Raises: Overtaken.
     """
     from deltalake.exceptions import CommitFailedError
 
@@ -337,7 +336,7 @@ def transact(path: str, application: str, batch_id: int, once: Callable[[Any], N
 
 
 def append(there: Any, table: pa.Table, properties: Any, *, overwrite: bool = False) -> None:
-    """The rows as one transaction on the version of the table that was looked at. Columns that `table` does not have are null."""
+    """Append the rows in one transaction on the version that was read. Columns that `table` lacks are null."""
     from deltalake import write_deltalake
 
     write_deltalake(
@@ -351,7 +350,7 @@ def append(there: Any, table: pa.Table, properties: Any, *, overwrite: bool = Fa
 
 
 def merger(there: Any, table: pa.Table, keys: Sequence[str], properties: Any, *, evolving: bool = False) -> Any:
-    """A merge of rows `s` into the table `t` by keys, where null is a key like others: said in words that make it a hash join."""
+    """Merge rows `s` into the table `t` by keys, where nulls are equal; the condition's form allows a hash join."""
     same = " AND ".join(f"(t.`{key}` IS NOT DISTINCT FROM s.`{key}`)" for key in keys)
     return there.merge(
         table, predicate=same, source_alias="s", target_alias="t", merge_schema=evolving, streamed_exec=False, commit_properties=properties
@@ -359,7 +358,7 @@ def merger(there: Any, table: pa.Table, keys: Sequence[str], properties: Any, *,
 
 
 def commit_properties_of(application: str, batch_id: int, *, content: int | None = None, **metadata: str) -> Any:
-    """What a commit carries: the batch of its application, and its content where another run of it may have another (64 bits);
+    """Properties of a commit: the application's batch, and its content (64 bits) if another run may write a different one;
     `metadata` is shown in the table's history.
     """
     versions = {application: batch_id} if content is None else {application: batch_id, f"{application}{CONTENT}": content}
@@ -367,7 +366,7 @@ def commit_properties_of(application: str, batch_id: int, *, content: int | None
 
 
 def commit_properties(versions: Mapping[str, int], metadata: Mapping[str, str] | None = None) -> Any:
-    """What a commit carries: the version of each application."""
+    """Properties of a commit: the version of each application."""
     from deltalake import CommitProperties, Transaction
 
     transactions = [Transaction(app_id=application, version=version) for application, version in versions.items()]
@@ -378,16 +377,15 @@ def commit_properties(versions: Mapping[str, int], metadata: Mapping[str, str] |
 
 
 class Compacted(NamedTuple):
-    """So many files became so many."""
+    """Number of files before and after."""
 
     removed: int
     added: int
 
 
 def compact(path: str, *, target_bytes: int = FILE_BYTES, partitions: Mapping[str, str] | None = None) -> Compacted:
-    """Joins small files of each partition to files of about `target_bytes`; the rows stay the same, and so does what readers see.
-
-    `partitions` chooses some, by column and value. (0, 0) where others changed the same files first: there is always a next time.
+    """Join small files of each partition to files of about `target_bytes`; the rows do not change.
+    `partitions` selects some, by column and value. Returns (0, 0) if another writer changed the same files first.
     """
     from deltalake.exceptions import CommitFailedError
 
@@ -400,9 +398,8 @@ def compact(path: str, *, target_bytes: int = FILE_BYTES, partitions: Mapping[st
 
 
 def vacuum(path: str, *, retention_hours: int = VACUUM_HOURS, dry_run: bool = False) -> list[str]:
-    """Removes files that no version of the last `retention_hours` has, and returns their names; also those of writers that were killed.
-
-    Less than a week also removes what slow writers have not committed yet, and what readers still read: at your own risk.
+    """Remove files that no version of the last `retention_hours` has, and return their names; also files of killed writers.
+    Less than a week also removes uncommitted files of slow writers, and files that readers still use: at your own risk.
     """
     removed: list[str] = opened(path).vacuum(
         retention_hours=retention_hours, dry_run=dry_run, enforce_retention_duration=retention_hours >= VACUUM_HOURS, full=True
