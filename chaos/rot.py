@@ -74,7 +74,7 @@ class Damaged:
     location: int
 
     def __str__(self) -> str:
-        return f"{self.file} at {self.place}: {self.kind}"
+        return f"{self.file} at {self.location}: {self.kind}"
 
 
 @dataclass(slots=True)
