@@ -22,50 +22,52 @@ class ClientOptions(Options):
 
     bootstrap_servers: tuple[str, ...] = option(
         "bootstrap.servers", ("127.0.0.1:9092",),
-        doc="Addresses to begin with, HOST:PORT each, separated by commas; "
-        " the brokers found there tell the others. The port may be left out: 9092.",
+        doc=(
+            "Addresses to connect to first, HOST:PORT each, separated by commas; these brokers name the others. The default "
+            "port is 9092."
+        ),
     )  # fmt: skip
-    client_id: str = option("client.id", "ottla", doc="Name under which the client appears in the broker's logs, metrics and quotas.")
+    client_id: str = option("client.id", "ottla", doc="Name of the client in the broker's logs, metrics and quotas.")
     request_timeout_ms: int = option(
         "request.timeout.ms", 30 * SECOND_MS, at_least=1,
-        doc="How long to wait for the answer to a request; then the connection is given up and the request tried again where that is safe.",
+        doc="Timeout of a request; the connection is then closed, and the request is retried if that is safe.",
     )  # fmt: skip
     socket_connection_setup_timeout_ms: int = option(
         "socket.connection.setup.timeout.ms", 10 * SECOND_MS, long=True, at_least=1,
-        doc="How long making a connection may take, name look-up and version exchange included.",
+        doc="Timeout of a connection attempt, including name resolution and version exchange.",
     )  # fmt: skip
     reconnect_backoff_ms: int = option(
         "reconnect.backoff.ms",
         50,
         long=True,
         at_least=0,
-        doc="Pause before a failed connection to a broker is tried again; doubles each time.",
+        doc="Wait before a failed connection to a broker is retried; doubles each time.",
     )
     reconnect_backoff_max_ms: int = option(
-        "reconnect.backoff.max.ms", SECOND_MS, long=True, at_least=0, doc="Longest pause between two tries to connect to a broker."
+        "reconnect.backoff.max.ms", SECOND_MS, long=True, at_least=0, doc="Maximum wait between two connection attempts."
     )
     retry_backoff_ms: int = option(
-        "retry.backoff.ms", 100, long=True, at_least=0, doc="Pause before a failed request is sent again; doubles each time."
+        "retry.backoff.ms", 100, long=True, at_least=0, doc="Wait before a failed request is retried; doubles each time."
     )
     retry_backoff_max_ms: int = option(
-        "retry.backoff.max.ms", SECOND_MS, long=True, at_least=0, doc="Longest pause between two tries of a request."
+        "retry.backoff.max.ms", SECOND_MS, long=True, at_least=0, doc="Maximum wait between two attempts of a request."
     )
     metadata_max_age_ms: int = option(
         "metadata.max.age.ms", 5 * MINUTE_MS, long=True, at_least=1,
-        doc="Metadata is asked for again after this time even if nothing seems to have changed.",
+        doc="Metadata is refreshed after this time even without a known change.",
     )  # fmt: skip
     receive_message_max_bytes: int = option(
         "receive.message.max.bytes", 100 * MiB, at_least=1 * KiB, at_most=INT32_MAX,
-        doc="Largest response that is taken from a broker; a larger one closes the connection before anything is allocated for it.",
+        doc="Largest response; a larger one closes the connection before memory is allocated for it.",
     )  # fmt: skip
     send_buffer_bytes: int = option(
-        "send.buffer.bytes", -1, at_least=-1, doc="Size of the socket's send buffer (SO_SNDBUF); -1 leaves it to the operating system."
+        "send.buffer.bytes", -1, at_least=-1, doc="Size of the socket's send buffer (SO_SNDBUF); -1: the operating system's default."
     )
     receive_buffer_bytes: int = option(
         "receive.buffer.bytes",
         -1,
         at_least=-1,
-        doc="Size of the socket's receive buffer (SO_RCVBUF); -1 leaves it to the operating system.",
+        doc="Size of the socket's receive buffer (SO_RCVBUF); -1: the operating system's default.",
     )
 
 
@@ -74,39 +76,40 @@ class ProducerOptions(ClientOptions):
 
     acks: str = option(
         "acks", "all", choices=("all", "-1", "0", "1"),
-        doc="Who must have a batch before it counts as written: all in-sync replicas (all, -1), the leader (1), nobody (0).",
+        doc="Which replicas must have a batch before it is acknowledged: all in-sync replicas (all, -1), the leader (1), none (0).",
     )  # fmt: skip
     enable_idempotence: bool = option(
         "enable.idempotence", True,
-        doc="Number the batches so that a retry is never written twice and never out of order. Needs acks=all, retries, and at most"
-        " five batches in flight; where one of these is set otherwise, it is off unless asked for by name.",
+        doc=(
+            "Sequence numbers prevent that a retry is written twice or out of order. Requires acks=all, retries, and at most "
+            "five requests in flight; if one of these is set otherwise, idempotence is disabled unless it is enabled "
+            "explicitly."
+        ),
     )  # fmt: skip
-    compression_type: str = option(
-        "compression.type", "none", choices=("none", "gzip", "snappy", "lz4", "zstd"), doc="Codec for whole batches."
-    )
+    compression_type: str = option("compression.type", "none", choices=("none", "gzip", "snappy", "lz4", "zstd"), doc="Codec of batches.")
     compression_gzip_level: int = option(
-        "compression.gzip.level", -1, at_least=-1, at_most=9, doc="1 fastest to 9 smallest; -1: its default."
+        "compression.gzip.level", -1, at_least=-1, at_most=9, doc="1 is fastest, 9 smallest; -1: the default of zlib."
     )
-    compression_lz4_level: int = option("compression.lz4.level", 9, at_least=1, at_most=17, doc="1 fastest to 17 smallest.")
-    compression_zstd_level: int = option("compression.zstd.level", 3, at_least=-131072, at_most=22, doc="Fastest below 0, smallest 22.")
+    compression_lz4_level: int = option("compression.lz4.level", 9, at_least=1, at_most=17, doc="1 is fastest, 17 smallest.")
+    compression_zstd_level: int = option("compression.zstd.level", 3, at_least=-131072, at_most=22, doc="Below 0 fastest, 22 smallest.")
     batch_size: int = option(
         "batch.size", 64 * KiB, at_least=0, at_most=INT32_MAX,
-        doc="A batch of a partition is sent when it has this many bytes, before compression. A larger record travels alone.",
+        doc="Size at which a batch is sent, in bytes before compression. A larger record is sent alone.",
     )  # fmt: skip
     batch_size_backlog: int = option(
         "batch.size.backlog", -1, at_least=-1, at_most=INT32_MAX,
-        doc="While earlier batches of a partition wait for their turn, the next may grow to this many bytes."
-        " -1: eight times batch.size if that is left at its default, else batch.size.",
+        doc=(
+            "Maximum size of a batch while earlier batches of its partition wait. -1: eight times batch.size if that has its "
+            "default, else batch.size."
+        ),
     )  # fmt: skip
-    linger_ms: int = option(
-        "linger.ms", 5, long=True, at_least=0, doc="How long a batch may wait for more records before it is sent although it is not full."
-    )
+    linger_ms: int = option("linger.ms", 5, long=True, at_least=0, doc="How long a batch that is not full waits for more records.")
     buffer_memory: int = option(
         "buffer.memory",
         32 * MiB,
         long=True,
         at_least=1 * KiB,
-        doc="Bytes of records that may wait to be acknowledged; beyond that, send() waits.",
+        doc="Bytes of unacknowledged records; above this send() waits.",
     )
     max_block_ms: int = option(
         "max.block.ms", MINUTE_MS, long=True, at_least=0, doc="How long send() may wait for memory or metadata before it fails."
@@ -115,122 +118,127 @@ class ProducerOptions(ClientOptions):
         "max.request.size", 1 * MiB, at_least=0, doc="Largest produce request, and largest record before compression, in bytes."
     )
     max_in_flight_requests_per_connection: int = option(
-        "max.in.flight.requests.per.connection", 5, at_least=1, doc="Produce requests that a broker may owe the answer to at one time."
+        "max.in.flight.requests.per.connection", 5, at_least=1, doc="Maximum number of unanswered produce requests to one broker."
     )
     retries: int = option(
         "retries",
         INT32_MAX,
         at_least=0,
-        doc="How often a batch is sent again after an error that may pass; delivery.timeout.ms ends it sooner.",
+        doc="Number of retries after a retriable error; delivery.timeout.ms may end them earlier.",
     )
     delivery_timeout_ms: int = option(
         "delivery.timeout.ms", 2 * MINUTE_MS, at_least=1,
-        doc="From send() to its result: after this time a record that is not acknowledged has failed."
-        " At least linger.ms + request.timeout.ms.",
+        doc="Time from send() after which a record without acknowledgement fails. At least linger.ms + request.timeout.ms.",
     )  # fmt: skip
     partitioner_ignore_keys: bool = option(
-        "partitioner.ignore.keys", False, doc="Send records with a key where records without one go; of the default partitioner."
+        "partitioner.ignore.keys", False, doc="The default partitioner treats records with a key like those without."
     )
     partitioner_adaptive_partitioning_enable: bool = option(
         "partitioner.adaptive.partitioning.enable", True,
-        doc="Send fewer of the records without a key to partitions for which more batches wait (KIP-794).",
+        doc="Send fewer of the records without a key to partitions with more waiting batches (KIP-794).",
     )  # fmt: skip
     partitioner_availability_timeout_ms: int = option(
         "partitioner.availability.timeout.ms", 0, long=True, at_least=0,
-        doc="Send no records without a key to a broker that has not taken requests for so long; 0: such brokers are not told apart.",
+        doc="Send no records without a key to a broker that accepted no request for this time; 0: no such check.",
     )  # fmt: skip
     metadata_max_idle_ms: int = option(
         "metadata.max.idle.ms", 5 * MINUTE_MS, long=True, at_least=5 * SECOND_MS,
-        doc="A topic that nothing was sent to for so long is not asked for any more when metadata is.",
+        doc="The metadata of a topic without sent records for this time is not refreshed any more.",
     )  # fmt: skip
 
 
 class ConsumerOptions(ClientOptions):
     """Settings of a consumer."""
 
-    group_id: str = option(
-        "group.id", "", doc="The consumer group: its members share the partitions of what they subscribe to, and its offsets are kept."
-    )
+    group_id: str = option("group.id", "", doc="The consumer group. Its members share the partitions of their topics; it stores offsets.")
     group_instance_id: str = option(
         "group.instance.id", "",
-        doc="Name of this member, its own in the group, which makes it static: it may be away for the session timeout"
-        " and comes back to the same partitions without a rebalance. It is not taken out of the group when it closes.",
+        doc=(
+            "Makes this member static: after a restart within the session timeout it has the same partitions without a "
+            "rebalance. It does not leave the group when it closes. Must be unique in the group."
+        ),
     )  # fmt: skip
     group_protocol: str = option(
         "group.protocol", "classic", choices=("classic", "consumer"),
-        doc="classic: a member assigns the partitions; consumer: the coordinator does, and members change over one by one (KIP-848).",
+        doc="classic: a member assigns the partitions; consumer: the coordinator assigns them, and members change one by one (KIP-848).",
     )  # fmt: skip
     group_remote_assignor: str = option(
-        "group.remote.assignor", "", doc="The coordinator's assignor, with group.protocol consumer: uniform or range. Empty: its default."
+        "group.remote.assignor", "", doc="The coordinator's assignor with group.protocol=consumer: uniform or range. Empty: its default."
     )
     partition_assignment_strategy: tuple[str, ...] = option(
         "partition.assignment.strategy", ("range", "cooperative-sticky"),
-        doc="Assignors in order of preference: range, roundrobin, sticky, cooperative-sticky, or classes of your own."
-        " Members keep what they read during a rebalance if all that are named here are cooperative.",
+        doc=(
+            "Assignors in order of preference: range, roundrobin, sticky, cooperative-sticky, or custom classes. Members keep "
+            "reading during a rebalance if all of them are cooperative."
+        ),
     )  # fmt: skip
     session_timeout_ms: int = option(
         "session.timeout.ms", 45 * SECOND_MS, at_least=1,
-        doc="A member that the coordinator does not hear of for so long is out of the group.",
+        doc="A member without a heartbeat for this time is removed from the group.",
     )  # fmt: skip
     heartbeat_interval_ms: int = option(
         "heartbeat.interval.ms", 3 * SECOND_MS, at_least=1,
-        doc="How often the coordinator hears of a member, and so how soon a member hears of a rebalance. Below the session timeout.",
+        doc="Interval of heartbeats, and so how soon a member learns of a rebalance. Less than the session timeout.",
     )  # fmt: skip
     max_poll_interval_ms: int = option(
         "max.poll.interval.ms", 5 * MINUTE_MS, at_least=1,
-        doc="A member that does not poll for so long leaves the group until it does: it is taken for stuck."
-        " Also how long a rebalance waits for members to give up their partitions.",
+        doc=(
+            "A member that does not poll for this time leaves the group until it polls again. Also the maximum time that a "
+            "rebalance waits for members to revoke their partitions."
+        ),
     )  # fmt: skip
     enable_auto_commit: bool = option(
         "enable.auto.commit", True,
-        doc="Commit what was polled: in poll() when auto.commit.interval.ms have passed, before partitions are given up, on close.",
+        doc="Commit polled offsets: in poll() every auto.commit.interval.ms, before partitions are revoked, and on close.",
     )  # fmt: skip
-    auto_commit_interval_ms: int = option("auto.commit.interval.ms", 5 * SECOND_MS, at_least=0, doc="Time between automatic commits.")
+    auto_commit_interval_ms: int = option("auto.commit.interval.ms", 5 * SECOND_MS, at_least=0, doc="Interval of automatic commits.")
     client_rack: str = option(
         "client.rack",
         "",
-        doc="Where this client is: brokers may send it to a replica there, and whoever assigns partitions may give it those.",
+        doc="Rack of this client: brokers may direct it to a replica there, and assignors may prefer such partitions.",
     )
     exclude_internal_topics: bool = option(
         "exclude.internal.topics",
         True,
-        doc="Whether a pattern that the client matches leaves out the brokers' own topics. Brokers match all.",
+        doc="Whether a pattern that the client evaluates excludes internal topics. Brokers match all topics.",
     )
     auto_offset_reset: str = option(
         "auto.offset.reset", "latest",
-        doc="Where to begin without a position, or with one that the log no longer has: earliest, latest, none (an error),"
-        " or by_duration:P1DT12H, so long before now (KIP-1106).",
+        doc=(
+            "Where to start without a valid position: earliest, latest, none (an error), or by_duration:P1DT12H, a time "
+            "before now (KIP-1106)."
+        ),
     )  # fmt: skip
     isolation_level: str = option(
         "isolation.level", "read_uncommitted", choices=("read_uncommitted", "read_committed"),
-        doc="read_committed leaves out records of transactions that are open or were aborted.",
+        doc="read_committed omits records of open and aborted transactions.",
     )  # fmt: skip
-    fetch_min_bytes: int = option("fetch.min.bytes", 1, at_least=0, doc="The broker answers a fetch when it has this many bytes ...")
-    fetch_max_wait_ms: int = option("fetch.max.wait.ms", 500, at_least=0, doc="... or when this time has passed.")
+    fetch_min_bytes: int = option("fetch.min.bytes", 1, at_least=0, doc="The broker answers a fetch when it has this many bytes,")
+    fetch_max_wait_ms: int = option("fetch.max.wait.ms", 500, at_least=0, doc="or after this time.")
     fetch_max_bytes: int = option(
         "fetch.max.bytes",
         50 * MiB,
         at_least=0,
-        doc="Bytes in one answer over all partitions; a first batch that is larger comes nevertheless.",
+        doc="Maximum bytes of a fetch response; a larger first batch is returned whole.",
     )
     max_partition_fetch_bytes: int = option(
         "max.partition.fetch.bytes",
         1 * MiB,
         at_least=0,
-        doc="Bytes of one partition in one answer; a first batch that is larger comes nevertheless.",
+        doc="Maximum bytes of one partition in a fetch response; a larger first batch is returned whole.",
     )
-    max_poll_records: int = option("max.poll.records", 500, at_least=1, doc="Most records that one poll() returns.")
+    max_poll_records: int = option("max.poll.records", 500, at_least=1, doc="Maximum number of records that one poll() returns.")
     check_crcs: bool = option("check.crcs", True, doc="Compare each batch with its checksum.")
     default_api_timeout_ms: int = option(
         "default.api.timeout.ms",
         MINUTE_MS,
         at_least=0,
-        doc="How long calls that ask the brokers something may take when no timeout is given.",
+        doc="Default timeout of calls that send requests to brokers.",
     )
     allow_auto_create_topics: bool = option(
         "allow.auto.create.topics",
         True,
-        doc="Let the broker create a topic that is asked for and does not exist, where its own setting allows that.",
+        doc="Whether a requested topic may be created if the broker allows it.",
     )
 
 
@@ -238,9 +246,9 @@ class AdminOptions(ClientOptions):
     """Settings of an admin client."""
 
     default_api_timeout_ms: int = option(
-        "default.api.timeout.ms", MINUTE_MS, at_least=1, at_most=INT64_MAX, doc="How long a call may take, with all its retries."
+        "default.api.timeout.ms", MINUTE_MS, at_least=1, at_most=INT64_MAX, doc="Timeout of a call, with all its retries."
     )
-    retries: int = option("retries", INT32_MAX, at_least=0, doc="How often a request is sent again after an error that may pass.")
+    retries: int = option("retries", INT32_MAX, at_least=0, doc="Number of retries after a retriable error.")
 
 
 T = TypeVar("T", bound=ClientOptions)

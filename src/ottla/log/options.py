@@ -33,23 +33,27 @@ class TopicOptions(Options):
         ("delete",),
         choices=("delete", "compact"),
         synonyms=("log.cleanup.policy",),
-        doc="""What becomes of old segments: delete drops them by time and size; compact keeps the last record of each key, and demands
-        a key of every record; both together do both.""",
+        doc=(
+            "What happens to old segments: delete removes them by time and size; compact keeps the last record of each key "
+            "and requires keys; both can be combined."
+        ),
     )
     compression_type: str = option(
         "compression.type",
         "producer",
         choices=CODECS,
         synonyms=("compression.type",),
-        doc="""Codec of the batches on disk. producer keeps each batch as it came; any other value makes the broker recompress
-        those that differ.""",
+        doc=(
+            "Codec of the batches on disk. producer keeps each batch as it was sent; with any other value the broker "
+            "recompresses batches that differ."
+        ),
     )
     compression_gzip_level: int = option(
         "compression.gzip.level",
         -1,
         form=("-1|[1-9]", "-1 or 1 to 9"),
         synonyms=("compression.gzip.level",),
-        doc="Level of batches that the broker itself compresses with gzip: 1 fastest to 9 smallest; -1 is zlib's default.",
+        doc="Level of batches that the broker compresses with gzip: 1 is fastest, 9 smallest; -1 is zlib's default.",
     )
     compression_lz4_level: int = option(
         "compression.lz4.level",
@@ -57,7 +61,7 @@ class TopicOptions(Options):
         at_least=1,
         at_most=17,
         synonyms=("compression.lz4.level",),
-        doc="Level of batches that the broker itself compresses with lz4: 1 to 17, smallest; 9 is the fast compressor, as in Kafka.",
+        doc="Level of batches that the broker compresses with lz4: 1 to 17, which is smallest; 9 is the fast compressor, as in Kafka.",
     )
     compression_zstd_level: int = option(
         "compression.zstd.level",
@@ -65,7 +69,7 @@ class TopicOptions(Options):
         at_least=-131072,
         at_most=22,
         synonyms=("compression.zstd.level",),
-        doc="Level of batches that the broker itself compresses with zstd: fastest below 0, smallest 22.",
+        doc="Level of batches that the broker compresses with zstd: below 0 fastest, 22 smallest.",
     )
     delete_retention_ms: int = option(
         "delete.retention.ms",
@@ -73,22 +77,28 @@ class TopicOptions(Options):
         long=True,
         at_least=0,
         synonyms=("log.cleaner.delete.retention.ms",),
-        doc="""How long a tombstone, or a transaction marker, outlasts the compaction that leaves nothing older for it to hide: the time
-        that a reader from the start has to see it.""",
+        doc=(
+            "How long compaction keeps a tombstone or a transaction marker after it removed the older records of that key: a "
+            "reader from the start has this time to see it."
+        ),
     )
     follower_replication_throttled_replicas: tuple[str, ...] = option(
         "follower.replication.throttled.replicas",
         (),
         form=THROTTLED,
-        doc="""Replicas that copy no faster than follower.replication.throttled.rate of their broker: * for all of the topic, or
-        PARTITION:BROKER,...""",
+        doc=(
+            "Followers that are throttled to follower.replication.throttled.rate of their broker: * for the whole topic, or "
+            "PARTITION:BROKER,..."
+        ),
     )
     leader_replication_throttled_replicas: tuple[str, ...] = option(
         "leader.replication.throttled.replicas",
         (),
         form=THROTTLED,
-        doc="""Replicas that, leading, are copied from no faster than leader.replication.throttled.rate of their broker: * for all of the
-        topic, or PARTITION:BROKER,...""",
+        doc=(
+            "Leaders that are throttled to leader.replication.throttled.rate of their broker: * for the whole topic, or "
+            "PARTITION:BROKER,..."
+        ),
     )
     file_delete_delay_ms: int = option(
         "file.delete.delay.ms",
@@ -96,7 +106,7 @@ class TopicOptions(Options):
         long=True,
         at_least=0,
         synonyms=("log.segment.delete.delay.ms",),
-        doc="How long a dropped segment stays on disk, renamed to .deleted, for fetches that still send from it.",
+        doc="How long a deleted segment stays on disk, renamed to .deleted, for fetches that still send from it.",
     )
     flush_messages: int = option(
         "flush.messages",
@@ -104,7 +114,7 @@ class TopicOptions(Options):
         long=True,
         at_least=1,
         synonyms=("log.flush.interval.messages",),
-        doc="With write.caching=true: records after which a partition is synced to disk all the same.",
+        doc="With write.caching=true: number of records after which a partition is flushed to disk.",
     )
     flush_ms: int = option(
         "flush.ms",
@@ -112,7 +122,7 @@ class TopicOptions(Options):
         long=True,
         at_least=0,
         synonyms=("log.flush.interval.ms",),
-        doc="With write.caching=true: time after which a partition is synced to disk all the same.",
+        doc="With write.caching=true: time after which a partition is flushed to disk.",
     )
     index_interval_bytes: int = option(
         "index.interval.bytes",
@@ -127,15 +137,17 @@ class TopicOptions(Options):
         long=True,
         at_least=1,
         synonyms=("log.cleaner.max.compaction.lag.ms",),
-        doc="""Age of the oldest dirty segment above which a log is compacted whatever its dirty ratio; also the longest that a compacted
-        topic's newest segment grows.""",
+        doc=(
+            "Age of the oldest dirty segment above which a log is compacted whatever its dirty ratio; also the maximum age of "
+            "the active segment of a compacted topic."
+        ),
     )
     max_message_bytes: int = option(
         "max.message.bytes",
         1_048_588,
         at_least=0,
         synonyms=("message.max.bytes",),
-        doc="Largest record batch a producer may send, after compression.",
+        doc="Largest record batch that a producer may send, after compression.",
     )
     message_timestamp_after_max_ms: int = option(
         "message.timestamp.after.max.ms",
@@ -143,7 +155,7 @@ class TopicOptions(Options):
         long=True,
         at_least=0,
         synonyms=("log.message.timestamp.after.max.ms",),
-        doc="How far ahead of the broker's clock a CreateTime timestamp may lie.",
+        doc="How far a CreateTime timestamp may be ahead of the broker's clock.",
     )
     message_timestamp_before_max_ms: int = option(
         "message.timestamp.before.max.ms",
@@ -151,14 +163,14 @@ class TopicOptions(Options):
         long=True,
         at_least=0,
         synonyms=("log.message.timestamp.before.max.ms",),
-        doc="How far behind the broker's clock a CreateTime timestamp may lie.",
+        doc="How far a CreateTime timestamp may be behind the broker's clock.",
     )
     message_timestamp_type: str = option(
         "message.timestamp.type",
         "CreateTime",
         choices=("CreateTime", "LogAppendTime"),
         synonyms=("log.message.timestamp.type",),
-        doc="Whose time a record carries: the producer's, or the broker's at append.",
+        doc="Timestamp of a record: that of the producer (CreateTime), or the time of the append (LogAppendTime).",
     )
     min_cleanable_dirty_ratio: float = option(
         "min.cleanable.dirty.ratio",
@@ -166,7 +178,7 @@ class TopicOptions(Options):
         at_least=0,
         at_most=1,
         synonyms=("log.cleaner.min.cleanable.ratio",),
-        doc="Part of a log, in bytes, that must be new since the last compaction before the next one.",
+        doc="Share of a log, in bytes, that must be dirty before it is compacted.",
     )
     min_compaction_lag_ms: int = option(
         "min.compaction.lag.ms",
@@ -174,20 +186,20 @@ class TopicOptions(Options):
         long=True,
         at_least=0,
         synonyms=("log.cleaner.min.compaction.lag.ms",),
-        doc="How long a record stays as it is, at least; segments with a younger one are not compacted.",
+        doc="Minimum time that a record stays uncompacted; segments with a younger record are not compacted.",
     )
     min_insync_replicas: int = option(
         "min.insync.replicas",
         1,
         at_least=1,
         synonyms=("min.insync.replicas",),
-        doc="In-sync replicas without which a produce with acks=all is refused.",
+        doc="Minimum number of in-sync replicas for a produce with acks=all.",
     )
     unclean_leader_election_enable: bool = option(
         "unclean.leader.election.enable",
         False,
         synonyms=("unclean.leader.election.enable",),
-        doc="Whether a replica outside of the ISR may lead when no member of it is alive: records are lost then.",
+        doc="Whether a replica outside of the ISR may lead when no ISR member is alive; records are lost then.",
     )
     retention_bytes: int = option(
         "retention.bytes",
@@ -195,7 +207,7 @@ class TopicOptions(Options):
         long=True,
         at_least=-1,
         synonyms=("log.retention.bytes",),
-        doc="Bytes per partition above which the oldest segments are dropped; -1 is no limit.",
+        doc="Bytes per partition above which the oldest segments are deleted; -1 means no limit.",
     )
     retention_ms: int = option(
         "retention.ms",
@@ -203,21 +215,21 @@ class TopicOptions(Options):
         long=True,
         at_least=-1,
         synonyms=("log.retention.ms", "log.retention.minutes", "log.retention.hours"),
-        doc="Age at which a segment is dropped, by the newest timestamp in it; -1 is for ever.",
+        doc="Age at which a segment is deleted, by its newest timestamp; -1 means no limit.",
     )
     segment_bytes: int = option(
         "segment.bytes",
         GiB,
         at_least=14,
         synonyms=("log.segment.bytes",),
-        doc="Size at which a new segment file is begun.",
+        doc="Size at which a new segment is created.",
     )
     segment_index_bytes: int = option(
         "segment.index.bytes",
         10 * MiB,
         at_least=4,
         synonyms=("log.index.size.max.bytes",),
-        doc="Size of an offset index at which a new segment is begun.",
+        doc="Size of an offset index at which a new segment is created.",
     )
     segment_jitter_ms: int = option(
         "segment.jitter.ms",
@@ -225,7 +237,7 @@ class TopicOptions(Options):
         long=True,
         at_least=0,
         synonyms=("log.roll.jitter.ms", "log.roll.jitter.hours"),
-        doc="Largest random time taken off segment.ms, so that partitions do not all roll together.",
+        doc="Maximum random time subtracted from segment.ms, so that partitions do not all roll at the same time.",
     )
     segment_ms: int = option(
         "segment.ms",
@@ -233,14 +245,16 @@ class TopicOptions(Options):
         long=True,
         at_least=1,
         synonyms=("log.roll.ms", "log.roll.hours"),
-        doc="Age at which a new segment is begun, full or not.",
+        doc="Age at which a new segment is created even if the old one is not full.",
     )
     write_caching: bool = option(
         "write.caching",
         False,
         synonyms=("write.caching",),
-        doc="""Answer acks=all, and let consumers read, once the record is in the page cache of every in-sync replica instead of on disk.
-        This is all that Kafka's own default gives; a power cut on all replicas at once can then lose acknowledged records.""",
+        doc=(
+            "Answer acks=all, and let consumers read, when the record is in the page cache of every in-sync replica instead "
+            "of on disk, as Kafka does by default. A power cut on all replicas at once can then lose acknowledged records."
+        ),
     )
 
     @property

@@ -19,30 +19,32 @@ class ServerOptions(Options):
 
     broker_id: int = option("broker.id", 1, at_least=0, doc="Number of this broker, unique in its cluster.")
     listeners: tuple[str, ...] = option(
-        "listeners", ("PLAINTEXT://127.0.0.1:9092",), doc="Addresses to serve on, as PLAINTEXT://HOST:PORT. Port 0 takes a free one."
+        "listeners", ("PLAINTEXT://127.0.0.1:9092",), doc="Addresses to listen on, as PLAINTEXT://HOST:PORT. Port 0 selects a free one."
     )
     advertised_listeners: tuple[str, ...] = option(
         "advertised.listeners",
         (),
-        doc="Addresses that clients are told to use. Empty: each client is told the address it reached us under.",
+        doc="Addresses that clients get. Empty: each client gets the address to which it connected.",
     )
     zookeeper_connect: str = option(
-        "zookeeper.connect", "", doc="ZooKeeper of a cluster of several processes, as HOST:PORT[,HOST:PORT...][/chroot]. Empty: none."
+        "zookeeper.connect",
+        "",
+        doc="ZooKeeper servers of a cluster of several processes, as HOST:PORT[,HOST:PORT...][/chroot]. Empty: none.",
     )
     zookeeper_session_timeout_ms: int = option(
         "zookeeper.session.timeout.ms",
         18 * SECOND_MS,
         at_least=1,
-        doc="A broker that ZooKeeper has not heard for this long counts as dead.",
+        doc="A broker without a heartbeat to ZooKeeper for this time counts as dead.",
     )
     zookeeper_connection_timeout_ms: int = option(
         "zookeeper.connection.timeout.ms",
         -1,
         at_least=-1,
-        doc="Longest wait for ZooKeeper at the start; -1 waits without limit.",
+        doc="Maximum wait for ZooKeeper at the start; -1 waits without limit.",
     )
-    broker_rack: str = option("broker.rack", "", doc="Rack, or zone, of this broker; replicas are spread over racks.")
-    log_dirs: tuple[str, ...] = option("log.dirs", (), doc="Directories for partitions; several are used evenly.")
+    broker_rack: str = option("broker.rack", "", doc="Rack or zone of this broker; replicas are spread over racks.")
+    log_dirs: tuple[str, ...] = option("log.dirs", (), doc="Log directories; partitions are distributed evenly.")
     num_io_threads: int = option("num.io.threads", 4, at_least=1, doc="Threads for fsync, cold reads and deletions.")
     num_recovery_threads: int = option(
         "num.recovery.threads.per.data.dir",
@@ -55,47 +57,51 @@ class ServerOptions(Options):
         "ottla.first.request.max.bytes",
         2 * MiB,
         at_least=64,
-        doc="Largest request of a connection that has not yet made a valid one, or not yet authenticated.",
+        doc="Largest request of a connection before its first valid request, or before it is authenticated.",
     )
     queued_max_request_bytes: int = option(
         "queued.max.request.bytes",
         256 * MiB,
         long=True,
         at_least=1,
-        doc="Memory for requests being read or in work; a connection waits for its share before its request is read.",
+        doc="Memory for requests that are being read or handled; a connection waits for its share before its request is read.",
     )
-    max_connections: int = option("max.connections", 20_000, at_least=1, doc="Open connections in all; further ones are closed at once.")
-    max_connections_per_ip: int = option("max.connections.per.ip", 2_000, at_least=1, doc="Open connections from one address.")
+    max_connections: int = option(
+        "max.connections", 20_000, at_least=1, doc="Maximum number of open connections; further ones are closed immediately."
+    )
+    max_connections_per_ip: int = option(
+        "max.connections.per.ip", 2_000, at_least=1, doc="Maximum number of open connections from one address."
+    )
     connections_max_idle_ms: int = option(
-        "connections.max.idle.ms", 10 * MINUTE_MS, long=True, at_least=-1, doc="A connection without a request for this long is closed."
+        "connections.max.idle.ms", 10 * MINUTE_MS, long=True, at_least=-1, doc="A connection without a request for this time is closed."
     )
     request_read_timeout_ms: int = option(
-        "ottla.request.read.timeout.ms", 30 * SECOND_MS, at_least=1, doc="Longest time from a request's first byte to its last."
+        "ottla.request.read.timeout.ms", 30 * SECOND_MS, at_least=1, doc="Maximum time from the first to the last byte of a request."
     )
     write_buffer_max_bytes: int = option(
         "ottla.connection.write.buffer.bytes",
         MiB,
         at_least=KiB,
-        doc="Answer bytes a connection may have waiting in memory; above it the connection's next request is not read.",
+        doc="Response bytes that a connection may have in memory; above this its next request is not read.",
     )
     answers_max_bytes: int = option(
         "ottla.answers.max.bytes",
         256 * MiB,
         long=True,
         at_least=MiB,
-        doc="Answer bytes that all connections together may have waiting in memory; beyond it those with the most are closed.",
+        doc="Response bytes that all connections may have in memory; above this those with the most are closed.",
     )
     write_timeout_ms: int = option(
         "ottla.connection.write.timeout.ms",
         30 * SECOND_MS,
         at_least=1,
-        doc="A connection whose peer takes no byte of a waiting answer for this long is closed.",
+        doc="A connection is closed if its client reads no byte of a response for this time.",
     )
     memory_trim_interval_ms: int = option(
         "ottla.memory.trim.interval.ms",
         10 * SECOND_MS,
         at_least=-1,
-        doc="Time between two looks whether much memory was freed, which is then given back to the system; -1: never.",
+        doc="Interval of checks whether freed memory can be returned to the system; -1: never.",
     )
     disk_reserve_bytes: int = option(
         "ottla.disk.reserve.bytes",
@@ -103,42 +109,48 @@ class ServerOptions(Options):
         long=True,
         at_least=0,
         scope="per-broker",
-        doc="Free bytes of a log directory's disk below which produce is refused; fetch, metadata and deletions go on.",
+        doc="Free bytes of a log directory's disk below which produce is refused; fetch, metadata and deletions continue.",
     )
     recorder_bytes: int = option(
-        "ottla.flight.recorder.bytes", 4 * MiB, at_least=0, doc="Memory for the last events, kept for the record of a failure."
+        "ottla.flight.recorder.bytes", 4 * MiB, at_least=0, doc="Memory for the last events, which a failure writes to a flight record."
     )
 
 
 class ClusterOptions(Options):
     """Settings of the broker's decisions: topics, requests, cleanup."""
 
-    num_partitions: int = option("num.partitions", 1, at_least=1, doc="Partitions of a topic whose creator does not say.")
-    default_replication_factor: int = option(
-        "default.replication.factor", 1, at_least=1, doc="Replicas of a partition whose creator does not say."
-    )
+    num_partitions: int = option("num.partitions", 1, at_least=1, doc="Default number of partitions of a topic.")
+    default_replication_factor: int = option("default.replication.factor", 1, at_least=1, doc="Default number of replicas of a partition.")
     num_replica_fetchers: int = option(
-        "num.replica.fetchers", 1, at_least=1, doc="Requests at once with which this broker copies what one other leads."
+        "num.replica.fetchers", 1, at_least=1, doc="Number of concurrent fetch requests to one leading broker."
     )
     replica_fetch_max_bytes: int = option(
-        "replica.fetch.max.bytes", MiB, at_least=0, doc="Bytes of one partition that a follower asks for at once; one batch comes whole."
+        "replica.fetch.max.bytes",
+        MiB,
+        at_least=0,
+        doc="Maximum bytes of one partition in a follower's fetch; a larger first batch is returned whole.",
     )
     replica_fetch_response_max_bytes: int = option(
-        "replica.fetch.response.max.bytes", 10 * MiB, at_least=0, doc="Bytes in all that a follower asks for at once."
+        "replica.fetch.response.max.bytes", 10 * MiB, at_least=0, doc="Maximum bytes of a response to a follower's fetch."
     )
     replica_fetch_wait_max_ms: int = option(
-        "replica.fetch.wait.max.ms", SECOND_MS // 2, at_least=1, doc="How long a leader may wait for records before it answers a follower."
+        "replica.fetch.wait.max.ms",
+        SECOND_MS // 2,
+        at_least=1,
+        doc="Maximum time that a leader waits for records before it answers a follower.",
     )
-    replica_fetch_min_bytes: int = option("replica.fetch.min.bytes", 1, at_least=1, doc="Bytes for which a leader answers a follower.")
+    replica_fetch_min_bytes: int = option(
+        "replica.fetch.min.bytes", 1, at_least=1, doc="Bytes with which a leader answers a follower without waiting."
+    )
     replica_fetch_backoff_ms: int = option(
-        "replica.fetch.backoff.ms", SECOND_MS, at_least=1, doc="Longest time between two tries to follow after an error."
+        "replica.fetch.backoff.ms", SECOND_MS, at_least=1, doc="Maximum wait before a follower retries after an error."
     )
     replica_lag_time_max_ms: int = option(
         "replica.lag.time.max.ms",
         30 * SECOND_MS,
         long=True,
         at_least=1,
-        doc="A follower that did not catch up with its leader for this long leaves the ISR.",
+        doc="A follower that has not caught up with its leader for this time leaves the ISR.",
     )
     stray_retention_ms: int = option(
         "ottla.stray.retention.ms",
@@ -146,34 +158,37 @@ class ClusterOptions(Options):
         long=True,
         at_least=-1,
         scope="cluster-wide",
-        doc="How long a broker keeps the logs of topics that were deleted while it was away, under names that end in -stray; -1 for good.",
+        doc=(
+            "How long a broker keeps the logs of topics that were deleted while it was down, under names that end in -stray; "
+            "-1 means no limit."
+        ),
     )
     controlled_shutdown_enable: bool = option(
-        "controlled.shutdown.enable", True, doc="Whether a broker that is to stop first hands over what other brokers can take."
+        "controlled.shutdown.enable", True, doc="Whether a broker transfers the leadership of its partitions before it stops."
     )
     controlled_shutdown_max_retries: int = option(
-        "controlled.shutdown.max.retries", 3, at_least=0, doc="How often a broker that is to stop asks the others to take over, at most."
+        "controlled.shutdown.max.retries", 3, at_least=0, doc="Maximum number of attempts of a controlled shutdown."
     )
     controlled_shutdown_retry_backoff_ms: int = option(
         "controlled.shutdown.retry.backoff.ms",
         5 * SECOND_MS,
         long=True,
         at_least=1,
-        doc="How long it waits each time for them to do so.",
+        doc="Wait between two attempts of a controlled shutdown.",
     )
     auto_leader_rebalance_enable: bool = option(
         "auto.leader.rebalance.enable",
         True,
-        doc="Whether the controller has partitions led by their preferred replica again, by the clock, where too many are not.",
+        doc="Whether the controller periodically restores preferred leaders where too many partitions have another one.",
     )
     leader_imbalance_check_interval_seconds: int = option(
-        "leader.imbalance.check.interval.seconds", 300, long=True, at_least=1, doc="Time between two looks at who leads what."
+        "leader.imbalance.check.interval.seconds", 300, long=True, at_least=1, doc="Interval of checks for leader imbalance."
     )
     leader_imbalance_per_broker_percentage: int = option(
         "leader.imbalance.per.broker.percentage",
         10,
         at_least=0,
-        doc="Share of the partitions that prefer a broker which others may lead before they go back to it, in percent.",
+        doc="Percentage of the partitions that prefer a broker which may have another leader before leadership is moved back.",
     )
     leader_replication_throttled_rate: int = option(
         "leader.replication.throttled.rate",
@@ -181,7 +196,7 @@ class ClusterOptions(Options):
         long=True,
         at_least=0,
         scope="cluster-wide",
-        doc="Bytes per second that followers get from this broker at most, of partitions that leader.replication.throttled.replicas names.",
+        doc="Maximum bytes per second that followers fetch from this broker, of partitions in leader.replication.throttled.replicas.",
     )
     follower_replication_throttled_rate: int = option(
         "follower.replication.throttled.rate",
@@ -189,99 +204,107 @@ class ClusterOptions(Options):
         long=True,
         at_least=0,
         scope="cluster-wide",
-        doc="Bytes per second that this broker copies at most, of partitions that follower.replication.throttled.replicas names.",
+        doc="Maximum bytes per second that this broker copies, of partitions in follower.replication.throttled.replicas.",
     )
     replica_selector_class: str = option(
         "replica.selector.class",
         LEADER_SELECTOR,
         choices=SELECTORS,
-        doc="From which replica consumers read: always the leader, or, with RackAwareReplicaSelector, one in their own rack (client.rack).",
+        doc="Replica from which consumers read: the leader, or, with RackAwareReplicaSelector, one in their own rack (client.rack).",
     )
     log_dir_failure_timeout_ms: int = option(
         "log.dir.failure.timeout.ms",
         30 * SECOND_MS,
         long=True,
         at_least=1,
-        doc="A broker that cannot tell the controller for this long that a log directory failed stops.",
+        doc="A broker stops if it cannot report a failed log directory to the controller within this time.",
     )
     auto_create_topics_enable: bool = option(
-        "auto.create.topics.enable", True, doc="Create a topic when a client that allows it asks for its metadata."
+        "auto.create.topics.enable", True, doc="Whether a topic is created when a client that allows it requests its metadata."
     )
     delete_topic_enable: bool = option("delete.topic.enable", True, doc="Whether topics can be deleted.")
     partitions_max: int = option(
         "ottla.partitions.max",
         20_000,
         at_least=1,
-        doc="Partitions in this cluster; more are refused.",
+        doc="Maximum number of partitions in this cluster.",
         scope="cluster-wide",
     )
     partitions_per_request_max: int = option(
-        "ottla.partitions.per.request.max", 10_000, at_least=1, doc="Partitions one request may create."
+        "ottla.partitions.per.request.max", 10_000, at_least=1, doc="Maximum number of partitions that one request may create."
     )
-    fetch_max_bytes: int = option("fetch.max.bytes", 55 * MiB, at_least=1024, doc="Largest answer to a fetch.")
+    fetch_max_bytes: int = option("fetch.max.bytes", 55 * MiB, at_least=1024, doc="Maximum size of a fetch response.")
     fetch_sessions_max: int = option(
-        "max.incremental.fetch.session.cache.slots", 1_000, at_least=0, doc="Incremental fetch sessions kept at once."
+        "max.incremental.fetch.session.cache.slots", 1_000, at_least=0, doc="Maximum number of incremental fetch sessions."
     )
     fetch_session_partitions_max: int = option(
         "ottla.fetch.session.partitions.max",
         20_000,
         at_least=1,
-        doc="Partitions that one incremental fetch session remembers; a fetch of more is served without a session.",
+        doc="Maximum number of partitions of one incremental fetch session; a larger fetch is served without a session.",
     )
     fetch_sessions_partitions_max: int = option(
         "ottla.fetch.sessions.partitions.max",
         200_000,
         at_least=1,
-        doc="Partitions that the fetch sessions of all consumers remember together, about 400 bytes each; further fetches are served "
-        "without a session.",
+        doc=(
+            "Maximum number of partitions in the fetch sessions of all consumers, about 400 bytes each; further fetches are "
+            "served without a session."
+        ),
     )
     fetch_waiting_partitions_max: int = option(
         "ottla.fetch.waiting.partitions.max",
         200_000,
         at_least=1,
-        doc="Partitions named by the fetches of all consumers that wait for records without a session, about 600 bytes each; further "
-        "fetches are answered at once.",
+        doc=(
+            "Maximum number of partitions in waiting fetches of consumers without a session, about 600 bytes each; further "
+            "fetches are answered immediately."
+        ),
     )
     request_partitions_max: int = option(
-        "max.request.partition.size.limit", 2_000, at_least=1, doc="Partitions in one answer to DescribeTopicPartitions."
+        "max.request.partition.size.limit", 2_000, at_least=1, doc="Maximum number of partitions in a DescribeTopicPartitions response."
     )
     topics_creating_max: int = option(
         "ottla.auto.create.topics.max",
         100,
         at_least=1,
-        doc="Topics being created on demand at once; clients ask again for further ones.",
+        doc="Maximum number of topics that are being created automatically; clients retry for others.",
     )
     log_retention_check_interval_ms: int = option(
-        "log.retention.check.interval.ms", 5 * MINUTE_MS, long=True, at_least=1, doc="Time between two looks for segments to drop."
+        "log.retention.check.interval.ms", 5 * MINUTE_MS, long=True, at_least=1, doc="Interval of checks for segments to delete."
     )
     log_flush_checkpoint_interval_ms: int = option(
         "log.flush.offset.checkpoint.interval.ms",
         MINUTE_MS,
         at_least=1,
-        doc="Time between two writes of the checkpoints: recovery points, log starts and high watermarks.",
+        doc="Interval of writing the checkpoints: recovery points, log start offsets and high watermarks.",
     )
     producer_id_expiration_ms: int = option(
         "producer.id.expiration.ms",
         DAY_MS,
         at_least=1,
         scope="cluster-wide",
-        doc="A silent producer's sequence numbers are forgotten after this time.",
+        doc="The state of an idle producer is removed after this time.",
     )
     producer_ids_max: int = option(
         "ottla.producer.ids.max",
         500_000,
         at_least=1,
         scope="cluster-wide",
-        doc="Producers, counted once per partition, whose sequence numbers a broker remembers, about 450 bytes each; beyond it those that "
-        "were silent for longest are forgotten before producer.id.expiration.ms.",
+        doc=(
+            "Maximum number of producers, counted per partition, whose state a broker keeps, about 450 bytes each; above this "
+            "those idle for longest are removed before producer.id.expiration.ms."
+        ),
     )
     overrides_max_bytes: int = option(
         "ottla.config.overrides.max.bytes",
         128 * KiB,
         at_least=KiB,
         scope="cluster-wide",
-        doc="Bytes of the names and values that AlterConfigs, IncrementalAlterConfigs and CreateTopics may set for one topic, broker or "
-        "group.",
+        doc=(
+            "Maximum bytes of the names and values that AlterConfigs, IncrementalAlterConfigs and CreateTopics may set for "
+            "one topic, broker or group."
+        ),
     )
     config_max_bytes: int = option(
         "ottla.config.max.bytes",
@@ -289,43 +312,46 @@ class ClusterOptions(Options):
         long=True,
         at_least=KiB,
         scope="cluster-wide",
-        doc="Memory for the settings of all topics, brokers and groups that clients have set; further ones are refused with "
-        "POLICY_VIOLATION.",
+        doc="Memory for the settings of all topics, brokers and groups; further ones are refused with POLICY_VIOLATION.",
     )
     max_decompressed_ratio: int = option(
         "ottla.decompressed.ratio.max",
         100,
         at_least=1,
-        doc="A compressed batch that grows by more than this factor (beyond 16 MiB) is refused.",
+        doc="A compressed batch that grows by more than this factor (above 16 MiB) is refused.",
     )
     group_initial_rebalance_delay_ms: int = option(
         "group.initial.rebalance.delay.ms",
         3 * SECOND_MS,
         at_least=0,
-        doc="How long an empty group waits for further members after the first has joined, before the first rebalance.",
+        doc="How long an empty group waits for further members after the first JoinGroup.",
     )
     group_min_session_timeout_ms: int = option(
-        "group.min.session.timeout.ms", 6 * SECOND_MS, at_least=0, doc="Shortest session timeout that a member may ask for."
+        "group.min.session.timeout.ms", 6 * SECOND_MS, at_least=0, doc="Minimum session timeout of a member."
     )
     group_max_session_timeout_ms: int = option(
-        "group.max.session.timeout.ms", 30 * MINUTE_MS, at_least=0, doc="Longest session timeout that a member may ask for."
+        "group.max.session.timeout.ms", 30 * MINUTE_MS, at_least=0, doc="Maximum session timeout of a member."
     )
-    group_max_size: int = option("group.max.size", 2**31 - 1, at_least=1, doc="Members that one group of the classic protocol may have.")
+    group_max_size: int = option("group.max.size", 2**31 - 1, at_least=1, doc="Maximum number of members of a classic group.")
     group_member_max_bytes: int = option(
         "ottla.group.member.max.bytes",
         4 * MiB,
         at_least=4 * KiB,
         scope="cluster-wide",
-        doc="Memory for one member of a group: its subscription, protocols, names and assignment. A larger JoinGroup, SyncGroup or "
-        "ConsumerGroupHeartbeat is refused with INVALID_REQUEST.",
+        doc=(
+            "Memory for one member of a group: its subscription, protocols, names and assignment. A larger JoinGroup, "
+            "SyncGroup or ConsumerGroupHeartbeat is refused with INVALID_REQUEST."
+        ),
     )
     group_max_bytes: int = option(
         "ottla.group.max.bytes",
         32 * MiB,
         at_least=4 * KiB,
         scope="cluster-wide",
-        doc="Memory for the members of one group, and so the largest JoinGroup answer that its leader gets. What would exceed it is "
-        "refused with GROUP_MAX_SIZE_REACHED.",
+        doc=(
+            "Memory for the members of one group, and so the largest JoinGroup response of its leader. A request above it is "
+            "refused with GROUP_MAX_SIZE_REACHED."
+        ),
     )
     groups_max_bytes: int = option(
         "ottla.groups.max.bytes",
@@ -333,22 +359,24 @@ class ClusterOptions(Options):
         long=True,
         at_least=4 * KiB,
         scope="cluster-wide",
-        doc="Memory for the members of all groups that a broker coordinates. What would exceed it is refused with "
-        "GROUP_MAX_SIZE_REACHED; groups that do not grow go on.",
+        doc=(
+            "Memory for the members of all groups that a broker coordinates. A request above it is refused with "
+            "GROUP_MAX_SIZE_REACHED; groups that do not grow are not affected."
+        ),
     )
     group_pending_members_max: int = option(
         "ottla.group.pending.members.max",
         10_000,
         at_least=1,
         scope="cluster-wide",
-        doc="Member ids that a group has given out and nobody has joined with yet; the oldest is withdrawn for a further one.",
+        doc="Maximum number of member ids of a group that are allocated and not joined; a further one replaces the oldest.",
     )
     group_patterns_max: int = option(
         "ottla.group.consumer.patterns.max",
         16,
         at_least=1,
         scope="cluster-wide",
-        doc="Different regular expressions that the members of one group of the new group protocol may subscribe with.",
+        doc="Maximum number of different regular expressions in the subscriptions of one consumer group.",
     )
     group_offsets_max_bytes: int = option(
         "ottla.group.offsets.max.bytes",
@@ -356,11 +384,13 @@ class ClusterOptions(Options):
         long=True,
         at_least=4 * KiB,
         scope="cluster-wide",
-        doc="Memory for the committed offsets of all groups that a broker coordinates, about 200 bytes each without their texts. Further "
-        "ones are refused with INVALID_COMMIT_OFFSET_SIZE; commits that replace others go on.",
+        doc=(
+            "Memory for the committed offsets of all groups that a broker coordinates, about 200 bytes each without metadata. "
+            "Further ones are refused with INVALID_COMMIT_OFFSET_SIZE; commits that replace others are accepted."
+        ),
     )
     offset_metadata_max_bytes: int = option(
-        "offset.metadata.max.bytes", 4096, at_least=0, doc="Longest text that a client may have kept beside a committed offset."
+        "offset.metadata.max.bytes", 4096, at_least=0, doc="Maximum size of the metadata of a committed offset."
     )
     offsets_retention_minutes: int = option(
         "offsets.retention.minutes",
@@ -369,20 +399,23 @@ class ClusterOptions(Options):
         doc="How long committed offsets are kept after their group became empty, or, without a group, after the commit.",
     )
     offsets_retention_check_interval_ms: int = option(
-        "offsets.retention.check.interval.ms", 10 * MINUTE_MS, long=True, at_least=1, doc="Time between two looks for offsets to forget."
+        "offsets.retention.check.interval.ms", 10 * MINUTE_MS, long=True, at_least=1, doc="Interval of checks for expired offsets."
     )
     offsets_topic_num_partitions: int = option(
-        "offsets.topic.num.partitions", 50, at_least=1, doc="Partitions of __consumer_offsets. Counts when the topic is created."
+        "offsets.topic.num.partitions", 50, at_least=1, doc="Number of partitions of __consumer_offsets; applies when the topic is created."
     )
     offsets_topic_replication_factor: int = option(
         "offsets.topic.replication.factor",
         3,
         at_least=1,
-        doc="Replicas of __consumer_offsets. Where it is set, the topic is not created before as many brokers are alive; where it is "
-        "not, the topic begins with as many as there are, and the controller adds those missing as brokers come.",
+        doc=(
+            "Replication factor of __consumer_offsets. If set, the topic is created only when so many brokers are alive. If "
+            "not set, it is created with the brokers that are alive, and the controller adds replicas when more brokers "
+            "register."
+        ),
     )
     offsets_topic_segment_bytes: int = option(
-        "offsets.topic.segment.bytes", 100 * MiB, at_least=1, doc="Segment size of __consumer_offsets. Counts when the topic is created."
+        "offsets.topic.segment.bytes", 100 * MiB, at_least=1, doc="Segment size of __consumer_offsets; applies when the topic is created."
     )
     log_scrub_interval_ms: int = option(
         "ottla.log.scrub.interval.ms",
@@ -390,19 +423,25 @@ class ClusterOptions(Options):
         long=True,
         at_least=-1,
         scope="cluster-wide",
-        doc="Time in which every log is read once and compared with its checksums, offsets and indexes; 0 or -1 never.",
+        doc="Time in which every log is read once and compared with its checksums, offsets and indexes; 0 or -1: never.",
     )
     log_scrub_bytes_per_second: float = option(
         "ottla.log.scrub.io.max.bytes.per.second",
         0.0,
         at_least=0,
         scope="cluster-wide",
-        doc="""Bytes that the scrub reads per second at most. 0 computes the rate: a pass takes half of ottla.log.scrub.interval.ms, at
-        1 MiB per second or faster.""",
+        doc=(
+            "Maximum bytes that the scrub reads per second. 0 computes the rate: a pass takes half of "
+            "ottla.log.scrub.interval.ms, at 1 MiB per second or more."
+        ),
     )
     log_cleaner_enable: bool = option("log.cleaner.enable", True, doc="Whether topics with cleanup.policy=compact are compacted.")
     log_cleaner_threads: int = option(
-        "log.cleaner.threads", 1, at_least=1, scope="cluster-wide", doc="Partitions that are compacted at once, each in a thread."
+        "log.cleaner.threads",
+        1,
+        at_least=1,
+        scope="cluster-wide",
+        doc="Number of partitions that are compacted at the same time, each in a thread.",
     )
     log_cleaner_dedupe_buffer_size: int = option(
         "log.cleaner.dedupe.buffer.size",
@@ -410,8 +449,10 @@ class ClusterOptions(Options):
         long=True,
         at_least=KiB,
         scope="cluster-wide",
-        doc="""Memory for the keys of dirty records, 24 bytes each, in all threads together. A thread takes what it needs of its share;
-        where that is too little a log is compacted in several rounds.""",
+        doc=(
+            "Memory for the keys of dirty records, 24 bytes each, in all threads. A log whose keys exceed a thread's share is "
+            "compacted in several rounds."
+        ),
     )
     log_cleaner_load_factor: float = option(
         "log.cleaner.io.buffer.load.factor",
@@ -419,21 +460,21 @@ class ClusterOptions(Options):
         at_least=0.01,
         at_most=0.99,
         scope="cluster-wide",
-        doc="How full the memory for keys may become; fuller is slower.",
+        doc="Maximum load factor of the key buffer; a higher one is slower.",
     )
     log_cleaner_io_buffer_size: int = option(
         "log.cleaner.io.buffer.size",
         512 * KiB,
         at_least=KiB,
         scope="cluster-wide",
-        doc="Bytes that compaction reads or writes at once, in all threads together.",
+        doc="Size of the read and write buffers of compaction, in all threads.",
     )
     log_cleaner_io_max_bytes_per_second: float = option(
         "log.cleaner.io.max.bytes.per.second",
         1.7976931348623157e308,
         at_least=1,
         scope="cluster-wide",
-        doc="Bytes that compaction reads and writes per second at most, in all threads together.",
+        doc="Maximum bytes that compaction reads and writes per second, in all threads.",
     )
     log_cleaner_backoff_ms: int = option(
         "log.cleaner.backoff.ms",
@@ -441,64 +482,75 @@ class ClusterOptions(Options):
         long=True,
         at_least=0,
         scope="cluster-wide",
-        doc="Time between two looks for logs to compact, while none is due.",
+        doc="Interval of checks for logs to compact while none is due.",
     )
     group_consumer_session_timeout_ms: int = option(
         "group.consumer.session.timeout.ms",
         45 * SECOND_MS,
         at_least=1,
-        doc="A member of the new group protocol that says nothing for this long is removed; consumer.session.timeout.ms of its group wins.",
+        doc=(
+            "A member of a consumer group without a heartbeat for this time is removed; consumer.session.timeout.ms of the "
+            "group takes precedence."
+        ),
     )
     group_consumer_min_session_timeout_ms: int = option(
-        "group.consumer.min.session.timeout.ms", 45 * SECOND_MS, at_least=1, doc="Smallest consumer.session.timeout.ms of a group."
+        "group.consumer.min.session.timeout.ms", 45 * SECOND_MS, at_least=1, doc="Minimum of consumer.session.timeout.ms."
     )
     group_consumer_max_session_timeout_ms: int = option(
-        "group.consumer.max.session.timeout.ms", MINUTE_MS, at_least=1, doc="Largest consumer.session.timeout.ms of a group."
+        "group.consumer.max.session.timeout.ms", MINUTE_MS, at_least=1, doc="Maximum of consumer.session.timeout.ms."
     )
     group_consumer_heartbeat_interval_ms: int = option(
         "group.consumer.heartbeat.interval.ms",
         5 * SECOND_MS,
         at_least=1,
-        doc="Time between the heartbeats of a member of the new group protocol; consumer.heartbeat.interval.ms of its group wins.",
+        doc="Heartbeat interval of members of consumer groups; consumer.heartbeat.interval.ms of the group takes precedence.",
     )
     group_consumer_min_heartbeat_interval_ms: int = option(
-        "group.consumer.min.heartbeat.interval.ms", 5 * SECOND_MS, at_least=1, doc="Smallest consumer.heartbeat.interval.ms of a group."
+        "group.consumer.min.heartbeat.interval.ms", 5 * SECOND_MS, at_least=1, doc="Minimum of consumer.heartbeat.interval.ms."
     )
     group_consumer_max_heartbeat_interval_ms: int = option(
-        "group.consumer.max.heartbeat.interval.ms", 15 * SECOND_MS, at_least=1, doc="Largest consumer.heartbeat.interval.ms of a group."
+        "group.consumer.max.heartbeat.interval.ms", 15 * SECOND_MS, at_least=1, doc="Maximum of consumer.heartbeat.interval.ms."
     )
     group_consumer_unsettled_interval_ms: int = option(
         "ottla.group.consumer.unsettled.heartbeat.interval.ms",
         SECOND_MS // 2,
         at_least=1,
-        doc="Time between heartbeats while the group changes, if it is the shorter one: a member hears what it may read only when it asks.",
+        doc="Heartbeat interval while a group rebalances, if it is shorter: a member learns its assignment only in a heartbeat response.",
     )
     group_consumer_max_size: int = option(
-        "group.consumer.max.size", 2**31 - 1, at_least=1, doc="Members that one group of the new group protocol may have."
+        "group.consumer.max.size", 2**31 - 1, at_least=1, doc="Maximum number of members of a consumer group."
     )
     group_consumer_assignors: tuple[str, ...] = option(
         "group.consumer.assignors",
         ("uniform", "range"),
         choices=("uniform", "range"),
-        doc="Assignors that members of the new group protocol may ask for; the first is for those that ask for none.",
+        doc="Assignors that members of consumer groups may select; the first is the default.",
     )
     group_consumer_assignment_interval_ms: int = option(
         "group.consumer.assignment.interval.ms",
         SECOND_MS,
         at_least=0,
-        doc="A group of the new group protocol is assigned anew at most this often, so that many joins at once are one change.",
+        doc="Minimum interval between two assignments of a consumer group, so that many joins cause one change.",
     )
     group_consumer_migration_policy: str = option(
         "group.consumer.migration.policy",
         "bidirectional",
         choices=("disabled", "upgrade", "downgrade", "bidirectional"),
-        doc="Whether a group of consumers takes the new group protocol with its first member that speaks it, and the classic one after "
-        "its last.",
+        doc=(
+            "Whether a classic group of consumers is converted when its first member uses the consumer protocol, and "
+            "converted back after its last such member leaves."
+        ),
     )
-    log_roll_hours: int = option("log.roll.hours", 168, at_least=1, doc="segment.ms of topics that set none, in hours; log.roll.ms wins.")
-    log_roll_jitter_hours: int = option("log.roll.jitter.hours", 0, at_least=0, doc="segment.jitter.ms in hours; log.roll.jitter.ms wins.")
-    log_retention_hours: int = option("log.retention.hours", 168, doc="retention.ms in hours; the next two win.")
-    log_retention_minutes: int = option("log.retention.minutes", None, doc="retention.ms in minutes; log.retention.ms wins.")
+    log_roll_hours: int = option("log.roll.hours", 168, at_least=1, doc="Default of segment.ms, in hours; log.roll.ms takes precedence.")
+    log_roll_jitter_hours: int = option(
+        "log.roll.jitter.hours", 0, at_least=0, doc="Default of segment.jitter.ms, in hours; log.roll.jitter.ms takes precedence."
+    )
+    log_retention_hours: int = option(
+        "log.retention.hours", 168, doc="Default of retention.ms, in hours; log.retention.minutes and log.retention.ms take precedence."
+    )
+    log_retention_minutes: int = option(
+        "log.retention.minutes", None, doc="Default of retention.ms, in minutes; log.retention.ms takes precedence."
+    )
 
 
 def topic_defaults() -> dict[str, OptionSpec]:
@@ -534,14 +586,14 @@ class GroupOptions(Options):
         45 * SECOND_MS,
         at_least=1,
         synonyms=("group.consumer.session.timeout.ms",),
-        doc="A member that says nothing for this long is removed.",
+        doc="A member without a heartbeat for this time is removed.",
     )
     consumer_heartbeat_interval_ms: int = option(
         "consumer.heartbeat.interval.ms",
         5 * SECOND_MS,
         at_least=1,
         synonyms=("group.consumer.heartbeat.interval.ms",),
-        doc="Time between the heartbeats of a member.",
+        doc="Heartbeat interval of members.",
     )
 
 
