@@ -90,7 +90,7 @@ def test_types_and_documentation_are_told_from_version_3_on() -> None:
     broker = Cluster().topic()
     plain = described(broker, "retention.ms")
     assert (plain.config_type, plain.documentation) == (5, None)
-    assert described(broker, "cleanup.policy", include_documentation=True).documentation.startswith("What becomes of old segments")
+    assert described(broker, "cleanup.policy", include_documentation=True).documentation.startswith("What happens to old segments")
     old = described(broker, "retention.ms", version=2)
     assert (old.config_type, old.value) == (0, "604800000")
 
