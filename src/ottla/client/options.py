@@ -213,8 +213,8 @@ class ConsumerOptions(ClientOptions):
         "isolation.level", "read_uncommitted", choices=("read_uncommitted", "read_committed"),
         doc="read_committed omits records of open and aborted transactions.",
     )  # fmt: skip
-    fetch_min_bytes: int = option("fetch.min.bytes", 1, at_least=0, doc="The broker answers a fetch when it has this many bytes,")
-    fetch_max_wait_ms: int = option("fetch.max.wait.ms", 500, at_least=0, doc="or after this time.")
+    fetch_min_bytes: int = option("fetch.min.bytes", 1, at_least=0, doc="Bytes with which the broker answers a fetch without waiting.")
+    fetch_max_wait_ms: int = option("fetch.max.wait.ms", 500, at_least=0, doc="Maximum time that the broker waits for fetch.min.bytes.")
     fetch_max_bytes: int = option(
         "fetch.max.bytes",
         50 * MiB,
