@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from next_groups import Desk, ObedientMember, settle, topic_id
+from consumer_groups import Desk, ObedientMember, settle, topic_id
 
 from ottla.broker.groups.consumer import commits
 from ottla.broker.groups.consumer.changes import Timer

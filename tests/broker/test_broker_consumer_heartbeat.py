@@ -4,9 +4,9 @@ from time import perf_counter
 from typing import Any
 
 import pytest
+from consumer_groups import Desk, ObedientMember, settle, topic_id
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from next_groups import Desk, ObedientMember, settle, topic_id
 
 from ottla.broker.groups.consumer import commits
 from ottla.broker.groups.consumer.changes import Timer

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from cluster import Cluster, batch, produce
 from groups import cluster_of_groups, commit, coordinating
-from plain import plain, request
+from plain_messages import plain, request
 
 from ottla.base.ids import NO_TOPIC_ID
 from ottla.broker.apis import HANDLERS

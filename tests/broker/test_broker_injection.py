@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from cluster import Broker, Cluster, Sent, batch, fetch, produce, values
 from groups import cluster_of_groups, commit, committed, coordinating
-from plain import request
+from plain_messages import request
 from sample_requests import REQUESTS, member
 
 import ottla.broker

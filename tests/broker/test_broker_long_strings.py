@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from cluster import Cluster
 from groups import cluster_of_groups, commit_request, coordinating
-from plain import plain, request
+from plain_messages import plain, request
 from sample_requests import REQUESTS
 
 from ottla.base.units import INT64_MAX

@@ -5,9 +5,9 @@ from itertools import pairwise
 from time import process_time
 
 import pytest
+from consumer_groups import topic_id
 from hypothesis import given
 from hypothesis import strategies as st
-from next_groups import topic_id
 
 from ottla.broker.groups.consumer.assignors import ASSIGNORS, Subscriber, assign_range, assign_uniform
 from ottla.broker.groups.consumer.reconciliation import Assignment

@@ -1,7 +1,7 @@
 """A simulated controller that no broker reaches for long, though the store does: another broker is elected, and every partition is written
 to again within 15 s of virtual time.
 
-`outages` prints where the time goes: ``.venv/bin/python tests/sim/test_deaf_controller.py``.
+`outages` prints where the time goes: ``.venv/bin/python tests/sim/test_unreachable_controller.py``.
 """
 
 import statistics

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from next_groups import Desk, ObedientMember, settle
+from consumer_groups import Desk, ObedientMember, settle
 
 from ottla.wire.errors import BY_CODE, KafkaError
 from ottla.wire.messages.consumer_protocol import ConsumerProtocolAssignment, decode_embedded

@@ -3,7 +3,7 @@
 from heapq import heapify, heappop, heappush
 
 import pytest
-from next_groups import Desk, ObedientMember
+from consumer_groups import Desk, ObedientMember
 
 from ottla.broker.groups.consumer.record_schemas import ConsumerGroupTargetAssignmentMetadataKey
 
