@@ -1,4 +1,4 @@
-"""What tests of commands say of a result."""
+"""Results of commands in tests."""
 
 from __future__ import annotations
 

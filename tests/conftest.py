@@ -1,4 +1,4 @@
-"""What tests of several directories share."""
+"""Fixtures for several directories."""
 
 import signal
 from collections.abc import Iterator

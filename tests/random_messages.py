@@ -1,4 +1,4 @@
-"""Messages made at random from their declarations: every field that a version has, at the edges of its type as often as between them."""
+"""Random messages from their declarations: every field of a version, half of the values at the limits of their types."""
 
 from __future__ import annotations
 

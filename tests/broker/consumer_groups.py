@@ -1,4 +1,4 @@
-"""A group of the new protocol without a broker around it: topics, a clock, deadlines, and members that obey.
+"""A consumer group without a broker: topics, a clock, deadlines, and members that follow the protocol.
 
 After each request, the group is made again from the records written so far, as a restart would, and must be the same; and no partition
 may have two members that read it.

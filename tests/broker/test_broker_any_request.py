@@ -1,4 +1,4 @@
-"""Whatever can be decoded is answered, refused or closed: random requests of every API and version, half of them nearly sensible."""
+"""Random requests of every API and version, half of them nearly valid: each is answered, refused, or its connection closed."""
 
 from random import Random
 from typing import Any

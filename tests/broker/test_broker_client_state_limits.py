@@ -1,4 +1,4 @@
-"""What clients make a broker remember beside groups: producers, fetch sessions, settings. Each has a bound that a setting gives."""
+"""Limits of the state that clients create on a broker, except groups: producers, fetch sessions, settings."""
 
 from contextlib import suppress
 from random import Random

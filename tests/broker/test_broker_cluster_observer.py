@@ -1,4 +1,4 @@
-"""What the witness of a cluster complains about, and what it leaves alone."""
+"""What the cluster observer reports, and what it does not."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Compaction as a broker does it: by the clock, the dirtiest first, off the loop; and given up when its log is no longer the one it was."""
+"""Scheduling of compaction: at intervals, the dirtiest log first, off the loop; abandoned if its log was replaced."""
 
 from typing import Any
 

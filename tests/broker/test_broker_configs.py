@@ -1,4 +1,4 @@
-"""Settings as clients see and change them. Lines are those of docs/semantics.md."""
+"""DescribeConfigs, AlterConfigs and IncrementalAlterConfigs. Lines are those of docs/semantics.md."""
 
 import json
 from typing import Any

@@ -1,4 +1,4 @@
-"""What a client learns first, and what every API promises: versions. Lines are those of docs/semantics.md."""
+"""ApiVersions, and versions of all APIs. Lines are those of docs/semantics.md."""
 
 import pytest
 from cluster import Cluster, batch, fetch_request, produce_request

@@ -1,4 +1,4 @@
-"""Members of the classic protocol in a group of the new one, and groups that change from one to the other."""
+"""Classic members in a consumer group, and conversion of groups in both directions."""
 
 from typing import Any
 

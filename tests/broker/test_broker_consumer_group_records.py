@@ -1,4 +1,4 @@
-"""Records of groups of the new protocol, byte for byte as Kafka writes them; written out by hand from its schemas."""
+"""Records of consumer groups, byte for byte as Kafka writes them; written by hand from its schemas."""
 
 from typing import Any
 

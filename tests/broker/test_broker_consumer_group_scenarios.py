@@ -1,4 +1,4 @@
-"""Stories of groups of the new protocol, as files that a person can read: ``tests/scenarios/next_*.txt``.
+"""Scenarios of consumer groups in readable files: ``tests/scenarios/next_*.txt``.
 
 A line that is not indented is a step; what it led to stands indented below it. ``OTTLA_SCENARIOS=write pytest -k next_scenarios`` writes
 what happens now into the files; read the difference before you commit it.

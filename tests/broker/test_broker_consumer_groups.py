@@ -1,4 +1,4 @@
-"""Groups of the new protocol as clients of a broker see them: served, told, kept over a crash, changed from and to classic."""
+"""Consumer groups from the view of clients: membership, assignment, restarts, conversion from and to the classic protocol."""
 
 from typing import Any
 

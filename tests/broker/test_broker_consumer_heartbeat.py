@@ -1,4 +1,4 @@
-"""Members of the new protocol: joining, giving up, taking over, leaving, being removed, and what the broker must refuse."""
+"""Members of consumer groups: join, revocation, assignment, leave, removal, and refused heartbeats."""
 
 from time import perf_counter
 from typing import Any

@@ -1,4 +1,4 @@
-"""Controlled shutdown: a broker that is to stop hands over what others can take, and is not taken back."""
+"""Controlled shutdown: a stopping broker transfers leadership and leaves ISRs, and is not added again."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Who is controller, who leads what, and where replicas go."""
+"""Election of the controller, election of leaders, and placement of replicas."""
 
 import json
 from collections import Counter

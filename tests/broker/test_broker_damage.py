@@ -1,4 +1,4 @@
-"""Damage in log files: every byte of a batch header, of leaders and followers, met live or at a start; the scrub; a single replica."""
+"""Damage in log files: every byte of a batch header, of leaders and followers, found live or at a start; the scrub; a single replica."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""Requests that wait, and fetch sessions by themselves."""
+"""Delayed operations, and fetch sessions on their own."""
 
 from collections.abc import Hashable
 from random import Random

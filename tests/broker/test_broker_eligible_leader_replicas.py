@@ -1,4 +1,4 @@
-"""Eligible leader replicas: who may lead although it left the ISR, and what is committed meanwhile. Source: KIP-966."""
+"""Eligible leader replicas: which replicas may lead after they left the ISR, and what is committed meanwhile. Source: KIP-966."""
 
 import pytest
 from cluster import Broker, Cluster, batch, fetch, produce, produce_request, values

@@ -1,4 +1,4 @@
-"""Who is not what it takes itself for changes nothing: zombie controllers, brokers that were away, leaders of the past."""
+"""Fencing: zombie controllers, brokers that return, and former leaders change nothing."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,4 @@
-"""A follower that waits at a leader for records hears of another partition that this one leads now: it asks for both at once."""
+"""A waiting fetch of a follower is recalled when its leader gets another partition: the next fetch asks for both."""
 
 from typing import Any
 

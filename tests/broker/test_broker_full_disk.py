@@ -1,4 +1,4 @@
-"""A disk that is full: its broker goes on reading and following, and others lead what they can."""
+"""A full disk: its broker continues to serve reads and to follow, and other brokers lead where they can."""
 
 from typing import Any
 

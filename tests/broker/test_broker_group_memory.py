@@ -1,4 +1,4 @@
-"""What members of groups may make a broker remember: the bounds of ``groups/footprint.py``, and that its counts are true."""
+"""Memory limits of groups (``groups/memory_limits.py``), and that the counted sizes are correct."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Committed offsets, and groups as a whole: who may commit, what is found again, when it goes. Lines are those of docs/semantics.md."""
+"""Committed offsets and group APIs: permission, fetch, expiry, deletion. Lines are those of docs/semantics.md."""
 
 import pytest
 from cluster import Cluster

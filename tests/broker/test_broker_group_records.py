@@ -1,4 +1,4 @@
-"""The records of groups are Kafka's: read here by a decoder of its own; and what Kafka wrote is read."""
+"""Records of groups are Kafka's: a separate decoder reads ours, and records written by Kafka are read here."""
 
 import struct
 from typing import Any

@@ -1,4 +1,4 @@
-"""Members of groups of the classic protocol: joining, meeting, staying, leaving. Lines are those of docs/semantics.md."""
+"""Classic groups: JoinGroup, SyncGroup, Heartbeat, LeaveGroup. Lines are those of docs/semantics.md."""
 
 from errno import ENOSPC
 from typing import Any

@@ -1,4 +1,4 @@
-"""Members in virtual time, five hundred and few, each coming when it was told to: how soon a group settles, and what that costs."""
+"""Large consumer groups in virtual time: five hundred members with their heartbeats; duration and cost of a rebalance."""
 
 from heapq import heapify, heappop, heappush
 

@@ -1,4 +1,4 @@
-"""What a large group of the classic protocol does to others: its members are answered in portions."""
+"""Large classic groups: responses to members are paced, so that other clients are not delayed."""
 
 from groups import cluster_of_groups, coordinating, join, leave, sync
 

@@ -1,4 +1,4 @@
-"""So many partitions of one topic that move at once that its node has no room for all of them: the others are refused, or wait."""
+"""Reassignments of more partitions than a topic's node has room for: the rest is refused or waits."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""Topics that need more than one multi: created, grown and deleted in steps, also when a controller does not live to end it."""
+"""Topics that need several multis: creation, growth and deletion in steps, also across a change of the controller."""
 
 import pytest
 from cluster import Broker, Cluster

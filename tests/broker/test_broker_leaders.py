@@ -1,4 +1,4 @@
-"""Who leads: preferred replicas by request, by an operator's node and by the clock; unclean elections on request."""
+"""Leader election: preferred leaders by request, by an operator's node and at intervals; unclean elections by request."""
 
 import pytest
 from cluster import Broker, Cluster, batch, produce

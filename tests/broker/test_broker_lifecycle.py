@@ -1,4 +1,4 @@
-"""A broker whose session with the store falls silent, is lost, and begins anew."""
+"""A broker whose store session is suspended, is lost, and is created again."""
 
 import pytest
 from cluster import Broker, Cluster, batch, fetch, produce, produce_request, values

@@ -1,4 +1,4 @@
-"""Logs are created, renamed and removed off the loop, in portions: no step does file work, and requests meanwhile are answered rightly."""
+"""Logs are created, renamed and removed off the loop: no step does file work, and requests meanwhile get the right response."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress

@@ -1,4 +1,4 @@
-"""A request whose strings have the greatest length that the protocol allows gets an answer that a client can decode."""
+"""Requests with strings of the maximum length get a response that a client can decode."""
 
 from random import Random
 from typing import Any

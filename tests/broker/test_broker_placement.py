@@ -1,4 +1,4 @@
-"""Where replicas go: in as many racks as possible, evenly over brokers, and so that the others share a failed broker's load."""
+"""Placement of replicas: over as many racks as possible, evenly over brokers, with the load of a failed broker shared by the others."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence

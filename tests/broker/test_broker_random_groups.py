@@ -1,4 +1,4 @@
-"""Random lives of a group's members: they join, sync, beat, commit, leave, fall silent, hang up, come back, while the broker restarts.
+"""Random members of a group join, sync, send heartbeats, commit, leave, fall silent, disconnect and return, while the broker restarts.
 
 After every step what is counted is what there is. Once all behave, the group settles with everybody in it, and when all have left nothing
 of it waits or ticks.

@@ -1,4 +1,4 @@
-"""A controller that the brokers cannot reach, though the store does, gives up its office."""
+"""A controller that the brokers cannot reach, although it reaches the store, resigns."""
 
 import pytest
 from cluster import Broker, Cluster, batch, produce_request

@@ -1,4 +1,4 @@
-"""Partitions that move to other brokers: replicas come before others go, whatever else happens meanwhile."""
+"""Reassignment: new replicas are in sync before old ones are removed, whatever fails meanwhile."""
 
 import json
 from collections.abc import Mapping, Sequence

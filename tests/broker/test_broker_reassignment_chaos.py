@@ -1,4 +1,4 @@
-"""Moves at random, one over the other, while brokers die, come back and do not reach each other: nothing acknowledged is lost."""
+"""Random, overlapping reassignments while brokers fail, return and lose their links: no acknowledged record is lost."""
 
 from random import Random
 

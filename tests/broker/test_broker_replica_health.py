@@ -1,4 +1,4 @@
-"""Replicas that are not fit to lead: their log directory failed, their log is gone, or records in it are damaged."""
+"""Ineligible replicas: failed log directories, missing logs, missing or damaged records."""
 
 import json
 from random import Random

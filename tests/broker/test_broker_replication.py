@@ -1,4 +1,4 @@
-"""Replicated partitions: what followers copy, when records count as committed, who leads after a loss."""
+"""Replication: what followers copy, when records are committed, which replica leads after a failure."""
 
 from random import Random
 

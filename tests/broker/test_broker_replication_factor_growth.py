@@ -1,4 +1,4 @@
-"""__consumer_offsets begins with as many replicas as there are brokers, and gets the others as brokers come."""
+"""__consumer_offsets starts with a replica on each live broker, and gets the others when more brokers register."""
 
 from typing import Any
 

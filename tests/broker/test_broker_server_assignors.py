@@ -1,4 +1,4 @@
-"""Which member shall read what: complete, disjoint, balanced, sticky, and fast enough to run in the broker."""
+"""Server-side assignors: complete, disjoint, balanced, sticky, and fast enough for the broker."""
 
 from collections.abc import Sequence
 from itertools import pairwise

@@ -1,4 +1,4 @@
-"""What a broker that stops says to clients."""
+"""Responses of a stopping broker."""
 
 from cluster import Cluster
 

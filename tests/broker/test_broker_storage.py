@@ -1,4 +1,4 @@
-"""Log directories that fill up, fail or come back: what clients see of it, and what is never done."""
+"""Log directories that fill up, fail or return, as clients see it."""
 
 from errno import ENOSPC
 from random import Random

@@ -1,4 +1,4 @@
-"""Topics that are deleted while a broker is away: what it has of them is set aside when it is back, and goes after a while."""
+"""Topics that are deleted while a broker is down: their logs are set aside at its start and deleted later."""
 
 from cluster import WALL_MS, Broker, Cluster, batch, fetch, produce, values
 

@@ -1,4 +1,4 @@
-"""Throttles: copies of partitions that move keep to a rate, and those that are in sync are never held up."""
+"""Replication throttles: reassignments keep to a rate, and in-sync replicas never wait."""
 
 import pytest
 from cluster import Broker, Cluster, batch, produce, produce_request

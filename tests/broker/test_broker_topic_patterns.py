@@ -1,4 +1,4 @@
-"""Subscriptions by regular expression: what matches, and that no expression keeps the broker busy."""
+"""Subscriptions by regular expression: matching, and that no expression occupies the broker."""
 
 from time import perf_counter
 

@@ -1,4 +1,4 @@
-"""Who counts as in sync with a leader, and which ISR it asks for, seen from a leader alone."""
+"""The ISR from the view of a leader: which followers are in sync, and which ISR it requests."""
 
 from ottla.broker.replica.isr_state import IsrState
 from ottla.store.layout import PartitionState

@@ -1,4 +1,4 @@
-"""Compacting a log in a test: keyed records in, a whole compaction at once, tables out."""
+"""Compaction of a log in a test: records with keys, one complete compaction, the resulting tables."""
 
 from collections.abc import Iterable
 from typing import Any

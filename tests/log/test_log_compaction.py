@@ -1,4 +1,4 @@
-"""Compaction of a whole log: what is due, what stays, what a reader, a producer and a crash meet afterwards."""
+"""Compaction of a whole log: which segments are due, which records stay, and readers, producers and crashes afterwards."""
 
 from random import Random
 from typing import Any

@@ -1,4 +1,4 @@
-"""The power goes at each single I/O step: of a roll, of a flush, of retention, of recovery itself."""
+"""A power cut at each single I/O step of a roll, a flush, retention and recovery."""
 
 import contextlib
 from collections.abc import Callable

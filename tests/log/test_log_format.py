@@ -1,4 +1,4 @@
-"""The files are Kafka's, byte for byte: read back by a reader that knows the formats alone, and read here when Kafka wrote them."""
+"""Log files are Kafka's, byte for byte: an independent reader reads ours, and files written by Kafka are read here."""
 
 import json
 import struct

@@ -1,4 +1,4 @@
-"""Records that were here and are gone: noted before anything else is, found again by each start, until nobody counts on the copy."""
+"""Missing records: noted first, found again by each start, until no broker counts on the replica."""
 
 from random import Random
 

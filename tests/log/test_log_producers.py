@@ -1,4 +1,4 @@
-"""Idempotence and transactions as a partition sees them."""
+"""Idempotence and transactions in a partition."""
 
 import tracemalloc
 from random import Random

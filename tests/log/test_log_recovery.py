@@ -1,4 +1,4 @@
-"""What a start finds after a clean stop, after a crash, and on a disk that fails, is full or was tampered with."""
+"""Recovery after a clean stop, after a crash, and on a disk that fails, is full or was changed."""
 
 from errno import EIO
 from random import Random

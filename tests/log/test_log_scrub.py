@@ -1,4 +1,4 @@
-"""Scrubbing finds every flipped bit of a segment, and says which offsets cannot be read because of it."""
+"""Scrubbing finds every flipped bit of a segment and the offsets that cannot be read because of it."""
 
 from random import Random
 

@@ -1,4 +1,4 @@
-"""Small files of a log directory in which one bit was changed: they are read as they were written, refused, or counted as absent."""
+"""Small files of a log directory with one flipped bit: read as written, refused, or treated as absent."""
 
 from __future__ import annotations
 

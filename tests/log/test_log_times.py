@@ -1,4 +1,4 @@
-"""Finding records by time."""
+"""Lookup of offsets by timestamp."""
 
 import pytest
 from log_builders import NOW_MS, a_batch, a_log, a_marker, append

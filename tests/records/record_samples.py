@@ -1,4 +1,4 @@
-"""Records and batches to test with, and the question whether two functions do the same."""
+"""Sample records and batches, and a comparison of two functions."""
 
 from collections.abc import Callable
 from typing import Any

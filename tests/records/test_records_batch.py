@@ -1,4 +1,4 @@
-"""Headers of batches, and what brokers write into them."""
+"""Batch headers, and the fields that brokers write."""
 
 import pytest
 from record_samples import T0, a_batch, as_read, some_records

@@ -1,4 +1,4 @@
-"""What a broker refuses of a client."""
+"""Validation of a client's batches."""
 
 from typing import Any
 

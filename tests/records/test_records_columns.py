@@ -1,4 +1,4 @@
-"""Arrow's columns from batches and batches from Arrow's columns, with pyarrow as the judge."""
+"""Arrow columns from batches and batches from Arrow columns, compared with pyarrow."""
 
 from itertools import pairwise
 from typing import Any

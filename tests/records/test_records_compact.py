@@ -1,4 +1,4 @@
-"""Compaction of single batches: which records stay, under which header; and the compiled loops against their twin."""
+"""Compaction of single batches: kept records and headers; the compiled loops against the Python ones."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Codecs: what other implementations write is read, and a payload is never larger than allowed."""
+"""Codecs: output of other implementations is readable, and a decompressed payload never exceeds its limit."""
 
 import gzip
 import subprocess

@@ -1,4 +1,4 @@
-"""Open batches: what the one step for every record does and what it leaves to its caller, the same in both twins."""
+"""Open batches: adding a record, compiled and in Python."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Batches of kafka-python and aiokafka are read here, and ours there."""
+"""Batches of kafka-python and aiokafka are read here, and ours by them."""
 
 from typing import Any
 

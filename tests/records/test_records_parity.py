@@ -1,4 +1,4 @@
-"""The compiled codec and its pure-Python twin are one codec."""
+"""The compiled codec and the Python one have equal results."""
 
 from array import array
 from typing import Any

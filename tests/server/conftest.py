@@ -1,4 +1,4 @@
-"""Tests here use real sockets and processes; those with an event loop run on asyncio's and on uvloop's."""
+"""These tests use real sockets and processes; tests with an event loop run on asyncio's and on uvloop's."""
 
 import asyncio
 from collections.abc import Callable, Mapping

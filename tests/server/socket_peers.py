@@ -1,4 +1,4 @@
-"""A raw client and a handler for tests of the sockets alone."""
+"""A raw client and a handler for socket tests."""
 
 import asyncio
 import socket

@@ -1,4 +1,4 @@
-"""Compactions in threads: their common limit, and how they end."""
+"""Compaction threads: their common rate limit, and their end."""
 
 import asyncio
 import time

@@ -1,4 +1,4 @@
-"""Several processes over a real ZooKeeper: one cluster, while brokers, the controller and the ensemble come and go."""
+"""A cluster of several processes over a real ZooKeeper, while brokers, the controller and the ensemble fail and return."""
 
 from __future__ import annotations
 

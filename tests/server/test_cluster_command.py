@@ -1,4 +1,4 @@
-"""``ottla cluster up``, ``status``, ``restart`` and ``down``, as an operator meets them."""
+"""``ottla cluster up``, ``status``, ``restart`` and ``down``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A real server compacts: topics shrink, what is left stands in the files as Kafka would have it, and a kill at any moment does no harm."""
+"""A real server compacts: topics shrink, the files are Kafka's, and a kill at any time loses nothing."""
 
 from __future__ import annotations
 

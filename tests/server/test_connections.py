@@ -1,4 +1,4 @@
-"""How connections are read: order, muting, limits, and what becomes of peers that do not behave."""
+"""Connections: request order, muting, limits, and misbehaving clients."""
 
 import asyncio
 import os

@@ -1,4 +1,4 @@
-"""A broker that is stopped over a real ZooKeeper hands over first: writers go on, and it takes no longer than it must."""
+"""Controlled shutdown over a real ZooKeeper: writers continue, and the duration is limited."""
 
 from __future__ import annotations
 

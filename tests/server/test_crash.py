@@ -1,4 +1,4 @@
-"""The server is killed, and stopped, under the load of real clients, and comes back on the same directory."""
+"""Kills and stops of the server under the load of real clients, with restarts on the same directory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A server that was killed, or stopped, finds its files damaged when it comes back, and serves every record all the same.
+"""A killed or stopped server finds damaged files at its start and still serves every record.
 
 Each damage is done to a topic of its own, all in one directory, which is then started once. Indexes, snapshots and epoch checkpoints
 can be made again from the log; what stands behind the last whole batch of a log after a crash is cut off.

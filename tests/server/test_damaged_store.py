@@ -1,4 +1,4 @@
-"""A server whose embedded store is damaged: it refuses to start, says what to do, and serves every record after that was done."""
+"""A damaged embedded store: the server refuses to start, names the remedy, and serves every record after it."""
 
 from __future__ import annotations
 

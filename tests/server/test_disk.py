@@ -1,4 +1,4 @@
-"""What a Disk promises, asked of the real one and of the simulated one; and what only the real one has to do."""
+"""The ``Disk`` interface: the real and the simulated implementation, and specifics of the real one."""
 
 import os
 import resource

@@ -1,4 +1,4 @@
-"""How answers leave: in order, whole, past Python when they are large, and never waiting for the disk on the loop."""
+"""Responses are sent in order and complete, large ones with sendfile, without waiting for the disk on the loop."""
 
 import asyncio
 import os

@@ -1,4 +1,4 @@
-"""``ottla zookeeper``, as an operator meets it."""
+"""``ottla zookeeper``."""
 
 from __future__ import annotations
 

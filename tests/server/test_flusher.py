@@ -1,4 +1,4 @@
-"""Group commit: what is flushed together, in which order, and what a failed sync means."""
+"""Group commit: which flushes are combined, in which order, and the effect of a failed sync."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A disk that fills up: a small tmpfs, which only root may mount; without that right these tests are skipped."""
+"""A full disk: a small tmpfs, which only root may mount; skipped otherwise."""
 
 from __future__ import annotations
 

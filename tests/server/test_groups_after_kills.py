@@ -1,4 +1,4 @@
-"""Groups of a real server outlive kill -9: members go on without joining again, offsets are where they were, none goes back."""
+"""Groups survive kill -9 of a real server: members continue without a rebalance, and no offset goes back."""
 
 from __future__ import annotations
 

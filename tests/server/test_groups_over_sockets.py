@@ -1,4 +1,4 @@
-"""Groups administered over the wire: on several brokers, and through a crash."""
+"""Administration of groups over the network: on several brokers, and across a crash."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""PeerClient that mean harm, or are broken: each loses its connection or gets its error, and nobody else notices.
+"""Malicious or broken clients: each loses its connection or gets an error, and other clients are not affected.
 
 After every test the same process answers others at once, has not grown by more than the limits allow, and wrote no traceback.
 """

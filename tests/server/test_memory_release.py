@@ -1,4 +1,4 @@
-"""What a client's requests leave in the memory of a real process. `python -m chaos.memory` measures the same with larger numbers."""
+"""Memory of a real process after a client's requests. `python -m chaos.memory` measures the same with larger numbers."""
 
 from __future__ import annotations
 

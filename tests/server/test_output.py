@@ -1,4 +1,4 @@
-"""The files that processes write what they say into."""
+"""Log files of processes."""
 
 import subprocess
 import sys

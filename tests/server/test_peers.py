@@ -1,4 +1,4 @@
-"""How one broker asks another over the network: who waits there for something keeps nobody else waiting."""
+"""Requests between brokers over the network: one that waits does not delay others."""
 
 import asyncio
 from collections.abc import AsyncIterator

@@ -1,4 +1,4 @@
-"""Brokers in three racks over a real ZooKeeper: consumers read from the replica in their own, their own client's and a foreign one."""
+"""Brokers in three racks over a real ZooKeeper: consumers read from the replica in their rack, with Ottla's and another client."""
 
 from __future__ import annotations
 

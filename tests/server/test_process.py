@@ -1,4 +1,4 @@
-"""A process of brokers run inside the test: what happens when disks, stores and our own code fail."""
+"""A process of brokers inside the test: failing disks, stores and code."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""Kafka's settings files and names."""
+"""``server.properties`` files and Kafka's setting names."""
 
 from pathlib import Path
 

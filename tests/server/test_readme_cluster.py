@@ -1,4 +1,4 @@
-"""The README's cluster on three machines, its six commands run as they stand there, on three addresses of this one."""
+"""The README's cluster of three machines: its six commands run unchanged on three addresses."""
 
 from __future__ import annotations
 

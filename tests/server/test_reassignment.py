@@ -1,4 +1,4 @@
-"""Partitions with data move between three processes over a real ZooKeeper while others write and read, by the commands of an operator."""
+"""Reassignment of partitions with data between three processes over a real ZooKeeper under load, with an operator's commands."""
 
 from __future__ import annotations
 

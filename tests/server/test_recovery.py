@@ -1,4 +1,4 @@
-"""Logs of one log directory that are opened in several threads."""
+"""Recovery of one log directory's logs in several threads."""
 
 from __future__ import annotations
 

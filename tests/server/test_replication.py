@@ -1,4 +1,4 @@
-"""Three real brokers in one process: what one leads the others copy, byte for byte."""
+"""Replication between three real brokers in one process, byte for byte."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``ottla serve`` as its users meet it: what it prints, what it refuses, how it stops."""
+"""``ottla serve``: its output, refused settings, and its stop."""
 
 import os
 import re

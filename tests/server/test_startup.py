@@ -1,4 +1,4 @@
-"""A start that has to wait, and a start that is told to stop."""
+"""Starts that wait, and starts that are stopped."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Freed memory goes back to the system, when there is much of it and not more often."""
+"""Freed memory is returned to the system when there is much of it, and not more often."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""Groups in a simulated cluster: coordinators move with the leaders of __consumer_offsets, and nothing that was committed is lost."""
+"""Groups in a simulated cluster: coordinators move with the leaders of __consumer_offsets, and no commit is lost."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""A cluster in the simulator, on the broker as it is: everything must hold, and a seed must always tell the same story."""
+"""The simulated cluster on the real broker: every invariant holds, and a seed always has the same history."""
 
 import pytest
 

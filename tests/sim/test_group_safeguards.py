@@ -1,4 +1,4 @@
-"""Each safeguard of groups, switched off by itself, must be missed: the simulator finds a history in which its absence does harm."""
+"""Each safeguard of groups, switched off alone: the simulator finds a violation."""
 
 from collections.abc import Sequence
 from typing import Any

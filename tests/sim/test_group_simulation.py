@@ -1,4 +1,4 @@
-"""Groups in the simulator, on the broker and the client as they are: everything must hold, and a seed must always tell the same story."""
+"""Groups in the simulator with the real broker and client: every invariant holds, and a seed always has the same history."""
 
 import pytest
 

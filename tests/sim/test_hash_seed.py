@@ -1,4 +1,4 @@
-"""The same seed is the same history in every process: nothing that decides depends on the order of a set, or on Python's hashes."""
+"""A seed has the same history in every process: no decision depends on the order of a set or on Python's hashes."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""The checker of histories: each anomaly planted in a history that is sound without it, and nothing said of sound ones."""
+"""The checker of histories finds each planted anomaly, and none in correct histories."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A flight record, made by the recorder as the server does, is run again by the simulator."""
+"""The simulator replays a flight record that the server's recorder wrote."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""Each safeguard of the broker, switched off by itself, must be missed: the simulator finds a history in which its absence does harm."""
+"""Each safeguard of the broker, switched off alone: the simulator finds a violation."""
 
 import re
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""The simulator on the broker as it is: everything must hold, and a seed must always tell the same story."""
+"""The simulator on the real broker: every invariant holds, and a seed always has the same history."""
 
 import pytest
 from click.testing import CliRunner

@@ -1,4 +1,4 @@
-"""The room that is kept for the store."""
+"""Disk space that is reserved for the store."""
 
 import os
 from pathlib import Path

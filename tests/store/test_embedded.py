@@ -1,4 +1,4 @@
-"""What the embedded store promises beyond a session: it survives its process."""
+"""The embedded store survives its process."""
 
 import shutil
 import sqlite3

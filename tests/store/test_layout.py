@@ -1,4 +1,4 @@
-"""Paths and contents are those Kafka 3.x keeps in ZooKeeper."""
+"""Paths and contents in the store are those of Kafka 3.x in ZooKeeper."""
 
 import msgspec
 import pytest

@@ -1,4 +1,4 @@
-"""How unkind the memory store can be."""
+"""Faults of the memory store."""
 
 from ottla.base.ports import NodeState, Op, StoreResult
 from ottla.store.memory import MemorySession, MemoryStore

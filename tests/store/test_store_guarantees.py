@@ -1,4 +1,4 @@
-"""What every coordination store promises; each test runs against all of them, ZooKeeper being a real one where there is Java."""
+"""Guarantees of every coordination store, tested against each; ZooKeeper is a real one where Java is available."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable

@@ -1,4 +1,4 @@
-"""Which states an interrupted watch reports."""
+"""States that an interrupted watch reports."""
 
 from ottla.base.ports import NodeState
 from ottla.store.watch_state import WatchState

@@ -1,4 +1,4 @@
-"""What becomes of a session with a real ZooKeeper when its servers, its connection or it itself is lost."""
+"""A session with a real ZooKeeper that loses its servers or its connection, or expires."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable

@@ -1,4 +1,4 @@
-"""Two other projects' codecs, told our messages by the names of their fields: kio, and kafka-python."""
+"""The codecs of kio and kafka-python, with our messages mapped by field names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Subscriptions and assignments behind their version, as consumers exchange them. Their bodies are compared in test_wire_oracles."""
+"""Embedded subscriptions and assignments with their version. Their bodies are compared in test_wire_oracles."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a declaration says, and what a version has no room for."""
+"""Declarations of messages, and fields that a version lacks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The table of error codes against the tables of two other projects."""
+"""The error codes against the tables of two other projects."""
 
 from __future__ import annotations
 

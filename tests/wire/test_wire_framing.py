@@ -1,4 +1,4 @@
-"""Frames and headers, byte by byte."""
+"""Frames and headers, byte for byte."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bytes that are not a message: MalformedMessage, no other error, and no memory for what was only announced."""
+"""Malformed bytes raise MalformedMessage and nothing else, and allocate no announced memory."""
 
 from __future__ import annotations
 

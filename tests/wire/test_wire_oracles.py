@@ -1,4 +1,4 @@
-"""Our bytes against those of two independent codecs, for every API and version that we declare."""
+"""Our bytes against two independent codecs, for every declared API and version."""
 
 from __future__ import annotations
 

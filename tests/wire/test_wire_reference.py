@@ -1,4 +1,4 @@
-"""The reference says what the declarations say."""
+"""The protocol reference is equal to the declarations."""
 
 from __future__ import annotations
 
