@@ -41,7 +41,7 @@ class Faults:
         #: Faults injected so far.
         self.count = 0
         self._over = False
-        #: In this kind of history nobody sleeps.
+        #: This kind of history has no sleeps.
         self.asleep_until_ms = 0
 
     def plan(self) -> None:

@@ -77,7 +77,7 @@ class CleanersOnTheLoop:
 
 
 class _Nobody:
-    """Holds what nobody else could want."""
+    """A lock that no other process requests."""
 
     def release(self) -> None: ...
 

@@ -6,7 +6,7 @@ with Kafka's names in snake case and Kafka's defaults; the Python type is the wi
     str  bool  bytes            string, bool, bytes; `| None` makes it nullable
     Int8 Int16 Int32 Int64 ...  signed big-endian integers; UInt16, UInt32 and Float64 exist too
     Uuid                        sixteen raw bytes; the zero uuid is `ZERO_UUID`
-    Records                     record batches, which nobody copies
+    Records                     record batches, which are not copied
     list[T]  T(Struct)          array, nested structure; `| None` makes them nullable
 
 What differs between versions is said beside the type:

@@ -84,7 +84,7 @@ def election(image: Image, topic: Topic, number: int, *, options: TopicOptions) 
         return context.recovered_by(context.last_leader)
     if options.unclean_leader_election_enable:
         return unclean_election(context)
-    return context.unless_same(context.led_by_nobody())
+    return context.unless_same(context.without_leader())
 
 
 def unclean_election(context: "ElectionContext") -> PartitionState | None:
@@ -99,7 +99,7 @@ def unclean_election(context: "ElectionContext") -> PartitionState | None:
     whole = [broker for broker in alive if not context.misses_records(broker)]
     for broker in (*whole, *alive):
         return context.recovered_by(broker)
-    return context.unless_same(context.led_by_nobody())
+    return context.unless_same(context.without_leader())
 
 
 def preferred(image: Image, topic: Topic, number: int, *, options: TopicOptions) -> PartitionState | None:
@@ -273,7 +273,7 @@ class ElectionContext:
             recovering=len(self.replicas) > 1 or self.misses_records(leader),
         )
 
-    def led_by_nobody(self) -> PartitionState:
+    def without_leader(self) -> PartitionState:
         before = self.state
         lost = self.lost()
         elr = {broker: before.eligible_since(broker) for broker in before.elr if broker in self.replicas and broker not in lost}

@@ -175,7 +175,7 @@ class ProducerBatch:
             self.notify()
 
     def finish(self, *, base_offset: int = -1, append_time_ms: int = -1, error: KafkaError | None = None) -> bool:
-        """Set the outcome; False if it was set before. `tell` tells whoever waits."""
+        """Sets the outcome; False if it was set before. `tell` notifies waiting callers."""
         if self.done:
             return False
         self.base_offset, self.append_time_ms, self.error = base_offset, append_time_ms, error

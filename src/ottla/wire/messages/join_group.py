@@ -22,7 +22,7 @@ from ottla.wire.declare import Ignorable, Int16, Int32, NullableSince, Since, St
 
 
 class JoinGroupRequestProtocol(Struct):
-    """A way of assigning that the member knows, and what it has to say to whoever assigns."""
+    """An assignor that the member supports, with its metadata for the group leader."""
 
     name: str = ""
     metadata: bytes = b""

@@ -20,7 +20,7 @@ from typing import Annotated
 
 from ottla.wire.declare import ZERO_UUID, Ignorable, Int16, Int32, NullableSince, Since, Struct, Until, Uuid, message
 
-#: What authorized operations say when nobody asked for them.
+#: Authorized operations that were not requested.
 NOT_ASKED = -(2**31)
 
 
@@ -63,7 +63,7 @@ class MetadataResponsePartition(Struct):
 
 
 class MetadataResponseTopic(Struct):
-    """One topic; the name is null only where an id was asked for that nobody knows."""
+    """One topic; the name is null only for an unknown requested id."""
 
     error_code: Int16 = 0
     name: Annotated[str | None, NullableSince(12)] = ""
