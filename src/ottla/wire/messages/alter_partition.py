@@ -42,7 +42,7 @@ class AlterPartitionRequestTopic(Struct):
 
 @message(key=56, since=2, until=3, flexible_since=2)
 class AlterPartitionRequest(Struct):
-    """What one broker, of this registration, asks for."""
+    """The changes that one broker, with this registration, requests."""
 
     broker_id: Int32 = 0
     broker_epoch: Int64 = -1
@@ -50,7 +50,7 @@ class AlterPartitionRequest(Struct):
 
 
 class AlterPartitionResponsePartition(Struct):
-    """The state as it is now, or why it was not changed."""
+    """The present state, or the error."""
 
     partition_index: Int32 = 0
     error_code: Int16 = 0

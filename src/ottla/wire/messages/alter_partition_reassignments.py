@@ -13,7 +13,7 @@ from ottla.wire.declare import Ignorable, Int16, Int32, Since, Struct, message
 
 
 class ReassignablePartition(Struct):
-    """The replicas to have, the preferred leader first; null goes back to those before a move that is under way."""
+    """The new replicas, the preferred leader first; null cancels a reassignment in progress."""
 
     partition_index: Int32 = 0
     replicas: list[Int32] | None = None
@@ -28,7 +28,7 @@ class ReassignableTopic(Struct):
 
 @message(key=45, since=0, until=1, flexible_since=0)
 class AlterPartitionReassignmentsRequest(Struct):
-    """What is to move where; answered when the moves have begun, not when they are done."""
+    """Requested reassignments; answered when they have started, not when they are complete."""
 
     timeout_ms: Int32 = 60_000
     allow_replication_factor_change: Annotated[bool, Since(1)] = True

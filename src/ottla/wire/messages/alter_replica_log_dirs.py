@@ -13,7 +13,7 @@ class AlterReplicaLogDirTopic(Struct):
 
 
 class AlterReplicaLogDir(Struct):
-    """A directory by its absolute path, and what is to lie in it."""
+    """A log directory by its absolute path, and the replicas to move to it."""
 
     path: str = ""
     topics: list[AlterReplicaLogDirTopic] = []
@@ -21,7 +21,7 @@ class AlterReplicaLogDir(Struct):
 
 @message(key=34, since=1, until=2, flexible_since=2)
 class AlterReplicaLogDirsRequest(Struct):
-    """The directories of the broker that is asked."""
+    """Log directories of the broker that receives the request."""
 
     dirs: list[AlterReplicaLogDir] = []
 

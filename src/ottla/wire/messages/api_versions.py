@@ -19,7 +19,7 @@ from ottla.wire.declare import Ignorable, Int16, Int32, Int64, Since, Struct, Ta
 
 @message(key=18, since=0, until=4, flexible_since=3)
 class ApiVersionsRequest(Struct):
-    """Asked first on every connection."""
+    """The first request of every connection."""
 
     client_software_name: Annotated[str, Since(3), Ignorable] = ""
     client_software_version: Annotated[str, Since(3), Ignorable] = ""

@@ -36,13 +36,13 @@ class TopicPartitions(Struct):
 
 
 class Assignment(Struct):
-    """What is assigned to a member."""
+    """The assignment of a member."""
 
     topic_partitions: list[TopicPartitions] = []
 
 
 class Member(Struct):
-    """A member: what it reads now, and what it shall read. Each has assignments of its own, as their lists can be changed."""
+    """A member with its present and target assignment. Each has its own lists, because they can be changed."""
 
     member_id: str = ""
     instance_id: str | None = None

@@ -1,4 +1,4 @@
-"""ConsumerGroupHeartbeat, key 68: all that a member of the new group protocol says, and is told what to read.
+"""ConsumerGroupHeartbeat, key 68: membership and assignment in the consumer protocol.
 
 | version | what is new |
 |-|-|

@@ -1,4 +1,4 @@
-"""What consumers tell each other through JoinGroup and SyncGroup, which to the broker are only bytes.
+"""Subscriptions and assignments that consumers exchange in JoinGroup and SyncGroup; opaque bytes for the broker.
 
     | version: int16 | subscription or assignment, of that version |
 
@@ -39,7 +39,7 @@ class TopicPartition(Struct):
 
 @message(until=3, flexible_since=None, extensible=True)
 class ConsumerProtocolSubscription(Struct):
-    """The topics a member wants to read, and what it reads now; generation -1: it does not know."""
+    """The topics of a subscription and the owned partitions; generation -1: unknown."""
 
     topics: list[str] = []
     user_data: bytes | None = None

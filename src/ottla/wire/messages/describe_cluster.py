@@ -16,7 +16,7 @@ from ottla.wire.messages.metadata import NOT_ASKED
 
 @message(key=60, since=0, until=2, flexible_since=0)
 class DescribeClusterRequest(Struct):
-    """Whom to list, and whether to say what the client may do with the cluster."""
+    """Which brokers to list, and whether to include the client's authorized operations on the cluster."""
 
     include_cluster_authorized_operations: bool = False
     endpoint_type: Annotated[Int8, Since(1)] = 1
@@ -24,7 +24,7 @@ class DescribeClusterRequest(Struct):
 
 
 class DescribeClusterBroker(Struct):
-    """A broker, at the address of the listener that was asked."""
+    """A broker with the address of the listener that received the request."""
 
     broker_id: Int32 = 0
     host: str = ""

@@ -25,7 +25,7 @@ class DescribeGroupsRequest(Struct):
 
 
 class DescribedGroupMember(Struct):
-    """A member; metadata and assignment are given while the group is stable."""
+    """A member; metadata and assignment only while the group is stable."""
 
     member_id: str = ""
     group_instance_id: Annotated[str | None, Since(4), Ignorable] = None

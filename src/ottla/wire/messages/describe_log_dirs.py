@@ -1,4 +1,4 @@
-"""DescribeLogDirs, key 35: what lies in each log directory of a broker.
+"""DescribeLogDirs, key 35: contents of the log directories of a broker.
 
 | version | what is new |
 |-|-|
@@ -50,7 +50,7 @@ class DescribeLogDirsTopic(Struct):
 
 
 class DescribeLogDirsResult(Struct):
-    """One directory; -1 bytes when the volume does not say."""
+    """One log directory; -1 bytes if the file system does not report its size."""
 
     error_code: Int16 = 0
     log_dir: str = ""

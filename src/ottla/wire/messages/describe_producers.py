@@ -23,7 +23,7 @@ class DescribeProducersRequest(Struct):
 
 
 class ProducerState(Struct):
-    """What the leader knows of one producer; the transaction start is -1 when it has none open."""
+    """The leader's state of one producer; the transaction start is -1 without an open transaction."""
 
     producer_id: Int64 = 0
     producer_epoch: Int32 = 0

@@ -1,4 +1,4 @@
-"""DescribeQuorum, key 55: who keeps the metadata log of a cluster that has one (KIP-595).
+"""DescribeQuorum, key 55: the replicas of the metadata log of a cluster that has one (KIP-595).
 
 | version | what is new |
 |-|-|
@@ -80,7 +80,7 @@ class QuorumNode(Struct):
 
 @message(key=55, since=0, until=2, flexible_since=0)
 class DescribeQuorumResponse(Struct):
-    """An error of the whole request, or the metadata logs asked for."""
+    """An error of the whole request, or the requested metadata logs."""
 
     error_code: Int16 = 0
     error_message: Annotated[str | None, Since(2), Ignorable] = None

@@ -58,7 +58,7 @@ class DescribeTopicPartitionsResponseTopic(Struct):
 
 @message(key=75, since=0, until=0, flexible_since=0)
 class DescribeTopicPartitionsResponse(Struct):
-    """One page; a null cursor says that it is the last."""
+    """One page; a null cursor marks the last."""
 
     throttle_time_ms: Int32 = 0
     topics: list[DescribeTopicPartitionsResponseTopic] = []

@@ -32,7 +32,7 @@ class ElectLeadersRequest(Struct):
 
 
 class PartitionResult(Struct):
-    """What became of one election."""
+    """The result of one election."""
 
     partition_id: Int32 = 0
     error_code: Int16 = 0
@@ -48,7 +48,7 @@ class ReplicaElectionResult(Struct):
 
 @message(key=43, since=0, until=2, flexible_since=2)
 class ElectLeadersResponse(Struct):
-    """One result per partition asked for; where all were asked for, of those alone in which something was to be done."""
+    """One result per requested partition; if all were requested, only for those with an election."""
 
     throttle_time_ms: Int32 = 0
     error_code: Annotated[Int16, Since(1)] = 0

@@ -41,7 +41,7 @@ from ottla.wire.messages.leader_hints import LeaderIdAndEpoch, NodeEndpoint
 
 
 class ReplicaState(SharedStruct, frozen=True):
-    """Who a follower is; the id is -1 for a consumer."""
+    """The id and epoch of a follower; the id is -1 for a consumer."""
 
     replica_id: Int32 = -1
     replica_epoch: Int64 = -1

@@ -43,7 +43,7 @@ class Coordinator(Struct):
 
 @message(key=10, since=0, until=6, flexible_since=3)
 class FindCoordinatorResponse(Struct):
-    """A coordinator until version 3, coordinators from 4 on. With an error, Kafka gives node -1, an empty host and port -1."""
+    """One coordinator until version 3, several from 4 on. With an error, Kafka returns node -1, an empty host and port -1."""
 
     throttle_time_ms: Annotated[Int32, Since(1), Ignorable] = 0
     error_code: Annotated[Int16, Until(3)] = 0

@@ -9,7 +9,7 @@ from ottla.wire.declare import Int8, Int16, Int32, Struct, message
 
 
 class AlterableConfig(Struct):
-    """A setting and what to do with it: 0 set, 1 delete, 2 append to its list, 3 take from its list."""
+    """A setting and its operation: 0 set, 1 delete, 2 append to the list, 3 subtract from the list."""
 
     name: str = ""
     config_operation: Int8 = 0

@@ -1,4 +1,4 @@
-"""JoinGroup, key 11: become a member of a group, and learn who leads it.
+"""JoinGroup, key 11: join a group, and learn its leader.
 
 | version | what is new |
 |-|-|
@@ -43,7 +43,7 @@ class JoinGroupRequest(Struct):
 
 
 class JoinGroupResponseMember(Struct):
-    """A member, and what it said under the protocol that was chosen."""
+    """A member and its metadata for the selected protocol."""
 
     member_id: str = ""
     group_instance_id: Annotated[str | None, Since(5), Ignorable] = None
@@ -52,7 +52,7 @@ class JoinGroupResponseMember(Struct):
 
 @message(key=11, since=0, until=9, flexible_since=6)
 class JoinGroupResponse(Struct):
-    """Only the leader is given the members. Generation -1 with an error; where the protocol's name cannot be null it is empty."""
+    """Only the leader's response has the members. Generation -1 with an error; where the protocol name cannot be null it is empty."""
 
     throttle_time_ms: Annotated[Int32, Since(2), Ignorable] = 0
     error_code: Int16 = 0

@@ -6,7 +6,7 @@ from ottla.wire.declare import Int32, SharedStruct, Struct
 
 
 class LeaderIdAndEpoch(SharedStruct, frozen=True):
-    """The leader of a partition as far as this broker knows; -1 when it says nothing."""
+    """The leader of a partition as this broker knows it; -1 if unknown."""
 
     leader_id: Int32 = -1
     leader_epoch: Int32 = -1

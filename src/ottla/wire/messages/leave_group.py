@@ -16,7 +16,7 @@ from ottla.wire.declare import Ignorable, Int16, Int32, Since, Struct, Until, me
 
 
 class MemberIdentity(Struct):
-    """Who leaves; the member id may be empty where the instance id says it."""
+    """A leaving member; the member id may be empty if there is an instance id."""
 
     member_id: str = ""
     group_instance_id: str | None = None

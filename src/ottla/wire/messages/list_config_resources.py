@@ -28,7 +28,7 @@ class ConfigResource(Struct):
 
 @message(key=74, since=0, until=1, flexible_since=0)
 class ListConfigResourcesResponse(Struct):
-    """The resources of the types asked for."""
+    """The resources of the requested types."""
 
     throttle_time_ms: Int32 = 0
     error_code: Int16 = 0

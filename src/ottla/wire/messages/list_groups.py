@@ -24,7 +24,7 @@ class ListGroupsRequest(Struct):
 
 
 class ListedGroup(Struct):
-    """A group: its id, what its members are ("consumer", "connect", ...), its state and its type ("classic", "consumer", ...)."""
+    """A group: id, protocol type ("consumer", "connect", ...), state and type ("classic", "consumer", ...)."""
 
     group_id: str = ""
     protocol_type: str = ""

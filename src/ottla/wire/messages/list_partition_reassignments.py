@@ -6,7 +6,7 @@ from ottla.wire.declare import Int16, Int32, Struct, message
 
 
 class ListPartitionReassignmentsTopics(Struct):
-    """The partitions asked about."""
+    """The requested partitions."""
 
     name: str = ""
     partition_indexes: list[Int32] = []
@@ -38,7 +38,7 @@ class OngoingTopicReassignment(Struct):
 
 @message(key=46, since=0, until=0, flexible_since=0)
 class ListPartitionReassignmentsResponse(Struct):
-    """Only what moves is named."""
+    """Only partitions with a reassignment in progress."""
 
     throttle_time_ms: Int32 = 0
     error_code: Int16 = 0

@@ -1,4 +1,4 @@
-"""Metadata, key 3: the brokers, the topics, and who leads each partition.
+"""Metadata, key 3: brokers, topics, and the leader of each partition.
 
 | version | what is new |
 |-|-|
@@ -25,7 +25,7 @@ NOT_ASKED = -(2**31)
 
 
 class MetadataRequestTopic(Struct):
-    """A topic asked for, by name or, with a null name, by id."""
+    """A requested topic, by name or, with a null name, by id."""
 
     topic_id: Annotated[Uuid, Since(10), Ignorable] = ZERO_UUID
     name: Annotated[str | None, NullableSince(10)] = ""
@@ -42,7 +42,7 @@ class MetadataRequest(Struct):
 
 
 class MetadataResponseBroker(Struct):
-    """A live broker, at the address of the listener that was asked."""
+    """A live broker with the address of the listener that received the request."""
 
     node_id: Int32 = 0
     host: str = ""

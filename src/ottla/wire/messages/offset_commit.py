@@ -19,7 +19,7 @@ from ottla.wire.declare import ZERO_UUID, Ignorable, Int16, Int32, Int64, Since,
 
 
 class OffsetCommitRequestPartition(Struct):
-    """The offset of the next record to read, the epoch of the record before it (-1: not known), and any text the client wants kept."""
+    """The offset of the next record to read, the leader epoch of the record before it (-1: unknown), and metadata of the client."""
 
     partition_index: Int32 = 0
     committed_offset: Int64 = 0
@@ -64,7 +64,7 @@ class OffsetCommitResponseTopic(Struct):
 
 @message(key=8, since=2, until=10, flexible_since=8)
 class OffsetCommitResponse(Struct):
-    """There is no error for the whole: what concerns the group is said at every partition."""
+    """There is no error for the whole response: an error of the group is repeated for every partition."""
 
     throttle_time_ms: Annotated[Int32, Since(3), Ignorable] = 0
     topics: list[OffsetCommitResponseTopic] = []

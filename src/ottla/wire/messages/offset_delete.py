@@ -6,7 +6,7 @@ from ottla.wire.declare import Int16, Int32, Struct, message
 
 
 class OffsetDeleteRequestPartition(Struct):
-    """A partition whose offset to forget."""
+    """A partition whose offset is deleted."""
 
     partition_index: Int32 = 0
 

@@ -38,7 +38,7 @@ class OffsetForLeaderEpochRequest(Struct):
 
 
 class EpochEndOffset(Struct):
-    """The greatest epoch not above the one asked for, and the offset after its last record; -1 and -1 when unknown."""
+    """The greatest epoch not above the requested one, and the offset after its last record; -1 and -1 if unknown."""
 
     error_code: Int16 = 0
     partition: Int32 = 0

@@ -23,7 +23,7 @@ from ottla.wire.messages.leader_hints import LeaderIdAndEpoch, NodeEndpoint
 
 
 class PartitionProduceData(Struct):
-    """What to append to one partition: exactly one record batch."""
+    """The data for one partition: exactly one record batch."""
 
     index: Int32 = 0
     records: Records = None

@@ -1,4 +1,4 @@
-"""SyncGroup, key 14: the leader hands in what it assigned, and every member gets its part.
+"""SyncGroup, key 14: the leader sends the assignment, and every member receives its part.
 
 | version | what is new |
 |-|-|
@@ -18,7 +18,7 @@ from ottla.wire.declare import Ignorable, Int16, Int32, Since, Struct, message
 
 
 class SyncGroupRequestAssignment(Struct):
-    """What one member is to do."""
+    """The assignment of one member."""
 
     member_id: str = ""
     assignment: bytes = b""
@@ -26,7 +26,7 @@ class SyncGroupRequestAssignment(Struct):
 
 @message(key=14, since=0, until=5, flexible_since=4)
 class SyncGroupRequest(Struct):
-    """Only the leader gives assignments."""
+    """Only the leader's request has assignments."""
 
     group_id: str = ""
     generation_id: Int32 = 0
