@@ -437,7 +437,7 @@ def test_what_a_tool_wrote_that_cannot_be_read_is_warned_of_and_left_out_of_acco
     ops = (Op("create", layout.config(kind, name), layout.encode_config(bad)),)
     cluster.store.session().submit(ops, lambda result: None)
     cluster.run()
-    assert any("left out of account" in warning for warning in broker.warnings)
+    assert any("is ignored" in warning for warning in broker.warnings)
     assert produce(broker, batch(b"a")).error_code == 0
     options = broker.leader("t").options
     assert (options.retention_ms, options.compression_type) == (TopicOptions().retention_ms, "gzip")

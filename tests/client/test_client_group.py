@@ -244,7 +244,7 @@ async def test_an_internal_error_of_the_client_is_logged_once(
         consumer.enforce_rebalance()
         await consumer.poll(50)
     assert [record.message for record in caplog.records] == [
-        "an error in the client itself, which may not go on: ZeroDivisionError('division by zero')"
+        "an internal error of the client, which may not continue: ZeroDivisionError('division by zero')"
     ]
 
 

@@ -47,7 +47,7 @@ def test_a_full_disk_is_reported_with_a_remedy_and_the_next_run_continues(
     with monkeypatch.context() as patch:
         patch.setattr(parquet_files.uuid, "uuid4", named)  # type: ignore[attr-defined]
         (error,) = ottla(*command, code=1)
-    assert f"No space left on device: '{path}'; free some space and start it again: it goes on where it stopped" in error["refused"]
+    assert f"No space left on device: '{path}'; free some space and start it again: it continues where it stopped" in error["refused"]
     assert not path.is_symlink()
     send(topic, [{"id": 10}])
     ottla(*command)

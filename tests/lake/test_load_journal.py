@@ -139,7 +139,7 @@ def test_a_last_line_without_line_end_does_not_count_as_an_unchanged_prefix(tmp_
 
 
 def test_a_partly_loaded_file_does_not_continue_with_other_options(tmp_path: Path, journal: LoadJournal) -> None:
-    with pytest.raises(CannotLoad, match=r"a\.txt was begun with other options .* 2 of its records are written"):
+    with pytest.raises(CannotLoad, match=r"a\.txt was started with other options .* 2 of its records are written"):
         plan(tmp_path, journal, shape=ColumnMapping(value="line"))
     assert digest(ColumnMapping(), ReadOptions(), "text") != digest(ColumnMapping(), ReadOptions(nulls=("NA",)), "text")
 

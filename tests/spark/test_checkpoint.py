@@ -225,5 +225,5 @@ def test_an_unwritable_checkpoint_is_an_error_with_advice(tmp_path: Path, monkey
     file = tmp_path / "p.toml"
     file.write_text('bootstrap = "h:1"\ncheckpoint = "c"\n[source]\ntopic = "t"\n[[sink]]\ntype = "console"\n')
     done = CliRunner().invoke(command, ["run", str(file)])
-    sentence = f"[Errno 28] No space left on device: '{unfinished}'; free some space and start it again: it goes on where it stopped"
+    sentence = f"[Errno 28] No space left on device: '{unfinished}'; free some space and start it again: it continues where it stopped"
     assert (done.exit_code, done.output) == (1, f"ottla: {file}: {sentence}\n")

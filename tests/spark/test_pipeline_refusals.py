@@ -93,7 +93,7 @@ FULL = "[Errno 28] No space left on device: '/t'"
 )
 def test_a_full_disk_is_reported_with_advice(raised: str, sentence: str) -> None:
     message = failure(parse(FILE, Path("p.toml"), {}), RuntimeError(raised))
-    assert message == f"{sentence}; free some space and start it again: it goes on where it stopped"
+    assert message == f"{sentence}; free some space and start it again: it continues where it stopped"
 
 
 NESTED = """[FOREACH_BATCH_USER_FUNCTION_ERROR] An error occurred in the user provided function. Reason: Traceback (most recent call last):

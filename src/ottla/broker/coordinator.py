@@ -299,7 +299,7 @@ class Shard(Generic[M]):
 
     def _fail(self, error: Exception) -> None:
         self.state = State.FAILED
-        self.context.warn(f"{self.partition} cannot be loaded at offset {self._position}, so nobody coordinates what it holds: {error}")
+        self.context.warn(f"{self.partition} cannot be loaded at offset {self._position}, so its groups have no coordinator: {error}")
 
     def reload(self) -> None:
         """An exception interrupted this shard: waiting requests are refused, and a new shard loads the log."""

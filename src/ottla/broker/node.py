@@ -235,9 +235,7 @@ class Node:
         match change:
             case ("config", (str() as kind, str() as name)):
                 for wrong in unreadable(self.context.image, kind, name).values():
-                    self.context.effects.append(
-                        effects.Warn(message=f"what the store says of {kind} {name!r} is left out of account: {wrong}")
-                    )
+                    self.context.effects.append(effects.Warn(message=f"a setting of {kind} {name!r} in the store is ignored: {wrong}"))
         match change:
             case ("topic", str() as topic):
                 self.partitions.topic_changed(topic)

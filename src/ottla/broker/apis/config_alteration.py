@@ -69,7 +69,7 @@ def alter(
         done = partial(note, result)
         try:
             if times[resource.resource_type, resource.resource_name] > 1:
-                raise errors.InvalidRequest(f"resource {resource.resource_name!r} stands more than once in this request")
+                raise errors.InvalidRequest(f"resource {resource.resource_name!r} is named more than once in this request")
             ops = plan()
             growth = _growth(node, resource, ops)
             if growth > max(room, 0):
@@ -112,7 +112,7 @@ def _plan(node: Node, resource: Any, changed: Changed) -> list[Op]:
     """Operations for the change; none if the overrides are unchanged. Raises: KafkaError."""
     twice = [name for name, times in Counter(config.name for config in resource.configs).items() if times > 1]
     if twice:
-        raise errors.InvalidRequest(f"setting {twice[0]} stands more than once for resource {resource.resource_name!r}")
+        raise errors.InvalidRequest(f"setting {twice[0]} is named more than once for resource {resource.resource_name!r}")
     entity = _entity(node, resource)
     present = node.context.image.overrides(*entity)
     overrides = changed(entity, present, resource)
@@ -173,7 +173,7 @@ def _check(node: Node, entity: Entity, changed: Mapping[str, str]) -> None:
         if spec.scope == "read-only":
             raise errors.InvalidRequest(f"{name} cannot change while a broker runs; start it with another value")
         if spec.scope == "per-broker" and entity[1] == DEFAULT_ENTITY:
-            raise errors.InvalidRequest(f"{name} is a setting of each broker by itself; name the broker")
+            raise errors.InvalidRequest(f"{name} is a setting of a single broker; name the broker")
         try:
             spec.parse(text)
         except ConfigError as error:

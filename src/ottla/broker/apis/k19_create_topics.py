@@ -47,7 +47,7 @@ def create_topics(node: Node, call: RequestArrived[CreateTopicsRequest]) -> Crea
         result = results[requested.name]
         try:
             if times[requested.name] > 1:
-                raise errors.InvalidRequest(f"topic {requested.name!r} stands {times[requested.name]} times in this request")
+                raise errors.InvalidRequest(f"topic {requested.name!r} is named {times[requested.name]} times in this request")
             topic = plan_topic(requested, node.context.image, node.context.options, node.context.rng, planned=planned)
         except KafkaError as error:
             _fail(result, error)

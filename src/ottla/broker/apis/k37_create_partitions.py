@@ -45,7 +45,7 @@ def create_partitions(node: Node, call: RequestArrived[CreatePartitionsRequest])
         result = results[requested.name]
         try:
             if times[requested.name] > 1:
-                raise errors.InvalidRequest(f"topic {requested.name!r} stands {times[requested.name]} times in this request")
+                raise errors.InvalidRequest(f"topic {requested.name!r} is named {times[requested.name]} times in this request")
             topic, added = _planned(node, requested, planned)
         except KafkaError as error:
             result.error_code, result.error_message = error.code, str(error)

@@ -55,7 +55,7 @@ def alter_partition_reassignments(
         once: list[Asked] = []
         for requested, answer in zip(topic.partitions, answers, strict=True):
             if times[topic.name, requested.partition_index] > 1:
-                _note(answer, errors.InvalidRequest(f"{topic.name}-{requested.partition_index} stands more than once in this request"))
+                _note(answer, errors.InvalidRequest(f"{topic.name}-{requested.partition_index} is named more than once in this request"))
             else:
                 once.append((requested, answer))
         for first in range(0, len(once), MOVES_AT_ONCE):

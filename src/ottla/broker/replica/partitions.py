@@ -537,6 +537,6 @@ class Partitions:
         if all(directory.failed is not None for directory in context.directories):
             context.effects.append(effects.Halt(reason=f"no log directory is left; {root} failed last: {reason}"))
         else:
-            lost = f"{len(directory.logs)} partitions are offline until it works again and the broker is started anew"
+            lost = f"{len(directory.logs)} partitions are offline until it works again and the broker is restarted"
             context.warn(f"log directory {root} failed: {reason}; {lost}")
             self._machines.replica_health.changed()

@@ -97,7 +97,7 @@ class Scrubs:
         with self._replicas.guarded(replica.directory):
             if result.index:
                 where = f"{replica.partition} in {replica.directory.root}: the offset index of segment {work.part.plan.base_offset}"
-                self._context.warn(f"{where} {result.index}; it is built anew")
+                self._context.warn(f"{where} {result.index}; it is rebuilt")
                 repair_index(work.part, result)
             if work.in_pass:
                 self._advance(replica, work.part)

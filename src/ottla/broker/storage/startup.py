@@ -96,7 +96,7 @@ def set_aside_strays(context: BrokerContext, replicas: Replicas) -> None:
     topics = sorted({partition.topic for _, partition in found})
     names = ", ".join(topics[:NAMED_MAX]) + (", ..." if len(topics) > NAMED_MAX else "")
     kept_ms = context.options.stray_retention_ms
-    until = f"for {kept_ms} ms (ottla.stray.retention.ms)" if kept_ms >= 0 else "for good (ottla.stray.retention.ms)"
+    until = f"for {kept_ms} ms (ottla.stray.retention.ms)" if kept_ms >= 0 else "without limit (ottla.stray.retention.ms)"
     message = (
         f"{len(found)} logs are of topics that the store has no more ({names}): they are set aside {until}, under names ending in -stray"
     )

@@ -45,7 +45,7 @@ HEALING_REMEDY = (
 UNHEALED_REMEDY = (
     "Check the disk (smartctl, dmesg). If another broker has a replica, start it: the log heals from there. Otherwise stop the broker and "
     "restore the file from a copy, or give up the records: seek readers past these offsets, or delete the records up to there (ottla topic "
-    "records-delete). With more replicas, damage heals by itself."
+    "records-delete). With more replicas, damage heals automatically."
 )
 
 

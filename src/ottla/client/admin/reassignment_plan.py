@@ -65,7 +65,7 @@ def read_plan(data: str | bytes) -> Plan:
     for one in read.partitions:
         tp = TopicPartition(one.topic, one.partition)
         if tp in plan:
-            raise ValueError(f"{tp} stands twice in this plan")
+            raise ValueError(f"{tp} is named twice in this plan")
         plan[tp] = one.replicas
     return plan
 

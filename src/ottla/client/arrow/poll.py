@@ -108,7 +108,7 @@ class PolledTable:
                 found = portions(whole, lent.start_offset, aborted=hiding, with_headers="headers" in self._schema.names)
                 read.pieces += self._tables.read(found, self._schema, lent.tp)
             except RecordsError as error:
-                story = f"{lent.tp}: the batch at offset {header.base_offset} cannot be read: {error}; seek past it to go on"
+                story = f"{lent.tp}: the batch at offset {header.base_offset} cannot be read: {error}; seek past it to continue"
                 read.error = CorruptMessage(story)
                 return
             read.next_offset = header.last_offset + 1

@@ -152,7 +152,7 @@ class FetchBuffer:
                 chunk.decode(position.tp, position.offset or 0, check_crcs=self._check_crcs)
             except RecordsError as error:
                 position.error = CorruptMessage(
-                    f"{position.tp}: the batch at offset {header.base_offset} cannot be read: {error}; seek past it to go on"
+                    f"{position.tp}: the batch at offset {header.base_offset} cannot be read: {error}; seek past it to continue"
                 )
                 position.fetch_offset = position.offset or 0
                 position.chunks.clear()

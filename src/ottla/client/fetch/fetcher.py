@@ -323,7 +323,7 @@ class Fetcher:
                 begins = f", which starts at {start}" if start >= 0 else ""
                 story = f"{position.tp}: offset {position.fetch_offset} is not in the log{begins}"
                 position.generation = self._next_generation()
-                self._reset(position, NoOffsetToStart(f"{story}; auto_offset_reset is none, so seek to where to go on"))
+                self._reset(position, NoOffsetToStart(f"{story}; auto_offset_reset is none, so seek to a position"))
             else:
                 # Buffered records can still be returned; the next fetch would get the same error.
                 position.blocked_until_ms = now_ms + position.backoff.failed()
@@ -367,7 +367,7 @@ class Fetcher:
         position.last_epoch = -1
         if end_offset < position.offset and self._options.auto_offset_reset == "none":
             position.error = LogTruncated(
-                f"{position.tp}: the log now ends at {end_offset} before the consumed offset {position.offset}; seek to go on"
+                f"{position.tp}: the log now ends at {end_offset} before the consumed offset {position.offset}; seek to continue"
             )
             return
         position.offset = position.fetch_offset = min(position.offset, end_offset)

@@ -252,7 +252,7 @@ def _numbered(text: str, found: re.Match[str], first: Bound | None, *, in_part: 
     at, size = found.start(), found.end() - found.start()
     if found["at"]:
         if found["sign"] or digits < SECONDS_DIGITS:
-            raise BadRange(text, at, size, "@ stands before a time: a date, -1h, or seconds or milliseconds since 1970")
+            raise BadRange(text, at, size, "@ precedes a time: a date, -1h, or seconds or milliseconds since 1970")
         return Bound(Kind.TIME, number if digits >= MS_DIGITS else number * 1000)
     if digits >= MS_DIGITS:
         double = "@@" if in_part and first is None else "@"

@@ -442,7 +442,7 @@ class Network:
             # Errors of brokers are stored in the node or raised to a caller.
             if error is not None and not isinstance(error, KafkaError | OSError) and repr(error) not in self._told:
                 self._told.add(repr(error))
-                log.error("an error in the client itself, which may not go on: %r", error, exc_info=error)
+                log.error("an internal error of the client, which may not continue: %r", error, exc_info=error)
 
         task.add_done_callback(done)
         return task

@@ -129,7 +129,7 @@ def _continues_behind(entry: JournalEntry) -> str:
 def _check_options(given: Input, entry: JournalEntry, word: str) -> None:
     if entry.options_digest != word and (entry.rows or entry.writers):
         raise CannotLoad(
-            f"{given.name} was begun with other options (columns, key, headers ...), and {entry.rows:,} of its records are written:"
+            f"{given.name} was started with other options (columns, key, headers ...), and {entry.rows:,} of its records are written:"
             " finish it with those, or load all of it --again"
         )
 

@@ -199,7 +199,7 @@ def _refusal(path: str, change: Evolution) -> str:
     story = "; ".join(str(one) for one in (*change.refused, *change.wider))
     todo = "cast the column to the type that the table has, give it another name, or write to another path"
     if not change.refused:
-        todo += ". Files that are there hold the narrower type, so it takes writing the table anew to make it wider"
+        todo += ". Files that are there hold the narrower type, so the table must be rewritten to widen it"
     return f"the table at {path} has {story}: {todo}"
 
 
@@ -235,7 +235,7 @@ def _write_anew(table: Any, change: Evolution) -> None:
             commit_properties=properties,
         )
     except CommitFailedError as error:
-        raise Overtaken(f"others wrote to {table.table_uri} while it was written anew: {error}") from error
+        raise Overtaken(f"other writers changed {table.table_uri} while it was rewritten: {error}") from error
     except Exception as error:
         # An error of the reader arrives as a plain Exception with its text.
         if "ArrowInvalid" in str(error) or "not in range" in str(error) or "truncated" in str(error):

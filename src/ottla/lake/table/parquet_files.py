@@ -32,7 +32,7 @@ OPEN_MAX = 32
 TEXT_MAX = 32
 #: Messages for a full disk in the errors of all libraries.
 FULL = "No space left on device"
-AGAIN = "free some space and start it again: it goes on where it stopped"
+AGAIN = "free some space and start it again: it continues where it stopped"
 
 
 @dataclass(slots=True)

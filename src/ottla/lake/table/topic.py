@@ -182,7 +182,7 @@ class Topic:
         """The present start of the log."""
         begins = self._thread.call(self._consumer.beginning_offsets([tp]))[tp]
         if begins <= offset:
-            raise DataLost(f"{tp} ends before offset {offset}: the topic was cut off or made anew; look at it, then begin another table")
+            raise DataLost(f"{tp} ends before offset {offset}: the topic was truncated or created again; check it, then start a new table")
         lost(LostRecords(tp.topic, tp.partition, offset, begins))
         return begins
 
