@@ -184,7 +184,7 @@ def test_the_operator_is_told_when_a_disk_goes_below_its_reserve_and_when_it_is_
         broker.measured(free_bytes)
     low, back = broker.warnings
     assert str(255 * MiB) in low and low.endswith("produce is refused")
-    assert str(300 * MiB) in back and back.endswith("produce is taken again")
+    assert str(300 * MiB) in back and back.endswith("produce is accepted again")
 
 
 def test_what_was_appended_since_the_disk_was_looked_at_counts_against_the_reserve() -> None:

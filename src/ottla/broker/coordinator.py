@@ -205,7 +205,7 @@ class Shard(Generic[M]):
         except errors.NotEnoughReplicas as error:
             raise errors.CoordinatorNotAvailable(str(error)) from error
         except errors.MessageTooLarge as error:
-            self.context.warn(f"what is to be kept about {of!r} is too large, see max.message.bytes: {error}")
+            self.context.warn(f"the records of {of!r} are too large, see max.message.bytes: {error}")
             raise too_large(str(error)) from error
         try:
             for key, value in records:

@@ -209,7 +209,7 @@ class Node:
         if before is not None:
             space.full = (before.low and space.low) or (before.full and event.free_bytes < reserve + max(reserve // 4, MiB))
         if space.low != (before is not None and before.low):
-            state = f"the reserve (ottla.disk.reserve.bytes) is {reserve}; produce is {'refused' if space.low else 'taken again'}"
+            state = f"the reserve (ottla.disk.reserve.bytes) is {reserve}; produce is {'refused' if space.low else 'accepted again'}"
             self.context.effects.append(
                 effects.Warn(message=f"{space.free_bytes} bytes are free on the disk of {event.directory}, {state}")
             )

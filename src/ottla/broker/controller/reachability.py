@@ -194,7 +194,7 @@ class ControllerReachability:
             self._resign(naming)
         elif self.fenced and not most:
             self.fenced_epoch = NO_EPOCH
-            context.warn(f"broker {context.broker_id} is reached by most brokers again and not fenced any more")
+            context.warn(f"broker {context.broker_id} is reachable for most brokers again and no longer fenced")
 
     def _resign(self, naming: list[BrokerId]) -> None:
         context, image = self._context, self._context.image

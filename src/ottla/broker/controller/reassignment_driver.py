@@ -182,7 +182,7 @@ class ReassignmentDriver:
                 continue
             settled.append(partition)
         if not image.requested_moves and layout.REASSIGN_PARTITIONS in image.versions:
-            self._context.warn(f"{layout.REASSIGN_PARTITIONS} names no partition, or cannot be read; it goes")
+            self._context.warn(f"{layout.REASSIGN_PARTITIONS} names no partition, or is malformed; it is deleted")
         return settled
 
     def _refuse(self, partition: TopicPartition, reason: str) -> None:

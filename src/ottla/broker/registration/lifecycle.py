@@ -145,7 +145,7 @@ class BrokerLifecycle:
         elif context.options.zookeeper_connect and self._patience_ms is None:
             # A session lives this long after its last heartbeat, and longer while the ensemble elects a leader.
             self._patience_ms = context.now_ms + context.options.zookeeper_session_timeout_ms * 3 // 2
-            context.warn(f"broker {context.broker_id} is registered; waiting, in case it is a former life of this one")
+            context.warn(f"broker {context.broker_id} is already registered; waiting, in case that is an earlier process of this broker")
         elif self._patience_ms is None:
             self._refuse()
 

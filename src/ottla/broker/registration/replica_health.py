@@ -159,7 +159,7 @@ class ReplicaHealth:
             self.impaired[partition] = None
             self._context.warn(
                 f"{partition} of broker {self._context.broker_id} lacks records that it had: it does not lead before it has "
-                "copied them from another replica; if there is none, unclean.leader.election.enable=true gives them up"
+                "copied them from another replica; without one, unclean.leader.election.enable=true abandons them"
             )
             self.changed()
         else:
@@ -191,7 +191,7 @@ class ReplicaHealth:
         self._context.delayed.poke(replica.partition)
         where = f"{replica.partition} in {replica.directory.root}"
         if not damages:
-            self._context.warn(f"{where}: segment {segment.base_offset} is whole again")
+            self._context.warn(f"{where}: segment {segment.base_offset} is intact again")
         heals = self.weigh(replica)
         for one in news[:WARNED_MAX]:
             done = HEALS if heals else KEEPS

@@ -309,7 +309,7 @@ class Partitions:
         if state.recovering:
             context.warn(
                 f"broker {context.broker_id} leads {partition} from offset {leader.epoch_start} on by an unclean election: "
-                "records that were acknowledged may be gone, and other replicas cut off what this one lacks"
+                "acknowledged records may be lost, and other replicas truncate what this one lacks"
             )
         if former is not None and former.counted[0] == leader.epoch:
             leader.isr_state.propose(former.counted[1])

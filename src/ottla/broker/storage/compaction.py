@@ -126,4 +126,4 @@ class Compaction:
     def _leave_alone(self, replica: Leader | Follower, damage: str) -> None:
         self.uncleanable[replica.partition] = replica.log
         self._scrubs.look_at(replica, replica.log.start_offset, whole=True)
-        self._context.warn(f"{replica.partition} in {replica.directory.root} is not compacted any more until a restart: {damage}")
+        self._context.warn(f"{replica.partition} in {replica.directory.root} is not compacted until a restart: {damage}")

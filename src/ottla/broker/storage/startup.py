@@ -77,8 +77,8 @@ def settle(context: BrokerContext, replicas: Replicas, directories: list[LogDire
                 path = directory.set_aside(partition)
                 context.warn(f"an older copy of {partition} in {directory.root} is set aside as {path}")
     if gone := missing(directories):
-        waiting = f"{len(replicas.offline)} partitions wait for them, and what other replicas have is copied from these"
-        context.warn(f"broker {context.broker_id}: {len(gone)} log directories that it had are missing; {waiting}")
+        waiting = f"{len(replicas.offline)} partitions wait for them, and other records are copied from other replicas"
+        context.warn(f"broker {context.broker_id}: {len(gone)} of its log directories are missing; {waiting}")
     ids = sorted(directory.directory_id for directory in directories)
     generation = max((directory.identity.generation for directory in directories), default=0)
     if any(list(directory.identity.siblings or ()) != ids for directory in directories):
