@@ -199,7 +199,7 @@ class LogDirectory:
         new.carry_out(self.disk)
         log = self.add(new, now_ms, high_watermark)
         if in_place_of_lost:
-            log.note_missing(0, sync=True)
+            log.note_missing(0)
             self.disk.sync_dir()
         return log
 
