@@ -1,6 +1,7 @@
 """Scenarios of consumer groups in readable files: ``tests/scenarios/next_*.txt``.
 
-A line that is not indented is a step; what it led to stands indented below it. ``OTTLA_SCENARIOS=write pytest -k next_scenarios`` writes
+A line that is not indented is a step; what it led to stands indented below it. With
+``OTTLA_SCENARIOS=write`` this file alone writes
 what happens now into the files; read the difference before you commit it.
 
     topic t 4                          a topic comes, grows, or, with 0, goes

@@ -1,7 +1,7 @@
 """Stories of groups of the classic protocol, as files that a person can read: ``tests/scenarios/classic_*.txt``.
 
 A line that is not indented is a step; what was answered by then stands indented below it. Members have names; member ids appear as those,
-a second id of the same member as ``name'``. ``OTTLA_SCENARIOS=write pytest -k group_scenarios`` writes what happens now into the files;
+a second id of the same member as ``name'``. With ``OTTLA_SCENARIOS=write`` this file alone writes what happens now;
 read the difference before you commit it.
 
     set group.max.size 2               settings, before anything else
