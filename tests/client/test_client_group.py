@@ -346,6 +346,17 @@ async def test_a_fatal_commit_error_says_what_to_do(
             await consumer.commit()
 
 
+async def test_a_member_that_closes_during_a_rebalance_commits_when_the_rebalance_is_done(
+    cluster: MemoryCluster, quick: dict[str, Any]
+) -> None:
+    fill(cluster)
+    async with Consumer("t", **quick) as consumer:
+        await consumer.poll(5000)
+        cluster.faults["OffsetCommit"].extend([lambda node, request: refused(request, RebalanceInProgress.code)] * 3)
+    assert not cluster.faults["OffsetCommit"], "all of them were met"
+    assert offset(cluster) == 10
+
+
 async def test_a_member_removed_from_the_group_does_not_commit_as_a_non_member(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
     fill(cluster)
     async with Consumer("t", enable_auto_commit=False, **quick) as consumer:

@@ -29,7 +29,7 @@ from ottla.client.group.coordinator_search import Change, Kind
 from ottla.client.interceptors import ConsumerInterceptors
 from ottla.client.options import ConsumerOptions
 from ottla.client.transport.network import Network
-from ottla.wire.errors import FencedInstanceId, KafkaError
+from ottla.wire.errors import FencedInstanceId, KafkaError, RebalanceInProgress
 
 log = logging.getLogger("ottla.client")
 #: Called with the offsets, and the error or None.
@@ -183,14 +183,20 @@ class UserSide:
             log.warning("automatic commit failed; it is tried again after auto.commit.interval.ms: %s", error)
 
     async def commit_all(self, limit_ms: float) -> None:
-        """Auto-commits before partitions are revoked; after an error their records are read again."""
+        """Auto-commits before partitions are revoked; after an error their records are read again.
+
+        A coordinator refuses commits between the JoinGroup and the SyncGroup of a rebalance: they are sent again until it is done.
+        """
         if not self._options.enable_auto_commit:
             return
         try:
             async with asyncio.timeout(limit_ms / 1000):
                 await self.quiet(limit_ms)
-                if news := self._news():
-                    await self._committing(news, limit_ms)
+                while news := self._news():
+                    try:
+                        await self._committing(news, limit_ms)
+                    except RebalanceInProgress:
+                        await asyncio.sleep(self._options.retry_backoff_ms / 1000)
         except (KafkaError, TimeoutError) as error:
             log.warning(
                 "automatic commit before giving up partitions failed; their records are read again: %s",
