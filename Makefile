@@ -6,6 +6,8 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 SEEDS ?= 200
 JOBS ?= 2
+# Tests start hundreds of Python processes; without cached bytecode each of them compiles the package again.
+unexport PYTHONDONTWRITEBYTECODE
 # The package as pip installs it for users, its hot modules compiled.
 INSTALLED := build/installed
 

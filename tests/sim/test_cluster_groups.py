@@ -10,6 +10,8 @@ from ottla.sim.group_history import CLUSTER_GROUP_KINDS, GroupHistory
 from ottla.sim.sweep import report, run_seed
 from ottla.store import layout
 
+pytestmark = pytest.mark.slow
+
 #: What moves coordinators.
 MOVING = ("kill", "session lost", "leave", "cut off", "member killed", "slow disk")
 

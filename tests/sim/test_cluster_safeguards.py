@@ -31,6 +31,8 @@ from ottla.log.log import Log
 from ottla.sim.cluster_history import CLUSTER_KINDS, ClusterHistory
 from ottla.sim.machine import Performer
 
+pytestmark = pytest.mark.slow
+
 #: Histories that a fault may hide in before the test gives up.
 SEEDS = 500
 

@@ -9,6 +9,8 @@ from ottla.sim.links import Links
 from ottla.sim.sweep import report, run_seed
 from ottla.sim.world import World
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize("first", range(0, 20, 10))
 def test_a_cluster_loses_nothing_and_settles_whatever_happens(first: int) -> None:

@@ -18,6 +18,8 @@ from ottla.broker.groups.records import GroupMetadataKey
 from ottla.sim.checkers.groups import CommittedIsKept, OneOwner, Write, ZombiesAreFenced
 from ottla.sim.group_history import GROUP_FAULT_KINDS, GroupHistory
 
+pytestmark = pytest.mark.slow
+
 #: Histories that a fault may hide in before the test gives up.
 SEEDS = range(120)
 CLASSIC, NEXT = (("classic",),), (("consumer",),)

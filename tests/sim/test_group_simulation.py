@@ -6,6 +6,8 @@ from ottla.sim.group_history import GROUP_FAULT_KINDS, GroupHistory
 from ottla.sim.history import Verdict
 from ottla.sim.sweep import report, run_seed, run_seeds
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize("first", range(0, 20, 10))
 def test_groups_keep_their_place_and_settle_whatever_happens(first: int) -> None:

@@ -24,6 +24,8 @@ from ottla.sim.disk import SimDisk, SimFile
 from ottla.sim.history import History
 from ottla.sim.machine import Machine, Performer
 
+pytestmark = pytest.mark.slow
+
 #: Histories that a fault may hide in before the test gives up.
 SEEDS = range(60)
 

@@ -18,6 +18,8 @@ from ottla.sim.links import Way
 from ottla.sim.sweep import report
 from ottla.store import layout
 
+pytestmark = pytest.mark.slow
+
 CUT_MS = 20_000
 #: From the cut until every partition has acknowledged a record with acks=all.
 OUTAGE_MAX_MS = 15_000

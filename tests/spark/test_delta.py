@@ -17,6 +17,7 @@ def rows(path: Path) -> list[tuple[Any, ...]]:
     return sorted((tuple(row.values()) for row in read_table(path).to_pylist()), key=str)
 
 
+@pytest.mark.slow
 def test_a_process_that_read_a_table_exits_cleanly(tmp_path: Path) -> None:
     assert put(tmp_path / "t", ["a", "b"], [1, 2], batch=0) and put(tmp_path / "t", ["c"], [3], batch=1)
     read = f"read_table(Path({str(tmp_path / 't')!r})).num_rows"

@@ -108,6 +108,7 @@ def test_a_trigger_that_does_not_end_reads_new_records(spark: Any, a_topic: Call
     assert [row["_offset"] for row in sorted(table(tmp_path / "table"), key=lambda row: int(row["_offset"]))] == [0, 1, 2]
 
 
+@pytest.mark.spark
 def test_the_group_of_a_stopped_pipeline_has_its_last_batch(spark: Any, a_topic: Callable[..., Topic], tmp_path: Path) -> None:
     topic = a_topic()
     topic.add(*records(0, 10))
