@@ -16,8 +16,8 @@ from typing import Any
 import msgspec
 
 from ottla.wire.codegen import Compiled
-from ottla.wire.declare import MalformedMessage, MessageSchema, S, schema_of
-from ottla.wire.decoding import compile_decoder, holds_records, is_request
+from ottla.wire.declare import MalformedMessage, MessageSchema, S, is_request, schema_of
+from ottla.wire.decoding import compile_decoder, holds_records
 from ottla.wire.encoding import compile_encoder
 from ottla.wire.errors import UnsupportedVersion
 

@@ -182,7 +182,8 @@ class MessageSchema:
         return self.flexible_since is not None and version >= self.flexible_since
 
 
-_schemas: dict[type[msgspec.Struct], MessageSchema] = {}
+#: All declared messages.
+SCHEMAS: dict[type[msgspec.Struct], MessageSchema] = {}
 
 
 def message(
@@ -197,7 +198,7 @@ def message(
     """Declare a `Struct` as a message with versions `since` to `until`, both included."""
 
     def declare(cls: type[S]) -> type[S]:
-        _schemas[cls] = MessageSchema(key, since, until, until if stable_until is None else stable_until, flexible_since, extensible)
+        SCHEMAS[cls] = MessageSchema(key, since, until, until if stable_until is None else stable_until, flexible_since, extensible)
         return cls
 
     return declare
@@ -206,9 +207,14 @@ def message(
 def schema_of(cls: type[msgspec.Struct]) -> MessageSchema:
     """Return the schema of a message class. Raises TypeError for a structure that is only a part of messages."""
     try:
-        return _schemas[cls]
+        return SCHEMAS[cls]
     except KeyError:
         raise TypeError(f"{cls.__name__} is part of a message, not a message") from None
+
+
+def is_request(cls: type[msgspec.Struct]) -> bool:
+    """Whether clients send it. Bytes after its end are ignored then, as in Kafka's brokers: librdkafka leaves three bytes after some."""
+    return cls.__name__.endswith("Request")
 
 
 @cache

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 import msgspec
 
 from ottla.wire.codegen import READY_MADE, STRING_BYTES_MAX, Compiled, Part, Source
-from ottla.wire.declare import Array, Blob, Field, Fixed, MessageSchema, Type, fields_of
+from ottla.wire.declare import Array, Blob, Field, Fixed, MessageSchema, Type, fields_of, is_request
 
 #: struct code and size of the length before a blob, in versions that are not flexible.
 _LENGTHS = {"string": ("h", 2), "bytes": ("i", 4), "records": ("i", 4)}
@@ -30,11 +30,6 @@ def compile_decoder(cls: type[msgspec.Struct], schema: MessageSchema, version: i
         writer.source.line("if p != end: refuse_rest(end - p)", "end")
     writer.source.line(f"return {value}")
     return Compiled(f"decode {cls.__name__} v{version}", writer.source)
-
-
-def is_request(cls: type[msgspec.Struct]) -> bool:
-    """Whether clients send it. Bytes after its end are ignored then, as in Kafka's brokers: librdkafka leaves three bytes after some."""
-    return cls.__name__.endswith("Request")
 
 
 def holds_records(cls: type[msgspec.Struct]) -> bool:

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from ottla.wire.declare import Int8, Int16, Int32, Struct, message
 
+__all__ = ["AlterConfigsRequest", "AlterConfigsResponse"]
+
 
 class AlterableConfig(Struct):
     """A setting and its new value."""

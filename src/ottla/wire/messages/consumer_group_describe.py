@@ -15,6 +15,8 @@ import msgspec
 
 from ottla.wire.declare import ZERO_UUID, Ignorable, Int8, Int16, Int32, Since, Struct, Uuid, message
 
+__all__ = ["ConsumerGroupDescribeRequest", "ConsumerGroupDescribeResponse", "Member"]
+
 #: Types of members.
 UNKNOWN_MEMBER, CLASSIC_MEMBER, CONSUMER_MEMBER = -1, 0, 1
 

@@ -13,6 +13,8 @@ from typing import Annotated
 
 from ottla.wire.declare import ZERO_UUID, Int16, Int32, Since, Struct, Uuid, message
 
+__all__ = ["ConsumerGroupHeartbeatRequest", "ConsumerGroupHeartbeatResponse"]
+
 
 class TopicPartitions(Struct):
     """Partitions of one topic; the same in request and response."""

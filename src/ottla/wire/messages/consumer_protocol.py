@@ -22,6 +22,8 @@ import msgspec
 from ottla.wire.compile import Buffer, decode, encode
 from ottla.wire.declare import Ignorable, Int32, MalformedMessage, S, Since, Struct, message, schema_of
 
+__all__ = ["ConsumerProtocolAssignment", "ConsumerProtocolSubscription"]
+
 #: The type of protocol under which consumers join.
 PROTOCOL_TYPE = "consumer"
 #: One member may read all of a very large cluster, which is more than a request may have elements. In memory one takes up to 100 bytes.

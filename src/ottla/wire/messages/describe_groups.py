@@ -15,6 +15,8 @@ from typing import Annotated
 
 from ottla.wire.declare import Ignorable, Int16, Int32, Since, Struct, message
 
+__all__ = ["DescribeGroupsRequest", "DescribeGroupsResponse", "DescribedGroupMember"]
+
 
 @message(key=15, since=0, until=6, flexible_since=5)
 class DescribeGroupsRequest(Struct):

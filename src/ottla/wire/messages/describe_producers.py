@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from ottla.wire.declare import Int16, Int32, Int64, Struct, message
 
+__all__ = ["DescribeProducersRequest", "DescribeProducersResponse", "PartitionResponse", "ProducerState", "TopicResponse"]
+
 
 class TopicRequest(Struct):
     """The partitions of one topic."""

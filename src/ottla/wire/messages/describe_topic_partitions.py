@@ -8,6 +8,14 @@ from __future__ import annotations
 from ottla.wire.declare import ZERO_UUID, Int16, Int32, Struct, Uuid, message
 from ottla.wire.messages.metadata import NOT_ASKED
 
+__all__ = [
+    "Cursor",
+    "DescribeTopicPartitionsRequest",
+    "DescribeTopicPartitionsResponse",
+    "DescribeTopicPartitionsResponsePartition",
+    "DescribeTopicPartitionsResponseTopic",
+]
+
 
 class TopicRequest(Struct):
     """A topic to describe."""

@@ -39,6 +39,19 @@ from ottla.wire.declare import (
 )
 from ottla.wire.messages.leader_hints import LeaderIdAndEpoch, NodeEndpoint
 
+__all__ = [
+    "AbortedTransaction",
+    "FetchPartition",
+    "FetchRequest",
+    "FetchResponse",
+    "FetchTopic",
+    "FetchableTopicResponse",
+    "ForgottenTopic",
+    "PartitionData",
+    "ReplicaState",
+    "SnapshotId",
+]
+
 
 class ReplicaState(SharedStruct, frozen=True):
     """The id and epoch of a follower; the id is -1 for a consumer."""

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from ottla.wire.declare import Int8, Int16, Int32, Struct, message
 
+__all__ = ["IncrementalAlterConfigsRequest", "IncrementalAlterConfigsResponse"]
+
 
 class AlterableConfig(Struct):
     """A setting and its operation: 0 set, 1 delete, 2 append to the list, 3 subtract from the list."""

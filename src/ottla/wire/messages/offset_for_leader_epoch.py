@@ -13,6 +13,14 @@ from typing import Annotated
 
 from ottla.wire.declare import Ignorable, Int16, Int32, Int64, Since, Struct, message
 
+__all__ = [
+    "OffsetForLeaderEpochRequest",
+    "OffsetForLeaderEpochResponse",
+    "OffsetForLeaderPartition",
+    "OffsetForLeaderTopic",
+    "OffsetForLeaderTopicResult",
+]
+
 
 class OffsetForLeaderPartition(Struct):
     """The epoch to look up in one partition."""
