@@ -19,7 +19,7 @@ from ottla.base.ports import Op, StoreResult
 from ottla.broker import effects, events
 from ottla.broker.delayed import DelayedOperation, DelayedOperations
 from ottla.broker.handlers import PENDING, Deferred
-from ottla.broker.isolation import Isolation, indivisible
+from ottla.broker.isolation import Isolation, indivisible, respond
 from ottla.broker.metadata.configs import Settings, topic_options
 from ottla.broker.metadata.image import Image
 from ottla.log.directory import LogDirectory
@@ -231,16 +231,7 @@ class BrokerContext:
         return PENDING
 
     def respond(self, call: events.RequestArrived[Any], message: Any) -> None:
-        self.effects.append(
-            effects.Respond(
-                connection=call.connection,
-                correlation_id=call.correlation_id,
-                ticket=call.ticket,
-                api_version=call.api_version,
-                message=message,
-                call=call,
-            )
-        )
+        self.effects.append(respond(call, message))
 
     def connection_closed(self, event: events.ConnectionClosed) -> None:
         """Drops the delayed requests of a connection."""

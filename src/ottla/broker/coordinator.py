@@ -35,7 +35,7 @@ from ottla.broker.context import BrokerContext
 from ottla.broker.controller.controller import Controller
 from ottla.broker.delayed import DelayedOperation
 from ottla.broker.events import RequestArrived
-from ottla.broker.handlers import PENDING, Deferred, Refusal, Req, Resp
+from ottla.broker.handlers import PENDING, Deferred, Refusal, Req, Resp, refused
 from ottla.broker.isolation import indivisible
 from ottla.broker.metadata.auto_create import begin_creation
 from ottla.broker.metadata.configs import BrokerOptions, Settings
@@ -90,13 +90,12 @@ M = TypeVar("M", bound=Machine)
 class Reply:
     """A response that follows later, once. It is dropped with its connection and refused with its shard."""
 
-    __slots__ = ("_call", "_of", "_operation", "_refuse", "_shard")
+    __slots__ = ("_call", "_of", "_operation", "_shard")
 
-    def __init__(self, shard: "Shard[Any]", call: RequestArrived[Any], of: str, refuse: Refusal[Any, Any]) -> None:
+    def __init__(self, shard: "Shard[Any]", call: RequestArrived[Any], of: str) -> None:
         self._shard = shard
         self._call = call
         self._of = of
-        self._refuse = refuse
         self._operation = DelayedOperation(f"response about {of}", lambda expired: None)
 
     @property
@@ -111,18 +110,18 @@ class Reply:
             self._shard.context.isolation.run(self._call, self._give, message)
 
     def _give(self, message: Any) -> None:
-        answer = self._shard.answer(self._call, message, of=self._of, refuse=self._refuse)
+        answer = self._shard.answer(self._call, message, of=self._of)
         if answer is not PENDING:
             self._shard.context.answer(self._call, answer)
 
     def refuse(self, error: KafkaError) -> None:
         """Sends an error."""
-        self.give(self._refuse(self._call, error))
+        self.give(refused(self._call, error))
 
     def gone(self) -> None:
         """The shard moved to another broker."""
         if self._leave():
-            self._shard.context.answer(self._call, self._refuse(self._call, not_coordinator(self._of)))
+            self._shard.context.answer(self._call, refused(self._call, not_coordinator(self._of)))
 
     def _leave(self) -> bool:
         """Whether it was not answered yet."""
@@ -235,7 +234,7 @@ class Shard(Generic[M]):
 
     # Responses.
 
-    def answer(self, call: RequestArrived[Req], message: Resp, *, of: str, refuse: Refusal[Req, Resp]) -> Resp | Deferred:
+    def answer(self, call: RequestArrived[Req], message: Resp, *, of: str, refuse: Refusal[Req, Resp] = refused) -> Resp | Deferred:
         """The result of a handler: the message if all records about the key are committed, otherwise PENDING until then."""
         return when_committed(call, message, [(self, of)], refuse=refuse)
 
@@ -246,10 +245,10 @@ class Shard(Generic[M]):
         until = max(self._written.get(of, 0), self._loaded_end)
         return None if self.leader.high_watermark >= until else Commit(self, until)
 
-    def later(self, call: RequestArrived[Req], ask: Callable[[Reply], None], *, of: str, refuse: Refusal[Req, Resp]) -> Deferred:
+    def later(self, call: RequestArrived[Any], ask: Callable[[Reply], None], *, of: str) -> Deferred:
         """The result of a handler whose response follows later: ``ask`` gets the ``Reply`` and may answer it at once or raise
         KafkaError."""
-        reply = Reply(self, call, of, refuse)
+        reply = Reply(self, call, of)
         reply.delay()
         try:
             ask(reply)
@@ -331,7 +330,7 @@ class Commit(NamedTuple):
 
 
 def when_committed(
-    call: RequestArrived[Req], message: Resp, about: Iterable[tuple[Shard[Any], str]], *, refuse: Refusal[Req, Resp]
+    call: RequestArrived[Req], message: Resp, about: Iterable[tuple[Shard[Any], str]], *, refuse: Refusal[Req, Resp] = refused
 ) -> Resp | Deferred:
     """The result of a handler: the message if all records about these keys are committed, otherwise PENDING until then."""
     waits = [commit for shard, of in about if (commit := shard.committed(of)) is not None]

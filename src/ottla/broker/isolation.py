@@ -27,7 +27,7 @@ import msgspec
 from ottla.base.ids import TopicPartition
 from ottla.broker import effects
 from ottla.broker.events import RequestArrived
-from ottla.broker.handlers import HANDLERS
+from ottla.broker.handlers import HANDLERS, refused
 from ottla.log.errors import LogError
 from ottla.records.errors import RecordsError
 from ottla.wire.declare import fields_of
@@ -172,14 +172,19 @@ class Isolation:
         message = refusal(call)
         if message is None:
             return effects.Close(connection=call.connection, reason="the request failed with an internal error, which it cannot be told")
-        return effects.Respond(
-            connection=call.connection,
-            correlation_id=call.correlation_id,
-            ticket=call.ticket,
-            api_version=call.api_version,
-            message=message,
-            call=call,
-        )
+        return respond(call, message)
+
+
+def respond(call: RequestArrived[Any], message: Any) -> effects.Respond:
+    """The effect that sends a message as the response to a request."""
+    return effects.Respond(
+        connection=call.connection,
+        correlation_id=call.correlation_id,
+        ticket=call.ticket,
+        api_version=call.api_version,
+        message=message,
+        call=call,
+    )
 
 
 def refusal(call: RequestArrived[Any]) -> Any:
@@ -190,7 +195,7 @@ def refusal(call: RequestArrived[Any]) -> Any:
         return None
     try:
         error = UnknownServerError("the request failed with an internal error; the broker's log has it")
-        message = HANDLERS[call.api_key].refuse(call, error)
+        message = refused(call, error)
         return message if _says(message, call.api_version) else None
     except Exception:
         return None

@@ -210,9 +210,7 @@ class Node:
             space.full = (before.low and space.low) or (before.full and event.free_bytes < reserve + max(reserve // 4, MiB))
         if space.low != (before is not None and before.low):
             state = f"the reserve (ottla.disk.reserve.bytes) is {reserve}; produce is {'refused' if space.low else 'accepted again'}"
-            self.context.effects.append(
-                effects.Warn(message=f"{space.free_bytes} bytes are free on the disk of {event.directory}, {state}")
-            )
+            self.context.warn(f"{space.free_bytes} bytes are free on the disk of {event.directory}, {state}")
         self.partitions.room_measured()
 
     def _ticked(self, event: events.Ticked) -> None:
@@ -235,7 +233,7 @@ class Node:
         match change:
             case ("config", (str() as kind, str() as name)):
                 for wrong in unreadable(self.context.image, kind, name).values():
-                    self.context.effects.append(effects.Warn(message=f"a setting of {kind} {name!r} in the store is ignored: {wrong}"))
+                    self.context.warn(f"a setting of {kind} {name!r} in the store is ignored: {wrong}")
         match change:
             case ("topic", str() as topic):
                 self.partitions.topic_changed(topic)

@@ -24,14 +24,14 @@ A resource or setting that is named twice is INVALID_REQUEST. Source: KIP-133, K
 from collections import Counter
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from ottla.base.options import ConfigError, OptionSpec
 from ottla.base.ports import Op
-from ottla.broker.apis.store_writes import Writes
+from ottla.broker.apis.store_writes import Writes, note
 from ottla.broker.controller.topics import check_name, check_overrides
 from ottla.broker.events import RequestArrived
-from ottla.broker.handlers import Deferred, Resp
+from ottla.broker.handlers import Deferred
 from ottla.broker.metadata.config_entries import BROKER, GROUP, TOPIC
 from ottla.broker.metadata.configs import SPECS_BY_NAME, GroupOptions, check_size
 from ottla.broker.metadata.image import entry_bytes
@@ -42,8 +42,7 @@ from ottla.store.layout import DEFAULT_ENTITY
 from ottla.wire import errors
 from ottla.wire.codegen import STRING_BYTES_MAX
 from ottla.wire.errors import KafkaError
-
-T = TypeVar("T")
+from ottla.wire.messages.alter_configs import AlterConfigsResourceResponse
 
 #: Timeout of the store: these requests have none.
 ANSWER_MS = 30_000
@@ -54,17 +53,34 @@ Entity = tuple[str, str]
 Changed = Callable[[Entity, Mapping[str, str], Any], dict[str, str]]
 
 
-def alter(
-    node: Node, call: RequestArrived[Any], changed: Changed, *, response: Resp, result_type: Callable[..., T], results: list[T]
-) -> Resp | Deferred:
-    """Changes the overrides of every resource of the request separately; ``results``, a list of the response, gets one for each."""
+class Response(Protocol):
+    """The response of either API."""
+
+    responses: list[AlterConfigsResourceResponse]
+
+
+R = TypeVar("R", bound=Response)
+
+
+def refusals(call: RequestArrived[Any], error: KafkaError) -> list[AlterConfigsResourceResponse]:
+    """The same error for each resource of the request."""
+    found = [AlterConfigsResourceResponse(resource_type=one.resource_type, resource_name=one.resource_name) for one in call.body.resources]
+    for result in found:
+        note(result, error)
+    return found
+
+
+def alter(node: Node, call: RequestArrived[Any], changed: Changed, response: R) -> R | Deferred:
+    """Changes the overrides of every resource of the request separately; the response gets a result for each."""
     request = call.body
     times = Counter((resource.resource_type, resource.resource_name) for resource in request.resources)
     room = node.context.options.config_max_bytes - node.context.image.configs_bytes
     writes = Writes(node, call)
     for resource in request.resources:
-        result = result_type(resource_type=resource.resource_type, resource_name=resource.resource_name, error_message=None)
-        results.append(result)
+        result = AlterConfigsResourceResponse(
+            resource_type=resource.resource_type, resource_name=resource.resource_name, error_message=None
+        )
+        response.responses.append(result)
         plan = partial(_plan, node, resource, changed)
         done = partial(note, result)
         try:
@@ -82,12 +98,6 @@ def alter(
         if ops and not request.validate_only:
             writes.add(ops, done, again=plan)
     return writes.answer_when_done(response, ANSWER_MS)
-
-
-def note(result: Any, error: KafkaError | None) -> None:
-    """Writes the outcome into a result."""
-    if error is not None:
-        result.error_code, result.error_message = error.code, str(error)
 
 
 def spec_of(entity: Entity, name: str) -> OptionSpec | None:

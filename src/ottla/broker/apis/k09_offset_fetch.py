@@ -52,7 +52,7 @@ def offset_fetch(node: Node, call: RequestArrived[OffsetFetchRequest]) -> Offset
             shards.append((shard, group.group_id))
         except KafkaError as error:
             answers.append(_refused(group, error))
-    return when_committed(call, _response(call, answers), shards, refuse=refuse)
+    return when_committed(call, _response(call, answers), shards)
 
 
 def _groups(call: RequestArrived[OffsetFetchRequest]) -> list[OffsetFetchRequestGroup]:

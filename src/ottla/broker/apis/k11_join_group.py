@@ -35,4 +35,4 @@ def join_group(node: Node, call: RequestArrived[JoinGroupRequest]) -> JoinGroupR
     # Not used, and not kept while the request waits.
     request.reason = None
     client = client_of(call)
-    return shard.later(call, lambda reply: shard.machine.join(request, client, reply), of=request.group_id, refuse=refuse)
+    return shard.later(call, lambda reply: shard.machine.join(request, client, reply), of=request.group_id)

@@ -8,15 +8,11 @@ from ottla.broker.apis.group_requests import shard_of_members
 from ottla.broker.events import RequestArrived
 from ottla.broker.handlers import Deferred, handles
 from ottla.broker.node import Node
-from ottla.wire.errors import CoordinatorLoadInProgress, KafkaError
+from ottla.wire.errors import CoordinatorLoadInProgress
 from ottla.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 
 
-def refuse(call: RequestArrived[HeartbeatRequest], error: KafkaError) -> HeartbeatResponse:
-    return HeartbeatResponse(error_code=error.code)
-
-
-@handles(HeartbeatRequest, (0, 4), refuse=refuse)
+@handles(HeartbeatRequest, (0, 4))
 def heartbeat(node: Node, call: RequestArrived[HeartbeatRequest]) -> HeartbeatResponse | Deferred:
     request = call.body
     try:
@@ -24,4 +20,4 @@ def heartbeat(node: Node, call: RequestArrived[HeartbeatRequest]) -> HeartbeatRe
     except CoordinatorLoadInProgress:
         return HeartbeatResponse()
     shard.machine.heartbeat(request)
-    return shard.answer(call, HeartbeatResponse(), of=request.group_id, refuse=refuse)
+    return shard.answer(call, HeartbeatResponse(), of=request.group_id)

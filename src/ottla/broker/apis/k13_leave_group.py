@@ -8,17 +8,13 @@ from ottla.broker.apis.group_requests import shard_of_members
 from ottla.broker.events import RequestArrived
 from ottla.broker.handlers import Deferred, handles
 from ottla.broker.node import Node
-from ottla.wire.errors import KafkaError, UnknownMemberId
+from ottla.wire.errors import UnknownMemberId
 from ottla.wire.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse, MemberIdentity, MemberResponse
 
 SEVERAL_SINCE = 3
 
 
-def refuse(call: RequestArrived[LeaveGroupRequest], error: KafkaError) -> LeaveGroupResponse:
-    return LeaveGroupResponse(error_code=error.code)
-
-
-@handles(LeaveGroupRequest, (0, 5), refuse=refuse)
+@handles(LeaveGroupRequest, (0, 5))
 def leave_group(node: Node, call: RequestArrived[LeaveGroupRequest]) -> LeaveGroupResponse | Deferred:
     request = call.body
     shard = shard_of_members(node, request.group_id)
@@ -32,4 +28,4 @@ def leave_group(node: Node, call: RequestArrived[LeaveGroupRequest]) -> LeaveGro
             for member in members
         ]
     response = LeaveGroupResponse(members=answers) if several else LeaveGroupResponse(error_code=answers[0].error_code)
-    return shard.answer(call, response, of=request.group_id, refuse=refuse)
+    return shard.answer(call, response, of=request.group_id)

@@ -8,16 +8,11 @@ from ottla.broker.apis.group_requests import shard_of_members
 from ottla.broker.events import RequestArrived
 from ottla.broker.handlers import Deferred, handles
 from ottla.broker.node import Node
-from ottla.wire.errors import KafkaError
 from ottla.wire.messages.sync_group import SyncGroupRequest, SyncGroupResponse
 
 
-def refuse(call: RequestArrived[SyncGroupRequest], error: KafkaError) -> SyncGroupResponse:
-    return SyncGroupResponse(error_code=error.code)
-
-
-@handles(SyncGroupRequest, (0, 5), refuse=refuse)
+@handles(SyncGroupRequest, (0, 5))
 def sync_group(node: Node, call: RequestArrived[SyncGroupRequest]) -> SyncGroupResponse | Deferred:
     request = call.body
     shard = shard_of_members(node, request.group_id)
-    return shard.later(call, lambda reply: shard.machine.sync(request, reply), of=request.group_id, refuse=refuse)
+    return shard.later(call, lambda reply: shard.machine.sync(request, reply), of=request.group_id)

@@ -41,7 +41,7 @@ def describe_groups(node: Node, call: RequestArrived[DescribeGroupsRequest]) -> 
         except KafkaError as error:
             described = _refused(call, group_id, error)
         response.groups.append(described)
-    return when_committed(call, response, shards, refuse=refuse)
+    return when_committed(call, response, shards)
 
 
 def _refused(call: RequestArrived[DescribeGroupsRequest], group_id: str, error: KafkaError) -> DescribedGroup:

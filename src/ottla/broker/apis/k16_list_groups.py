@@ -11,15 +11,10 @@ from ottla.broker.events import RequestArrived
 from ottla.broker.handlers import handles
 from ottla.broker.node import Node
 from ottla.wire import errors
-from ottla.wire.errors import KafkaError
 from ottla.wire.messages.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
 
 
-def refuse(call: RequestArrived[ListGroupsRequest], error: KafkaError) -> ListGroupsResponse:
-    return ListGroupsResponse(error_code=error.code)
-
-
-@handles(ListGroupsRequest, (0, 5), refuse=refuse, reads_groups=True)
+@handles(ListGroupsRequest, (0, 5), reads_groups=True)
 def list_groups(node: Node, call: RequestArrived[ListGroupsRequest]) -> ListGroupsResponse:
     request = call.body
     states = {name.strip().lower() for name in request.states_filter}

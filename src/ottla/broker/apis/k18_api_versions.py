@@ -11,7 +11,6 @@ from ottla.broker.events import RequestArrived
 from ottla.broker.handlers import HANDLERS, handles
 from ottla.broker.node import Node
 from ottla.wire import errors
-from ottla.wire.errors import KafkaError
 from ottla.wire.messages.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
 
 NAMED_SINCE = 3
@@ -27,11 +26,7 @@ def served_versions() -> list[ApiVersion]:
     ]
 
 
-def refuse(call: RequestArrived[ApiVersionsRequest], error: KafkaError) -> ApiVersionsResponse:
-    return ApiVersionsResponse(error_code=error.code)
-
-
-@handles(ApiVersionsRequest, (0, 4), refuse=refuse)
+@handles(ApiVersionsRequest, (0, 4))
 def api_versions(node: Node, call: RequestArrived[ApiVersionsRequest]) -> ApiVersionsResponse:
     request = call.body
     if call.api_version >= NAMED_SINCE:

@@ -14,8 +14,7 @@ from functools import partial
 
 from ottla.base.ids import NO_TOPIC_ID, TopicId
 from ottla.base.ports import Op, StoreResult
-from ottla.broker.apis.config_alteration import note
-from ottla.broker.apis.store_writes import Writes
+from ottla.broker.apis.store_writes import Writes, note
 from ottla.broker.events import RequestArrived
 from ottla.broker.handlers import Deferred, handles
 from ottla.broker.metadata.image import Topic

@@ -6,7 +6,7 @@ nothing. Differences from Kafka: a broker's settings can be changed through any 
 
 from collections.abc import Mapping
 
-from ottla.broker.apis.config_alteration import Entity, alter
+from ottla.broker.apis.config_alteration import Entity, alter, refusals
 from ottla.broker.events import RequestArrived
 from ottla.broker.handlers import Deferred, handles
 from ottla.broker.node import Node
@@ -15,26 +15,17 @@ from ottla.wire.errors import KafkaError
 from ottla.wire.messages.alter_configs import (
     AlterConfigsRequest,
     AlterConfigsResource,
-    AlterConfigsResourceResponse,
     AlterConfigsResponse,
 )
 
 
 def refuse(call: RequestArrived[AlterConfigsRequest], error: KafkaError) -> AlterConfigsResponse:
-    return AlterConfigsResponse(
-        responses=[
-            AlterConfigsResourceResponse(
-                error_code=error.code, error_message=str(error), resource_type=resource.resource_type, resource_name=resource.resource_name
-            )
-            for resource in call.body.resources
-        ]
-    )
+    return AlterConfigsResponse(responses=refusals(call, error))
 
 
 @handles(AlterConfigsRequest, (0, 2), refuse=refuse, at_controller=True)
 def alter_configs(node: Node, call: RequestArrived[AlterConfigsRequest]) -> AlterConfigsResponse | Deferred:
-    response = AlterConfigsResponse()
-    return alter(node, call, _replaced, response=response, result_type=AlterConfigsResourceResponse, results=response.responses)
+    return alter(node, call, _replaced, AlterConfigsResponse())
 
 
 def _replaced(entity: Entity, present: Mapping[str, str], resource: AlterConfigsResource) -> dict[str, str]:

@@ -16,7 +16,6 @@ from ottla.broker.handlers import handles
 from ottla.broker.node import Node
 from ottla.log.directory import LogDirectory
 from ottla.wire import errors
-from ottla.wire.errors import KafkaError
 from ottla.wire.messages.describe_log_dirs import (
     DescribeLogDirsPartition,
     DescribeLogDirsRequest,
@@ -26,11 +25,7 @@ from ottla.wire.messages.describe_log_dirs import (
 )
 
 
-def refuse(call: RequestArrived[DescribeLogDirsRequest], error: KafkaError) -> DescribeLogDirsResponse:
-    return DescribeLogDirsResponse(error_code=error.code)
-
-
-@handles(DescribeLogDirsRequest, (1, 5), refuse=refuse)
+@handles(DescribeLogDirsRequest, (1, 5))
 def describe_log_dirs(node: Node, call: RequestArrived[DescribeLogDirsRequest]) -> DescribeLogDirsResponse:
     asked: set[TopicPartition] | None = None
     if call.body.topics is not None:

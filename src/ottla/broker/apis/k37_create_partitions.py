@@ -11,7 +11,7 @@ from functools import partial
 
 from ottla.base.ids import BrokerId
 from ottla.base.ports import Op
-from ottla.broker.apis.store_writes import Writes
+from ottla.broker.apis.store_writes import Writes, note
 from ottla.broker.controller.placement import place
 from ottla.broker.controller.reassignment import origin_of
 from ottla.broker.controller.topics import check_growth, check_replicas, growth, racks_for
@@ -48,7 +48,7 @@ def create_partitions(node: Node, call: RequestArrived[CreatePartitionsRequest])
                 raise errors.InvalidRequest(f"topic {requested.name!r} is named {times[requested.name]} times in this request")
             topic, added = _planned(node, requested, planned)
         except KafkaError as error:
-            result.error_code, result.error_message = error.code, str(error)
+            note(result, error)
             continue
         planned += len(added)
         if not request.validate_only:
@@ -89,8 +89,4 @@ def _write(node: Node, writes: Writes, requested: CreatePartitionsTopic, ops: li
         topic, added = _planned(node, requested, 0)
         return growth(topic, added, node.context.image)
 
-    def done(error: KafkaError | None) -> None:
-        if error is not None:
-            result.error_code, result.error_message = error.code, str(error)
-
-    writes.add(ops, done, again=again, write=partial(node.controller.topics.create, requested.name))
+    writes.add(ops, partial(note, result), again=again, write=partial(node.controller.topics.create, requested.name))

@@ -31,4 +31,4 @@ def delete_groups(node: Node, call: RequestArrived[DeleteGroupsRequest]) -> Dele
         except KafkaError as error:
             result.error_code = error.code
         response.results.append(result)
-    return when_committed(call, response, shards, refuse=refuse)
+    return when_committed(call, response, shards)

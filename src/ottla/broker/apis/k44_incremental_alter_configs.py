@@ -16,7 +16,7 @@ setting that is not a list they are INVALID_CONFIG. A missing value, except for 
 from collections.abc import Mapping
 
 from ottla.base.options import Kind
-from ottla.broker.apis.config_alteration import Entity, alter, spec_of
+from ottla.broker.apis.config_alteration import Entity, alter, refusals, spec_of
 from ottla.broker.events import RequestArrived
 from ottla.broker.handlers import Deferred, handles
 from ottla.broker.node import Node
@@ -24,7 +24,6 @@ from ottla.wire import errors
 from ottla.wire.errors import KafkaError
 from ottla.wire.messages.incremental_alter_configs import (
     AlterConfigsResource,
-    AlterConfigsResourceResponse,
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResponse,
 )
@@ -33,22 +32,14 @@ SET, DELETE, APPEND, SUBTRACT = range(4)
 
 
 def refuse(call: RequestArrived[IncrementalAlterConfigsRequest], error: KafkaError) -> IncrementalAlterConfigsResponse:
-    return IncrementalAlterConfigsResponse(
-        responses=[
-            AlterConfigsResourceResponse(
-                error_code=error.code, error_message=str(error), resource_type=resource.resource_type, resource_name=resource.resource_name
-            )
-            for resource in call.body.resources
-        ]
-    )
+    return IncrementalAlterConfigsResponse(responses=refusals(call, error))
 
 
 @handles(IncrementalAlterConfigsRequest, (0, 1), refuse=refuse, at_controller=True)
 def incremental_alter_configs(
     node: Node, call: RequestArrived[IncrementalAlterConfigsRequest]
 ) -> IncrementalAlterConfigsResponse | Deferred:
-    response = IncrementalAlterConfigsResponse()
-    return alter(node, call, _changed, response=response, result_type=AlterConfigsResourceResponse, results=response.responses)
+    return alter(node, call, _changed, IncrementalAlterConfigsResponse())
 
 
 def _changed(entity: Entity, present: Mapping[str, str], resource: AlterConfigsResource) -> dict[str, str]:

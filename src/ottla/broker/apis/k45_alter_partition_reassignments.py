@@ -36,11 +36,7 @@ NO_ROOM = "so many partitions of the topic are on their way that its node would 
 Asked = tuple[ReassignablePartition, ReassignablePartitionResponse]
 
 
-def refuse(call: RequestArrived[AlterPartitionReassignmentsRequest], error: KafkaError) -> AlterPartitionReassignmentsResponse:
-    return AlterPartitionReassignmentsResponse(error_code=error.code, error_message=str(error))
-
-
-@handles(AlterPartitionReassignmentsRequest, (0, 1), refuse=refuse, at_controller=True)
+@handles(AlterPartitionReassignmentsRequest, (0, 1), at_controller=True)
 def alter_partition_reassignments(
     node: Node, call: RequestArrived[AlterPartitionReassignmentsRequest]
 ) -> AlterPartitionReassignmentsResponse | Deferred:

@@ -7,7 +7,6 @@ from ottla.broker.controller.reassignment import is_moving
 from ottla.broker.events import RequestArrived
 from ottla.broker.handlers import handles
 from ottla.broker.node import Node
-from ottla.wire.errors import KafkaError
 from ottla.wire.messages.list_partition_reassignments import (
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsResponse,
@@ -16,11 +15,7 @@ from ottla.wire.messages.list_partition_reassignments import (
 )
 
 
-def refuse(call: RequestArrived[ListPartitionReassignmentsRequest], error: KafkaError) -> ListPartitionReassignmentsResponse:
-    return ListPartitionReassignmentsResponse(error_code=error.code, error_message=str(error))
-
-
-@handles(ListPartitionReassignmentsRequest, (0, 0), refuse=refuse, at_controller=True)
+@handles(ListPartitionReassignmentsRequest, (0, 0), at_controller=True)
 def list_partition_reassignments(node: Node, call: RequestArrived[ListPartitionReassignmentsRequest]) -> ListPartitionReassignmentsResponse:
     request = call.body
     topics = node.context.image.topics

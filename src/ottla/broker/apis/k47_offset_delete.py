@@ -16,11 +16,7 @@ from ottla.wire.messages.offset_delete import (
 )
 
 
-def refuse(call: RequestArrived[OffsetDeleteRequest], error: KafkaError) -> OffsetDeleteResponse:
-    return OffsetDeleteResponse(error_code=error.code)
-
-
-@handles(OffsetDeleteRequest, (0, 0), refuse=refuse)
+@handles(OffsetDeleteRequest, (0, 0))
 def offset_delete(node: Node, call: RequestArrived[OffsetDeleteRequest]) -> OffsetDeleteResponse | Deferred:
     request = call.body
     shard = node.groups.shard_of(request.group_id)
@@ -37,4 +33,4 @@ def offset_delete(node: Node, call: RequestArrived[OffsetDeleteRequest]) -> Offs
             code = error.code
         partitions = [OffsetDeleteResponsePartition(partition_index=number, error_code=code) for number in numbers]
         response.topics.append(OffsetDeleteResponseTopic(name=topic.name, partitions=partitions))
-    return shard.answer(call, response, of=request.group_id, refuse=refuse)
+    return shard.answer(call, response, of=request.group_id)

@@ -11,14 +11,9 @@ from ottla.broker.events import RequestArrived
 from ottla.broker.handlers import handles
 from ottla.broker.node import Node
 from ottla.wire import errors
-from ottla.wire.errors import KafkaError
 from ottla.wire.messages.describe_quorum import DescribeQuorumRequest, DescribeQuorumResponse
 
 
-def refuse(call: RequestArrived[DescribeQuorumRequest], error: KafkaError) -> DescribeQuorumResponse:
-    return DescribeQuorumResponse(error_code=error.code, error_message=str(error))
-
-
-@handles(DescribeQuorumRequest, (0, 2), refuse=refuse, advertised=False)
+@handles(DescribeQuorumRequest, (0, 2), advertised=False)
 def describe_quorum(node: Node, call: RequestArrived[DescribeQuorumRequest]) -> DescribeQuorumResponse:
     raise errors.UnsupportedVersion("this cluster keeps its metadata in a coordination store; there is no quorum of brokers to describe")

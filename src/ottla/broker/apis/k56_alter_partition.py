@@ -33,11 +33,7 @@ from ottla.wire.messages.alter_partition import (
 STORE_MS = 10_000
 
 
-def refuse(call: RequestArrived[AlterPartitionRequest], error: KafkaError) -> AlterPartitionResponse:
-    return AlterPartitionResponse(error_code=error.code)
-
-
-@handles(AlterPartitionRequest, (3, 3), refuse=refuse, at_controller=True, advertised=False)
+@handles(AlterPartitionRequest, (3, 3), at_controller=True, advertised=False)
 def alter_partition(node: Node, call: RequestArrived[AlterPartitionRequest]) -> AlterPartitionResponse | Deferred:
     request = call.body
     registered = node.context.image.brokers.get(BrokerId(request.broker_id))

@@ -12,17 +12,12 @@ from ottla.broker.handlers import handles
 from ottla.broker.metadata.image import NO_LEADER
 from ottla.broker.node import Node
 from ottla.wire import errors
-from ottla.wire.errors import KafkaError
 from ottla.wire.messages.describe_cluster import DescribeClusterBroker, DescribeClusterRequest, DescribeClusterResponse
 
 BROKERS, CONTROLLERS = 1, 2
 
 
-def refuse(call: RequestArrived[DescribeClusterRequest], error: KafkaError) -> DescribeClusterResponse:
-    return DescribeClusterResponse(error_code=error.code, error_message=str(error))
-
-
-@handles(DescribeClusterRequest, (0, 2), refuse=refuse)
+@handles(DescribeClusterRequest, (0, 2))
 def describe_cluster(node: Node, call: RequestArrived[DescribeClusterRequest]) -> DescribeClusterResponse:
     request = call.body
     if request.endpoint_type == CONTROLLERS:

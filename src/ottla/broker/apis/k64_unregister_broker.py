@@ -11,14 +11,9 @@ from ottla.broker.events import RequestArrived
 from ottla.broker.handlers import handles
 from ottla.broker.node import Node
 from ottla.wire import errors
-from ottla.wire.errors import KafkaError
 from ottla.wire.messages.unregister_broker import UnregisterBrokerRequest, UnregisterBrokerResponse
 
 
-def refuse(call: RequestArrived[UnregisterBrokerRequest], error: KafkaError) -> UnregisterBrokerResponse:
-    return UnregisterBrokerResponse(error_code=error.code, error_message=str(error))
-
-
-@handles(UnregisterBrokerRequest, (0, 0), refuse=refuse, advertised=False)
+@handles(UnregisterBrokerRequest, (0, 0), advertised=False)
 def unregister_broker(node: Node, call: RequestArrived[UnregisterBrokerRequest]) -> UnregisterBrokerResponse:
     raise errors.UnsupportedVersion("a broker's registration ends with its session; there is nothing to unregister")

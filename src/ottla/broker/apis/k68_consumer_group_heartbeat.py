@@ -13,18 +13,13 @@ from ottla.broker.events import RequestArrived
 from ottla.broker.groups.consumer import heartbeats, service
 from ottla.broker.handlers import Deferred, handles
 from ottla.broker.node import Node
-from ottla.wire.errors import KafkaError
 from ottla.wire.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse
 
 
-def refuse(call: RequestArrived[ConsumerGroupHeartbeatRequest], error: KafkaError) -> ConsumerGroupHeartbeatResponse:
-    return ConsumerGroupHeartbeatResponse(error_code=error.code, error_message=str(error))
-
-
-@handles(ConsumerGroupHeartbeatRequest, (0, 1), refuse=refuse)
+@handles(ConsumerGroupHeartbeatRequest, (0, 1))
 def consumer_group_heartbeat(node: Node, call: RequestArrived[ConsumerGroupHeartbeatRequest]) -> ConsumerGroupHeartbeatResponse | Deferred:
     request = call.body
     heartbeats.check(request, call.api_version, service.assignors(node.context.options))
     shard = node.groups.shard_of(request.group_id)
     response = service.heartbeat(shard.machine, request, client_of(call))
-    return shard.answer(call, response, of=request.group_id, refuse=refuse)
+    return shard.answer(call, response, of=request.group_id)

@@ -39,7 +39,7 @@ def consumer_group_describe(node: Node, call: RequestArrived[ConsumerGroupDescri
         except KafkaError as error:
             found = _refused(group_id, error)
         response.groups.append(found)
-    return when_committed(call, response, shards, refuse=refuse)
+    return when_committed(call, response, shards)
 
 
 def _described(shard: Shard[Groups], group_id: str) -> DescribedGroup:

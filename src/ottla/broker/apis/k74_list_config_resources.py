@@ -11,7 +11,6 @@ from ottla.broker.handlers import handles
 from ottla.broker.metadata.config_entries import BROKER, GROUP, TOPIC
 from ottla.broker.node import Node
 from ottla.wire import errors
-from ottla.wire.errors import KafkaError
 from ottla.wire.messages.list_config_resources import (
     CLIENT_METRICS,
     ConfigResource,
@@ -24,11 +23,7 @@ BROKER_LOGGER = 8
 LISTED = (TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP)
 
 
-def refuse(call: RequestArrived[ListConfigResourcesRequest], error: KafkaError) -> ListConfigResourcesResponse:
-    return ListConfigResourcesResponse(error_code=error.code)
-
-
-@handles(ListConfigResourcesRequest, (0, 1), refuse=refuse)
+@handles(ListConfigResourcesRequest, (0, 1))
 def list_config_resources(node: Node, call: RequestArrived[ListConfigResourcesRequest]) -> ListConfigResourcesResponse:
     types = set(call.body.resource_types or LISTED) if call.api_version >= TYPES_SINCE else {CLIENT_METRICS}
     unknown = sorted(types.difference(LISTED))

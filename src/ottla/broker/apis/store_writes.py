@@ -132,3 +132,9 @@ class Writes:
                 return errors.RequestTimedOut(f"{NO_ANSWER}; the store is unavailable")
             case _:
                 return errors.UnknownServerError(f"the store refused: {result.error}")
+
+
+def note(result: Any, error: KafkaError | None) -> None:
+    """Writes the outcome into a result."""
+    if error is not None:
+        result.error_code, result.error_message = error.code, str(error)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from ottla.wire.declare import Int8, Int16, Int32, Struct, message
 
-__all__ = ["AlterConfigsRequest", "AlterConfigsResponse"]
+__all__ = ["AlterConfigsRequest", "AlterConfigsResourceResponse", "AlterConfigsResponse"]
 
 
 class AlterableConfig(Struct):

@@ -5,9 +5,10 @@ AlterConfigs has structures of the same names and other fields: import them from
 
 from __future__ import annotations
 
-from ottla.wire.declare import Int8, Int16, Int32, Struct, message
+from ottla.wire.declare import Int8, Int32, Struct, message
+from ottla.wire.messages.alter_configs import AlterConfigsResourceResponse
 
-__all__ = ["IncrementalAlterConfigsRequest", "IncrementalAlterConfigsResponse"]
+__all__ = ["AlterConfigsResourceResponse", "IncrementalAlterConfigsRequest", "IncrementalAlterConfigsResponse"]
 
 
 class AlterableConfig(Struct):
@@ -32,15 +33,6 @@ class IncrementalAlterConfigsRequest(Struct):
 
     resources: list[AlterConfigsResource] = []
     validate_only: bool = False
-
-
-class AlterConfigsResourceResponse(Struct):
-    """The answer for one resource."""
-
-    error_code: Int16 = 0
-    error_message: str | None = ""
-    resource_type: Int8 = 0
-    resource_name: str = ""
 
 
 @message(key=44, since=0, until=1, flexible_since=1)
