@@ -5,7 +5,6 @@ from typing import Any
 import pytest
 from consumer_groups import Desk, ObedientMember, settle, topic_id
 
-from ottla.broker.groups.consumer import commits
 from ottla.broker.groups.consumer.changes import Timer
 from ottla.broker.groups.consumer.migration import ClassicMember, downgraded, downgrades, upgraded
 from ottla.wire import errors
@@ -147,8 +146,8 @@ def test_requests_of_the_classic_protocol_name_their_member_and_generation() -> 
     with pytest.raises(errors.UnknownMemberId):
         desk.classic_beat("a", a.epoch)
     with pytest.raises(errors.IllegalGeneration):
-        commits.check_commit(desk.group, "k", generation + 1, 8)
-    commits.check_commit(desk.group, "k", generation, 8)
+        desk.group.check_commit("k", generation + 1, 8)
+    desk.group.check_commit("k", generation, 8)
 
 
 def test_classic_members_leave_and_each_is_answered() -> None:

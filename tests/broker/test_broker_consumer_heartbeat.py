@@ -8,7 +8,6 @@ from consumer_groups import Desk, ObedientMember, settle, topic_id
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ottla.broker.groups.consumer import commits
 from ottla.broker.groups.consumer.changes import Timer
 from ottla.broker.groups.consumer.reconciliation import (
     NOTHING,
@@ -495,24 +494,24 @@ def test_static_member_that_leaves_for_good_is_gone() -> None:
 
 def test_members_commit_in_their_epoch_and_others_only_while_the_group_is_empty() -> None:
     desk = a_desk()
-    commits.check_commit(desk.group, "", -1, 9)
+    desk.group.check_commit("", -1, 9)
     a, _ = two_settled(desk)
-    commits.check_commit(desk.group, "a", a.epoch, 9)
-    commits.check_fetch(desk.group, "a", a.epoch)
-    commits.check_fetch(desk.group, None, -1)
+    desk.group.check_commit("a", a.epoch, 9)
+    desk.group.check_fetch("a", a.epoch)
+    desk.group.check_fetch(None, -1)
     for check in (
-        lambda: commits.check_commit(desk.group, "a", a.epoch - 1, 9),
-        lambda: commits.check_fetch(desk.group, "a", 7),
+        lambda: desk.group.check_commit("a", a.epoch - 1, 9),
+        lambda: desk.group.check_fetch("a", 7),
     ):
         with pytest.raises(errors.StaleMemberEpoch) as caught:
             check()  # type: ignore[no-untyped-call]
         assert caught.value.code == 113
     with pytest.raises(errors.UnknownMemberId):
-        commits.check_commit(desk.group, "x", 1, 9)
+        desk.group.check_commit("x", 1, 9)
     with pytest.raises(errors.UnknownMemberId):
-        commits.check_commit(desk.group, "", -1, 9)
+        desk.group.check_commit("", -1, 9)
     with pytest.raises(errors.UnsupportedVersion):
-        commits.check_commit(desk.group, "a", a.epoch, 8)
+        desk.group.check_commit("a", a.epoch, 8)
 
 
 # One step of one member.

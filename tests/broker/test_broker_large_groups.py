@@ -3,7 +3,7 @@
 from groups import cluster_of_groups, coordinating, join, leave, sync
 
 from ottla.broker.delayed import TICK_MS
-from ottla.broker.groups.classic.response_pacing import PORTION
+from ottla.broker.groups.classic.responses import PORTION
 
 LARGE = 2 * PORTION + 5
 

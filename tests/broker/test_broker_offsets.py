@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from cluster import WALL_MS, Broker, Cluster, batch, fetch, fetch_request, produce, values
 
-from ottla.broker.apis.flushed import WAIT_MS
+from ottla.broker.apis.partition_requests import WAIT_MS
 from ottla.broker.delayed import TICK_MS
 from ottla.records.build import build_batch
 from ottla.wire import errors

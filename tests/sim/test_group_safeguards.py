@@ -9,10 +9,10 @@ from ottla.broker import coordinator
 from ottla.broker.apis import k09_offset_fetch
 from ottla.broker.coordinator import Shard, State
 from ottla.broker.groups.classic.group import ClassicGroup
-from ottla.broker.groups.classic.members import GroupMembers
-from ottla.broker.groups.classic.sessions import Sessions
+from ottla.broker.groups.classic.members import GroupMembers, Sessions
 from ottla.broker.groups.classic.states import IllegalTransition
-from ottla.broker.groups.consumer import changes, commits, reconciliation
+from ottla.broker.groups.consumer import changes, reconciliation
+from ottla.broker.groups.consumer.group import ConsumerGroup
 from ottla.broker.groups.groups import Groups
 from ottla.broker.groups.records import GroupMetadataKey
 from ottla.sim.checkers.groups import CommittedIsKept, OneOwner, Write, ZombiesAreFenced
@@ -138,7 +138,7 @@ def test_handing_out_a_partition_that_is_not_released_is_caught(monkeypatch: pyt
 
 
 def test_taking_commits_of_an_old_epoch_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(commits, "check_commit", lambda group, member_id, epoch, version, transactional=False: None)
+    monkeypatch.setattr(ConsumerGroup, "check_commit", lambda group, member_id, epoch, version: None)
     found = harm(("member paused", "member replaced", "pause"), NEXT)
     assert any("zombie" in problem or "committed offset" in problem for problem in found)
 

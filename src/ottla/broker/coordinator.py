@@ -37,7 +37,6 @@ from ottla.broker.delayed import DelayedOperation
 from ottla.broker.events import RequestArrived
 from ottla.broker.handlers import PENDING, Deferred, Refusal, Req, Resp, refused
 from ottla.broker.isolation import indivisible
-from ottla.broker.metadata.auto_create import begin_creation
 from ottla.broker.metadata.configs import BrokerOptions, Settings
 from ottla.broker.metadata.image import Image
 from ottla.broker.replica.leader import Leader
@@ -431,7 +430,7 @@ class Coordinator(Generic[M]):
             # The controller would refuse too, but its answer is not seen here.
             raise errors.InvalidReplicationFactor(f"it is to have {replicas} replicas, and {brokers} brokers are alive")
         requested = CreatableTopic(name=self.topic, num_partitions=self._partitions(options), replication_factor=replicas, configs=configs)
-        begin_creation(self.context, self._controller, requested)
+        self._controller.create_topic(requested)
 
 
 def not_coordinator(key: str) -> KafkaError:

@@ -1,13 +1,17 @@
 """Functions shared by the handlers of group requests."""
 
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import Any, Protocol, TypeVar
 
-from ottla.broker.coordinator import Shard
+from ottla.broker.apis.authorized_operations import GROUP_OPERATIONS
+from ottla.broker.coordinator import Shard, when_committed
 from ottla.broker.events import RequestArrived
-from ottla.broker.groups.group import Client
+from ottla.broker.groups.group import Client, Group
 from ottla.broker.groups.groups import Groups
+from ottla.broker.handlers import Deferred
 from ottla.broker.node import Node
 from ottla.wire import errors
+from ottla.wire.errors import KafkaError
 
 
 def shard_of_members(node: Node, group_id: str) -> Shard[Groups]:
@@ -22,11 +26,43 @@ def client_of(call: RequestArrived[Any]) -> Client:
     return Client(call.client_id or "", f"/{call.host}")
 
 
-def check_answer(node: Node, size: int) -> None:
-    """Limits the size of a response: ``size`` has the bytes of all groups described so far, including this one.
+class DescribeResponse(Protocol):
+    """The response of DescribeGroups or ConsumerGroupDescribe."""
 
-    All groups of a broker, each named once, always fit. Raises: InvalidRequest.
+    groups: list[Any]
+
+
+D = TypeVar("D", bound=DescribeResponse)
+
+
+def describe_each(
+    node: Node,
+    call: RequestArrived[Any],
+    group_ids: Iterable[str],
+    response: D,
+    describe: Callable[[Shard[Groups], Group], Any],
+    refused: Callable[[str, KafkaError], Any],
+) -> D | Deferred:
+    """Completes ``response`` with each group's description or error.
+
+    The size of the response is limited: all groups of a broker, each named once, always fit. Further ones are INVALID_REQUEST.
     """
-    limit = node.context.options.groups_max_bytes
-    if size > limit:
-        raise errors.InvalidRequest(f"the answer would have more than ottla.groups.max.bytes, {limit}; name fewer groups, and each once")
+    shards: list[tuple[Shard[Groups], str]] = []
+    size, limit = 0, node.context.options.groups_max_bytes
+    for group_id in group_ids:
+        try:
+            shard = node.groups.shard_of(group_id)
+            shards.append((shard, group_id))
+            group = shard.machine.find(group_id)
+            size += group.footprint.bytes
+            if size > limit:
+                raise errors.InvalidRequest(
+                    f"the answer would have more than ottla.groups.max.bytes, {limit}; name fewer groups, and each once"
+                )
+            found = describe(shard, group)
+            if call.body.include_authorized_operations:
+                found.authorized_operations = GROUP_OPERATIONS
+        except KafkaError as error:
+            found = refused(group_id, error)
+        response.groups.append(found)
+    return when_committed(call, response, shards)

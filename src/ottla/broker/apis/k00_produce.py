@@ -2,9 +2,9 @@
 
 Behaviour: exactly one batch of format 2 per partition. acks=1 is answered when the batch is in the page cache; acks=-1 when it is on the
 disks of all in-sync replicas, or with NOT_ENOUGH_REPLICAS_AFTER_APPEND if there are too few of them; acks=0 is not answered, and an error
-closes the connection. Each partition succeeds or fails alone. If a request names a partition twice, only its last batch counts
-(``duplicates.py``). Below the disk reserve every append is refused with KAFKA_STORAGE_ERROR and a message with the free bytes. Clients
-cannot write to internal topics (INVALID_TOPIC_EXCEPTION).
+closes the connection. Each partition succeeds or fails alone. If a request names a partition twice, only its last batch counts. Below the
+disk reserve every append is refused with KAFKA_STORAGE_ERROR and a message with the free bytes. Clients cannot write to internal topics
+(INVALID_TOPIC_EXCEPTION).
 
 Versions: 0 to 2 are advertised, because librdkafka before 2.11 otherwise does not compress (KAFKA-18659), and refused as in Kafka 4.
 
@@ -15,8 +15,8 @@ from typing import NoReturn
 
 from ottla.base.ids import TopicId, TopicPartition
 from ottla.broker import effects
-from ottla.broker.apis.duplicates import by_topic
 from ottla.broker.apis.partition_leaders import endpoints_of, leader_hint
+from ottla.broker.apis.partition_requests import by_topic
 from ottla.broker.controller.topics import INTERNAL
 from ottla.broker.delayed import DelayedOperation
 from ottla.broker.events import RequestArrived

@@ -13,7 +13,7 @@ timestamp   version  result
 ==========  =======  ======================================================
 
 Behaviour: a special timestamp of a later version is UNSUPPORTED_VERSION, a partition named twice INVALID_REQUEST. Without a match,
-timestamp and offset are -1. The epoch is that of the record. The request waits for a flush in progress: ``flushed.py``.
+timestamp and offset are -1. The epoch is that of the record. The request waits for a flush in progress: ``partition_requests.py``.
 
 Source: KIP-79, KIP-320, KIP-734, KIP-405, KIP-1005, KIP-1023.
 """
@@ -21,8 +21,7 @@ Source: KIP-79, KIP-320, KIP-734, KIP-405, KIP-1005, KIP-1023.
 from collections import Counter
 from functools import partial
 
-from ottla.broker.apis.duplicates import by_topic
-from ottla.broker.apis.flushed import when_settled
+from ottla.broker.apis.partition_requests import by_topic, when_settled
 from ottla.broker.events import RequestArrived
 from ottla.broker.handlers import Deferred, handles
 from ottla.broker.node import Node

@@ -14,7 +14,6 @@ from ottla.broker.apis.partition_leaders import address_for, partition_view
 from ottla.broker.controller.topics import INTERNAL, check_name
 from ottla.broker.events import RequestArrived
 from ottla.broker.handlers import handles
-from ottla.broker.metadata.auto_create import begin_creation
 from ottla.broker.metadata.image import NO_LEADER, Topic
 from ottla.broker.node import Node
 from ottla.wire import errors
@@ -101,7 +100,7 @@ def create_on_demand(node: Node, name: str) -> None:
     coordinators."""
     if name in node.context.creating or name in INTERNAL or len(node.context.creating) >= node.context.options.topics_creating_max:
         return
-    begin_creation(node.context, node.controller, CreatableTopic(name=name, num_partitions=-1, replication_factor=-1))
+    node.controller.create_topic(CreatableTopic(name=name, num_partitions=-1, replication_factor=-1))
 
 
 def _described(node: Node, topic: Topic, request: MetadataRequest) -> MetadataResponseTopic:

@@ -4,12 +4,15 @@ Behaviour: metadata and assignments are returned while the group is stable. An u
 GROUP_ID_NOT_FOUND from 6 on; so is a consumer group. Operations are returned for every group without an error. Source: KIP-430, KIP-1043.
 """
 
+from functools import partial
+from typing import Any
+
 from ottla.broker.apis.authorized_operations import GROUP_OPERATIONS, NOT_ASKED
-from ottla.broker.apis.group_requests import check_answer
-from ottla.broker.coordinator import Shard, when_committed
+from ottla.broker.apis.group_requests import describe_each
+from ottla.broker.coordinator import Shard
 from ottla.broker.events import RequestArrived
 from ottla.broker.groups.classic.states import GroupState
-from ottla.broker.groups.groups import Groups
+from ottla.broker.groups.group import Group
 from ottla.broker.handlers import Deferred, handles
 from ottla.broker.node import Node
 from ottla.wire.errors import GroupIdNotFound, KafkaError
@@ -24,24 +27,11 @@ def refuse(call: RequestArrived[DescribeGroupsRequest], error: KafkaError) -> De
 
 @handles(DescribeGroupsRequest, (0, 6), refuse=refuse, reads_groups=True)
 def describe_groups(node: Node, call: RequestArrived[DescribeGroupsRequest]) -> DescribeGroupsResponse | Deferred:
-    request = call.body
-    response = DescribeGroupsResponse()
-    shards: list[tuple[Shard[Groups], str]] = []
-    size = 0
-    for group_id in request.groups:
-        try:
-            shard = node.groups.shard_of(group_id)
-            shards.append((shard, group_id))
-            group = shard.machine.find(group_id)
-            size += group.footprint.bytes
-            check_answer(node, size)
-            described: DescribedGroup = group.described()
-            if request.include_authorized_operations:
-                described.authorized_operations = GROUP_OPERATIONS
-        except KafkaError as error:
-            described = _refused(call, group_id, error)
-        response.groups.append(described)
-    return when_committed(call, response, shards)
+    def described(shard: Shard[Any], group: Group) -> DescribedGroup:
+        found: DescribedGroup = group.described()
+        return found
+
+    return describe_each(node, call, call.body.groups, DescribeGroupsResponse(), described, partial(_refused, call))
 
 
 def _refused(call: RequestArrived[DescribeGroupsRequest], group_id: str, error: KafkaError) -> DescribedGroup:

@@ -3,15 +3,14 @@
 Behaviour: offset -1 means the high watermark; one below 0 or above the high watermark is OFFSET_OUT_OF_RANGE. A topic that is only
 compacted refuses with POLICY_VIOLATION, an internal one with INVALID_TOPIC_EXCEPTION. Returns the low watermark, which with one replica is
 the new log start; an offset at or below the log start changes nothing. Waiting readers below the new start are answered at once. The
-request waits for a flush in progress: ``flushed.py``. If a request names a partition twice, its last offset counts (``duplicates.py``).
+request waits for a flush in progress: ``partition_requests.py``. If a request names a partition twice, its last offset counts.
 
 Differences from Kafka: the log start is written right after the response, not within a minute. Source: KIP-107, KIP-204.
 """
 
 from functools import partial
 
-from ottla.broker.apis.duplicates import by_topic
-from ottla.broker.apis.flushed import when_settled
+from ottla.broker.apis.partition_requests import by_topic, when_settled
 from ottla.broker.controller.topics import INTERNAL
 from ottla.broker.events import RequestArrived
 from ottla.broker.handlers import Deferred, handles

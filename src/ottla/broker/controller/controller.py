@@ -8,7 +8,7 @@ The election queue (``election_queue.py``) evaluates changes, ``topic_writes.py`
 restores preferred leaders. Source: KIP-237, KAFKA-6082.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from ottla.base.ids import BrokerId, TopicPartition
 from ottla.base.ports import Op, StoreResult
@@ -20,10 +20,14 @@ from ottla.broker.controller.preferred_leaders import PreferredLeaders
 from ottla.broker.controller.reachability import ControllerReachability
 from ottla.broker.controller.reassignment_driver import ReassignmentDriver
 from ottla.broker.controller.topic_writes import TopicWriteBatcher, WhenOpened
-from ottla.broker.controller.topics import stateless
+from ottla.broker.controller.topics import creation, plan_topic, stateless
+from ottla.broker.isolation import indivisible
 from ottla.broker.metadata.image import NO_LEADER, Change
 from ottla.broker.registration.registration import Registration
 from ottla.store import layout
+from ottla.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
+
+CREATE_TOPICS_VERSION = 7
 
 
 class Controller:
@@ -122,6 +126,28 @@ class Controller:
             self.preferred.tick()
             self._moves.tick()
             self.election_queue.go_on()
+
+    # Topics that are created without a CreateTopics request: automatic creation by name, and the coordinators' topics.
+
+    def create_topic(self, requested: CreatableTopic) -> None:
+        """Creates a topic, or asks the controller to create it, without waiting. Does nothing while that is in progress.
+
+        Raises: KafkaError if this broker is the controller and refuses.
+        """
+        context = self._context
+        if requested.name not in context.creating:
+            topic = plan_topic(requested, context.image, context.options, context.rng) if self.active else None
+            self._begin_creation(requested, None if topic is None else creation(topic, context.image))
+
+    @indivisible
+    def _begin_creation(self, requested: CreatableTopic, ops: Sequence[Op] | None) -> None:
+        name, creating = requested.name, self._context.creating
+        creating.add(name)
+        if ops is not None:
+            self.topics.create(name, ops, lambda result: creating.discard(name))
+        else:
+            request = CreateTopicsRequest(topics=[requested], timeout_ms=10_000)
+            self._context.tell_controller(request, version=CREATE_TOPICS_VERSION, done=lambda: creating.discard(name))
 
     # Election of the controller.
 

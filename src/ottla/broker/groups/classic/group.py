@@ -20,11 +20,17 @@ from typing import Any
 from ottla.base.units import MINUTE_MS
 from ottla.broker.coordinator import Record, Reply
 from ottla.broker.delayed import DelayedOperation
-from ottla.broker.groups.classic.members import GroupMember, GroupMembers, Protocols, new_member_id, said_bytes
-from ottla.broker.groups.classic.pending_members import PendingMembers
-from ottla.broker.groups.classic.response_pacing import answer_joins, answer_syncs
-from ottla.broker.groups.classic.responses import described, generation_record, given, join_refused, joined, topics_read
-from ottla.broker.groups.classic.sessions import Sessions
+from ottla.broker.groups.classic.members import GroupMember, GroupMembers, PendingMembers, Protocols, Sessions, new_member_id, said_bytes
+from ottla.broker.groups.classic.responses import (
+    answer_joins,
+    answer_syncs,
+    described,
+    generation_record,
+    given,
+    join_refused,
+    joined,
+    topics_read,
+)
 from ottla.broker.groups.classic.states import GroupState, check_transition
 from ottla.broker.groups.group import CLASSIC, CONSUMER_PROTOCOL, Client, GroupTable
 from ottla.broker.groups.memory_limits import GROUP_BYTES, Footprint, check_growth, check_member, text_bytes

@@ -1,4 +1,4 @@
-"""Members of a classic group.
+"""Members of a classic group, their sessions, and the member ids that are pending.
 
 A *dynamic* member is identified by a member id from the coordinator. A *static* member has a group.instance.id: it keeps its place when it
 rejoins under a new member id, and requests with the old id are fenced. Source: KIP-345.
@@ -6,13 +6,14 @@ rejoins under a new member id, and requests with the old id are fenced. Source: 
 The table keeps counts that would otherwise need a loop over all members: waiting JoinGroups, members per protocol, bytes.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from random import Random
+from typing import Any
 
-from ottla.broker.coordinator import Reply
+from ottla.broker.coordinator import Reply, Shard
 from ottla.broker.delayed import DelayedOperation
 from ottla.broker.groups.group import Client
-from ottla.broker.groups.memory_limits import MEMBER_BYTES, Footprint, protocols_bytes, text_bytes
+from ottla.broker.groups.memory_limits import MEMBER_BYTES, PENDING_BYTES, Footprint, protocols_bytes, text_bytes
 from ottla.broker.groups.records import MemberMetadata
 from ottla.wire import errors
 
@@ -213,6 +214,96 @@ class GroupMembers:
             self._knowing[name] = self._knowing.get(name, 0) + by
             if not self._knowing[name]:
                 del self._knowing[name]
+
+
+class Sessions:
+    """Sessions of one group's members: each expires its session timeout after the member's last request.
+
+    A request changes only a number: the running timer fires at the old deadline and is then set to the new one.
+    """
+
+    __slots__ = ("_lost", "_shard")
+
+    def __init__(self, shard: Shard[Any], lost: Callable[[GroupMember], None]) -> None:
+        """``lost`` is called for a member whose session expired."""
+        self._shard = shard
+        self._lost = lost
+
+    def alive(self, member: GroupMember, timeout_ms: int | None = None) -> None:
+        """The member sent a request or got a response: its session starts again, with its own timeout or another one."""
+        member.expires_ms = self._shard.now_ms + (member.session_timeout_ms if timeout_ms is None else timeout_ms)
+        if member.timer is None or member.expires_ms < member.timer_ms:
+            self._shard.cancel(member.timer)
+            self._expect(member)
+
+    def end(self, member: GroupMember) -> None:
+        """The member is gone."""
+        self._shard.cancel(member.timer)
+        member.timer = None
+
+    def _expect(self, member: GroupMember) -> None:
+        member.timer_ms = member.expires_ms
+        member.timer = self._shard.after(member.expires_ms - self._shard.now_ms, lambda: self._due(member))
+
+    def _due(self, member: GroupMember) -> None:
+        member.timer = None
+        if self._shard.now_ms < member.expires_ms:
+            self._expect(member)
+        elif not member.excused:
+            self._lost(member)
+
+
+class PendingMembers:
+    """Pending member ids of one group: allocated, but not joined yet; oldest first, each with its deadline.
+
+    A client gets an id and joins with it in its next request. A client that never does would leave an entry for its session timeout, up to
+    half an hour. So there is a limit, ``ottla.group.pending.members.max``: a further id replaces the oldest. A client with a replaced id
+    gets UNKNOWN_MEMBER_ID, and all clients then get a new id.
+
+    Pending ids count towards no other limit, as in Kafka: otherwise a client that reconnects could be refused because of its former id.
+    Source: KIP-394.
+    """
+
+    __slots__ = ("_expired", "_footprint", "_shard", "_timers")
+
+    def __init__(self, shard: Shard[Any], footprint: Footprint, expired: Callable[[], None]) -> None:
+        """``expired`` is called after the deadline of an id."""
+        self._shard = shard
+        self._footprint = footprint
+        self._expired = expired
+        self._timers: dict[str, DelayedOperation] = {}
+
+    def __len__(self) -> int:
+        return len(self._timers)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._timers)
+
+    def __contains__(self, member_id: str) -> bool:
+        return member_id in self._timers
+
+    def add(self, member_id: str, timeout_ms: int) -> None:
+        """Adds an id."""
+        while len(self._timers) >= self._shard.options.group_pending_members_max:
+            self.discard(next(iter(self._timers)))
+        self._timers[member_id] = self._shard.after(timeout_ms, lambda: self._due(member_id))
+        self._footprint.add(PENDING_BYTES + text_bytes(member_id))
+
+    def discard(self, member_id: str) -> None:
+        """Removes an id that joined or left; unknown ids are ignored."""
+        timer = self._timers.pop(member_id, None)
+        if timer is not None:
+            self._shard.cancel(timer)
+            self._footprint.add(-PENDING_BYTES - text_bytes(member_id))
+
+    def clear(self) -> None:
+        """Removes all ids."""
+        for member_id in list(self._timers):
+            self.discard(member_id)
+
+    def _due(self, member_id: str) -> None:
+        self.discard(member_id)
+        self._expired()
 
 
 def said_bytes(member_id: str, instance_id: str | None, client: Client, protocols: Protocols) -> int:

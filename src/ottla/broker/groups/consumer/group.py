@@ -29,12 +29,16 @@ from ottla.broker.groups.memory_limits import (
     protocols_bytes,
     text_bytes,
 )
+from ottla.wire import errors
 
 EMPTY, ASSIGNING, RECONCILING, SETTLED, DEAD = "Empty", "Assigning", "Reconciling", "Stable", "Dead"
 #: Group type in ListGroups.
 GROUP_TYPE = "Consumer"
 #: Member epochs of members that leave: permanently, and temporarily as a static member.
 LEAVE_EPOCH, STATIC_LEAVE_EPOCH = -1, -2
+
+#: The first OffsetCommit version for members of the consumer protocol: it has STALE_MEMBER_EPOCH.
+COMMIT_SINCE = 9
 
 
 class TopicSize(NamedTuple):
@@ -116,6 +120,29 @@ class ConsumerGroup:
         """Topic names that a member subscribes to, existing or not, with the last matches of its regular expression."""
         resolved = self.resolved.get(member.pattern) if member.pattern else None
         return member.topics | resolved.topics if resolved else member.topics
+
+    # Permission to commit and fetch offsets: members in their epoch; every client while the group is empty. Source: Kafka's
+    # ConsumerGroup.validateOffsetCommit and validateOffsetFetch, KIP-848.
+
+    def check_commit(self, member_id: str, epoch: int, version: int) -> None:
+        """Raises: UnknownMemberId, StaleMemberEpoch, IllegalGeneration (of a classic member), UnsupportedVersion."""
+        if epoch < 0 and not self.members:
+            return
+        member = self._member(member_id)
+        if member.classic is None and version < COMMIT_SINCE:
+            raise errors.UnsupportedVersion(f"members of the new protocol commit with version {COMMIT_SINCE} or later")
+        _check_epoch(member, epoch)
+
+    def check_fetch(self, member_id: str | None, epoch: int) -> None:
+        """A client without a member id may fetch. Raises: UnknownMemberId, StaleMemberEpoch, IllegalGeneration (of a classic member)."""
+        if member_id or epoch >= 0:
+            _check_epoch(self._member(member_id or ""), epoch)
+
+    def _member(self, member_id: str) -> ConsumerGroupMember:
+        member = self.members.get(member_id)
+        if member is None:
+            raise errors.UnknownMemberId(f"group {self.group_id!r} has no member {member_id!r}")
+        return member
 
     def subscribes_to(self, topic: str) -> bool:
         """Whether a member subscribes to a topic, by name or regular expression."""
@@ -241,6 +268,12 @@ class ConsumerGroup:
                         del held[partition]
                 if not held:
                     self.owners.pop(topic, None)
+
+
+def _check_epoch(member: ConsumerGroupMember, epoch: int) -> None:
+    if epoch != member.epoch:
+        wrong = errors.StaleMemberEpoch if member.classic is None else errors.IllegalGeneration
+        raise wrong(f"member {member.member_id!r} is in epoch {member.epoch}, not {epoch}")
 
 
 def _add(counts: Counter[str], names: Iterable[str], change: int) -> None:

@@ -23,6 +23,7 @@ from ottla.broker.groups.consumer.group import ConsumerGroup
 from ottla.broker.groups.consumer.reconciliation import UNREVOKED_PARTITIONS, ConsumerGroupMember
 from ottla.broker.groups.consumer.record_schemas import ClassicMemberMetadata, ClassicProtocol
 from ottla.broker.groups.consumer.records import Record
+from ottla.broker.groups.records import MemberMetadata
 from ottla.wire.declare import MalformedMessage
 from ottla.wire.errors import GroupIdNotFound
 from ottla.wire.messages.consumer_protocol import ConsumerProtocolAssignment, ConsumerProtocolSubscription, TopicPartition, decode_embedded
@@ -32,7 +33,7 @@ POLICIES = ("disabled", "upgrade", "downgrade", "bidirectional")
 
 
 class ClassicMember(msgspec.Struct, frozen=True, kw_only=True):
-    """A classic member during a conversion."""
+    """A member of the classic group that is upgraded."""
 
     member_id: str
     instance_id: str | None
@@ -57,16 +58,16 @@ def may_downgrade(policy: str) -> bool:
     return policy in ("downgrade", "bidirectional")
 
 
-def upgraded(group_id: str, generation: int, seats: Iterable[ClassicMember], topics: Topics) -> tuple[ConsumerGroup, list[Record]]:
+def upgraded(group_id: str, generation: int, members: Iterable[ClassicMember], topics: Topics) -> tuple[ConsumerGroup, list[Record]]:
     """The consumer group made from a classic one, and its records.
 
     Raises: GroupIdNotFound if a member is not a consumer.
     """
     draft = ConsumerGroup(group_id)
     draft.epoch = draft.assignment_epoch = generation
-    for member in _unrevoked([_member(seat, generation, topics) for seat in seats], topics):
-        draft.members[member.member_id] = member
-        draft.targets[member.member_id] = member.assigned
+    for converted in _unrevoked([_member(member, generation, topics) for member in members], topics):
+        draft.members[converted.member_id] = converted
+        draft.targets[converted.member_id] = converted.assigned
     records = writes.whole_group_records(draft)
     group = ConsumerGroup(group_id)
     for key, value in records:
@@ -74,26 +75,26 @@ def upgraded(group_id: str, generation: int, seats: Iterable[ClassicMember], top
     return group, records
 
 
-def _member(seat: ClassicMember, generation: int, topics: Topics) -> tuple[ConsumerGroupMember, ConsumerProtocolSubscription]:
+def _member(before: ClassicMember, generation: int, topics: Topics) -> tuple[ConsumerGroupMember, ConsumerProtocolSubscription]:
     try:
-        subscription = decode_embedded(ConsumerProtocolSubscription, seat.subscription)
-        given = decode_embedded(ConsumerProtocolAssignment, seat.assignment).assigned_partitions if seat.assignment else []
+        subscription = decode_embedded(ConsumerProtocolSubscription, before.subscription)
+        given = decode_embedded(ConsumerProtocolAssignment, before.assignment).assigned_partitions if before.assignment else []
     except MalformedMessage as error:
-        raise GroupIdNotFound(f"member {seat.member_id!r} of the classic group does not say what consumers say: {error}") from None
+        raise GroupIdNotFound(f"member {before.member_id!r} of the classic group does not say what consumers say: {error}") from None
     member = ConsumerGroupMember(
-        member_id=seat.member_id,
+        member_id=before.member_id,
         epoch=generation,
         previous_epoch=generation,
-        instance_id=seat.instance_id,
+        instance_id=before.instance_id,
         rack_id=subscription.rack_id,
-        rebalance_timeout_ms=seat.rebalance_timeout_ms,
-        client_id=seat.client_id,
-        client_host=seat.client_host,
+        rebalance_timeout_ms=before.rebalance_timeout_ms,
+        client_id=before.client_id,
+        client_host=before.client_host,
         topics=frozenset(subscription.topics),
         assigned=_assigned(given, topics),
         classic=ClassicMemberMetadata(
-            session_timeout_ms=seat.session_timeout_ms,
-            supported_protocols=[ClassicProtocol(name=name, metadata=bytes(metadata)) for name, metadata in seat.protocols],
+            session_timeout_ms=before.session_timeout_ms,
+            supported_protocols=[ClassicProtocol(name=name, metadata=bytes(metadata)) for name, metadata in before.protocols],
         ),
     )
     return member, subscription
@@ -140,12 +141,12 @@ def replacing_downgrades(group: ConsumerGroup, replaced: ConsumerGroupMember, *,
     return last and len(group.members) <= members_max and may_downgrade(policy)
 
 
-def downgraded(group: ConsumerGroup, leaving: Iterable[str], topics: Topics) -> tuple[str, list[ClassicMember]]:
-    """Protocol and members of the remaining classic group; its generation is the group epoch."""
+def downgraded(group: ConsumerGroup, leaving: Iterable[str], topics: Topics) -> tuple[str, list[MemberMetadata]]:
+    """Protocol and recorded members of the remaining classic group; its generation is the group epoch."""
     gone = set(leaving)
     stay = [member for member in group.members.values() if member.member_id not in gone]
     protocol = _elected(stay)
-    return protocol, [_seat(member, group, protocol, topics) for member in stay]
+    return protocol, [_recorded(member, group, protocol, topics) for member in stay]
 
 
 def _elected(members: Sequence[ConsumerGroupMember]) -> str:
@@ -158,18 +159,17 @@ def _elected(members: Sequence[ConsumerGroupMember]) -> str:
     return max(votes, key=lambda name: votes[name])
 
 
-def _seat(member: ConsumerGroupMember, group: ConsumerGroup, protocol: str, topics: Topics) -> ClassicMember:
+def _recorded(member: ConsumerGroupMember, group: ConsumerGroup, protocol: str, topics: Topics) -> MemberMetadata:
     classic = member.classic
     assert classic is not None, "only classic members are left in a group that becomes classic"
     subscription = next(each.metadata for each in classic.supported_protocols if each.name == protocol)
-    return ClassicMember(
+    return MemberMetadata(
         member_id=member.member_id,
-        instance_id=member.instance_id,
+        group_instance_id=member.instance_id,
         client_id=member.client_id,
         client_host=member.client_host,
-        session_timeout_ms=classic.session_timeout_ms,
-        rebalance_timeout_ms=member.rebalance_timeout_ms,
-        protocols=[(each.name, each.metadata) for each in classic.supported_protocols],
+        rebalance_timeout=member.rebalance_timeout_ms,
+        session_timeout=classic.session_timeout_ms,
         subscription=subscription,
         assignment=embedded(group.targets.get(member.member_id, {}), topics, subscription),
     )

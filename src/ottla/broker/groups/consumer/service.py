@@ -15,7 +15,7 @@ from ottla.base.ids import TopicId, topic_id_text
 from ottla.broker.coordinator import Record, Reply, Shard
 from ottla.broker.groups.classic.group import ClassicGroup
 from ottla.broker.groups.classic.responses import join_refused
-from ottla.broker.groups.consumer import classic_members, commits, heartbeats, migration
+from ottla.broker.groups.consumer import classic_members, heartbeats, migration
 from ottla.broker.groups.consumer.assignors import ASSIGNORS
 from ottla.broker.groups.consumer.changes import Decision, GroupSettings, StartTimer, Timer, remove
 from ottla.broker.groups.consumer.deadlines import Deadlines
@@ -27,7 +27,7 @@ from ottla.broker.groups.consumer.records import group_tombstones
 from ottla.broker.groups.group import CONSUMER, CONSUMER_PROTOCOL, Client
 from ottla.broker.groups.memory_limits import Footprint, check_growth, check_member, refusal
 from ottla.broker.groups.offsets import GroupsWithOffsets
-from ottla.broker.groups.records import GroupMetadataKey, GroupMetadataValue, MemberMetadata, OffsetCommitValue
+from ottla.broker.groups.records import GroupMetadataKey, GroupMetadataValue, OffsetCommitValue
 from ottla.broker.metadata.configs import BrokerOptions, GroupOptions, group_options
 from ottla.broker.metadata.image import Image
 from ottla.wire import errors
@@ -114,10 +114,10 @@ class ConsumerGroupService:
         return committed.commit_timestamp
 
     def check_commit(self, request: Any, version: int) -> None:
-        commits.check_commit(self.group, request.member_id, request.generation_id_or_member_epoch, version)
+        self.group.check_commit(request.member_id, request.generation_id_or_member_epoch, version)
 
     def check_fetch(self, member_id: str | None, member_epoch: int) -> None:
-        commits.check_fetch(self.group, member_id, member_epoch)
+        self.group.check_fetch(member_id, member_epoch)
 
     def check_offset_delete(self) -> None:
         """Subscriptions are known, so this is always allowed."""
@@ -229,14 +229,14 @@ class ConsumerGroupService:
 
     def _become_classic(self, gone: list[str]) -> ClassicGroup:
         """Replaces this group with a classic group of the remaining members."""
-        protocol, seats = migration.downgraded(self.group, gone, self._groups.topics)
+        protocol, members = migration.downgraded(self.group, gone, self._groups.topics)
         value = GroupMetadataValue(
             protocol_type=CONSUMER_PROTOCOL,
             generation=self.group.epoch,
             protocol=protocol,
-            leader=seats[0].member_id,
+            leader=members[0].member_id,
             current_state_timestamp=self._shard.wall_ms,
-            members=[_recorded(seat) for seat in seats],
+            members=members,
         )
         self._shard.write(self.group_id, [*self.tombstones(), (GroupMetadataKey(group=self.group_id), value)])
         classic = self._groups.by_id[self.group_id]
@@ -318,7 +318,7 @@ def _upgraded(groups: ConsumerGroups, group: ClassicGroup) -> tuple[ConsumerGrou
         raise errors.GroupIdNotFound(f"group {group.group_id!r} is not a group of consumers")
     if len(group.members) > options.group_consumer_max_size:
         raise errors.GroupIdNotFound(f"group {group.group_id!r} has more members than group.consumer.max.size")
-    seats = [
+    members = [
         ClassicMember(
             member_id=member.member_id,
             instance_id=member.instance_id,
@@ -333,7 +333,7 @@ def _upgraded(groups: ConsumerGroups, group: ClassicGroup) -> tuple[ConsumerGrou
         for member in group.members
         if not member.new or member.instance_id is not None
     ]
-    draft, records = migration.upgraded(group.group_id, group.generation, seats, groups.topics)
+    draft, records = migration.upgraded(group.group_id, group.generation, members, groups.topics)
     return draft, [*group.tombstones(), *records]
 
 
@@ -350,19 +350,6 @@ def _dismiss(group: ClassicGroup) -> None:
             group.members.await_join(member, None)
             joining.give(join_refused(joining.version, again if first else errors.MemberIdRequired(), member.member_id))
         group.answer_sync(member, again)
-
-
-def _recorded(seat: ClassicMember) -> MemberMetadata:
-    return MemberMetadata(
-        member_id=seat.member_id,
-        group_instance_id=seat.instance_id,
-        client_id=seat.client_id,
-        client_host=seat.client_host,
-        rebalance_timeout=seat.rebalance_timeout_ms,
-        session_timeout=seat.session_timeout_ms,
-        subscription=seat.subscription,
-        assignment=seat.assignment,
-    )
 
 
 def terms(shard: Shard[Any], topics: ImageTopics, group_id: str) -> GroupSettings:

@@ -1,12 +1,17 @@
-"""Requests about the end of a log wait for a flush in progress, so that a client with acks=1 finds its records.
+"""Functions shared by the handlers of requests about partitions.
+
+Kafka collects the partitions of a Produce, Fetch, DeleteRecords or ListOffsets request in a map. So the last entry of a partition counts,
+and the response names the partition once. Source: Kafka's KafkaApis and FetchRequest.
+
+Requests about the end of a log wait for a flush in progress, so that a client with acks=1 finds its records.
 
 With a single replica Kafka's high watermark is at once at the log end, so clients write with acks=1 and then list the end offset or delete
 up to it. Here the high watermark follows the disk, some milliseconds later, so these requests wait for records appended before them. With
 several replicas they do not wait, because Kafka's high watermark is late too.
 """
 
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Callable, Hashable, Iterable
+from typing import Any, TypeVar
 
 from ottla.base.ids import TopicPartition
 from ottla.broker.delayed import DelayedOperation
@@ -14,8 +19,19 @@ from ottla.broker.events import RequestArrived
 from ottla.broker.handlers import Deferred, Resp
 from ottla.broker.node import Node
 
+T = TypeVar("T", bound=Hashable)
+V = TypeVar("V")
+
 #: A slower disk is about to fail; the request is then answered without waiting.
 WAIT_MS = 5_000
+
+
+def by_topic(entries: Iterable[tuple[T, int, V]]) -> dict[T, dict[int, V]]:
+    """Groups (topic, partition, value): the last value of each partition, in the order of first appearance."""
+    found: dict[T, dict[int, V]] = {}
+    for topic, partition, value in entries:
+        found.setdefault(topic, {})[partition] = value
+    return found
 
 
 def when_settled(node: Node, call: RequestArrived[Any], about: Iterable[tuple[str, int]], answer: Callable[[], Resp]) -> Resp | Deferred:
