@@ -11,7 +11,7 @@ setting; missing keys take the default. Between parts of the system values are t
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from enum import IntEnum
 from typing import Any, ClassVar, Literal, Self, get_type_hints
@@ -162,11 +162,7 @@ class Options:
         for attribute, spec in list(vars(cls).items()):
             if isinstance(spec, OptionSpec):
                 kind = spec.kind if spec.kind is not Kind.STRING else _KINDS[hints[attribute]]
-                whole = OptionSpec(
-                    spec.name, kind, spec.default, " ".join(spec.doc.split()), spec.at_least, spec.at_most,
-                    spec.choices, spec.scope, spec.synonyms, attribute, spec.form,
-                )  # fmt: skip
-                specs[spec.name] = whole
+                specs[spec.name] = replace(spec, kind=kind, doc=" ".join(spec.doc.split()), attribute=attribute)
                 setattr(cls, attribute, spec.default)
         cls.SPECS = specs
 

@@ -21,20 +21,5 @@ def describe_record(key: bytes | None, value: bytes | None) -> dict[str, Any] | 
         return None
     if record is None:
         return None
-    name = type(record[0]).__name__.removesuffix("Key")
-    return {"type": name, "key": _plain(record[0]), "value": None if record[1] is None else _plain(record[1])}
-
-
-def _plain(value: Any) -> Any:
-    """Structures as dictionaries; bytes stay bytes."""
-    match value:
-        case msgspec.Struct():
-            return {field: _plain(getattr(value, field)) for field in value.__struct_fields__}
-        case list() | tuple():
-            return [_plain(one) for one in value]
-        case dict():
-            return {name: _plain(one) for name, one in value.items()}
-        case memoryview() | bytearray():
-            return bytes(value)
-        case _:
-            return value
+    key_fields, value_fields = msgspec.to_builtins(record, builtin_types=(bytes,))
+    return {"type": type(record[0]).__name__.removesuffix("Key"), "key": key_fields, "value": value_fields}

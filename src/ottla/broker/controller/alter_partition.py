@@ -10,6 +10,8 @@ A leader after an unclean election ends its recovery with such a request; until 
 Source: KIP-497, KIP-704, KIP-841, KIP-903, KIP-966; Kafka's ReplicationControlManager.alterPartition for the order of checks.
 """
 
+import msgspec
+
 from ottla.base.ids import BrokerId, TopicPartition
 from ottla.broker.controller.election import ElectionContext, is_fit
 from ottla.broker.metadata.image import Image, Topic
@@ -56,7 +58,7 @@ def altered(image: Image, topic: Topic, broker: int, requested: AlterPartitionRe
             raise errors.IneligibleReplica(f"broker {member.broker_id} says itself that its replica of {name} is not fit")
     after = ElectionContext.of(image, topic, number, options).led_by(broker, members, same_epoch=True)
     assert after.isr_epochs == tuple(member.broker_epoch for member in requested.new_isr_with_epochs), "they were looked at above"
-    return after if requested.leader_recovery_state == RECOVERING or not after.recovering else _recovered(after)
+    return after if requested.leader_recovery_state == RECOVERING else msgspec.structs.replace(after, recovering=False)
 
 
 def _check_recovery(name: str, state: PartitionState, requested: AlterPartitionRequestPartition) -> None:
@@ -66,16 +68,3 @@ def _check_recovery(name: str, state: PartitionState, requested: AlterPartitionR
         raise errors.InvalidRequest(f"{name} has been settled since its last election; it cannot be recovering again")
     if len(requested.new_isr_with_epochs) > 1:
         raise errors.InvalidRequest(f"nobody is in sync with the leader of {name} before that has settled its log")
-
-
-def _recovered(state: PartitionState) -> PartitionState:
-    return PartitionState(
-        leader=state.leader,
-        leader_epoch=state.leader_epoch,
-        isr=state.isr,
-        isr_epochs=state.isr_epochs,
-        controller_epoch=state.controller_epoch,
-        elr=state.elr,
-        elr_epochs=state.elr_epochs,
-        last_known_elr=state.last_known_elr,
-    )

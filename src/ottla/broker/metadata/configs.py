@@ -5,6 +5,7 @@ topic setting without a synonym has no broker default.
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from ottla.base.options import ConfigError, Options, OptionSpec, option, suggestion
 from ottla.base.units import DAY_MS, HOUR_MS, INT64_MAX, MINUTE_MS, SECOND_MS, KiB, MiB
@@ -556,13 +557,16 @@ class ClusterOptions(Options):
 def topic_defaults() -> dict[str, OptionSpec]:
     """The broker defaults of topic settings, by first synonym, with the value that a topic gets without overrides."""
     return {
-        spec.synonyms[0]: OptionSpec(
-            spec.synonyms[0], spec.kind, spec.default, f"Default of the topic setting {spec.name}. {spec.doc}",
-            spec.at_least, spec.at_most, spec.choices, "cluster-wide", (), spec.attribute, spec.form,
+        spec.synonyms[0]: replace(
+            spec,
+            name=spec.synonyms[0],
+            doc=f"Default of the topic setting {spec.name}. {spec.doc}",
+            scope="cluster-wide",
+            synonyms=(),
         )
         for spec in TopicOptions.SPECS.values()
         if spec.synonyms
-    }  # fmt: skip
+    }
 
 
 #: Milliseconds per unit of settings that give a topic default in hours or minutes.

@@ -17,7 +17,7 @@ import msgspec
 
 from ottla.broker.groups.consumer.changes import Decision, GroupSettings, StartTimer, Timer, Topics, advance, may_assign, remove
 from ottla.broker.groups.consumer.group import ConsumerGroup
-from ottla.broker.groups.consumer.heartbeats import known, replace_static
+from ottla.broker.groups.consumer.heartbeats import replace_static
 from ottla.broker.groups.consumer.reconciliation import UNRELEASED_PARTITIONS, UNREVOKED_PARTITIONS, Assignment, ConsumerGroupMember
 from ottla.broker.groups.consumer.record_schemas import ClassicMemberMetadata, ClassicProtocol
 from ottla.wire import errors
@@ -65,7 +65,7 @@ def join(
     subscription = _subscription(request)
     decision = Decision()
     before, replaces = _member(group, request, member_id, decision, unknown=unknown)
-    owned = _owned(subscription.owned_partitions, terms.topics)
+    owned = existing(subscription.owned_partitions, terms.topics)
     if before is None and owned and not unknown:
         raise errors.UnknownMemberId(f"member {member_id!r} owns partitions, but is not in group {group.group_id!r} any more")
     after = _said(before, request, subscription, member_id, client_id, client_host)
@@ -126,7 +126,7 @@ def leave(group: ConsumerGroup, identities: Sequence[MemberIdentity], terms: Gro
         try:
             there = group.static_member(identity.group_instance_id)
             named = identity.member_id or (there.member_id if there is not None else "")
-            member = known(group, named, identity.group_instance_id)
+            member = group.find(named, identity.group_instance_id)
             if member.member_id in leaving:
                 raise errors.UnknownMemberId(f"member {named!r} is named twice")
             leaving[member.member_id] = member
@@ -151,7 +151,7 @@ def embedded(assigned: Assignment, topics: Topics, subscription: bytes) -> bytes
 def _classic(
     group: ConsumerGroup, member_id: str, instance_id: str | None, generation: int
 ) -> tuple[ConsumerGroupMember, ClassicMemberMetadata]:
-    member = known(group, member_id, instance_id)
+    member = group.find(member_id, instance_id)
     if member.classic is None:
         raise errors.UnknownMemberId(f"member {member_id!r} does not use the classic protocol")
     if generation != member.epoch:
@@ -168,7 +168,7 @@ def _member(
         return group.members.get(member_id), None
     there = group.static_member(instance_id)
     if not unknown:
-        return known(group, member_id, instance_id), None
+        return group.find(member_id, instance_id), None
     if there is None:
         return None, None
     return replace_static(group, there, member_id, decision), there.member_id
@@ -216,7 +216,8 @@ def _subscription(request: JoinGroupRequest) -> ConsumerProtocolSubscription:
         raise errors.InconsistentGroupProtocol(f"the subscription cannot be read: {error}") from None
 
 
-def _owned(partitions: Iterable[TopicPartition], topics: Topics) -> Assignment:
+def existing(partitions: Iterable[TopicPartition], topics: Topics) -> Assignment:
+    """An assignment from the classic format, without deleted topics."""
     found = {}
     for each in partitions:
         size = topics.size(each.topic)

@@ -121,6 +121,20 @@ class ConsumerGroup:
         resolved = self.resolved.get(member.pattern) if member.pattern else None
         return member.topics | resolved.topics if resolved else member.topics
 
+    def find(self, member_id: str, instance_id: str | None = None) -> ConsumerGroupMember:
+        """The existing member of a request. Raises: UnknownMemberId, FencedInstanceId."""
+        if instance_id is None:
+            found = self.members.get(member_id)
+            if found is None:
+                raise errors.UnknownMemberId(f"group {self.group_id!r} has no member {member_id!r}")
+            return found
+        member = self.static_member(instance_id)
+        if member is None:
+            raise errors.UnknownMemberId(f"group {self.group_id!r} has no member with instance id {instance_id!r}")
+        if member.member_id != member_id:
+            raise errors.FencedInstanceId(f"instance id {instance_id!r} is that of member {member.member_id!r} now")
+        return member
+
     # Permission to commit and fetch offsets: members in their epoch; every client while the group is empty. Source: Kafka's
     # ConsumerGroup.validateOffsetCommit and validateOffsetFetch, KIP-848.
 
@@ -128,7 +142,7 @@ class ConsumerGroup:
         """Raises: UnknownMemberId, StaleMemberEpoch, IllegalGeneration (of a classic member), UnsupportedVersion."""
         if epoch < 0 and not self.members:
             return
-        member = self._member(member_id)
+        member = self.find(member_id)
         if member.classic is None and version < COMMIT_SINCE:
             raise errors.UnsupportedVersion(f"members of the new protocol commit with version {COMMIT_SINCE} or later")
         _check_epoch(member, epoch)
@@ -136,13 +150,7 @@ class ConsumerGroup:
     def check_fetch(self, member_id: str | None, epoch: int) -> None:
         """A client without a member id may fetch. Raises: UnknownMemberId, StaleMemberEpoch, IllegalGeneration (of a classic member)."""
         if member_id or epoch >= 0:
-            _check_epoch(self._member(member_id or ""), epoch)
-
-    def _member(self, member_id: str) -> ConsumerGroupMember:
-        member = self.members.get(member_id)
-        if member is None:
-            raise errors.UnknownMemberId(f"group {self.group_id!r} has no member {member_id!r}")
-        return member
+            _check_epoch(self.find(member_id or ""), epoch)
 
     def subscribes_to(self, topic: str) -> bool:
         """Whether a member subscribes to a topic, by name or regular expression."""

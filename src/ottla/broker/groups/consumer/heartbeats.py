@@ -112,7 +112,7 @@ def heartbeat(
 
 def leave(group: ConsumerGroup, request: ConsumerGroupHeartbeatRequest, terms: GroupSettings) -> Decision:
     """A member leaves: permanently or, if static, until its session expires, keeping its partitions. Raises as ``heartbeat``."""
-    member = known(group, request.member_id, request.instance_id)
+    member = group.find(request.member_id, request.instance_id)
     decision = Decision(response=ConsumerGroupHeartbeatResponse(member_id=request.member_id, member_epoch=request.member_epoch))
     if request.member_epoch == LEAVE_EPOCH:
         remove(group, terms, decision, [member])
@@ -123,28 +123,13 @@ def leave(group: ConsumerGroup, request: ConsumerGroupHeartbeatRequest, terms: G
     return decision
 
 
-def known(group: ConsumerGroup, member_id: str, instance_id: str | None) -> ConsumerGroupMember:
-    """The existing member of the request. Raises: UnknownMemberId, FencedInstanceId."""
-    if instance_id is None:
-        member = group.members.get(member_id)
-        if member is None:
-            raise errors.UnknownMemberId(f"group {group.group_id!r} has no member {member_id!r}")
-        return member
-    member = group.static_member(instance_id)
-    if member is None:
-        raise errors.UnknownMemberId(f"group {group.group_id!r} has no member with instance id {instance_id!r}")
-    if member.member_id != member_id:
-        raise errors.FencedInstanceId(f"instance id {instance_id!r} is that of member {member.member_id!r} now")
-    return member
-
-
 def _member(
     group: ConsumerGroup, request: ConsumerGroupHeartbeatRequest, member_id: str, owned: Assignment | None, decision: Decision
 ) -> tuple[ConsumerGroupMember | None, str | None]:
     """The present member, None for a new one, and the id that it replaces."""
     epoch = request.member_epoch
     if epoch > 0:
-        member = known(group, member_id, request.instance_id)
+        member = group.find(member_id, request.instance_id)
         check_epoch(member, epoch, owned)
         return member, None
     there = group.static_member(request.instance_id)

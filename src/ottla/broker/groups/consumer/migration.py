@@ -18,7 +18,7 @@ import msgspec
 
 from ottla.broker.groups.consumer import records as writes
 from ottla.broker.groups.consumer.changes import Topics
-from ottla.broker.groups.consumer.classic_members import embedded
+from ottla.broker.groups.consumer.classic_members import embedded, existing
 from ottla.broker.groups.consumer.group import ConsumerGroup
 from ottla.broker.groups.consumer.reconciliation import UNREVOKED_PARTITIONS, ConsumerGroupMember
 from ottla.broker.groups.consumer.record_schemas import ClassicMemberMetadata, ClassicProtocol
@@ -26,7 +26,7 @@ from ottla.broker.groups.consumer.records import Record
 from ottla.broker.groups.records import MemberMetadata
 from ottla.wire.declare import MalformedMessage
 from ottla.wire.errors import GroupIdNotFound
-from ottla.wire.messages.consumer_protocol import ConsumerProtocolAssignment, ConsumerProtocolSubscription, TopicPartition, decode_embedded
+from ottla.wire.messages.consumer_protocol import ConsumerProtocolAssignment, ConsumerProtocolSubscription, decode_embedded
 
 #: Values of group.consumer.migration.policy.
 POLICIES = ("disabled", "upgrade", "downgrade", "bidirectional")
@@ -91,7 +91,7 @@ def _member(before: ClassicMember, generation: int, topics: Topics) -> tuple[Con
         client_id=before.client_id,
         client_host=before.client_host,
         topics=frozenset(subscription.topics),
-        assigned=_assigned(given, topics),
+        assigned=existing(given, topics),
         classic=ClassicMemberMetadata(
             session_timeout_ms=before.session_timeout_ms,
             supported_protocols=[ClassicProtocol(name=name, metadata=bytes(metadata)) for name, metadata in before.protocols],
@@ -107,7 +107,7 @@ def _unrevoked(told: Sequence[tuple[ConsumerGroupMember, ConsumerProtocolSubscri
     # If two members claim a partition, the later generation counts.
     for member, subscription in sorted(told, key=lambda each: -each[1].generation_id):
         revoking = {}
-        for topic, numbers in _assigned(subscription.owned_partitions, topics).items():
+        for topic, numbers in existing(subscription.owned_partitions, topics).items():
             left = frozenset(number for number in numbers if (topic, number) not in taken)
             if left:
                 revoking[topic] = left
@@ -115,15 +115,6 @@ def _unrevoked(told: Sequence[tuple[ConsumerGroupMember, ConsumerProtocolSubscri
         if revoking:
             found[member.member_id] = msgspec.structs.replace(member, state=UNREVOKED_PARTITIONS, revoking=revoking)
     return list(found.values())
-
-
-def _assigned(given: Iterable[TopicPartition], topics: Topics) -> dict[bytes, frozenset[int]]:
-    found: dict[bytes, frozenset[int]] = {}
-    for each in given:
-        size = topics.size(each.topic)
-        if size is not None and each.partitions:
-            found[size.topic_id] = frozenset(each.partitions)
-    return found
 
 
 def downgrades(group: ConsumerGroup, leaving: Iterable[str], *, members_max: int, policy: str) -> bool:
