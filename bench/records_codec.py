@@ -24,7 +24,7 @@ from ottla.records.codec import check_records
 from ottla.records.columns import columns
 from ottla.records.compression import Codec
 from ottla.records.read import records
-from ottla.records.validation import check_batch
+from ottla.records.validation import examine_batch
 
 T0 = 1_700_000_000_000
 COUNTS = (140, 9_000)
@@ -82,7 +82,7 @@ def readers(count: int) -> dict[str, Callable[[], object]]:
 
     return {
         "structure check alone": lambda: check_records(batch, *span, base),
-        "check_batch, with CRC": lambda: check_batch(batch, max_decompressed=1 << 20),
+        "examine_batch, with CRC": lambda: examine_batch(batch, max_decompressed=1 << 20),
         "columns": lambda: columns(batch),
         "columns as pyarrow.RecordBatch": wrapped,
         "list of tuples": lambda: records(batch),
@@ -103,14 +103,14 @@ def speeds(title: str, cases: Callable[[int], dict[str, Callable[[], object]]], 
 
 
 def produced(budget_s: float) -> Table:
-    table = Table("140 records of JSON", "bytes", "check_batch µs", "CRC alone µs", title="Checking a produced batch")
+    table = Table("140 records of JSON", "bytes", "examine_batch µs", "CRC alone µs", title="Checking a produced batch")
     values = [
         b'{"user": %d, "page": "/item/%d", "ms": %d, "agent": "Mozilla/5.0 (X11; Linux)"}' % (i * 7919, i % 40, i * 13) for i in range(140)
     ]
     for codec in Codec:
         batch = bytes(build_batch([(T0 + i, None, value, ()) for i, value in enumerate(values)], codec=codec))
         view = memoryview(batch)
-        whole = best_s(lambda batch=batch: check_batch(batch, max_decompressed=1 << 20), budget_s)  # type: ignore[misc]
+        whole = best_s(lambda batch=batch: examine_batch(batch, max_decompressed=1 << 20), budget_s)  # type: ignore[misc]
         crc = best_s(lambda view=view: crc32c(view[21:]), budget_s)  # type: ignore[misc]
         table.add_row(codec.wire_name, f"{len(batch):,}", f"{whole * 1e6:.2f}", f"{crc * 1e6:.2f}")
     return table

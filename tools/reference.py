@@ -8,16 +8,16 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from cli_reference import page as cli_page  # type: ignore[import-not-found]
+from protocol_reference import protocol_reference  # type: ignore[import-not-found]
 
 import ottla.broker.apis  # noqa: F401  (registers the handlers)
 from ottla.base.options import OptionSpec
 from ottla.broker.apis import HANDLERS
-from ottla.broker.groups.classic.states import TRANSITIONS, diagram
+from ottla.broker.groups.classic.states import TRANSITIONS, GroupState
 from ottla.broker.metadata.configs import BrokerOptions, topic_defaults
 from ottla.client.options import AdminOptions, ClientOptions, ConsumerOptions, ProducerOptions
 from ottla.log.options import TopicOptions
 from ottla.wire.messages import API
-from ottla.wire.reference import protocol_reference
 
 REFERENCE = Path(__file__).parent.parent / "docs" / "reference"
 
@@ -104,7 +104,10 @@ def group_states() -> str:
     rows += [f"| {before.value} | {after.value} | {why} |" for (before, after), why in TRANSITIONS.items()]
     intro = "Generated from the table in `src/ottla/broker/groups/classic/states.py`, which says what each state means."
     title = "# States of a group of the classic protocol"
-    return f"{title}\n\n{intro}\n\n```mermaid\n{diagram()}\n```\n\n" + "\n".join(rows) + "\n"
+    edges = [f"    {before.value} --> {after.value}: {why}" for (before, after), why in TRANSITIONS.items()]
+    lines = ["stateDiagram-v2", f"    [*] --> {GroupState.EMPTY.value}", *edges, f"    {GroupState.DEAD.value} --> [*]"]
+    diagram = "\n".join(lines)
+    return f"{title}\n\n{intro}\n\n```mermaid\n{diagram}\n```\n\n" + "\n".join(rows) + "\n"
 
 
 def main() -> int:

@@ -9,7 +9,7 @@ from cluster import Cluster, batch, fetch, produce, values
 
 from ottla.base.ids import BrokerId, LeaderEpoch, TopicId, TopicPartition
 from ottla.base.ports import Op
-from ottla.broker.controller.election import elections
+from ottla.broker.controller.election import election
 from ottla.broker.controller.placement import place
 from ottla.broker.metadata.image import Image, Registration, Topic
 from ottla.log.options import TopicOptions
@@ -200,12 +200,12 @@ def test_elections(
     leader: int, isr: dict[int, int], alive: dict[int, int], unclean: bool, outcome: tuple[int, tuple[int, ...], int] | None
 ) -> None:
     options = TopicOptions.of({"unclean.leader.election.enable": str(unclean).lower()})
-    found = list(elections(an_image(leader, isr, alive), options=lambda topic: options))
+    image = an_image(leader, isr, alive)
+    state = election(image, image.topics["t"], 0, options=options)
     if outcome is None:
-        assert found == []
+        assert state is None
     else:
-        ((partition, state),) = found
-        assert partition == TopicPartition("t", 0)
+        assert state is not None
         assert (state.leader, state.isr, state.leader_epoch, state.controller_epoch) == (*outcome, 9)
         assert all(state.registration_of(broker) == alive[broker] for broker in state.isr if state.leader >= 0)
 

@@ -11,14 +11,14 @@ from ottla.records.batch import parse_header
 from ottla.records.build import build_batch
 from ottla.records.compression import Codec, compress
 from ottla.records.errors import CorruptBatch, InvalidBatch, RecordsError, UnsupportedCodec, UnsupportedMagic
-from ottla.records.validation import RECORD_ERRORS_MAX, check_batch, examine_batch, timestamps_outside
+from ottla.records.validation import RECORD_ERRORS_MAX, examine_batch, timestamps_outside
 
 MAX = 1 << 20
 
 
 def refused(batch: bytes | bytearray, kind: type[RecordsError], **options: Any) -> Any:
     with pytest.raises(kind) as caught:
-        check_batch(batch, max_decompressed=MAX, **options)
+        examine_batch(batch, max_decompressed=MAX, **options)
     assert caught.type is kind
     return caught.value
 
@@ -33,7 +33,7 @@ def changed(at: int, value: int, width: int, **fields: Any) -> bytearray:
 @pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
 def test_a_sound_batch_passes_from_any_buffer(codec: Codec, kind: Any) -> None:
     batch = a_batch(30, codec=codec, producer_id=4, producer_epoch=0, base_sequence=0, transactional=True)
-    assert check_batch(kind(batch), max_decompressed=MAX) == parse_header(batch)
+    assert examine_batch(kind(batch), max_decompressed=MAX).header == parse_header(batch)
 
 
 @pytest.mark.parametrize("codec", list(Codec))
@@ -41,7 +41,7 @@ def test_a_batch_cut_short_anywhere_is_refused(codec: Codec) -> None:
     batch = a_batch(3, codec=codec)
     for size in range(len(batch)):
         with pytest.raises(RecordsError):
-            check_batch(batch[:size], max_decompressed=MAX)
+            examine_batch(batch[:size], max_decompressed=MAX)
 
 
 @pytest.mark.parametrize("codec", list(Codec))
@@ -51,7 +51,7 @@ def test_a_batch_damaged_anywhere_is_refused(codec: Codec) -> None:
         damaged = bytearray(batch)
         damaged[at] ^= 0x41
         with pytest.raises((CorruptBatch, UnsupportedMagic, InvalidBatch)):
-            check_batch(damaged, max_decompressed=MAX)
+            examine_batch(damaged, max_decompressed=MAX)
 
 
 @pytest.mark.parametrize("codec", list(Codec))
@@ -62,7 +62,7 @@ def test_records_damaged_under_a_right_checksum_are_refused_or_are_other_records
             damaged = bytearray(batch)
             damaged[at] = value
             try:
-                header = check_batch(resealed(damaged), max_decompressed=MAX)
+                header = examine_batch(resealed(damaged), max_decompressed=MAX).header
             except InvalidBatch:
                 continue
             assert header.count == 3
@@ -122,17 +122,17 @@ def test_an_older_format_is_refused_by_name() -> None:
 
 def test_a_producer_needs_a_sequence() -> None:
     refused(a_batch(2, producer_id=7, producer_epoch=0), InvalidBatch)
-    check_batch(a_batch(2, producer_id=7, producer_epoch=0, base_sequence=0), max_decompressed=MAX)
+    examine_batch(a_batch(2, producer_id=7, producer_epoch=0, base_sequence=0), max_decompressed=MAX)
 
 
 @pytest.mark.parametrize("codec", list(Codec))
 def test_compacted_topics_refuse_records_without_key_and_name_each(codec: Codec) -> None:
     batch = a_batch(7, codec=codec)
-    check_batch(batch, max_decompressed=MAX)
+    examine_batch(batch, max_decompressed=MAX)
     error = refused(batch, InvalidBatch, require_keys=True)
     assert [index for index, _ in error.record_errors] == [0, 3, 6]
     keyed = build_batch([(T0, b"", None, ())], codec=codec)
-    check_batch(keyed, max_decompressed=MAX, require_keys=True)
+    examine_batch(keyed, max_decompressed=MAX, require_keys=True)
 
 
 def test_a_million_faulty_records_are_not_all_listed() -> None:
@@ -163,15 +163,15 @@ def test_a_declared_maximum_timestamp_is_the_callers_to_compare() -> None:
 
 
 def test_a_client_that_sets_append_time_is_told_by_the_header() -> None:
-    assert check_batch(a_batch(2, timestamp_type=1), max_decompressed=MAX).timestamp_type == 1
+    assert examine_batch(a_batch(2, timestamp_type=1), max_decompressed=MAX).header.timestamp_type == 1
 
 
 @pytest.mark.parametrize("codec", [codec for codec in Codec if codec])
 def test_a_payload_larger_than_allowed_is_refused(codec: Codec) -> None:
     batch = build_batch([(T0, None, bytes(5000), ())], codec=codec)
-    check_batch(batch, max_decompressed=5020)
+    examine_batch(batch, max_decompressed=5020)
     with pytest.raises(InvalidBatch):
-        check_batch(batch, max_decompressed=5000)
+        examine_batch(batch, max_decompressed=5000)
 
 
 def test_a_batch_compressed_twice_is_no_record() -> None:
@@ -186,7 +186,7 @@ def test_lz4_blocks_that_java_cannot_read_are_refused() -> None:
     linked = with_payload(lz4.frame.compress(payload, block_linked=True), codec=Codec.LZ4, count=8)
     assert "Java" in refused(linked, InvalidBatch).reason
     assert len(read.records(linked)) == 8
-    check_batch(with_payload(lz4.frame.compress(payload, block_linked=False), codec=Codec.LZ4, count=8), max_decompressed=MAX)
+    examine_batch(with_payload(lz4.frame.compress(payload, block_linked=False), codec=Codec.LZ4, count=8), max_decompressed=MAX)
 
 
 @pytest.mark.parametrize(

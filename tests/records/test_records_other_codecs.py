@@ -11,7 +11,7 @@ from record_samples import a_batch, as_read, some_records
 from ottla.records.batch import crc_ok, parse_header
 from ottla.records.compression import Codec
 from ottla.records.read import records
-from ottla.records.validation import check_batch
+from ottla.records.validation import examine_batch
 
 WRITERS = {
     "kafka-python": kafka_python.DefaultRecordBatchBuilder,
@@ -41,7 +41,7 @@ def test_batches_of_peers_are_read_and_pass_as_a_clients(peer: str, codec: Codec
     for place, (timestamp, key, value, headers) in enumerate(SENT):
         assert builder.append(place, timestamp, key, value, headers)
     batch = bytes(builder.build())
-    header = check_batch(batch, max_decompressed=1 << 20)
+    header = examine_batch(batch, max_decompressed=1 << 20).header
     assert crc_ok(batch)
     assert records(batch) == as_read(SENT)
     assert (header.codec, header.producer_id, header.producer_epoch, header.base_sequence) == (codec, 123456, 2, 77)

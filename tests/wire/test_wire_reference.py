@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from tools.protocol_reference import protocol_reference
+
 from ottla.wire.messages import API
-from ottla.wire.reference import protocol_reference
 
 
 def test_every_api_has_its_section_and_its_line_in_the_contents() -> None:

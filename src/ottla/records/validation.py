@@ -45,11 +45,6 @@ class Examination(NamedTuple):
     min_timestamp: int
 
 
-def check_batch(buffer: Buffer, *, max_decompressed: int, ratio_max: int | None = None, require_keys: bool = False) -> BatchHeader:
-    """The header of the one batch in ``buffer``, if a client may write it. See ``examine_batch``."""
-    return examine_batch(buffer, max_decompressed=max_decompressed, ratio_max=ratio_max, require_keys=require_keys).header
-
-
 def examine_batch(buffer: Buffer, *, max_decompressed: int, ratio_max: int | None = None, require_keys: bool = False) -> Examination:
     """Checks that ``buffer`` is exactly one batch that a client may write.
 

@@ -7,5 +7,3 @@ configs, 11 alter configs, 12 idempotent write. Source: KIP-430, KIP-848 (settin
 TOPIC_OPERATIONS = sum(1 << code for code in (3, 4, 5, 6, 7, 8, 10, 11))
 GROUP_OPERATIONS = sum(1 << code for code in (3, 6, 8, 10, 11))
 CLUSTER_OPERATIONS = sum(1 << code for code in (5, 7, 8, 9, 10, 11, 12))
-#: The value if the client did not request operations.
-NOT_ASKED = -(2**31)

@@ -7,7 +7,7 @@ GROUP_ID_NOT_FOUND from 6 on; so is a consumer group. Operations are returned fo
 from functools import partial
 from typing import Any
 
-from ottla.broker.apis.authorized_operations import GROUP_OPERATIONS, NOT_ASKED
+from ottla.broker.apis.authorized_operations import GROUP_OPERATIONS
 from ottla.broker.apis.group_requests import describe_each
 from ottla.broker.coordinator import Shard
 from ottla.broker.events import RequestArrived
@@ -17,6 +17,7 @@ from ottla.broker.handlers import Deferred, handles
 from ottla.broker.node import Node
 from ottla.wire.errors import GroupIdNotFound, KafkaError
 from ottla.wire.messages.describe_groups import DescribedGroup, DescribeGroupsRequest, DescribeGroupsResponse
+from ottla.wire.messages.metadata import NOT_ASKED
 
 NOT_FOUND_SINCE = 6
 

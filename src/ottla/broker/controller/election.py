@@ -33,7 +33,7 @@ Source: Kafka's PartitionStateMachine and PartitionChangeBuilder; KIP-380 and KI
 KIP-704 (recovering), KIP-841 (controlled shutdown), KIP-966 (eligible leader replicas).
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Self
 
@@ -44,16 +44,6 @@ from ottla.store.layout import PartitionState
 
 #: Settings of a topic by its name.
 OptionsOf = Callable[[str], TopicOptions]
-
-
-def elections(image: Image, *, options: OptionsOf) -> Iterator[tuple[TopicPartition, PartitionState]]:
-    """New states for partitions that need one."""
-    for topic in image.topics.values():
-        known = options(topic.name) if topic.states else TopicOptions()
-        for number in topic.states:
-            state = election(image, topic, number, options=known)
-            if state is not None:
-                yield TopicPartition(topic.name, number), state
 
 
 def election(image: Image, topic: Topic, number: int, *, options: TopicOptions) -> PartitionState | None:

@@ -7,6 +7,7 @@ The table keeps counts that would otherwise need a loop over all members: waitin
 """
 
 from collections.abc import Callable, Iterator
+from dataclasses import KW_ONLY, dataclass
 from random import Random
 from typing import Any
 
@@ -20,68 +21,43 @@ from ottla.wire import errors
 Protocols = tuple[tuple[str, bytes], ...]
 
 
+@dataclass(slots=True, eq=False)
 class GroupMember:
     """A member's last request, assignment, and waiting requests."""
 
-    __slots__ = (
-        "assignment",
-        "client",
-        "expires_ms",
-        "instance_id",
-        "joining",
-        "member_id",
-        "new",
-        "protocols",
-        "rebalance_timeout_ms",
-        "session_timeout_ms",
-        "syncing",
-        "timer",
-        "timer_ms",
-    )
-
-    def __init__(
-        self,
-        member_id: str,
-        *,
-        instance_id: str | None,
-        client: Client,
-        rebalance_timeout_ms: int,
-        session_timeout_ms: int,
-        protocols: Protocols,
-    ) -> None:
-        self.member_id = member_id
-        self.instance_id = instance_id
-        self.client = client
-        self.rebalance_timeout_ms = rebalance_timeout_ms
-        self.session_timeout_ms = session_timeout_ms
-        #: (name, metadata) in the member's order of preference.
-        self.protocols = protocols
-        self.assignment = b""
-        #: Has not been in a generation yet, so it cannot send heartbeats.
-        self.new = False
-        #: The JoinGroup that waits for the end of the join phase; changed only by ``Members.await_join``.
-        self.joining: Reply | None = None
-        #: The SyncGroup that waits for the leader's assignment.
-        self.syncing: Reply | None = None
-        #: End of its session.
-        self.expires_ms = 0
-        #: Fires at or before ``expires_ms``, so that a heartbeat need not move it.
-        self.timer: DelayedOperation | None = None
-        self.timer_ms = 0
+    member_id: str
+    _: KW_ONLY
+    instance_id: str | None
+    client: Client
+    rebalance_timeout_ms: int
+    session_timeout_ms: int
+    #: (name, metadata) in the member's order of preference.
+    protocols: Protocols
+    assignment: bytes = b""
+    #: Has not been in a generation yet, so it cannot send heartbeats.
+    new: bool = False
+    #: The JoinGroup that waits for the end of the join phase; changed only by ``GroupMembers.await_join``.
+    joining: Reply | None = None
+    #: The SyncGroup that waits for the leader's assignment.
+    syncing: Reply | None = None
+    #: End of its session.
+    expires_ms: int = 0
+    #: Fires at or before ``expires_ms``, so that a heartbeat need not move it.
+    timer: DelayedOperation | None = None
+    timer_ms: int = 0
 
     @classmethod
     def recorded(cls, value: MemberMetadata, protocol: str | None) -> "GroupMember":
         """A member from a record."""
-        member = cls(
+        return cls(
             value.member_id,
             instance_id=value.group_instance_id,
             client=Client(value.client_id, value.client_host),
             rebalance_timeout_ms=value.session_timeout if value.rebalance_timeout == -1 else value.rebalance_timeout,
             session_timeout_ms=value.session_timeout,
             protocols=((protocol or "", value.subscription),),
+            assignment=value.assignment,
         )
-        member.assignment = value.assignment
-        return member
 
     def record(self, protocol: str | None, assignment: bytes) -> MemberMetadata:
         return MemberMetadata(
@@ -120,7 +96,7 @@ class GroupMembers:
     __slots__ = ("_knowing", "by_id", "by_instance", "footprint", "joining")
 
     def __init__(self, footprint: Footprint) -> None:
-        #: Counts ``Member.size_bytes`` of each.
+        #: Counts ``GroupMember.size_bytes`` of each.
         self.footprint = footprint
         self.by_id: dict[str, GroupMember] = {}
         #: Member ids of static members.

@@ -10,8 +10,7 @@
     Stable               every member has, or can get, its assignment                 sync, heartbeat, commit
     Dead                 the group is deleted                                         nothing
 
-``TRANSITIONS`` is the only definition; docs/reference/group-states.md is generated from it with ``diagram()``. Source: Kafka's
-ClassicGroupState.
+``TRANSITIONS`` is the only definition; docs/reference/group-states.md is generated from it. Source: Kafka's ClassicGroupState.
 """
 
 from enum import Enum
@@ -52,10 +51,3 @@ def check_transition(before: GroupState, after: GroupState, story: str) -> None:
     """Raises: IllegalTransition with ``story``, unless the table has the transition."""
     if (before, after) not in TRANSITIONS:
         raise IllegalTransition(f"{story}: no way leads from {before.value} to {after.value}")
-
-
-def diagram() -> str:
-    """The table as a Mermaid state diagram."""
-    lines = ["stateDiagram-v2", f"    [*] --> {_E.value}"]
-    lines += [f"    {before.value} --> {after.value}: {why}" for (before, after), why in TRANSITIONS.items()]
-    return "\n".join([*lines, f"    {_D.value} --> [*]"])

@@ -1,6 +1,7 @@
 """Deadlines of a group's members. Extending one changes a number: a timer that fires too early is set again."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from ottla.broker.coordinator import Shard
@@ -8,17 +9,15 @@ from ottla.broker.delayed import DelayedOperation
 from ottla.broker.groups.consumer.changes import Decision, StartTimer, Timer
 
 
+@dataclass(slots=True, eq=False)
 class Deadline:
     """A deadline of one member."""
 
-    __slots__ = ("due_ms", "epoch", "fires_ms", "operation")
-
-    def __init__(self, due_ms: int, epoch: int) -> None:
-        self.due_ms = due_ms
-        self.epoch = epoch
-        #: When the timer fires: at or before ``due_ms``.
-        self.fires_ms = 0
-        self.operation: DelayedOperation | None = None
+    due_ms: int
+    epoch: int
+    #: When the timer fires: at or before ``due_ms``.
+    fires_ms: int = 0
+    operation: DelayedOperation | None = None
 
 
 class Deadlines:
