@@ -14,6 +14,7 @@ from ottla.broker.groups.consumer import classic_members, heartbeats
 from ottla.broker.groups.consumer.changes import Decision, GroupSettings, Timer, remove
 from ottla.broker.groups.consumer.group import ConsumerGroup, TopicSize, assignment_of
 from ottla.broker.groups.consumer.reconciliation import STATE_NAMES, Assignment
+from ottla.broker.groups.group import Client
 from ottla.broker.groups.records import decode_record, encode_record
 from ottla.wire.messages.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatRequest,
@@ -82,9 +83,7 @@ class Desk:
     ) -> ConsumerGroupHeartbeatResponse:
         request = ConsumerGroupHeartbeatRequest(group_id="g", **fields)
         heartbeats.check(request, version, self.terms.assignors)
-        decision = heartbeats.heartbeat(
-            self.group, request, self.terms, client_id=client_id, client_host=client_host, new_member_id=self.new_id
-        )
+        decision = heartbeats.heartbeat(self.group, request, self.terms, client=Client(client_id, client_host), new_member_id=self.new_id)
         return self.carry_out(decision)  # type: ignore[no-any-return]
 
     def classic_join(self, member_id: str, *topics: str, owned: dict[str, list[int]] | None = None, **fields: Any) -> JoinGroupResponse:
@@ -102,7 +101,7 @@ class Desk:
             **fields,
         )
         return self.carry_out(  # type: ignore[no-any-return]
-            classic_members.join(self.group, request, 9, self.terms, client_id="c", client_host="/h", new_member_id=self.new_id)
+            classic_members.join(self.group, request, 9, self.terms, client=Client("c", "/h"), new_member_id=self.new_id)
         )
 
     def classic_sync(self, member_id: str, generation: int) -> Any:

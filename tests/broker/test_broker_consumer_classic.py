@@ -5,8 +5,10 @@ from typing import Any
 import pytest
 from consumer_groups import Desk, ObedientMember, settle, topic_id
 
+from ottla.broker.groups.classic.members import GroupMember
 from ottla.broker.groups.consumer.changes import Timer
-from ottla.broker.groups.consumer.migration import ClassicMember, downgraded, downgrades, upgraded
+from ottla.broker.groups.consumer.migration import downgraded, downgrades, upgraded
+from ottla.broker.groups.group import Client
 from ottla.wire import errors
 from ottla.wire.messages.consumer_protocol import (
     ConsumerProtocolAssignment,
@@ -224,26 +226,24 @@ def seat(
     instance_id: str | None = None,
     owned: list[int] | None = None,
     owned_in: int = -1,
-) -> ClassicMember:
+) -> GroupMember:
     owning = [TopicPartition(topic="t", partitions=owned)] if owned else []
     subscription = encode_embedded(ConsumerProtocolSubscription(topics=["t"], owned_partitions=owning, generation_id=owned_in), 2)
     assigned = [TopicPartition(topic="t", partitions=partitions)] if partitions else []
-    return ClassicMember(
-        member_id=member_id,
+    return GroupMember(
+        member_id,
         instance_id=instance_id,
-        client_id="c",
-        client_host="/h",
+        client=Client("c", "/h"),
         session_timeout_ms=10_000,
         rebalance_timeout_ms=20_000,
-        protocols=[(name, subscription) for name in protocols],
-        subscription=subscription,
+        protocols=tuple((name, subscription) for name in protocols),
         assignment=encode_embedded(ConsumerProtocolAssignment(assigned_partitions=assigned), 1),
     )
 
 
 def test_classic_group_becomes_a_new_one_in_which_everybody_reads_what_they_read() -> None:
     desk = a_desk()
-    desk.group, records = upgraded("g", 7, [seat("k1", [0, 1]), seat("k2", [2, 3])], desk.topics)
+    desk.group, records = upgraded("g", 7, None, [seat("k1", [0, 1]), seat("k2", [2, 3])], desk.topics)
     desk.log += records
     desk.check()
     assert desk.picture() == {"k1": (7, "STABLE", "t:0,1"), "k2": (7, "STABLE", "t:2,3")}
@@ -260,6 +260,7 @@ def test_classic_member_keeps_what_it_owned_until_it_joins_without_it_though_its
     desk.group, records = upgraded(
         "g",
         10,
+        None,
         [seat("k1", [0], owned=[0, 1, 2, 3], **cooperative), seat("k2", [], **cooperative)],  # type: ignore[arg-type]
         desk.topics,
     )
@@ -288,7 +289,7 @@ def test_what_a_classic_member_owned_long_ago_is_not_kept_from_whom_it_was_given
         seat("new", [], owned=[1], owned_in=9),
         seat("reader", [0], owned=[0], owned_in=9),
     ]
-    desk.group, records = upgraded("g", 10, seats, desk.topics)
+    desk.group, records = upgraded("g", 10, None, seats, desk.topics)
     desk.log += records
     desk.check()
     assert desk.picture() == {
@@ -309,18 +310,10 @@ def test_classic_member_that_was_removed_hears_of_it_when_it_joins_again_with_wh
 
 
 def test_classic_group_of_something_else_than_consumers_stays_what_it_is() -> None:
+    member = seat("k", [])
+    member.protocols = (("range", b"?"),)
     with pytest.raises(errors.GroupIdNotFound):
-        upgraded(
-            "g",
-            7,
-            [
-                ClassicMember(
-                    **{name: getattr(seat("k", []), name) for name in ClassicMember.__struct_fields__ if name != "subscription"},
-                    subscription=b"?",
-                )
-            ],
-            a_desk().topics,
-        )
+        upgraded("g", 7, None, [member], a_desk().topics)
 
 
 @pytest.mark.parametrize(

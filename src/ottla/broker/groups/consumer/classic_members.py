@@ -20,6 +20,7 @@ from ottla.broker.groups.consumer.group import ConsumerGroup
 from ottla.broker.groups.consumer.heartbeats import replace_static
 from ottla.broker.groups.consumer.reconciliation import UNRELEASED_PARTITIONS, UNREVOKED_PARTITIONS, Assignment, ConsumerGroupMember
 from ottla.broker.groups.consumer.record_schemas import ClassicMemberMetadata, ClassicProtocol
+from ottla.broker.groups.group import Client
 from ottla.wire import errors
 from ottla.wire.declare import MalformedMessage
 from ottla.wire.messages.consumer_protocol import (
@@ -45,8 +46,7 @@ def join(
     version: int,
     terms: GroupSettings,
     *,
-    client_id: str,
-    client_host: str,
+    client: Client,
     new_member_id: Callable[[], str],
 ) -> Decision:
     """Decides a JoinGroup with a valid group id and session timeout.
@@ -68,7 +68,7 @@ def join(
     owned = existing(subscription.owned_partitions, terms.topics)
     if before is None and owned and not unknown:
         raise errors.UnknownMemberId(f"member {member_id!r} owns partitions, but is not in group {group.group_id!r} any more")
-    after = _said(before, request, subscription, member_id, client_id, client_host)
+    after = _said(before, request, subscription, member_id, client)
     moved = advance(group, terms, decision, before=before, after=after, owned=owned, replaces=replaces)
     decision.disarm += [(Timer.JOIN, member_id), (Timer.REBALANCE, member_id)]
     decision.arm.append(StartTimer(Timer.SESSION, member_id, request.session_timeout_ms))
@@ -179,8 +179,7 @@ def _said(
     request: JoinGroupRequest,
     subscription: ConsumerProtocolSubscription,
     member_id: str,
-    client_id: str,
-    client_host: str,
+    client: Client,
 ) -> ConsumerGroupMember:
     member = before if before is not None else ConsumerGroupMember(member_id=member_id)
     after = msgspec.structs.replace(
@@ -190,8 +189,8 @@ def _said(
         rebalance_timeout_ms=request.rebalance_timeout_ms if request.rebalance_timeout_ms != -1 else request.session_timeout_ms,
         topics=frozenset(subscription.topics),
         pattern=None,
-        client_id=client_id,
-        client_host=client_host,
+        client_id=client.client_id,
+        client_host=client.host,
         classic=ClassicMemberMetadata(
             session_timeout_ms=request.session_timeout_ms,
             supported_protocols=[ClassicProtocol(name=each.name, metadata=bytes(each.metadata)) for each in request.protocols],

@@ -22,6 +22,7 @@ from ottla.broker.groups.consumer.changes import Decision, GroupSettings, StartT
 from ottla.broker.groups.consumer.group import LEAVE_EPOCH, STATIC_LEAVE_EPOCH, ConsumerGroup, assignment_of
 from ottla.broker.groups.consumer.reconciliation import NOTHING, STABLE, UNREVOKED_PARTITIONS, Assignment, ConsumerGroupMember, within
 from ottla.broker.groups.consumer.topic_patterns import compiled
+from ottla.broker.groups.group import Client
 from ottla.wire import errors
 from ottla.wire.messages.consumer_group_heartbeat import (
     Assignment as AssignmentResponse,
@@ -71,8 +72,7 @@ def heartbeat(
     request: ConsumerGroupHeartbeatRequest,
     terms: GroupSettings,
     *,
-    client_id: str,
-    client_host: str,
+    client: Client,
     new_member_id: Callable[[], str],
 ) -> Decision:
     """Decides a valid heartbeat; the group is new and empty if there was none.
@@ -87,7 +87,7 @@ def heartbeat(
     decision = Decision()
     owned = None if request.topic_partitions is None else assignment_of(request.topic_partitions)
     before, replaces = _member(group, request, member_id, owned, decision)
-    after = _said(before, request, member_id, client_id, client_host)
+    after = _said(before, request, member_id, client)
     moved = advance(group, terms, decision, before=before, after=after, owned=owned, replaces=replaces)
     decision.arm.append(StartTimer(Timer.SESSION, member_id, terms.session_timeout_ms))
     if before is not None and before.classic is not None:
@@ -167,7 +167,7 @@ def check_epoch(member: ConsumerGroupMember, epoch: int, owned: Assignment | Non
 
 
 def _said(
-    before: ConsumerGroupMember | None, request: ConsumerGroupHeartbeatRequest, member_id: str, client_id: str, client_host: str
+    before: ConsumerGroupMember | None, request: ConsumerGroupHeartbeatRequest, member_id: str, client: Client
 ) -> ConsumerGroupMember:
     """The member with the changes of the request; the same object without changes."""
     member = before if before is not None else ConsumerGroupMember(member_id=member_id)
@@ -184,7 +184,7 @@ def _said(
         said["topics"] = frozenset(request.subscribed_topic_names)
     if request.subscribed_topic_regex is not None:
         said["pattern"] = request.subscribed_topic_regex or None
-    said.update(client_id=client_id, client_host=client_host, classic=None)
+    said.update(client_id=client.client_id, client_host=client.host, classic=None)
     if all(getattr(member, name) == value for name, value in said.items()):
         return member
     return msgspec.structs.replace(member, **said)

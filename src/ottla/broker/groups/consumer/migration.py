@@ -16,6 +16,7 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
+from ottla.broker.groups.classic.members import GroupMember
 from ottla.broker.groups.consumer import records as writes
 from ottla.broker.groups.consumer.changes import Topics
 from ottla.broker.groups.consumer.classic_members import embedded, existing
@@ -32,22 +33,6 @@ from ottla.wire.messages.consumer_protocol import ConsumerProtocolAssignment, Co
 POLICIES = ("disabled", "upgrade", "downgrade", "bidirectional")
 
 
-class ClassicMember(msgspec.Struct, frozen=True, kw_only=True):
-    """A member of the classic group that is upgraded."""
-
-    member_id: str
-    instance_id: str | None
-    client_id: str
-    client_host: str
-    session_timeout_ms: int
-    rebalance_timeout_ms: int
-    #: (name, metadata) in the member's order of preference.
-    protocols: Sequence[tuple[str, bytes]]
-    #: Its metadata for the group's protocol.
-    subscription: bytes
-    assignment: bytes
-
-
 def may_upgrade(policy: str) -> bool:
     """Whether the first consumer member may convert a classic group."""
     return policy in ("upgrade", "bidirectional")
@@ -58,14 +43,16 @@ def may_downgrade(policy: str) -> bool:
     return policy in ("downgrade", "bidirectional")
 
 
-def upgraded(group_id: str, generation: int, members: Iterable[ClassicMember], topics: Topics) -> tuple[ConsumerGroup, list[Record]]:
+def upgraded(
+    group_id: str, generation: int, protocol: str | None, members: Iterable[GroupMember], topics: Topics
+) -> tuple[ConsumerGroup, list[Record]]:
     """The consumer group made from a classic one, and its records.
 
     Raises: GroupIdNotFound if a member is not a consumer.
     """
     draft = ConsumerGroup(group_id)
     draft.epoch = draft.assignment_epoch = generation
-    for converted in _unrevoked([_member(member, generation, topics) for member in members], topics):
+    for converted in _unrevoked([_member(member, generation, protocol, topics) for member in members], topics):
         draft.members[converted.member_id] = converted
         draft.targets[converted.member_id] = converted.assigned
     records = writes.whole_group_records(draft)
@@ -75,9 +62,11 @@ def upgraded(group_id: str, generation: int, members: Iterable[ClassicMember], t
     return group, records
 
 
-def _member(before: ClassicMember, generation: int, topics: Topics) -> tuple[ConsumerGroupMember, ConsumerProtocolSubscription]:
+def _member(
+    before: GroupMember, generation: int, protocol: str | None, topics: Topics
+) -> tuple[ConsumerGroupMember, ConsumerProtocolSubscription]:
     try:
-        subscription = decode_embedded(ConsumerProtocolSubscription, before.subscription)
+        subscription = decode_embedded(ConsumerProtocolSubscription, before.metadata(protocol) or before.protocols[0][1])
         given = decode_embedded(ConsumerProtocolAssignment, before.assignment).assigned_partitions if before.assignment else []
     except MalformedMessage as error:
         raise GroupIdNotFound(f"member {before.member_id!r} of the classic group does not say what consumers say: {error}") from None
@@ -88,8 +77,8 @@ def _member(before: ClassicMember, generation: int, topics: Topics) -> tuple[Con
         instance_id=before.instance_id,
         rack_id=subscription.rack_id,
         rebalance_timeout_ms=before.rebalance_timeout_ms,
-        client_id=before.client_id,
-        client_host=before.client_host,
+        client_id=before.client.client_id,
+        client_host=before.client.host,
         topics=frozenset(subscription.topics),
         assigned=existing(given, topics),
         classic=ClassicMemberMetadata(

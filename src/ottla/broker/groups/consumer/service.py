@@ -20,7 +20,6 @@ from ottla.broker.groups.consumer.assignors import ASSIGNORS
 from ottla.broker.groups.consumer.changes import Decision, GroupSettings, StartTimer, Timer, remove
 from ottla.broker.groups.consumer.deadlines import Deadlines
 from ottla.broker.groups.consumer.group import ConsumerGroup, TopicSize, said_bytes
-from ottla.broker.groups.consumer.migration import ClassicMember
 from ottla.broker.groups.consumer.reconciliation import UNREVOKED_PARTITIONS, ConsumerGroupMember
 from ottla.broker.groups.consumer.record_schemas import ConsumerGroupTargetAssignmentMemberKey
 from ottla.broker.groups.consumer.records import group_tombstones
@@ -162,8 +161,7 @@ class ConsumerGroupService:
             request,
             reply.version,
             terms,
-            client_id=client.client_id,
-            client_host=client.host,
+            client=client,
             new_member_id=self._new_member_id,
         )
         replaced = self.group.static_member(request.group_instance_id)
@@ -301,8 +299,7 @@ def decide(groups: ConsumerGroups, group: ConsumerGroup, request: ConsumerGroupH
         group,
         request,
         groups.terms(group.group_id),
-        client_id=client.client_id,
-        client_host=client.host,
+        client=client,
         new_member_id=lambda: new_member_id(groups.shard),
     )
 
@@ -318,22 +315,8 @@ def _upgraded(groups: ConsumerGroups, group: ClassicGroup) -> tuple[ConsumerGrou
         raise errors.GroupIdNotFound(f"group {group.group_id!r} is not a group of consumers")
     if len(group.members) > options.group_consumer_max_size:
         raise errors.GroupIdNotFound(f"group {group.group_id!r} has more members than group.consumer.max.size")
-    members = [
-        ClassicMember(
-            member_id=member.member_id,
-            instance_id=member.instance_id,
-            client_id=member.client.client_id,
-            client_host=member.client.host,
-            session_timeout_ms=member.session_timeout_ms,
-            rebalance_timeout_ms=member.rebalance_timeout_ms,
-            protocols=member.protocols,
-            subscription=member.metadata(group.protocol) or member.protocols[0][1],
-            assignment=member.assignment,
-        )
-        for member in group.members
-        if not member.new or member.instance_id is not None
-    ]
-    draft, records = migration.upgraded(group.group_id, group.generation, members, groups.topics)
+    members = [member for member in group.members if not member.new or member.instance_id is not None]
+    draft, records = migration.upgraded(group.group_id, group.generation, group.protocol, members, groups.topics)
     return draft, [*group.tombstones(), *records]
 
 
