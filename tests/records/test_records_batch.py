@@ -16,7 +16,7 @@ from ottla.records.batch import (
 )
 from ottla.records.build import BatchBuilder, build_batch
 from ottla.records.compression import Codec
-from ottla.records.errors import CorruptBatch, UnsupportedCodec, UnsupportedMagic
+from ottla.records.errors import FAULT_TRUNCATED, FAULT_VARINT, CorruptBatch, UnsupportedCodec, UnsupportedMagic
 from ottla.records.read import ABORT_MARKER, COMMIT_MARKER, control_record, marker, records
 
 
@@ -176,17 +176,13 @@ def test_a_batch_of_nothing_is_not_built() -> None:
 @pytest.mark.parametrize("number", [0, -1, 1, 63, 64, -64, -65, 2**31 - 1, -(2**31), 2**63 - 1, -(2**63)])
 def test_numbers_survive_their_variable_length_form(number: int) -> None:
     encoded = varint.encode(number)
-    assert varint.decode(b"?" + encoded, 1, bits=64) == (number, 1 + len(encoded))
+    assert varint.scan(b"?" + encoded, 1, 1 + len(encoded), 64) == (number, 1 + len(encoded))
     for size in range(len(encoded)):
-        with pytest.raises(varint.MalformedVarint):
-            varint.decode(encoded[:size], bits=64)
+        assert varint.scan(encoded, 0, size, 64) == (0, -FAULT_TRUNCATED)
 
 
 def test_numbers_of_too_many_bits_are_refused() -> None:
-    for number in (2**31, -(2**31) - 1):
-        with pytest.raises(varint.MalformedVarint):
-            varint.decode(varint.encode(number))
-    for text in (b"\xff" * 4 + b"\x10", b"\x80" * 5 + b"\0"):
-        with pytest.raises(varint.MalformedVarint):
-            varint.decode(text)
-    assert varint.decode(b"\x80\x80\x00") == (0, 3)
+    too_long = [varint.encode(number) for number in (2**31, -(2**31) - 1)]
+    for text in (*too_long, b"\xff" * 4 + b"\x10", b"\x80" * 5 + b"\0"):
+        assert varint.scan(text, 0, len(text), 32) == (0, -FAULT_VARINT)
+    assert varint.scan(b"\x80\x80\x00", 0, 3, 32) == (0, 3)

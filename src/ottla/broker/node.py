@@ -88,18 +88,18 @@ class Node:
             events.RequestArrived: self.context.isolation.request,
             events.ConnectionClosed: self.context.connection_closed,
             events.FlushDue: self._flush_due,
-            events.Flushed: self._flushed,
+            events.Flushed: lambda event: self.partitions.flushed(event.marks),
             events.Cleaned: self.compaction.cleaned,
             events.Scrubbed: self.scrubs.scrubbed,
             events.LogsChanged: self.partitions.files.changed,
-            events.DirectoryFailed: self._directory_failed,
+            events.DirectoryFailed: lambda event: self.partitions.directory_failed(event.directory, event.reason),
             events.SpaceMeasured: self._space_measured,
             events.LogRead: self.context.log_read,
             events.StoreChanged: self._store_changed,
             events.StoreAnswered: self.context.store_answered,
             events.SessionChanged: self._session_changed,
             events.PeerAnswered: self.context.peer_answered,
-            events.StopAsked: self._stop_asked,
+            events.StopAsked: lambda event: self.controlled_shutdown.begin(),
             events.Ticked: self._ticked,
         }
 
@@ -196,12 +196,6 @@ class Node:
         self._flush_scheduled = False
         self.partitions.begin_flushes()
 
-    def _flushed(self, event: events.Flushed) -> None:
-        self.partitions.flushed(event.marks)
-
-    def _directory_failed(self, event: events.DirectoryFailed) -> None:
-        self.partitions.directory_failed(event.directory, event.reason)
-
     def _space_measured(self, event: events.SpaceMeasured) -> None:
         before = self.context.space.get(event.directory)
         reserve = self.context.options.disk_reserve_bytes
@@ -217,9 +211,6 @@ class Node:
         self.context.set_wall_clock(event.wall_ms)
         self.context.delayed.expire(self.context.now_ms)
         self.periodic_tasks.tick()
-
-    def _stop_asked(self, event: events.StopAsked) -> None:
-        self.controlled_shutdown.begin()
 
     def _session_changed(self, event: events.SessionChanged) -> None:
         if self.context.started and not self.context.stopping:

@@ -7,11 +7,7 @@ accepted, as in Java. The codec modules contain these loops inline; this module 
 """
 
 from ottla.records.checksum import Buffer
-from ottla.records.errors import FAULT_TRUNCATED, FAULT_VARINT, RecordsError
-
-
-class MalformedVarint(RecordsError):
-    """A number that is truncated or has too many bits."""
+from ottla.records.errors import FAULT_TRUNCATED, FAULT_VARINT
 
 
 def encode(value: int) -> bytes:
@@ -25,19 +21,10 @@ def encode(value: int) -> bytes:
     return bytes(out)
 
 
-def decode(buffer: Buffer, position: int = 0, *, bits: int = 32) -> tuple[int, int]:
-    """(number, next position) of a signed number of 32 or 64 bits.
-
-    Raises: MalformedVarint.
-    """
-    value, position = scan(buffer, position, len(buffer), bits)
-    if position < 0:
-        raise MalformedVarint("number ends too early" if position == -FAULT_TRUNCATED else f"number has more than {bits} bits")
-    return value, position
-
-
 def scan(buffer: Buffer, position: int, end: int, bits: int) -> tuple[int, int]:
-    """Like ``decode`` within ``[position, end)``, but returns a fault as a negative number instead of the position."""
+    """(number, next position) of a signed number of 32 or 64 bits in ``[position, end)``; a fault is a negative number instead of the
+    position.
+    """
     value = shift = 0
     while True:
         if position >= end:

@@ -24,7 +24,7 @@ from collections.abc import Iterable
 
 from ottla.base.ids import TopicPartition
 from ottla.base.ports import Op
-from ottla.broker.apis.store_writes import Writes
+from ottla.broker.apis.store_writes import Writes, note
 from ottla.broker.controller import election
 from ottla.broker.controller.election_queue import PORTION, change
 from ottla.broker.events import RequestArrived
@@ -114,7 +114,7 @@ def _write(
         if error is not None:
             for result in results.values():
                 if not result.error_code:
-                    result.error_code, result.error_message = error.code, str(error)
+                    note(result, error)
 
     def again() -> list[Op]:
         ops = []
@@ -124,7 +124,7 @@ def _write(
             except (errors.ElectionNotNeeded, KeyError):
                 continue
             except KafkaError as error:
-                result.error_code, result.error_message = error.code, str(error)
+                note(result, error)
         return ops
 
     writes.add([change(image.topics[name.topic], name.partition, wanted[name]) for name in results], done, again=again)
