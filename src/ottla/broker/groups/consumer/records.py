@@ -1,6 +1,6 @@
 """Records of changes of a consumer group; see ``record_schemas`` for their meaning."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import TypeAlias
 
 import msgspec
@@ -113,8 +113,4 @@ def whole_group_records(group: ConsumerGroup) -> list[Record]:
 
 def listed(assignment: Assignment) -> list[records.TopicPartitions]:
     """An assignment in record form, in a fixed order."""
-    return [records.TopicPartitions(topic_id=topic, partitions=sorted(partitions)) for topic, partitions in _ordered(assignment.items())]
-
-
-def _ordered(items: Iterable[tuple[bytes, frozenset[int]]]) -> list[tuple[bytes, frozenset[int]]]:
-    return sorted(items)
+    return [records.TopicPartitions(topic_id=topic, partitions=sorted(partitions)) for topic, partitions in sorted(assignment.items())]
