@@ -1,11 +1,12 @@
 """Parquet and Arrow files: columns are used as they are, and the metadata of the file gives the first batch to read."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet
 
 from ottla.lake.load.inputs import STDIN, CannotLoad, Input
 from ottla.lake.load.reader import PORTION_BYTES, Reader, RowBatch, json_type
@@ -18,11 +19,7 @@ ROWS_MAX = 32 * 1024
 @contextmanager
 def open_columns(given: Input) -> Iterator[Reader]:
     """Raises: CannotLoad, OSError, ArrowInvalid."""
-    import pyarrow as pa
-
     if given.format == "parquet":
-        import pyarrow.parquet
-
         with pyarrow.parquet.ParquetFile(given.name) as parquet:
             yield ParquetReader(parquet, given.size)
         return

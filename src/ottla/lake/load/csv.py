@@ -5,12 +5,14 @@ would lose something as a number stay text: 007, and numbers with too many digit
 row with a value of another type is rejected; types can be given instead.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from itertools import chain
 from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv
 
 from ottla.base.options import suggestion
 from ottla.lake.load.inputs import CannotLoad
@@ -32,9 +34,6 @@ class CsvReader:
     skipped = 0
 
     def __init__(self, source: LineSource, how: ReadOptions, delimiter: str) -> None:
-        import pyarrow as pa
-        import pyarrow.csv
-
         self._source, self._how = source, how
         self._quote = how.quote.encode() if how.quote else None
         self._parse_options: dict[str, Any] = {
@@ -59,8 +58,6 @@ class CsvReader:
 
     def _head(self, number: int, block: bytes) -> tuple[int, bytes]:
         """Reads the column names; returns the rest."""
-        import pyarrow as pa
-
         begin = len(block) - len(block.lstrip(b"\r\n"))
         end = block.find(b"\n", begin)
         while self._quote is not None and end >= 0 and block.count(self._quote, begin, end) % 2:
@@ -82,8 +79,6 @@ class CsvReader:
 
     def _types(self, block: bytes) -> dict[str, Any]:
         """The types of the columns, inferred from the first rows."""
-        import pyarrow as pa
-
         said = {name: _type(text) for name, text in self._how.types.items()}
         if unknown := [name for name in said if name not in self._names]:
             raise CannotLoad(f"it has no column {unknown[0]!r}{suggestion(unknown[0], self._names)}; it has {', '.join(self._names)}")
@@ -111,8 +106,6 @@ class CsvReader:
 
     def _parsed(self, block: bytes, types: Any) -> Any:
         """Raises: ArrowInvalid."""
-        import pyarrow as pa
-
         if not block.strip(b"\r\n"):
             return pa.schema([(name, types.get(name, pa.null())) for name in self._names]).empty_table()
         return self._csv.read_csv(
@@ -123,8 +116,6 @@ class CsvReader:
         )
 
     def portions(self, skip: int) -> Iterator[RowBatch]:
-        import pyarrow as pa
-
         for number, block in self._blocks:
             bad: list[RejectedRow] = []
             try:
@@ -144,8 +135,6 @@ class CsvReader:
 
     def _searched(self, lines: list[tuple[int, bytes]], types: Any) -> Iterator[tuple[int, int]]:
         """The runs ``[first, last)`` of valid lines, by bisection."""
-        import pyarrow as pa
-
         waiting = [(0, len(lines))]
         while waiting:
             first, last = waiting.pop()
@@ -161,8 +150,6 @@ class CsvReader:
 
     def _why(self, line: bytes) -> str:
         """The problem of a line."""
-        import pyarrow as pa
-
         try:
             self._parsed(line, self._kinds)
         except pa.ArrowInvalid as error:
@@ -188,9 +175,6 @@ def _sample(block: bytes, quote: bytes | None) -> bytes:
 
 def _loses(words: Any, kind: Any) -> bool:
     """Whether some of the texts would lose something as a number."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     if not (pa.types.is_integer(kind) or pa.types.is_floating(kind)):
         return False
     patterns = [_CODE] if pa.types.is_integer(kind) else [_CODE, _MANY_DIGITS]
@@ -199,8 +183,6 @@ def _loses(words: Any, kind: Any) -> bool:
 
 def _type(text: str) -> Any:
     """The Arrow type with this name. Raises: CannotLoad."""
-    import pyarrow as pa
-
     try:
         return pa.type_for_alias(text)
     except ValueError:

@@ -11,8 +11,6 @@
 A file is unchanged if its size is, and either its modification time or its fingerprint.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from hashlib import blake2b
 from typing import NamedTuple

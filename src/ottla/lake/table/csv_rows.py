@@ -1,21 +1,16 @@
 """Values that are one line of CSV each into columns with given names and types; an empty field is null."""
 
-from __future__ import annotations
-
 import csv
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from ottla.client.arrow.json import Decoded
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 
 def csv_values(texts: pa.Array, kind: pa.StructType) -> Decoded:
     """A struct per line; null, and unreadable, if a line has another number of fields, or a field of another type."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     rows, bad, why = _fields(texts, kind.num_fields)
     columns = [pa.array(column, pa.string()) for column in (zip(*rows, strict=True) if rows else ([] for _ in kind))]
     arrays: list[Any] = []
@@ -54,8 +49,6 @@ def _fields(texts: Any, count: int) -> tuple[list[list[str | None]], set[int], s
 
 def _cast(column: Any, kind: Any) -> tuple[Any, list[int]]:
     """A text column in its type, and the rows that do not fit."""
-    import pyarrow as pa
-
     if pa.types.is_binary(kind):
         return column.cast(kind), []
     try:
@@ -72,9 +65,6 @@ def _cast(column: Any, kind: Any) -> tuple[Any, list[int]]:
 
 
 def _typed(column: Any, kind: Any) -> Any:
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     if pa.types.is_timestamp(kind) and kind.tz is not None:
         # Arrow casts text without a time zone to types without one, and text with a zone to types with one.
         zoned = pc.match_substring_regex(column, r"(Z|[+-]\d\d:?\d\d)$")

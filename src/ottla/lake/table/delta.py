@@ -14,17 +14,17 @@ wider type needs a rewrite of the table, which `evolve` does with `rewrite=True`
 Frequent commits leave many small files: `compact` joins them; `vacuum` removes files that no recent version needs.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import CommitProperties, DeltaTable, Schema, Transaction, write_deltalake
+from deltalake.exceptions import CommitFailedError, DeltaError
 
 from ottla.base.units import MiB
 from ottla.lake.table.schema_evolution import ColumnChange, Evolution, evolution
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 #: Target size of files: opening them does not dominate a scan.
 FILE_BYTES = 128 * MiB
@@ -52,16 +52,6 @@ class Overtaken(Exception):
     """Another process has written to the table as the same application, or changed it under this transaction. Nothing was written."""
 
 
-def needed_delta() -> Any:
-    """The package deltalake. Raises: ImportError that says how to get it."""
-    try:
-        import deltalake
-        import pyarrow  # noqa: F401
-    except ImportError as error:
-        raise ImportError(f"Delta tables need {error.name or 'deltalake'}: pip install 'ottla[lake]'") from None
-    return deltalake
-
-
 def committed(path: str, application: str, batch_id: int, content: int | None = None) -> bool:
     """Whether the table at `path` has this batch, and with this `content` if it is not None."""
     return holds(opened(path), application, batch_id, content)
@@ -77,8 +67,6 @@ def holds(table: Any, application: str, batch_id: int, content: int | None = Non
 
 def opened(path: str) -> Any:
     """The table; None if there is none."""
-    from deltalake import DeltaTable
-
     return DeltaTable(path) if DeltaTable.is_deltatable(path) else None
 
 
@@ -89,9 +77,6 @@ def create(
 
     `schema` is Delta's or Arrow's.
     """
-    from deltalake import DeltaTable
-    from deltalake.exceptions import DeltaError
-
     try:
         DeltaTable.create(
             path,
@@ -126,27 +111,19 @@ def _same_columns(path: str, table: Any, schema: Any) -> None:
 
 def schema_of_arrow(schema: pa.Schema) -> Any:
     """Delta's schema of an Arrow table. Every column may be null: what a query never leaves empty today, it may tomorrow."""
-    from deltalake import Schema
-
     return Schema.from_arrow(_nullable(schema))
 
 
 def _delta_schema(schema: Any) -> Any:
-    from deltalake import Schema
-
     return schema if isinstance(schema, Schema) else schema_of_arrow(schema)
 
 
 def _nullable(schema: pa.Schema) -> pa.Schema:
-    import pyarrow as pa
-
     return pa.schema([field.with_nullable(True) for field in schema])
 
 
 def arrow_schema(table: Any) -> pa.Schema:
     """Arrow's schema of a Delta table."""
-    import pyarrow as pa
-
     return pa.schema(table.schema().to_arrow())
 
 
@@ -159,8 +136,6 @@ def evolve(path: str, schema: Any, *, partition_by: Sequence[str] = (), rewrite:
     New columns and members of structs are added, in one transaction that touches no file. With `rewrite`, columns whose type has to become
     wider cause a rewrite of the whole table. Raises: TableMismatch for what cannot be; Overtaken where others wrote meanwhile.
     """
-    from deltalake.exceptions import CommitFailedError
-
     schema = _delta_schema(schema)
     for left in reversed(range(TRIES)):
         try:
@@ -184,8 +159,6 @@ def _evolved(path: str, schema: Any, partition_by: Sequence[str], *, rewrite: bo
         _write_anew(table, change)
         table = opened(path)
     if change.added:
-        from deltalake import write_deltalake
-
         write_deltalake(table, _arrow_of(change.schema).empty_table(), mode="append", schema_mode="merge")
     return change.added + change.wider
 
@@ -204,18 +177,11 @@ def _refusal(path: str, change: Evolution) -> str:
 
 
 def _arrow_of(schema: dict[str, Any]) -> pa.Schema:
-    import pyarrow as pa
-    from deltalake import Schema
-
     return pa.schema(Schema.from_json(json.dumps(schema)).to_arrow())
 
 
 def _write_anew(table: Any, change: Evolution) -> None:
     """Rewrite all rows in the wider types, in one transaction. Raises: TableMismatch for a value that does not fit exactly."""
-    import pyarrow as pa
-    from deltalake import CommitProperties, write_deltalake
-    from deltalake.exceptions import CommitFailedError
-
     rows = pa.RecordBatchReader.from_stream(table.scan())
     wanted = _arrow_of(_widened(json.loads(table.schema().to_json()), change))
     target = pa.schema([wanted.field(name) for name in rows.schema.names])
@@ -307,8 +273,6 @@ def write(
 
 
 def _refuse_repeated(table: pa.Table, keys: Sequence[str]) -> None:
-    import pyarrow.compute as pc
-
     counts = table.group_by(list(keys)).aggregate([([], "count_all")])
     repeated = counts.filter(pc.greater(counts.column("count_all"), 1)).slice(0, 1).to_pylist()
     if repeated:
@@ -320,8 +284,6 @@ def transact(path: str, application: str, batch_id: int, once: Callable[[Any], N
     """Call `once(table)` on one version of the table; returns False when it already has the batch, or with `again` a later one. Repeated
     after conflicts with writers of other applications. Raises: Overtaken.
     """
-    from deltalake.exceptions import CommitFailedError
-
     for left in reversed(range(TRIES)):
         there = opened(path)
         if holds(there, application, batch_id + again):
@@ -337,8 +299,6 @@ def transact(path: str, application: str, batch_id: int, once: Callable[[Any], N
 
 def append(there: Any, table: pa.Table, properties: Any, *, overwrite: bool = False) -> None:
     """Append the rows in one transaction on the version that was read. Columns that `table` lacks are null."""
-    from deltalake import write_deltalake
-
     write_deltalake(
         there,
         table,
@@ -367,8 +327,6 @@ def commit_properties_of(application: str, batch_id: int, *, content: int | None
 
 def commit_properties(versions: Mapping[str, int], metadata: Mapping[str, str] | None = None) -> Any:
     """Properties of a commit: the version of each application."""
-    from deltalake import CommitProperties, Transaction
-
     transactions = [Transaction(app_id=application, version=version) for application, version in versions.items()]
     return CommitProperties(custom_metadata=dict(metadata or {}) or None, app_transactions=transactions)
 
@@ -387,8 +345,6 @@ def compact(path: str, *, target_bytes: int = FILE_BYTES, partitions: Mapping[st
     """Join small files of each partition to files of about `target_bytes`; the rows do not change.
     `partitions` selects some, by column and value. Returns (0, 0) if another writer changed the same files first.
     """
-    from deltalake.exceptions import CommitFailedError
-
     chosen = None if partitions is None else [(column, "=", value) for column, value in partitions.items()]
     try:
         done = opened(path).optimize.compact(partition_filters=chosen, target_size=target_bytes)

@@ -7,18 +7,15 @@ The format is chosen when the table is created, stored in it, and does not chang
                        value that cannot be decoded or does not fit the columns
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
+import pyarrow as pa
 
 from ottla.base.options import suggestion
-
-if TYPE_CHECKING:
-    import pyarrow as pa
+from ottla.client.arrow.columns import headers_type
 
 VALUE_FORMATS = ("json", "avro", "csv", "text", "raw")
 KEY_FORMATS = ("text", "raw", "int")
@@ -58,10 +55,6 @@ class TableFormat(msgspec.Struct, frozen=True):
 
     def metadata_schema(self) -> pa.Schema:
         """The columns that do not come from decoded values."""
-        import pyarrow as pa
-
-        from ottla.client.arrow.columns import headers_type
-
         types = {
             "key": {"raw": pa.binary(), "text": pa.string(), "int": pa.int64()}[self.key],
             "headers": headers_type(),
@@ -148,8 +141,6 @@ def parse_schema(text: str) -> pa.Schema:
 
     Raises: ValueError that shows the position.
     """
-    import pyarrow as pa
-
     reader = _SchemaReader(text)
     fields = reader.fields(None)
     return pa.schema(fields)
@@ -198,8 +189,6 @@ class _SchemaReader:
         return found
 
     def fields(self, closing: str | None) -> list[Any]:
-        import pyarrow as pa
-
         found = []
         while True:
             if self._token is None or not (self._token["word"] or self._token["quoted"]):
@@ -218,8 +207,6 @@ class _SchemaReader:
             return found
 
     def _type(self) -> Any:
-        import pyarrow as pa
-
         types = {
             "string": pa.string(), "varchar": pa.string(), "binary": pa.binary(), "boolean": pa.bool_(), "bool": pa.bool_(),
             "tinyint": pa.int8(), "byte": pa.int8(), "smallint": pa.int16(), "short": pa.int16(), "int": pa.int32(), "integer": pa.int32(),

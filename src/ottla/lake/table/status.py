@@ -1,14 +1,13 @@
 """The status of a table: version, rows, files, columns, topic and offsets."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import pyarrow as pa
 
-from ottla.lake.table.delta import needed_delta, opened
+from ottla.lake.table.delta import opened
 from ottla.lake.table.parquet_target import read_manifest
 from ottla.lake.table.schema import TableFormat
 from ottla.lake.table.target import FORM, TOPIC, TOPIC_ID, TableConflict
@@ -31,8 +30,7 @@ class TableStatus:
 
 
 def status(directory: Path) -> TableStatus:
-    """Raises: TableConflict if the directory has no table of a topic; ImportError."""
-    needed_delta()
+    """Raises: TableConflict if the directory has no table of a topic."""
     table = opened(str(directory))
     if table is not None:
         return _delta(directory, table)
@@ -48,8 +46,6 @@ def status(directory: Path) -> TableStatus:
 
 
 def _delta(directory: Path, table: Any) -> TableStatus:
-    import pyarrow as pa
-
     settings = table.metadata().configuration
     if FORM not in settings:
         raise TableConflict(f"the table at {directory} was not made from a topic")

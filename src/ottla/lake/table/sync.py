@@ -14,12 +14,13 @@ comparison checks this.
 If rows need a new column, the rows before are committed first; then the column is added.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
+
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from ottla.base.units import MiB
 from ottla.client.errors import ConnectionFailed
@@ -32,9 +33,6 @@ from ottla.lake.table.schema import TableFormat
 from ottla.lake.table.target import DELETED, DeltaTarget, TableConflict, TableOrigin, Target
 from ottla.lake.table.topic import DataLost, LostRecords, Topic
 from ottla.wire.errors import KafkaError, UnknownTopicOrPartition
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 ALL = Range(last=END)
 #: Least commit interval while the table is behind: fewer and larger files.
@@ -397,9 +395,6 @@ def last_of_each(tables: Sequence[pa.Table], key: str, schema: pa.Schema) -> pa.
 
     All records of a key are in one partition, and rows are in the order of reading, so the last row is the newest.
     """
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     tables = [one for one in tables if one.num_rows]
     if not tables:
         return None
@@ -415,12 +410,8 @@ def _offsets_between(positions: Mapping[int, int], ends: Mapping[int, int]) -> i
 
 
 def _count_true(column: Any) -> int:
-    import pyarrow.compute as pc
-
     return int(pc.sum(column).as_py() or 0)
 
 
 def _not(column: Any) -> Any:
-    import pyarrow.compute as pc
-
     return pc.invert(column)

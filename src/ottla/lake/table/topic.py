@@ -4,14 +4,14 @@ A few partitions are read at a time, so memory is a few fetches of 8 MiB. Each r
 records, because after compaction and transactions offsets may have no record.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self
+
+import pyarrow as pa
 
 from ottla.base.ids import NO_TOPIC_ID, TopicPartition
 from ottla.client.admin.results import Resource, ResourceType
@@ -25,9 +25,6 @@ from ottla.client.sync.admin import Admin
 from ottla.client.sync.loop_thread import Call, LoopThread
 from ottla.records.batch import headers
 from ottla.wire.errors import KafkaError, UnknownTopicOrPartition
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 #: Partitions that are read at the same time; each has a fetch in use and one in flight.
 PARTITIONS_AT_ONCE = 3

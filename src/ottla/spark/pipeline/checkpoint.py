@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from ottla.base.ids import TopicPartition
-from ottla.lake.table.parquet_files import naming
+from ottla.lake.full_disk import naming
 from ottla.spark.source.offset_ranges import OffsetsError, from_json
 
 try:

@@ -5,20 +5,19 @@ import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import pyarrow as pa
+from deltalake import Schema
+from deltalake.transaction import AddAction
 from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterCommitMessage
 
 from ottla.lake.table.delta import commit_properties_of, holds, opened
 from ottla.spark.pipeline.part_files import PartFile, write_parts
 
-if TYPE_CHECKING:
-    import pyarrow as pa
-
 
 def schema_of_frame(frame: Any) -> Any:
     """Delta's schema of a DataFrame, which has Spark's JSON format."""
-    from deltalake import Schema
     from pyspark.sql.types import StructField, StructType
 
     return Schema.from_json(StructType([StructField(field.name, field.dataType) for field in frame.schema.fields]).json())
@@ -82,8 +81,6 @@ class DeltaAppendWriter(DataSourceArrowWriter):  # type: ignore[misc]
         return TaskResult(write_parts(iterator, Path(self.path), stem, partition_by=self.partition_by, suffix=".zstd.parquet", plain=True))
 
     def commit(self, messages: list[TaskResult | None]) -> None:
-        from deltalake.transaction import AddAction
-
         files = [file for message in messages if message is not None for file in message.files]
         now_ms = time.time_ns() // 1_000_000
         actions = [AddAction(file.name, file.size, file.values, now_ms, True, json.dumps({"numRecords": file.rows})) for file in files]

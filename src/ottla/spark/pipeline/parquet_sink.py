@@ -22,14 +22,12 @@ import uuid
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterCommitMessage
 
 from ottla.spark.pipeline.part_files import PartFile, sync, write_parts
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 HIDDEN = ".ottla"
 #: Not `.parquet`, so that searches for these do not find incomplete files.

@@ -14,7 +14,9 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pyarrow as pa
 
 from ottla.base.ids import TopicPartition
 from ottla.spark.pipeline import checkpoint_compatibility, streaming_checks
@@ -34,9 +36,6 @@ from ottla.spark.source.offset_ranges import LATEST, OffsetsError, from_json
 from ottla.spark.source.options import SourceOptions, Subscription
 from ottla.spark.source.progress_group import ProgressGroup
 from ottla.spark.source.starting_offsets import Offsets, latest_offsets
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 Show = Callable[[Sink, MicroBatch, "pa.Table", int], None]
 POLL_S = 0.1

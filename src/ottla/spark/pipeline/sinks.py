@@ -22,7 +22,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
+
+import pyarrow as pa
 
 from ottla.base.options import suggestion
 from ottla.lake.table import delta
@@ -34,9 +36,6 @@ from ottla.spark.pipeline.rejected_rows import DEAD_LETTER_COLUMNS, content_hash
 from ottla.spark.pipeline.rejection_reasons import literal
 from ottla.spark.pipeline.spark_refusals import refused_expression, spark_errors
 from ottla.spark.sink.options import SinkOptions
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,8 +231,6 @@ class TopicTarget:
             raise self.pipeline.error(f"{self.sink.key}{column}", message) from None
 
     def write_table(self, table: "pa.Table", batch: MicroBatch) -> None:
-        import pyarrow as pa
-
         from ottla.spark.sink.writer import BatchWriter
 
         chosen = pa.table({column: table.column(extra) for column, extra in zip(self.columns, self.extras, strict=True)})

@@ -86,12 +86,11 @@ def _query(state: QueryState, note: Mapping[str, Any], ends: Mapping[TopicPartit
 def _target(target: Mapping[str, Any]) -> dict[str, Any]:
     if target.get("type") != "delta":
         return dict(target)
-    from ottla.lake.table.delta import opened
-
     try:
-        table = opened(str(target["path"]))
+        from ottla.lake.table.delta import opened
     except ImportError:
         return dict(target)
+    table = opened(str(target["path"]))
     return {**target, "version": None if table is None else table.version()}
 
 

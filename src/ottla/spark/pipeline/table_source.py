@@ -8,10 +8,12 @@ import json
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+from deltalake import DeltaTable
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.pandas.types import to_arrow_schema
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql.types import StructType
 
 
@@ -43,16 +45,12 @@ class TableReader(DataSourceReader):  # type: ignore[misc]
         return [InputPartition(0)]
 
     def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
-        from pyspark.sql.pandas.types import to_arrow_schema
-
         schema = to_arrow_schema(self.schema, timezone="UTC")
         for batch in _opened(self.path).to_pyarrow_dataset().to_batches(columns=schema.names):
             yield batch.cast(schema)
 
 
 def _opened(path: str) -> Any:
-    from deltalake import DeltaTable
-
     if not DeltaTable.is_deltatable(path):
         raise ValueError(f"there is no Delta table at {path}")
     return DeltaTable(path)

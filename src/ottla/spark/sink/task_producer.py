@@ -19,15 +19,16 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ottla.client.arrow.send import BlockingTableDelivery
 from ottla.client.options import ProducerOptions
 from ottla.client.sync.producer import Producer
 from ottla.spark.source import log_client
 from ottla.wire.errors import InvalidRecord, KafkaError, MessageTooLarge
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
-    from ottla.client.arrow.send import BlockingTableDelivery
     from ottla.spark.sink.options import SinkOptions
 
 PRODUCER_SETTINGS = frozenset(spec.attribute for spec in ProducerOptions.SPECS.values())
@@ -127,9 +128,6 @@ PARTITIONERS: Mapping[str, Callable[[TaskProducer, str, int, int], "int | array[
 
 def _with_partitions(rows: "pa.RecordBatch", partitions: "int | array[int]") -> "tuple[pa.RecordBatch, str | int]":
     """The rows with a column of partitions, where a row's own takes precedence; or one number if no row has its own."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     names = rows.schema.names
     own = "partition" in names
     if isinstance(partitions, int) and not own:

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark import TaskContext
 from pyspark.sql.datasource import (
     DataSourceArrowWriter,
@@ -28,7 +30,6 @@ from ottla.spark.sink.options import SinkOptions
 from ottla.spark.worker_setup import prepare_task_process
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql.types import StructType
 
 SINK_TYPES = {
@@ -145,8 +146,6 @@ class StreamWriter(_Writer, DataSourceStreamArrowWriter):  # type: ignore[misc]
 
 def _by_topic(batch: "pa.RecordBatch", topic: str | None) -> "Iterator[tuple[str, pa.RecordBatch]]":
     """Each topic with its rows. Raises: ValueError for a row without a topic."""
-    import pyarrow.compute as pc
-
     if topic is not None:
         yield topic, batch
         return

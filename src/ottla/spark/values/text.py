@@ -11,6 +11,10 @@ import csv
 import io
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv as arrow_csv
+
 from ottla.client.arrow.json import Decoded, json_values
 from ottla.spark.values.decoder import Decode, fitted
 from ottla.spark.values.options import ValueOptions
@@ -32,8 +36,6 @@ def json_decoder(target: Any) -> Decode:
 
 def _readable(kind: Any, name: str) -> Any:
     """The type with which Arrow parses a field before the cast to `kind`."""
-    import pyarrow as pa
-
     types = pa.types
     if types.is_struct(kind):
         return pa.struct([(one.name, _readable(one.type, f"{name}.{one.name}".lstrip("."))) for one in kind])
@@ -48,8 +50,6 @@ def _readable(kind: Any, name: str) -> Any:
 
 def csv_decoder(target: Any, options: ValueOptions) -> Decode:
     """Raises: ValueError for a nested type."""
-    import pyarrow as pa
-
     for one in target:
         if pa.types.is_nested(one.type):
             raise ValueError(f"field {one.name}: a CSV field is text and cannot be decoded to {one.type}; declare it as STRING")
@@ -72,10 +72,6 @@ def csv_decoder(target: Any, options: ValueOptions) -> Decode:
 
 def _csv_texts(raw: Any, names: list[str], options: ValueOptions) -> tuple[Any, list[Any]]:
     """Flags of bad rows (None: no bad row), and a column of text for each name."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-    import pyarrow.csv as arrow_csv
-
     rows = len(raw)
     texts, broken = cast_or_null(raw, pa.string())
     odd = pc.equal(pc.bit_wise_and(pc.count_substring(texts, '"'), 1), 1)
@@ -124,9 +120,6 @@ def _one_row(text: str, options: ValueOptions) -> list[str | None] | None:
 
 def cast_or_null(column: Any, kind: Any) -> tuple[Any, Any]:
     """Casts a column; values that cannot be cast become null. Also returns their flags, None if there are none."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     try:
         return _cast(column, kind), None
     except pa.ArrowInvalid:
@@ -141,9 +134,6 @@ def cast_or_null(column: Any, kind: Any) -> tuple[Any, Any]:
 
 def _cast(column: Any, kind: Any) -> Any:
     """Raises: ArrowInvalid."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     if pa.types.is_timestamp(kind) and kind.tz is not None and pa.types.is_string(column.type):
         zoned = pc.match_substring_regex(column, r"([zZ]|[+-]\d\d:?(\d\d)?)$")
         # A date without time ends like a UTC offset.
@@ -156,15 +146,10 @@ def _cast(column: Any, kind: Any) -> Any:
 
 def _either(some: Any, others: Any) -> Any:
     """Logical or of two flag columns; None means no flag is set."""
-    import pyarrow.compute as pc
-
     if some is None or others is None:
         return others if some is None else some
     return pc.or_(some, others)
 
 
 def _without(column: Any, bad: Any) -> Any:
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     return column if bad is None else pc.if_else(bad, pa.scalar(None, column.type), column)
