@@ -12,7 +12,7 @@ from ottla.spark.source.columns import ddl
 from ottla.spark.source.data_source import LATEST_MAX_AGE_MS, BatchReader, StreamReader
 from ottla.spark.source.offset_ranges import EARLIEST
 from ottla.spark.source.rows import RowPlan
-from ottla.spark.values.ddl import columns_of
+from ottla.spark.values.decode import columns_of
 
 from .test_starting_offsets import T0, T1, MemoryCatalog, options
 

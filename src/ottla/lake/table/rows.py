@@ -20,10 +20,11 @@ from ottla.client.arrow.avro import Column, schema_faults
 from ottla.client.arrow.json import Decoded, json_values
 from ottla.client.arrow.values import ColumnFormat
 from ottla.client.serializers import Avro
+from ottla.lake.ddl import parse_schema
 from ottla.lake.table.csv_rows import csv_values
 from ottla.lake.table.delta import TableMismatch
 from ottla.lake.table.json_rows import json_rows
-from ottla.lake.table.schema import CORRUPT, DATE, FRAME_BYTES, TableFormat, parse_schema
+from ottla.lake.table.schema import CORRUPT, DATE, FRAME_BYTES, TableFormat
 
 #: Characters that Delta does not allow in column names.
 _NOT_IN_NAMES = re.compile(r"[ ,;{}()\n\t=]")

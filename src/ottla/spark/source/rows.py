@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from ottla.base.options import suggestion
 from ottla.records.columns import Columns
 from ottla.spark.source import columns
-from ottla.spark.values.decode import CORRUPT, DecodePlan, decoded_columns, plan_values, refuse_bad, value_fields
+from ottla.spark.values.decode import CORRUPT, DecodePlan, columns_of, decoded_columns, plan_values, refuse_bad, value_fields
 from ottla.spark.values.options import ValueOptions
 
 if TYPE_CHECKING:
@@ -63,8 +63,6 @@ def descriptors_of(value: ValueOptions) -> bytes:
 def default_schema(value: ValueOptions, topics: tuple[str, ...], *, headers: bool) -> "StructType":
     """The schema of a read without one from the user. Raises: ValueError."""
     from pyspark.sql.types import BinaryType, StructField, StructType
-
-    from ottla.spark.values.ddl import columns_of
 
     known = value_fields(value, topics, descriptors_of(value))
     if known is None:

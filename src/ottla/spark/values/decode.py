@@ -109,6 +109,15 @@ def refuse_bad(bad: Any, offsets: Any, where: str, format: str) -> None:
     raise BadValue(f"{where} at offset {offsets[row].as_py()}: the value is not valid {format}, and valueMode is failfast")
 
 
+def columns_of(text: str) -> Any:
+    """Columns in DDL as Spark's StructType. Needs no JVM: the processes that plan a source have none. Raises: BadDdl."""
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    from ottla.lake.ddl import parse_schema
+
+    return from_arrow_schema(parse_schema(text), prefer_timestamp_ntz=True)
+
+
 def value_fields(options: ValueOptions, topics: tuple[str, ...], descriptors: bytes) -> Any:
     """All fields of a value as Spark's StructType; None if only the query's schema defines them.
 
@@ -118,8 +127,6 @@ def value_fields(options: ValueOptions, topics: tuple[str, ...], descriptors: by
         case "json" | "csv":
             if options.schema is None:
                 return None
-            from ottla.spark.values.ddl import columns_of
-
             return columns_of(options.schema)
         case "avro":
             from ottla.spark.values.avro import fields_of_avro
