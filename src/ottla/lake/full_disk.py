@@ -1,4 +1,4 @@
-"""Messages for a full disk. The libraries report one in different ways; some omit the file. Imports neither pyarrow nor deltalake."""
+"""Writing files safely: errors of a full disk with the file's name, and syncs. Imports neither pyarrow nor deltalake."""
 
 import os
 from collections.abc import Iterator
@@ -19,3 +19,12 @@ def naming(path: Path) -> Iterator[None]:
         if error.errno is None or error.filename is not None:
             raise
         raise OSError(error.errno, os.strerror(error.errno), str(path)) from error
+
+
+def sync(path: Path) -> None:
+    """Syncs a file or a directory: a table's log must not name a file that a power failure removes."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -6,7 +6,6 @@ is written when all together exceed a limit. A file is synced before it is retur
 """
 
 import json
-import os
 import time
 import uuid
 from dataclasses import dataclass, field
@@ -20,7 +19,8 @@ import pyarrow.parquet as pq
 from deltalake.transaction import AddAction
 
 from ottla.base.units import MiB
-from ottla.lake.full_disk import naming
+from ottla.lake.casts import fitted
+from ottla.lake.full_disk import naming, sync
 from ottla.lake.table.delta import FILE_BYTES
 
 #: Arrow rows of one group; compressed they have some MB, which readers can skip or read at once.
@@ -171,45 +171,19 @@ class Files:
 
 def aligned(table: pa.Table, schema: pa.Schema) -> pa.Table:
     """The rows with the columns of a schema, in its order and types; missing ones are null. Raises: ArrowInvalid."""
-    columns = [
-        _typed(table.column(one.name), one.type) if one.name in table.column_names else pa.nulls(len(table), one.type) for one in schema
-    ]
-    return pa.Table.from_arrays(columns, schema=schema)
+    return pa.Table.from_arrays([_column(table, one) for one in schema], schema=schema)
 
 
-def _typed(column: Any, kind: Any) -> Any:
-    if column.type == kind:
-        return column
-    return pa.chunked_array([_array(chunk, kind) for chunk in column.chunks], kind)
-
-
-def _array(array: Any, kind: Any) -> Any:
-    """An array in a type that has its members, and possibly more."""
-    types = pa.types
-    if array.type == kind or pa.types.is_null(array.type):
-        return array if array.type == kind else pa.nulls(len(array), kind)
-    if types.is_struct(kind) and types.is_struct(array.type):
-        there = {one.name: place for place, one in enumerate(array.type)}
-        members = [_array(array.field(there[one.name]), one.type) if one.name in there else pa.nulls(len(array), one.type) for one in kind]
-        return pa.StructArray.from_arrays(members, fields=list(kind), mask=array.is_null() if array.null_count else None)
-    if types.is_list(kind) and types.is_list(array.type):
-        ends, mask = array.offsets, array.is_null() if array.null_count else None
-        if array.offset and mask is not None:
-            # Arrow accepts no mask together with offsets that do not begin at 0.
-            array = pa.concat_arrays([array])
-            ends = array.offsets
-        return pa.ListArray.from_arrays(ends, _array(array.values, kind.value_type), type=kind, mask=mask)
-    return array.cast(kind)
+def _column(table: pa.Table, field: Any) -> Any:
+    if field.name not in table.column_names:
+        return pa.nulls(len(table), field.type)
+    return pa.chunked_array([fitted(chunk, field.type) for chunk in table.column(field.name).chunks], field.type)
 
 
 def on_disk(path: Path) -> None:
     """Syncs the file and its directory."""
     for one in (path, path.parent):
-        descriptor = os.open(one, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        sync(one)
 
 
 def stats_of(metadata: Any) -> dict[str, Any]:

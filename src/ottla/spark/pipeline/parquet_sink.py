@@ -27,7 +27,8 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterCommitMessage
 
-from ottla.spark.pipeline.part_files import PartFile, sync, write_parts
+from ottla.lake.full_disk import sync
+from ottla.spark.pipeline.part_files import PartFile, write_parts
 
 HIDDEN = ".ottla"
 #: Not `.parquet`, so that searches for these do not find incomplete files.

@@ -5,7 +5,6 @@ partition, up to `OPEN_MAX`; then the least recently used one is closed, and a l
 files are complete and synced to disk.
 """
 
-import os
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -17,7 +16,7 @@ from urllib.parse import quote
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ottla.lake.full_disk import naming
+from ottla.lake.full_disk import naming, sync
 
 ROWS_PER_GROUP = 128 * 1024
 #: Open writers of one task; each buffers up to a row group.
@@ -172,12 +171,3 @@ def plain_directory_of(values: dict[str, str | None]) -> str:
     return "/".join(
         f"{re.sub(r'[^A-Za-z0-9_.-]', '_', name)}={re.sub(r'[^A-Za-z0-9_.-]', '_', value or '')}" for name, value in values.items()
     )
-
-
-def sync(path: Path) -> None:
-    """Syncs a file to disk: a table's log must not name a file that a power failure removes."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

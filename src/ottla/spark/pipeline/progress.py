@@ -10,8 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, TextIO
 
-from ottla.base.ids import TopicPartition
-from ottla.spark.source.offset_ranges import OffsetsError, from_json
+from ottla.spark.source.offset_ranges import offsets_in
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderableType
@@ -84,7 +83,7 @@ def rows_by_source(report: Mapping[str, Any]) -> dict[str, int]:
         counted = source.get("numInputRows")
         if counted is None:
             continue
-        start, end = (_offsets(source[name]) for name in ("startOffset", "endOffset"))
+        start, end = (offsets_in(source[name]) for name in ("startOffset", "endOffset"))
         name = ", ".join(sorted({tp.topic for tp in end})) if end else str(source.get("description", ""))
         if start and end:
             counted = min(counted, sum(max(0, offset - start.get(tp, 0)) for tp, offset in end.items()))
@@ -92,29 +91,17 @@ def rows_by_source(report: Mapping[str, Any]) -> dict[str, int]:
     return rows
 
 
-def _offsets(value: Any) -> dict[TopicPartition, int] | None:
-    """Offsets by partition; None without offsets, or for a source without partitions, such as files."""
-    try:
-        return from_json(_decoded(value) or {}) if value is not None else None
-    except (OffsetsError, ValueError):
-        return None
-
-
 def lags(report: Mapping[str, Any]) -> dict[str, dict[str, int | None]]:
     """Records between the batch's end and the end of the log, by topic and partition; None while the end is unknown."""
     behind: dict[str, dict[str, int | None]] = {}
     for source in report["sources"]:
-        end, latest = _offsets(source["endOffset"]), _offsets(source["latestOffset"])
+        end, latest = offsets_in(source["endOffset"]), offsets_in(source["latestOffset"])
         if end is None:
             continue
         # A retried batch after a restart has no latest offset.
         for tp, offset in sorted((end if latest is None else latest).items()):
             behind.setdefault(tp.topic, {})[str(tp.partition)] = None if latest is None else max(0, offset - end.get(tp, 0))
     return behind
-
-
-def _decoded(value: Any) -> Any:
-    return json.loads(value) if isinstance(value, str) else value
 
 
 class JsonLines:

@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from ottla.base.ids import TopicPartition
-from ottla.spark.source.offset_ranges import from_json
+from ottla.spark.source.offset_ranges import from_json, offsets_in
 from ottla.wire.errors import KafkaError
 
 logger = logging.getLogger("ottla.spark")
@@ -118,9 +118,4 @@ def publish_progress(session: Any, bootstrap: str, group: str, *, query: str | N
 
 def _end_offsets_of(source: Any) -> dict[TopicPartition, int]:
     """The end offsets of a source in a query's progress; empty for a source of another kind."""
-    if PYTHON_SOURCE not in source.description or not source.endOffset:
-        return {}
-    try:
-        return from_json(json.loads(source.endOffset))
-    except ValueError:
-        return {}
+    return (offsets_in(source.endOffset) if PYTHON_SOURCE in source.description else None) or {}

@@ -25,7 +25,8 @@ from pyspark.sql.pandas.types import from_arrow_type
 from ottla.client.arrow.avro import Column, avro_values, schema_faults
 from ottla.client.arrow.json import Decoded
 from ottla.client.serializers import Avro
-from ottla.spark.values.decoder import Decode, fitted
+from ottla.lake.casts import fitted
+from ottla.spark.values.decode import Decode
 from ottla.spark.values.options import ValueOptions
 
 FRAME_BYTES = 5

@@ -17,20 +17,22 @@ A format's library is imported when the first value of that format is read.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from ottla.base.options import suggestion
+from ottla.client.arrow.json import Decoded
 from ottla.records.errors import RecordsError
-from ottla.spark.values.decoder import Decode, field_of, fitted
 from ottla.spark.values.options import ValueOptions
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 CORRUPT = "_corrupt"
+#: Decodes a binary column to a struct column of the query's fields.
+Decode = Callable[[Any], Decoded]
 
 
 class BadValue(RecordsError):
@@ -86,6 +88,8 @@ def decoded_columns(raw: Any, plan: DecodePlan, schema: "pa.Schema", names: list
     """The columns `names` of `schema` that come from values, and flags of bad rows (None: no bad row). Raises: what the decoder raises."""
     import pyarrow as pa
     import pyarrow.compute as pc
+
+    from ottla.lake.casts import field_of, fitted
 
     found = plan.decoder()(raw)
     made: dict[str, Any] = {}

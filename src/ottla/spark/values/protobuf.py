@@ -18,7 +18,7 @@ from pyspark.sql.pandas.types import from_arrow_type
 
 from ottla.client.arrow.json import Decoded
 from ottla.client.serializers import needed
-from ottla.spark.values.decoder import Decode
+from ottla.spark.values.decode import Decode
 
 TIMESTAMP = "google.protobuf.Timestamp"
 

@@ -16,7 +16,8 @@ import pyarrow.compute as pc
 import pyarrow.csv as arrow_csv
 
 from ottla.client.arrow.json import Decoded, json_values
-from ottla.spark.values.decoder import Decode, fitted
+from ottla.lake.casts import cast_or_null, fitted
+from ottla.spark.values.decode import Decode
 from ottla.spark.values.options import ValueOptions
 
 #: A column with the row number, added in front. The mark before the number prevents a match with `valueNull`.
@@ -116,32 +117,6 @@ def _one_row(text: str, options: ValueOptions) -> list[str | None] | None:
     if len(rows) != 1:
         return None
     return [None if field in ("", options.null) else field for field in rows[0]]
-
-
-def cast_or_null(column: Any, kind: Any) -> tuple[Any, Any]:
-    """Casts a column; values that cannot be cast become null. Also returns their flags, None if there are none."""
-    try:
-        return _cast(column, kind), None
-    except pa.ArrowInvalid:
-        if len(column) == 1:
-            return pa.nulls(1, kind), pa.array([True])
-    middle = len(column) // 2
-    parts = [cast_or_null(column.slice(first, size), kind) for first, size in ((0, middle), (middle, len(column) - middle))]
-    bad = [pa.repeat(pa.scalar(False), len(values)) if failed is None else failed for values, failed in parts]
-    joined = pa.concat_arrays(bad)
-    return pa.concat_arrays([values for values, _ in parts]), joined if pc.any(joined).as_py() else None
-
-
-def _cast(column: Any, kind: Any) -> Any:
-    """Raises: ArrowInvalid."""
-    if pa.types.is_timestamp(kind) and kind.tz is not None and pa.types.is_string(column.type):
-        zoned = pc.match_substring_regex(column, r"([zZ]|[+-]\d\d:?(\d\d)?)$")
-        # A date without time ends like a UTC offset.
-        zoned = pc.and_(zoned, pc.match_substring_regex(column, ":"))
-        none = pa.scalar(None, pa.string())
-        local = pc.if_else(zoned, none, column).cast(pa.timestamp(kind.unit))
-        return pc.coalesce(pc.if_else(zoned, column, none).cast(kind), pc.assume_timezone(local, "UTC").cast(kind))
-    return column.cast(kind)
 
 
 def _either(some: Any, others: Any) -> Any:
