@@ -16,7 +16,8 @@ Frequent commits leave many small files: `compact` joins them; `vacuum` removes 
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any, NamedTuple, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -32,6 +33,7 @@ FILE_BYTES = 128 * MiB
 VACUUM_HOURS = 168
 #: Attempts of a commit that conflicts with commits of other batches.
 TRIES = 10
+T = TypeVar("T")
 #: Suffix of the application whose version is a hash of the last batch's content.
 CONTENT = "/content"
 
@@ -100,11 +102,7 @@ def ensure(path: str, schema: Any, *, partition_by: Sequence[str] = ()) -> None:
     if table is None:
         create(path, schema, partition_by=partition_by)
         return
-    _same_columns(path, table, _delta_schema(schema))
-
-
-def _same_columns(path: str, table: Any, schema: Any) -> None:
-    there, wanted = ({field.name: str(field.type) for field in one.fields} for one in (table.schema(), schema))
+    there, wanted = ({field.name: str(field.type) for field in one.fields} for one in (table.schema(), _delta_schema(schema)))
     if there != wanted:
         raise TableMismatch(f"the table at {path} has the columns {there} and the results have {wanted}; write to another path")
 
@@ -136,15 +134,9 @@ def evolve(path: str, schema: Any, *, partition_by: Sequence[str] = (), rewrite:
     New columns and members of structs are added, in one transaction that touches no file. With `rewrite`, columns whose type has to become
     wider cause a rewrite of the whole table. Raises: TableMismatch for what cannot be; Overtaken where others wrote meanwhile.
     """
-    schema = _delta_schema(schema)
-    for left in reversed(range(TRIES)):
-        try:
-            return _evolved(path, schema, partition_by, rewrite=rewrite)
-        except CommitFailedError as error:
-            # Others may have added the same columns: what is to be done shows anew.
-            if not left:
-                raise Overtaken(f"others change the columns of {path} all the time: {error}") from error
-    raise AssertionError("the last try returns or raises")
+    # Others may add the same columns meanwhile, so each attempt compares the columns again.
+    evolved = partial(_evolved, path, _delta_schema(schema), partition_by, rewrite=rewrite)
+    return retried(evolved, f"others change the columns of {path} all the time")
 
 
 def _evolved(path: str, schema: Any, partition_by: Sequence[str], *, rewrite: bool) -> list[ColumnChange]:
@@ -284,16 +276,25 @@ def transact(path: str, application: str, batch_id: int, once: Callable[[Any], N
     """Call `once(table)` on one version of the table; returns False when it already has the batch, or with `again` a later one. Repeated
     after conflicts with writers of other applications. Raises: Overtaken.
     """
-    for left in reversed(range(TRIES)):
+
+    def attempt() -> bool:
         there = opened(path)
         if holds(there, application, batch_id + again):
             return False
+        once(there)
+        return True
+
+    return retried(attempt, f"another process has written to {path} as {application}, or changes it all the time")
+
+
+def retried(attempt: Callable[[], T], conflict: str) -> T:
+    """Calls `attempt` again after conflicts with other writers. Raises: Overtaken, with `conflict`, if an application's version moved."""
+    for left in reversed(range(TRIES)):
         try:
-            once(there)
-            return True
+            return attempt()
         except CommitFailedError as error:
             if "oncurrent transaction failed" in str(error) or not left:
-                raise Overtaken(f"another process has written to {path} as {application}, or changes it all the time: {error}") from error
+                raise Overtaken(f"{conflict}: {error}") from error
     raise AssertionError("the last try returns or raises")
 
 

@@ -4,7 +4,6 @@ Arrow parses a batch at once and fails as a whole. Then a decoder for the known 
 out. If the others disagree about the type of a new field, the batch is halved, and the types of the first half are known in the second.
 """
 
-import keyword
 from typing import Annotated, Any
 
 import msgspec
@@ -99,14 +98,10 @@ def _fit(kind: Any) -> Any:
         return list[_fit(kind.value_type) | None]  # type: ignore[misc]
     if types.is_struct(kind):
         names = {f"f{place}": field for place, field in enumerate(kind)}
-        assert not any(keyword.iskeyword(name) for name in names), "names are made here"
-        fields = [(name, _optional(_fit(field.type)), None) for name, field in names.items()]
+        # `Any` takes null already.
+        fields = [(name, fit if (fit := _fit(field.type)) is Any else fit | None, None) for name, field in names.items()]
         return msgspec.defstruct("Row", fields, rename={name: field.name for name, field in names.items()})
     return Any
-
-
-def _optional(kind: Any) -> Any:
-    return kind if kind is Any else kind | None
 
 
 def _wider(texts: Any, known: Any) -> Any:

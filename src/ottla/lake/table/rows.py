@@ -129,7 +129,7 @@ class Rows:
         """Avro values with schema ids; the columns are those of all schemas. Unknown ids are unreadable values."""
         ids = [
             None if data is None or len(data) < FRAME_BYTES or data[0] else int.from_bytes(data[1:FRAME_BYTES], "big")
-            for data in _heads(raw)
+            for data in pc.binary_slice(raw, 0, FRAME_BYTES).to_pylist()
         ]
         numbers = pa.array(ids, pa.int64())
         known = [number for number in pc.unique(numbers.drop_null()).to_pylist() if self._is_known(number)]
@@ -157,8 +157,7 @@ class Rows:
         rows = together.take(order)
         misread = pc.fill_null(pa.concat_arrays(wrong).take(order), False)
         bad = pc.or_(bad, misread)
-        arrays = [_one(column) for column in rows.columns]
-        whole = pa.StructArray.from_arrays(arrays, names=rows.column_names)
+        whole = rows.to_struct_array().combine_chunks()
         return Decoded(whole, bad if pc.any(bad).as_py() else None, "not of its schema")
 
     def _is_known(self, number: int) -> bool:
@@ -198,15 +197,6 @@ def _with_columns(schema: str, number: int) -> Avro | None:
     except schema_faults():
         return None
     return avro
-
-
-def _heads(raw: pa.Array) -> list[bytes | None]:
-    heads: list[bytes | None] = pc.binary_slice(raw, 0, FRAME_BYTES).to_pylist()
-    return heads
-
-
-def _one(column: Any) -> Any:
-    return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks)
 
 
 def _members(array: Any) -> dict[str, Any]:

@@ -17,7 +17,7 @@ If rows need a new column, the rows before are committed first; then the column 
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -347,9 +347,9 @@ class TableSync:
         if rows is None:
             target.commit([], self._stored, after)
             return
-        self.progress.deleted += _count_true(rows.column(DELETED))
+        self.progress.deleted += pc.sum(rows.column(DELETED)).as_py() or 0
         if target.is_empty():
-            kept = rows.filter(_not(rows.column(DELETED))).drop_columns([DELETED])
+            kept = rows.filter(pc.invert(rows.column(DELETED))).drop_columns([DELETED])
             files = target.files()
             files.write(kept)
             target.commit(files.finish(), self._stored, after)
@@ -407,11 +407,3 @@ def last_of_each(tables: Sequence[pa.Table], key: str, schema: pa.Schema) -> pa.
 
 def _offsets_between(positions: Mapping[int, int], ends: Mapping[int, int]) -> int:
     return sum(max(0, end - positions.get(partition, 0)) for partition, end in ends.items())
-
-
-def _count_true(column: Any) -> int:
-    return int(pc.sum(column).as_py() or 0)
-
-
-def _not(column: Any) -> Any:
-    return pc.invert(column)

@@ -14,11 +14,9 @@ from typing import Any, Protocol
 
 import msgspec
 import pyarrow as pa
-from deltalake.exceptions import CommitFailedError
 
 from ottla.lake.table.delta import (
     FILE_BYTES,
-    TRIES,
     Compacted,
     Overtaken,
     arrow_schema,
@@ -29,6 +27,7 @@ from ottla.lake.table.delta import (
     evolve,
     merger,
     opened,
+    retried,
     vacuum,
 )
 from ottla.lake.table.parquet_files import DataFile, Files
@@ -195,17 +194,15 @@ class DeltaTarget:
         moved = {partition: offset for partition, offset in after.items() if before.get(partition) != offset}
         versions = {self._application(partition): offset for partition, offset in moved.items()}
         properties = commit_properties(versions, {"ottla.offsets": json.dumps(moved)})
-        for left in reversed(range(TRIES)):
+
+        def attempt() -> None:
             self._table.update_incremental()
             current = self.positions(after)
             if any(current.get(partition, 0) != before.get(partition, 0) for partition in after):
                 raise Overtaken(f"another process syncs the table at {self.path} with {self._topic}; stop one of the two")
-            try:
-                once(self._table, properties)
-                break
-            except CommitFailedError as error:
-                if "oncurrent transaction failed" in str(error) or not left:
-                    raise Overtaken(f"another process writes to the table at {self.path}: {error}") from error
+            once(self._table, properties)
+
+        retried(attempt, f"another process writes to the table at {self.path}")
         self._table.update_incremental()
 
     def close(self) -> None:

@@ -4,6 +4,7 @@ import json
 import time
 import uuid
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +24,11 @@ def schema_of_frame(frame: Any) -> Any:
     return Schema.from_json(StructType([StructField(field.name, field.dataType) for field in frame.schema.fields]).json())
 
 
+@dataclass
 class TaskResult(WriterCommitMessage):  # type: ignore[misc]
     """The Parquet files of a task, not committed yet."""
 
-    def __init__(self, files: list[PartFile]) -> None:
-        self.files = files
+    files: list[PartFile]
 
 
 class DeltaAppend(DataSource):  # type: ignore[misc]
@@ -56,25 +57,16 @@ class DeltaAppend(DataSource):  # type: ignore[misc]
         )
 
 
+@dataclass
 class DeltaAppendWriter(DataSourceArrowWriter):  # type: ignore[misc]
     """A failed task removes its files. Files of other tasks stay; they are not in the table, and vacuum removes them."""
 
-    def __init__(
-        self,
-        path: str,
-        application: str,
-        batch_id: int,
-        report_to: str | None,
-        *,
-        partition_by: tuple[str, ...] = (),
-        content: int | None = None,
-    ) -> None:
-        self.path = path
-        self.application = application
-        self.batch_id = batch_id
-        self.report_to = report_to
-        self.partition_by = partition_by
-        self.content = content
+    path: str
+    application: str
+    batch_id: int
+    report_to: str | None
+    partition_by: tuple[str, ...] = ()
+    content: int | None = None
 
     def write(self, iterator: "Iterator[pa.RecordBatch]") -> TaskResult:
         stem = f"part-{self.batch_id:05d}-{uuid.uuid4()}"

@@ -100,12 +100,12 @@ class BatchFiles:
         return Path(self.path) / HIDDEN / self.sink / self.attempt
 
 
+@dataclass
 class TaskResult(WriterCommitMessage):  # type: ignore[misc]
     """A task's directory name and files."""
 
-    def __init__(self, task: str, files: list[PartFile]) -> None:
-        self.task = task
-        self.files = files
+    task: str
+    files: list[PartFile]
 
 
 class ParquetFiles(DataSource):  # type: ignore[misc]
@@ -134,12 +134,12 @@ class ParquetFiles(DataSource):  # type: ignore[misc]
         return ParquetWriter(files, options["reportTo"])
 
 
+@dataclass
 class ParquetWriter(DataSourceArrowWriter):  # type: ignore[misc]
     """Writes files in tasks and reports them."""
 
-    def __init__(self, files: BatchFiles, report_to: str) -> None:
-        self.files = files
-        self.report_to = report_to
+    files: BatchFiles
+    report_to: str
 
     def write(self, iterator: "Iterator[pa.RecordBatch]") -> TaskResult:
         return TaskResult(*self.files.write(iterator))

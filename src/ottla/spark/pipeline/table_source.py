@@ -6,6 +6,7 @@ task reads, so that a batch sees one version. The package deltalake rejects tabl
 
 import json
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -34,12 +35,12 @@ class TableSource(DataSource):  # type: ignore[misc]
         return TableReader(self.options["path"], schema)
 
 
+@dataclass
 class TableReader(DataSourceReader):  # type: ignore[misc]
     """A read of the newest version."""
 
-    def __init__(self, path: str, schema: "StructType") -> None:
-        self.path = path
-        self.schema = schema
+    path: str
+    schema: "StructType"
 
     def partitions(self) -> list[InputPartition]:
         return [InputPartition(0)]

@@ -70,12 +70,12 @@ class Origin:
         return cls(query_id, None if batch_id is None else int(batch_id), context.partitionId(), context.attemptNumber())
 
 
+@dataclass
 class TaskResult(WriterCommitMessage):  # type: ignore[misc]
     """The number of records that a task wrote, and its origin."""
 
-    def __init__(self, records: int, origin: Origin) -> None:
-        self.records = records
-        self.origin = origin
+    records: int
+    origin: Origin
 
 
 def sink_columns(schema: "StructType") -> tuple[str, ...]:

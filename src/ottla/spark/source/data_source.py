@@ -233,6 +233,3 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
         if backlog:
             self.last_trigger_ms = now_ms
         return False
-
-
-__all__ = ["BatchReader", "LogPartition", "OttlaDataSource", "StreamReader"]

@@ -59,16 +59,12 @@ class ProgressGroup:
             self._backoff_s = min(self._backoff_s * 2, BACKOFF_MAX_S) or BACKOFF_MIN_S
             self._retry_at_s = self._clock() + self._backoff_s
             if str(error) != self._logged:
-                self._logged, offsets = str(error), to_text(changed)
+                self._logged, offsets = str(error), ", ".join(f"{tp} at {offset}" for tp, offset in sorted(changed.items()))
                 logger.warning("cannot commit progress for consumer group %s (%s); the query continues: %s", self.group, offsets, error)
             return False
         self._backoff_s, self._logged = 0.0, ""
         self.committed.update(changed)
         return True
-
-
-def to_text(offsets: Mapping[TopicPartition, int]) -> str:
-    return ", ".join(f"{tp} at {offset}" for tp, offset in sorted(offsets.items()))
 
 
 def commit_progress(bootstrap: str, group: str, offsets: Any, client: Mapping[str, str] | None = None) -> bool:
