@@ -2,7 +2,7 @@
 
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pyarrow as pa
@@ -54,25 +54,14 @@ class PartitionColumnsReader:
         self._reader = reader
         there = reader.columns or {}
         self._values = {name: pa.scalar(_plain(value)) for name, value in fixed if name not in there}
-
-    @property
-    def columns(self) -> Mapping[str, str] | None:
-        return {**(self._reader.columns or {}), **{name: json_type(value.type) for name, value in self._values.items()}}
-
-    @property
-    def value(self) -> str | None:
-        return self._reader.value
-
-    @property
-    def skipped(self) -> int:
-        return self._reader.skipped
-
-    @skipped.setter
-    def skipped(self, rows: int) -> None:
-        self._reader.skipped = rows
+        self.columns = {**there, **{name: json_type(value.type) for name, value in self._values.items()}}
+        self.value = reader.value
+        self.skipped = 0
 
     def portions(self, skip: int) -> Iterator[RowBatch]:
         for portion in self._reader.portions(skip):
+            self.skipped += self._reader.skipped
+            self._reader.skipped = 0
             batch = portion.batch
             more = [pa.repeat(value, batch.num_rows) for value in self._values.values()]
             whole = pa.RecordBatch.from_arrays([*batch.columns, *more], names=[*batch.schema.names, *self._values])

@@ -32,8 +32,7 @@ from ottla.spark.pipeline.config.model import Pipeline, Sink
 from ottla.spark.pipeline.delta_sink import DeltaAppend, cast_to_table, schema_of_frame
 from ottla.spark.pipeline.jdbc_sink import JdbcTable
 from ottla.spark.pipeline.parquet_sink import BatchFiles, ParquetFiles, parse_report
-from ottla.spark.pipeline.rejected_rows import DEAD_LETTER_COLUMNS, content_hash
-from ottla.spark.pipeline.rejection_reasons import literal
+from ottla.spark.pipeline.rejected_rows import DEAD_LETTER_COLUMNS, content_hash, literal
 from ottla.spark.pipeline.spark_refusals import refused_expression, spark_errors
 from ottla.spark.sink.options import SinkOptions
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 from ottla.base.options import suggestion
 from ottla.records.columns import Columns
 from ottla.spark.source import columns
+from ottla.spark.source.options import ValueOptions
 from ottla.spark.values.decode import CORRUPT, DecodePlan, columns_of, decoded_columns, plan_values, refuse_bad, value_fields
-from ottla.spark.values.options import ValueOptions
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -26,8 +26,8 @@ from ottla.client.arrow.avro import Column, avro_values, schema_faults
 from ottla.client.arrow.json import Decoded
 from ottla.client.serializers import Avro
 from ottla.lake.casts import fitted
+from ottla.spark.source.options import ValueOptions
 from ottla.spark.values.decode import Decode
-from ottla.spark.values.options import ValueOptions
 
 FRAME_BYTES = 5
 #: schemaType of Avro in responses; registries may leave it out.

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 from ottla.base.options import suggestion
 from ottla.client.arrow.json import Decoded
 from ottla.records.errors import RecordsError
-from ottla.spark.values.options import ValueOptions
+from ottla.spark.source.options import ValueOptions
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -17,8 +17,8 @@ import pyarrow.csv as arrow_csv
 
 from ottla.client.arrow.json import Decoded, json_values
 from ottla.lake.casts import cast_or_null, fitted
+from ottla.spark.source.options import ValueOptions
 from ottla.spark.values.decode import Decode
-from ottla.spark.values.options import ValueOptions
 
 #: A column with the row number, added in front. The mark before the number prevents a match with `valueNull`.
 ROW, MARK = "\0row", "\x1f"
