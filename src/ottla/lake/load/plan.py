@@ -23,7 +23,6 @@ from ottla.lake.load.load_journal import JournalEntry, LoadJournal
 from ottla.lake.load.reader import ReadOptions, column_difference
 from ottla.lake.load.readers import open_reader
 
-CHANGED = ("fail", "again", "continue", "skip")
 #: Most files whose columns are compared before the first record is sent.
 COMPARED_MAX = 1000
 

@@ -44,11 +44,6 @@ class LoadTotals:
     #: The file that is being loaded.
     current: FileLoad | None = field(default=None, repr=False)
 
-    @property
-    def written_now(self) -> int:
-        """Written so far, those of the current file included."""
-        return self.written + (0 if self.current is None else self.current.outcome.written)
-
 
 def load_files(
     files: list[FilePlan],

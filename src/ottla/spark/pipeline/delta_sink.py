@@ -4,10 +4,11 @@ import json
 import time
 import uuid
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 from deltalake import Schema
 from deltalake.transaction import AddAction
@@ -34,8 +35,7 @@ class TaskResult(WriterCommitMessage):  # type: ignore[misc]
 class DeltaAppend(DataSource):  # type: ignore[misc]
     """``df.write.format("ottla_delta")``: tasks write Parquet files in parallel, the driver commits them in one transaction.
 
-    Options: path, application, batch, content (a hash of the rows, if a retry may produce others), partitionBy (names as a JSON list),
-    reportTo (a file for the number of rows).
+    Options: writer (`DeltaAppendWriter` as JSON), reportTo.
     """
 
     @classmethod
@@ -46,15 +46,7 @@ class DeltaAppend(DataSource):  # type: ignore[misc]
         return ""
 
     def writer(self, schema: Any, overwrite: bool) -> "DeltaAppendWriter":
-        options = self.options
-        return DeltaAppendWriter(
-            options["path"],
-            options["application"],
-            int(options["batch"]),
-            options.get("reportTo"),
-            partition_by=tuple(json.loads(options.get("partitionBy", "[]"))),
-            content=int(options["content"]) if "content" in options else None,
-        )
+        return replace(msgspec.json.decode(self.options["writer"], type=DeltaAppendWriter), report_to=self.options.get("reportTo"))
 
 
 @dataclass
@@ -64,8 +56,10 @@ class DeltaAppendWriter(DataSourceArrowWriter):  # type: ignore[misc]
     path: str
     application: str
     batch_id: int
+    #: A file for the number of rows.
     report_to: str | None
     partition_by: tuple[str, ...] = ()
+    #: A hash of the rows, if a retry may produce others.
     content: int | None = None
 
     def write(self, iterator: "Iterator[pa.RecordBatch]") -> TaskResult:

@@ -15,15 +15,15 @@ the driver's Python process, which holds the checkpoint's lock, renames and remo
 """
 
 import hashlib
-import json
 import os
 import shutil
 import uuid
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterCommitMessage
 
@@ -111,7 +111,7 @@ class TaskResult(WriterCommitMessage):  # type: ignore[misc]
 class ParquetFiles(DataSource):  # type: ignore[misc]
     """``df.write.format("ottla_parquet")``: writes files for `BatchFiles.commit`, and their list to the file `reportTo` (`parse_report`).
 
-    Options: path, application, batch, attempt, partitionBy (a JSON list), compression, reportTo.
+    Options: files (`BatchFiles` as JSON), reportTo.
     """
 
     @classmethod
@@ -122,16 +122,7 @@ class ParquetFiles(DataSource):  # type: ignore[misc]
         return ""
 
     def writer(self, schema: Any, overwrite: bool) -> "ParquetWriter":
-        options = self.options
-        files = BatchFiles(
-            options["path"],
-            options["application"],
-            int(options["batch"]),
-            tuple(json.loads(options["partitionBy"])),
-            options["compression"],
-            options["attempt"],
-        )
-        return ParquetWriter(files, options["reportTo"])
+        return ParquetWriter(msgspec.json.decode(self.options["files"], type=BatchFiles), self.options["reportTo"])
 
 
 @dataclass
@@ -146,8 +137,8 @@ class ParquetWriter(DataSourceArrowWriter):  # type: ignore[misc]
 
     def commit(self, messages: list[TaskResult | None]) -> None:
         # This process may outlive a killed driver, so it renames nothing.
-        report = [(message.task, [asdict(file) for file in message.files]) for message in messages if message is not None]
-        Path(self.report_to).write_text(json.dumps(report), encoding="utf-8")
+        report = [(message.task, message.files) for message in messages if message is not None]
+        Path(self.report_to).write_bytes(msgspec.json.encode(report))
 
     def abort(self, messages: list[TaskResult | None]) -> None:
         self.files.abort()
@@ -155,4 +146,4 @@ class ParquetWriter(DataSourceArrowWriter):  # type: ignore[misc]
 
 def parse_report(text: str) -> list[tuple[str, list[PartFile]]]:
     """The tasks' files from a write's report."""
-    return [(task, [PartFile(**file) for file in files]) for task, files in json.loads(text)]
+    return msgspec.json.decode(text, type=list[tuple[str, list[PartFile]]])

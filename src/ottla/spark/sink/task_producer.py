@@ -23,7 +23,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ottla.client.arrow.send import BlockingTableDelivery
-from ottla.client.options import ProducerOptions
 from ottla.client.sync.producer import Producer
 from ottla.spark.source import log_client
 from ottla.wire.errors import InvalidRecord, KafkaError, MessageTooLarge
@@ -31,7 +30,6 @@ from ottla.wire.errors import InvalidRecord, KafkaError, MessageTooLarge
 if TYPE_CHECKING:
     from ottla.spark.sink.options import SinkOptions
 
-PRODUCER_SETTINGS = frozenset(spec.attribute for spec in ProducerOptions.SPECS.values())
 #: Remedies for errors of the brokers.
 ADVICE: Mapping[type[KafkaError], str] = {
     MessageTooLarge: "a row has too many bytes: raise the option kafka.max.request.size and the topic's max.message.bytes, or write less",
