@@ -28,6 +28,7 @@ from ottla.client.arrow.columns import as_binary, binary_column, headers_type, i
 from ottla.client.arrow.json import NotJson, json_texts
 from ottla.lake.load.inputs import CannotLoad
 from ottla.lake.load.reader import RejectedRow
+from ottla.records.build import partitions_of_keys
 
 FILE, ROW = "_file", "_row"
 _FIELD = re.compile(r"\{\{|\}\}|\{([^{}]+)\}|[{}]")
@@ -337,8 +338,6 @@ def choose_partitions(records: Records, partitions: int, bad: list[RejectedRow] 
 
     Raises: CannotLoad for a partition that the topic does not have.
     """
-    from ottla.records.build import partitions_of_keys
-
     batch, count = records.batch, records.batch.num_rows
     names = batch.schema.names
     if partitions == 1 and "partition" not in names:

@@ -8,20 +8,19 @@ The partition of a row depends only on the row and its number, so the load skips
 Files are loaded one after the other, so at most one file is uncertain.
 """
 
-from __future__ import annotations
-
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from ottla.client.arrow.send import BlockingTableDelivery
+from ottla.client.sync.producer import Producer
 from ottla.lake.load.column_mapping import ColumnMapping, Records, choose_partitions, map_columns
 from ottla.lake.load.inputs import Input
 from ottla.lake.load.load_journal import JournalEntry, LoadJournal, Writer
@@ -29,9 +28,6 @@ from ottla.lake.load.log_tail import Tail
 from ottla.lake.load.reader import Reader, ReadOptions, RejectedRow
 from ottla.lake.load.readers import open_reader
 from ottla.wire.errors import KafkaError
-
-if TYPE_CHECKING:
-    from ottla.client.sync.producer import Producer
 
 #: Interval at which the journal is written during a load.
 WRITE_INTERVAL_S = 0.5

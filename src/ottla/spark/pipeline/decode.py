@@ -22,6 +22,10 @@ import secrets
 from dataclasses import replace
 from typing import Any
 
+from pyspark.errors import PySparkException
+from pyspark.sql import functions
+from pyspark.sql.types import StructType, _parse_datatype_string
+
 from ottla.base.options import suggestion
 from ottla.spark.pipeline.config.decode import named_groups
 from ottla.spark.pipeline.config.model import Decode, Field, Pipeline
@@ -75,8 +79,6 @@ def decoded(frame: Any, pipeline: Pipeline, decode: Decode) -> Any:
 
     Raises: PipelineError for an unknown type.
     """
-    from pyspark.sql import functions
-
     decode = _typed(pipeline, decode)
     if decode.record_key.schema:
         # A separate projection, so that the key is parsed once.
@@ -128,8 +130,6 @@ def _typed(pipeline: Pipeline, decode: Decode) -> Decode:
 
 def _columns(pipeline: Pipeline, key: str, schema: str) -> str:
     """The columns of a schema without an enclosing STRUCT<...>. Raises: PipelineError."""
-    from pyspark.sql.types import StructType
-
     try:
         if isinstance(_parsed(schema), StructType):
             return STRUCT.sub(r"\1", schema)
@@ -140,9 +140,6 @@ def _columns(pipeline: Pipeline, key: str, schema: str) -> str:
 
 def _parsed(text: str) -> Any:
     """A type from its DDL. Raises: ValueError."""
-    from pyspark.errors import PySparkException
-    from pyspark.sql.types import _parse_datatype_string
-
     try:
         return _parse_datatype_string(text)
     except PySparkException:

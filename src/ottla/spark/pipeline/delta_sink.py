@@ -13,6 +13,7 @@ import pyarrow as pa
 from deltalake import Schema
 from deltalake.transaction import AddAction
 from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterCommitMessage
+from pyspark.sql.types import StructField, StructType
 
 from ottla.lake.table.delta import commit_properties_of, holds, opened
 from ottla.spark.pipeline.part_files import PartFile, write_parts
@@ -20,8 +21,6 @@ from ottla.spark.pipeline.part_files import PartFile, write_parts
 
 def schema_of_frame(frame: Any) -> Any:
     """Delta's schema of a DataFrame, which has Spark's JSON format."""
-    from pyspark.sql.types import StructField, StructType
-
     return Schema.from_json(StructType([StructField(field.name, field.dataType) for field in frame.schema.fields]).json())
 
 
@@ -94,8 +93,6 @@ class DeltaAppendWriter(DataSourceArrowWriter):  # type: ignore[misc]
 
 def cast_to_table(table: Any, frame: Any) -> Any:
     """`frame` with the types of the table's columns: files with narrower types would contradict the table's log."""
-    from pyspark.sql.types import StructType
-
     types = {field.name: field.dataType for field in StructType.fromJson(json.loads(table.schema().to_json())).fields}
     columns = [
         frame[field.name].cast(types[field.name]).alias(field.name) if field.dataType != types[field.name] else frame[field.name]

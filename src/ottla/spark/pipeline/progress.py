@@ -8,13 +8,14 @@ import json
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import Any, TextIO
+
+from rich.console import Console, ConsoleOptions, Group, RenderableType
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
 
 from ottla.spark.source.offset_ranges import offsets_in
-
-if TYPE_CHECKING:
-    from rich.console import Console, ConsoleOptions, RenderableType
-    from rich.table import Table
 
 #: Source partitions that are listed, those with the largest lag first.
 PARTITIONS_SHOWN = 12
@@ -131,9 +132,6 @@ class Screen:
     """A live table on a terminal, with messages above it."""
 
     def __init__(self) -> None:
-        from rich.console import Console
-        from rich.live import Live
-
         self.console = Console(stderr=False)
         self.latest: dict[str, Progress] = {}
         self.totals: dict[str, tuple[int, int, int]] = {}
@@ -148,8 +146,6 @@ class Screen:
         self.live.stop()
 
     def emit(self, event: str, **fields: Any) -> None:
-        from rich.text import Text
-
         text = " ".join(str(value) for value in fields.values())
         self.console.print(Text.assemble((event, "dim"), " ", escaped(text)))
 
@@ -163,8 +159,6 @@ class Screen:
         self.console.print(table_of(table, f"{title}, {total} rows"))
 
     def _table(self) -> Any:
-        from rich.console import Group
-
         if not self.latest:
             return escaped("waiting for the first batch")
         behind = lag_summary(self.latest.values())
@@ -203,8 +197,6 @@ class QueryFigures:
             yield from self._lines(options.max_width)
 
     def _table(self) -> "Table":
-        from rich.table import Table
-
         table = Table(box=None, pad_edge=False, header_style="dim")
         table.add_column("query", no_wrap=True)
         for heading in self.queries[0][1]:
@@ -214,8 +206,6 @@ class QueryFigures:
         return table
 
     def _lines(self, width: int) -> "Iterator[RenderableType]":
-        from rich.text import Text
-
         for query, figures in self.queries:
             yield escaped(query)
             line = Text(" ")
@@ -247,15 +237,11 @@ def lag_summary(batches: Iterable[Progress]) -> str:
 
 def escaped(text: str) -> Any:
     """Foreign text for rich: square brackets are not markup, and control characters are escaped."""
-    from rich.text import Text
-
     return Text("".join(letter if letter.isprintable() or letter == "\n" else repr(letter)[1:-1] for letter in text))
 
 
 def table_of(rows: Any, title: str) -> Any:
     """A rich table of an Arrow table."""
-    from rich.table import Table
-
     shown = Table(title=escaped(title), title_justify="left")
     for name in rows.schema.names:
         shown.add_column(escaped(name), overflow="fold")

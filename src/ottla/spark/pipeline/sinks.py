@@ -25,6 +25,7 @@ from typing import Any, Protocol
 
 import msgspec
 import pyarrow as pa
+from pyspark.storagelevel import StorageLevel
 
 from ottla.base.options import suggestion
 from ottla.lake.table import delta
@@ -35,6 +36,7 @@ from ottla.spark.pipeline.parquet_sink import BatchFiles, ParquetFiles, parse_re
 from ottla.spark.pipeline.rejected_rows import DEAD_LETTER_COLUMNS, content_hash, literal
 from ottla.spark.pipeline.spark_refusals import refused_expression, spark_errors
 from ottla.spark.sink.options import SinkOptions
+from ottla.spark.sink.writer import BatchWriter
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,8 +225,6 @@ class TopicTarget:
             raise self.pipeline.error(f"{self.sink.key}{column}", message) from None
 
     def write_table(self, table: "pa.Table", batch: MicroBatch) -> None:
-        from ottla.spark.sink.writer import BatchWriter
-
         chosen = pa.table({column: table.column(extra) for column, extra in zip(self.columns, self.extras, strict=True)})
         BatchWriter(SinkOptions.of(self.options), tuple(self.columns)).write(iter(chosen.combine_chunks().to_batches()))
 
@@ -337,8 +337,6 @@ def persisted(frame: Any, enabled: bool) -> Iterator[Any]:
     if not enabled:
         yield frame
         return
-    from pyspark.storagelevel import StorageLevel
-
     frame = frame.persist(StorageLevel.DISK_ONLY)
     try:
         yield frame

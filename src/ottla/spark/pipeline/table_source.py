@@ -7,15 +7,13 @@ task reads, so that a batch sees one version. The package deltalake rejects tabl
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 from deltalake import DeltaTable
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
-
-if TYPE_CHECKING:
-    from pyspark.sql.types import StructType
+from pyspark.sql.types import StructField, StructType
 
 
 class TableSource(DataSource):  # type: ignore[misc]
@@ -26,8 +24,6 @@ class TableSource(DataSource):  # type: ignore[misc]
         return "ottla_table"
 
     def schema(self) -> "StructType":
-        from pyspark.sql.types import StructField, StructType
-
         found = StructType.fromJson(json.loads(_opened(self.options["path"]).schema().to_json()))
         return StructType([StructField(field.name, field.dataType) for field in found.fields])
 

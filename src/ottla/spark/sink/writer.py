@@ -12,7 +12,7 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -22,15 +22,13 @@ from pyspark.sql.datasource import (
     DataSourceStreamArrowWriter,
     WriterCommitMessage,
 )
+from pyspark.sql.types import StructType
 
 from ottla.base.options import suggestion
 from ottla.base.units import MiB
 from ottla.client.arrow.columns import gathered
 from ottla.spark.sink.options import SinkOptions
 from ottla.spark.worker_setup import prepare_task_process
-
-if TYPE_CHECKING:
-    from pyspark.sql.types import StructType
 
 SINK_TYPES = {
     "key": ("string", "binary"),

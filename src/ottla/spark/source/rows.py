@@ -4,6 +4,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pyspark.sql.types import BinaryType, StructField, StructType
+
 from ottla.base.options import suggestion
 from ottla.records.columns import Columns
 from ottla.spark.source import columns
@@ -12,7 +14,6 @@ from ottla.spark.values.decode import CORRUPT, DecodePlan, columns_of, decoded_c
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql.types import StructType
 
 RECORD = {**columns.SCHEMA, "headers": columns.HEADERS_TYPE}
 
@@ -62,8 +63,6 @@ def descriptors_of(value: ValueOptions) -> bytes:
 
 def default_schema(value: ValueOptions, topics: tuple[str, ...], *, headers: bool) -> "StructType":
     """The schema of a read without one from the user. Raises: ValueError."""
-    from pyspark.sql.types import BinaryType, StructField, StructType
-
     known = value_fields(value, topics, descriptors_of(value))
     if known is None:
         raise ValueError(f"valueSchema is missing: set it to the fields of the {value.format} value as DDL, or call .schema(...)")

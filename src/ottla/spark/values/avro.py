@@ -21,6 +21,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.pandas.types import from_arrow_type
+from pyspark.sql.types import StructType
 
 from ottla.client.arrow.avro import Column, avro_values, schema_faults
 from ottla.client.arrow.json import Decoded
@@ -56,8 +57,6 @@ def avro_decoder(options: ValueOptions, target: Any) -> Decode:
 
 def fields_of_avro(options: ValueOptions, topics: tuple[str, ...]) -> Any:
     """The fields of a value as a StructType. Raises: ValueError, RegistryFailed, ImportError."""
-    from pyspark.sql.types import StructType
-
     text = options.schema
     if text is None:
         assert options.registry_url is not None, "the options are rejected without one of the two"

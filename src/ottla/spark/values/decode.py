@@ -22,6 +22,8 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from pyspark.sql.types import StructType
+
 from ottla.base.options import suggestion
 from ottla.client.arrow.json import Decoded
 from ottla.records.errors import RecordsError
@@ -79,7 +81,6 @@ def _decoder(plan: DecodePlan) -> Decode:
 def arrow_type(fields: str) -> "pa.DataType":
     """The Arrow type of a StructType, as Spark derives it."""
     from pyspark.sql.pandas.types import to_arrow_type
-    from pyspark.sql.types import StructType
 
     return to_arrow_type(StructType.fromJson(json.loads(fields)), timezone="UTC")
 
@@ -151,8 +152,6 @@ def plan_values(
 
     Raises: ValueError for a field that values lack or that has another type.
     """
-    from pyspark.sql.types import StructType
-
     names, requested = [], {}
     for field in schema.fields:
         if field.name == "value":
