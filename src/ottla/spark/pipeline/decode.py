@@ -30,7 +30,7 @@ from ottla.base.options import suggestion
 from ottla.spark.pipeline.config.decode import named_groups
 from ottla.spark.pipeline.config.model import Decode, Field, Pipeline
 from ottla.spark.pipeline.rejected_rows import RAW_KEY, RAW_VALUE, literal
-from ottla.spark.source.columns import HEADERS_TYPE
+from ottla.spark.source.rows import HEADERS_TYPE
 
 #: A noncharacter: Unicode reserves it for internal use by programs.
 SEPARATOR = "\ufdd0"
