@@ -15,6 +15,7 @@ import json
 import urllib.error
 import urllib.parse
 import urllib.request
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -28,7 +29,6 @@ from ottla.client.arrow.json import Decoded
 from ottla.client.serializers import Avro
 from ottla.lake.casts import fitted
 from ottla.spark.source.options import ValueOptions
-from ottla.spark.values.decode import Decode
 
 FRAME_BYTES = 5
 #: schemaType of Avro in responses; registries may leave it out.
@@ -46,7 +46,7 @@ class RegistryBusy(RegistryFailed):
     """A schema registry reports a temporary error."""
 
 
-def avro_decoder(options: ValueOptions, target: Any) -> Decode:
+def avro_decoder(options: ValueOptions, target: Any) -> Callable[[Any], Decoded]:
     """`target`: the Arrow struct type of the fields that the query reads. Raises: ImportError without the extra `schema`."""
     url = options.registry_url
     if url is not None:

@@ -10,6 +10,7 @@ An unset field with presence is null; an unset field without presence has its de
 by one, which takes several times as long as JSON or Avro.
 """
 
+from collections.abc import Callable
 from datetime import UTC
 from typing import Any
 
@@ -18,7 +19,6 @@ from pyspark.sql.pandas.types import from_arrow_type
 
 from ottla.client.arrow.json import Decoded
 from ottla.client.serializers import needed
-from ottla.spark.values.decode import Decode
 
 TIMESTAMP = "google.protobuf.Timestamp"
 
@@ -45,7 +45,7 @@ def fields_of_message(descriptors: bytes, message: str) -> Any:
     return from_arrow_type(_struct(message_class(descriptors, message).DESCRIPTOR, ()))
 
 
-def protobuf_decoder(descriptors: bytes, message: str) -> Decode:
+def protobuf_decoder(descriptors: bytes, message: str) -> Callable[[Any], Decoded]:
     """Raises: what `message_class` raises."""
     made = message_class(descriptors, message)
     errors = (needed("google.protobuf.message", "Protobuf").Error, ValueError, OverflowError)

@@ -9,6 +9,7 @@ than the schema is malformed.
 
 import csv
 import io
+from collections.abc import Callable
 from typing import Any
 
 import pyarrow as pa
@@ -18,13 +19,12 @@ import pyarrow.csv as arrow_csv
 from ottla.client.arrow.json import Decoded, json_values
 from ottla.lake.casts import cast_or_null, fitted
 from ottla.spark.source.options import ValueOptions
-from ottla.spark.values.decode import Decode
 
 #: A column with the row number, added in front. The mark before the number prevents a match with `valueNull`.
 ROW, MARK = "\0row", "\x1f"
 
 
-def json_decoder(target: Any) -> Decode:
+def json_decoder(target: Any) -> Callable[[Any], Decoded]:
     """Raises: ValueError for a type that JSON cannot be decoded to."""
     kind = _readable(target, "")
 
@@ -49,7 +49,7 @@ def _readable(kind: Any, name: str) -> Any:
     return kind
 
 
-def csv_decoder(target: Any, options: ValueOptions) -> Decode:
+def csv_decoder(target: Any, options: ValueOptions) -> Callable[[Any], Decoded]:
     """Raises: ValueError for a nested type."""
     for one in target:
         if pa.types.is_nested(one.type):
