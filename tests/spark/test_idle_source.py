@@ -8,11 +8,10 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMinRows
 
 from ottla.base.ids import TopicPartition
 from ottla.spark.source import data_source
-from ottla.spark.source.columns import ddl
 from ottla.spark.source.data_source import LATEST_MAX_AGE_MS, BatchReader, StreamReader
 from ottla.spark.source.offset_ranges import EARLIEST
-from ottla.spark.source.rows import RowPlan
-from ottla.spark.values.ddl import columns_of
+from ottla.spark.source.rows import RowPlan, ddl
+from ottla.spark.values.decode import columns_of
 
 from .test_starting_offsets import T0, T1, MemoryCatalog, options
 

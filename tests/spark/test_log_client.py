@@ -16,10 +16,10 @@ from ottla.records.batch import parse_header
 from ottla.records.build import build_batch
 from ottla.records.errors import CorruptBatch
 from ottla.spark.source import log_client
-from ottla.spark.source.columns import arrow_schema, record_batch
 from ottla.spark.source.data_loss import DataLoss, DataLossPolicy
 from ottla.spark.source.log_client import LogClient, open_log_client
 from ottla.spark.source.offset_ranges import EARLIEST, OffsetRange
+from ottla.spark.source.rows import arrow_schema, record_batch
 from ottla.spark.source.starting_offsets import NoSuchData
 from ottla.wire.errors import ClusterAuthorizationFailed, LeaderNotAvailable, TopicAuthorizationFailed, UnknownTopicOrPartition
 from ottla.wire.messages import MetadataRequest, MetadataResponse, MetadataResponsePartition, MetadataResponseTopic

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
+import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -104,8 +105,8 @@ def test_incomplete_files_are_invisible_and_those_of_a_killed_batch_are_removed(
 
 def attempt(path: Path, name: str) -> ParquetWriter:
     """A writer of an attempt at batch 7."""
-    options = {"path": f"{path / 'files'}", "application": "query/sink", "batch": "7", "partitionBy": "[]", "compression": "zstd"}
-    return ParquetFiles({**options, "attempt": name, "reportTo": f"{path / name}"}).writer(None, False)
+    files = BatchFiles(str(path / "files"), "query/sink", 7, attempt=name)
+    return ParquetFiles({"files": msgspec.json.encode(files).decode(), "reportTo": f"{path / name}"}).writer(None, False)
 
 
 def rows_of(*numbers: int) -> Iterator[pa.RecordBatch]:

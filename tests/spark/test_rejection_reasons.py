@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from ottla.spark.pipeline.config.file import parse
-from ottla.spark.pipeline.rejection_reasons import SHOWN_LETTERS, broken, undecodable
+from ottla.spark.pipeline.rejected_rows import SHOWN_LETTERS, broken, undecodable
 
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark"), pytest.mark.timeout(300)]
 

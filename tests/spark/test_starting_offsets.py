@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 import pytest
 
 from ottla.base.ids import TopicPartition
+from ottla.spark.source.data_loss import DataLoss
 from ottla.spark.source.offset_ranges import EARLIEST
 from ottla.spark.source.options import SourceOptions
 from ottla.spark.source.starting_offsets import (
-    DataLoss,
     NoSuchData,
     latest_offsets,
     resolve_end,

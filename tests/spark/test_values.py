@@ -10,12 +10,13 @@ import pyarrow as pa
 import pytest
 
 from ottla.client.serializers import Avro
+from ottla.lake.ddl import BadDdl
 from ottla.spark.source import rows
 from ottla.spark.source.options import OptionError, SourceOptions
 from ottla.spark.source.rows import RowPlan
 from ottla.spark.values import decode
 from ottla.spark.values.avro import RegistryFailed
-from ottla.spark.values.ddl import BadDdl, columns_of
+from ottla.spark.values.decode import columns_of
 
 from .schemas import AT, ONE, ORDER, ORDER_2, OTHER_ORDER, TWO, WITHOUT_COLUMNS
 
@@ -260,7 +261,7 @@ def test_columns_are_parsed_from_ddl(text: str, simple: str) -> None:
     [
         ("id BIGNIT", "did you mean bigint"),
         ("id", "expected a type after"),
-        ("id INT)", "expected the end"),
+        ("id INT)", "expected ',' or the end where 'id INT\\)' has '\\)'"),
         ("a ARRAY<INT", "expected '>'"),
     ],
 )

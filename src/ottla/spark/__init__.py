@@ -9,8 +9,8 @@ record. Options and columns have the names of Spark's own Kafka source, so a job
     session.py java.py a quiet local session | where Java is
     registration.py    format("ottla") in every session of this process, whichever Python is on the PATH
 
-The broker, the client and other commands import nothing from here. pyspark and pyarrow are imported where they are used, so options and
-pipeline files can be checked without them.
+The broker, the client and other commands import nothing from here. Modules for options, pipeline files and checkpoints import neither
+pyspark nor pyarrow, so these can be checked without them.
 """
 
 from ottla.spark.registration import install

@@ -199,6 +199,3 @@ def _when_imported(name: str, then: Callable[[ModuleType], None]) -> None:
         sys.meta_path.insert(0, _ImportHook(name, then))
     else:
         then(module)
-
-
-__all__ = ["install"]

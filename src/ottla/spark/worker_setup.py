@@ -11,6 +11,8 @@ import functools
 import gc
 from contextlib import suppress
 
+from pyspark import TaskContext
+
 from ottla.base.units import MiB
 
 #: Parameters of glibc's `mallopt`: free memory kept at the end of the heap, and the size from which a block is allocated outside of it.
@@ -35,7 +37,5 @@ def prepare_process() -> None:
 
 def prepare_task_process() -> None:
     """`prepare_process` in Spark's worker processes only. The driver, which also reads and writes, belongs to the user."""
-    from pyspark import TaskContext
-
     if TaskContext.get() is not None:
         prepare_process()

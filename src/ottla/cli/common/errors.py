@@ -54,7 +54,7 @@ def reporting_errors() -> Iterator[None]:
     except ConnectionFailed as error:
         message = " ".join(str(error).split())
         raise click.ClickException(message + (address_source_hint() if message.startswith("no broker can be reached") else "")) from None
-    except (KafkaError, OSError, ValueError) as error:
+    except (KafkaError, OSError, ValueError, ImportError) as error:
         raise click.ClickException(" ".join(str(error).split())) from None
 
 

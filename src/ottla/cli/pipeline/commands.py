@@ -69,7 +69,7 @@ def run(file: Path, variables: tuple[str, ...], bootstrap: str | None, once: boo
     """
     from dataclasses import replace
 
-    from ottla.lake.table.parquet_files import AGAIN, FULL
+    from ottla.lake.full_disk import AGAIN, FULL
     from ottla.spark.java import NoJava
     from ottla.spark.pipeline.config.file import load
     from ottla.spark.pipeline.config.toml_table import PipelineError
@@ -175,11 +175,12 @@ def export(part: str, **options: Any) -> None:
 
     from ottla.cli.common.errors import reporting_errors
     from ottla.client.fetch.ranges import END, parse_part
-    from ottla.lake.table.parquet_target import ParquetTarget
-    from ottla.lake.table.sync import SyncOptions
-    from ottla.lake.table.target import DeltaTarget
 
     with reporting_errors():
+        from ottla.lake.table.parquet_target import ParquetTarget
+        from ottla.lake.table.sync import SyncOptions
+        from ottla.lake.table.target import DeltaTarget
+
         range = parse_part(part, int(time.time() * 1000)).range
         plan = SyncOptions(
             range=range if range.last is not None else range._replace(last=END),
@@ -189,8 +190,5 @@ def export(part: str, **options: Any) -> None:
             compact_commits=0,
         )
         request = schema_request(options, mode="append")
-        try:
-            target = DeltaTarget(options["directory"]) if options["form"] == "delta" else ParquetTarget(options["directory"])
-        except ImportError as error:
-            raise click.ClickException(str(error)) from None
+        target = DeltaTarget(options["directory"]) if options["form"] == "delta" else ParquetTarget(options["directory"])
     sync_table(part, options, plan, request, target)

@@ -101,20 +101,16 @@ The same command again continues where it stopped, and loads new rows.
 @bootstrap_option
 def load(files: tuple[str, ...], topic: str, bootstrap: str, settings: tuple[str, ...], **options: Any) -> None:
     """Load files, or all files of directories, into a topic: csv, JSON lines, Parquet, Arrow, text."""
-    from ottla.cli.pipeline.load_options import column_mapping, read_options
     from ottla.cli.produce.command import _codec
-    from ottla.client.arrow.columns import needed_arrow
     from ottla.client.options import ProducerOptions
-    from ottla.lake.load.inputs import inputs
-    from ottla.lake.load.plan import compare_columns, plan_files
 
-    try:
-        needed_arrow()
-    except ImportError as error:
-        raise click.ClickException(str(error)) from None
     ours = {"bootstrap_servers": bootstrap, "client_id": "ottla-load", **_codec(options["compression"])}
     ours |= client_settings(ProducerOptions, settings)
     with reporting_errors():
+        from ottla.cli.pipeline.load_options import column_mapping, read_options
+        from ottla.lake.load.inputs import inputs
+        from ottla.lake.load.plan import compare_columns, plan_files
+
         shape = column_mapping(options, int(ours.get("max_request_size", 1 << 20)))
         how = read_options(options, shape)
         speed = None if options["rate"] is None else parse_rate(options["rate"], "--rate")

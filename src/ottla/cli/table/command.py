@@ -40,10 +40,11 @@ def sync_command(topic: str, **options: Any) -> None:
     if "@" in topic:
         raise click.UsageError("a table holds the whole topic; to export a range, use ottla pipeline export TOPIC@RANGE")
     from ottla.cli.common.errors import reporting_errors
-    from ottla.lake.table.sync import SyncOptions
-    from ottla.lake.table.target import DeltaTarget
 
     with reporting_errors():
+        from ottla.lake.table.sync import SyncOptions
+        from ottla.lake.table.target import DeltaTarget
+
         plan = SyncOptions(
             once=options["once"],
             commit_interval_s=duration_ms(options["commit_interval"], "--commit-interval") / 1000,
@@ -54,10 +55,7 @@ def sync_command(topic: str, **options: Any) -> None:
             vacuum_hours=options["vacuum_hours"],
         )
         request = schema_request(options, mode=options["mode"])
-        try:
-            target = DeltaTarget(options["directory"])
-        except ImportError as error:
-            raise click.ClickException(str(error)) from None
+        target = DeltaTarget(options["directory"])
     sync_table(topic, options, plan, request, target)
 
 

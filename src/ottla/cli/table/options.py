@@ -150,13 +150,12 @@ def _registry(url: str | None) -> Callable[[int], str | None] | None:
 
 @contextmanager
 def _reporting_errors() -> Iterator[None]:
-    from ottla.lake.table.delta import Overtaken, needed_delta
-    from ottla.lake.table.parquet_files import AGAIN, FULL
+    from deltalake.exceptions import DeltaError
+
+    from ottla.lake.full_disk import AGAIN, FULL
+    from ottla.lake.table.delta import Overtaken
 
     try:
-        needed_delta()
-        from deltalake.exceptions import DeltaError
-
         with reporting_errors():
             try:
                 yield
@@ -164,7 +163,7 @@ def _reporting_errors() -> Iterator[None]:
                 if FULL not in str(error):
                     raise
                 raise click.ClickException(f"{' '.join(str(error).split())}; {AGAIN}") from None
-    except (Overtaken, ImportError) as error:
+    except Overtaken as error:
         raise click.ClickException(" ".join(str(error).split())) from None
     except DeltaError as error:
         raise click.ClickException(f"Delta: {' '.join(str(error).split())}") from None

@@ -25,13 +25,10 @@ directory_argument = click.argument("directory", metavar="DIR", type=LocalPath(p
 @bootstrap_option
 def status(directory: Path, offline: bool, output: str, bootstrap: str) -> None:
     """Show version, rows, files, columns, offsets and lag of the table in DIR."""
-    from ottla.lake.table.status import status as status_of
-
     with reporting_errors():
-        try:
-            found = status_of(directory)
-        except ImportError as error:
-            raise click.ClickException(str(error)) from None
+        from ottla.lake.table.status import status as status_of
+
+        found = status_of(directory)
         ends, story = ({}, "not queried") if offline else _ends(found, bootstrap)
     lag = {partition: max(0, end - found.offsets.get(partition, 0)) for partition, end in ends.items()}
     if output == "json":
@@ -82,13 +79,9 @@ def _show(directory: Path, found: TableStatus, ends: Mapping[int, int], lag: Map
               help="Remove files that no version of the last N hours uses; below 168, readers of older versions fail.")  # fmt: skip
 def compact_command(directory: Path, vacuum_hours: int | None) -> None:
     """Merge small files of the Delta table in DIR. Writers and readers are not disturbed."""
-    from ottla.lake.table.delta import compact, needed_delta, opened, vacuum
-
     with reporting_errors():
-        try:
-            needed_delta()
-        except ImportError as error:
-            raise click.ClickException(str(error)) from None
+        from ottla.lake.table.delta import compact, opened, vacuum
+
         if opened(str(directory)) is None:
             raise click.ClickException(f"{directory} is not a Delta table")
         done = compact(str(directory))

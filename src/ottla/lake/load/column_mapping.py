@@ -11,8 +11,6 @@ A template may also name ``{_file}``, the file's name, and ``{_row}``, the row's
 A record depends only on its row and the row's number, so a second run of a load makes the same records.
 """
 
-from __future__ import annotations
-
 import re
 from array import array as numbers
 from base64 import b64encode
@@ -20,14 +18,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from ottla.base.options import suggestion
+from ottla.client.arrow.columns import as_binary, binary_column, headers_type, is_bytes, is_headers, plain
+from ottla.client.arrow.json import NotJson, json_texts
 from ottla.lake.load.inputs import CannotLoad
 from ottla.lake.load.reader import RejectedRow
-
-if TYPE_CHECKING:
-    import pyarrow as pa
+from ottla.records.build import partitions_of_keys
 
 FILE, ROW = "_file", "_row"
 _FIELD = re.compile(r"\{\{|\}\}|\{([^{}]+)\}|[{}]")
@@ -111,9 +112,6 @@ def map_columns(mapping: ColumnMapping, batch: Any, whole: str | None, first_row
 
     Raises: CannotLoad if the type of a column does not fit.
     """
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     rows = _numbers(first_row, batch.num_rows)
     file_columns = _FileColumns(file, first_row, batch.num_rows)
     made: dict[str, Any] = {"value": _value(mapping, batch, whole)}
@@ -149,8 +147,6 @@ def _as_bytes(value: Any) -> bytes:
 
 
 def _numbers(first: int, count: int) -> Any:
-    import pyarrow as pa
-
     return pa.Array.from_buffers(pa.int64(), count, [None, pa.py_buffer(numbers("q", range(first, first + count)))])
 
 
@@ -161,8 +157,6 @@ class _FileColumns:
         self._file, self._first_row, self._count = file, first_row, count
 
     def column(self, name: str) -> Any:
-        import pyarrow as pa
-
         if name == FILE:
             return pa.repeat(pa.scalar(PurePath(self._file).name), self._count)
         return _numbers(self._first_row, self._count).cast(pa.string())
@@ -176,18 +170,11 @@ class _Rejections:
         self.found: dict[int, str] = {}
 
     def add(self, mask: Any, why: Any) -> None:
-        import pyarrow.compute as pc
-
         for row in pc.indices_nonzero(mask).to_pylist():
             self.found.setdefault(row, why(row))
 
 
 def _value(mapping: ColumnMapping, batch: Any, whole: str | None) -> Any:
-    import pyarrow as pa
-
-    from ottla.client.arrow.columns import as_binary, is_bytes
-    from ottla.client.arrow.json import NotJson, json_texts
-
     one = mapping.value or whole
     try:
         if one is not None:
@@ -204,10 +191,6 @@ def _value(mapping: ColumnMapping, batch: Any, whole: str | None) -> Any:
 
 def _encode_base64(column: Any, name: str, base64: Sequence[str]) -> Any:
     """The column, in base64 if ``base64`` names it."""
-    import pyarrow as pa
-
-    from ottla.client.arrow.columns import is_bytes, plain
-
     if name not in base64:
         return column
     column = plain(column)
@@ -219,11 +202,6 @@ def _encode_base64(column: Any, name: str, base64: Sequence[str]) -> Any:
 
 def _text(batch: Any, file_columns: _FileColumns, name: str) -> Any:
     """A column as text or bytes."""
-    import pyarrow as pa
-
-    from ottla.client.arrow.columns import as_binary, is_bytes, plain
-    from ottla.client.arrow.json import json_texts
-
     if name in (FILE, ROW) and name not in batch.schema.names:
         return file_columns.column(name)
     column = plain(batch.column(name))
@@ -234,9 +212,6 @@ def _text(batch: Any, file_columns: _FileColumns, name: str) -> Any:
 
 def _render(pattern: Template, batch: Any, file_columns: _FileColumns) -> Any:
     """The template filled in per row; null if one of its columns is null."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     if len(pattern.parts) == 1 and isinstance(pattern.parts[0], tuple):
         return _text(batch, file_columns, pattern.parts[0][0])
     if not any(isinstance(part, tuple) for part in pattern.parts):
@@ -252,10 +227,6 @@ def _render(pattern: Template, batch: Any, file_columns: _FileColumns) -> Any:
 
 def _headers(templates: Sequence[tuple[str, Template | None]], batch: Any, file_columns: _FileColumns) -> Any:
     """A column of lists of (name, value)."""
-    import pyarrow as pa
-
-    from ottla.client.arrow.columns import headers_type
-
     rows, count = batch.num_rows, len(templates)
     values = [pa.nulls(rows, pa.binary()) if one is None else _render(one, batch, file_columns).cast(pa.binary()) for _, one in templates]
     names = [pa.repeat(pa.scalar(name), rows) for name, _ in templates]
@@ -268,11 +239,6 @@ def _headers(templates: Sequence[tuple[str, Template | None]], batch: Any, file_
 
 
 def _headers_of_column(column: Any, name: str) -> Any:
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    from ottla.client.arrow.columns import headers_type, is_headers
-
     if pa.types.is_null(column.type):
         return pa.nulls(len(column), headers_type())
     if not is_headers(column.type):
@@ -291,8 +257,6 @@ def _headers_of_column(column: Any, name: str) -> Any:
 @lru_cache(maxsize=4)
 def _interleaved(rows: int, count: int) -> Any:
     """Indices that take one element of each of ``count`` concatenated columns, row by row."""
-    import pyarrow as pa
-
     order = numbers("i", bytes(4 * rows * count))
     for index in range(count):
         order[index::count] = numbers("i", range(index * rows, (index + 1) * rows))
@@ -303,11 +267,6 @@ _WHOLE_NUMBER = r"^[ ]*-?[0-9]{1,18}[ ]*$"
 
 
 def _times(column: Any, name: str, bad: _Rejections) -> Any:
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    from ottla.client.arrow.columns import is_bytes, plain
-
     column = plain(column)
     kind, ms = column.type, pa.timestamp("ms", "UTC")
     if pa.types.is_integer(kind):
@@ -333,8 +292,6 @@ def _times(column: Any, name: str, bad: _Rejections) -> Any:
 
 def _parse_iso(words: Any) -> Any:
     """Raises: ArrowInvalid unless all have a zone or none has."""
-    import pyarrow as pa
-
     try:
         return words.cast(pa.timestamp("us")).cast(pa.timestamp("ms"), safe=False)
     except pa.ArrowInvalid:
@@ -357,11 +314,6 @@ def _parse_time(word: str | None) -> int | str | None:
 
 
 def _partitions(column: Any, name: str, bad: _Rejections) -> Any:
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    from ottla.client.arrow.columns import is_bytes, plain
-
     column = plain(column)
     if is_bytes(column.type):
         column = column.cast(pa.string())
@@ -386,12 +338,6 @@ def choose_partitions(records: Records, partitions: int, bad: list[RejectedRow] 
 
     Raises: CannotLoad for a partition that the topic does not have.
     """
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    from ottla.client.arrow.columns import as_binary, binary_column
-    from ottla.records.build import partitions_of_keys
-
     batch, count = records.batch, records.batch.num_rows
     names = batch.schema.names
     if partitions == 1 and "partition" not in names:

@@ -1,11 +1,12 @@
 """Parquet and Arrow files: columns are used as they are, and the metadata of the file gives the first batch to read."""
 
-from __future__ import annotations
-
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet
 
 from ottla.lake.load.inputs import STDIN, CannotLoad, Input
 from ottla.lake.load.reader import PORTION_BYTES, Reader, RowBatch, json_type
@@ -18,17 +19,13 @@ ROWS_MAX = 32 * 1024
 @contextmanager
 def open_columns(given: Input) -> Iterator[Reader]:
     """Raises: CannotLoad, OSError, ArrowInvalid."""
-    import pyarrow as pa
-
     if given.format == "parquet":
-        import pyarrow.parquet
-
         with pyarrow.parquet.ParquetFile(given.name) as parquet:
             yield ParquetReader(parquet, given.size)
         return
     if given.name == STDIN:
         with pa.ipc.open_stream(sys.stdin.buffer) as stream:
-            yield StreamReader(stream, lambda: 0)
+            yield ArrowReader(stream.schema, ((batch, 0) for batch in stream))
         return
     with pa.memory_map(given.name, "rb") as mapped:
         magic = mapped.read(len(ARROW_FILE))
@@ -39,14 +36,15 @@ def open_columns(given: Input) -> Iterator[Reader]:
             )
         if magic == ARROW_FILE:
             with pa.ipc.open_file(mapped) as file:
-                yield FileReader(file, given.size)
+                count = file.num_record_batches
+                yield ArrowReader(file.schema, ((file.get_batch(index), given.size * (index + 1) // count) for index in range(count)))
             return
         with pa.ipc.open_stream(mapped) as stream:
-            yield StreamReader(stream, mapped.tell)
+            yield ArrowReader(stream.schema, ((batch, mapped.tell()) for batch in stream))
 
 
 class _Columns:
-    """Common part of the three readers."""
+    """Common part of both readers."""
 
     value: str | None = None
 
@@ -80,33 +78,16 @@ class ParquetReader(_Columns):
             yield RowBatch(batch, [], self._size * done // max(meta.num_rows, 1))
 
 
-class FileReader(_Columns):
-    """An Arrow file, memory-mapped."""
+class ArrowReader(_Columns):
+    """An Arrow file or stream: its batches, each with the bytes of the file read so far."""
 
-    def __init__(self, file: Any, size: int) -> None:
-        super().__init__(file.schema)
-        self._file, self._size = file, size
-
-    def portions(self, skip: int) -> Iterator[RowBatch]:
-        count = self._file.num_record_batches
-        for number in range(count):
-            yield from _cut(self._file.get_batch(number), self._size * (number + 1) // count)
-
-
-class StreamReader(_Columns):
-    """An Arrow stream."""
-
-    def __init__(self, stream: Any, tell: Any) -> None:
-        super().__init__(stream.schema)
-        self._stream, self._tell = stream, tell
+    def __init__(self, schema: Any, batches: Iterable[tuple[Any, int]]) -> None:
+        super().__init__(schema)
+        self._batches = batches
 
     def portions(self, skip: int) -> Iterator[RowBatch]:
-        for batch in self._stream:
-            yield from _cut(batch, self._tell())
-
-
-def _cut(batch: Any, done: int) -> Iterator[RowBatch]:
-    """A batch in slices, without a copy."""
-    rows = max(1, min(ROWS_MAX, batch.num_rows * PORTION_BYTES // max(batch.nbytes, 1)))
-    for first in range(0, batch.num_rows, rows):
-        yield RowBatch(batch.slice(first, rows), [], done)
+        """Large batches in slices, without a copy."""
+        for batch, done in self._batches:
+            rows = max(1, min(ROWS_MAX, batch.num_rows * PORTION_BYTES // max(batch.nbytes, 1)))
+            for first in range(0, batch.num_rows, rows):
+                yield RowBatch(batch.slice(first, rows), [], done)

@@ -5,12 +5,14 @@ would lose something as a number stay text: 007, and numbers with too many digit
 row with a value of another type is rejected; types can be given instead.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from itertools import chain
 from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv as arrow_csv
 
 from ottla.base.options import suggestion
 from ottla.lake.load.inputs import CannotLoad
@@ -32,9 +34,6 @@ class CsvReader:
     skipped = 0
 
     def __init__(self, source: LineSource, how: ReadOptions, delimiter: str) -> None:
-        import pyarrow as pa
-        import pyarrow.csv
-
         self._source, self._how = source, how
         self._quote = how.quote.encode() if how.quote else None
         self._parse_options: dict[str, Any] = {
@@ -46,7 +45,6 @@ class CsvReader:
         self._convert_options = {
             "null_values": ["", *how.nulls], "strings_can_be_null": True, "quoted_strings_can_be_null": False,
         }  # fmt: skip
-        self._csv = pyarrow.csv
         coming = blocks(source, self._quote)
         number, block = next(coming, (1, b""))
         self._names = list(how.names)
@@ -59,22 +57,17 @@ class CsvReader:
 
     def _head(self, number: int, block: bytes) -> tuple[int, bytes]:
         """Reads the column names; returns the rest."""
-        import pyarrow as pa
-
         begin = len(block) - len(block.lstrip(b"\r\n"))
-        end = block.find(b"\n", begin)
-        while self._quote is not None and end >= 0 and block.count(self._quote, begin, end) % 2:
-            end = block.find(b"\n", end + 1)
-        end = len(block) if end < 0 else end + 1
+        end = _line_end(block, begin, begin, self._quote)
         if not block[begin:end].strip():
             raise CannotLoad("it has no line that names the columns")
         head = pa.BufferReader(block[begin:end])
-        read = self._csv.ReadOptions(autogenerate_column_names=True)
-        parse = self._csv.ParseOptions(**self._parse_options, newlines_in_values=True)
-        width = self._csv.read_csv(head, read, parse).num_columns
+        read = arrow_csv.ReadOptions(autogenerate_column_names=True)
+        parse = arrow_csv.ParseOptions(**self._parse_options, newlines_in_values=True)
+        width = arrow_csv.read_csv(head, read, parse).num_columns
         head.seek(0)
-        text = self._csv.ConvertOptions(column_types={f"f{index}": pa.string() for index in range(width)})
-        found = self._csv.read_csv(head, read, parse, text).to_pylist()[0].values()
+        text = arrow_csv.ConvertOptions(column_types={f"f{index}": pa.string() for index in range(width)})
+        found = arrow_csv.read_csv(head, read, parse, text).to_pylist()[0].values()
         self._names = [name.strip() or f"column{index}" for index, name in enumerate(found, 1)]
         if twice := [name for name in self._names if self._names.count(name) > 1]:
             raise CannotLoad(f"several of its columns are called {twice[0]}")
@@ -82,8 +75,6 @@ class CsvReader:
 
     def _types(self, block: bytes) -> dict[str, Any]:
         """The types of the columns, inferred from the first rows."""
-        import pyarrow as pa
-
         said = {name: _type(text) for name, text in self._how.types.items()}
         if unknown := [name for name in said if name not in self._names]:
             raise CannotLoad(f"it has no column {unknown[0]!r}{suggestion(unknown[0], self._names)}; it has {', '.join(self._names)}")
@@ -111,20 +102,16 @@ class CsvReader:
 
     def _parsed(self, block: bytes, types: Any) -> Any:
         """Raises: ArrowInvalid."""
-        import pyarrow as pa
-
         if not block.strip(b"\r\n"):
             return pa.schema([(name, types.get(name, pa.null())) for name in self._names]).empty_table()
-        return self._csv.read_csv(
+        return arrow_csv.read_csv(
             pa.BufferReader(block),
-            self._csv.ReadOptions(column_names=self._names, block_size=len(block) + 1),
-            self._csv.ParseOptions(**self._parse_options, newlines_in_values=self._quote is not None and self._quote in block),
-            self._csv.ConvertOptions(**self._convert_options, column_types=types),
+            arrow_csv.ReadOptions(column_names=self._names, block_size=len(block) + 1),
+            arrow_csv.ParseOptions(**self._parse_options, newlines_in_values=self._quote is not None and self._quote in block),
+            arrow_csv.ConvertOptions(**self._convert_options, column_types=types),
         )
 
     def portions(self, skip: int) -> Iterator[RowBatch]:
-        import pyarrow as pa
-
         for number, block in self._blocks:
             bad: list[RejectedRow] = []
             try:
@@ -144,8 +131,6 @@ class CsvReader:
 
     def _searched(self, lines: list[tuple[int, bytes]], types: Any) -> Iterator[tuple[int, int]]:
         """The runs ``[first, last)`` of valid lines, by bisection."""
-        import pyarrow as pa
-
         waiting = [(0, len(lines))]
         while waiting:
             first, last = waiting.pop()
@@ -161,8 +146,6 @@ class CsvReader:
 
     def _why(self, line: bytes) -> str:
         """The problem of a line."""
-        import pyarrow as pa
-
         try:
             self._parsed(line, self._kinds)
         except pa.ArrowInvalid as error:
@@ -178,19 +161,19 @@ class CsvReader:
 
 def _sample(block: bytes, quote: bytes | None) -> bytes:
     """The first complete lines of a block."""
-    if len(block) <= SAMPLE_BYTES:
-        return block
-    end = block.find(b"\n", SAMPLE_BYTES)
-    while quote is not None and end >= 0 and block.count(quote, 0, end) % 2:
+    return block[: _line_end(block, 0, SAMPLE_BYTES, quote)]
+
+
+def _line_end(block: bytes, begin: int, start: int, quote: bytes | None) -> int:
+    """The end of the line that contains the byte `start`, outside of quotes, which are counted from `begin`."""
+    end = block.find(b"\n", start)
+    while quote is not None and end >= 0 and block.count(quote, begin, end) % 2:
         end = block.find(b"\n", end + 1)
-    return block if end < 0 else block[: end + 1]
+    return len(block) if end < 0 else end + 1
 
 
 def _loses(words: Any, kind: Any) -> bool:
     """Whether some of the texts would lose something as a number."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     if not (pa.types.is_integer(kind) or pa.types.is_floating(kind)):
         return False
     patterns = [_CODE] if pa.types.is_integer(kind) else [_CODE, _MANY_DIGITS]
@@ -199,8 +182,6 @@ def _loses(words: Any, kind: Any) -> bool:
 
 def _type(text: str) -> Any:
     """The Arrow type with this name. Raises: CannotLoad."""
-    import pyarrow as pa
-
     try:
         return pa.type_for_alias(text)
     except ValueError:

@@ -8,17 +8,19 @@ The partition of a row depends only on the row and its number, so the load skips
 Files are loaded one after the other, so at most one file is uncertain.
 """
 
-from __future__ import annotations
-
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
 
+from ottla.client.arrow.send import BlockingTableDelivery
+from ottla.client.sync.producer import Producer
 from ottla.lake.load.column_mapping import ColumnMapping, Records, choose_partitions, map_columns
 from ottla.lake.load.inputs import Input
 from ottla.lake.load.load_journal import JournalEntry, LoadJournal, Writer
@@ -26,10 +28,6 @@ from ottla.lake.load.log_tail import Tail
 from ottla.lake.load.reader import Reader, ReadOptions, RejectedRow
 from ottla.lake.load.readers import open_reader
 from ottla.wire.errors import KafkaError
-
-if TYPE_CHECKING:
-    from ottla.client.arrow.send import BlockingTableDelivery
-    from ottla.client.sync.producer import Producer
 
 #: Interval at which the journal is written during a load.
 WRITE_INTERVAL_S = 0.5
@@ -216,8 +214,6 @@ class FileLoad:
             raise problem
 
     def _send_records(self, records: Records, end: int) -> None:
-        import pyarrow.compute as pc
-
         partitions = choose_partitions(records, self._partitions)
         if self._skips:
             records, partitions = self._drop_written(records, partitions)
@@ -248,8 +244,6 @@ class FileLoad:
 
     def _drop_written(self, records: Records, partitions: Any) -> tuple[Records, Any]:
         """The records that are not in the log."""
-        import pyarrow as pa
-
         kept = []
         for partition in partitions.to_pylist():
             left = self._skips.get(partition, 0)
@@ -268,8 +262,6 @@ class FileLoad:
         self._write_progress()
 
     def _put(self, batch: Any, partitions: Any) -> BlockingTableDelivery:
-        import pyarrow as pa
-
         named = {name: name for name in ("key", "headers", "timestamp") if name in batch.schema.names}
         columns: dict[str, Any] = {"value": "value", **named}
         if self._partitions == 1:
@@ -335,7 +327,5 @@ def _keys(given: Mapping[int, int]) -> dict[str, int]:
 
 def _before(records: Records, row: int) -> Records:
     """The records of rows before ``row``."""
-    import pyarrow.compute as pc
-
     count = pc.sum(pc.less(records.rows, row)).as_py() or 0
     return Records(records.batch.slice(0, count), records.rows.slice(0, count), [])

@@ -11,8 +11,6 @@ order of their paths, except those that begin with ``.`` or ``_``, as in Spark a
 the files below them.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterable
 from glob import glob, has_magic

@@ -3,12 +3,12 @@
 Numbers therefore keep all digits, and missing fields stay missing. Every line is checked, even if nothing is extracted.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 
 import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from ottla.base.options import suggestion
 from ottla.lake.load.inputs import CannotLoad
@@ -54,9 +54,6 @@ class JsonReader:
 
     def _quickly(self, block: bytes) -> Any:
         """The rows of a block; None if a line is invalid."""
-        import pyarrow as pa
-        import pyarrow.compute as pc
-
         lines = lines_of(block)
         if b"\n\n" in block or block.startswith(b"\n") or not block.strip():
             lines = lines.filter(pc.greater(pc.binary_length(lines), 0))
@@ -79,8 +76,6 @@ class JsonReader:
         return self._decoder.decode_lines(block)
 
     def _slowly(self, first_line: int, block: bytes) -> RowBatch:
-        import pyarrow as pa
-
         good: list[Any] = []
         lines: list[bytes] = []
         bad: list[RejectedRow] = []
@@ -100,8 +95,6 @@ class JsonReader:
         return RowBatch(pa.RecordBatch.from_arrays(*self._columns(good, pa.array(lines, pa.binary()))), bad, self._source.done)
 
     def _columns(self, found: list[Any], lines: Any) -> tuple[list[Any], list[str]]:
-        import pyarrow as pa
-
         if not self._as_dict:
             made = [pa.array([_text(getattr(one, slot)) for one in found], pa.binary()) for slot in self._slots]
             return [*made, lines], [*self._how.fields, WHOLE]

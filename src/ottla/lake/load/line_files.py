@@ -3,10 +3,11 @@
 If a block cannot be parsed, it is parsed again line by line, to find the invalid line and keep the others.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from typing import Any, BinaryIO
+
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from ottla.base.units import MiB
 from ottla.lake.load.inputs import CannotLoad
@@ -94,9 +95,6 @@ def records(first_line: int, block: bytes, quote: bytes | None) -> list[tuple[in
 
 def lines_of(block: bytes) -> Any:
     """The lines of a block as a binary column, without line ends."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     if b"\r\n" in block:
         block = block.replace(b"\r\n", b"\n")
     block = block.removesuffix(b"\n")
@@ -116,7 +114,5 @@ class TextReader:
         self._source = source
 
     def portions(self, skip: int) -> Iterator[RowBatch]:
-        import pyarrow as pa
-
         for _, block in blocks(self._source):
             yield RowBatch(pa.RecordBatch.from_arrays([lines_of(block)], [LINE]), [], self._source.done)

@@ -12,8 +12,6 @@ producer ids of ``writers`` and sequence numbers from ``since`` on (`log_tail`).
 A file lock admits one process at a time.
 """
 
-from __future__ import annotations
-
 import fcntl
 import os
 from pathlib import Path

@@ -8,20 +8,15 @@ Within one producer epoch the sequence numbers of a partition have no gaps, beca
 records are the first rows of the partition. A later epoch may have a gap, so its records are only reported (`Tail.unsure`).
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from ottla.base.ids import TopicPartition
+from ottla.client.sync.consumer import Consumer
 from ottla.lake.load.load_journal import Writer
 from ottla.records.batch import headers
 from ottla.wire.errors import OffsetOutOfRange
-
-if TYPE_CHECKING:
-    from ottla.client.sync.consumer import Consumer
 
 #: Data in the sockets of a crashed process may still arrive: the search ends after this time without new records.
 QUIET_S = 1.0

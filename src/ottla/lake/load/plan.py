@@ -11,8 +11,6 @@
 A file is unchanged if its size is, and either its modification time or its fingerprint.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from hashlib import blake2b
 from typing import NamedTuple
@@ -25,7 +23,6 @@ from ottla.lake.load.load_journal import JournalEntry, LoadJournal
 from ottla.lake.load.reader import ReadOptions, column_difference
 from ottla.lake.load.readers import open_reader
 
-CHANGED = ("fail", "again", "continue", "skip")
 #: Most files whose columns are compared before the first record is sent.
 COMPARED_MAX = 1000
 

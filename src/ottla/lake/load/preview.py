@@ -1,11 +1,11 @@
 """The first records of files as they would be sent: encoded, and decoded again."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from time import time_ns
 from typing import Any, NamedTuple
 
+from ottla.client.arrow.rows import TableRows
+from ottla.client.arrow.send import batches_of_table
 from ottla.lake.load.column_mapping import ColumnMapping, map_columns
 from ottla.lake.load.inputs import CannotLoad, Input
 from ottla.lake.load.reader import ReadOptions
@@ -55,9 +55,6 @@ def preview(files: Sequence[Input], shape: ColumnMapping, how: ReadOptions, limi
 
 
 def _read_back(batch: Any) -> Iterator[Preview]:
-    from ottla.client.arrow.rows import TableRows
-    from ottla.client.arrow.send import batches_of_table
-
     names = batch.schema.names
     partitions = batch.column("partition").to_pylist() if "partition" in names else [None] * batch.num_rows
     columns: Any = {name: name for name in ("key", "value", "headers", "timestamp") if name in names}

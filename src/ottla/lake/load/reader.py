@@ -6,16 +6,13 @@ fit into memory.
     rows of a file     0 1 2 3 4 | 5 6 7 x 8 9 | 10 ...        x: an invalid line, which has no row number
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
+
+import pyarrow as pa
 
 from ottla.base.units import MiB
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 #: Bytes of a block of rows.
 PORTION_BYTES = 4 * MiB
@@ -89,8 +86,6 @@ class Reader(Protocol):
 
 def json_type(kind: Any) -> str:
     """The JSON type of an Arrow type: number, text, boolean, list, object; empty for null."""
-    import pyarrow as pa
-
     types = pa.types
     if types.is_dictionary(kind) or types.is_run_end_encoded(kind):
         return json_type(kind.value_type)

@@ -1,11 +1,11 @@
 """Opens input files by their format. A format's module is imported when the first file of that format is read."""
 
-from __future__ import annotations
-
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
+
+import pyarrow as pa
 
 from ottla.lake.load.inputs import STDIN, CannotLoad, Input
 from ottla.lake.load.line_files import LineSource, TextReader
@@ -14,16 +14,13 @@ from ottla.lake.load.reader import Reader, ReadOptions, RowBatch, json_type
 
 @contextmanager
 def open_reader(given: Input, how: ReadOptions) -> Iterator[Reader]:
-    """Open a file. Raises: CannotLoad, OSError; ImportError without pyarrow."""
+    """Open a file. Raises: CannotLoad, OSError."""
     with _open_reader(given, how) as reader:
         yield PartitionColumnsReader(reader, given.fixed) if given.fixed else reader
 
 
 @contextmanager
 def _open_reader(given: Input, how: ReadOptions) -> Iterator[Reader]:
-    from ottla.client.arrow.columns import needed_arrow
-
-    pa = needed_arrow()
     try:
         if given.format in ("parquet", "arrow"):
             from ottla.lake.load.columnar import open_columns
@@ -54,32 +51,17 @@ class PartitionColumnsReader:
     """Adds constant columns from the file's path (``year=2026/``). Columns of the file take precedence."""
 
     def __init__(self, reader: Reader, fixed: tuple[tuple[str, str | None], ...]) -> None:
-        import pyarrow as pa
-
         self._reader = reader
         there = reader.columns or {}
         self._values = {name: pa.scalar(_plain(value)) for name, value in fixed if name not in there}
-
-    @property
-    def columns(self) -> Mapping[str, str] | None:
-        return {**(self._reader.columns or {}), **{name: json_type(value.type) for name, value in self._values.items()}}
-
-    @property
-    def value(self) -> str | None:
-        return self._reader.value
-
-    @property
-    def skipped(self) -> int:
-        return self._reader.skipped
-
-    @skipped.setter
-    def skipped(self, rows: int) -> None:
-        self._reader.skipped = rows
+        self.columns = {**there, **{name: json_type(value.type) for name, value in self._values.items()}}
+        self.value = reader.value
+        self.skipped = 0
 
     def portions(self, skip: int) -> Iterator[RowBatch]:
-        import pyarrow as pa
-
         for portion in self._reader.portions(skip):
+            self.skipped += self._reader.skipped
+            self._reader.skipped = 0
             batch = portion.batch
             more = [pa.repeat(value, batch.num_rows) for value in self._values.values()]
             whole = pa.RecordBatch.from_arrays([*batch.columns, *more], names=[*batch.schema.names, *self._values])

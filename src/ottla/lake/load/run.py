@@ -1,12 +1,11 @@
 """Loads files into a topic, one after the other, each from the position in the journal and the log."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from ottla.base.ids import TopicPartition
+from ottla.client.sync.consumer import Consumer
+from ottla.client.sync.producer import Producer
 from ottla.lake.load.column_mapping import ColumnMapping
 from ottla.lake.load.file_load import FileLoad, FileObserver, LoadTarget
 from ottla.lake.load.inputs import Input
@@ -14,10 +13,6 @@ from ottla.lake.load.load_journal import LoadJournal
 from ottla.lake.load.log_tail import Tail, tail
 from ottla.lake.load.plan import FilePlan
 from ottla.lake.load.reader import ReadOptions
-
-if TYPE_CHECKING:
-    from ottla.client.sync.consumer import Consumer
-    from ottla.client.sync.producer import Producer
 
 
 class LoadObserver(FileObserver):
@@ -43,11 +38,6 @@ class LoadTotals:
     limited: bool = False
     #: The file that is being loaded.
     current: FileLoad | None = field(default=None, repr=False)
-
-    @property
-    def written_now(self) -> int:
-        """Written so far, those of the current file included."""
-        return self.written + (0 if self.current is None else self.current.outcome.written)
 
 
 def load_files(

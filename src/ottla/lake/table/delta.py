@@ -14,17 +14,18 @@ wider type needs a rewrite of the table, which `evolve` does with `rewrite=True`
 Frequent commits leave many small files: `compact` joins them; `vacuum` removes files that no recent version needs.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from functools import partial
+from typing import Any, NamedTuple, TypeVar
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import CommitProperties, DeltaTable, Schema, Transaction, write_deltalake
+from deltalake.exceptions import CommitFailedError, DeltaError
 
 from ottla.base.units import MiB
 from ottla.lake.table.schema_evolution import ColumnChange, Evolution, evolution
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 #: Target size of files: opening them does not dominate a scan.
 FILE_BYTES = 128 * MiB
@@ -32,6 +33,7 @@ FILE_BYTES = 128 * MiB
 VACUUM_HOURS = 168
 #: Attempts of a commit that conflicts with commits of other batches.
 TRIES = 10
+T = TypeVar("T")
 #: Suffix of the application whose version is a hash of the last batch's content.
 CONTENT = "/content"
 
@@ -52,16 +54,6 @@ class Overtaken(Exception):
     """Another process has written to the table as the same application, or changed it under this transaction. Nothing was written."""
 
 
-def needed_delta() -> Any:
-    """The package deltalake. Raises: ImportError that says how to get it."""
-    try:
-        import deltalake
-        import pyarrow  # noqa: F401
-    except ImportError as error:
-        raise ImportError(f"Delta tables need {error.name or 'deltalake'}: pip install 'ottla[lake]'") from None
-    return deltalake
-
-
 def committed(path: str, application: str, batch_id: int, content: int | None = None) -> bool:
     """Whether the table at `path` has this batch, and with this `content` if it is not None."""
     return holds(opened(path), application, batch_id, content)
@@ -77,8 +69,6 @@ def holds(table: Any, application: str, batch_id: int, content: int | None = Non
 
 def opened(path: str) -> Any:
     """The table; None if there is none."""
-    from deltalake import DeltaTable
-
     return DeltaTable(path) if DeltaTable.is_deltatable(path) else None
 
 
@@ -89,9 +79,6 @@ def create(
 
     `schema` is Delta's or Arrow's.
     """
-    from deltalake import DeltaTable
-    from deltalake.exceptions import DeltaError
-
     try:
         DeltaTable.create(
             path,
@@ -115,38 +102,26 @@ def ensure(path: str, schema: Any, *, partition_by: Sequence[str] = ()) -> None:
     if table is None:
         create(path, schema, partition_by=partition_by)
         return
-    _same_columns(path, table, _delta_schema(schema))
-
-
-def _same_columns(path: str, table: Any, schema: Any) -> None:
-    there, wanted = ({field.name: str(field.type) for field in one.fields} for one in (table.schema(), schema))
+    there, wanted = ({field.name: str(field.type) for field in one.fields} for one in (table.schema(), _delta_schema(schema)))
     if there != wanted:
         raise TableMismatch(f"the table at {path} has the columns {there} and the results have {wanted}; write to another path")
 
 
 def schema_of_arrow(schema: pa.Schema) -> Any:
     """Delta's schema of an Arrow table. Every column may be null: what a query never leaves empty today, it may tomorrow."""
-    from deltalake import Schema
-
     return Schema.from_arrow(_nullable(schema))
 
 
 def _delta_schema(schema: Any) -> Any:
-    from deltalake import Schema
-
     return schema if isinstance(schema, Schema) else schema_of_arrow(schema)
 
 
 def _nullable(schema: pa.Schema) -> pa.Schema:
-    import pyarrow as pa
-
     return pa.schema([field.with_nullable(True) for field in schema])
 
 
 def arrow_schema(table: Any) -> pa.Schema:
     """Arrow's schema of a Delta table."""
-    import pyarrow as pa
-
     return pa.schema(table.schema().to_arrow())
 
 
@@ -159,17 +134,9 @@ def evolve(path: str, schema: Any, *, partition_by: Sequence[str] = (), rewrite:
     New columns and members of structs are added, in one transaction that touches no file. With `rewrite`, columns whose type has to become
     wider cause a rewrite of the whole table. Raises: TableMismatch for what cannot be; Overtaken where others wrote meanwhile.
     """
-    from deltalake.exceptions import CommitFailedError
-
-    schema = _delta_schema(schema)
-    for left in reversed(range(TRIES)):
-        try:
-            return _evolved(path, schema, partition_by, rewrite=rewrite)
-        except CommitFailedError as error:
-            # Others may have added the same columns: what is to be done shows anew.
-            if not left:
-                raise Overtaken(f"others change the columns of {path} all the time: {error}") from error
-    raise AssertionError("the last try returns or raises")
+    # Others may add the same columns meanwhile, so each attempt compares the columns again.
+    evolved = partial(_evolved, path, _delta_schema(schema), partition_by, rewrite=rewrite)
+    return retried(evolved, f"others change the columns of {path} all the time")
 
 
 def _evolved(path: str, schema: Any, partition_by: Sequence[str], *, rewrite: bool) -> list[ColumnChange]:
@@ -184,8 +151,6 @@ def _evolved(path: str, schema: Any, partition_by: Sequence[str], *, rewrite: bo
         _write_anew(table, change)
         table = opened(path)
     if change.added:
-        from deltalake import write_deltalake
-
         write_deltalake(table, _arrow_of(change.schema).empty_table(), mode="append", schema_mode="merge")
     return change.added + change.wider
 
@@ -204,18 +169,11 @@ def _refusal(path: str, change: Evolution) -> str:
 
 
 def _arrow_of(schema: dict[str, Any]) -> pa.Schema:
-    import pyarrow as pa
-    from deltalake import Schema
-
     return pa.schema(Schema.from_json(json.dumps(schema)).to_arrow())
 
 
 def _write_anew(table: Any, change: Evolution) -> None:
     """Rewrite all rows in the wider types, in one transaction. Raises: TableMismatch for a value that does not fit exactly."""
-    import pyarrow as pa
-    from deltalake import CommitProperties, write_deltalake
-    from deltalake.exceptions import CommitFailedError
-
     rows = pa.RecordBatchReader.from_stream(table.scan())
     wanted = _arrow_of(_widened(json.loads(table.schema().to_json()), change))
     target = pa.schema([wanted.field(name) for name in rows.schema.names])
@@ -307,8 +265,6 @@ def write(
 
 
 def _refuse_repeated(table: pa.Table, keys: Sequence[str]) -> None:
-    import pyarrow.compute as pc
-
     counts = table.group_by(list(keys)).aggregate([([], "count_all")])
     repeated = counts.filter(pc.greater(counts.column("count_all"), 1)).slice(0, 1).to_pylist()
     if repeated:
@@ -320,25 +276,30 @@ def transact(path: str, application: str, batch_id: int, once: Callable[[Any], N
     """Call `once(table)` on one version of the table; returns False when it already has the batch, or with `again` a later one. Repeated
     after conflicts with writers of other applications. Raises: Overtaken.
     """
-    from deltalake.exceptions import CommitFailedError
 
-    for left in reversed(range(TRIES)):
+    def attempt() -> bool:
         there = opened(path)
         if holds(there, application, batch_id + again):
             return False
+        once(there)
+        return True
+
+    return retried(attempt, f"another process has written to {path} as {application}, or changes it all the time")
+
+
+def retried(attempt: Callable[[], T], conflict: str) -> T:
+    """Calls `attempt` again after conflicts with other writers. Raises: Overtaken, with `conflict`, if an application's version moved."""
+    for left in reversed(range(TRIES)):
         try:
-            once(there)
-            return True
+            return attempt()
         except CommitFailedError as error:
             if "oncurrent transaction failed" in str(error) or not left:
-                raise Overtaken(f"another process has written to {path} as {application}, or changes it all the time: {error}") from error
+                raise Overtaken(f"{conflict}: {error}") from error
     raise AssertionError("the last try returns or raises")
 
 
 def append(there: Any, table: pa.Table, properties: Any, *, overwrite: bool = False) -> None:
     """Append the rows in one transaction on the version that was read. Columns that `table` lacks are null."""
-    from deltalake import write_deltalake
-
     write_deltalake(
         there,
         table,
@@ -367,8 +328,6 @@ def commit_properties_of(application: str, batch_id: int, *, content: int | None
 
 def commit_properties(versions: Mapping[str, int], metadata: Mapping[str, str] | None = None) -> Any:
     """Properties of a commit: the version of each application."""
-    from deltalake import CommitProperties, Transaction
-
     transactions = [Transaction(app_id=application, version=version) for application, version in versions.items()]
     return CommitProperties(custom_metadata=dict(metadata or {}) or None, app_transactions=transactions)
 
@@ -387,8 +346,6 @@ def compact(path: str, *, target_bytes: int = FILE_BYTES, partitions: Mapping[st
     """Join small files of each partition to files of about `target_bytes`; the rows do not change.
     `partitions` selects some, by column and value. Returns (0, 0) if another writer changed the same files first.
     """
-    from deltalake.exceptions import CommitFailedError
-
     chosen = None if partitions is None else [(column, "=", value) for column, value in partitions.items()]
     try:
         done = opened(path).optimize.compact(partition_filters=chosen, target_size=target_bytes)

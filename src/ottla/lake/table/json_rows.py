@@ -4,17 +4,13 @@ Arrow parses a batch at once and fails as a whole. Then a decoder for the known 
 out. If the others disagree about the type of a new field, the batch is halved, and the types of the first half are known in the second.
 """
 
-from __future__ import annotations
-
-import keyword
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from ottla.client.arrow.json import Decoded, parsed_json
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 
 def json_rows(texts: pa.Array, known: pa.StructType, *, widens: bool = False) -> Decoded:
@@ -22,8 +18,6 @@ def json_rows(texts: pa.Array, known: pa.StructType, *, widens: bool = False) ->
 
     `widens`: known integers become double if some have fractions.
     """
-    import pyarrow as pa
-
     if texts.null_count == len(texts):
         return Decoded(pa.nulls(len(texts), known))
     try:
@@ -34,8 +28,6 @@ def json_rows(texts: pa.Array, known: pa.StructType, *, widens: bool = False) ->
 
 def _parsed(texts: Any, known: Any) -> Decoded:
     """Raises: ArrowInvalid."""
-    import pyarrow as pa
-
     found = parsed_json(texts, known, more=True)
     if not pa.types.is_struct(found.type):
         raise pa.ArrowInvalid("values are no objects")
@@ -46,9 +38,6 @@ def _parsed(texts: Any, known: Any) -> Decoded:
 
 
 def _sorted_out(texts: Any, known: Any, why: str, *, widens: bool) -> Decoded:
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     reasons = _reasons(texts, known)
     mask = pa.array([reason is not None for reason in reasons])
     first = next((reason for reason in reasons if reason is not None), why)
@@ -68,9 +57,6 @@ def _sorted_out(texts: Any, known: Any, why: str, *, widens: bool) -> Decoded:
 
 
 def _joined(sound: Any, half: int, left: Decoded, right: Decoded, mask: Any, why: str) -> Decoded:
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     array = left.array
     if array.type != right.array.type:
         texts = sound.slice(0, half)
@@ -98,8 +84,6 @@ def _reasons(texts: Any, known: Any) -> list[str | None]:
 
 def _fit(kind: Any) -> Any:
     """The type in msgspec's terms, as far as it has one."""
-    import pyarrow as pa
-
     types = pa.types
     if types.is_boolean(kind):
         return bool
@@ -114,20 +98,14 @@ def _fit(kind: Any) -> Any:
         return list[_fit(kind.value_type) | None]  # type: ignore[misc]
     if types.is_struct(kind):
         names = {f"f{place}": field for place, field in enumerate(kind)}
-        assert not any(keyword.iskeyword(name) for name in names), "names are made here"
-        fields = [(name, _optional(_fit(field.type)), None) for name, field in names.items()]
+        # `Any` takes null already.
+        fields = [(name, fit if (fit := _fit(field.type)) is Any else fit | None, None) for name, field in names.items()]
         return msgspec.defstruct("Row", fields, rename={name: field.name for name, field in names.items()})
     return Any
 
 
-def _optional(kind: Any) -> Any:
-    return kind if kind is Any else kind | None
-
-
 def _wider(texts: Any, known: Any) -> Any:
     """The known fields, with integers widened to double where these texts have fractions."""
-    import pyarrow as pa
-
     kind = known
     for text in texts.to_pylist():
         try:
@@ -140,8 +118,6 @@ def _wider(texts: Any, known: Any) -> Any:
 
 
 def _widened(kind: Any, shown: Any) -> Any:
-    import pyarrow as pa
-
     types = pa.types
     if types.is_int64(kind) and types.is_floating(shown):
         return pa.float64()
@@ -155,8 +131,6 @@ def _widened(kind: Any, shown: Any) -> Any:
 
 def solid(kind: pa.DataType) -> pa.DataType | None:
     """The type without members that are all null, and with text for inferred times; None if nothing is left."""
-    import pyarrow as pa
-
     types = pa.types
     if types.is_null(kind):
         return None

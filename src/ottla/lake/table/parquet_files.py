@@ -5,24 +5,23 @@ Rows wait in memory until they fill a group, so memory is one group per open fil
 is written when all together exceed a limit. A file is synced before it is returned.
 """
 
-from __future__ import annotations
-
 import json
-import os
 import time
 import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from deltalake.transaction import AddAction
 
 from ottla.base.units import MiB
+from ottla.lake.casts import fitted
+from ottla.lake.full_disk import naming, sync
 from ottla.lake.table.delta import FILE_BYTES
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 #: Arrow rows of one group; compressed they have some MB, which readers can skip or read at once.
 GROUP_BYTES, GROUP_ROWS = 32 * MiB, 256 * 1024
@@ -30,9 +29,6 @@ WAITING_BYTES = 128 * MiB
 OPEN_MAX = 32
 #: Maximum text in statistics; readers truncate longer ones.
 TEXT_MAX = 32
-#: Messages for a full disk in the errors of all libraries.
-FULL = "No space left on device"
-AGAIN = "free some space and start it again: it continues where it stopped"
 
 
 @dataclass(slots=True)
@@ -50,8 +46,6 @@ class DataFile:
 
     def add_action(self) -> Any:
         """The file as an action of Delta's log."""
-        from deltalake.transaction import AddAction
-
         partition: Any = dict(self.partition)
         return AddAction(self.name, self.size, partition, time.time_ns() // 1_000_000, True, json.dumps(self.stats))
 
@@ -74,8 +68,6 @@ class Files:
     def __init__(
         self, directory: Path, schema: pa.Schema, *, date_column: str | None = None, suffix: str = "", file_bytes: int = FILE_BYTES
     ) -> None:
-        import pyarrow as pa
-
         self._directory = directory
         self._date_column = date_column
         self._suffix = suffix
@@ -105,8 +97,6 @@ class Files:
         if self._date_column is None:
             self._add(None, table)
         else:
-            import pyarrow.compute as pc
-
             days = table.column(self._date_column)
             table = table.select(self._in_files.names)
             for day in pc.unique(days).to_pylist():
@@ -130,9 +120,6 @@ class Files:
             self._close(day)
 
     def _opened(self, day: str | None) -> _Open:
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
         name = f"part-{uuid.uuid4()}.zstd.parquet"
         if day is not None:
             name = f"{self._date_column}={day}/{name}"
@@ -148,8 +135,6 @@ class Files:
         return _Open(name, path, writer, sink)
 
     def _group(self, one: _Open) -> None:
-        import pyarrow as pa
-
         if one.waiting:
             with naming(one.path):
                 one.writer.write_table(pa.concat_tables(one.waiting), row_group_size=GROUP_ROWS)
@@ -157,8 +142,6 @@ class Files:
         one.waiting, one.waiting_bytes, one.waiting_rows = [], 0, 0
 
     def _close(self, day: str | None) -> None:
-        import pyarrow.parquet as pq
-
         one = self._open[day]
         self._group(one)
         with naming(one.path):
@@ -186,64 +169,21 @@ class Files:
         self._open, self._done, self.rows = {}, [], 0
 
 
-@contextmanager
-def naming(path: Path) -> Iterator[None]:
-    """Converts Arrow's error for a file that cannot be written, with the file's name. Raises: OSError."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno is None or error.filename is not None:
-            raise
-        raise OSError(error.errno, os.strerror(error.errno), str(path)) from error
-
-
 def aligned(table: pa.Table, schema: pa.Schema) -> pa.Table:
     """The rows with the columns of a schema, in its order and types; missing ones are null. Raises: ArrowInvalid."""
-    import pyarrow as pa
-
-    columns = [
-        _typed(table.column(one.name), one.type) if one.name in table.column_names else pa.nulls(len(table), one.type) for one in schema
-    ]
-    return pa.Table.from_arrays(columns, schema=schema)
+    return pa.Table.from_arrays([_column(table, one) for one in schema], schema=schema)
 
 
-def _typed(column: Any, kind: Any) -> Any:
-    import pyarrow as pa
-
-    if column.type == kind:
-        return column
-    return pa.chunked_array([_array(chunk, kind) for chunk in column.chunks], kind)
-
-
-def _array(array: Any, kind: Any) -> Any:
-    """An array in a type that has its members, and possibly more."""
-    import pyarrow as pa
-
-    types = pa.types
-    if array.type == kind or pa.types.is_null(array.type):
-        return array if array.type == kind else pa.nulls(len(array), kind)
-    if types.is_struct(kind) and types.is_struct(array.type):
-        there = {one.name: place for place, one in enumerate(array.type)}
-        members = [_array(array.field(there[one.name]), one.type) if one.name in there else pa.nulls(len(array), one.type) for one in kind]
-        return pa.StructArray.from_arrays(members, fields=list(kind), mask=array.is_null() if array.null_count else None)
-    if types.is_list(kind) and types.is_list(array.type):
-        ends, mask = array.offsets, array.is_null() if array.null_count else None
-        if array.offset and mask is not None:
-            # Arrow accepts no mask together with offsets that do not begin at 0.
-            array = pa.concat_arrays([array])
-            ends = array.offsets
-        return pa.ListArray.from_arrays(ends, _array(array.values, kind.value_type), type=kind, mask=mask)
-    return array.cast(kind)
+def _column(table: pa.Table, field: Any) -> Any:
+    if field.name not in table.column_names:
+        return pa.nulls(len(table), field.type)
+    return pa.chunked_array([fitted(chunk, field.type) for chunk in table.column(field.name).chunks], field.type)
 
 
 def on_disk(path: Path) -> None:
     """Syncs the file and its directory."""
     for one in (path, path.parent):
-        descriptor = os.open(one, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        sync(one)
 
 
 def stats_of(metadata: Any) -> dict[str, Any]:

@@ -8,25 +8,22 @@ A commit writes complete files with names that end in `.unfinished`, replaces th
 what the manifest has and removes the rest. `*.parquet` therefore has each record once, even if the process is killed at any time.
 """
 
-from __future__ import annotations
-
 import fcntl
 import json
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
+import pyarrow as pa
+from deltalake import Schema
 
-from ottla.lake.table.delta import TableMismatch, needed_delta, schema_of_arrow
+from ottla.lake.table.delta import TableMismatch, schema_of_arrow
 from ottla.lake.table.parquet_files import DataFile, Files, on_disk
 from ottla.lake.table.schema import DATE, TableFormat
 from ottla.lake.table.schema_evolution import Evolution, evolution
 from ottla.lake.table.target import TableConflict, TableOrigin, check_origin
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 UNFINISHED = ".unfinished"
 
@@ -57,10 +54,9 @@ class InUse(TableConflict):
 
 
 class ParquetTarget:
-    """A directory of Parquet files. Raises: ImportError without pyarrow or deltalake."""
+    """A directory of Parquet files."""
 
     def __init__(self, directory: Path) -> None:
-        needed_delta()
         self._directory = directory
         self._manifest: Manifest | None = None
         self._lock: int | None = None
@@ -121,9 +117,6 @@ class ParquetTarget:
         return {partition: offset for partition, offset in found.items() if offset is not None}
 
     def schema(self) -> pa.Schema:
-        import pyarrow as pa
-        from deltalake import Schema
-
         return pa.schema(Schema.from_json(json.dumps(self._there.schema)).to_arrow())
 
     def changes(self, schema: pa.Schema) -> Evolution:

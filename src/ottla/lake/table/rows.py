@@ -8,23 +8,23 @@ If integers are followed by fractions, the column is widened if that is allowed 
 because later values may not; a schema can set another type.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 from zlib import crc32
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ottla.client.arrow.avro import Column, schema_faults
 from ottla.client.arrow.json import Decoded, json_values
 from ottla.client.arrow.values import ColumnFormat
 from ottla.client.serializers import Avro
+from ottla.lake.ddl import parse_schema
 from ottla.lake.table.csv_rows import csv_values
 from ottla.lake.table.delta import TableMismatch
 from ottla.lake.table.json_rows import json_rows
-from ottla.lake.table.schema import CORRUPT, DATE, FRAME_BYTES, TableFormat, parse_schema
-
-if TYPE_CHECKING:
-    import pyarrow as pa
+from ottla.lake.table.schema import CORRUPT, DATE, FRAME_BYTES, TableFormat
 
 #: Characters that Delta does not allow in column names.
 _NOT_IN_NAMES = re.compile(r"[ ,;{}()\n\t=]")
@@ -61,15 +61,11 @@ class Rows:
 
     def first_schema(self, shown: Sequence[bytes | None] = ()) -> pa.Schema:
         """The columns of a new table: those of its schema, or inferred from sample values, then metadata columns."""
-        import pyarrow as pa
-
         beside = self.form.metadata_schema()
         given: list[Any] = []
         if self._given is not None:
             given = list(self._given)
         elif -1 in self._avro:
-            from ottla.client.arrow.avro import Column
-
             given = list(Column.of(self._avro[-1].read_schema, {}).type)
         elif self.form.value == "json":
             given = list(json_rows(pa.array(shown, pa.binary()), pa.struct([])).array.type)
@@ -85,9 +81,6 @@ class Rows:
 
         Raises: BadKey.
         """
-        import pyarrow as pa
-        import pyarrow.compute as pc
-
         form, raw = self.form, batch.column("value")
         columns: dict[str, Any] = {}
         bad = None
@@ -115,8 +108,6 @@ class Rows:
 
     def _known(self, there: pa.Schema) -> pa.StructType:
         """The table's columns from values, in order."""
-        import pyarrow as pa
-
         if self._given is not None:
             return pa.struct(list(self._given))
         beside = set(self.form.metadata_schema().names)
@@ -136,12 +127,9 @@ class Rows:
 
     def _framed(self, raw: pa.Array) -> Decoded:
         """Avro values with schema ids; the columns are those of all schemas. Unknown ids are unreadable values."""
-        import pyarrow as pa
-        import pyarrow.compute as pc
-
         ids = [
             None if data is None or len(data) < FRAME_BYTES or data[0] else int.from_bytes(data[1:FRAME_BYTES], "big")
-            for data in _heads(raw)
+            for data in pc.binary_slice(raw, 0, FRAME_BYTES).to_pylist()
         ]
         numbers = pa.array(ids, pa.int64())
         known = [number for number in pc.unique(numbers.drop_null()).to_pylist() if self._is_known(number)]
@@ -169,8 +157,7 @@ class Rows:
         rows = together.take(order)
         misread = pc.fill_null(pa.concat_arrays(wrong).take(order), False)
         bad = pc.or_(bad, misread)
-        arrays = [_one(column) for column in rows.columns]
-        whole = pa.StructArray.from_arrays(arrays, names=rows.column_names)
+        whole = rows.to_struct_array().combine_chunks()
         return Decoded(whole, bad if pc.any(bad).as_py() else None, "not of its schema")
 
     def _is_known(self, number: int) -> bool:
@@ -186,9 +173,6 @@ class Rows:
         return True
 
     def _key_column(self, batch: pa.RecordBatch) -> pa.Array:
-        import pyarrow as pa
-        import pyarrow.compute as pc
-
         raw = batch.column("key")
         found = self._key.decoded(raw)
         if self.form.mode == "upsert":
@@ -207,8 +191,6 @@ class Rows:
 
 def _with_columns(schema: str, number: int) -> Avro | None:
     """The reader of a schema; None if it is not Avro (registries have other types), or has no columns."""
-    from ottla.client.arrow.avro import Column, schema_faults
-
     try:
         avro = Avro(schema, schema_id=number)
         Column.of(avro.read_schema, {})
@@ -217,23 +199,8 @@ def _with_columns(schema: str, number: int) -> Avro | None:
     return avro
 
 
-def _heads(raw: pa.Array) -> list[bytes | None]:
-    import pyarrow.compute as pc
-
-    heads: list[bytes | None] = pc.binary_slice(raw, 0, FRAME_BYTES).to_pylist()
-    return heads
-
-
-def _one(column: Any) -> Any:
-    import pyarrow as pa
-
-    return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks)
-
-
 def _members(array: Any) -> dict[str, Any]:
     """The members of a struct array, null where the struct is null."""
-    import pyarrow as pa
-
     if not pa.types.is_struct(array.type):
         return {"value": array}
     return dict(zip([field.name for field in array.type], array.flatten(), strict=True))
@@ -241,8 +208,6 @@ def _members(array: Any) -> dict[str, Any]:
 
 def _flat(array: Any, taken: set[str]) -> dict[str, Any]:
     """Columns of a struct array, without those that are all null."""
-    import pyarrow as pa
-
     taken, found = set(taken), {}
     for name, column in _members(array).items():
         if pa.types.is_null(column.type):
@@ -263,16 +228,12 @@ def _free(name: str, taken: set[str]) -> str:
 
 def _cast(table: pa.Table, beside: pa.Schema) -> pa.Table:
     """Metadata columns in the table's types, and types that Delta lacks in others."""
-    import pyarrow as pa
-
     fields = [field.with_type(beside.field(field.name).type) if field.name in beside.names else _friendly(field) for field in table.schema]
     return table.cast(pa.schema(fields))
 
 
 def _friendly(field: Any) -> Any:
     """A column in a type that Delta has: times of day as text, durations as numbers."""
-    import pyarrow as pa
-
     if pa.types.is_time(field.type):
         return field.with_type(pa.string())
     return field.with_type(pa.int64()) if pa.types.is_duration(field.type) else field

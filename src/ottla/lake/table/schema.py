@@ -7,18 +7,14 @@ The format is chosen when the table is created, stored in it, and does not chang
                        value that cannot be decoded or does not fit the columns
 """
 
-from __future__ import annotations
-
-import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
 
 import msgspec
+import pyarrow as pa
 
 from ottla.base.options import suggestion
-
-if TYPE_CHECKING:
-    import pyarrow as pa
+from ottla.client.arrow.columns import headers_type
+from ottla.lake.ddl import parse_schema
 
 VALUE_FORMATS = ("json", "avro", "csv", "text", "raw")
 KEY_FORMATS = ("text", "raw", "int")
@@ -38,7 +34,7 @@ class TableFormat(msgspec.Struct, frozen=True):
     key: str = "raw"
     #: Some of `METADATA_COLUMNS`; `value` adds the raw bytes next to the decoded columns.
     columns: tuple[str, ...] = METADATA_COLUMNS
-    #: Schema of values: Spark's syntax for json and csv (`parse_schema`), JSON for avro; None: inferred.
+    #: Schema of values: Spark's DDL for json and csv, JSON for avro; None: inferred.
     schema: str | None = None
     #: Whether there is a directory per day of the records' timestamps.
     by_date: bool = False
@@ -58,10 +54,6 @@ class TableFormat(msgspec.Struct, frozen=True):
 
     def metadata_schema(self) -> pa.Schema:
         """The columns that do not come from decoded values."""
-        import pyarrow as pa
-
-        from ottla.client.arrow.columns import headers_type
-
         types = {
             "key": {"raw": pa.binary(), "text": pa.string(), "int": pa.int64()}[self.key],
             "headers": headers_type(),
@@ -135,126 +127,3 @@ def _is_text(data: bytes | None) -> bool:
         return data is None or "\0" not in data.decode()
     except UnicodeDecodeError:
         return False
-
-
-# ---------------------------------------------------------------------------------------------------------------- schemas as text
-
-_TOKEN = re.compile(r"\s*(?:(?P<word>[A-Za-z_][\w.-]*)|`(?P<quoted>[^`]+)`|(?P<number>\d+)|(?P<sign>[<>(),:]))")
-_CLOSING = {"<": ">", "(": ")"}
-
-
-def parse_schema(text: str) -> pa.Schema:
-    """Parse columns in Spark's syntax: `id BIGINT, tags ARRAY<STRING>, at TIMESTAMP, place STRUCT<lat: DOUBLE, lon: DOUBLE>`.
-
-    Raises: ValueError that shows the position.
-    """
-    import pyarrow as pa
-
-    reader = _SchemaReader(text)
-    fields = reader.fields(None)
-    return pa.schema(fields)
-
-
-class _SchemaReader:
-    """Recursive descent parser."""
-
-    def __init__(self, text: str) -> None:
-        self._text, self._at = text, 0
-        self._token: re.Match[str] | None = None
-        self._next()
-
-    def _next(self) -> None:
-        rest = self._text[self._at :]
-        if not rest.strip():
-            self._token = None
-            return
-        self._token = _TOKEN.match(self._text, self._at)
-        if self._token is None:
-            self._refuse("a name or a type")
-        assert self._token is not None, "checked above"
-        self._at = self._token.end()
-
-    def _refuse(self, expected: str) -> None:
-        at = len(self._text) if self._token is None else self._token.start() + len(self._token[0]) - len(self._token[0].lstrip())
-        at = self._at if self._token is None and self._text[self._at :].strip() else at
-        raise ValueError(f"expected {expected}\n  {self._text}\n  {' ' * at}^")
-
-    def _sign(self, sign: str) -> bool:
-        if self._token is None or self._token["sign"] != sign:
-            return False
-        self._next()
-        return True
-
-    def _need(self, sign: str) -> None:
-        if not self._sign(sign):
-            self._refuse(f"{sign!r}")
-
-    def _number(self) -> int:
-        if self._token is None or self._token["number"] is None:
-            self._refuse("a number")
-        assert self._token is not None, "checked above"
-        found = int(self._token["number"])
-        self._next()
-        return found
-
-    def fields(self, closing: str | None) -> list[Any]:
-        import pyarrow as pa
-
-        found = []
-        while True:
-            if self._token is None or not (self._token["word"] or self._token["quoted"]):
-                self._refuse("the name of a column")
-            assert self._token is not None, "checked above"
-            name = self._token["word"] or self._token["quoted"]
-            self._next()
-            self._sign(":")
-            found.append(pa.field(name, self._type()))
-            if self._sign(","):
-                continue
-            if closing is not None:
-                self._need(closing)
-            elif self._token is not None:
-                self._refuse("',' or the end")
-            return found
-
-    def _type(self) -> Any:
-        import pyarrow as pa
-
-        types = {
-            "string": pa.string(), "varchar": pa.string(), "binary": pa.binary(), "boolean": pa.bool_(), "bool": pa.bool_(),
-            "tinyint": pa.int8(), "byte": pa.int8(), "smallint": pa.int16(), "short": pa.int16(), "int": pa.int32(), "integer": pa.int32(),
-            "bigint": pa.int64(), "long": pa.int64(), "float": pa.float32(), "real": pa.float32(), "double": pa.float64(),
-            "date": pa.date32(), "timestamp": pa.timestamp("us", "UTC"), "timestamp_ntz": pa.timestamp("us"),
-        }  # fmt: skip
-        known = [*types, "decimal", "array", "map", "struct"]
-        word = (self._token["word"] or "").lower() if self._token is not None else ""
-        if word not in known:
-            self._refuse(f"a type{suggestion(word, known) if word else ''}: {', '.join(known)}")
-        self._next()
-        match word:
-            case "decimal":
-                digits, scale = 10, 0
-                if self._sign("("):
-                    digits = self._number()
-                    scale = self._number() if self._sign(",") else 0
-                    self._need(")")
-                return pa.decimal128(digits, scale)
-            case "array":
-                self._need("<")
-                item = self._type()
-                self._need(">")
-                return pa.list_(pa.field("element", item))
-            case "map":
-                self._need("<")
-                key = self._type()
-                self._need(",")
-                value = self._type()
-                self._need(">")
-                return pa.map_(key, value)
-            case "struct":
-                self._need("<")
-                return pa.struct(self.fields(">"))
-        if word == "varchar" and self._sign("("):
-            self._number()
-            self._need(")")
-        return types[word]

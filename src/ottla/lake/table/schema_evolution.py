@@ -13,8 +13,6 @@ Types are those of Delta's JSON schemas: a name, or an object of type struct, ar
 A column that rows do not have is kept, with null. Names that differ only in case are one name to Delta, and refused.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 

@@ -1,7 +1,5 @@
 """Resolves the format of a table: from the existing table, else from the options, else inferred from the first records."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import NamedTuple
 

@@ -1,16 +1,16 @@
 """The status of a table: version, rows, files, columns, topic and offsets."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import pyarrow as pa
 
-from ottla.lake.table.delta import needed_delta, opened
+from ottla.lake.table.delta import opened
 from ottla.lake.table.parquet_target import read_manifest
 from ottla.lake.table.schema import TableFormat
+from ottla.lake.table.schema_evolution import shown
 from ottla.lake.table.target import FORM, TOPIC, TOPIC_ID, TableConflict
 
 
@@ -31,8 +31,7 @@ class TableStatus:
 
 
 def status(directory: Path) -> TableStatus:
-    """Raises: TableConflict if the directory has no table of a topic; ImportError."""
-    needed_delta()
+    """Raises: TableConflict if the directory has no table of a topic."""
     table = opened(str(directory))
     if table is not None:
         return _delta(directory, table)
@@ -48,25 +47,17 @@ def status(directory: Path) -> TableStatus:
 
 
 def _delta(directory: Path, table: Any) -> TableStatus:
-    import pyarrow as pa
-
     settings = table.metadata().configuration
     if FORM not in settings:
         raise TableConflict(f"the table at {directory} was not made from a topic")
     files = pa.table(table.get_add_actions(flatten=True))
     rows, size = (sum(value or 0 for value in files.column(name).to_pylist()) for name in ("num_records", "size_bytes"))
-    columns = [(field.name, _type(field.type)) for field in table.schema().fields]
+    columns = [(field.name, shown(msgspec.json.decode(field.type.to_json()))) for field in table.schema().fields]
     form = msgspec.json.decode(settings[FORM], type=TableFormat)
     topic = settings[TOPIC]
     return TableStatus(
         "delta", topic, settings.get(TOPIC_ID, ""), form, table.version(), rows, files.num_rows, size, columns, _offsets(table, topic)
     )
-
-
-def _type(kind: Any) -> str:
-    from ottla.lake.table.schema_evolution import shown
-
-    return shown(msgspec.json.decode(kind.to_json()))
 
 
 def _offsets(table: Any, topic: str) -> dict[int, int]:

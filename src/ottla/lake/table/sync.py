@@ -14,12 +14,13 @@ comparison checks this.
 If rows need a new column, the rows before are committed first; then the column is added.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Protocol
+
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from ottla.base.units import MiB
 from ottla.client.errors import ConnectionFailed
@@ -32,9 +33,6 @@ from ottla.lake.table.schema import TableFormat
 from ottla.lake.table.target import DELETED, DeltaTarget, TableConflict, TableOrigin, Target
 from ottla.lake.table.topic import DataLost, LostRecords, Topic
 from ottla.wire.errors import KafkaError, UnknownTopicOrPartition
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 ALL = Range(last=END)
 #: Least commit interval while the table is behind: fewer and larger files.
@@ -349,9 +347,9 @@ class TableSync:
         if rows is None:
             target.commit([], self._stored, after)
             return
-        self.progress.deleted += _count_true(rows.column(DELETED))
+        self.progress.deleted += pc.sum(rows.column(DELETED)).as_py() or 0
         if target.is_empty():
-            kept = rows.filter(_not(rows.column(DELETED))).drop_columns([DELETED])
+            kept = rows.filter(pc.invert(rows.column(DELETED))).drop_columns([DELETED])
             files = target.files()
             files.write(kept)
             target.commit(files.finish(), self._stored, after)
@@ -397,9 +395,6 @@ def last_of_each(tables: Sequence[pa.Table], key: str, schema: pa.Schema) -> pa.
 
     All records of a key are in one partition, and rows are in the order of reading, so the last row is the newest.
     """
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     tables = [one for one in tables if one.num_rows]
     if not tables:
         return None
@@ -412,15 +407,3 @@ def last_of_each(tables: Sequence[pa.Table], key: str, schema: pa.Schema) -> pa.
 
 def _offsets_between(positions: Mapping[int, int], ends: Mapping[int, int]) -> int:
     return sum(max(0, end - positions.get(partition, 0)) for partition, end in ends.items())
-
-
-def _count_true(column: Any) -> int:
-    import pyarrow.compute as pc
-
-    return int(pc.sum(column).as_py() or 0)
-
-
-def _not(column: Any) -> Any:
-    import pyarrow.compute as pc
-
-    return pc.invert(column)

@@ -6,19 +6,17 @@
 A table belongs to one topic, identified by its id, and keeps the format with which it was created.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import msgspec
+import pyarrow as pa
 
 from ottla.lake.table.delta import (
     FILE_BYTES,
-    TRIES,
     Compacted,
     Overtaken,
     arrow_schema,
@@ -28,16 +26,13 @@ from ottla.lake.table.delta import (
     evolution_of,
     evolve,
     merger,
-    needed_delta,
     opened,
+    retried,
     vacuum,
 )
 from ottla.lake.table.parquet_files import DataFile, Files
 from ottla.lake.table.schema import DATE, TableFormat
 from ottla.lake.table.schema_evolution import Evolution
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 TOPIC, TOPIC_ID, FORM = "ottla.topic", "ottla.topic_id", "ottla.form"
 #: Versions older than this are no longer readable; their log is deleted, because frequent commits make many versions.
@@ -105,10 +100,9 @@ def check_origin(origin: TableOrigin, topic: str, topic_id: str, where: object) 
 
 
 class DeltaTarget:
-    """A Delta table. Raises: ImportError without deltalake."""
+    """A Delta table."""
 
     def __init__(self, directory: Path) -> None:
-        needed_delta()
         self._directory = directory
         self._table: Any = None
         self._schema: pa.Schema | None = None
@@ -197,22 +191,18 @@ class DeltaTarget:
         self._transact(before, after, once)
 
     def _transact(self, before: Mapping[int, int], after: Mapping[int, int], once: Callable[[Any, Any], None]) -> None:
-        from deltalake.exceptions import CommitFailedError
-
         moved = {partition: offset for partition, offset in after.items() if before.get(partition) != offset}
         versions = {self._application(partition): offset for partition, offset in moved.items()}
         properties = commit_properties(versions, {"ottla.offsets": json.dumps(moved)})
-        for left in reversed(range(TRIES)):
+
+        def attempt() -> None:
             self._table.update_incremental()
             current = self.positions(after)
             if any(current.get(partition, 0) != before.get(partition, 0) for partition in after):
                 raise Overtaken(f"another process syncs the table at {self.path} with {self._topic}; stop one of the two")
-            try:
-                once(self._table, properties)
-                break
-            except CommitFailedError as error:
-                if "oncurrent transaction failed" in str(error) or not left:
-                    raise Overtaken(f"another process writes to the table at {self.path}: {error}") from error
+            once(self._table, properties)
+
+        retried(attempt, f"another process writes to the table at {self.path}")
         self._table.update_incremental()
 
     def close(self) -> None:

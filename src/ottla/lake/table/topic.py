@@ -4,14 +4,14 @@ A few partitions are read at a time, so memory is a few fetches of 8 MiB. Each r
 records, because after compaction and transactions offsets may have no record.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self
+
+import pyarrow as pa
 
 from ottla.base.ids import NO_TOPIC_ID, TopicPartition
 from ottla.client.admin.results import Resource, ResourceType
@@ -25,9 +25,6 @@ from ottla.client.sync.admin import Admin
 from ottla.client.sync.loop_thread import Call, LoopThread
 from ottla.records.batch import headers
 from ottla.wire.errors import KafkaError, UnknownTopicOrPartition
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 #: Partitions that are read at the same time; each has a fetch in use and one in flight.
 PARTITIONS_AT_ONCE = 3
@@ -72,7 +69,7 @@ class Topic:
         self._admin = Admin(**{key: value for key, value in settings.items() if key in ADMIN_SETTINGS}, retries=3)
         self._thread = LoopThread("ottla-lake")
         try:
-            self._refresh()
+            self.refresh()
             ours = {"max_partition_fetch_bytes": FETCH_BYTES, "allow_auto_create_topics": False, "isolation_level": "read_committed"}
             self._consumer = self._thread.call(_started({**ours, **settings}))
         except BaseException:
@@ -82,7 +79,8 @@ class Topic:
         options = self._consumer.options
         self._reader = RangeReader(self._fetch, check_crcs=options.check_crcs, read_committed=options.isolation_level == "read_committed")
 
-    def _refresh(self) -> None:
+    def refresh(self) -> None:
+        """Reads the topic's id and partitions."""
         found = self._admin.describe_topic(self.name)
         #: In Kafka's text form; empty if brokers have no topic ids.
         self.topic_id = "" if found.topic_id == NO_TOPIC_ID else found.topic_id_text
@@ -110,10 +108,6 @@ class Topic:
         """Whether the topic keeps the last record of each key."""
         entry = self._admin.describe_config(Resource(ResourceType.TOPIC, self.name), names=["cleanup.policy"]).get("cleanup.policy")
         return entry is not None and "compact" in (entry.value or "")
-
-    def refresh(self) -> None:
-        """Reads the topic's id and partitions again."""
-        self._refresh()
 
     def offsets(self, range: Range) -> dict[int, tuple[int, int]]:
         """The present offsets of a range, by partition: the first one and the end."""

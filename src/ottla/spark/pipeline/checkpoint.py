@@ -25,8 +25,8 @@ from pathlib import Path
 from typing import IO, Any
 
 from ottla.base.ids import TopicPartition
-from ottla.lake.table.parquet_files import naming
-from ottla.spark.source.offset_ranges import OffsetsError, from_json
+from ottla.lake.full_disk import naming
+from ottla.spark.source.offset_ranges import offsets_in
 
 try:
     import fcntl
@@ -82,7 +82,7 @@ def read_query(directory: Path) -> QueryState:
         metadata, sources = _planned_batch(directory / "offsets" / str(batch))
         at_ms, watermark_ms = int(metadata.get("batchTimestampMs", 0)), int(metadata.get("batchWatermarkMs", 0))
         for source in sources:
-            offsets.update(_topic_offsets(source))
+            offsets.update(offsets_in(source) or {})
     return QueryState(directory.name, query_id, batch, newest, at_ms, offsets, settings, (directory / "state").is_dir(), watermark_ms)
 
 
@@ -105,14 +105,6 @@ def _planned_batch(path: Path) -> tuple[dict[str, Any], list[str]]:
     """Metadata and source offsets of a planned batch."""
     _, settings, *sources = path.read_text(encoding="utf-8").splitlines()
     return json.loads(settings), sources
-
-
-def _topic_offsets(text: str) -> dict[TopicPartition, int]:
-    """The offsets of a source of topics; empty for files."""
-    try:
-        return from_json(json.loads(text))
-    except (OffsetsError, ValueError):
-        return {}
 
 
 # -- lock

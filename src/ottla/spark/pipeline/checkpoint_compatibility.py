@@ -19,7 +19,7 @@ between are rejected by the old rules in one query and by the new rules in the o
 import hashlib
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ from ottla.spark.pipeline import checkpoint
 from ottla.spark.pipeline.config.model import Pipeline, Source, Step
 from ottla.spark.pipeline.config.toml_table import PipelineError
 from ottla.spark.pipeline.rejected_rows import REJECTED_FORM
+from ottla.spark.pipeline.streaming_checks import plan_nodes
 
 #: The GROUP BY clause of a query.
 GROUPING = re.compile(
@@ -120,11 +121,11 @@ def _plain(sql: str) -> str:
 def state_of(frame: Any) -> list[str]:
     """The stateful plan nodes of a view as text, without the parts that differ between runs (column ids, result names)."""
     found = []
-    for node in _nodes(frame._jdf.queryExecution().analyzed()):
+    for node in plan_nodes(frame, views=True):
         name = node.nodeName()
         if not name.startswith(STATEFUL) or not node.isStreaming():
             continue
-        if name == "Join" and not all(side.isStreaming() for side in _children(node)):
+        if name == "Join" and not (node.left().isStreaming() and node.right().isStreaming()):
             continue
         found.append(re.sub(r" AS \w+", "", re.sub(r"#\d+L?", "", node.simpleString(FIELDS_MAX))).replace("`", "").strip())
     return found
@@ -133,7 +134,7 @@ def state_of(frame: Any) -> list[str]:
 def sources_of(pipeline: Pipeline, frame: Any) -> list[dict[str, str]]:
     """What the streams of a view read, in the order of Spark's plan, which numbers their offsets in the checkpoint."""
     found = []
-    for node in _nodes(frame._jdf.queryExecution().analyzed()):
+    for node in plan_nodes(frame, views=True):
         if node.nodeName() == "StreamingRelationV2":
             options = {name: node.extraOptions().get(name) for name in SUBSCRIPTIONS}
             found.append({name: value for name, value in options.items() if value is not None})
@@ -143,17 +144,6 @@ def sources_of(pipeline: Pipeline, frame: Any) -> list[dict[str, str]]:
             streams = [source.path for source in pipeline.sources if source.stream and source.path is not None]
             found.append({"path": next((one for one in streams if path.endswith(one.removeprefix("./"))), path)})
     return found
-
-
-def _nodes(plan: Any) -> Iterator[Any]:
-    yield plan
-    for child in _children(plan):
-        yield from _nodes(child)
-
-
-def _children(plan: Any) -> list[Any]:
-    children = plan.children()
-    return [children.apply(index) for index in range(children.size())]
 
 
 def require_compatible(pipeline: Pipeline, directory: Path, spark_version: str | None) -> list[str]:

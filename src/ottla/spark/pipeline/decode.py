@@ -22,12 +22,15 @@ import secrets
 from dataclasses import replace
 from typing import Any
 
+from pyspark.errors import PySparkException
+from pyspark.sql import functions
+from pyspark.sql.types import StructType, _parse_datatype_string
+
 from ottla.base.options import suggestion
 from ottla.spark.pipeline.config.decode import named_groups
 from ottla.spark.pipeline.config.model import Decode, Field, Pipeline
-from ottla.spark.pipeline.rejected_rows import RAW_KEY, RAW_VALUE
-from ottla.spark.pipeline.rejection_reasons import literal
-from ottla.spark.source.columns import HEADERS_TYPE
+from ottla.spark.pipeline.rejected_rows import RAW_KEY, RAW_VALUE, literal
+from ottla.spark.source.rows import HEADERS_TYPE
 
 #: A noncharacter: Unicode reserves it for internal use by programs.
 SEPARATOR = "\ufdd0"
@@ -76,8 +79,6 @@ def decoded(frame: Any, pipeline: Pipeline, decode: Decode) -> Any:
 
     Raises: PipelineError for an unknown type.
     """
-    from pyspark.sql import functions
-
     decode = _typed(pipeline, decode)
     if decode.record_key.schema:
         # A separate projection, so that the key is parsed once.
@@ -129,8 +130,6 @@ def _typed(pipeline: Pipeline, decode: Decode) -> Decode:
 
 def _columns(pipeline: Pipeline, key: str, schema: str) -> str:
     """The columns of a schema without an enclosing STRUCT<...>. Raises: PipelineError."""
-    from pyspark.sql.types import StructType
-
     try:
         if isinstance(_parsed(schema), StructType):
             return STRUCT.sub(r"\1", schema)
@@ -141,9 +140,6 @@ def _columns(pipeline: Pipeline, key: str, schema: str) -> str:
 
 def _parsed(text: str) -> Any:
     """A type from its DDL. Raises: ValueError."""
-    from pyspark.errors import PySparkException
-    from pyspark.sql.types import _parse_datatype_string
-
     try:
         return _parse_datatype_string(text)
     except PySparkException:

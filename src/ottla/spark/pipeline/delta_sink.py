@@ -4,38 +4,37 @@ import json
 import time
 import uuid
 from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import msgspec
+import pyarrow as pa
+from deltalake import Schema
+from deltalake.transaction import AddAction
 from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterCommitMessage
+from pyspark.sql.types import StructField, StructType
 
 from ottla.lake.table.delta import commit_properties_of, holds, opened
 from ottla.spark.pipeline.part_files import PartFile, write_parts
 
-if TYPE_CHECKING:
-    import pyarrow as pa
-
 
 def schema_of_frame(frame: Any) -> Any:
     """Delta's schema of a DataFrame, which has Spark's JSON format."""
-    from deltalake import Schema
-    from pyspark.sql.types import StructField, StructType
-
     return Schema.from_json(StructType([StructField(field.name, field.dataType) for field in frame.schema.fields]).json())
 
 
+@dataclass
 class TaskResult(WriterCommitMessage):  # type: ignore[misc]
     """The Parquet files of a task, not committed yet."""
 
-    def __init__(self, files: list[PartFile]) -> None:
-        self.files = files
+    files: list[PartFile]
 
 
 class DeltaAppend(DataSource):  # type: ignore[misc]
     """``df.write.format("ottla_delta")``: tasks write Parquet files in parallel, the driver commits them in one transaction.
 
-    Options: path, application, batch, content (a hash of the rows, if a retry may produce others), partitionBy (names as a JSON list),
-    reportTo (a file for the number of rows).
+    Options: writer (`DeltaAppendWriter` as JSON), reportTo.
     """
 
     @classmethod
@@ -46,44 +45,27 @@ class DeltaAppend(DataSource):  # type: ignore[misc]
         return ""
 
     def writer(self, schema: Any, overwrite: bool) -> "DeltaAppendWriter":
-        options = self.options
-        return DeltaAppendWriter(
-            options["path"],
-            options["application"],
-            int(options["batch"]),
-            options.get("reportTo"),
-            partition_by=tuple(json.loads(options.get("partitionBy", "[]"))),
-            content=int(options["content"]) if "content" in options else None,
-        )
+        return replace(msgspec.json.decode(self.options["writer"], type=DeltaAppendWriter), report_to=self.options.get("reportTo"))
 
 
+@dataclass
 class DeltaAppendWriter(DataSourceArrowWriter):  # type: ignore[misc]
     """A failed task removes its files. Files of other tasks stay; they are not in the table, and vacuum removes them."""
 
-    def __init__(
-        self,
-        path: str,
-        application: str,
-        batch_id: int,
-        report_to: str | None,
-        *,
-        partition_by: tuple[str, ...] = (),
-        content: int | None = None,
-    ) -> None:
-        self.path = path
-        self.application = application
-        self.batch_id = batch_id
-        self.report_to = report_to
-        self.partition_by = partition_by
-        self.content = content
+    path: str
+    application: str
+    batch_id: int
+    #: A file for the number of rows.
+    report_to: str | None
+    partition_by: tuple[str, ...] = ()
+    #: A hash of the rows, if a retry may produce others.
+    content: int | None = None
 
     def write(self, iterator: "Iterator[pa.RecordBatch]") -> TaskResult:
         stem = f"part-{self.batch_id:05d}-{uuid.uuid4()}"
         return TaskResult(write_parts(iterator, Path(self.path), stem, partition_by=self.partition_by, suffix=".zstd.parquet", plain=True))
 
     def commit(self, messages: list[TaskResult | None]) -> None:
-        from deltalake.transaction import AddAction
-
         files = [file for message in messages if message is not None for file in message.files]
         now_ms = time.time_ns() // 1_000_000
         actions = [AddAction(file.name, file.size, file.values, now_ms, True, json.dumps({"numRecords": file.rows})) for file in files]
@@ -111,8 +93,6 @@ class DeltaAppendWriter(DataSourceArrowWriter):  # type: ignore[misc]
 
 def cast_to_table(table: Any, frame: Any) -> Any:
     """`frame` with the types of the table's columns: files with narrower types would contradict the table's log."""
-    from pyspark.sql.types import StructType
-
     types = {field.name: field.dataType for field in StructType.fromJson(json.loads(table.schema().to_json())).fields}
     columns = [
         frame[field.name].cast(types[field.name]).alias(field.name) if field.dataType != types[field.name] else frame[field.name]

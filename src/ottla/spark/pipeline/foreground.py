@@ -9,6 +9,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pyspark
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+
 from ottla.client.sync.waiting import Stop
 from ottla.spark.pipeline.checkpoint import CheckpointLock, checkpoint_lock
 from ottla.spark.pipeline.checkpoint_compatibility import require_compatible
@@ -53,8 +57,6 @@ def run_until_stopped(pipeline: Pipeline, *, output: str = "auto") -> None:
 
 
 def spark_version() -> str:
-    import pyspark
-
     return str(pyspark.__version__)
 
 
@@ -169,9 +171,6 @@ def _reporting_end(
 
     The full traceback of a failure is written to Spark's log.
     """
-    from py4j.protocol import Py4JError
-    from pyspark.errors import PySparkException
-
     try:
         try:
             yield
@@ -198,8 +197,6 @@ def _reporting_end(
 
 def _is_connection_error(error: BaseException) -> bool:
     """Whether the connection to Spark's process broke, in this error or its causes, so that the process may have ended."""
-    from py4j.protocol import Py4JError
-
     seen: BaseException | None = error
     while seen is not None:
         # Java's errors are a Py4JJavaError or a PySparkException; both come from a live process.

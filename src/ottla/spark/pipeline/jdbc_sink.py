@@ -14,6 +14,10 @@ import hashlib
 from collections.abc import Sequence
 from typing import Any
 
+from py4j.protocol import Py4JJavaError
+from pyspark.sql import Observation
+from pyspark.sql.functions import count, lit
+
 from ottla.lake.table.delta import ONE_PER_KEY, RepeatedKeys
 from ottla.spark.pipeline.config.model import Sink
 
@@ -53,9 +57,6 @@ class JdbcTable:
 
     def write(self, frame: Any) -> int:
         """Writes a batch. Returns the number of rows."""
-        from pyspark.sql import Observation
-        from pyspark.sql.functions import count, lit
-
         counted = Observation()
         observed = frame.observe(counted, count(lit(1)).alias("rows"))
         if self.sink.mode == "append":
@@ -104,8 +105,6 @@ class JdbcTable:
 
     def has_driver(self) -> bool:
         """Whether the driver's class exists, in a named jar or in Spark."""
-        from py4j.protocol import Py4JJavaError
-
         try:
             self._driver(self.session._jvm)
         except Py4JJavaError:

@@ -15,21 +15,20 @@ the driver's Python process, which holds the checkpoint's lock, renames and remo
 """
 
 import hashlib
-import json
 import os
 import shutil
 import uuid
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import msgspec
+import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterCommitMessage
 
-from ottla.spark.pipeline.part_files import PartFile, sync, write_parts
-
-if TYPE_CHECKING:
-    import pyarrow as pa
+from ottla.lake.full_disk import sync
+from ottla.spark.pipeline.part_files import PartFile, write_parts
 
 HIDDEN = ".ottla"
 #: Not `.parquet`, so that searches for these do not find incomplete files.
@@ -101,18 +100,18 @@ class BatchFiles:
         return Path(self.path) / HIDDEN / self.sink / self.attempt
 
 
+@dataclass
 class TaskResult(WriterCommitMessage):  # type: ignore[misc]
     """A task's directory name and files."""
 
-    def __init__(self, task: str, files: list[PartFile]) -> None:
-        self.task = task
-        self.files = files
+    task: str
+    files: list[PartFile]
 
 
 class ParquetFiles(DataSource):  # type: ignore[misc]
     """``df.write.format("ottla_parquet")``: writes files for `BatchFiles.commit`, and their list to the file `reportTo` (`parse_report`).
 
-    Options: path, application, batch, attempt, partitionBy (a JSON list), compression, reportTo.
+    Options: files (`BatchFiles` as JSON), reportTo.
     """
 
     @classmethod
@@ -123,32 +122,23 @@ class ParquetFiles(DataSource):  # type: ignore[misc]
         return ""
 
     def writer(self, schema: Any, overwrite: bool) -> "ParquetWriter":
-        options = self.options
-        files = BatchFiles(
-            options["path"],
-            options["application"],
-            int(options["batch"]),
-            tuple(json.loads(options["partitionBy"])),
-            options["compression"],
-            options["attempt"],
-        )
-        return ParquetWriter(files, options["reportTo"])
+        return ParquetWriter(msgspec.json.decode(self.options["files"], type=BatchFiles), self.options["reportTo"])
 
 
+@dataclass
 class ParquetWriter(DataSourceArrowWriter):  # type: ignore[misc]
     """Writes files in tasks and reports them."""
 
-    def __init__(self, files: BatchFiles, report_to: str) -> None:
-        self.files = files
-        self.report_to = report_to
+    files: BatchFiles
+    report_to: str
 
     def write(self, iterator: "Iterator[pa.RecordBatch]") -> TaskResult:
         return TaskResult(*self.files.write(iterator))
 
     def commit(self, messages: list[TaskResult | None]) -> None:
         # This process may outlive a killed driver, so it renames nothing.
-        report = [(message.task, [asdict(file) for file in message.files]) for message in messages if message is not None]
-        Path(self.report_to).write_text(json.dumps(report), encoding="utf-8")
+        report = [(message.task, message.files) for message in messages if message is not None]
+        Path(self.report_to).write_bytes(msgspec.json.encode(report))
 
     def abort(self, messages: list[TaskResult | None]) -> None:
         self.files.abort()
@@ -156,4 +146,4 @@ class ParquetWriter(DataSourceArrowWriter):  # type: ignore[misc]
 
 def parse_report(text: str) -> list[tuple[str, list[PartFile]]]:
     """The tasks' files from a write's report."""
-    return [(task, [PartFile(**file) for file in files]) for task, files in json.loads(text)]
+    return msgspec.json.decode(text, type=list[tuple[str, list[PartFile]]])

@@ -5,19 +5,18 @@ partition, up to `OPEN_MAX`; then the least recently used one is closed, and a l
 files are complete and synced to disk.
 """
 
-import os
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import quote
 
-from ottla.lake.table.parquet_files import naming
+import pyarrow as pa
+import pyarrow.parquet as pq
 
-if TYPE_CHECKING:
-    import pyarrow as pa
+from ottla.lake.full_disk import naming, sync
 
 ROWS_PER_GROUP = 128 * 1024
 #: Open writers of one task; each buffers up to a row group.
@@ -42,8 +41,6 @@ class _OpenFile:
     """A file that is being written. Buffers rows until they fill a row group."""
 
     def __init__(self, path: Path, schema: "pa.Schema", compression: str) -> None:
-        import pyarrow.parquet as pq
-
         path.parent.mkdir(parents=True, exist_ok=True)
         self.path = path
         self.rows = 0
@@ -75,8 +72,6 @@ class _OpenFile:
         self.path.unlink(missing_ok=True)
 
     def _write(self) -> None:
-        import pyarrow as pa
-
         if self._waiting:
             table = pa.Table.from_batches(self._waiting)
             with naming(self.path):
@@ -142,8 +137,6 @@ def by_partition(batch: "pa.RecordBatch", partition_by: Sequence[str]) -> "Itera
     if not partition_by:
         yield {}, batch
         return
-    import pyarrow as pa
-
     table = pa.Table.from_batches([batch])
     numbered = table.select(list(partition_by)).append_column("__row", pa.array(range(table.num_rows), pa.int64()))
     rest = table.drop_columns(list(partition_by))
@@ -178,12 +171,3 @@ def plain_directory_of(values: dict[str, str | None]) -> str:
     return "/".join(
         f"{re.sub(r'[^A-Za-z0-9_.-]', '_', name)}={re.sub(r'[^A-Za-z0-9_.-]', '_', value or '')}" for name, value in values.items()
     )
-
-
-def sync(path: Path) -> None:
-    """Syncs a file to disk: a table's log must not name a file that a power failure removes."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -8,14 +8,14 @@ import json
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import Any, TextIO
 
-from ottla.base.ids import TopicPartition
-from ottla.spark.source.offset_ranges import OffsetsError, from_json
+from rich.console import Console, ConsoleOptions, Group, RenderableType
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
 
-if TYPE_CHECKING:
-    from rich.console import Console, ConsoleOptions, RenderableType
-    from rich.table import Table
+from ottla.spark.source.offset_ranges import offsets_in
 
 #: Source partitions that are listed, those with the largest lag first.
 PARTITIONS_SHOWN = 12
@@ -84,7 +84,7 @@ def rows_by_source(report: Mapping[str, Any]) -> dict[str, int]:
         counted = source.get("numInputRows")
         if counted is None:
             continue
-        start, end = (_offsets(source[name]) for name in ("startOffset", "endOffset"))
+        start, end = (offsets_in(source[name]) for name in ("startOffset", "endOffset"))
         name = ", ".join(sorted({tp.topic for tp in end})) if end else str(source.get("description", ""))
         if start and end:
             counted = min(counted, sum(max(0, offset - start.get(tp, 0)) for tp, offset in end.items()))
@@ -92,29 +92,17 @@ def rows_by_source(report: Mapping[str, Any]) -> dict[str, int]:
     return rows
 
 
-def _offsets(value: Any) -> dict[TopicPartition, int] | None:
-    """Offsets by partition; None without offsets, or for a source without partitions, such as files."""
-    try:
-        return from_json(_decoded(value) or {}) if value is not None else None
-    except (OffsetsError, ValueError):
-        return None
-
-
 def lags(report: Mapping[str, Any]) -> dict[str, dict[str, int | None]]:
     """Records between the batch's end and the end of the log, by topic and partition; None while the end is unknown."""
     behind: dict[str, dict[str, int | None]] = {}
     for source in report["sources"]:
-        end, latest = _offsets(source["endOffset"]), _offsets(source["latestOffset"])
+        end, latest = offsets_in(source["endOffset"]), offsets_in(source["latestOffset"])
         if end is None:
             continue
         # A retried batch after a restart has no latest offset.
         for tp, offset in sorted((end if latest is None else latest).items()):
             behind.setdefault(tp.topic, {})[str(tp.partition)] = None if latest is None else max(0, offset - end.get(tp, 0))
     return behind
-
-
-def _decoded(value: Any) -> Any:
-    return json.loads(value) if isinstance(value, str) else value
 
 
 class JsonLines:
@@ -144,9 +132,6 @@ class Screen:
     """A live table on a terminal, with messages above it."""
 
     def __init__(self) -> None:
-        from rich.console import Console
-        from rich.live import Live
-
         self.console = Console(stderr=False)
         self.latest: dict[str, Progress] = {}
         self.totals: dict[str, tuple[int, int, int]] = {}
@@ -161,8 +146,6 @@ class Screen:
         self.live.stop()
 
     def emit(self, event: str, **fields: Any) -> None:
-        from rich.text import Text
-
         text = " ".join(str(value) for value in fields.values())
         self.console.print(Text.assemble((event, "dim"), " ", escaped(text)))
 
@@ -176,8 +159,6 @@ class Screen:
         self.console.print(table_of(table, f"{title}, {total} rows"))
 
     def _table(self) -> Any:
-        from rich.console import Group
-
         if not self.latest:
             return escaped("waiting for the first batch")
         behind = lag_summary(self.latest.values())
@@ -216,8 +197,6 @@ class QueryFigures:
             yield from self._lines(options.max_width)
 
     def _table(self) -> "Table":
-        from rich.table import Table
-
         table = Table(box=None, pad_edge=False, header_style="dim")
         table.add_column("query", no_wrap=True)
         for heading in self.queries[0][1]:
@@ -227,8 +206,6 @@ class QueryFigures:
         return table
 
     def _lines(self, width: int) -> "Iterator[RenderableType]":
-        from rich.text import Text
-
         for query, figures in self.queries:
             yield escaped(query)
             line = Text(" ")
@@ -260,15 +237,11 @@ def lag_summary(batches: Iterable[Progress]) -> str:
 
 def escaped(text: str) -> Any:
     """Foreign text for rich: square brackets are not markup, and control characters are escaped."""
-    from rich.text import Text
-
     return Text("".join(letter if letter.isprintable() or letter == "\n" else repr(letter)[1:-1] for letter in text))
 
 
 def table_of(rows: Any, title: str) -> Any:
     """A rich table of an Arrow table."""
-    from rich.table import Table
-
     shown = Table(title=escaped(title), title_justify="left")
     for name in rows.schema.names:
         shown.add_column(escaped(name), overflow="fold")

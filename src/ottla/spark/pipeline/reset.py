@@ -15,7 +15,10 @@ from typing import Any
 
 from ottla.spark.pipeline import checkpoint
 from ottla.spark.pipeline.config.model import Pipeline, Sink, Source
+from ottla.spark.source.log_client import open_log_client
 from ottla.spark.source.offset_ranges import OffsetsError, from_json
+from ottla.spark.source.options import SourceOptions
+from ottla.spark.source.starting_offsets import subscribed_partitions
 
 START = "start.json"
 
@@ -122,10 +125,6 @@ def with_reset_start(pipeline: Pipeline, source: Source, options: Mapping[str, s
 def _for_all_partitions(
     pipeline: Pipeline, source: Source, options: Mapping[str, str], offsets: Mapping[str, Mapping[str, int]]
 ) -> dict[str, Any]:
-    from ottla.spark.source.log_client import open_log_client
-    from ottla.spark.source.options import SourceOptions
-    from ottla.spark.source.starting_offsets import subscribed_partitions
-
     read = SourceOptions.of(options, streaming=True)
     whole: dict[str, dict[str, int]] = {}
     for topic, partition in subscribed_partitions(open_log_client(read.bootstrap, read.client), read.subscription):

@@ -8,13 +8,14 @@ While a pipeline runs, each source with a group (`kafka.group.id`) commits its p
 queries, since a query may still have to read the records after it.
 """
 
-import json
 import re
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pyarrow as pa
 
 from ottla.base.ids import TopicPartition
 from ottla.spark.pipeline import checkpoint_compatibility, streaming_checks
@@ -23,20 +24,17 @@ from ottla.spark.pipeline.config.model import Pipeline, Sink
 from ottla.spark.pipeline.delta_sink import DeltaAppend
 from ottla.spark.pipeline.parquet_sink import ParquetFiles
 from ottla.spark.pipeline.progress import Progress
-from ottla.spark.pipeline.query import PlannedQuery, RunningQuery, aggregates, planned_queries, start
+from ottla.spark.pipeline.query import PlannedQuery, RunningQuery, planned_queries, start
 from ottla.spark.pipeline.rejected_rows import REJECTED_FORM, UnfilteredView
 from ottla.spark.pipeline.retryable_errors import full_text, is_retryable
 from ottla.spark.pipeline.sinks import ConsoleTarget, DeltaTarget, JdbcTarget, MicroBatch, ParquetTarget, Target, TopicTarget
-from ottla.spark.pipeline.spark_refusals import failure, reason
+from ottla.spark.pipeline.spark_refusals import failure
 from ottla.spark.pipeline.views import build_views, options_of
 from ottla.spark.source import log_client
-from ottla.spark.source.offset_ranges import LATEST, OffsetsError, from_json
+from ottla.spark.source.offset_ranges import offsets_in
 from ottla.spark.source.options import SourceOptions, Subscription
 from ottla.spark.source.progress_group import ProgressGroup
 from ottla.spark.source.starting_offsets import Offsets, latest_offsets
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 Show = Callable[[Sink, MicroBatch, "pa.Table", int], None]
 POLL_S = 0.1
@@ -190,12 +188,7 @@ def lowest_ends(reports: Iterable[Mapping[str, Any] | None]) -> Offsets:
     """The lowest end offsets in Spark's reports of the queries' last batches."""
     done: Offsets = {}
     for source in (source for report in reports if report is not None for source in report["sources"]):
-        end = source["endOffset"]
-        try:
-            offsets = from_json(json.loads(end) if isinstance(end, str) else end or {})
-        except (OffsetsError, ValueError):
-            continue  # Files have no partition offsets.
-        done |= {tp: min(offset, done.get(tp, offset)) for tp, offset in offsets.items()}
+        done |= {tp: min(offset, done.get(tp, offset)) for tp, offset in (offsets_in(source["endOffset"]) or {}).items()}
     return done
 
 
@@ -219,6 +212,3 @@ def publish_progress(pipeline: Pipeline, reports: Iterable[Mapping[str, Any] | N
         offsets = {tp: offset for tp, offset in done.items() if is_subscribed(options.subscription, tp)}
         if options.commits and options.group and offsets:
             ProgressGroup(options.group).publish(log_client.open_log_client(options.bootstrap, options.client), offsets)
-
-
-__all__ = ["LATEST", "QueryFailed", "RunningPipeline", "RunningQuery", "aggregates", "reason"]

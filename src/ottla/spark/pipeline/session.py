@@ -8,6 +8,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+
 from ottla.spark.pipeline.config.model import Pipeline
 from ottla.spark.pipeline.config.toml_table import PipelineError
 from ottla.spark.pipeline.spark_refusals import reason, without_code
@@ -21,9 +24,6 @@ READ_BYTES = 65_536
 
 def started(pipeline: Pipeline, name: str, settings: Mapping[str, str], log_file: Path, *, cores: int | None = None) -> Any:
     """A SparkSession. Raises: NoJava; PipelineError if Spark does not start."""
-    from py4j.protocol import Py4JError
-    from pyspark.errors import PySparkException
-
     before = log_file.stat().st_size if log_file.exists() else 0
     try:
         return start_session(name, settings, log_file=log_file, cores=cores)

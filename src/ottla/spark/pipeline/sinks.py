@@ -16,27 +16,27 @@ retries the whole batch: sinks that have it skip or replace it, the others write
 duplicate less likely.
 """
 
-import json
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
+
+import msgspec
+import pyarrow as pa
+from pyspark.storagelevel import StorageLevel
 
 from ottla.base.options import suggestion
 from ottla.lake.table import delta
 from ottla.spark.pipeline.config.model import Pipeline, Sink
-from ottla.spark.pipeline.delta_sink import DeltaAppend, cast_to_table, schema_of_frame
+from ottla.spark.pipeline.delta_sink import DeltaAppend, DeltaAppendWriter, cast_to_table, schema_of_frame
 from ottla.spark.pipeline.jdbc_sink import JdbcTable
 from ottla.spark.pipeline.parquet_sink import BatchFiles, ParquetFiles, parse_report
-from ottla.spark.pipeline.rejected_rows import DEAD_LETTER_COLUMNS, content_hash
-from ottla.spark.pipeline.rejection_reasons import literal
+from ottla.spark.pipeline.rejected_rows import DEAD_LETTER_COLUMNS, content_hash, literal
 from ottla.spark.pipeline.spark_refusals import refused_expression, spark_errors
 from ottla.spark.sink.options import SinkOptions
-
-if TYPE_CHECKING:
-    import pyarrow as pa
+from ottla.spark.sink.writer import BatchWriter
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,22 +121,15 @@ class DeltaTarget:
                 delta.ensure(self.path, schema, partition_by=sink.partition_by)
         except delta.TableMismatch as error:
             raise self.pipeline.error(f"{sink.key}path", str(error)) from None
-        options = {
-            "path": self.path,
-            "application": application,
-            "batch": str(batch.number),
-            "partitionBy": json.dumps(self._partitioned_by()),
-        }
-        if batch.content is not None:
-            options["content"] = str(batch.content)
-        rows = int(run_write(frame.write.format(DeltaAppend.name()).options(**options)))
+        writer = DeltaAppendWriter(self.path, application, batch.number, None, self._partitioned_by(), batch.content)
+        rows = int(run_write(frame.write.format(DeltaAppend.name()).option("writer", msgspec.json.encode(writer).decode())))
         self._compact(frame.sparkSession.sparkContext.defaultParallelism)
         return rows
 
-    def _partitioned_by(self) -> list[str]:
+    def _partitioned_by(self) -> tuple[str, ...]:
         """The table's partition columns. Raises: PipelineError if the sink names others."""
-        existing = list(delta.opened(self.path).metadata().partition_columns)
-        if self.sink.partition_by and list(self.sink.partition_by) != existing:
+        existing = tuple(delta.opened(self.path).metadata().partition_columns)
+        if self.sink.partition_by and self.sink.partition_by != existing:
             problem = f"the table at {self.path} is partitioned by {', '.join(existing) or 'nothing'}; write to another path"
             raise self.pipeline.error(f"{self.sink.key}partition_by", problem)
         return existing
@@ -232,10 +225,6 @@ class TopicTarget:
             raise self.pipeline.error(f"{self.sink.key}{column}", message) from None
 
     def write_table(self, table: "pa.Table", batch: MicroBatch) -> None:
-        import pyarrow as pa
-
-        from ottla.spark.sink.writer import BatchWriter
-
         chosen = pa.table({column: table.column(extra) for column, extra in zip(self.columns, self.extras, strict=True)})
         BatchWriter(SinkOptions.of(self.options), tuple(self.columns)).write(iter(chosen.combine_chunks().to_batches()))
 
@@ -263,15 +252,8 @@ class ParquetTarget:
     def write_frame(self, frame: Any, batch: MicroBatch) -> int:
         files = self._files(batch)
         files.clear()
-        options = {
-            "path": files.path,
-            "application": files.application,
-            "batch": str(batch.number),
-            "partitionBy": json.dumps(files.partition_by),
-            "compression": files.compression,
-            "attempt": files.attempt,
-        }
-        return files.commit(parse_report(run_write(frame.write.format(ParquetFiles.name()).options(**options))))
+        writer = frame.write.format(ParquetFiles.name()).option("files", msgspec.json.encode(files).decode())
+        return files.commit(parse_report(run_write(writer)))
 
     def _files(self, batch: MicroBatch) -> BatchFiles:
         sink = self.sink
@@ -355,8 +337,6 @@ def persisted(frame: Any, enabled: bool) -> Iterator[Any]:
     if not enabled:
         yield frame
         return
-    from pyspark.storagelevel import StorageLevel
-
     frame = frame.persist(StorageLevel.DISK_ONLY)
     try:
         yield frame

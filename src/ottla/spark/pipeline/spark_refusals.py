@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from ottla.base.options import suggestion
-from ottla.lake.table.parquet_files import AGAIN, FULL
+from ottla.lake.full_disk import AGAIN, FULL
 from ottla.spark.pipeline import functions
 from ottla.spark.pipeline.config.model import Pipeline, Step
 from ottla.spark.pipeline.config.toml_table import PipelineError

@@ -17,6 +17,7 @@ from ottla.base.ids import TopicPartition
 from ottla.spark.pipeline import checkpoint
 from ottla.spark.pipeline.checkpoint import QueryState
 from ottla.spark.pipeline.config.model import Pipeline
+from ottla.spark.source.log_client import KafkaError, open_log_client
 from ottla.spark.source.offset_ranges import LATEST
 
 #: Short, because a person waits for the output.
@@ -48,8 +49,6 @@ def pipeline_status(pipeline: Pipeline) -> dict[str, Any]:
 
 def _ends(pipeline: Pipeline, partitions: list[TopicPartition]) -> tuple[Mapping[TopicPartition, int], str | None]:
     """The current ends of partitions, and the error if they cannot be read."""
-    from ottla.spark.source.log_client import KafkaError, open_log_client
-
     ends: dict[TopicPartition, int] = {}
     for bootstrap in {source.bootstrap or pipeline.bootstrap for source in pipeline.sources if source.type == "topic"}:
         timeouts = {"default.api.timeout.ms": str(BROKERS_TIMEOUT_MS), "request.timeout.ms": str(BROKERS_TIMEOUT_MS)}
@@ -86,12 +85,11 @@ def _query(state: QueryState, note: Mapping[str, Any], ends: Mapping[TopicPartit
 def _target(target: Mapping[str, Any]) -> dict[str, Any]:
     if target.get("type") != "delta":
         return dict(target)
-    from ottla.lake.table.delta import opened
-
     try:
-        table = opened(str(target["path"]))
+        from ottla.lake.table.delta import opened
     except ImportError:
         return dict(target)
+    table = opened(str(target["path"]))
     return {**target, "version": None if table is None else table.version()}
 
 

@@ -78,7 +78,7 @@ class OperatorState:
 
 def operator_states(frame: Any) -> list[OperatorState]:
     """The state of the view itself, without the views it reads."""
-    return [kept for node in _nodes(frame) if (kept := _operator_state(node)) is not None]
+    return [kept for node in plan_nodes(frame) if (kept := _operator_state(node)) is not None]
 
 
 def unbounded_state_warnings(frames: Mapping[str, Any]) -> list[str]:
@@ -89,12 +89,12 @@ def unbounded_state_warnings(frames: Mapping[str, Any]) -> list[str]:
 
 def keeps_state(frame: Any) -> bool:
     """Whether the view or one that it reads keeps state."""
-    return any(_operator_state(node) is not None for node in _nodes(frame, views=True))
+    return any(_operator_state(node) is not None for node in plan_nodes(frame, views=True))
 
 
 def reads(frame: Any) -> list[str]:
     """The views that a view reads directly."""
-    return list(dict.fromkeys(node.desc().identifier().table() for node in _nodes(frame) if node.nodeName() == "View"))
+    return list(dict.fromkeys(node.desc().identifier().table() for node in plan_nodes(frame) if node.nodeName() == "View"))
 
 
 def lineage(view: str, frames: Mapping[str, Any]) -> list[str]:
@@ -157,7 +157,7 @@ def _sentence(error: Exception) -> str:
     return without_code(reason(error))
 
 
-def _nodes(frame: Any, *, views: bool = False) -> Iterator[Any]:
+def plan_nodes(frame: Any, *, views: bool = False) -> Iterator[Any]:
     """The operators of a view; with `views` also those of the views that it reads."""
     pending = [frame._jdf.queryExecution().analyzed()]
     while pending:

@@ -6,13 +6,14 @@ task reads, so that a batch sees one version. The package deltalake rejects tabl
 
 import json
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import Any
 
+import pyarrow as pa
+from deltalake import DeltaTable
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-    from pyspark.sql.types import StructType
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructField, StructType
 
 
 class TableSource(DataSource):  # type: ignore[misc]
@@ -23,8 +24,6 @@ class TableSource(DataSource):  # type: ignore[misc]
         return "ottla_table"
 
     def schema(self) -> "StructType":
-        from pyspark.sql.types import StructField, StructType
-
         found = StructType.fromJson(json.loads(_opened(self.options["path"]).schema().to_json()))
         return StructType([StructField(field.name, field.dataType) for field in found.fields])
 
@@ -32,27 +31,23 @@ class TableSource(DataSource):  # type: ignore[misc]
         return TableReader(self.options["path"], schema)
 
 
+@dataclass
 class TableReader(DataSourceReader):  # type: ignore[misc]
     """A read of the newest version."""
 
-    def __init__(self, path: str, schema: "StructType") -> None:
-        self.path = path
-        self.schema = schema
+    path: str
+    schema: "StructType"
 
     def partitions(self) -> list[InputPartition]:
         return [InputPartition(0)]
 
     def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
-        from pyspark.sql.pandas.types import to_arrow_schema
-
         schema = to_arrow_schema(self.schema, timezone="UTC")
         for batch in _opened(self.path).to_pyarrow_dataset().to_batches(columns=schema.names):
             yield batch.cast(schema)
 
 
 def _opened(path: str) -> Any:
-    from deltalake import DeltaTable
-
     if not DeltaTable.is_deltatable(path):
         raise ValueError(f"there is no Delta table at {path}")
     return DeltaTable(path)

@@ -19,18 +19,17 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from ottla.client.options import ProducerOptions
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ottla.client.arrow.send import BlockingTableDelivery
 from ottla.client.sync.producer import Producer
 from ottla.spark.source import log_client
 from ottla.wire.errors import InvalidRecord, KafkaError, MessageTooLarge
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
-    from ottla.client.arrow.send import BlockingTableDelivery
     from ottla.spark.sink.options import SinkOptions
 
-PRODUCER_SETTINGS = frozenset(spec.attribute for spec in ProducerOptions.SPECS.values())
 #: Remedies for errors of the brokers.
 ADVICE: Mapping[type[KafkaError], str] = {
     MessageTooLarge: "a row has too many bytes: raise the option kafka.max.request.size and the topic's max.message.bytes, or write less",
@@ -127,9 +126,6 @@ PARTITIONERS: Mapping[str, Callable[[TaskProducer, str, int, int], "int | array[
 
 def _with_partitions(rows: "pa.RecordBatch", partitions: "int | array[int]") -> "tuple[pa.RecordBatch, str | int]":
     """The rows with a column of partitions, where a row's own takes precedence; or one number if no row has its own."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     names = rows.schema.names
     own = "partition" in names
     if isinstance(partitions, int) and not own:

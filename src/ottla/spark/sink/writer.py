@@ -12,24 +12,23 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark import TaskContext
 from pyspark.sql.datasource import (
     DataSourceArrowWriter,
     DataSourceStreamArrowWriter,
     WriterCommitMessage,
 )
+from pyspark.sql.types import StructType
 
 from ottla.base.options import suggestion
 from ottla.base.units import MiB
 from ottla.client.arrow.columns import gathered
 from ottla.spark.sink.options import SinkOptions
 from ottla.spark.worker_setup import prepare_task_process
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-    from pyspark.sql.types import StructType
 
 SINK_TYPES = {
     "key": ("string", "binary"),
@@ -69,12 +68,12 @@ class Origin:
         return cls(query_id, None if batch_id is None else int(batch_id), context.partitionId(), context.attemptNumber())
 
 
+@dataclass
 class TaskResult(WriterCommitMessage):  # type: ignore[misc]
     """The number of records that a task wrote, and its origin."""
 
-    def __init__(self, records: int, origin: Origin) -> None:
-        self.records = records
-        self.origin = origin
+    records: int
+    origin: Origin
 
 
 def sink_columns(schema: "StructType") -> tuple[str, ...]:
@@ -145,8 +144,6 @@ class StreamWriter(_Writer, DataSourceStreamArrowWriter):  # type: ignore[misc]
 
 def _by_topic(batch: "pa.RecordBatch", topic: str | None) -> "Iterator[tuple[str, pa.RecordBatch]]":
     """Each topic with its rows. Raises: ValueError for a row without a topic."""
-    import pyarrow.compute as pc
-
     if topic is not None:
         yield topic, batch
         return

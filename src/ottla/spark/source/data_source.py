@@ -19,7 +19,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, ReadMinRows, SupportsTriggerAvailableNow
 
 from ottla.spark.sink.options import SinkOptions
-from ottla.spark.source import columns, rows, starting_offsets
+from ottla.spark.source import rows, starting_offsets
 from ottla.spark.source.data_loss import DataLossPolicy
 from ottla.spark.source.offset_ranges import (
     OffsetRange,
@@ -58,7 +58,7 @@ class OttlaDataSource(DataSource):  # type: ignore[misc]
     def schema(self) -> "str | StructType":
         headers = str(self.options.get("includeHeaders", "false")).lower() == "true"
         value, topics = decoded_value(dict(self.options))
-        return columns.ddl(headers=headers) if value is None else rows.default_schema(value, topics, headers=headers)
+        return rows.ddl(headers=headers) if value is None else rows.default_schema(value, topics, headers=headers)
 
     def reader(self, schema: "StructType") -> "BatchReader":
         options = SourceOptions.of(dict(self.options), streaming=False)
@@ -233,6 +233,3 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
         if backlog:
             self.last_trigger_ms = now_ms
         return False
-
-
-__all__ = ["BatchReader", "LogPartition", "OttlaDataSource", "StreamReader"]

@@ -17,6 +17,7 @@ From the log to tasks, by bytes::
     partition 1  |- 1 MB -|              pack     |- 1 MB -| + partition 2 |- 3 MB -|   task 3
 """
 
+import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -108,6 +109,14 @@ def from_json(nested: Any) -> dict[TopicPartition, int]:
                 raise OffsetsError(f"topic {topic!r}: expected a partition number and a whole number, not {partition!r}: {offset!r}")
             offsets[TopicPartition(str(topic), int(partition))] = offset
     return offsets
+
+
+def offsets_in(value: Any) -> dict[TopicPartition, int] | None:
+    """The offsets of a source in a query's progress or checkpoint, JSON or decoded; None without them, as for files."""
+    try:
+        return None if value is None else from_json((json.loads(value) if isinstance(value, str) else value) or {})
+    except ValueError:
+        return None
 
 
 def ranges_between(

@@ -6,6 +6,17 @@ read. The error names the option and what to write instead: a misspelt option th
 Starting position, first match wins:  startingTimestamp, startingOffsetsByTimestamp, startingOffsets
 Ending position, the same order:      endingTimestamp,   endingOffsetsByTimestamp,   endingOffsets
 
+Decoding of values, for each valueFormat:
+
+    valueFormat     json                 avro                          csv                     protobuf
+    valueSchema     columns as DDL       Avro's, as JSON               columns as DDL
+    or              .schema(...)         schema.registry.url           .schema(...)
+    besides                              valueSubject                  valueSeparator          valueDescriptor (a file),
+                                                                       valueNull               valueMessage
+    valueMode       permissive, dropmalformed or failfast, for all of them
+
+With `schema.registry.url` values have a registry's frame: a zero byte, the schema's id in four bytes, the value.
+
 Source: the Structured Streaming and Kafka integration guide of Spark 4, SPARK-49259 (maxRecordsPerPartition).
 """
 
@@ -21,13 +32,23 @@ from ottla.base.paths import NotLocal, local_path
 from ottla.client.options import address_problem
 from ottla.spark.source.data_loss import OnDataLoss
 from ottla.spark.source.offset_ranges import EARLIEST, LATEST, OffsetsError, from_json
-from ottla.spark.values.options import VALUE_OPTIONS, ValueOptions, value_options
 
 MINUTE_MS = 60_000
 #: Spark's spark.network.timeout: the default of pollTimeoutMs in its Kafka source.
 POLL_TIMEOUT_MS = 120_000
 #: Retries of the driver's offset queries, and the ms between two of them.
 OFFSET_RETRIES, OFFSET_RETRY_MS = 3, 10
+
+VALUE_FORMATS = ("json", "avro", "csv", "protobuf")
+VALUE_MODES = ("permissive", "dropmalformed", "failfast")
+#: The options of each format besides valueFormat and valueMode.
+OF_VALUE_FORMAT = {
+    "json": ("valueSchema",),
+    "avro": ("valueSchema", "schema.registry.url", "valueSubject"),
+    "csv": ("valueSchema", "valueSeparator", "valueNull"),
+    "protobuf": ("valueDescriptor", "valueMessage"),
+}
+VALUE_OPTIONS = ("valueFormat", "valueMode", *dict.fromkeys(name for names in OF_VALUE_FORMAT.values() for name in names))
 
 SUBSCRIPTIONS = ("assign", "subscribe", "subscribePattern")
 #: Options of both query types; below those of streams only and of batches only.
@@ -106,6 +127,24 @@ class Position:
 
 
 @dataclass(frozen=True, slots=True)
+class ValueOptions:
+    """The format of values and how malformed ones are handled."""
+
+    format: Literal["json", "avro", "csv", "protobuf"]
+    #: `permissive`: null, and the bytes in the column `_corrupt`; `dropmalformed`: no row; `failfast`: the query fails.
+    mode: Literal["permissive", "dropmalformed", "failfast"] = "permissive"
+    schema: str | None = None
+    registry_url: str | None = None
+    #: The registry's subject, if it is not TOPIC-value.
+    subject: str | None = None
+    separator: str = ","
+    null: str = ""
+    #: A file of protobuf descriptors, as `protoc --descriptor_set_out --include_imports` writes it; read on the driver.
+    descriptor: str | None = None
+    message: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class SourceOptions:
     """The options of a batch or streaming read, parsed."""
 
@@ -166,7 +205,7 @@ class SourceOptions:
             offset_retries=raw.number("fetchOffset.numRetries", least=0, default=OFFSET_RETRIES),
             offset_retry_ms=raw.number("fetchOffset.retryIntervalMs", least=0, default=OFFSET_RETRY_MS),
             group=raw.text("kafka.group.id"),
-            value=value_options(raw),
+            value=_value_options(raw),
             commits=streaming and _commits(raw),
             client={name: value for name, value in raw.client_properties().items() if name != RESET},
         )
@@ -180,7 +219,7 @@ def decoded_value(options: Mapping[str, str]) -> tuple[ValueOptions | None, tupl
         return None, ()
     raw = RawOptions(options, SOURCE_OPTIONS + STREAM_OPTIONS + BATCH_OPTIONS, what="read")
     subscription = _subscription(raw)
-    return value_options(raw), subscription.topics or tuple(dict.fromkeys(tp.topic for tp in subscription.partitions))
+    return _value_options(raw), subscription.topics or tuple(dict.fromkeys(tp.topic for tp in subscription.partitions))
 
 
 class RawOptions:
@@ -202,9 +241,6 @@ class RawOptions:
             if key not in names and not key.startswith("kafka.") and not (what != "write" and key in everywhere):
                 raise OptionError(name, f"is not an option of a {what}{suggestion(name, known)}; known are {', '.join(known)} and kafka.*")
             self.values[key] = str(value)
-
-    def error(self, name: str, problem: str) -> OptionError:
-        return OptionError(name, problem)
 
     def refuse_other_query_type(self, names: tuple[str, ...], *, streaming: bool) -> None:
         for name in names:
@@ -441,3 +477,35 @@ def _refuse_contradictions(raw: RawOptions, parsed: SourceOptions) -> None:
         raise OptionError("maxTriggerDelay", "only applies together with minOffsetsPerTrigger; set that too")
     if "startingoffsetsbytimestampstrategy" in raw.values and not parsed.starting.by_time:
         raise OptionError("startingOffsetsByTimestampStrategy", "only applies with startingTimestamp or startingOffsetsByTimestamp")
+
+
+def _value_options(raw: RawOptions) -> ValueOptions | None:
+    """The value options; None: values stay bytes. Raises: OptionError."""
+    if raw.text("valueFormat") is None:
+        for name in VALUE_OPTIONS:
+            if name.lower() in raw.values:
+                raise OptionError(name, f"needs valueFormat, which says how values are decoded: {', '.join(VALUE_FORMATS)}")
+        return None
+    value_format = raw.choice("valueFormat", VALUE_FORMATS)
+    for name in VALUE_OPTIONS[2:]:
+        if name.lower() in raw.values and name not in OF_VALUE_FORMAT[value_format]:
+            raise OptionError(name, f"does not apply to {value_format}, which has {', '.join(OF_VALUE_FORMAT[value_format])}")
+    parsed = ValueOptions(
+        format=value_format,
+        mode=raw.choice("valueMode", VALUE_MODES),
+        schema=raw.text("valueSchema"),
+        registry_url=raw.text("schema.registry.url"),
+        subject=raw.text("valueSubject"),
+        separator=raw.values.get("valueseparator", ","),
+        null=raw.values.get("valuenull", ""),
+        descriptor=raw.path("valueDescriptor"),
+        message=raw.text("valueMessage"),
+    )
+    if len(parsed.separator) != 1:
+        raise OptionError("valueSeparator", f"expected one character, not {parsed.separator!r}")
+    if value_format == "protobuf" and not (parsed.descriptor and parsed.message):
+        missing = "valueMessage" if parsed.descriptor else "valueDescriptor"
+        raise OptionError(missing, "is missing: protobuf needs a file of descriptors and the full name of a message in it")
+    if value_format == "avro" and not (parsed.schema or parsed.registry_url):
+        raise OptionError("valueSchema", "is missing: avro needs its schema as JSON, or schema.registry.url")
+    return parsed

@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from ottla.base.ids import TopicPartition
-from ottla.spark.source.offset_ranges import from_json
+from ottla.spark.source.offset_ranges import from_json, offsets_in
 from ottla.wire.errors import KafkaError
 
 logger = logging.getLogger("ottla.spark")
@@ -59,16 +59,12 @@ class ProgressGroup:
             self._backoff_s = min(self._backoff_s * 2, BACKOFF_MAX_S) or BACKOFF_MIN_S
             self._retry_at_s = self._clock() + self._backoff_s
             if str(error) != self._logged:
-                self._logged, offsets = str(error), to_text(changed)
+                self._logged, offsets = str(error), ", ".join(f"{tp} at {offset}" for tp, offset in sorted(changed.items()))
                 logger.warning("cannot commit progress for consumer group %s (%s); the query continues: %s", self.group, offsets, error)
             return False
         self._backoff_s, self._logged = 0.0, ""
         self.committed.update(changed)
         return True
-
-
-def to_text(offsets: Mapping[TopicPartition, int]) -> str:
-    return ", ".join(f"{tp} at {offset}" for tp, offset in sorted(offsets.items()))
 
 
 def commit_progress(bootstrap: str, group: str, offsets: Any, client: Mapping[str, str] | None = None) -> bool:
@@ -118,9 +114,4 @@ def publish_progress(session: Any, bootstrap: str, group: str, *, query: str | N
 
 def _end_offsets_of(source: Any) -> dict[TopicPartition, int]:
     """The end offsets of a source in a query's progress; empty for a source of another kind."""
-    if PYTHON_SOURCE not in source.description or not source.endOffset:
-        return {}
-    try:
-        return from_json(json.loads(source.endOffset))
-    except ValueError:
-        return {}
+    return (offsets_in(source.endOffset) if PYTHON_SOURCE in source.description else None) or {}

@@ -1,20 +1,40 @@
-"""Rows of a query: which columns are read, which come from decoded values, and the record batches of a task."""
+"""Rows of a query: which columns are read, which come from decoded values, and the record batches of a task.
 
+The columns of a record are those of Spark's Kafka source, built from the client's Arrow columns without a Python object per record. Spark
+compares the schema of a reader's batches with the planned one, so the types are exactly those that Spark derives from `SCHEMA`: binary and
+string with 32-bit offsets, timestamps in microseconds of UTC. Only the requested columns (`.schema("value binary")`) are built.
+"""
+
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pyspark.sql.types import BinaryType, StructField, StructType
+
 from ottla.base.options import suggestion
+from ottla.client.arrow import columns as arrow_columns
 from ottla.records.columns import Columns
-from ottla.spark.source import columns
-from ottla.spark.values.decode import CORRUPT, DecodePlan, decoded_columns, plan_values, refuse_bad, value_fields
-from ottla.spark.values.options import ValueOptions
+from ottla.spark.source.options import ValueOptions
+from ottla.spark.values.decode import CORRUPT, DecodePlan, columns_of, decoded_columns, plan_values, refuse_bad, value_fields
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql.types import StructType
 
-RECORD = {**columns.SCHEMA, "headers": columns.HEADERS_TYPE}
+#: Name -> Spark's DDL type, in the order of Spark's Kafka source.
+SCHEMA = {
+    "key": "BINARY",
+    "value": "BINARY",
+    "topic": "STRING",
+    "partition": "INT",
+    "offset": "BIGINT",
+    "timestamp": "TIMESTAMP",
+    "timestampType": "INT",
+}
+#: Columns with another name in the client.
+OUR_NAMES = {"timestampType": "timestamp_type"}
+HEADERS_TYPE = "ARRAY<STRUCT<key: STRING, value: BINARY>>"
+RECORD = {**SCHEMA, "headers": HEADERS_TYPE}
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,14 +82,10 @@ def descriptors_of(value: ValueOptions) -> bytes:
 
 def default_schema(value: ValueOptions, topics: tuple[str, ...], *, headers: bool) -> "StructType":
     """The schema of a read without one from the user. Raises: ValueError."""
-    from pyspark.sql.types import BinaryType, StructField, StructType
-
-    from ottla.spark.values.ddl import columns_of
-
     known = value_fields(value, topics, descriptors_of(value))
     if known is None:
         raise ValueError(f"valueSchema is missing: set it to the fields of the {value.format} value as DDL, or call .schema(...)")
-    fields = [StructField("value", known) if field.name == "value" else field for field in columns_of(columns.ddl(headers=headers)).fields]
+    fields = [StructField("value", known) if field.name == "value" else field for field in columns_of(ddl(headers=headers)).fields]
     if value.mode == "permissive":
         fields.append(StructField(CORRUPT, BinaryType()))
     return StructType(fields)
@@ -94,12 +110,12 @@ class RowBuilder:
 
     def __init__(self, plan: RowPlan) -> None:
         self._plan = plan
-        self._read = columns.arrow_schema(plan.read)
+        self._read = arrow_schema(plan.read)
         self._schema = self._read if plan.schema is None else _arrow_schema(plan.schema)
 
     def batch(self, part: Columns, topic: str, partition: int) -> "pa.RecordBatch":
         """Raises: BadValue for a malformed value if valueMode is failfast."""
-        found = columns.record_batch(part, self._read, topic, partition)
+        found = record_batch(part, self._read, topic, partition)
         value = self._plan.value
         return found if value is None else self._with_values(found, value, f"{topic}-{partition}")
 
@@ -120,3 +136,39 @@ def _arrow_schema(schema: Any) -> "pa.Schema":
     from pyspark.sql.pandas.types import to_arrow_schema
 
     return to_arrow_schema(schema, timezone="UTC")
+
+
+def ddl(*, headers: bool) -> str:
+    """The source's schema as DDL."""
+    columns = {**SCHEMA, "headers": HEADERS_TYPE} if headers else SCHEMA
+    return ", ".join(f"{name} {kind}" for name, kind in columns.items())
+
+
+def arrow_schema(names: Sequence[str]) -> "pa.Schema":
+    """The Arrow schema of the columns `names`, as Spark derives it."""
+    import pyarrow as pa
+
+    return pa.schema([field.with_name(name) for field, name in zip(_ours(names), names, strict=True)])
+
+
+def record_batch(columns: Columns, schema: "pa.Schema", topic: str, partition: int) -> "pa.RecordBatch":
+    """`columns` of one partition (timestamps in µs) as a record batch of `schema`. Copies only constants."""
+    import pyarrow as pa
+
+    made = arrow_columns.record_batch(columns, _ours(schema.names), topic, partition).columns
+    if "headers" in schema.names:
+        index = schema.names.index("headers")
+        made[index] = _without_empty(made[index])
+    return pa.RecordBatch.from_arrays(made, schema=schema)
+
+
+def _without_empty(headers: "pa.Array") -> "pa.Array":
+    """Null for a record without headers, as in Spark's own source."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    return pc.if_else(pc.equal(pc.list_value_length(headers), 0), pa.scalar(None, headers.type), headers)
+
+
+def _ours(names: Sequence[str]) -> "pa.Schema":
+    return arrow_columns.record_schema([OUR_NAMES.get(name, name) for name in names], timestamp_unit="us")

@@ -16,7 +16,7 @@ from typing import Protocol, TypeVar
 
 from ottla.base.ids import TopicPartition
 from ottla.base.options import suggestion
-from ottla.spark.source.data_loss import DataLoss, DataLossPolicy, Loss, logger
+from ottla.spark.source.data_loss import DataLossPolicy, Loss, logger
 from ottla.spark.source.offset_ranges import EARLIEST, LATEST
 from ottla.spark.source.options import Position, SourceOptions, Subscription
 from ottla.wire.errors import KafkaError
@@ -266,18 +266,3 @@ def _clamped(catalog: Catalog, offsets: Offsets, loss_policy: DataLossPolicy) ->
             loss_policy.handle(Loss("truncated", tp.topic, tp.partition, end, offset, first, sentence))
         clamped[tp] = min(max(offset, first), end)
     return clamped
-
-
-__all__ = [
-    "Catalog",
-    "DataLoss",
-    "NoSuchData",
-    "Offsets",
-    "ResumeOffsets",
-    "latest_offsets",
-    "new_partition_offsets",
-    "resolve_end",
-    "resolve_start",
-    "resume_offsets",
-    "subscribed_partitions",
-]

@@ -15,13 +15,20 @@ import json
 import urllib.error
 import urllib.parse
 import urllib.request
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.pandas.types import from_arrow_type
+from pyspark.sql.types import StructType
+
+from ottla.client.arrow.avro import Column, avro_values, schema_faults
 from ottla.client.arrow.json import Decoded
 from ottla.client.serializers import Avro
-from ottla.spark.values.decoder import Decode, fitted
-from ottla.spark.values.options import ValueOptions
+from ottla.lake.casts import fitted
+from ottla.spark.source.options import ValueOptions
 
 FRAME_BYTES = 5
 #: schemaType of Avro in responses; registries may leave it out.
@@ -39,10 +46,8 @@ class RegistryBusy(RegistryFailed):
     """A schema registry reports a temporary error."""
 
 
-def avro_decoder(options: ValueOptions, target: Any) -> Decode:
+def avro_decoder(options: ValueOptions, target: Any) -> Callable[[Any], Decoded]:
     """`target`: the Arrow struct type of the fields that the query reads. Raises: ImportError without the extra `schema`."""
-    from ottla.client.arrow.avro import avro_values
-
     url = options.registry_url
     if url is not None:
         return lambda raw: _framed(raw, url, target)
@@ -52,11 +57,6 @@ def avro_decoder(options: ValueOptions, target: Any) -> Decode:
 
 def fields_of_avro(options: ValueOptions, topics: tuple[str, ...]) -> Any:
     """The fields of a value as a StructType. Raises: ValueError, RegistryFailed, ImportError."""
-    from pyspark.sql.pandas.types import from_arrow_type
-    from pyspark.sql.types import StructType
-
-    from ottla.client.arrow.avro import Column, schema_faults
-
     text = options.schema
     if text is None:
         assert options.registry_url is not None, "the options are rejected without one of the two"
@@ -84,8 +84,6 @@ def _parsed(text: str, schema_id: int | None = None) -> Avro:
 
 def _for_spark(kind: Any) -> Any:
     """The closest type that Spark supports: timestamps in microseconds, times of day as numbers."""
-    import pyarrow as pa
-
     types = pa.types
     if types.is_struct(kind):
         return pa.struct([(one.name, _for_spark(one.type)) for one in kind])
@@ -102,11 +100,6 @@ def _for_spark(kind: Any) -> Any:
 
 def _framed(raw: Any, url: str, target: Any) -> Decoded:
     """Decodes framed values, each with its own schema, to structs of type `target`."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    from ottla.client.arrow.avro import avro_values
-
     heads = pc.binary_slice(raw, 0, FRAME_BYTES)
     places, parts = [], []
     for head in pc.unique(heads).to_pylist():
@@ -131,8 +124,6 @@ def _framed(raw: Any, url: str, target: Any) -> Decoded:
 
 def _shaped(found: Decoded, target: Any) -> Decoded:
     """Converts values of one schema to structs of type `target`; values that do not fit are bad."""
-    import pyarrow.compute as pc
-
     array, misfits = _fitted_rows(found.array, target)
     if misfits is None:
         return Decoded(array, found.bad, found.why)
@@ -142,8 +133,6 @@ def _shaped(found: Decoded, target: Any) -> Decoded:
 
 def _fitted_rows(array: Any, target: Any) -> tuple[Any, Any]:
     """Like `fitted`, with flags of rows that do not fit; these are null (None: all fit)."""
-    import pyarrow as pa
-
     if _goes_into(array.type, target):
         try:
             return fitted(array, target), None
@@ -161,8 +150,6 @@ def _fitted_rows(array: Any, target: Any) -> tuple[Any, Any]:
 
 def _goes_into(has: Any, target: Any) -> bool:
     """Whether values of one type may be cast to another: text is never cast to a number or a time."""
-    import pyarrow as pa
-
     types = pa.types
     if types.is_struct(has) and types.is_struct(target):
         return all(_goes_into(has.field(one.name).type, one.type) for one in target if has.get_field_index(one.name) >= 0)
@@ -174,8 +161,6 @@ def _goes_into(has: Any, target: Any) -> bool:
 
 
 def _none(count: int) -> Any:
-    import pyarrow as pa
-
     return pa.repeat(pa.scalar(False), count)
 
 
@@ -185,10 +170,6 @@ def _reader(url: str, schema_id: int) -> Avro | None:
 
     Raises: RegistryFailed.
     """
-    import pyarrow as pa
-
-    from ottla.client.arrow.avro import Column, schema_faults
-
     text = schema_of(url, schema_id)
     if text is None:
         return None

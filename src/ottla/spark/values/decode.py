@@ -17,20 +17,24 @@ A format's library is imported when the first value of that format is read.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from pyspark.sql.types import StructType
+
 from ottla.base.options import suggestion
+from ottla.client.arrow.json import Decoded
 from ottla.records.errors import RecordsError
-from ottla.spark.values.decoder import Decode, field_of, fitted
-from ottla.spark.values.options import ValueOptions
+from ottla.spark.source.options import ValueOptions
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 CORRUPT = "_corrupt"
+#: Decodes a binary column to a struct column of the query's fields.
+Decode = Callable[[Any], Decoded]
 
 
 class BadValue(RecordsError):
@@ -77,7 +81,6 @@ def _decoder(plan: DecodePlan) -> Decode:
 def arrow_type(fields: str) -> "pa.DataType":
     """The Arrow type of a StructType, as Spark derives it."""
     from pyspark.sql.pandas.types import to_arrow_type
-    from pyspark.sql.types import StructType
 
     return to_arrow_type(StructType.fromJson(json.loads(fields)), timezone="UTC")
 
@@ -86,6 +89,8 @@ def decoded_columns(raw: Any, plan: DecodePlan, schema: "pa.Schema", names: list
     """The columns `names` of `schema` that come from values, and flags of bad rows (None: no bad row). Raises: what the decoder raises."""
     import pyarrow as pa
     import pyarrow.compute as pc
+
+    from ottla.lake.casts import field_of, fitted
 
     found = plan.decoder()(raw)
     made: dict[str, Any] = {}
@@ -109,6 +114,15 @@ def refuse_bad(bad: Any, offsets: Any, where: str, format: str) -> None:
     raise BadValue(f"{where} at offset {offsets[row].as_py()}: the value is not valid {format}, and valueMode is failfast")
 
 
+def columns_of(text: str) -> Any:
+    """Columns in DDL as Spark's StructType. Needs no JVM: the processes that plan a source have none. Raises: BadDdl."""
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    from ottla.lake.ddl import parse_schema
+
+    return from_arrow_schema(parse_schema(text), prefer_timestamp_ntz=True)
+
+
 def value_fields(options: ValueOptions, topics: tuple[str, ...], descriptors: bytes) -> Any:
     """All fields of a value as Spark's StructType; None if only the query's schema defines them.
 
@@ -118,8 +132,6 @@ def value_fields(options: ValueOptions, topics: tuple[str, ...], descriptors: by
         case "json" | "csv":
             if options.schema is None:
                 return None
-            from ottla.spark.values.ddl import columns_of
-
             return columns_of(options.schema)
         case "avro":
             from ottla.spark.values.avro import fields_of_avro
@@ -140,8 +152,6 @@ def plan_values(
 
     Raises: ValueError for a field that values lack or that has another type.
     """
-    from pyspark.sql.types import StructType
-
     names, requested = [], {}
     for field in schema.fields:
         if field.name == "value":

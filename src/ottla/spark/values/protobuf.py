@@ -10,12 +10,15 @@ An unset field with presence is null; an unset field without presence has its de
 by one, which takes several times as long as JSON or Avro.
 """
 
+from collections.abc import Callable
 from datetime import UTC
 from typing import Any
 
+import pyarrow as pa
+from pyspark.sql.pandas.types import from_arrow_type
+
 from ottla.client.arrow.json import Decoded
 from ottla.client.serializers import needed
-from ottla.spark.values.decoder import Decode
 
 TIMESTAMP = "google.protobuf.Timestamp"
 
@@ -39,20 +42,16 @@ def message_class(descriptors: bytes, message: str) -> Any:
 
 def fields_of_message(descriptors: bytes, message: str) -> Any:
     """The fields of a message as Spark's StructType."""
-    from pyspark.sql.pandas.types import from_arrow_type
-
     return from_arrow_type(_struct(message_class(descriptors, message).DESCRIPTOR, ()))
 
 
-def protobuf_decoder(descriptors: bytes, message: str) -> Decode:
+def protobuf_decoder(descriptors: bytes, message: str) -> Callable[[Any], Decoded]:
     """Raises: what `message_class` raises."""
     made = message_class(descriptors, message)
     errors = (needed("google.protobuf.message", "Protobuf").Error, ValueError, OverflowError)
     kind = _struct(made.DESCRIPTOR, ())
 
     def decode(raw: Any) -> Decoded:
-        import pyarrow as pa
-
         found: list[Any] = []
         bad: list[bool] = []
         for data in raw.to_pylist():
@@ -71,8 +70,6 @@ def protobuf_decoder(descriptors: bytes, message: str) -> Decode:
 
 
 def _struct(descriptor: Any, above: tuple[str, ...]) -> Any:
-    import pyarrow as pa
-
     if descriptor.full_name in above:
         raise ValueError(f"message {descriptor.full_name} is recursive, which a column cannot be; decode values in Python")
     inside = (*above, descriptor.full_name)
@@ -88,8 +85,6 @@ def _repeated(field: Any) -> bool:
 
 
 def _type(field: Any, above: tuple[str, ...]) -> Any:
-    import pyarrow as pa
-
     if _is_map(field):
         entry = field.message_type.fields_by_name
         return pa.map_(_single(entry["key"], above), _single(entry["value"], above))
@@ -98,8 +93,6 @@ def _type(field: Any, above: tuple[str, ...]) -> Any:
 
 
 def _single(field: Any, above: tuple[str, ...]) -> Any:
-    import pyarrow as pa
-
     if field.message_type is not None:
         if field.message_type.full_name == TIMESTAMP:
             return pa.timestamp("us", tz="UTC")

@@ -9,17 +9,22 @@ than the schema is malformed.
 
 import csv
 import io
+from collections.abc import Callable
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv as arrow_csv
+
 from ottla.client.arrow.json import Decoded, json_values
-from ottla.spark.values.decoder import Decode, fitted
-from ottla.spark.values.options import ValueOptions
+from ottla.lake.casts import cast_or_null, fitted
+from ottla.spark.source.options import ValueOptions
 
 #: A column with the row number, added in front. The mark before the number prevents a match with `valueNull`.
 ROW, MARK = "\0row", "\x1f"
 
 
-def json_decoder(target: Any) -> Decode:
+def json_decoder(target: Any) -> Callable[[Any], Decoded]:
     """Raises: ValueError for a type that JSON cannot be decoded to."""
     kind = _readable(target, "")
 
@@ -32,8 +37,6 @@ def json_decoder(target: Any) -> Decode:
 
 def _readable(kind: Any, name: str) -> Any:
     """The type with which Arrow parses a field before the cast to `kind`."""
-    import pyarrow as pa
-
     types = pa.types
     if types.is_struct(kind):
         return pa.struct([(one.name, _readable(one.type, f"{name}.{one.name}".lstrip("."))) for one in kind])
@@ -46,10 +49,8 @@ def _readable(kind: Any, name: str) -> Any:
     return kind
 
 
-def csv_decoder(target: Any, options: ValueOptions) -> Decode:
+def csv_decoder(target: Any, options: ValueOptions) -> Callable[[Any], Decoded]:
     """Raises: ValueError for a nested type."""
-    import pyarrow as pa
-
     for one in target:
         if pa.types.is_nested(one.type):
             raise ValueError(f"field {one.name}: a CSV field is text and cannot be decoded to {one.type}; declare it as STRING")
@@ -72,10 +73,6 @@ def csv_decoder(target: Any, options: ValueOptions) -> Decode:
 
 def _csv_texts(raw: Any, names: list[str], options: ValueOptions) -> tuple[Any, list[Any]]:
     """Flags of bad rows (None: no bad row), and a column of text for each name."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-    import pyarrow.csv as arrow_csv
-
     rows = len(raw)
     texts, broken = cast_or_null(raw, pa.string())
     odd = pc.equal(pc.bit_wise_and(pc.count_substring(texts, '"'), 1), 1)
@@ -122,49 +119,12 @@ def _one_row(text: str, options: ValueOptions) -> list[str | None] | None:
     return [None if field in ("", options.null) else field for field in rows[0]]
 
 
-def cast_or_null(column: Any, kind: Any) -> tuple[Any, Any]:
-    """Casts a column; values that cannot be cast become null. Also returns their flags, None if there are none."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    try:
-        return _cast(column, kind), None
-    except pa.ArrowInvalid:
-        if len(column) == 1:
-            return pa.nulls(1, kind), pa.array([True])
-    middle = len(column) // 2
-    parts = [cast_or_null(column.slice(first, size), kind) for first, size in ((0, middle), (middle, len(column) - middle))]
-    bad = [pa.repeat(pa.scalar(False), len(values)) if failed is None else failed for values, failed in parts]
-    joined = pa.concat_arrays(bad)
-    return pa.concat_arrays([values for values, _ in parts]), joined if pc.any(joined).as_py() else None
-
-
-def _cast(column: Any, kind: Any) -> Any:
-    """Raises: ArrowInvalid."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    if pa.types.is_timestamp(kind) and kind.tz is not None and pa.types.is_string(column.type):
-        zoned = pc.match_substring_regex(column, r"([zZ]|[+-]\d\d:?(\d\d)?)$")
-        # A date without time ends like a UTC offset.
-        zoned = pc.and_(zoned, pc.match_substring_regex(column, ":"))
-        none = pa.scalar(None, pa.string())
-        local = pc.if_else(zoned, none, column).cast(pa.timestamp(kind.unit))
-        return pc.coalesce(pc.if_else(zoned, column, none).cast(kind), pc.assume_timezone(local, "UTC").cast(kind))
-    return column.cast(kind)
-
-
 def _either(some: Any, others: Any) -> Any:
     """Logical or of two flag columns; None means no flag is set."""
-    import pyarrow.compute as pc
-
     if some is None or others is None:
         return others if some is None else some
     return pc.or_(some, others)
 
 
 def _without(column: Any, bad: Any) -> Any:
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     return column if bad is None else pc.if_else(bad, pa.scalar(None, column.type), column)

@@ -99,11 +99,6 @@ def _jdbc(table: Table, view: str) -> Sink:
     url = table.text("url", required='give the address of the database, such as "jdbc:postgresql://host/name"')
     if not url.startswith("jdbc:"):
         raise table.fail("url", f"expected a JDBC address, such as jdbc:postgresql://host/name, not {url!r}")
-    inner = table.table("options", 'properties of the driver, such as { user = "me" }')
-    options = {}
-    for name in inner.values:
-        value = inner.get(name)
-        options[name] = str(value).lower() if isinstance(value, bool) else str(value)
     return Sink(
         "jdbc",
         view,
@@ -115,7 +110,7 @@ def _jdbc(table: Table, view: str) -> Sink:
         driver=table.text(
             "driver", required='name the class of the driver, such as "org.postgresql.Driver", and its jar in [spark] jars = "..."'
         ),
-        options=options,
+        options=table.settings("options", '{ user = "me" }'),
     )
 
 

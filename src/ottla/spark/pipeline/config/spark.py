@@ -51,20 +51,14 @@ def read_spark(table: Table) -> dict[str, str]:
                 collect(f"{written}.{name}", item)
             return
         name = written if written.startswith("spark.") else f"spark.{written}"
-        settings[name] = _text(table, written, value)
+        if isinstance(value, list):
+            raise table.fail(written, f"expected one text, with commas between several values, not {value!r}")
+        settings[name] = table.plain(written, value)
         _check(table, written, name, settings[name])
 
     for name in table.values:
         collect(name, table.get(name))
     return settings
-
-
-def _text(table: Table, written: str, value: Any) -> str:
-    if isinstance(value, list):
-        raise table.fail(written, f"expected one text, with commas between several values, not {value!r}")
-    if not isinstance(value, str | int | float | bool):
-        raise table.fail(written, f"expected a text, a number, true or false, not {value!r}")
-    return str(value).lower() if isinstance(value, bool) else str(table.substituted(written, value))
 
 
 def _check(table: Table, written: str, name: str, value: str) -> None:

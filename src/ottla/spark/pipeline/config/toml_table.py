@@ -164,12 +164,13 @@ class Table:
         table = self.get(name)
         if not isinstance(table, dict | None):
             raise self.fail(name, f"expected a table, such as {example}, not {table!r}")
-        found = {}
-        for inner, value in (table or {}).items():
-            if not isinstance(value, str | int | float | bool):
-                raise self.fail(f"{name}.{inner}", f"expected a text, a number, true or false, not {value!r}")
-            found[inner] = str(value).lower() if isinstance(value, bool) else str(self.substituted(f"{name}.{inner}", value))
-        return found
+        return {inner: self.plain(f"{name}.{inner}", value) for inner, value in (table or {}).items()}
+
+    def plain(self, name: str, value: Any) -> str:
+        """A plain value as text."""
+        if not isinstance(value, str | int | float | bool):
+            raise self.fail(name, f"expected a text, a number, true or false, not {value!r}")
+        return str(value).lower() if isinstance(value, bool) else str(self.substituted(name, value))
 
     def table(self, name: str, holds: str, *, required: str = "") -> "Table":
         """The table `name`; `holds` describes its content for the error message."""
