@@ -3,7 +3,7 @@
 from heapq import heapify, heappop, heappush
 
 import pytest
-from consumer_groups import Desk, ObedientMember
+from consumer_groups import GroupHarness, ObedientMember
 
 from ottla.broker.groups.consumer.record_schemas import ConsumerGroupTargetAssignmentMetadataKey
 
@@ -16,13 +16,13 @@ class Crowd:
 
     def __init__(self) -> None:
         #: What is checked after every request elsewhere is checked here once a crowd has settled.
-        self.desk = Desk({"t": PARTITIONS}, check_replay=False, check_owners=False)
+        self.harness = GroupHarness({"t": PARTITIONS}, check_replay=False, check_owners=False)
         self.members: dict[str, ObedientMember] = {}
         self._due: list[tuple[int, str]] = []
         self.beats = 0
 
     def join(self, name: str, at_ms: int) -> None:
-        self.members[name] = ObedientMember(self.desk, name, "t")
+        self.members[name] = ObedientMember(self.harness, name, "t")
         heappush(self._due, (at_ms, name))
 
     def leave(self, name: str) -> None:
@@ -35,38 +35,38 @@ class Crowd:
         while self._due and self._due[0][0] <= until_ms:
             if until_settled and self.settled:
                 return
-            self.desk.now_ms, name = heappop(self._due)
+            self.harness.now_ms, name = heappop(self._due)
             member = self.members[name]
             told = member.beat()
             self.beats += 1
-            heappush(self._due, (self.desk.now_ms + (0 if member.news else told.heartbeat_interval_ms), name))
+            heappush(self._due, (self.harness.now_ms + (0 if member.news else told.heartbeat_interval_ms), name))
         if not until_settled:
-            self.desk.now_ms = until_ms
+            self.harness.now_ms = until_ms
 
     @property
     def settled(self) -> bool:
-        return self.desk.group.state == "Stable" and all(member.epoch for member in self.members.values())
+        return self.harness.group.state == "Stable" and all(member.epoch for member in self.members.values())
 
     def settle_ms(self) -> int:
         """How long until everybody reads what they shall."""
-        began = self.desk.now_ms
+        began = self.harness.now_ms
         self.run(began + 60_000, until_settled=True)
-        assert self.settled, self.desk.group.state
+        assert self.settled, self.harness.group.state
         held = [number for member in self.members.values() for numbers in member.owned.values() for number in numbers]
         assert sorted(held) == list(range(PARTITIONS))
         assert {sum(map(len, member.owned.values())) for member in self.members.values()} <= {1, 2, 3}
-        return self.desk.now_ms - began
+        return self.harness.now_ms - began
 
     @property
     def targets(self) -> int:
-        return sum(isinstance(key, ConsumerGroupTargetAssignmentMetadataKey) for key, _ in self.desk.log)
+        return sum(isinstance(key, ConsumerGroupTargetAssignmentMetadataKey) for key, _ in self.harness.log)
 
 
 @pytest.fixture(scope="module")
 def crowd() -> Crowd:
     """All there for a while, and asked to come at times of their own."""
     made = Crowd()
-    began = made.desk.now_ms
+    began = made.harness.now_ms
     for index in range(COUNT):
         made.join(f"m{index}", began + index * 11 % 5_000)
     made.run(began + 60_000)
@@ -78,7 +78,7 @@ def crowd() -> Crowd:
 def test_crowd_that_comes_at_once_settles_in_seconds_with_a_few_targets(within_ms: int) -> None:
     crowd = Crowd()
     for index in range(COUNT):
-        crowd.join(f"m{index}", crowd.desk.now_ms + index * within_ms // COUNT)
+        crowd.join(f"m{index}", crowd.harness.now_ms + index * within_ms // COUNT)
     assert crowd.settle_ms() <= within_ms + 3_000
     assert crowd.targets <= 2 + within_ms // 1_000
     assert crowd.beats <= 16 * COUNT
@@ -87,12 +87,12 @@ def test_crowd_that_comes_at_once_settles_in_seconds_with_a_few_targets(within_m
 def test_one_more_and_one_less_settle_within_a_heartbeat_interval(crowd: Crowd) -> None:
     for number in range(3):
         targets = crowd.targets
-        crowd.join(f"late{number}", crowd.desk.now_ms + 1)
+        crowd.join(f"late{number}", crowd.harness.now_ms + 1)
         assert crowd.settle_ms() <= 5_000
-        crowd.run(crowd.desk.now_ms + 7_000)
+        crowd.run(crowd.harness.now_ms + 7_000)
         crowd.leave(f"m{number * 7}")
         assert crowd.settle_ms() <= 5_000
-        crowd.run(crowd.desk.now_ms + 7_000)
+        crowd.run(crowd.harness.now_ms + 7_000)
         assert crowd.targets - targets <= 4
 
 
@@ -100,24 +100,24 @@ def test_one_more_and_one_less_settle_within_a_heartbeat_interval(crowd: Crowd) 
 def test_so_do_they_in_a_small_group_that_was_quiet(count: int) -> None:
     crowd = Crowd()
     for index in range(count):
-        crowd.join(f"m{index}", crowd.desk.now_ms + index * 777)
-    crowd.run(crowd.desk.now_ms + 30_000)
+        crowd.join(f"m{index}", crowd.harness.now_ms + index * 777)
+    crowd.run(crowd.harness.now_ms + 30_000)
     for number in range(8):
-        crowd.join("late", crowd.desk.now_ms)
-        began = crowd.desk.now_ms
+        crowd.join("late", crowd.harness.now_ms)
+        began = crowd.harness.now_ms
         crowd.run(began)
         crowd.run(began + 5_000, until_settled=True)
         assert crowd.settled, "at most one heartbeat until others hear of it, and one more until the newcomer does"
         crowd.run(began + 20_000 + number * 431)
         crowd.leave("late")
-        crowd.run(crowd.desk.now_ms + 5_000, until_settled=True)
+        crowd.run(crowd.harness.now_ms + 5_000, until_settled=True)
         assert crowd.settled
-        crowd.run(crowd.desk.now_ms + 15_000)
+        crowd.run(crowd.harness.now_ms + 15_000)
 
 
 def test_crowd_at_rest_writes_nothing(crowd: Crowd) -> None:
-    crowd.run(crowd.desk.now_ms + 10_000)
-    written, beats = len(crowd.desk.log), crowd.beats
-    crowd.run(crowd.desk.now_ms + 10_000)
-    assert len(crowd.desk.log) == written
+    crowd.run(crowd.harness.now_ms + 10_000)
+    written, beats = len(crowd.harness.log), crowd.beats
+    crowd.run(crowd.harness.now_ms + 10_000)
+    assert len(crowd.harness.log) == written
     assert 2 * COUNT <= crowd.beats - beats <= 3 * COUNT, "nobody needs to come more often than that"
