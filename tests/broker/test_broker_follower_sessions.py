@@ -111,10 +111,11 @@ def test_a_partition_that_leads_elsewhere_leaves_the_session() -> None:
     cluster, leader = a_cluster(partitions=4, replicas=3)
     cluster.kill(leader.broker_id)
     cluster.pass_ms(3 * SECOND_MS)
-    for broker in cluster.brokers.values():
-        for session in broker.node.sessions._sessions.values():
-            if session.replica in cluster.brokers:
-                assert {wanted.partition for wanted in session.wanted.values()} <= set(broker.node.partitions.leaders)
+    sessions = [(broker, session) for broker in cluster.brokers.values() for session in broker.node.sessions._sessions.values()]
+    live = [(broker, session) for broker, session in sessions if session.replica in cluster.brokers]
+    assert live
+    for broker, session in live:
+        assert {wanted.partition for wanted in session.wanted.values()} <= set(broker.node.partitions.leaders)
 
 
 def test_a_follower_that_is_registered_anew_has_no_other_session() -> None:

@@ -110,12 +110,13 @@ def test_a_file_that_was_unlinked_still_reads_for_those_who_hold_it(disk: Disk) 
     assert disk.open("a", create=True).size == 0
 
 
-def test_unlinking_and_making_twice_is_no_error(disk: Disk) -> None:
+def test_unlink_of_a_missing_file_and_mkdir_of_an_existing_directory_succeed(disk: Disk) -> None:
     disk.unlink("a")
     disk.unlink("no/such/directory")
     disk.mkdir("d")
     disk.mkdir("d")
     disk.remove_tree("nothing")
+    assert "d" in disk.listdir() and disk.listdir("d") == []
 
 
 def test_a_tree_goes_with_all_in_it(disk: Disk) -> None:

@@ -106,6 +106,7 @@ def test_a_server_that_accepts_and_says_nothing_is_waited_for(tmp_path: Path) ->
         try:
             eventually(lambda: WAITS in server.logs())
             server.stop(timeout_s=30)
+            assert "Traceback" not in server.logs()
         finally:
             server.kill()
 
