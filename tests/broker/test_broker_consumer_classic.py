@@ -52,7 +52,7 @@ def test_classic_member_joins_as_a_follower_and_waits_for_its_share() -> None:
     assert harness.group.classic_members == 1
 
 
-def test_newcomer_without_an_id_is_sent_back_with_one_and_nothing_is_written() -> None:
+def test_new_member_without_an_id_gets_one_and_no_record_is_written() -> None:
     harness = a_desk()
     ObedientMember(harness, "a", "t").beat()
     written = len(harness.log)
@@ -242,7 +242,7 @@ def seat(
     )
 
 
-def test_classic_group_becomes_a_new_one_in_which_everybody_reads_what_they_read() -> None:
+def test_classic_group_becomes_a_consumer_group_with_the_same_assignments() -> None:
     harness = a_desk()
     harness.group, records = upgraded("g", 7, [seat("k1", [0, 1]), seat("k2", [2, 3])], harness.topics)
     harness.log += records

@@ -122,7 +122,7 @@ def test_group_without_members_is_empty_and_can_begin_again() -> None:
     assert b.reads == "t:0,1,2,3"
 
 
-def test_member_that_says_nothing_for_a_session_is_removed() -> None:
+def test_member_without_a_heartbeat_for_its_session_timeout_is_removed() -> None:
     harness = a_desk()
     a, b = two_settled(harness)
     harness.wait(44_000)
@@ -292,7 +292,7 @@ def test_group_uses_the_assignor_most_members_ask_for() -> None:
     assert [each.reads for each in members] == ["t:0,1 u:0,1", "t:2 u:2"]
 
 
-def test_group_that_is_full_takes_nobody_but_its_members() -> None:
+def test_full_consumer_group_accepts_only_its_members() -> None:
     harness = a_desk(members_max=2)
     a, _ = two_settled(harness)
     with pytest.raises(errors.GroupMaxSizeReached):

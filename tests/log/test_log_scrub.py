@@ -82,7 +82,7 @@ def test_an_index_entry_that_names_another_offset_is_found() -> None:
     assert "names position" in scrubbed(disk, log).index
 
 
-def test_a_file_that_lost_its_end_is_told_with_the_offsets_that_are_missing() -> None:
+def test_truncated_file_is_reported_with_its_missing_offsets() -> None:
     disk, log, positions = written()
     disk.open(LOG).truncate(positions[5])
     assert [(one.first, one.end) for one in scrubbed(disk, log).damages] == [(15, 24)]
