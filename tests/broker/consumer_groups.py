@@ -1,7 +1,7 @@
 """A consumer group without a broker: topics, a clock, deadlines, and members that follow the protocol.
 
-After each request, the group is made again from the records written so far, as a restart would, and must be the same; and no partition
-may have two members that read it.
+After each request, the harness replays the written records into a new group, as a restart does, and compares the two groups. It also
+checks that no partition has two members that read it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def topic_id(name: str) -> bytes:
 
 
 class FakeTopics:
-    """Topics that a test makes as it likes."""
+    """Topics and partition counts chosen by a test."""
 
     def __init__(self, sizes: dict[str, int]) -> None:
         self.sizes = dict(sizes)
@@ -50,15 +50,15 @@ class FakeTopics:
         return list(self.sizes)
 
     def become(self, **sizes: int) -> None:
-        """Topics come or grow; 0 takes one away."""
+        """Creates topics or adds partitions; 0 deletes a topic."""
         for name, size in sizes.items():
             self.sizes[name] = size
         self.sizes = {name: size for name, size in self.sizes.items() if size}
         self.version += 1
 
 
-class Desk:
-    """One group, asked one request after the other."""
+class GroupHarness:
+    """One consumer group that handles one request after the other."""
 
     def __init__(self, sizes: dict[str, int], *, check_replay: bool = True, check_owners: bool = True, **terms: Any) -> None:
         self.topics = FakeTopics(sizes)
@@ -160,7 +160,7 @@ class Desk:
                 assert cleaned is not None
                 assert durable(cleaned) == durable(self.group), "and so does one after the log was compacted"
 
-    def picture(self) -> dict[str, Any]:
+    def describe(self) -> dict[str, Any]:
         """Members as a person reads them: epoch, state, what they read, what they have yet to give up."""
         return {
             member.member_id: (
@@ -182,9 +182,9 @@ class ObedientMember:
     """A client: it owns what it was last told, says so once it changed, and joins anew when it is fenced."""
 
     def __init__(
-        self, desk: Desk, name: str, *topics: str, pattern: str | None = None, instance_id: str | None = None, **fields: Any
+        self, harness: GroupHarness, name: str, *topics: str, pattern: str | None = None, instance_id: str | None = None, **fields: Any
     ) -> None:
-        self.desk = desk
+        self.harness = harness
         self.member_id = name
         self.epoch = 0
         self.owned: Assignment = {}
@@ -204,7 +204,7 @@ class ObedientMember:
                 said["topic_partitions"] = [
                     TopicPartitions(topic_id=topic, partitions=sorted(numbers)) for topic, numbers in self.owned.items()
                 ]
-        answer = self.desk.heartbeat(member_id=self.member_id, member_epoch=self.epoch, **{**said, **fields})
+        answer = self.harness.heartbeat(member_id=self.member_id, member_epoch=self.epoch, **{**said, **fields})
         self.epoch = answer.member_epoch
         self.news = False
         if answer.assignment is not None:
@@ -214,24 +214,24 @@ class ObedientMember:
         return answer
 
     def leave(self, epoch: int = -1) -> ConsumerGroupHeartbeatResponse:
-        answer = self.desk.heartbeat(member_id=self.member_id, member_epoch=epoch, instance_id=self.said["instance_id"])
+        answer = self.harness.heartbeat(member_id=self.member_id, member_epoch=epoch, instance_id=self.said["instance_id"])
         self.epoch, self.owned = 0, {}
         return answer
 
     @property
     def reads(self) -> str:
-        return self.desk.named(self.owned)
+        return self.harness.named(self.owned)
 
 
-def settle(desk: Desk, *members: ObedientMember, rounds: int = 20) -> int:
+def settle(harness: GroupHarness, *members: ObedientMember, rounds: int = 20) -> int:
     """Let members come again, a second apart, until the group is stable; returns the rounds it took."""
     for took in range(1, rounds + 1):
-        desk.wait(1_000)
+        harness.wait(1_000)
         for member in members:
             member.beat()
-        if desk.group.state == "Stable" and not any(member.news for member in members):
+        if harness.group.state == "Stable" and not any(member.news for member in members):
             return took
-    raise AssertionError(f"not settled: {desk.group.state}, {desk.picture()}")
+    raise AssertionError(f"not settled: {harness.group.state}, {harness.describe()}")
 
 
 def reread(key: Any, value: Any) -> tuple[Any, Any]:

@@ -165,7 +165,7 @@ def test_a_log_truncated_meanwhile_stays_as_it_is_and_is_compacted_later() -> No
     assert len(read(broker)) < 20
 
 
-def test_a_damaged_batch_is_told_once_and_the_log_left_alone_until_a_restart() -> None:
+def test_damaged_batch_is_reported_once_and_the_log_is_not_scrubbed_until_a_restart() -> None:
     cluster = a_cluster()
     broker = cluster.topic(configs=CONFIGS)
     cluster.topic("other", configs=CONFIGS)

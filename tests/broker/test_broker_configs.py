@@ -125,7 +125,7 @@ def test_only_the_keys_asked_for_are_described_and_no_keys_mean_all() -> None:
 
 
 @pytest.mark.parametrize("name", ["1", ""])
-def test_a_brokers_setting_that_nobody_knows_is_kept_and_its_value_not_told(name: str) -> None:
+def test_unknown_broker_setting_is_kept_and_its_value_is_hidden(name: str) -> None:
     cluster = Cluster()
     assert change(cluster[1], ("plugin.secret", SET, "x"), name=name, kind=BROKER).error_code == 0
     assert replace(cluster[1], ("log.retention.ms", "7"), ("plugin.other", "y"), name=name, kind=BROKER).error_code == 0
@@ -206,7 +206,7 @@ def test_lists_are_appended_to_and_subtracted_from() -> None:
         ([("no.such", APPEND, "1")], errors.InvalidConfig),
     ],
 )
-def test_a_change_that_makes_no_sense_changes_nothing(configs: Any, error: type[errors.KafkaError]) -> None:
+def test_invalid_change_is_refused_without_effect(configs: Any, error: type[errors.KafkaError]) -> None:
     """Line 21."""
     broker = Cluster().topic(configs={"segment.ms": "6"})
     answer = change(broker, ("segment.ms", SET, "7"), *configs)
@@ -233,7 +233,7 @@ def test_a_whole_set_that_makes_no_sense_changes_nothing() -> None:
     assert overrides(broker) == {"segment.ms": "6"}
 
 
-def test_a_resource_that_stands_twice_is_changed_neither_time() -> None:
+def test_resource_repeated_in_a_request_is_not_changed() -> None:
     """Line 21."""
     broker = Cluster().topic()
     resources = [
@@ -399,7 +399,7 @@ def test_version_1_lists_the_types_asked_for_and_all_without_any() -> None:
     assert listed(BROKER, 8, 16, 32) == [(4, "1"), (4, "2")]
 
 
-def test_a_resource_type_that_nobody_knows_is_an_unsupported_version() -> None:
+def test_unknown_resource_type_is_an_unsupported_version() -> None:
     assert Cluster()[1].ask(ListConfigResourcesRequest(resource_types=[2, 3]), 1).error_code == errors.UnsupportedVersion.code
 
 

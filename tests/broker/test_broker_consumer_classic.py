@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from consumer_groups import Desk, ObedientMember, settle, topic_id
+from consumer_groups import GroupHarness, ObedientMember, settle, topic_id
 
 from ottla.broker.groups.classic.members import GroupMember
 from ottla.broker.groups.consumer.changes import Timer
@@ -22,193 +22,193 @@ from ottla.wire.messages.leave_group import MemberIdentity
 REBALANCE = errors.RebalanceInProgress.code
 
 
-def a_desk() -> Desk:
-    return Desk({"t": 4}, assignment_interval_ms=0)
+def a_desk() -> GroupHarness:
+    return GroupHarness({"t": 4}, assignment_interval_ms=0)
 
 
-def synced(desk: Desk, member_id: str, generation: int) -> dict[str, list[int]]:
-    found = decode_embedded(ConsumerProtocolAssignment, desk.classic_sync(member_id, generation).assignment)
+def synced(harness: GroupHarness, member_id: str, generation: int) -> dict[str, list[int]]:
+    found = decode_embedded(ConsumerProtocolAssignment, harness.classic_sync(member_id, generation).assignment)
     return {each.topic: each.partitions for each in found.assigned_partitions}
 
 
-def with_classic(desk: Desk) -> tuple[ObedientMember, int]:
+def with_classic(harness: GroupHarness) -> tuple[ObedientMember, int]:
     """A member of each kind, two partitions each; the classic one is ``k``, in the generation returned."""
-    a = ObedientMember(desk, "a", "t")
+    a = ObedientMember(harness, "a", "t")
     a.beat()
-    generation = desk.classic_join("k", "t").generation_id
-    assert synced(desk, "k", generation) == {}
+    generation = harness.classic_join("k", "t").generation_id
+    assert synced(harness, "k", generation) == {}
     a.beat()
     a.beat()
-    assert desk.classic_beat("k", generation).error_code == REBALANCE, "what it waited for is free"
-    generation = desk.classic_join("k", "t").generation_id
-    assert synced(desk, "k", generation) == {"t": [2, 3]}
+    assert harness.classic_beat("k", generation).error_code == REBALANCE, "what it waited for is free"
+    generation = harness.classic_join("k", "t").generation_id
+    assert synced(harness, "k", generation) == {"t": [2, 3]}
     assert a.reads == "t:0,1"
     return a, generation
 
 
 def test_classic_member_joins_as_a_follower_and_waits_for_its_share() -> None:
-    desk = a_desk()
-    with_classic(desk)
-    assert desk.group.state == "Stable"
-    assert desk.group.classic_members == 1
+    harness = a_desk()
+    with_classic(harness)
+    assert harness.group.state == "Stable"
+    assert harness.group.classic_members == 1
 
 
-def test_newcomer_without_an_id_is_sent_back_with_one_and_nothing_is_written() -> None:
-    desk = a_desk()
-    ObedientMember(desk, "a", "t").beat()
-    written = len(desk.log)
-    answer = desk.classic_join("", "t")
+def test_new_member_without_an_id_gets_one_and_no_record_is_written() -> None:
+    harness = a_desk()
+    ObedientMember(harness, "a", "t").beat()
+    written = len(harness.log)
+    answer = harness.classic_join("", "t")
     assert (answer.error_code, answer.member_id) == (errors.MemberIdRequired.code, "m1")
-    assert len(desk.log) == written
+    assert len(harness.log) == written
 
 
 def test_answer_to_a_join_names_no_leader_and_no_members() -> None:
-    desk = a_desk()
-    ObedientMember(desk, "a", "t").beat()
-    answer = desk.classic_join("k", "t")
+    harness = a_desk()
+    ObedientMember(harness, "a", "t").beat()
+    answer = harness.classic_join("k", "t")
     assert (answer.leader, answer.members, answer.protocol_type, answer.protocol_name) == ("", [], "consumer", "cooperative-sticky")
 
 
 def test_classic_member_with_partitions_to_give_up_is_told_to_join_again() -> None:
-    desk = a_desk()
-    _, generation = with_classic(desk)
-    assert desk.classic_beat("k", generation).error_code == 0
-    b = ObedientMember(desk, "b", "t")
+    harness = a_desk()
+    _, generation = with_classic(harness)
+    assert harness.classic_beat("k", generation).error_code == 0
+    b = ObedientMember(harness, "b", "t")
     b.beat()
-    assert desk.classic_beat("k", generation).error_code == REBALANCE
+    assert harness.classic_beat("k", generation).error_code == REBALANCE
     with pytest.raises(errors.RebalanceInProgress):
-        desk.classic_sync("k", generation)
-    again = desk.classic_join("k", "t", owned={"t": [2, 3]}).generation_id
+        harness.classic_sync("k", generation)
+    again = harness.classic_join("k", "t", owned={"t": [2, 3]}).generation_id
     assert again == generation, "it stays where it is until it has given up"
-    assert synced(desk, "k", again) == {"t": [2]}
-    assert desk.classic_beat("k", again).error_code == REBALANCE
-    last = desk.classic_join("k", "t", owned={"t": [2]}).generation_id
-    assert synced(desk, "k", last) == {"t": [2]}
+    assert synced(harness, "k", again) == {"t": [2]}
+    assert harness.classic_beat("k", again).error_code == REBALANCE
+    last = harness.classic_join("k", "t", owned={"t": [2]}).generation_id
+    assert synced(harness, "k", last) == {"t": [2]}
     b.beat()
     assert b.reads == "t:3"
-    assert desk.classic_beat("k", last).error_code == 0
+    assert harness.classic_beat("k", last).error_code == 0
 
 
 def test_classic_member_is_removed_when_it_does_not_join_again_in_time() -> None:
-    desk = a_desk()
-    a, generation = with_classic(desk)
-    b = ObedientMember(desk, "b", "t")
+    harness = a_desk()
+    a, generation = with_classic(harness)
+    b = ObedientMember(harness, "b", "t")
     b.beat()
-    desk.classic_beat("k", generation)
+    harness.classic_beat("k", generation)
     for _ in range(3):
-        assert desk.wait(6_000) == []
-        desk.classic_beat("k", generation)
-    assert desk.wait(3_000) == [("join", "k")]
-    settle(desk, a, b)
-    assert len(desk.group.members) == 2
+        assert harness.wait(6_000) == []
+        harness.classic_beat("k", generation)
+    assert harness.wait(3_000) == [("join", "k")]
+    settle(harness, a, b)
+    assert len(harness.group.members) == 2
 
 
 def test_classic_member_is_removed_when_it_does_not_sync_in_time() -> None:
-    desk = a_desk()
-    ObedientMember(desk, "a", "t").beat()
-    generation = desk.classic_join("k", "t").generation_id
+    harness = a_desk()
+    ObedientMember(harness, "a", "t").beat()
+    generation = harness.classic_join("k", "t").generation_id
     for _ in range(3):
-        assert desk.wait(6_000) == []
-        desk.classic_beat("k", generation)
-    assert ("sync", "k") in desk.wait(3_000)
+        assert harness.wait(6_000) == []
+        harness.classic_beat("k", generation)
+    assert ("sync", "k") in harness.wait(3_000)
 
 
 def test_classic_member_is_removed_after_its_own_session() -> None:
-    desk = a_desk()
-    with_classic(desk)
-    assert desk.wait(10_000) == [("session", "k")]
+    harness = a_desk()
+    with_classic(harness)
+    assert harness.wait(10_000) == [("session", "k")]
 
 
 @pytest.mark.parametrize("wrong", [{"protocol_type": "connect"}, {"protocols": ["mine"]}])
 def test_classic_member_with_no_common_protocol_is_refused(wrong: dict[str, Any]) -> None:
-    desk = a_desk()
-    with_classic(desk)
+    harness = a_desk()
+    with_classic(harness)
     with pytest.raises(errors.InconsistentGroupProtocol):
-        desk.classic_join("x", "t", **wrong)
+        harness.classic_join("x", "t", **wrong)
 
 
 def test_protocol_that_a_member_names_twice_counts_once() -> None:
-    desk = a_desk()
-    ObedientMember(desk, "a", "t").beat()
-    desk.classic_join("j", "t", protocols=["range", "sticky", "range"])
-    desk.classic_join("k", "t", protocols=["sticky"])
+    harness = a_desk()
+    ObedientMember(harness, "a", "t").beat()
+    harness.classic_join("j", "t", protocols=["range", "sticky", "range"])
+    harness.classic_join("k", "t", protocols=["sticky"])
     with pytest.raises(errors.InconsistentGroupProtocol):
-        desk.classic_join("l", "t", protocols=["range"])
+        harness.classic_join("l", "t", protocols=["range"])
 
 
 def test_requests_of_the_classic_protocol_name_their_member_and_generation() -> None:
-    desk = a_desk()
-    a, generation = with_classic(desk)
+    harness = a_desk()
+    a, generation = with_classic(harness)
     with pytest.raises(errors.IllegalGeneration):
-        desk.classic_beat("k", generation + 1)
+        harness.classic_beat("k", generation + 1)
     with pytest.raises(errors.IllegalGeneration):
-        desk.classic_sync("k", generation + 1)
+        harness.classic_sync("k", generation + 1)
     with pytest.raises(errors.UnknownMemberId):
-        desk.classic_beat("x", generation)
+        harness.classic_beat("x", generation)
     with pytest.raises(errors.UnknownMemberId):
-        desk.classic_beat("a", a.epoch)
+        harness.classic_beat("a", a.epoch)
     with pytest.raises(errors.IllegalGeneration):
-        desk.group.check_commit("k", generation + 1, 8)
-    desk.group.check_commit("k", generation, 8)
+        harness.group.check_commit("k", generation + 1, 8)
+    harness.group.check_commit("k", generation, 8)
 
 
 def test_classic_members_leave_and_each_is_answered() -> None:
-    desk = a_desk()
-    a, _ = with_classic(desk)
-    answer = desk.classic_leave(MemberIdentity(member_id="k"), MemberIdentity(member_id="k"), MemberIdentity(member_id="x"))
+    harness = a_desk()
+    a, _ = with_classic(harness)
+    answer = harness.classic_leave(MemberIdentity(member_id="k"), MemberIdentity(member_id="k"), MemberIdentity(member_id="x"))
     assert [each.error_code for each in answer.members] == [0, 25, 25]
     a.beat()
     assert a.reads == "t:0,1,2,3"
-    assert not any(member_id == "k" for _, member_id in desk.deadlines)
+    assert not any(member_id == "k" for _, member_id in harness.deadlines)
 
 
 def test_operator_removes_members_of_the_new_protocol_by_member_or_instance_id() -> None:
-    desk = a_desk()
-    ObedientMember(desk, "b", "t").beat()
-    assert [each.error_code for each in desk.classic_leave(MemberIdentity(member_id="b")).members] == [0]
-    ObedientMember(desk, "a", "t", instance_id="i").beat()
-    answer = desk.classic_leave(MemberIdentity(group_instance_id="i"))
+    harness = a_desk()
+    ObedientMember(harness, "b", "t").beat()
+    assert [each.error_code for each in harness.classic_leave(MemberIdentity(member_id="b")).members] == [0]
+    ObedientMember(harness, "a", "t", instance_id="i").beat()
+    answer = harness.classic_leave(MemberIdentity(group_instance_id="i"))
     assert [(each.member_id, each.error_code) for each in answer.members] == [("a", 0)]
-    assert desk.group.state == "Empty"
+    assert harness.group.state == "Empty"
 
 
 def test_static_classic_member_that_comes_back_takes_its_place_in_the_group() -> None:
-    desk = a_desk()
-    ObedientMember(desk, "a", "t").beat()
-    first = desk.classic_join("", "t", group_instance_id="i")
-    again = desk.classic_join("", "t", group_instance_id="i")
+    harness = a_desk()
+    ObedientMember(harness, "a", "t").beat()
+    first = harness.classic_join("", "t", group_instance_id="i")
+    again = harness.classic_join("", "t", group_instance_id="i")
     assert first.member_id != again.member_id
-    assert set(desk.group.members) == {"a", again.member_id}
+    assert set(harness.group.members) == {"a", again.member_id}
     with pytest.raises(errors.FencedInstanceId):
-        desk.classic_join(first.member_id, "t", group_instance_id="i")
+        harness.classic_join(first.member_id, "t", group_instance_id="i")
 
 
 def test_classic_member_that_turns_to_the_new_protocol_keeps_its_place() -> None:
-    desk = a_desk()
-    _, generation = with_classic(desk)
-    epoch = desk.group.epoch
-    k = ObedientMember(desk, "k", "t")
+    harness = a_desk()
+    _, generation = with_classic(harness)
+    epoch = harness.group.epoch
+    k = ObedientMember(harness, "k", "t")
     k.beat()
     assert k.reads == "t:2,3"
-    assert (desk.group.classic_members, desk.group.epoch, k.epoch) == (0, epoch, generation)
-    assert (Timer.SYNC, "k") not in desk.deadlines
+    assert (harness.group.classic_members, harness.group.epoch, k.epoch) == (0, epoch, generation)
+    assert (Timer.SYNC, "k") not in harness.deadlines
 
 
 def test_burst_of_classic_members_shares_a_target_and_is_told_when_there_is_one() -> None:
-    desk = Desk({"t": 8})
-    a = ObedientMember(desk, "a", "t")
+    harness = GroupHarness({"t": 8})
+    a = ObedientMember(harness, "a", "t")
     a.beat()
-    generations = {name: desk.classic_join(name, "t").generation_id for name in "klm"}
+    generations = {name: harness.classic_join(name, "t").generation_id for name in "klm"}
     assert set(generations.values()) == {1}
-    assert [synced(desk, name, generation) for name, generation in generations.items()] == [{}] * 3
-    assert [desk.classic_beat(name, 1).error_code for name in "klm"] == [0] * 3, "a target cannot be made yet"
-    desk.wait(1_000)
-    assert [desk.classic_beat(name, 1).error_code for name in "klm"] == [REBALANCE] * 3
-    assert {desk.classic_join(name, "t").generation_id for name in "klm"} == {4}
+    assert [synced(harness, name, generation) for name, generation in generations.items()] == [{}] * 3
+    assert [harness.classic_beat(name, 1).error_code for name in "klm"] == [0] * 3, "a target cannot be made yet"
+    harness.wait(1_000)
+    assert [harness.classic_beat(name, 1).error_code for name in "klm"] == [REBALANCE] * 3
+    assert {harness.classic_join(name, "t").generation_id for name in "klm"} == {4}
     a.beat()
     a.beat()
-    assert [desk.classic_beat(name, 4).error_code for name in "klm"] == [REBALANCE] * 3
-    assert [synced(desk, name, desk.classic_join(name, "t").generation_id) for name in "klm"] == [
+    assert [harness.classic_beat(name, 4).error_code for name in "klm"] == [REBALANCE] * 3
+    assert [synced(harness, name, harness.classic_join(name, "t").generation_id) for name in "klm"] == [
         {"t": [2, 3]},
         {"t": [4, 5]},
         {"t": [6, 7]},
@@ -241,58 +241,58 @@ def seat(
     )
 
 
-def test_classic_group_becomes_a_new_one_in_which_everybody_reads_what_they_read() -> None:
-    desk = a_desk()
-    desk.group, records = upgraded("g", 7, None, [seat("k1", [0, 1]), seat("k2", [2, 3])], desk.topics)
-    desk.log += records
-    desk.check()
-    assert desk.picture() == {"k1": (7, "STABLE", "t:0,1"), "k2": (7, "STABLE", "t:2,3")}
-    assert (desk.group.state, desk.group.epoch, desk.group.classic_members) == ("Stable", 7, 2)
-    a = ObedientMember(desk, "a", "t")
+def test_classic_group_becomes_a_consumer_group_with_the_same_assignments() -> None:
+    harness = a_desk()
+    harness.group, records = upgraded("g", 7, None, [seat("k1", [0, 1]), seat("k2", [2, 3])], harness.topics)
+    harness.log += records
+    harness.check()
+    assert harness.describe() == {"k1": (7, "STABLE", "t:0,1"), "k2": (7, "STABLE", "t:2,3")}
+    assert (harness.group.state, harness.group.epoch, harness.group.classic_members) == ("Stable", 7, 2)
+    a = ObedientMember(harness, "a", "t")
     assert a.beat().member_epoch == 8
-    assert [desk.classic_beat(each, 7).error_code for each in ("k1", "k2")] == [REBALANCE] * 2
-    assert synced(desk, "k2", desk.classic_join("k2", "t", owned={"t": [2, 3]}, protocols=["range"]).generation_id) == {"t": [2]}
+    assert [harness.classic_beat(each, 7).error_code for each in ("k1", "k2")] == [REBALANCE] * 2
+    assert synced(harness, "k2", harness.classic_join("k2", "t", owned={"t": [2, 3]}, protocols=["range"]).generation_id) == {"t": [2]}
 
 
 def test_classic_member_keeps_what_it_owned_until_it_joins_without_it_though_its_last_assignment_is_without_it() -> None:
-    desk = a_desk()
+    harness = a_desk()
     cooperative = {"protocols": ("cooperative-sticky",), "owned_in": 9}
-    desk.group, records = upgraded(
+    harness.group, records = upgraded(
         "g",
         10,
         None,
         [seat("k1", [0], owned=[0, 1, 2, 3], **cooperative), seat("k2", [], **cooperative)],  # type: ignore[arg-type]
-        desk.topics,
+        harness.topics,
     )
-    desk.log += records
-    desk.check()
-    assert desk.picture()["k1"] == (10, "UNREVOKED_PARTITIONS", "t:0", "t:1,2,3")
-    a = ObedientMember(desk, "a", "t")
+    harness.log += records
+    harness.check()
+    assert harness.describe()["k1"] == (10, "UNREVOKED_PARTITIONS", "t:0", "t:1,2,3")
+    a = ObedientMember(harness, "a", "t")
     a.beat()
     assert a.reads == "", "nothing is free"
-    assert desk.classic_beat("k1", 10).error_code == REBALANCE
-    assert desk.classic_join("k1", "t", owned={"t": [0, 1]}, protocols=["cooperative-sticky"]).generation_id == 10
+    assert harness.classic_beat("k1", 10).error_code == REBALANCE
+    assert harness.classic_join("k1", "t", owned={"t": [0, 1]}, protocols=["cooperative-sticky"]).generation_id == 10
     a.beat()
     assert a.reads == "", "it has not given up all"
-    generation = desk.classic_join("k1", "t", owned={"t": [0]}, protocols=["cooperative-sticky"]).generation_id
+    generation = harness.classic_join("k1", "t", owned={"t": [0]}, protocols=["cooperative-sticky"]).generation_id
     assert generation == 11
-    settled = synced(desk, "k1", generation)["t"]
+    settled = synced(harness, "k1", generation)["t"]
     a.beat()
     a.beat()
     assert a.reads != "" and not set(a.owned[topic_id("t")]) & set(settled)
 
 
 def test_what_a_classic_member_owned_long_ago_is_not_kept_from_whom_it_was_given_to() -> None:
-    desk = a_desk()
+    harness = a_desk()
     seats = [
         seat("old", [], owned=[0, 1, 3], owned_in=5),
         seat("new", [], owned=[1], owned_in=9),
         seat("reader", [0], owned=[0], owned_in=9),
     ]
-    desk.group, records = upgraded("g", 10, None, seats, desk.topics)
-    desk.log += records
-    desk.check()
-    assert desk.picture() == {
+    harness.group, records = upgraded("g", 10, None, seats, harness.topics)
+    harness.log += records
+    harness.check()
+    assert harness.describe() == {
         "old": (10, "UNREVOKED_PARTITIONS", "", "t:3"),
         "new": (10, "UNREVOKED_PARTITIONS", "", "t:1"),
         "reader": (10, "STABLE", "t:0"),
@@ -300,13 +300,13 @@ def test_what_a_classic_member_owned_long_ago_is_not_kept_from_whom_it_was_given
 
 
 def test_classic_member_that_was_removed_hears_of_it_when_it_joins_again_with_what_it_owned() -> None:
-    desk = a_desk()
-    with_classic(desk)
-    assert ("session", "k") in desk.wait(10_000)
+    harness = a_desk()
+    with_classic(harness)
+    assert ("session", "k") in harness.wait(10_000)
     with pytest.raises(errors.UnknownMemberId):
-        desk.classic_join("k", "t", owned={"t": [2, 3]})
-    assert "k" not in desk.group.members
-    assert desk.classic_join("k2", "t").generation_id > 0, "who owns nothing comes in under any id"
+        harness.classic_join("k", "t", owned={"t": [2, 3]})
+    assert "k" not in harness.group.members
+    assert harness.classic_join("k2", "t").generation_id > 0, "who owns nothing comes in under any id"
 
 
 def test_classic_group_of_something_else_than_consumers_stays_what_it_is() -> None:
@@ -330,26 +330,26 @@ def test_classic_group_of_something_else_than_consumers_stays_what_it_is() -> No
 def test_group_becomes_classic_when_the_last_member_of_the_new_protocol_goes(
     policy: str, leaving: str, members_max: int, becomes: bool
 ) -> None:
-    desk = a_desk()
-    with_classic(desk)
-    assert downgrades(desk.group, [leaving], members_max=members_max, policy=policy) is becomes
+    harness = a_desk()
+    with_classic(harness)
+    assert downgrades(harness.group, [leaving], members_max=members_max, policy=policy) is becomes
 
 
 def test_group_of_one_that_empties_does_not_become_classic() -> None:
-    desk = a_desk()
-    ObedientMember(desk, "a", "t").beat()
-    assert not downgrades(desk.group, ["a"], members_max=9, policy="bidirectional")
+    harness = a_desk()
+    ObedientMember(harness, "a", "t").beat()
+    assert not downgrades(harness.group, ["a"], members_max=9, policy="bidirectional")
 
 
 def test_classic_group_that_is_left_has_the_protocol_all_know_and_the_targets_as_assignments() -> None:
-    desk = a_desk()
-    with_classic(desk)
-    desk.classic_join("j", "t", protocols=["range", "cooperative-sticky"])
-    desk.classic_join("l", "t", protocols=["range"])
-    protocol, seats = downgraded(desk.group, ["a"], desk.topics)
+    harness = a_desk()
+    with_classic(harness)
+    harness.classic_join("j", "t", protocols=["range", "cooperative-sticky"])
+    harness.classic_join("l", "t", protocols=["range"])
+    protocol, seats = downgraded(harness.group, ["a"], harness.topics)
     assert protocol == "range"
     assert [each.member_id for each in seats] == ["k", "j", "l"]
     told = {each.member_id: decode_embedded(ConsumerProtocolAssignment, each.assignment).assigned_partitions for each in seats}
     assert {member: [p for each in found for p in each.partitions] for member, found in told.items()} == {
-        member: sorted(desk.group.targets[member].get(topic_id("t"), ())) for member in told
+        member: sorted(harness.group.targets[member].get(topic_id("t"), ())) for member in told
     }

@@ -332,7 +332,7 @@ def rejoined(broker: Broker, joined: Any) -> tuple[Any, list[int]]:
     return again, [partition for topic in read for partition in topic.partitions]
 
 
-def test_classic_group_moves_over_while_it_runs_and_back_when_the_last_new_member_goes() -> None:
+def test_classic_group_upgrades_online_and_downgrades_when_the_last_consumer_member_leaves() -> None:
     cluster = cluster_of_groups()
     first, second = classic_pair(cluster)
     broker = coordinating(cluster)

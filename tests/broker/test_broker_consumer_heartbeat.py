@@ -4,7 +4,7 @@ from time import perf_counter
 from typing import Any
 
 import pytest
-from consumer_groups import Desk, ObedientMember, settle, topic_id
+from consumer_groups import GroupHarness, ObedientMember, settle, topic_id
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -27,106 +27,106 @@ from ottla.wire import errors
 from ottla.wire.messages.consumer_group_heartbeat import TopicPartitions
 
 
-def a_desk(**terms: Any) -> Desk:
+def a_desk(**terms: Any) -> GroupHarness:
     """A topic of four partitions, and one of two; targets are made at once."""
-    return Desk({"t": 4, "u": 2}, **{"assignment_interval_ms": 0, **terms})
+    return GroupHarness({"t": 4, "u": 2}, **{"assignment_interval_ms": 0, **terms})
 
 
-def two_settled(desk: Desk) -> tuple[ObedientMember, ObedientMember]:
-    a, b = ObedientMember(desk, "a", "t"), ObedientMember(desk, "b", "t")
-    settle(desk, a, b)
+def two_settled(harness: GroupHarness) -> tuple[ObedientMember, ObedientMember]:
+    a, b = ObedientMember(harness, "a", "t"), ObedientMember(harness, "b", "t")
+    settle(harness, a, b)
     return a, b
 
 
 def test_first_member_reads_everything_in_epoch_one() -> None:
-    desk = a_desk()
-    a = ObedientMember(desk, "a", "t")
+    harness = a_desk()
+    a = ObedientMember(harness, "a", "t")
     answer = a.beat()
     assert (answer.member_id, answer.member_epoch, a.reads) == ("a", 1, "t:0,1,2,3")
-    assert desk.group.state == "Stable"
+    assert harness.group.state == "Stable"
 
 
 def test_partition_goes_to_its_new_reader_only_when_the_old_one_has_given_it_up() -> None:
-    desk = a_desk()
-    a, b = ObedientMember(desk, "a", "t"), ObedientMember(desk, "b", "t")
+    harness = a_desk()
+    a, b = ObedientMember(harness, "a", "t"), ObedientMember(harness, "b", "t")
     a.beat()
     assert b.beat().member_epoch == 2
     assert b.reads == ""
-    assert desk.picture()["b"] == (2, "UNRELEASED_PARTITIONS", "")
+    assert harness.describe()["b"] == (2, "UNRELEASED_PARTITIONS", "")
     assert a.beat().member_epoch == 1, "it stays in its epoch until it has given up"
-    assert desk.picture()["a"] == (1, "UNREVOKED_PARTITIONS", "t:0,1", "t:2,3")
+    assert harness.describe()["a"] == (1, "UNREVOKED_PARTITIONS", "t:0,1", "t:2,3")
     b.beat()
     assert b.reads == ""
     assert a.beat().member_epoch == 2, "it now owns less, and said so"
     b.beat()
     assert (a.reads, b.reads) == ("t:0,1", "t:2,3")
-    assert desk.group.state == "Stable"
+    assert harness.group.state == "Stable"
 
 
 def test_heartbeat_that_owns_what_it_should_give_up_changes_nothing() -> None:
-    desk = a_desk()
-    a, b = ObedientMember(desk, "a", "t"), ObedientMember(desk, "b", "t")
+    harness = a_desk()
+    a, b = ObedientMember(harness, "a", "t"), ObedientMember(harness, "b", "t")
     a.beat()
     b.beat()
     a.beat()
     everything = [TopicPartitions(topic_id=topic_id("t"), partitions=[0, 1, 2, 3])]
-    written = len(desk.log)
-    assert desk.heartbeat(member_id="a", member_epoch=1, topic_partitions=everything).assignment is None
-    assert len(desk.log) == written
-    assert desk.picture()["a"][1] == "UNREVOKED_PARTITIONS"
+    written = len(harness.log)
+    assert harness.heartbeat(member_id="a", member_epoch=1, topic_partitions=everything).assignment is None
+    assert len(harness.log) == written
+    assert harness.describe()["a"][1] == "UNREVOKED_PARTITIONS"
 
 
 def test_member_that_waits_takes_what_is_free_meanwhile() -> None:
-    desk = Desk({"t": 6}, assignment_interval_ms=0)
-    a, b, c = (ObedientMember(desk, name, "t") for name in "abc")
-    settle(desk, a, b)
+    harness = GroupHarness({"t": 6}, assignment_interval_ms=0)
+    a, b, c = (ObedientMember(harness, name, "t") for name in "abc")
+    settle(harness, a, b)
     c.beat()
     a.beat()
     a.beat()
-    assert desk.picture()["c"] == (3, "UNRELEASED_PARTITIONS", "")
+    assert harness.describe()["c"] == (3, "UNRELEASED_PARTITIONS", "")
     c.beat()
-    assert desk.picture()["c"][1:] == ("UNRELEASED_PARTITIONS", "t:2")
-    settle(desk, a, b, c)
+    assert harness.describe()["c"][1:] == ("UNRELEASED_PARTITIONS", "t:2")
+    settle(harness, a, b, c)
     assert (a.reads, b.reads, c.reads) == ("t:0,1", "t:3,4", "t:2,5")
 
 
 def test_what_a_leaver_had_goes_to_those_who_stay() -> None:
-    desk = a_desk()
-    a, b = two_settled(desk)
+    harness = a_desk()
+    a, b = two_settled(harness)
     answer = a.leave()
     assert (answer.member_id, answer.member_epoch) == ("a", -1)
-    assert desk.group.state == "Assigning"
+    assert harness.group.state == "Assigning"
     b.beat()
     assert b.reads == "t:0,1,2,3"
 
 
 def test_only_those_whose_target_changed_have_it_written() -> None:
-    desk = a_desk()
-    members = [ObedientMember(desk, name, "t") for name in "abcd"]
-    settle(desk, *members)
-    written = len(desk.log)
-    ObedientMember(desk, "e", "u").beat()
-    targets = [key.member_id for key, _ in desk.log[written:] if isinstance(key, ConsumerGroupTargetAssignmentMemberKey)]
+    harness = a_desk()
+    members = [ObedientMember(harness, name, "t") for name in "abcd"]
+    settle(harness, *members)
+    written = len(harness.log)
+    ObedientMember(harness, "e", "u").beat()
+    targets = [key.member_id for key, _ in harness.log[written:] if isinstance(key, ConsumerGroupTargetAssignmentMemberKey)]
     assert targets == ["e"]
 
 
 def test_group_without_members_is_empty_and_can_begin_again() -> None:
-    desk = a_desk()
-    a = ObedientMember(desk, "a", "t")
+    harness = a_desk()
+    a = ObedientMember(harness, "a", "t")
     a.beat()
     a.leave()
-    assert (desk.group.state, desk.group.epoch, desk.group.topics) == ("Empty", 2, {})
-    b = ObedientMember(desk, "b", "t")
+    assert (harness.group.state, harness.group.epoch, harness.group.topics) == ("Empty", 2, {})
+    b = ObedientMember(harness, "b", "t")
     assert b.beat().member_epoch == 3
     assert b.reads == "t:0,1,2,3"
 
 
-def test_member_that_says_nothing_for_a_session_is_removed() -> None:
-    desk = a_desk()
-    a, b = two_settled(desk)
-    desk.wait(44_000)
+def test_member_without_a_heartbeat_for_its_session_timeout_is_removed() -> None:
+    harness = a_desk()
+    a, b = two_settled(harness)
+    harness.wait(44_000)
     b.beat()
-    assert desk.wait(1_500) == [("session", "a")]
+    assert harness.wait(1_500) == [("session", "a")]
     b.beat()
     assert b.reads == "t:0,1,2,3"
     with pytest.raises(errors.UnknownMemberId):
@@ -134,112 +134,112 @@ def test_member_that_says_nothing_for_a_session_is_removed() -> None:
 
 
 def test_member_that_does_not_give_up_within_its_rebalance_timeout_is_removed() -> None:
-    desk = a_desk()
-    a, b = ObedientMember(desk, "a", "t"), ObedientMember(desk, "b", "t")
+    harness = a_desk()
+    a, b = ObedientMember(harness, "a", "t"), ObedientMember(harness, "b", "t")
     a.beat()
     b.beat()
     a.beat()
     for _ in range(3):
-        assert desk.wait(6_000) == []
-        desk.heartbeat(member_id="a", member_epoch=1)
+        assert harness.wait(6_000) == []
+        harness.heartbeat(member_id="a", member_epoch=1)
         b.beat()
-    assert desk.wait(6_000) == [("rebalance", "a")]
+    assert harness.wait(6_000) == [("rebalance", "a")]
     b.beat()
     assert b.reads == "t:0,1,2,3"
 
 
 def test_member_that_gave_up_in_time_is_not_removed() -> None:
-    desk = a_desk()
-    two_settled(desk)
-    assert desk.wait(21_000) == []
+    harness = a_desk()
+    two_settled(harness)
+    assert harness.wait(21_000) == []
 
 
 def test_heartbeat_without_news_writes_nothing_and_only_starts_the_session_anew() -> None:
-    desk = a_desk()
-    a, _ = two_settled(desk)
+    harness = a_desk()
+    a, _ = two_settled(harness)
     a.beat()
-    written = len(desk.log)
-    desk.wait(10_000)
+    written = len(harness.log)
+    harness.wait(10_000)
     answer = a.beat()
-    assert (answer.assignment, answer.heartbeat_interval_ms, len(desk.log)) == (None, 3_500, written)
-    assert desk.deadlines[Timer.SESSION, "a"] == (desk.now_ms + 45_000, 0)
-    assert desk.deadlines[Timer.SESSION, "b"][0] < desk.now_ms + 45_000
+    assert (answer.assignment, answer.heartbeat_interval_ms, len(harness.log)) == (None, 3_500, written)
+    assert harness.deadlines[Timer.SESSION, "a"] == (harness.now_ms + 45_000, 0)
+    assert harness.deadlines[Timer.SESSION, "b"][0] < harness.now_ms + 45_000
 
 
 def test_members_are_asked_to_come_sooner_while_the_group_changes() -> None:
-    desk = a_desk()
-    a, b = two_settled(desk)
-    desk.wait(6_000)
+    harness = a_desk()
+    a, b = two_settled(harness)
+    harness.wait(6_000)
     assert a.beat().heartbeat_interval_ms == 3_500
-    c = ObedientMember(desk, "c", "t")
+    c = ObedientMember(harness, "c", "t")
     assert [each.beat().heartbeat_interval_ms for each in (c, a, b)] == [500] * 3
-    settle(desk, a, b, c)
-    desk.wait(6_000)
+    settle(harness, a, b, c)
+    harness.wait(6_000)
     assert [each.beat().heartbeat_interval_ms for each in (c, a, b)] == [3_500] * 3
 
 
 def test_member_that_missed_the_last_answer_may_still_say_the_epoch_before() -> None:
-    desk = a_desk()
-    a, b = two_settled(desk)
+    harness = a_desk()
+    a, b = two_settled(harness)
     before = a.epoch
-    c = ObedientMember(desk, "c", "u", "t")
+    c = ObedientMember(harness, "c", "u", "t")
     c.beat()
-    settle(desk, a, b, c)
+    settle(harness, a, b, c)
     assert a.epoch > before
     owned = [TopicPartitions(topic_id=topic, partitions=sorted(numbers)) for topic, numbers in a.owned.items()]
-    answer = desk.heartbeat(member_id="a", member_epoch=desk.group.members["a"].previous_epoch, topic_partitions=owned)
+    answer = harness.heartbeat(member_id="a", member_epoch=harness.group.members["a"].previous_epoch, topic_partitions=owned)
     assert answer.member_epoch == a.epoch
 
 
 def test_epoch_before_is_refused_unless_the_member_owns_no_more_than_it_has_now() -> None:
     """Line 72. It may have been given up meanwhile what it reads."""
-    desk = a_desk()
-    a, b = two_settled(desk)
-    settle(desk, a, b, ObedientMember(desk, "c", "t"))
-    before = desk.group.members["a"].previous_epoch
+    harness = a_desk()
+    a, b = two_settled(harness)
+    settle(harness, a, b, ObedientMember(harness, "c", "t"))
+    before = harness.group.members["a"].previous_epoch
     assert before < a.epoch
     for owned in (None, [TopicPartitions(topic_id=topic_id("t"), partitions=[0, 1, 2, 3])]):
         with pytest.raises(errors.FencedMemberEpoch):
-            desk.heartbeat(member_id="a", member_epoch=before, topic_partitions=owned)
+            harness.heartbeat(member_id="a", member_epoch=before, topic_partitions=owned)
 
 
 @pytest.mark.parametrize("epoch", [1, 99])
 def test_member_in_a_wrong_epoch_is_fenced(epoch: int) -> None:
-    desk = a_desk()
-    a, b = two_settled(desk)
-    settle(desk, a, b, ObedientMember(desk, "c", "t"))
+    harness = a_desk()
+    a, b = two_settled(harness)
+    settle(harness, a, b, ObedientMember(harness, "c", "t"))
     with pytest.raises(errors.FencedMemberEpoch) as caught:
-        desk.heartbeat(member_id="a", member_epoch=epoch, topic_partitions=[])
+        harness.heartbeat(member_id="a", member_epoch=epoch, topic_partitions=[])
     assert caught.value.code == 110
 
 
 def test_fenced_member_joins_again_under_its_id_and_is_told_everything() -> None:
-    desk = a_desk()
-    a, b = two_settled(desk)
+    harness = a_desk()
+    a, b = two_settled(harness)
     a.epoch, a.owned = 0, {}
-    assert a.beat().member_epoch == desk.group.epoch
+    assert a.beat().member_epoch == harness.group.epoch
     assert (a.reads, b.reads) == ("t:0,1", "t:2,3")
-    assert len(desk.group.members) == 2
+    assert len(harness.group.members) == 2
 
 
 def test_member_that_has_to_give_up_may_not_begin_anew_before_it_did() -> None:
     """Line 72. Its partitions would have another reader while it reads on."""
-    desk = a_desk()
-    a = ObedientMember(desk, "a", "t")
-    settle(desk, a)
-    ObedientMember(desk, "b", "t").beat()
+    harness = a_desk()
+    a = ObedientMember(harness, "a", "t")
+    settle(harness, a)
+    ObedientMember(harness, "b", "t").beat()
     a.beat()
-    assert desk.group.members["a"].revoking
+    assert harness.group.members["a"].revoking
     with pytest.raises(errors.FencedMemberEpoch):
-        desk.heartbeat(member_id="a", member_epoch=0, topic_partitions=[], subscribed_topic_names=["t"], rebalance_timeout_ms=1)
+        harness.heartbeat(member_id="a", member_epoch=0, topic_partitions=[], subscribed_topic_names=["t"], rebalance_timeout_ms=1)
 
 
 def test_member_id_of_another_instance_is_unknown() -> None:
     """Line 72."""
-    desk = a_desk()
-    settle(desk, ObedientMember(desk, "a", "t"))
+    harness = a_desk()
+    settle(harness, ObedientMember(harness, "a", "t"))
     with pytest.raises(errors.UnknownMemberId):
-        ObedientMember(desk, "a", "t", instance_id="i").beat()
+        ObedientMember(harness, "a", "t", instance_id="i").beat()
 
 
 def test_member_of_no_group_is_unknown_so_that_it_joins_again() -> None:
@@ -248,11 +248,11 @@ def test_member_of_no_group_is_unknown_so_that_it_joins_again() -> None:
 
 
 def test_broker_names_members_of_the_first_version_and_no_others() -> None:
-    desk = a_desk()
+    harness = a_desk()
     said: dict[str, Any] = {"rebalance_timeout_ms": 1, "subscribed_topic_names": ["t"], "topic_partitions": []}
-    assert desk.heartbeat(version=0, **said).member_id == "m1"
+    assert harness.heartbeat(version=0, **said).member_id == "m1"
     with pytest.raises(errors.InvalidRequest):
-        desk.heartbeat(version=1, **said)
+        harness.heartbeat(version=1, **said)
 
 
 @pytest.mark.parametrize(
@@ -272,10 +272,10 @@ def test_broker_names_members_of_the_first_version_and_no_others() -> None:
 )
 def test_heartbeat_that_no_member_may_send_is_refused(wrong: dict[str, Any]) -> None:
     said = {"member_id": "a", "rebalance_timeout_ms": 1, "subscribed_topic_names": ["t"], "topic_partitions": []}
-    desk = a_desk()
+    harness = a_desk()
     with pytest.raises(errors.InvalidRequest):
-        desk.heartbeat(**{**said, **wrong})
-    assert desk.log == []
+        harness.heartbeat(**{**said, **wrong})
+    assert harness.log == []
 
 
 def test_unknown_assignor_is_refused_by_name() -> None:
@@ -285,30 +285,30 @@ def test_unknown_assignor_is_refused_by_name() -> None:
 
 
 def test_group_uses_the_assignor_most_members_ask_for() -> None:
-    desk = Desk({"t": 3, "u": 3}, assignment_interval_ms=0)
-    members = [ObedientMember(desk, name, "t", "u", server_assignor="range") for name in "ab"]
-    settle(desk, *members)
+    harness = GroupHarness({"t": 3, "u": 3}, assignment_interval_ms=0)
+    members = [ObedientMember(harness, name, "t", "u", server_assignor="range") for name in "ab"]
+    settle(harness, *members)
     assert [each.reads for each in members] == ["t:0,1 u:0,1", "t:2 u:2"]
 
 
-def test_group_that_is_full_takes_nobody_but_its_members() -> None:
-    desk = a_desk(members_max=2)
-    a, _ = two_settled(desk)
+def test_full_consumer_group_accepts_only_its_members() -> None:
+    harness = a_desk(members_max=2)
+    a, _ = two_settled(harness)
     with pytest.raises(errors.GroupMaxSizeReached):
-        ObedientMember(desk, "c", "t").beat()
+        ObedientMember(harness, "c", "t").beat()
     a.beat()
 
 
 def test_subscription_to_fewer_topics_gives_up_at_once_and_to_more_takes_over() -> None:
-    desk = a_desk(assignment_interval_ms=30_000)
-    a, b = ObedientMember(desk, "a", "t", "u"), ObedientMember(desk, "b", "t")
+    harness = a_desk(assignment_interval_ms=30_000)
+    a, b = ObedientMember(harness, "a", "t", "u"), ObedientMember(harness, "b", "t")
     a.beat()
     answer = a.beat(subscribed_topic_names=["t"])
     assert a.reads == "t:0,1,2,3", "though no target was made yet"
     assert answer.member_epoch == 1
     a.beat()
-    assert desk.picture()["a"] == (1, "STABLE", "t:0,1,2,3")
-    desk.wait(30_000)
+    assert harness.describe()["a"] == (1, "STABLE", "t:0,1,2,3")
+    harness.wait(30_000)
     b.beat()
     a.beat()
     a.beat()
@@ -317,201 +317,201 @@ def test_subscription_to_fewer_topics_gives_up_at_once_and_to_more_takes_over() 
 
 
 def test_topic_that_comes_later_or_grows_is_read_without_anybody_asking() -> None:
-    desk = a_desk()
-    a = ObedientMember(desk, "a", "t", "later")
+    harness = a_desk()
+    a = ObedientMember(harness, "a", "t", "later")
     a.beat()
     assert a.reads == "t:0,1,2,3"
-    desk.topics.become(later=2, t=5)
+    harness.topics.become(later=2, t=5)
     a.beat()
     assert a.reads == "later:0,1 t:0,1,2,3,4"
-    desk.topics.become(t=0)
+    harness.topics.become(t=0)
     a.beat()
     assert set(a.owned) == {topic_id("later")}
 
 
 def test_topics_that_are_none_of_its_business_do_not_move_a_group() -> None:
-    desk = a_desk()
-    a = ObedientMember(desk, "a", "t")
+    harness = a_desk()
+    a = ObedientMember(harness, "a", "t")
     a.beat()
-    epoch, written = desk.group.epoch, len(desk.log)
-    desk.topics.become(other=7)
+    epoch, written = harness.group.epoch, len(harness.log)
+    harness.topics.become(other=7)
     a.beat()
-    assert (desk.group.epoch, len(desk.log)) == (epoch, written)
+    assert (harness.group.epoch, len(harness.log)) == (epoch, written)
 
 
 # Regular expressions.
 
 
 def test_pattern_stands_for_topics_that_match_as_a_whole_now_and_later() -> None:
-    desk = Desk({"logs-a": 1, "logs-b": 1, "old-logs-a": 1}, assignment_interval_ms=0)
-    a = ObedientMember(desk, "a", pattern="logs-.*")
+    harness = GroupHarness({"logs-a": 1, "logs-b": 1, "old-logs-a": 1}, assignment_interval_ms=0)
+    a = ObedientMember(harness, "a", pattern="logs-.*")
     a.beat()
     assert a.reads == "logs-a:0 logs-b:0"
-    desk.wait(1_000)
-    desk.topics.become(**{"logs-c": 2})
+    harness.wait(1_000)
+    harness.topics.become(**{"logs-c": 2})
     a.beat()
     assert a.reads == "logs-a:0 logs-b:0 logs-c:0,1"
 
 
 def test_patterns_are_matched_anew_once_a_second_however_fast_topics_come() -> None:
-    desk = Desk({"logs-a": 1}, assignment_interval_ms=0)
-    a = ObedientMember(desk, "a", pattern="logs-.*")
+    harness = GroupHarness({"logs-a": 1}, assignment_interval_ms=0)
+    a = ObedientMember(harness, "a", pattern="logs-.*")
     a.beat()
-    desk.topics.become(**{"logs-b": 1})
+    harness.topics.become(**{"logs-b": 1})
     a.beat()
     assert a.reads == "logs-a:0"
-    desk.wait(1_000)
+    harness.wait(1_000)
     a.beat()
     assert a.reads == "logs-a:0 logs-b:0"
 
 
 def test_pattern_and_names_are_read_together() -> None:
-    desk = Desk({"logs-a": 1, "t": 1}, assignment_interval_ms=0)
-    a = ObedientMember(desk, "a", "t", pattern="logs-.*")
+    harness = GroupHarness({"logs-a": 1, "t": 1}, assignment_interval_ms=0)
+    a = ObedientMember(harness, "a", "t", pattern="logs-.*")
     a.beat()
     assert a.reads == "logs-a:0 t:0"
-    assert desk.group.subscribes_to("logs-a")
+    assert harness.group.subscribes_to("logs-a")
     a.beat(subscribed_topic_regex="")
     a.beat()
     assert a.reads == "t:0"
-    assert not desk.group.subscribes_to("logs-a")
+    assert not harness.group.subscribes_to("logs-a")
 
 
 def test_pattern_is_forgotten_with_the_last_member_that_used_it() -> None:
-    desk = Desk({"logs-a": 2}, assignment_interval_ms=0)
-    a, b, c = (ObedientMember(desk, name, pattern="logs-.*") for name in ("a", "b", "c"))
-    settle(desk, a, b, c)
+    harness = GroupHarness({"logs-a": 2}, assignment_interval_ms=0)
+    a, b, c = (ObedientMember(harness, name, pattern="logs-.*") for name in ("a", "b", "c"))
+    settle(harness, a, b, c)
     a.leave()
     c.beat(subscribed_topic_regex="", subscribed_topic_names=["logs-a"])
-    assert set(desk.group.resolved) == {"logs-.*"}
+    assert set(harness.group.resolved) == {"logs-.*"}
     c.leave()
     b.leave()
-    assert desk.group.resolved == {}
-    assert (ConsumerGroupRegularExpressionKey(group_id="g", regular_expression="logs-.*"), None) in desk.log
+    assert harness.group.resolved == {}
+    assert (ConsumerGroupRegularExpressionKey(group_id="g", regular_expression="logs-.*"), None) in harness.log
 
 
 def test_pattern_that_is_none_is_refused_with_128() -> None:
-    desk = a_desk()
+    harness = a_desk()
     with pytest.raises(errors.InvalidRegularExpression) as caught:
-        ObedientMember(desk, "a", pattern="(a").beat()
+        ObedientMember(harness, "a", pattern="(a").beat()
     assert caught.value.code == 128
-    assert desk.log == []
+    assert harness.log == []
 
 
 # Static members.
 
 
-def static(desk: Desk, name: str, instance_id: str) -> ObedientMember:
-    return ObedientMember(desk, name, "t", instance_id=instance_id)
+def static(harness: GroupHarness, name: str, instance_id: str) -> ObedientMember:
+    return ObedientMember(harness, name, "t", instance_id=instance_id)
 
 
 def test_static_member_that_leaves_for_a_while_comes_back_to_what_it_had() -> None:
     """Line 72."""
-    desk = a_desk()
-    a, b = static(desk, "a", "i1"), static(desk, "b", "i2")
-    settle(desk, a, b)
-    had, epoch = a.reads, desk.group.epoch
+    harness = a_desk()
+    a, b = static(harness, "a", "i1"), static(harness, "b", "i2")
+    settle(harness, a, b)
+    had, epoch = a.reads, harness.group.epoch
     assert a.leave(-2).member_epoch == -2
     b.beat()
     assert b.reads != had
-    again = static(desk, "a2", "i1")
+    again = static(harness, "a2", "i1")
     assert again.beat().member_epoch == epoch
     assert again.reads == had
-    assert desk.group.epoch == epoch, "nobody else noticed"
-    assert set(desk.group.members) == {"a2", "b"}
+    assert harness.group.epoch == epoch, "nobody else noticed"
+    assert set(harness.group.members) == {"a2", "b"}
 
 
 def test_static_member_that_leaves_for_a_while_lets_go_of_what_it_was_giving_up() -> None:
     """Line 72."""
-    desk = a_desk()
-    a = static(desk, "a", "i1")
-    settle(desk, a)
-    b = ObedientMember(desk, "b", "t")
+    harness = a_desk()
+    a = static(harness, "a", "i1")
+    settle(harness, a)
+    b = ObedientMember(harness, "b", "t")
     b.beat()
     a.beat()
-    assert desk.group.members["a"].revoking
+    assert harness.group.members["a"].revoking
     a.leave(-2)
-    desk.wait(500)
+    harness.wait(500)
     b.beat()
     assert len(b.owned[topic_id("t")]) == 2
 
 
 def test_static_member_may_come_back_under_the_same_member_id() -> None:
-    desk = a_desk()
-    a = static(desk, "a", "i1")
+    harness = a_desk()
+    a = static(harness, "a", "i1")
     a.beat()
     a.leave(-2)
     a.beat()
     assert a.reads == "t:0,1,2,3"
-    assert desk.group.static == {"i1": "a"}
+    assert harness.group.static == {"i1": "a"}
 
 
 def test_static_member_that_does_not_come_back_within_its_session_is_removed() -> None:
-    desk = a_desk()
-    a, b = static(desk, "a", "i1"), static(desk, "b", "i2")
-    settle(desk, a, b)
+    harness = a_desk()
+    a, b = static(harness, "a", "i1"), static(harness, "b", "i2")
+    settle(harness, a, b)
     a.leave(-2)
-    desk.wait(40_000)
+    harness.wait(40_000)
     b.beat()
-    assert desk.wait(6_000) == [("session", "a")]
+    assert harness.wait(6_000) == [("session", "a")]
     b.beat()
     assert b.reads == "t:0,1,2,3"
 
 
 def test_instance_id_in_use_is_refused_with_111() -> None:
-    desk = a_desk()
-    a = static(desk, "a", "i1")
+    harness = a_desk()
+    a = static(harness, "a", "i1")
     a.beat()
     with pytest.raises(errors.UnreleasedInstanceId) as caught:
-        static(desk, "b", "i1").beat()
+        static(harness, "b", "i1").beat()
     assert caught.value.code == 111
     a.beat()
 
 
 def test_member_whose_instance_id_went_to_another_is_fenced_with_82() -> None:
-    desk = a_desk()
-    a = static(desk, "a", "i1")
+    harness = a_desk()
+    a = static(harness, "a", "i1")
     a.beat()
     a.leave(-2)
-    static(desk, "a2", "i1").beat()
+    static(harness, "a2", "i1").beat()
     with pytest.raises(errors.FencedInstanceId):
-        desk.heartbeat(member_id="a", member_epoch=1, instance_id="i1")
+        harness.heartbeat(member_id="a", member_epoch=1, instance_id="i1")
     with pytest.raises(errors.UnknownMemberId):
-        desk.heartbeat(member_id="a", member_epoch=1, instance_id="i7")
+        harness.heartbeat(member_id="a", member_epoch=1, instance_id="i7")
 
 
 def test_static_member_that_leaves_for_good_is_gone() -> None:
-    desk = a_desk()
-    a = static(desk, "a", "i1")
+    harness = a_desk()
+    a = static(harness, "a", "i1")
     a.beat()
     a.leave(-1)
-    assert desk.group.static == {}
-    assert desk.group.state == "Empty"
+    assert harness.group.static == {}
+    assert harness.group.state == "Empty"
 
 
 # Offsets.
 
 
 def test_members_commit_in_their_epoch_and_others_only_while_the_group_is_empty() -> None:
-    desk = a_desk()
-    desk.group.check_commit("", -1, 9)
-    a, _ = two_settled(desk)
-    desk.group.check_commit("a", a.epoch, 9)
-    desk.group.check_fetch("a", a.epoch)
-    desk.group.check_fetch(None, -1)
+    harness = a_desk()
+    harness.group.check_commit("", -1, 9)
+    a, _ = two_settled(harness)
+    harness.group.check_commit("a", a.epoch, 9)
+    harness.group.check_fetch("a", a.epoch)
+    harness.group.check_fetch(None, -1)
     for check in (
-        lambda: desk.group.check_commit("a", a.epoch - 1, 9),
-        lambda: desk.group.check_fetch("a", 7),
+        lambda: harness.group.check_commit("a", a.epoch - 1, 9),
+        lambda: harness.group.check_fetch("a", 7),
     ):
         with pytest.raises(errors.StaleMemberEpoch) as caught:
             check()  # type: ignore[no-untyped-call]
         assert caught.value.code == 113
     with pytest.raises(errors.UnknownMemberId):
-        desk.group.check_commit("x", 1, 9)
+        harness.group.check_commit("x", 1, 9)
     with pytest.raises(errors.UnknownMemberId):
-        desk.group.check_commit("", -1, 9)
+        harness.group.check_commit("", -1, 9)
     with pytest.raises(errors.UnsupportedVersion):
-        desk.group.check_commit("a", a.epoch, 8)
+        harness.group.check_commit("a", a.epoch, 8)
 
 
 # One step of one member.
@@ -558,18 +558,18 @@ def test_member_waits_for_what_others_hold() -> None:
 
 
 def test_burst_of_joins_makes_a_few_targets_and_not_one_each() -> None:
-    desk = Desk({"t": 1000}, check_replay=False)
-    members = [ObedientMember(desk, f"m{index:03}", "t") for index in range(500)]
+    harness = GroupHarness({"t": 1000}, check_replay=False)
+    members = [ObedientMember(harness, f"m{index:03}", "t") for index in range(500)]
     began = perf_counter()
     for member in members:
         member.beat()
-        desk.now_ms += 2
+        harness.now_ms += 2
     joined = perf_counter() - began
-    assert sum(isinstance(key, ConsumerGroupTargetAssignmentMetadataKey) for key, _ in desk.log) <= 2
-    assert sum(isinstance(key, ConsumerGroupMetadataKey) for key, _ in desk.log) == 500
-    rounds = settle(desk, *members)
+    assert sum(isinstance(key, ConsumerGroupTargetAssignmentMetadataKey) for key, _ in harness.log) <= 2
+    assert sum(isinstance(key, ConsumerGroupMetadataKey) for key, _ in harness.log) == 500
+    rounds = settle(harness, *members)
     assert rounds <= 5
-    assert sum(isinstance(key, ConsumerGroupTargetAssignmentMetadataKey) for key, _ in desk.log) <= 4
+    assert sum(isinstance(key, ConsumerGroupTargetAssignmentMetadataKey) for key, _ in harness.log) <= 4
     assert {sum(map(len, member.owned.values())) for member in members} == {2}
     assert joined < 20.0
 
@@ -583,8 +583,8 @@ OPERATIONS = st.lists(
 @settings(deadline=None)
 @given(OPERATIONS)
 def test_whatever_members_do_a_partition_has_one_reader_and_the_group_settles(operations: list[tuple[str, int]]) -> None:
-    desk = Desk({"t": 3, "u": 2, "v1": 1}, assignment_interval_ms=1_500)
-    members = {index: _someone(desk, index, 0) for index in range(6)}
+    harness = GroupHarness({"t": 3, "u": 2, "v1": 1}, assignment_interval_ms=1_500)
+    members = {index: _someone(harness, index, 0) for index in range(6)}
     for number, (what, who) in enumerate(operations):
         member = members[who]
         try:
@@ -595,31 +595,31 @@ def test_whatever_members_do_a_partition_has_one_reader_and_the_group_settles(op
                     member.leave()
                 case "rest" if member.epoch and member.said["instance_id"]:
                     member.leave(-2)
-                    members[who] = _someone(desk, who, number + 1)
+                    members[who] = _someone(harness, who, number + 1)
                 case "lose":
                     epoch, owned, news = member.epoch, member.owned, member.news
                     member.beat()
                     member.epoch, member.owned, member.news = epoch, owned, news or epoch > 0
                 case "topics":
-                    desk.topics.become(t=who, v2=who % 3)
+                    harness.topics.become(t=who, v2=who % 3)
                 case "subscribe":
                     member.beat(subscribed_topic_names=["t"] if who % 2 else ["u", "v1"])
                 case "wait":
-                    desk.wait(who * 4_000)
+                    harness.wait(who * 4_000)
         except (errors.FencedMemberEpoch, errors.UnknownMemberId, errors.FencedInstanceId):
             member.epoch, member.owned, member.news = 0, {}, False
         except errors.UnreleasedInstanceId:
             pass
-    desk.wait(60_000)
-    left = [_someone(desk, 10 + index, 0) for index in range(3)]
-    settle(desk, *left)
+    harness.wait(60_000)
+    left = [_someone(harness, 10 + index, 0) for index in range(3)]
+    settle(harness, *left)
     given_out = sorted(each for member in left for each in member.reads.replace(":", " ").split())
-    assert given_out or not desk.group.topics
-    desk.check()
+    assert given_out or not harness.group.topics
+    harness.check()
 
 
-def _someone(desk: Desk, index: int, life: int) -> ObedientMember:
+def _someone(harness: GroupHarness, index: int, life: int) -> ObedientMember:
     pattern = "v.*" if index == 3 else None
     return ObedientMember(
-        desk, f"m{index}-{life}", *(["t", "u"] if index != 3 else []), pattern=pattern, instance_id="i" if index == 5 else None
+        harness, f"m{index}-{life}", *(["t", "u"] if index != 3 else []), pattern=pattern, instance_id="i" if index == 5 else None
     )

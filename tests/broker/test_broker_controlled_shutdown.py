@@ -96,7 +96,7 @@ def test_acks_all_goes_on_through_a_handing_over_and_a_stop() -> None:
     assert values(fetch(cluster[2]).records) == [b"a", b"b", b"c"]
 
 
-def test_whoever_waits_for_a_leader_that_hands_over_is_sent_on() -> None:
+def test_delayed_requests_are_answered_when_leadership_is_transferred() -> None:
     cluster = a_cluster([1, 2, 3])
     cluster.flushing = False
     sent = cluster[1].send(produce_request(batch(b"a"), timeout_ms=30_000), 12)
@@ -202,7 +202,7 @@ def test_the_controller_refuses_an_isr_with_a_broker_that_leaves_but_for_its_lea
     assert altered(image, topic, 2, requested, options=cluster.controller.node.context.topic_options("t")).isr == (2, 3)
 
 
-def test_a_leader_whose_wish_is_overtaken_by_a_stop_does_not_wait_for_the_one_that_stops() -> None:
+def test_leader_does_not_wait_for_a_stopping_follower_after_a_rejected_isr_request() -> None:
     cluster = a_cluster([1, 2, 3])
     leader = cluster[1].leader("t")
     gone = cluster.kill(3)
@@ -305,7 +305,7 @@ def test_patience_ends() -> None:
     assert broker.node.controlled_shutdown.over and states(cluster) == [(1, {1})]
 
 
-def test_a_store_that_is_not_heard_is_not_waited_for() -> None:
+def test_broker_does_not_wait_for_an_unreachable_store() -> None:
     cluster = a_cluster([1, 2, 3])
     cluster[1].session.suspend()
     cluster.run()
@@ -352,7 +352,7 @@ def test_switched_off_it_takes_no_time_and_moves_nothing() -> None:
     assert states(cluster) == [(1, {1, 2, 3})]
 
 
-def test_the_controller_itself_hands_over_and_another_takes_its_office() -> None:
+def test_controller_shuts_down_in_a_controlled_way_and_another_is_elected() -> None:
     cluster = a_cluster([1, 2, 3], [2, 3, 1], [3, 1, 2])
     office = cluster.controller.broker_id
     ask_to_stop(cluster[office])
@@ -373,7 +373,7 @@ def test_a_clean_stop_writes_down_the_high_watermarks_of_followers_too() -> None
     assert back.node.context.directories[0].high_watermarks[T0] == 2
 
 
-def test_a_registration_says_that_its_broker_leaves_only_when_it_does() -> None:
+def test_registration_has_controlled_shutdown_only_during_it() -> None:
     plain = layout.BrokerRegistration(host="h", port=1, endpoints=("PLAINTEXT://h:1",), timestamp_ms=1)
     leaves = layout.BrokerRegistration(host="h", port=1, endpoints=("PLAINTEXT://h:1",), timestamp_ms=1, leaving=True)
     assert layout.decode_broker(layout.encode_broker(leaves)) == leaves and layout.decode_broker(layout.encode_broker(plain)) == plain

@@ -36,7 +36,7 @@ def test_one_broker_of_many_is_controller() -> None:
     assert cluster.store.tree.nodes["/controller_epoch"].data == b"1"
 
 
-def test_another_broker_takes_the_office_when_the_controller_is_gone() -> None:
+def test_another_broker_is_elected_when_the_controller_fails() -> None:
     cluster = Cluster(brokers=3)
     (first,) = held(cluster)
     cluster.kill(first)
@@ -46,7 +46,7 @@ def test_another_broker_takes_the_office_when_the_controller_is_gone() -> None:
     assert cluster[second].ask(CREATE, 7).topics[0].error_code == 0
 
 
-def test_a_controller_that_lost_its_office_without_knowing_cannot_write() -> None:
+def test_deposed_controller_that_does_not_know_it_cannot_write() -> None:
     """The epoch in the store fences it. Source: KAFKA-6082."""
     cluster = Cluster(brokers=2)
     zombie = cluster.controller

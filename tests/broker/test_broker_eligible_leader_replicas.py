@@ -92,7 +92,7 @@ def elected(image: Image, **settings: str) -> PartitionState | None:
     return election(image, image.topics["t"], 0, options=options)
 
 
-def test_whoever_leaves_an_isr_that_becomes_too_small_stays_eligible() -> None:
+def test_replica_that_leaves_an_isr_below_min_insync_replicas_stays_eligible() -> None:
     after = elected(an_image(a_state(1, {1: 7, 2: 7, 3: 7}), {1: 7}))
     assert after is not None and (after.leader, after.isr) == (1, (1,))
     assert dict(zip(after.elr, after.elr_epochs, strict=True)) == {2: 7, 3: 7}
@@ -110,7 +110,7 @@ def test_an_eligible_replica_leads_when_the_isr_is_gone() -> None:
 
 
 @pytest.mark.parametrize("isr", [{9: 7}, {9: 7, 2: 7}])
-def test_nobody_leads_who_is_no_replica_whatever_the_state_says(isr: dict[int, int]) -> None:
+def test_broker_that_is_no_replica_never_leads(isr: dict[int, int]) -> None:
     """A state may be heard before the assignment that goes with it; who is assigned no more has deleted its log."""
     image = an_image(a_state(9, isr), {9: 7, 2: 7, 3: 7})
     after = elected(image)
@@ -211,7 +211,7 @@ def test_a_leader_that_shrinks_the_isr_too_far_makes_those_that_leave_eligible()
     assert (after.isr, after.elr, after.elr_epochs, after.last_known_elr) == ((1, 3), (), (), ())
 
 
-def test_nobody_joins_the_isr_whose_replica_is_not_fit() -> None:
+def test_ineligible_replica_does_not_join_the_isr() -> None:
     with pytest.raises(errors.IneligibleReplica):
         changed(a_state(1, {1: 7}), {1: 7, 2: 7}, impaired=(2,))
 

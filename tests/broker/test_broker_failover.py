@@ -132,7 +132,7 @@ def test_a_group_and_its_offsets_move_to_the_next_leader_of_their_partition() ->
     assert commit(now, "g", "t", 1, 43, joined=joined) == 0
 
 
-def test_a_coordinator_that_reads_its_log_says_so_and_answers_when_it_has() -> None:
+def test_coordinator_answers_load_in_progress_until_its_log_is_replayed() -> None:
     cluster, coordinator = groups_of()
     joined = a_member(cluster, coordinator)
     assert commit(coordinator, "g", "t", 1, 42, joined=joined) == 0
@@ -176,7 +176,7 @@ def test_a_follower_without_room_leaves_the_isr_and_catches_up_when_there_is_som
     assert follower.node.partitions.followers[T0].log.end_offset == 2
 
 
-def test_a_follower_that_is_stuck_does_not_come_and_go() -> None:
+def test_stuck_follower_does_not_rejoin_the_isr_repeatedly() -> None:
     """With nothing committed any more it has all that is, and is late all the same."""
     cluster, leader = a_cluster(min_insync_replicas="3")
     follower = next(broker for broker in cluster.brokers.values() if broker is not leader)

@@ -70,7 +70,7 @@ def pauses_past_its_session(cluster: Cluster, zombie: Broker) -> None:
     deliver([broker for broker in cluster.brokers.values() if broker is not zombie])
 
 
-def loses_its_office_without_knowing(cluster: Cluster, zombie: Broker) -> None:
+def is_deposed_without_knowing(cluster: Cluster, zombie: Broker) -> None:
     """Its session lives; what it has to hear is late, and somebody took its office away."""
     cluster.store_speaks = False
     cluster.store.session().submit((Op("delete", layout.CONTROLLER),), lambda result: None)
@@ -131,7 +131,7 @@ def takes_a_broker_out_of_an_isr(zombie: Broker) -> Any:
     return zombie.send(AlterPartitionRequest(broker_id=state.leader, broker_epoch=epoch, topics=[requested]), 3)
 
 
-@pytest.mark.parametrize("falls", [pauses_past_its_session, loses_its_office_without_knowing])
+@pytest.mark.parametrize("falls", [pauses_past_its_session, is_deposed_without_knowing])
 @pytest.mark.parametrize(
     "acts",
     [
@@ -167,7 +167,7 @@ def test_a_zombie_does_not_end_a_deletion_that_it_began() -> None:
     cluster = a_cluster()
     zombie = cluster.controller
     cluster.store.session().submit((Op("create", layout.deleted_topic("u")),), lambda result: None)
-    loses_its_office_without_knowing(cluster, zombie)
+    is_deposed_without_knowing(cluster, zombie)
     before = stored(cluster)
     step(zombie, lambda: zombie.node.controller.topics.delete("t", lambda result: None))
     assert stored(cluster) == before
@@ -295,7 +295,7 @@ def answer_to(broker: Broker, request: AlterPartitionRequest) -> int:
     return int(answer.error_code or answer.topics[0].partitions[0].error_code)
 
 
-def test_a_wish_for_an_isr_that_was_on_its_way_while_another_became_leader_is_refused() -> None:
+def test_isr_request_of_a_former_leader_is_refused() -> None:
     cluster = a_cluster()
     leader = state_of(cluster.controller).leader
     late = an_isr(cluster.controller, leader, members=(leader,))
@@ -305,7 +305,7 @@ def test_a_wish_for_an_isr_that_was_on_its_way_while_another_became_leader_is_re
     assert answer_to(cluster.controller, late) == errors.FencedLeaderEpoch.code
 
 
-def test_a_wish_that_comes_twice_is_carried_out_once() -> None:
+def test_repeated_isr_request_is_applied_once() -> None:
     cluster = a_cluster()
     leader = state_of(cluster.controller).leader
     others = tuple(number for number in (1, 2, 3) if number != leader)
@@ -314,14 +314,14 @@ def test_a_wish_that_comes_twice_is_carried_out_once() -> None:
     assert answer_to(cluster.controller, requested) == errors.InvalidUpdateVersion.code
 
 
-def test_a_wish_of_an_earlier_life_of_the_leader_is_refused_as_a_whole() -> None:
+def test_isr_request_of_an_earlier_broker_epoch_is_refused_as_a_whole() -> None:
     cluster = a_cluster()
     leader = state_of(cluster.controller).leader
     requested = an_isr(cluster.controller, leader, members=(leader,), epoch=1)
     assert answer_to(cluster.controller, requested) == errors.StaleBrokerEpoch.code
 
 
-def test_a_wish_with_a_member_that_bounced_meanwhile_is_refused() -> None:
+def test_isr_request_with_a_restarted_replica_is_refused() -> None:
     cluster = a_cluster()
     leader = state_of(cluster.controller).leader
     number = next(one for one in cluster.brokers if one not in (leader, cluster.controller.broker_id))

@@ -66,7 +66,7 @@ def test_a_fetch_waits_for_no_more_of_a_segment_that_no_longer_grows() -> None:
     assert values(part(waiting).records) == [b"2" * 100]
 
 
-def test_a_fetch_waits_no_longer_than_it_says() -> None:
+def test_fetch_waits_for_at_most_max_wait_ms() -> None:
     """Line 47."""
     cluster = Cluster()
     broker = cluster.topic()
@@ -77,7 +77,7 @@ def test_a_fetch_waits_no_longer_than_it_says() -> None:
     assert part(sent).error_code == 0 and bytes(part(sent).records) == b""
 
 
-def test_a_fetch_waits_for_as_many_bytes_as_it_says() -> None:
+def test_fetch_waits_for_min_bytes() -> None:
     """Line 47."""
     cluster = Cluster()
     broker = cluster.topic(partitions=2)
@@ -224,7 +224,7 @@ def test_a_reader_with_another_epoch_of_the_leader_is_refused() -> None:
     assert fetch(broker, current_leader_epoch=epoch).error_code == fetch(broker, current_leader_epoch=-1).error_code == 0
 
 
-def test_a_reader_whose_history_parts_from_ours_is_told_where() -> None:
+def test_diverging_reader_gets_the_diverging_epoch_and_offset() -> None:
     """Line 52."""
     cluster = Cluster()
     broker = cluster.topic()
@@ -256,7 +256,7 @@ def test_a_session_that_goes_on_in_an_older_version_is_not_told_of_divergence() 
     assert broker.ask(goes_on, 11).error_code == 0
 
 
-def test_who_asks_the_wrong_broker_is_told_the_right_one() -> None:
+def test_error_of_the_wrong_broker_names_the_leader() -> None:
     cluster = Cluster(brokers=2)
     leader = cluster.topic()
     other = next(broker for broker in cluster.brokers.values() if broker is not leader)
@@ -299,7 +299,7 @@ def told(answer: Any) -> list[int]:
     return [data.partition_index for topic in answer.responses for data in topic.partitions]
 
 
-def test_a_session_tells_only_what_changed() -> None:
+def test_fetch_session_returns_only_changed_partitions() -> None:
     """Line 50."""
     broker = Cluster().topic(partitions=3)
     session = begin(broker, 0, 1, 2)

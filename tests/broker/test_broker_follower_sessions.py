@@ -56,7 +56,7 @@ def state_isr(cluster: Cluster) -> set[int]:
     return set(state.isr)
 
 
-def test_idle_partitions_are_named_by_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_idle_partitions_are_not_in_fetch_requests(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster, leader = a_cluster(partitions=20)
     heard = Heard(cluster, monkeypatch)
     cluster.pass_ms(10 * SECOND_MS)
@@ -66,7 +66,7 @@ def test_idle_partitions_are_named_by_nobody(monkeypatch: pytest.MonkeyPatch) ->
     assert heard.named() == 1, "the one that moved on"
 
 
-def test_idle_partitions_are_looked_at_by_nobody() -> None:
+def test_idle_partitions_are_not_visited() -> None:
     cluster, leader = a_cluster(partitions=20)
     (session,) = [one for one in leader.node.sessions._sessions.values() if one.replica >= 0]
     assert len(session.wanted) >= 10 and not session.awake
@@ -111,10 +111,11 @@ def test_a_partition_that_leads_elsewhere_leaves_the_session() -> None:
     cluster, leader = a_cluster(partitions=4, replicas=3)
     cluster.kill(leader.broker_id)
     cluster.pass_ms(3 * SECOND_MS)
-    for broker in cluster.brokers.values():
-        for session in broker.node.sessions._sessions.values():
-            if session.replica in cluster.brokers:
-                assert {wanted.partition for wanted in session.wanted.values()} <= set(broker.node.partitions.leaders)
+    sessions = [(broker, session) for broker in cluster.brokers.values() for session in broker.node.sessions._sessions.values()]
+    live = [(broker, session) for broker, session in sessions if session.replica in cluster.brokers]
+    assert live
+    for broker, session in live:
+        assert {wanted.partition for wanted in session.wanted.values()} <= set(broker.node.partitions.leaders)
 
 
 def test_a_follower_that_is_registered_anew_has_no_other_session() -> None:
@@ -134,7 +135,7 @@ def test_followers_have_sessions_although_consumers_took_all_the_slots() -> None
     assert [one.replica for one in leader.node.sessions._sessions.values()] == [3 - leader.broker_id]
 
 
-def test_a_session_that_nobody_uses_any_more_does_not_grow() -> None:
+def test_unused_fetch_session_does_not_grow() -> None:
     broker = Cluster().topic()
     number = broker.ask(fetch_request(session_epoch=0), 12).session_id
     session = broker.node.sessions._sessions[number]
@@ -143,7 +144,7 @@ def test_a_session_that_nobody_uses_any_more_does_not_grow() -> None:
     assert len(session.stirred) == len(session.awake) == 1
 
 
-def test_a_leader_that_stepped_down_and_up_again_in_its_epoch_hears_where_its_followers_are() -> None:
+def test_leader_resumed_in_the_same_epoch_learns_the_offsets_of_its_followers() -> None:
     """The follower has nothing new to say, and the leader knows nothing any more."""
     cluster, leader = a_cluster()
     assert produce(leader, batch(b"a")).error_code == 0

@@ -89,7 +89,7 @@ def test_new_replicas_go_where_there_is_room() -> None:
     assert cluster.controller.ask(CreateTopicsRequest(topics=[requested], timeout_ms=1000), 7).topics[0].error_code == 0
 
 
-def test_a_broker_alone_tells_nobody() -> None:
+def test_single_broker_with_a_full_disk_writes_nothing_to_the_store() -> None:
     cluster, full = a_cluster(1)
     writes = cluster.store.tree.zxid
     fill(full)

@@ -59,7 +59,7 @@ def test_requests_of_every_api_and_version_are_valid_and_have_hostile_structure(
     assert twice > 100 and empty > 100
 
 
-def test_an_internal_error_is_seen_wherever_it_stands() -> None:
+def test_internal_error_is_found_at_any_depth_of_a_response() -> None:
     seen = internal_error(MetadataResponse)
     assert seen(MetadataResponse(topics=[MetadataResponseTopic(), MetadataResponseTopic(error_code=-1)]))
     assert not seen(MetadataResponse(topics=[MetadataResponseTopic(error_code=3)]))

@@ -137,7 +137,7 @@ def test_groups_that_are_gone_hold_nothing() -> None:
     assert machine(cluster).footprint.bytes == 0
 
 
-def test_a_member_that_comes_back_with_more_is_refused_and_stays_as_it_was() -> None:
+def test_member_that_rejoins_with_too_much_metadata_is_refused_and_unchanged() -> None:
     cluster = cluster_of_groups(ottla_group_max_bytes=str(16 * KIB))
     broker = coordinating(cluster)
     (member,) = stable(cluster, 1)

@@ -211,7 +211,7 @@ def test_old_clients_fetch_one_group(version: int) -> None:
         assert refused.error_code == errors.NotCoordinator.code
 
 
-def test_a_partition_that_does_not_exist_is_told_of_to_whoever_commits_to_it() -> None:
+def test_commit_to_a_missing_partition_is_answered_with_an_error() -> None:
     """Line 67. Kafka looks whether it is there before it asks the group anything."""
     cluster = cluster_of_groups()
     broker = coordinating(cluster)
@@ -263,7 +263,7 @@ def test_offsets_go_a_week_after_the_group_became_empty() -> None:
     assert "g" not in cluster.restart(1).node.groups.shard_of("g").machine.by_id
 
 
-def test_groups_without_offsets_are_forgotten_once_nobody_is_in_them_or_about_to_join() -> None:
+def test_groups_without_offsets_members_or_pending_joins_are_removed() -> None:
     """Line 69."""
     cluster = cluster_of_groups()
     broker = coordinating(cluster)

@@ -1,18 +1,18 @@
-"""Stories of groups of the classic protocol, as files that a person can read: ``tests/scenarios/classic_*.txt``.
+"""Scenario files of groups of the classic protocol: ``tests/scenarios/classic_*.txt``.
 
-A line that is not indented is a step; what was answered by then stands indented below it. Members have names; member ids appear as those,
-a second id of the same member as ``name'``. With ``OTTLA_SCENARIOS=write`` this file alone writes what happens now;
-read the difference before you commit it.
+A line without indentation is a step. The responses that have arrived by its end follow, indented. Member ids appear as the names of
+their members, a second id of a member as ``name'``. With ``OTTLA_SCENARIOS=write`` this test writes the current results into the files.
+Read the difference before you commit it.
 
     set group.max.size 2               settings, before anything else
     a joins [v=3] [instance=i] [session=6] [rebalance=30] [range,sticky]     seconds
     a joins again                      with the id it has
     a joins anew                       without
-    a syncs [a=0,1 b=2,3]              the leader says who is given what
+    a syncs [a=0,1 b=2,3]              the leader sends the assignment
     a beats [generation=7] | a leaves | a hangs up
     a commits t-0 42 [text=...]        as a member; "commits alone" names no member
     offsets                            what is committed
-    group                              the group as DescribeGroups tells it
+    group                              the response of DescribeGroups
     wait 3                             seconds
     the broker restarts
 """
@@ -32,21 +32,21 @@ SCENARIOS = sorted((Path(__file__).parents[1] / "scenarios").glob("classic_*.txt
 
 
 class Joined:
-    """What a member knows of its membership."""
+    """State of a member on the client's side."""
 
     def __init__(self) -> None:
         self.member_id = ""
         self.generation_id = -1
         self.instance: str | None = None
-        self.said: dict[str, Any] = {}
+        self.join_fields: dict[str, Any] = {}
         self.version = 9
 
 
-def said_in(words: list[str]) -> dict[str, str]:
+def options_in(words: list[str]) -> dict[str, str]:
     return dict(word.split("=", 1) for word in words if "=" in word)
 
 
-class Story:
+class Scenario:
     """One scenario as it runs."""
 
     def __init__(self) -> None:
@@ -54,7 +54,7 @@ class Story:
         self.made: Cluster | None = None
         self.members: dict[str, Joined] = {}
         self.names: dict[str, str] = {}
-        #: (who, what, the request) that wait for their answers.
+        #: (member, kind of request, request) without a response yet.
         self.waiting: list[tuple[str, str, Sent]] = []
 
     @property
@@ -70,8 +70,8 @@ class Story:
         return self.cluster[1]
 
     def step(self, line: str) -> list[str]:
-        """What is answered by the end of a step."""
-        told: list[str] = []
+        """Runs one step and returns the responses that have arrived by its end."""
+        lines: list[str] = []
         match line.split():
             case ["set", name, value]:
                 self.settings[name] = value
@@ -81,29 +81,29 @@ class Story:
                 self.waiting.clear()
                 self.cluster.restart(1)
             case ["group"]:
-                told = self.picture()
+                lines = self.describe()
             case ["offsets"]:
-                told = [
+                lines = [
                     f"{topic}-{number}: {offset} {text}".rstrip() for (topic, number), (offset, _, text) in committed(self.broker).items()
                 ]
             case [name, verb, *words]:
-                told = self.act(name, verb, words)
+                lines = self.act(name, verb, words)
             case _:
                 raise AssertionError(f"no step: {line}")
-        return told + self.answers()
+        return lines + self.answers()
 
     def act(self, name: str, verb: str, words: list[str]) -> list[str]:
         member = self.members.setdefault(name, Joined())
-        said = said_in(words)
+        options = options_in(words)
         match verb:
             case "joins":
                 return self.join(name, member, words)
             case "syncs":
-                given = {self.members[other].member_id: part.encode() for other, part in said.items()}
-                self.waiting.append((name, "is given", sync(self.broker, member, given=given, group_instance_id=member.instance)))
+                given = {self.members[other].member_id: part.encode() for other, part in options.items()}
+                self.waiting.append((name, "assigned", sync(self.broker, member, given=given, group_instance_id=member.instance)))
                 return []
             case "beats":
-                generation = int(said.get("generation", member.generation_id))
+                generation = int(options.get("generation", member.generation_id))
                 return [f"{name}: {word(heartbeat(self.broker, member, generation_id=generation, group_instance_id=member.instance))}"]
             case "leaves":
                 return [f"{name}: {word(leave(self.broker, member.member_id)[1])}"]
@@ -117,35 +117,35 @@ class Story:
                 alone = words[0] == "alone"
                 place, offset = words[1:3] if alone else words[:2]
                 topic, _, number = place.rpartition("-")
-                text, sender = said.get("text", ""), None if alone else member
+                text, sender = options.get("text", ""), None if alone else member
                 return [
                     f"{name}: {word(commit(self.broker, 'g', topic, int(number), int(offset), joined=sender, committed_metadata=text))}"
                 ]
-        raise AssertionError(f"nobody {verb}")
+        raise AssertionError(f"unknown step: {verb}")
 
     def join(self, name: str, member: Joined, words: list[str]) -> list[str]:
         if words == ["anew"]:
             member.member_id = ""
         elif words != ["again"]:
-            said = said_in(words)
+            options = options_in(words)
             ways = next((found for found in words if "=" not in found), "range").split(",")
-            member.instance, member.version = said.get("instance"), int(said.get("v", 9))
-            member.said = {
-                "session_timeout_ms": 1000 * int(said.get("session", 10)),
-                "rebalance_timeout_ms": 1000 * int(said.get("rebalance", 60)),
+            member.instance, member.version = options.get("instance"), int(options.get("v", 9))
+            member.join_fields = {
+                "session_timeout_ms": 1000 * int(options.get("session", 10)),
+                "rebalance_timeout_ms": 1000 * int(options.get("rebalance", 60)),
                 "protocols": tuple((way, b"%s of %s" % (way.encode(), name.encode())) for way in ways),
             }
-        sent = self.broker.send(join_request("g", member.member_id, instance=member.instance, **member.said), member.version)
+        sent = self.broker.send(join_request("g", member.member_id, instance=member.instance, **member.join_fields), member.version)
         if sent.answer is not None and sent.answer.error_code == 79:
             member.member_id = sent.answer.member_id
             self.name(name, member.member_id)
-            return [f"{name} is given a member id", *self.join(name, member, ["again"])]
+            return [f"{name} receives a member id", *self.join(name, member, ["again"])]
         self.waiting.append((name, "joined", sent))
         return []
 
     def answers(self) -> list[str]:
-        """Of requests that waited, in the order in which they were made."""
-        told = []
+        """Responses to pending requests, in the order of the requests."""
+        lines = []
         for name, what, sent in self.waiting:
             if sent.answer is not None and what == "joined":
                 self.name(name, sent.answer.member_id)
@@ -153,22 +153,22 @@ class Story:
             if sent.waits:
                 continue
             if sent.answer.error_code:
-                told.append(f"{name}: {word(sent.answer.error_code)}")
+                lines.append(f"{name}: {word(sent.answer.error_code)}")
             elif what == "joined":
-                told.append(self.joined(name, sent.answer))
+                lines.append(self.joined(name, sent.answer))
             else:
-                told.append(f"{name} is given {sent.answer.assignment.decode() or 'nothing'}")
+                lines.append(f"{name} receives {sent.answer.assignment.decode() or 'nothing'}")
         self.waiting = [entry for entry in self.waiting if entry[2].waits]
-        return told
+        return lines
 
     def joined(self, name: str, answer: Any) -> str:
         member = self.members[name]
         member.member_id, member.generation_id = answer.member_id, answer.generation_id
-        told = f"{name} is in generation {answer.generation_id}, goes by {answer.protocol_name}, "
+        lines = f"{name} is in generation {answer.generation_id}, protocol {answer.protocol_name}, "
         if answer.leader == answer.member_id:
             others = ", ".join(f"{self.names[each.member_id]} ({each.metadata.decode()})" for each in answer.members)
-            return told + f"leads {others}" + ("; need not assign" if answer.skip_assignment else "")
-        return told + f"led by {self.names.get(answer.leader, 'somebody')}"
+            return lines + f"leader of {others}" + ("; skips the assignment" if answer.skip_assignment else "")
+        return lines + f"leader {self.names.get(answer.leader, 'unknown')}"
 
     def name(self, name: str, member_id: str) -> None:
         if member_id and member_id not in self.names:
@@ -176,14 +176,14 @@ class Story:
                 name += "'"
             self.names[member_id] = name
 
-    def picture(self) -> list[str]:
+    def describe(self) -> list[str]:
         [group] = self.broker.ask(DescribeGroupsRequest(groups=["g"]), 5).groups
-        told = [f"{group.group_state} {group.protocol_type} {group.protocol_data}".rstrip()]
+        lines = [f"{group.group_state} {group.protocol_type} {group.protocol_data}".rstrip()]
         for member in group.members:
             known = self.names.get(member.member_id, "somebody")
             static = f" as {member.group_instance_id}" if member.group_instance_id is not None else ""
-            told.append(f"  {known}{static}" + (f" reads {member.member_assignment.decode()}" if member.member_assignment else ""))
-        return told
+            lines.append(f"  {known}{static}" + (f" reads {member.member_assignment.decode()}" if member.member_assignment else ""))
+        return lines
 
 
 def word(code: int) -> str:
@@ -191,25 +191,25 @@ def word(code: int) -> str:
 
 
 def run(text: str) -> str:
-    """The scenario with what happened."""
-    story, lines = Story(), []
+    """Returns the scenario with the results of its steps."""
+    scenario, lines = Scenario(), []
     for line in text.splitlines():
         if line.startswith(" "):
             continue
         lines.append(line)
         if line and not line.startswith("#"):
-            lines += [f"    {told}" for told in story.step(line)]
+            lines += [f"    {result}" for result in scenario.step(line)]
     return "\n".join(lines) + "\n"
 
 
 @pytest.mark.parametrize("path", SCENARIOS, ids=lambda path: path.stem)
-def test_a_story_goes_as_it_is_told(path: Path) -> None:
-    told = path.read_text()
-    happened = run(told)
+def test_steps_have_the_results_in_the_scenario_file(path: Path) -> None:
+    text = path.read_text()
+    now = run(text)
     if os.environ.get("OTTLA_SCENARIOS") == "write":
-        path.write_text(happened)
-    assert happened == told
+        path.write_text(now)
+    assert now == text
 
 
-def test_there_are_stories() -> None:
+def test_scenario_files_exist() -> None:
     assert len(SCENARIOS) >= 6

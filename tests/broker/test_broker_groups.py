@@ -32,7 +32,7 @@ from ottla.wire.messages.leave_group import LeaveGroupRequest, MemberIdentity
 # Finding the coordinator.
 
 
-def test_whoever_first_looks_for_a_coordinator_has_the_offsets_topic_created() -> None:
+def test_first_find_coordinator_creates_the_offsets_topic() -> None:
     """Line 58."""
     cluster = Cluster()
     cluster.store_speaks = False
@@ -96,13 +96,13 @@ def test_there_is_no_coordinator_while_its_partition_has_no_leader() -> None:
 
 
 @pytest.mark.parametrize(("key_type", "error"), [(1, errors.TransactionalIdAuthorizationFailed), (2, errors.InvalidRequest)])
-def test_nobody_coordinates_transactions_and_share_groups(key_type: int, error: type[errors.KafkaError]) -> None:
+def test_no_broker_coordinates_transactions_or_share_groups(key_type: int, error: type[errors.KafkaError]) -> None:
     """Line 58."""
     [found] = Cluster()[1].ask(FindCoordinatorRequest(key_type=key_type, coordinator_keys=["x"]), 6).coordinators
     assert (found.error_code, found.node_id) == (error.code, -1)
 
 
-def test_a_broker_that_does_not_coordinate_a_group_says_so() -> None:
+def test_broker_that_is_not_the_group_coordinator_answers_not_coordinator() -> None:
     """Line 73."""
     cluster = cluster_of_groups(brokers=2)
     other = next(broker for broker in cluster.brokers.values() if broker is not coordinating(cluster))
@@ -140,7 +140,7 @@ def test_a_static_member_needs_no_id() -> None:
     assert sent.answer.error_code == 0 and sent.answer.member_id.startswith("one-")
 
 
-def test_the_leader_is_told_of_all_and_the_others_of_nobody() -> None:
+def test_join_response_lists_members_for_the_leader_only() -> None:
     """Line 60."""
     cluster = cluster_of_groups()
     broker = coordinating(cluster)
@@ -187,7 +187,7 @@ def test_session_timeouts_and_group_ids_have_limits() -> None:
     assert broker.ask(join_request(""), 9).error_code == errors.InvalidGroupId.code
 
 
-def test_a_full_group_takes_nobody() -> None:
+def test_full_group_refuses_new_members() -> None:
     """Line 60."""
     cluster = cluster_of_groups(group_max_size="2")
     stable(cluster, 2)
@@ -195,7 +195,7 @@ def test_a_full_group_takes_nobody() -> None:
     assert (answer.error_code, answer.member_id) == (errors.GroupMaxSizeReached.code, "")
 
 
-def test_a_group_that_is_loaded_above_its_limit_meets_again_and_loses_the_last_to_come() -> None:
+def test_group_loaded_above_its_size_limit_rebalances_without_the_last_members() -> None:
     """Line 60."""
     cluster = cluster_of_groups()
     members = stable(cluster, 3)
@@ -306,7 +306,7 @@ def test_a_member_id_that_nobody_joins_with_holds_up_nobody_for_long() -> None:
     assert again.answer.generation_id == 2
 
 
-def test_whoever_waits_in_its_first_join_for_five_minutes_is_given_up() -> None:
+def test_member_pending_in_its_first_join_for_five_minutes_is_removed() -> None:
     """Line 62. It cannot send heartbeats, as nobody told it its id, and nobody would notice if it were gone. Source: KAFKA-7610."""
     cluster = cluster_of_groups()
     broker = coordinating(cluster)
@@ -320,7 +320,7 @@ def test_whoever_waits_in_its_first_join_for_five_minutes_is_given_up() -> None:
     assert newcomer.answer.error_code == errors.UnknownMemberId.code
 
 
-def test_a_group_that_only_ever_gave_out_member_ids_is_forgotten() -> None:
+def test_group_with_only_unused_member_ids_is_removed() -> None:
     """Line 62."""
     cluster = cluster_of_groups()
     broker = coordinating(cluster)
@@ -346,7 +346,7 @@ def test_a_connection_that_breaks_in_a_join_leaves_a_member_that_can_ask_again()
 # Heartbeats.
 
 
-def test_heartbeats_tell_a_member_where_its_group_is() -> None:
+def test_heartbeat_returns_the_state_of_the_group() -> None:
     """Line 63."""
     cluster = cluster_of_groups()
     broker = coordinating(cluster)
@@ -369,7 +369,7 @@ def test_heartbeats_tell_a_member_where_its_group_is() -> None:
 # The sync phase.
 
 
-def test_each_member_is_given_what_the_leader_says_and_nothing_if_it_says_nothing() -> None:
+def test_each_member_gets_the_assignment_of_the_leader_or_an_empty_one() -> None:
     """Line 64."""
     cluster = cluster_of_groups()
     broker = coordinating(cluster)
@@ -384,7 +384,7 @@ def test_each_member_is_given_what_the_leader_says_and_nothing_if_it_says_nothin
     assert sync(broker, second).answer.assignment == b"yours", "a stable group tells it again"
 
 
-def test_who_cannot_be_given_an_assignment_is_told_why() -> None:
+def test_member_without_an_assignment_gets_the_reason() -> None:
     """Line 64."""
     cluster = cluster_of_groups()
     broker = coordinating(cluster)
@@ -398,7 +398,7 @@ def test_who_cannot_be_given_an_assignment_is_told_why() -> None:
     assert sync(broker, member).answer.error_code == errors.RebalanceInProgress.code
 
 
-def test_a_member_that_comes_in_the_sync_phase_sends_all_back_to_join() -> None:
+def test_join_during_the_sync_phase_starts_another_rebalance() -> None:
     """Line 64."""
     cluster = cluster_of_groups()
     broker = coordinating(cluster)
@@ -452,7 +452,7 @@ def test_an_assignment_larger_than_the_topic_takes_is_an_error_without_a_name_an
 # Static members.
 
 
-def test_a_static_member_comes_back_without_a_rebalance_and_its_old_id_is_fenced() -> None:
+def test_static_member_rejoins_without_a_rebalance_and_its_old_member_id_is_fenced() -> None:
     """Line 65."""
     cluster = cluster_of_groups()
     broker = coordinating(cluster)
@@ -472,7 +472,7 @@ def test_a_static_member_comes_back_without_a_rebalance_and_its_old_id_is_fenced
     assert heartbeat(cluster.restart(1), back) == 0, "the new id was written"
 
 
-def test_a_static_leader_that_comes_back_is_told_not_to_assign() -> None:
+def test_static_leader_that_rejoins_skips_the_assignment() -> None:
     """Line 65."""
     cluster = cluster_of_groups()
     broker = coordinating(cluster)
@@ -600,7 +600,7 @@ def test_old_clients_leave_one_at_a_time() -> None:
 
 
 @pytest.mark.parametrize("version", [3, 4, 5])
-def test_whoever_was_only_given_an_id_may_leave_with_it(version: int) -> None:
+def test_member_that_only_got_an_id_may_leave(version: int) -> None:
     """Line 66. Then nobody waits for it."""
     cluster = cluster_of_groups()
     broker = coordinating(cluster)
@@ -623,7 +623,7 @@ def test_an_operator_removes_a_static_member_by_its_name_alone() -> None:
     assert [member.error_code for member in answer.members] == [0, errors.UnknownMemberId.code, errors.UnknownMemberId.code]
 
 
-def test_whoever_waits_in_the_join_of_a_removed_member_is_told() -> None:
+def test_pending_join_of_a_removed_member_is_answered() -> None:
     """Line 66."""
     broker = coordinating(cluster_of_groups())
     sent = join(broker, instance="one")
@@ -634,7 +634,7 @@ def test_whoever_waits_in_the_join_of_a_removed_member_is_told() -> None:
 # A coordinator that comes and goes.
 
 
-def test_a_group_that_is_loaded_knows_what_its_members_said_last() -> None:
+def test_loaded_group_has_the_last_subscriptions_of_its_members() -> None:
     cluster = cluster_of_groups()
     [member] = stable(cluster, 1, protocols=(("range", b"old"),))
     both = (("sticky", b"new"), ("range", b"new"))
@@ -673,7 +673,7 @@ def test_requests_wait_while_groups_are_loaded_but_heartbeats_are_well() -> None
     assert heartbeat(broker, member) == 0
 
 
-def test_whoever_waits_is_sent_away_when_the_coordinator_goes() -> None:
+def test_pending_requests_are_answered_when_the_coordinator_resigns() -> None:
     """Line 73."""
     cluster = cluster_of_groups()
     broker = coordinating(cluster)
@@ -696,7 +696,7 @@ def test_a_broker_that_stops_sends_its_members_elsewhere_and_removes_nobody() ->
     assert broker.node.groups.shards == {} and before > 0
 
 
-def test_nothing_is_told_before_it_is_on_disk() -> None:
+def test_group_responses_wait_for_the_flush() -> None:
     """Line 73: what a crash could take back was not shown."""
     cluster = cluster_of_groups()
     broker = coordinating(cluster)

@@ -59,7 +59,7 @@ def test_a_repeat_waits_like_the_first_until_the_batch_is_on_disk() -> None:
     assert again.answer.responses[0].partition_responses[0].base_offset == 0
 
 
-def test_a_repeat_tells_the_append_time_it_got_then() -> None:
+def test_duplicate_batch_is_answered_with_its_first_append_time() -> None:
     cluster = Cluster()
     broker = cluster.topic(configs={"message.timestamp.type": "LogAppendTime"})
     first = produce(broker, numbered(0))
@@ -134,7 +134,7 @@ def test_what_is_known_of_producers_survives_a_restart() -> None:
     assert produce(broker, numbered(3)).base_offset == 3
 
 
-def test_a_producer_that_is_silent_for_a_day_is_forgotten() -> None:
+def test_producer_state_expires_after_a_day_without_writes() -> None:
     """Line 37."""
     cluster = Cluster()
     broker = cluster.topic(configs={"retention.ms": "-1"})

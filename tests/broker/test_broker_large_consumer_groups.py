@@ -3,7 +3,7 @@
 from heapq import heapify, heappop, heappush
 
 import pytest
-from consumer_groups import Desk, ObedientMember
+from consumer_groups import GroupHarness, ObedientMember
 
 from ottla.broker.groups.consumer.record_schemas import ConsumerGroupTargetAssignmentMetadataKey
 
@@ -11,18 +11,18 @@ COUNT = 500
 PARTITIONS = 1_000
 
 
-class Crowd:
-    """Members that heartbeat when they were told to, and at once when they have news."""
+class LargeGroup:
+    """Members that send heartbeats at the interval of the last response, and at once after an assignment changed."""
 
     def __init__(self) -> None:
-        #: What is checked after every request elsewhere is checked here once a crowd has settled.
-        self.desk = Desk({"t": PARTITIONS}, check_replay=False, check_owners=False)
+        #: Other tests check after each request. This harness is checked once, when the group is stable.
+        self.harness = GroupHarness({"t": PARTITIONS}, check_replay=False, check_owners=False)
         self.members: dict[str, ObedientMember] = {}
         self._due: list[tuple[int, str]] = []
         self.beats = 0
 
     def join(self, name: str, at_ms: int) -> None:
-        self.members[name] = ObedientMember(self.desk, name, "t")
+        self.members[name] = ObedientMember(self.harness, name, "t")
         heappush(self._due, (at_ms, name))
 
     def leave(self, name: str) -> None:
@@ -31,93 +31,93 @@ class Crowd:
         heapify(self._due)
 
     def run(self, until_ms: int, *, until_settled: bool = False) -> None:
-        """Let time pass."""
+        """Advances the clock and sends the heartbeats that are due."""
         while self._due and self._due[0][0] <= until_ms:
             if until_settled and self.settled:
                 return
-            self.desk.now_ms, name = heappop(self._due)
+            self.harness.now_ms, name = heappop(self._due)
             member = self.members[name]
-            told = member.beat()
+            response = member.beat()
             self.beats += 1
-            heappush(self._due, (self.desk.now_ms + (0 if member.news else told.heartbeat_interval_ms), name))
+            heappush(self._due, (self.harness.now_ms + (0 if member.news else response.heartbeat_interval_ms), name))
         if not until_settled:
-            self.desk.now_ms = until_ms
+            self.harness.now_ms = until_ms
 
     @property
     def settled(self) -> bool:
-        return self.desk.group.state == "Stable" and all(member.epoch for member in self.members.values())
+        return self.harness.group.state == "Stable" and all(member.epoch for member in self.members.values())
 
     def settle_ms(self) -> int:
-        """How long until everybody reads what they shall."""
-        began = self.desk.now_ms
+        """Virtual time until each member owns its target assignment."""
+        began = self.harness.now_ms
         self.run(began + 60_000, until_settled=True)
-        assert self.settled, self.desk.group.state
+        assert self.settled, self.harness.group.state
         held = [number for member in self.members.values() for numbers in member.owned.values() for number in numbers]
         assert sorted(held) == list(range(PARTITIONS))
         assert {sum(map(len, member.owned.values())) for member in self.members.values()} <= {1, 2, 3}
-        return self.desk.now_ms - began
+        return self.harness.now_ms - began
 
     @property
     def targets(self) -> int:
-        return sum(isinstance(key, ConsumerGroupTargetAssignmentMetadataKey) for key, _ in self.desk.log)
+        return sum(isinstance(key, ConsumerGroupTargetAssignmentMetadataKey) for key, _ in self.harness.log)
 
 
 @pytest.fixture(scope="module")
-def crowd() -> Crowd:
-    """All there for a while, and asked to come at times of their own."""
-    made = Crowd()
-    began = made.desk.now_ms
+def large() -> LargeGroup:
+    """A stable group whose members send heartbeats at different times."""
+    group = LargeGroup()
+    began = group.harness.now_ms
     for index in range(COUNT):
-        made.join(f"m{index}", began + index * 11 % 5_000)
-    made.run(began + 60_000)
-    assert made.settled
-    return made
+        group.join(f"m{index}", began + index * 11 % 5_000)
+    group.run(began + 60_000)
+    assert group.settled
+    return group
 
 
 @pytest.mark.parametrize("within_ms", [1, 1_000, 3_000])
-def test_crowd_that_comes_at_once_settles_in_seconds_with_a_few_targets(within_ms: int) -> None:
-    crowd = Crowd()
+def test_members_that_join_together_are_stable_in_seconds_after_few_assignments(within_ms: int) -> None:
+    large = LargeGroup()
     for index in range(COUNT):
-        crowd.join(f"m{index}", crowd.desk.now_ms + index * within_ms // COUNT)
-    assert crowd.settle_ms() <= within_ms + 3_000
-    assert crowd.targets <= 2 + within_ms // 1_000
-    assert crowd.beats <= 16 * COUNT
+        large.join(f"m{index}", large.harness.now_ms + index * within_ms // COUNT)
+    assert large.settle_ms() <= within_ms + 3_000
+    assert large.targets <= 2 + within_ms // 1_000
+    assert large.beats <= 16 * COUNT
 
 
-def test_one_more_and_one_less_settle_within_a_heartbeat_interval(crowd: Crowd) -> None:
+def test_join_and_leave_complete_within_a_heartbeat_interval(large: LargeGroup) -> None:
     for number in range(3):
-        targets = crowd.targets
-        crowd.join(f"late{number}", crowd.desk.now_ms + 1)
-        assert crowd.settle_ms() <= 5_000
-        crowd.run(crowd.desk.now_ms + 7_000)
-        crowd.leave(f"m{number * 7}")
-        assert crowd.settle_ms() <= 5_000
-        crowd.run(crowd.desk.now_ms + 7_000)
-        assert crowd.targets - targets <= 4
+        targets = large.targets
+        large.join(f"late{number}", large.harness.now_ms + 1)
+        assert large.settle_ms() <= 5_000
+        large.run(large.harness.now_ms + 7_000)
+        large.leave(f"m{number * 7}")
+        assert large.settle_ms() <= 5_000
+        large.run(large.harness.now_ms + 7_000)
+        assert large.targets - targets <= 4
 
 
 @pytest.mark.parametrize("count", [1, 2, 20, 21])
-def test_so_do_they_in_a_small_group_that_was_quiet(count: int) -> None:
-    crowd = Crowd()
+def test_join_and_leave_complete_within_a_heartbeat_interval_in_a_small_idle_group(count: int) -> None:
+    large = LargeGroup()
     for index in range(count):
-        crowd.join(f"m{index}", crowd.desk.now_ms + index * 777)
-    crowd.run(crowd.desk.now_ms + 30_000)
+        large.join(f"m{index}", large.harness.now_ms + index * 777)
+    large.run(large.harness.now_ms + 30_000)
     for number in range(8):
-        crowd.join("late", crowd.desk.now_ms)
-        began = crowd.desk.now_ms
-        crowd.run(began)
-        crowd.run(began + 5_000, until_settled=True)
-        assert crowd.settled, "at most one heartbeat until others hear of it, and one more until the newcomer does"
-        crowd.run(began + 20_000 + number * 431)
-        crowd.leave("late")
-        crowd.run(crowd.desk.now_ms + 5_000, until_settled=True)
-        assert crowd.settled
-        crowd.run(crowd.desk.now_ms + 15_000)
+        large.join("late", large.harness.now_ms)
+        began = large.harness.now_ms
+        large.run(began)
+        large.run(began + 5_000, until_settled=True)
+        assert large.settled, "one heartbeat until the others revoke, one more until the new member is assigned"
+        large.run(began + 20_000 + number * 431)
+        large.leave("late")
+        large.run(large.harness.now_ms + 5_000, until_settled=True)
+        assert large.settled
+        large.run(large.harness.now_ms + 15_000)
 
 
-def test_crowd_at_rest_writes_nothing(crowd: Crowd) -> None:
-    crowd.run(crowd.desk.now_ms + 10_000)
-    written, beats = len(crowd.desk.log), crowd.beats
-    crowd.run(crowd.desk.now_ms + 10_000)
-    assert len(crowd.desk.log) == written
-    assert 2 * COUNT <= crowd.beats - beats <= 3 * COUNT, "nobody needs to come more often than that"
+def test_stable_group_writes_no_records(large: LargeGroup) -> None:
+    large.run(large.harness.now_ms + 10_000)
+    written, beats = len(large.harness.log), large.beats
+    large.run(large.harness.now_ms + 10_000)
+    assert len(large.harness.log) == written
+    assert 2 * COUNT <= large.beats - beats <= 3 * COUNT, "members send heartbeats at the normal interval"

@@ -93,7 +93,7 @@ def test_moves_can_be_taken_back_also_when_there_is_no_room() -> None:
     assert not cluster.controller.node.context.image.topics["t"].adding
 
 
-def test_wishes_of_the_store_for_which_there_is_no_room_wait_their_turn() -> None:
+def test_reassignments_in_the_store_wait_when_the_limits_are_reached() -> None:
     cluster = a_cluster()
     sizes = largest(cluster)
     cluster.cut_off(3)
@@ -109,7 +109,7 @@ def test_wishes_of_the_store_for_which_there_is_no_room_wait_their_turn() -> Non
     assert not [text for text in cluster.controller.warnings if "reassign" in text]
 
 
-def test_a_wish_of_the_store_that_can_never_have_room_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reassignment_in_the_store_that_exceeds_the_limits_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reassignment, "NODE_BYTES_MAX", 100)
     cluster = a_cluster()
     data = layout.encode_reassignment({TopicPartition("t", 3): (3, 4)})

@@ -74,6 +74,7 @@ def test_no_step_does_file_work_when_topics_are_created_and_deleted(monkeypatch:
     carry_out(cluster, broker)
     with no_file_work_in_steps(monkeypatch):
         delete(cluster, "t")
+    assert broker.halted is None and "t" not in broker.node.context.image.topics
 
 
 def test_thousands_of_logs_are_created_and_removed_in_portions() -> None:

@@ -128,7 +128,7 @@ def test_admin_requests_are_answered_by_every_broker() -> None:
     assert sorted(cluster[1].node.context.image.topics) == ["t1", "t2", "t3"]
 
 
-def test_operations_are_told_only_to_who_asks() -> None:
+def test_authorized_operations_are_returned_only_on_request() -> None:
     """Line 16."""
     cluster = Cluster()
     broker = cluster.topic("t")
@@ -141,7 +141,7 @@ def test_operations_are_told_only_to_who_asks() -> None:
     assert (missing.error_code, missing.topic_authorized_operations) == (errors.UnknownTopicOrPartition.code, 0b1101_1111_1000)
 
 
-def test_every_broker_tells_the_same_address_of_each() -> None:
+def test_every_broker_returns_the_same_address_of_each_broker() -> None:
     cluster = Cluster(brokers=3)
     for asked in cluster.brokers.values():
         told = {broker.node_id: (broker.host, broker.port) for broker in metadata(asked).brokers}
@@ -163,7 +163,7 @@ def test_internal_topics_are_marked() -> None:
     assert [topic.is_internal for topic in metadata(broker, "__consumer_offsets", "t").topics] == [True, False]
 
 
-def test_racks_are_told() -> None:
+def test_metadata_has_racks() -> None:
     cluster = Cluster(brokers=2, racks={1: "a", 2: "b"})
     assert [broker.rack for broker in metadata(cluster[1]).brokers] == ["a", "b"]
 

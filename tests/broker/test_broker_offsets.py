@@ -330,7 +330,7 @@ def test_whole_segments_leave_the_disk_once_their_delay_is_over() -> None:
     assert broker.removed and not any(name.endswith(".deleted") for name in broker.disks["disk0"].listdir("t-0"))
 
 
-def test_a_reader_that_waits_below_the_new_start_is_told_at_once() -> None:
+def test_fetch_that_waits_below_the_new_log_start_is_answered_at_once() -> None:
     cluster = Cluster()
     broker = cluster.topic()
     produce(broker, batch(b"a", b"b"))

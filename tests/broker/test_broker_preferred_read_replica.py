@@ -41,7 +41,7 @@ def test_a_leader_sends_a_consumer_to_the_follower_in_its_rack_with_no_records()
         assert values(ask(follower, RACKS[follower.broker_id]).records) == [b"a"]
 
 
-def test_who_is_sent_elsewhere_is_told_at_once() -> None:
+def test_consumer_with_a_preferred_read_replica_is_answered_at_once() -> None:
     cluster, leader = a_cluster()
     sent = leader.send(fetch_request(1, rack_id=RACKS[followers(cluster)[0].broker_id], max_wait_ms=60_000), 12)
     assert sent.answer.responses[0].partitions[0].preferred_read_replica == followers(cluster)[0].broker_id
@@ -109,7 +109,7 @@ def test_below_the_log_start_a_follower_is_out_of_range_too() -> None:
     assert ask(followers(cluster)[0], "b", 1).error_code == errors.OffsetOutOfRange.code
 
 
-def test_a_consumer_that_waits_at_a_follower_hears_of_a_record_as_soon_as_it_is_committed() -> None:
+def test_fetch_that_waits_at_a_follower_returns_a_record_as_soon_as_it_is_committed() -> None:
     """Without the setting a follower hears of the high watermark with its next records, or after half a second."""
     cluster, leader = a_cluster()
     follower = followers(cluster)[0]

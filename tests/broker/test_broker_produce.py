@@ -129,7 +129,7 @@ def test_each_partition_succeeds_or_fails_by_itself() -> None:
 # What is in an answer.
 
 
-def test_an_answer_tells_the_first_offset_and_the_log_start() -> None:
+def test_produce_response_has_base_offset_and_log_start_offset() -> None:
     """Line 31."""
     broker = Cluster().topic()
     produce(broker, batch(b"a", b"b"))
@@ -138,7 +138,7 @@ def test_an_answer_tells_the_first_offset_and_the_log_start() -> None:
     assert produce(broker, batch(b"d"), version=4).log_start_offset == -1
 
 
-def test_who_asks_the_wrong_broker_is_told_the_right_one_from_version_10_on() -> None:
+def test_error_of_the_wrong_broker_names_the_leader_from_version_10_on() -> None:
     """Line 31."""
     cluster = Cluster(brokers=2)
     leader = cluster.topic()
@@ -308,7 +308,7 @@ def test_under_log_append_time_the_broker_stamps_the_batch() -> None:
     assert [record[1] for record in unpacked(stored)] == [cluster.wall_ms] * 2
 
 
-def test_a_client_does_not_say_log_append_time_itself() -> None:
+def test_batch_with_log_append_time_from_a_client_is_refused() -> None:
     """Line 28."""
     refused(Cluster().topic(), batch(b"a", timestamp_type=1), errors.InvalidTimestamp)
 

@@ -136,7 +136,7 @@ def test_replicas_are_added_before_any_is_removed() -> None:
     assert state_of(cluster).leader == 3
 
 
-def test_a_move_stands_in_the_topics_node_as_kafka_writes_it() -> None:
+def test_reassignment_is_stored_in_the_topic_node_in_kafkas_format() -> None:
     cluster = a_cluster((1, 2), (2, 3))
     stop_copying(cluster, 4)
     move(cluster, (4, 2))
@@ -196,14 +196,14 @@ def test_another_order_of_the_same_replicas_is_there_at_once() -> None:
     assert holders(cluster) == [1, 2, 3]
 
 
-def test_a_wish_for_what_is_there_changes_nothing() -> None:
+def test_reassignment_to_the_current_replicas_changes_nothing() -> None:
     cluster = a_cluster((1, 2, 3))
     before = cluster.store.tree.nodes["/brokers/topics/t"].version
     assert move(cluster, (1, 2, 3)) == 0
     assert cluster.store.tree.nodes["/brokers/topics/t"].version == before
 
 
-def test_who_produces_meanwhile_loses_nothing() -> None:
+def test_producer_loses_no_records_during_reassignments() -> None:
     cluster = a_cluster((1, 2, 3), configs={"min.insync.replicas": "2"})
     acknowledged = [b"a", b"b", b"c"]
     sent: list[tuple[bytes, Sent]] = []
@@ -289,7 +289,7 @@ def test_a_move_is_not_cancelled_while_only_brokers_that_it_adds_have_all_record
     assert values(fetch(cluster[2]).records) == [b"a", b"b", b"c", b"d"]
 
 
-def test_a_second_wish_starts_from_the_replicas_before_the_first() -> None:
+def test_second_reassignment_starts_from_the_replicas_before_the_first() -> None:
     cluster = a_cluster((1, 2, 3))
     stop_copying(cluster, 5, 6)
     move(cluster, (4, 5, 3))
@@ -303,7 +303,7 @@ def test_a_second_wish_starts_from_the_replicas_before_the_first() -> None:
     assert (moving(cluster), replicas_of(cluster), holders(cluster)) == ([], [6, 2, 3], [2, 3, 6])
 
 
-def test_a_wish_for_the_former_replicas_ends_a_move() -> None:
+def test_reassignment_to_the_former_replicas_cancels_a_reassignment() -> None:
     cluster = a_cluster((1, 2, 3))
     stop_copying(cluster, 5)
     move(cluster, (4, 5))
@@ -333,7 +333,7 @@ def test_what_cannot_be_is_refused(replicas: Sequence[int] | None, fields: dict[
     assert moving(cluster) == []
 
 
-def test_a_partition_stands_once_in_a_request() -> None:
+def test_partition_repeated_in_a_request_is_refused() -> None:
     cluster = a_cluster((1, 2))
     requested_moves = [ReassignablePartition(partition_index=0, replicas=[4, 5])] * 2
     answer = cluster[1].ask(AlterPartitionReassignmentsRequest(topics=[ReassignableTopic(name="t", partitions=requested_moves)]), 1)
@@ -379,7 +379,7 @@ def test_a_controller_that_takes_over_finds_a_move_that_can_be_completed() -> No
     assert (moving(cluster), replicas_of(cluster)) == ([], [4, 3])
 
 
-def test_a_controller_that_lost_its_office_without_knowing_moves_nothing() -> None:
+def test_deposed_controller_that_does_not_know_it_moves_no_partition() -> None:
     """Source: KAFKA-6082."""
     cluster = a_cluster((2, 3))
     zombie = cluster.controller
@@ -608,7 +608,7 @@ def requested_moves(cluster: Cluster, data: bytes) -> None:
     cluster.run()
 
 
-def test_older_tools_wish_by_way_of_the_store() -> None:
+def test_older_tools_request_reassignments_through_the_store() -> None:
     cluster = a_cluster((1, 2), (1, 2))
     stop_copying(cluster, 6)
     requested_moves(cluster, layout.encode_reassignment({T0: (3, 4), TopicPartition("t", 1): (6, 2), TopicPartition("no", 0): (1,)}))
@@ -640,7 +640,7 @@ def test_thousands_of_partitions_move_in_a_few_rounds_of_writes(monkeypatch: pyt
     assert WISHES not in cluster.store.tree.nodes
 
 
-def test_a_wish_in_the_store_outlives_the_controller() -> None:
+def test_reassignment_in_the_store_survives_the_controller() -> None:
     cluster = a_cluster((3, 2))
     stop_copying(cluster, 6)
     requested_moves(cluster, layout.encode_reassignment({T0: (6, 2)}))
@@ -650,7 +650,7 @@ def test_a_wish_in_the_store_outlives_the_controller() -> None:
     assert (replicas_of(cluster), WISHES in cluster.store.tree.nodes) == ([6, 2], False)
 
 
-def test_a_wish_that_cannot_be_read_or_come_true_goes_with_a_warning() -> None:
+def test_invalid_reassignment_in_the_store_is_removed_with_a_warning() -> None:
     for data in (b"{", b"[]", b'{"version":1,"partitions":[]}', layout.encode_reassignment({T0: (9,)})):
         cluster = a_cluster((1, 2))
         requested_moves(cluster, data)
@@ -659,7 +659,7 @@ def test_a_wish_that_cannot_be_read_or_come_true_goes_with_a_warning() -> None:
         assert replicas_of(cluster) == [1, 2]
 
 
-def test_a_request_wins_over_a_wish_in_the_store() -> None:
+def test_reassignment_by_request_overrides_one_in_the_store() -> None:
     cluster = a_cluster((1, 2))
     stop_copying(cluster, 6)
     requested_moves(cluster, layout.encode_reassignment({T0: (6, 2)}))

@@ -96,7 +96,7 @@ def test_a_failed_log_directory_hands_its_leaders_to_other_brokers() -> None:
         assert (found.leader_id, found.offline_replicas) == (now.broker_id, [leader.broker_id]), "every broker knows"
 
 
-def test_a_failed_log_directory_is_told_as_kafka_tells_it() -> None:
+def test_failed_log_directory_is_described_as_in_kafka() -> None:
     cluster, leader = a_cluster(disks=2)
     follower = others(cluster, leader)[0]
     cluster.store_speaks = False
@@ -123,7 +123,7 @@ def test_a_controller_that_takes_over_knows_which_replicas_are_offline() -> None
     assert lost.broker_id not in state_of(cluster).isr and state_of(cluster).leader != lost.broker_id
 
 
-def test_a_broker_that_cannot_tell_of_a_failed_directory_stops() -> None:
+def test_broker_that_cannot_report_a_failed_log_directory_stops() -> None:
     cluster, leader = a_cluster(disks=2)
     cluster.store_speaks = False
     leader.handle(events.DirectoryFailed(directory=leader.leader("t").directory.root, reason="test"))
@@ -320,7 +320,7 @@ def test_a_follower_that_meets_damage_leaves_the_isr_cuts_back_and_copies() -> N
     assert held(follower) == [b"0", b"1", b"2"] and follower.broker_id in state_of(cluster).isr
 
 
-def test_a_damaged_follower_is_counted_on_by_nobody_before_it_cuts() -> None:
+def test_damaged_follower_leaves_the_isr_before_it_truncates() -> None:
     cluster, leader = a_cluster()
     follower = others(cluster, leader)[0]
     replica = follower.node.partitions.followers[T0]
@@ -347,7 +347,7 @@ def test_a_leader_that_a_follower_cannot_copy_from_looks_at_its_log_and_hands_ov
     assert [held(broker) for broker in cluster.brokers.values()] == [[b"0", b"1", b"2"]] * 3
 
 
-def test_a_damaged_leader_that_nobody_can_replace_goes_on_and_says_so() -> None:
+def test_damaged_leader_without_a_successor_keeps_leading_and_reports_it() -> None:
     cluster, leader = a_cluster(replicas=2)
     gone = cluster.kill(others(cluster, leader)[0].broker_id)
     damage(leader, 1)
@@ -446,7 +446,7 @@ def test_nobody_joins_the_isr_who_has_said_meanwhile_that_its_replica_is_not_fit
     assert now.broker_id in state_of(cluster).isr and held(now) == [b"0", b"1", b"2"]
 
 
-def test_a_registration_tells_since_when_stops_were_clean() -> None:
+def test_registration_has_the_epoch_since_which_stops_were_clean() -> None:
     cluster, leader = a_cluster()
     number = leader.broker_id
     first = leader.node.context.epoch

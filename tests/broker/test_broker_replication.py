@@ -105,7 +105,7 @@ def test_acks_1_answers_before_any_follower_has_the_batch() -> None:
     assert values(fetch(leader).records) == [], "consumers see what is committed"
 
 
-def test_a_follower_is_told_up_to_the_log_end_and_a_consumer_up_to_the_high_watermark() -> None:
+def test_follower_reads_to_the_log_end_and_consumer_to_the_high_watermark() -> None:
     cluster, leader = a_pair()
     cluster.flushing = False
     produce(leader, batch(b"a"), acks=1)
@@ -349,7 +349,7 @@ def test_an_answer_without_records_does_not_make_a_follower_forget_its_last_epoc
     assert asked and all((partition.fetch_offset, partition.last_fetched_epoch) == (1, 0) for partition in asked)
 
 
-def test_a_new_leader_tells_no_offsets_before_it_knows_what_is_committed() -> None:
+def test_new_leader_lists_no_offsets_before_it_knows_the_high_watermark() -> None:
     cluster, leader = a_pair()
     produce(leader, batch(b"a"))
     now = next(cluster[number] for number in sorted(followers(cluster)))

@@ -64,7 +64,7 @@ def test_offsets_get_the_copies_that_brokers_which_were_away_should_have_had() -
     assert committed(coordinating(cluster)) == {("t", 0): (7, -1, "")}
 
 
-def test_a_broker_alone_serves_groups_and_waits_for_nobody() -> None:
+def test_single_broker_serves_groups_without_waiting_for_replicas() -> None:
     cluster = Cluster(settings=SETTINGS)
     coordinating(cluster)
     cluster.pass_ms(3 * SECOND_MS)
@@ -94,7 +94,7 @@ def test_a_number_of_copies_that_is_set_is_kept_to() -> None:
 
 
 @pytest.mark.parametrize("partition", [0, 2])
-def test_whoever_wishes_for_other_replicas_has_the_topic_in_his_own_hands(partition: int) -> None:
+def test_reassigned_topic_is_excluded_from_replication_factor_growth(partition: int) -> None:
     cluster, gone = without_some(3)
     coordinating(cluster)
     requested_moves = ReassignablePartition(partition_index=partition, replicas=[1])

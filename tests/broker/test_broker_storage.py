@@ -115,7 +115,7 @@ def test_a_topic_created_anew_does_not_touch_what_a_failed_directory_has_of_it()
 # Flushes and logs that go meanwhile.
 
 
-def test_a_flush_of_a_deleted_topic_says_nothing_about_the_next_one_of_its_name() -> None:
+def test_flush_of_a_deleted_topic_does_not_advance_a_new_topic_of_the_same_name() -> None:
     """Its offsets would acknowledge records that are not on disk."""
     cluster = Cluster()
     broker = cluster.topic("t")
@@ -147,7 +147,7 @@ def test_a_flush_that_its_directory_never_answers_does_not_hold_up_another_direc
     assert produce(broker, batch(b"new")).error_code == 0
 
 
-def test_a_leader_that_comes_back_does_not_believe_a_flush_from_before() -> None:
+def test_restarted_leader_ignores_a_flush_of_its_previous_epoch() -> None:
     cluster = Cluster()
     broker = cluster.topic("t")
     cluster.flushing = False
@@ -316,7 +316,7 @@ def test_logs_of_a_topic_that_was_deleted_and_created_anew_meanwhile_are_not_ser
 # DescribeLogDirs.
 
 
-def test_log_directories_tell_their_partitions_and_their_room() -> None:
+def test_log_directories_report_partitions_and_free_space() -> None:
     cluster = Cluster(disks=2)
     broker = cluster.topic(partitions=3)
     records = batch(b"x" * 100)
@@ -343,7 +343,7 @@ def test_only_the_partitions_asked_for_are_told() -> None:
     assert told() == []
 
 
-def test_a_directory_that_failed_tells_only_that() -> None:
+def test_failed_log_directory_is_described_with_its_error_only() -> None:
     broker = Cluster(disks=2).topic(partitions=2)
     broker.handle(events.DirectoryFailed(directory="disk1", reason="test"))
     good, bad = broker.ask(DescribeLogDirsRequest(topics=None), 4).results

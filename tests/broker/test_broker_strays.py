@@ -96,7 +96,7 @@ def test_thousands_of_strays_take_several_steps() -> None:
     assert len(strays(broker)) == 700 and held(broker) == set()
 
 
-def test_a_broker_that_is_not_registered_keeps_what_it_is_told_to_be_gone() -> None:
+def test_unregistered_broker_keeps_logs_of_deleted_topics() -> None:
     """Another server of the ensemble may not know yet what this one has."""
     cluster = a_cluster("t")
     broker = cluster[2]

@@ -168,7 +168,7 @@ def test_the_throttle_of_one_partition_leaves_the_others_of_its_fetcher_alone() 
     assert other.halted is None and copied(cluster[2]) <= 4
 
 
-def test_a_throttle_that_is_taken_away_holds_nobody_up_any_more() -> None:
+def test_removed_throttle_delays_no_replica() -> None:
     cluster = a_full_topic({**LEADERS, **FOLLOWERS})
     for number in "12":
         alter(cluster, BROKER, number, leader_replication_throttled_rate="1", follower_replication_throttled_rate="1")

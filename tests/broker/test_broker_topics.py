@@ -66,7 +66,7 @@ def test_a_topic_that_cannot_be_is_refused(fields: dict[str, Any], error: type[e
     assert len(cluster[1].node.context.image.topics) == 2
 
 
-def test_a_name_that_stands_twice_in_a_request_is_created_neither_time() -> None:
+def test_topic_named_twice_in_a_request_is_not_created() -> None:
     """Line 17."""
     broker = Cluster()[1]
     requests = [CreatableTopic(name=name, num_partitions=1, replication_factor=1) for name in ("a", "b", "a")]
@@ -119,7 +119,7 @@ def test_partitions_in_the_cluster_are_bounded() -> None:
     assert answer.results[0].error_code == errors.PolicyViolation.code
 
 
-def test_a_created_topic_tells_its_partitions_settings_and_id() -> None:
+def test_create_topics_returns_partitions_settings_and_id() -> None:
     """Line 18."""
     broker = Cluster()[1]
     answer = create(broker, partitions=2, configs=[Config(name="retention.ms", value="5")], version=7)
@@ -131,7 +131,7 @@ def test_a_created_topic_tells_its_partitions_settings_and_id() -> None:
     assert (before.num_partitions, before.topic_id) == (-1, bytes(16))
 
 
-def test_a_topic_is_placed_where_the_client_says() -> None:
+def test_topic_is_created_on_the_brokers_of_the_request() -> None:
     cluster = Cluster(brokers=3)
     requested_moves = [Assignment(partition_index=0, broker_ids=[3]), Assignment(partition_index=1, broker_ids=[1])]
     assert create(cluster[1], partitions=-1, factor=-1, assignments=requested_moves).error_code == 0

@@ -239,6 +239,6 @@ def test_options_can_change_while_the_log_is_in_use() -> None:
     assert append(log, 1, sizes=100).rolled
 
 
-def test_a_log_says_who_it_is() -> None:
+def test_repr_of_a_log_has_its_partition_and_offsets() -> None:
     log = a_log()
     assert log.partition == ORDERS and repr(log) == "Log(orders-0, 0..0)"

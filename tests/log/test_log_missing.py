@@ -62,7 +62,7 @@ def test_a_log_whose_missing_records_were_cleared_is_like_any_other() -> None:
     assert reopened(disk.restart()).missing_below is None
 
 
-def test_a_log_made_in_place_of_a_lost_one_says_so_durably() -> None:
+def test_log_created_in_place_of_a_lost_one_is_marked_durably() -> None:
     disk = SimDisk()
     log = opened(disk).create(ORDERS, TOPIC_ID, options(), NOW_MS, in_place_of_lost=True)
     assert log.missing_below == 0

@@ -33,7 +33,7 @@ def test_a_producer_not_known_here_may_begin_anywhere() -> None:
     assert check(a_log(), sequence=77, epoch=3) is None
 
 
-def test_an_exact_repeat_of_one_of_the_last_five_batches_is_told_its_first_place() -> None:
+def test_duplicate_of_one_of_the_last_five_batches_is_answered_with_its_first_offset() -> None:
     log = a_log()
     append(log, 4)
     for number in range(7):

@@ -105,7 +105,7 @@ def test_a_clean_stop_keeps_everything_even_if_the_power_goes_right_after() -> N
         assert 5 in log.producers.by_id
 
 
-def test_a_log_that_lost_bytes_after_a_clean_stop_is_scanned_and_the_loss_is_told() -> None:
+def test_log_that_lost_bytes_after_a_clean_stop_is_scanned_and_the_loss_is_reported() -> None:
     disk = SimDisk()
     assert filled(disk, 10).close(now_ms=NOW_MS)
     file = disk.open(BASE + ".log")

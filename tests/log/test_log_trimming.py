@@ -235,7 +235,7 @@ def test_times_and_positions_are_found_after_a_truncation() -> None:
     assert offsets(log) == [(number, number) for number in range(15)]
 
 
-def test_a_flush_under_way_when_the_log_is_cut_says_nothing_about_new_records() -> None:
+def test_flush_during_a_truncation_does_not_cover_new_records() -> None:
     log = a_log()
     append(log, 10)
     plan = log.flush_plan()

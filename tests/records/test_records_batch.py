@@ -129,7 +129,7 @@ def test_a_wrong_maximum_timestamp_can_be_put_right() -> None:
 
 
 @pytest.mark.parametrize("kind", [ABORT_MARKER, COMMIT_MARKER])
-def test_a_control_batch_tells_its_marker_and_has_no_records(kind: int) -> None:
+def test_control_batch_has_a_marker_and_no_records(kind: int) -> None:
     batch = b"12" + build_batch([(T0, *marker(kind, 17), ())], control=True, transactional=True, producer_id=4, producer_epoch=0)
     assert records(batch, 2) == []
     assert control_record(batch, 2) == (0, kind, 17)
@@ -140,7 +140,7 @@ def test_an_unknown_control_record_is_told_by_its_number() -> None:
     assert control_record(build_batch([(T0, b"\0\0\0\x05", b"", ())], control=True)) == (0, 5, -1)
 
 
-def test_a_control_batch_that_compaction_emptied_says_nothing() -> None:
+def test_control_batch_emptied_by_compaction_has_no_marker() -> None:
     batch = build_batch([(T0, *marker(COMMIT_MARKER, 1), ())], control=True)[:HEADER_SIZE]
     batch[8:12] = (49).to_bytes(4, "big")
     batch[57:61] = bytes(4)

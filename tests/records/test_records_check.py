@@ -141,7 +141,7 @@ def test_a_million_faulty_records_are_not_all_listed() -> None:
 
 
 @pytest.mark.parametrize("codec", list(Codec))
-def test_the_timestamps_of_the_records_are_told(codec: Codec) -> None:
+def test_examined_batch_has_the_timestamps_of_its_records(codec: Codec) -> None:
     times = [T0, T0 + 9, -1, T0 - 5, T0 + 9]
     batch = build_batch([(time, None, b"x", ()) for time in times], codec=codec)
     found = examine_batch(batch, max_decompressed=MAX)

@@ -126,7 +126,7 @@ def test_a_marker_is_given_a_horizon_without_losing_its_record() -> None:
     assert (header.delete_horizon_ms, header.is_control, header.count, crc_ok(made)) == (T0 + 99, True, 1, True)
 
 
-def test_a_full_map_tells_the_offset_it_does_not_know() -> None:
+def test_full_map_returns_the_first_offset_that_it_does_not_cover() -> None:
     batch = keyed((b"a", b"1"), (b"b", b"2"), (b"a", b"3"), (b"c", b"4"), (b"a", b"5"), base_offset=10)
     offset_map = OffsetMap(8, 2, SECRET)
     assert map_batch(offset_map, batch, parse_header(batch), 0) == 13

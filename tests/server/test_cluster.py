@@ -170,7 +170,7 @@ def test_a_topic_created_by_way_of_any_broker_lies_on_all_of_them(cluster: Proce
     assert again.topics[0].error_code == 36, "refused by the controller, through the broker that was asked"
 
 
-def test_every_broker_tells_of_all_brokers_and_of_one_controller_and_cluster(cluster: Processes) -> None:
+def test_every_broker_returns_all_brokers_one_controller_and_one_cluster_id(cluster: Processes) -> None:
     request = MetadataRequest(topics=[])
     seen = [ask(broker.address, request, 9, MetadataResponse) for broker in cluster.brokers.values()]
     addresses = {number: broker.address for number, broker in cluster.brokers.items()}
@@ -200,7 +200,7 @@ def test_a_broker_of_another_cluster_is_refused_by_its_log_directory(cluster: Pr
     assert "cluster" in other.fails_to_start()
 
 
-def test_without_an_ensemble_a_broker_says_where_it_looked(tmp_path: Path) -> None:
+def test_broker_without_an_ensemble_names_the_address_that_it_tried(tmp_path: Path) -> None:
     arguments = ["--zookeeper", "127.0.0.1:1/x", "--set", "zookeeper.connection.timeout.ms=500"]
     said = Serving(tmp_path / "data", arguments=arguments).fails_to_start()
     assert (
@@ -208,7 +208,7 @@ def test_without_an_ensemble_a_broker_says_where_it_looked(tmp_path: Path) -> No
     )
 
 
-def test_a_broker_that_listens_everywhere_has_to_say_where_others_reach_it(tmp_path: Path) -> None:
+def test_broker_that_listens_on_all_addresses_needs_advertised_listeners(tmp_path: Path) -> None:
     server = Serving(tmp_path / "data", arguments=["--zookeeper", "127.0.0.1:1"])
     server.bootstrap = "0.0.0.0:0"
     assert "advertised.listeners: a broker that listens on every address" in server.fails_to_start()
@@ -233,7 +233,7 @@ def test_when_the_controllers_process_is_killed_another_one_decides_and_the_kill
     assert epochs[first] > 0
 
 
-def test_a_broker_that_stood_still_longer_than_its_session_begins_anew(cluster: Processes) -> None:
+def test_broker_paused_for_longer_than_its_session_timeout_registers_again(cluster: Processes) -> None:
     writers, readers = writers_and_readers(cluster, "frozen")
     victim = cluster.leaders("frozen")[0][0]
     before = cluster.broker_epoch(victim)
@@ -254,7 +254,7 @@ def test_a_broker_that_stood_still_longer_than_its_session_begins_anew(cluster: 
     assert "the session with the store is lost" in cluster.brokers[victim].logs()
 
 
-def test_a_broker_that_stood_still_for_less_than_its_session_looks_after_it_before_it_goes_on(cluster: Processes) -> None:
+def test_broker_paused_for_less_than_its_session_timeout_revalidates_its_session_first(cluster: Processes) -> None:
     writers, readers = writers_and_readers(cluster, "paused")
     victim = next(number for number in cluster.brokers if number != cluster.controller())
     led = {partition: epoch for partition, (leader, epoch) in cluster.leaders("paused").items() if leader == victim}

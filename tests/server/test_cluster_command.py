@@ -224,7 +224,7 @@ def test_more_brokers_are_added_and_none_left_out(commands: Commands) -> None:
         assert [entries["write.caching"].value for entries in found.values() if not isinstance(entries, Exception)] == ["false", "true"]
 
 
-def test_what_cannot_be_started_is_said_in_a_line_and_can_be_mended(commands: Commands) -> None:
+def test_failed_start_is_reported_in_one_line_and_can_be_retried(commands: Commands) -> None:
     port = free_ports("127.0.0.1", 2)
     arguments = ("--brokers", "2", "--listen", f"127.0.0.1:{port}", "--zookeeper-listen", "127.0.0.1:0")
     with socket.create_server(("127.0.0.1", port + 1)):
@@ -292,7 +292,7 @@ def test_a_process_that_took_over_the_number_of_another_is_not_touched(tmp_path:
         stranger.communicate(b"\n")
 
 
-def test_wishes_are_met_without_starting_anything(tmp_path: Path) -> None:
+def test_cluster_is_created_and_changed_without_starting_processes(tmp_path: Path) -> None:
     made = LocalCluster.create_or_change(tmp_path, ClusterRequest(listen="127.0.0.1:9192"))
     assert made.bootstrap == "127.0.0.1:9192,127.0.0.1:9193,127.0.0.1:9194" and made.spec.zookeeper == "127.0.0.1:2181"
     again = LocalCluster.create_or_change(tmp_path, ClusterRequest(brokers=4, settings={"log.retention.ms": "1"}))

@@ -309,6 +309,7 @@ async def test_many_clients_that_connect_and_leave_at_once_leave_nothing_behind(
             for peer in peers:
                 peer.close()
         await until(lambda: len(served.gone) == 200)
+        assert not served.context.connections and served.context.held_bytes == 0
 
 
 async def test_without_descriptors_left_accept_turns_away_and_does_not_spin() -> None:

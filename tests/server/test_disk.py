@@ -34,7 +34,7 @@ def test_a_file_that_is_not_there_is_not_made_by_accident(disk: Disk) -> None:
     assert not disk.exists("missing") and disk.listdir() == []
 
 
-def test_appends_tell_where_they_began(disk: Disk) -> None:
+def test_append_returns_its_base_offset(disk: Disk) -> None:
     file = disk.open("a", create=True)
     assert [file.append(b"one"), file.append(b"two", bytearray(b"three"), memoryview(b"4")), file.append(b"")] == [0, 3, 12]
     assert file.size == disk.size("a") == 12
@@ -110,12 +110,13 @@ def test_a_file_that_was_unlinked_still_reads_for_those_who_hold_it(disk: Disk) 
     assert disk.open("a", create=True).size == 0
 
 
-def test_unlinking_and_making_twice_is_no_error(disk: Disk) -> None:
+def test_unlink_of_a_missing_file_and_mkdir_of_an_existing_directory_succeed(disk: Disk) -> None:
     disk.unlink("a")
     disk.unlink("no/such/directory")
     disk.mkdir("d")
     disk.mkdir("d")
     disk.remove_tree("nothing")
+    assert "d" in disk.listdir() and disk.listdir("d") == []
 
 
 def test_a_tree_goes_with_all_in_it(disk: Disk) -> None:
@@ -147,7 +148,7 @@ def test_a_replaced_file_has_the_new_content_and_leaves_nothing_beside_it(disk: 
     assert disk.read_file("d/a") == disk.open("d/a").read(0, 9) == b"two" and disk.listdir("d") == ["a"]
 
 
-def test_what_is_synced_is_told_without_error(disk: Disk) -> None:
+def test_sync_of_files_and_directories_succeeds_unless_they_are_missing(disk: Disk) -> None:
     disk.mkdir("d")
     file = disk.open("d/a", create=True)
     file.append(b"1")
@@ -240,7 +241,7 @@ def test_a_renamed_file_that_lost_its_descriptor_is_found_again(real: RealDisk) 
     assert file.read(0, 1) == b"1" and others
 
 
-def test_a_file_nobody_holds_gives_its_descriptor_back(real: RealDisk) -> None:
+def test_descriptor_of_an_unreferenced_file_is_closed(real: RealDisk) -> None:
     for number in range(5):
         real.open(f"f{number}", create=True).append(b"1")
     assert descriptors(real.root) == 0

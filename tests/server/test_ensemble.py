@@ -148,7 +148,7 @@ def test_a_member_is_one_of_an_ensemble(arguments: list[str]) -> None:
     assert "--ensemble and --member are used together" in Command(*arguments).refusal(code=2)
 
 
-def test_a_port_that_is_taken_is_said_in_one_line(tmp_path: Path, java: None) -> None:
+def test_port_in_use_is_reported_in_one_line(tmp_path: Path, java: None) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         said = Command("--listen", f"127.0.0.1:{port}", "--data-dir", str(tmp_path / "zk")).refusal()

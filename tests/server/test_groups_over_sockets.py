@@ -43,7 +43,7 @@ def test_groups_of_all_brokers_are_listed_measured_and_deleted(tmp_path: Path) -
         assert admin.list_groups() == []
 
 
-def test_offsets_survive_a_kill_and_who_watches_sees_it_through(tmp_path: Path) -> None:
+def test_offsets_survive_a_kill_and_lag_watch_continues(tmp_path: Path) -> None:
     with Serving(tmp_path / "data") as server:
         with ottla.Admin(bootstrap_servers=server.bootstrap) as admin:
             admin.create_topic(NewTopic("t", 1))

@@ -343,7 +343,7 @@ def fetch_body(partitions: list[int], *, topic: str = "wide", wait_ms: int = 2**
     )  # fmt: skip
 
 
-def test_fetches_that_wait_for_ever_hold_up_nobody_and_end_with_their_connection(server: Serving) -> None:
+def test_fetches_without_a_deadline_block_no_other_client_and_end_with_their_connection(server: Serving) -> None:
     socks = [connected(server.address, trusted=True) for _ in range(100)]
     for sock in socks:
         sock.sendall(frame(1, 4, fetch_body(list(range(100)))))
@@ -390,7 +390,7 @@ def test_producer_ids_fetch_sessions_and_client_names_do_not_pile_up(server: Ser
 # Reading, or not.
 
 
-def test_a_peer_that_asks_and_never_reads_is_cut_off(server: Serving) -> None:
+def test_client_that_sends_requests_and_reads_no_responses_is_disconnected(server: Serving) -> None:
     with connected(server.address, trusted=True) as sock:
         sock.settimeout(0.5)
         sent, begun = 0, time.monotonic()

@@ -147,7 +147,7 @@ def left(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
         yield Left(server.data_dir / "broker-1", written, cluster_id, topic_id)
 
 
-def test_every_record_stands_in_the_log_as_it_was_written(left: Left) -> None:
+def test_every_record_is_in_the_log_as_written(left: Left) -> None:
     for partition, records in left.written.items():
         found = [record for segment in segments(left.partition(partition)) for batch in segment.batches for record in batch.records]
         assert found == records[found[0].offset if found else 0 :]

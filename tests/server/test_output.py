@@ -43,7 +43,7 @@ def test_a_file_that_has_grown_is_put_aside_and_replaced_the_next_time(tmp_path:
         assert (tmp_path / "broker-1.log.1").read_text() == text and not path.exists()
 
 
-def test_what_a_process_says_fills_one_file_after_another(tmp_path: Path) -> None:
+def test_output_of_a_process_is_rotated(tmp_path: Path) -> None:
     path, former = tmp_path / "n.log", tmp_path / "n.log.1"
     process = subprocess.Popen([sys.executable, "-c", TALKS, str(path)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:

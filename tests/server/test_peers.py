@@ -68,6 +68,7 @@ async def test_fetchers_do_not_wait_for_each_other(broker: Broker, peers: PeerCl
     for _ in range(CONNECTIONS_MAX + 2):
         peers.send(OTHER, FetchRequest(), 12, lambda answer: None)
     await until(lambda: len(broker.waiting) == CONNECTIONS_MAX + 2, 20)
+    assert len(broker.served.context.connections) == CONNECTIONS_MAX + 2
 
 
 async def test_what_clients_hand_on_waits_for_each_other_only_when_there_is_much_of_it(broker: Broker, peers: PeerClient) -> None:
@@ -91,6 +92,7 @@ async def test_a_connection_that_broke_is_replaced_and_what_it_carried_has_no_an
     await until(lambda: answers == [None], 20)
     peers.send(OTHER, FetchRequest(), 12, answers.append)
     await until(lambda: len(broker.waiting) == 2, 20)
+    assert answers == [None]
 
 
 async def test_who_is_not_registered_gives_no_answer(broker: Broker) -> None:

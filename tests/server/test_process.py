@@ -282,7 +282,7 @@ async def test_a_store_that_cannot_be_written_ends_the_process(tmp_path: Path, c
     assert "stopping: the coordination store" in said and "all of its nodes were written to" in said
 
 
-async def test_after_a_pause_a_broker_hears_of_its_session_first_and_then_goes_on(tmp_path: Path) -> None:
+async def test_paused_broker_revalidates_its_session_before_it_continues(tmp_path: Path) -> None:
     async with running(tmp_path) as run:
         peer = await run.client()
         await create(peer, "topic")

@@ -152,7 +152,7 @@ def fetch(client: Client, name: str, offset: int = 0) -> bytes:
     return bytes(found.records or b"")
 
 
-def test_it_says_where_it_is_ready_and_stops_cleanly_on_sigterm(start: Any, tmp_path: Path) -> None:
+def test_server_prints_its_address_when_ready_and_stops_cleanly_on_sigterm(start: Any, tmp_path: Path) -> None:
     server = start()
     assert re.fullmatch(r"ottla: ready on 127\.0\.0\.1:\d+\n", server.line)
     assert Client(server.addresses[0]).ask(MetadataRequest(topics=None), 1, MetadataResponse).controller_id == 1
@@ -379,7 +379,7 @@ def test_write_caching_may_be_set(start: Any) -> None:
     assert produce(client, "t", batch(1)) == 0
 
 
-def test_clients_are_told_the_address_they_used(start: Any) -> None:
+def test_clients_get_the_address_that_they_used(start: Any) -> None:
     server = start("--listen", "0.0.0.0:0")
     port = server.addresses[0][1]
     for host in ("127.0.0.1", "127.0.0.2"):
@@ -387,7 +387,7 @@ def test_clients_are_told_the_address_they_used(start: Any) -> None:
         assert [(broker.host, broker.port) for broker in answer.brokers] == [(host, port)]
 
 
-def test_clients_are_told_the_advertised_address(start: Any) -> None:
+def test_clients_get_the_advertised_address(start: Any) -> None:
     server = start("--set", "advertised.listeners=PLAINTEXT://kafka.example:19092")
     answer = Client(server.addresses[0]).ask(MetadataRequest(topics=None), 1, MetadataResponse)
     assert [(broker.host, broker.port) for broker in answer.brokers] == [("kafka.example", 19092)]

@@ -99,13 +99,14 @@ def test_a_broker_that_waits_for_zookeeper_stops_when_asked(tmp_path: Path) -> N
         server.kill()
 
 
-def test_a_server_that_accepts_and_says_nothing_is_waited_for(tmp_path: Path) -> None:
+def test_broker_waits_for_a_zookeeper_that_accepts_and_does_not_respond(tmp_path: Path) -> None:
     with closing(socket.create_server(("127.0.0.1", 0))) as silent:
         server = Serving(tmp_path / "data", arguments=["--zookeeper", f"127.0.0.1:{silent.getsockname()[1]}"])
         server.spawn()
         try:
             eventually(lambda: WAITS in server.logs())
             server.stop(timeout_s=30)
+            assert "Traceback" not in server.logs()
         finally:
             server.kill()
 

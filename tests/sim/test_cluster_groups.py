@@ -65,6 +65,5 @@ def test_answering_a_commit_before_the_followers_have_it_is_caught(monkeypatch: 
     for seed in range(500):
         problems = GroupHistory(seed, kinds=("kill", "session lost", "cut off"), brokers=3).run().problems
         if problems:
-            assert any("committed offset" in problem for problem in problems)
-            return
-    pytest.fail("nobody misses it")
+            break
+    assert any("committed offset" in problem for problem in problems), "the first history with problems lost a committed offset"

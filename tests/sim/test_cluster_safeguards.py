@@ -230,7 +230,7 @@ def test_taking_back_whom_a_leader_once_asked_for_is_caught(monkeypatch: pytest.
     assert harm("in the ISR", ("change in doubt", "disk lost", "cut from store"), first=2099)
 
 
-def test_electing_whoever_is_alive_is_caught() -> None:
+def test_electing_any_live_replica_is_caught() -> None:
     assert harm(
         "is in the ISR of .* on disk",
         ("session lost", "kill", "cut off"),
@@ -298,7 +298,7 @@ def test_changing_an_isr_that_is_another_by_now_is_caught(monkeypatch: pytest.Mo
     assert harm("is in the ISR of .* on disk", ("controller hard to reach", "cut link"), first=51)
 
 
-def test_an_office_that_is_won_while_the_session_is_suspended_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_controller_election_won_while_the_session_is_suspended_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     change(monkeypatch, Controller, "_campaigned", "self.writes.active = self._context.connected", "self.writes.active = True")
     assert harm("and the cluster without a session", ("controller replaced", "pause"), first=2)
 

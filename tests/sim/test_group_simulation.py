@@ -31,7 +31,7 @@ def test_every_group_is_given_every_record_by_members_of_both_protocols() -> Non
     assert {member.options.group_protocol for member in history.members.values()} == {"classic", "consumer"}
 
 
-def test_a_sweep_tells_all_stories_of_a_seed_in_order() -> None:
+def test_sweep_runs_all_histories_of_a_seed_in_order() -> None:
     told = [(verdict.seed, verdict.story, verdict.problems) for verdict in run_seeds(range(3, 5), jobs=1)]
     assert told == [(3, "cluster", []), (3, "cluster-groups", []), (4, "logs", []), (4, "groups", []), (4, "cluster", [])]
 

@@ -1,4 +1,4 @@
-"""The checker of histories finds each planted anomaly, and none in correct histories."""
+"""The checker of histories reports each planted anomaly and reports none in correct histories."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ UNKNOWN = errors.RequestTimedOut.code
 REFUSED = errors.MessageTooLarge.code
 
 
-class Told(Recorder):
-    """A history written in few words; each operation takes one tick, unless it is left open."""
+class History(Recorder):
+    """A recorder with short calls. Each operation takes one tick unless it stays open."""
 
     def __init__(self) -> None:
         clock = count(1)
@@ -42,134 +42,134 @@ class Told(Recorder):
         return poll
 
 
-def abc() -> Told:
+def abc() -> History:
     """Three records, acknowledged at 0 to 2."""
-    told = Told()
+    history = History()
     for offset, value in enumerate("abc"):
-        told.sent(value, offset)
-    return told
+        history.sent(value, offset)
+    return history
 
 
-def inconsistent_between_readers(told: Told) -> None:
-    told.read((0, "a"), (1, "b"), (2, "c"), (3, "x"))
-    told.read((3, "y"), process="d")
+def inconsistent_between_readers(history: History) -> None:
+    history.read((0, "a"), (1, "b"), (2, "c"), (3, "x"))
+    history.read((3, "y"), process="d")
 
 
-def inconsistent_with_what_was_acknowledged(told: Told) -> None:
-    told.sent("d", 3)
-    told.sent("e", 4)
-    told.read((0, "a"), (1, "b"), (2, "e"), (3, "d"), (4, "e"))
+def inconsistent_with_acknowledgements(history: History) -> None:
+    history.sent("d", 3)
+    history.sent("e", 4)
+    history.read((0, "a"), (1, "b"), (2, "e"), (3, "d"), (4, "e"))
 
 
-def standing_twice(told: Told) -> None:
-    told.read((0, "a"), (1, "b"), (2, "c"), (3, "b"))
+def in_the_log_twice(history: History) -> None:
+    history.read((0, "a"), (1, "b"), (2, "c"), (3, "b"))
 
 
-def acknowledged_elsewhere_than_read(told: Told) -> None:
-    told.sent("d", 7)
-    told.read((0, "a"), (1, "b"), (2, "c"), (3, "d"))
+def read_at_another_offset_than_acknowledged(history: History) -> None:
+    history.sent("d", 7)
+    history.read((0, "a"), (1, "b"), (2, "c"), (3, "d"))
 
 
-def read_though_refused(told: Told) -> None:
-    told.refused("d", REFUSED)
-    told.read((0, "a"), (1, "b"), (2, "c"), (3, "d"))
+def read_although_refused(history: History) -> None:
+    history.refused("d", REFUSED)
+    history.read((0, "a"), (1, "b"), (2, "c"), (3, "d"))
 
 
-def read_though_never_sent(told: Told) -> None:
-    told.read((0, "a"), (1, "b"), (2, "c"), (3, "d"))
+def read_although_never_sent(history: History) -> None:
+    history.read((0, "a"), (1, "b"), (2, "c"), (3, "d"))
 
 
-def lost_in_the_middle(told: Told) -> None:
-    told.read((0, "a"), (2, "c"))
+def lost_in_the_middle(history: History) -> None:
+    history.read((0, "a"), (2, "c"))
 
 
-def lost_and_its_offset_used_again(told: Told) -> None:
-    told.sent("d", 1, process="q")
-    told.read((0, "a"), (1, "d"), (2, "c"))
+def lost_and_its_offset_reused(history: History) -> None:
+    history.sent("d", 1, process="q")
+    history.read((0, "a"), (1, "d"), (2, "c"))
 
 
-def lost_in_a_failed_poll(told: Told) -> None:
-    told.read((0, "a"), (1, "b"), ok=False)
-    told.read((0, "a"), (2, "c"))
+def lost_in_a_failed_poll(history: History) -> None:
+    history.read((0, "a"), (1, "b"), ok=False)
+    history.read((0, "a"), (2, "c"))
 
 
-def lost_at_the_end(told: Told) -> None:
-    told.read((0, "a"), (1, "b"))
+def lost_at_the_end(history: History) -> None:
+    history.read((0, "a"), (1, "b"))
 
 
-def lost_without_an_offset(told: Told) -> None:
-    told.sent("d", None)
-    told.read((0, "a"), (1, "b"), (2, "c"))
+def lost_without_an_offset(history: History) -> None:
+    history.sent("d", None)
+    history.read((0, "a"), (1, "b"), (2, "c"))
 
 
-def skipped_between_polls(told: Told) -> None:
-    told.read((0, "a"))
-    told.read((2, "c"))
-    told.read((0, "a"), (1, "b"), (2, "c"), process="d")
+def skipped_between_polls(history: History) -> None:
+    history.read((0, "a"))
+    history.read((2, "c"))
+    history.read((0, "a"), (1, "b"), (2, "c"), process="d")
 
 
-def skipped_at_the_beginning(told: Told) -> None:
-    told.assigned("c", {0: 0})
-    told.read((1, "b"), (2, "c"))
-    told.read((0, "a"), (1, "b"), (2, "c"), process="d")
+def skipped_at_the_beginning(history: History) -> None:
+    history.assigned("c", {0: 0})
+    history.read((1, "b"), (2, "c"))
+    history.read((0, "a"), (1, "b"), (2, "c"), process="d")
 
 
-def skipped_behind_a_failed_poll(told: Told) -> None:
-    told.read((0, "a"))
-    told.read((1, "b"), ok=False)
-    told.read((2, "c"))
-    told.read((0, "a"), (1, "b"), (2, "c"), process="d")
+def skipped_after_a_failed_poll(history: History) -> None:
+    history.read((0, "a"))
+    history.read((1, "b"), ok=False)
+    history.read((2, "c"))
+    history.read((0, "a"), (1, "b"), (2, "c"), process="d")
 
 
-def polled_again(told: Told) -> None:
-    told.read((0, "a"), (1, "b"))
-    told.read((1, "b"), (2, "c"))
+def polled_again(history: History) -> None:
+    history.read((0, "a"), (1, "b"))
+    history.read((1, "b"), (2, "c"))
 
 
-def polled_from_before(told: Told) -> None:
-    told.read((0, "a"), (1, "b"), (2, "c"))
-    told.read((0, "a"))
+def polled_from_an_earlier_offset(history: History) -> None:
+    history.read((0, "a"), (1, "b"), (2, "c"))
+    history.read((0, "a"))
 
 
-def skipped_within(told: Told) -> None:
-    told.read((0, "a"), (2, "c"))
-    told.read((0, "a"), (1, "b"), (2, "c"), process="d")
+def skipped_within(history: History) -> None:
+    history.read((0, "a"), (2, "c"))
+    history.read((0, "a"), (1, "b"), (2, "c"), process="d")
 
 
-def disordered_within(told: Told) -> None:
-    told.read((0, "a"), (1, "b"), (2, "c"), (2, "c"))
+def disordered_within(history: History) -> None:
+    history.read((0, "a"), (1, "b"), (2, "c"), (2, "c"))
 
 
-def disordered_sends_of_an_idempotent_producer(told: Told) -> None:
-    first, second = told.send("p", 0, "d"), told.send("p", 0, "e")
-    told.acknowledged(first, 4)
-    told.acknowledged(second, 3)
-    told.read((0, "a"), (1, "b"), (2, "c"), (3, "e"), (4, "d"))
+def disordered_sends_of_an_idempotent_producer(history: History) -> None:
+    first, second = history.send("p", 0, "d"), history.send("p", 0, "e")
+    history.acknowledged(first, 4)
+    history.acknowledged(second, 3)
+    history.read((0, "a"), (1, "b"), (2, "c"), (3, "e"), (4, "d"))
 
 
-def disordered_sends_one_after_the_other(told: Told) -> None:
-    told.sent("d", 4, process="plain")
-    told.sent("e", 3, process="plain")
-    told.read((0, "a"), (1, "b"), (2, "c"), (3, "e"), (4, "d"))
+def disordered_sends_one_after_the_other(history: History) -> None:
+    history.sent("d", 4, process="plain")
+    history.sent("e", 3, process="plain")
+    history.read((0, "a"), (1, "b"), (2, "c"), (3, "e"), (4, "d"))
 
 
-PLANTED: list[tuple[Callable[[Told], None], set[str]]] = [
+PLANTED: list[tuple[Callable[[History], None], set[str]]] = [
     (inconsistent_between_readers, {"inconsistent offset", "invented"}),
-    (inconsistent_with_what_was_acknowledged, {"inconsistent offset", "duplicate", "lost write"}),
-    (standing_twice, {"duplicate"}),
-    (acknowledged_elsewhere_than_read, {"duplicate"}),
-    (read_though_refused, {"failed read"}),
-    (read_though_never_sent, {"invented"}),
+    (inconsistent_with_acknowledgements, {"inconsistent offset", "duplicate", "lost write"}),
+    (in_the_log_twice, {"duplicate"}),
+    (read_at_another_offset_than_acknowledged, {"duplicate"}),
+    (read_although_refused, {"failed read"}),
+    (read_although_never_sent, {"invented"}),
     (lost_in_the_middle, {"lost write", "skip within a poll"}),
-    (lost_and_its_offset_used_again, {"lost write", "inconsistent offset"}),
+    (lost_and_its_offset_reused, {"lost write", "inconsistent offset"}),
     (lost_in_a_failed_poll, {"lost write", "skip within a poll"}),
     (lost_at_the_end, {"unseen"}),
     (lost_without_an_offset, {"unseen"}),
     (skipped_between_polls, {"poll skip"}),
     (skipped_at_the_beginning, {"poll skip"}),
-    (skipped_behind_a_failed_poll, {"poll skip"}),
+    (skipped_after_a_failed_poll, {"poll skip"}),
     (polled_again, {"nonmonotonic poll"}),
-    (polled_from_before, {"nonmonotonic poll"}),
+    (polled_from_an_earlier_offset, {"nonmonotonic poll"}),
     (skipped_within, {"skip within a poll"}),
     (disordered_within, {"nonmonotonic within a poll"}),
     (disordered_sends_of_an_idempotent_producer, {"nonmonotonic send"}),
@@ -178,10 +178,10 @@ PLANTED: list[tuple[Callable[[Told], None], set[str]]] = [
 
 
 @pytest.mark.parametrize(("plant", "found"), PLANTED, ids=lambda one: one.__name__ if callable(one) else "")
-def test_a_planted_anomaly_is_found_and_no_other(plant: Callable[[Told], None], found: set[str]) -> None:
-    told = abc()
-    plant(told)
-    findings = check(told)
+def test_checker_reports_the_planted_anomaly_and_no_other(plant: Callable[[History], None], found: set[str]) -> None:
+    history = abc()
+    plant(history)
+    findings = check(history)
     assert set(findings.counts) == found
     assert not findings.sound and len(findings.lines()) == len(found)
 
@@ -190,146 +190,146 @@ def test_every_anomaly_is_planted_somewhere() -> None:
     assert set().union(*(found for _, found in PLANTED)) == set(ANOMALIES)
 
 
-def judged(told: Told) -> Findings:
-    findings = check(told)
+def sound(history: History) -> Findings:
+    findings = check(history)
     assert findings.lines() == []
     return findings
 
 
-def test_of_a_sound_history_nothing_is_said() -> None:
-    told = abc()
-    told.assigned("c", {0: 0})
-    told.read((0, "a"))
-    told.read((1, "b"), (2, "c"))
-    told.sent("d", 0, key=1)
-    told.read((0, "d"), key=1)
-    findings = judged(told)
+def test_sound_history_has_no_findings() -> None:
+    history = abc()
+    history.assigned("c", {0: 0})
+    history.read((0, "a"))
+    history.read((1, "b"), (2, "c"))
+    history.sent("d", 0, key=1)
+    history.read((0, "d"), key=1)
+    findings = sound(history)
     assert (findings.acknowledged, findings.unknown, findings.polled) == (4, 0, 4)
 
 
 def test_an_empty_history_is_sound() -> None:
-    judged(Told())
+    sound(History())
 
 
 def test_gaps_between_offsets_are_no_skips() -> None:
-    told = Told()
-    told.sent("a", 0)
-    told.sent("b", 5)
-    told.assigned("c", {0: 0})
-    told.read((0, "a"))
-    told.read((5, "b"))
-    told.assigned("d", {0: 3})
-    told.read((5, "b"), process="d")
-    judged(told)
+    history = History()
+    history.sent("a", 0)
+    history.sent("b", 5)
+    history.assigned("c", {0: 0})
+    history.read((0, "a"))
+    history.read((5, "b"))
+    history.assigned("d", {0: 3})
+    history.read((5, "b"), process="d")
+    sound(history)
 
 
-def test_a_send_of_which_nobody_knows_may_be_there_or_not() -> None:
-    told = abc()
-    told.refused("there", UNKNOWN)
-    told.refused("not there", UNKNOWN)
-    told.send("p", 0, "open")
-    told.read((0, "a"), (1, "b"), (2, "c"), (3, "there"))
-    findings = judged(told)
+def test_send_with_unknown_outcome_may_be_in_the_log_or_not() -> None:
+    history = abc()
+    history.refused("there", UNKNOWN)
+    history.refused("not there", UNKNOWN)
+    history.send("p", 0, "open")
+    history.read((0, "a"), (1, "b"), (2, "c"), (3, "there"))
+    findings = sound(history)
     assert findings.unknown == 3
 
 
-def test_an_unclear_send_is_not_lost_though_it_was_told_where_by_a_poll_that_failed() -> None:
-    told = abc()
-    told.refused("d", UNKNOWN)
-    told.read((3, "d"), ok=False, process="d")
-    told.read((0, "a"), (1, "b"), (2, "c"))
-    judged(told)
+def test_send_with_unknown_outcome_is_not_lost_even_if_a_failed_poll_returned_its_offset() -> None:
+    history = abc()
+    history.refused("d", UNKNOWN)
+    history.read((3, "d"), ok=False, process="d")
+    history.read((0, "a"), (1, "b"), (2, "c"))
+    sound(history)
 
 
-def test_a_refused_send_is_not_missed() -> None:
-    told = abc()
-    told.refused("d", REFUSED)
-    told.read((0, "a"), (1, "b"), (2, "c"))
-    judged(told)
+def test_refused_send_is_not_expected_in_the_log() -> None:
+    history = abc()
+    history.refused("d", REFUSED)
+    history.read((0, "a"), (1, "b"), (2, "c"))
+    sound(history)
 
 
-def test_a_producer_without_idempotence_may_write_twice_and_overtake_itself() -> None:
-    told = Told()
-    first, second = told.send("plain", 0, "a"), told.send("plain", 0, "b")
-    told.acknowledged(first, 2)
-    told.acknowledged(second, 1)
-    told.read((0, "a"), (1, "b"), (2, "a"))
-    judged(told)
+def test_producer_without_idempotence_may_duplicate_and_reorder_records() -> None:
+    history = History()
+    first, second = history.send("plain", 0, "a"), history.send("plain", 0, "b")
+    history.acknowledged(first, 2)
+    history.acknowledged(second, 1)
+    history.read((0, "a"), (1, "b"), (2, "a"))
+    sound(history)
 
 
-def test_nothing_is_unseen_while_not_everything_was_read() -> None:
-    told = abc()
-    told.read((0, "a"))
-    assert check(told, complete=False).sound
-    assert not check(told, complete=True).sound
+def test_unread_records_are_findings_only_in_a_complete_history() -> None:
+    history = abc()
+    history.read((0, "a"))
+    assert check(history, complete=False).sound
+    assert not check(history, complete=True).sound
 
 
 def test_a_failed_poll_does_not_move_the_position() -> None:
-    told = abc()
-    told.read((0, "a"))
-    told.read((1, "b"), ok=False)
-    told.read((1, "b"), (2, "c"))
-    judged(told)
+    history = abc()
+    history.read((0, "a"))
+    history.read((1, "b"), ok=False)
+    history.read((1, "b"), (2, "c"))
+    sound(history)
 
 
 @pytest.mark.parametrize("again", ["assigned", "subscribed", "crashed"])
-def test_who_begins_anew_may_begin_anywhere(again: str) -> None:
-    told = abc()
-    told.read((0, "a"), (1, "b"), (2, "c"))
+def test_consumer_may_start_at_any_offset_after_assignment_subscription_or_crash(again: str) -> None:
+    history = abc()
+    history.read((0, "a"), (1, "b"), (2, "c"))
     if again == "assigned":
-        told.assigned("c", {0: None})
+        history.assigned("c", {0: None})
     elif again == "subscribed":
-        told.subscribed("c", [0])
+        history.subscribed("c", [0])
     else:
-        told.crashed("c")
-    told.read((1, "b"))
-    judged(told)
+        history.crashed("c")
+    history.read((1, "b"))
+    sound(history)
 
 
-def test_who_is_in_a_group_may_jump_between_polls_and_not_within_one() -> None:
-    told = abc()
-    told.subscribed("c", [0])
-    told.read((0, "a"))
-    told.read((2, "c"))
-    told.read((0, "a"), (1, "b"))
-    judged(told)
-    told.read((0, "a"), (2, "c"))
-    assert set(check(told).counts) == {"skip within a poll"}
+def test_group_member_may_skip_offsets_between_polls_but_not_within_one() -> None:
+    history = abc()
+    history.subscribed("c", [0])
+    history.read((0, "a"))
+    history.read((2, "c"))
+    history.read((0, "a"), (1, "b"))
+    sound(history)
+    history.read((0, "a"), (2, "c"))
+    assert set(check(history).counts) == {"skip within a poll"}
 
 
-def test_a_partition_that_came_back_during_a_poll_may_jump_within_it() -> None:
-    told = abc()
-    told.subscribed("c", [0])
-    told.read((0, "a"), (1, "b"), (0, "a"), (1, "b"), (2, "c"), rebalanced=(0,))
-    judged(told)
+def test_partition_that_is_reassigned_during_a_poll_may_repeat_offsets() -> None:
+    history = abc()
+    history.subscribed("c", [0])
+    history.read((0, "a"), (1, "b"), (0, "a"), (1, "b"), (2, "c"), rebalanced=(0,))
+    sound(history)
 
 
-def test_the_lag_is_how_long_a_record_was_known_before_a_poll_that_passed_it_by() -> None:
-    told = Told()
-    told.assigned("c", {0: 0})
-    told.sent("a", 0)  # known at 3
-    told.read((0, "a"))
-    assert check(told).lag_ns == 0
-    told.sent("b", 1)  # 6 and 7
-    told.read()  # asked at 8
-    told.read()  # asked at 10
-    told.read((1, "b"))
-    findings = judged(told)
+def test_lag_is_the_age_of_an_acknowledged_record_at_a_poll_that_missed_it() -> None:
+    history = History()
+    history.assigned("c", {0: 0})
+    history.sent("a", 0)  # known at 3
+    history.read((0, "a"))
+    assert check(history).lag_ns == 0
+    history.sent("b", 1)  # 6 and 7
+    history.read()  # sent at 8
+    history.read()  # sent at 10
+    history.read((1, "b"))
+    findings = sound(history)
     assert findings.lag_ns == 3
     assert findings.laggard == "c in 0, 1 records from the start"
-    told.assigned("d", {0: 0})
-    told.read((0, "a"), (1, "b"), process="d")
-    assert judged(told).lag_ns == 3, "who begins late is not late"
+    history.assigned("d", {0: 0})
+    history.read((0, "a"), (1, "b"), process="d")
+    assert sound(history).lag_ns == 3, "a consumer that starts later has no lag"
 
 
-def test_a_value_is_sent_once() -> None:
-    told = abc()
-    told.sent("a", 3)
+def test_value_that_is_sent_twice_is_refused() -> None:
+    history = abc()
+    history.sent("a", 3)
     with pytest.raises(AssertionError, match="'a' is sent to 0 once in a history"):
-        check(told)
+        check(history)
 
 
-def test_only_what_a_broker_refuses_for_good_has_definitely_not_happened() -> None:
+def test_only_final_errors_mean_that_a_send_failed() -> None:
     for unclear in (errors.NotLeaderOrFollower, errors.RequestTimedOut, errors.NetworkError, errors.UnknownServerError):
         assert outcome_of(unclear.code) == "info", unclear
     for unclear in (errors.NotEnoughReplicas, errors.NotEnoughReplicasAfterAppend, errors.KafkaStorageError, errors.CorruptMessage):  # type: ignore[assignment]
@@ -344,17 +344,17 @@ def test_only_what_a_broker_refuses_for_good_has_definitely_not_happened() -> No
 
 
 def test_a_long_history_takes_no_longer_per_operation_than_a_short_one() -> None:
-    """Linear: what would be quadratic runs into the time limit."""
-    told = Told()
+    """Checking is linear. A quadratic check exceeds the time limit."""
+    history = History()
     for number in range(60_000):
-        told.sent(f"v{number}", number // 4, key=number % 4)
+        history.sent(f"v{number}", number // 4, key=number % 4)
     for key in range(4):
         for begin in range(0, 15_000, 100):
-            told.read(*((offset, f"v{offset * 4 + key}") for offset in range(begin, begin + 100)), key=key)
-    assert judged(told).polled == 60_000
+            history.read(*((offset, f"v{offset * 4 + key}") for offset in range(begin, begin + 100)), key=key)
+    assert sound(history).polled == 60_000
 
 
-def heard() -> HistoryIsSound:
+def checker_with_three_sends() -> HistoryIsSound:
     checker = HistoryIsSound()
     checker.sent(0, 0, [b"a", b"b"], idempotent=True)
     checker.sent(1, 0, [b"c"], idempotent=False)
@@ -363,13 +363,13 @@ def heard() -> HistoryIsSound:
     return checker
 
 
-def test_what_simulated_users_tell_is_judged_too() -> None:
-    sound = heard()
-    sound.finish({0: [(0, b"a"), (1, b"b"), (2, b"c")]})
-    assert sound.problems == []
-    lost = heard()
+def test_histories_of_simulated_clients_are_checked() -> None:
+    complete = checker_with_three_sends()
+    complete.finish({0: [(0, b"a"), (1, b"b"), (2, b"c")]})
+    assert complete.problems == []
+    lost = checker_with_three_sends()
     lost.finish({0: [(0, b"a")]})
     assert lost.problems == ["unseen: 1 (" + ANOMALIES["unseen"] + "); b'b' of 0, acknowledged at 1"]
-    replaced = heard()
+    replaced = checker_with_three_sends()
     replaced.finish({0: [(0, b"c"), (1, b"b")]})
     assert [line.partition(":")[0] for line in replaced.problems] == ["inconsistent offset"]

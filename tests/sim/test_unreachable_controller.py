@@ -55,7 +55,7 @@ def offices(monkeypatch: pytest.MonkeyPatch, seed: int) -> tuple[int, int, Clust
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_the_office_leaves_a_controller_that_brokers_cannot_reach(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+def test_controller_that_brokers_cannot_reach_resigns(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     before, after, _ = offices(monkeypatch, seed)
     assert before != after
 

@@ -105,5 +105,6 @@ async def test_a_directory_that_vanishes_under_a_store_does_not_keep_it_from_clo
     (tmp_path / "meta").mkdir()
     store = EmbeddedStore(tmp_path / "meta" / "s")
     shutil.rmtree(tmp_path / "meta")
-    await submitted(store, Op("create", "/a"))
+    result = await submitted(store, Op("create", "/a"))
     await store.close()
+    assert result.error is None

@@ -58,7 +58,7 @@ def test_a_topic_of_version_1_has_no_id() -> None:
     assert (old.topic_id, old.replicas) == (NO_TOPIC_ID, {0: (5,)})
 
 
-def test_a_partition_state_tells_its_recovery_only_while_it_lasts() -> None:
+def test_partition_state_has_recovery_state_only_during_recovery() -> None:
     state = layout.PartitionState(leader=2, leader_epoch=LeaderEpoch(9), isr=(2, 3), controller_epoch=4)
     data = layout.encode_partition_state(state)
     assert as_json(data) == {"version": 1, "leader": 2, "leader_epoch": 9, "controller_epoch": 4, "isr": [2, 3]}

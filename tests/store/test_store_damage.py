@@ -192,7 +192,7 @@ KINDS: dict[str, tuple[Callable[[Path], object], type[StoreFileError], str]] = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_is_wrong_with_a_file_is_said(stores: dict[str, tuple[Path, State]], tmp_path: Path, kind: str) -> None:
+def test_damaged_file_is_described(stores: dict[str, tuple[Path, State]], tmp_path: Path, kind: str) -> None:
     change, raised, said = KINDS[kind]
     shutil.copytree(stores["stopped"][0], tmp_path / "d")
     change(tmp_path / "d" / "s")
@@ -201,7 +201,7 @@ def test_what_is_wrong_with_a_file_is_said(stores: dict[str, tuple[Path, State]]
     assert type(caught.value) is raised
 
 
-def test_a_file_that_may_not_be_read_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreadable_file_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "s").write_bytes(b"x")
 
     def refused(path: Path, mode: str) -> None:
@@ -392,7 +392,7 @@ async def with_a_block(path: Path) -> None:
 
 
 @pytest.mark.parametrize("how", ["missing", "empty", "zeros", "text"])
-async def test_a_store_without_its_note_is_put_ahead_and_says_so(tmp_path: Path, how: str, caplog: pytest.LogCaptureFixture) -> None:
+async def test_store_without_its_note_file_skips_ahead_and_warns(tmp_path: Path, how: str, caplog: pytest.LogCaptureFixture) -> None:
     path = tmp_path / "s"
     await with_a_block(path)
     before = read_contents(path)

@@ -226,7 +226,7 @@ async def test_of_changes_in_a_row_the_last_is_shown_and_nothing_older_after_it(
             there.add(state.path)
 
 
-async def test_a_node_that_is_replaced_by_one_multi_goes_before_it_comes(ensemble: Ensemble) -> None:
+async def test_node_replaced_in_one_multi_is_reported_deleted_then_created(ensemble: Ensemble) -> None:
     writer, watcher = await ensemble.session(), await ensemble.session()
     seen: list[tuple[bytes | None, int]] = []
     watcher.watch("/a", lambda state: seen.append((state.data, state.version)))
@@ -247,7 +247,7 @@ async def test_a_watch_that_begins_between_changes_misses_none_and_repeats_none(
     assert seen == [b"2", b"3"]
 
 
-async def test_a_session_hears_a_change_before_its_answer(ensemble: Ensemble) -> None:
+async def test_session_receives_a_change_before_the_result_of_its_write(ensemble: Ensemble) -> None:
     session = await ensemble.session()
     heard: list[str] = []
     session.watch("/a", lambda state: heard.append("change"))
@@ -278,7 +278,7 @@ async def test_ephemeral_nodes_go_with_their_session_and_watches_of_others_see_i
     assert (await ensemble.submit(two, Op("check", "/stays"), Op("check", "/two"))).error is None
 
 
-async def test_a_closed_session_is_refused_and_hears_nothing_more(ensemble: Ensemble) -> None:
+async def test_closed_session_is_refused_and_receives_no_events(ensemble: Ensemble) -> None:
     session, other = await ensemble.session(), await ensemble.session()
     seen: list[NodeState] = []
     session.watch("/a", seen.append)

@@ -1,4 +1,4 @@
-"""A session with a real ZooKeeper that loses its servers or its connection, or expires."""
+"""Sessions with a real ZooKeeper: lost servers, lost connections, expiry."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -17,39 +17,39 @@ pytestmark = pytest.mark.server
 CHROOTS = count(1)
 
 
-class Watched:
-    """A session, and all that it was told, in order."""
+class WatchedSession:
+    """A session and its events, in order."""
 
     def __init__(self, session: ZooKeeperSession) -> None:
         self.session = session
-        self.told: list[NodeState | SessionState] = []
-        session.watch("/a", self.told.append)
-        session.listen(self.told.append)
+        self.events: list[NodeState | SessionState] = []
+        session.watch("/a", self.events.append)
+        session.listen(self.events.append)
 
     @property
     def states(self) -> list[str]:
-        return [told for told in self.told if isinstance(told, str)]
+        return [event for event in self.events if isinstance(event, str)]
 
     @property
     def nodes(self) -> dict[str, bytes]:
-        """What a reader of all that was told believes."""
+        """The nodes that result from the events."""
         found: dict[str, bytes] = {}
-        for told in self.told:
-            if isinstance(told, NodeState) and told.data is None:
-                del found[told.path]
-            elif isinstance(told, NodeState) and told.data is not None:
-                found[told.path] = told.data
+        for event in self.events:
+            if isinstance(event, NodeState) and event.data is None:
+                del found[event.path]
+            elif isinstance(event, NodeState) and event.data is not None:
+                found[event.path] = event.data
         return found
 
     async def submit(self, *ops: Op) -> StoreResult:
-        answer: asyncio.Future[StoreResult] = asyncio.get_running_loop().create_future()
-        self.session.submit(ops, answer.set_result)
-        return await answer
+        result: asyncio.Future[StoreResult] = asyncio.get_running_loop().create_future()
+        self.session.submit(ops, result.set_result)
+        return await result
 
 
 async def until(true: Callable[[], bool], *, timeout_s: float = 20.0) -> None:
     async with asyncio.timeout(timeout_s):
-        while not true():  # noqa: ASYNC110  (what is waited for is another process)
+        while not true():  # noqa: ASYNC110  (the condition depends on another process)
             await asyncio.sleep(0.01)
 
 
@@ -58,10 +58,10 @@ class Sessions:
         self.chroot = f"/sessions-{next(CHROOTS)}"
         self.opened: list[ZooKeeperSession] = []
 
-    async def open(self, hosts: str, *, session_timeout_ms: int = 4_000) -> Watched:
+    async def open(self, hosts: str, *, session_timeout_ms: int = 4_000) -> WatchedSession:
         connect = Connect.parse(hosts + self.chroot, session_timeout_ms=session_timeout_ms, connection_timeout_ms=20_000)
         self.opened.append(await open_session(connect))
-        return Watched(self.opened[-1])
+        return WatchedSession(self.opened[-1])
 
 
 @pytest.fixture
@@ -73,30 +73,30 @@ async def sessions() -> AsyncIterator[Sessions]:
         await session.closed()
 
 
-async def expire(one: Watched) -> None:
-    """Another client takes the session over and closes it; as often as its owner, who may take it back meanwhile, has not lost it."""
+async def expire(one: WatchedSession) -> None:
+    """Closes the session from another client with the same id. Repeats, because the owner may reconnect first."""
     from kazoo.client import KazooClient
     from kazoo.handlers.threading import KazooTimeoutError
 
-    stolen = one.session.client.client_id
+    session_id = one.session.client.client_id
 
-    def act() -> None:
-        thief = KazooClient(hosts=one.session.connect.hosts, client_id=stolen)
+    def close_session() -> None:
+        other_client = KazooClient(hosts=one.session.connect.hosts, client_id=session_id)
         try:
-            thief.start(timeout=3)
+            other_client.start(timeout=3)
         except KazooTimeoutError:
             return
-        thief.stop()
-        thief.close()
+        other_client.stop()
+        other_client.close()
 
     async with asyncio.timeout(60):
         while "lost" not in one.states:
-            if one.session.client.client_id == stolen:
-                await asyncio.get_running_loop().run_in_executor(None, act)
+            if one.session.client.client_id == session_id:
+                await asyncio.get_running_loop().run_in_executor(None, close_session)
             await asyncio.sleep(0.05)
 
 
-async def test_a_session_outlives_a_server_that_takes_a_connection_and_never_answers(zookeeper: Ensemble, sessions: Sessions) -> None:
+async def test_session_survives_a_server_that_accepts_a_connection_and_never_responds(zookeeper: Ensemble, sessions: Sessions) -> None:
     host, port = zookeeper.servers[0].address
     taken: list[asyncio.StreamWriter] = []
     copies: list[asyncio.Task[None]] = []
@@ -108,7 +108,7 @@ async def test_a_session_outlives_a_server_that_takes_a_connection_and_never_ans
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         taken.append(writer)
-        # The second connection is left without an answer.
+        # The second connection gets no response.
         if len(taken) != 2:
             there, back = await asyncio.open_connection(host, port)
             copies.extend(asyncio.create_task(copy(*pair)) for pair in ((reader, back), (there, writer)))
@@ -121,12 +121,12 @@ async def test_a_session_outlives_a_server_that_takes_a_connection_and_never_ans
     front.close()
 
 
-async def test_a_session_outlives_its_server_and_hears_what_it_missed(zookeepers: Ensemble, sessions: Sessions) -> None:
+async def test_session_survives_its_server_and_receives_missed_changes(zookeepers: Ensemble, sessions: Sessions) -> None:
     servers = zookeepers.servers
     one = await sessions.open(f"127.0.0.1:{servers[0].address[1]},127.0.0.1:{servers[1].address[1]}")
     other = await sessions.open(f"127.0.0.1:{servers[2].address[1]}")
     await one.submit(Op("create", "/a"), Op("create", "/a/eph", ephemeral=True), Op("create", "/a/gone"), Op("create", "/a/old", b"old"))
-    # The one that this session is connected to.
+    # The server that this session is connected to.
     port = one.session.client._connection._socket.getpeername()[1]
     server = next(server for server in servers if server.address[1] == port)
     zookeepers.kill(server)
@@ -135,7 +135,7 @@ async def test_a_session_outlives_its_server_and_hears_what_it_missed(zookeepers
         assert (await one.submit(Op("check", "/a"))).error in ("unavailable", None)
         replace = (Op("delete", "/a/gone"), Op("delete", "/a/old"), Op("create", "/a/old", b"new"))
         while (await other.submit(*replace)).error == "unavailable":  # noqa: ASYNC110
-            # Without its leader the ensemble elects another one, and hangs up on everyone meanwhile.
+            # An ensemble without a leader closes all connections until it has elected another.
             await asyncio.sleep(0.05)
         await until(lambda: one.states[-1:] == ["connected"])
         await one.submit(Op("check", "/a"))
@@ -146,53 +146,51 @@ async def test_a_session_outlives_its_server_and_hears_what_it_missed(zookeepers
         zookeepers.await_ready(server)
 
 
-async def test_a_lost_session_is_told_so_and_goes_on_as_a_new_one_without_its_ephemeral_nodes(
-    zookeeper: Ensemble, sessions: Sessions
-) -> None:
+async def test_expired_session_is_reported_and_renewed_without_its_ephemeral_nodes(zookeeper: Ensemble, sessions: Sessions) -> None:
     one, other = await sessions.open(zookeeper.connect), await sessions.open(zookeeper.connect)
     await one.submit(Op("create", "/a"), Op("create", "/a/eph", ephemeral=True))
     assert one.nodes == {"/a": b"", "/a/eph": b""}
     await expire(one)
     await until(lambda: one.states[-1:] == ["connected"])
     assert "lost" in one.states
-    assert one.nodes == {"/a": b""}, "what changed is told before the session counts as connected"
+    assert one.nodes == {"/a": b""}, "changes are delivered before the session is connected"
     assert (await one.submit(Op("create", "/a/eph", b"2", ephemeral=True))).error is None
     await until(lambda: other.nodes == {"/a": b"", "/a/eph": b"2"})
     assert one.nodes == other.nodes
 
 
 class Writer:
-    """Counts upwards in a node of its own, by compare-and-set, and leaves a node per number."""
+    """Increments a number in its node by compare-and-set and creates a node per number."""
 
-    def __init__(self, name: str, watched: Watched) -> None:
+    def __init__(self, name: str, watched: WatchedSession) -> None:
         self.path = f"/a/{name}"
         self.watched = watched
         self.number = 0
-        self.unanswered = 0
+        self.unknown_outcomes = 0
         self.stopped = False
 
     async def run(self) -> None:
         await self.watched.submit(Op("create", self.path, b"0"))
         while not self.stopped:
-            wanted = self.number + 1
-            done = await self.watched.submit(
-                Op("set", self.path, b"%d" % wanted, self.number), Op("create", f"{self.path}/{wanted}", bytes(50))
+            number = self.number + 1
+            result = await self.watched.submit(
+                Op("set", self.path, b"%d" % number, self.number), Op("create", f"{self.path}/{number}", bytes(50))
             )
-            if done.error == "unavailable":
-                self.unanswered += 1
+            if result.error == "unavailable":
+                self.unknown_outcomes += 1
                 await asyncio.sleep(0.01)
                 continue
-            # It may have been done without an answer; then the same once more does not fit.
-            assert done.error is None or (done.error == "version" and self.unanswered), done
-            self.number = wanted
+            # The write may have succeeded without a response. Its repetition then fails with a version error.
+            assert result.error is None or (result.error == "version" and self.unknown_outcomes), result
+            self.number = number
 
     async def progress(self, count: int = 15) -> None:
-        aim = self.number + count
-        await until(lambda: self.number >= aim, timeout_s=60)
+        target = self.number + count
+        await until(lambda: self.number >= target, timeout_s=60)
 
 
 @pytest.mark.parametrize("nodes", [1, 3])
-async def test_writes_are_done_once_and_seen_by_all_while_servers_are_killed(
+async def test_writes_are_applied_once_and_seen_by_all_sessions_while_servers_are_killed(
     nodes: int, tmp_path: Path, zookeeper: Ensemble, sessions: Sessions
 ) -> None:
     loop = asyncio.get_running_loop()
@@ -224,14 +222,14 @@ async def test_writes_are_done_once_and_seen_by_all_while_servers_are_killed(
         zookeepers.stop()
 
 
-async def test_a_multi_larger_than_a_server_takes_is_refused_and_costs_no_connection(zookeeper: Ensemble, sessions: Sessions) -> None:
+async def test_oversized_multi_is_refused_and_keeps_the_connection(zookeeper: Ensemble, sessions: Sessions) -> None:
     one = await sessions.open(zookeeper.connect)
     assert (await one.submit(Op("create", "/a", bytes(1 << 20)))).error == "too_large"
     assert (await one.submit(Op("create", "/a", bytes((1 << 20) - 1000)))).error is None
     assert one.states == []
 
 
-async def test_ten_thousand_partitions_are_shown_in_seconds(zookeeper: Ensemble, sessions: Sessions) -> None:
+async def test_ten_thousand_partitions_are_read_in_seconds(zookeeper: Ensemble, sessions: Sessions) -> None:
     writer = await sessions.open(zookeeper.connect)
     await writer.submit(Op("create", "/a"))
     for topic in range(100):
@@ -249,13 +247,13 @@ async def test_ten_thousand_partitions_are_shown_in_seconds(zookeeper: Ensemble,
     assert reader.nodes == writer.nodes
 
 
-async def test_no_ensemble_is_said_with_its_address() -> None:
+async def test_unreachable_ensemble_is_reported_with_its_address() -> None:
     connect = Connect.parse("127.0.0.1:1/x", session_timeout_ms=1_000, connection_timeout_ms=300)
     with pytest.raises(ZooKeeperUnavailable, match=r"no ZooKeeper answers at 127\.0\.0\.1:1 within 300 ms"):
         await open_session(connect)
 
 
 @pytest.mark.parametrize("text", ["", ":2181", "host:0", "host:x", "a:1,,b:2", "h:1//x"])
-def test_an_address_that_cannot_be_one_is_refused(text: str) -> None:
+def test_invalid_address_is_refused(text: str) -> None:
     with pytest.raises(ValueError):
         Connect.parse(text, session_timeout_ms=1, connection_timeout_ms=1)
