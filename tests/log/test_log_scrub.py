@@ -118,7 +118,7 @@ def test_a_log_remembers_its_damage_after_a_restart() -> None:
     disk, log, positions = written(20, segment_bytes=1_500)
     disk.flip_bit(LOG, positions[2] + 7, 5)
     log.note_damage(0, scrubbed(disk, log).damages)
-    log.recovery_point_lowered()
+    log.recovery_point_lowered(log)
     again = reopened(disk.restart(), segment_bytes=1_500)
     assert again.damages == log.damages and isinstance(again.damages[0], Damage)
     check_served(again, end=60)
@@ -149,7 +149,7 @@ def check_served(log: Log, *, end: int = 24) -> None:
 @pytest.mark.parametrize("at", [7, 9, 16, 20, 70])
 def test_recovery_keeps_what_was_on_disk_behind_damage(at: int) -> None:
     disk, log, positions = written()
-    log.recovery_point_lowered()
+    log.recovery_point_lowered(log)
     disk.flip_bit(LOG, positions[2] + at, 5)
     again = reopened(disk.restart())
     assert [(one.first, one.end) for one in again.damages] == [(6, 9)] and again.end_offset == 24

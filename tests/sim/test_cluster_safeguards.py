@@ -345,8 +345,7 @@ def test_waiting_for_the_disk_inside_of_a_step_is_caught(monkeypatch: pytest.Mon
             if plan is not None:
                 self._flushing[partition] = replica
                 plan.carry_out(replica.directory.disk)
-                replica.directory.write_checkpoints()
                 self.flushed(((partition, plan.upto),))
 
     monkeypatch.setattr(Partitions, "begin_flushes", flush_at_once)
-    assert harm("for the disk", ("kill",))
+    assert harm("for the disk")

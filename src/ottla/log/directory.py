@@ -20,12 +20,13 @@ from ottla.base.ids import Offset, TopicId, TopicPartition
 from ottla.base.ports import Disk
 from ottla.log import checkpoints, filenames
 from ottla.log.checkpoints import MetaProperties
-from ottla.log.directory_changes import LogMove, NewLog
+from ottla.log.directory_changes import LogChanges, LogMove, NewLog
 from ottla.log.errors import DirectoryRefused, PartitionExists
 from ottla.log.flush import FlushPlan
 from ottla.log.log import Log
 from ottla.log.options import TopicOptions
 from ottla.log.recovery import ClosedLog
+from ottla.log.state import LogState
 
 #: Opens logs; the result is in the order of the argument, with None for a file instead of a partition's directory. Raises: OSError.
 OpenLogs = Callable[[Sequence[ClosedLog]], Iterable[Log | None]]
@@ -77,8 +78,8 @@ class LogDirectory:
         self._named: set[TopicPartition] = set()
         #: Whether a cleaner-offset-checkpoint exists.
         self._cleans = False
-        #: Whether a log was truncated below its recorded recovery point, and what is called then: its owner may record several at a time.
-        self.lowered = False
+        #: Logs that were truncated below their recorded recovery point, and what is called then. The owner may record several at a time.
+        self.lowered: dict[TopicPartition, LogState] = {}
         self.on_lowered: Callable[[], None] = self.record_lowered
 
     def __repr__(self) -> str:
@@ -199,7 +200,7 @@ class LogDirectory:
         new.carry_out(self.disk)
         log = self.add(new, now_ms, high_watermark)
         if in_place_of_lost:
-            log.note_missing(0)
+            log.note_missing(0, sync=True)
             self.disk.sync_dir()
         return log
 
@@ -328,21 +329,26 @@ class LogDirectory:
                 files.append((filenames.CLEANER_OFFSETS, checkpoints.offsets_file(offsets)))
         return files
 
-    def _recovery_point_lowered(self) -> None:
-        self.lowered = True
+    def _recovery_point_lowered(self, log: LogState) -> None:
+        log.unrecorded = True
+        self.lowered[log.partition] = log
         self.on_lowered()
 
-    def record_lowered(self) -> None:
-        """Logs were truncated below their recorded recovery points. The record must go before the next append, or recovery after a crash
-        would trust new bytes. Waits for the device. Raises: OSError.
+    def lowered_changes(self) -> tuple[list[Log], list[tuple[str, bytes]]]:
+        """Logs whose lowered recovery point is not recorded, and the checkpoints that record it; ``recorded`` follows.
 
-        So must the clean offset, or compaction would remove tombstones whose older records it never searched.
+        The clean offset is recorded too, or compaction would remove tombstones whose older records it never searched.
         """
-        self.lowered = False
-        if not self.write_checkpoints(kinds=("recovery_points", "cleaner_offsets")):
-            self.disk.unlink(filenames.RECOVERY_POINTS)
-            self.disk.unlink(filenames.CLEANER_OFFSETS)
-            self.disk.sync_dir()
+        logs = [log for partition in self.lowered if (log := self.logs.get(partition)) is not None and log is self.lowered[partition]]
+        self.lowered.clear()
+        return logs, self.checkpoint_files(kinds=("recovery_points", "cleaner_offsets")) if logs else []
+
+    def record_lowered(self) -> None:
+        """Records lowered recovery points at once, for an owner without a thread. Waits for the device. Raises: OSError."""
+        logs, files = self.lowered_changes()
+        LogChanges(checkpoints=tuple(files), lowers=True).carry_out(self.disk)
+        for log in logs:
+            log.unrecorded = False
 
     def close(
         self,

@@ -84,6 +84,8 @@ class LogChanges:
     #: Checkpoints to replace when those on disk may have an entry of an earlier log with the name of a new one.
     checkpoints: tuple[tuple[str, bytes], ...] = ()
     creations: tuple[NewLog, ...] = ()
+    #: Whether the checkpoints lower recovery points. Old ones must not stay then, even if the disk is full.
+    lowers: bool = False
 
     def carry_out(self, disk: Disk) -> tuple[TopicPartition, ...]:
         """Returns the partitions whose logs were not created because the disk is full. Waits for the device.
@@ -94,8 +96,7 @@ class LogChanges:
             move.carry_out(disk)
         created = 0
         try:
-            for path, data in self.checkpoints:
-                disk.replace_file(path, data)
+            self._replace_checkpoints(disk)
             for new in self.creations:
                 new.carry_out(disk)
                 created += 1
@@ -106,3 +107,14 @@ class LogChanges:
             if not move.stray:
                 disk.remove_tree(move.target)
         return tuple(new.partition for new in self.creations[created:])
+
+    def _replace_checkpoints(self, disk: Disk) -> None:
+        try:
+            for path, data in self.checkpoints:
+                disk.replace_file(path, data)
+        except OSError as error:
+            if error.errno == ENOSPC and self.lowers:
+                disk.unlink(filenames.RECOVERY_POINTS)
+                disk.unlink(filenames.CLEANER_OFFSETS)
+                disk.sync_dir()
+            raise

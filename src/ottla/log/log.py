@@ -54,7 +54,7 @@ class Log(LogState):
     def checkpoint_offset(self) -> Offset:
         """The recovery point for the checkpoint: below it records are on disk, and everything that recovery would not rebuild."""
         if self.missing_below is not None and not self._missing_noted:
-            # The full disk has no missing-checkpoint; the next start must detect the missing records again.
+            # The missing-checkpoint is not durable; the next start must detect the missing records again.
             return max(self.missing_below, self.recovery_point)
         return self.pending.bound(self.recovery_point, self.epochs)
 
@@ -233,6 +233,7 @@ class Log(LogState):
         self.pending.done(upto, self.epochs)
         if not self.pending.names:
             self._clean_durable = self.clean_offset
+            self._missing_noted = self._missing_written
 
     def delete_before(self, offset: int, now_ms: int) -> tuple[str, ...]:
         """Raises the start offset to ``offset``; renames the segments below and returns their paths.
@@ -269,39 +270,48 @@ class Log(LogState):
         self.save_damage()
         return removed
 
-    def note_missing(self, below: int) -> None:
-        """Marks records below this offset as missing, durably unless the disk is full. Raises: OSError."""
+    def note_missing(self, below: int, *, sync: bool = False) -> None:
+        """Marks records below this offset as missing; durable with the next flush, or with ``sync`` at once, unless the disk is full.
+
+        Raises: OSError.
+        """
         self.missing_below = Offset(below)
+        self._missing_written = self._missing_noted = False
         try:
-            self.disk.replace_file(f"{self.directory}/{MISSING}", missing_file(below))
-            self._missing_noted = True
+            self.write_small(MISSING, missing_file(below))
+            self._missing_written = True
+            if sync:
+                self.disk.sync_file(f"{self.directory}/{MISSING}")
+                self.disk.sync_dir(self.directory)
+                self._missing_noted = True
         except OSError as error:
             if error.errno != ENOSPC:
                 raise
 
     def retry_missing_note(self) -> None:
         """Writes the missing-checkpoint if a full disk refused it before. Raises: OSError."""
-        if self.missing_below is not None and not self._missing_noted:
+        if self.missing_below is not None and not self._missing_written:
             self.note_missing(self.missing_below)
 
     def restore_missing(self, below: int) -> None:
         """Applies the missing-checkpoint that was read at open."""
-        self.missing_below, self._missing_noted = Offset(below), True
+        self.missing_below = Offset(below)
+        self._missing_written = self._missing_noted = True
 
     def clear_missing(self) -> None:
         """Removes the mark of missing records: the log has all records of its leader. Raises: OSError."""
         self.missing_below = None
-        self._missing_noted = False
+        self._missing_written = self._missing_noted = False
         self.disk.unlink(f"{self.directory}/{MISSING}")
         self.pending.directory(self.directory)
 
     def allow_holes(self, below: int) -> None:
-        """Permits holes below this offset in copies of a compacted log; durable when this returns.
+        """Permits holes below this offset in copies of a compacted log; durable with the batches, in the next flush.
 
         Raises: OSError; after ENOSPC the log is unchanged.
         """
         if below > self.holes_below:
-            self.disk.replace_file(f"{self.directory}/{HOLES}", holes_file(below))
+            self.write_small(HOLES, holes_file(below))
             self.holes_below = Offset(below)
 
     def expire_producers(self, now_ms: int, after_ms: int) -> int:

@@ -179,7 +179,7 @@ def _check_missing(log: Log, names: list[str], recovery_point: int) -> None:
     if log.end_offset < recovery_point:
         log.recovered = log.recovered or RecoveryResult()
         log.recovered.lost_records = recovery_point - log.end_offset
-        log.note_missing(max(recovery_point, log.missing_below or 0))
+        log.note_missing(max(recovery_point, log.missing_below or 0), sync=True)
 
 
 def _sync(log: Log, recovery_point: int) -> None:

@@ -13,6 +13,7 @@ from ottla.base.ports import Disk
 from ottla.base.units import INT32_MAX
 from ottla.log.damage import Damage, damage_file
 from ottla.log.filenames import DAMAGE
+from ottla.log.flush import NamedFile
 from ottla.log.index import OFFSET_ENTRY, TIME_ENTRY
 from ottla.log.leader_epochs import LeaderEpochs
 from ottla.log.options import TopicOptions
@@ -64,7 +65,7 @@ class RecoveryResult(msgspec.Struct):
     lost_records: int = 0
 
 
-def _nothing() -> None:
+def _nothing(log: "LogState") -> None:
     pass
 
 
@@ -93,8 +94,8 @@ class LogState:
         self.pending = UnflushedChanges()
         #: Records below this offset are missing, so the replica is ineligible; None when none are missing.
         self.missing_below: Offset | None = None
-        #: Whether the missing-checkpoint is on disk.
-        self._missing_noted = False
+        #: Whether the missing-checkpoint is written, and whether it is durable.
+        self._missing_written = self._missing_noted = False
         #: Whether a damage-checkpoint may exist.
         self.damage_noted = False
         #: Number of truncations: data read before the last one may have been replaced.
@@ -111,8 +112,11 @@ class LogState:
         self.holes_below = Offset(0)
         #: Set when the log was recovered, or records are missing.
         self.recovered: RecoveryResult | None = None
+        #: Whether a truncation lowered the recovery point below the recorded one. Until that is recorded nothing may be appended, or
+        #: recovery after a crash would trust new bytes.
+        self.unrecorded = False
         #: Called when a truncation lowered the recovery point, before the next append.
-        self.recovery_point_lowered: Callable[[], None] = _nothing
+        self.recovery_point_lowered: Callable[[LogState], None] = _nothing
 
     def __repr__(self) -> str:
         return f"Log({self.partition}, {self.start_offset}..{self.end_offset})"
@@ -193,7 +197,7 @@ class LogState:
     def note_damage(self, base_offset: int, damages: Iterable[Damage]) -> None:
         """Sets the damage of a segment: reads of these offsets raise CorruptLog, also after a restart.
 
-        Raises: OSError; a full disk keeps the former file.
+        Durable with the next flush. Raises: OSError; a full disk keeps the former file.
         """
         segment = self.segments[self.segment_of(base_offset)]
         assert segment.base_offset == base_offset, "damage is in a segment of the log"
@@ -212,10 +216,27 @@ class LogState:
             self.pending.directory(self.directory)
             return
         try:
-            self.disk.replace_file(f"{self.directory}/{DAMAGE}", damage_file(damages))
+            self.write_small(DAMAGE, damage_file(damages))
         except OSError as error:
             if error.errno != ENOSPC:
                 raise
+
+    def write_small(self, name: str, data: bytes) -> None:
+        """Replaces a small file of the log; the next flush makes it durable. A power cut before may leave the old file, the new one, or one
+        that is malformed.
+
+        Raises: OSError; after ENOSPC the old file is unchanged.
+        """
+        path = f"{self.directory}/{name}"
+        try:
+            self.disk.create_files(self.directory, ((f"{name}.tmp", data),))
+        except OSError as error:
+            if error.errno == ENOSPC:
+                self.disk.unlink(f"{path}.tmp")
+            raise
+        self.disk.rename(f"{path}.tmp", path)
+        self.pending.file(NamedFile(self.disk, path))
+        self.pending.directory(self.directory)
 
     def restore_damage(self, damages: Iterable[Damage]) -> None:
         """Applies the damage-checkpoint that was read at open."""

@@ -73,7 +73,7 @@ def truncate_to(log: LogState, offset: int, now_ms: int) -> tuple[str, ...]:
     rebuild_producers(log, log.end_offset, now_ms)
     log.pending.directory(log.directory)
     if log.recovery_point < former:
-        log.recovery_point_lowered()
+        log.recovery_point_lowered(log)
     return tuple(removed)
 
 
@@ -96,7 +96,7 @@ def restart_at(log: LogState, offset: int, now_ms: int) -> tuple[str, ...]:
     log.recovery_point = Offset(min(former, offset))
     rebuild_producers(log, offset, now_ms)
     log.pending.directory(log.directory)
-    log.recovery_point_lowered()
+    log.recovery_point_lowered(log)
     return tuple(removed)
 
 

@@ -156,7 +156,7 @@ class SimDisk:
         self.used_bytes = 0
         #: Changes performed so far.
         self.steps = 0
-        #: Time that a device would have taken so far; who calls charges it.
+        #: Time that a device would have taken so far. The machine charges what its steps add.
         self.work_us = 0
         #: Number of the change at which the power fails; 0 for never.
         self.cut_power_at = 0

@@ -188,6 +188,7 @@ class ReplicaHealth:
         if not news and len(damages) == len(known):
             return
         log.note_damage(segment.base_offset, damages)
+        self._replicas.dirty[replica.partition] = replica
         self._context.delayed.poke(replica.partition)
         where = f"{replica.partition} in {replica.directory.root}"
         if not damages:
@@ -222,6 +223,7 @@ class ReplicaHealth:
         self.impaired[replica.partition] = offset
         with self._replicas.guarded(replica.directory):
             replica.log.note_missing(replica.log.end_offset)
+            self._replicas.dirty[replica.partition] = replica
         if isinstance(replica, Follower):
             replica.waits = True
         self.changed()

@@ -135,7 +135,7 @@ class Fetcher:
             self._look_at_waiting()
         for partition in [key for key, follower in self._changed.items() if not self._is_ready(follower)]:
             follower = self._waiting[partition] = self._changed.pop(partition)
-            if not follower.waits:
+            if not follower.paused:
                 self._due_ms = min(self._due_ms, self._ready_at_ms(follower))
             self._leave(follower)
         if len(self._waiting) == len(self.followers):
@@ -160,7 +160,7 @@ class Fetcher:
         """Moves waiting partitions that are ready. During a throttled reassignment there may be thousands."""
         due_ms = INT64_MAX
         for partition, follower in list(self._waiting.items()):
-            if not follower.waits:
+            if not follower.paused:
                 ready_ms = self._ready_at_ms(follower)
                 if ready_ms <= self._context.now_ms:
                     self.changed(partition)
@@ -182,7 +182,7 @@ class Fetcher:
         return max(follower.not_before_ms, self._throttles.copies_at_ms(follower))
 
     def _is_ready(self, follower: Follower) -> bool:
-        return not follower.waits and self._ready_at_ms(follower) <= self._context.now_ms
+        return not follower.paused and self._ready_at_ms(follower) <= self._context.now_ms
 
     # Requests.
 

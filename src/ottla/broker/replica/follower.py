@@ -157,6 +157,11 @@ class Follower(Flushing, Readable):
         self.high_watermark = max(self.high_watermark, log.start_offset, min(high_watermark, log.end_offset))
         return removed
 
+    @property
+    def paused(self) -> bool:
+        """Whether it must not fetch: it waits for the brokers that count on it, or for the record of a truncation."""
+        return self.waits or self.log.unrecorded
+
     def diverged(self, epoch: int, end_offset: int, *, wall_ms: int) -> tuple[str, ...]:
         """On the leader, ``epoch``, the last common epoch or an earlier one, ended at ``end_offset``: truncates the log to the common part.
         If this replica has only an earlier epoch, it truncates to that epoch's end here, and the next fetch continues from there.

@@ -287,7 +287,7 @@ class Partitions:
             return
         directory, log = found
         self._machines.replica_health.found(directory, log, len(topic.replicas[partition.partition]))
-        if not self._machines.replica_health.may_lead(partition, state):
+        if log.unrecorded or not self._machines.replica_health.may_lead(partition, state):
             self._follow(partition, state)
             return
         former = self.followers.pop(partition, None)
@@ -488,16 +488,22 @@ class Partitions:
         self.lowered = True
 
     def record_truncations(self) -> None:
-        """At the end of a step: recovery points that truncations lowered are recorded, once for all logs of a directory.
+        """At the end of a step: asks to record the recovery points that truncations lowered, once for all logs of a directory.
 
-        This waits for the device, because the next step may append to these logs. It is rare: a follower had flushed records that the
-        elected leader does not have.
+        Until that is done these logs are neither led nor fetched. It is rare: a follower had flushed records that the elected leader does
+        not have.
         """
         self.lowered = False
-        for directory in self._context.directories:
-            if directory.lowered and directory.failed is None:
-                with self.guarded(directory):
-                    directory.record_lowered()
+        for directory in self._working():
+            self.files.record_lowered(directory)
+
+    def truncation_recorded(self, partition: TopicPartition) -> None:
+        """The lowered recovery point of a log is on disk: the replica is led, or fetches again."""
+        state = self._context.image.state(partition)
+        if state is not None and self._is_ours(partition) and self._names_us(state) and partition not in self.leaders:
+            self.state_changed(partition)
+        else:
+            self._machines.fetchers.flushed(partition)
 
     @contextmanager
     def guarded(self, directory: LogDirectory) -> Iterator[None]:

@@ -51,6 +51,9 @@ class Replicas(Protocol):
     def created(self, partition: TopicPartition) -> None:
         """The log of a partition was created."""
 
+    def truncation_recorded(self, partition: TopicPartition) -> None:
+        """The lowered recovery point of a log is on disk."""
+
     def refused(self, partition: TopicPartition, reason: str, *, full: bool) -> None:
         """No directory accepted the log of a partition."""
 

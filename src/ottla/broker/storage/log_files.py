@@ -58,8 +58,8 @@ class _Queue:
     def __init__(self) -> None:
         self.moves: deque[LogMove] = deque()
         self.creations: dict[TopicPartition, Creation] = {}
-        #: The portion in progress with its creations; None without one.
-        self.under_way: tuple[LogChanges, list[Creation]] | None = None
+        #: The portion in progress with its creations, and the truncated logs that it records; None without one.
+        self.under_way: tuple[LogChanges, list[Creation], list[Log]] | None = None
 
 
 class LogFiles:
@@ -98,6 +98,11 @@ class LogFiles:
     def set_aside(self, directory: LogDirectory, partition: TopicPartition) -> None:
         """Takes a log out of its directory and keeps it for a while under another name."""
         self._move(directory, directory.take_out(partition, stray=True))
+
+    def record_lowered(self, directory: LogDirectory) -> None:
+        """Records the recovery points that truncations lowered, then calls ``Partitions.truncation_recorded`` for each log."""
+        if directory.lowered:
+            self._go_on(directory)
 
     def why_not_led(self, partition: TopicPartition) -> str:
         """The error text for a client of a partition that exists but is not led."""
@@ -155,13 +160,13 @@ class LogFiles:
             return
         moves = [queue.moves.popleft() for _ in range(min(PORTION, len(queue.moves)))]
         creations = [] if self._context.stopping or queue.moves else list(self._portion(queue))
-        if not moves and not creations:
+        if not moves and not creations and not directory.lowered:
             return
-        checkpoints: list[tuple[str, bytes]] = []
+        lowered, checkpoints = directory.lowered_changes()
         if any(directory.is_named(creation.new.partition) for creation in creations):
             checkpoints = directory.renew_checkpoints(self._replicas.high_watermarks(directory))
-        changes = LogChanges(tuple(moves), tuple(checkpoints), tuple(creation.new for creation in creations))
-        queue.under_way = changes, creations
+        changes = LogChanges(tuple(moves), tuple(checkpoints), tuple(creation.new for creation in creations), lowers=bool(lowered))
+        queue.under_way = changes, creations, lowered
         self._context.effects.append(effects.ChangeLogs(directory=directory.root, changes=changes))
 
     def _portion(self, queue: _Queue) -> Iterable[Creation]:
@@ -198,15 +203,20 @@ class LogFiles:
         directory = next(directory for directory in self._context.directories if directory.root == event.directory)
         queue = self._queues[directory.root]
         assert queue.under_way is not None, "an outcome follows what was asked for"
-        changes, creations = queue.under_way
+        changes, creations, lowered = queue.under_way
         # The next portion is built after this one is processed: removed logs leave before their name is used again.
-        queue.under_way = changes, []
+        queue.under_way = changes, [], []
         if directory.failed is not None:
             queue.under_way = None
             return
         for move in changes.moves:
             if move.stray:
                 directory.strays[move.target] = self._context.wall_ms
+        for log in lowered:
+            # It may have been truncated once more meanwhile, or removed.
+            if log.partition not in directory.lowered and directory.logs.get(log.partition) is log:
+                log.unrecorded = False
+                self._replicas.truncation_recorded(log.partition)
         if event.refused:
             directory.checkpoints_refused(event.refused)
         for creation in creations:
