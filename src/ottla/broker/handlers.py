@@ -2,8 +2,7 @@
 
 A handler is a function ``(node, call) -> response``. It returns the response message, ``PENDING`` if the response follows later through
 ``BrokerContext.answer``, or ``NO_RESPONSE`` if there is none (acks=0). If it raises a KafkaError, the API's ``refuse`` function makes the
-response; without one, the response has the error in its own ``error_code``. With ``at_controller`` the request is first forwarded to the
-controller, and the handler runs only there.
+response. With ``at_controller`` the request is first forwarded to the controller, and the handler runs only there.
 """
 
 from collections.abc import Callable
@@ -16,7 +15,6 @@ from msgspec import Struct
 from ottla.broker.events import RequestArrived
 from ottla.wire.declare import schema_of
 from ottla.wire.errors import KafkaError
-from ottla.wire.messages import API
 
 
 class Deferred(Enum):
@@ -33,6 +31,7 @@ NO_RESPONSE = Deferred.NO_RESPONSE
 B = TypeVar("B")
 Req = TypeVar("Req", bound=Struct)
 Resp = TypeVar("Resp")
+Whole = TypeVar("Whole", bound=Struct)
 Handler = Callable[[B, RequestArrived[Req]], Resp | Deferred]
 Refusal = Callable[[RequestArrived[Req], KafkaError], Resp]
 
@@ -69,7 +68,7 @@ def handles(
     request: type[Req],
     versions: tuple[int, int],
     *,
-    refuse: Refusal[Req, Any] | None = None,
+    refuse: Refusal[Req, Resp],
     at_controller: bool = False,
     advertised: bool = True,
     reads_groups: bool = False,
@@ -80,8 +79,7 @@ def handles(
         schema = schema_of(request)
         key = schema.key
         assert key is not None and key not in HANDLERS, f"{request.__name__} is a request with one handler"
-        refusal = refuse or _whole_refusal(API[key].response)
-        HANDLERS[key] = ApiHandler(key, request, schema.since, versions, run, refusal, at_controller, advertised, reads_groups)
+        HANDLERS[key] = ApiHandler(key, request, schema.since, versions, run, refuse, at_controller, advertised, reads_groups)
         return run
 
     return register
@@ -92,8 +90,8 @@ def refused(call: RequestArrived[Any], error: KafkaError) -> Any:
     return HANDLERS[call.api_key].refuse(call, error)
 
 
-def _whole_refusal(response: type[Any]) -> Refusal[Any, Any]:
+def whole_error(response: type[Whole]) -> Refusal[Any, Whole]:
     """The refusal of an API whose response has one error for the whole request, with a message if the response has one."""
-    if "error_message" in response.__struct_fields__:
-        return lambda call, error: response(error_code=error.code, error_message=str(error))
-    return lambda call, error: response(error_code=error.code)
+    make: Callable[..., Whole] = response
+    has_message = "error_message" in response.__struct_fields__
+    return lambda call, error: make(error_code=error.code, **({"error_message": str(error)} if has_message else {}))

@@ -6,13 +6,13 @@ ILLEGAL_GENERATION for a member of another generation. While the group is being 
 
 from ottla.broker.apis.group_requests import shard_of_members
 from ottla.broker.events import RequestArrived
-from ottla.broker.handlers import Deferred, handles
+from ottla.broker.handlers import Deferred, handles, whole_error
 from ottla.broker.node import Node
 from ottla.wire.errors import CoordinatorLoadInProgress
 from ottla.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 
 
-@handles(HeartbeatRequest, (0, 4))
+@handles(HeartbeatRequest, (0, 4), refuse=whole_error(HeartbeatResponse))
 def heartbeat(node: Node, call: RequestArrived[HeartbeatRequest]) -> HeartbeatResponse | Deferred:
     request = call.body
     try:

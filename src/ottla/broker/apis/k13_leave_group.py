@@ -6,7 +6,7 @@ each member is unknown. Source: KIP-345, KIP-800.
 
 from ottla.broker.apis.group_requests import shard_of_members
 from ottla.broker.events import RequestArrived
-from ottla.broker.handlers import Deferred, handles
+from ottla.broker.handlers import Deferred, handles, whole_error
 from ottla.broker.node import Node
 from ottla.wire.errors import UnknownMemberId
 from ottla.wire.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse, MemberIdentity, MemberResponse
@@ -14,7 +14,7 @@ from ottla.wire.messages.leave_group import LeaveGroupRequest, LeaveGroupRespons
 SEVERAL_SINCE = 3
 
 
-@handles(LeaveGroupRequest, (0, 5))
+@handles(LeaveGroupRequest, (0, 5), refuse=whole_error(LeaveGroupResponse))
 def leave_group(node: Node, call: RequestArrived[LeaveGroupRequest]) -> LeaveGroupResponse | Deferred:
     request = call.body
     shard = shard_of_members(node, request.group_id)

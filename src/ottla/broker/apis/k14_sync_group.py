@@ -6,12 +6,12 @@ the request has the protocol, and is refused if it is not the group's. Source: K
 
 from ottla.broker.apis.group_requests import shard_of_members
 from ottla.broker.events import RequestArrived
-from ottla.broker.handlers import Deferred, handles
+from ottla.broker.handlers import Deferred, handles, whole_error
 from ottla.broker.node import Node
 from ottla.wire.messages.sync_group import SyncGroupRequest, SyncGroupResponse
 
 
-@handles(SyncGroupRequest, (0, 5))
+@handles(SyncGroupRequest, (0, 5), refuse=whole_error(SyncGroupResponse))
 def sync_group(node: Node, call: RequestArrived[SyncGroupRequest]) -> SyncGroupResponse | Deferred:
     request = call.body
     shard = shard_of_members(node, request.group_id)

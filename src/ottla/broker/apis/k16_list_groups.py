@@ -8,13 +8,13 @@ Difference from Kafka: a group has its present state, and uncommitted groups are
 
 from ottla.broker.coordinator import State
 from ottla.broker.events import RequestArrived
-from ottla.broker.handlers import handles
+from ottla.broker.handlers import handles, whole_error
 from ottla.broker.node import Node
 from ottla.wire import errors
 from ottla.wire.messages.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
 
 
-@handles(ListGroupsRequest, (0, 5), reads_groups=True)
+@handles(ListGroupsRequest, (0, 5), refuse=whole_error(ListGroupsResponse), reads_groups=True)
 def list_groups(node: Node, call: RequestArrived[ListGroupsRequest]) -> ListGroupsResponse:
     request = call.body
     states = {name.strip().lower() for name in request.states_filter}

@@ -8,7 +8,7 @@ client's name and version must be valid. Source: KIP-511, KIP-584.
 import re
 
 from ottla.broker.events import RequestArrived
-from ottla.broker.handlers import HANDLERS, handles
+from ottla.broker.handlers import HANDLERS, handles, whole_error
 from ottla.broker.node import Node
 from ottla.wire import errors
 from ottla.wire.messages.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
@@ -26,7 +26,7 @@ def served_versions() -> list[ApiVersion]:
     ]
 
 
-@handles(ApiVersionsRequest, (0, 4))
+@handles(ApiVersionsRequest, (0, 4), refuse=whole_error(ApiVersionsResponse))
 def api_versions(node: Node, call: RequestArrived[ApiVersionsRequest]) -> ApiVersionsResponse:
     request = call.body
     if call.api_version >= NAMED_SINCE:

@@ -12,7 +12,7 @@ Source: KIP-113, KIP-784, KIP-827, KIP-1066.
 
 from ottla.base.ids import TopicPartition
 from ottla.broker.events import RequestArrived
-from ottla.broker.handlers import handles
+from ottla.broker.handlers import handles, whole_error
 from ottla.broker.node import Node
 from ottla.log.directory import LogDirectory
 from ottla.wire import errors
@@ -25,7 +25,7 @@ from ottla.wire.messages.describe_log_dirs import (
 )
 
 
-@handles(DescribeLogDirsRequest, (1, 5))
+@handles(DescribeLogDirsRequest, (1, 5), refuse=whole_error(DescribeLogDirsResponse))
 def describe_log_dirs(node: Node, call: RequestArrived[DescribeLogDirsRequest]) -> DescribeLogDirsResponse:
     asked: set[TopicPartition] | None = None
     if call.body.topics is not None:

@@ -19,7 +19,7 @@ from ottla.broker.apis.store_writes import Writes
 from ottla.broker.controller.reassignment import Move, begun, cancelled, has_room, writes
 from ottla.broker.controller.reassignment_driver import MOVES_AT_ONCE, taken_out
 from ottla.broker.events import RequestArrived
-from ottla.broker.handlers import Deferred, handles
+from ottla.broker.handlers import Deferred, handles, whole_error
 from ottla.broker.node import Node
 from ottla.wire import errors
 from ottla.wire.errors import KafkaError
@@ -36,7 +36,7 @@ NO_ROOM = "so many partitions of the topic are on their way that its node would 
 Asked = tuple[ReassignablePartition, ReassignablePartitionResponse]
 
 
-@handles(AlterPartitionReassignmentsRequest, (0, 1), at_controller=True)
+@handles(AlterPartitionReassignmentsRequest, (0, 1), refuse=whole_error(AlterPartitionReassignmentsResponse), at_controller=True)
 def alter_partition_reassignments(
     node: Node, call: RequestArrived[AlterPartitionReassignmentsRequest]
 ) -> AlterPartitionReassignmentsResponse | Deferred:

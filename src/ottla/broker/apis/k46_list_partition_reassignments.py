@@ -5,7 +5,7 @@ Behaviour: other partitions are omitted. Source: KIP-455.
 
 from ottla.broker.controller.reassignment import is_moving
 from ottla.broker.events import RequestArrived
-from ottla.broker.handlers import handles
+from ottla.broker.handlers import handles, whole_error
 from ottla.broker.node import Node
 from ottla.wire.messages.list_partition_reassignments import (
     ListPartitionReassignmentsRequest,
@@ -15,7 +15,7 @@ from ottla.wire.messages.list_partition_reassignments import (
 )
 
 
-@handles(ListPartitionReassignmentsRequest, (0, 0), at_controller=True)
+@handles(ListPartitionReassignmentsRequest, (0, 0), refuse=whole_error(ListPartitionReassignmentsResponse), at_controller=True)
 def list_partition_reassignments(node: Node, call: RequestArrived[ListPartitionReassignmentsRequest]) -> ListPartitionReassignmentsResponse:
     request = call.body
     topics = node.context.image.topics

@@ -5,7 +5,7 @@ consumers is NON_EMPTY_GROUP as a whole. A missing offset is ignored. Source: KI
 """
 
 from ottla.broker.events import RequestArrived
-from ottla.broker.handlers import Deferred, handles
+from ottla.broker.handlers import Deferred, handles, whole_error
 from ottla.broker.node import Node
 from ottla.wire.errors import NONE, KafkaError, UnknownTopicOrPartition
 from ottla.wire.messages.offset_delete import (
@@ -16,7 +16,7 @@ from ottla.wire.messages.offset_delete import (
 )
 
 
-@handles(OffsetDeleteRequest, (0, 0))
+@handles(OffsetDeleteRequest, (0, 0), refuse=whole_error(OffsetDeleteResponse))
 def offset_delete(node: Node, call: RequestArrived[OffsetDeleteRequest]) -> OffsetDeleteResponse | Deferred:
     request = call.body
     shard = node.groups.shard_of(request.group_id)

@@ -8,12 +8,12 @@ Source: KIP-595, KIP-836.
 """
 
 from ottla.broker.events import RequestArrived
-from ottla.broker.handlers import handles
+from ottla.broker.handlers import handles, whole_error
 from ottla.broker.node import Node
 from ottla.wire import errors
 from ottla.wire.messages.describe_quorum import DescribeQuorumRequest, DescribeQuorumResponse
 
 
-@handles(DescribeQuorumRequest, (0, 2), advertised=False)
+@handles(DescribeQuorumRequest, (0, 2), refuse=whole_error(DescribeQuorumResponse), advertised=False)
 def describe_quorum(node: Node, call: RequestArrived[DescribeQuorumRequest]) -> DescribeQuorumResponse:
     raise errors.UnsupportedVersion("this cluster keeps its metadata in a coordination store; there is no quorum of brokers to describe")

@@ -14,7 +14,7 @@ from ottla.base.ports import Op
 from ottla.broker.apis.store_writes import Writes
 from ottla.broker.controller.alter_partition import altered
 from ottla.broker.events import RequestArrived
-from ottla.broker.handlers import Deferred, handles
+from ottla.broker.handlers import Deferred, handles, whole_error
 from ottla.broker.metadata.image import Topic
 from ottla.broker.node import Node
 from ottla.store import layout
@@ -33,7 +33,7 @@ from ottla.wire.messages.alter_partition import (
 STORE_MS = 10_000
 
 
-@handles(AlterPartitionRequest, (3, 3), at_controller=True, advertised=False)
+@handles(AlterPartitionRequest, (3, 3), refuse=whole_error(AlterPartitionResponse), at_controller=True, advertised=False)
 def alter_partition(node: Node, call: RequestArrived[AlterPartitionRequest]) -> AlterPartitionResponse | Deferred:
     request = call.body
     registered = node.context.image.brokers.get(BrokerId(request.broker_id))

@@ -8,7 +8,7 @@ fenced. Source: KIP-700, KIP-919, KIP-1073.
 from ottla.broker.apis.authorized_operations import CLUSTER_OPERATIONS
 from ottla.broker.apis.partition_leaders import address_for
 from ottla.broker.events import RequestArrived
-from ottla.broker.handlers import handles
+from ottla.broker.handlers import handles, whole_error
 from ottla.broker.metadata.image import NO_LEADER
 from ottla.broker.node import Node
 from ottla.wire import errors
@@ -17,7 +17,7 @@ from ottla.wire.messages.describe_cluster import DescribeClusterBroker, Describe
 BROKERS, CONTROLLERS = 1, 2
 
 
-@handles(DescribeClusterRequest, (0, 2))
+@handles(DescribeClusterRequest, (0, 2), refuse=whole_error(DescribeClusterResponse))
 def describe_cluster(node: Node, call: RequestArrived[DescribeClusterRequest]) -> DescribeClusterResponse:
     request = call.body
     if request.endpoint_type == CONTROLLERS:

@@ -8,12 +8,12 @@ Source: KIP-500, KIP-631.
 """
 
 from ottla.broker.events import RequestArrived
-from ottla.broker.handlers import handles
+from ottla.broker.handlers import handles, whole_error
 from ottla.broker.node import Node
 from ottla.wire import errors
 from ottla.wire.messages.unregister_broker import UnregisterBrokerRequest, UnregisterBrokerResponse
 
 
-@handles(UnregisterBrokerRequest, (0, 0), advertised=False)
+@handles(UnregisterBrokerRequest, (0, 0), refuse=whole_error(UnregisterBrokerResponse), advertised=False)
 def unregister_broker(node: Node, call: RequestArrived[UnregisterBrokerRequest]) -> UnregisterBrokerResponse:
     raise errors.UnsupportedVersion("a broker's registration ends with its session; there is nothing to unregister")

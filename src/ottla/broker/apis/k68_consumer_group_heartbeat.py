@@ -11,12 +11,12 @@ Differences from Kafka: see ``groups/consumer/heartbeats.py``. Source: KIP-848, 
 from ottla.broker.apis.group_requests import client_of
 from ottla.broker.events import RequestArrived
 from ottla.broker.groups.consumer import heartbeats, service
-from ottla.broker.handlers import Deferred, handles
+from ottla.broker.handlers import Deferred, handles, whole_error
 from ottla.broker.node import Node
 from ottla.wire.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse
 
 
-@handles(ConsumerGroupHeartbeatRequest, (0, 1))
+@handles(ConsumerGroupHeartbeatRequest, (0, 1), refuse=whole_error(ConsumerGroupHeartbeatResponse))
 def consumer_group_heartbeat(node: Node, call: RequestArrived[ConsumerGroupHeartbeatRequest]) -> ConsumerGroupHeartbeatResponse | Deferred:
     request = call.body
     heartbeats.check(request, call.api_version, service.assignors(node.context.options))

@@ -7,7 +7,7 @@ Difference from Kafka: broker loggers have no settings here and are not listed. 
 """
 
 from ottla.broker.events import RequestArrived
-from ottla.broker.handlers import handles
+from ottla.broker.handlers import handles, whole_error
 from ottla.broker.metadata.config_entries import BROKER, GROUP, TOPIC
 from ottla.broker.node import Node
 from ottla.wire import errors
@@ -23,7 +23,7 @@ BROKER_LOGGER = 8
 LISTED = (TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP)
 
 
-@handles(ListConfigResourcesRequest, (0, 1))
+@handles(ListConfigResourcesRequest, (0, 1), refuse=whole_error(ListConfigResourcesResponse))
 def list_config_resources(node: Node, call: RequestArrived[ListConfigResourcesRequest]) -> ListConfigResourcesResponse:
     types = set(call.body.resource_types or LISTED) if call.api_version >= TYPES_SINCE else {CLIENT_METRICS}
     unknown = sorted(types.difference(LISTED))
