@@ -186,17 +186,29 @@ def _committed(written: list[Written]) -> bool:
     return all(leader.high_watermark >= end_offset for _, leader, end_offset in written)
 
 
-def _wait(node: Node, call: RequestArrived[ProduceRequest], response: ProduceResponse, written: list[Written]) -> Deferred:
-    leaders = node.partitions.leaders
+class WaitingProduce:
+    """A request with acks=all whose batches are appended and not committed yet."""
 
-    def settled() -> bool:
-        for _, leader, end_offset in written:
+    __slots__ = ("_call", "_node", "_response", "_written")
+
+    def __init__(self, node: Node, call: RequestArrived[ProduceRequest], response: ProduceResponse, written: list[Written]) -> None:
+        self._node = node
+        self._call = call
+        self._response = response
+        self._written = written
+
+    def ready(self) -> bool:
+        """Whether each batch is committed, or cannot be any more."""
+        leaders = self._node.partitions.leaders
+        for _, leader, end_offset in self._written:
             if leader.high_watermark < end_offset and leader.enough_in_sync and leaders.get(leader.partition) is leader:
                 return False
         return True
 
-    def finish(expired: bool) -> None:
-        for answer, leader, end_offset in written:
+    def finish(self, expired: bool) -> None:
+        """Answers, with an error for each batch that is not committed."""
+        node, call = self._node, self._call
+        for answer, leader, end_offset in self._written:
             if leader.high_watermark >= end_offset:
                 continue
             try:
@@ -205,9 +217,12 @@ def _wait(node: Node, call: RequestArrived[ProduceRequest], response: ProduceRes
             except KafkaError as gone:
                 error = gone
             answer.error_code, answer.error_message, answer.base_offset = error.code, str(error), -1
-        node.context.answer(call, response)
+        node.context.answer(call, self._response)
 
-    operation = DelayedOperation("produce", finish, keys=[leader.partition for _, leader, _ in written], ready=settled)
+
+def _wait(node: Node, call: RequestArrived[ProduceRequest], response: ProduceResponse, written: list[Written]) -> Deferred:
+    waiting = WaitingProduce(node, call, response, written)
+    operation = DelayedOperation("produce", waiting.finish, keys=[leader.partition for _, leader, _ in written], ready=waiting.ready)
     return node.context.delay(call, operation, node.context.now_ms + max(call.body.timeout_ms, 0))
 
 
