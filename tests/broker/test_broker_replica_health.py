@@ -336,6 +336,55 @@ def test_damaged_follower_leaves_the_isr_before_it_truncates() -> None:
     assert follower.broker_id in state_of(cluster).isr and replica.log.end_offset == 3
 
 
+def test_damage_that_a_scrub_found_is_known_after_a_power_failure() -> None:
+    cluster, leader = a_cluster(replicas=1)
+    damage(leader, 1)
+    leader.node.scrubs.look_at(leader.node.partitions.leaders[T0], 0, whole=True)
+    leader._perform(leader.node.context.effects)
+    cluster.run()
+    gone = cluster.kill(leader.broker_id)
+    again = start(cluster, gone, *[disk.lose() for disk in gone.disks.values()])
+    cluster.pass_ms(3000)
+    assert [(one.first, one.end) for one in again.node.partitions.leaders[T0].log.damages] == [(1, 2)]
+
+
+def truncated(cluster: Cluster, leader: Broker) -> Broker:
+    """A follower with one of three records left, whose disk has not recorded the lower recovery point yet."""
+    follower = others(cluster, leader)[0]
+    follower.changing = False
+    follower.node.replica_health.damaged(follower.node.partitions.followers[T0], 1)
+    follower._perform(follower.node.context.effects)
+    cluster.pass_ms(3000)
+    return follower
+
+
+def test_truncated_follower_copies_only_after_its_recovery_point_is_recorded() -> None:
+    cluster, leader = a_cluster()
+    follower = truncated(cluster, leader)
+    assert held(follower) == [b"0"] and follower.node.partitions.followers[T0].paused
+    (change,) = follower.changes
+    assert change.changes.lowers and ("recovery-point-offset-checkpoint", b"0\n1\nt 0 1\n") in change.changes.checkpoints
+    follower.changing = True
+    follower.change_logs()
+    cluster.pass_ms(3000)
+    assert held(follower) == [b"0", b"1", b"2"] and follower.broker_id in state_of(cluster).isr
+
+
+def test_truncated_follower_that_is_elected_leads_only_after_its_recovery_point_is_recorded() -> None:
+    cluster, leader = a_cluster(unclean_leader_election_enable="true")
+    follower = truncated(cluster, leader)
+    for broker in list(cluster.brokers.values()):
+        if broker is not follower:
+            cluster.kill(broker.broker_id)
+    cluster.pass_ms(20 * SECOND_MS)
+    state = follower.node.context.image.state(T0)
+    assert state is not None and state.leader == follower.broker_id and T0 not in follower.node.partitions.leaders
+    follower.changing = True
+    follower.change_logs()
+    cluster.run()
+    assert T0 in follower.node.partitions.leaders
+
+
 def test_a_leader_that_a_follower_cannot_copy_from_looks_at_its_log_and_hands_over() -> None:
     cluster, leader = a_cluster()
     gone = cluster.kill(others(cluster, leader)[0].broker_id)
