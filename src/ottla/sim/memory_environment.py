@@ -1,7 +1,6 @@
-"""A process of brokers that stands on memory: disks that are gone with it, a store that keeps no file, no thread. A ``Environment``.
+"""An ``Environment`` in memory: disks and a store without files, and no threads.
 
-Syncing costs nothing here, and still means what it means on a real disk: what was not synced can be lost in a crash. So a process on
-memory promises what one on a disk promises, and a test can find out.
+A sync costs nothing here and has its usual meaning: unsynced data can be lost in a crash. So a test can check durability without a disk.
 """
 
 import asyncio
@@ -24,17 +23,17 @@ from ottla.server.store_factory import StoreFactory
 from ottla.sim.disk import SimDisk
 from ottla.store.memory import MemorySession, MemoryStore
 
-#: What becomes of what a process wrote and did not sync, when it is killed: it stays, as when a process alone dies; it is lost, as it may
-#: be when the power goes; or some of it is lost and some not, in sectors, as chance has it.
+#: Unsynced data of a process that was killed: kept, as when only the process dies; lost, as it may be after a power failure; or torn: random
+#: sectors of it are lost.
 Unsynced = Literal["kept", "lost", "torn"]
-#: No test fills it.
+#: Free space of a disk; no test fills it.
 CAPACITY_BYTES = 1 << 40
-#: More than one broker's share of descriptors, of which it needs none but for connections.
+#: File descriptors of the process. Only connections use them.
 DESCRIPTORS = 4096
 
 
 class AtOnce(Executor):
-    """Runs things where and when they are submitted."""
+    """Runs each call in ``submit``."""
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         done: Future[Any] = Future()
@@ -46,7 +45,7 @@ class AtOnce(Executor):
 
 
 class CleanersOnTheLoop:
-    """Compacts piece by piece between other things; what is in memory is not throttled."""
+    """Compacts and scrubs in steps on the event loop, without a rate limit."""
 
     def __init__(self) -> None:
         self._stopping = False
@@ -77,13 +76,13 @@ class CleanersOnTheLoop:
 
 
 class _Nobody:
-    """A lock that no other process requests."""
+    """A lock without contention."""
 
     def release(self) -> None: ...
 
 
 class _Sessions:
-    """The store's side of a process; its nodes outlive it."""
+    """Opens sessions with the store, whose nodes outlive the process."""
 
     def __init__(self, store: MemoryStore) -> None:
         self._store = store
@@ -100,17 +99,17 @@ class _Sessions:
 
 
 class Memory:
-    """The ground of a process, and of those that follow it on the same disks and store."""
+    """Disks and store of a process and its successors."""
 
     def __init__(self, *, now_ms: Callable[[], int] | None = None, calendar_ms: Callable[[], int] = wall_ms) -> None:
-        """``now_ms`` never goes back; without one it is the calendar's time."""
+        """``now_ms`` is monotonic; the default is the wall clock."""
         self._now_ms = now_ms or calendar_ms
         self._calendar_ms = calendar_ms
         self._disks: dict[Path, SimDisk] = {}
         self._store = MemoryStore(wake=_deliver_soon)
 
     def end(self, unsynced: Unsynced, random: Random) -> None:
-        """The process was killed. The next one finds what is left."""
+        """Ends the process as ``kill -9`` or a power failure does; the next one opens the remaining data."""
         for path, disk in self._disks.items():
             match unsynced:
                 case "kept":
@@ -140,7 +139,7 @@ class Memory:
         return self._disks[path]
 
     def take_over(self, disk: Disk) -> None:
-        """Everything happens on the loop."""
+        """Nothing to do: all work runs on the loop."""
 
     def store_factory(self, options: ServerOptions, data_dir: Path, failed: Callable[[str], None]) -> StoreFactory:
         return _Sessions(self._store)

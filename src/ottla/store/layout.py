@@ -137,10 +137,6 @@ def config_of(path: str) -> tuple[str, str] | None:
     return (found[1], desanitized(found[2])) if found and found[1] in CONFIG_TYPES else None
 
 
-def config_change(sequence: int) -> str:
-    return f"{CONFIG_CHANGES}/config_change_{sequence:010d}"
-
-
 def deleted_topic(name: str) -> str:
     return f"{DELETE_TOPICS}/{name}"
 

@@ -16,7 +16,6 @@ Source: KIP-101, KIP-279, KIP-320, KIP-595 (divergence in Fetch); KAFKA-18723 (l
 log).
 """
 
-from collections.abc import Iterable
 
 from ottla.base.ids import Offset, TopicPartition
 from ottla.broker.replica.flush_policy import Flushing
@@ -196,12 +195,3 @@ class Follower(Flushing, Readable):
         self._unflushed_since_ms = None
         self.log.flushed(upto)
         return False
-
-
-def by_leader(followers: Iterable[Follower]) -> dict[int, list[Follower]]:
-    """Followers by leader, without those that have none."""
-    found: dict[int, list[Follower]] = {}
-    for follower in followers:
-        if follower.leader >= 0:
-            found.setdefault(follower.leader, []).append(follower)
-    return found
