@@ -23,8 +23,8 @@ from ottla.server.store_factory import StoreFactory
 from ottla.sim.disk import SimDisk
 from ottla.store.memory import MemorySession, MemoryStore
 
-#: Unsynced data of a process that was killed: kept, as when only the process dies; lost, as it may be after a power failure; or torn: random
-#: sectors of it are lost.
+#: Unsynced data of a process that was killed: kept, as when only the process dies; lost, as it may be after a power failure; or torn:
+#: random sectors of it are lost.
 Unsynced = Literal["kept", "lost", "torn"]
 #: Free space of a disk; no test fills it.
 CAPACITY_BYTES = 1 << 40
@@ -75,7 +75,7 @@ class CleanersOnTheLoop:
         return events.Scrubbed(partition=effect.partition)
 
 
-class _Nobody:
+class _NoLock:
     """A lock without contention."""
 
     def release(self) -> None: ...
@@ -101,10 +101,10 @@ class _Sessions:
 class Memory:
     """Disks and store of a process and its successors."""
 
-    def __init__(self, *, now_ms: Callable[[], int] | None = None, calendar_ms: Callable[[], int] = wall_ms) -> None:
+    def __init__(self, *, now_ms: Callable[[], int] | None = None, epoch_ms: Callable[[], int] = wall_ms) -> None:
         """``now_ms`` is monotonic; the default is the wall clock."""
-        self._now_ms = now_ms or calendar_ms
-        self._calendar_ms = calendar_ms
+        self._now_ms = now_ms or epoch_ms
+        self._epoch_ms = epoch_ms
         self._disks: dict[Path, SimDisk] = {}
         self._store = MemoryStore(wake=_deliver_soon)
 
@@ -125,17 +125,17 @@ class Memory:
         return self._now_ms()
 
     def wall_ms(self) -> int:
-        return self._calendar_ms()
+        return self._epoch_ms()
 
     def descriptors(self) -> int:
         return DESCRIPTORS
 
     def lock_directory(self, path: Path) -> DirectoryLock:
-        return _Nobody()
+        return _NoLock()
 
     def disk(self, path: Path, *, descriptors_max: int) -> Disk:
         if path not in self._disks:
-            self._disks[path] = SimDisk(str(path), capacity_bytes=CAPACITY_BYTES, now_ms=self._calendar_ms)
+            self._disks[path] = SimDisk(str(path), capacity_bytes=CAPACITY_BYTES, now_ms=self._epoch_ms)
         return self._disks[path]
 
     def take_over(self, disk: Disk) -> None:

@@ -62,7 +62,7 @@ class Broker:
         self.clock = Clock(self._advance)
         self._faults: list[Fault] = []
         self._injector: FaultInjector | None = None
-        self._memory = Memory(calendar_ms=self.clock.wall_ms) if data_dir is None else None
+        self._memory = Memory(epoch_ms=self.clock.wall_ms) if data_dir is None else None
         self._thread: LoopThread | None = None
         self._process: Process | None = None
         self._failure: str | None = None

@@ -16,7 +16,6 @@ Source: KIP-101, KIP-279, KIP-320, KIP-595 (divergence in Fetch); KAFKA-18723 (l
 log).
 """
 
-
 from ottla.base.ids import Offset, TopicPartition
 from ottla.broker.replica.flush_policy import Flushing
 from ottla.broker.replica.reads import Readable
