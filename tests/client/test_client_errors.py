@@ -258,7 +258,7 @@ async def test_a_waiting_consumer_reports_missing_records_of_the_log_once(
     message = sorted(record.getMessage() for record in caplog.records)
     assert len(message) == 2
     assert message[0].startswith("cannot find the host of node1:9092")
-    assert message[1] == "there is no topic nope: create it, or have the brokers create what is asked for (auto.create.topics.enable)"
+    assert message[1] == "there is no topic nope: create it, or let the brokers create it (auto.create.topics.enable)"
 
 
 async def test_every_api_names_an_unauthorized_topic_with_advice(
@@ -272,7 +272,7 @@ async def test_every_api_names_an_unauthorized_topic_with_advice(
     monkeypatch.setattr("memory_cluster.MemoryNode._topic", refused)
     for name, kind, message in (
         ("secret", TopicAuthorizationFailed, "this client may not use topic secret: .*ACL"),
-        ("no/name", InvalidTopic, "'no/name' is no topic to use: names have up to 249 letters"),
+        ("no/name", InvalidTopic, "'no/name' is not a valid topic name .up to 249 letters"),
     ):
         async with aio.Producer(**quick) as producer:
             with pytest.raises(kind, match=message):

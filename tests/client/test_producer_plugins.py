@@ -18,7 +18,7 @@ from ottla.client.producer.batches import RecordMetadata
 from ottla.client.producer.partitioner import as_choice
 from ottla.client.producer.sticky_partitioning import NodeLatency, choose, weighted
 from ottla.client.serializers import Avro, Float, Int, Json, Protobuf, SerializationFailed, as_deserializer, as_serializer
-from ottla.client.transport.cluster import NOBODY, PartitionInfo, TopicInfo
+from ottla.client.transport.cluster import NO_NODE, PartitionInfo, TopicInfo
 from ottla.records import partition_for_key
 
 # -- serializers
@@ -197,7 +197,7 @@ def test_an_invalid_serializer_is_refused_at_once(given: Any, error: type[Except
 
 
 def a_topic(count: int, *, leaderless: tuple[int, ...] = (), leaders: dict[int, int] | None = None) -> TopicInfo:
-    partitions = (PartitionInfo(number, NOBODY if number in leaderless else (leaders or {}).get(number, 1), 0) for number in range(count))
+    partitions = (PartitionInfo(number, NO_NODE if number in leaderless else (leaders or {}).get(number, 1), 0) for number in range(count))
     return TopicInfo("t", bytes(16), tuple(partitions))
 
 

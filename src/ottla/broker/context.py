@@ -1,7 +1,7 @@
 """What the machines of one broker share: clocks, settings, the cluster image, delayed operations, and the effects of the present step.
 
-A machine gets the context and, by a Protocol in its module, the machines that it calls. Whatever needs the outside is an effect with a
-ticket; its outcome returns as an event, and the callback of the ticket runs in that step::
+A machine gets the context and, by a Protocol in its module, the machines that it calls. Work outside of the broker is an effect with
+a ticket; its outcome returns as an event, and the callback of the ticket runs in that step::
 
     submit      StoreSubmit  ──▶ StoreAnswered
     read_log    ReadLog      ──▶ LogRead

@@ -18,7 +18,7 @@ from ottla.wire import errors
 from ottla.wire.messages import DeleteGroupsRequest, FindCoordinatorRequest
 
 COMMIT, OFFSETS, FIND, DELETE = 8, 9, 10, 42
-NOBODY = ("", -1)
+NO_MEMBER = ("", -1)
 
 
 class GroupAuditor:
@@ -53,7 +53,7 @@ class Auditor(GroupAuditor):
 
     def _ask(self, place: int) -> None:
         options = self._options[place % len(self._options)]
-        request = commits.fetch_request(options, self._cluster, self._partitions, NOBODY, VERSIONS[OFFSETS])
+        request = commits.fetch_request(options, self._cluster, self._partitions, NO_MEMBER, VERSIONS[OFFSETS])
         ticket = self._history.fetch_sent(options.group_id)
 
         def answered(response: Any) -> None:
@@ -97,7 +97,7 @@ class Bookkeeper(GroupAuditor):
         self._entries += 1
         chosen = self._rng.sample(self._partitions, self._rng.randint(1, len(self._partitions)))
         offsets = {tp: OffsetAndMetadata(self._entries) for tp in chosen}
-        request = commits.commit_request(self._options, self._cluster, offsets, NOBODY)
+        request = commits.commit_request(self._options, self._cluster, offsets, NO_MEMBER)
         ticket = self._history.commit_sent(self._options.group_id, None, {tp.partition: self._entries for tp in chosen})
 
         def answered(response: Any) -> None:

@@ -415,7 +415,7 @@ class Machine:
             self._connections[effect.connection].break_off()
 
     def _ask(self, effect: effects.Ask) -> None:
-        raise AssertionError(f"one broker has nobody to ask for {effect.message}")
+        raise AssertionError(f"a single broker sends no request to another: {effect.message}")
 
     def _respond(self, effect: effects.Respond) -> None:
         connection = self._connections.get(effect.connection)

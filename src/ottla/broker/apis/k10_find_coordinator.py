@@ -16,7 +16,7 @@ from ottla.wire.errors import KafkaError
 from ottla.wire.messages.find_coordinator import GROUP, TRANSACTION, Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
 
 SEVERAL_SINCE = 4
-NOBODY = -1
+NO_NODE = -1
 
 
 def refuse(call: RequestArrived[FindCoordinatorRequest], error: KafkaError) -> FindCoordinatorResponse:
@@ -58,7 +58,7 @@ def _coordinator(node: Node, call: RequestArrived[FindCoordinatorRequest], key: 
 
 
 def _refused(key: str, error: KafkaError) -> Coordinator:
-    return Coordinator(key=key, node_id=NOBODY, host="", port=NOBODY, error_code=error.code, error_message=str(error))
+    return Coordinator(key=key, node_id=NO_NODE, host="", port=NO_NODE, error_code=error.code, error_message=str(error))
 
 
 def _response(call: RequestArrived[FindCoordinatorRequest], found: list[Coordinator]) -> FindCoordinatorResponse:

@@ -65,6 +65,6 @@ def _check_recovery(name: str, state: PartitionState, requested: AlterPartitionR
     if requested.leader_recovery_state != RECOVERING:
         return
     if not state.recovering:
-        raise errors.InvalidRequest(f"{name} has been settled since its last election; it cannot be recovering again")
+        raise errors.InvalidRequest(f"the leader of {name} has recovered its log; it cannot be recovering again")
     if len(requested.new_isr_with_epochs) > 1:
-        raise errors.InvalidRequest(f"nobody is in sync with the leader of {name} before that has settled its log")
+        raise errors.InvalidRequest(f"the leader of {name} still recovers its log; until then it is alone in the ISR")

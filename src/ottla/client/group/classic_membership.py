@@ -184,7 +184,7 @@ class Membership(PolledMembership):
             self._look_at_partitions()
             if now_ms >= self._free_at_ms:
                 self._free_at_ms = float("inf")
-                self.rejoin("partitions were given up, and nobody has asked for them")
+                self.rejoin("revoked partitions are not assigned yet")
             self._beat(calls, now_ms)
         if self._asked is None and now_ms >= self._pause_until_ms:
             self._go_on(calls)

@@ -21,7 +21,7 @@ from ottla.client.producer.batches import ProducerBatch
 from ottla.client.producer.partition_queue import INVALID_EPOCH, OUT_OF_ORDER, UNKNOWN_PRODUCER, PartitionQueue
 from ottla.client.producer.sticky_partitioning import NodeLatency, choose
 from ottla.client.transport.backoff import Backoff
-from ottla.client.transport.cluster import NOBODY, TopicInfo
+from ottla.client.transport.cluster import NO_NODE, TopicInfo
 from ottla.records import partition_for_key
 from ottla.records.batch import parse_header
 from ottla.records.build import BatchBuilder
@@ -166,7 +166,7 @@ class Accumulator:
         """Select another partition for a topic's records without a key, if the current one has had its share; True if selected."""
         here, left = self.open.stuck(topic)
         known = info.partitions
-        if left > size and 0 <= here < len(known) and known[here].leader != NOBODY:
+        if left > size and 0 <= here < len(known) and known[here].leader != NO_NODE:
             return False
         chosen = self.choose(topic, info)
         queue = self._partitions.get((topic, chosen))
@@ -203,7 +203,7 @@ class Accumulator:
                 continue
             self.open.resize(topic, len(info.partitions))
             here, _ = self.open.stuck(topic)
-            if here >= 0 and info.partitions[here].leader == NOBODY:
+            if here >= 0 and info.partitions[here].leader == NO_NODE:
                 self.open.stick(topic, -1, 0, 0)
 
     def append_batch(

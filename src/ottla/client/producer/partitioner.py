@@ -19,7 +19,7 @@ from random import Random
 from typing import Any
 
 from ottla.base.options import suggestion
-from ottla.client.transport.cluster import NOBODY, TopicInfo
+from ottla.client.transport.cluster import NO_NODE, TopicInfo
 
 Choice = Callable[[str, bytes | None, bytes | None, TopicInfo], int]
 
@@ -31,7 +31,7 @@ class RoundRobin:
         self._next: defaultdict[str, count[int]] = defaultdict(count)
 
     def partition(self, topic: str, key: bytes | None, value: bytes | None, info: TopicInfo) -> int:
-        available = [one for one in info.partitions if one.leader != NOBODY] or info.partitions
+        available = [one for one in info.partitions if one.leader != NO_NODE] or info.partitions
         return available[next(self._next[topic]) % len(available)].partition
 
 
@@ -42,7 +42,7 @@ class AtRandom:
         self._rng = rng
 
     def partition(self, topic: str, key: bytes | None, value: bytes | None, info: TopicInfo) -> int:
-        available = [one for one in info.partitions if one.leader != NOBODY] or info.partitions
+        available = [one for one in info.partitions if one.leader != NO_NODE] or info.partitions
         return self._rng.choice(available).partition
 
 

@@ -17,14 +17,14 @@ from collections.abc import Callable, Sequence
 from itertools import accumulate
 from random import Random
 
-from ottla.client.transport.cluster import NOBODY, TopicInfo
+from ottla.client.transport.cluster import NO_NODE, TopicInfo
 
 
 def choose(
     info: TopicInfo, rng: Random, *, waiting: Callable[[int], int] | None = None, slow_nodes: frozenset[int] | set[int] = frozenset()
 ) -> int:
     """A random partition of the topic. `waiting`: number of queued batches of a partition; None: all are equally probable."""
-    available = [one for one in info.partitions if one.leader != NOBODY] or info.partitions
+    available = [one for one in info.partitions if one.leader != NO_NODE] or info.partitions
     if waiting is None or len(info.partitions) < 2:
         return available[rng.randrange(len(available))].partition
     quick = [one for one in available if one.leader not in slow_nodes] or available

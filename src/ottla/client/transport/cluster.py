@@ -23,7 +23,8 @@ from ottla.wire.errors import InvalidTopic, KafkaError, TopicAuthorizationFailed
 from ottla.wire.messages import MetadataRequest, MetadataRequestTopic, MetadataResponse, MetadataResponsePartition, MetadataResponseTopic
 
 NO_TOPIC_ID = bytes(16)
-NOBODY = -1
+#: Node id without a node: a partition without a leader, a cluster without a known controller.
+NO_NODE = -1
 #: A topic counts as deleted if brokers have not known it for this time: one of them may lag.
 GONE_MS = 5000
 #: A topic that was not used for this time is not requested any more, unless metadata.max.idle.ms is set.
@@ -43,7 +44,7 @@ class PartitionInfo(NamedTuple):
     """One partition in the last response."""
 
     partition: int
-    #: Node id, NOBODY without a leader.
+    #: Node id, NO_NODE without a leader.
     leader: int
     leader_epoch: int
     replicas: tuple[int, ...] = ()
@@ -74,7 +75,7 @@ class Cluster:
         #: Since when topics that existed are unknown.
         self._gone_since: dict[str, float] = {}
         self.cluster_id: str | None = None
-        self.controller = NOBODY
+        self.controller = NO_NODE
         #: Incremented by each response.
         self.version = 0
         #: The connection problem of a broker, or, without one, of all; None if none is known.
@@ -152,7 +153,7 @@ class Cluster:
                 continue
             self._gone_since.pop(name, None)
             topics[name] = merged = _merged(self.topics.get(name), topic)
-            leaderless |= any(partition.leader == NOBODY for partition in merged.partitions)
+            leaderless |= any(partition.leader == NO_NODE for partition in merged.partitions)
         self.topics, self.errors = topics, errors
         self.names = {topic.topic_id: name for name, topic in topics.items() if topic.topic_id != NO_TOPIC_ID}
         self._updated_ms = now_ms
@@ -243,11 +244,11 @@ def topic_error(code: int, topic: str) -> KafkaError:
     error = error_for(code)
     match error:
         case UnknownTopicOrPartition():
-            said = f"there is no topic {topic}: create it, or have the brokers create what is asked for (auto.create.topics.enable)"
+            said = f"there is no topic {topic}: create it, or let the brokers create it (auto.create.topics.enable)"
         case InvalidTopic():
-            said = f"{topic!r} is no topic to use: names have up to 249 letters, digits, '.', '_' and '-'; internal ones are the brokers'"
+            said = f"{topic!r} is not a valid topic name (up to 249 letters, digits, '.', '_' and '-'), or the topic is internal"
         case TopicAuthorizationFailed():
-            said = f"this client may not use topic {topic}: whoever administers the cluster grants that, with an ACL"
+            said = f"this client may not use topic {topic}: ask the cluster's administrator for an ACL"
         case _:
             said = f"topic {topic}: {error}"
     return error_for(code, said)
@@ -261,7 +262,7 @@ def _merged(was: TopicInfo | None, topic: MetadataResponseTopic) -> TopicInfo:
         old = was.partitions[index] if was is not None and same and index < len(was.partitions) else None
         # Partitions are numbered without gaps; a missing one is filled in without a leader.
         while len(partitions) < index:
-            partitions.append(PartitionInfo(len(partitions), NOBODY, -1))
+            partitions.append(PartitionInfo(len(partitions), NO_NODE, -1))
         partitions.append(old if old is not None and -1 < new.leader_epoch < old.leader_epoch else _info(new))
     if was is not None and same and topic.topic_id != NO_TOPIC_ID:
         partitions += was.partitions[len(partitions) :]

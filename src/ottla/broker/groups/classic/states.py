@@ -32,7 +32,7 @@ _E, _P, _C, _S, _D = GroupState
 TRANSITIONS: dict[tuple[GroupState, GroupState], str] = {
     (_E, _P): "a member joins",
     (_E, _D): "deleted, or its last offset expired",
-    (_P, _E): "everybody left",
+    (_P, _E): "all members left",
     (_P, _C): "all members joined, or the wait is over",
     (_P, _D): "becomes a group of the new protocol",
     (_C, _P): "a member joins, leaves or falls silent",
