@@ -6,13 +6,16 @@
 
 Between polls, fetches continue until two chunks of each partition are buffered, and heartbeats continue. Partitions are assigned and
 revoked only inside the user's own calls (`rebalance`).
+
+Queries (topics, log ends, offsets by timestamp, raw batches) take at most `timeout_ms` (`default_api_timeout_ms`) and retry retriable
+errors. They never create topics; subscriptions and assignments do if `allow_auto_create_topics` and the brokers allow it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from functools import partial
 from random import Random
 from time import monotonic_ns
@@ -24,24 +27,28 @@ from ottla.base.options import ConfigError
 from ottla.client.argument_validation import INT64_MAX, checked, fitting, patience, whole_number
 from ottla.client.arrow.table_polls import TablePolls
 from ottla.client.consumer.delivery import LOOP_RECORDS, RecordDelivery
-from ottla.client.consumer.metadata_queries import Partition
 from ottla.client.consumer.metrics import ConsumerMetrics
-from ottla.client.consumer.positions import Positions
 from ottla.client.consumer.rebalance import CommitCallback, RebalanceListener, UserSide, invoke
 from ottla.client.consumer.record import ConsumerRecord, Deserializers
 from ottla.client.consumer.wakeup import Alarm
-from ottla.client.errors import AlreadyClosed
+from ottla.client.errors import AlreadyClosed, MetadataTimedOut
 from ottla.client.fetch.fetch_loop import Fetching
 from ottla.client.fetch.fetcher import Fetcher
+from ottla.client.fetch.offsets import EARLIEST, LATEST, OffsetAndTime, Partition, Times, list_offsets, raised
+from ottla.client.fetch.ranges import Range
+from ottla.client.fetch.raw_fetch import RawFetch, fetch_raw
 from ottla.client.group.assignors import assignors_from
 from ottla.client.group.commits import GroupMetadata, OffsetAndMetadata, OffsetsGiven, offsets_given
 from ottla.client.group.coordinator_client import CoordinatorClient
 from ottla.client.interceptors import ConsumerInterceptors
 from ottla.client.options import ConsumerOptions, from_keywords
+from ottla.client.producer.producer import partitions_of
 from ottla.client.sampled_stats import Figures
+from ottla.client.transport.backoff import Backoff
 from ottla.client.transport.event_loop import OneLoop
-from ottla.client.transport.network import Network, monotonic_ms
-from ottla.wire.errors import InvalidGroupId
+from ottla.client.transport.network import METADATA_VERSION_MIN, Network, monotonic_ms
+from ottla.wire.errors import InvalidGroupId, KafkaError
+from ottla.wire.messages import MetadataRequest
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -57,7 +64,7 @@ NO_GROUP = "this needs a group: give the consumer a group_id, or assign() partit
     "assign", "commit", "commit_async", "committed", "enforce_rebalance", "seek", "seek_to_beginning", "seek_to_end", "position", "pause",
     "resume", "partitions_for", "list_topics", "beginning_offsets", "end_offsets", "offsets_for_times", "offsets_of", "fetch_raw", "close",
 )  # fmt: skip
-class Consumer(Positions):
+class Consumer:
     """Reads records. Settings are keyword arguments of `ConsumerOptions`. Belongs to the event loop of its first use. Topics given here
     are subscribed to.
 
@@ -471,3 +478,192 @@ class Consumer(Positions):
             self._timer = None
         if at_ms < float("inf"):
             self._timer = asyncio.get_running_loop().call_later(max(at_ms - now_ms, 1) / 1000, self._pump)
+
+    # -- Positions.
+
+    def assignment(self) -> list[TopicPartition]:
+        """Assigned partitions."""
+        return self._fetcher.assignment
+
+    def seek(self, partition: Partition, offset: int | OffsetAndMetadata) -> None:
+        """Sets the position; a committed offset has the leader epoch, which detects a diverged log (KIP-320).
+
+        Raises: ValueError if the partition is not assigned.
+        """
+        at = OffsetAndMetadata(offset) if isinstance(offset, int) else offset
+        sought = as_partition(partition)
+        self._fetcher.seek(sought, at.offset, at.leader_epoch)
+        self._sought(lambda tp: tp == sought)
+        self._pump()
+
+    def seek_each(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """Sets positions. All partitions are then in one fetch: otherwise the others would wait for the first one's response, which an
+        empty partition delays by `fetch_max_wait_ms`.
+        """
+        for tp, offset in offsets.items():
+            self._fetcher.seek(tp, offset)
+        self._sought(lambda tp: tp in offsets)
+        self._pump()
+
+    def _sought(self, gone: Callable[[TopicPartition], bool]) -> None:
+        """Drops records of partitions that were sought."""
+        self.delivery.done()
+        self.delivery.drop(gone)
+        if self._user is not None:
+            self._user.drop(gone)
+
+    def seek_to_beginning(self, *partitions: Partition) -> None:
+        """Seeks to the log start, in these partitions or all assigned ones."""
+        self._seek_to(partitions, EARLIEST)
+
+    def seek_to_end(self, *partitions: Partition) -> None:
+        """Seeks to the present log end, in these partitions or all assigned ones."""
+        self._seek_to(partitions, LATEST)
+
+    def _seek_to(self, partitions: tuple[Partition, ...], when: int) -> None:
+        sought = [as_partition(tp) for tp in partitions] or self._fetcher.assignment
+        for tp in sought:
+            self._fetcher.seek_to(tp, when)
+        self._sought(lambda tp: tp in sought)
+        self._pump()
+
+    async def position(self, partition: Partition, timeout_ms: float | None = None) -> int:
+        """The offset of the next record that poll() returns; looks it up if it is unknown. Raises: MetadataTimedOut, the partition's error;
+        WokenUp.
+        """
+        tp = as_partition(partition)
+        limit_ms = self._limit_ms(timeout_ms)
+        try:
+            async with asyncio.timeout(limit_ms / 1000):
+                while (offset := self._fetcher.position(tp)) is None:
+                    await self._wait()
+        except TimeoutError:
+            raise MetadataTimedOut(
+                f"the position of {tp} is not known after {limit_ms:.0f} ms: {self._network.cluster.why_not(*tp)}"
+            ) from None
+        return self.delivery.first_offsets().get(tp, offset)
+
+    def pause(self, *partitions: Partition) -> None:
+        """Pauses these partitions: no records are returned until they are resumed; buffered ones are kept."""
+        for tp in partitions:
+            self._fetcher.pause(as_partition(tp))
+
+    def resume(self, *partitions: Partition) -> None:
+        """Resumes these partitions."""
+        for tp in partitions:
+            self._fetcher.pause(as_partition(tp), False)
+        self._pump()
+
+    def paused(self) -> list[TopicPartition]:
+        """Paused partitions."""
+        return self._fetcher.paused
+
+    def high_watermark(self, partition: Partition) -> int:
+        """The log end (exclusive) in the last response; -1 before the first."""
+        return self._fetcher.ends(as_partition(partition))[1]
+
+    def current_lag(self, partition: Partition) -> int | None:
+        """The known lag in offsets: from the position to the high watermark, with read_committed the last stable offset, of the last
+        response; None before the first.
+
+        Raises: ValueError if the partition is not assigned.
+        """
+        tp = as_partition(partition)
+        return self._fetcher.lag(tp, self.delivery.first_offsets().get(tp))
+
+    def has_passed(self, partition: TopicPartition, offset: int) -> bool:
+        """Whether the position is at or after this offset; an error of the partition is left for poll() to raise."""
+        at = self.delivery.first_offsets().get(partition, self._fetcher.place(partition))
+        return at is not None and at >= offset
+
+    # -- Queries, independent of the assignment. They never create topics.
+
+    def _limit_ms(self, timeout_ms: float | None) -> float:
+        return self.options.default_api_timeout_ms if timeout_ms is None else timeout_ms
+
+    async def partitions_for(self, topic: str, timeout_ms: float | None = None) -> list[TopicPartition]:
+        """The topic's partitions in order. Raises: MetadataTimedOut if the topic does not exist in time."""
+        return await self.partitions_to_read(topic, timeout_ms, create=False)
+
+    async def partitions_to_read(self, topic: str, timeout_ms: float | None = None, *, create: bool = True) -> list[TopicPartition]:
+        """The partitions of a topic that is about to be read, and may be created for that."""
+        count = await partitions_of(self._network, topic, None, self._limit_ms(timeout_ms), create=create)
+        return [TopicPartition(topic, partition) for partition in range(count)]
+
+    async def list_topics(self, timeout_ms: float | None = None) -> dict[str, list[TopicPartition]]:
+        """All authorized topics with their partitions; without internal ones if `exclude_internal_topics`.
+
+        Raises: ConnectionFailed if no broker answers in time.
+        """
+        network, options = self._network, self.options
+        deadline_ms = network.clock_ms() + self._limit_ms(timeout_ms)
+        backoff = Backoff(options.retry_backoff_ms, options.retry_backoff_max_ms, network.rng)
+        request = MetadataRequest(topics=None, allow_auto_topic_creation=False)
+        while True:
+            try:
+                response = await network.ask_any(request, at_least=METADATA_VERSION_MIN)
+                break
+            except KafkaError as error:
+                left_ms = deadline_ms - network.clock_ms()
+                if not error.retriable or left_ms <= 0:
+                    raise
+                await asyncio.sleep(min(backoff.failed(), left_ms) / 1000)
+        shown = [topic for topic in response.topics if topic.name and not (topic.is_internal and options.exclude_internal_topics)]
+        return {
+            topic.name: [TopicPartition(topic.name, index) for index in sorted(one.partition_index for one in topic.partitions)]
+            for topic in sorted(shown, key=lambda topic: topic.name)
+        }
+
+    async def beginning_offsets(self, partitions: Iterable[Partition], timeout_ms: float | None = None) -> dict[TopicPartition, int]:
+        """The log start offset of each partition."""
+        found = await self._offsets(dict.fromkeys((as_partition(tp) for tp in partitions), EARLIEST), timeout_ms)
+        return {tp: one.offset for tp, one in found.items()}
+
+    async def end_offsets(self, partitions: Iterable[Partition], timeout_ms: float | None = None) -> dict[TopicPartition, int]:
+        """The offset after the last record of each partition: the high watermark, with read_committed the last stable offset."""
+        found = await self._offsets(dict.fromkeys((as_partition(tp) for tp in partitions), LATEST), timeout_ms)
+        return {tp: one.offset for tp, one in found.items()}
+
+    async def offsets_for_times(self, times: Times, timeout_ms: float | None = None) -> dict[TopicPartition, OffsetAndTime | None]:
+        """The first record of each partition at or after the given timestamp (ms); None without one."""
+        found = await self._offsets({as_partition(tp): when for tp, when in times.items()}, timeout_ms)
+        return {tp: one if one.offset >= 0 else None for tp, one in found.items()}
+
+    async def offsets_of(
+        self, ranges: Mapping[TopicPartition, Range], timeout_ms: float | None = None
+    ) -> dict[TopicPartition, tuple[int, int]]:
+        """The offsets of each range now: first offset, and offset after the last, within the log."""
+        if not ranges:
+            return {}
+        starts, ends = await self.beginning_offsets(ranges, timeout_ms), await self.end_offsets(ranges, timeout_ms)
+        found: list[dict[TopicPartition, int]] = []
+        for side in (0, 1):
+            times: dict[Partition, int] = {tp: when for tp, one in ranges.items() if (when := one.times()[side]) is not None}
+            answers = await self.offsets_for_times(times, timeout_ms) if times else {}
+            found.append({tp: one.offset for tp, one in answers.items() if one is not None})
+        return {tp: one.offsets(starts[tp], ends[tp], found[0].get(tp), found[1].get(tp)) for tp, one in ranges.items()}
+
+    async def _offsets(self, times: dict[TopicPartition, int], timeout_ms: float | None) -> dict[TopicPartition, OffsetAndTime]:
+        read_committed = self.options.isolation_level == "read_committed"
+        return raised(await list_offsets(self._network, times, read_committed=read_committed, timeout_ms=self._limit_ms(timeout_ms)))
+
+    async def fetch_raw(
+        self, partition: Partition, offset: int, max_bytes: int | None = None, *, max_wait_ms: int | None = None,
+        timeout_ms: float | None = None,
+    ) -> RawFetch:  # fmt: skip
+        """Record batches from `offset` on, undecoded; independent of assignment and positions. The view is into the response, without a
+        copy.
+
+        `max_bytes` defaults to `max_partition_fetch_bytes`; a larger first batch is returned whole. At the log end the broker waits up to
+        `max_wait_ms` (`fetch_max_wait_ms`) for more; then the records are empty. If the last offsets of the log have no record,
+        `empty_until` is the end of the gap, after a second.
+
+        Raises: OffsetOutOfRange, TopicAuthorizationFailed and others; RequestTimedOut if no leader answers within `timeout_ms`.
+        """
+        options = self.options
+        return await fetch_raw(
+            self._network, options, as_partition(partition), offset,
+            max_bytes=options.max_partition_fetch_bytes if max_bytes is None else max_bytes,
+            max_wait_ms=options.fetch_max_wait_ms if max_wait_ms is None else max_wait_ms,
+            timeout_ms=self._limit_ms(timeout_ms),
+        )  # fmt: skip

@@ -27,6 +27,11 @@ SO_LONG_AGO = -100
 _SINCE = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST_PENDING_UPLOAD: 11}
 READ_COMMITTED_SINCE = 2
 
+#: A partition as an argument.
+Partition = TopicPartition | tuple[str, int]
+#: Milliseconds by partition.
+Times = Mapping[TopicPartition, int] | Mapping[tuple[str, int], int]
+
 
 class OffsetAndTime(NamedTuple):
     """An offset found by timestamp. `offset` and `timestamp` are -1 without one."""

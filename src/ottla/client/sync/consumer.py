@@ -22,11 +22,10 @@ from ottla.client.argument_validation import patience
 from ottla.client.arrow.table_polls import tables_of
 from ottla.client.consumer import consumer as aio
 from ottla.client.consumer.delivery import LOOP_RECORDS
-from ottla.client.consumer.metadata_queries import Partition, Times
 from ottla.client.consumer.rebalance import CommitCallback, RebalanceListener
 from ottla.client.consumer.record import ConsumerRecord
 from ottla.client.errors import AlreadyClosed
-from ottla.client.fetch.offsets import OffsetAndTime
+from ottla.client.fetch.offsets import OffsetAndTime, Partition, Times
 from ottla.client.fetch.ranges import Range
 from ottla.client.fetch.raw_fetch import RawFetch
 from ottla.client.group.commits import GroupMetadata, OffsetAndMetadata, OffsetsGiven
