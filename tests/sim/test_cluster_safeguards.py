@@ -28,8 +28,8 @@ from ottla.broker.replica.leader import Leader
 from ottla.broker.replica.partitions import Partitions
 from ottla.broker.storage import startup
 from ottla.log.log import Log
+from ottla.server.shell import Shell
 from ottla.sim.cluster_history import CLUSTER_KINDS, ClusterHistory
-from ottla.sim.machine import Performer
 
 pytestmark = pytest.mark.slow
 
@@ -327,7 +327,7 @@ def test_leading_on_while_the_session_is_suspended_is_caught(monkeypatch: pytest
 
 def test_going_on_after_a_pause_as_if_nothing_had_been_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """The shell doubts the session; without that, and without epochs, a leader of the past tells what was."""
-    monkeypatch.setattr(Performer, "doubt_session", lambda self, doubt: None)
+    monkeypatch.setattr(Shell, "_suspend_session", lambda self, now_ms: None)
     monkeypatch.setattr(Leader, "check_epoch", lambda self, current_leader_epoch: None)
     assert harm("does not lead", ("pause",), first=1)
 

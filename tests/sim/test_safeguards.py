@@ -6,23 +6,21 @@ from typing import Any
 
 import pytest
 
-from ottla.base.ids import TopicPartition
 from ottla.base.units import INT64_MAX
 from ottla.broker.apis import k00_produce
 from ottla.broker.replica import leader
 from ottla.broker.replica.leader import Leader
 from ottla.log import compactor, recovery
 from ottla.log.errors import CorruptLog
-from ottla.log.flush import FlushPlan
 from ottla.log.log import Log
 from ottla.log.producer_state import Producers
 from ottla.records.batch import crc_ok, parse_header
 from ottla.records.checksum import crc32c
 from ottla.records.errors import CorruptBatch
 from ottla.records.validation import examine_batch
-from ottla.sim.disk import SimDisk, SimFile
+from ottla.server.flusher import Flusher, Plans
+from ottla.sim.disk import SimFile
 from ottla.sim.history import History
-from ottla.sim.machine import Machine, Performer
 
 pytestmark = pytest.mark.slow
 
@@ -30,10 +28,10 @@ pytestmark = pytest.mark.slow
 SEEDS = 60
 
 
-def harm(expected: str, kinds: Sequence[str], performer: Performer | None = None, *, compacted: bool = False, first: int = 0) -> bool:
+def harm(expected: str, kinds: Sequence[str], *, compacted: bool = False, first: int = 0) -> bool:
     """Whether a history violates the invariant whose message matches ``expected``; other violations do not count."""
     for seed in range(first, first + SEEDS):
-        history = History(seed, performer=performer, kinds=kinds, compacted=compacted)
+        history = History(seed, kinds=kinds, compacted=compacted)
         try:
             problems = history.run().problems
         except (AssertionError, CorruptBatch, CorruptLog) as error:
@@ -48,12 +46,9 @@ def test_with_every_safeguard_on_these_histories_do_no_harm() -> None:
         assert History(seed, kinds=("power cut", "slow disk", "fsync fails")).run().problems == []
 
 
-def test_answering_without_fsync_is_caught() -> None:
-    class Liar(Performer):
-        def flush(self, disk: SimDisk, plan: FlushPlan) -> None:
-            pass
-
-    assert harm("out of range", ("power cut",), Liar())
+def test_answering_without_fsync_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Flusher, "carry_out", lambda self, plans, lanes=None: None)
+    assert harm("out of range", ("power cut",))
 
 
 def test_answering_acks_all_before_the_flush_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -66,21 +61,22 @@ def test_letting_consumers_read_what_is_not_on_disk_is_caught(monkeypatch: pytes
     assert harm("out of range", ("power cut",))
 
 
-def test_forgetting_to_sync_directories_is_caught() -> None:
-    class FilesOnly(Performer):
-        def flush(self, disk: SimDisk, plan: FlushPlan) -> None:
-            plan.directories = ()
-            plan.carry_out(disk)
-
-    assert harm("out of range", ("power cut",), FilesOnly())
+def test_forgetting_to_sync_directories_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Flusher, "_sync_directories", lambda self, directories: None)
+    assert harm("out of range", ("power cut",))
 
 
-def test_trying_a_failed_fsync_again_is_caught() -> None:
-    class Stubborn(Performer):
-        def flush_failed(self, machine: Machine, partition: TopicPartition, plan: FlushPlan, error: OSError) -> None:
-            machine._flush(partition, plan)
+def test_trying_a_failed_fsync_again_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    ended = Flusher.ended
 
-    assert harm("lost: ", ("fsync fails", "power cut"), Stubborn())
+    def retry(self: Flusher, plans: Plans, error: Exception | None) -> None:
+        if error is None:
+            ended(self, plans, error)
+        else:
+            self.flush(plans)
+
+    monkeypatch.setattr(Flusher, "ended", retry)
+    assert harm("lost: ", ("fsync fails", "power cut"))
 
 
 def test_believing_the_page_cache_after_a_failed_fsync_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:

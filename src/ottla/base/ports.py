@@ -167,8 +167,8 @@ class StoreResult:
     failed_op: int = -1
 
 
-class Store(Protocol):
-    """A session with the coordination store. Callbacks run on the owner's loop, in the order of the changes in the store."""
+class StoreRequests(Protocol):
+    """Where a broker sends its requests to the coordination store."""
 
     def submit(self, ops: Sequence[Op], done: Callable[[StoreResult], None]) -> None:
         """Applies all operations atomically, or none.
@@ -177,6 +177,10 @@ class Store(Protocol):
         for a multi above the store's size limit. Of a ``check``'s state only the path is valid.
         """
         ...
+
+
+class Store(StoreRequests, Protocol):
+    """A session with the coordination store. Callbacks run on the owner's loop, in the order of the changes in the store."""
 
     def watch(self, prefix: str, changed: Callable[[NodeState], None]) -> None:
         """Reports every node at or below ``prefix``: first the present state, parents before children, then each change in order.

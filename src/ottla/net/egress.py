@@ -173,7 +173,7 @@ class Egress:
             self._write(chunks)  # type: ignore[arg-type]
             return True
         self.busy = True
-        if sum(map(len, chunks)) >= SENDFILE_MIN_BYTES:
+        if sum(map(len, chunks)) >= SENDFILE_MIN_BYTES and self.transport.get_extra_info("socket") is not None:
             self._parts.extend(chunks)
             if self.transport.get_write_buffer_size():
                 self._waits_for = "drained"

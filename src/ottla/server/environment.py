@@ -18,6 +18,7 @@ from ottla.broker.metadata.configs import ServerOptions
 from ottla.net.server_connection import Handler
 from ottla.server.data_directory import LockedDirectory
 from ottla.server.disk import RealDisk
+from ottla.server.flusher import FlushThread, Plans, Worker
 from ottla.server.log_maintenance import Cleaners
 from ottla.server.metrics import Counters, Watchdog
 from ottla.server.store_factory import StoreFactory, store_factory
@@ -84,8 +85,8 @@ class Environment(Protocol):
         """For operations that may wait for a disk."""
         ...
 
-    def lanes(self, count: int) -> int:
-        """Number of files to sync at once, at most ``count``. 0: sync on the loop, because no sync waits for a disk."""
+    def flush_worker(self, name: str, act: Callable[[Plans], None]) -> Worker:
+        """Performs flushes, which may wait for a disk."""
         ...
 
     def cleaners(self, counters: Counters) -> LogMaintenance:
@@ -143,8 +144,8 @@ class OperatingSystem:
     def threads(self, count: int, name: str) -> Executor:
         return ThreadPoolExecutor(count, thread_name_prefix=name)
 
-    def lanes(self, count: int) -> int:
-        return count
+    def flush_worker(self, name: str, act: Callable[[Plans], None]) -> Worker:
+        return FlushThread(name, act)
 
     def cleaners(self, counters: Counters) -> LogMaintenance:
         return Cleaners(counters)

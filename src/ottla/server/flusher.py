@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor
 from queue import SimpleQueue
 from threading import Thread
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from ottla.base.ids import Offset, TopicPartition
 from ottla.base.ports import Disk, File
@@ -35,6 +35,55 @@ Marks = tuple[tuple[TopicPartition, Offset], ...]
 T = TypeVar("T")
 
 
+class Worker(Protocol):
+    """Runs batches one after the other, away from the event loop."""
+
+    def put(self, batch: Plans) -> None: ...
+
+    def close(self) -> None:
+        """Ends the worker. Call when it is idle."""
+        ...
+
+
+#: Makes the worker of a queue from its name and from what it does with a batch.
+Workers = Callable[[str, Callable[[Plans], None]], Worker]
+
+
+class FlushThread:
+    """A ``Worker``: a thread that the first batch starts."""
+
+    def __init__(self, name: str, act: Callable[[Plans], None]) -> None:
+        self._name = name
+        self._act = act
+        #: None ends the thread.
+        self._batches: SimpleQueue[Plans | None] = SimpleQueue()
+        self._thread: Thread | None = None
+
+    def put(self, batch: Plans) -> None:
+        if self._thread is None:
+            self._thread = Thread(target=self._run, name=self._name, daemon=True)
+            self._thread.start()
+        self._batches.put(batch)
+
+    def close(self) -> None:
+        if self._thread is not None:
+            self._batches.put(None)
+            self._thread.join()
+            self._thread = None
+
+    def _run(self) -> None:
+        while self._next():
+            # No reference to a plan stays here: a removed file frees its space only when it is closed.
+            pass
+
+    def _next(self) -> bool:
+        batch = self._batches.get()
+        if batch is None:
+            return False
+        self._act(batch)
+        return True
+
+
 class Flusher:
     """Flushes one log directory. Belongs to the loop it is made on."""
 
@@ -47,10 +96,11 @@ class Flusher:
         counters: Counters,
         done: Callable[[Marks], None],
         failed: Callable[[Exception], None],
+        workers: Workers = FlushThread,
     ) -> None:
         """``done`` gets the flushed offsets of each batch, ``failed`` the error after which nothing more is flushed.
 
-        ``lanes`` is the largest number of files synced at once, in threads of the executor. 0, for a disk in memory: flush on the loop.
+        ``lanes`` is the largest number of files synced at once, in threads of the executor.
         """
         self._disk = disk
         self._executor = executor
@@ -59,8 +109,8 @@ class Flusher:
         self._done = done
         self._failed = failed
         self._broken = False
-        self._files = _FlushQueue(self, lanes=lanes, name="ottla-flush", at_once=None)
-        self._names = _FlushQueue(self, lanes=lanes // 4, name="ottla-flush-names", at_once=NAMES_AT_ONCE)
+        self._files = _FlushQueue(self, workers, lanes=lanes, name="ottla-flush", at_once=None)
+        self._names = _FlushQueue(self, workers, lanes=lanes // 4, name="ottla-flush-names", at_once=NAMES_AT_ONCE)
         self._idle: asyncio.Future[None] | None = None
 
     def flush(self, plans: Plans) -> None:
@@ -147,19 +197,15 @@ class Flusher:
 
 
 class _FlushQueue:
-    """Flush batches, one at a time, in a thread that the first batch starts."""
+    """Flush batches, one at a time, in a worker."""
 
-    def __init__(self, flusher: Flusher, *, lanes: int, name: str, at_once: int | None) -> None:
+    def __init__(self, flusher: Flusher, workers: Workers, *, lanes: int, name: str, at_once: int | None) -> None:
         """``at_once`` is the largest number of plans in a batch; None: no limit."""
         self._flusher = flusher
         self._lanes = lanes
-        self._name = name
         self._at_once = at_once
-        self._threaded = flusher._lanes > 0
         self._loop = asyncio.get_running_loop()
-        #: Batches for the thread, one at a time; None ends it.
-        self._batches: SimpleQueue[Plans | None] = SimpleQueue()
-        self._thread: Thread | None = None
+        self._worker = workers(name, self._act)
         #: Whether a batch is in progress, and the plans of the next one.
         self.busy = False
         self._gathering: list[tuple[TopicPartition, FlushPlan]] = []
@@ -174,22 +220,13 @@ class _FlushQueue:
         self._gathering = []
 
     def close(self) -> None:
-        if self._thread is not None:
-            self._batches.put(None)
-            self._thread.join()
-            self._thread = None
+        self._worker.close()
 
     def _next_batch(self) -> None:
         plans, self._gathering = self._gathering[: self._at_once], self._gathering[self._at_once :] if self._at_once else []
         self.busy = True
         self._flusher.begun(plans)
-        if not self._threaded:
-            self._act(plans)
-            return
-        if self._thread is None:
-            self._thread = Thread(target=self._run, name=self._name, daemon=True)
-            self._thread.start()
-        self._batches.put(plans)
+        self._worker.put(plans)
 
     def _ended(self, plans: Plans, error: Exception | None) -> None:
         """Runs on the loop. The next batch begins before this one is reported."""
@@ -199,7 +236,7 @@ class _FlushQueue:
         self._flusher.ended(plans, error)
 
     def _act(self, plans: Plans) -> None:
-        """Flushes a batch, and reports it to the loop."""
+        """Flushes a batch, and reports it to the loop. Runs in the worker."""
         failure: Exception | None = None
         try:
             self._flusher.carry_out([plan for _, plan in plans], self._lanes)
@@ -207,20 +244,6 @@ class _FlushQueue:
             # Any error goes to the loop: an internal error must end the process, not only this thread.
             failure = error
         self._loop.call_soon_threadsafe(self._ended, plans, failure)
-
-    # In the thread
-
-    def _run(self) -> None:
-        while self._next():
-            # No reference to a plan stays here: a removed file frees its space only when it is closed.
-            pass
-
-    def _next(self) -> bool:
-        plans = self._batches.get()
-        if plans is None:
-            return False
-        self._act(plans)
-        return True
 
 
 def _sync(files: Iterable[File | NamedFile]) -> None:

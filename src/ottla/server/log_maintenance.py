@@ -41,6 +41,16 @@ class Throttle:
             return self._paid_at_s - now_s
 
 
+def failed_compaction(effect: effects.Clean, error: OSError | CorruptLog) -> events.Cleaned:
+    """The outcome of a compaction that ended with ``error``. Raises: OSError when the directory failed."""
+    if isinstance(error, CorruptLog):
+        return events.Cleaned(partition=effect.partition, damage=str(error))
+    # A missing file: the partition was removed meanwhile.
+    if not isinstance(error, FileNotFoundError) and error.errno != ENOSPC:
+        raise error
+    return events.Cleaned(partition=effect.partition)
+
+
 class Cleaners:
     """Runs the compactions and scrubs of one broker."""
 
@@ -98,15 +108,8 @@ class Cleaners:
     def _work(self, effect: effects.Clean, disk: Disk) -> events.Cleaned:
         try:
             return events.Cleaned(partition=effect.partition, result=self._carry_out(effect, disk.root))
-        except CorruptLog as error:
-            return events.Cleaned(partition=effect.partition, damage=str(error))
-        except FileNotFoundError:
-            # The partition was removed meanwhile.
-            return events.Cleaned(partition=effect.partition)
-        except OSError as error:
-            if error.errno != ENOSPC:
-                raise
-            return events.Cleaned(partition=effect.partition)
+        except (OSError, CorruptLog) as error:
+            return failed_compaction(effect, error)
 
     def _carry_out(self, effect: effects.Clean, root: str) -> CompactionResult | None:
         for step in carry_out(RealDisk(root, descriptors_max=DESCRIPTORS_MAX), effect.plan):

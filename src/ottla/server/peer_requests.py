@@ -58,6 +58,14 @@ class LocalBroker(Protocol):
         """Handles a request; ``answered`` gets the response."""
 
 
+class Peers(Protocol):
+    """Reaches the other brokers of the cluster."""
+
+    def send(self, broker: BrokerId, message: Any, version: int, answered: Callable[[Any], None]) -> None:
+        """Sends a request; ``answered`` gets the response in a later turn of the loop, or None without one."""
+        ...
+
+
 class PeerClient:
     """Sends the requests of one broker to the others."""
 

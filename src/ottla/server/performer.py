@@ -15,14 +15,14 @@ from functools import partial
 from typing import Any
 
 from ottla.base.ids import ConnectionId
-from ottla.base.ports import Disk, Store, StoreResult
+from ottla.base.ports import Disk, StoreRequests, StoreResult
 from ottla.broker import effects, events
 from ottla.log.flush import Slice
 from ottla.net.server_connection import ServerConnection
 from ottla.server.environment import LogMaintenance
-from ottla.server.flusher import Flusher, Marks
+from ottla.server.flusher import Flusher, Marks, Workers
 from ottla.server.metrics import Counters
-from ottla.server.peer_requests import PeerClient
+from ottla.server.peer_requests import Peers
 from ottla.wire.framing import encode_response
 from ottla.wire.messages.fetch import FetchResponse, PartitionData
 
@@ -37,18 +37,17 @@ class Performer:
         self,
         *,
         disks: Mapping[str, Disk],
-        session: Store,
+        session: StoreRequests,
         executor: Executor,
         threads: int,
+        flush_worker: Workers,
         cleaners: LogMaintenance,
-        peers: PeerClient,
+        peers: Peers,
         counters: Counters,
         halted: Callable[[str], None],
         crashed: Callable[[BaseException], None],
     ) -> None:
-        """``disks`` by root. ``threads`` is the number of files of one flush batch synced at once; 0: on the loop. ``halted`` stops the
-        process cleanly.
-        """
+        """``disks`` by root. ``threads`` is the number of files of one flush batch synced at once. ``halted`` stops the process cleanly."""
         #: Open connections that sent a request.
         self.connections: dict[ConnectionId, ServerConnection] = {}
         #: Callbacks for answers to requests of other brokers of this process, by connection id.
@@ -74,6 +73,7 @@ class Performer:
                 counters=counters,
                 done=self._flushed,
                 failed=partial(self._flush_failed, root),
+                workers=flush_worker,
             )
             for root, disk in disks.items()
         }

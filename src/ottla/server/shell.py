@@ -27,7 +27,7 @@ from typing import Any
 import msgspec
 
 from ottla.base.ids import ConnectionId
-from ottla.base.ports import Op, Store, StoreResult
+from ottla.base.ports import Op, StoreRequests, StoreResult
 from ottla.broker import effects, events
 from ottla.broker.isolation import refusal
 from ottla.broker.node import PEER, Node
@@ -60,7 +60,7 @@ class Shell:
         counters: Counters,
         crashed: Callable[["Shell", BaseException], None],
         record: Callable[["Shell", BaseException], Path],
-        session: Store | None = None,
+        session: StoreRequests | None = None,
         pause_max_ms: int = 0,
     ) -> None:
         """``crashed`` gets an error that ends the process; it does not return. ``record`` writes the flight record of a failed request.
@@ -87,6 +87,8 @@ class Shell:
         self._stopped = False
         self._session = session
         self._pause_max_ms = pause_max_ms or 1 << 62
+        # Without other events, ticks must not look like a pause.
+        self._tick_interval_ms = min(TICK_MS, self._pause_max_ms // 2)
         #: Time of the last event.
         self._handled_ms = now_ms()
 
@@ -158,7 +160,7 @@ class Shell:
         self.failures.tick(self._ticked_ms)
         self.handle(events.Ticked(wall_ms=self._wall_ms()))
         due_ms = self.node.next_deadline_ms()
-        latest_ms = self._ticked_ms + TICK_MS
+        latest_ms = self._ticked_ms + self._tick_interval_ms
         self._set_tick(latest_ms if due_ms is None else min(due_ms, latest_ms))
 
     def _set_tick(self, due_ms: int) -> None:

@@ -11,7 +11,6 @@ from ottla.sim.cluster_faults import ClusterFaults
 from ottla.sim.cluster_machine import ClusterMachine, wake_all
 from ottla.sim.cluster_observer import ClusterObserver
 from ottla.sim.links import Links
-from ottla.sim.machine import Performer
 from ottla.sim.network import Host, Network
 from ottla.sim.world import World
 from ottla.store import layout
@@ -28,9 +27,7 @@ class Brokers:
 
     replicas = 3
 
-    def __init__(
-        self, world: World, network: Network, texts: Mapping[str, str], performer: Performer | None, count: int, topic: str
-    ) -> None:
+    def __init__(self, world: World, network: Network, texts: Mapping[str, str], count: int, topic: str) -> None:
         self._world = world
         self._network = network
         self._topic = topic
@@ -40,7 +37,7 @@ class Brokers:
         self.machines: dict[BrokerId, ClusterMachine] = {}
         texts = {**texts, **SETTINGS, "min.insync.replicas": "2"}
         for number in range(1, count + 1):
-            ClusterMachine(world, self.store, texts, self.machines, self._links, performer, broker_id=number)
+            ClusterMachine(world, self.store, texts, self.machines, self._links, broker_id=number)
         wake_all(self.store, self.machines)
         self.brokers: Sequence[int] = list(self.machines)
         self.witness = ClusterObserver(self.machines, self.store, lambda name: name == topic)

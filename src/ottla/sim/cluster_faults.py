@@ -6,11 +6,11 @@ on one broker.
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from typing import Any
 
 from ottla.base.ids import BrokerId
 from ottla.base.ports import Op
 from ottla.base.units import MINUTE_MS
-from ottla.broker import effects
 from ottla.log.checkpoints import read_offsets
 from ottla.log.errors import LogError
 from ottla.log.filenames import RECOVERY_POINTS
@@ -270,9 +270,9 @@ class ClusterFaults:
         """
         hit: set[BrokerId] = set()
 
-        def asks(machine: ClusterMachine, effect: effects.Ask) -> None:
+        def asks(machine: ClusterMachine, message: Any) -> None:
             holder = self._controller
-            if isinstance(effect.message, AlterPartitionRequest) and holder is not None and machine.broker_id not in hit:
+            if isinstance(message, AlterPartitionRequest) and holder is not None and machine.broker_id not in hit:
                 hit.add(machine.broker_id)
                 self.slow(holder, hear_ms=STORE_MS, say_ms=1_500, for_ms=(300,))
                 self._cut(both(machine.broker_id, self._other(machine)))
@@ -280,7 +280,7 @@ class ClusterFaults:
 
         def over() -> None:
             for machine in self._machines.values():
-                machine.asks = lambda machine, effect: None
+                machine.asks = lambda machine, message: None
 
         for machine in self._machines.values():
             machine.asks = asks

@@ -21,7 +21,6 @@ from ottla.sim.cluster_observer import ClusterObserver
 from ottla.sim.cluster_topic import REPLICAS, ClusterTopic
 from ottla.sim.history import CLEANER, Verdict, read_log
 from ottla.sim.links import Links
-from ottla.sim.machine import Performer
 from ottla.sim.network import Network
 from ottla.sim.transient_topics import PassingTopics
 from ottla.sim.world import EPOCH_MS, World
@@ -59,14 +58,13 @@ class ClusterHistory:
         self,
         seed: int,
         *,
-        performer: Performer | None = None,
         kinds: Sequence[str] = CLUSTER_KINDS,
         configs: Mapping[str, str] | None = None,
         brokers: int | None = None,
         gentle: bool | None = None,
         kinds_max: int = 8,
     ) -> None:
-        """``performer`` lets a test break a promise of the shell. ``kinds`` are the faults to choose from, at most ``kinds_max`` of them.
+        """``kinds`` are the faults to choose from, at most ``kinds_max`` of them.
         ``configs`` are topic settings. ``gentle`` is described below; by default one history of seven is gentle.
         """
         self.world = World(seed)
@@ -83,7 +81,7 @@ class ClusterHistory:
         self.racks = self.world.rng("racks").random() < 0.3
         for number in range(1, (brokers or rng.choice((3, 3, 3, 4, 5))) + 1):
             own = {**texts, "broker.rack": RACKS[number % len(RACKS)], "replica.selector.class": SELECTOR} if self.racks else texts
-            ClusterMachine(self.world, self.store, own, self.machines, self.links, performer, broker_id=number)
+            ClusterMachine(self.world, self.store, own, self.machines, self.links, broker_id=number)
         wake_all(self.store, self.machines)
         self.topics: list[ClusterTopic] = []
         self.witness = ClusterObserver(

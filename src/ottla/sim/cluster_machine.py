@@ -13,21 +13,19 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from ottla.base.ids import BrokerId, ConnectionId, TopicPartition
+from ottla.base.ids import BrokerId, TopicPartition
 from ottla.base.ports import Op, StoreResult
-from ottla.broker import effects, events
+from ottla.broker import events
 from ottla.broker.node import PEER
-from ottla.log.flush import Slice
 from ottla.sim.disk import SimDisk
 from ottla.sim.links import Links
-from ottla.sim.machine import Machine, Performer
+from ottla.sim.machine import Machine, Process
 from ottla.sim.network import Connection
 from ottla.sim.world import EPOCH_MS, World
-from ottla.store import layout
 from ottla.store.memory import MemorySession, MemoryStore
 from ottla.wire import framing
 from ottla.wire.compile import decode
-from ottla.wire.messages import API, FetchResponse
+from ottla.wire.messages import FetchResponse
 
 SESSION_MS = 1_500
 #: Longest time without a session after one expired.
@@ -40,6 +38,8 @@ LINK_MS = STORE_MS = 3
 class ClusterMachine(Machine):
     """One machine of a cluster."""
 
+    pause_max_ms = SESSION_MS // 2
+
     def __init__(
         self,
         world: World,
@@ -47,15 +47,13 @@ class ClusterMachine(Machine):
         texts: dict[str, str],
         peers: "dict[BrokerId, ClusterMachine]",
         links: Links,
-        performer: Performer | None,
         *,
         broker_id: int,
     ) -> None:
         """``peers`` has all machines of the cluster; this one adds itself."""
         disk = SimDisk(now_ms=lambda: world.now_ms)
         texts = {"zookeeper.connect": "sim:2181", **texts, "broker.id": str(broker_id)}
-        super().__init__(world, store, disk, texts, performer, broker_id=broker_id, epoch_ms=EPOCH_MS, address=(f"sim{broker_id}", 9092))
-        self.broker_id = BrokerId(broker_id)
+        super().__init__(world, store, disk, texts, broker_id=broker_id, epoch_ms=EPOCH_MS, address=(f"sim{broker_id}", 9092))
         self._peers = peers
         self._links = links
         peers[self.broker_id] = self
@@ -64,10 +62,7 @@ class ClusterMachine(Machine):
         #: Executes what the broker submits to the store.
         self.submits: Callable[[ClusterMachine, Sequence[Op], Callable[[], None]], None] = lambda machine, ops, carry_out: carry_out()
         #: Called for each request to another broker.
-        self.asks: Callable[[ClusterMachine, effects.Ask], None] = lambda machine, effect: None
-        self._requests = 0
-        #: Callbacks for responses of other brokers, by number.
-        self._askers: dict[int, Callable[[Any], None]] = {}
+        self.asks: Callable[[ClusterMachine, Any], None] = lambda machine, message: None
         #: Longest delay to the store, and back.
         self.say_ms = self.hear_ms = STORE_MS
         #: When the last submission arrives at the store.
@@ -80,15 +75,16 @@ class ClusterMachine(Machine):
         self.paused_until_ms = 0
         #: Partitions with rotten bits on this disk; their logs are not compared before the end.
         self.rotten: set[TopicPartition] = set()
-        #: When the broker received its last event.
-        self._heard_ms = 0
         #: Whether its session is connected, as far as the broker knows.
         self.heard = True
 
     # Start and end of a process.
 
+    @property
+    def _session(self) -> MemorySession | None:
+        return None if self.process is None else self.process.session
+
     def start(self) -> None:
-        self._heard_ms = self.world.now_ms
         self.heard = True
         super().start()
 
@@ -161,20 +157,18 @@ class ClusterMachine(Machine):
 
     def leave(self) -> None:
         """Stops cleanly after a controlled shutdown, as a server does."""
-        if self.node is None:
+        process = self.process
+        if process is None:
             return
-        incarnation = self.incarnation
-        self.handle(events.StopAsked())
 
         def look() -> None:
-            if self.node is None or self.incarnation != incarnation:
-                return
-            if self.node.controlled_shutdown.over:
+            if process.node.controlled_shutdown.over:
                 self.stop()
             else:
-                self._later(10, look)
+                process.loop.after(10, look)
 
-        self._later(10, look)
+        process.loop.call_soon(process.shell.handle, events.StopAsked())
+        process.loop.after(10, look)
 
     def lose_disk(self) -> None:
         """Replaces the machine with one that has an empty disk."""
@@ -184,38 +178,31 @@ class ClusterMachine(Machine):
     def stop(self) -> None:
         session = self._session
         super().stop()
-        if self.node is None and session is not None and session.alive and session.connected:
+        if self.process is None and session is not None and session.alive and session.connected:
             session.close()
 
     def _end(self, how: str) -> None:
-        session, self._session = self._session, None
-        if session is not None and session.alive and self.node is not None:
-            self.world.after(SESSION_MS, session.expire)
         self._mute, self._unsaid = False, []
         super()._end(f"{self.broker_id}: {how}")
-        askers, self._askers = self._askers, {}
-        for asker in askers.values():
-            asker(None)
+
+    def _close_session(self, session: MemorySession) -> None:
+        if session.alive:
+            self.world.after(SESSION_MS, session.expire)
 
     # The store.
 
     def _store_speaks(self, session: MemorySession) -> None:
-        if session is self._session and not self._mute:
-            self._later(self._rng.randint(0, self.hear_ms), lambda: self._deliver(session))
+        process = self.process
+        if process is not None and session is process.session and not self._mute:
+            process.loop.after(self._rng.randint(0, self.hear_ms), self._deliver, session)
 
     def _deliver(self, session: MemorySession) -> None:
         if not self._mute:
             super()._deliver(session)
 
-    def _submit(self, effect: effects.StoreSubmit) -> None:
+    def submit(self, process: Process, ops: Sequence[Op], done: Callable[[StoreResult], None]) -> None:
         """A submission arrives even if the process has ended by then."""
-        session, incarnation, ticket = self._session, self.incarnation, effect.ticket
-        assert session is not None, "a broker has a session"
-
-        def answered(result: StoreResult) -> None:
-            self._if_alive(incarnation, lambda: self.handle(events.StoreAnswered(ticket=ticket, result=result)))
-
-        self._say(effect.ops, session, answered)
+        self._say(ops, process.session, lambda result: process.loop.enter(lambda: done(result)))
 
     def _say(self, ops: Sequence[Op], session: MemorySession, answered: Callable[[StoreResult], None]) -> None:
         def arrive() -> None:
@@ -235,106 +222,50 @@ class ClusterMachine(Machine):
     def cut_from_users(self) -> None:
         """Makes the broker unreachable for clients until ``open_to_users`` is set."""
         self.open_to_users = False
-        for connection in list(self._connections.values()):
-            connection.break_off()
+        if self.process is not None:
+            self.process.cut_connections()
 
-    def handle(self, event: events.Event) -> None:
-        paused_ms, self._heard_ms = self.world.now_ms - self._heard_ms, self.world.now_ms
-        if self.node is not None and paused_ms > SESSION_MS // 2:
-            self.performer.doubt_session(self._doubt_session)
-        super().handle(event)
-        if self.node is not None:
-            self.stepped(self, event)
+    def handled(self, event: events.Event) -> None:
+        self.stepped(self, event)
 
-    def _doubt_session(self) -> None:
-        """Suspends the session until the store has answered, as a server's shell does after a stall."""
-        assert self._session is not None, "a broker has a session"
-        session, incarnation = self._session, self.incarnation
-
-        def answered(result: StoreResult) -> None:
-            # Otherwise the session reports its own state.
-            if result.error is None:
-                self._if_alive(incarnation, lambda: self.handle(events.SessionChanged(state="connected")))
-
-        self.handle(events.SessionChanged(state="suspended"))
-        self._say((Op("check", layout.BROKERS),), session, answered)
-
-    def _ask(self, effect: effects.Ask) -> None:
+    def send_to_peer(self, process: Process, broker: BrokerId, message: Any, version: int, answered: Callable[[Any], None]) -> None:
         """Sends a request to another broker. A broker that ends, or a link that is cut meanwhile, gives an empty response."""
-        self.asks(self, effect)
-        me, other, incarnation, ticket = self.broker_id, effect.broker, self.incarnation, effect.ticket
-        peer = self._peers.get(other)
-        chunks = framing.encode_request(effect.message, effect.api_version, ticket, PEER)
-        frame = bytearray(b"".join(bytes(chunk) for chunk in chunks))  # type: ignore[arg-type]
-
-        def answered(message: Any) -> None:
-            self._if_alive(incarnation, lambda: self.handle(events.PeerAnswered(ticket=ticket, message=message)))
+        self.asks(self, message)
+        me, peer = self.broker_id, self._peers.get(broker)
+        kind = type(message)
+        request = _carried(framing.encode_request(message, version, 0, PEER))
 
         def unanswered() -> None:
             self.world.after(UNREACHABLE_MS, lambda: answered(None))
 
-        def back(message: Any) -> None:
-            if message is None:
+        def back(response: Any) -> None:
+            if response is None:
                 unanswered()
-            else:
-                self._links.carry((other, me), self._rng.randint(0, LINK_MS), lambda: answered(message), unanswered)
+                return
+            frame = _carried(framing.encode_response(response, version, 0))
+            carried = self._damaged(framing.decode_response(type(response), frame, version)[1])
+            self._links.carry((broker, me), self._rng.randint(0, LINK_MS), lambda: answered(carried), unanswered)
 
         def there() -> None:
-            if peer is None or peer.node is None:
+            if peer is None or peer.process is None:
                 unanswered()
-            else:
-                peer.asked(frame[framing.SIZE_BYTES :], back)
+                return
+            _, position = framing.decode_request_header(request)
+            peer.process.peer_request(decode(kind, request, version, position), version, back)
 
-        self._links.carry((me, other), self._rng.randint(0, LINK_MS), there, unanswered)
+        self._links.carry((me, broker), self._rng.randint(0, LINK_MS), there, unanswered)
 
-    def asked(self, frame: bytearray, answer: Callable[[Any], None]) -> None:
-        """A request of another broker arrives."""
-        self._requests += 1
-        number = -self._requests
-        self._askers[number] = answer
-
-        def take_in() -> None:
-            header, position = framing.decode_request_header(frame)
-            self.handle(
-                events.RequestArrived(
-                    connection=ConnectionId(number),
-                    correlation_id=header.correlation_id,
-                    api_key=header.api_key,
-                    api_version=header.api_version,
-                    client_id=header.client_id,
-                    body=decode(API[header.api_key].request, frame, header.api_version, position),
-                    host="sim",
-                )
-            )
-
-        self._later(0, take_in)
-
-    def _close(self, effect: effects.Close) -> None:
-        asker = self._askers.pop(effect.connection, None)
-        if asker is not None:
-            asker(None)
-        else:
-            super()._close(effect)
-
-    def _respond(self, effect: effects.Respond) -> None:
-        if effect.connection >= 0:
-            super()._respond(effect)
-            return
-        asker = self._askers.pop(effect.connection, None)
-        if asker is None:
-            return
-        try:
-            chunks = framing.encode_response(effect.message, effect.api_version, effect.correlation_id)
-            frame = b"".join(chunk.read() if isinstance(chunk, Slice) else memoryview(chunk) for chunk in chunks)  # type: ignore[arg-type]
-        except OSError:
-            asker(None)
-            return
-        _, message = framing.decode_response(type(effect.message), bytearray(frame[framing.SIZE_BYTES :]), effect.api_version)
+    def _damaged(self, message: Any) -> Any:
         if self._links.damage and isinstance(message, FetchResponse):
             for topic in message.responses:
                 for data in topic.partitions:
                     self._links.damages(data.records or memoryview(b""))  # type: ignore[arg-type]
-        asker(message)
+        return message
+
+
+def _carried(chunks: Sequence[Any]) -> bytearray:
+    """A frame as it arrives, without its size."""
+    return bytearray(b"".join(bytes(chunk) for chunk in chunks))[framing.SIZE_BYTES :]
 
 
 def wake_all(store: MemoryStore, machines: Mapping[BrokerId, ClusterMachine]) -> None:

@@ -147,7 +147,7 @@ class ControllerCut:
         self.links = Links(self.world)
         self.machines: dict[BrokerId, ClusterMachine] = {}
         for number in range(1, BROKERS + 1):
-            ClusterMachine(self.world, self.store, dict(settings or {}), self.machines, self.links, None, broker_id=number)
+            ClusterMachine(self.world, self.store, dict(settings or {}), self.machines, self.links, broker_id=number)
         wake_all(self.store, self.machines)
         self.witness = ClusterObserver(self.machines, self.store, lambda topic: True)
         self._writers: list[_Writer] = []

@@ -35,7 +35,7 @@ from ottla.sim.faults import FAULT_KINDS, Faults
 from ottla.sim.group_auditors import Auditor, Bookkeeper
 from ottla.sim.group_environment import GroupBrokers, OneBroker, Scene
 from ottla.sim.history import CLEANER, HEALED_BY_MS, READ_BY_MS, Verdict, read_log
-from ottla.sim.machine import Machine, Performer
+from ottla.sim.machine import Machine
 from ottla.sim.member_clients import MemberProcess
 from ottla.sim.network import Network
 from ottla.sim.report_fanout import Reports
@@ -151,7 +151,7 @@ class SimGroup:
 
 
 class GroupHistory:
-    """One history of groups. ``performer`` lets a test break a promise of the shell; ``kinds`` are the faults to choose from;
+    """One history of groups. ``kinds`` are the faults to choose from;
     ``protocols`` are those of each group's members.
     """
 
@@ -161,7 +161,6 @@ class GroupHistory:
         self,
         seed: int,
         *,
-        performer: Performer | None = None,
         kinds: Sequence[str] = (),
         protocols: Sequence[Sequence[str]] = PROTOCOLS,
         brokers: int | None = None,
@@ -181,7 +180,7 @@ class GroupHistory:
         chosen = rng.sample(kinds, rng.randint(1, len(kinds)))
         #: Whether requests may be executed after their client closed the connection.
         self._late = "late requests" in chosen
-        self._set_stage(texts, performer, brokers, chosen)
+        self._set_stage(texts, brokers, chosen)
         self.scene = Scene(self.stage)
         self.stage.last_look(self._hold_against_replay)
         configs = {"segment.bytes": str(rng.choice((10_000, 1 << 20))), "retention.ms": "-1"}
@@ -207,17 +206,17 @@ class GroupHistory:
         #: Additionally for groups that use the classic protocol alone.
         self._generations = GenerationsAreDisjoint()
 
-    def _set_stage(self, texts: dict[str, str], performer: Performer | None, brokers: int | None, chosen: Sequence[str]) -> None:
+    def _set_stage(self, texts: dict[str, str], brokers: int | None, chosen: Sequence[str]) -> None:
         more: dict[str, Callable[[], None]] = {kind: lambda kind=kind: self._befall(kind) for kind in MEMBER_FAULTS}  # type: ignore[misc]
         more[GROWTH] = self._grow
         self.stage: GroupBrokers
         self.faults: Faults | ClusterFaults
         if brokers is None:
             disk = SimDisk(now_ms=lambda: self.world.now_ms)
-            machine = Machine(self.world, MemoryStore(), disk, texts, performer)
+            machine = Machine(self.world, MemoryStore(), disk, texts)
             self.stage, self.faults = OneBroker(machine), Faults(self.world, machine, self.network, list(chosen), more)
         else:
-            stage = Brokers(self.world, self.network, texts, performer, brokers, TOPIC)
+            stage = Brokers(self.world, self.network, texts, brokers, TOPIC)
             self.stage, self.faults = stage, stage.faults(chosen, more)
 
     def _settings(self) -> dict[str, str]:

@@ -16,7 +16,7 @@ from ottla.sim.clients import Admin, Consumer, Producer
 from ottla.sim.compacted_topic import value_of
 from ottla.sim.disk import SimDisk
 from ottla.sim.faults import FAULT_KINDS, Faults
-from ottla.sim.machine import Machine, Performer
+from ottla.sim.machine import Machine
 from ottla.sim.network import Network
 from ottla.sim.report_fanout import Reports
 from ottla.sim.world import World
@@ -51,11 +51,9 @@ class Verdict:
 
 
 class History:
-    """One history. ``performer`` lets a test break a promise of the shell; ``kinds`` are the faults to choose from."""
+    """One history. ``kinds`` are the faults to choose from."""
 
-    def __init__(
-        self, seed: int, *, performer: Performer | None = None, kinds: Sequence[str] = FAULT_KINDS, compacted: bool | None = None
-    ) -> None:
+    def __init__(self, seed: int, *, kinds: Sequence[str] = FAULT_KINDS, compacted: bool | None = None) -> None:
         """``compacted``: whether the topic is compacted, with keyed records; by default in one history of four."""
         self.world = World(seed)
         rng = self.world.rng("profile")
@@ -66,7 +64,7 @@ class History:
         self.complaints = self.reports.complaints
         self.network = Network(self.world)
         disk = SimDisk(now_ms=lambda: self.world.now_ms)
-        self.machine = Machine(self.world, MemoryStore(), disk, {"ottla.disk.reserve.bytes": "65536", **CLEANER}, performer)
+        self.machine = Machine(self.world, MemoryStore(), disk, {"ottla.disk.reserve.bytes": "65536", **CLEANER})
         self.partitions = rng.randint(1, 3)
         self.faults = Faults(self.world, self.machine, self.network, rng.sample(kinds, rng.randint(1, len(kinds))))
         configs = {

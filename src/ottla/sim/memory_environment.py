@@ -4,7 +4,7 @@ A sync costs nothing here and has its usual meaning: unsynced data can be lost i
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor, Future
 from pathlib import Path
 from random import Random
@@ -15,9 +15,12 @@ from ottla.broker import effects, events
 from ottla.broker.metadata.configs import ServerOptions
 from ottla.log import scrub
 from ottla.log.compactor import CompactionResult, carry_out
+from ottla.log.errors import CorruptLog
 from ottla.log.scrub import ScrubResult
 from ottla.net.server_connection import Handler
 from ottla.server.environment import DirectoryLock, LogMaintenance, LoopWatch, wall_ms
+from ottla.server.flusher import Plans, Worker
+from ottla.server.log_maintenance import failed_compaction
 from ottla.server.metrics import Counters
 from ottla.server.store_factory import StoreFactory
 from ottla.sim.disk import SimDisk
@@ -44,22 +47,36 @@ class AtOnce(Executor):
         return done
 
 
+class _FlushAtOnce:
+    """Flushes in ``put``: no sync waits for a disk."""
+
+    def __init__(self, act: Callable[[Plans], None]) -> None:
+        self.put = act
+
+    def close(self) -> None: ...
+
+
 class CleanersOnTheLoop:
     """Compacts and scrubs in steps on the event loop, without a rate limit."""
 
-    def __init__(self) -> None:
+    def __init__(self, rest: Callable[[], Awaitable[None]] = lambda: asyncio.sleep(0)) -> None:
+        """``rest`` is awaited between two steps."""
+        self._rest = rest
         self._stopping = False
 
     def stop(self) -> None:
         self._stopping = True
 
     async def clean(self, effect: effects.Clean, disk: Disk) -> events.Cleaned:
-        for step in carry_out(disk, effect.plan):
-            if isinstance(step, CompactionResult):
-                return events.Cleaned(partition=effect.partition, result=step)
-            await asyncio.sleep(0)
-            if self._stopping:
-                break
+        try:
+            for step in carry_out(disk, effect.plan):
+                if isinstance(step, CompactionResult):
+                    return events.Cleaned(partition=effect.partition, result=step)
+                await self._rest()
+                if self._stopping:
+                    break
+        except (OSError, CorruptLog) as error:
+            return failed_compaction(effect, error)
         return events.Cleaned(partition=effect.partition)
 
     async def scrub(self, effect: effects.Scrub, disk: Disk) -> events.Scrubbed:
@@ -67,7 +84,7 @@ class CleanersOnTheLoop:
             for step in scrub.carry_out(disk, effect.plan):
                 if isinstance(step, ScrubResult):
                     return events.Scrubbed(partition=effect.partition, result=step)
-                await asyncio.sleep(0)
+                await self._rest()
                 if self._stopping:
                     break
         except FileNotFoundError:
@@ -147,8 +164,8 @@ class Memory:
     def threads(self, count: int, name: str) -> Executor:
         return AtOnce()
 
-    def lanes(self, count: int) -> int:
-        return 0
+    def flush_worker(self, name: str, act: Callable[[Plans], None]) -> Worker:
+        return _FlushAtOnce(act)
 
     def cleaners(self, counters: Counters) -> LogMaintenance:
         return CleanersOnTheLoop()

@@ -9,6 +9,7 @@ from typing import Any
 from ottla.base.ports import Disk
 from ottla.net.server_connection import Handler
 from ottla.server.environment import DirectoryLock, Environment, LogMaintenance, LoopWatch
+from ottla.server.flusher import Plans, Worker
 from ottla.server.metrics import Counters
 from ottla.server.store_factory import StoreFactory
 from ottla.testing.clock import Clock
@@ -54,8 +55,8 @@ class BrokerEnvironment:
     def threads(self, count: int, name: str) -> Executor:
         return self._base.threads(count, name)
 
-    def lanes(self, count: int) -> int:
-        return self._base.lanes(count)
+    def flush_worker(self, name: str, act: Callable[[Plans], None]) -> Worker:
+        return self._base.flush_worker(name, act)
 
     def cleaners(self, counters: Counters) -> LogMaintenance:
         return self._base.cleaners(counters)
