@@ -126,7 +126,8 @@ class ClusterObserver:
         assert machine.node is not None, "it has just stepped"
         if isinstance(event, events.SessionChanged):
             machine.heard = event.state == "connected"
-        if not machine.heard:
+        # A broker that stops handles only what its threads still do.
+        if not machine.heard and not machine.node.context.stopping:
             for checker in self.checkers:
                 checker.unheard(machine.broker_id, len(machine.node.partitions.leaders), controls=machine.node.controller.active)
         partitions, seen = machine.node.partitions, self._seen[machine.broker_id]

@@ -7,39 +7,27 @@ order. After ``end``, nothing happens any more, as after ``kill -9``.
 
 import asyncio
 import inspect
-from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Coroutine
 from heapq import heappop, heappush
-from typing import Any, NoReturn, Self, cast
+from typing import Any, NoReturn, cast
 from weakref import WeakSet
 
 from ottla.sim.world import INSTANT_MAX, Gate, Livelock, World
 
 
-class Scheduled(asyncio.TimerHandle):
-    """A callback of a process."""
+class Scheduled:
+    """A callback of a process, with the part of ``asyncio.TimerHandle`` that is used."""
 
-    __slots__ = ("act", "arguments", "at_ms", "order", "revoked")
+    __slots__ = ("act", "arguments", "at_ms", "revoked")
 
-    def __init__(self, at_ms: int, order: int, act: Callable[..., object], arguments: tuple[Any, ...]) -> None:
-        # The base class only names the interface; its state is about a loop in real time.
+    def __init__(self, at_ms: int, act: Callable[..., object], arguments: tuple[Any, ...]) -> None:
         self.at_ms = at_ms
-        self.order = order
         self.act = act
         self.arguments = arguments
         self.revoked = False
 
-    def __repr__(self) -> str:
-        return f"Scheduled({self.act!r} at {self.at_ms} ms)"
-
-    def __lt__(self, other: Any) -> bool:
-        return (self.at_ms, self.order) < (other.at_ms, other.order)
-
     def cancel(self) -> None:
         self.revoked = True
-
-    def cancelled(self) -> bool:
-        return self.revoked
 
     def when(self) -> float:
         return self.at_ms / 1000
@@ -53,7 +41,8 @@ class ProcessLoop:
         self._world = world
         self._thread_ms = thread_ms
         self._gate = Gate(world)
-        self._schedule: list[Scheduled] = []
+        #: Time, order and callback.
+        self._schedule: list[tuple[int, int, Scheduled]] = []
         self._order = 0
         #: Where the clock of this loop is ahead of the world's.
         self._now_ms = 0
@@ -87,31 +76,29 @@ class ProcessLoop:
 
     def _enter(self, act: Callable[[], None]) -> None:
         if not self.ended:
-            with self.running():
+            with self:
                 act()
 
-    @contextmanager
-    def running(self) -> Iterator[Self]:
-        """Makes this the running loop. Raises: the error given to ``fail``."""
-        before = asyncio._get_running_loop()
+    def __enter__(self) -> None:
+        """Makes this the running loop, on which nothing else runs meanwhile."""
         asyncio._set_running_loop(self._asyncio)
-        try:
-            yield self
-        finally:
-            asyncio._set_running_loop(before)
-            if self._failure is not None:
-                raise self._failure
+
+    def __exit__(self, *raised: object) -> None:
+        """Raises: the error given to ``fail``."""
+        asyncio._set_running_loop(None)
+        if self._failure is not None:
+            raise self._failure
 
     def finish(self, work: Coroutine[Any, Any, None]) -> None:
         """Runs callbacks in order until ``work`` is done or the process has ended. The world's clock stands still meanwhile; the clock of
         this loop goes on, so that timers which repeat do not run endlessly.
         """
-        with self.running():
+        with self:
             task = self.create_task(work)
         for _ in range(INSTANT_MAX):
             if self.ended or task.done():
                 break
-            self._now_ms = max(self._schedule[0].at_ms, self._now_ms)
+            self._now_ms = max(self._schedule[0][0], self._now_ms)
             self._run_first()
         else:
             raise Livelock("a process does not finish")
@@ -138,9 +125,9 @@ class ProcessLoop:
     def after(self, delay_ms: int, callback: Callable[..., object], *args: Any) -> Scheduled:
         """Schedules a call in ``delay_ms``."""
         self._order += 1
-        scheduled = Scheduled(self.now_ms + delay_ms, self._order, callback, args)
+        scheduled = Scheduled(self.now_ms + delay_ms, callback, args)
         if not self.ended:
-            heappush(self._schedule, scheduled)
+            heappush(self._schedule, (scheduled.at_ms, self._order, scheduled))
             self._world.after(delay_ms, self._due)
         return scheduled
 
@@ -173,13 +160,13 @@ class ProcessLoop:
 
     def _run_due(self) -> None:
         # Nothing is due when ``finish`` has run it before its time.
-        if self._schedule and self._schedule[0].at_ms <= self._world.now_ms:
+        if self._schedule and self._schedule[0][0] <= self._world.now_ms:
             self._run_first()
 
     def _run_first(self) -> None:
-        scheduled = heappop(self._schedule)
+        _, _, scheduled = heappop(self._schedule)
         if not scheduled.revoked:
-            with self.running():
+            with self:
                 scheduled.act(*scheduled.arguments)
 
 

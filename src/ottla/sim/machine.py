@@ -118,7 +118,7 @@ class Process:
         )
         #: Open connections of clients.
         self.transports: dict[int, HostTransport] = {}
-        with loop.running():
+        with loop:
             self.context = ConnectionContext(LIMITS, AtOnce())
             self.performer = Performer(
                 disks={directory.root: machine.disk},
@@ -151,7 +151,7 @@ class Process:
 
     def start(self) -> None:
         """Reads the store's state and starts the broker."""
-        with self.loop.running():
+        with self.loop:
             self.session.watch("/", lambda state: self.shell.handle(events.StoreChanged(state=state)))
             self.session.listen(lambda state: self.shell.handle(events.SessionChanged(state=state)))
             self.session.deliver()
@@ -193,7 +193,7 @@ class Process:
     # Connections
 
     def accept(self, connection: Connection) -> bool:
-        with self.loop.running():
+        with self.loop:
             if not self.context.admit("sim"):
                 return False
             protocol = ServerConnection(ConnectionId(connection.number), "sim", self.context, self.shell)
@@ -227,7 +227,7 @@ class Process:
 
     def stop(self, now_ms: int, wall_ms: int) -> None:
         """Stops cleanly, unless it halts meanwhile. Raises: OSError."""
-        with self.loop.running():
+        with self.loop:
             self.performer.stop()
             self.shell.stop()
         self.loop.finish(self.performer.idle())

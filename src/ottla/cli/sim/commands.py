@@ -1,5 +1,6 @@
 """``ottla sim``: runs brokers under simulated faults, and replays a flight record."""
 
+import logging
 import os
 import sys
 from pathlib import Path
@@ -32,6 +33,8 @@ def command() -> None:
 def run(seeds: int, first: int, seed: int | None, jobs: int, story: str | None, hashes: bool) -> None:
     from ottla.sim.sweep import STORIES, report, run_seeds
 
+    # The trace has what simulated servers log.
+    logging.getLogger("ottla").addHandler(logging.NullHandler())
     stories = [story] if story is not None else list(STORIES)
     if seed is not None:
         verdicts = list(run_seeds(range(seed, seed + 1), jobs=1, stories=stories))
