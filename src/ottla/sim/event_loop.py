@@ -8,6 +8,7 @@ order. After ``end``, nothing happens any more, as after ``kill -9``.
 import asyncio
 import inspect
 from collections.abc import Callable, Coroutine
+from concurrent.futures import Executor
 from heapq import heappop, heappush
 from typing import Any, NoReturn, cast
 from weakref import WeakSet
@@ -141,9 +142,10 @@ class ProcessLoop:
         task._log_destroy_pending = False  # type: ignore[attr-defined]
         return task
 
-    def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> asyncio.Future[Any]:
+    def run_in_executor(self, executor: Executor, func: Callable[..., Any], *args: Any) -> asyncio.Future[Any]:
+        """Submits the call after a delay. ``executor`` runs it at once."""
         future = self.create_future()
-        self.after(self._thread_ms(), _work, future, func, args)
+        self.after(self._thread_ms(), _work, future, executor, func, args)
         return future
 
     def get_debug(self) -> bool:
@@ -170,10 +172,10 @@ class ProcessLoop:
                 scheduled.act(*scheduled.arguments)
 
 
-def _work(future: asyncio.Future[Any], func: Callable[..., Any], args: tuple[Any, ...]) -> None:
-    try:
-        result = func(*args)
-    except Exception as error:
+def _work(future: asyncio.Future[Any], executor: Executor, func: Callable[..., Any], args: tuple[Any, ...]) -> None:
+    done = executor.submit(func, *args)
+    error = done.exception()
+    if error is not None:
         future.set_exception(error)
     else:
-        future.set_result(result)
+        future.set_result(done.result())
