@@ -134,13 +134,15 @@ def _looking(method: Callable[..., Any]) -> Callable[..., Any]:
 @cache
 def _kinds(method: Callable[..., Any]) -> dict[str, Any]:
     """Accepted types of the parameters that can be validated."""
-    kinds = {}
-    for name, one in inspect.signature(method).parameters.items():
-        if name in method.__annotations__ and one.kind is not one.VAR_KEYWORD:
-            written = method.__annotations__[name]
-            kind = eval(written, method.__globals__) if isinstance(written, str) else written
-            kinds[name] = types.GenericAlias(Iterable, (kind,)) if one.kind is one.VAR_POSITIONAL else kind
-    return kinds
+    # The type of the result may be imported for type checking only.
+    written = {name: annotation for name, annotation in method.__annotations__.items() if name != "return"}
+    hints = typing.get_type_hints(types.SimpleNamespace(__annotations__=written), method.__globals__)
+    parameters = {name: one.kind for name, one in inspect.signature(method).parameters.items() if name in hints}
+    return {
+        name: Iterable[hints[name]] if kind is inspect.Parameter.VAR_POSITIONAL else hints[name]  # type: ignore[valid-type]
+        for name, kind in parameters.items()
+        if kind is not inspect.Parameter.VAR_KEYWORD
+    }
 
 
 @cache

@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from textwrap import wrap
 from typing import TYPE_CHECKING
 
 import click
@@ -198,12 +199,12 @@ def _print(findings: list[Finding], output: OutputFormat) -> None:
         if number:
             click.echo()
         head = f"{one.severity}: {one.what}" + (f" [{one.place}]" if one.place else "")
-        for line in tables.folded(head, width):
+        for line in wrap(head, width, break_on_hyphens=False):
             click.secho(line, bold=True, fg=COLOURS.get(one.severity)) if colours else click.echo(line)
         lines = [("shows", one.evidence), ("fix", one.remedy), ("run", one.command), ("check", one.check if output.is_wide else None)]
         for label, text in lines:
             if text:
                 # A command is not folded, so that it can be copied.
-                parts = [text] if label == "run" else tables.folded(text, max(width - 8, tables.FOLDED_MIN))
+                parts = [text] if label == "run" else wrap(text, max(width - 8, tables.FOLDED_MIN), break_on_hyphens=False)
                 for at, part in enumerate(parts):
                     click.echo(f"  {label if at == 0 else '':<6}{part}")
