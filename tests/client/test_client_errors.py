@@ -164,7 +164,7 @@ async def test_a_server_that_has_not_answered_is_named_at_the_timeout() -> None:
 @pytest.mark.parametrize("address", ["broker:port", "broker:70000", ":9092"])
 def test_an_invalid_address_is_refused_before_connecting(address: str) -> None:
     with pytest.raises(ConfigError, match="is not HOST:PORT"):
-        aio.Admin(bootstrap_servers=address)._network  # noqa: B018
+        aio.Admin(bootstrap_servers=address)._calls.network  # noqa: B018
 
 
 def test_a_peer_that_closes_on_a_large_request_may_have_a_size_limit() -> None:

@@ -135,7 +135,7 @@ def _looking(method: Callable[..., Any]) -> Callable[..., Any]:
 def _kinds(method: Callable[..., Any]) -> dict[str, Any]:
     """Accepted types of the parameters that can be validated."""
     # The type of the result may be imported for type checking only.
-    written = {name: annotation for name, annotation in method.__annotations__.items() if name != "return"}
+    written = {name: annotation for name, annotation in method.__annotations__.items() if name not in ("self", "return")}
     hints = typing.get_type_hints(types.SimpleNamespace(__annotations__=written), method.__globals__)
     parameters = {name: one.kind for name, one in inspect.signature(method).parameters.items() if name in hints}
     return {

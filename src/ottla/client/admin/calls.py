@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from random import Random
-from types import TracebackType
-from typing import Any, Self, TypeAlias, TypeVar
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 from ottla.client.admin import results as r
 from ottla.client.errors import AlreadyClosed
 from ottla.client.group.coordinator_lookup import COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_PASSES, Coordinators
-from ottla.client.options import AdminOptions, from_keywords
+from ottla.client.options import AdminOptions
 from ottla.client.transport.backoff import Backoff
 from ottla.client.transport.event_loop import OneLoop
 from ottla.client.transport.network import Network
@@ -35,62 +34,54 @@ ANY_BROKER = -1
 
 
 class AdminCalls:
-    """Base of `Admin`. The requests are in subclasses by subject, each derived from the one before, to keep modules short."""
+    """Sends the requests of one `Admin`."""
 
-    def __init__(self, *, rng: Random | None = None, **settings: Any) -> None:
-        self.options = from_keywords(AdminOptions, settings)
-        self._rng = rng or Random()
-        self._network_: Network | None = None
-        self._coordinators_: Coordinators | None = None
+    def __init__(self, options: AdminOptions, rng: Random) -> None:
+        self.options = options
+        self._rng = rng
+        self._network: Network | None = None
+        self._coordinators: Coordinators | None = None
         self._own = OneLoop("Admin")
         self._closed = False
 
     @property
-    def _network(self) -> Network:
+    def network(self) -> Network:
+        """The connections, opened on first use. Raises: AlreadyClosed."""
         if self._closed:
             raise AlreadyClosed("the admin client is closed; make another one")
         self._own.check()
-        if self._network_ is None:
-            self._network_ = Network(self.options, rng=self._rng, allow_auto_create=False)
-        return self._network_
+        if self._network is None:
+            self._network = Network(self.options, rng=self._rng, allow_auto_create=False)
+        return self._network
 
     @property
-    def _coordinators(self) -> Coordinators:
-        if self._coordinators_ is None:
-            self._coordinators_ = Coordinators(self._network)
-        return self._coordinators_
-
-    async def __aenter__(self) -> Self:
-        _ = self._network
-        return self
-
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        await self.close()
+    def coordinators(self) -> Coordinators:
+        """The coordinators of groups, as far as known."""
+        if self._coordinators is None:
+            self._coordinators = Coordinators(self.network)
+        return self._coordinators
 
     async def close(self) -> None:
-        """Close the connections. Closing twice is no error."""
         closed, self._closed = self._closed, True
         if not closed and self._own.elsewhere():
             raise self._own.wrong()
-        if not closed and self._network_ is not None:
-            await self._network_.close()
+        if not closed and self._network is not None:
+            await self._network.close()
 
-    # -- ways to ask
-
-    def _limit_ms(self, timeout_ms: float | None) -> float:
+    def limit_ms(self, timeout_ms: float | None) -> float:
         return self.options.default_api_timeout_ms if timeout_ms is None else timeout_ms
 
-    async def _controller(
+    async def controller(
         self, request: Any, codes: Callable[[Any], list[int]], left_ms: float, *, at_least: int = 0, at_most: int = 1000
     ) -> Any:
         def moved(response: Any) -> bool:
             return NOT_CONTROLLER in codes(response)
 
-        return await ask_controller(self._network, request, moved=moved, timeout_ms=left_ms, at_least=at_least, at_most=at_most)
+        return await ask_controller(self.network, request, moved=moved, timeout_ms=left_ms, at_least=at_least, at_most=at_most)
 
-    async def _node(self, node: int, request: Any, left_ms: float, *, at_least: int = 0) -> Any:
+    async def node(self, node: int, request: Any, left_ms: float, *, at_least: int = 0) -> Any:
         """Send a request to one broker, or to any. Raises: BrokerNotAvailable if the broker is not in the cluster."""
-        network = self._network
+        network = self.network
         if node == ANY_BROKER:
             return await network.ask_any(request, at_least=at_least)
         if node not in network.cluster.brokers:
@@ -99,23 +90,23 @@ class AdminCalls:
                 raise BrokerNotAvailable(network.absent(node))
         return await network.ask(node, request, timeout_ms=left_ms, at_least=at_least)
 
-    async def _any(self, request: Any, timeout_ms: float | None, doing: str, *, at_least: int = 0, at_most: int = 1000) -> Any:
+    async def any_broker(self, request: Any, timeout_ms: float | None, doing: str, *, at_least: int = 0, at_most: int = 1000) -> Any:
         """Send a request to any broker, with retries. Raises: the error; RequestTimedOut."""
 
         async def ask(_: list[None], left_ms: float) -> dict[None, Outcome[Any]]:
-            response = await self._network.ask_any(request, at_least=at_least, at_most=at_most)
+            response = await self.network.ask_any(request, at_least=at_least, at_most=at_most)
             return {None: failed(response) or response}
 
-        return good((await self._each([None], ask, timeout_ms, doing))[None])
+        return good((await self.each([None], ask, timeout_ms, doing))[None])
 
-    async def _brokers(self, left_ms: float) -> list[int]:
+    async def brokers(self, left_ms: float) -> list[int]:
         """All brokers. Raises: MetadataTimedOut, AlreadyClosed."""
-        network = self._network
+        network = self.network
         if network.cluster.version == 0:
             await network.until(lambda: network.cluster.brokers or None, timeout_ms=left_ms, doing=lambda: "the brokers are not known")
         return list(network.cluster.brokers)
 
-    async def _each_broker(
+    async def each_broker(
         self, nodes: list[int], request: Any, read: Callable[[Any], T], timeout_ms: float | None, doing: str, *, at_least: int = 0
     ) -> dict[int, Outcome[T]]:
         """Send a request to each of these brokers; `read` extracts the result of a response without error."""
@@ -123,16 +114,16 @@ class AdminCalls:
         async def ask(nodes: list[int], left_ms: float) -> dict[int, Outcome[T]]:
             async def one(node: int) -> Outcome[T]:
                 try:
-                    response = await self._node(node, request, left_ms, at_least=at_least)
+                    response = await self.node(node, request, left_ms, at_least=at_least)
                 except KafkaError as error:
                     return error
                 return failed(response) or read(response)
 
             return dict(zip(nodes, await asyncio.gather(*map(one, nodes)), strict=True))
 
-        return await self._each(nodes, ask, timeout_ms, doing)
+        return await self.each(nodes, ask, timeout_ms, doing)
 
-    async def _by_coordinator(
+    async def by_coordinator(
         self,
         items: Mapping[str, A],
         ask: Callable[[int, dict[str, A], float], Awaitable[Mapping[str, Outcome[T]]]],
@@ -140,7 +131,7 @@ class AdminCalls:
         doing: str,
     ) -> dict[str, Outcome[T]]:
         """Send requests to the groups' coordinators, one request per coordinator."""
-        coordinators = self._coordinators
+        coordinators = self.coordinators
 
         async def asked(node: int, share: dict[str, A], left_ms: float) -> Mapping[str, Outcome[T]]:
             try:
@@ -163,9 +154,9 @@ class AdminCalls:
                     coordinators.forget(group)
             return outcomes
 
-        return await self._each(list(items), share, timeout_ms, doing)
+        return await self.each(list(items), share, timeout_ms, doing)
 
-    async def _by_broker(
+    async def by_broker(
         self,
         resources: Iterable[r.Resource],
         ask: Callable[[int, list[r.Resource], float], Awaitable[dict[r.Resource, Outcome[T]]]],
@@ -189,9 +180,9 @@ class AdminCalls:
                     found.update(dict.fromkeys(part, error))
             return found
 
-        return await self._each(list(resources), share, timeout_ms, doing)
+        return await self.each(list(resources), share, timeout_ms, doing)
 
-    async def _each(
+    async def each(
         self,
         items: list[K],
         ask: Callable[[list[K], float], Awaitable[dict[K, Outcome[T]]]],
@@ -199,7 +190,7 @@ class AdminCalls:
         doing: str,
     ) -> dict[K, Outcome[T]]:
         """Request all items, then retry those with a retriable error, until the timeout or `retries` attempts."""
-        network, limit_ms = self._network, self._limit_ms(timeout_ms)
+        network, limit_ms = self.network, self.limit_ms(timeout_ms)
         deadline_ms = network.clock_ms() + limit_ms
         backoff = Backoff(self.options.retry_backoff_ms, self.options.retry_backoff_max_ms, self._rng)
         pending, done = list(items), dict[K, Outcome[T]]()
@@ -228,6 +219,12 @@ class AdminCalls:
             if pending:
                 await asyncio.sleep(min(backoff.failed(), left_ms) / 1000)
         return done
+
+
+class HasCalls(Protocol):
+    """`Admin`, as its methods in the modules by subject see it."""
+
+    _calls: AdminCalls
 
 
 def _named(item: object, outcome: Outcome[T]) -> Outcome[T]:

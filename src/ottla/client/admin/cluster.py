@@ -15,8 +15,8 @@ from collections.abc import Iterable, Mapping
 
 from ottla.client.admin import cluster_results as c
 from ottla.client.admin import results as r
-from ottla.client.admin.calls import Outcome, failed, good
-from ottla.client.admin.topics import OPERATIONS_SINCE, TopicAdmin
+from ottla.client.admin.calls import AdminCalls, HasCalls, Outcome, failed, good
+from ottla.client.admin.topics import OPERATIONS_SINCE, describe_topics
 from ottla.client.errors import BrokerIncompatible
 from ottla.client.transport.network import METADATA_VERSION_MIN, SOFTWARE_NAME, SOFTWARE_VERSION
 from ottla.wire import messages as m
@@ -30,176 +30,180 @@ OPERATIONS_UNTIL = 10
 METADATA_LOG = "__cluster_metadata"
 
 
-class ClusterAdmin(TopicAdmin):
-    """Cluster and broker requests of `Admin`."""
+async def describe_cluster(
+    self: HasCalls, *, fenced: bool = False, authorized_operations: bool = False, timeout_ms: float | None = None
+) -> r.ClusterDescription:
+    """The cluster's id, brokers and controller; optionally with fenced brokers and the operations this client is authorized for."""
+    request = m.DescribeClusterRequest(include_fenced_brokers=fenced, include_cluster_authorized_operations=authorized_operations)
+    doing = "describing the cluster"
+    try:
+        response = await self._calls.any_broker(request, timeout_ms, doing, at_least=FENCED_SINCE if fenced else 0)
+    except BrokerIncompatible:
+        if fenced:
+            raise
+        return await _cluster_of_metadata(self._calls, authorized_operations, timeout_ms, doing)
+    nodes = [r.Node(one.broker_id, one.host, one.port, one.rack, one.is_fenced) for one in response.brokers]
+    allowed = r.Operation.of_bits(response.cluster_authorized_operations) if authorized_operations else None
+    return r.ClusterDescription(response.cluster_id, response.controller_id, sorted(nodes, key=lambda node: node.id), allowed)
 
-    async def describe_cluster(
-        self, *, fenced: bool = False, authorized_operations: bool = False, timeout_ms: float | None = None
-    ) -> r.ClusterDescription:
-        """The cluster's id, brokers and controller; optionally with fenced brokers and the operations this client is authorized for."""
-        request = m.DescribeClusterRequest(include_fenced_brokers=fenced, include_cluster_authorized_operations=authorized_operations)
-        doing = "describing the cluster"
-        try:
-            response = await self._any(request, timeout_ms, doing, at_least=FENCED_SINCE if fenced else 0)
-        except BrokerIncompatible:
-            if fenced:
-                raise
-            return await self._cluster_of_metadata(authorized_operations, timeout_ms, doing)
-        nodes = [r.Node(one.broker_id, one.host, one.port, one.rack, one.is_fenced) for one in response.brokers]
-        allowed = r.Operation.of_bits(response.cluster_authorized_operations) if authorized_operations else None
-        return r.ClusterDescription(response.cluster_id, response.controller_id, sorted(nodes, key=lambda node: node.id), allowed)
 
-    async def _cluster_of_metadata(self, operations: bool, timeout_ms: float | None, doing: str) -> r.ClusterDescription:
-        """The same from a broker before Kafka 2.8, whose Metadata response has it."""
-        old = m.MetadataRequest(topics=[], allow_auto_topic_creation=False, include_cluster_authorized_operations=operations)
-        at_least = OPERATIONS_SINCE if operations else METADATA_VERSION_MIN
-        response = await self._any(old, timeout_ms, doing, at_least=at_least, at_most=OPERATIONS_UNTIL)
-        nodes = [r.Node(one.node_id, one.host, one.port, one.rack) for one in response.brokers]
-        allowed = r.Operation.of_bits(response.cluster_authorized_operations) if operations else None
-        return r.ClusterDescription(response.cluster_id, response.controller_id, sorted(nodes, key=lambda node: node.id), allowed)
+async def _cluster_of_metadata(calls: AdminCalls, operations: bool, timeout_ms: float | None, doing: str) -> r.ClusterDescription:
+    """The same from a broker before Kafka 2.8, whose Metadata response has it."""
+    old = m.MetadataRequest(topics=[], allow_auto_topic_creation=False, include_cluster_authorized_operations=operations)
+    at_least = OPERATIONS_SINCE if operations else METADATA_VERSION_MIN
+    response = await calls.any_broker(old, timeout_ms, doing, at_least=at_least, at_most=OPERATIONS_UNTIL)
+    nodes = [r.Node(one.node_id, one.host, one.port, one.rack) for one in response.brokers]
+    allowed = r.Operation.of_bits(response.cluster_authorized_operations) if operations else None
+    return r.ClusterDescription(response.cluster_id, response.controller_id, sorted(nodes, key=lambda node: node.id), allowed)
 
-    async def describe_features(self, *, broker: int | None = None, timeout_ms: float | None = None) -> c.Features:
-        """Feature levels that a broker supports and that are finalized in the cluster; empty without features. Source: KIP-584."""
-        response = await self._api_versions(broker, timeout_ms, at_least=FEATURES_SINCE)
-        return c.Features(
-            {one.name: c.VersionRange(one.min_version, one.max_version) for one in response.supported_features},
-            {one.name: c.VersionRange(one.min_version_level, one.max_version_level) for one in response.finalized_features},
-            response.finalized_features_epoch if response.finalized_features_epoch >= 0 else None,
+
+async def describe_features(self: HasCalls, *, broker: int | None = None, timeout_ms: float | None = None) -> c.Features:
+    """Feature levels that a broker supports and that are finalized in the cluster; empty without features. Source: KIP-584."""
+    response = await _api_versions(self._calls, broker, timeout_ms, at_least=FEATURES_SINCE)
+    return c.Features(
+        {one.name: c.VersionRange(one.min_version, one.max_version) for one in response.supported_features},
+        {one.name: c.VersionRange(one.min_version_level, one.max_version_level) for one in response.finalized_features},
+        response.finalized_features_epoch if response.finalized_features_epoch >= 0 else None,
+    )
+
+
+async def describe_api_versions(self: HasCalls, *, broker: int | None = None, timeout_ms: float | None = None) -> list[c.ApiSupport]:
+    """All APIs of a broker (None: any) with their versions, beside this client's versions; by API key."""
+    response = await _api_versions(self._calls, broker, timeout_ms)
+    found = []
+    for one in sorted(response.api_keys, key=lambda one: int(one.api_key)):
+        ours = m.API.get(one.api_key)
+        theirs = c.VersionRange(one.min_version, one.max_version)
+        found.append(c.ApiSupport(one.api_key, ours.name if ours else "", theirs, c.VersionRange(*ours.versions) if ours else None))
+    return found
+
+
+async def _api_versions(calls: AdminCalls, broker: int | None, timeout_ms: float | None, *, at_least: int = 0) -> m.ApiVersionsResponse:
+    request = m.ApiVersionsRequest(client_software_name=SOFTWARE_NAME, client_software_version=SOFTWARE_VERSION)
+    doing = "asking for versions of broker"
+    if broker is None:
+        response: m.ApiVersionsResponse = await calls.any_broker(request, timeout_ms, f"{doing}s", at_least=at_least)
+        return response
+    told = await calls.each_broker([broker], request, lambda response: response, timeout_ms, doing, at_least=at_least)
+    response = good(told[broker])
+    return response
+
+
+async def describe_quorum(self: HasCalls, *, timeout_ms: float | None = None) -> c.Quorum:
+    """Leader, voters and observers of a KRaft cluster's metadata log. Raises: BrokerIncompatible in other clusters."""
+    request = m.DescribeQuorumRequest(
+        topics=[m.DescribeQuorumRequestTopic(topic_name=METADATA_LOG, partitions=[m.DescribeQuorumRequestPartition()])]
+    )
+    response = await self._calls.any_broker(request, timeout_ms, "describing the quorum")
+    partitions = [one for topic in response.topics for one in topic.partitions]
+    if len(partitions) != 1:
+        raise UnknownServerError(f"the broker described {len(partitions)} metadata logs; one was asked for")
+    (log,) = partitions
+    if error := failed(log):
+        raise error
+    listeners = {node.node_id: [c.QuorumListener(one.name, one.host, one.port) for one in node.listeners] for node in response.nodes}
+    voters, observers = ([_replica(one) for one in some] for some in (log.current_voters, log.observers))
+    return c.Quorum(log.leader_id, log.leader_epoch, log.high_watermark, voters, observers, listeners)
+
+
+async def unregister_broker(self: HasCalls, broker: int, *, timeout_ms: float | None = None) -> None:
+    """Remove a broker from a KRaft cluster's metadata. Raises: BrokerIdNotRegistered; BrokerIncompatible in other clusters."""
+    await self._calls.any_broker(m.UnregisterBrokerRequest(broker_id=broker), timeout_ms, f"unregistering broker {broker}")
+
+
+async def describe_log_dirs(
+    self: HasCalls, brokers: Iterable[int] | None = None, *, topics: Iterable[str] | None = None, timeout_ms: float | None = None
+) -> dict[int, Outcome[list[r.LogDir]]]:
+    """Log directories of brokers (all brokers when None) with their replicas, of all topics or of these."""
+    limit_ms = self._calls.limit_ms(timeout_ms)
+    nodes = await self._calls.brokers(limit_ms) if brokers is None else list(brokers)
+    asked: list[m.DescribableLogDirTopic] | None = None
+    if topics is not None:
+        described = await describe_topics(self, topics, timeout_ms=limit_ms)
+        asked = [
+            m.DescribableLogDirTopic(topic=name, partitions=[one.partition for one in good(topic).partitions])
+            for name, topic in described.items()
+        ]
+    request = m.DescribeLogDirsRequest(topics=asked)
+    return await self._calls.each_broker(
+        nodes,
+        request,
+        lambda response: [_log_dir(found) for found in response.results],
+        timeout_ms,
+        "describing log directories of broker",
+    )
+
+
+async def describe_replica_log_dirs(
+    self: HasCalls, replicas: Iterable[c.Replica | tuple[str, int, int]], *, timeout_ms: float | None = None
+) -> dict[c.Replica, Outcome[c.ReplicaPlace]]:
+    """The log directory of each replica (topic, partition, broker), and the one to which it is moving."""
+    wanted = list(dict.fromkeys(c.Replica(*one) for one in replicas))
+
+    async def of_broker(broker: int, share: list[c.Replica]) -> dict[c.Replica, Outcome[c.ReplicaPlace]]:
+        topics: dict[str, m.DescribableLogDirTopic] = {}
+        for one in share:
+            topics.setdefault(one.topic, m.DescribableLogDirTopic(topic=one.topic, partitions=[])).partitions.append(one.partition)
+        request = m.DescribeLogDirsRequest(topics=list(topics.values()))
+        told = await self._calls.each_broker(
+            [broker], request, lambda response: response.results, timeout_ms, "describing log directories of broker"
         )
+        results = told[broker]
+        if isinstance(results, KafkaError):
+            return dict.fromkeys(share, results)
+        places = _places(results)
+        return {one: places.get((one.topic, one.partition), c.ReplicaPlace(None)) for one in share}
 
-    async def describe_api_versions(self, *, broker: int | None = None, timeout_ms: float | None = None) -> list[c.ApiSupport]:
-        """All APIs of a broker (None: any) with their versions, beside this client's versions; by API key."""
-        response = await self._api_versions(broker, timeout_ms)
-        found = []
-        for one in sorted(response.api_keys, key=lambda one: int(one.api_key)):
-            ours = m.API.get(one.api_key)
-            theirs = c.VersionRange(one.min_version, one.max_version)
-            found.append(c.ApiSupport(one.api_key, ours.name if ours else "", theirs, c.VersionRange(*ours.versions) if ours else None))
-        return found
+    by_broker: dict[int, list[c.Replica]] = {}
+    for one in wanted:
+        by_broker.setdefault(one.broker, []).append(one)
+    found: dict[c.Replica, Outcome[c.ReplicaPlace]] = {}
+    for some in await asyncio.gather(*(of_broker(*each) for each in by_broker.items())):
+        found.update(some)
+    return {one: found[one] for one in wanted}
 
-    async def _api_versions(self, broker: int | None, timeout_ms: float | None, *, at_least: int = 0) -> m.ApiVersionsResponse:
-        request = m.ApiVersionsRequest(client_software_name=SOFTWARE_NAME, client_software_version=SOFTWARE_VERSION)
-        doing = "asking for versions of broker"
-        if broker is None:
-            response: m.ApiVersionsResponse = await self._any(request, timeout_ms, f"{doing}s", at_least=at_least)
-            return response
-        told = await self._each_broker([broker], request, lambda response: response, timeout_ms, doing, at_least=at_least)
-        response = good(told[broker])
+
+async def alter_replica_log_dirs(
+    self: HasCalls, places: Mapping[c.Replica | tuple[str, int, int], str], *, timeout_ms: float | None = None
+) -> dict[c.Replica, Outcome[None]]:
+    """Start to move replicas (topic, partition, broker) to other directories of the same broker, given by absolute paths.
+
+    A move is complete when `describe_replica_log_dirs` has no future path for it. LogDirNotFound, ReplicaNotAvailable and
+    KafkaStorageError are outcomes; BrokerIncompatible if brokers do not support it.
+    """
+    wanted = {c.Replica(*one): path for one, path in places.items()}
+
+    by_broker: dict[int, list[c.Replica]] = {}
+    for one in wanted:
+        by_broker.setdefault(one.broker, []).append(one)
+
+    async def of_broker(broker: int, left_ms: float) -> Outcome[m.AlterReplicaLogDirsResponse]:
+        dirs: dict[str, dict[str, m.AlterReplicaLogDirTopic]] = {}
+        for one in by_broker[broker]:
+            topics = dirs.setdefault(wanted[one], {})
+            topics.setdefault(one.topic, m.AlterReplicaLogDirTopic(name=one.topic, partitions=[])).partitions.append(one.partition)
+        asked = [m.AlterReplicaLogDir(path=path, topics=list(topics.values())) for path, topics in dirs.items()]
+        try:
+            response: m.AlterReplicaLogDirsResponse = await self._calls.node(broker, m.AlterReplicaLogDirsRequest(dirs=asked), left_ms)
+        except KafkaError as error:
+            return error
         return response
 
-    async def describe_quorum(self, *, timeout_ms: float | None = None) -> c.Quorum:
-        """Leader, voters and observers of a KRaft cluster's metadata log. Raises: BrokerIncompatible in other clusters."""
-        request = m.DescribeQuorumRequest(
-            topics=[m.DescribeQuorumRequestTopic(topic_name=METADATA_LOG, partitions=[m.DescribeQuorumRequestPartition()])]
-        )
-        response = await self._any(request, timeout_ms, "describing the quorum")
-        partitions = [one for topic in response.topics for one in topic.partitions]
-        if len(partitions) != 1:
-            raise UnknownServerError(f"the broker described {len(partitions)} metadata logs; one was asked for")
-        (log,) = partitions
-        if error := failed(log):
-            raise error
-        listeners = {node.node_id: [c.QuorumListener(one.name, one.host, one.port) for one in node.listeners] for node in response.nodes}
-        voters, observers = ([_replica(one) for one in some] for some in (log.current_voters, log.observers))
-        return c.Quorum(log.leader_id, log.leader_epoch, log.high_watermark, voters, observers, listeners)
+    async def ask(brokers: list[int], left_ms: float) -> dict[int, Outcome[m.AlterReplicaLogDirsResponse]]:
+        return dict(zip(brokers, await asyncio.gather(*(of_broker(broker, left_ms) for broker in brokers)), strict=True))
 
-    async def unregister_broker(self, broker: int, *, timeout_ms: float | None = None) -> None:
-        """Remove a broker from a KRaft cluster's metadata. Raises: BrokerIdNotRegistered; BrokerIncompatible in other clusters."""
-        await self._any(m.UnregisterBrokerRequest(broker_id=broker), timeout_ms, f"unregistering broker {broker}")
-
-    # -- directories
-
-    async def describe_log_dirs(
-        self, brokers: Iterable[int] | None = None, *, topics: Iterable[str] | None = None, timeout_ms: float | None = None
-    ) -> dict[int, Outcome[list[r.LogDir]]]:
-        """Log directories of brokers (all brokers when None) with their replicas, of all topics or of these."""
-        limit_ms = self._limit_ms(timeout_ms)
-        nodes = await self._brokers(limit_ms) if brokers is None else list(brokers)
-        asked: list[m.DescribableLogDirTopic] | None = None
-        if topics is not None:
-            described = await self.describe_topics(topics, timeout_ms=limit_ms)
-            asked = [
-                m.DescribableLogDirTopic(topic=name, partitions=[one.partition for one in good(topic).partitions])
-                for name, topic in described.items()
-            ]
-        request = m.DescribeLogDirsRequest(topics=asked)
-        return await self._each_broker(
-            nodes,
-            request,
-            lambda response: [_log_dir(found) for found in response.results],
-            timeout_ms,
-            "describing log directories of broker",
-        )
-
-    async def describe_replica_log_dirs(
-        self, replicas: Iterable[c.Replica | tuple[str, int, int]], *, timeout_ms: float | None = None
-    ) -> dict[c.Replica, Outcome[c.ReplicaPlace]]:
-        """The log directory of each replica (topic, partition, broker), and the one to which it is moving."""
-        wanted = list(dict.fromkeys(c.Replica(*one) for one in replicas))
-
-        async def of_broker(broker: int, share: list[c.Replica]) -> dict[c.Replica, Outcome[c.ReplicaPlace]]:
-            topics: dict[str, m.DescribableLogDirTopic] = {}
-            for one in share:
-                topics.setdefault(one.topic, m.DescribableLogDirTopic(topic=one.topic, partitions=[])).partitions.append(one.partition)
-            request = m.DescribeLogDirsRequest(topics=list(topics.values()))
-            told = await self._each_broker(
-                [broker], request, lambda response: response.results, timeout_ms, "describing log directories of broker"
-            )
-            results = told[broker]
-            if isinstance(results, KafkaError):
-                return dict.fromkeys(share, results)
-            places = _places(results)
-            return {one: places.get((one.topic, one.partition), c.ReplicaPlace(None)) for one in share}
-
-        by_broker: dict[int, list[c.Replica]] = {}
-        for one in wanted:
-            by_broker.setdefault(one.broker, []).append(one)
-        found: dict[c.Replica, Outcome[c.ReplicaPlace]] = {}
-        for some in await asyncio.gather(*(of_broker(*each) for each in by_broker.items())):
-            found.update(some)
-        return {one: found[one] for one in wanted}
-
-    async def alter_replica_log_dirs(
-        self, places: Mapping[c.Replica | tuple[str, int, int], str], *, timeout_ms: float | None = None
-    ) -> dict[c.Replica, Outcome[None]]:
-        """Start to move replicas (topic, partition, broker) to other directories of the same broker, given by absolute paths.
-
-        A move is complete when `describe_replica_log_dirs` has no future path for it. LogDirNotFound, ReplicaNotAvailable and
-        KafkaStorageError are outcomes; BrokerIncompatible if brokers do not support it.
-        """
-        wanted = {c.Replica(*one): path for one, path in places.items()}
-
-        by_broker: dict[int, list[c.Replica]] = {}
-        for one in wanted:
-            by_broker.setdefault(one.broker, []).append(one)
-
-        async def of_broker(broker: int, left_ms: float) -> Outcome[m.AlterReplicaLogDirsResponse]:
-            dirs: dict[str, dict[str, m.AlterReplicaLogDirTopic]] = {}
-            for one in by_broker[broker]:
-                topics = dirs.setdefault(wanted[one], {})
-                topics.setdefault(one.topic, m.AlterReplicaLogDirTopic(name=one.topic, partitions=[])).partitions.append(one.partition)
-            asked = [m.AlterReplicaLogDir(path=path, topics=list(topics.values())) for path, topics in dirs.items()]
-            try:
-                response: m.AlterReplicaLogDirsResponse = await self._node(broker, m.AlterReplicaLogDirsRequest(dirs=asked), left_ms)
-            except KafkaError as error:
-                return error
-            return response
-
-        async def ask(brokers: list[int], left_ms: float) -> dict[int, Outcome[m.AlterReplicaLogDirsResponse]]:
-            return dict(zip(brokers, await asyncio.gather(*(of_broker(broker, left_ms) for broker in brokers)), strict=True))
-
-        # Errors of single replicas are not retried: a missing replica does not appear by waiting.
-        told = await self._each(list(by_broker), ask, timeout_ms, "moving replicas on broker")
-        found: dict[c.Replica, Outcome[None]] = {}
-        for broker, answer in told.items():
-            if isinstance(answer, KafkaError):
-                found.update(dict.fromkeys(by_broker[broker], answer))
-                continue
-            left_out = UnknownServerError(f"broker {broker} left it out of its answer")
-            found.update(dict.fromkeys(by_broker[broker], left_out))
-            for topic in answer.results:
-                found.update({c.Replica(topic.topic_name, one.partition_index, broker): failed(one) for one in topic.partitions})
-        return {one: found[one] for one in wanted}
+    # Errors of single replicas are not retried: a missing replica does not appear by waiting.
+    told = await self._calls.each(list(by_broker), ask, timeout_ms, "moving replicas on broker")
+    found: dict[c.Replica, Outcome[None]] = {}
+    for broker, answer in told.items():
+        if isinstance(answer, KafkaError):
+            found.update(dict.fromkeys(by_broker[broker], answer))
+            continue
+        left_out = UnknownServerError(f"broker {broker} left it out of its answer")
+        found.update(dict.fromkeys(by_broker[broker], left_out))
+        for topic in answer.results:
+            found.update({c.Replica(topic.topic_name, one.partition_index, broker): failed(one) for one in topic.partitions})
+    return {one: found[one] for one in wanted}
 
 
 def _replica(one: m.QuorumReplicaState) -> c.QuorumReplica:

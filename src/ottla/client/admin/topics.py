@@ -16,8 +16,7 @@ from typing import Any, TypeVar
 
 from ottla.base.ids import topic_id_text
 from ottla.client.admin import results as r
-from ottla.client.admin.calls import Outcome, each_once, failed, good
-from ottla.client.admin.configs import ConfigAdmin
+from ottla.client.admin.calls import AdminCalls, HasCalls, Outcome, each_once, failed, good
 from ottla.client.errors import BrokerIncompatible
 from ottla.client.transport.cluster import topic_error
 from ottla.client.transport.network import METADATA_VERSION_MIN
@@ -35,145 +34,155 @@ OPERATIONS_SINCE = 8
 PAGE_PARTITIONS = 2000
 
 
-class TopicAdmin(ConfigAdmin):
-    """Topic requests of `Admin`."""
+async def create_topics(
+    self: HasCalls, topics: Iterable[r.NewTopic], *, validate_only: bool = False, timeout_ms: float | None = None
+) -> dict[str, Outcome[r.CreatedTopic]]:
+    """Create topics; with `validate_only` only check whether they can be created."""
+    wanted: dict[str, r.NewTopic] = {}
+    for topic in topics:
+        wanted[topic.name] = topic
 
-    async def create_topics(
-        self, topics: Iterable[r.NewTopic], *, validate_only: bool = False, timeout_ms: float | None = None
-    ) -> dict[str, Outcome[r.CreatedTopic]]:
-        """Create topics; with `validate_only` only check whether they can be created."""
-        wanted: dict[str, r.NewTopic] = {}
-        for topic in topics:
-            wanted[topic.name] = topic
+    async def ask(names: list[str], left_ms: float) -> dict[str, Outcome[r.CreatedTopic]]:
+        request = m.CreateTopicsRequest(
+            topics=[_creatable(wanted[name]) for name in names], timeout_ms=int(left_ms), validate_only=validate_only
+        )
+        response = await self._calls.controller(request, lambda answer: [topic.error_code for topic in answer.topics], left_ms)
+        return {topic.name: failed(topic) or _created(topic) for topic in response.topics}
 
-        async def ask(names: list[str], left_ms: float) -> dict[str, Outcome[r.CreatedTopic]]:
-            request = m.CreateTopicsRequest(
-                topics=[_creatable(wanted[name]) for name in names], timeout_ms=int(left_ms), validate_only=validate_only
-            )
-            response = await self._controller(request, lambda answer: [topic.error_code for topic in answer.topics], left_ms)
-            return {topic.name: failed(topic) or _created(topic) for topic in response.topics}
+    return await self._calls.each(list(wanted), ask, timeout_ms, "creating topic")
 
-        return await self._each(list(wanted), ask, timeout_ms, "creating topic")
 
-    async def create_topic(self, topic: r.NewTopic, *, validate_only: bool = False, timeout_ms: float | None = None) -> r.CreatedTopic:
-        """Create one topic. Raises: TopicAlreadyExists, InvalidTopic, InvalidConfig and the like."""
-        return good((await self.create_topics([topic], validate_only=validate_only, timeout_ms=timeout_ms))[topic.name])
+async def create_topic(
+    self: HasCalls, topic: r.NewTopic, *, validate_only: bool = False, timeout_ms: float | None = None
+) -> r.CreatedTopic:
+    """Create one topic. Raises: TopicAlreadyExists, InvalidTopic, InvalidConfig and the like."""
+    return good((await create_topics(self, [topic], validate_only=validate_only, timeout_ms=timeout_ms))[topic.name])
 
-    async def delete_topics(self, topics: Iterable[N], *, timeout_ms: float | None = None) -> dict[N, Outcome[None]]:
-        """Delete topics, by name or id, with all their records."""
 
-        async def ask(some: list[N], left_ms: float) -> dict[N, Outcome[None]]:
-            ids = any(isinstance(one, bytes) for one in some)
-            states = [m.DeleteTopicState(topic_id=one) if isinstance(one, bytes) else m.DeleteTopicState(name=one) for one in some]
-            request = m.DeleteTopicsRequest(timeout_ms=int(left_ms))
-            if ids:
-                request.topics = states
+async def delete_topics(self: HasCalls, topics: Iterable[N], *, timeout_ms: float | None = None) -> dict[N, Outcome[None]]:
+    """Delete topics, by name or id, with all their records."""
+
+    async def ask(some: list[N], left_ms: float) -> dict[N, Outcome[None]]:
+        ids = any(isinstance(one, bytes) for one in some)
+        states = [m.DeleteTopicState(topic_id=one) if isinstance(one, bytes) else m.DeleteTopicState(name=one) for one in some]
+        request = m.DeleteTopicsRequest(timeout_ms=int(left_ms))
+        if ids:
+            request.topics = states
+        else:
+            request.topic_names = [one for one in some if isinstance(one, str)]
+        response = await self._calls.controller(
+            request,
+            lambda answer: [topic.error_code for topic in answer.responses],
+            left_ms,
+            at_least=DELETE_BY_NAME_UNTIL + 1 if ids else 0,
+            at_most=1000 if ids else DELETE_BY_NAME_UNTIL,
+        )
+        found: dict[Any, Outcome[None]] = {topic.name: failed(topic) for topic in response.responses}
+        found |= {topic.topic_id: failed(topic) for topic in response.responses}
+        return {one: found[one] for one in some if one in found}
+
+    return await self._calls.each(list(each_once(topics)), ask, timeout_ms, "deleting topic")
+
+
+async def delete_topic(self: HasCalls, topic: str | bytes, *, timeout_ms: float | None = None) -> None:
+    """Delete one topic, by name or id. Raises: UnknownTopicOrPartition, UnknownTopicId and the like."""
+    good((await delete_topics(self, [topic], timeout_ms=timeout_ms))[topic])
+
+
+async def create_partitions(
+    self: HasCalls, partitions: Mapping[str, r.NewPartitions | int], *, validate_only: bool = False, timeout_ms: float | None = None
+) -> dict[str, Outcome[None]]:
+    """Increase the number of partitions of topics to a new total. This changes which partition a key maps to."""
+
+    async def ask(names: list[str], left_ms: float) -> dict[str, Outcome[None]]:
+        request = m.CreatePartitionsRequest(
+            topics=[_growing(name, partitions[name]) for name in names], timeout_ms=int(left_ms), validate_only=validate_only
+        )
+        response = await self._calls.controller(request, lambda answer: [topic.error_code for topic in answer.results], left_ms)
+        return {topic.name: failed(topic) for topic in response.results}
+
+    return await self._calls.each(list(partitions), ask, timeout_ms, "creating partitions of")
+
+
+async def list_topics(self: HasCalls, *, internal: bool = False, timeout_ms: float | None = None) -> list[r.TopicListing]:
+    """All topics that the client may see, by name. Raises: ConnectionFailed, RequestTimedOut."""
+    request = m.MetadataRequest(topics=None, allow_auto_topic_creation=False)
+    response = await self._calls.any_broker(request, timeout_ms, "listing topics", at_least=METADATA_VERSION_MIN)
+    return [
+        r.TopicListing(
+            topic.name,
+            topic.topic_id,
+            topic.is_internal,
+            len(topic.partitions),
+            len(topic.partitions[0].replica_nodes) if topic.partitions else 0,
+        )
+        for topic in sorted(response.topics, key=lambda topic: topic.name or "")
+        if (internal or not topic.is_internal) and not topic.error_code
+    ]
+
+
+async def describe_topics(
+    self: HasCalls, topics: Iterable[N], *, authorized_operations: bool = False, timeout_ms: float | None = None
+) -> dict[N, Outcome[r.TopicDescription]]:
+    """Partitions, leaders and replicas of topics, by name or id; optionally the operations this client is authorized for."""
+
+    async def ask(some: list[N], left_ms: float) -> dict[N, Outcome[r.TopicDescription]]:
+        found: dict[Any, Outcome[r.TopicDescription]] = {}
+        names = [one for one in some if isinstance(one, str)]
+        ids = [one for one in some if isinstance(one, bytes)]
+        try:
+            told = await _pages(self._calls, names) if names else []
+        except BrokerIncompatible:
+            told = await _metadata(self._calls, [m.MetadataRequestTopic(name=name) for name in names], authorized_operations)
+        found |= {topic.name: _described(topic, authorized_operations) for topic in told}
+        if ids:
+            asked = [m.MetadataRequestTopic(topic_id=one, name=None) for one in ids]
+            by_id = await _metadata(self._calls, asked, authorized_operations, at_least=IDS_SINCE)
+            found |= {topic.topic_id: _described(topic, authorized_operations) for topic in by_id}
+        return {one: found.get(one) or UnknownTopicOrPartition(f"there is no topic {called(one)}") for one in some}
+
+    return await self._calls.each(list(each_once(topics)), ask, timeout_ms, "describing topic")
+
+
+async def describe_topic(
+    self: HasCalls, topic: str | bytes, *, authorized_operations: bool = False, timeout_ms: float | None = None
+) -> r.TopicDescription:
+    """One topic, by name or id. Raises: UnknownTopicOrPartition, UnknownTopicId and the like."""
+    found = await describe_topics(self, [topic], authorized_operations=authorized_operations, timeout_ms=timeout_ms)
+    return good(found[topic])
+
+
+async def _metadata(
+    calls: AdminCalls, asked: list[m.MetadataRequestTopic], operations: bool, *, at_least: int = METADATA_VERSION_MIN
+) -> list[Any]:
+    request = m.MetadataRequest(topics=asked, allow_auto_topic_creation=False, include_topic_authorized_operations=operations)
+    response = await calls.network.ask_any(request, at_least=max(at_least, OPERATIONS_SINCE) if operations else at_least)
+    if error := failed(response):
+        raise error
+    return list(response.topics)
+
+
+async def _pages(calls: AdminCalls, names: Sequence[str]) -> list[Any]:
+    """All pages of DescribeTopicPartitions; a topic's partitions may span pages."""
+    topics: dict[str | None, Any] = {}
+    cursor: pages.Cursor | None = None
+    while True:
+        left = [name for name in sorted(names) if cursor is None or name >= cursor.topic_name]
+        request = m.DescribeTopicPartitionsRequest(
+            topics=[pages.TopicRequest(name=name) for name in left], response_partition_limit=PAGE_PARTITIONS, cursor=cursor
+        )
+        response = await calls.network.ask_any(request)
+        for topic in response.topics:
+            if topic.name in topics and not topic.error_code:
+                topics[topic.name].partitions.extend(topic.partitions)
             else:
-                request.topic_names = [one for one in some if isinstance(one, str)]
-            response = await self._controller(
-                request,
-                lambda answer: [topic.error_code for topic in answer.responses],
-                left_ms,
-                at_least=DELETE_BY_NAME_UNTIL + 1 if ids else 0,
-                at_most=1000 if ids else DELETE_BY_NAME_UNTIL,
-            )
-            found: dict[Any, Outcome[None]] = {topic.name: failed(topic) for topic in response.responses}
-            found |= {topic.topic_id: failed(topic) for topic in response.responses}
-            return {one: found[one] for one in some if one in found}
-
-        return await self._each(list(each_once(topics)), ask, timeout_ms, "deleting topic")
-
-    async def delete_topic(self, topic: str | bytes, *, timeout_ms: float | None = None) -> None:
-        """Delete one topic, by name or id. Raises: UnknownTopicOrPartition, UnknownTopicId and the like."""
-        good((await self.delete_topics([topic], timeout_ms=timeout_ms))[topic])
-
-    async def create_partitions(
-        self, partitions: Mapping[str, r.NewPartitions | int], *, validate_only: bool = False, timeout_ms: float | None = None
-    ) -> dict[str, Outcome[None]]:
-        """Increase the number of partitions of topics to a new total. This changes which partition a key maps to."""
-
-        async def ask(names: list[str], left_ms: float) -> dict[str, Outcome[None]]:
-            request = m.CreatePartitionsRequest(
-                topics=[_growing(name, partitions[name]) for name in names], timeout_ms=int(left_ms), validate_only=validate_only
-            )
-            response = await self._controller(request, lambda answer: [topic.error_code for topic in answer.results], left_ms)
-            return {topic.name: failed(topic) for topic in response.results}
-
-        return await self._each(list(partitions), ask, timeout_ms, "creating partitions of")
-
-    async def list_topics(self, *, internal: bool = False, timeout_ms: float | None = None) -> list[r.TopicListing]:
-        """All topics that the client may see, by name. Raises: ConnectionFailed, RequestTimedOut."""
-        request = m.MetadataRequest(topics=None, allow_auto_topic_creation=False)
-        response = await self._any(request, timeout_ms, "listing topics", at_least=METADATA_VERSION_MIN)
-        return [
-            r.TopicListing(
-                topic.name,
-                topic.topic_id,
-                topic.is_internal,
-                len(topic.partitions),
-                len(topic.partitions[0].replica_nodes) if topic.partitions else 0,
-            )
-            for topic in sorted(response.topics, key=lambda topic: topic.name or "")
-            if (internal or not topic.is_internal) and not topic.error_code
-        ]
-
-    async def describe_topics(
-        self, topics: Iterable[N], *, authorized_operations: bool = False, timeout_ms: float | None = None
-    ) -> dict[N, Outcome[r.TopicDescription]]:
-        """Partitions, leaders and replicas of topics, by name or id; optionally the operations this client is authorized for."""
-
-        async def ask(some: list[N], left_ms: float) -> dict[N, Outcome[r.TopicDescription]]:
-            found: dict[Any, Outcome[r.TopicDescription]] = {}
-            names = [one for one in some if isinstance(one, str)]
-            ids = [one for one in some if isinstance(one, bytes)]
-            try:
-                told = await self._pages(names) if names else []
-            except BrokerIncompatible:
-                told = await self._metadata([m.MetadataRequestTopic(name=name) for name in names], authorized_operations)
-            found |= {topic.name: _described(topic, authorized_operations) for topic in told}
-            if ids:
-                asked = [m.MetadataRequestTopic(topic_id=one, name=None) for one in ids]
-                by_id = await self._metadata(asked, authorized_operations, at_least=IDS_SINCE)
-                found |= {topic.topic_id: _described(topic, authorized_operations) for topic in by_id}
-            return {one: found.get(one) or UnknownTopicOrPartition(f"there is no topic {called(one)}") for one in some}
-
-        return await self._each(list(each_once(topics)), ask, timeout_ms, "describing topic")
-
-    async def describe_topic(
-        self, topic: str | bytes, *, authorized_operations: bool = False, timeout_ms: float | None = None
-    ) -> r.TopicDescription:
-        """One topic, by name or id. Raises: UnknownTopicOrPartition, UnknownTopicId and the like."""
-        found = await self.describe_topics([topic], authorized_operations=authorized_operations, timeout_ms=timeout_ms)
-        return good(found[topic])
-
-    async def _metadata(self, asked: list[m.MetadataRequestTopic], operations: bool, *, at_least: int = METADATA_VERSION_MIN) -> list[Any]:
-        request = m.MetadataRequest(topics=asked, allow_auto_topic_creation=False, include_topic_authorized_operations=operations)
-        response = await self._network.ask_any(request, at_least=max(at_least, OPERATIONS_SINCE) if operations else at_least)
-        if error := failed(response):
-            raise error
-        return list(response.topics)
-
-    async def _pages(self, names: Sequence[str]) -> list[Any]:
-        """All pages of DescribeTopicPartitions; a topic's partitions may span pages."""
-        topics: dict[str | None, Any] = {}
-        cursor: pages.Cursor | None = None
-        while True:
-            left = [name for name in sorted(names) if cursor is None or name >= cursor.topic_name]
-            request = m.DescribeTopicPartitionsRequest(
-                topics=[pages.TopicRequest(name=name) for name in left], response_partition_limit=PAGE_PARTITIONS, cursor=cursor
-            )
-            response = await self._network.ask_any(request)
-            for topic in response.topics:
-                if topic.name in topics and not topic.error_code:
-                    topics[topic.name].partitions.extend(topic.partitions)
-                else:
-                    topics[topic.name] = topic
-            after = response.next_cursor
-            if after is None or (
-                cursor is not None and (after.topic_name, after.partition_index) <= (cursor.topic_name, cursor.partition_index)
-            ):
-                return list(topics.values())
-            cursor = after
+                topics[topic.name] = topic
+        after = response.next_cursor
+        if after is None or (
+            cursor is not None and (after.topic_name, after.partition_index) <= (cursor.topic_name, cursor.partition_index)
+        ):
+            return list(topics.values())
+        cursor = after
 
 
 def called(topic: str | bytes) -> str:

@@ -109,24 +109,6 @@ class Admin:
         """One topic, by name or id. Raises: UnknownTopicOrPartition, UnknownTopicId and the like."""
         return self._call(lambda: self._aio.describe_topic(topic, authorized_operations=authorized_operations, timeout_ms=timeout_ms))
 
-    def delete_records(
-        self, before: Mapping[TopicPartition | tuple[str, int], int], *, timeout_ms: float | None = None
-    ) -> dict[TopicPartition, Outcome[int]]:
-        """Delete the records before an offset (-1: all below the high watermark); returns the new start of each log."""
-        return self._call(lambda: self._aio.delete_records(before, timeout_ms=timeout_ms))
-
-    def list_offsets(
-        self, times: Mapping[TopicPartition | tuple[str, int], int], *, read_committed: bool = False, timeout_ms: float | None = None
-    ) -> dict[TopicPartition, Outcome[OffsetAndTime]]:
-        """Offsets by time in milliseconds, or by `offsets.LATEST`, `EARLIEST`, `MAX_TIMESTAMP`, `EARLIEST_LOCAL`, `LATEST_TIERED`."""
-        return self._call(lambda: self._aio.list_offsets(times, read_committed=read_committed, timeout_ms=timeout_ms))
-
-    def describe_producers(
-        self, partitions: Iterable[TopicPartition | tuple[str, int]], *, broker: int | None = None, timeout_ms: float | None = None
-    ) -> dict[TopicPartition, Outcome[list[r.ActiveProducer]]]:
-        """The producer state of each partition, from its leader or from `broker`, which must have a replica."""
-        return self._call(lambda: self._aio.describe_producers(partitions, broker=broker, timeout_ms=timeout_ms))
-
     def alter_partition_reassignments(
         self,
         reassignments: Mapping[TopicPartition | tuple[str, int], Sequence[int] | None],
@@ -165,6 +147,24 @@ class Admin:
         """
         return self._call(lambda: self._aio.elect_leaders(partitions, election_type=election_type, timeout_ms=timeout_ms))
 
+    def delete_records(
+        self, before: Mapping[TopicPartition | tuple[str, int], int], *, timeout_ms: float | None = None
+    ) -> dict[TopicPartition, Outcome[int]]:
+        """Delete the records before an offset (-1: all below the high watermark); returns the new start of each log."""
+        return self._call(lambda: self._aio.delete_records(before, timeout_ms=timeout_ms))
+
+    def list_offsets(
+        self, times: Mapping[TopicPartition | tuple[str, int], int], *, read_committed: bool = False, timeout_ms: float | None = None
+    ) -> dict[TopicPartition, Outcome[OffsetAndTime]]:
+        """Offsets by time in milliseconds, or by `offsets.LATEST`, `EARLIEST`, `MAX_TIMESTAMP`, `EARLIEST_LOCAL`, `LATEST_TIERED`."""
+        return self._call(lambda: self._aio.list_offsets(times, read_committed=read_committed, timeout_ms=timeout_ms))
+
+    def describe_producers(
+        self, partitions: Iterable[TopicPartition | tuple[str, int]], *, broker: int | None = None, timeout_ms: float | None = None
+    ) -> dict[TopicPartition, Outcome[list[r.ActiveProducer]]]:
+        """The producer state of each partition, from its leader or from `broker`, which must have a replica."""
+        return self._call(lambda: self._aio.describe_producers(partitions, broker=broker, timeout_ms=timeout_ms))
+
     def describe_configs(
         self,
         resources: Iterable[r.Resource],
@@ -202,13 +202,22 @@ class Admin:
         return self._call(lambda: self._aio.incremental_alter_configs(changes, validate_only=validate_only, timeout_ms=timeout_ms))
 
     def incremental_alter_config(
-        self, resource: r.Resource, values: Mapping[str, r.ConfigValue], *, validate_only: bool = False, timeout_ms: float | None = None
+        self,
+        resource: r.Resource,
+        values: Mapping[str, r.ConfigValue],
+        *,
+        validate_only: bool = False,
+        timeout_ms: float | None = None,
     ) -> None:
         """Change settings of one topic, broker or group; None resets one to its default. Raises: InvalidConfig and the like."""
         self._call(lambda: self._aio.incremental_alter_config(resource, values, validate_only=validate_only, timeout_ms=timeout_ms))
 
     def alter_configs(
-        self, configs: Mapping[r.Resource, Mapping[str, r.ConfigValue]], *, validate_only: bool = False, timeout_ms: float | None = None
+        self,
+        configs: Mapping[r.Resource, Mapping[str, r.ConfigValue]],
+        *,
+        validate_only: bool = False,
+        timeout_ms: float | None = None,
     ) -> dict[r.Resource, Outcome[None]]:
         """Replace all settings of each resource; others go back to their defaults. Prefer `incremental_alter_configs`."""
         return self._call(lambda: self._aio.alter_configs(configs, validate_only=validate_only, timeout_ms=timeout_ms))
