@@ -20,5 +20,5 @@ def test_every_topic_setting_may_change_at_any_time_with_a_broker_default_or_wit
     assert changes("Topics") == dict.fromkeys(TopicOptions.SPECS, "at any time")
 
 
-def test_a_broker_setting_changes_as_its_declaration_says() -> None:
+def test_a_broker_setting_changes_as_declared() -> None:
     assert changes("Brokers") == {name: spec.scope for name, spec in BrokerOptions.SPECS.items()}

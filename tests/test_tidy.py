@@ -230,7 +230,7 @@ def test_pure_parts_touch_no_clock_socket_thread_file_or_chance() -> None:
     assert used == set(IMPURE_ALLOWED), f"no longer needed: {set(IMPURE_ALLOWED) - used}"
 
 
-def test_every_module_says_what_it_is_about() -> None:
+def test_every_module_has_a_docstring() -> None:
     silent = [path for path, tree in modules().items() if not ast.get_docstring(tree)]
     for folder in ("tests", "bench", "chaos", "tools", "examples"):
         silent += [
@@ -258,7 +258,7 @@ def test_nothing_is_caught_wholesale_but_where_that_is_the_point() -> None:
     assert caught == set(CATCH_ALL), f"too many, or no longer needed: {sorted(caught ^ set(CATCH_ALL))}"
 
 
-def test_classes_have_names_that_say_something() -> None:
+def test_classes_have_meaningful_names() -> None:
     empty = [
         f"{path}: {node.name}"
         for path, tree in modules().items()
@@ -280,7 +280,7 @@ def test_functions_fit_a_screen() -> None:
     assert long == set(LONGER_FUNCTIONS), f"too long, or no longer so: {sorted(long ^ set(LONGER_FUNCTIONS))}"
 
 
-def test_every_setting_is_read_by_somebody() -> None:
+def test_every_setting_is_read_somewhere() -> None:
     read = {
         node.attr
         for path, tree in modules().items()

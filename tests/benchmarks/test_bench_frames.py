@@ -34,7 +34,7 @@ def test_produce_frame_carries_one_batch_for_each_partition() -> None:
     assert [(part.index, bytes(part.records)) for part in topic.partition_data] == [(index, batch.data) for index in range(6)]
 
 
-def test_a_batch_holds_as_many_records_as_it_says() -> None:
+def test_a_batch_has_the_number_of_records_in_its_header() -> None:
     batch = frames.batch_of(100, 16 << 10)
     assert struct.unpack_from(">i", batch.data, 57) == (batch.records,)
     assert batch.value_bytes == batch.records * 100
@@ -45,7 +45,7 @@ def test_a_batch_for_single_records_holds_one() -> None:
     assert frames.batch_of(100, 200).records == 1
 
 
-def test_fetch_frame_asks_for_every_partition_at_its_offset() -> None:
+def test_a_fetch_frame_requests_every_partition_at_its_offset() -> None:
     message = read_by_kio("fetch", 11, frames.fetch_frame("t", {0: 5, 3: 7}, partition_bytes_max=1 << 20), PLAIN_HEADER)
     (topic,) = message.topics
     assert [(part.partition, part.fetch_offset, part.partition_max_bytes) for part in topic.partitions] == [
@@ -54,7 +54,7 @@ def test_fetch_frame_asks_for_every_partition_at_its_offset() -> None:
     ]
 
 
-def test_metadata_frame_asks_for_one_topic_and_creates_none() -> None:
+def test_a_metadata_frame_requests_one_topic_and_creates_none() -> None:
     message = read_by_kio("metadata", 12, frames.metadata_frame("t"), FLEXIBLE_HEADER)
     assert [topic.name for topic in message.topics] == ["t"]
     assert not message.allow_auto_topic_creation

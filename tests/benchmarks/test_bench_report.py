@@ -45,7 +45,7 @@ def test_a_figure_is_the_median_of_its_rounds() -> None:
     assert results.outcomes["group: case", "ottla"].median(CPU.key) == 2.0
 
 
-def test_a_failure_is_told_and_not_repeated() -> None:
+def test_a_failure_is_reported_and_not_repeated() -> None:
     calls: list[str] = []
 
     def run(stage: Stage, scale: Scale) -> Measured:

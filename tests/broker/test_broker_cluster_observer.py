@@ -32,7 +32,7 @@ class Above:
 
 
 @pytest.mark.parametrize(("epochs_later", "complaints"), [(0, 1), (1, 0)])
-def test_who_begins_to_lead_without_all_that_was_committed_is_told_unless_others_lead_by_now(epochs_later: int, complaints: int) -> None:
+def test_a_new_leader_without_committed_records_is_a_violation_unless_another_leads_by_now(epochs_later: int, complaints: int) -> None:
     cluster, other = Cluster(), Cluster()
     full, behind = cluster.topic(), other.topic()
     produce(full, batch(b"a"))

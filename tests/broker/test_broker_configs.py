@@ -49,7 +49,7 @@ def overrides(broker: Broker, kind: str = "topics", name: str = "t") -> dict[str
 # Describing.
 
 
-def test_every_topic_setting_is_described_and_says_where_it_comes_from() -> None:
+def test_every_topic_setting_is_described_with_its_source() -> None:
     """Line 20: topic 1, dynamic broker 2, dynamic default 3, static 4, default 5."""
     cluster = Cluster(settings={"log.segment.bytes": "1000"})
     broker = cluster.topic(configs={"retention.ms": "5"})
@@ -74,7 +74,7 @@ def test_what_is_described_is_what_holds() -> None:
     assert described(broker, "retention.ms").value == str(2 * 3_600_000)
 
 
-def test_synonyms_are_listed_in_the_order_of_precedence_to_who_asks() -> None:
+def test_synonyms_are_listed_on_request_in_order_of_precedence() -> None:
     cluster = Cluster(settings={"log.retention.hours": "2"})
     broker = cluster.topic(configs={"retention.ms": "5"})
     assert described(broker, "retention.ms").synonyms == []
@@ -86,7 +86,7 @@ def test_synonyms_are_listed_in_the_order_of_precedence_to_who_asks() -> None:
     ]
 
 
-def test_types_and_documentation_are_told_from_version_3_on() -> None:
+def test_types_and_documentation_are_described_since_version_3() -> None:
     broker = Cluster().topic()
     plain = described(broker, "retention.ms")
     assert (plain.config_type, plain.documentation) == (5, None)
@@ -118,7 +118,7 @@ def test_the_settings_of_all_brokers_are_those_changed_while_they_run() -> None:
     ]
 
 
-def test_only_the_keys_asked_for_are_described_and_no_keys_mean_all() -> None:
+def test_only_the_requested_keys_are_described_and_null_means_all() -> None:
     broker = Cluster().topic()
     assert [config.name for config in describe(broker, keys=["segment.ms", "no.such"]).configs] == ["segment.ms"]
     assert len(describe(broker, keys=[]).configs) == len(describe(broker, keys=None).configs) == len(TopicOptions.SPECS)
@@ -385,7 +385,7 @@ def test_version_0_lists_client_metrics_of_which_there_are_none() -> None:
     assert (answer.error_code, answer.config_resources) == (0, [])
 
 
-def test_version_1_lists_the_types_asked_for_and_all_without_any() -> None:
+def test_version_1_lists_the_requested_types_and_all_by_default() -> None:
     cluster = Cluster(brokers=2)
     broker = cluster.topic("b")
     cluster.topic("a")
@@ -403,7 +403,7 @@ def test_unknown_resource_type_is_an_unsupported_version() -> None:
     assert Cluster()[1].ask(ListConfigResourcesRequest(resource_types=[2, 3]), 1).error_code == errors.UnsupportedVersion.code
 
 
-def test_who_waits_for_the_disk_waits_no_longer_once_write_caching_is_on() -> None:
+def test_requests_that_wait_for_the_disk_are_answered_when_write_caching_is_enabled() -> None:
     cluster = Cluster()
     broker = cluster.topic()
     cluster.flushing = False

@@ -227,7 +227,7 @@ def test_every_version_of_every_api_does_its_work(key: int, version: int) -> Non
 
 
 @pytest.mark.parametrize("key", KAFKA_4_3)
-def test_every_api_can_say_in_every_version_that_the_whole_request_is_refused(key: int) -> None:
+def test_every_api_can_refuse_a_whole_request_in_every_version(key: int) -> None:
     cluster = Cluster()
     cluster.topic(partitions=2)
     least, most = KAFKA_4_3[key]

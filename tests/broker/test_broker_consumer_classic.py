@@ -69,7 +69,7 @@ def test_answer_to_a_join_names_no_leader_and_no_members() -> None:
     assert (answer.leader, answer.members, answer.protocol_type, answer.protocol_name) == ("", [], "consumer", "cooperative-sticky")
 
 
-def test_classic_member_with_partitions_to_give_up_is_told_to_join_again() -> None:
+def test_a_classic_member_with_partitions_to_revoke_is_answered_to_rejoin() -> None:
     harness = a_desk()
     _, generation = with_classic(harness)
     assert harness.classic_beat("k", generation).error_code == 0
@@ -194,7 +194,7 @@ def test_classic_member_that_turns_to_the_new_protocol_keeps_its_place() -> None
     assert (Timer.SYNC, "k") not in harness.deadlines
 
 
-def test_burst_of_classic_members_shares_a_target_and_is_told_when_there_is_one() -> None:
+def test_a_burst_of_classic_members_shares_a_target_assignment_and_is_answered_when_it_exists() -> None:
     harness = GroupHarness({"t": 8})
     a = ObedientMember(harness, "a", "t")
     a.beat()
@@ -282,7 +282,7 @@ def test_classic_member_keeps_what_it_owned_until_it_joins_without_it_though_its
     assert a.reads != "" and not set(a.owned[topic_id("t")]) & set(settled)
 
 
-def test_what_a_classic_member_owned_long_ago_is_not_kept_from_whom_it_was_given_to() -> None:
+def test_partitions_that_a_classic_member_owned_long_ago_do_not_block_their_new_owner() -> None:
     harness = a_desk()
     seats = [
         seat("old", [], owned=[0, 1, 3], owned_in=5),
@@ -299,7 +299,7 @@ def test_what_a_classic_member_owned_long_ago_is_not_kept_from_whom_it_was_given
     }
 
 
-def test_classic_member_that_was_removed_hears_of_it_when_it_joins_again_with_what_it_owned() -> None:
+def test_a_removed_classic_member_that_rejoins_with_owned_partitions_is_refused() -> None:
     harness = a_desk()
     with_classic(harness)
     assert ("session", "k") in harness.wait(10_000)
@@ -309,7 +309,7 @@ def test_classic_member_that_was_removed_hears_of_it_when_it_joins_again_with_wh
     assert harness.classic_join("k2", "t").generation_id > 0, "who owns nothing comes in under any id"
 
 
-def test_classic_group_of_something_else_than_consumers_stays_what_it_is() -> None:
+def test_a_classic_group_of_another_protocol_type_is_not_converted() -> None:
     member = seat("k", [])
     member.protocols = (("range", b"?"),)
     with pytest.raises(errors.GroupIdNotFound):

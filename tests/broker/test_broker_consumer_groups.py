@@ -419,7 +419,7 @@ def test_group_that_became_classic_meets_and_its_leader_assigns() -> None:
     assert listed(coordinating(cluster))[0][3] == "classic"
 
 
-def test_join_that_waits_when_its_group_moves_over_is_told_to_join_again() -> None:
+def test_a_join_that_waits_during_the_conversion_of_its_group_is_answered_to_rejoin() -> None:
     cluster = cluster_of_groups()
     classic_pair(cluster)
     broker = coordinating(cluster)
@@ -468,7 +468,7 @@ def test_classic_members_in_their_first_join_are_sent_to_join_the_group_of_whoev
     assert len(described(cluster).members) == 3
 
 
-def test_classic_group_stays_classic_when_the_policy_says_so() -> None:
+def test_a_classic_group_is_not_converted_when_the_policy_forbids_it() -> None:
     cluster = cluster_of_groups(group_consumer_migration_policy="disabled")
     first, _ = classic_pair(cluster)
     answer = Member(cluster, "a").send(**Member(cluster, "a", "t").said, topic_partitions=[])
@@ -537,7 +537,7 @@ def test_heartbeats_of_a_large_group_write_nothing(count: int) -> None:
     assert shard.leader.log.end_offset == end
 
 
-def test_members_of_a_large_group_that_came_together_are_asked_to_come_each_at_its_moment() -> None:
+def test_members_that_joined_together_get_different_heartbeat_intervals() -> None:
     cluster = cluster_of_groups()
     members = [Member(cluster, f"m{index}", "t") for index in range(TOGETHER_MAX + 20)]
     settle(cluster, *members)

@@ -90,7 +90,7 @@ def test_member_that_waits_takes_what_is_free_meanwhile() -> None:
     assert (a.reads, b.reads, c.reads) == ("t:0,1", "t:3,4", "t:2,5")
 
 
-def test_what_a_leaver_had_goes_to_those_who_stay() -> None:
+def test_partitions_of_a_leaving_member_go_to_the_remaining_members() -> None:
     harness = a_desk()
     a, b = two_settled(harness)
     answer = a.leave()
@@ -166,7 +166,7 @@ def test_heartbeat_without_news_writes_nothing_and_only_starts_the_session_anew(
     assert harness.deadlines[Timer.SESSION, "b"][0] < harness.now_ms + 45_000
 
 
-def test_members_are_asked_to_come_sooner_while_the_group_changes() -> None:
+def test_the_heartbeat_interval_is_shorter_during_a_rebalance() -> None:
     harness = a_desk()
     a, b = two_settled(harness)
     harness.wait(6_000)
@@ -178,7 +178,7 @@ def test_members_are_asked_to_come_sooner_while_the_group_changes() -> None:
     assert [each.beat().heartbeat_interval_ms for each in (c, a, b)] == [3_500] * 3
 
 
-def test_member_that_missed_the_last_answer_may_still_say_the_epoch_before() -> None:
+def test_a_member_that_missed_the_last_response_may_send_the_previous_epoch() -> None:
     harness = a_desk()
     a, b = two_settled(harness)
     before = a.epoch
@@ -213,7 +213,7 @@ def test_member_in_a_wrong_epoch_is_fenced(epoch: int) -> None:
     assert caught.value.code == 110
 
 
-def test_fenced_member_joins_again_under_its_id_and_is_told_everything() -> None:
+def test_a_fenced_member_rejoins_with_its_id_and_gets_a_full_response() -> None:
     harness = a_desk()
     a, b = two_settled(harness)
     a.epoch, a.owned = 0, {}
@@ -342,7 +342,7 @@ def test_topics_that_are_none_of_its_business_do_not_move_a_group() -> None:
 # Regular expressions.
 
 
-def test_pattern_stands_for_topics_that_match_as_a_whole_now_and_later() -> None:
+def test_a_pattern_subscribes_to_whole_matches_among_present_and_later_topics() -> None:
     harness = GroupHarness({"logs-a": 1, "logs-b": 1, "old-logs-a": 1}, assignment_interval_ms=0)
     a = ObedientMember(harness, "a", pattern="logs-.*")
     a.beat()

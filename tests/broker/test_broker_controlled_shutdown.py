@@ -60,7 +60,7 @@ def test_the_mark_is_written_also_when_the_registration_was_just_changed() -> No
 
 
 @pytest.mark.parametrize("number", [1, 2, 3])
-def test_a_broker_that_is_asked_to_stop_hands_over_what_it_leads_and_leaves_every_isr(number: int) -> None:
+def test_a_controlled_shutdown_moves_leaders_away_and_leaves_every_isr(number: int) -> None:
     cluster = a_cluster([1, 2, 3], [2, 3, 1], [3, 1, 2])
     epochs = [state.leader_epoch for _, state in sorted(cluster.controller.node.context.image.topics["t"].states.items())]
     broker = ask_to_stop(cluster[number])
@@ -72,7 +72,7 @@ def test_a_broker_that_is_asked_to_stop_hands_over_what_it_leads_and_leaves_ever
     assert not broker.node.partitions.leaders
 
 
-def test_its_registration_says_so_and_stays_the_same_registration() -> None:
+def test_a_controlled_shutdown_is_written_into_the_same_registration() -> None:
     cluster = a_cluster([1, 2, 3])
     epoch = cluster[1].node.context.epoch
     assert "in_controlled_shutdown" not in registration(cluster, 1)
@@ -162,7 +162,7 @@ def test_draining_ends_when_followers_are_too_slow() -> None:
     assert broker.node.controlled_shutdown.over and states(cluster) == [(2, {2, 3})]
 
 
-def test_a_partition_that_nobody_can_take_yet_goes_on_taking_everything() -> None:
+def test_a_partition_that_no_other_broker_can_lead_yet_stays_available() -> None:
     cluster = a_cluster([1, 2])
     cluster.cut_off(2)
     produce(cluster[1], batch(b"a"), acks=1)
@@ -252,7 +252,7 @@ def test_a_broker_that_is_alone_may_stop_at_once() -> None:
     assert ask_to_stop(cluster[1]).node.controlled_shutdown.over
 
 
-def test_partitions_that_nobody_else_holds_are_not_waited_for() -> None:
+def test_a_controlled_shutdown_does_not_wait_for_partitions_without_other_replicas() -> None:
     cluster = a_cluster([1], [2], [3])
     assert ask_to_stop(cluster[1]).node.controlled_shutdown.over
     assert states(cluster) == [(1, {1}), (2, {2}), (3, {3})]

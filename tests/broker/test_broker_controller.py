@@ -63,7 +63,7 @@ def test_deposed_controller_that_does_not_know_it_cannot_write() -> None:
     assert "/brokers/topics/t" not in cluster.store.tree.nodes
 
 
-def test_a_store_that_did_not_answer_is_asked_again() -> None:
+def test_a_store_request_without_an_answer_is_retried() -> None:
     cluster = Cluster(brokers=2)
     (first,) = held(cluster)
     other = next(broker for broker in cluster.brokers.values() if broker.broker_id != first)
@@ -119,7 +119,7 @@ def test_each_life_of_a_leader_has_an_epoch_of_its_own() -> None:
     assert epochs == [1, 2, 3]
 
 
-def test_a_quick_restart_that_nobody_saw_still_begins_an_epoch() -> None:
+def test_an_unnoticed_quick_restart_still_begins_a_leader_epoch() -> None:
     """The registration is a new one. Source: KIP-380."""
     cluster = Cluster(brokers=2)
     broker = next(one for one in cluster.brokers.values() if one is not cluster.controller)

@@ -160,7 +160,7 @@ def test_with_one_replica_only_the_damaged_offsets_are_refused(at: int) -> None:
         cluster.pass_ms(2 * SECOND_MS)
 
 
-def test_damage_of_a_single_replica_is_told_with_file_offsets_and_position() -> None:
+def test_damage_of_a_single_replica_is_reported_with_file_offsets_and_position() -> None:
     _, leader = alone()
     path, position = place(log_of(leader), 3)
     (told,) = [warning for warning in leader.warnings if "damaged" in warning]
@@ -170,7 +170,7 @@ def test_damage_of_a_single_replica_is_told_with_file_offsets_and_position() -> 
     assert position >= 0
 
 
-def test_damage_that_was_told_of_a_single_replica_heals_once_another_has_the_records() -> None:
+def test_reported_damage_of_a_single_replica_heals_when_another_replica_has_the_records() -> None:
     cluster = a_cluster()
     leader = cluster.leading("t")
     gone = [cluster.kill(number) for number in list(cluster.brokers) if number != leader.broker_id]

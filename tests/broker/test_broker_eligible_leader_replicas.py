@@ -98,7 +98,7 @@ def test_replica_that_leaves_an_isr_below_min_insync_replicas_stays_eligible() -
     assert dict(zip(after.elr, after.elr_epochs, strict=True)) == {2: 7, 3: 7}
 
 
-def test_nobody_is_eligible_beside_an_isr_that_is_large_enough() -> None:
+def test_no_replica_is_eligible_beside_an_isr_of_min_insync_replicas() -> None:
     after = elected(an_image(a_state(1, {1: 7, 2: 7, 3: 7}), {1: 7, 2: 7}))
     assert after is not None and (after.isr, after.elr) == ((1, 2), ())
 
@@ -151,7 +151,7 @@ def test_a_member_of_the_isr_comes_before_one_that_is_eligible() -> None:
         "of the very life in which it left",
     ],
 )
-def test_who_comes_back_is_eligible_if_it_has_what_it_had(settings: dict[str, str], clean_since: int, eligible: bool) -> None:
+def test_a_returned_replica_is_eligible_if_its_log_is_complete(settings: dict[str, str], clean_since: int, eligible: bool) -> None:
     image = an_image(a_state(1, {1: 7}, {2: 7}), {1: 7, 2: 9})
     image.brokers[BrokerId(2)].clean_since = clean_since
     after = elected(image, **settings)
@@ -161,7 +161,7 @@ def test_who_comes_back_is_eligible_if_it_has_what_it_had(settings: dict[str, st
         assert after is not None and (after.isr, after.elr, after.last_known_elr, after.leader_epoch) == ((1,), (), (2,), 5)
 
 
-def test_where_nobody_has_everything_for_sure_the_last_leader_leads_and_recovers() -> None:
+def test_without_a_certainly_complete_replica_the_last_known_leader_is_elected_and_recovers() -> None:
     """As in Kafka, whose word for it is a balanced recovery."""
     state = a_state(-1, {1: 7, 2: 7}, last_leader=2)
     assert elected(an_image(state, {2: 8}), write_caching="true") is None, "the other may come back with everything"
@@ -254,7 +254,7 @@ def lower_min_insync(cluster: Cluster) -> None:
     assert cluster.controller.ask(request, 1).responses[0].error_code == 0
 
 
-def test_nothing_is_committed_while_somebody_outside_of_the_isr_may_be_elected() -> None:
+def test_nothing_is_committed_while_a_replica_outside_of_the_isr_may_be_elected() -> None:
     """Not even by a leader that has heard already that a smaller ISR is enough."""
     cluster, leader = a_cluster()
     for number in [number for number in cluster.brokers if number != leader.broker_id]:
@@ -281,7 +281,7 @@ def test_a_large_enough_isr_ends_eligibility() -> None:
     assert produce(leader, batch(b"a")).error_code == 0
 
 
-def test_unclean_elections_are_asked_for_by_a_setting_told_and_settled() -> None:
+def test_an_unclean_election_needs_a_setting_and_is_reported() -> None:
     cluster, leader = a_cluster(min_insync_replicas="1")
     (other, *_) = [broker for number, broker in cluster.brokers.items() if number != leader.broker_id]
     for number in [number for number in cluster.brokers if number != leader.broker_id]:
@@ -382,7 +382,7 @@ def test_the_preferred_replica_leads_again_only_when_it_has_room() -> None:
         ({"impaired": (2,), "leaving": (1,)}, 1),
     ],
 )
-def test_an_unclean_election_avoids_who_is_about_to_stop_and_who_has_no_room(fields: dict[str, tuple[int, ...]], leader: int) -> None:
+def test_an_unclean_election_avoids_brokers_in_shutdown_and_with_full_disks(fields: dict[str, tuple[int, ...]], leader: int) -> None:
     """But rather these than one that knows of missing records."""
     image = an_image(a_state(-1, {3: 7}), {1: 8, 2: 8}, **fields)
     after = elected(image, unclean_leader_election_enable="true")

@@ -198,7 +198,7 @@ def test_stuck_follower_does_not_rejoin_the_isr_repeatedly() -> None:
 
 
 @pytest.mark.parametrize("told", [False, True], ids=["a controller that has not heard", "a controller that has"])
-def test_an_isr_that_was_asked_for_on_an_older_state_changes_nothing(told: bool) -> None:
+def test_an_isr_request_based_on_an_older_state_is_refused(told: bool) -> None:
     """Compare and set: whoever was faster decided on what this leader has not seen. Source: KIP-497, KAFKA-2729."""
     cluster, leader = a_cluster()
     topic = cluster.controller.node.context.image.topics["t"]

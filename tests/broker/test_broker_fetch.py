@@ -166,7 +166,7 @@ def test_the_batch_that_contains_the_offset_is_given_whole() -> None:
     assert values(fetch(broker, 3).records) == [b"d"]
 
 
-def test_the_end_of_the_log_is_empty_and_what_lies_beyond_is_out_of_range() -> None:
+def test_a_fetch_at_the_end_is_empty_and_beyond_it_out_of_range() -> None:
     """Line 49."""
     broker = Cluster().topic()
     for _ in range(3):
@@ -191,7 +191,7 @@ def test_between_high_watermark_and_log_end_there_is_nothing_to_read_and_no_erro
         assert (found.error_code, bytes(found.records), found.high_watermark) == (0, b"", 0)
 
 
-def test_aborted_transactions_are_listed_for_who_reads_committed_and_null_for_the_others() -> None:
+def test_aborted_transactions_are_listed_for_read_committed_and_null_otherwise() -> None:
     """Line 45."""
     broker = Cluster().topic()
     produce(broker, batch(b"a"))
@@ -241,7 +241,7 @@ def test_diverging_reader_gets_the_diverging_epoch_and_offset() -> None:
     assert agreed.diverging_epoch.epoch == -1 and values(agreed.records) == [b"c"]
 
 
-def test_a_session_that_goes_on_in_an_older_version_is_not_told_of_divergence() -> None:
+def test_a_session_in_an_older_version_gets_no_diverging_epoch() -> None:
     """Found by the fuzzer: the epoch of the first request made the answer to the second one impossible to encode."""
     cluster = Cluster()
     broker = cluster.topic()
@@ -276,7 +276,7 @@ def test_an_unknown_topic_id_is_its_own_error() -> None:
     assert fetch(broker, topic="nowhere", version=12).error_code == errors.UnknownTopicOrPartition.code
 
 
-def test_who_holds_no_replica_does_not_fetch_as_one() -> None:
+def test_a_broker_without_a_replica_cannot_fetch_as_a_follower() -> None:
     broker = Cluster().topic()
     assert fetch(broker, replica_id=1).error_code == errors.NotLeaderOrFollower.code
 
@@ -384,7 +384,7 @@ def test_partitions_that_gave_records_make_room_for_the_others() -> None:
     assert {data.partition_index: len(values(data.records)) for data in later if data.records}[1] == 1
 
 
-def test_an_error_in_a_session_is_told_each_time() -> None:
+def test_an_error_in_a_session_is_repeated_in_each_response() -> None:
     """Line 50."""
     broker = Cluster().topic()
     request = fetch_request(partitions=(0, 7), session_epoch=0)

@@ -79,7 +79,7 @@ def test_another_isr_of_the_same_leader_recalls_nothing() -> None:
     assert asked == []
 
 
-def test_only_the_fetches_of_the_one_who_recalls_are_answered() -> None:
+def test_only_the_fetches_of_the_recalling_connection_are_answered() -> None:
     cluster = Cluster(3)
     a_topic(cluster, "t", [1, 2, 3])
     cluster.pass_ms(2 * SECOND_MS)

@@ -97,7 +97,7 @@ def test_a_follower_that_fell_silent_while_idle_is_late_from_then_on() -> None:
     assert state_isr(cluster) == {leader.broker_id}, "thirty seconds after it was heard last"
 
 
-def test_a_leader_that_forgot_the_session_is_asked_for_everything_at_once() -> None:
+def test_a_follower_sends_a_full_fetch_after_its_session_was_lost() -> None:
     cluster, leader = a_cluster(partitions=4)
     leader.node.sessions.__init__(1000, 1000, 1000)  # type: ignore[misc]
     leader.node.sessions.poke = leader.node.context.delayed.poke
@@ -144,7 +144,7 @@ def test_unused_fetch_session_does_not_grow() -> None:
     assert len(session.stirred) == len(session.awake) == 1
 
 
-def test_leader_resumed_in_the_same_epoch_learns_the_offsets_of_its_followers() -> None:
+def test_a_leader_that_resumes_in_the_same_epoch_gets_the_offsets_of_its_followers() -> None:
     """The follower has nothing new to say, and the leader knows nothing any more."""
     cluster, leader = a_cluster()
     assert produce(leader, batch(b"a")).error_code == 0

@@ -186,7 +186,7 @@ def test_a_sync_that_waits_keeps_nothing_of_what_it_brought() -> None:
     assert not reply._call.body.assignments
 
 
-def test_of_member_ids_that_nobody_joins_with_the_oldest_goes() -> None:
+def test_the_oldest_unused_member_id_is_removed_first() -> None:
     cluster = cluster_of_groups(ottla_group_pending_members_max="3")
     broker = coordinating(cluster)
     ids = [broker.ask(join_request("g"), 9).member_id for _ in range(5)]

@@ -394,7 +394,7 @@ def test_a_group_is_described_as_it_is_and_dead_when_it_is_not() -> None:
     assert describe(cluster, "g") == (0, "Empty", "")
 
 
-def test_operations_are_told_of_a_group_that_does_not_exist_where_that_is_no_error() -> None:
+def test_operations_of_a_missing_group_are_described_where_it_is_no_error() -> None:
     """Line 70. Clients of that time read the number that stands for "not asked" as a set of operations, and fail."""
     broker = coordinating(cluster_of_groups())
 
@@ -531,7 +531,7 @@ def test_a_commit_that_too_few_replicas_would_have_is_refused() -> None:
     assert committed(broker, topics={"t": [0]}) == {("t", 0): (1, -1, "")}
 
 
-def test_a_commit_by_somebody_who_hangs_up_is_kept_all_the_same() -> None:
+def test_a_commit_is_kept_although_its_client_disconnects() -> None:
     """Line 67."""
     cluster = cluster_of_groups()
     broker = coordinating(cluster)

@@ -59,7 +59,7 @@ def in_log(cluster: Cluster, group: str = "g") -> list[tuple[bytes, bytes | None
     return [(key or b"", value) for at, _ in headers(data) for _, _, key, value, _ in records(data, at)]
 
 
-def test_a_commit_lies_in_the_log_as_kafka_writes_it() -> None:
+def test_a_commit_is_stored_in_kafkas_format() -> None:
     cluster = cluster_of_groups()
     commit(coordinating(cluster), "g", "t", 3, 42, committed_leader_epoch=5, committed_metadata="Ω")
     [(key, value)] = in_log(cluster)
@@ -71,7 +71,7 @@ def test_a_commit_lies_in_the_log_as_kafka_writes_it() -> None:
     read.end()
 
 
-def test_a_commit_with_a_time_of_its_own_lies_in_the_log_in_version_1() -> None:
+def test_a_commit_with_its_own_timestamp_is_stored_in_version_1() -> None:
     cluster = cluster_of_groups()
     commit(coordinating(cluster), "g", "t", 3, 42, version=4, retention_time_ms=1000)
     [(_, value)] = in_log(cluster)
@@ -80,7 +80,7 @@ def test_a_commit_with_a_time_of_its_own_lies_in_the_log_in_version_1() -> None:
     read.end()
 
 
-def test_a_generation_lies_in_the_log_as_kafka_writes_it() -> None:
+def test_a_generation_is_stored_in_kafkas_format() -> None:
     cluster = cluster_of_groups()
     broker = coordinating(cluster)
     sent = join(broker, instance="one", protocols=(("range", b"reads"), ("other", b"x")))
@@ -101,7 +101,7 @@ def test_a_generation_lies_in_the_log_as_kafka_writes_it() -> None:
     read.end()
 
 
-def test_an_empty_group_lies_in_the_log_without_protocol_leader_and_members() -> None:
+def test_an_empty_group_is_stored_without_protocol_leader_and_members() -> None:
     cluster = cluster_of_groups()
     broker = coordinating(cluster)
     sent = join(broker)

@@ -48,7 +48,7 @@ def test_first_find_coordinator_creates_the_offsets_topic() -> None:
     assert (options.cleanup_policy, options.segment_bytes, options.compression_type) == (("compact",), 104_857_600, "producer")
 
 
-def test_a_broker_that_does_not_know_yet_that_it_is_the_controller_asks_nobody_to_create_the_offsets_topic(
+def test_a_new_controller_does_not_ask_itself_to_create_the_offsets_topic(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """As was found: the image shows the office before the store's answer does (seed 328 of groups)."""
@@ -123,7 +123,7 @@ def test_a_dynamic_member_is_given_its_id_first(version: int) -> None:
 
 
 @pytest.mark.parametrize("version", [0, 1, 2, 3])
-def test_old_clients_are_never_asked_for_a_member_id(version: int) -> None:
+def test_old_versions_never_get_member_id_required(version: int) -> None:
     """Line 59."""
     cluster = cluster_of_groups()
     sent = join(coordinating(cluster), version=version)
@@ -162,7 +162,7 @@ def test_the_protocol_is_voted_for_among_those_that_all_know() -> None:
     assert {each.answer.protocol_name for each in sent} == {"range"}
 
 
-def test_who_shares_no_protocol_with_the_group_is_refused() -> None:
+def test_a_member_without_a_common_protocol_is_refused() -> None:
     """Line 60."""
     cluster = cluster_of_groups()
     broker = coordinating(cluster)
@@ -294,7 +294,7 @@ def test_a_commit_is_a_sign_of_life() -> None:
         assert commit(broker, "g", "t", 0, offset, joined=member) == 0
 
 
-def test_a_member_id_that_nobody_joins_with_holds_up_nobody_for_long() -> None:
+def test_an_unused_member_id_does_not_delay_a_rebalance_for_long() -> None:
     """Line 62."""
     cluster = cluster_of_groups()
     broker = coordinating(cluster)
@@ -684,7 +684,7 @@ def test_pending_requests_are_answered_when_the_coordinator_resigns() -> None:
     assert broker.node.context.delayed.count == 0, "no deadline of a group is left"
 
 
-def test_a_broker_that_stops_sends_its_members_elsewhere_and_removes_nobody() -> None:
+def test_a_stopping_coordinator_redirects_its_members_and_removes_none() -> None:
     """Line 73."""
     cluster = cluster_of_groups()
     broker = coordinating(cluster)

@@ -8,7 +8,7 @@ from ottla.broker.groups.classic.responses import PORTION
 LARGE = 2 * PORTION + 5
 
 
-def test_members_of_a_large_group_are_told_their_generation_in_portions_the_leader_first() -> None:
+def test_a_large_generation_is_answered_in_portions_and_the_leader_first() -> None:
     cluster = cluster_of_groups()
     sent = [join(coordinating(cluster)) for _ in range(LARGE)]
     while all(each.waits for each in sent):

@@ -65,7 +65,7 @@ def largest(cluster: Cluster) -> list[int]:
     return found
 
 
-def test_moves_for_which_there_is_no_room_are_refused_and_can_be_asked_for_later() -> None:
+def test_reassignments_above_the_size_limit_are_refused_and_can_be_retried() -> None:
     cluster = a_cluster()
     sizes = largest(cluster)
     cluster.cut_off(3)
@@ -120,7 +120,7 @@ def test_reassignment_in_the_store_that_exceeds_the_limits_is_refused(monkeypatc
     assert any("t-3: the topic's node would be larger" in text for text in cluster.controller.warnings)
 
 
-def test_what_the_store_does_not_take_is_told_once_and_not_tried_for_ever() -> None:
+def test_a_write_that_the_store_refuses_is_reported_once_and_not_retried_forever() -> None:
     cluster = a_cluster()
     tried: list[int] = []
     submit = cluster.controller.session.submit

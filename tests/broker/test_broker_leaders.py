@@ -60,7 +60,7 @@ def codes(answer: ElectLeadersResponse) -> dict[int, int]:
 
 
 @pytest.mark.parametrize("version", [0, 1, 2])
-def test_a_broker_that_is_back_leads_again_what_prefers_it_when_it_is_asked_for(version: int) -> None:
+def test_a_returned_broker_leads_its_preferred_partitions_after_an_election_request(version: int) -> None:
     cluster = a_cluster([1, 2, 3], [2, 3, 1])
     gone = cluster.kill(1)
     assert leaders(cluster) == [2, 2]
@@ -287,7 +287,7 @@ def test_much_to_look_at_takes_several_steps(monkeypatch: pytest.MonkeyPatch) ->
     assert office.controller.election_queue.idle
 
 
-def test_a_state_that_an_operator_wrote_for_a_partition_that_is_not_there_stops_nobody() -> None:
+def test_a_state_for_a_missing_partition_written_by_an_operator_is_ignored() -> None:
     cluster = a_cluster([1, 2, 3])
     state = cluster.store.tree.nodes[layout.partition_state("t", 0)].data
     write(cluster, layout.partition("t", 7), b"")

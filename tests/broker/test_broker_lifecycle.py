@@ -177,7 +177,7 @@ def test_a_broker_whose_number_another_one_took_over_stops() -> None:
     assert broker.halted is not None and "already registered in this cluster, at host1:9092" in broker.halted
 
 
-def test_a_registration_that_somebody_deleted_is_made_again() -> None:
+def test_a_deleted_registration_is_created_again() -> None:
     cluster = Cluster()
     broker = cluster.topic()
     cluster.store.session().submit((Op("delete", "/brokers/ids/1"),), lambda result: None)
@@ -185,7 +185,7 @@ def test_a_registration_that_somebody_deleted_is_made_again() -> None:
     assert broker.node.ready and broker.leader("t").epoch > 0
 
 
-def test_what_another_broker_asks_of_a_controller_that_is_none_is_not_handed_on() -> None:
+def test_a_controller_request_from_another_broker_is_not_forwarded_again() -> None:
     cluster = Cluster(brokers=2)
     other = next(one for one in cluster.brokers.values() if one is not cluster.controller)
     create = CreateTopicsRequest(topics=[CreatableTopic(name="t", num_partitions=1, replication_factor=1)], timeout_ms=1000)

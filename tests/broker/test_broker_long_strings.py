@@ -116,7 +116,7 @@ def test_the_message_of_an_error_is_bounded_and_keeps_its_beginning_and_its_end(
 
 @pytest.mark.parametrize("version", [2, 3, 4])
 @pytest.mark.parametrize("retention_ms", [INT64_MAX, INT64_MAX - 1, -(2**63), -2, 0, 1])
-def test_an_offset_is_kept_whatever_retention_its_client_asks_for(version: int, retention_ms: int) -> None:
+def test_an_offset_is_kept_whatever_retention_time_its_client_sends(version: int, retention_ms: int) -> None:
     broker = coordinating(cluster_of_groups())
     asked = commit_request("g", "t", 0, 7, retention_time_ms=retention_ms)
     assert broker.ask(asked, version).topics[0].partitions[0].error_code == 0

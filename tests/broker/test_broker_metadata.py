@@ -33,7 +33,7 @@ def test_later_versions_mean_all_topics_by_null_and_none_by_an_empty_list() -> N
         assert [topic.name for topic in broker.ask(MetadataRequest(topics=None), version).topics] == ["a"]
 
 
-def test_a_topic_asked_for_by_name_is_created_and_is_there_the_next_time() -> None:
+def test_a_topic_requested_by_name_is_created_and_returned_the_next_time() -> None:
     """Line 13."""
     cluster = Cluster()
     first = metadata(cluster[1], "new").topics[0]
@@ -149,7 +149,7 @@ def test_every_broker_returns_the_same_address_of_each_broker() -> None:
 
 
 @pytest.mark.parametrize("anywhere", ["0.0.0.0", "::", ""])
-def test_of_brokers_that_listen_everywhere_a_client_is_told_the_host_it_used(anywhere: str) -> None:
+def test_brokers_that_listen_on_all_addresses_are_advertised_by_the_host_the_client_used(anywhere: str) -> None:
     cluster = Cluster(brokers=2, host=anywhere)
     assert [(broker.host, broker.port) for broker in metadata(cluster[1]).brokers] == [("reached", 9092), ("reached", 9092)]
     advertising = Cluster(settings={"advertised.listeners": "PLAINTEXT://public:1"}, host="public")

@@ -163,7 +163,7 @@ def test_a_record_that_is_not_committed_is_not_found() -> None:
     assert found(leader, -3) == (WALL_MS, 0)
 
 
-def test_the_epoch_told_is_the_records_own() -> None:
+def test_the_returned_leader_epoch_is_that_of_the_record() -> None:
     """Line 54."""
     cluster = Cluster()
     broker = cluster.topic()
@@ -223,7 +223,7 @@ def test_an_epoch_ends_where_the_next_one_begins() -> None:
     assert end(-1) == (-1, -1)
 
 
-def test_only_the_leader_of_the_right_epoch_tells_where_epochs_end() -> None:
+def test_only_the_leader_of_the_requested_epoch_returns_epoch_end_offsets() -> None:
     """Lines 51 and 53."""
     cluster = Cluster(brokers=2)
     leader = cluster.topic()
@@ -239,7 +239,7 @@ def test_only_the_leader_of_the_right_epoch_tells_where_epochs_end() -> None:
 # DeleteRecords.
 
 
-def test_records_before_an_offset_are_deleted_and_the_low_watermark_told() -> None:
+def test_records_before_an_offset_are_deleted_and_the_low_watermark_is_returned() -> None:
     """Line 22."""
     broker = Cluster().topic()
     produce(broker, batch(b"a", b"b", b"c"))
@@ -273,7 +273,7 @@ def test_what_was_answered_with_acks_one_can_be_deleted_once_it_is_flushed(offse
     assert sent.answer.topics[0].partitions[0].low_watermark == 2
 
 
-def test_what_lies_above_the_high_watermark_cannot_be_deleted() -> None:
+def test_records_above_the_high_watermark_cannot_be_deleted() -> None:
     """Line 22."""
     cluster = Cluster(brokers=2)
     cluster.topic(replicas=2)

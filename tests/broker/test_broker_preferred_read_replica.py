@@ -125,7 +125,7 @@ def test_a_follower_refuses_a_consumer_of_another_epoch() -> None:
     assert ask(follower, "b", current_leader_epoch=1).error_code == errors.UnknownLeaderEpoch.code
 
 
-def test_in_a_session_only_news_are_told_of_who_is_to_read_elsewhere() -> None:
+def test_a_session_repeats_the_preferred_read_replica_as_long_as_the_client_fetches_from_the_leader() -> None:
     cluster, leader = a_cluster()
     rack = RACKS[followers(cluster)[0].broker_id]
     answer = leader.ask(fetch_request(session_epoch=0, rack_id=rack), 12)

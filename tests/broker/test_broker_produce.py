@@ -333,7 +333,7 @@ def test_timestamps_lie_within_the_topics_limits() -> None:
     assert produce(Cluster().topic(), batch(b"a", timestamp_ms=0)).error_code == 0
 
 
-def test_a_batch_that_lies_about_its_newest_timestamp_is_put_right() -> None:
+def test_a_wrong_max_timestamp_of_a_batch_is_corrected() -> None:
     broker = Cluster().topic()
     lying = bytearray(build_batch([(WALL_MS - 5, None, b"a", ()), (WALL_MS - 9, None, b"b", ())]))
     lying[35:43] = (WALL_MS + 50 * HOUR_MS).to_bytes(8, "big")
@@ -347,7 +347,7 @@ def test_a_batch_that_lies_about_its_newest_timestamp_is_put_right() -> None:
 
 
 @pytest.mark.parametrize("codec", list(Codec))
-def test_a_batch_is_kept_as_it_came_unless_the_topic_says_otherwise(codec: Codec) -> None:
+def test_a_batch_is_stored_unchanged_unless_topic_settings_require_a_change(codec: Codec) -> None:
     broker = Cluster().topic()
     produce(broker, batch(b"a" * 100, codec=codec))
     assert parse_header(bytes(fetch(broker).records)).codec is codec

@@ -160,7 +160,7 @@ def test_an_isr_change_goes_to_the_next_controller_at_once() -> None:
     assert state is not None and (state.leader, set(state.isr)) == (3, {2, 3})
 
 
-def test_who_resigned_may_be_controller_again_when_no_other_is() -> None:
+def test_a_broker_that_resigned_may_become_controller_again_if_no_other_does() -> None:
     cluster, deaf = a_cluster()
     cluster.cut_off(deaf.broker_id)
     busy(cluster)
@@ -197,7 +197,7 @@ def test_a_controller_that_answers_in_between_stays() -> None:
     assert office(cluster) == controller.broker_id and cluster[2].node.context.image.controller_epoch == 1
 
 
-def test_a_registration_says_that_a_controller_is_unreachable_and_its_broker_fenced_only_where_it_is_so() -> None:
+def test_a_registration_reports_an_unreachable_controller_and_fencing_only_when_true() -> None:
     made = BrokerRegistration(host="h", port=1, endpoints=("PLAINTEXT://h:1",), timestamp_ms=0, unheard=7, fenced=True)
     assert decode_broker(encode_broker(made)) == made
     plain = encode_broker(BrokerRegistration(host="h", port=1, endpoints=(), timestamp_ms=0))

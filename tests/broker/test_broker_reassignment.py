@@ -171,7 +171,7 @@ def test_members_of_the_isr_that_are_being_removed_count_until_the_move_is_done(
     assert sent.waits, "broker 2 does not have it"
 
 
-def test_replicas_being_added_do_not_raise_what_min_insync_replicas_asks_for() -> None:
+def test_replicas_being_added_do_not_raise_the_effective_min_insync_replicas() -> None:
     state = IsrState(1, (1, 4, 5), in_sync(1), 0, 0, adding=(4, 5))
     assert state.committed(7, min_insync=2) == 7, "one replica is all that the partition is to have for now"
     state.follow_replicas((1, 4, 5), (), 0)
@@ -340,7 +340,7 @@ def test_partition_repeated_in_a_request_is_refused() -> None:
     assert [one.error_code for one in answer.responses[0].partitions] == [errors.InvalidRequest.code] * 2
 
 
-def test_moves_are_listed_for_the_partitions_asked_about() -> None:
+def test_reassignments_are_listed_for_the_requested_partitions() -> None:
     cluster = a_cluster((1, 2), (1, 2))
     stop_copying(cluster, 4)
     move(cluster, (4, 2), partition=1)
@@ -394,7 +394,7 @@ def test_deposed_controller_that_does_not_know_it_moves_no_partition() -> None:
     assert json.loads(cluster.store.tree.nodes["/brokers/topics/t"].data)["partitions"] == {"0": [2, 3]}
 
 
-def test_a_store_that_did_not_answer_is_asked_again() -> None:
+def test_a_store_request_without_an_answer_is_retried() -> None:
     cluster = a_cluster((1, 2))
     stop_copying(cluster, 4)
     move(cluster, (4, 2))
@@ -551,7 +551,7 @@ def test_a_state_that_names_a_broker_which_the_assignment_no_longer_has_makes_it
     assert T0 not in leader.node.partitions.leaders and 1 not in holders(cluster)
 
 
-def test_who_is_gone_from_the_assignment_counts_until_a_state_is_without_it() -> None:
+def test_a_removed_replica_counts_until_the_partition_state_is_without_it() -> None:
     state = IsrState(1, (1, 2), in_sync(1, 2), 0, 0)
     state.follow_replicas((1, 3), (), 0)
     assert state.committed(7, min_insync=1) == -1, "2 may lead, for all that is known here"
@@ -559,7 +559,7 @@ def test_who_is_gone_from_the_assignment_counts_until_a_state_is_without_it() ->
     assert state.committed(7, min_insync=1) == 7
 
 
-def test_nobody_joins_the_isr_under_an_assignment_that_holds_no_more() -> None:
+def test_no_replica_joins_the_isr_under_an_outdated_assignment() -> None:
     """The controller and the leader heard the state, and not yet the assignment, which is without the one that is to join."""
     cluster = a_cluster((1, 2, 3))
     cluster.kill(3)
@@ -582,7 +582,7 @@ def test_nobody_joins_the_isr_under_an_assignment_that_holds_no_more() -> None:
     assert leader.leader("t").isr_state.maximal == {1, 2, 3}, "it was asked for"
 
 
-def test_fewer_replicas_need_fewer_in_sync_as_soon_as_the_assignment_is_heard() -> None:
+def test_a_smaller_assignment_lowers_the_effective_min_insync_replicas_at_once() -> None:
     cluster = a_cluster((1, 2), configs={"min.insync.replicas": "2"})
     leader = cluster[1]
     topic, state = leader.node.context.image.topics["t"], state_of(cluster)
@@ -596,7 +596,7 @@ def test_fewer_replicas_need_fewer_in_sync_as_soon_as_the_assignment_is_heard() 
     assert leader.leader("t").high_watermark == 4
 
 
-def test_who_is_in_the_isr_counts_although_the_assignment_is_heard_later() -> None:
+def test_a_member_of_the_isr_counts_although_the_assignment_arrives_later() -> None:
     assert IsrState(1, (1,), in_sync(1, 3), 4, 0).committed(7, min_insync=1) == -1
 
 
@@ -758,7 +758,7 @@ def with_unclean(allowed: bool) -> OptionsOf:
     return lambda topic: TopicOptions.of(texts)
 
 
-def test_who_is_eligible_stays_so_unless_it_goes() -> None:
+def test_an_eligible_replica_stays_eligible_unless_it_is_removed() -> None:
     image, topic = an_image((4, 1, 2), (1,), adding=(4,), removing=(1,))
     state = topic.states[0]
     topic.states[0] = msgspec.structs.replace(state, elr=(2, 4), elr_epochs=(102, 104), last_known_elr=(4,))
@@ -795,7 +795,7 @@ def test_going_back_uncleanly_takes_a_replica_that_works_and_rather_one_that_is_
     assert shown(cancelled(image, topic, 0, options=with_unclean(True))) == ((1, 2, 3), (), (), 3, (3,), 6)
 
 
-def test_going_back_uncleanly_to_one_replica_that_lacks_records_tells_it_that_it_may_lead() -> None:
+def test_an_unclean_cancellation_lets_the_one_replica_that_lacks_records_lead() -> None:
     image, topic = an_image((3, 1), (3,), adding=(3,), removing=(1,), alive=(1, 3))
     image.brokers[BrokerId(1)].impaired = frozenset({T0})
     state = cancelled(image, topic, 0, options=with_unclean(True)).state

@@ -153,7 +153,7 @@ def alone_in_the_isr(cluster: Cluster, leader: Broker) -> list[Broker]:
 
 
 @pytest.mark.parametrize("restarts", [0, 1, 2], ids=["at once", "after another restart", "after some"])
-def test_an_empty_disk_does_not_lead_and_costs_nobody_a_record(restarts: int) -> None:
+def test_a_broker_with_an_empty_disk_does_not_lead_and_no_record_is_lost(restarts: int) -> None:
     cluster, leader = a_cluster()
     gone = alone_in_the_isr(cluster, leader)
     broken = cluster.kill(leader.broker_id)
@@ -232,7 +232,7 @@ def test_a_log_that_was_never_on_disk_is_not_taken_for_lost() -> None:
     assert produce(cluster.leading("t"), batch(b"a")).error_code == 0
 
 
-def test_a_partition_of_one_replica_begins_anew_since_nobody_else_has_anything() -> None:
+def test_a_partition_with_one_replica_starts_empty_because_no_other_replica_exists() -> None:
     cluster, leader = a_cluster(replicas=1)
     broken = cluster.kill(leader.broker_id)
     now = start(cluster, broken, empty(cluster))
@@ -451,7 +451,7 @@ def test_a_damaged_replica_cuts_nothing_before_the_store_knows_of_it() -> None:
     assert replica.log.end_offset == 3 and replica.waits
 
 
-def test_a_member_of_the_isr_that_asks_for_less_than_it_had_leaves_at_once() -> None:
+def test_an_isr_member_that_fetches_below_its_acknowledged_offset_leaves_the_isr_at_once() -> None:
     cluster, leader = a_cluster()
     follower = others(cluster, leader)[0]
     led, number = leader.leader("t"), follower.broker_id
@@ -469,7 +469,7 @@ def test_a_member_of_the_isr_that_asks_for_less_than_it_had_leaves_at_once() -> 
 # In the registration.
 
 
-def test_nobody_joins_the_isr_who_has_said_meanwhile_that_its_replica_is_not_fit() -> None:
+def test_a_replica_that_reported_damage_meanwhile_does_not_join_the_isr() -> None:
     """The controller may not have heard of it: what it writes is checked against the registration as it knows it."""
     cluster, leader = a_cluster()
     follower = others(cluster, leader)[0]

@@ -132,7 +132,7 @@ def test_a_broker_that_is_about_to_stop_gets_no_copies() -> None:
     assert grown(image, topic, 0) is None
 
 
-def test_what_a_topic_is_to_have_stands_in_its_node() -> None:
+def test_the_target_replicas_of_a_topic_are_in_its_node() -> None:
     assignment = TopicAssignment(topic_id=TopicId(bytes(15) + b"7"), replicas={0: (1,)}, factor_wanted=3)
     assert decode_topic(encode_topic(assignment)) == assignment
     assert b"wanted" not in encode_topic(TopicAssignment(topic_id=TopicId(bytes(15) + b"7"), replicas={0: (1,)}))

@@ -49,13 +49,13 @@ subscriptions = st.lists(st.sets(st.sampled_from(sorted(SIZES))), min_size=1, ma
 
 
 @given(subscriptions, st.sampled_from(sorted(ASSIGNORS)))
-def test_every_partition_of_a_subscribed_topic_has_one_reader_who_subscribes(topics: list[set[bytes]], name: str) -> None:
+def test_every_partition_is_assigned_to_exactly_one_subscriber(topics: list[set[bytes]], name: str) -> None:
     members = [subscriber(f"m{index}", *each) for index, each in enumerate(topics)]
     check_complete_and_disjoint(members, SIZES, ASSIGNORS[name](members, SIZES))
 
 
 @given(subscriptions, st.sampled_from(sorted(ASSIGNORS)), st.randoms(use_true_random=False))
-def test_the_order_in_which_members_are_told_changes_nothing(topics: list[set[bytes]], name: str, random: object) -> None:
+def test_the_order_of_members_does_not_change_the_assignment(topics: list[set[bytes]], name: str, random: object) -> None:
     members = [subscriber(f"m{index}", *each) for index, each in enumerate(topics)]
     shuffled = list(members)
     random.shuffle(shuffled)  # type: ignore[attr-defined]
@@ -63,7 +63,7 @@ def test_the_order_in_which_members_are_told_changes_nothing(topics: list[set[by
 
 
 @given(subscriptions, subscriptions)
-def test_uniform_leaves_no_move_that_would_make_two_loads_more_alike(before: list[set[bytes]], after: list[set[bytes]]) -> None:
+def test_uniform_is_balanced_as_far_as_subscriptions_permit(before: list[set[bytes]], after: list[set[bytes]]) -> None:
     first = assign_uniform([subscriber(f"m{index}", *each) for index, each in enumerate(before)], SIZES)
     members = [subscriber(f"m{index}", *each, target=first.get(f"m{index}")) for index, each in enumerate(after)]
     found = assign_uniform(members, SIZES)
@@ -83,7 +83,7 @@ def test_uniform_moves_nothing_when_nothing_changed(topics: list[set[bytes]]) ->
 
 
 @given(st.integers(1, 12), st.integers(1, 40))
-def test_uniform_moves_no_more_than_a_newcomer_or_a_leaver_makes_it_move(count: int, size: int) -> None:
+def test_uniform_moves_only_what_a_joining_or_leaving_member_requires(count: int, size: int) -> None:
     members = [subscriber(f"m{index:02}", T1) for index in range(count)]
     found = assign_uniform(members, {T1: size})
     more = [*with_targets(members, found), subscriber("m50", T1)]
@@ -101,12 +101,12 @@ def test_uniform_keeps_the_extra_partition_where_it_is() -> None:
     assert parts(assign_uniform(members, {T1: 3})) == {"a": {T1: [0]}, "b": {T1: [1, 2]}}
 
 
-def test_uniform_gives_a_new_topic_to_those_with_least() -> None:
+def test_uniform_assigns_a_new_topic_to_the_members_with_least_partitions() -> None:
     members = [subscriber("a", T1, T2, target={T1: frozenset({0, 1})}), subscriber("b", T1, T2)]
     assert parts(assign_uniform(members, {T1: 2, T2: 2})) == {"a": {T1: [0, 1]}, "b": {T2: [0, 1]}}
 
 
-def test_uniform_takes_back_what_nobody_has_any_more() -> None:
+def test_the_uniform_assignor_drops_partitions_that_do_not_exist_any_more() -> None:
     members = [subscriber("a", T1, target={T1: frozenset({0, 7}), T3: frozenset({0})})]
     assert parts(assign_uniform(members, {T1: 2})) == {"a": {T1: [0, 1]}}
 
@@ -122,7 +122,7 @@ def test_range_gives_the_same_numbers_of_topics_of_one_size() -> None:
     assert parts(found) == {"a": {T1: [0, 1], T2: [0, 1]}, "b": {T1: [2], T2: [2]}}
 
 
-def test_range_splits_each_topic_among_those_who_subscribe_to_it() -> None:
+def test_the_range_assignor_splits_each_topic_among_its_subscribers() -> None:
     found = assign_range([subscriber("a", T1, T2), subscriber("b", T1), subscriber("c", T2)], {T1: 4, T2: 3})
     assert parts(found) == {"a": {T1: [0, 1], T2: [0, 1]}, "b": {T1: [2, 3]}, "c": {T2: [2]}}
 

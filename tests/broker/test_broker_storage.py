@@ -178,7 +178,7 @@ def test_below_the_reserve_produce_is_refused_with_how_much_is_free() -> None:
     assert broker.node.partitions.offline == {}
 
 
-def test_the_operator_is_told_when_a_disk_goes_below_its_reserve_and_when_it_is_back() -> None:
+def test_a_warning_is_logged_when_a_disk_goes_below_its_reserve_and_when_it_recovers() -> None:
     broker = Cluster().topic()
     for free_bytes in (300 * MiB, 255 * MiB, 254 * MiB, 300 * MiB, 301 * MiB):
         broker.measured(free_bytes)
@@ -272,7 +272,7 @@ def test_checkpoints_are_written_by_the_minute() -> None:
     assert b"t 0 1" in broker.disks["disk0"].read_file("replication-offset-checkpoint")
 
 
-def test_under_write_caching_records_are_flushed_when_the_topic_asks_for_it() -> None:
+def test_under_write_caching_records_are_flushed_as_the_topic_settings_require() -> None:
     cluster = Cluster()
     broker = cluster.topic(configs={"write.caching": "true", "flush.ms": "2000"})
     cluster.flushing = False
@@ -332,7 +332,7 @@ def test_log_directories_report_partitions_and_free_space() -> None:
     assert all((part.offset_lag, part.is_future_key) == (0, False) for part in parts.values())
 
 
-def test_only_the_partitions_asked_for_are_told() -> None:
+def test_only_the_requested_partitions_are_described() -> None:
     broker = Cluster().topic(partitions=3)
 
     def told(*topics: DescribableLogDirTopic) -> list[Any]:

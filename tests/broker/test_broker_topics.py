@@ -93,7 +93,7 @@ def test_validate_only_checks_everything_and_creates_nothing() -> None:
     assert answer.topics[0].num_partitions == 2 and broker.node.context.image.topics == {}
 
 
-def test_minus_one_stands_for_the_brokers_defaults_in_every_version() -> None:
+def test_minus_one_means_the_broker_defaults_in_every_version() -> None:
     """Line 17."""
     broker = Cluster(settings={"num.partitions": "4"})[1]
     for version in (2, 3, 4):
@@ -229,7 +229,7 @@ def test_deleting_can_be_forbidden() -> None:
     assert old.responses[0].error_code == errors.InvalidRequest.code
 
 
-def test_producers_that_wait_on_a_deleted_topic_are_told_at_once() -> None:
+def test_producers_that_wait_on_a_deleted_topic_are_answered_at_once() -> None:
     cluster = Cluster()
     broker = cluster.topic("t")
     cluster.flushing = False
@@ -318,7 +318,7 @@ def test_a_page_is_never_larger_than_the_broker_allows() -> None:
     assert pages(broker, 1000) == [[("t", [0, 1])], [("t", [2, 3])], [("t", [4])]]
 
 
-def test_topics_asked_for_by_name_have_their_errors() -> None:
+def test_topics_requested_by_name_have_their_own_errors() -> None:
     cluster = Cluster()
     broker = cluster.topic("t")
     answer = broker.ask(DescribeTopicPartitionsRequest(topics=[TopicRequest(name=name) for name in ("t", "no", "a/b")]), 0)

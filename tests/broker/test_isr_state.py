@@ -15,7 +15,7 @@ def wanted(state: IsrState, *, end_offset: int, joins_at: int) -> tuple[int, ...
     return state.wanted(100, end_offset=end_offset, joins_at=joins_at, lag_max_ms=LAG_MS, sound=lambda broker, epoch: True)
 
 
-def test_a_replica_that_was_once_asked_for_is_asked_for_again_only_with_all_that_is_committed() -> None:
+def test_a_replica_is_requested_for_the_isr_again_only_with_all_committed_records() -> None:
     """A leader that goes on in its epoch after its session was suspended counts with what it had asked for before; that broker may have
     lost its disk since."""
     state = in_sync(1, 3)

@@ -409,7 +409,7 @@ async def test_requests_to_older_brokers_use_their_versions(
     assert await consumed(quick, 1) == [b"a"]
 
 
-async def test_a_broker_that_knows_only_apiversions_0_is_asked_again(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
+async def test_a_broker_with_apiversions_0_only_gets_a_second_request(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
     asked: list[Any] = []
 
     def old(node: Any, request: Any) -> Any:

@@ -61,7 +61,7 @@ async def test_a_coordinator_is_looked_up_once(groups: GroupCluster, admin: Admi
     assert [request.coordinator_keys for request in groups.sent(m.FindCoordinatorRequest)] == [["a", "b", "c"]]
 
 
-async def test_one_request_per_coordinator_asks_about_all_its_groups(groups: GroupCluster, admin: Admin) -> None:
+async def test_one_request_per_coordinator_covers_all_its_groups(groups: GroupCluster, admin: Admin) -> None:
     await admin.list_consumer_group_offsets(["a", "b", "c"])
     assert sorted([one.group_id for one in sent.groups] for sent in groups.sent(m.OffsetFetchRequest)) == [["a", "b"], ["c"]]
 

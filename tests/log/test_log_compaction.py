@@ -407,7 +407,7 @@ def test_the_checkpoint_of_the_cleaner_outlives_a_restart_and_a_removed_partitio
 
 
 @pytest.mark.parametrize("created_as", ["compact", "delete"])
-def test_holes_of_compaction_stay_through_a_crash_whatever_the_policy_and_the_checkpoints_say(created_as: str) -> None:
+def test_holes_of_compaction_survive_a_crash_whatever_policy_and_checkpoints(created_as: str) -> None:
     disk = SimDisk()
     first = options(**{**COMPACT, "cleanup_policy": created_as})
     log = filled(opened(disk, first).create(ORDERS, bytes(range(16)), first, NOW_MS))  # type: ignore[arg-type]

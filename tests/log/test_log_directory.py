@@ -77,7 +77,7 @@ def test_a_flush_of_a_log_that_was_removed_meanwhile_does_no_harm() -> None:
     plan.carry_out(disk)
 
 
-def test_checkpoints_hold_what_each_log_says_now() -> None:
+def test_checkpoints_contain_the_present_offsets_of_each_log() -> None:
     disk = SimDisk()
     directory = opened(disk)
     first, second = (directory.create(partition, TOPIC_ID, options(), NOW_MS) for partition in (ORDERS, OTHER))
@@ -115,7 +115,7 @@ def test_a_full_disk_or_a_failed_one_is_not_called_cleanly_stopped() -> None:
     assert not other.close(now_ms=NOW_MS) and not other.disk.exists(".kafka_cleanshutdown")
 
 
-def test_high_watermarks_begin_where_the_creator_says() -> None:
+def test_high_watermarks_begin_at_the_offset_given_at_creation() -> None:
     directory = opened(SimDisk())
     directory.create(ORDERS, TOPIC_ID, options(), NOW_MS, high_watermark=4)
     assert directory.high_watermarks == {ORDERS: 4} and repr(directory) == "LogDirectory(sim, 1 logs)"

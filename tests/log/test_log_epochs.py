@@ -48,7 +48,7 @@ def test_truncating_the_end_drops_epochs_that_begin_there_or_later() -> None:
     assert epochs.entries == [(1, 0), (2, 5)] and epochs.dirty
 
 
-def test_truncating_the_start_moves_the_epoch_it_lies_in() -> None:
+def test_truncating_the_start_moves_the_epoch_that_contains_it() -> None:
     epochs = table((1, 0), (2, 5), (3, 8), end=10)
     epochs.truncate_start(6)
     assert epochs.entries == [(2, 6), (3, 8)]
@@ -93,7 +93,7 @@ def test_the_recovery_point_is_not_recorded_above_an_epoch_that_is_not_saved() -
     assert log.checkpoint_offset == 10 and reopened(disk.restart()).epochs.entries == [(1, 0), (2, 5)]
 
 
-def test_an_epoch_begun_without_a_record_is_forgotten_by_a_restart_and_nothing_else() -> None:
+def test_only_an_epoch_without_records_is_lost_by_a_restart() -> None:
     disk = SimDisk()
     log = a_log(disk)
     append(log, 5, epoch=1)

@@ -247,7 +247,7 @@ def test_index_files_that_kafka_preallocated_with_zeros_open(clean: bool) -> Non
     assert directory.disk.size(BASE + ".index") < 1000, "the zeros behind the entries are gone"
 
 
-def test_a_zero_tail_is_told_from_entries_whatever_their_number() -> None:
+def test_a_tail_of_zeros_is_distinguished_from_entries_whatever_their_number() -> None:
     for count in (0, 1, 2, 3, 63, 64, 65, 600):
         for zeros in (0, 1, 7, 1000):
             disk = SimDisk()

@@ -46,7 +46,7 @@ def test_a_full_disk_takes_no_note_and_the_next_start_finds_out_by_itself() -> N
     assert reopened(disk.restart()).missing_below == 10
 
 
-def test_a_torn_note_still_says_that_something_is_missing() -> None:
+def test_a_torn_note_still_marks_records_as_missing() -> None:
     disk = cut_short()
     reopened(disk)
     disk.replace_file(NOTE, b"0\n1\n")
@@ -94,7 +94,7 @@ def test_a_directory_knows_with_which_others_it_served() -> None:
     assert disk.steps == steps, "it is written when it changes"
 
 
-def test_the_marker_of_a_clean_stop_tells_since_when_stops_were_clean() -> None:
+def test_the_marker_of_a_clean_stop_contains_since_when_stops_were_clean() -> None:
     directory = opened(cut_short())
     assert (directory.clean_start, directory.last_broker_epoch, directory.clean_since) == (True, 7, 5)
 

@@ -113,7 +113,7 @@ def test_the_last_stable_offset_waits_for_the_oldest_open_transaction_and_for_it
     assert log.last_stable_offset(7) == 4 and log.last_stable_offset(8) == 8
 
 
-def test_aborted_transactions_are_told_for_the_range_they_overlap() -> None:
+def test_aborted_transactions_are_listed_for_the_range_they_overlap() -> None:
     log = a_log(segment_bytes=500)
     produce(log, 2, sequence=0, producer=1, transactional=True)
     produce(log, 2, sequence=0, producer=2, transactional=True)

@@ -253,7 +253,7 @@ def test_leader_epochs_survive_a_crash_whole() -> None:
         assert log.epochs.entries == [(epoch, 2 * epoch) for epoch in range(log.end_offset // 2 + log.end_offset % 2)]
 
 
-def test_recovered_records_are_synced_before_the_recovery_point_says_so() -> None:
+def test_recovered_records_are_synced_before_the_recovery_point_includes_them() -> None:
     """KAFKA-10101: after the process died, its unsynced records are found in the page cache; a power cut must not take them then."""
     for seed in range(20):
         disk = SimDisk()

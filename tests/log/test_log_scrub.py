@@ -59,7 +59,7 @@ def test_a_flipped_bit_anywhere_in_a_batch_is_damage_of_that_batch_alone(segment
         disk.flip_bit(LOG, positions[batch] + at, bit)
 
 
-def test_two_damaged_batches_are_told_one_by_one() -> None:
+def test_two_damaged_batches_are_reported_separately() -> None:
     disk, log, positions = written()
     disk.flip_bit(LOG, positions[1] + 9, 3)
     disk.flip_bit(LOG, positions[4] + 70)

@@ -24,7 +24,7 @@ def flips(data: bytes) -> Iterator[bytes]:
             yield data[:place] + bytes([data[place] ^ 1 << bit]) + data[place + 1 :]
 
 
-def test_meta_properties_with_a_changed_bit_are_refused_or_say_the_same() -> None:
+def test_meta_properties_with_a_changed_bit_are_refused_or_have_the_same_content() -> None:
     data = META.file(NOW_MS)
     assert checkpoints.read_meta_properties(data, "d") == META
     refused = 0
@@ -44,7 +44,7 @@ def test_meta_properties_of_kafka_have_no_checksum_and_are_read() -> None:
     assert (found.broker_id, found.cluster_id) == (7, "c")
 
 
-def test_start_offsets_with_a_changed_bit_count_as_absent_or_say_the_same() -> None:
+def test_start_offsets_with_a_changed_bit_are_ignored_or_have_the_same_content() -> None:
     data = checkpoints.offsets_file(STARTS, has_checksum=True)
     assert checkpoints.read_offsets(data) == STARTS
     for changed in flips(data):

@@ -31,7 +31,7 @@ def test_the_first_in_the_log_wins_not_the_nearest_in_time() -> None:
     assert [log.offset_for_time(t, upto=6) for t in (30, 51, 91)] == [at(50, 1, 0), at(90, 3, 0), None]
 
 
-def test_records_at_or_above_the_bound_are_not_told() -> None:
+def test_records_at_or_above_the_bound_are_not_found_by_time() -> None:
     log = a_log()
     append(log, 2, timestamps=[10, 20])
     append(log, 2, timestamps=[30, 40])
@@ -39,7 +39,7 @@ def test_records_at_or_above_the_bound_are_not_told() -> None:
     assert log.offset_for_time(15, upto=1) is None
 
 
-def test_deleted_records_are_not_told_even_when_their_batch_is_still_there() -> None:
+def test_deleted_records_are_not_found_by_time_even_if_their_batch_remains() -> None:
     log = a_log()
     append(log, 3, timestamps=[10, 50, 20])
     append(log, 1, timestamps=[30])

@@ -115,7 +115,7 @@ def test_records_without_timestamps_expire_by_the_files_time() -> None:
     assert log.start_offset == 2
 
 
-def test_a_compacted_topic_is_not_dropped_by_time_or_size_unless_it_says_so() -> None:
+def test_a_compacted_topic_is_deleted_by_time_or_size_only_with_the_policy_delete() -> None:
     log = segmented(cleanup_policy="compact", retention_ms=1, retention_bytes=1)
     assert log.retain(NOW_MS * 2, 10) == ()
     log.set_options(options(cleanup_policy="compact,delete", retention_ms=1))

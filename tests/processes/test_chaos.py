@@ -56,14 +56,14 @@ def test_nothing_acknowledged_is_lost_or_doubled_while_leaders_are_killed_twenty
     assert kills["failover_median_ms"] <= SESSION_MS + 2_000
 
 
-def test_nor_while_a_leader_stands_still_and_controllers_and_zookeepers_are_killed(tmp_path: Path) -> None:
+def test_no_record_is_lost_while_a_leader_is_paused_and_controllers_and_zookeepers_are_killed(tmp_path: Path) -> None:
     found = run_scenarios(tmp_path, "freeze", "controller", "zookeeper", zookeepers=3)
     assert found["zookeeper"]["faults"] == 4, "the ensemble's leader, a follower, and all of them twice"
 
 
-def test_nor_while_a_disk_has_no_free_byte(tmp_path: Path) -> None:
+def test_no_record_is_lost_while_a_disk_is_full(tmp_path: Path) -> None:
     assert run_scenarios(tmp_path, "disk", rounds=2)["disk"]["faults"] == 2
 
 
-def test_nor_while_brokers_are_cut_off_from_each_other_or_from_zookeeper_or_from_everybody(tmp_path: Path) -> None:
+def test_no_record_is_lost_while_brokers_are_cut_off_from_each_other_or_from_zookeeper(tmp_path: Path) -> None:
     run_scenarios(tmp_path, "cut-brokers", "cut-controller", "cut-zookeeper", "unplug")

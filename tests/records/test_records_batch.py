@@ -136,7 +136,7 @@ def test_control_batch_has_a_marker_and_no_records(kind: int) -> None:
     assert marker(kind, 17)[0] == bytes([0, 0, 0, kind])
 
 
-def test_an_unknown_control_record_is_told_by_its_number() -> None:
+def test_an_unknown_control_record_is_named_by_its_number() -> None:
     assert control_record(build_batch([(T0, b"\0\0\0\x05", b"", ())], control=True)) == (0, 5, -1)
 
 

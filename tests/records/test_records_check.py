@@ -162,7 +162,7 @@ def test_a_declared_maximum_timestamp_is_the_callers_to_compare() -> None:
     assert found.max_timestamp == T0 + 111
 
 
-def test_a_client_that_sets_append_time_is_told_by_the_header() -> None:
+def test_a_batch_with_log_append_time_from_a_client_is_recognised_by_its_header() -> None:
     assert examine_batch(a_batch(2, timestamp_type=1), max_decompressed=MAX).header.timestamp_type == 1
 
 

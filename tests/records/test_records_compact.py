@@ -89,7 +89,7 @@ def test_records_without_a_key_go_and_records_the_map_does_not_speak_of_stay() -
     assert [offset for offset, *_ in records(made)] == [2, 3]
 
 
-def test_a_batch_of_which_nothing_is_left_is_none_or_a_header_that_tells_its_last_sequence() -> None:
+def test_a_batch_without_remaining_records_is_none_or_a_header_with_its_last_sequence() -> None:
     old = keyed((b"a", b"1"), (b"b", b"2"), producer_id=5, producer_epoch=0, base_sequence=10, codec=Codec.ZSTD)
     new = keyed((b"a", b"3"), (b"b", b"4"), base_offset=2)
     assert kept(old, mapped(new)) is None

@@ -97,7 +97,7 @@ async def test_a_partition_that_is_gone_or_a_full_disk_is_no_failure(
     assert done.result is None and not done.damage
 
 
-async def test_damage_is_told_and_any_other_error_is_the_directorys(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+async def test_damage_is_a_result_and_any_other_error_fails_the_directory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     work_of(monkeypatch, 1000, CorruptLog("at 5"))
     assert (await Cleaners(Counters()).clean(a_clean(), RealDisk(tmp_path))).damage == "at 5"
     work_of(monkeypatch, 1000, OSError(5, "failed"))

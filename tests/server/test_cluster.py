@@ -156,7 +156,7 @@ def progress(writers: list[Writer], *, records: int = 100, timeout_s: float = 30
     until(lambda: all(len(writer.acknowledged) >= goal for writer, goal in goals), timeout_s=timeout_s)
 
 
-def test_a_topic_created_by_way_of_any_broker_lies_on_all_of_them(cluster: Processes) -> None:
+def test_a_topic_created_through_any_broker_has_replicas_on_all(cluster: Processes) -> None:
     for number, broker in cluster.brokers.items():
         topics = [CreatableTopic(name=f"by-way-of-{number}", num_partitions=6, replication_factor=1)]
         answer = ask(broker.address, CreateTopicsRequest(topics=topics, timeout_ms=10_000), 7, CreateTopicsResponse)

@@ -102,7 +102,7 @@ def test_files_of_a_renamed_directory_follow_it(disk: Disk) -> None:
     assert file.read(0, 9) == b"12" and disk.listdir("d") == disk.listdir("e") == ["a"]
 
 
-def test_a_file_that_was_unlinked_still_reads_for_those_who_hold_it(disk: Disk) -> None:
+def test_an_unlinked_file_can_be_read_while_it_is_open(disk: Disk) -> None:
     file = disk.open("a", create=True)
     file.append(b"content")
     disk.unlink("a")
@@ -317,6 +317,6 @@ def test_the_size_limit_of_the_process_is_what_the_contract_test_ran_into(real: 
     assert caught.value.errno == EFBIG and file.size == 0
 
 
-def test_the_root_is_made_and_space_is_told(tmp_path: Path) -> None:
+def test_the_root_is_created_and_its_space_measured(tmp_path: Path) -> None:
     disk = RealDisk(tmp_path / "deep" / "er")
     assert (tmp_path / "deep" / "er").is_dir() and 0 < disk.free_bytes() <= disk.total_bytes()

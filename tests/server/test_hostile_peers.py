@@ -316,7 +316,7 @@ def test_names_that_would_share_a_metric_are_not_both_topics(server: Serving) ->
 # More than was meant.
 
 
-def test_metadata_of_a_hundred_thousand_unknown_topics_makes_few_and_harms_nobody(server: Serving) -> None:
+def test_metadata_of_a_hundred_thousand_unknown_topics_creates_few_and_delays_no_other_client(server: Serving) -> None:
     names = b"".join(string(f"unknown-{number}") for number in range(100_000))
     with connected(server.address, trusted=True) as sock:
         sock.sendall(frame(3, 4, struct.pack(">i", 100_000) + names + b"\1"))

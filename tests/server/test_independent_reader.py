@@ -166,7 +166,7 @@ def test_offsets_are_dense_over_batches_and_segments(left: Left) -> None:
         assert all(len(segment.log) <= SEGMENT_BYTES for segment in found), "a segment is no larger than segment.bytes"
 
 
-def test_batches_carry_the_leaders_epoch_and_its_checkpoint_says_where_it_began(left: Left) -> None:
+def test_batches_carry_the_leader_epoch_and_its_checkpoint_has_the_start_offset(left: Left) -> None:
     for partition in (0, 1):
         epochs = [(int(epoch), int(offset)) for epoch, offset in text_lines(left.partition(partition) / "leader-epoch-checkpoint")]
         every = [batch for segment in segments(left.partition(partition)) for batch in segment.batches]
@@ -192,7 +192,7 @@ def test_an_offset_index_points_at_batches_at_least_an_interval_apart(left: Left
     assert entries > 20 or "killed" in request.node.name
 
 
-def test_a_time_index_names_the_greatest_time_so_far_and_where_it_stands(left: Left, request: pytest.FixtureRequest) -> None:
+def test_a_time_index_entry_has_the_greatest_time_so_far_and_its_offset(left: Left, request: pytest.FixtureRequest) -> None:
     for partition in (0, 1):
         found = segments(left.partition(partition))
         for number, segment in enumerate(found):
@@ -263,7 +263,7 @@ def test_the_marker_of_a_clean_stop_is_there_only_after_one(left: Left, request:
         assert not marker.exists()
 
 
-def test_nothing_unknown_lies_about(left: Left) -> None:
+def test_the_data_directory_has_no_unknown_files(left: Left) -> None:
     known = (".log", ".index", ".timeindex", ".snapshot", ".txnindex")
     for partition in range(3):
         names = {file.name for file in left.partition(partition).iterdir() if file.suffix not in known}

@@ -95,7 +95,7 @@ async def test_a_connection_that_broke_is_replaced_and_what_it_carried_has_no_an
     assert answers == [None]
 
 
-async def test_who_is_not_registered_gives_no_answer(broker: Broker) -> None:
+async def test_a_broker_that_is_not_registered_gives_no_response(broker: Broker) -> None:
     peers = PeerClient({}, lambda other: None)
     assert await asked(peers, AlterPartitionRequest(), 3) is None
     await peers.close()

@@ -216,7 +216,7 @@ async def test_an_unforeseen_error_in_a_request_is_answered_logged_counted_and_r
         assert path in line and "KeyError('unforeseen')" in text
 
 
-async def test_a_version_that_cannot_say_the_error_loses_its_connection(tmp_path: Path) -> None:
+async def test_a_version_without_a_field_for_the_error_loses_its_connection(tmp_path: Path) -> None:
     async with running(tmp_path) as run:
         bad, good = await run.client(), await run.client()
         await ask(bad, MetadataRequest(topics=None), 1, MetadataResponse)
@@ -316,13 +316,13 @@ async def test_a_request_to_the_controller_is_answered_by_any_broker(tmp_path: P
         assert len(answer.topics) == 3
 
 
-async def test_a_stop_ends_it_as_asked(tmp_path: Path) -> None:
+async def test_a_stop_ends_the_process_with_exit_code_0(tmp_path: Path) -> None:
     async with running(tmp_path) as run:
         asyncio.get_running_loop().call_later(0.01, run.process.request_stop)
         assert await run.process.ended() == STOPPED
 
 
-async def test_what_could_not_start_leaves_the_directory_free(tmp_path: Path) -> None:
+async def test_a_failed_start_releases_the_directory_lock(tmp_path: Path) -> None:
     texts = {"broker.id": "1"}
     async with running(tmp_path, texts):
         with pytest.raises(CannotStart, match=f"in use by process {os.getpid()}"):

@@ -66,7 +66,7 @@ def test_unknown_names_are_left_for_the_options_to_refuse() -> None:
     assert accepted_settings({"no.such.thing": "1"}) == ({"no.such.thing": "1"}, [])
 
 
-def test_every_setting_of_kafka_is_ours_or_one_that_the_tables_say_something_about() -> None:
+def test_every_kafka_setting_is_supported_or_listed_with_a_reason() -> None:
     def told(name: str) -> bool:
         try:
             kept, warnings = accepted_settings({name: "x"})
@@ -78,7 +78,7 @@ def test_every_setting_of_kafka_is_ours_or_one_that_the_tables_say_something_abo
     assert [name for name in OF_KAFKA if not told(name)] == []
 
 
-def test_no_option_of_ours_stands_in_the_tables_of_names_without_meaning() -> None:
+def test_no_supported_setting_is_listed_as_unsupported() -> None:
     assert not set(SPECS_BY_NAME) & {*MEANINGLESS, *REFUSED}
 
 

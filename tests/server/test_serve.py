@@ -294,7 +294,7 @@ def test_a_file_in_place_of_the_directory_is_named_as_such(tmp_path: Path) -> No
     assert err.splitlines()[-1] == f"ottla: cannot use the directory {tmp_path / 'file'}: it is not a directory; choose another --data-dir"
 
 
-def test_partitions_of_brokers_that_are_no_longer_started_are_told(start: Any) -> None:
+def test_partitions_of_brokers_that_are_not_started_any_more_are_reported(start: Any) -> None:
     server = start("--brokers", "3")
     topic = CreatableTopic(name="t", num_partitions=6, replication_factor=1)
     Client(server.addresses[0]).ask(CreateTopicsRequest(topics=[topic], timeout_ms=5000), 5, CreateTopicsResponse)
@@ -304,7 +304,7 @@ def test_partitions_of_brokers_that_are_no_longer_started_are_told(start: Any) -
     assert "partitions without a leader, since they are on brokers that do not run: broker 2 (2), broker 3 (2)" in err
 
 
-def test_logs_that_are_out_of_sight_are_told(start: Any, tmp_path: Path) -> None:
+def test_missing_logs_are_reported(start: Any, tmp_path: Path) -> None:
     server = start("--set", f"log.dirs={tmp_path / 'a'},{tmp_path / 'b'}")
     topic = CreatableTopic(name="t", num_partitions=4, replication_factor=1)
     Client(server.addresses[0]).ask(CreateTopicsRequest(topics=[topic], timeout_ms=5000), 5, CreateTopicsResponse)

@@ -122,7 +122,7 @@ def test_cutting_back_to_the_high_watermark_is_caught(monkeypatch: pytest.Monkey
     assert harm("is in the ISR of .* on disk|lost: ")
 
 
-def test_forgetting_who_wrote_what_was_copied_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_follower_without_producer_state_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """A new leader knows the sequence numbers of producers from the batches it copied."""
     append, note = Follower.append, Log._note_producer
 
@@ -201,12 +201,12 @@ def test_telling_an_end_that_a_new_leader_does_not_know_yet_is_caught(monkeypatc
 # Who is in sync.
 
 
-def test_forgetting_an_isr_that_was_asked_for_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_forgetting_a_requested_isr_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(IsrState, "propose", lambda self, isr: None)
     assert harm("in the ISR", ("one-way link", "kill"), first=34)
 
 
-def test_forgetting_whom_it_asked_for_while_the_session_was_suspended_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_forgetting_a_requested_isr_while_the_session_is_suspended_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """A leader that goes on in its epoch counts whoever it asked for before: the controller may just be writing that."""
     monkeypatch.setattr(Follower, "counted", property(lambda self: (-1, ()), lambda self, counted: None))
     assert harm("in the ISR", ("change in doubt", "cut link", "kill"), first=31)
@@ -224,7 +224,7 @@ def test_letting_replicas_join_without_what_the_epoch_began_with_is_caught(monke
     assert harm("in the ISR", ("slow disk", "cut link", "kill"), first=25)
 
 
-def test_taking_back_whom_a_leader_once_asked_for_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_counting_a_replica_of_a_former_maximal_isr_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """As was found: a broker whose disk was lost, and that a leader after a suspended session still counted with."""
     monkeypatch.setattr(IsrState, "_stays", lambda self, broker, progress, joins_at: broker in self.maximal)
     assert harm("in the ISR", ("change in doubt", "disk lost", "cut from store"), first=2099)
@@ -260,7 +260,7 @@ def test_taking_a_broker_that_came_back_for_one_that_was_never_away_is_caught(mo
     assert harm("of .* committed", ("power cut",), gentle=True, first=4)
 
 
-def test_electing_who_is_back_without_its_log_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_electing_a_broker_that_returned_without_its_log_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """It says so in its registration, refuses to lead, and would be elected again for ever."""
     monkeypatch.setattr(election.ElectionContext, "intact", lambda self, broker, epoch: self._registered(broker) is not None)
     assert harm("do not end", ("disk lost", "power cut everywhere", "kill"), first=29)
@@ -279,7 +279,7 @@ def test_electing_under_the_same_epoch_is_caught(monkeypatch: pytest.MonkeyPatch
     assert harm("is led by|goes from")
 
 
-def test_electing_over_a_state_that_was_not_heard_of_yet_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_electing_without_knowing_the_latest_state_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     write = election_queue.change
 
     def blind(topic: Any, number: int, state: Any) -> Op:
@@ -303,7 +303,7 @@ def test_controller_election_won_while_the_session_is_suspended_is_caught(monkey
     assert harm("and the cluster without a session", ("controller replaced", "pause"), first=2)
 
 
-def test_a_leader_that_answers_who_knows_of_a_later_one_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_leader_that_answers_a_client_with_a_later_epoch_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Leader, "check_epoch", lambda self, current_leader_epoch: None)
     assert harm("does not lead", ("partition moves", "slow store"), brokers=5)
 

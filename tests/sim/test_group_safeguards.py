@@ -168,7 +168,7 @@ def test_a_committed_offset_fits_an_order_of_the_commits() -> None:
     assert told(5, asked_ms=45, now_ms=60) == [], "7 may come into effect after the answer"
 
 
-def test_what_was_told_is_not_taken_back() -> None:
+def test_fetching_an_older_commit_after_a_newer_one_is_a_violation() -> None:
     checker = CommittedIsKept()
     for write in (Write("g", 0, 5, None, 10, "acknowledged", done_ms=20), Write("g", 0, 9, None, 30, "unclear")):
         checker.commit_sent(write)
@@ -178,7 +178,7 @@ def test_what_was_told_is_not_taken_back() -> None:
     assert checker.problems == ["committed offset of 0 of g told as 5; it can only be 9 (unclear)"]
 
 
-def test_a_partition_with_two_readers_who_may_both_commit_is_a_problem() -> None:
+def test_a_partition_with_two_readers_that_may_both_commit_is_a_violation() -> None:
     fenced: set[str] = set()
     checker = OneOwner(lambda member: member not in fenced)
     checker.assigned("g", "a", 1, [0], lawful=True, now_ms=0)

@@ -83,7 +83,7 @@ def test_a_failure_that_requests_bring_about_happens_again(tmp_path: Path, monke
     assert "nobody reads the third record" in outcome.story()
 
 
-def test_what_does_not_happen_again_is_told_with_what_the_record_lacks(tmp_path: Path) -> None:
+def test_a_failure_that_is_not_reproduced_is_reported_with_what_the_record_lacks(tmp_path: Path) -> None:
     recording = Recording(bytes_max=64 * KiB)
     for _ in range(300):
         recording.produce()

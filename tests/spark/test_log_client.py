@@ -97,7 +97,7 @@ def test_a_range_that_the_log_never_fills_times_out(log: LogClient, a_topic: Top
         read(log, topic, 0, 2, timeout_ms=500)
 
 
-def test_brokers_without_topic_ids_are_asked_once(log: LogClient, a_topic: Topics, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_brokers_without_topic_ids_are_queried_once(log: LogClient, a_topic: Topics, monkeypatch: pytest.MonkeyPatch) -> None:
     topic, ask, asked = a_topic(), log._metadata, []
 
     async def without_ids(names: Any) -> Any:

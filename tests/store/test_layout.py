@@ -67,7 +67,7 @@ def test_partition_state_has_recovery_state_only_during_recovery() -> None:
     assert layout.decode_partition_state(layout.encode_partition_state(unclean)) == unclean
 
 
-def test_a_partition_state_names_who_is_eligible_and_who_led_last_in_keys_that_kafka_ignores() -> None:
+def test_a_partition_state_has_eligible_replicas_and_last_leader_in_keys_that_kafka_ignores() -> None:
     state = layout.PartitionState(
         leader=-1,
         leader_epoch=LeaderEpoch(9),

@@ -305,7 +305,7 @@ async def test_a_file_that_was_damaged_while_it_was_used_leaves_a_copy_when_it_i
     await again.close()
 
 
-def test_the_newest_good_state_is_offered_and_what_is_lost_is_said(stores: dict[str, tuple[Path, State]], tmp_path: Path) -> None:
+def test_the_newest_good_copy_is_offered_and_the_lost_changes_are_listed(stores: dict[str, tuple[Path, State]], tmp_path: Path) -> None:
     path = tmp_path / "d" / "s"
     shutil.copytree(stores["killed"][0], tmp_path / "d")
     wal_path(path).write_bytes(b"!" + wal_path(path).read_bytes()[1:])

@@ -17,7 +17,7 @@ ASSIGNMENT = ConsumerProtocolAssignment(assigned_partitions=OWNED, user_data=b""
 
 
 @pytest.mark.parametrize("version", range(4))
-def test_kafka_python_reads_what_a_member_says(version: int) -> None:
+def test_kafka_python_decodes_member_metadata(version: int) -> None:
     theirs = kafka.protocol.consumer.ConsumerProtocolSubscription.decode(encode_embedded(SUBSCRIPTION, version))
     assert (theirs.topics, theirs.user_data) == (["a", "b"], b"u")
     if version >= 1:

@@ -127,7 +127,7 @@ def test_a_tagged_field_at_its_default_is_not_sent() -> None:
     assert len(named) == len(plain) + 2 + 9
 
 
-def test_what_cannot_be_encoded_says_where_it_stands() -> None:
+def test_the_error_of_an_unencodable_value_names_its_field() -> None:
     with pytest.raises(Exception) as caught:
         encode(FetchRequest(topics=[FetchTopic(topic=7)]), 11)  # type: ignore[arg-type]
     assert caught.value.__notes__ == ["while encoding FetchRequest v11, at topics[].topic"]

@@ -38,7 +38,7 @@ def test_every_error_has_a_sentence_of_its_own() -> None:
     assert all(sentence.endswith(".") and "\n" not in sentence for sentence in sentences)
 
 
-def test_an_error_says_its_message_or_else_its_sentence() -> None:
+def test_the_text_of_an_error_is_its_message_or_its_docstring() -> None:
     assert str(errors.NotController()) == errors.NotController.sentence
     assert str(errors.NotController("broker 3 is")) == "broker 3 is"
     assert error_for(41, "broker 3 is").message == "broker 3 is"

@@ -142,7 +142,7 @@ def test_a_response_that_ends_in_its_header_is_malformed(data: bytes) -> None:
         decode_response(MetadataResponse, data, 9)
 
 
-def test_large_records_and_slices_of_files_are_chunks_that_nobody_copied() -> None:
+def test_large_records_and_file_ranges_are_chunks_without_a_copy() -> None:
     large, small, piece = bytes(16 * 1024), memoryview(b"x" * 100), FileSlice(70_000)
     response = FetchResponse(
         responses=[

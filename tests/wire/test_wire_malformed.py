@@ -180,7 +180,7 @@ def test_damaged_tagged_fields_are_malformed(section: bytes, reason: str) -> Non
     assert error.field == "tags"
 
 
-def test_a_known_tag_must_end_where_its_size_says() -> None:
+def test_a_known_tag_must_have_its_declared_size() -> None:
     data = encode(FetchRequest(), 12).removesuffix(b"\0")
     error = refused(FetchRequest, data + b"\1\0\4\2c\0\0", 12)
     assert error.field == "cluster_id"
