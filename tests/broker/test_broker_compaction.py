@@ -111,7 +111,7 @@ def test_as_many_logs_are_compacted_at_once_as_there_are_threads_the_dirtiest_fi
     assert [effect.partition.partition for effect in broker.cleans] == [3, 1], "the next one begins when one is done"
 
 
-def test_a_small_buffer_takes_several_compactions_in_a_row() -> None:
+def test_with_a_small_buffer_several_compactions_follow_each_other() -> None:
     cluster = a_cluster(log_cleaner_dedupe_buffer_size="1024")
     broker = cluster.topic(configs={**CONFIGS, "min.cleanable.dirty.ratio": "0"})
     write(broker, 150, keys=90)

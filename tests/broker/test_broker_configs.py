@@ -64,7 +64,7 @@ def test_every_topic_setting_is_described_with_its_source() -> None:
     assert found["cleanup.policy"] == ("delete", 5)
 
 
-def test_what_is_described_is_what_holds() -> None:
+def test_described_settings_are_those_in_effect() -> None:
     cluster = Cluster(settings={"log.retention.hours": "2", "log.segment.bytes": "1000"})
     broker = cluster.topic(configs={"cleanup.policy": "compact,delete"})
     holds = broker.node.context.topic_options("t")
@@ -153,7 +153,7 @@ def test_unknown_broker_setting_is_kept_and_its_value_is_hidden(name: str) -> No
         (0, "x", errors.InvalidRequest),
     ],
 )
-def test_what_has_no_settings_cannot_be_described(kind: int, name: str, error: type[errors.KafkaError]) -> None:
+def test_resources_without_settings_cannot_be_described(kind: int, name: str, error: type[errors.KafkaError]) -> None:
     result = describe(Cluster()[1], name, kind)
     assert (result.error_code, result.configs) == (error.code, [])
     assert result.error_message
@@ -310,7 +310,7 @@ def test_dynamic_settings_survive_a_restart() -> None:
         ("log.retention.ms", "1", "one"),
     ],
 )
-def test_what_cannot_change_while_brokers_run_is_an_invalid_request(setting: str, value: str, name: str) -> None:
+def test_changing_a_read_only_setting_is_an_invalid_request(setting: str, value: str, name: str) -> None:
     broker = Cluster()[1]
     assert change(broker, (setting, SET, value), name=name, kind=BROKER).error_code == errors.InvalidRequest.code
     assert replace(broker, (setting, value), name=name, kind=BROKER).error_code == errors.InvalidRequest.code
@@ -327,7 +327,7 @@ def test_what_cannot_change_while_brokers_run_is_an_invalid_request(setting: str
         (32, "", errors.InvalidRequest),
     ],
 )
-def test_what_has_no_settings_cannot_be_changed(kind: int, name: str, error: type[errors.KafkaError]) -> None:
+def test_resources_without_settings_cannot_be_changed(kind: int, name: str, error: type[errors.KafkaError]) -> None:
     broker = Cluster()[1]
     assert change(broker, ("retention.ms", SET, "1"), name=name, kind=kind).error_code == error.code
     assert replace(broker, ("retention.ms", "1"), name=name, kind=kind).error_code == error.code
@@ -429,7 +429,7 @@ def test_level_0_of_gzip_which_compresses_nothing_is_refused_as_in_kafka(kind: i
 
 
 @pytest.mark.parametrize(("kind", "name"), [("topics", "t"), ("brokers", "1"), ("brokers", "<default>")])
-def test_what_a_tool_wrote_that_cannot_be_read_is_warned_of_and_left_out_of_account(kind: str, name: str) -> None:
+def test_unreadable_settings_in_the_store_are_ignored_with_a_warning(kind: str, name: str) -> None:
     """Every broker would stop, and stop again when it is started, for one bad word in the store."""
     cluster = Cluster()
     broker = cluster.topic()

@@ -258,7 +258,7 @@ def test_an_api_or_version_that_is_not_served_closes_the_connection() -> None:
     assert sent.closed is not None and sent.waits
 
 
-def test_a_connection_that_closes_takes_its_waiting_request_with_it() -> None:
+def test_closing_a_connection_drops_its_waiting_request() -> None:
     cluster = Cluster()
     broker = cluster.topic()
     sent = broker.send(fetch_request(max_wait_ms=1000), 12)

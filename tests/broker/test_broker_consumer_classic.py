@@ -172,7 +172,7 @@ def test_operator_removes_members_of_the_new_protocol_by_member_or_instance_id()
     assert harness.group.state == "Empty"
 
 
-def test_static_classic_member_that_comes_back_takes_its_place_in_the_group() -> None:
+def test_a_static_classic_member_that_rejoins_replaces_its_former_process() -> None:
     harness = a_desk()
     ObedientMember(harness, "a", "t").beat()
     first = harness.classic_join("", "t", group_instance_id="i")
@@ -327,9 +327,7 @@ def test_a_classic_group_of_another_protocol_type_is_not_converted() -> None:
         ("bidirectional", "a", 0, False),
     ],
 )
-def test_group_becomes_classic_when_the_last_member_of_the_new_protocol_goes(
-    policy: str, leaving: str, members_max: int, becomes: bool
-) -> None:
+def test_a_group_is_downgraded_when_its_last_consumer_member_leaves(policy: str, leaving: str, members_max: int, becomes: bool) -> None:
     harness = a_desk()
     with_classic(harness)
     assert downgrades(harness.group, [leaving], members_max=members_max, policy=policy) is becomes

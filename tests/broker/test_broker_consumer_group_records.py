@@ -85,7 +85,7 @@ def test_record_is_what_kafka_writes(record: tuple[Any, Any], key: str, value: s
     assert decode_record(*written) == record
 
 
-def test_tombstones_of_a_member_let_go_of_its_partitions_before_it_goes() -> None:
+def test_tombstones_of_a_member_release_its_partitions_first() -> None:
     assert [encode_record(*record)[0][:2].hex() for record in writes.member_tombstones("g", "m")] == ["0008", "0007", "0005"]
     assert all(value is None for _, value in writes.member_tombstones("g", "m"))
 

@@ -283,7 +283,7 @@ def test_group_can_be_deleted_when_it_is_empty() -> None:
     assert committed(coordinating(cluster)) == {}
 
 
-def test_empty_group_begins_anew_under_the_protocol_of_whoever_comes() -> None:
+def test_an_empty_group_uses_the_protocol_of_its_next_member() -> None:
     cluster = cluster_of_groups()
     a = Member(cluster, "a", "t")
     a.beat()
@@ -391,7 +391,7 @@ def test_member_whose_removal_could_not_be_written_is_removed_later(monkeypatch:
     assert described(cluster).members == [] and not refusals
 
 
-def test_group_whose_protocol_a_newcomer_does_not_take_over_keeps_its_offsets() -> None:
+def test_a_group_that_is_not_converted_keeps_its_offsets() -> None:
     cluster = cluster_of_groups()
     broker = coordinating(cluster)
     Member(cluster, "a", "t").beat()
@@ -431,7 +431,7 @@ def test_a_join_that_waits_during_the_conversion_of_its_group_is_answered_to_rej
     assert old.answer.error_code == errors.RebalanceInProgress.code
 
 
-def test_group_becomes_classic_when_its_last_new_member_comes_back_as_a_classic_one() -> None:
+def test_a_group_is_downgraded_when_its_last_consumer_member_rejoins_as_classic() -> None:
     cluster = cluster_of_groups()
     broker = coordinating(cluster)
     a, b = Member(cluster, "a", "t", instance_id="i"), Member(cluster, "b", "t", instance_id="j")
@@ -449,7 +449,7 @@ def test_group_becomes_classic_when_its_last_new_member_comes_back_as_a_classic_
     assert answer.error_code == errors.UnknownMemberId.code
 
 
-def test_classic_members_in_their_first_join_are_sent_to_join_the_group_of_whoever_came() -> None:
+def test_classic_members_in_their_first_join_rejoin_a_group_that_was_created_meanwhile() -> None:
     cluster = cluster_of_groups()
     broker = coordinating(cluster)
     protocols = (("range", SUBSCRIPTION),)

@@ -46,7 +46,7 @@ def test_first_member_reads_everything_in_epoch_one() -> None:
     assert harness.group.state == "Stable"
 
 
-def test_partition_goes_to_its_new_reader_only_when_the_old_one_has_given_it_up() -> None:
+def test_a_partition_is_assigned_to_its_new_owner_only_after_it_was_revoked() -> None:
     harness = a_desk()
     a, b = ObedientMember(harness, "a", "t"), ObedientMember(harness, "b", "t")
     a.beat()
@@ -76,7 +76,7 @@ def test_heartbeat_that_owns_what_it_should_give_up_changes_nothing() -> None:
     assert harness.describe()["a"][1] == "UNREVOKED_PARTITIONS"
 
 
-def test_member_that_waits_takes_what_is_free_meanwhile() -> None:
+def test_a_waiting_member_gets_partitions_that_are_free_already() -> None:
     harness = GroupHarness({"t": 6}, assignment_interval_ms=0)
     a, b, c = (ObedientMember(harness, name, "t") for name in "abc")
     settle(harness, a, b)
@@ -299,7 +299,7 @@ def test_full_consumer_group_accepts_only_its_members() -> None:
     a.beat()
 
 
-def test_subscription_to_fewer_topics_gives_up_at_once_and_to_more_takes_over() -> None:
+def test_a_smaller_subscription_revokes_at_once_and_a_larger_one_assigns() -> None:
     harness = a_desk(assignment_interval_ms=30_000)
     a, b = ObedientMember(harness, "a", "t", "u"), ObedientMember(harness, "b", "t")
     a.beat()
@@ -316,7 +316,7 @@ def test_subscription_to_fewer_topics_gives_up_at_once_and_to_more_takes_over() 
     assert (a.reads, b.reads) == ("t:0,1", "t:2,3")
 
 
-def test_topic_that_comes_later_or_grows_is_read_without_anybody_asking() -> None:
+def test_new_and_growing_topics_are_assigned_without_a_request() -> None:
     harness = a_desk()
     a = ObedientMember(harness, "a", "t", "later")
     a.beat()
@@ -405,7 +405,7 @@ def static(harness: GroupHarness, name: str, instance_id: str) -> ObedientMember
     return ObedientMember(harness, name, "t", instance_id=instance_id)
 
 
-def test_static_member_that_leaves_for_a_while_comes_back_to_what_it_had() -> None:
+def test_a_static_member_that_returns_in_time_gets_its_partitions_back() -> None:
     """Line 72."""
     harness = a_desk()
     a, b = static(harness, "a", "i1"), static(harness, "b", "i2")
@@ -421,7 +421,7 @@ def test_static_member_that_leaves_for_a_while_comes_back_to_what_it_had() -> No
     assert set(harness.group.members) == {"a2", "b"}
 
 
-def test_static_member_that_leaves_for_a_while_lets_go_of_what_it_was_giving_up() -> None:
+def test_a_static_member_that_leaves_for_a_while_completes_its_revocations() -> None:
     """Line 72."""
     harness = a_desk()
     a = static(harness, "a", "i1")
@@ -582,7 +582,7 @@ OPERATIONS = st.lists(
 
 @settings(deadline=None)
 @given(OPERATIONS)
-def test_whatever_members_do_a_partition_has_one_reader_and_the_group_settles(operations: list[tuple[str, int]]) -> None:
+def test_a_partition_has_one_owner_and_the_group_becomes_stable_whatever_members_do(operations: list[tuple[str, int]]) -> None:
     harness = GroupHarness({"t": 3, "u": 2, "v1": 1}, assignment_interval_ms=1_500)
     members = {index: _someone(harness, index, 0) for index in range(6)}
     for number, (what, who) in enumerate(operations):

@@ -81,7 +81,7 @@ def test_a_controlled_shutdown_is_written_into_the_same_registration() -> None:
     assert cluster[1].node.context.epoch == epoch == cluster[2].node.context.image.brokers[cluster[1].node.context.broker_id].epoch
 
 
-def test_acks_all_goes_on_through_a_handing_over_and_a_stop() -> None:
+def test_acks_all_produce_continues_during_a_controlled_shutdown() -> None:
     cluster = a_cluster([1, 2, 3])
     assert produce(cluster[1], batch(b"a")).error_code == 0
     ask_to_stop(cluster[1])
@@ -122,7 +122,7 @@ def test_it_leads_again_when_it_is_back() -> None:
 # Draining, for those who do not wait for followers.
 
 
-def test_what_was_acknowledged_with_acks_1_reaches_the_others_before_one_of_them_leads() -> None:
+def test_records_acknowledged_with_acks_1_are_replicated_before_another_broker_leads() -> None:
     """KAFKA-20554."""
     cluster = a_cluster([1, 2, 3])
     cluster.flushing = False
@@ -140,7 +140,7 @@ def test_what_was_acknowledged_with_acks_1_reaches_the_others_before_one_of_them
     assert cluster[2].leader("t").log.end_offset == 2
 
 
-def test_a_broker_that_drains_takes_acks_all_and_sends_others_on() -> None:
+def test_a_draining_leader_accepts_acks_all_and_refuses_other_produce_requests() -> None:
     cluster = a_cluster([1, 2, 3])
     cluster.flushing = False
     produce(cluster[1], batch(b"a"), acks=1)
@@ -215,7 +215,7 @@ def test_leader_does_not_wait_for_a_stopping_follower_after_a_rejected_isr_reque
     assert leader.isr_state.maximal == {1, 2}, "it asked for the ISR that there is, and got it"
 
 
-def test_a_partition_goes_back_to_no_broker_that_leaves() -> None:
+def test_no_partition_moves_to_a_broker_in_controlled_shutdown() -> None:
     cluster = a_cluster([1, 2, 3])
     ask_to_stop(cluster[1])
     requested = [ElectLeadersRequestTopicPartitions(topic="t", partitions=[0])]
@@ -233,7 +233,7 @@ def test_new_topics_go_to_brokers_that_stay_where_they_are_enough() -> None:
     assert all(1 not in (state.leader, *state.isr) for state in topics["three"].states.values())
 
 
-def test_a_partition_whose_leader_dies_goes_to_one_that_leaves_when_no_other_is_in_sync() -> None:
+def test_a_broker_in_controlled_shutdown_is_elected_if_no_other_replica_is_in_sync() -> None:
     cluster = a_cluster([1, 2], controlled_shutdown_max_retries="1", controlled_shutdown_retry_backoff_ms="60000")
     cluster.store_speaks = False
     cluster[2].handle(events.StopAsked())
@@ -333,7 +333,7 @@ def test_without_a_controller_patience_ends_too() -> None:
     assert broker.node.controlled_shutdown.over
 
 
-def test_the_next_controller_goes_on_with_it() -> None:
+def test_the_next_controller_continues_a_controlled_shutdown() -> None:
     cluster = a_cluster([1, 2, 3], [2, 3, 1], [3, 1, 2])
     office = cluster.controller.broker_id
     number = next(broker for broker in cluster.brokers if broker != office)
@@ -346,7 +346,7 @@ def test_the_next_controller_goes_on_with_it() -> None:
     assert states(cluster) == [(stays, {stays})] * 3
 
 
-def test_switched_off_it_takes_no_time_and_moves_nothing() -> None:
+def test_a_disabled_controlled_shutdown_takes_no_time_and_moves_nothing() -> None:
     cluster = a_cluster([1, 2, 3], controlled_shutdown_enable="false")
     assert ask_to_stop(cluster[1]).node.controlled_shutdown.over
     assert states(cluster) == [(1, {1, 2, 3})]

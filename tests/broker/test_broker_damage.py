@@ -188,7 +188,7 @@ def test_reported_damage_of_a_single_replica_heals_when_another_replica_has_the_
 # When the scrub runs.
 
 
-def test_every_log_is_scrubbed_once_in_an_interval_and_a_restart_goes_on_there() -> None:
+def test_every_log_is_scrubbed_once_in_an_interval_also_across_restarts() -> None:
     cluster = a_cluster(4, replicas=1, settings={**SOON, "ottla.log.scrub.interval.ms": "80000"})
     leader = cluster.leading("t", 0)
     begun_ms = cluster.wall_ms
@@ -239,7 +239,7 @@ def test_a_follower_writes_no_batch_that_overlaps_the_next_one() -> None:
 
 
 @pytest.mark.parametrize("at", [7, 9, 16, 20, 66])
-def test_what_a_follower_refuses_makes_its_leader_look_at_its_own_log(at: int) -> None:
+def test_a_batch_refused_by_a_follower_makes_its_leader_check_its_log(at: int) -> None:
     """The leader's log is damaged, and a new replica copies from it: it is told why, and the leader hands over and heals."""
     cluster = a_cluster(settings=NEVER)
     leader = cluster.leading("t")

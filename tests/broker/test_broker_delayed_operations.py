@@ -82,7 +82,7 @@ def test_deadlines_are_served_in_their_order() -> None:
     assert order == [100, 200] and delayed.next_deadline_ms() == 300
 
 
-def test_what_was_cancelled_or_answered_leaves_no_deadline_behind() -> None:
+def test_cancelled_and_answered_operations_leave_no_deadline() -> None:
     delayed, waiting = DelayedOperations(), Waiting("a")
     delayed.delay(waiting.operation, 100)
     delayed.cancel(waiting.operation)
@@ -91,7 +91,7 @@ def test_what_was_cancelled_or_answered_leaves_no_deadline_behind() -> None:
     assert waiting.ended == []
 
 
-def test_what_is_answered_long_before_its_deadline_is_not_kept_until_then() -> None:
+def test_an_operation_answered_early_is_not_kept_until_its_deadline() -> None:
     delayed = DelayedOperations()
     kept: WeakSet[Ended] = WeakSet()
     for number in range(5000):
@@ -114,7 +114,7 @@ def test_a_slot_that_was_left_and_entered_again_is_served_once() -> None:
     assert order == ["b"] and delayed.next_deadline_ms() is None
 
 
-def test_what_expires_together_may_cancel_one_another() -> None:
+def test_operations_that_expire_together_may_cancel_each_other() -> None:
     delayed, other = DelayedOperations(), Waiting()
     delayed.delay(DelayedOperation("test", lambda expired: delayed.cancel(other.operation)), 100)
     delayed.delay(other.operation, 100)
@@ -154,7 +154,7 @@ def asking(*partitions: int, session_id: int = 0, epoch: int = 0) -> FetchReques
     return FetchRequest(session_id=session_id, session_epoch=epoch, topics=[FetchTopic(topic="t", partitions=asks)] if asks else [])
 
 
-def test_a_session_goes_on_in_steps_of_one_and_wraps_to_1() -> None:
+def test_session_epochs_increase_by_one_and_wrap_to_1() -> None:
     sessions = FetchSessions(2, 100, 1000)
     opened = sessions.begin(asking(0), by_id=False, now_ms=0, rng=Random(1)).session
     assert opened is not None and opened.epoch == 1

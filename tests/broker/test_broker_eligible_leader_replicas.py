@@ -136,7 +136,7 @@ def test_the_only_replica_leads_an_unclean_partition_although_it_knows_that_reco
     assert elected(image, unclean_leader_election_enable="true") is None
 
 
-def test_a_member_of_the_isr_comes_before_one_that_is_eligible() -> None:
+def test_an_isr_member_is_elected_before_an_eligible_replica() -> None:
     after = elected(an_image(a_state(1, {3: 7, 1: 7}, {2: 7}), {2: 7, 3: 7}))
     assert after is not None and (after.leader, after.isr, sorted(after.elr)) == (3, (3,), [1, 2])
 

@@ -262,7 +262,7 @@ def test_a_mark_that_a_broker_leaves_does_not_outlive_its_registration() -> None
     assert all(set(state.isr) == {1, 2, 3} for state in cluster.controller.node.context.image.topics["t"].states.values())
 
 
-def test_a_bounce_of_the_controller_gives_another_epoch_and_loses_nothing() -> None:
+def test_a_restart_of_the_controller_increases_the_epoch_and_loses_nothing() -> None:
     cluster = a_cluster()
     produce(cluster.leading("t"), batch(b"a"), acks=1)
     cluster.pass_ms(1000)

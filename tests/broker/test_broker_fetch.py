@@ -89,7 +89,7 @@ def test_fetch_waits_for_min_bytes() -> None:
     assert [values(data.records) for data in sent.answer.responses[0].partitions] == [[b"x" * 100]] * 2
 
 
-def test_a_fetch_that_waits_for_bytes_looks_at_the_partition_they_came_to_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_waiting_fetch_checks_only_the_partition_that_grew(monkeypatch: pytest.MonkeyPatch) -> None:
     broker = Cluster().topic(partitions=50)
     one = batch(b"x" * 100)
     sent = broker.send(fetch_request(max_wait_ms=10_000, min_bytes=3 * len(one), partitions=range(50)), 12)
@@ -127,7 +127,7 @@ def test_a_fetch_that_waits_is_answered_when_its_partition_is_deleted() -> None:
 # What is in the answer.
 
 
-def test_the_first_partition_with_records_gives_one_whole_batch_whatever_the_limits() -> None:
+def test_the_first_partition_with_records_returns_one_whole_batch_despite_the_limits() -> None:
     """Line 48."""
     broker = Cluster().topic(partitions=3)
     for partition in (1, 2):

@@ -160,7 +160,7 @@ def test_a_leader_that_resumes_in_the_same_epoch_gets_the_offsets_of_its_followe
     assert produce(leader, batch(b"b")).error_code == errors.NONE
 
 
-def test_what_a_follower_has_of_a_deleted_topic_does_not_count_for_another_of_its_name() -> None:
+def test_a_followers_progress_in_a_deleted_topic_does_not_count_for_a_new_one_of_its_name() -> None:
     """The follower has not heard yet that the topic went and came again; the leader has, and remembers the partition in its session."""
     cluster, leader = a_cluster()
     (other,) = [broker for broker in cluster.brokers.values() if broker is not leader]

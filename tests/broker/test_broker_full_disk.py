@@ -67,7 +67,7 @@ def test_it_leads_again_when_there_is_clearly_more_than_the_reserve() -> None:
     assert produce(full, batch(b"b"), acks=1).error_code == 0
 
 
-def test_where_all_disks_are_full_leaders_stay() -> None:
+def test_leaders_stay_if_all_disks_are_full() -> None:
     cluster, full = a_cluster()
     for broker in cluster.brokers.values():
         if broker is not full:

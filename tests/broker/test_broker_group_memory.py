@@ -99,7 +99,7 @@ def test_everything_that_a_member_sends_counts(fields: dict[str, Any]) -> None:
     assert broker.ask(join_request("g", **fields), 9).error_code == INVALID
 
 
-def test_a_group_takes_no_members_beyond_its_bytes_and_its_leaders_answer_is_bounded() -> None:
+def test_the_metadata_of_a_groups_members_and_its_leaders_response_are_bounded() -> None:
     """As was found: 300 members of 900 KB took 692 MB and a 270 MB answer."""
     cluster = cluster_of_groups(ottla_group_max_bytes=str(64 * KIB))
     broker = coordinating(cluster)
@@ -146,7 +146,7 @@ def test_member_that_rejoins_with_too_much_metadata_is_refused_and_unchanged() -
     check_counts(cluster)
 
 
-def test_a_static_member_that_comes_back_takes_the_place_of_its_former_self() -> None:
+def test_a_static_member_that_rejoins_replaces_its_former_process() -> None:
     cluster = cluster_of_groups(ottla_group_max_bytes=str(16 * KIB))
     broker = coordinating(cluster)
     for _ in range(5):

@@ -160,7 +160,7 @@ def test_a_commit_is_one_batch_and_is_answered_when_it_is_on_disk() -> None:
 # What is found again.
 
 
-def test_where_nothing_was_committed_the_offset_is_minus_one() -> None:
+def test_the_offset_of_a_partition_without_a_commit_is_minus_one() -> None:
     """Line 68."""
     broker = coordinating(cluster_of_groups())
     assert committed(broker, topics={"t": [0, 3], "none": [1]}) == {
@@ -309,7 +309,7 @@ def test_offsets_of_nobodys_group_go_a_week_after_the_commit() -> None:
     assert committed(broker) == {("t", 1): (2, -1, "")}
 
 
-def test_a_stable_group_keeps_the_offsets_of_what_it_reads_and_lets_go_of_others() -> None:
+def test_a_stable_group_keeps_offsets_of_subscribed_topics_and_expires_others() -> None:
     """Line 69."""
     cluster = cluster_of_groups(offsets_retention_minutes="20")
     cluster.topic("u")
@@ -337,7 +337,7 @@ def test_old_clients_choose_how_long_their_offsets_are_kept(version: int) -> Non
     assert committed(broker, "h") == {("t", 0): (1, -1, "")}
 
 
-def test_a_deleted_topic_takes_its_offsets_with_it() -> None:
+def test_deleting_a_topic_deletes_its_offsets() -> None:
     """Line 69."""
     cluster = cluster_of_groups()
     cluster.topic("u")
@@ -349,7 +349,7 @@ def test_a_deleted_topic_takes_its_offsets_with_it() -> None:
     assert committed(cluster.restart(1)) == {("u", 0): (1, -1, "")}
 
 
-def test_a_topic_deleted_while_the_coordinator_was_away_takes_its_offsets_with_it() -> None:
+def test_offsets_of_a_topic_deleted_while_the_coordinator_was_down_are_deleted() -> None:
     """Line 69."""
     cluster = cluster_of_groups(brokers=2, offsets_topic_replication_factor="1")
     broker = coordinating(cluster)
@@ -453,7 +453,7 @@ def test_offsets_of_a_topic_that_is_read_are_not_deleted() -> None:
     assert committed(broker) == committed(cluster.restart(1)) == {("t", 0): (1, -1, "")}
 
 
-def test_what_members_that_are_no_consumers_read_is_not_known() -> None:
+def test_subscriptions_of_members_of_other_protocol_types_are_unknown() -> None:
     """Line 70."""
     cluster = cluster_of_groups()
     stable(cluster, 1, protocol_type="connect")
@@ -512,7 +512,7 @@ def test_groups_are_loaded_in_chunks() -> None:
     }  # fmt: skip
 
 
-def test_a_commit_larger_than_the_topic_takes_is_refused_whole() -> None:
+def test_a_commit_above_max_message_bytes_is_refused_as_a_whole() -> None:
     """Line 67."""
     cluster = cluster_of_groups(message_max_bytes="2000")
     broker = coordinating(cluster)

@@ -127,7 +127,7 @@ def samples() -> list[tuple[Any, Any]]:
 
 
 @pytest.mark.parametrize(("key", "value"), samples())
-def test_what_is_written_is_read_again(key: Any, value: Any) -> None:
+def test_records_of_groups_survive_encoding_and_decoding(key: Any, value: Any) -> None:
     assert decode_record(*encode_record(key, value)) == (key, value)
 
 
@@ -167,7 +167,7 @@ def test_a_log_that_cannot_be_read_fails_its_groups_alone() -> None:
     assert any("__consumer_offsets-1 cannot be loaded" in warning for warning in broker.warnings)
 
 
-def test_a_group_that_kafka_wrote_goes_on_here() -> None:
+def test_a_group_written_by_kafka_is_continued() -> None:
     """Its record has the state's time of an older version, and members without a rebalance timeout."""
 
     cluster = cluster_of_groups()

@@ -437,7 +437,7 @@ def test_an_assignment_that_cannot_be_written_sends_all_back_to_join() -> None:
     assert heartbeat(broker, leader) == errors.RebalanceInProgress.code
 
 
-def test_an_assignment_larger_than_the_topic_takes_is_an_error_without_a_name_and_all_go_back_to_join() -> None:
+def test_an_assignment_above_max_message_bytes_is_an_unknown_error_and_all_members_rejoin() -> None:
     """Line 64. The code is Kafka's; how large it may be is the topic's max.message.bytes."""
     cluster = cluster_of_groups(message_max_bytes="2000")
     broker = coordinating(cluster)
@@ -485,7 +485,7 @@ def test_static_leader_that_rejoins_skips_the_assignment() -> None:
     assert old.leader == back.member_id != old.member_id and not old.members, "an old client would assign if it heard that it leads"
 
 
-def test_a_static_member_that_comes_back_with_another_protocol_starts_a_rebalance() -> None:
+def test_a_static_member_that_rejoins_with_another_protocol_starts_a_rebalance() -> None:
     """Line 65."""
     cluster = cluster_of_groups()
     broker = coordinating(cluster)
@@ -498,7 +498,7 @@ def test_a_static_member_that_comes_back_with_another_protocol_starts_a_rebalanc
     assert heartbeat(broker, sent[0].answer) == errors.RebalanceInProgress.code
 
 
-def test_a_static_member_that_comes_back_with_other_topics_alone_starts_none() -> None:
+def test_a_static_member_that_rejoins_with_other_topics_only_starts_no_rebalance() -> None:
     """Line 65. Only another choice of protocol does; a client that is given what it does not read asks for a rebalance itself."""
     cluster = cluster_of_groups()
     broker = coordinating(cluster)
@@ -510,7 +510,7 @@ def test_a_static_member_that_comes_back_with_other_topics_alone_starts_none() -
     assert heartbeat(broker, sent[0].answer) == 0
 
 
-def test_a_static_member_that_comes_back_while_its_old_self_waits_for_its_share_fences_that() -> None:
+def test_a_static_member_that_rejoins_fences_its_former_process_in_sync_group() -> None:
     """Line 65. And all meet again, since the leader may be about to give the old one its share."""
     cluster = cluster_of_groups()
     broker = coordinating(cluster)
@@ -524,7 +524,7 @@ def test_a_static_member_that_comes_back_while_its_old_self_waits_for_its_share_
     assert heartbeat(broker, one) == errors.RebalanceInProgress.code
 
 
-def test_a_static_member_that_comes_back_while_the_group_meets_takes_the_old_ones_place() -> None:
+def test_a_static_member_that_rejoins_during_a_rebalance_replaces_its_former_process() -> None:
     """Line 65."""
     cluster = cluster_of_groups()
     broker = coordinating(cluster)
@@ -568,7 +568,7 @@ def test_a_join_phase_of_absent_static_members_that_wait_for_no_time_does_not_st
 
 
 @pytest.mark.parametrize("instance", [None, "i" * 32_767], ids=["dynamic", "static"])
-def test_the_id_of_a_member_fits_a_string_whatever_its_client_is_called(instance: str | None) -> None:
+def test_a_member_id_fits_a_string_for_every_client_id(instance: str | None) -> None:
     """Found by the fuzzer: the answer could not be encoded."""
     cluster = cluster_of_groups()
     broker = coordinating(cluster)

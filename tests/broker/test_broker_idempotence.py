@@ -122,7 +122,7 @@ def test_producers_and_partitions_have_sequences_of_their_own() -> None:
     assert produce(broker, numbered(0), partition=1).base_offset == 0
 
 
-def test_what_is_known_of_producers_survives_a_restart() -> None:
+def test_producer_state_survives_a_restart() -> None:
     """Line 37."""
     cluster = Cluster()
     broker = cluster.topic()
@@ -228,7 +228,7 @@ def test_a_store_that_stays_silent_is_a_retriable_error() -> None:
         ({"producer_epoch": 5}, errors.InvalidRequest),
     ],
 )
-def test_what_makes_no_sense_gets_no_id(fields: dict[str, Any], error: type[errors.KafkaError]) -> None:
+def test_an_invalid_request_for_a_producer_id_is_refused(fields: dict[str, Any], error: type[errors.KafkaError]) -> None:
     """Line 38."""
     answer = init(Cluster()[1], **fields)
     assert (answer.error_code, answer.producer_id, answer.producer_epoch) == (error.code, -1, -1)

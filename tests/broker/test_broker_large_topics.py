@@ -112,7 +112,7 @@ def test_a_creation_that_its_controller_does_not_live_to_end_is_ended_by_the_nex
     assert all(state.leader in cluster.brokers and set(state.isr) <= set(cluster.brokers) for state in found)
 
 
-def test_growth_too_large_for_one_multi_takes_several() -> None:
+def test_growth_above_the_size_of_one_multi_is_written_in_several() -> None:
     cluster = Cluster(brokers=3)
     cluster.controller.ask(CREATE, 7)
     assert cluster.controller.ask(GROW, 3).results[0].error_code == 0
@@ -240,7 +240,7 @@ def test_a_mark_is_taken_away_where_there_is_nothing_to_delete_or_deleting_is_fo
     assert "delete.topic.enable" in cluster.controller.warnings[-1]
 
 
-def test_a_topic_that_an_operators_tool_writes_down_comes_to_life() -> None:
+def test_a_topic_written_to_the_store_by_a_tool_is_created() -> None:
     cluster = Cluster(brokers=3)
     assignment = layout.TopicAssignment(topic_id=b"0123456789abcdef", replicas={0: (1, 2), 1: (2, 3), 2: (9, 3)})  # type: ignore[arg-type]
     written(cluster, Op("create", layout.topic("t"), layout.encode_topic(assignment)))

@@ -74,7 +74,7 @@ def test_a_returned_broker_leads_its_preferred_partitions_after_an_election_requ
     assert produce(cluster[1], batch(b"a"), acks=1).error_code == 0
 
 
-def test_any_broker_takes_the_request() -> None:
+def test_any_broker_accepts_the_request() -> None:
     cluster = a_cluster([1, 2, 3])
     come_back(cluster, cluster.kill(1))
     other = next(broker for broker in cluster.brokers.values() if broker is not cluster.controller)
@@ -112,7 +112,7 @@ def test_null_partitions_are_all_and_those_that_need_nothing_are_left_out(monkey
     assert leaders(cluster) == [1, 2, 1, 1, 3]
 
 
-def test_an_unclean_election_takes_any_live_replica_where_none_in_sync_is_left() -> None:
+def test_an_unclean_election_picks_a_live_replica_if_none_is_in_sync() -> None:
     cluster = a_cluster([1, 2])
     two = cluster.kill(2)
     cluster.kill(1)
@@ -155,7 +155,7 @@ def write(cluster: Cluster, path: str, data: bytes) -> None:
     cluster.run()
 
 
-def test_the_node_of_an_operators_tool_is_carried_out_and_goes() -> None:
+def test_an_election_node_of_a_tool_is_carried_out_and_deleted() -> None:
     cluster = a_cluster([1, 2, 3], [1, 3, 2], [2, 1, 3])
     come_back(cluster, cluster.kill(1))
     assert leaders(cluster) == [2, 3, 2]
@@ -165,7 +165,7 @@ def test_the_node_of_an_operators_tool_is_carried_out_and_goes() -> None:
     assert layout.PREFERRED_ELECTION not in cluster.store.tree.nodes
 
 
-def test_a_node_of_which_another_change_overtakes_a_partition_is_carried_out_all_the_same() -> None:
+def test_an_election_node_is_carried_out_although_another_change_covers_a_partition() -> None:
     cluster = a_cluster([1, 2, 3])
     come_back(cluster, cluster.kill(1))
     path = layout.partition_state("t", 0)
@@ -179,7 +179,7 @@ def test_a_node_of_which_another_change_overtakes_a_partition_is_carried_out_all
     assert layout.PREFERRED_ELECTION not in cluster.store.tree.nodes
 
 
-def test_a_node_that_cannot_be_read_is_warned_of_and_goes() -> None:
+def test_an_unreadable_election_node_is_deleted_with_a_warning() -> None:
     cluster = a_cluster([1, 2, 3])
     write(cluster, layout.PREFERRED_ELECTION, b"all of them, please")
     assert layout.PREFERRED_ELECTION not in cluster.store.tree.nodes
@@ -206,7 +206,7 @@ def test_the_next_controller_carries_out_what_the_last_one_did_not() -> None:
 # By the clock.
 
 
-def test_leadership_goes_back_by_the_clock_when_too_much_of_it_is_elsewhere() -> None:
+def test_leadership_is_rebalanced_periodically_above_the_imbalance_limit() -> None:
     cluster = a_cluster([1, 2], [2, 3], [3, 1], auto_leader_rebalance_enable="true", leader_imbalance_check_interval_seconds="60")
     cluster.pass_ms(FIRST_LOOK_MS)
     office = cluster.controller.broker_id
@@ -258,7 +258,7 @@ def test_each_broker_is_looked_at_alone() -> None:
     assert imbalanced(an_image(*one, (3, (2, 3), (2, 3))), percentage=50) == [TopicPartition("t", 20)]
 
 
-def test_what_cannot_go_back_is_left() -> None:
+def test_leadership_that_cannot_move_back_stays() -> None:
     away = [(2, (1, 2), (2,)), (2, (4, 2), (2, 4)), (2, (3, 2), (2, 3))]
     assert imbalanced(an_image(*away), percentage=0) == [TopicPartition("t", 2)]
 
@@ -276,7 +276,7 @@ def test_leaderless_partitions_get_a_leader_when_unclean_elections_are_allowed_f
     assert leaders(cluster) == [2]
 
 
-def test_much_to_look_at_takes_several_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_large_number_of_partitions_is_checked_in_several_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(election_queue, "PORTION", 4)
     cluster = a_cluster(*[[1, 2, 3]] * 30)
     office = cluster.controller.node

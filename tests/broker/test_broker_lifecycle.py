@@ -29,7 +29,7 @@ def resumed(broker: Broker) -> Broker:
     return broker
 
 
-def test_a_suspended_broker_takes_nothing_and_acknowledges_nothing() -> None:
+def test_a_suspended_broker_accepts_and_acknowledges_nothing() -> None:
     cluster = Cluster()
     broker = cluster.topic()
     cluster.flushing = False
@@ -41,7 +41,7 @@ def test_a_suspended_broker_takes_nothing_and_acknowledges_nothing() -> None:
     assert fetch(broker).error_code == errors.NotLeaderOrFollower.code
 
 
-def test_a_session_that_lived_on_gives_back_what_was_led_and_all_that_was_acknowledged() -> None:
+def test_after_a_suspension_the_broker_leads_again_with_all_acknowledged_records() -> None:
     cluster = Cluster(brokers=3)
     broker = cluster.topic()
     assert produce(broker, batch(b"a")).error_code == 0
@@ -207,7 +207,7 @@ def test_thousands_of_partitions_are_led_again_in_several_steps(monkeypatch: pyt
     assert len(broker.node.partitions.leaders) == 10 and broker.node.ready
 
 
-def test_more_elections_than_one_multi_takes_are_written_in_several(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_elections_above_the_size_of_one_multi_are_written_in_several(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(election_queue, "PORTION", 2)
     cluster = Cluster(brokers=2)
     cluster.topic(partitions=7)

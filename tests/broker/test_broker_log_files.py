@@ -142,7 +142,7 @@ def test_a_topic_that_is_deleted_while_its_log_is_being_created_leaves_nothing()
     assert not [name for name in broker.disks["disk0"].listdir() if name.startswith("t-")]
 
 
-def test_a_topic_that_comes_and_goes_and_comes_while_files_wait_has_the_log_of_its_last_life() -> None:
+def test_a_topic_recreated_while_files_wait_has_the_log_of_its_latest_id() -> None:
     cluster = a_cluster()
     broker = cluster[1]
     for _ in range(3):
@@ -154,7 +154,7 @@ def test_a_topic_that_comes_and_goes_and_comes_while_files_wait_has_the_log_of_i
     assert produce(broker, batch(b"a")).error_code == 0
 
 
-def test_a_topic_that_goes_and_comes_while_a_portion_creates_its_logs_has_the_logs_of_its_last_life() -> None:
+def test_a_topic_recreated_while_its_logs_are_created_has_the_logs_of_its_latest_id() -> None:
     cluster = a_cluster()
     broker = cluster[1]
     create(cluster, "other")

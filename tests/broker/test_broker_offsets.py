@@ -63,7 +63,7 @@ def test_latest_is_the_high_watermark_and_earliest_the_log_start() -> None:
     assert found(broker, -2) == (-1, 1)
 
 
-def test_what_the_only_replica_has_not_flushed_yet_is_waited_for() -> None:
+def test_delete_records_waits_for_the_flush_of_the_only_replica() -> None:
     """Line 54."""
     cluster = Cluster()
     broker = cluster.topic()
@@ -90,7 +90,7 @@ def test_records_that_come_later_are_not_waited_for() -> None:
     assert sent.answer.topics[0].partitions[0].offset == 1
 
 
-def test_a_flush_that_never_comes_is_not_waited_for_without_end() -> None:
+def test_delete_records_times_out_if_the_flush_does_not_end() -> None:
     """Line 54."""
     cluster = Cluster()
     broker = cluster.topic()
@@ -261,7 +261,7 @@ def test_minus_one_deletes_up_to_the_high_watermark() -> None:
 
 
 @pytest.mark.parametrize("offset", [-1, 2])
-def test_what_was_answered_with_acks_one_can_be_deleted_once_it_is_flushed(offset: int) -> None:
+def test_records_acknowledged_with_acks_1_can_be_deleted_after_their_flush(offset: int) -> None:
     """Line 22."""
     cluster = Cluster()
     broker = cluster.topic()

@@ -83,7 +83,7 @@ def test_with_unequal_racks_the_brokers_of_a_rack_hold_equally_much(shape: Racks
             assert spread(replicas(placed), [broker for broker, own in shape.items() if own == rack]) <= 4
 
 
-def test_where_racks_allow_it_unequal_ones_hold_as_much_by_broker() -> None:
+def test_racks_of_unequal_size_have_equal_loads_per_broker_if_possible() -> None:
     """With fewer replicas than racks, and no rack that every partition needs."""
     shape = racks(3, 2, 1)
     for seed in SEEDS:

@@ -91,7 +91,7 @@ def test_too_few_in_sync_replicas_refuse_acks_all_before_the_append() -> None:
     assert produce(broker, batch(b"a"), acks=1).error_code == 0
 
 
-def test_a_disk_that_takes_longer_than_the_client_waits_is_a_timeout() -> None:
+def test_a_flush_longer_than_the_request_timeout_is_a_timeout() -> None:
     """Line 24; the record may still be there afterwards."""
     cluster = Cluster()
     broker = cluster.topic()
@@ -230,7 +230,7 @@ def test_a_batch_of_equal_records_is_taken_as_small_as_it_gets() -> None:
     assert produce(broker, zeros).error_code == 0
 
 
-def test_a_batch_may_grow_beyond_ten_times_what_the_topic_takes() -> None:
+def test_a_batch_may_decompress_to_more_than_ten_times_max_message_bytes() -> None:
     broker = Cluster().topic(configs={"max.message.bytes": "1000000"})
     large = batch(*[bytes(750_000) + random.Random(number).randbytes(30_000) for number in range(24)], codec=Codec.ZSTD)
     assert 700_000 < len(large) < 1_000_000
@@ -262,7 +262,7 @@ def test_offset_and_epoch_are_the_brokers_and_the_rest_is_the_clients() -> None:
     assert stored[16:] == sent[16:] and crc_ok(stored)
 
 
-def test_a_batch_larger_than_the_topic_takes_is_refused() -> None:
+def test_a_batch_above_max_message_bytes_is_refused() -> None:
     """Line 30; what counts is its size as it comes, compressed, and is looked at before what is in it."""
     broker = Cluster().topic(configs={"max.message.bytes": "200"})
     large = batch(b"x" * 200)
@@ -274,7 +274,7 @@ def test_a_batch_larger_than_the_topic_takes_is_refused() -> None:
     refused(broker, large + large, errors.InvalidRecord)
 
 
-def test_a_compacted_topic_takes_no_record_without_a_key() -> None:
+def test_a_compacted_topic_refuses_records_without_a_key() -> None:
     """Line 29; the whole batch is refused, and the records at fault are named."""
     broker = Cluster().topic(configs={"cleanup.policy": "compact"})
     mixed = bytes(build_batch([(WALL_MS, b"k", b"1", ()), (WALL_MS, None, b"2", ()), (WALL_MS, None, b"3", ())]))

@@ -58,7 +58,7 @@ def test_a_controller_that_most_brokers_cannot_reach_resigns_and_is_fenced() -> 
     assert office(cluster) != deaf.broker_id and cluster[2].node.context.image.controller_epoch == 2, "and the office stays there"
 
 
-def test_a_fenced_leader_that_may_commit_alone_goes_on_leading_since_no_other_replica_is_eligible() -> None:
+def test_a_fenced_leader_with_the_only_eligible_replica_continues_to_lead() -> None:
     cluster, deaf = a_cluster(min_insync=1)
     cluster.cut_off(deaf.broker_id)
     busy(cluster)
@@ -107,7 +107,7 @@ def test_a_fenced_broker_that_starts_again_is_not_fenced() -> None:
     assert [found.unheard for found in image.brokers.values()] == [-1, -1, -1]
 
 
-def test_where_no_broker_reaches_any_other_a_minority_is_fenced_and_the_office_passes_on() -> None:
+def test_if_no_broker_reaches_another_a_minority_is_fenced_and_the_controller_changes() -> None:
     cluster, _ = a_cluster()
     for number in (1, 2, 3):
         cluster.cut_off(number)
@@ -144,7 +144,7 @@ def test_a_controller_that_answers_before_it_has_counted_the_reports_stays() -> 
     assert office(cluster) == controller.broker_id and cluster[2].node.context.image.controller_epoch == 1
 
 
-def test_an_isr_change_goes_to_the_next_controller_at_once() -> None:
+def test_an_isr_change_is_sent_to_the_next_controller_at_once() -> None:
     """The request to the one before may stay without an answer for ten seconds."""
     cluster, controller = a_cluster()
     # Only one broker does not reach the controller, so that it stays until an operator deletes its node.

@@ -189,7 +189,7 @@ def test_several_partitions_of_a_topic_move_together() -> None:
     assert [holders(cluster, TopicPartition("t", number)) for number in range(3)] == [[4, 5], [5, 6], [4, 6]]
 
 
-def test_another_order_of_the_same_replicas_is_there_at_once() -> None:
+def test_a_new_order_of_the_same_replicas_takes_effect_at_once() -> None:
     cluster = a_cluster((1, 2, 3))
     assert move(cluster, (3, 2, 1)) == 0
     assert (moving(cluster), replicas_of(cluster), state_of(cluster).leader) == ([], [3, 2, 1], 1)
@@ -258,7 +258,7 @@ def test_a_smaller_set_waits_for_its_members_to_be_in_sync() -> None:
 # Going back, and elsewhere.
 
 
-def test_a_move_that_is_cancelled_goes_back_and_deletes_what_was_copied() -> None:
+def test_a_cancelled_reassignment_is_reverted_and_its_copies_are_deleted() -> None:
     cluster = a_cluster((1, 2, 3))
     stop_copying(cluster, 5)
     move(cluster, (4, 5))
@@ -326,7 +326,7 @@ def test_reassignment_to_the_former_replicas_cancels_a_reassignment() -> None:
         (None, {}, errors.NoReassignmentInProgress),
     ],
 )
-def test_what_cannot_be_is_refused(replicas: Sequence[int] | None, fields: dict[str, Any], error: type[KafkaError]) -> None:
+def test_an_impossible_reassignment_is_refused(replicas: Sequence[int] | None, fields: dict[str, Any], error: type[KafkaError]) -> None:
     cluster = a_cluster((1, 2))
     cluster.kill(6)
     assert move(cluster, replicas, **fields) == error.code
@@ -352,7 +352,7 @@ def test_reassignments_are_listed_for_the_requested_partitions() -> None:
 # What else happens meanwhile.
 
 
-def test_a_controller_that_takes_over_goes_on() -> None:
+def test_a_new_controller_continues_a_reassignment() -> None:
     cluster = a_cluster((1, 2, 3))
     stop_copying(cluster, 5)
     controller = cluster.controller.broker_id
@@ -368,7 +368,7 @@ def test_a_controller_that_takes_over_goes_on() -> None:
     assert holders(cluster) == [2, 4, 5], "what came back late lets go of its log, too"
 
 
-def test_a_controller_that_takes_over_finds_a_move_that_can_be_completed() -> None:
+def test_a_new_controller_completes_a_finished_reassignment() -> None:
     cluster = a_cluster((2, 3))
     dying = cluster.controller
     dying.node.controller._moves._go_on = lambda: None  # type: ignore[method-assign]
@@ -457,7 +457,7 @@ def test_groups_go_with_the_partition_that_keeps_them() -> None:
     assert kept not in first.node.partitions.followers and target in holders(cluster, kept)
 
 
-def test_the_leader_that_dies_is_followed_by_one_of_the_isr_and_the_move_goes_on() -> None:
+def test_a_reassignment_continues_after_its_leader_failed_over() -> None:
     cluster = a_cluster((1, 2, 3))
     stop_copying(cluster, 5)
     move(cluster, (4, 5, 6))
@@ -470,7 +470,7 @@ def test_the_leader_that_dies_is_followed_by_one_of_the_isr_and_the_move_goes_on
     assert values(fetch(cluster[state_of(cluster).leader]).records) == [b"a", b"b", b"c"]
 
 
-def test_an_unclean_election_takes_one_that_was_there_before_rather_than_one_that_is_being_added() -> None:
+def test_an_unclean_election_prefers_a_former_replica_to_one_being_added() -> None:
     cluster = a_cluster((1, 2), configs={"unclean.leader.election.enable": "true"})
     stop_copying(cluster, 2, 4)
     assert produce(cluster[1], batch(b"d"), acks=1).error_code == 0
@@ -482,7 +482,7 @@ def test_an_unclean_election_takes_one_that_was_there_before_rather_than_one_tha
     assert values(fetch(cluster[2]).records) == [b"a", b"b", b"c"]
 
 
-def test_a_topic_that_is_deleted_takes_its_moves_with_it() -> None:
+def test_deleting_a_topic_ends_its_reassignments() -> None:
     cluster = a_cluster((1, 2, 3))
     stop_copying(cluster, 5)
     move(cluster, (4, 5))
@@ -530,7 +530,7 @@ def test_a_log_of_another_topic_of_the_same_name_is_only_set_aside() -> None:
     assert aside.startswith("t-0.") and cluster[2].removed == []
 
 
-def test_a_broker_that_comes_back_to_a_partition_begins_with_nothing() -> None:
+def test_a_broker_that_gets_a_partition_again_starts_with_an_empty_log() -> None:
     cluster = a_cluster((1, 2))
     for target in ((1, 3), (1, 2)):
         move(cluster, target)
@@ -788,7 +788,7 @@ def test_going_back_to_brokers_that_lack_records_needs_unclean_elections() -> No
     assert back.state.recovering
 
 
-def test_going_back_uncleanly_takes_a_replica_that_works_and_rather_one_that_is_whole() -> None:
+def test_an_unclean_cancellation_prefers_a_complete_online_replica() -> None:
     image, topic = an_image((5, 1, 2, 3), (5,), adding=(5,), removing=(1, 2, 3), alive=(1, 2, 3, 5))
     image.brokers[BrokerId(1)].offline = frozenset({T0})
     image.brokers[BrokerId(2)].impaired = frozenset({T0})

@@ -81,7 +81,7 @@ def values_of(log: bytes) -> dict[int, bytes]:
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_whatever_happens_meanwhile_nothing_acknowledged_is_lost(seed: int) -> None:
+def test_no_acknowledged_record_is_lost_whatever_happens(seed: int) -> None:
     story = Story(seed)
     for _ in range(STEPS):
         story.step()

@@ -111,7 +111,7 @@ def test_failed_log_directory_is_described_as_in_kafka() -> None:
     assert follower.broker_id not in state_of(cluster).isr, "without waiting for it to lag"
 
 
-def test_a_controller_that_takes_over_knows_which_replicas_are_offline() -> None:
+def test_a_new_controller_knows_which_replicas_are_offline() -> None:
     cluster, _ = a_cluster(disks=2)
     lost = next(broker for broker in cluster.brokers.values() if broker is not cluster.controller)
     replica = lost.node.partitions.replica(T0)

@@ -165,7 +165,7 @@ def test_a_broker_that_is_no_replica_does_not_follow() -> None:
 # The ISR.
 
 
-def test_a_follower_that_does_not_catch_up_leaves_the_isr_and_the_rest_goes_on() -> None:
+def test_a_follower_that_does_not_catch_up_leaves_the_isr_and_writes_continue() -> None:
     cluster, leader = a_pair()
     slow = next(iter(followers(cluster)))
     cluster[slow].halted = "stopped in the middle"
@@ -177,7 +177,7 @@ def test_a_follower_that_does_not_catch_up_leaves_the_isr_and_the_rest_goes_on()
     assert sent.answer.responses[0].partition_responses[0].error_code == 0
 
 
-def test_a_broker_that_comes_back_joins_the_isr_when_it_has_caught_up() -> None:
+def test_a_restarted_broker_joins_the_isr_when_it_has_caught_up() -> None:
     cluster, leader = a_pair()
     gone = next(iter(followers(cluster)))
     broker = cluster.kill(gone)
@@ -275,7 +275,7 @@ def test_the_controller_refuses_an_isr_by_name() -> None:
 # Losing the leader.
 
 
-def test_what_was_acknowledged_outlives_its_leader() -> None:
+def test_acknowledged_records_survive_their_leader() -> None:
     cluster, leader = a_pair(min_insync_replicas="2")
     for number in range(5):
         assert produce(leader, batch(b"%d" % number)).error_code == 0
@@ -402,7 +402,7 @@ def test_a_batch_of_a_later_epoch_than_the_followers_own_is_left_out() -> None:
     assert follower.log.end_offset == 1
 
 
-def test_an_answer_of_a_former_leader_that_comes_late_cuts_nothing() -> None:
+def test_a_late_response_of_a_former_leader_truncates_nothing() -> None:
     """Woken from a long pause, it tells a follower of now where they diverged then; found by the simulator."""
     cluster, leader = a_pair(replicas=2)
     produce(leader, batch(b"a"))

@@ -117,7 +117,7 @@ def test_uniform_balances_members_that_share_only_some_topics() -> None:
     assert parts(found) == {"a": {T1: [0]}, "b": {T2: [0, 1]}, "c": {T3: [0, 1, 2]}}
 
 
-def test_range_gives_the_same_numbers_of_topics_of_one_size() -> None:
+def test_range_assigns_equal_partition_numbers_of_topics_of_equal_size() -> None:
     found = assign_range([subscriber("b", T1, T2), subscriber("a", T1, T2)], {T1: 3, T2: 3})
     assert parts(found) == {"a": {T1: [0, 1], T2: [0, 1]}, "b": {T1: [2], T2: [2]}}
 

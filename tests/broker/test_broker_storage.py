@@ -30,7 +30,7 @@ def directory_of(broker: Broker, topic: str, partition: int = 0) -> str:
 # Failing.
 
 
-def test_a_failed_sync_takes_the_partitions_of_its_directory_offline_and_no_others() -> None:
+def test_a_failed_sync_makes_only_the_partitions_of_its_directory_offline() -> None:
     cluster = Cluster(disks=2)
     broker = cluster.topic(partitions=2)
     first, second = directory_of(broker, "t", 0), directory_of(broker, "t", 1)
@@ -57,7 +57,7 @@ def test_a_failed_sync_is_never_tried_again() -> None:
     assert broker.disks[root].steps == steps, "nothing in a failed directory is touched again"
 
 
-def test_a_failed_append_is_answered_and_takes_the_directory_offline() -> None:
+def test_a_failed_append_is_answered_and_its_directory_goes_offline() -> None:
     cluster = Cluster(disks=2)
     broker = cluster.topic()
     broker.disks[directory_of(broker, "t")].fail("append")
@@ -82,7 +82,7 @@ def test_a_broker_without_any_directory_left_stops() -> None:
     assert broker.halted is not None and "test" in broker.halted
 
 
-def test_a_new_log_goes_to_a_directory_that_works() -> None:
+def test_a_new_log_is_created_in_an_online_directory() -> None:
     cluster = Cluster(disks=2)
     broker = cluster[1]
     broker.handle(events.DirectoryFailed(directory="disk0", reason="test"))
@@ -187,7 +187,7 @@ def test_a_warning_is_logged_when_a_disk_goes_below_its_reserve_and_when_it_reco
     assert str(300 * MiB) in back and back.endswith("produce is accepted again")
 
 
-def test_what_was_appended_since_the_disk_was_looked_at_counts_against_the_reserve() -> None:
+def test_bytes_appended_since_the_last_measurement_count_against_the_reserve() -> None:
     cluster = Cluster()
     broker = cluster.topic()
     broker.measured(free_bytes=256 * MiB + 1)
@@ -197,7 +197,7 @@ def test_what_was_appended_since_the_disk_was_looked_at_counts_against_the_reser
     assert produce(broker, batch(b"b")).error_code == 0
 
 
-def test_below_the_reserve_everything_but_produce_goes_on() -> None:
+def test_below_the_reserve_only_produce_is_refused() -> None:
     cluster = Cluster()
     broker = cluster.topic()
     produce(broker, batch(b"before"))
@@ -221,7 +221,7 @@ def test_a_full_disk_is_not_a_broken_one() -> None:
     assert produce(broker, batch(b"b")).base_offset == 0
 
 
-def test_what_a_producer_sent_behind_a_batch_that_found_no_room_is_refused_as_that_is() -> None:
+def test_batches_sent_after_one_refused_for_space_are_refused_with_the_same_error() -> None:
     """A producer that is told of a gap in its sequence begins anew, and what it had in flight elsewhere is written twice."""
     cluster = Cluster()
     broker = cluster.topic()

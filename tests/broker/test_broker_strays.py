@@ -57,7 +57,7 @@ def test_logs_of_a_topic_that_went_meanwhile_are_set_aside_and_removed_later() -
     assert strays(broker) == [] and len(broker.removed) == 2
 
 
-def test_what_was_set_aside_goes_in_time_also_if_the_broker_is_restarted_meanwhile() -> None:
+def test_stray_logs_are_deleted_in_time_also_across_a_restart() -> None:
     cluster = a_cluster("t", ottla_stray_retention_ms=str(DAY_MS))
     back_after_a_deletion(cluster, "t")
     cluster.jump_ms(DAY_MS - MINUTE_MS)
@@ -67,7 +67,7 @@ def test_what_was_set_aside_goes_in_time_also_if_the_broker_is_restarted_meanwhi
     assert strays(broker) == []
 
 
-def test_what_was_set_aside_stays_for_good_where_that_is_wished() -> None:
+def test_stray_logs_are_kept_if_the_setting_says_so() -> None:
     cluster = a_cluster("t", ottla_stray_retention_ms="-1")
     broker = back_after_a_deletion(cluster, "t")
     cluster.jump_ms(1000 * DAY_MS)
@@ -75,7 +75,7 @@ def test_what_was_set_aside_stays_for_good_where_that_is_wished() -> None:
     assert len(strays(broker)) == 2
 
 
-def test_a_topic_that_was_created_again_begins_anew_on_a_broker_that_was_away() -> None:
+def test_a_recreated_topic_starts_empty_on_a_broker_that_was_down() -> None:
     cluster = a_cluster("t")
     gone = cluster.kill(2)
     delete(cluster, "t")

@@ -55,7 +55,7 @@ def test_a_rate_allows_a_second_at_once_and_then_no_more_than_itself() -> None:
     assert 60_000 <= sent <= 61_200
 
 
-def test_what_is_much_larger_than_the_rate_is_made_up_for() -> None:
+def test_a_batch_much_larger_than_the_rate_is_followed_by_a_longer_pause() -> None:
     throttle = Throttle(1000)
     assert throttle.free_at_ms(500) == 500
     throttle.note(20_000, 500)

@@ -167,7 +167,7 @@ def test_topics_are_deleted_by_name_and_by_id() -> None:
     assert broker.node.partitions.leaders == {} and len(broker.removed) == 2
 
 
-def test_a_topic_of_the_same_name_begins_anew_with_another_id_and_no_settings() -> None:
+def test_a_recreated_topic_has_another_id_and_no_settings() -> None:
     cluster = Cluster()
     broker = cluster.topic("t", configs={"retention.ms": "1"})
     first = broker.node.context.image.topics["t"].topic_id
@@ -341,7 +341,7 @@ def test_a_cursor_that_points_nowhere_is_refused() -> None:
         assert [topic.error_code for topic in answer.topics] == [errors.InvalidRequest.code]
 
 
-def test_paging_goes_on_behind_a_topic_that_was_deleted_meanwhile() -> None:
+def test_paging_continues_after_a_topic_that_was_deleted_meanwhile() -> None:
     cluster = Cluster()
     cluster.topic("a")
     broker = cluster.topic("c")

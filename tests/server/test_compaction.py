@@ -173,7 +173,7 @@ def test_a_stop_while_a_compaction_is_under_way_is_quick_and_clean(tmp_path: Pat
         assert living(last_of(fetch_all(server.address, "t"))) == living(dict(writer.last))  # type: ignore[arg-type]
 
 
-def test_a_disk_that_fails_under_a_compaction_takes_its_directory_offline(tmp_path: Path) -> None:
+def test_a_disk_failure_during_a_compaction_makes_its_directory_offline(tmp_path: Path) -> None:
     with Serving(tmp_path / "data", settings=SETTINGS) as server:
         create_topics(server.address, {"t": 1}, TOPIC)
         # No file can be made of this name: the compaction meets an error that no other user of the directory does.
