@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterator
 from functools import partial
+from typing import Any
 
 import confluent_kafka
 import pytest
@@ -97,22 +98,27 @@ def test_one_consumer_reads_partitions_of_all_brokers(cluster: Serving) -> None:
     assert {partition for _, partition in found} == set(range(6))
 
 
+def _placed(described: list[Any]) -> list[int]:
+    """The described partitions, sorted."""
+    return sorted(
+        partition["partition_index"]
+        for broker in described
+        for directory in broker["log_dirs"]
+        for found in directory["topics"]
+        for partition in found["partitions"]
+    )
+
+
 def test_each_broker_describes_its_own_directory_and_partitions(cluster: Serving) -> None:
     topic = f"dirs-{uuid.uuid4().hex[:8]}"
     admin = KafkaAdminClient(bootstrap_servers=each(cluster)[0])
     try:
         admin.create_topics({topic: {"num_partitions": 3, "replication_factor": 1}}, wait_for_metadata=True)
+        # Leaders create their logs after the topic is in their metadata.
+        until(lambda: _placed(admin.describe_log_dirs({topic: [0, 1, 2]})) == [0, 1, 2], "a log of each partition")
         described = admin.describe_log_dirs({topic: [0, 1, 2]})
         assert sorted(broker["broker"] for broker in described) == [1, 2, 3]
         assert len({directory["log_dir"] for broker in described for directory in broker["log_dirs"]}) == 3
-        places = [
-            partition["partition_index"]
-            for broker in described
-            for directory in broker["log_dirs"]
-            for found in directory["topics"]
-            for partition in found["partitions"]
-        ]
-        assert sorted(places) == [0, 1, 2]
     finally:
         admin.close()
 
