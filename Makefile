@@ -37,7 +37,7 @@ lint: install
 	@$(BIN)/mypy
 
 check: lint
-	@$(BIN)/python -m pytest tests -m "not server and not spark and not interop and not slow" -n $(JOBS)
+	@$(BIN)/python -m pytest tests -m "not server and not spark and not interop and not slow" -n $$((2 * $(JOBS))) --dist worksteal
 
 format: install
 	@$(BIN)/ruff format -q src tests bench chaos tools examples
