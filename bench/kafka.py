@@ -99,7 +99,7 @@ def distribution() -> Distribution:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class NodeAddress:
     """Addresses and data directory of one node."""
 
     data_dir: Path
@@ -115,7 +115,7 @@ def running(
     found: Distribution, data_dir: Path, *, port: int = 0, settings: dict[str, str] | None = None
 ) -> Iterator[tuple[str, ServerProcess]]:
     """Format `data_dir` if it is new, start Kafka on it, and yield the bootstrap address and the process."""
-    place = Place(data_dir, port or _free_port(), _free_port())
+    place = NodeAddress(data_dir, port or _free_port(), _free_port())
     fresh = not (data_dir / "logs" / "meta.properties").exists()
     command = prepared(found, place, settings or {})
     if fresh:
@@ -125,16 +125,17 @@ def running(
         yield f"127.0.0.1:{place.port}", process
 
 
-def places(data_dir: Path, nodes: int) -> list[Place]:
+def places(data_dir: Path, nodes: int) -> list[NodeAddress]:
     """Nodes that are broker and controller each, as in the distribution's quick start, each with a directory below `data_dir`."""
     controllers = [_free_port() for _ in range(nodes)]
     addresses = tuple(f"127.0.0.1:{port}" for port in controllers)
     return [
-        Place(data_dir / f"node-{node}", _free_port(), controller, node, addresses) for node, controller in enumerate(controllers, start=1)
+        NodeAddress(data_dir / f"node-{node}", _free_port(), controller, node, addresses)
+        for node, controller in enumerate(controllers, start=1)
     ]
 
 
-def formatted(found: Distribution, cluster: Sequence[Place], settings: dict[str, str]) -> list[list[str]]:
+def formatted(found: Distribution, cluster: Sequence[NodeAddress], settings: dict[str, str]) -> list[list[str]]:
     """Format new nodes as one cluster; returns the command of each. Raises PeerUnavailable."""
     cluster_id = _new_id()
     voters = ",".join(f"{place.node}@127.0.0.1:{place.controller_port}:{_new_id()}" for place in cluster)
@@ -144,7 +145,7 @@ def formatted(found: Distribution, cluster: Sequence[Place], settings: dict[str,
     return commands
 
 
-def prepared(found: Distribution, place: Place, settings: dict[str, str]) -> list[str]:
+def prepared(found: Distribution, place: NodeAddress, settings: dict[str, str]) -> list[str]:
     """Write a node's settings; returns its start command."""
     nodes = len(place.controllers) or 1
     text = PROPERTIES.format(
@@ -169,7 +170,7 @@ def _new_id() -> str:
     return urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=").replace("-", "A")
 
 
-def _format(found: Distribution, place: Place, *, cluster_id: str, voters: list[str]) -> None:
+def _format(found: Distribution, place: NodeAddress, *, cluster_id: str, voters: list[str]) -> None:
     config = str(place.data_dir / "server.properties")
     arguments = ["kafka.tools.StorageTool", "format", "-t", cluster_id, "-c", config, *voters]
     done = subprocess.run([found.java.path, "-Xmx256M", "-cp", f"{found.lib}/*", *arguments], capture_output=True, text=True, timeout=120)

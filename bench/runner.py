@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from bench.cases import Case, Scale, Skipped, Stage
+from bench.cases import Case, CaseContext, Scale, Skipped
 from bench.process import ServerDied
 from bench.servers import Contestant
 
@@ -33,7 +33,7 @@ Say = Callable[[str], None]
 
 
 @dataclass(slots=True)
-class Outcome:
+class CaseResult:
     """One case on one contestant: its rounds, or the reason why there are none."""
 
     rounds: list[dict[str, float]] = field(default_factory=list)
@@ -52,7 +52,7 @@ class Results:
 
     cases: list[Case]
     contestants: list[str]
-    outcomes: dict[tuple[str, str], Outcome]
+    outcomes: dict[tuple[str, str], CaseResult]
     warm_up: dict[str, list[float]]
     notes: list[str]
 
@@ -73,19 +73,21 @@ def run(cases: Sequence[Case], contestants: Sequence[Contestant], scale: Scale, 
     results = Results(list(cases), [], {}, {}, [])
     with contextlib.ExitStack() as stack:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ottla-bench-", dir=directory, ignore_cleanup_errors=True)))
-        stages = list(_stages(stack, contestants, scratch, results, say))
-        results.contestants = [stage.name for stage in stages]
+        contexts = list(_contexts(stack, contestants, scratch, results, say))
+        results.contestants = [context.name for context in contexts]
         if any(case.group not in OWN_SERVERS for case in cases):
-            for stage in stages:
-                results.warm_up[stage.name] = _warm(stage, scale, results)
-                say(f"warm-up  {stage.name}: CPU-s/GB {' '.join(f'{value:.1f}' for value in results.warm_up.get(stage.name, []))}")
+            for context in contexts:
+                results.warm_up[context.name] = _warm(context, scale, results)
+                say(f"warm-up  {context.name}: CPU-s/GB {' '.join(f'{value:.1f}' for value in results.warm_up.get(context.name, []))}")
         for number, case in enumerate(cases, start=1):
-            _run_case(case, stages, scale, results)
+            _run_case(case, contexts, scale, results)
             say(f"[{number}/{len(cases)}] {case.title}  " + _summary(case, results))
     return results
 
 
-def _stages(stack: contextlib.ExitStack, contestants: Sequence[Contestant], scratch: Path, results: Results, say: Say) -> Iterator[Stage]:
+def _contexts(
+    stack: contextlib.ExitStack, contestants: Sequence[Contestant], scratch: Path, results: Results, say: Say
+) -> Iterator[CaseContext]:
     for contestant in contestants:
         home = scratch / contestant.name.replace(" ", "-")
         home.mkdir()
@@ -97,53 +99,53 @@ def _stages(stack: contextlib.ExitStack, contestants: Sequence[Contestant], scra
             say(note)
             continue
         say(f"started  {contestant.name} in {running.process.first_answer_s:.2f} s on {running.bootstrap}")
-        yield Stage(contestant, running, scratch)
+        yield CaseContext(contestant, running, scratch)
 
 
-def _warm(stage: Stage, scale: Scale, results: Results) -> list[float]:
+def _warm(context: CaseContext, scale: Scale, results: Results) -> list[float]:
     """Load a server until it gets no cheaper, so a JVM is measured after its compiler has finished.
 
     Returns the CPU-seconds per GB of each turn, or an empty list when the load failed.
     """
     costs: list[float] = []
     try:
-        topics = {(1, 100): stage.create_topic(1), (6, 1024): stage.create_topic(6)}
+        topics = {(1, 100): context.create_topic(1), (6, 1024): context.create_topic(6)}
         began = time.monotonic()
         while time.monotonic() - began < scale.warm_s_max:
-            costs.append(sum(_warm_turn(stage, topic, partitions, value_size) for (partitions, value_size), topic in topics.items()))
+            costs.append(sum(_warm_turn(context, topic, partitions, value_size) for (partitions, value_size), topic in topics.items()))
             if len(costs) >= 2 and costs[-1] > costs[-2] * (1 - WARM_GAIN):
                 break
         for request in ("metadata", "produce acks=1", "produce acks=all"):
-            stage.load("round_trips", topics[1, 100], request=request, connections=10, seconds=WARM_SECONDS)
+            context.load("round_trips", topics[1, 100], request=request, connections=10, seconds=WARM_SECONDS)
         topic = topics[6, 1024]
-        stage.load("librdkafka_produce", topic, value_size=1024, acks=-1, seconds=WARM_SECONDS, bytes_max=WARM_BYTES_MAX)
-        filled, records = stage.filled_topic(1024, 6, scale.fill_bytes)
-        stage.load("librdkafka_consume", filled, partitions=6, value_size=1024, records=records, seconds=WARM_SECONDS)
+        context.load("librdkafka_produce", topic, value_size=1024, acks=-1, seconds=WARM_SECONDS, bytes_max=WARM_BYTES_MAX)
+        filled, records = context.filled_topic(1024, 6, scale.fill_bytes)
+        context.load("librdkafka_consume", filled, partitions=6, value_size=1024, records=records, seconds=WARM_SECONDS)
         for topic in topics.values():
-            stage.delete_topic(topic)
+            context.delete_topic(topic)
     except Exception as why:  # The cases that need what is missing will say so again, one by one.
-        results.notes.append(f"the warm-up of {stage.name} broke off: {_one_line(why)}")
+        results.notes.append(f"the warm-up of {context.name} broke off: {_one_line(why)}")
     return costs
 
 
-def _warm_turn(stage: Stage, topic: str, partitions: int, value_size: int) -> float:
+def _warm_turn(context: CaseContext, topic: str, partitions: int, value_size: int) -> float:
     shape = {"partitions": partitions, "value_size": value_size}
-    done = stage.load("raw_produce", topic, batch_size=16 << 10, acks=-1, seconds=WARM_SECONDS, bytes_max=WARM_BYTES_MAX, **shape)
-    stage.load("raw_fetch", topic, seconds=WARM_READ_SECONDS, **shape)
+    done = context.load("raw_produce", topic, batch_size=16 << 10, acks=-1, seconds=WARM_SECONDS, bytes_max=WARM_BYTES_MAX, **shape)
+    context.load("raw_fetch", topic, seconds=WARM_READ_SECONDS, **shape)
     return float(done["server_cpu_s"] / done["bytes"] * 1e9)
 
 
-def _run_case(case: Case, stages: Sequence[Stage], scale: Scale, results: Results) -> None:
-    taking_part = [stage for stage in stages if case.only is None or stage.name in case.only]
-    for stage in taking_part:
-        results.outcomes[case.title, stage.name] = Outcome()
+def _run_case(case: Case, contexts: Sequence[CaseContext], scale: Scale, results: Results) -> None:
+    taking_part = [context for context in contexts if case.only is None or context.name in case.only]
+    for context in taking_part:
+        results.outcomes[case.title, context.name] = CaseResult()
     for number in range(case.rounds or scale.rounds):
-        for stage in taking_part if number % 2 == 0 else reversed(taking_part):
-            outcome = results.outcomes[case.title, stage.name]
+        for context in taking_part if number % 2 == 0 else reversed(taking_part):
+            outcome = results.outcomes[case.title, context.name]
             if outcome.failed or outcome.skipped:
                 continue
             try:
-                measured = case.run(stage, scale)
+                measured = case.run(context, scale)
             except Skipped as why:
                 outcome.skipped = str(why)
             except Exception as why:  # A benchmark goes on without the figure it could not get, and says so.

@@ -84,7 +84,7 @@ def children(pid: int) -> dict[int, tuple[str, int]]:
 
 
 @dataclass(slots=True)
-class Peak:
+class MemoryPeak:
     """The maxima, in bytes."""
 
     jvm: int = 0
@@ -101,9 +101,9 @@ class Peak:
 
 
 @contextlib.contextmanager
-def watched(pid: int) -> Iterator[Peak]:
+def watched(pid: int) -> Iterator[MemoryPeak]:
     """The peak memory of the JVMs below a process and their Python workers, for the time of the block."""
-    peak, ending = Peak(), threading.Event()
+    peak, ending = MemoryPeak(), threading.Event()
 
     def look() -> None:
         while not ending.wait(SAMPLE_S):

@@ -19,8 +19,8 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from chaos.cluster import Setup, Stuck, running
-from chaos.context import Outcome, ScenarioContext, run_scenario
+from chaos.cluster import ConditionTimeout, Setup, running
+from chaos.context import ScenarioContext, ScenarioResult, run_scenario
 from chaos.namespaces import NotPermitted, enter
 from chaos.scenarios import SCENARIOS, Scenario
 from ottla.server.data_directory import CannotStart
@@ -72,12 +72,12 @@ def main(
     setup = Setup(session_timeout_ms=session_timeout_ms, zookeepers=int(zookeepers), extra=extra, burst=burst)
     home = Path(tempfile.mkdtemp(prefix="ottla-chaos-", dir=directory))
     began_s = time.monotonic()
-    outcomes: list[Outcome] = []
+    outcomes: list[ScenarioResult] = []
     try:
         for networked, small_disk, brokers, scenarios in _by_cluster([SCENARIOS[name] for name in names or SCENARIOS]):
             needs = replace(setup, networked=networked, small_disk=small_disk, brokers=brokers)
             if confined is not None and (networked or small_disk):
-                outcomes += [Outcome(scenario.name, seed, skipped=confined) for scenario in scenarios]
+                outcomes += [ScenarioResult(scenario.name, seed, skipped=confined) for scenario in scenarios]
             else:
                 outcomes += _run_all(scenarios, needs, home / f"cluster-{len(outcomes)}", rounds, seed)
     finally:
@@ -102,8 +102,8 @@ def _by_cluster(scenarios: Iterable[Scenario]) -> Iterable[tuple[bool, bool, int
         yield networked, small_disk, brokers, list(found)
 
 
-def _run_all(scenarios: list[Scenario], setup: Setup, directory: Path, rounds: int | None, seed: int) -> list[Outcome]:
-    outcomes: list[Outcome] = []
+def _run_all(scenarios: list[Scenario], setup: Setup, directory: Path, rounds: int | None, seed: int) -> list[ScenarioResult]:
+    outcomes: list[ScenarioResult] = []
     directory.mkdir()
     try:
         with running(setup, directory) as cluster:
@@ -113,9 +113,9 @@ def _run_all(scenarios: list[Scenario], setup: Setup, directory: Path, rounds: i
                 log = partial(click.echo, err=True)
                 outcomes.append(run_scenario(scenario.name, run, cluster, seed=seed, bound_ms=scenario.bound_ms(setup), log=log))
     except NotPermitted as why:
-        outcomes += [Outcome(scenario.name, seed, skipped=str(why)) for scenario in scenarios[len(outcomes) :]]
-    except (CannotStart, NoJava, Stuck) as why:
-        outcomes += [Outcome(scenario.name, seed, problems=[str(why)]) for scenario in scenarios[len(outcomes) :]]
+        outcomes += [ScenarioResult(scenario.name, seed, skipped=str(why)) for scenario in scenarios[len(outcomes) :]]
+    except (CannotStart, NoJava, ConditionTimeout) as why:
+        outcomes += [ScenarioResult(scenario.name, seed, problems=[str(why)]) for scenario in scenarios[len(outcomes) :]]
     return outcomes
 
 
@@ -123,7 +123,7 @@ def _run_rounds(scenario: Scenario, rounds: int, context: ScenarioContext) -> No
     scenario.run(context, rounds)
 
 
-def show(outcomes: list[Outcome], session_timeout_ms: int, seconds: float) -> None:
+def show(outcomes: list[ScenarioResult], session_timeout_ms: int, seconds: float) -> None:
     """Print the table of results, then the problems."""
     table = Table(title=f"session timeout {session_timeout_ms} ms, {seconds:.0f} s in all", title_justify="left", box=None, pad_edge=False)
     table.add_column("scenario")

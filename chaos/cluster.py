@@ -41,16 +41,16 @@ RESERVE_BYTES = 8 << 20
 T = TypeVar("T")
 
 
-class Stuck(AssertionError):
+class ConditionTimeout(AssertionError):
     """A condition did not become true in time."""
 
 
 def until(true: Callable[[], T | None], what: str, *, timeout_s: float) -> T:
-    """Wait until a function returns a true value, and return it. Raises: Stuck."""
+    """Wait until a function returns a true value, and return it. Raises: ConditionTimeout."""
     deadline_s = time.monotonic() + timeout_s
     while not (found := true()):
         if time.monotonic() > deadline_s:
-            raise Stuck(f"not within {timeout_s:.0f} s: {what}")
+            raise ConditionTimeout(f"not within {timeout_s:.0f} s: {what}")
         time.sleep(0.02)
     return found
 
@@ -99,7 +99,7 @@ class Process:
             return output.read().decode(errors="replace")
 
     def await_ready(self) -> str:
-        """Return the address of the ready line. Raises: Stuck."""
+        """Return the address of the ready line. Raises: ConditionTimeout."""
 
         def ready() -> str | None:
             found = READY.search(self.output_text())
@@ -109,7 +109,7 @@ class Process:
         while (where := ready()) is None and time.monotonic() < deadline_s:
             time.sleep(0.02)
         if not where:
-            raise Stuck(f"not ready within {READY_S:.0f} s; {self.output} ends with: {self.output_text()[-1000:]}")
+            raise ConditionTimeout(f"not ready within {READY_S:.0f} s; {self.output} ends with: {self.output_text()[-1000:]}")
         return where
 
     def kill(self) -> None:
@@ -123,7 +123,7 @@ class Process:
         os.kill(self.pid, signal.SIGSTOP if frozen else signal.SIGCONT)
 
     def stop(self, *, timeout_s: float = 30.0) -> None:
-        """SIGTERM. Raises: Stuck."""
+        """SIGTERM. Raises: ConditionTimeout."""
         assert self._process is not None, "it was started"
         self._ended = self._ended or self.alive
         self._process.terminate()
@@ -131,7 +131,7 @@ class Process:
             self._process.wait(timeout_s)
         except subprocess.TimeoutExpired:
             self.kill()
-            raise Stuck(f"not ended within {timeout_s:.0f} s of SIGTERM: {self.output}") from None
+            raise ConditionTimeout(f"not ended within {timeout_s:.0f} s of SIGTERM: {self.output}") from None
 
 
 class Broker(Process):
@@ -239,7 +239,7 @@ class Cluster:
         return found["brokerid"] if found else None
 
     def leader(self, topic: str, partition: int) -> Broker:
-        """Wait for a leader that runs, and return it. Raises: Stuck."""
+        """Wait for a leader that runs, and return it. Raises: ConditionTimeout."""
 
         def led() -> Broker | None:
             state = self.state(topic, partition)
@@ -288,7 +288,7 @@ class Cluster:
 
 @contextlib.contextmanager
 def running(setup: Setup, directory: Path) -> Iterator[Cluster]:
-    """Start a cluster, and end all its processes at exit. Raises: NotPermitted, CannotStart, NoJava, Stuck."""
+    """Start a cluster, and end all its processes at exit. Raises: NotPermitted, CannotStart, NoJava, ConditionTimeout."""
     with contextlib.ExitStack() as ends:
         network = Network() if setup.networked else None
         if network is not None:

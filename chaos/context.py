@@ -10,8 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 
-from chaos.cluster import REPLICAS, Broker, Cluster, Stuck, until
-from chaos.load import LAST, MEMBERS, REQUEST_MS, Clients, Journal, Watch, final_readers, producers, readers
+from chaos.cluster import REPLICAS, Broker, Cluster, ConditionTimeout, until
+from chaos.load import LAST, MEMBERS, REQUEST_MS, Clients, FirstAcknowledgement, Observations, final_readers, producers, readers
 from ottla.sim.checkers.log_history import Findings, check
 
 PARTITIONS = 3
@@ -24,7 +24,7 @@ FAILOVER_S = 60.0
 
 
 @dataclass(slots=True)
-class Outcome:
+class ScenarioResult:
     """The result of one scenario."""
 
     scenario: str
@@ -92,7 +92,7 @@ class Outcome:
 class ScenarioContext:
     """The cluster, clients and measurements of one scenario."""
 
-    def __init__(self, cluster: Cluster, journal: Journal, outcome: Outcome, log: Callable[[str], None]) -> None:
+    def __init__(self, cluster: Cluster, journal: Observations, outcome: ScenarioResult, log: Callable[[str], None]) -> None:
         self.cluster = cluster
         self.journal = journal
         self.outcome = outcome
@@ -112,7 +112,7 @@ class ScenarioContext:
         return [partition for partition, state in states.items() if state is not None and state.leader == broker.number]
 
     def controller(self) -> Broker:
-        """The running controller. Raises: Stuck."""
+        """The running controller. Raises: ConditionTimeout."""
 
         def holds() -> Broker | None:
             broker = self.cluster.brokers.get(self.cluster.controller() or 0)
@@ -124,7 +124,7 @@ class ScenarioContext:
         self, partition: int, fault: Callable[[], object], what: str, *, leaves: Broker | None = None, serves_on: bool = False
     ) -> None:
         """Inject a fault into a partition, and measure until later records are acknowledged. ``leaves``: the leader that must be
-        replaced, if any; ``serves_on``: it continues until then, so only records sent after that count. Raises: Stuck.
+        replaced, if any; ``serves_on``: it continues until then, so only records sent after that count. Raises: ConditionTimeout.
         """
         fault()
         watch = self.journal.watch(partition)
@@ -150,27 +150,27 @@ class ScenarioContext:
         return state is not None and state.leader not in (-1, than.number)
 
     def await_writes(self, *, timeout_s: float = RECOVERY_S) -> None:
-        """Wait until every partition has acknowledged a record sent from now on. Raises: Stuck."""
+        """Wait until every partition has acknowledged a record sent from now on. Raises: ConditionTimeout."""
         for watch in [self.journal.watch(partition) for partition in range(PARTITIONS)]:
             self._await(watch, timeout_s, "though nothing stands in the way")
 
-    def _await(self, watch: Watch, timeout_s: float, when: str) -> None:
+    def _await(self, watch: FirstAcknowledgement, timeout_s: float, when: str) -> None:
         deadline_s = time.monotonic() + timeout_s
         while not watch.happened.wait(0.5):
             if self.cluster.died():
-                raise Stuck("; ".join(self.cluster.died()))
+                raise ConditionTimeout("; ".join(self.cluster.died()))
             if time.monotonic() > deadline_s:
-                raise Stuck(f"nothing is acknowledged in partition {watch.partition} within {timeout_s:.0f} s {when}")
+                raise ConditionTimeout(f"nothing is acknowledged in partition {watch.partition} within {timeout_s:.0f} s {when}")
 
     def await_recovery(self) -> None:
-        """Wait until all replicas are in sync and all partitions are written to, and measure it. Raises: Stuck."""
+        """Wait until all replicas are in sync and all partitions are written to, and measure it. Raises: ConditionTimeout."""
         began_s = time.monotonic()
         until(lambda: self.cluster.in_sync(self.journal.topic, PARTITIONS), "all replicas are in sync", timeout_s=RECOVERY_S)
         self.outcome.in_sync_ms.append((time.monotonic() - began_s) * 1000)
         self.await_writes()
 
     def restart(self, broker: Broker) -> None:
-        """Restart a broker, and wait until the cluster has recovered. Raises: Stuck."""
+        """Restart a broker, and wait until the cluster has recovered. Raises: ConditionTimeout."""
         broker.spawn()
         broker.await_ready()
         self.await_recovery()
@@ -184,11 +184,11 @@ def run_scenario(
     seed: int,
     bound_ms: int,
     log: Callable[[str], None],
-) -> Outcome:
+) -> ScenarioResult:
     """Run a scenario from the topic's creation to the last read, and check it."""
-    outcome = Outcome(scenario, seed, bound_ms=bound_ms)
+    outcome = ScenarioResult(scenario, seed, bound_ms=bound_ms)
     began_s = time.monotonic()
-    journal = Journal(scenario, PARTITIONS, burst=cluster.setup.burst)
+    journal = Observations(scenario, PARTITIONS, burst=cluster.setup.burst)
     try:
         cluster.create(scenario, PARTITIONS)
         context = ScenarioContext(cluster, journal, outcome, log)
@@ -199,12 +199,12 @@ def run_scenario(
             run(context)
             _heal(cluster)
             context.await_recovery()
-        except Stuck as error:
+        except ConditionTimeout as error:
             outcome.problems += [str(error), *cluster.died()]
             _heal(cluster)
         writing.join(stop=True, timeout_s=RECOVERY_S + REQUEST_MS / 1000)
         ends = journal.ends()
-        with contextlib.suppress(Stuck):
+        with contextlib.suppress(ConditionTimeout):
             until(lambda: not journal.behind(ends), "", timeout_s=RECOVERY_S)
         journal.violations += [f"{who} was not given everything within {RECOVERY_S:.0f} s" for who in journal.behind(ends)]
         Clients(final_readers(cluster.bootstrap, journal), journal).join(stop=False, timeout_s=RECOVERY_S)
@@ -213,7 +213,7 @@ def run_scenario(
             journal.violations.append(f"the group was never given {len(missing)} records, first {missing[0]}")
         _compare_copies(cluster, journal, outcome)
         outcome.problems += cluster.died()
-    except (Stuck, OSError, RuntimeError) as error:
+    except (ConditionTimeout, OSError, RuntimeError) as error:
         outcome.problems.append(f"{type(error).__name__}: {error}")
     outcome.findings = check(journal.recorder)
     outcome.given_up, outcome.unplaced = journal.given_up, journal.unplaced
@@ -239,12 +239,12 @@ def _heal(cluster: Cluster) -> None:
             broker.await_ready()
 
 
-def _compare_copies(cluster: Cluster, journal: Journal, outcome: Outcome) -> None:
+def _compare_copies(cluster: Cluster, journal: Observations, outcome: ScenarioResult) -> None:
     """Compare byte for byte; followers may be slightly behind."""
     for partition in range(PARTITIONS):
         try:
             until(partial(_equal, cluster, journal.topic, partition), "", timeout_s=15)
-        except Stuck:
+        except ConditionTimeout:
             sizes = [len(copy) for copy in cluster.copies(journal.topic, partition)]
             outcome.problems.append(f"the copies of partition {partition} differ; they have {sizes} bytes")
 

@@ -39,7 +39,7 @@ OF_OTTLA: dict[str, Any] = {
 
 
 @dataclass(slots=True, eq=False)
-class Watch:
+class FirstAcknowledgement:
     """Waits for the first acknowledgement of a record that was sent to a partition after a given time."""
 
     partition: int
@@ -48,7 +48,7 @@ class Watch:
     happened: threading.Event = field(default_factory=threading.Event)
 
 
-class Journal:
+class Observations:
     """The observations of the clients of one topic."""
 
     def __init__(self, topic: str, partitions: int, *, burst: int = 1) -> None:
@@ -65,11 +65,11 @@ class Journal:
         self.unplaced = 0
         #: By reader or group: the highest offset received of each partition.
         self.reached: dict[str, dict[int, int]] = {}
-        self._watches: list[Watch] = []
+        self._watches: list[FirstAcknowledgement] = []
 
-    def watch(self, partition: int) -> Watch:
+    def watch(self, partition: int) -> FirstAcknowledgement:
         """Watch records that are sent from now on."""
-        made = Watch(partition, time.monotonic_ns())
+        made = FirstAcknowledgement(partition, time.monotonic_ns())
         self._watches.append(made)
         return made
 
@@ -134,7 +134,7 @@ class Client(Protocol):
 class ConfluentProducer:
     """Producer of librdkafka."""
 
-    def __init__(self, name: str, bootstrap: str, journal: Journal) -> None:
+    def __init__(self, name: str, bootstrap: str, journal: Observations) -> None:
         self.name, self._journal = name, journal
         settings = {
             "bootstrap.servers": bootstrap, "acks": "all", "enable.idempotence": True, "linger.ms": 2, "message.timeout.ms": DELIVERY_MS,
@@ -176,7 +176,7 @@ class ConfluentProducer:
 class OttlaProducer:
     """Producer of Ottla."""
 
-    def __init__(self, name: str, bootstrap: str, journal: Journal) -> None:
+    def __init__(self, name: str, bootstrap: str, journal: Observations) -> None:
         self.name, self._journal = name, journal
         self._producer = ottla.Producer(bootstrap_servers=bootstrap, linger_ms=2, delivery_timeout_ms=DELIVERY_MS, **OF_OTTLA)
         self._waiting: dict[int, deque[tuple[Operation, Any]]] = {partition: deque() for partition in range(journal.partitions)}
@@ -214,7 +214,7 @@ class OttlaProducer:
 class ConfluentReader:
     """Consumer of librdkafka, on all partitions from offset 0; with a group, on its assignment."""
 
-    def __init__(self, name: str, bootstrap: str, journal: Journal, *, group: str = "", upto: Mapping[int, int] | None = None) -> None:
+    def __init__(self, name: str, bootstrap: str, journal: Observations, *, group: str = "", upto: Mapping[int, int] | None = None) -> None:
         """``upto``: the reader ends when it has seen these offsets."""
         self.name, self._journal, self._upto = name, journal, dict(upto) if upto is not None else None
         self._group = group
@@ -256,7 +256,7 @@ class ConfluentReader:
 class OttlaReader:
     """Consumer of Ottla, on all partitions from offset 0."""
 
-    def __init__(self, name: str, bootstrap: str, journal: Journal, *, upto: Mapping[int, int] | None = None) -> None:
+    def __init__(self, name: str, bootstrap: str, journal: Observations, *, upto: Mapping[int, int] | None = None) -> None:
         self.name, self._journal, self._upto = name, journal, dict(upto) if upto is not None else None
         self._consumer = ottla.Consumer(bootstrap_servers=bootstrap, auto_offset_reset="none", fetch_max_wait_ms=50, **OF_OTTLA)
         partitions = [(journal.topic, partition) for partition in range(journal.partitions)]
@@ -291,7 +291,7 @@ def _remove_read(upto: dict[int, int] | None, found: Mapping[int, list[tuple[int
 class Clients:
     """Running clients."""
 
-    def __init__(self, clients: list[Client], journal: Journal) -> None:
+    def __init__(self, clients: list[Client], journal: Observations) -> None:
         self._journal = journal
         self._stop = threading.Event()
         self._threads = [threading.Thread(target=self._run, args=(client,), name=client.name, daemon=True) for client in clients]
@@ -318,7 +318,7 @@ class Clients:
         self._stop.set()
 
 
-def producers(bootstrap: str, journal: Journal) -> list[Client]:
+def producers(bootstrap: str, journal: Observations) -> list[Client]:
     return [ConfluentProducer("confluent", bootstrap, journal), OttlaProducer("ottla", bootstrap, journal)]
 
 
@@ -326,7 +326,7 @@ MEMBERS = "member-"
 LAST = "last-ottla-reader"
 
 
-def readers(bootstrap: str, journal: Journal) -> list[Client]:
+def readers(bootstrap: str, journal: Observations) -> list[Client]:
     group = f"group-of-{journal.topic}"
     return [
         ConfluentReader("confluent-reader", bootstrap, journal),
@@ -335,7 +335,7 @@ def readers(bootstrap: str, journal: Journal) -> list[Client]:
     ]
 
 
-def final_readers(bootstrap: str, journal: Journal) -> list[Client]:
+def final_readers(bootstrap: str, journal: Observations) -> list[Client]:
     """Readers of everything from the start, by two client libraries."""
     ends = journal.ends()
     return [

@@ -38,7 +38,7 @@ from typing import Any
 
 import click
 
-from chaos.cluster import Stuck
+from chaos.cluster import ConditionTimeout
 from chaos.soak import BrokerProcess
 from ottla import Admin, Consumer, NewTopic, Producer
 from ottla.demo.verification import read_table
@@ -155,13 +155,13 @@ class PipelineProcess:
         self._process.wait()
 
     def stop(self, *, timeout_s: float = 90.0) -> int:
-        """SIGTERM, and the exit code. Raises: Stuck."""
+        """SIGTERM, and the exit code. Raises: ConditionTimeout."""
         assert self._process is not None, "it was started"
         self._process.terminate()
         try:
             return self._process.wait(timeout_s)
         except subprocess.TimeoutExpired:
-            raise Stuck(f"the pipeline did not stop within {timeout_s:.0f} s of SIGTERM") from None
+            raise ConditionTimeout(f"the pipeline did not stop within {timeout_s:.0f} s of SIGTERM") from None
 
 
 # ---------------------------------------------------------------------------------------------------------------- the producer
@@ -207,7 +207,7 @@ class NumberProducer:
 
 
 @dataclass(slots=True)
-class Outcome:
+class KillTestResult:
     """The faults and the results."""
 
     seed: int
@@ -255,7 +255,7 @@ def copies_in(bootstrap: str, topic: str, number: Callable[[bytes], int] = numbe
     return found
 
 
-def compare(outcome: Outcome, bootstrap: str, table: Path, producer: NumberProducer) -> None:
+def compare(outcome: KillTestResult, bootstrap: str, table: Path, producer: NumberProducer) -> None:
     """Compare the acknowledged records, the topic and the outputs."""
     log, topic = copies_in(bootstrap, EVENTS), copies_in(bootstrap, COPIES)
     delta = Counter(read_table(table).column("n").to_pylist()) if (table / "_delta_log").exists() else Counter()
@@ -286,7 +286,7 @@ class KillTest:
 
     def __init__(self, directory: Path, *, seed: int, rate: int, log: Callable[[str], None]) -> None:
         self.rng = random.Random(seed)
-        self.outcome = Outcome(seed)
+        self.outcome = KillTestResult(seed)
         self.log = log
         self.table = directory / "table"
         self.broker = BrokerProcess(directory / "data")
@@ -299,7 +299,7 @@ class KillTest:
         #: Target of the last kill.
         self.last = ""
 
-    def execute(self, kills: int) -> Outcome:
+    def execute(self, kills: int) -> KillTestResult:
         """PipelineProcess everything from start to end."""
         began_s = time.monotonic()
         self.broker.start()
@@ -320,7 +320,7 @@ class KillTest:
                 self.outcome.problems.append(f"the pipeline, stopped in order, ended with {self.run.ended}: {self.last_line()}")
             self.await_orphans()
             compare(self.outcome, self.broker.address, self.table, self.producer)
-        except Stuck as why:
+        except ConditionTimeout as why:
             self.outcome.problems.append(str(why))
         finally:
             self.end()
@@ -328,7 +328,7 @@ class KillTest:
         return self.outcome
 
     def one_kill(self, target: str) -> None:
-        """Kill a process, and usually wait until the pipeline has recovered. Raises: Stuck."""
+        """Kill a process, and usually wait until the pipeline has recovered. Raises: ConditionTimeout."""
         self.supervise_for(self.rng.uniform(0, 3))
         killed_s = time.monotonic()
         if not self.kill_target(target):
@@ -389,7 +389,7 @@ class KillTest:
             time.sleep(LOOK_S)
 
     def await_batch(self, target: str, since_s: float) -> None:
-        """Wait until a batch that began after a kill is written. Raises: Stuck."""
+        """Wait until a batch that began after a kill is written. Raises: ConditionTimeout."""
         life, seen = self.run.lives, self.run.batches()
         # The batch in progress at the kill may complete unaffected.
         needed = 2
@@ -402,7 +402,7 @@ class KillTest:
             if self.run.batches() >= seen + needed:
                 break
             if time.monotonic() > deadline_s:
-                raise Stuck(
+                raise ConditionTimeout(
                     f"after {target}: the pipeline neither ends nor writes anything for {STUCK_S:.0f} s; it says: {self.last_line()}"
                 )
             time.sleep(LOOK_S)
@@ -411,7 +411,7 @@ class KillTest:
         self.log(f"   {target}: batches again after {took_s:.1f} s")
 
     def catch_up(self) -> None:
-        """Wait until the table has as many rows as records were acknowledged. Raises: Stuck."""
+        """Wait until the table has as many rows as records were acknowledged. Raises: ConditionTimeout."""
         wanted, rows = len(self.producer.acknowledged), -1
         deadline_s = time.monotonic() + STUCK_S
         while rows < wanted:
@@ -420,7 +420,9 @@ class KillTest:
             if rows > before:
                 deadline_s = time.monotonic() + STUCK_S
             if time.monotonic() > deadline_s:
-                raise Stuck(f"the table has {rows} rows, and {wanted} records were acknowledged; the pipeline says: {self.last_line()}")
+                raise ConditionTimeout(
+                    f"the table has {rows} rows, and {wanted} records were acknowledged; the pipeline says: {self.last_line()}"
+                )
 
     def rows(self) -> int:
         from deltalake import DeltaTable
@@ -430,11 +432,11 @@ class KillTest:
         return sum(read_actions(DeltaTable(str(self.table))))
 
     def await_orphans(self) -> None:
-        """Wait until all JVMs without a driver have ended. Raises: Stuck."""
+        """Wait until all JVMs without a driver have ended. Raises: ConditionTimeout."""
         deadline_s = time.monotonic() + ORPHAN_S
         while left := [pid for pid in self.orphans if _is_our_jvm(pid)]:
             if time.monotonic() > deadline_s:
-                raise Stuck(f"{len(left)} JVMs are still there {ORPHAN_S:.0f} s after the last driver ended")
+                raise ConditionTimeout(f"{len(left)} JVMs are still there {ORPHAN_S:.0f} s after the last driver ended")
             time.sleep(LOOK_S)
 
     def end(self) -> None:

@@ -34,7 +34,7 @@ from struct import Struct
 
 import click
 
-from chaos.cluster import ROOT, Broker, Cluster, Process, Setup, Stuck, free_port, running, until
+from chaos.cluster import ROOT, Broker, Cluster, ConditionTimeout, Process, Setup, free_port, running, until
 from chaos.namespaces import Location
 from ottla import Admin, Consumer, KafkaError, NewTopic, Producer
 from ottla.server.data_directory import STORE
@@ -78,7 +78,7 @@ class Damaged:
 
 
 @dataclass(slots=True)
-class Outcome:
+class RotResult:
     """The results of a campaign."""
 
     places: int = 0
@@ -197,10 +197,10 @@ class Records:
         return wrong + [f"{partition} {offset} is not there" for partition, offset in sorted(left)]
 
 
-class Campaign:
+class RotTest:
     """Rounds of damage on a cluster, and on a broker with an embedded store."""
 
-    def __init__(self, outcome: Outcome, rng: random.Random, log: Callable[[str], None], kept: Path | None) -> None:
+    def __init__(self, outcome: RotResult, rng: random.Random, log: Callable[[str], None], kept: Path | None) -> None:
         #: Directory in which a broker's files are kept after a defect.
         self.kept = kept
         self.outcome = outcome
@@ -255,7 +255,7 @@ class Campaign:
         _wipe(broker.data_dir)
         broker.spawn()
         broker.await_ready()
-        with contextlib.suppress(Stuck):
+        with contextlib.suppress(ConditionTimeout):
             until(lambda: cluster.in_sync(TOPIC, PARTITIONS), "all are in sync", timeout_s=HEALED_S)
 
     def _checked(self, cluster: Cluster, records: Records, broker: Broker) -> list[str]:
@@ -265,7 +265,7 @@ class Campaign:
             records.write(ROUND_RECORDS)
             until(lambda: cluster.died() or cluster.in_sync(TOPIC, PARTITIONS), "all replicas are in sync", timeout_s=HEALED_S)
             until(lambda: cluster.died() or _differing(cluster) == [], "", timeout_s=HEALED_S)
-        except Stuck as error:
+        except ConditionTimeout as error:
             faults.append(str(error) if _differing(cluster) == [] else f"copies differ: {_differing(cluster)}")
         except KafkaError as error:
             faults.append(f"a record is not acknowledged: {error}")
@@ -283,7 +283,7 @@ class Campaign:
             process.spawn()
             try:
                 process.await_ready()
-            except Stuck:
+            except ConditionTimeout:
                 output_text = process.output_text()
                 if process.alive:
                     return [f"does not serve within the time: {output_text[-300:]}"]
@@ -458,9 +458,9 @@ def main(
     """
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     seed = random.SystemRandom().randrange(1 << 32) if seed is None else seed
-    outcome = Outcome()
+    outcome = RotResult()
     began_s = time.monotonic()
-    campaign = Campaign(outcome, random.Random(seed), lambda line: click.echo(line, err=True), keep)
+    campaign = RotTest(outcome, random.Random(seed), lambda line: click.echo(line, err=True), keep)
     of_store = round(places * store_share)
     settings = (("ottla.log.scrub.interval.ms", str(SCRUB_MS)), ("log.flush.offset.checkpoint.interval.ms", "1000"))
     setup = Setup(session_timeout_ms=SESSION_MS, zookeepers=1, extra=settings)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from chaos.cluster import BROKERS, REPLICAS, Broker, Setup, until
 from chaos.context import FAILOVER_S, PARTITIONS, REACTION_MS, RECOVERY_S, ScenarioContext
-from chaos.load import REQUEST_MS, Watch
+from chaos.load import REQUEST_MS, FirstAcknowledgement
 
 #: Time limit for writes to every partition after the links to the controller are cut.
 CONTROLLER_CUT_MS = 15_000
@@ -224,7 +224,7 @@ def cut_to_controller(context: ScenarioContext, rounds: int) -> None:
         context.await_recovery()
 
 
-def _log_changes(context: ScenarioContext, controller: Broker, watches: list[Watch]) -> None:
+def _log_changes(context: ScenarioContext, controller: Broker, watches: list[FirstAcknowledgement]) -> None:
     """Print each change of the controller and of a partition's state until every watch has its record, for FAILOVER_S at most."""
     cluster, topic = context.cluster, context.journal.topic
     began_s = time.monotonic()

@@ -80,7 +80,7 @@ class BrokerProcess:
 
 
 @dataclass(slots=True)
-class Ledger:
+class RecordCounts:
     """Acknowledged and read records, by writer and number. Of fixed size, so that it does not grow itself."""
 
     capacity: int
@@ -171,7 +171,7 @@ class Sample:
 class Workload:
     """All clients, each in its own thread; an exception in one of them ends the soak."""
 
-    def __init__(self, address: str, ledger: Ledger) -> None:
+    def __init__(self, address: str, ledger: RecordCounts) -> None:
         self._settings: dict[str, Any] = {**QUICK, "bootstrap_servers": address}
         self._reading: dict[str, Any] = {**self._settings, "auto_offset_reset": "earliest"}
         self._ledger = ledger
@@ -300,7 +300,7 @@ def grown(samples: list[Sample], of: Callable[[Sample], int]) -> int:
     return min(map(of, settled[-third:])) - min(map(of, settled[:third]))
 
 
-def verdict(samples: list[Sample], ledger: Ledger, errors: list[str]) -> dict[str, Any]:
+def verdict(samples: list[Sample], ledger: RecordCounts, errors: list[str]) -> dict[str, Any]:
     """The results; problems are under ``problems``."""
     growth = {name: grown(samples, lambda sample, name=name: getattr(sample, name)) for name in Sample.__slots__ if name != "at_s"}  # type: ignore[misc]
     allowed = {"traced_bytes": GROWTH_MAX_BYTES, "resident_bytes": RESIDENT_GROWTH_MAX_BYTES, "threads": 0, "tasks": 0, "descriptors": 0}
@@ -330,7 +330,7 @@ def soak(
     served.start()
     with Admin(bootstrap_servers=served.address) as admin:
         admin.create_topic(NewTopic(TOPIC, PARTITIONS))
-    ledger = Ledger(int(duration_s * RATE * 2) + 10_000)
+    ledger = RecordCounts(int(duration_s * RATE * 2) + 10_000)
     tracemalloc.start(4)
     samples: list[Sample] = []
     work = Workload(served.address, ledger)

@@ -107,7 +107,7 @@ def executors() -> list[int]:
 
 
 def kill_one(bootstrap: str, topic: str, signs: Path, rng: random.Random) -> None:
-    """kill -9 of an executor when both have a task half way, and the topic has some of their records. Raises: Stuck."""
+    """kill -9 of an executor when both have a task half way, and the topic has some of their records. Raises: ConditionTimeout."""
     with Consumer(bootstrap_servers=bootstrap) as consumer:
         partitions = consumer.partitions_for(topic)
         until(

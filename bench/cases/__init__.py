@@ -1,6 +1,6 @@
 """The cases: each is one quantity, measured in the same way on every server.
 
-A case runs against a `Stage`: one running server with its topics. It returns named figures with units, and the load's
+A case runs against a `CaseContext`: one running server with its topics. It returns named figures with units, and the load's
 own result, which the JSON contains in full.
 """
 
@@ -61,7 +61,7 @@ class Figure:
 
 
 @dataclass
-class Stage:
+class CaseContext:
     """A running contestant, and the cases' topics on it."""
 
     contestant: Contestant
@@ -119,7 +119,7 @@ class Stage:
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class Measurement:
     """The result of one run of a case."""
 
     figures: dict[str, float]
@@ -133,7 +133,7 @@ class Case:
     group: str
     name: str
     figures: tuple[Figure, ...]
-    run: Callable[[Stage, Scale], Measured]
+    run: Callable[[CaseContext, Scale], Measurement]
     only: frozenset[str] | None = None
     rounds: int | None = None
 
@@ -142,9 +142,9 @@ class Case:
         return f"{self.group}: {self.name}"
 
 
-def rates(detail: dict[str, Any]) -> Measured:
+def rates(detail: dict[str, Any]) -> Measurement:
     """MB/s and server CPU-seconds per GB, both of record values, not of bytes on the wire."""
-    return Measured(
+    return Measurement(
         {"throughput": detail["bytes"] / MB / detail["seconds"], "server CPU": detail["server_cpu_s"] / (detail["bytes"] / GB)}, detail
     )
 

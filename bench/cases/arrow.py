@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 
-from bench.cases import Case, Figure, Measured, Scale, Stage
+from bench.cases import Case, CaseContext, Figure, Measurement, Scale
 
 RATES = (Figure("rate", "k records/s", True, 0), Figure("client CPU", "ns/record", False, 0), Figure("server CPU", "ns/record", False, 0))
 PARTITIONS = 3
@@ -26,37 +26,37 @@ def cases(scale: Scale) -> list[Case]:
 
 
 def _send(client: str, codec: str) -> Case:
-    def run(stage: Stage, scale: Scale) -> Measured:
-        topic = stage.create_topic(PARTITIONS)
+    def run(context: CaseContext, scale: Scale) -> Measurement:
+        topic = context.create_topic(PARTITIONS)
         os.sync()
         try:
             shape = {"value_size": VALUE_SIZE, "codec": codec}
-            return _rates(stage.load("table_send", topic, client=client, **shape, seconds=scale.seconds, bytes_max=scale.bytes_max))
+            return _rates(context.load("table_send", topic, client=client, **shape, seconds=scale.seconds, bytes_max=scale.bytes_max))
         finally:
-            stage.delete_topic(topic)
+            context.delete_topic(topic)
 
     return Case("tables, send", f"{VALUE_SIZE} B, {codec}, {client}", RATES, run, SERVERS)
 
 
 def _read(client: str, codec: str) -> Case:
-    def run(stage: Stage, scale: Scale) -> Measured:
-        topic = stage.create_topic(PARTITIONS)
+    def run(context: CaseContext, scale: Scale) -> Measurement:
+        topic = context.create_topic(PARTITIONS)
         try:
             shape = {"value_size": VALUE_SIZE, "codec": codec}
-            filled = stage.load("table_send", topic, client="send_table", **shape, seconds=60.0, bytes_max=scale.fill_bytes)
+            filled = context.load("table_send", topic, client="send_table", **shape, seconds=60.0, bytes_max=scale.fill_bytes)
             records = filled["records_total"]
-            return _rates(stage.load("table_read", topic, client=client, partitions=PARTITIONS, records=records, value_size=VALUE_SIZE))
+            return _rates(context.load("table_read", topic, client=client, partitions=PARTITIONS, records=records, value_size=VALUE_SIZE))
         finally:
-            stage.delete_topic(topic)
+            context.delete_topic(topic)
 
     return Case("tables, read", f"{VALUE_SIZE} B, {codec}, {client}", RATES, run, SERVERS)
 
 
-def _rates(detail: dict[str, float]) -> Measured:
+def _rates(detail: dict[str, float]) -> Measurement:
     records = detail["records"]
     figures = {
         "rate": records / detail["seconds"] / 1e3,
         "client CPU": detail["load_cpu_s"] / records * 1e9,
         "server CPU": detail["server_cpu_s"] / records * 1e9,
     }
-    return Measured(figures, detail)
+    return Measurement(figures, detail)

@@ -12,7 +12,7 @@ import sys
 import time
 from typing import Any
 
-from bench.cases import Case, Figure, Measured, Scale, Stage
+from bench.cases import Case, CaseContext, Figure, Measurement, Scale
 from bench.loads.client_consume import CLIENTS as READERS
 from bench.loads.client_latency import CLIENTS as BOTH
 from bench.loads.client_latency import IDLE
@@ -48,57 +48,61 @@ def cases(scale: Scale) -> list[Case]:
 
 
 def _produce(client: str, value_size: int) -> Case:
-    def run(stage: Stage, scale: Scale) -> Measured:
-        topic = stage.create_topic(PARTITIONS)
+    def run(context: CaseContext, scale: Scale) -> Measurement:
+        topic = context.create_topic(PARTITIONS)
         os.sync()
         try:
             return _figures(
-                stage.load("client_produce", topic, client=client, value_size=value_size, seconds=scale.seconds, bytes_max=scale.bytes_max)
+                context.load(
+                    "client_produce", topic, client=client, value_size=value_size, seconds=scale.seconds, bytes_max=scale.bytes_max
+                )
             )
         finally:
-            stage.delete_topic(topic)
+            context.delete_topic(topic)
 
     return Case("produce, client", f"{_size(value_size)}, {client}", RATES, run, SERVERS)
 
 
 def _consume(client: str, value_size: int) -> Case:
-    def run(stage: Stage, scale: Scale) -> Measured:
-        topic, records = stage.filled_topic(value_size, PARTITIONS, scale.fill_bytes)
+    def run(context: CaseContext, scale: Scale) -> Measurement:
+        topic, records = context.filled_topic(value_size, PARTITIONS, scale.fill_bytes)
         shape = {"partitions": PARTITIONS, "records": records}
-        return _figures(stage.load("client_consume", topic, client=client, **shape, seconds=scale.seconds))
+        return _figures(context.load("client_consume", topic, client=client, **shape, seconds=scale.seconds))
 
     return Case("consume, client", f"{_size(value_size)}, {client}", RATES, run, SERVERS)
 
 
 def _latency(client: str) -> Case:
-    def run(stage: Stage, scale: Scale) -> Measured:
-        topic = stage.create_topic(1)
+    def run(context: CaseContext, scale: Scale) -> Measurement:
+        topic = context.create_topic(1)
         seconds = QUICK_S if scale.name == "quick" else LATENCY_S
         try:
-            detail = stage.load("client_latency", topic, client=client, value_size=100, rate=RATE, seconds=seconds)
+            detail = context.load("client_latency", topic, client=client, value_size=100, rate=RATE, seconds=seconds)
         finally:
-            stage.delete_topic(topic)
-        return Measured({"p50": detail["p50"], "p99": detail["p99"], "client CPU": detail["load_cpu_s"] / detail["seconds"] * 100}, detail)
+            context.delete_topic(topic)
+        return Measurement(
+            {"p50": detail["p50"], "p99": detail["p99"], "client CPU": detail["load_cpu_s"] / detail["seconds"] * 100}, detail
+        )
 
     return Case("latency, client", f"1,000 records/s of 100 B, {client}", LATENCIES, run, SERVERS)
 
 
 def _idle(client: str) -> Case:
-    def run(stage: Stage, scale: Scale) -> Measured:
-        topic = stage.create_topic(1)
+    def run(context: CaseContext, scale: Scale) -> Measurement:
+        topic = context.create_topic(1)
         try:
-            detail = stage.load("client_idle", topic, client=client, seconds=QUICK_S if scale.name == "quick" else IDLE_S)
+            detail = context.load("client_idle", topic, client=client, seconds=QUICK_S if scale.name == "quick" else IDLE_S)
         finally:
-            stage.delete_topic(topic)
-        return Measured({"client CPU": detail["load_cpu_s"] / detail["seconds"] * 100}, detail)
+            context.delete_topic(topic)
+        return Measurement({"client CPU": detail["load_cpu_s"] / detail["seconds"] * 100}, detail)
 
     return Case("idle, client", f"a connected consumer, {client}", IDLE_CPU, run, SERVERS)
 
 
 def _import(client: str) -> Case:
-    def run(stage: Stage, scale: Scale) -> Measured:
+    def run(context: CaseContext, scale: Scale) -> Measurement:
         bare, whole = (min(_until_exit_s(code) for _ in range(5)) for code in ("pass", MODULES[client]))
-        return Measured({"import": (whole - bare) * 1e3}, {"bare_s": bare, "whole_s": whole})
+        return Measurement({"import": (whole - bare) * 1e3}, {"bare_s": bare, "whole_s": whole})
 
     return Case("import, client", client, IMPORT, run, frozenset({"ottla cached"}))
 
@@ -109,13 +113,13 @@ def _until_exit_s(code: str) -> float:
     return time.perf_counter() - began
 
 
-def _figures(detail: dict[str, Any]) -> Measured:
+def _figures(detail: dict[str, Any]) -> Measurement:
     figures = {
         "rate": detail["records"] / detail["seconds"] / 1e3,
         "client CPU": detail["load_cpu_s"] / detail["records"] * 1e6,
         "server CPU": detail["server_cpu_s"] / detail["records"] * 1e6,
     }
-    return Measured(figures, detail)
+    return Measurement(figures, detail)
 
 
 def _size(value_size: int) -> str:

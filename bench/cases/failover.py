@@ -16,7 +16,7 @@ import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from bench.cases import Case, Figure, Measured, Scale, Stage
+from bench.cases import Case, CaseContext, Figure, Measurement, Scale
 from bench.clusters import BROKERS, Cluster, cluster_of
 from bench.load import LoadFailed
 from ottla.wire import framing
@@ -39,15 +39,15 @@ Addresses = Mapping[int, tuple[str, int]]
 def cases(scale: Scale) -> list[Case]:
     partitions = PARTITIONS // 10 if scale.name == "quick" else PARTITIONS
 
-    def run(stage: Stage, scale: Scale) -> Measured:
-        with tempfile.TemporaryDirectory(dir=stage.scratch, ignore_cleanup_errors=True) as directory:
-            return _failovers(stage, Path(directory), partitions)
+    def run(context: CaseContext, scale: Scale) -> Measurement:
+        with tempfile.TemporaryDirectory(dir=context.scratch, ignore_cleanup_errors=True) as directory:
+            return _failovers(context, Path(directory), partitions)
 
     return [Case("failover", f"{partitions:,} partitions, 3 replicas each", FIGURES, run, frozenset({"ottla"}), rounds=1)]
 
 
-def _failovers(stage: Stage, directory: Path, partitions: int) -> Measured:
-    with cluster_of(stage.contestant, directory) as cluster:
+def _failovers(context: CaseContext, directory: Path, partitions: int) -> Measurement:
+    with cluster_of(context.contestant, directory) as cluster:
         addresses = _addresses(cluster)
         cluster.create_topic(TOPIC, partitions)
         office = _metadata(addresses[1]).controller_id
@@ -62,7 +62,7 @@ def _failovers(stage: Stage, directory: Path, partitions: int) -> Measured:
         "CPU of both survivors, a broker": first["cpu_s"],
         "CPU of both survivors, the controller": second["cpu_s"],
     }
-    return Measured(figures, {"partitions": partitions, "broker": first, "controller": second})
+    return Measurement(figures, {"partitions": partitions, "broker": first, "controller": second})
 
 
 def _addresses(cluster: Cluster) -> Addresses:

@@ -6,7 +6,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from bench.cases import Case, Figure, Measured, Scale, Stage
+from bench.cases import Case, CaseContext, Figure, Measurement, Scale
 from bench.process import MIB
 
 IDLE_S = 2.0
@@ -27,8 +27,8 @@ def last_cases(scale: Scale) -> list[Case]:
     return [Case("memory", "after load", AFTER, _after_load, rounds=1)]
 
 
-def _start(stage: Stage, scale: Scale) -> Measured:
-    with tempfile.TemporaryDirectory(dir=stage.scratch) as directory, stage.contestant.running(Path(directory)) as running:
+def _start(context: CaseContext, scale: Scale) -> Measurement:
+    with tempfile.TemporaryDirectory(dir=context.scratch) as directory, context.contestant.running(Path(directory)) as running:
         process = running.process
         time.sleep(1.0)
         cpu_s = process.cpu_s()
@@ -41,9 +41,9 @@ def _start(stage: Stage, scale: Scale) -> Measured:
             "idle RSS": memory.rss / MIB,
             "idle CPU": idle,
         }
-        return Measured(figures, {"rss": memory.rss, "pss": memory.pss, "uss": memory.uss})
+        return Measurement(figures, {"rss": memory.rss, "pss": memory.pss, "uss": memory.uss})
 
 
-def _after_load(stage: Stage, scale: Scale) -> Measured:
-    memory = stage.running.process.memory()
-    return Measured({"RSS": memory.rss / MIB, "PSS": memory.pss / MIB, "USS": memory.uss / MIB}, {})
+def _after_load(context: CaseContext, scale: Scale) -> Measurement:
+    memory = context.running.process.memory()
+    return Measurement({"RSS": memory.rss / MIB, "PSS": memory.pss / MIB, "USS": memory.uss / MIB}, {})

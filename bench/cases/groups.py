@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bench.cases import Case, Figure, Measured, Scale, Stage
+from bench.cases import Case, CaseContext, Figure, Measurement, Scale
 from bench.loads.groups import median_ms
 
 PARTITIONS = 1_000
@@ -36,14 +36,14 @@ def cases(scale: Scale) -> list[Case]:
 def _rebalance(protocol: str, members: int) -> Case:
     steady_s = STEADY_S if members == LARGEST else 0.0
 
-    def run(stage: Stage, scale: Scale) -> Measured:
-        topic, other = stage.create_topic(PARTITIONS), stage.create_topic(1)
+    def run(context: CaseContext, scale: Scale) -> Measurement:
+        topic, other = context.create_topic(PARTITIONS), context.create_topic(1)
         try:
             shape = {"protocol": protocol, "members": members, "partitions": PARTITIONS}
-            detail = stage.load("rebalance", topic, other_topic=other, steady_s=steady_s, **shape)
+            detail = context.load("rebalance", topic, other_topic=other, steady_s=steady_s, **shape)
         finally:
-            stage.delete_topic(topic)
-            stage.delete_topic(other)
+            context.delete_topic(topic)
+            context.delete_topic(other)
         figures = {"formed": detail["form_s"], "member joins": detail["join_s"], "member leaves": detail["leave_s"]}
         figures["slowest of these"] = detail["worst_s"]
         figures["fenced"] = detail["fenced"]
@@ -52,6 +52,6 @@ def _rebalance(protocol: str, members: int) -> Case:
             figures["others' p99, settled"], figures["others' p99, rebalancing"] = settled, rebalancing
             figures["others' p99, times"] = rebalancing / settled
             figures["server CPU, rebalancing"] = detail["server_cpu_s"] / detail["seconds"] * 100
-        return Measured(figures, detail)
+        return Measurement(figures, detail)
 
     return Case("groups", f"{PROTOCOLS[protocol]}, {members} members", BESIDE if steady_s else SETTLING, run, COMPARED, rounds=1)

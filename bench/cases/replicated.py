@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from bench import load
-from bench.cases import GB, MB, Case, Figure, Measured, Scale, Stage
+from bench.cases import GB, MB, Case, CaseContext, Figure, Measurement, Scale
 from bench.clusters import Cluster, cluster_of
 
 VALUE_SIZE = 1024
@@ -48,17 +48,17 @@ def cases(scale: Scale) -> list[Case]:
 
 
 @contextlib.contextmanager
-def _cluster(stage: Stage) -> Iterator[Cluster]:
+def _cluster(context: CaseContext) -> Iterator[Cluster]:
     """Start a cluster of the contestant's kind, on an empty directory."""
     with (
-        tempfile.TemporaryDirectory(dir=stage.scratch, ignore_cleanup_errors=True) as directory,
-        cluster_of(stage.contestant, Path(directory)) as cluster,
+        tempfile.TemporaryDirectory(dir=context.scratch, ignore_cleanup_errors=True) as directory,
+        cluster_of(context.contestant, Path(directory)) as cluster,
     ):
         yield cluster
 
 
-def _costs(stage: Stage, scale: Scale) -> Measured:
-    with _cluster(stage) as cluster:
+def _costs(context: CaseContext, scale: Scale) -> Measurement:
+    with _cluster(context) as cluster:
         warm = _warm(cluster, scale)
         raw = _load(cluster, "raw_produce", 1, batch_size=BATCH_SIZE, seconds=scale.seconds, bytes_max=scale.bytes_max, warm_s=0.3)
         client = _load(cluster, "librdkafka_produce", PARTITIONS, seconds=scale.seconds, bytes_max=scale.bytes_max)
@@ -74,7 +74,7 @@ def _costs(stage: Stage, scale: Scale) -> Measured:
         figures[f"{name}, CPU of all brokers"] = detail["server_cpu_s"] / (detail["bytes"] / GB)
     figures["latency at 500/s, p50"], figures["latency at 500/s, p99"] = steady["p50_ms"], steady["p99_ms"]
     figures["idle CPU of all brokers"] = resting["server_cpu_s"] / resting["seconds"] * 100
-    return Measured(figures, {"warm_up_cpu_s_per_gb": warm, "raw": raw, "librdkafka": client, "steady": steady})
+    return Measurement(figures, {"warm_up_cpu_s_per_gb": warm, "raw": raw, "librdkafka": client, "steady": steady})
 
 
 def _warm(cluster: Cluster, scale: Scale) -> list[float]:
@@ -114,10 +114,10 @@ def _steady(cluster: Cluster, *, seconds: float) -> dict[str, Any]:
     return load.run("steady", host=host, port=port, pid=cluster.running.pids, topic=topic, **shape)
 
 
-def _failover(stage: Stage, scale: Scale) -> Measured:
+def _failover(context: CaseContext, scale: Scale) -> Measurement:
     topic = "failover"
     details = []
-    with _cluster(stage) as cluster:
+    with _cluster(context) as cluster:
         cluster.create_topic(topic, 1)
         for _ in range(2 if scale.name == "quick" else 5):
             pids = {str(number): node.pid for number, node in cluster.running.nodes.items()}
@@ -125,4 +125,4 @@ def _failover(stage: Stage, scale: Scale) -> Measured:
             cluster.running.restart(details[-1]["leader"])
             cluster.await_in_sync(topic, 1)
     seconds = [detail["seconds"] for detail in details]
-    return Measured({"median": statistics.median(seconds), "slowest": max(seconds)}, {"kills": details})
+    return Measurement({"median": statistics.median(seconds), "slowest": max(seconds)}, {"kills": details})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bench.cases import Case, Figure, Measured, Scale, Stage
+from bench.cases import Case, CaseContext, Figure, Measurement, Scale
 
 RATE = 1000.0
 STEADY_CONNECTIONS = 10
@@ -16,28 +16,28 @@ def cases(scale: Scale) -> list[Case]:
 
 
 def _round_trips(request: str, connections: int) -> Case:
-    def run(stage: Stage, scale: Scale) -> Measured:
-        topic = stage.create_topic(1)
+    def run(context: CaseContext, scale: Scale) -> Measurement:
+        topic = context.create_topic(1)
         try:
-            detail = stage.load("round_trips", topic, request=request, connections=connections, seconds=scale.seconds)
+            detail = context.load("round_trips", topic, request=request, connections=connections, seconds=scale.seconds)
         finally:
-            stage.delete_topic(topic)
+            context.delete_topic(topic)
         requests = detail["requests"]
-        return Measured({"rate": requests / detail["seconds"], "server CPU": detail["server_cpu_s"] / requests * 1e6}, detail)
+        return Measurement({"rate": requests / detail["seconds"], "server CPU": detail["server_cpu_s"] / requests * 1e6}, detail)
 
     spread = "1 connection" if connections == 1 else f"{connections} connections"
     return Case("round trips", f"{request}, {spread}", ROUND_TRIPS, run)
 
 
 def _steady(request: str) -> Case:
-    def run(stage: Stage, scale: Scale) -> Measured:
-        topic = stage.create_topic(1)
+    def run(context: CaseContext, scale: Scale) -> Measurement:
+        topic = context.create_topic(1)
         try:
-            detail = stage.load(
+            detail = context.load(
                 "steady", topic, request=request, connections=STEADY_CONNECTIONS, rate=RATE, seconds=max(3.0, scale.seconds)
             )
         finally:
-            stage.delete_topic(topic)
-        return Measured({"p50": detail["p50_ms"], "p99": detail["p99_ms"]}, detail)
+            context.delete_topic(topic)
+        return Measurement({"p50": detail["p50_ms"], "p99": detail["p99_ms"]}, detail)
 
     return Case("latency at 1,000/s", request, LATENCY, run)

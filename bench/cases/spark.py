@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from bench import maven
-from bench.cases import Case, Figure, Measured, Scale, Skipped, Stage
+from bench.cases import Case, CaseContext, Figure, Measurement, Scale, Skipped
 
 PARTITIONS = 6
 VALUE_SIZE = 100
@@ -38,25 +38,25 @@ def cases(scale: Scale) -> list[Case]:
     ]
 
 
-def _read(stage: Stage, scale: Scale) -> Measured:
-    topic, rows = stage.filled_topic(VALUE_SIZE, PARTITIONS, scale.spark_rows * VALUE_SIZE)
-    return _measured(stage, "spark_read", topic, rows)
+def _read(context: CaseContext, scale: Scale) -> Measurement:
+    topic, rows = context.filled_topic(VALUE_SIZE, PARTITIONS, scale.spark_rows * VALUE_SIZE)
+    return _measured(context, "spark_read", topic, rows)
 
 
-def _stream(stage: Stage, scale: Scale) -> Measured:
-    topic, rows = stage.filled_topic(VALUE_SIZE, PARTITIONS, scale.spark_rows * VALUE_SIZE)
-    return _measured(stage, "spark_stream", topic, rows)
+def _stream(context: CaseContext, scale: Scale) -> Measurement:
+    topic, rows = context.filled_topic(VALUE_SIZE, PARTITIONS, scale.spark_rows * VALUE_SIZE)
+    return _measured(context, "spark_stream", topic, rows)
 
 
-def _write(stage: Stage, scale: Scale) -> Measured:
-    topic = stage.create_topic(PARTITIONS)
+def _write(context: CaseContext, scale: Scale) -> Measurement:
+    topic = context.create_topic(PARTITIONS)
     try:
-        return _measured(stage, "spark_write", topic, scale.spark_rows)
+        return _measured(context, "spark_write", topic, scale.spark_rows)
     finally:
-        stage.delete_topic(topic)
+        context.delete_topic(topic)
 
 
-def _measured(stage: Stage, kind: str, topic: str, rows: int) -> Measured:
+def _measured(context: CaseContext, kind: str, topic: str, rows: int) -> Measurement:
     if importlib.util.find_spec("pyspark") is None:
         raise Skipped("pyspark is not installed")
     try:
@@ -69,7 +69,7 @@ def _measured(stage: Stage, kind: str, topic: str, rows: int) -> Measured:
         version, jars = _connector()
     except Skipped as why:
         version, jars = f"none: {why}", []
-    detail = stage.load(kind, topic, jars=jars, rows=rows, passes=PASSES, java_home=home, value_size=VALUE_SIZE)
+    detail = context.load(kind, topic, jars=jars, rows=rows, passes=PASSES, java_home=home, value_size=VALUE_SIZE)
     ways = detail["ways"]
     ours, theirs, ready = ways["ottla"], ways.get("kafka"), ways.get("ready")
     figures = {
@@ -84,7 +84,7 @@ def _measured(stage: Stage, kind: str, topic: str, rows: int) -> Measured:
         figures["CPU of the connector's"] = _cpu(ours) / _cpu(theirs)
     if ready:
         figures[OF_READY.key] = 100 * ours["rows_per_s"] / ready["rows_per_s"]
-    return Measured(figures, {**detail, "connector": version})
+    return Measurement(figures, {**detail, "connector": version})
 
 
 def _cpu(way: dict[str, Any]) -> float:

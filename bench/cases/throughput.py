@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 
-from bench.cases import RATES, Case, Measured, Scale, Stage, rates
+from bench.cases import RATES, Case, CaseContext, Measurement, Scale, rates
 
 #: The batch size of Java's producer under load.
 BATCH_SIZE = 16 << 10
@@ -40,13 +40,13 @@ def _shape(value_size: int, partitions: int) -> tuple[str, str]:
 
 
 def _raw_produce(value_size: int, partitions: int, acks: str, batch_size: int) -> Case:
-    def run(stage: Stage, scale: Scale) -> Measured:
-        topic = stage.create_topic(partitions)
+    def run(context: CaseContext, scale: Scale) -> Measurement:
+        topic = context.create_topic(partitions)
         # Dirty pages of the previous run must not be written during this one.
         os.sync()
         try:
             return rates(
-                stage.load(
+                context.load(
                     "raw_produce",
                     topic,
                     partitions=partitions,
@@ -59,7 +59,7 @@ def _raw_produce(value_size: int, partitions: int, acks: str, batch_size: int) -
                 )
             )
         finally:
-            stage.delete_topic(topic)
+            context.delete_topic(topic)
 
     size, spread = _shape(value_size, partitions)
     batches = "16 KiB batches" if batch_size == BATCH_SIZE else "1 MB batches"
@@ -67,12 +67,12 @@ def _raw_produce(value_size: int, partitions: int, acks: str, batch_size: int) -
 
 
 def _librdkafka_produce(value_size: int, partitions: int, acks: str) -> Case:
-    def run(stage: Stage, scale: Scale) -> Measured:
-        topic = stage.create_topic(partitions)
+    def run(context: CaseContext, scale: Scale) -> Measurement:
+        topic = context.create_topic(partitions)
         os.sync()
         try:
             return rates(
-                stage.load(
+                context.load(
                     "librdkafka_produce",
                     topic,
                     value_size=value_size,
@@ -82,24 +82,24 @@ def _librdkafka_produce(value_size: int, partitions: int, acks: str) -> Case:
                 )
             )
         finally:
-            stage.delete_topic(topic)
+            context.delete_topic(topic)
 
     size, spread = _shape(value_size, partitions)
     return Case("produce, librdkafka", f"{size}, {spread}, acks={acks}", RATES, run)
 
 
 def _raw_fetch(value_size: int, partitions: int) -> Case:
-    def run(stage: Stage, scale: Scale) -> Measured:
-        topic, _ = stage.filled_topic(value_size, partitions, scale.fill_bytes)
-        return rates(stage.load("raw_fetch", topic, partitions=partitions, value_size=value_size, seconds=scale.seconds))
+    def run(context: CaseContext, scale: Scale) -> Measurement:
+        topic, _ = context.filled_topic(value_size, partitions, scale.fill_bytes)
+        return rates(context.load("raw_fetch", topic, partitions=partitions, value_size=value_size, seconds=scale.seconds))
 
     return Case("consume, raw", ", ".join(_shape(value_size, partitions)), RATES, run, READERS)
 
 
 def _librdkafka_consume(value_size: int, partitions: int) -> Case:
-    def run(stage: Stage, scale: Scale) -> Measured:
-        topic, records = stage.filled_topic(value_size, partitions, scale.fill_bytes)
+    def run(context: CaseContext, scale: Scale) -> Measurement:
+        topic, records = context.filled_topic(value_size, partitions, scale.fill_bytes)
         shape = {"partitions": partitions, "value_size": value_size, "records": records}
-        return rates(stage.load("librdkafka_consume", topic, **shape, seconds=scale.seconds))
+        return rates(context.load("librdkafka_consume", topic, **shape, seconds=scale.seconds))
 
     return Case("consume, librdkafka", ", ".join(_shape(value_size, partitions)), RATES, run, READERS)

@@ -19,7 +19,7 @@ STRIDE = 1000
 FIRST_TIMEOUT_S = 30
 
 
-class Turn:
+class ConsumerRun:
     """One client's run: until enough records are read, or time is over."""
 
     def __init__(self, pid: int, topic: str, partitions: int, records: int, seconds: float) -> None:
@@ -49,10 +49,10 @@ class Turn:
 
 def consume(host: str, port: int, pid: int, topic: str, *, client: str, partitions: int, records: int, seconds: float) -> dict[str, Any]:
     """Read with `client`, a name of `CLIENTS`, for some seconds, or until the topic is read."""
-    return CLIENTS[client](f"{host}:{port}", Turn(pid, topic, partitions, records, seconds))
+    return CLIENTS[client](f"{host}:{port}", ConsumerRun(pid, topic, partitions, records, seconds))
 
 
-def ottla_blocking(bootstrap: str, turn: Turn) -> dict[str, Any]:
+def ottla_blocking(bootstrap: str, turn: ConsumerRun) -> dict[str, Any]:
     from ottla import Consumer
 
     with Consumer(bootstrap_servers=bootstrap, auto_offset_reset="earliest") as consumer:
@@ -66,7 +66,7 @@ def ottla_blocking(bootstrap: str, turn: Turn) -> dict[str, Any]:
         return turn.result()
 
 
-def ottla_asyncio(bootstrap: str, turn: Turn) -> dict[str, Any]:
+def ottla_asyncio(bootstrap: str, turn: ConsumerRun) -> dict[str, Any]:
     from ottla.aio import Consumer
 
     async def main() -> dict[str, Any]:
@@ -83,7 +83,7 @@ def ottla_asyncio(bootstrap: str, turn: Turn) -> dict[str, Any]:
     return asyncio.run(main())
 
 
-def confluent(bootstrap: str, turn: Turn) -> dict[str, Any]:
+def confluent(bootstrap: str, turn: ConsumerRun) -> dict[str, Any]:
     from confluent_kafka import Consumer, TopicPartition
 
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "bench", "enable.auto.commit": False})
@@ -100,7 +100,7 @@ def confluent(bootstrap: str, turn: Turn) -> dict[str, Any]:
     return found
 
 
-def kafka_python(bootstrap: str, turn: Turn) -> dict[str, Any]:
+def kafka_python(bootstrap: str, turn: ConsumerRun) -> dict[str, Any]:
     from kafka import KafkaConsumer, TopicPartition
 
     consumer = KafkaConsumer(bootstrap_servers=bootstrap, auto_offset_reset="earliest")
@@ -116,7 +116,7 @@ def kafka_python(bootstrap: str, turn: Turn) -> dict[str, Any]:
     return found
 
 
-def aiokafka(bootstrap: str, turn: Turn) -> dict[str, Any]:
+def aiokafka(bootstrap: str, turn: ConsumerRun) -> dict[str, Any]:
     from aiokafka import AIOKafkaConsumer, TopicPartition
 
     async def main() -> dict[str, Any]:
@@ -135,7 +135,7 @@ def aiokafka(bootstrap: str, turn: Turn) -> dict[str, Any]:
     return asyncio.run(main())
 
 
-CLIENTS: dict[str, Callable[[str, Turn], dict[str, Any]]] = {
+CLIENTS: dict[str, Callable[[str, ConsumerRun], dict[str, Any]]] = {
     "ottla": ottla_blocking,
     "ottla.aio": ottla_asyncio,
     "confluent-kafka": confluent,

@@ -21,7 +21,7 @@ GIVE_UP_S = 30.0
 POLL_S = 1.0
 
 
-class Pace:
+class Schedule:
     """The schedule of records, and the received ones."""
 
     def __init__(self, pid: int, rate: int, seconds: float, value_size: int) -> None:
@@ -56,7 +56,7 @@ class Pace:
 
 def latency(host: str, port: int, pid: int, topic: str, *, client: str, value_size: int, rate: int, seconds: float) -> dict[str, Any]:
     """Send and receive at a rate with `client`, a name of `CLIENTS`."""
-    return CLIENTS[client](f"{host}:{port}", topic, Pace(pid, rate, seconds, value_size))
+    return CLIENTS[client](f"{host}:{port}", topic, Schedule(pid, rate, seconds, value_size))
 
 
 def idle(host: str, port: int, pid: int, topic: str, *, client: str, seconds: float) -> dict[str, Any]:
@@ -73,7 +73,7 @@ def idle(host: str, port: int, pid: int, topic: str, *, client: str, seconds: fl
     return IDLE[client](f"{host}:{port}", topic, nothing)
 
 
-def _in_threads(pace: Pace, send: Callable[[bytes], Any], receive: Callable[[], None]) -> dict[str, Any]:
+def _in_threads(pace: Schedule, send: Callable[[bytes], Any], receive: Callable[[], None]) -> dict[str, Any]:
     def receiving() -> None:
         try:
             receive()
@@ -94,7 +94,7 @@ def _in_threads(pace: Pace, send: Callable[[bytes], Any], receive: Callable[[], 
     return pace.result()
 
 
-async def _on_loop(pace: Pace, send: Callable[[bytes], Any], receive: Callable[[], Any]) -> dict[str, Any]:
+async def _on_loop(pace: Schedule, send: Callable[[bytes], Any], receive: Callable[[], Any]) -> dict[str, Any]:
     receiver = asyncio.create_task(receive())
     await asyncio.to_thread(pace.ready.wait, GIVE_UP_S)
     for at_ns, value in pace.due():
@@ -118,7 +118,7 @@ def _ottla_consumer(bootstrap: str, topic: str) -> Any:
     return consumer
 
 
-def ottla_blocking(bootstrap: str, topic: str, pace: Pace) -> dict[str, Any]:
+def ottla_blocking(bootstrap: str, topic: str, pace: Schedule) -> dict[str, Any]:
     from ottla import Producer
 
     def receive() -> None:
@@ -132,7 +132,7 @@ def ottla_blocking(bootstrap: str, topic: str, pace: Pace) -> dict[str, Any]:
         return _in_threads(pace, lambda value: producer.send(topic, value), receive)
 
 
-def ottla_asyncio(bootstrap: str, topic: str, pace: Pace) -> dict[str, Any]:
+def ottla_asyncio(bootstrap: str, topic: str, pace: Schedule) -> dict[str, Any]:
     from ottla.aio import Consumer, Producer
 
     async def receive() -> None:
@@ -162,7 +162,7 @@ def _confluent_consumer(bootstrap: str, topic: str) -> Any:
     return consumer
 
 
-def confluent(bootstrap: str, topic: str, pace: Pace) -> dict[str, Any]:
+def confluent(bootstrap: str, topic: str, pace: Schedule) -> dict[str, Any]:
     from confluent_kafka import Producer
 
     def receive() -> None:
@@ -195,7 +195,7 @@ def _kafka_python_consumer(bootstrap: str, topic: str) -> Any:
     return consumer
 
 
-def kafka_python(bootstrap: str, topic: str, pace: Pace) -> dict[str, Any]:
+def kafka_python(bootstrap: str, topic: str, pace: Schedule) -> dict[str, Any]:
     from kafka import KafkaProducer
 
     def receive() -> None:
@@ -226,7 +226,7 @@ async def _aiokafka_consumer(bootstrap: str, topic: str) -> Any:
     return consumer
 
 
-def aiokafka(bootstrap: str, topic: str, pace: Pace) -> dict[str, Any]:
+def aiokafka(bootstrap: str, topic: str, pace: Schedule) -> dict[str, Any]:
     from aiokafka import AIOKafkaProducer
 
     async def receive() -> None:
@@ -278,7 +278,7 @@ def _idle_aiokafka(bootstrap: str, topic: str, nothing: Nothing) -> dict[str, An
     return found
 
 
-CLIENTS: dict[str, Callable[[str, str, Pace], dict[str, Any]]] = {
+CLIENTS: dict[str, Callable[[str, str, Schedule], dict[str, Any]]] = {
     "ottla": ottla_blocking,
     "ottla.aio": ottla_asyncio,
     "confluent-kafka": confluent,

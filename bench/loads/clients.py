@@ -22,11 +22,11 @@ FLUSH_TIMEOUT_S = 60
 def produce(host: str, port: int, pid: int, topic: str, *, client: str, value_size: int, seconds: float, bytes_max: int) -> dict[str, Any]:
     """Produce with `client`, a name of `CLIENTS`, for some seconds."""
     value = random.Random(7).randbytes(value_size)
-    measured = CLIENTS[client](f"{host}:{port}", topic, value, Turn(pid, seconds, max(STRIDE, bytes_max // value_size)))
+    measured = CLIENTS[client](f"{host}:{port}", topic, value, ClientRun(pid, seconds, max(STRIDE, bytes_max // value_size)))
     return {**measured, "bytes": measured["records"] * value_size}
 
 
-class Turn:
+class ClientRun:
     """One client's run: a short warm-up, the measured window, and the end of each."""
 
     def __init__(self, pid: int, seconds: float, records_max: int) -> None:
@@ -53,14 +53,14 @@ class Turn:
         return {**self._window.close(), "records": self.records}
 
 
-def ottla_blocking(bootstrap: str, topic: str, value: bytes, turn: Turn) -> dict[str, Any]:
+def ottla_blocking(bootstrap: str, topic: str, value: bytes, turn: ClientRun) -> dict[str, Any]:
     from ottla import Producer
 
     with Producer(bootstrap_servers=bootstrap) as producer:
         return _blocking(turn, lambda: producer.send(topic, value), producer.flush)
 
 
-def ottla_asyncio(bootstrap: str, topic: str, value: bytes, turn: Turn) -> dict[str, Any]:
+def ottla_asyncio(bootstrap: str, topic: str, value: bytes, turn: ClientRun) -> dict[str, Any]:
     from ottla.aio import Producer
 
     async def main() -> dict[str, Any]:
@@ -70,7 +70,7 @@ def ottla_asyncio(bootstrap: str, topic: str, value: bytes, turn: Turn) -> dict[
     return asyncio.run(main())
 
 
-def confluent(bootstrap: str, topic: str, value: bytes, turn: Turn) -> dict[str, Any]:
+def confluent(bootstrap: str, topic: str, value: bytes, turn: ClientRun) -> dict[str, Any]:
     from confluent_kafka import Producer
 
     failures: list[str] = []
@@ -92,7 +92,7 @@ def confluent(bootstrap: str, topic: str, value: bytes, turn: Turn) -> dict[str,
     return found
 
 
-def kafka_python(bootstrap: str, topic: str, value: bytes, turn: Turn) -> dict[str, Any]:
+def kafka_python(bootstrap: str, topic: str, value: bytes, turn: ClientRun) -> dict[str, Any]:
     from kafka import KafkaProducer
 
     producer = KafkaProducer(bootstrap_servers=bootstrap, acks="all")
@@ -102,7 +102,7 @@ def kafka_python(bootstrap: str, topic: str, value: bytes, turn: Turn) -> dict[s
         producer.close()
 
 
-def aiokafka(bootstrap: str, topic: str, value: bytes, turn: Turn) -> dict[str, Any]:
+def aiokafka(bootstrap: str, topic: str, value: bytes, turn: ClientRun) -> dict[str, Any]:
     from aiokafka import AIOKafkaProducer
 
     async def main() -> dict[str, Any]:
@@ -116,7 +116,9 @@ def aiokafka(bootstrap: str, topic: str, value: bytes, turn: Turn) -> dict[str, 
     return asyncio.run(main())
 
 
-def _blocking(turn: Turn, send: Callable[[], Any], flush: Callable[[], Any], between: Callable[[], Any] = lambda: None) -> dict[str, Any]:
+def _blocking(
+    turn: ClientRun, send: Callable[[], Any], flush: Callable[[], Any], between: Callable[[], Any] = lambda: None
+) -> dict[str, Any]:
     for measured in (False, True):
         if measured:
             turn.begin()
@@ -128,7 +130,7 @@ def _blocking(turn: Turn, send: Callable[[], Any], flush: Callable[[], Any], bet
     return turn.over()
 
 
-async def _asyncio(turn: Turn, send: Callable[[], Any], flush: Callable[[], Any]) -> dict[str, Any]:
+async def _asyncio(turn: ClientRun, send: Callable[[], Any], flush: Callable[[], Any]) -> dict[str, Any]:
     for measured in (False, True):
         if measured:
             turn.begin()
@@ -139,7 +141,7 @@ async def _asyncio(turn: Turn, send: Callable[[], Any], flush: Callable[[], Any]
     return turn.over()
 
 
-CLIENTS: dict[str, Callable[[str, str, bytes, Turn], dict[str, Any]]] = {
+CLIENTS: dict[str, Callable[[str, str, bytes, ClientRun], dict[str, Any]]] = {
     "ottla": ottla_blocking,
     "ottla.aio": ottla_asyncio,
     "confluent-kafka": confluent,

@@ -59,7 +59,7 @@ def rebalance(
         shape = {"request": REQUEST, "connections": CONNECTIONS, "rate": RATE, "seconds": steady_s}
         return load.run("steady", host=host, port=port, pid=pid, topic=other_topic, **shape)
 
-    moves = Moves([], [])
+    moves = MembershipTimes([], [])
     before, during, accounts = [], [], []
     with Members(host=host, port=port, topic=topic, partitions=partitions, protocol=protocol) as group:
         formed = group.do(f"form {members}")
@@ -87,7 +87,7 @@ def rebalance(
 
 
 @dataclass(slots=True)
-class Moves:
+class MembershipTimes:
     """Durations of joins and leaves, in seconds."""
 
     joins: list[float]

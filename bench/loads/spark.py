@@ -51,7 +51,7 @@ def write(host: str, port: int, pid: int, topic: str, **arguments: Any) -> dict[
     return _measured(pid, "write", ("ottla", "kafka"), {"at": f"{host}:{port}", "topic": topic, **arguments})
 
 
-class Way:
+class MeasuredProcess:
     """One of the ways that are measured in turn, in a process of its own, and what its passes took."""
 
     def __init__(self, kind: str, source: str, arguments: dict[str, Any]) -> None:
@@ -62,7 +62,7 @@ class Way:
         self.spark_cpu_s = 0.0
         self.server_cpu_s = 0.0
 
-    def __enter__(self) -> Way:
+    def __enter__(self) -> MeasuredProcess:
         self._process.start()
         # Theirs alone, so that each end sees when the other is gone.
         self._theirs.close()
@@ -102,11 +102,11 @@ def _measured(pid: int, kind: str, sources: tuple[str, ...], arguments: dict[str
     """What each way came to by its name; for the connector, if it does not run, why."""
     failed = ""
     with ExitStack() as running:
-        there: dict[str, Way] = {}
+        there: dict[str, MeasuredProcess] = {}
         for source in sources:
             if source == "kafka" and not arguments["jars"]:
                 continue
-            way = running.enter_context(Way(kind, source, arguments))
+            way = running.enter_context(MeasuredProcess(kind, source, arguments))
             why_not = way.why_not()
             if not why_not:
                 there[source] = way

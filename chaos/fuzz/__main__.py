@@ -16,7 +16,7 @@ from functools import partial
 
 import click
 
-from chaos.fuzz.chunk import FRAMES, Chunk, Outcome, shrunk
+from chaos.fuzz.chunk import FRAMES, Chunk, ChunkResult, shrunk
 
 #: Chunks that a worker process gets at once.
 CHUNKS_PER_TASK = 20
@@ -44,7 +44,7 @@ def main(frames: int, brokers: str, first: int, seed: int | None, jobs: int, shr
     sys.exit(1 if sweep(first, -(-frames // FRAMES), brokers=int(brokers), jobs=jobs) else 0)
 
 
-def show(outcome: Outcome, brokers: int, seconds: float) -> None:
+def show(outcome: ChunkResult, brokers: int, seconds: float) -> None:
     """Print the finding, and the shortest list of steps that reproduces it."""
     click.echo(str(outcome.finding))
     steps = shrunk(outcome, brokers=brokers, seconds=seconds)

@@ -170,7 +170,7 @@ def _max_wait_ms(request: Any) -> int:
 
 
 @dataclass(slots=True)
-class Outcome:
+class ChunkResult:
     """The result of one chunk."""
 
     seed: int
@@ -196,9 +196,9 @@ class Chunk:
         self._next = CONNECTIONS
         self._correlation = 0
 
-    def run(self) -> Outcome:
+    def run(self) -> ChunkResult:
         """Send the frames of this seed to fresh brokers."""
-        outcome = Outcome(self.seed)
+        outcome = ChunkResult(self.seed)
         begun = time.process_time()
         try:
             with watchdog():
@@ -296,7 +296,7 @@ def perform(steps: list[Step], *, brokers: int, seed: int) -> Finding | None:
     return None
 
 
-def shrunk(outcome: Outcome, *, brokers: int, seconds: float = 60.0) -> list[Step]:
+def shrunk(outcome: ChunkResult, *, brokers: int, seconds: float = 60.0) -> list[Step]:
     """Shorten the steps: remove ever smaller parts while the same finding remains, within a time limit."""
     assert outcome.finding is not None, "there is something to shrink"
     steps, wanted = outcome.steps, outcome.finding.signature

@@ -9,7 +9,7 @@ from typing import cast
 import pytest
 from bench import report, runner
 from bench.__main__ import main
-from bench.cases import SCALES, Case, Figure, Measured, Scale, Skipped, Stage
+from bench.cases import SCALES, Case, CaseContext, Figure, Measurement, Scale, Skipped
 from bench.servers import OTTLA, OTTLA_CACHED, Contestant, Running
 from click.testing import CliRunner, Result
 
@@ -17,23 +17,23 @@ CPU = Figure("server CPU", "s/GB", False)
 SPEED = Figure("throughput", "MB/s", True)
 
 
-def stage(contestant: Contestant) -> Stage:
-    return Stage(contestant, cast(Running, None), Path())
+def context(contestant: Contestant) -> CaseContext:
+    return CaseContext(contestant, cast(Running, None), Path())
 
 
-def play(run: Callable[[Stage, Scale], Measured], rounds: int) -> runner.Results:
+def play(run: Callable[[CaseContext, Scale], Measurement], rounds: int) -> runner.Results:
     case = Case("group", "case", (CPU,), run, rounds=rounds)
     results = runner.Results([case], [OTTLA.name, OTTLA_CACHED.name], {}, {}, [])
-    runner._run_case(case, [stage(OTTLA), stage(OTTLA_CACHED)], SCALES["quick"], results)
+    runner._run_case(case, [context(OTTLA), context(OTTLA_CACHED)], SCALES["quick"], results)
     return results
 
 
 def test_servers_take_turns_in_alternating_order() -> None:
     order: list[str] = []
 
-    def run(stage: Stage, scale: Scale) -> Measured:
-        order.append(stage.name)
-        return Measured({}, {})
+    def run(context: CaseContext, scale: Scale) -> Measurement:
+        order.append(context.name)
+        return Measurement({}, {})
 
     play(run, 3)
     assert order == ["ottla", "ottla cached", "ottla cached", "ottla", "ottla", "ottla cached"]
@@ -41,15 +41,15 @@ def test_servers_take_turns_in_alternating_order() -> None:
 
 def test_a_figure_is_the_median_of_its_rounds() -> None:
     values = iter([1.0, 1.0, 9.0, 9.0, 2.0, 2.0])
-    results = play(lambda stage, scale: Measured({CPU.key: next(values)}, {}), 3)
+    results = play(lambda context, scale: Measurement({CPU.key: next(values)}, {}), 3)
     assert results.outcomes["group: case", "ottla"].median(CPU.key) == 2.0
 
 
 def test_a_failure_is_reported_and_not_repeated() -> None:
     calls: list[str] = []
 
-    def run(stage: Stage, scale: Scale) -> Measured:
-        calls.append(stage.name)
+    def run(context: CaseContext, scale: Scale) -> Measurement:
+        calls.append(context.name)
         raise RuntimeError("no leader")
 
     results = play(run, 2)
@@ -59,7 +59,7 @@ def test_a_failure_is_reported_and_not_repeated() -> None:
 
 
 def test_a_skipped_case_is_no_failure() -> None:
-    def run(stage: Stage, scale: Scale) -> Measured:
+    def run(context: CaseContext, scale: Scale) -> Measurement:
         raise Skipped("no Java")
 
     results = play(run, 1)
@@ -67,13 +67,13 @@ def test_a_skipped_case_is_no_failure() -> None:
     assert not results.ottla_failures
 
 
-def bench(monkeypatch: pytest.MonkeyPatch, directory: Path, run: Callable[[Stage, Scale], Measured]) -> Result:
+def bench(monkeypatch: pytest.MonkeyPatch, directory: Path, run: Callable[[CaseContext, Scale], Measurement]) -> Result:
     """`python -m bench` with one case that has a target (idle memory of at most 80 MB), on servers that nobody starts."""
     case = Case("start", "idle", (Figure("idle RSS", "MB", False),), run, rounds=1)
 
     def play(cases: list[Case], contestants: list[Contestant], scale: Scale, *, directory: Path | None, say: object) -> runner.Results:
         results = runner.Results(cases, [OTTLA.name], {}, {}, [])
-        runner._run_case(case, [stage(OTTLA)], scale, results)
+        runner._run_case(case, [context(OTTLA)], scale, results)
         return results
 
     monkeypatch.setattr("bench.__main__._cases", lambda scale: [case])
@@ -82,14 +82,14 @@ def bench(monkeypatch: pytest.MonkeyPatch, directory: Path, run: Callable[[Stage
 
 
 def test_a_missed_aim_is_printed_and_is_no_failure_of_the_command(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    done = bench(monkeypatch, tmp_path, lambda stage, scale: Measured({"idle RSS": 81.0}, {}))
+    done = bench(monkeypatch, tmp_path, lambda context, scale: Measurement({"idle RSS": 81.0}, {}))
     assert done.exit_code == 0, done.output
     assert "target missed   start: idle, idle RSS: 81.00 MB (target <= 80)" in done.output
     assert "0 of 1 targets met, 1 missed" in done.output
 
 
 def test_a_case_that_could_not_be_measured_fails_the_command_and_is_named_last(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    def run(stage: Stage, scale: Scale) -> Measured:
+    def run(context: CaseContext, scale: Scale) -> Measurement:
         raise RuntimeError("no leader")
 
     done = bench(monkeypatch, tmp_path, run)
