@@ -79,7 +79,7 @@ class Damaged:
 
 @dataclass(slots=True)
 class RotResult:
-    """The results of a campaign."""
+    """The results of a test."""
 
     places: int = 0
     rounds: int = 0
@@ -460,16 +460,16 @@ def main(
     seed = random.SystemRandom().randrange(1 << 32) if seed is None else seed
     outcome = RotResult()
     began_s = time.monotonic()
-    campaign = RotTest(outcome, random.Random(seed), lambda line: click.echo(line, err=True), keep)
+    rot_test = RotTest(outcome, random.Random(seed), lambda line: click.echo(line, err=True), keep)
     of_store = round(places * store_share)
     settings = (("ottla.log.scrub.interval.ms", str(SCRUB_MS)), ("log.flush.offset.checkpoint.interval.ms", "1000"))
     setup = Setup(session_timeout_ms=SESSION_MS, zookeepers=1, extra=settings)
     with place(directory) as home:
         if of_store:
-            campaign.embedded(home, of_store, group=2)
+            rot_test.embedded(home, of_store, group=2)
         if places > of_store:
             with running(setup, home) as cluster:
-                campaign.replicated(cluster, places - of_store, group)
+                rot_test.replicated(cluster, places - of_store, group)
     text = json.dumps({**outcome.document(), "seed": seed, "seconds": round(time.monotonic() - began_s)}, indent=1)
     click.echo(text)
     if json_path is not None:

@@ -124,6 +124,12 @@ def write(bootstrap: str) -> dict[int, list[Record]]:
     return written
 
 
+def checkpointed(path: Path) -> dict[int, int]:
+    """The offsets of the topic's partitions in a checkpoint of the directory; none if there is no file."""
+    rows = text_lines(path) if path.exists() else []
+    return {int(partition): int(offset) for topic, partition, offset in rows if topic == TOPIC}
+
+
 @pytest.fixture(scope="module", params=["stopped", "killed"])
 def left(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Left]:
     settings = {
@@ -140,7 +146,11 @@ def left(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
         topic_id = str(admin.describe_topics([TOPIC])[0]["topic_id"])
         admin.close()
         if request.param == "killed":
-            time.sleep(0.5)
+            ends = {number: len(records) for number, records in written.items()}
+            deadline_s = time.monotonic() + 20
+            while checkpointed(server.data_dir / "broker-1" / "replication-offset-checkpoint") != ends:
+                assert time.monotonic() < deadline_s, "the high watermarks are written every 100 ms"
+                time.sleep(0.02)
             server.kill()
         else:
             server.stop()
@@ -242,16 +252,15 @@ def test_the_directory_knows_its_cluster_and_broker(left: Left) -> None:
 def test_the_checkpoints_of_the_directory_are_true(left: Left, request: pytest.FixtureRequest) -> None:
     stopped = "stopped" in request.node.name
     ends = {number: len(records) for number, records in left.written.items()}
-    for name in ("recovery-point-offset-checkpoint", "replication-offset-checkpoint", "log-start-offset-checkpoint"):
-        if not stopped and not (left.root / name).exists():
-            continue
-        offsets = {int(partition): int(offset) for topic, partition, offset in text_lines(left.root / name) if topic == TOPIC}
-        if name.startswith("log-start"):
-            assert offsets.get(1, 0) == DELETED or not stopped
-            assert offsets.get(0, 0) == 0
-        else:
-            assert all(0 <= offset <= ends[partition] for partition, offset in offsets.items())
-            assert offsets == ends or not stopped, f"{name} of a clean stop says the ends of the logs"
+    assert checkpointed(left.root / "replication-offset-checkpoint") == ends
+    starts = checkpointed(left.root / "log-start-offset-checkpoint")
+    recovery_points = checkpointed(left.root / "recovery-point-offset-checkpoint")
+    if stopped:
+        assert (starts[1], recovery_points) == (DELETED, ends), "a clean stop writes the ends of the logs"
+    else:
+        assert starts.get(1, DELETED) == DELETED
+        assert all(0 <= offset <= ends[partition] for partition, offset in recovery_points.items())
+    assert starts.get(0, 0) == 0
 
 
 def test_the_marker_of_a_clean_stop_is_there_only_after_one(left: Left, request: pytest.FixtureRequest) -> None:
