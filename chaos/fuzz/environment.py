@@ -236,7 +236,7 @@ class Broker:
             effects.Scrub: lambda effect: later(lambda: self._scrub(effect)),
             effects.Clean: lambda effect: later(lambda: self._clean(effect)),
             effects.StoreSubmit: self._submit,
-            effects.Ask: lambda effect: later(lambda: self._ask(effect)),
+            effects.PeerRequest: lambda effect: later(lambda: self._ask(effect)),
             effects.Warn: lambda effect: None,
             effects.RequestFailed: self._request_failed,
             effects.Halt: self._halt,
@@ -333,7 +333,7 @@ class Broker:
 
         self.session.submit(effect.ops, done)
 
-    def _ask(self, effect: effects.Ask) -> None:
+    def _ask(self, effect: effects.PeerRequest) -> None:
         def answered(message: Any) -> None:
             self.environment.later(lambda: self.handle(events.PeerAnswered(ticket=effect.ticket, message=message)))
 

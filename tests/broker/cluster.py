@@ -227,7 +227,7 @@ class Broker:
                 case effects.StoreSubmit():
                     ticket = effect.ticket
                     self.session.submit(effect.ops, lambda result, ticket=ticket: self._store_answered(ticket, result))  # type: ignore[misc]
-                case effects.Ask():
+                case effects.PeerRequest():
                     self.cluster.later(lambda effect=effect: self._ask_peer(effect))  # type: ignore[misc]
                 case effects.Warn():
                     self.warnings.append(effect.message)
@@ -312,7 +312,7 @@ class Broker:
             result = None
         self.handle(events.Cleaned(partition=effect.partition, result=result, damage=damage))
 
-    def _ask_peer(self, effect: effects.Ask) -> None:
+    def _ask_peer(self, effect: effects.PeerRequest) -> None:
         peer = self.cluster.brokers.get(effect.broker)
         link = frozenset((self.broker_id, int(effect.broker)))
 
@@ -351,7 +351,7 @@ class Cluster:
         self.host = host
         self.now_ms = 0
         self.flushing = True
-        self.store_speaks = True
+        self.store_delivers = True
         self.reading = True
         self.changing = True
         self.brokers: dict[int, Broker] = {}
@@ -433,7 +433,7 @@ class Cluster:
             while True:
                 if self._later:
                     self._later.popleft()()
-                elif not (self.store_speaks and sum(session.deliver(1) for session in self.store.sessions)):  # type: ignore[misc]
+                elif not (self.store_delivers and sum(session.deliver(1) for session in self.store.sessions)):  # type: ignore[misc]
                     break
         finally:
             self._running = False

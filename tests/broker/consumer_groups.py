@@ -208,9 +208,9 @@ class ObedientMember:
         self.epoch = answer.member_epoch
         self.news = False
         if answer.assignment is not None:
-            told = assignment_of(answer.assignment.topic_partitions)
-            self.news = told != self.owned
-            self.owned = told
+            reported = assignment_of(answer.assignment.topic_partitions)
+            self.news = reported != self.owned
+            self.owned = reported
         return answer
 
     def leave(self, epoch: int = -1) -> ConsumerGroupHeartbeatResponse:

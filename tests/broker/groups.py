@@ -91,10 +91,10 @@ def leave(broker: Broker, *members: str, group: str = "g") -> list[int]:
 
 def commit_request(group: str, topic: str, partition: int, offset: int, *, joined: Any = None, **fields: Any) -> OffsetCommitRequest:
     place = {name: fields.pop(name) for name in ("committed_leader_epoch", "committed_metadata") if name in fields}
-    told = OffsetCommitRequestPartition(partition_index=partition, committed_offset=offset, **place)
+    reported = OffsetCommitRequestPartition(partition_index=partition, committed_offset=offset, **place)
     sender = {"generation_id_or_member_epoch": joined.generation_id, "member_id": joined.member_id} if joined is not None else {}
     return OffsetCommitRequest(
-        **{"group_id": group, "topics": [OffsetCommitRequestTopic(name=topic, partitions=[told])], **sender, **fields}
+        **{"group_id": group, "topics": [OffsetCommitRequestTopic(name=topic, partitions=[reported])], **sender, **fields}
     )
 
 

@@ -37,8 +37,8 @@ def test_a_new_leader_without_committed_records_is_a_violation_unless_another_le
     full, behind = cluster.topic(), other.topic()
     produce(full, batch(b"a"))
     above = Above(other)
-    witness = CopiesAgree(above, lambda topic: True)
-    witness.moved(1, full.leader("t"), 0)
+    observer = CopiesAgree(above, lambda topic: True)
+    observer.moved(1, full.leader("t"), 0)
     above.epochs_later = epochs_later
-    witness.led(2, behind.leader("t"))
-    assert len(witness.problems) == complaints
+    observer.led(2, behind.leader("t"))
+    assert len(observer.problems) == complaints

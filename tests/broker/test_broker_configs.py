@@ -132,10 +132,14 @@ def test_unknown_broker_setting_is_kept_and_its_value_is_hidden(name: str) -> No
     broker = cluster.restart(1)
     assert broker.node.context.image.overrides("brokers", name or layout.DEFAULT_ENTITY) == {"log.retention.ms": "7", "plugin.other": "y"}
     for asked in {"1", name}:
-        told = {config.name: config for config in describe(broker, name=asked, kind=BROKER).configs}
-        assert "plugin.secret" not in told
-        assert (told["plugin.other"].value, told["plugin.other"].is_sensitive, told["plugin.other"].config_type) == (None, True, 0)
-        assert told["log.retention.ms"].value == "7"
+        reported = {config.name: config for config in describe(broker, name=asked, kind=BROKER).configs}
+        assert "plugin.secret" not in reported
+        assert (reported["plugin.other"].value, reported["plugin.other"].is_sensitive, reported["plugin.other"].config_type) == (
+            None,
+            True,
+            0,
+        )
+        assert reported["log.retention.ms"].value == "7"
     assert change(broker, ("plugin.other", APPEND, "z"), name=name, kind=BROKER).error_code == errors.InvalidConfig.code
     assert change(broker, ("plugin.other", DELETE, None), name=name, kind=BROKER).error_code == 0
 
@@ -337,13 +341,13 @@ def test_two_changes_at_the_same_moment_both_hold() -> None:
     """The second one finds another version in the store and is made again on what the first one wrote."""
     cluster = Cluster()
     broker = cluster.topic(configs={"segment.ms": "1"})
-    cluster.store_speaks = False
+    cluster.store_delivers = False
     sent = []
     for key in ("retention.ms", "segment.bytes"):
         configs = [incremental.AlterableConfig(name=key, value="1000")]
         resource = incremental.AlterConfigsResource(resource_type=TOPIC, resource_name="t", configs=configs)
         sent.append(broker.send(incremental.IncrementalAlterConfigsRequest(resources=[resource]), 1))
-    cluster.store_speaks = True
+    cluster.store_delivers = True
     cluster.run()
     assert [one.answer.responses[0].error_code for one in sent] == [0, 0]
     assert overrides(broker) == {"segment.ms": "1", "retention.ms": "1000", "segment.bytes": "1000"}
@@ -352,7 +356,7 @@ def test_two_changes_at_the_same_moment_both_hold() -> None:
 def test_a_change_to_a_topic_that_is_deleted_meanwhile_leaves_no_settings_behind() -> None:
     cluster = Cluster()
     broker = cluster.topic()
-    cluster.store_speaks = False
+    cluster.store_delivers = False
     store = cluster.store.session()
     names = ["/brokers/topics/t/partitions/0/state", "/brokers/topics/t/partitions/0", "/brokers/topics/t/partitions", "/brokers/topics/t"]
     store.submit([Op("delete", name) for name in names], lambda result: None)
@@ -360,7 +364,7 @@ def test_a_change_to_a_topic_that_is_deleted_meanwhile_leaves_no_settings_behind
         resource_type=TOPIC, resource_name="t", configs=[legacy.AlterableConfig(name="retention.ms", value="1")]
     )
     sent = broker.send(legacy.AlterConfigsRequest(resources=[resource]), 2)
-    cluster.store_speaks = True
+    cluster.store_delivers = True
     cluster.run()
     assert sent.answer.responses[0].error_code == errors.UnknownTopicOrPartition.code
     assert "/config/topics/t" not in cluster.store.tree.nodes

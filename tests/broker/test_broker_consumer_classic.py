@@ -22,7 +22,7 @@ from ottla.wire.messages.leave_group import MemberIdentity
 REBALANCE = errors.RebalanceInProgress.code
 
 
-def a_desk() -> GroupHarness:
+def group_harness() -> GroupHarness:
     return GroupHarness({"t": 4}, assignment_interval_ms=0)
 
 
@@ -47,14 +47,14 @@ def with_classic(harness: GroupHarness) -> tuple[ObedientMember, int]:
 
 
 def test_classic_member_joins_as_a_follower_and_waits_for_its_share() -> None:
-    harness = a_desk()
+    harness = group_harness()
     with_classic(harness)
     assert harness.group.state == "Stable"
     assert harness.group.classic_members == 1
 
 
 def test_new_member_without_an_id_gets_one_and_no_record_is_written() -> None:
-    harness = a_desk()
+    harness = group_harness()
     ObedientMember(harness, "a", "t").beat()
     written = len(harness.log)
     answer = harness.classic_join("", "t")
@@ -63,14 +63,14 @@ def test_new_member_without_an_id_gets_one_and_no_record_is_written() -> None:
 
 
 def test_answer_to_a_join_names_no_leader_and_no_members() -> None:
-    harness = a_desk()
+    harness = group_harness()
     ObedientMember(harness, "a", "t").beat()
     answer = harness.classic_join("k", "t")
     assert (answer.leader, answer.members, answer.protocol_type, answer.protocol_name) == ("", [], "consumer", "cooperative-sticky")
 
 
 def test_a_classic_member_with_partitions_to_revoke_is_answered_to_rejoin() -> None:
-    harness = a_desk()
+    harness = group_harness()
     _, generation = with_classic(harness)
     assert harness.classic_beat("k", generation).error_code == 0
     b = ObedientMember(harness, "b", "t")
@@ -90,7 +90,7 @@ def test_a_classic_member_with_partitions_to_revoke_is_answered_to_rejoin() -> N
 
 
 def test_classic_member_is_removed_when_it_does_not_join_again_in_time() -> None:
-    harness = a_desk()
+    harness = group_harness()
     a, generation = with_classic(harness)
     b = ObedientMember(harness, "b", "t")
     b.beat()
@@ -104,7 +104,7 @@ def test_classic_member_is_removed_when_it_does_not_join_again_in_time() -> None
 
 
 def test_classic_member_is_removed_when_it_does_not_sync_in_time() -> None:
-    harness = a_desk()
+    harness = group_harness()
     ObedientMember(harness, "a", "t").beat()
     generation = harness.classic_join("k", "t").generation_id
     for _ in range(3):
@@ -114,21 +114,21 @@ def test_classic_member_is_removed_when_it_does_not_sync_in_time() -> None:
 
 
 def test_classic_member_is_removed_after_its_own_session() -> None:
-    harness = a_desk()
+    harness = group_harness()
     with_classic(harness)
     assert harness.wait(10_000) == [("session", "k")]
 
 
 @pytest.mark.parametrize("wrong", [{"protocol_type": "connect"}, {"protocols": ["mine"]}])
 def test_classic_member_with_no_common_protocol_is_refused(wrong: dict[str, Any]) -> None:
-    harness = a_desk()
+    harness = group_harness()
     with_classic(harness)
     with pytest.raises(errors.InconsistentGroupProtocol):
         harness.classic_join("x", "t", **wrong)
 
 
 def test_protocol_that_a_member_names_twice_counts_once() -> None:
-    harness = a_desk()
+    harness = group_harness()
     ObedientMember(harness, "a", "t").beat()
     harness.classic_join("j", "t", protocols=["range", "sticky", "range"])
     harness.classic_join("k", "t", protocols=["sticky"])
@@ -137,7 +137,7 @@ def test_protocol_that_a_member_names_twice_counts_once() -> None:
 
 
 def test_requests_of_the_classic_protocol_name_their_member_and_generation() -> None:
-    harness = a_desk()
+    harness = group_harness()
     a, generation = with_classic(harness)
     with pytest.raises(errors.IllegalGeneration):
         harness.classic_beat("k", generation + 1)
@@ -153,7 +153,7 @@ def test_requests_of_the_classic_protocol_name_their_member_and_generation() -> 
 
 
 def test_classic_members_leave_and_each_is_answered() -> None:
-    harness = a_desk()
+    harness = group_harness()
     a, _ = with_classic(harness)
     answer = harness.classic_leave(MemberIdentity(member_id="k"), MemberIdentity(member_id="k"), MemberIdentity(member_id="x"))
     assert [each.error_code for each in answer.members] == [0, 25, 25]
@@ -163,7 +163,7 @@ def test_classic_members_leave_and_each_is_answered() -> None:
 
 
 def test_operator_removes_members_of_the_new_protocol_by_member_or_instance_id() -> None:
-    harness = a_desk()
+    harness = group_harness()
     ObedientMember(harness, "b", "t").beat()
     assert [each.error_code for each in harness.classic_leave(MemberIdentity(member_id="b")).members] == [0]
     ObedientMember(harness, "a", "t", instance_id="i").beat()
@@ -173,7 +173,7 @@ def test_operator_removes_members_of_the_new_protocol_by_member_or_instance_id()
 
 
 def test_a_static_classic_member_that_rejoins_replaces_its_former_process() -> None:
-    harness = a_desk()
+    harness = group_harness()
     ObedientMember(harness, "a", "t").beat()
     first = harness.classic_join("", "t", group_instance_id="i")
     again = harness.classic_join("", "t", group_instance_id="i")
@@ -184,7 +184,7 @@ def test_a_static_classic_member_that_rejoins_replaces_its_former_process() -> N
 
 
 def test_classic_member_that_turns_to_the_new_protocol_keeps_its_place() -> None:
-    harness = a_desk()
+    harness = group_harness()
     _, generation = with_classic(harness)
     epoch = harness.group.epoch
     k = ObedientMember(harness, "k", "t")
@@ -218,7 +218,7 @@ def test_a_burst_of_classic_members_shares_a_target_assignment_and_is_answered_w
 # From one kind of group to the other.
 
 
-def seat(
+def classic_member(
     member_id: str,
     partitions: list[int],
     *,
@@ -242,8 +242,8 @@ def seat(
 
 
 def test_classic_group_becomes_a_consumer_group_with_the_same_assignments() -> None:
-    harness = a_desk()
-    harness.group, records = upgraded("g", 7, None, [seat("k1", [0, 1]), seat("k2", [2, 3])], harness.topics)
+    harness = group_harness()
+    harness.group, records = upgraded("g", 7, None, [classic_member("k1", [0, 1]), classic_member("k2", [2, 3])], harness.topics)
     harness.log += records
     harness.check()
     assert harness.describe() == {"k1": (7, "STABLE", "t:0,1"), "k2": (7, "STABLE", "t:2,3")}
@@ -255,13 +255,13 @@ def test_classic_group_becomes_a_consumer_group_with_the_same_assignments() -> N
 
 
 def test_classic_member_keeps_what_it_owned_until_it_joins_without_it_though_its_last_assignment_is_without_it() -> None:
-    harness = a_desk()
+    harness = group_harness()
     cooperative = {"protocols": ("cooperative-sticky",), "owned_in": 9}
     harness.group, records = upgraded(
         "g",
         10,
         None,
-        [seat("k1", [0], owned=[0, 1, 2, 3], **cooperative), seat("k2", [], **cooperative)],  # type: ignore[arg-type]
+        [classic_member("k1", [0], owned=[0, 1, 2, 3], **cooperative), classic_member("k2", [], **cooperative)],  # type: ignore[arg-type]
         harness.topics,
     )
     harness.log += records
@@ -283,11 +283,11 @@ def test_classic_member_keeps_what_it_owned_until_it_joins_without_it_though_its
 
 
 def test_partitions_that_a_classic_member_owned_long_ago_do_not_block_their_new_owner() -> None:
-    harness = a_desk()
+    harness = group_harness()
     seats = [
-        seat("old", [], owned=[0, 1, 3], owned_in=5),
-        seat("new", [], owned=[1], owned_in=9),
-        seat("reader", [0], owned=[0], owned_in=9),
+        classic_member("old", [], owned=[0, 1, 3], owned_in=5),
+        classic_member("new", [], owned=[1], owned_in=9),
+        classic_member("reader", [0], owned=[0], owned_in=9),
     ]
     harness.group, records = upgraded("g", 10, None, seats, harness.topics)
     harness.log += records
@@ -300,7 +300,7 @@ def test_partitions_that_a_classic_member_owned_long_ago_do_not_block_their_new_
 
 
 def test_a_removed_classic_member_that_rejoins_with_owned_partitions_is_refused() -> None:
-    harness = a_desk()
+    harness = group_harness()
     with_classic(harness)
     assert ("session", "k") in harness.wait(10_000)
     with pytest.raises(errors.UnknownMemberId):
@@ -310,10 +310,10 @@ def test_a_removed_classic_member_that_rejoins_with_owned_partitions_is_refused(
 
 
 def test_a_classic_group_of_another_protocol_type_is_not_converted() -> None:
-    member = seat("k", [])
+    member = classic_member("k", [])
     member.protocols = (("range", b"?"),)
     with pytest.raises(errors.GroupIdNotFound):
-        upgraded("g", 7, None, [member], a_desk().topics)
+        upgraded("g", 7, None, [member], group_harness().topics)
 
 
 @pytest.mark.parametrize(
@@ -328,26 +328,26 @@ def test_a_classic_group_of_another_protocol_type_is_not_converted() -> None:
     ],
 )
 def test_a_group_is_downgraded_when_its_last_consumer_member_leaves(policy: str, leaving: str, members_max: int, becomes: bool) -> None:
-    harness = a_desk()
+    harness = group_harness()
     with_classic(harness)
     assert downgrades(harness.group, [leaving], members_max=members_max, policy=policy) is becomes
 
 
 def test_group_of_one_that_empties_does_not_become_classic() -> None:
-    harness = a_desk()
+    harness = group_harness()
     ObedientMember(harness, "a", "t").beat()
     assert not downgrades(harness.group, ["a"], members_max=9, policy="bidirectional")
 
 
 def test_classic_group_that_is_left_has_the_protocol_all_know_and_the_targets_as_assignments() -> None:
-    harness = a_desk()
+    harness = group_harness()
     with_classic(harness)
     harness.classic_join("j", "t", protocols=["range", "cooperative-sticky"])
     harness.classic_join("l", "t", protocols=["range"])
     protocol, seats = downgraded(harness.group, ["a"], harness.topics)
     assert protocol == "range"
     assert [each.member_id for each in seats] == ["k", "j", "l"]
-    told = {each.member_id: decode_embedded(ConsumerProtocolAssignment, each.assignment).assigned_partitions for each in seats}
-    assert {member: [p for each in found for p in each.partitions] for member, found in told.items()} == {
-        member: sorted(harness.group.targets[member].get(topic_id("t"), ())) for member in told
+    reported = {each.member_id: decode_embedded(ConsumerProtocolAssignment, each.assignment).assigned_partitions for each in seats}
+    assert {member: [p for each in found for p in each.partitions] for member, found in reported.items()} == {
+        member: sorted(harness.group.targets[member].get(topic_id("t"), ())) for member in reported
     }

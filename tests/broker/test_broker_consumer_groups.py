@@ -70,7 +70,7 @@ def described(cluster: Cluster, version: int = 1) -> DescribedGroup:
     return group  # type: ignore[no-any-return]
 
 
-def told(cluster: Cluster) -> Any:
+def reported(cluster: Cluster) -> Any:
     group = coordinating(cluster).node.groups.shard_of("g").machine.by_id["g"]
     assert isinstance(group, ConsumerGroupService)
     return group.group
@@ -442,8 +442,8 @@ def test_a_group_is_downgraded_when_its_last_consumer_member_rejoins_as_classic(
     assert sync(broker, first).answer.error_code == 0
     second = join(broker, instance="j", protocols=protocols).answer
     assert (second.error_code, listed(broker)) == (0, [("g", "consumer", "Stable", "classic")])
-    told = [decode_embedded(ConsumerProtocolAssignment, sync(broker, each).answer.assignment) for each in (first, second)]
-    assert [each.assigned_partitions[0].partitions for each in told] == [[0, 1], [2, 3]], "nobody noticed"
+    reported = [decode_embedded(ConsumerProtocolAssignment, sync(broker, each).answer.assignment) for each in (first, second)]
+    assert [each.assigned_partitions[0].partitions for each in reported] == [[0, 1], [2, 3]], "nobody noticed"
     assert [beat(broker, each) for each in (first, second)] == [0, 0]
     answer = Member(cluster, "b").send(member_epoch=b.epoch)
     assert answer.error_code == errors.UnknownMemberId.code

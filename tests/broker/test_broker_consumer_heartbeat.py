@@ -27,7 +27,7 @@ from ottla.wire import errors
 from ottla.wire.messages.consumer_group_heartbeat import TopicPartitions
 
 
-def a_desk(**terms: Any) -> GroupHarness:
+def group_harness(**terms: Any) -> GroupHarness:
     """A topic of four partitions, and one of two; targets are made at once."""
     return GroupHarness({"t": 4, "u": 2}, **{"assignment_interval_ms": 0, **terms})
 
@@ -39,7 +39,7 @@ def two_settled(harness: GroupHarness) -> tuple[ObedientMember, ObedientMember]:
 
 
 def test_first_member_reads_everything_in_epoch_one() -> None:
-    harness = a_desk()
+    harness = group_harness()
     a = ObedientMember(harness, "a", "t")
     answer = a.beat()
     assert (answer.member_id, answer.member_epoch, a.reads) == ("a", 1, "t:0,1,2,3")
@@ -47,7 +47,7 @@ def test_first_member_reads_everything_in_epoch_one() -> None:
 
 
 def test_a_partition_is_assigned_to_its_new_owner_only_after_it_was_revoked() -> None:
-    harness = a_desk()
+    harness = group_harness()
     a, b = ObedientMember(harness, "a", "t"), ObedientMember(harness, "b", "t")
     a.beat()
     assert b.beat().member_epoch == 2
@@ -64,7 +64,7 @@ def test_a_partition_is_assigned_to_its_new_owner_only_after_it_was_revoked() ->
 
 
 def test_heartbeat_that_owns_what_it_should_give_up_changes_nothing() -> None:
-    harness = a_desk()
+    harness = group_harness()
     a, b = ObedientMember(harness, "a", "t"), ObedientMember(harness, "b", "t")
     a.beat()
     b.beat()
@@ -91,7 +91,7 @@ def test_a_waiting_member_gets_partitions_that_are_free_already() -> None:
 
 
 def test_partitions_of_a_leaving_member_go_to_the_remaining_members() -> None:
-    harness = a_desk()
+    harness = group_harness()
     a, b = two_settled(harness)
     answer = a.leave()
     assert (answer.member_id, answer.member_epoch) == ("a", -1)
@@ -101,7 +101,7 @@ def test_partitions_of_a_leaving_member_go_to_the_remaining_members() -> None:
 
 
 def test_only_those_whose_target_changed_have_it_written() -> None:
-    harness = a_desk()
+    harness = group_harness()
     members = [ObedientMember(harness, name, "t") for name in "abcd"]
     settle(harness, *members)
     written = len(harness.log)
@@ -111,7 +111,7 @@ def test_only_those_whose_target_changed_have_it_written() -> None:
 
 
 def test_group_without_members_is_empty_and_can_begin_again() -> None:
-    harness = a_desk()
+    harness = group_harness()
     a = ObedientMember(harness, "a", "t")
     a.beat()
     a.leave()
@@ -122,7 +122,7 @@ def test_group_without_members_is_empty_and_can_begin_again() -> None:
 
 
 def test_member_without_a_heartbeat_for_its_session_timeout_is_removed() -> None:
-    harness = a_desk()
+    harness = group_harness()
     a, b = two_settled(harness)
     harness.wait(44_000)
     b.beat()
@@ -134,7 +134,7 @@ def test_member_without_a_heartbeat_for_its_session_timeout_is_removed() -> None
 
 
 def test_member_that_does_not_give_up_within_its_rebalance_timeout_is_removed() -> None:
-    harness = a_desk()
+    harness = group_harness()
     a, b = ObedientMember(harness, "a", "t"), ObedientMember(harness, "b", "t")
     a.beat()
     b.beat()
@@ -149,13 +149,13 @@ def test_member_that_does_not_give_up_within_its_rebalance_timeout_is_removed() 
 
 
 def test_member_that_gave_up_in_time_is_not_removed() -> None:
-    harness = a_desk()
+    harness = group_harness()
     two_settled(harness)
     assert harness.wait(21_000) == []
 
 
 def test_heartbeat_without_news_writes_nothing_and_only_starts_the_session_anew() -> None:
-    harness = a_desk()
+    harness = group_harness()
     a, _ = two_settled(harness)
     a.beat()
     written = len(harness.log)
@@ -167,7 +167,7 @@ def test_heartbeat_without_news_writes_nothing_and_only_starts_the_session_anew(
 
 
 def test_the_heartbeat_interval_is_shorter_during_a_rebalance() -> None:
-    harness = a_desk()
+    harness = group_harness()
     a, b = two_settled(harness)
     harness.wait(6_000)
     assert a.beat().heartbeat_interval_ms == 3_500
@@ -179,7 +179,7 @@ def test_the_heartbeat_interval_is_shorter_during_a_rebalance() -> None:
 
 
 def test_a_member_that_missed_the_last_response_may_send_the_previous_epoch() -> None:
-    harness = a_desk()
+    harness = group_harness()
     a, b = two_settled(harness)
     before = a.epoch
     c = ObedientMember(harness, "c", "u", "t")
@@ -193,7 +193,7 @@ def test_a_member_that_missed_the_last_response_may_send_the_previous_epoch() ->
 
 def test_epoch_before_is_refused_unless_the_member_owns_no_more_than_it_has_now() -> None:
     """Line 72. It may have been given up meanwhile what it reads."""
-    harness = a_desk()
+    harness = group_harness()
     a, b = two_settled(harness)
     settle(harness, a, b, ObedientMember(harness, "c", "t"))
     before = harness.group.members["a"].previous_epoch
@@ -205,7 +205,7 @@ def test_epoch_before_is_refused_unless_the_member_owns_no_more_than_it_has_now(
 
 @pytest.mark.parametrize("epoch", [1, 99])
 def test_member_in_a_wrong_epoch_is_fenced(epoch: int) -> None:
-    harness = a_desk()
+    harness = group_harness()
     a, b = two_settled(harness)
     settle(harness, a, b, ObedientMember(harness, "c", "t"))
     with pytest.raises(errors.FencedMemberEpoch) as caught:
@@ -214,7 +214,7 @@ def test_member_in_a_wrong_epoch_is_fenced(epoch: int) -> None:
 
 
 def test_a_fenced_member_rejoins_with_its_id_and_gets_a_full_response() -> None:
-    harness = a_desk()
+    harness = group_harness()
     a, b = two_settled(harness)
     a.epoch, a.owned = 0, {}
     assert a.beat().member_epoch == harness.group.epoch
@@ -224,7 +224,7 @@ def test_a_fenced_member_rejoins_with_its_id_and_gets_a_full_response() -> None:
 
 def test_member_that_has_to_give_up_may_not_begin_anew_before_it_did() -> None:
     """Line 72. Its partitions would have another reader while it reads on."""
-    harness = a_desk()
+    harness = group_harness()
     a = ObedientMember(harness, "a", "t")
     settle(harness, a)
     ObedientMember(harness, "b", "t").beat()
@@ -236,7 +236,7 @@ def test_member_that_has_to_give_up_may_not_begin_anew_before_it_did() -> None:
 
 def test_member_id_of_another_instance_is_unknown() -> None:
     """Line 72."""
-    harness = a_desk()
+    harness = group_harness()
     settle(harness, ObedientMember(harness, "a", "t"))
     with pytest.raises(errors.UnknownMemberId):
         ObedientMember(harness, "a", "t", instance_id="i").beat()
@@ -244,11 +244,11 @@ def test_member_id_of_another_instance_is_unknown() -> None:
 
 def test_member_of_no_group_is_unknown_so_that_it_joins_again() -> None:
     with pytest.raises(errors.UnknownMemberId):
-        a_desk().heartbeat(member_id="a", member_epoch=3)
+        group_harness().heartbeat(member_id="a", member_epoch=3)
 
 
 def test_broker_names_members_of_the_first_version_and_no_others() -> None:
-    harness = a_desk()
+    harness = group_harness()
     said: dict[str, Any] = {"rebalance_timeout_ms": 1, "subscribed_topic_names": ["t"], "topic_partitions": []}
     assert harness.heartbeat(version=0, **said).member_id == "m1"
     with pytest.raises(errors.InvalidRequest):
@@ -272,7 +272,7 @@ def test_broker_names_members_of_the_first_version_and_no_others() -> None:
 )
 def test_heartbeat_that_no_member_may_send_is_refused(wrong: dict[str, Any]) -> None:
     said = {"member_id": "a", "rebalance_timeout_ms": 1, "subscribed_topic_names": ["t"], "topic_partitions": []}
-    harness = a_desk()
+    harness = group_harness()
     with pytest.raises(errors.InvalidRequest):
         harness.heartbeat(**{**said, **wrong})
     assert harness.log == []
@@ -280,7 +280,7 @@ def test_heartbeat_that_no_member_may_send_is_refused(wrong: dict[str, Any]) -> 
 
 def test_unknown_assignor_is_refused_by_name() -> None:
     with pytest.raises(errors.UnsupportedAssignor) as caught:
-        ObedientMember(a_desk(), "a", "t", server_assignor="best").beat()
+        ObedientMember(group_harness(), "a", "t", server_assignor="best").beat()
     assert caught.value.code == 112
 
 
@@ -292,7 +292,7 @@ def test_group_uses_the_assignor_most_members_ask_for() -> None:
 
 
 def test_full_consumer_group_accepts_only_its_members() -> None:
-    harness = a_desk(members_max=2)
+    harness = group_harness(members_max=2)
     a, _ = two_settled(harness)
     with pytest.raises(errors.GroupMaxSizeReached):
         ObedientMember(harness, "c", "t").beat()
@@ -300,7 +300,7 @@ def test_full_consumer_group_accepts_only_its_members() -> None:
 
 
 def test_a_smaller_subscription_revokes_at_once_and_a_larger_one_assigns() -> None:
-    harness = a_desk(assignment_interval_ms=30_000)
+    harness = group_harness(assignment_interval_ms=30_000)
     a, b = ObedientMember(harness, "a", "t", "u"), ObedientMember(harness, "b", "t")
     a.beat()
     answer = a.beat(subscribed_topic_names=["t"])
@@ -317,7 +317,7 @@ def test_a_smaller_subscription_revokes_at_once_and_a_larger_one_assigns() -> No
 
 
 def test_new_and_growing_topics_are_assigned_without_a_request() -> None:
-    harness = a_desk()
+    harness = group_harness()
     a = ObedientMember(harness, "a", "t", "later")
     a.beat()
     assert a.reads == "t:0,1,2,3"
@@ -330,7 +330,7 @@ def test_new_and_growing_topics_are_assigned_without_a_request() -> None:
 
 
 def test_topics_that_are_none_of_its_business_do_not_move_a_group() -> None:
-    harness = a_desk()
+    harness = group_harness()
     a = ObedientMember(harness, "a", "t")
     a.beat()
     epoch, written = harness.group.epoch, len(harness.log)
@@ -391,7 +391,7 @@ def test_pattern_is_forgotten_with_the_last_member_that_used_it() -> None:
 
 
 def test_pattern_that_is_none_is_refused_with_128() -> None:
-    harness = a_desk()
+    harness = group_harness()
     with pytest.raises(errors.InvalidRegularExpression) as caught:
         ObedientMember(harness, "a", pattern="(a").beat()
     assert caught.value.code == 128
@@ -407,7 +407,7 @@ def static(harness: GroupHarness, name: str, instance_id: str) -> ObedientMember
 
 def test_a_static_member_that_returns_in_time_gets_its_partitions_back() -> None:
     """Line 72."""
-    harness = a_desk()
+    harness = group_harness()
     a, b = static(harness, "a", "i1"), static(harness, "b", "i2")
     settle(harness, a, b)
     had, epoch = a.reads, harness.group.epoch
@@ -423,7 +423,7 @@ def test_a_static_member_that_returns_in_time_gets_its_partitions_back() -> None
 
 def test_a_static_member_that_leaves_for_a_while_completes_its_revocations() -> None:
     """Line 72."""
-    harness = a_desk()
+    harness = group_harness()
     a = static(harness, "a", "i1")
     settle(harness, a)
     b = ObedientMember(harness, "b", "t")
@@ -437,7 +437,7 @@ def test_a_static_member_that_leaves_for_a_while_completes_its_revocations() -> 
 
 
 def test_static_member_may_come_back_under_the_same_member_id() -> None:
-    harness = a_desk()
+    harness = group_harness()
     a = static(harness, "a", "i1")
     a.beat()
     a.leave(-2)
@@ -447,7 +447,7 @@ def test_static_member_may_come_back_under_the_same_member_id() -> None:
 
 
 def test_static_member_that_does_not_come_back_within_its_session_is_removed() -> None:
-    harness = a_desk()
+    harness = group_harness()
     a, b = static(harness, "a", "i1"), static(harness, "b", "i2")
     settle(harness, a, b)
     a.leave(-2)
@@ -459,7 +459,7 @@ def test_static_member_that_does_not_come_back_within_its_session_is_removed() -
 
 
 def test_instance_id_in_use_is_refused_with_111() -> None:
-    harness = a_desk()
+    harness = group_harness()
     a = static(harness, "a", "i1")
     a.beat()
     with pytest.raises(errors.UnreleasedInstanceId) as caught:
@@ -469,7 +469,7 @@ def test_instance_id_in_use_is_refused_with_111() -> None:
 
 
 def test_member_whose_instance_id_went_to_another_is_fenced_with_82() -> None:
-    harness = a_desk()
+    harness = group_harness()
     a = static(harness, "a", "i1")
     a.beat()
     a.leave(-2)
@@ -481,7 +481,7 @@ def test_member_whose_instance_id_went_to_another_is_fenced_with_82() -> None:
 
 
 def test_static_member_that_leaves_for_good_is_gone() -> None:
-    harness = a_desk()
+    harness = group_harness()
     a = static(harness, "a", "i1")
     a.beat()
     a.leave(-1)
@@ -493,7 +493,7 @@ def test_static_member_that_leaves_for_good_is_gone() -> None:
 
 
 def test_members_commit_in_their_epoch_and_others_only_while_the_group_is_empty() -> None:
-    harness = a_desk()
+    harness = group_harness()
     harness.group.check_commit("", -1, 9)
     a, _ = two_settled(harness)
     harness.group.check_commit("a", a.epoch, 9)
@@ -517,29 +517,29 @@ def test_members_commit_in_their_epoch_and_others_only_while_the_group_is_empty(
 # One step of one member.
 
 
-def held_by_nobody(topic: bytes, partition: int) -> str | None:
+def unowned(topic: bytes, partition: int) -> str | None:
     return None
 
 
 def test_member_in_a_state_of_a_later_version_must_begin_again() -> None:
     member = ConsumerGroupMember(member_id="a", epoch=3, state=9)
     with pytest.raises(errors.FencedMemberEpoch):
-        reconcile(member, target_epoch=3, target={}, owner=held_by_nobody, owned=None)
-    assert reconcile(member, target_epoch=4, target={}, owner=held_by_nobody, owned={}).state == STABLE
+        reconcile(member, target_epoch=3, target={}, owner=unowned, owned=None)
+    assert reconcile(member, target_epoch=4, target={}, owner=unowned, owned={}).state == STABLE
 
 
 def test_member_that_has_nothing_to_give_up_moves_at_once() -> None:
     t = topic_id("t")
     member = ConsumerGroupMember(member_id="a", epoch=3, assigned={t: frozenset({0})})
-    moved = reconcile(member, target_epoch=5, target={t: frozenset({0, 1})}, owner=held_by_nobody, owned=None)
+    moved = reconcile(member, target_epoch=5, target={t: frozenset({0, 1})}, owner=unowned, owned=None)
     assert (moved.epoch, moved.previous_epoch, moved.state, moved.assigned) == (5, 3, STABLE, {t: frozenset({0, 1})})
 
 
 def test_member_that_already_gave_up_moves_at_once() -> None:
     t = topic_id("t")
     member = ConsumerGroupMember(member_id="a", epoch=3, assigned={t: frozenset({0})})
-    assert reconcile(member, target_epoch=5, target=NOTHING, owner=held_by_nobody, owned={}).state == STABLE
-    assert reconcile(member, target_epoch=5, target=NOTHING, owner=held_by_nobody, owned=None).state == UNREVOKED_PARTITIONS
+    assert reconcile(member, target_epoch=5, target=NOTHING, owner=unowned, owned={}).state == STABLE
+    assert reconcile(member, target_epoch=5, target=NOTHING, owner=unowned, owned=None).state == UNREVOKED_PARTITIONS
 
 
 def test_member_waits_for_what_others_hold() -> None:

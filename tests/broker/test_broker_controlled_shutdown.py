@@ -29,8 +29,8 @@ def a_cluster(*assignments: list[int], brokers: int = 3, **settings: str) -> Clu
     return cluster
 
 
-def ask_to_stop(broker: Broker) -> Broker:
-    broker.handle(events.StopAsked())
+def request_stop(broker: Broker) -> Broker:
+    broker.handle(events.StopRequested())
     broker.cluster.run()
     return broker
 
@@ -49,12 +49,12 @@ def registration(cluster: Cluster, broker: int) -> dict[str, object]:
 
 def test_the_mark_is_written_also_when_the_registration_was_just_changed() -> None:
     cluster = a_cluster([1, 2, 3])
-    cluster.store_speaks = False
+    cluster.store_delivers = False
     node = cluster.store.tree.nodes[layout.broker(1)]
     cluster.store.session().submit((Op("set", layout.broker(1), node.data, version=node.version),), lambda result: None)
-    ask_to_stop(cluster[1])
+    request_stop(cluster[1])
     assert "in_controlled_shutdown" not in registration(cluster, 1)
-    cluster.store_speaks = True
+    cluster.store_delivers = True
     cluster.run()
     assert registration(cluster, 1)["in_controlled_shutdown"] is True
 
@@ -63,7 +63,7 @@ def test_the_mark_is_written_also_when_the_registration_was_just_changed() -> No
 def test_a_controlled_shutdown_moves_leaders_away_and_leaves_every_isr(number: int) -> None:
     cluster = a_cluster([1, 2, 3], [2, 3, 1], [3, 1, 2])
     epochs = [state.leader_epoch for _, state in sorted(cluster.controller.node.context.image.topics["t"].states.items())]
-    broker = ask_to_stop(cluster[number])
+    broker = request_stop(cluster[number])
     others = {1, 2, 3} - {number}
     assert broker.node.controlled_shutdown.over
     assert states(cluster) == [(led if led != number else led % 3 + 1, others) for led in (1, 2, 3)]
@@ -76,7 +76,7 @@ def test_a_controlled_shutdown_is_written_into_the_same_registration() -> None:
     cluster = a_cluster([1, 2, 3])
     epoch = cluster[1].node.context.epoch
     assert "in_controlled_shutdown" not in registration(cluster, 1)
-    ask_to_stop(cluster[1])
+    request_stop(cluster[1])
     assert registration(cluster, 1)["in_controlled_shutdown"] is True
     assert cluster[1].node.context.epoch == epoch == cluster[2].node.context.image.brokers[cluster[1].node.context.broker_id].epoch
 
@@ -84,7 +84,7 @@ def test_a_controlled_shutdown_is_written_into_the_same_registration() -> None:
 def test_acks_all_produce_continues_during_a_controlled_shutdown() -> None:
     cluster = a_cluster([1, 2, 3])
     assert produce(cluster[1], batch(b"a")).error_code == 0
-    ask_to_stop(cluster[1])
+    request_stop(cluster[1])
     assert produce(cluster[1], batch(b"x")).error_code == errors.NotLeaderOrFollower.code
     sent = cluster[2].send(produce_request(batch(b"b"), timeout_ms=30_000), 12)
     cluster.pass_ms(1000)
@@ -100,7 +100,7 @@ def test_delayed_requests_are_answered_when_leadership_is_transferred() -> None:
     cluster = a_cluster([1, 2, 3])
     cluster.flushing = False
     sent = cluster[1].send(produce_request(batch(b"a"), timeout_ms=30_000), 12)
-    ask_to_stop(cluster[1])
+    request_stop(cluster[1])
     assert sent.waits, "it may yet be committed"
     cluster.pass_ms(DRAIN_MS + 100)
     assert sent.answer.responses[0].partition_responses[0].error_code == errors.NotLeaderOrFollower.code
@@ -108,7 +108,7 @@ def test_delayed_requests_are_answered_when_leadership_is_transferred() -> None:
 
 def test_it_leads_again_when_it_is_back() -> None:
     cluster = a_cluster([1, 2, 3])
-    ask_to_stop(cluster[1])
+    request_stop(cluster[1])
     gone = cluster.stop(1)
     assert states(cluster) == [(2, {2, 3})]
     cluster.start(1, gone.texts, [disk.restart() for disk in gone.disks.values()])
@@ -127,7 +127,7 @@ def test_records_acknowledged_with_acks_1_are_replicated_before_another_broker_l
     cluster = a_cluster([1, 2, 3])
     cluster.flushing = False
     assert produce(cluster[1], batch(b"a", b"b"), acks=1).error_code == 0
-    broker = ask_to_stop(cluster[1])
+    broker = request_stop(cluster[1])
     cluster.pass_ms(300)
     assert states(cluster) == [(1, {1, 2, 3})] and not broker.node.controlled_shutdown.over, (
         "the followers have it in their page caches only"
@@ -144,7 +144,7 @@ def test_a_draining_leader_accepts_acks_all_and_refuses_other_produce_requests()
     cluster = a_cluster([1, 2, 3])
     cluster.flushing = False
     produce(cluster[1], batch(b"a"), acks=1)
-    ask_to_stop(cluster[1])
+    request_stop(cluster[1])
     assert produce(cluster[1], batch(b"b"), acks=1).error_code == errors.NotLeaderOrFollower.code
     sent = cluster[1].send(produce_request(batch(b"c"), timeout_ms=30_000), 12)
     assert sent.waits and cluster[1].leader("t").log.end_offset == 2
@@ -155,7 +155,7 @@ def test_draining_ends_when_followers_are_too_slow() -> None:
     cluster = a_cluster([1, 2, 3])
     cluster.cut_off(1)
     produce(cluster[1], batch(b"a"), acks=1)
-    broker = ask_to_stop(cluster[1])
+    broker = request_stop(cluster[1])
     cluster.pass_ms(DRAIN_MS - 100)
     assert states(cluster) == [(1, {1, 2, 3})]
     cluster.pass_ms(200)
@@ -168,7 +168,7 @@ def test_a_partition_that_no_other_broker_can_lead_yet_stays_available() -> None
     produce(cluster[1], batch(b"a"), acks=1)
     cluster.pass_ms(35_000)
     assert states(cluster) == [(1, {1})]
-    ask_to_stop(cluster[1])
+    request_stop(cluster[1])
     assert produce(cluster[1], batch(b"b"), acks=1).error_code == 0
 
 
@@ -178,7 +178,7 @@ def test_a_partition_that_no_other_broker_can_lead_yet_stays_available() -> None
 def test_a_broker_that_leaves_is_not_let_back_into_an_isr_however_well_it_follows() -> None:
     """KIP-841."""
     cluster = a_cluster([1, 2, 3])
-    ask_to_stop(cluster[1])
+    request_stop(cluster[1])
     produce(cluster[2], batch(b"a"), acks=1)
     cluster.pass_ms(5000)
     assert cluster[1].node.partitions.followers[T0].log.end_offset == 1
@@ -187,7 +187,7 @@ def test_a_broker_that_leaves_is_not_let_back_into_an_isr_however_well_it_follow
 
 def test_the_controller_refuses_an_isr_with_a_broker_that_leaves_but_for_its_leader() -> None:
     cluster = a_cluster([1, 2, 3])
-    ask_to_stop(cluster[1])
+    request_stop(cluster[1])
     image = cluster.controller.node.context.image
     topic = image.topics["t"]
     members = [
@@ -208,7 +208,7 @@ def test_leader_does_not_wait_for_a_stopping_follower_after_a_rejected_isr_reque
     gone = cluster.kill(3)
     cluster.start(3, gone.texts, [disk.restart() for disk in gone.disks.values()])
     cluster.pass_ms(3000)
-    ask_to_stop(cluster[3])
+    request_stop(cluster[3])
     leader.isr_state.propose((1, 2, 3))
     assert leader.isr_state.maximal == {1, 2, 3}
     cluster.pass_ms(2000)
@@ -217,7 +217,7 @@ def test_leader_does_not_wait_for_a_stopping_follower_after_a_rejected_isr_reque
 
 def test_no_partition_moves_to_a_broker_in_controlled_shutdown() -> None:
     cluster = a_cluster([1, 2, 3])
-    ask_to_stop(cluster[1])
+    request_stop(cluster[1])
     requested = [ElectLeadersRequestTopicPartitions(topic="t", partitions=[0])]
     answer = cluster.controller.ask(ElectLeadersRequest(topic_partitions=requested), 2)
     assert answer.replica_election_results[0].partition_result[0].error_code == errors.PreferredLeaderNotAvailable.code
@@ -225,7 +225,7 @@ def test_no_partition_moves_to_a_broker_in_controlled_shutdown() -> None:
 
 def test_new_topics_go_to_brokers_that_stay_where_they_are_enough() -> None:
     cluster = a_cluster([1, 2, 3])
-    ask_to_stop(cluster[1])
+    request_stop(cluster[1])
     for name, factor in (("two", 2), ("three", 3)):
         cluster.topic(name, partitions=6, replicas=factor)
     topics = cluster.controller.node.context.image.topics
@@ -235,11 +235,11 @@ def test_new_topics_go_to_brokers_that_stay_where_they_are_enough() -> None:
 
 def test_a_broker_in_controlled_shutdown_is_elected_if_no_other_replica_is_in_sync() -> None:
     cluster = a_cluster([1, 2], controlled_shutdown_max_retries="1", controlled_shutdown_retry_backoff_ms="60000")
-    cluster.store_speaks = False
-    cluster[2].handle(events.StopAsked())
+    cluster.store_delivers = False
+    cluster[2].handle(events.StopRequested())
     cluster[1].session.expire()
     cluster.brokers.pop(1).halted = "killed"
-    cluster.store_speaks = True
+    cluster.store_delivers = True
     cluster.run()
     assert states(cluster) == [(2, {2})]
 
@@ -249,12 +249,12 @@ def test_a_broker_in_controlled_shutdown_is_elected_if_no_other_replica_is_in_sy
 
 def test_a_broker_that_is_alone_may_stop_at_once() -> None:
     cluster = a_cluster([1], brokers=1)
-    assert ask_to_stop(cluster[1]).node.controlled_shutdown.over
+    assert request_stop(cluster[1]).node.controlled_shutdown.over
 
 
 def test_a_controlled_shutdown_does_not_wait_for_partitions_without_other_replicas() -> None:
     cluster = a_cluster([1], [2], [3])
-    assert ask_to_stop(cluster[1]).node.controlled_shutdown.over
+    assert request_stop(cluster[1]).node.controlled_shutdown.over
     assert states(cluster) == [(1, {1}), (2, {2}), (3, {3})]
 
 
@@ -266,15 +266,15 @@ def test_a_replica_whose_log_directory_failed_is_not_waited_for() -> None:
     other.handle(events.DirectoryFailed(directory=other.node.partitions.followers[T0].directory.root, reason="test"))
     cluster.run()
     assert states(cluster) == [(leader.broker_id, {leader.broker_id})]
-    assert ask_to_stop(leader).node.controlled_shutdown.over
+    assert request_stop(leader).node.controlled_shutdown.over
 
 
 def test_brokers_that_all_stop_do_not_wait_for_one_another() -> None:
     cluster = a_cluster([1, 2, 3], [2, 3, 1], [3, 1, 2])
-    cluster.store_speaks = False
+    cluster.store_delivers = False
     for broker in cluster.brokers.values():
-        broker.handle(events.StopAsked())
-    cluster.store_speaks = True
+        broker.handle(events.StopRequested())
+    cluster.store_delivers = True
     cluster.run()
     assert all(broker.node.controlled_shutdown.over for broker in cluster.brokers.values())
     assert all(state[0] in state[1] for state in states(cluster))
@@ -286,7 +286,7 @@ def test_it_waits_for_a_replica_that_catches_up() -> None:
     produce(cluster[1], batch(b"a"), acks=1)
     cluster.pass_ms(35_000)
     assert states(cluster) == [(1, {1})]
-    broker = ask_to_stop(cluster[1])
+    broker = request_stop(cluster[1])
     assert not broker.node.controlled_shutdown.over
     cluster.cut.clear()
     cluster.pass_ms(3000)
@@ -298,7 +298,7 @@ def test_patience_ends() -> None:
     cluster.cut_off(2)
     produce(cluster[1], batch(b"a"), acks=1)
     cluster.pass_ms(35_000)
-    broker = ask_to_stop(cluster[1])
+    broker = request_stop(cluster[1])
     cluster.pass_ms(5900)
     assert not broker.node.controlled_shutdown.over
     cluster.pass_ms(200)
@@ -309,13 +309,13 @@ def test_broker_does_not_wait_for_an_unreachable_store() -> None:
     cluster = a_cluster([1, 2, 3])
     cluster[1].session.suspend()
     cluster.run()
-    assert ask_to_stop(cluster[1]).node.controlled_shutdown.over
+    assert request_stop(cluster[1]).node.controlled_shutdown.over
 
 
 def test_a_mark_that_the_store_did_not_take_is_written_again() -> None:
     cluster = a_cluster([1, 2, 3])
     cluster[1].session.fail_next(applied=False)
-    broker = ask_to_stop(cluster[1])
+    broker = request_stop(cluster[1])
     assert not broker.node.controlled_shutdown.over
     cluster.pass_ms(5100)
     assert broker.node.controlled_shutdown.over and states(cluster) == [(2, {2, 3})]
@@ -323,10 +323,10 @@ def test_a_mark_that_the_store_did_not_take_is_written_again() -> None:
 
 def test_without_a_controller_patience_ends_too() -> None:
     cluster = a_cluster([1, 2, 3])
-    office = cluster.controller
-    others = [broker for broker in cluster.brokers.values() if broker is not office]
-    office.halted = "it does not answer, and its session lives"
-    broker = ask_to_stop(others[0])
+    controller_id = cluster.controller
+    others = [broker for broker in cluster.brokers.values() if broker is not controller_id]
+    controller_id.halted = "it does not answer, and its session lives"
+    broker = request_stop(others[0])
     cluster.pass_ms(14_900)
     assert not broker.node.controlled_shutdown.over
     cluster.pass_ms(200)
@@ -335,30 +335,30 @@ def test_without_a_controller_patience_ends_too() -> None:
 
 def test_the_next_controller_continues_a_controlled_shutdown() -> None:
     cluster = a_cluster([1, 2, 3], [2, 3, 1], [3, 1, 2])
-    office = cluster.controller.broker_id
-    number = next(broker for broker in cluster.brokers if broker != office)
-    cluster[office].halted = "killed"
-    broker = ask_to_stop(cluster[number])
+    controller_id = cluster.controller.broker_id
+    number = next(broker for broker in cluster.brokers if broker != controller_id)
+    cluster[controller_id].halted = "killed"
+    broker = request_stop(cluster[number])
     assert not broker.node.controlled_shutdown.over
-    cluster.kill(office)
+    cluster.kill(controller_id)
     assert broker.node.controlled_shutdown.over
-    (stays,) = {1, 2, 3} - {office, number}
+    (stays,) = {1, 2, 3} - {controller_id, number}
     assert states(cluster) == [(stays, {stays})] * 3
 
 
 def test_a_disabled_controlled_shutdown_takes_no_time_and_moves_nothing() -> None:
     cluster = a_cluster([1, 2, 3], controlled_shutdown_enable="false")
-    assert ask_to_stop(cluster[1]).node.controlled_shutdown.over
+    assert request_stop(cluster[1]).node.controlled_shutdown.over
     assert states(cluster) == [(1, {1, 2, 3})]
 
 
 def test_controller_shuts_down_in_a_controlled_way_and_another_is_elected() -> None:
     cluster = a_cluster([1, 2, 3], [2, 3, 1], [3, 1, 2])
-    office = cluster.controller.broker_id
-    ask_to_stop(cluster[office])
-    cluster.stop(office)
-    assert cluster.controller.broker_id != office
-    assert all(office not in (leader, *isr) for leader, isr in states(cluster))
+    controller_id = cluster.controller.broker_id
+    request_stop(cluster[controller_id])
+    cluster.stop(controller_id)
+    assert cluster.controller.broker_id != controller_id
+    assert all(controller_id not in (leader, *isr) for leader, isr in states(cluster))
 
 
 # Clean stops.

@@ -51,13 +51,13 @@ def test_deposed_controller_that_does_not_know_it_cannot_write() -> None:
     cluster = Cluster(brokers=2)
     zombie = cluster.controller
     other = next(broker for broker in cluster.brokers.values() if broker is not zombie)
-    cluster.store_speaks = False
+    cluster.store_delivers = False
     raised = Op("set", "/controller_epoch", b"2")
     taken = Op("set", "/controller", layout.encode_controller(other.broker_id, 0))
     cluster.store.session().submit((taken, raised), lambda result: None)
     sent = zombie.send(CREATE, 7)
     assert zombie.node.controller.active, "it has not heard yet"
-    cluster.store_speaks = True
+    cluster.store_delivers = True
     cluster.run()
     assert sent.answer.topics[0].error_code == errors.NotController.code
     assert "/brokers/topics/t" not in cluster.store.tree.nodes
@@ -80,7 +80,7 @@ def test_a_request_for_the_controller_is_forwarded_and_refused_when_there_is_non
     gone = cluster.brokers.pop(cluster.controller.broker_id)
     answer = other.send(CREATE, 7).answer
     assert answer.topics[0].error_code == errors.NotController.code, "the controller could not be reached"
-    cluster.store_speaks = False
+    cluster.store_delivers = False
     gone.session.expire()
     other.session.deliver(1)
     assert other.send(CREATE, 7).answer.topics[0].error_code == errors.NotController.code
@@ -126,10 +126,10 @@ def test_an_unnoticed_quick_restart_still_begins_a_leader_epoch() -> None:
     while cluster.topic(f"t{len(cluster[1].node.context.image.topics)}") is not broker:
         pass
     topic = next(partition.topic for partition in broker.node.partitions.leaders)
-    cluster.store_speaks = False
+    cluster.store_delivers = False
     gone = cluster.kill(broker.broker_id)
     back = cluster.start(broker.broker_id, gone.texts, [disk.restart() for disk in gone.disks.values()])
-    cluster.store_speaks = True
+    cluster.store_delivers = True
     cluster.run()
     assert back.leader(topic).epoch >= 1
 
@@ -213,9 +213,13 @@ def test_elections(
 def test_a_new_controller_leaves_what_is_in_order_as_it_is() -> None:
     cluster = Cluster(brokers=3)
     cluster.topic(partitions=6)
-    office = cluster.controller.broker_id
-    before = {number: state for number, state in cluster[office].node.context.image.topics["t"].states.items() if state.leader != office}
-    cluster.kill(office)
+    controller_id = cluster.controller.broker_id
+    before = {
+        number: state
+        for number, state in cluster[controller_id].node.context.image.topics["t"].states.items()
+        if state.leader != controller_id
+    }
+    cluster.kill(controller_id)
     after = cluster.controller.node.context.image.topics["t"].states
     assert before and all(after[number] == state for number, state in before.items())
 

@@ -163,9 +163,9 @@ def test_with_one_replica_only_the_damaged_offsets_are_refused(at: int) -> None:
 def test_damage_of_a_single_replica_is_reported_with_file_offsets_and_position() -> None:
     _, leader = alone()
     path, position = place(log_of(leader), 3)
-    (told,) = [warning for warning in leader.warnings if "damaged" in warning]
+    (reported,) = [warning for warning in leader.warnings if "damaged" in warning]
     for part in ("t-0 in disk0", "offsets 4 to 4", path.rpartition("/")[2], "checksum", "nothing is deleted", "CORRUPT_MESSAGE"):
-        assert part in told
+        assert part in reported
     assert leader.node.replica_health.state_of(TopicPartition("t", 0)).startswith("offsets 4 to 4")
     assert position >= 0
 

@@ -198,7 +198,7 @@ def test_stuck_follower_does_not_rejoin_the_isr_repeatedly() -> None:
 
 
 @pytest.mark.parametrize("told", [False, True], ids=["a controller that has not heard", "a controller that has"])
-def test_an_isr_request_based_on_an_older_state_is_refused(told: bool) -> None:
+def test_an_isr_request_based_on_an_older_state_is_refused(reported: bool) -> None:
     """Compare and set: whoever was faster decided on what this leader has not seen. Source: KIP-497, KAFKA-2729."""
     cluster, leader = a_cluster()
     topic = cluster.controller.node.context.image.topics["t"]
@@ -209,7 +209,7 @@ def test_an_isr_request_based_on_an_older_state_is_refused(told: bool) -> None:
         new_isr_with_epochs=[BrokerState(broker_id=leader.broker_id, broker_epoch=leader.node.context.epoch or 0)],
         partition_epoch=topic.versions[0],
     )
-    cluster.store_speaks = told
+    cluster.store_delivers = reported
     newer = PartitionState(
         leader=before.leader,
         leader_epoch=LeaderEpoch(before.leader_epoch),
@@ -229,7 +229,7 @@ def test_an_isr_request_based_on_an_older_state_is_refused(told: bool) -> None:
     sent = cluster.controller.send(request, 3)
     node = cluster.store.tree.nodes[path]
     assert (node.version, layout.decode_partition_state(node.data).isr) == (written, before.isr)
-    cluster.store_speaks = True
+    cluster.store_delivers = True
     cluster.pass_ms(3000)
     assert sent.answer.topics[0].partitions[0].error_code == errors.InvalidUpdateVersion.code
     assert produce(leader, batch(b"a")).error_code == 0

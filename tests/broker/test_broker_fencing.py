@@ -64,7 +64,7 @@ def deliver(brokers: list[Broker]) -> None:
 
 def pauses_past_its_session(cluster: Cluster, zombie: Broker) -> None:
     """SIGSTOP for longer than the session lives; when it wakes, its client already has another session, and it has heard nothing yet."""
-    cluster.store_speaks = False
+    cluster.store_delivers = False
     zombie.session.expire()
     zombie.session.renew()
     deliver([broker for broker in cluster.brokers.values() if broker is not zombie])
@@ -72,7 +72,7 @@ def pauses_past_its_session(cluster: Cluster, zombie: Broker) -> None:
 
 def is_deposed_without_knowing(cluster: Cluster, zombie: Broker) -> None:
     """Its session lives; what it has to hear is late, and somebody took its office away."""
-    cluster.store_speaks = False
+    cluster.store_delivers = False
     cluster.store.session().submit((Op("delete", layout.CONTROLLER),), lambda result: None)
     deliver([broker for broker in cluster.brokers.values() if broker is not zombie])
 
@@ -148,13 +148,13 @@ def test_a_zombie_controller_writes_nothing(falls: Callable[[Cluster, Broker], N
     before = stored(cluster)
     sent = acts(zombie)
     assert stored(cluster) == before
-    cluster.store_speaks = True
+    cluster.store_delivers = True
     cluster.run()
     cluster.pass_ms(3000)
     assert not zombie.node.controller.active or zombie.node.context.image.controller_epoch > successor.node.context.image.controller_epoch
     if sent is not None and acts is not elects_leaders:
-        told = {getattr(part, "error_code", 0) for name in sent.answer.__struct_fields__ for part in _parts(getattr(sent.answer, name))}
-        assert told & {errors.NotController.code, errors.UnknownServerError.code}, sent.answer
+        reported = {getattr(part, "error_code", 0) for name in sent.answer.__struct_fields__ for part in _parts(getattr(sent.answer, name))}
+        assert reported & {errors.NotController.code, errors.UnknownServerError.code}, sent.answer
 
 
 def _parts(value: Any) -> list[Any]:
@@ -178,12 +178,12 @@ def test_a_zombie_does_not_end_a_deletion_that_it_began() -> None:
 
 def bounces(cluster: Cluster, number: int) -> Broker:
     """A restart so quick that its own registration is replaced before anybody heard that it was gone."""
-    cluster.store_speaks = False
+    cluster.store_delivers = False
     gone = cluster.brokers.pop(number)
     gone.session.expire()
     gone.halted = "killed"
     back = cluster.start(number, gone.texts, [disk.restart() for disk in gone.disks.values()])
-    cluster.store_speaks = True
+    cluster.store_delivers = True
     cluster.run()
     return back
 
@@ -225,13 +225,13 @@ def test_a_state_that_names_an_earlier_life_makes_no_leader_of_this_one() -> Non
     old = cluster[number].node.context.epoch
     assert old is not None
     # The controller hears nothing, and writes once more what it had in mind.
-    office = cluster.controller
-    cluster.store_speaks = False
+    controller_id = cluster.controller
+    cluster.store_delivers = False
     gone = cluster.brokers.pop(number)
     gone.session.expire()
     gone.halted = "killed"
-    version = office.node.context.image.topics["t"].versions[partition.partition]
-    state = state_of(office, partition)
+    version = controller_id.node.context.image.topics["t"].versions[partition.partition]
+    state = state_of(controller_id, partition)
     late = PartitionState(
         leader=number,
         leader_epoch=LeaderEpoch(state.leader_epoch + 1),
@@ -241,11 +241,11 @@ def test_a_state_that_names_an_earlier_life_makes_no_leader_of_this_one() -> Non
     )
     path = layout.partition_state(partition.topic, partition.partition)
     write = Op("set", path, layout.encode_partition_state(late), version=version)
-    step(office, lambda: office.node.controller.writes.write((write,), lambda result: None))
+    step(controller_id, lambda: controller_id.node.controller.writes.write((write,), lambda result: None))
     back = cluster.start(number, gone.texts, [disk.restart() for disk in gone.disks.values()])
     deliver([back])
     assert state_of(back, partition).leader == number and partition not in back.node.partitions.leaders
-    cluster.store_speaks = True
+    cluster.store_delivers = True
     cluster.run()
     assert state_of(cluster.controller, partition).registration_of(number) in (-1, back.node.context.epoch)
 
@@ -253,7 +253,7 @@ def test_a_state_that_names_an_earlier_life_makes_no_leader_of_this_one() -> Non
 def test_a_mark_that_a_broker_leaves_does_not_outlive_its_registration() -> None:
     cluster = a_cluster()
     number = next(one for one in cluster.brokers if one != cluster.controller.broker_id)
-    cluster[number].handle(events.StopAsked())
+    cluster[number].handle(events.StopRequested())
     cluster.run()
     assert cluster.controller.node.context.image.brokers[cluster[number].node.context.broker_id].leaving
     back = bounces(cluster, number)
@@ -267,8 +267,8 @@ def test_a_restart_of_the_controller_increases_the_epoch_and_loses_nothing() -> 
     produce(cluster.leading("t"), batch(b"a"), acks=1)
     cluster.pass_ms(1000)
     epoch = cluster.controller.node.context.image.controller_epoch
-    office = cluster.controller.broker_id
-    bounces(cluster, office)
+    controller_id = cluster.controller.broker_id
+    bounces(cluster, controller_id)
     cluster.pass_ms(3000)
     assert cluster.controller.node.context.image.controller_epoch > epoch
     assert values(fetched(cluster.leading("t")).records) == [b"a"]
@@ -299,7 +299,7 @@ def test_isr_request_of_a_former_leader_is_refused() -> None:
     cluster = a_cluster()
     leader = state_of(cluster.controller).leader
     late = an_isr(cluster.controller, leader, members=(leader,))
-    cluster[leader].handle(events.StopAsked())
+    cluster[leader].handle(events.StopRequested())
     cluster.run()
     assert state_of(cluster.controller).leader != leader
     assert answer_to(cluster.controller, late) == errors.FencedLeaderEpoch.code

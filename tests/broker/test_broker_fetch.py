@@ -251,9 +251,9 @@ def test_a_session_in_an_older_version_gets_no_diverging_epoch() -> None:
     produce(broker, batch(b"c"))
     opened = broker.ask(fetch_request(3, last_fetched_epoch=1, session_epoch=0), 12)
     assert opened.responses[0].partitions[0].diverging_epoch.epoch == 0
-    goes_on = fetch_request(3, session_epoch=1, session_id=opened.session_id, partitions=())
-    goes_on.topics = []
-    assert broker.ask(goes_on, 11).error_code == 0
+    continues = fetch_request(3, session_epoch=1, session_id=opened.session_id, partitions=())
+    continues.topics = []
+    assert broker.ask(continues, 11).error_code == 0
 
 
 def test_error_of_the_wrong_broker_names_the_leader() -> None:
@@ -295,7 +295,7 @@ def go_on(broker: Broker, session: int, epoch: int, *, version: int = 12, **fiel
     return broker.ask(fetch_request(partitions=(), session_id=session, session_epoch=epoch, **fields), version)
 
 
-def told(answer: Any) -> list[int]:
+def reported(answer: Any) -> list[int]:
     return [data.partition_index for topic in answer.responses for data in topic.partitions]
 
 
@@ -305,10 +305,10 @@ def test_fetch_session_returns_only_changed_partitions() -> None:
     session = begin(broker, 0, 1, 2)
     assert session != 0
     quiet = go_on(broker, session, 1)
-    assert (quiet.session_id, told(quiet)) == (session, [])
+    assert (quiet.session_id, reported(quiet)) == (session, [])
     produce(broker, batch(b"a"), partition=1)
-    news = go_on(broker, session, 2)
-    assert told(news) == [1] and values(news.responses[0].partitions[0].records) == [b"a"]
+    changes = go_on(broker, session, 2)
+    assert reported(changes) == [1] and values(changes.responses[0].partitions[0].records) == [b"a"]
 
 
 def test_partitions_join_move_on_and_leave_a_session() -> None:
@@ -319,10 +319,10 @@ def test_partitions_join_move_on_and_leave_a_session() -> None:
     session = begin(broker, 0)
     moved = fetch_request(1, partitions=(0,), session_id=session, session_epoch=1)
     moved.topics[0].partitions.append(FetchPartition(partition=2, fetch_offset=0, partition_max_bytes=100))
-    assert told(broker.ask(moved, 12)) == [2]
+    assert reported(broker.ask(moved, 12)) == [2]
     left = fetch_request(partitions=(), session_id=session, session_epoch=2)
     left.forgotten_topics_data = [ForgottenTopic(topic="t", partitions=[2])]
-    assert told(broker.ask(left, 12)) == []
+    assert reported(broker.ask(left, 12)) == []
 
 
 def test_a_wrong_session_or_epoch_is_refused_as_a_whole() -> None:
@@ -346,7 +346,7 @@ def test_a_session_is_closed_by_epoch_minus_one() -> None:
     broker = Cluster().topic()
     session = begin(broker, 0)
     closed = broker.ask(fetch_request(session_id=session, session_epoch=-1), 12)
-    assert (closed.session_id, told(closed)) == (0, [0])
+    assert (closed.session_id, reported(closed)) == (0, [0])
     assert go_on(broker, session, 1).error_code == errors.FetchSessionIdNotFound.code
 
 
@@ -356,7 +356,7 @@ def test_with_all_slots_taken_a_client_is_served_without_a_session() -> None:
     broker = cluster.topic()
     first, _ = begin(broker, 0), begin(broker, 0)
     answer = broker.ask(fetch_request(session_epoch=0), 12)
-    assert (answer.session_id, told(answer)) == (0, [0])
+    assert (answer.session_id, reported(answer)) == (0, [0])
     cluster.pass_ms(121_000)
     assert begin(broker, 0) != 0
     assert go_on(broker, first, 1).error_code == errors.FetchSessionIdNotFound.code
@@ -389,7 +389,7 @@ def test_an_error_in_a_session_is_repeated_in_each_response() -> None:
     broker = Cluster().topic()
     request = fetch_request(partitions=(0, 7), session_epoch=0)
     session = broker.ask(request, 12).session_id
-    assert [told(go_on(broker, session, epoch)) for epoch in (1, 2)] == [[7], [7]]
+    assert [reported(go_on(broker, session, epoch)) for epoch in (1, 2)] == [[7], [7]]
 
 
 def test_fetching_many_topics_keeps_them_apart() -> None:

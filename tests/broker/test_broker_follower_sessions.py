@@ -16,14 +16,14 @@ from ottla.wire.messages.fetch import FetchRequest, ReplicaState
 T0 = TopicPartition("t", 0)
 
 
-class Heard:
+class Received:
     """Fetches between brokers, as they are asked."""
 
     def __init__(self, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
         self.requests: list[tuple[int, FetchRequest]] = []
         ask_peer = Broker._ask_peer
 
-        def ask(broker: Broker, effect: effects.Ask) -> None:
+        def ask(broker: Broker, effect: effects.PeerRequest) -> None:
             if isinstance(effect.message, FetchRequest):
                 self.requests.append((broker.broker_id, effect.message))
             ask_peer(broker, effect)
@@ -58,12 +58,12 @@ def state_isr(cluster: Cluster) -> set[int]:
 
 def test_idle_partitions_are_not_in_fetch_requests(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster, leader = a_cluster(partitions=20)
-    heard = Heard(cluster, monkeypatch)
+    received = Received(cluster, monkeypatch)
     cluster.pass_ms(10 * SECOND_MS)
-    assert len(heard.requests) >= 20 and heard.named() == 0
+    assert len(received.requests) >= 20 and received.named() == 0
     assert produce(leader, batch(b"a")).error_code == 0
     cluster.pass_ms(SECOND_MS)
-    assert heard.named() == 1, "the one that moved on"
+    assert received.named() == 1, "the one that moved on"
 
 
 def test_idle_partitions_are_not_visited() -> None:
@@ -101,7 +101,7 @@ def test_a_follower_sends_a_full_fetch_after_its_session_was_lost() -> None:
     cluster, leader = a_cluster(partitions=4)
     leader.node.sessions.__init__(1000, 1000, 1000)  # type: ignore[misc]
     leader.node.sessions.poke = leader.node.context.delayed.poke
-    leader.node.context.delayed.heard = leader.node.sessions.heard
+    leader.node.context.delayed.poked = leader.node.sessions.poked
     assert produce(leader, batch(b"a"), acks=1).error_code == 0
     cluster.pass_ms(SECOND_MS)
     assert followed(cluster)[1].log.end_offset == 1

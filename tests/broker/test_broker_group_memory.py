@@ -48,10 +48,10 @@ def recounted(groups: Groups) -> int:
             total += (GROUP_BYTES + text_bytes(group.group_id)) if group.footprint.bytes else 0
         else:
             assert isinstance(group, ConsumerGroupService)
-            told = group.group
-            total += GROUP_BYTES + text_bytes(told.group_id) + sum(map(member_bytes, told.members.values()))
-            total += sum(map(assignment_bytes, told.targets.values()))
-            total += sum(MATCH_BYTES * len(each.topics) for each in told.resolved.values())
+            reported = group.group
+            total += GROUP_BYTES + text_bytes(reported.group_id) + sum(map(member_bytes, reported.members.values()))
+            total += sum(map(assignment_bytes, reported.targets.values()))
+            total += sum(MATCH_BYTES * len(each.topics) for each in reported.resolved.values())
     return total
 
 
@@ -317,5 +317,5 @@ def test_a_group_that_is_named_again_and_again_is_described_only_so_often() -> N
     described = broker.ask(DescribeGroupsRequest(groups=["g"] * 100), 6).groups
     assert described[0].error_code == 0 and described[99].error_code == INVALID and "name fewer groups" in described[99].error_message
     assert sum(len(member.member_metadata) for group in described for member in group.members) < 64 * KIB
-    told = broker.ask(ConsumerGroupDescribeRequest(group_ids=["h"] * 100), 0).groups
-    assert told[0].error_code == 0 and told[99].error_code == INVALID
+    reported = broker.ask(ConsumerGroupDescribeRequest(group_ids=["h"] * 100), 0).groups
+    assert reported[0].error_code == 0 and reported[99].error_code == INVALID

@@ -119,9 +119,9 @@ def test_one_bad_partition_does_not_keep_the_others_from_being_committed() -> No
     """Line 67."""
     cluster = cluster_of_groups(offset_metadata_max_bytes="10")
     broker = coordinating(cluster)
-    told = [OffsetCommitRequestPartition(0, 1, 2, "x" * 11), OffsetCommitRequestPartition(1, 5, 3, "y" * 10)]
-    told += [OffsetCommitRequestPartition(number, 1) for number in (-1, 2**31 - 1)]
-    topics = [OffsetCommitRequestTopic(name="t", partitions=told), OffsetCommitRequestTopic(name="none", partitions=told[1:2])]
+    reported = [OffsetCommitRequestPartition(0, 1, 2, "x" * 11), OffsetCommitRequestPartition(1, 5, 3, "y" * 10)]
+    reported += [OffsetCommitRequestPartition(number, 1) for number in (-1, 2**31 - 1)]
+    topics = [OffsetCommitRequestTopic(name="t", partitions=reported), OffsetCommitRequestTopic(name="none", partitions=reported[1:2])]
     answer = broker.ask(OffsetCommitRequest(group_id="g", topics=topics), 9)
     assert [[place.error_code for place in topic.partitions] for topic in answer.topics] == [
         [errors.OffsetMetadataTooLarge.code, 0, errors.UnknownTopicOrPartition.code, errors.UnknownTopicOrPartition.code],
@@ -144,8 +144,8 @@ def test_a_commit_is_one_batch_and_is_answered_when_it_is_on_disk() -> None:
     broker = coordinating(cluster)
     log = broker.leader("__consumer_offsets", 1).log
     cluster.flushing = False
-    told = [OffsetCommitRequestPartition(partition, 9) for partition in range(4)]
-    request = OffsetCommitRequest(group_id="g", topics=[OffsetCommitRequestTopic(name="t", partitions=told)])
+    reported = [OffsetCommitRequestPartition(partition, 9) for partition in range(4)]
+    request = OffsetCommitRequest(group_id="g", topics=[OffsetCommitRequestTopic(name="t", partitions=reported)])
     sent = broker.send(request, 9)
     assert sent.waits and log.end_offset == 4 and log.size == log.locate(3, max_bytes=1 << 20, upto=4).size  # type: ignore[union-attr]
     reader = broker.send(fetch_request("g"), 9)
@@ -218,8 +218,8 @@ def test_commit_to_a_missing_partition_is_answered_with_an_error() -> None:
     stable(cluster, 1)
     assert commit(broker, "g", "t", 99, 1) == errors.UnknownTopicOrPartition.code
     assert commit(broker, "g", "none", 0, 1) == errors.UnknownTopicOrPartition.code
-    told = [OffsetCommitRequestPartition(number, 1) for number in (0, 99)]
-    answer = broker.ask(OffsetCommitRequest(group_id="g", topics=[OffsetCommitRequestTopic(name="t", partitions=told)]), 9)
+    reported = [OffsetCommitRequestPartition(number, 1) for number in (0, 99)]
+    answer = broker.ask(OffsetCommitRequest(group_id="g", topics=[OffsetCommitRequestTopic(name="t", partitions=reported)]), 9)
     assert [place.error_code for place in answer.topics[0].partitions] == [
         errors.UnknownMemberId.code, errors.UnknownTopicOrPartition.code,
     ]  # fmt: skip
@@ -230,8 +230,8 @@ def test_offsets_of_topics_by_id() -> None:
     cluster = cluster_of_groups()
     broker = coordinating(cluster)
     topic_id, unknown = broker.node.context.image.topics["t"].topic_id, b"u" * 16
-    told = [OffsetCommitRequestPartition(1, 8)]
-    topics = [OffsetCommitRequestTopic(topic_id=which, partitions=told) for which in (topic_id, unknown)]
+    reported = [OffsetCommitRequestPartition(1, 8)]
+    topics = [OffsetCommitRequestTopic(topic_id=which, partitions=reported) for which in (topic_id, unknown)]
     answer = broker.ask(OffsetCommitRequest(group_id="g", topics=topics), 10)
     assert [(topic.topic_id, topic.partitions[0].error_code) for topic in answer.topics] == [
         (topic_id, 0), (unknown, errors.UnknownTopicId.code),
@@ -398,12 +398,12 @@ def test_operations_of_a_missing_group_are_described_where_it_is_no_error() -> N
     """Line 70. Clients of that time read the number that stands for "not asked" as a set of operations, and fail."""
     broker = coordinating(cluster_of_groups())
 
-    def told(version: int) -> tuple[int, int]:
+    def reported(version: int) -> tuple[int, int]:
         [group] = broker.ask(DescribeGroupsRequest(groups=["no"], include_authorized_operations=True), version).groups
         return group.error_code, group.authorized_operations
 
-    assert told(5) == (0, 0b1101_0100_1000)
-    assert told(6) == (errors.GroupIdNotFound.code, -(2**31))
+    assert reported(5) == (0, 0b1101_0100_1000)
+    assert reported(6) == (errors.GroupIdNotFound.code, -(2**31))
 
 
 def test_only_empty_groups_are_deleted_and_their_offsets_with_them() -> None:

@@ -35,11 +35,11 @@ from ottla.wire.messages.leave_group import LeaveGroupRequest, MemberIdentity
 def test_first_find_coordinator_creates_the_offsets_topic() -> None:
     """Line 58."""
     cluster = Cluster()
-    cluster.store_speaks = False
+    cluster.store_delivers = False
     answer = cluster[1].ask(FindCoordinatorRequest(key="g"), 2)
     assert (answer.error_code, answer.node_id) == (errors.CoordinatorNotAvailable.code, -1)
     assert cluster[1].ask(FindCoordinatorRequest(key="g"), 2).error_code == errors.CoordinatorNotAvailable.code
-    cluster.store_speaks = True
+    cluster.store_delivers = True
     cluster.run()
     assert cluster[1].ask(FindCoordinatorRequest(key="g"), 2).node_id == 1
     topic = cluster[1].node.context.image.topics["__consumer_offsets"]
@@ -560,8 +560,8 @@ def test_a_join_phase_of_absent_static_members_that_wait_for_no_time_does_not_st
     protocols = (("range", encode_embedded(ConsumerProtocolSubscription(topics=["t"]))),)
     member = join(broker, instance="one", rebalance_timeout_ms=wait_ms, session_timeout_ms=MINUTE_MS, protocols=protocols)
     # A member of the next protocol takes the group over, and leaves it to the static member when its session ends.
-    told = ConsumerGroupHeartbeatRequest(group_id="g", rebalance_timeout_ms=1_000, subscribed_topic_names=["t"], topic_partitions=[])
-    assert broker.ask(told, 0).error_code == 0
+    reported = ConsumerGroupHeartbeatRequest(group_id="g", rebalance_timeout_ms=1_000, subscribed_topic_names=["t"], topic_partitions=[])
+    assert broker.ask(reported, 0).error_code == 0
     cluster.pass_ms(2 * MINUTE_MS)
     assert member.answer is not None
     assert broker.ask(DescribeGroupsRequest(groups=["g"]), 5).groups[0].members == []

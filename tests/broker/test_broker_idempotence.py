@@ -188,22 +188,22 @@ def test_more_ids_than_a_block_holds_take_another_block() -> None:
 
 def test_a_request_waits_while_the_store_hands_out_a_block() -> None:
     cluster = Cluster()
-    cluster.store_speaks = False
+    cluster.store_delivers = False
     sent = [cluster[1].send(InitProducerIdRequest(transactional_id=None), 5) for _ in range(3)]
     assert [one.answer for one in sent] == [None] * 3
-    cluster.store_speaks = True
+    cluster.store_delivers = True
     cluster.run()
     assert [one.answer.producer_id for one in sent] == [0, 1, 2]
 
 
 def test_a_block_that_another_broker_took_first_is_not_used() -> None:
     cluster = Cluster()
-    cluster.store_speaks = False
+    cluster.store_delivers = False
     sent = cluster[1].send(InitProducerIdRequest(transactional_id=None), 5)
     data = layout.encode_producer_id_block(layout.ProducerIdBlock(9, 5000, 5999))  # type: ignore[arg-type]
     path = layout.PRODUCER_ID_BLOCK
     version = cluster.store.tree.nodes[path].version
-    cluster.store_speaks = True
+    cluster.store_delivers = True
     cluster.run()
     assert sent.answer.producer_id == 0
     cluster.store.session().submit((Op("set", path, data, version=version),), lambda result: None)
@@ -213,7 +213,7 @@ def test_a_block_that_another_broker_took_first_is_not_used() -> None:
 
 def test_a_store_that_stays_silent_is_a_retriable_error() -> None:
     cluster = Cluster()
-    cluster.store_speaks = False
+    cluster.store_delivers = False
     sent = cluster[1].send(InitProducerIdRequest(transactional_id=None), 5)
     cluster.pass_ms(11_000)
     assert sent.answer.error_code == errors.CoordinatorLoadInProgress.code and errors.CoordinatorLoadInProgress.retriable

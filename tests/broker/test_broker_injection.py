@@ -36,7 +36,7 @@ INJECTIONS = int(os.environ.get("OTTLA_INJECTIONS", "24"))
 ROUTING = ("Node.step", "Fetchers.go_on")
 
 
-def _goes_on(frame: Any) -> bool:
+def _continues(frame: Any) -> bool:
     """Whether a call belongs to the end of a step, not to a request."""
     while frame is not None:
         if frame.f_code.co_qualname == "Fetchers.go_on":
@@ -67,7 +67,7 @@ class Injection:
             return
         self.calls += 1
         self.in_request += type(self.event) is events.RequestArrived
-        if self.calls == self.at and not _goes_on(frame):
+        if self.calls == self.at and not _continues(frame):
             self.fired = f"{code.co_qualname} at call {self.at}"
             self.during = type(self.event)
             raise self.error(self.fired)

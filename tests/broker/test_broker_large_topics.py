@@ -101,14 +101,14 @@ def test_a_creation_that_its_controller_does_not_live_to_end_is_ended_by_the_nex
     dies_before(cluster.controller, writes)
     cluster.controller.send(CREATE, 7)
     begun = states(cluster)
-    office = after_the_death_of_the_controller(cluster)
+    controller_id = after_the_death_of_the_controller(cluster)
     if writes == 0:
         assert left_of_it(cluster) == []
-        assert office.ask(CREATE, 7).topics[0].error_code == 0
+        assert controller_id.ask(CREATE, 7).topics[0].error_code == 0
     else:
         assert 0 < begun < PARTITIONS
     assert states(cluster) == PARTITIONS
-    found = office.node.context.image.topics["t"].states.values()
+    found = controller_id.node.context.image.topics["t"].states.values()
     assert all(state.leader in cluster.brokers and set(state.isr) <= set(cluster.brokers) for state in found)
 
 
@@ -168,9 +168,9 @@ def test_a_deletion_that_its_controller_does_not_live_to_end_is_ended_by_the_nex
 def test_a_second_request_waits_for_the_same_deletion() -> None:
     cluster = Cluster(brokers=3)
     cluster.controller.ask(CREATE, 7)
-    cluster.store_speaks = False
+    cluster.store_delivers = False
     sent = [cluster.controller.send(DELETE, 6) for _ in range(2)]
-    cluster.store_speaks = True
+    cluster.store_delivers = True
     cluster.run()
     assert [one.answer.responses[0].error_code for one in sent] == [0, 0]
 
@@ -181,12 +181,12 @@ def test_a_growth_that_a_deletion_overtakes_is_no_internal_error(begun: int) -> 
     cluster = Cluster(brokers=3)
     controller = cluster.controller
     controller.ask(CREATE, 7)
-    cluster.store_speaks = False
+    cluster.store_delivers = False
     grown = controller.send(GROW, 3)
     for _ in range(begun):
         controller.session.deliver(1)
     deleted = controller.send(DELETE, 6)
-    cluster.store_speaks = True
+    cluster.store_delivers = True
     cluster.run()
     assert deleted.answer.responses[0].error_code == 0
     assert grown.answer.results[0].error_code in (0, errors.UnknownTopicOrPartition.code)

@@ -135,14 +135,14 @@ def test_an_election_of_another_kind_is_refused() -> None:
 def test_an_election_that_another_change_overtakes_is_decided_anew() -> None:
     cluster = a_cluster([1, 2, 3])
     come_back(cluster, cluster.kill(1))
-    office = cluster.controller
+    controller_id = cluster.controller
     path = layout.partition_state("t", 0)
-    cluster.store_speaks = False
+    cluster.store_delivers = False
     node = cluster.store.tree.nodes[path]
     cluster.store.session().submit((Op("set", path, node.data),), lambda result: None)
     requested = [ElectLeadersRequestTopicPartitions(topic="t", partitions=[0])]
-    sent = office.send(ElectLeadersRequest(topic_partitions=requested, timeout_ms=1000), 2)
-    cluster.store_speaks = True
+    sent = controller_id.send(ElectLeadersRequest(topic_partitions=requested, timeout_ms=1000), 2)
+    cluster.store_delivers = True
     cluster.run()
     assert codes(sent.answer) == {0: 0} and leaders(cluster) == [1]
 
@@ -189,15 +189,15 @@ def test_an_unreadable_election_node_is_deleted_with_a_warning() -> None:
 def test_the_next_controller_carries_out_what_the_last_one_did_not() -> None:
     cluster = a_cluster([1, 2, 3], brokers=3)
     come_back(cluster, cluster.kill(1))
-    office = cluster.controller.broker_id
-    assert office != 1
-    cluster.store_speaks = False
+    controller_id = cluster.controller.broker_id
+    assert controller_id != 1
+    cluster.store_delivers = False
     cluster.store.session().submit(
         (Op("create", layout.PREFERRED_ELECTION, layout.encode_preferred_election([TopicPartition("t", 0)])),), lambda result: None
     )
-    cluster.brokers[office].halted = "killed"
-    cluster.store_speaks = True
-    cluster.kill(office)
+    cluster.brokers[controller_id].halted = "killed"
+    cluster.store_delivers = True
+    cluster.kill(controller_id)
     cluster.pass_ms(100)
     assert leaders(cluster) == [1]
     assert layout.PREFERRED_ELECTION not in cluster.store.tree.nodes
@@ -209,8 +209,8 @@ def test_the_next_controller_carries_out_what_the_last_one_did_not() -> None:
 def test_leadership_is_rebalanced_periodically_above_the_imbalance_limit() -> None:
     cluster = a_cluster([1, 2], [2, 3], [3, 1], auto_leader_rebalance_enable="true", leader_imbalance_check_interval_seconds="60")
     cluster.pass_ms(FIRST_LOOK_MS)
-    office = cluster.controller.broker_id
-    other = next(number for number in cluster.brokers if number != office)
+    controller_id = cluster.controller.broker_id
+    other = next(number for number in cluster.brokers if number != controller_id)
     come_back(cluster, cluster.kill(other))
     assert leaders(cluster)[other - 1] != other
     cluster.pass_ms(61_000)
@@ -219,9 +219,9 @@ def test_leadership_is_rebalanced_periodically_above_the_imbalance_limit() -> No
 
 def test_a_new_controller_looks_soon() -> None:
     cluster = a_cluster([1, 2], [2, 3], [3, 1], auto_leader_rebalance_enable="true")
-    office = cluster.controller.broker_id
-    come_back(cluster, cluster.kill(office))
-    assert leaders(cluster)[office - 1] != office
+    controller_id = cluster.controller.broker_id
+    come_back(cluster, cluster.kill(controller_id))
+    assert leaders(cluster)[controller_id - 1] != controller_id
     cluster.pass_ms(FIRST_LOOK_MS)
     assert leaders(cluster) == [1, 2, 3]
 
@@ -279,12 +279,12 @@ def test_leaderless_partitions_get_a_leader_when_unclean_elections_are_allowed_f
 def test_a_large_number_of_partitions_is_checked_in_several_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(election_queue, "PORTION", 4)
     cluster = a_cluster(*[[1, 2, 3]] * 30)
-    office = cluster.controller.node
-    office.controller.election_queue.add(TopicPartition("t", number) for number in range(30))
-    office.controller.election_queue.go_on()
-    assert not office.controller.election_queue.idle, "nothing is to be done, but there is more to look at"
+    controller_id = cluster.controller.node
+    controller_id.controller.election_queue.add(TopicPartition("t", number) for number in range(30))
+    controller_id.controller.election_queue.go_on()
+    assert not controller_id.controller.election_queue.idle, "nothing is to be done, but there is more to look at"
     cluster.pass_ms(1000)
-    assert office.controller.election_queue.idle
+    assert controller_id.controller.election_queue.idle
 
 
 def test_a_state_for_a_missing_partition_written_by_an_operator_is_ignored() -> None:
@@ -295,6 +295,6 @@ def test_a_state_for_a_missing_partition_written_by_an_operator_is_ignored() -> 
     assert imbalanced(cluster.controller.node.context.image, percentage=0) == []
     assert elect(cluster.controller, 7) == {7: errors.UnknownTopicOrPartition.code}
     cluster.kill(3)
-    cluster[1].handle(events.StopAsked())
+    cluster[1].handle(events.StopRequested())
     cluster.run()
     assert leaders(cluster)[0] == 2 and all(broker.halted is None for broker in cluster.brokers.values())

@@ -8,7 +8,7 @@ from cluster import Broker, Cluster
 from ottla.wire import errors
 from ottla.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from ottla.wire.messages.describe_cluster import DescribeClusterRequest
-from ottla.wire.messages.metadata import NOT_ASKED, MetadataRequest, MetadataRequestTopic
+from ottla.wire.messages.metadata import NOT_REQUESTED, MetadataRequest, MetadataRequestTopic
 
 
 def metadata(broker: Broker, *names: str | None, version: int = 12, ids: tuple[bytes, ...] = (), **fields: Any) -> Any:
@@ -133,7 +133,7 @@ def test_authorized_operations_are_returned_only_on_request() -> None:
     cluster = Cluster()
     broker = cluster.topic("t")
     plain = metadata(broker, "t", version=10)
-    assert plain.topics[0].topic_authorized_operations == plain.cluster_authorized_operations == NOT_ASKED == -(2**31)
+    assert plain.topics[0].topic_authorized_operations == plain.cluster_authorized_operations == NOT_REQUESTED == -(2**31)
     asked = metadata(broker, "t", version=10, include_topic_authorized_operations=True, include_cluster_authorized_operations=True)
     assert asked.topics[0].topic_authorized_operations == 0b1101_1111_1000
     assert asked.cluster_authorized_operations == 0b1_1111_1010_0000
@@ -144,8 +144,8 @@ def test_authorized_operations_are_returned_only_on_request() -> None:
 def test_every_broker_returns_the_same_address_of_each_broker() -> None:
     cluster = Cluster(brokers=3)
     for asked in cluster.brokers.values():
-        told = {broker.node_id: (broker.host, broker.port) for broker in metadata(asked).brokers}
-        assert told == {1: ("host1", 9092), 2: ("host2", 9092), 3: ("host3", 9092)}
+        reported = {broker.node_id: (broker.host, broker.port) for broker in metadata(asked).brokers}
+        assert reported == {1: ("host1", 9092), 2: ("host2", 9092), 3: ("host3", 9092)}
 
 
 @pytest.mark.parametrize("anywhere", ["0.0.0.0", "::", ""])

@@ -36,8 +36,8 @@ def ask(broker: Broker, rack: str, offset: int = 0, *, version: int = 12, **fiel
 def test_a_leader_sends_a_consumer_to_the_follower_in_its_rack_with_no_records() -> None:
     cluster, leader = a_cluster()
     for follower in followers(cluster):
-        told = ask(leader, RACKS[follower.broker_id])
-        assert (told.error_code, told.preferred_read_replica, bytes(told.records)) == (0, follower.broker_id, b"")
+        reported = ask(leader, RACKS[follower.broker_id])
+        assert (reported.error_code, reported.preferred_read_replica, bytes(reported.records)) == (0, follower.broker_id, b"")
         assert values(ask(follower, RACKS[follower.broker_id]).records) == [b"a"]
 
 
@@ -57,8 +57,8 @@ def test_the_leader_serves_everybody_else_itself(rack: str | None, settings: dic
     rack = RACKS[leader.broker_id] if rack is None else rack
     if rack == "b" and leader.broker_id == 2:
         rack = "a"
-    told = ask(leader, rack, version=version)
-    assert (told.preferred_read_replica, values(told.records)) == (-1, [b"a"])
+    reported = ask(leader, rack, version=version)
+    assert (reported.preferred_read_replica, values(reported.records)) == (-1, [b"a"])
 
 
 def test_a_follower_outside_of_the_isr_or_behind_the_consumer_is_not_chosen() -> None:

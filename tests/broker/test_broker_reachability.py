@@ -27,7 +27,7 @@ def a_cluster(brokers: int = 3, *, lag_ms: int = LAG_MS, min_insync: int = 2) ->
     return cluster, cluster.controller
 
 
-def office(cluster: Cluster) -> int:
+def controller_id(cluster: Cluster) -> int:
     found = cluster.brokers[2].node.context.image.controller
     assert found is not None
     return int(found)
@@ -44,9 +44,9 @@ def test_a_controller_that_most_brokers_cannot_reach_resigns_and_is_fenced() -> 
     cluster.cut_off(deaf.broker_id)
     busy(cluster)
     cluster.pass_ms(UNHEARD_MS)
-    assert office(cluster) == deaf.broker_id, "it may answer again"
+    assert controller_id(cluster) == deaf.broker_id, "it may answer again"
     cluster.pass_ms(DETECTED_MS - UNHEARD_MS)
-    assert office(cluster) != deaf.broker_id
+    assert controller_id(cluster) != deaf.broker_id
     (warning,) = [text for text in deaf.warnings if "resigns" in text]
     assert warning == (
         f"broker {deaf.broker_id} resigns as controller and is fenced: brokers [2, 3] cannot reach it; check their network links"
@@ -55,7 +55,7 @@ def test_a_controller_that_most_brokers_cannot_reach_resigns_and_is_fenced() -> 
     states = [cluster[2].node.context.image.state(TopicPartition("t", number)) for number in range(3)]
     assert all(state is not None and state.leader in (2, 3) and set(state.isr) == {2, 3} for state in states), "all go on without it"
     cluster.pass_ms(60 * SECOND_MS)
-    assert office(cluster) != deaf.broker_id and cluster[2].node.context.image.controller_epoch == 2, "and the office stays there"
+    assert controller_id(cluster) != deaf.broker_id and cluster[2].node.context.image.controller_epoch == 2, "and the office stays there"
 
 
 def test_a_fenced_leader_with_the_only_eligible_replica_continues_to_lead() -> None:
@@ -129,7 +129,7 @@ def test_a_broker_that_was_not_running_does_not_take_its_own_pause_for_the_contr
         cluster.cut.clear()
         cluster.pass_ms(SECOND_MS)
     cluster.pass_ms(DETECTED_MS)
-    assert office(cluster) == controller.broker_id and cluster[2].node.context.image.controller_epoch == 1
+    assert controller_id(cluster) == controller.broker_id and cluster[2].node.context.image.controller_epoch == 1
     assert [found.unheard for found in cluster[2].node.context.image.brokers.values()] == [-1, -1, -1]
 
 
@@ -141,7 +141,7 @@ def test_a_controller_that_answers_before_it_has_counted_the_reports_stays() -> 
         cluster.pass_ms(SECOND_MS // 10)
     cluster.cut.clear()
     cluster.pass_ms(DETECTED_MS)
-    assert office(cluster) == controller.broker_id and cluster[2].node.context.image.controller_epoch == 1
+    assert controller_id(cluster) == controller.broker_id and cluster[2].node.context.image.controller_epoch == 1
 
 
 def test_an_isr_change_is_sent_to_the_next_controller_at_once() -> None:
@@ -155,7 +155,7 @@ def test_an_isr_change_is_sent_to_the_next_controller_at_once() -> None:
     operator = cluster.store.session()
     operator.submit((Op("delete", CONTROLLER),), lambda result: None)
     cluster.pass_ms(SECOND_MS)
-    assert office(cluster) != controller.broker_id
+    assert controller_id(cluster) != controller.broker_id
     state = cluster[2].node.context.image.state(TopicPartition("t", 2))
     assert state is not None and (state.leader, set(state.isr)) == (3, {2, 3})
 
@@ -179,7 +179,7 @@ def test_a_broker_that_is_cut_off_itself_changes_nothing(brokers: int) -> None:
     cluster.cut_off(2)
     busy(cluster)
     cluster.pass_ms(LAG_MS + 4 * UNHEARD_MS)
-    assert office(cluster) == controller.broker_id and cluster[2].node.context.image.controller_epoch == 1
+    assert controller_id(cluster) == controller.broker_id and cluster[2].node.context.image.controller_epoch == 1
     assert cluster[1].node.context.image.brokers[cluster[2].broker_id].unheard == 1, "it says so"  # type: ignore[index]
     cluster.cut.clear()
     cluster.pass_ms(4 * SECOND_MS)
@@ -194,7 +194,7 @@ def test_a_controller_that_answers_in_between_stays() -> None:
         cluster.pass_ms(LAG_MS + UNHEARD_MS // 2)
         cluster.cut.clear()
         cluster.pass_ms(4 * SECOND_MS)
-    assert office(cluster) == controller.broker_id and cluster[2].node.context.image.controller_epoch == 1
+    assert controller_id(cluster) == controller.broker_id and cluster[2].node.context.image.controller_epoch == 1
 
 
 def test_a_registration_reports_an_unreachable_controller_and_fencing_only_when_true() -> None:

@@ -383,12 +383,12 @@ def test_deposed_controller_that_does_not_know_it_moves_no_partition() -> None:
     """Source: KAFKA-6082."""
     cluster = a_cluster((2, 3))
     zombie = cluster.controller
-    cluster.store_speaks = False
+    cluster.store_delivers = False
     raised = Op("set", "/controller_epoch", b"2")
     taken = Op("set", "/controller", layout.encode_controller(3, 0))
     cluster.store.session().submit((taken, raised), lambda result: None)
     sent = zombie.send(requested((4, 5)), 1)
-    cluster.store_speaks = True
+    cluster.store_delivers = True
     cluster.run()
     assert sent.answer.responses[0].partitions[0].error_code == errors.NotController.code
     assert json.loads(cluster.store.tree.nodes["/brokers/topics/t"].data)["partitions"] == {"0": [2, 3]}
@@ -563,13 +563,13 @@ def test_no_replica_joins_the_isr_under_an_outdated_assignment() -> None:
     """The controller and the leader heard the state, and not yet the assignment, which is without the one that is to join."""
     cluster = a_cluster((1, 2, 3))
     cluster.kill(3)
-    leader, office = cluster[1], cluster.controller
-    topic = office.node.context.image.topics["t"]
-    cluster.store_speaks = False
+    leader, controller_id = cluster[1], cluster.controller
+    topic = controller_id.node.context.image.topics["t"]
+    cluster.store_delivers = False
     gone = layout.TopicAssignment(topic_id=topic.topic_id, replicas={0: (1, 2)})
     cluster.store.session().submit((Op("set", layout.topic("t"), layout.encode_topic(gone), version=topic.version),), lambda result: None)
     joins = Registration(BrokerId(3), "", 0, None, 77)
-    for broker in (leader, office):
+    for broker in (leader, controller_id):
         broker.node.context.image.brokers[BrokerId(3)] = joins
     registered = layout.BrokerRegistration(host="h", port=1, endpoints=(), timestamp_ms=0)
     cluster.store.session().submit((Op("create", layout.broker(3), layout.encode_broker(registered)),), lambda result: None)

@@ -99,15 +99,15 @@ def test_a_failed_log_directory_hands_its_leaders_to_other_brokers() -> None:
 def test_failed_log_directory_is_described_as_in_kafka() -> None:
     cluster, leader = a_cluster(disks=2)
     follower = others(cluster, leader)[0]
-    cluster.store_speaks = False
+    cluster.store_delivers = False
     follower.handle(events.DirectoryFailed(directory=follower.node.partitions.followers[T0].directory.root, reason="test"))
-    told = [path for path in cluster.store.tree.nodes if path.startswith(layout.LOG_DIR_EVENTS + "/")]
-    assert told == [layout.log_dir_event(0)]
-    assert layout.decode_log_dir_event(cluster.store.tree.nodes[told[0]].data) == follower.broker_id
+    reported = [path for path in cluster.store.tree.nodes if path.startswith(layout.LOG_DIR_EVENTS + "/")]
+    assert reported == [layout.log_dir_event(0)]
+    assert layout.decode_log_dir_event(cluster.store.tree.nodes[reported[0]].data) == follower.broker_id
     assert registration(cluster, follower.broker_id)["offline_replicas"] == {"t": [0]}
-    cluster.store_speaks = True
+    cluster.store_delivers = True
     cluster.run()
-    assert told[0] not in cluster.store.tree.nodes, "the controller has heeded it"
+    assert reported[0] not in cluster.store.tree.nodes, "the controller has heeded it"
     assert follower.broker_id not in state_of(cluster).isr, "without waiting for it to lag"
 
 
@@ -125,7 +125,7 @@ def test_a_new_controller_knows_which_replicas_are_offline() -> None:
 
 def test_broker_that_cannot_report_a_failed_log_directory_stops() -> None:
     cluster, leader = a_cluster(disks=2)
-    cluster.store_speaks = False
+    cluster.store_delivers = False
     leader.handle(events.DirectoryFailed(directory=leader.leader("t").directory.root, reason="test"))
     cluster.pass_ms(29 * SECOND_MS)
     assert leader.halted is None
@@ -324,12 +324,12 @@ def test_damaged_follower_leaves_the_isr_before_it_truncates() -> None:
     cluster, leader = a_cluster()
     follower = others(cluster, leader)[0]
     replica = follower.node.partitions.followers[T0]
-    cluster.store_speaks = False
+    cluster.store_delivers = False
     follower.node.replica_health.damaged(replica, 1)
     follower._perform(follower.node.context.effects)
     cluster.pass_ms(1000)
     assert replica.log.end_offset == 3 and replica.waits and follower.broker_id in state_of(cluster).isr
-    cluster.store_speaks = True
+    cluster.store_delivers = True
     cluster.run()
     assert not replica.waits and replica.log.truncations == 1
     cluster.pass_ms(3000)
@@ -425,7 +425,7 @@ def test_a_state_that_names_an_impaired_replica_is_not_obeyed() -> None:
     cluster, leader = a_cluster()
     follower = others(cluster, leader)[0]
     replica = follower.node.partitions.followers[T0]
-    cluster.store_speaks = False
+    cluster.store_delivers = False
     follower.node.replica_health.damaged(replica, 1)
     follower._perform(follower.node.context.effects)
     state = state_of(cluster)
@@ -434,7 +434,7 @@ def test_a_state_that_names_an_impaired_replica_is_not_obeyed() -> None:
     cluster.store.session().submit((Op("set", path, layout.encode_partition_state(named)),), lambda result: None)
     while follower.session.deliver(1):
         assert T0 not in follower.node.partitions.leaders
-    cluster.store_speaks = True
+    cluster.store_delivers = True
     cluster.pass_ms(3000)
     assert state_of(cluster).leader not in (-1, follower.broker_id) and len(state_of(cluster).isr) == 3
 
@@ -444,7 +444,7 @@ def test_a_damaged_replica_cuts_nothing_before_the_store_knows_of_it() -> None:
     cluster, leader = a_cluster()
     follower = others(cluster, leader)[0]
     replica = follower.node.partitions.followers[T0]
-    cluster.store_speaks = False
+    cluster.store_delivers = False
     follower.node.replica_health.damaged(replica, 1)
     outside = replace(state_of(cluster), isr=(leader.broker_id,), isr_epochs=())
     follower.node.replica_health.state_changed(T0, outside)
@@ -479,7 +479,7 @@ def test_a_replica_that_reported_damage_meanwhile_does_not_join_the_isr() -> Non
     replica = now.node.partitions.followers[T0]
     assert isinstance(replica, Follower) and now.broker_id not in state_of(cluster).isr
     # The controller is deaf for a moment, while the replica turns out damaged and the leader asks to count it in.
-    cluster.store_speaks = False
+    cluster.store_delivers = False
     cluster.cut.clear()
     now.node.replica_health.damaged(replica, 1)
     now._perform(now.node.context.effects)
@@ -490,7 +490,7 @@ def test_a_replica_that_reported_damage_meanwhile_does_not_join_the_isr() -> Non
     cluster.run()
     node = cluster.store.tree.nodes[layout.partition_state("t", 0)]
     assert now.broker_id not in layout.decode_partition_state(node.data).isr
-    cluster.store_speaks = True
+    cluster.store_delivers = True
     cluster.pass_ms(3000)
     assert now.broker_id in state_of(cluster).isr and held(now) == [b"0", b"1", b"2"]
 

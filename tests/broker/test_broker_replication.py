@@ -336,7 +336,7 @@ def test_an_answer_without_records_does_not_make_a_follower_forget_its_last_epoc
     cluster, leader = a_pair(replicas=2)
     ask_peer = Broker._ask_peer
 
-    def ask(broker: Broker, effect: effects.Ask) -> None:
+    def ask(broker: Broker, effect: effects.PeerRequest) -> None:
         if isinstance(effect.message, FetchRequest):
             asked.extend(partition for topic in effect.message.topics for partition in topic.partitions)
         ask_peer(broker, effect)

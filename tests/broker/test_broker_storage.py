@@ -335,12 +335,12 @@ def test_log_directories_report_partitions_and_free_space() -> None:
 def test_only_the_requested_partitions_are_described() -> None:
     broker = Cluster().topic(partitions=3)
 
-    def told(*topics: DescribableLogDirTopic) -> list[Any]:
+    def reported(*topics: DescribableLogDirTopic) -> list[Any]:
         answer = broker.ask(DescribeLogDirsRequest(topics=list(topics)), 4)
         return [part.partition_index for topic in answer.results[0].topics for part in topic.partitions]
 
-    assert told(DescribableLogDirTopic(topic="t", partitions=[1, 9]), DescribableLogDirTopic(topic="no", partitions=[0])) == [1]
-    assert told() == []
+    assert reported(DescribableLogDirTopic(topic="t", partitions=[1, 9]), DescribableLogDirTopic(topic="no", partitions=[0])) == [1]
+    assert reported() == []
 
 
 def test_failed_log_directory_is_described_with_its_error_only() -> None:

@@ -140,7 +140,7 @@ def test_topic_is_created_on_the_brokers_of_the_request() -> None:
 
 def test_an_answer_that_the_store_owes_for_too_long_is_a_timeout() -> None:
     cluster = Cluster()
-    cluster.store_speaks = False
+    cluster.store_delivers = False
     requested = CreatableTopic(name="t", num_partitions=1, replication_factor=1)
     sent = cluster[1].send(CreateTopicsRequest(topics=[requested], timeout_ms=500), 7)
     assert sent.waits
@@ -359,10 +359,10 @@ def test_a_topic_that_is_deleted_or_grows_while_it_is_to_grow_is_judged_as_it_is
         requested = CreatePartitionsTopic(name=name, count=count, assignments=None)
         return broker.send(CreatePartitionsRequest(topics=[requested], timeout_ms=1000), 3)
 
-    cluster.store_speaks = False
+    cluster.store_delivers = False
     broker.send(DeleteTopicsRequest(topics=[DeleteTopicState(name="t")], timeout_ms=1000), 6)
     deleted, first, same, more, fewer = grow("t", 4), grow("u", 4), grow("u", 4), grow("u", 6), grow("u", 3)
-    cluster.store_speaks = True
+    cluster.store_delivers = True
     cluster.run()
     codes = [sent.answer.results[0].error_code for sent in (deleted, first, same, more, fewer)]
     assert codes == [errors.UnknownTopicOrPartition.code, 0, errors.InvalidPartitions.code, 0, errors.InvalidPartitions.code]
@@ -378,11 +378,11 @@ def test_settings_that_a_deleted_topic_left_behind_and_that_change_meanwhile_do_
     tool = cluster.store.session()
     tool.submit((Op("create", path, left),), lambda result: None)
     cluster.run()
-    cluster.store_speaks = False
+    cluster.store_delivers = False
     tool.submit((Op("set", path, left, version=0),), lambda result: None)
     requests = [CreatableTopic(name="t", num_partitions=1, replication_factor=1)]
     first, second = [broker.send(CreateTopicsRequest(topics=requests, timeout_ms=1000), 7) for _ in range(2)]
-    cluster.store_speaks = True
+    cluster.store_delivers = True
     cluster.run()
     assert [sent.answer.topics[0].error_code for sent in (first, second)] == [0, errors.TopicAlreadyExists.code]
     assert broker.node.context.image.overrides("topics", "t") == {}

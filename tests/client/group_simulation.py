@@ -241,14 +241,14 @@ class ConsumerProtocolCoordinator:
             now = sorted(target - taken)
         else:
             now = sorted(set(known["owned"]) & target)
-        news = now != known["given"] or request.member_epoch == 0
+        changes = now != known["given"] or request.member_epoch == 0
         known["given"] = now
         reply(
             m.ConsumerGroupHeartbeatResponse(
                 member_id=member,
                 member_epoch=known["epoch"],
                 heartbeat_interval_ms=self.heartbeat_interval_ms,
-                assignment=Assignment(topic_partitions=self.simulation.by_id(now)) if news else None,
+                assignment=Assignment(topic_partitions=self.simulation.by_id(now)) if changes else None,
             )
         )
 

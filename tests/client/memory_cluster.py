@@ -393,14 +393,14 @@ class MemoryNode:
         if session_id is None:
             return m.FetchResponse(error_code=70)
         topics: dict[str, Any] = {}
-        news = False
+        changes = False
         for (name, partition), ask in wanted.items():
             data = self._fetch(name, partition, ask, request)
             if data.error_code or data.records or request.session_epoch <= 0:
-                news |= bool(data.error_code or data.records)
+                changes |= bool(data.error_code or data.records)
                 topic_id = self.cluster.topic_ids.get(name, bytes(16))
                 topics.setdefault(name, FetchableTopicResponse(topic=name, topic_id=topic_id, partitions=[])).partitions.append(data)
-        if not news and wanted and request.max_wait_ms:
+        if not changes and wanted and request.max_wait_ms:
             if not waited:
                 asyncio.get_running_loop().call_later(request.max_wait_ms / 1000, self._wait_over, header)
             return None

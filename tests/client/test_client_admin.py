@@ -30,7 +30,7 @@ from ottla.errors import (
 from ottla.results import EARLIEST_LOCAL, LATEST, MAX_TIMESTAMP, Operation, Replica, ReplicaPlace, VersionRange
 from ottla.wire import messages as m
 from ottla.wire.messages.incremental_alter_configs import AlterConfigsResourceResponse
-from ottla.wire.messages.metadata import NOT_ASKED
+from ottla.wire.messages.metadata import NOT_REQUESTED
 
 
 class AdministeredNode(MemoryNode):
@@ -69,7 +69,7 @@ class AdministeredNode(MemoryNode):
         return m.DescribeQuorumResponse(topics=[m.DescribeQuorumResponseTopic(topic_name="__cluster_metadata", partitions=[log])])
 
     def on_DescribeCluster(self, request: Any, header: Any) -> Any:
-        bits = 1 << Operation.ALTER | 1 << 30 if request.include_cluster_authorized_operations else NOT_ASKED
+        bits = 1 << Operation.ALTER | 1 << 30 if request.include_cluster_authorized_operations else NOT_REQUESTED
         return m.DescribeClusterResponse(cluster_id="memory", controller_id=1, cluster_authorized_operations=bits)
 
     def on_DescribeConfigs(self, request: Any, header: Any) -> Any:

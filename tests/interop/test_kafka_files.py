@@ -79,7 +79,7 @@ def adopt(left: Left, directory: Path) -> None:
             shutil.copy2(file, directory / file.name)
 
 
-def goes_on(bootstrap: str, topic: str, left: Left) -> None:
+def continues(bootstrap: str, topic: str, left: Left) -> None:
     """A broker with the copied partition has every record, finds it by time, knows its producer and accepts more."""
     host, _, port = bootstrap.rpartition(":")
     address = (host, int(port))
@@ -205,7 +205,7 @@ def of_kafka(apache_kafka: apache.Distribution, of_ottla: Left, tmp_path_factory
 
 
 def test_kafka_continues_a_partition_of_ottla(of_kafka: tuple[Left, str], of_ottla: Left) -> None:
-    goes_on(of_kafka[1], "adopted", of_ottla)
+    continues(of_kafka[1], "adopted", of_ottla)
 
 
 @pytest.mark.parametrize("ended", ["stopped", "running"])
@@ -225,7 +225,7 @@ def test_ottla_continues_a_partition_of_kafka(of_kafka: tuple[Left, str], tmp_pa
             (server.data_dir / "broker-1" / ".kafka_cleanshutdown").unlink()
         adopt(left, server.data_dir / "broker-1" / "adopted-0")
         server.start()
-        goes_on(server.bootstrap, "adopted", left)
+        continues(server.bootstrap, "adopted", left)
         server.stop()
         server.start()
         assert offset_at(server.address, "adopted", 0, -1) == (0, len(left.records) + 4)

@@ -97,13 +97,13 @@ def test_each_broker_reports_three_in_sync_replicas_and_leaders_on_all(
 ) -> None:
     for bootstrap in cluster.spec.brokers.values():
 
-        def all_is_told(bootstrap: str = bootstrap) -> bool:
+        def all_reported(bootstrap: str = bootstrap) -> bool:
             # A client that knows one broker can ask any.
             partitions = sees(bootstrap, topic)
             alike = all(replicas == isr == {1, 2, 3} for _, replicas, isr in partitions)
             return alike and {leader for leader, _, _ in partitions} == {1, 2, 3}
 
-        until(all_is_told)
+        until(all_reported)
 
 
 def test_the_replication_factor_cannot_exceed_the_brokers(cluster: LocalCluster) -> None:
@@ -193,7 +193,7 @@ class Load:
         self._thread = threading.Thread(target=work, args=(self,))
         self._thread.start()
 
-    def goes_on(self) -> None:
+    def continues(self) -> None:
         aim = len(self.acknowledged) + 50
         until(lambda: len(self.acknowledged) >= aim)
 
@@ -301,19 +301,19 @@ def test_clients_and_groups_continue_when_a_broker_is_killed_and_when_it_returns
     readers = Readers(cluster.bootstrap, topic)
     try:
         for load in loads:
-            load.goes_on()
+            load.continues()
         # In a topic with three partitions each broker leads one; the location of the group coordinator is random.
         victim = cluster.brokers[2]
         assert victim.pid is not None
         os.kill(victim.pid, signal.SIGKILL)
         for load in loads:
-            load.goes_on()
+            load.continues()
         until(lambda: {leader for leader, _, _ in confluent_sees(cluster.bootstrap, topic)} == {1, 3})
         victim.spawn()
         victim.await_ready(time.monotonic() + 30)
         until(lambda: all(isr == {1, 2, 3} for _, _, isr in confluent_sees(cluster.bootstrap, topic)))
         for load in loads:
-            load.goes_on()
+            load.continues()
     finally:
         for load in loads:
             load.stop()

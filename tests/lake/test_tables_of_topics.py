@@ -209,9 +209,9 @@ def test_a_stopped_and_killed_sync_has_the_newest_record_of_each_key(a_topic: To
     numbers = count()
 
     def more() -> None:
-        news = [(f"k{chance.randrange(200)}", next(numbers)) for _ in range(300)]
-        send(topic, [(key, {"n": n}) for key, n in news])
-        newest.update(news)
+        changes = [(f"k{chance.randrange(200)}", next(numbers)) for _ in range(300)]
+        send(topic, [(key, {"n": n}) for key, n in changes])
+        newest.update(changes)
 
     for ends, code in ((signal.SIGINT, 0), (signal.SIGTERM, 0), (signal.SIGKILL, -signal.SIGKILL)):
         more()

@@ -125,13 +125,13 @@ def test_aborted_transactions_are_listed_for_the_range_they_overlap() -> None:
     a_marker(log, 3, commit=True)
     assert len(log.segments) > 2
 
-    def told(first: int, upto: int) -> list[tuple[int, int, int]]:
+    def reported(first: int, upto: int) -> list[tuple[int, int, int]]:
         return [(entry.producer_id, entry.first_offset, entry.last_offset) for entry in log.aborted_transactions(first, upto)]
 
-    assert told(0, 14) == [(1, 0, 4), (2, 2, 12)]
-    assert told(0, 2) == [(1, 0, 4)]
-    assert told(5, 12) == told(7, 12) == [(2, 2, 12)]
-    assert told(13, 14) == []
+    assert reported(0, 14) == [(1, 0, 4), (2, 2, 12)]
+    assert reported(0, 2) == [(1, 0, 4)]
+    assert reported(5, 12) == reported(7, 12) == [(2, 2, 12)]
+    assert reported(13, 14) == []
 
 
 def test_a_marker_without_data_of_its_producer_is_no_transaction() -> None:

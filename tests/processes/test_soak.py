@@ -19,13 +19,13 @@ def test_clients_lose_nothing_and_leave_nothing_behind_over_restarts(tmp_path: P
     command = [sys.executable, "-m", "chaos.soak", "--minutes", "0.25", "--every", "4", "--seed", "1", "--json", str(outcome)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=RUN_S, check=False)
     assert outcome.exists(), done.stderr[-4000:]
-    told = json.loads(outcome.read_text())
-    assert told["restarts"] >= 2
-    assert told["acknowledged"] == told["sent"] > 50
-    assert set(told["lost"].values()) == {0}
+    reported = json.loads(outcome.read_text())
+    assert reported["restarts"] >= 2
+    assert reported["acknowledged"] == reported["sent"] > 50
+    assert set(reported["lost"].values()) == {0}
     # The group may read a record again after a restart; who reads everything has each once.
-    assert (told["doubled"]["blocking"], told["doubled"]["asyncio"]) == (0, 0)
-    growth = told["growth"]
-    assert growth["threads"] <= 0, told
+    assert (reported["doubled"]["blocking"], reported["doubled"]["asyncio"]) == (0, 0)
+    growth = reported["growth"]
+    assert growth["threads"] <= 0, reported
     # So few samples are not quite at rest: a client may have a connection to find its broker by, besides the one it works with.
-    assert growth["tasks"] <= 3 and growth["descriptors"] <= 6, told
+    assert growth["tasks"] <= 3 and growth["descriptors"] <= 6, reported

@@ -81,10 +81,10 @@ def test_a_group_and_its_offsets_outlive_kills(tmp_path: Path) -> None:
         sync = SyncGroupRequest(group_id="g", generation_id=generation, member_id=member, assignments=given)
         assert ask(server, sync, SyncGroupResponse, 5).assignment == b"all"  # type: ignore[attr-defined]
         for offset in range(1, 6):
-            told = [OffsetCommitRequestPartition(partition_index=1, committed_offset=offset, committed_metadata=f"at {offset}")]
+            reported = [OffsetCommitRequestPartition(partition_index=1, committed_offset=offset, committed_metadata=f"at {offset}")]
             commit = OffsetCommitRequest(
                 group_id="g", generation_id_or_member_epoch=generation, member_id=member, group_instance_id="one",
-                topics=[OffsetCommitRequestTopic(name="t", partitions=told)],
+                topics=[OffsetCommitRequestTopic(name="t", partitions=reported)],
             )  # fmt: skip
             answer = ask(server, commit, OffsetCommitResponse, 9)
             assert answer.topics[0].partitions[0].error_code == 0  # type: ignore[attr-defined]

@@ -59,9 +59,9 @@ def test_offsets_survive_a_kill_and_lag_watch_continues(tmp_path: Path) -> None:
                 with ottla.Producer(bootstrap_servers=server.bootstrap) as producer:
                     producer.send("t", b"x").result()
                 for line in watch.stdout:
-                    told = json.loads(line)
-                    if told["lag"] == 1:
+                    reported = json.loads(line)
+                    if reported["lag"] == 1:
                         break
             finally:
                 watch.kill()
-        assert told["partitions"][0]["committed_offset"] == 0
+        assert reported["partitions"][0]["committed_offset"] == 0

@@ -55,11 +55,11 @@ def broker(directory: Path, zookeeper: Ensemble, number: int) -> Serving:
 def test_a_foreign_consumer_reads_from_the_replica_in_its_rack(brokers: str, rack: int) -> None:
     read_from: list[int] = []
 
-    def told(text: str) -> None:
+    def reported(text: str) -> None:
         read_from.append(json.loads(text)["topics"]["t"]["partitions"]["0"]["broker"])
 
     settings = {"bootstrap.servers": brokers, "group.id": f"g{rack}", "client.rack": f"rack-{rack}", "auto.offset.reset": "earliest"}
-    consumer = ConfluentConsumer({**settings, "statistics.interval.ms": 100, "stats_cb": told})
+    consumer = ConfluentConsumer({**settings, "statistics.interval.ms": 100, "stats_cb": reported})
     consumer.assign([ConfluentPartition("t", 0, 0)])
     values: list[bytes] = []
     deadline_s = time.monotonic() + 30

@@ -259,14 +259,14 @@ async def test_an_unforeseen_error_while_decoding_is_answered_or_closes_the_conn
         raise KeyError("unforeseen")
 
     async with running(tmp_path) as run:
-        told, untold = await run.client(), await run.client()
+        reported, untold = await run.client(), await run.client()
         monkeypatch.setattr(request_decoder, "decode", decode)
-        response = await ask(told, DescribeClusterRequest(), 1, DescribeClusterResponse)
+        response = await ask(reported, DescribeClusterRequest(), 1, DescribeClusterResponse)
         assert response.error_code == errors.UnknownServerError.code
         await untold.send(b"".join(framing.encode_request(MetadataRequest(topics=None), 1, 1, "test")))  # type: ignore[arg-type]
         assert await untold.closed()
         monkeypatch.undo()
-        assert (await ask(told, MetadataRequest(topics=None), 1, MetadataResponse)).brokers and not run.died
+        assert (await ask(reported, MetadataRequest(topics=None), 1, MetadataResponse)).brokers and not run.died
 
 
 async def test_a_store_that_cannot_be_written_ends_the_process(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -67,7 +67,7 @@ def test_unknown_names_are_left_for_the_options_to_refuse() -> None:
 
 
 def test_every_kafka_setting_is_supported_or_listed_with_a_reason() -> None:
-    def told(name: str) -> bool:
+    def reported(name: str) -> bool:
         try:
             kept, warnings = accepted_settings({name: "x"})
         except ConfigError:
@@ -75,7 +75,7 @@ def test_every_kafka_setting_is_supported_or_listed_with_a_reason() -> None:
         return bool(warnings) or set(kept) <= set(SPECS_BY_NAME)
 
     assert len(OF_KAFKA) == 340
-    assert [name for name in OF_KAFKA if not told(name)] == []
+    assert [name for name in OF_KAFKA if not reported(name)] == []
 
 
 def test_no_supported_setting_is_listed_as_unsupported() -> None:

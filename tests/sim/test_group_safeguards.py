@@ -152,7 +152,7 @@ def test_never_giving_up_a_silent_member_is_caught(monkeypatch: pytest.MonkeyPat
 
 
 def test_a_committed_offset_fits_an_order_of_the_commits() -> None:
-    def told(offset: int, *, asked_ms: int, now_ms: int) -> list[str]:
+    def reported(offset: int, *, asked_ms: int, now_ms: int) -> list[str]:
         checker = CommittedIsKept()
         five = Write("g", 0, 5, None, 10, "acknowledged", done_ms=20)
         nine = Write("g", 0, 9, None, 30, "unclear")
@@ -163,9 +163,9 @@ def test_a_committed_offset_fits_an_order_of_the_commits() -> None:
         checker.read("g", 0, offset, asked_ms=asked_ms, now_ms=now_ms)
         return checker.problems
 
-    assert told(7, asked_ms=60, now_ms=70) == [] and told(9, asked_ms=60, now_ms=70) == []
-    assert told(5, asked_ms=60, now_ms=70) and told(-1, asked_ms=60, now_ms=70)
-    assert told(5, asked_ms=45, now_ms=60) == [], "7 may come into effect after the answer"
+    assert reported(7, asked_ms=60, now_ms=70) == [] and reported(9, asked_ms=60, now_ms=70) == []
+    assert reported(5, asked_ms=60, now_ms=70) and reported(-1, asked_ms=60, now_ms=70)
+    assert reported(5, asked_ms=45, now_ms=60) == [], "7 may come into effect after the answer"
 
 
 def test_fetching_an_older_commit_after_a_newer_one_is_a_violation() -> None:

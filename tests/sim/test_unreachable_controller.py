@@ -79,7 +79,7 @@ def test_every_partition_is_written_to_within_15_s_of_a_cut_of_the_links_to_the_
     assert outage.over_ms is not None and outage.over_ms <= OUTAGE_MAX_MS, outage
     scene.heal()
     assert scene.world.run(scene.world.now_ms + IN_SYNC_MS, scene.in_sync), "the fenced broker catches up and joins the ISRs"
-    assert scene.witness.problems == []
+    assert scene.observer.problems == []
 
 
 def test_a_controller_that_answers_five_seconds_late_stays(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -82,17 +82,17 @@ def test_status_works_without_brokers(tmp_path: Path, monkeypatch: pytest.Monkey
     for batch in (0, 0):
         notes.batch("sums-update", {"batch": batch, "rows_in": 4, "rows_out": 2, "dead_letters": 1, "state_rows": 7})
     notes.save()
-    told = pipeline_status(pipeline)
-    assert (told["state"], told["queries"][0]["lag"]) == ("stopped", None)
-    assert told["brokers"].startswith("127.0.0.1:1: ")
-    assert {figure: told["queries"][0][figure] for figure in ("rows_in", "rows_out", "dead_letters", "state_rows")} == {
+    reported = pipeline_status(pipeline)
+    assert (reported["state"], reported["queries"][0]["lag"]) == ("stopped", None)
+    assert reported["brokers"].startswith("127.0.0.1:1: ")
+    assert {figure: reported["queries"][0][figure] for figure in ("rows_in", "rows_out", "dead_letters", "state_rows")} == {
         "rows_in": 4,
         "rows_out": 2,
         "dead_letters": 1,
         "state_rows": 7,
     }, "a batch that was run again counts once"
-    assert told["queries"][0]["sources"] == {"a": {"0": {"offset": 3, "end": None, "lag": None}}}
-    assert "4 rows in, 2 out, 1 dead letters, 7 rows of state" in status_text(told)
+    assert reported["queries"][0]["sources"] == {"a": {"0": {"offset": 3, "end": None, "lag": None}}}
+    assert "4 rows in, 2 out, 1 dead letters, 7 rows of state" in status_text(reported)
 
 
 def _hold(directory: Path, ready: Any) -> None:
@@ -138,8 +138,8 @@ def test_a_change_that_does_not_affect_state_is_compatible(tmp_path: Path, befor
     pipeline = pipeline_of(FILE, tmp_path)
     write_checkpoint(tmp_path, "sums-update", [{"a": {"0": 3}}])
     noted(pipeline)
-    told = checkpoint_compatibility.require_compatible(pipeline_of(FILE.replace(before, after), tmp_path), tmp_path / "state", "4.3.0")
-    assert told == (["c is new in records and read from its beginning"] if '"c"' in after else [])
+    reported = checkpoint_compatibility.require_compatible(pipeline_of(FILE.replace(before, after), tmp_path), tmp_path / "state", "4.3.0")
+    assert reported == (["c is new in records and read from its beginning"] if '"c"' in after else [])
 
 
 @pytest.mark.parametrize(
@@ -180,10 +180,12 @@ def test_records_to_which_old_and_new_rules_apply_are_reported(tmp_path: Path) -
     notes.begin("records-rejects", {**checkpoint_compatibility.file_dependencies(pipeline, "records", "rejects"), "spark": "4.3.0"}, [])
     notes.save()
     assert checkpoint_compatibility.require_compatible(pipeline, tmp_path / "state", "4.3.0") == []
-    (told,) = checkpoint_compatibility.require_compatible(
+    (reported,) = checkpoint_compatibility.require_compatible(
         pipeline_of(FILE + rule.replace("user IS", "length(user) IS"), tmp_path), tmp_path / "state", "4.3.0"
     )
-    assert "the rules for rejected rows of records have changed, and records-rejects and sums-update had read a-0 up to 5 and 3: " in told
+    assert (
+        "the rules for rejected rows of records have changed, and records-rejects and sums-update had read a-0 up to 5 and 3: " in reported
+    )
 
 
 def test_reset_reports_its_effects_and_removes_the_checkpoints(tmp_path: Path) -> None:

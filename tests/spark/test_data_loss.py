@@ -25,9 +25,9 @@ def test_a_warning_names_the_lost_records_as_text_and_as_json(caplog: pytest.Log
     with caplog.at_level(logging.WARNING, "ottla.spark"):
         DataLossPolicy("warn").handle(GONE)
     (said,) = (record.getMessage() for record in caplog.records)
-    words, brace, told = said.partition("{")
+    words, brace, reported = said.partition("{")
     assert words == "data loss: orders-3 should be read from 10 but begins at 25 "
-    report = json.loads(brace + told)
+    report = json.loads(brace + reported)
     assert [report[name] for name in ("topic", "partition", "lost_from", "lost_to", "earliest", "cause")] == [
         "orders",
         3,

@@ -115,9 +115,9 @@ def test_rejected_rows_are_not_aggregated(run: Any, spark: Any, a_topic: Topics,
     assert sum(report.dead_letters for report in reports) == 2
     found = dead.source(spark.read, includeHeaders="true").load().orderBy("offset").collect()
     assert sorted(bytes(row.value) for row in found) == sorted([b"nonsense", good("a", -2)])
-    told = [{header.key: header.value and bytes(header.value) for header in row.headers} for row in found]
-    assert {(one["ottla.topic"], one["ottla.offset"]) for one in told} == {(topic.name.encode(), b"1"), (topic.name.encode(), b"2")}
-    assert {one["ottla.rule"] for one in told} == {None, b"positive"}
+    reported = [{header.key: header.value and bytes(header.value) for header in row.headers} for row in found]
+    assert {(one["ottla.topic"], one["ottla.offset"]) for one in reported} == {(topic.name.encode(), b"1"), (topic.name.encode(), b"2")}
+    assert {one["ottla.rule"] for one in reported} == {None, b"positive"}
 
 
 def test_a_rule_on_a_step_can_drop_rows_or_make_dead_letters(run: Any, a_topic: Topics, tmp_path: Path) -> None:

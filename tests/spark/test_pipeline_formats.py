@@ -101,9 +101,9 @@ def test_protobuf_is_aggregated_and_malformed_messages_go_to_a_topic(
     rows = {row["kind"]: (row["orders"], row["x"], row["newest"]) for row in table(tmp_path / "table")}
     assert rows == {"OLD": (2, 7, AT), "NEW": (2, None, None)}
     letters = dead.source(spark.read, includeHeaders="true").load().collect()
-    told = {bytes(row.value): {header.key: header.value and bytes(header.value).decode() for header in row.headers} for row in letters}
-    assert {value: one["ottla.offset"] for value, one in told.items()} == {b"\xff\xff": "4", b'{"id": 1}': "6"}
-    for one in told.values():
+    reported = {bytes(row.value): {header.key: header.value and bytes(header.value).decode() for header in row.headers} for row in letters}
+    assert {value: one["ottla.offset"] for value, one in reported.items()} == {b"\xff\xff": "4", b'{"id": 1}': "6"}
+    for one in reported.values():
         assert (one["ottla.reason"] or "").startswith("the value is not protobuf of this schema; it begins with ")
         assert (one["ottla.topic"], one["ottla.partition"], one["ottla.view"]) == (topic.name, "0", "records")
         assert datetime.fromisoformat(one["ottla.timestamp"] or "") == WRITTEN

@@ -43,12 +43,12 @@ def test_status_change_and_reset_of_a_pipeline_with_state(run: Any, a_topic: Cal
     topic.add(*records(9, 11))
     head = f'bootstrap = "{topic.bootstrap}"\ncheckpoint = "{tmp_path}/checkpoint"\n[source]\ntopic = "{topic.name}"\n'
     pipeline = parse(head + SUMS, tmp_path / "p.toml", {"dir": str(tmp_path)})
-    told = pipeline_status(pipeline)
-    assert told["brokers"] is None and told["state"] == "stopped"
-    (query,) = told["queries"]
+    reported = pipeline_status(pipeline)
+    assert reported["brokers"] is None and reported["state"] == "stopped"
+    (query,) = reported["queries"]
     assert query["sources"] == {topic.name: {"0": {"offset": 9, "end": 11, "lag": 2}}}
     assert (query["query"], query["lag"], query["rows_in"], query["rows_out"], query["state_rows"]) == ("sums-update", 2, 9, 3, 3)
-    assert [(target["type"], target["version"]) for target in told["targets"]] == [("delta", 1)]
+    assert [(target["type"], target["version"]) for target in reported["targets"]] == [("delta", 1)]
 
     with pytest.raises(PipelineError) as refused:
         run(topic, SUMS.replace("sum(n)", "max(n)"))

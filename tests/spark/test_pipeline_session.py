@@ -41,8 +41,8 @@ def test_a_run_has_the_master_of_the_plan_and_of_the_page(spark: str, master: st
     with pytest.raises(SessionRequested):
         foreground.run_until_stopped(pipeline, output="json")
     assert asked[0]["spark.master"] == pipeline.master == master
-    told = re.search(r"`master`, by default `([^`]+)`", PAGE.read_text())
-    assert told is not None and told[1] == MASTER
+    reported = re.search(r"`master`, by default `([^`]+)`", PAGE.read_text())
+    assert reported is not None and reported[1] == MASTER
 
 
 #: Message of a Java that cannot allocate its heap.
@@ -73,8 +73,8 @@ def test_a_session_that_does_not_start_is_an_error_with_the_settings_and_the_log
     pipeline = a_pipeline(tmp_path, '[spark]\n"driver.memory" = "1m"\n')
     pipeline.file.write_text(pipeline.text)
     done = CliRunner().invoke(command, ["run", str(pipeline.file), "-o", "json"])
-    told = f"ottla: {pipeline.file}:6: spark: Spark does not start with these settings of [spark]: {said}; its output is in {log}\n"
-    assert (done.exit_code, done.stderr) == (2, told)
+    reported = f"ottla: {pipeline.file}:6: spark: Spark does not start with these settings of [spark]: {said}; its output is in {log}\n"
+    assert (done.exit_code, done.stderr) == (2, reported)
 
 
 @pytest.mark.parametrize(

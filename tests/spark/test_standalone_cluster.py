@@ -115,8 +115,8 @@ def test_a_job_finds_the_package_in_its_archive(master: str, a_topic: Callable[.
         capture_output=True, text=True, env=environment, cwd=tmp_path, timeout=400,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr[-5000:]
-    told = json.loads(done.stdout.splitlines()[-1])
-    assert told["count"] == 60
-    assert told["where"][0].split(os.sep)[-3:] == ["packages", "ottla", "__init__.py"], "it was sent with the job"
+    reported = json.loads(done.stdout.splitlines()[-1])
+    assert reported["count"] == 60
+    assert reported["where"][0].split(os.sep)[-3:] == ["packages", "ottla", "__init__.py"], "it was sent with the job"
     written = ottla.read_table(copy.name, bootstrap_servers=copy.bootstrap).column("value").to_pylist()
     assert sorted(written) == sorted(b"%d" % number for number in range(60))

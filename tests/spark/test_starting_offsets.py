@@ -103,8 +103,8 @@ def test_a_starting_time_finds_the_first_record_at_or_after_it() -> None:
 def test_a_starting_time_after_the_last_record_fails_or_starts_at_the_end() -> None:
     with pytest.raises(NoSuchData, match="orders-1: no record at or after"):
         resolve_start(MemoryCatalog(), options(startingTimestamp="600"))
-    told = options(startingTimestamp="600", startingOffsetsByTimestampStrategy="latest")
-    assert resolve_start(MemoryCatalog(), told) == {T0: 60, T1: 50}
+    reported = options(startingTimestamp="600", startingOffsetsByTimestampStrategy="latest")
+    assert resolve_start(MemoryCatalog(), reported) == {T0: 60, T1: 50}
 
 
 def test_a_batch_ends_at_the_end_at_a_time_or_at_offsets() -> None:

@@ -270,13 +270,13 @@ async def test_copies_are_made_when_nodes_changed_and_the_newest_two_are_kept(tm
 
 
 async def test_a_failed_write_leaves_a_copy_of_everything_acknowledged(tmp_path: Path) -> None:
-    told: list[str] = []
-    store = EmbeddedStore(tmp_path / "s", failed=told.append)
+    reported: list[str] = []
+    store = EmbeddedStore(tmp_path / "s", failed=reported.append)
     await submit(store, [Op("create", "/kept", b"x")])
     store._file.connection.execute("DROP TABLE node")
     await submit(store, [Op("create", "/refused", b"y")])
     await store.close()
-    assert "is damaged: SQLite says: no such table" in told[0] and "all of its nodes were written to" in told[0]
+    assert "is damaged: SQLite says: no such table" in reported[0] and "all of its nodes were written to" in reported[0]
     contents = read_contents(copy_paths(tmp_path / "s")[0])
     assert contents is not None and "/kept" in contents.rows and "/refused" not in contents.rows
 

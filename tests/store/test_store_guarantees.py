@@ -249,11 +249,11 @@ async def test_a_watch_that_begins_between_changes_misses_none_and_repeats_none(
 
 async def test_session_receives_a_change_before_the_result_of_its_write(ensemble: Ensemble) -> None:
     session = await ensemble.session()
-    heard: list[str] = []
-    session.watch("/a", lambda state: heard.append("change"))
-    session.submit([create("/a")], lambda result: heard.append("answer"))
+    received: list[str] = []
+    session.watch("/a", lambda state: received.append("change"))
+    session.submit([create("/a")], lambda result: received.append("answer"))
     await ensemble.settle()
-    assert heard == ["change", "answer"]
+    assert received == ["change", "answer"]
 
 
 async def test_what_a_callback_submits_is_carried_out_too(ensemble: Ensemble) -> None:

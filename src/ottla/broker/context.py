@@ -5,7 +5,7 @@ a ticket; its outcome returns as an event, and the callback of the ticket runs i
 
     submit      StoreSubmit  ──▶ StoreAnswered
     read_log    ReadLog      ──▶ LogRead
-    ask         Ask          ──▶ PeerAnswered, or the timeout
+    ask         PeerRequest  ──▶ PeerAnswered, or the timeout
     delay       (nothing)    ──▶ answer, or the deadline, or the connection closes
 """
 
@@ -161,7 +161,7 @@ class BrokerContext:
         operation = DelayedOperation(f"response of broker {broker}", unanswered)
         self._peer_waits[ticket] = (operation, done)
         self.delayed.delay(operation, self.now_ms + timeout_ms)
-        self.effects.append(effects.Ask(broker=broker, ticket=ticket, api_version=version, message=message))
+        self.effects.append(effects.PeerRequest(broker=broker, ticket=ticket, api_version=version, message=message))
 
     def forward(self, call: events.RequestArrived[Any], broker: BrokerId, refuse: Callable[[], Any]) -> None:
         """Sends a client's request on to another broker, and answers with its response, or after a timeout with ``refuse()``."""
@@ -181,7 +181,7 @@ class BrokerContext:
         operation = DelayedOperation(f"forwarded to broker {broker}", unanswered)
         self._peer_waits[ticket] = (operation, answered)
         self.delay(call, operation, self.now_ms + FORWARD_MS)
-        self.effects.append(effects.Ask(broker=broker, ticket=ticket, api_version=call.api_version, message=call.body))
+        self.effects.append(effects.PeerRequest(broker=broker, ticket=ticket, api_version=call.api_version, message=call.body))
 
     def store_answered(self, event: events.StoreAnswered) -> None:
         self._store_waits.pop(event.ticket)(event.result)

@@ -70,7 +70,7 @@ def _raise(call: RequestArrived[Any], error: Exception) -> None:
 class DelayedOperations:
     """All delayed operations of a broker, by key and by deadline."""
 
-    __slots__ = ("_failed", "_slots", "_ticks", "_waiting", "count", "heard")
+    __slots__ = ("_failed", "_slots", "_ticks", "_waiting", "count", "poked")
 
     def __init__(self, failed: Callable[[RequestArrived[Any], Exception], None] = _raise) -> None:
         """``failed`` answers a client's request whose ``ready`` or ``finish`` raised; other operations continue."""
@@ -81,7 +81,7 @@ class DelayedOperations:
         #: A heap with at least the ticks that have a slot.
         self._ticks: list[int] = []
         #: Called for each poke.
-        self.heard: Callable[[Hashable], None] | None = None
+        self.poked: Callable[[Hashable], None] | None = None
         #: Number of waiting operations.
         self.count = 0
 
@@ -112,8 +112,8 @@ class DelayedOperations:
     def poke(self, key: Hashable) -> None:
         """Completes operations that are ready after a change under ``key``."""
         try:
-            if self.heard is not None:
-                self.heard(key)
+            if self.poked is not None:
+                self.poked(key)
             waiting = self._waiting.get(key)
             if waiting:
                 self._finish_ready(waiting, key)

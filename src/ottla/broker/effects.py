@@ -129,7 +129,7 @@ class StoreSubmit(Effect):
     ops: tuple[Op, ...]
 
 
-class Ask(Effect):
+class PeerRequest(Effect):
     """Send a request to another broker. Returns PeerAnswered."""
 
     broker: BrokerId

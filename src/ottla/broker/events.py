@@ -116,13 +116,13 @@ class SessionChanged(Event):
 
 
 class PeerAnswered(Event):
-    """Another broker answered an Ask; ``message`` None if it could not be reached."""
+    """Another broker answered a PeerRequest; ``message`` None if it could not be reached."""
 
     ticket: int
     message: Any
 
 
-class StopAsked(Event):
+class StopRequested(Event):
     """The operator stops this broker: it starts a controlled shutdown, and may be stopped after ``Node.controlled_shutdown.over``."""
 
 

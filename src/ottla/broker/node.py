@@ -66,7 +66,7 @@ class Node:
         self._flush_scheduled = False
         # Fetch sessions and delayed operations notify each other.
         self.sessions.poke, self.sessions.woken = context.delayed.poke, self.isr_changes.follower_woke
-        context.delayed.heard = self.sessions.heard
+        context.delayed.poked = self.sessions.poked
         context.isolation.handle = self._handle
         self._routes = self._table()
 
@@ -99,7 +99,7 @@ class Node:
             events.StoreAnswered: self.context.store_answered,
             events.SessionChanged: self._session_changed,
             events.PeerAnswered: self.context.peer_answered,
-            events.StopAsked: lambda event: self.controlled_shutdown.begin(),
+            events.StopRequested: lambda event: self.controlled_shutdown.begin(),
             events.Ticked: self._ticked,
         }
 
@@ -136,7 +136,7 @@ class Node:
         """Stops serving: delayed operations complete as they are, and the registration is deleted. The shell then closes the log
         directories.
 
-        A broker of a cluster first gets StopAsked and time until ``controlled_shutdown.over``.
+        A broker of a cluster first gets StopRequested and time until ``controlled_shutdown.over``.
         """
         self.context.now_ms = now_ms
         found = self.context.effects = []

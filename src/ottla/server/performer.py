@@ -103,7 +103,7 @@ class Performer:
             effects.Clean: self._clean,
             effects.Scrub: self._scrub,
             effects.StoreSubmit: self._store_submit,
-            effects.Ask: self._send_to_peer,
+            effects.PeerRequest: self._send_to_peer,
             effects.Warn: self._warn,
             effects.Halt: self._halt,
         }
@@ -344,7 +344,7 @@ class Performer:
 
         self._session.submit(effect.ops, done)
 
-    def _send_to_peer(self, effect: effects.Ask) -> None:
+    def _send_to_peer(self, effect: effects.PeerRequest) -> None:
         def answered(message: Any) -> None:
             self._loop.call_soon(self._peer_answered, effect.ticket, message)
 

@@ -356,7 +356,7 @@ class Process:
         if set(self.brokers[0].node.context.image.brokers) <= self.shells.keys():
             return
         for broker in self.brokers:
-            broker.shell.handle(events.StopAsked())
+            broker.shell.handle(events.StopRequested())
         for broker in self.brokers:
             # The broker limits the time of its controlled shutdown.
             while not broker.node.controlled_shutdown.over:  # noqa: ASYNC110

@@ -40,7 +40,7 @@ class Brokers:
             ClusterMachine(world, self.store, texts, self.machines, self._links, broker_id=number)
         wake_all(self.store, self.machines)
         self.brokers: Sequence[int] = list(self.machines)
-        self.witness = ClusterObserver(self.machines, self.store, lambda name: name == topic)
+        self.observer = ClusterObserver(self.machines, self.store, lambda name: name == topic)
 
     def faults(self, kinds: Sequence[str], more: Mapping[str, Callable[[], None]]) -> ClusterFaults:
         """The faults of this cluster."""
@@ -59,7 +59,7 @@ class Brokers:
         return Entrance(self._rng, self.machines, lambda: self.leader_of(where))
 
     def leader_of(self, partition: TopicPartition) -> int:
-        state = self.witness.state(partition)
+        state = self.observer.state(partition)
         return state.leader if state is not None and state.leader >= 0 else self.anyone()
 
     def coordinator_of(self, group: str) -> int:
@@ -74,7 +74,7 @@ class Brokers:
         return leader, led or dict(positions)
 
     def leads(self, broker: int, partition: int) -> bool:
-        state = self.witness.state(TopicPartition(self._topic, partition))
+        state = self.observer.state(TopicPartition(self._topic, partition))
         return state is not None and state.leader == broker
 
     def node(self, broker: int) -> Node | None:
@@ -110,15 +110,15 @@ class Brokers:
             machine.start()
 
     def problems(self) -> list[str]:
-        return self.witness.problems
+        return self.observer.problems
 
     def _restless(self) -> bool:
         """Whether a partition has no leader, or a replica that is missing or not in sync."""
         for path in self.store.tree.nodes:
             partition = layout.partition_state_of(path)
-            state = self.witness.state(partition) if partition is not None else None
+            state = self.observer.state(partition) if partition is not None else None
             if partition is not None and state is not None:
-                copies = len(self.witness.replicas(partition))
+                copies = len(self.observer.replicas(partition))
                 # If brokers were down at its creation, replicas of __consumer_offsets are added when they are back.
                 if state.leader < 0 or len(state.isr) != copies or (partition.topic == OFFSETS and copies < self.replicas):
                     return True

@@ -162,7 +162,7 @@ class ClusterFaults:
             machine.disk.fail("sync", times=0)
             machine.disk.capacity_bytes = 1 << 40
             machine.slow_disk = False
-            machine.hear_ms = machine.say_ms = STORE_MS
+            machine.from_store_ms = machine.to_store_ms = STORE_MS
             machine.open_to_users = True
             self._start(machine)
         self._world.note("healed")
@@ -274,7 +274,7 @@ class ClusterFaults:
             holder = self._controller
             if isinstance(message, AlterPartitionRequest) and holder is not None and machine.broker_id not in hit:
                 hit.add(machine.broker_id)
-                self.slow(holder, hear_ms=STORE_MS, say_ms=1_500, for_ms=(300,))
+                self.slow(holder, from_store_ms=STORE_MS, to_store_ms=1_500, for_ms=(300,))
                 self._cut(both(machine.broker_id, self._other(machine)))
                 self._world.after(self._still.randint(1, 100), lambda: machine.cut_from_store(200))
 
@@ -292,7 +292,7 @@ class ClusterFaults:
         """
         holder = self._controller
         if holder is not None:
-            self.slow(holder, hear_ms=1_500)
+            self.slow(holder, from_store_ms=1_500)
             if self._still.random() < 0.5:
                 taker = self._machines[self._still.choice([broker for broker in self._machines if broker != holder.broker_id])]
                 self._world.after(self._still.randint(1, 8), lambda: taker.pause(1_000))
@@ -303,9 +303,9 @@ class ClusterFaults:
     def _slow_store(self, machine: ClusterMachine) -> None:
         delays_ms = (30, 300, 1_000)
         if self._rng.random() < 0.5:
-            self.slow(machine, hear_ms=self._rng.choice(delays_ms))
+            self.slow(machine, from_store_ms=self._rng.choice(delays_ms))
         else:
-            self.slow(machine, hear_ms=self._rng.choice(delays_ms), say_ms=self._rng.choice(delays_ms))
+            self.slow(machine, from_store_ms=self._rng.choice(delays_ms), to_store_ms=self._rng.choice(delays_ms))
 
     def elect_late(self, leader: ClusterMachine, other: ClusterMachine, elect: Callable[[], None]) -> None:
         """Elects another replica just when it is cut off from the leader. The leader removes it from the ISR, which the controller may
@@ -316,7 +316,7 @@ class ClusterFaults:
         self._world.after(rng.randint(1_500, 4_000), lambda: self._links.mend(number))
         holder = self._controller
         if holder is not None and rng.random() < 0.7:
-            self.slow(holder, hear_ms=2_000, for_ms=(3_000,))
+            self.slow(holder, from_store_ms=2_000, for_ms=(3_000,))
         at_ms = rng.choice((rng.randint(50, 900), rng.randint(1_000, 2_400)))
         self._world.after(at_ms, elect)
 
@@ -327,12 +327,14 @@ class ClusterFaults:
         if rng.random() < 0.5 and not self._gentle:
             self._world.after(at_ms + rng.randint(50, 700), end)
 
-    def slow(self, machine: ClusterMachine, *, hear_ms: int, say_ms: int = STORE_MS, for_ms: Sequence[int] = (500, 2_000)) -> None:
+    def slow(
+        self, machine: ClusterMachine, *, from_store_ms: int, to_store_ms: int = STORE_MS, for_ms: Sequence[int] = (500, 2_000)
+    ) -> None:
         """Delays messages between a broker and the store for a while."""
-        machine.hear_ms, machine.say_ms = hear_ms, say_ms
+        machine.from_store_ms, machine.to_store_ms = from_store_ms, to_store_ms
 
         def quick() -> None:
-            machine.hear_ms = machine.say_ms = STORE_MS
+            machine.from_store_ms = machine.to_store_ms = STORE_MS
 
         self._later(for_ms, quick)
 

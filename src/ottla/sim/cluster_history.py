@@ -84,7 +84,7 @@ class ClusterHistory:
             ClusterMachine(self.world, self.store, own, self.machines, self.links, broker_id=number)
         wake_all(self.store, self.machines)
         self.topics: list[ClusterTopic] = []
-        self.witness = ClusterObserver(
+        self.observer = ClusterObserver(
             self.machines, self.store, lambda topic: all(topic != each.name or not each.compacted for each in self.topics)
         )
         #: Gentle: the page cache counts as durable, and processes end only while the cluster is healthy, so no single end loses records.
@@ -158,7 +158,7 @@ class ClusterHistory:
         return Verdict(
             seed=self.world.seed,
             story="cluster",
-            problems=[*self.complaints, *self.witness.problems, *(text for topic in self.topics for text in topic.problems)],
+            problems=[*self.complaints, *self.observer.problems, *(text for topic in self.topics for text in topic.problems)],
             tail=list(self.world.tail),
             trace_hash=self.world.trace_hash(),
             acknowledged=sum(topic.reports.acknowledged_count for topic in self.topics),
@@ -177,7 +177,7 @@ class ClusterHistory:
                 self.world,
                 self.network,
                 self.machines,
-                self.witness,
+                self.observer,
                 ("history", "annals")[number],
                 partitions=rng.randint(1, 3),
                 configs=self.configs,
@@ -213,9 +213,9 @@ class ClusterHistory:
         """Reassigns a partition; sometimes its leader receives that later than others."""
         rng = self.world.rng("moves")
         partition = rng.choice(self.topics).move()
-        state = self.witness.state(partition)
+        state = self.observer.state(partition)
         if state is not None and state.leader >= 0 and rng.random() < 0.5:
-            self.faults.slow(self.machines[BrokerId(state.leader)], hear_ms=2_000, for_ms=(3_000,))
+            self.faults.slow(self.machines[BrokerId(state.leader)], from_store_ms=2_000, for_ms=(3_000,))
 
     def _elect(self) -> None:
         self.world.rng("elections").choice(self.topics).elect()
@@ -246,10 +246,10 @@ class ClusterHistory:
         """The first thing that is not healthy at the end."""
         for topic in self.topics:
             for partition in topic.all_partitions:
-                state = self.witness.state(partition)
+                state = self.observer.state(partition)
                 if state is None or state.leader < 0 or len(state.isr) != REPLICAS:
                     return f"{partition} has the state {state}"
-                copies, replicas = self._copies(partition), self.witness.replicas(partition)
+                copies, replicas = self._copies(partition), self.observer.replicas(partition)
                 if sorted(copies) != sorted(replicas):
                     return f"{partition} has copies at {list(copies)}, and the replicas {replicas}"
                 damaged = [broker for broker, log in copies.items() if log.damages]
@@ -261,7 +261,7 @@ class ClusterHistory:
         return self.passing.remains(self.store)
 
     def _copies(self, partition: TopicPartition) -> dict[BrokerId, Log]:
-        found = ((broker, self.witness.replica(broker, partition)) for broker in self.machines)
+        found = ((broker, self.observer.replica(broker, partition)) for broker in self.machines)
         return {broker: replica.log for broker, replica in found if replica is not None}
 
     def _judge(self) -> None:
@@ -276,7 +276,7 @@ class ClusterHistory:
                     except (RecordsError, LogError) as error:
                         self.complaints.append(f"{partition} of broker {broker} cannot be read back: {error}")
                 self._compare(topic, partition, copies)
-                state = self.witness.state(partition)
+                state = self.observer.state(partition)
                 final[partition.partition] = copies.get(BrokerId(state.leader), []) if state is not None else []
             for checker in topic.checkers:
                 checker.finish(final)

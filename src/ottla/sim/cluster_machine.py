@@ -64,19 +64,19 @@ class ClusterMachine(Machine):
         #: Called for each request to another broker.
         self.asks: Callable[[ClusterMachine, Any], None] = lambda machine, message: None
         #: Longest delay to the store, and back.
-        self.say_ms = self.hear_ms = STORE_MS
+        self.to_store_ms = self.from_store_ms = STORE_MS
         #: When the last submission arrives at the store.
-        self._said_ms = 0
+        self._arrives_ms = 0
         #: Nothing passes between broker and store; submissions queued meanwhile.
-        self._mute = False
-        self._unsaid: list[Callable[[], None]] = []
+        self._cut_off = False
+        self._unsent: list[Callable[[], None]] = []
         #: Whether clients can reach it.
         self.open_to_users = True
         self.paused_until_ms = 0
         #: Partitions with rotten bits on this disk; their logs are not compared before the end.
         self.rotten: set[TopicPartition] = set()
         #: Whether its session is connected, as far as the broker knows.
-        self.heard = True
+        self.session_connected = True
 
     # Start and end of a process.
 
@@ -85,19 +85,19 @@ class ClusterMachine(Machine):
         return None if self.process is None else self.process.session
 
     def start(self) -> None:
-        self.heard = True
+        self.session_connected = True
         super().start()
 
     def pause(self, duration_ms: int) -> None:
         super().pause(duration_ms)
         self.paused_until_ms = max(self.paused_until_ms, self.world.now_ms + duration_ms)
         session = self._session
-        if duration_ms > SESSION_MS and session is not None and session.connected and not self._mute:
-            self.world.after(SESSION_MS, lambda: self._forgotten_asleep(session))
+        if duration_ms > SESSION_MS and session is not None and session.connected and not self._cut_off:
+            self.world.after(SESSION_MS, lambda: self._expire_while_paused(session))
 
-    def _forgotten_asleep(self, session: MemorySession) -> None:
+    def _expire_while_paused(self, session: MemorySession) -> None:
         """Expires the session of a paused broker. It gets the event some time after it resumes, unless another process has started."""
-        if session is not self._session or not session.connected or self._mute:
+        if session is not self._session or not session.connected or self._cut_off:
             return
         self.world.note(f"{self.broker_id}: session lost")
         # Input in transit arrives; nothing later does.
@@ -125,16 +125,16 @@ class ClusterMachine(Machine):
     def cut_from_store(self, duration_ms: int) -> None:
         """Cuts the machine from the store."""
         session = self._session
-        if session is None or self._mute or not session.connected:
+        if session is None or self._cut_off or not session.connected:
             return
         self.world.note(f"{self.broker_id}: cut from the store for {duration_ms}")
-        self._mute = True
+        self._cut_off = True
 
         def noticed() -> None:
-            if session is self._session and self._mute:
+            if session is self._session and self._cut_off:
                 if session.connected and duration_ms > notice_ms:
                     session.suspend()
-                self._speak_up()
+                self._reconnect_store()
 
         def forgotten() -> None:
             if session is self._session and session.alive and not session.connected:
@@ -146,14 +146,14 @@ class ClusterMachine(Machine):
             self.world.after(SESSION_MS, forgotten)
         self.world.after(duration_ms, lambda: self._reconnect(session))
 
-    def _speak_up(self) -> None:
-        self._mute = False
-        unsaid, self._unsaid = self._unsaid, []
-        for say in unsaid:
-            say()
+    def _reconnect_store(self) -> None:
+        self._cut_off = False
+        unsent, self._unsent = self._unsent, []
+        for send in unsent:
+            send()
         if self._session is not None:
             for _ in self._session.pending:
-                self._store_speaks(self._session)
+                self._store_delivers(self._session)
 
     def leave(self) -> None:
         """Stops cleanly after a controlled shutdown, as a server does."""
@@ -167,7 +167,7 @@ class ClusterMachine(Machine):
             else:
                 process.loop.after(10, look)
 
-        process.loop.call_soon(process.shell.handle, events.StopAsked())
+        process.loop.call_soon(process.shell.handle, events.StopRequested())
         process.loop.after(10, look)
 
     def lose_disk(self) -> None:
@@ -182,7 +182,7 @@ class ClusterMachine(Machine):
             session.close()
 
     def _end(self, how: str) -> None:
-        self._mute, self._unsaid = False, []
+        self._cut_off, self._unsent = False, []
         super()._end(f"{self.broker_id}: {how}")
 
     def _close_session(self, session: MemorySession) -> None:
@@ -191,28 +191,28 @@ class ClusterMachine(Machine):
 
     # The store.
 
-    def _store_speaks(self, session: MemorySession) -> None:
+    def _store_delivers(self, session: MemorySession) -> None:
         process = self.process
-        if process is not None and session is process.session and not self._mute:
-            process.loop.after(self._rng.randint(0, self.hear_ms), self._deliver, session)
+        if process is not None and session is process.session and not self._cut_off:
+            process.loop.after(self._rng.randint(0, self.from_store_ms), self._deliver, session)
 
     def _deliver(self, session: MemorySession) -> None:
-        if not self._mute:
+        if not self._cut_off:
             super()._deliver(session)
 
     def submit(self, process: Process, ops: Sequence[Op], done: Callable[[StoreResult], None]) -> None:
         """A submission arrives even if the process has ended by then."""
-        self._say(ops, process.session, lambda result: process.loop.enter(lambda: done(result)))
+        self._send_to_store(ops, process.session, lambda result: process.loop.enter(lambda: done(result)))
 
-    def _say(self, ops: Sequence[Op], session: MemorySession, answered: Callable[[StoreResult], None]) -> None:
+    def _send_to_store(self, ops: Sequence[Op], session: MemorySession, answered: Callable[[StoreResult], None]) -> None:
         def arrive() -> None:
-            if self._mute and session is self._session:
-                self._unsaid.append(arrive)
+            if self._cut_off and session is self._session:
+                self._unsent.append(arrive)
             else:
                 self.submits(self, ops, lambda: session.submit(ops, answered))
 
-        self._said_ms = max(self._said_ms, self.world.now_ms + self._rng.randint(0, self.say_ms))
-        self.world.after(self._said_ms - self.world.now_ms, arrive)
+        self._arrives_ms = max(self._arrives_ms, self.world.now_ms + self._rng.randint(0, self.to_store_ms))
+        self.world.after(self._arrives_ms - self.world.now_ms, arrive)
 
     # Requests.
 
@@ -274,7 +274,7 @@ def wake_all(store: MemoryStore, machines: Mapping[BrokerId, ClusterMachine]) ->
     def wake(session: MemorySession) -> None:
         for machine in machines.values():
             if machine._session is session:
-                machine._store_speaks(session)
+                machine._store_delivers(session)
                 return
 
     store.wake = wake

@@ -125,9 +125,9 @@ class ClusterObserver:
             return
         assert machine.node is not None, "it has just stepped"
         if isinstance(event, events.SessionChanged):
-            machine.heard = event.state == "connected"
+            machine.session_connected = event.state == "connected"
         # A broker that stops handles only what its threads still do.
-        if not machine.heard and not machine.node.context.stopping:
+        if not machine.session_connected and not machine.node.context.stopping:
             for checker in self.checkers:
                 checker.unheard(machine.broker_id, len(machine.node.partitions.leaders), controls=machine.node.controller.active)
         partitions, seen = machine.node.partitions, self._seen[machine.broker_id]

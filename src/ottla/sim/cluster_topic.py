@@ -65,7 +65,7 @@ class ClusterTopic:
         world: World,
         network: Network,
         machines: Mapping[BrokerId, ClusterMachine],
-        witness: ClusterObserver,
+        observer: ClusterObserver,
         name: str,
         *,
         partitions: int,
@@ -85,7 +85,7 @@ class ClusterTopic:
         self._world = world
         self._network = network
         self._machines = machines
-        self._witness = witness
+        self._witness = observer
         self._rng = world.rng(f"topic {name}")
         self._pauses = world.rng(f"tempo of {name}")
         configs = {**configs, **(COMPACTION if compacted else {})}

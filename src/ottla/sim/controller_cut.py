@@ -149,7 +149,7 @@ class ControllerCut:
         for number in range(1, BROKERS + 1):
             ClusterMachine(self.world, self.store, dict(settings or {}), self.machines, self.links, broker_id=number)
         wake_all(self.store, self.machines)
-        self.witness = ClusterObserver(self.machines, self.store, lambda topic: True)
+        self.observer = ClusterObserver(self.machines, self.store, lambda topic: True)
         self._writers: list[_Writer] = []
         self._begin()
 
@@ -192,7 +192,7 @@ class ControllerCut:
         return layout.decode_controller(node.data) if node is not None else None
 
     def state(self, partition: int) -> layout.PartitionState | None:
-        return self.witness.state(TopicPartition(TOPIC, partition))
+        return self.observer.state(TopicPartition(TOPIC, partition))
 
     def outage(self, cut: Cut, *, until_ms: int = OUTAGE_MAX_MS) -> Outage:
         """Cuts the links to the controller, and measures until every partition is written to again, at most until ``until_ms``."""

@@ -48,7 +48,7 @@ class Auditor(GroupAuditor):
         super().__init__(world, network, stage, history, "auditor")
         self._options = [from_keywords(ConsumerOptions, {"group_id": group}) for group in groups]
         #: Groups that answered since this was last emptied.
-        self.heard: set[str] = set()
+        self.answered_groups: set[str] = set()
         world.after(500, lambda: self._ask(0))
 
     def _ask(self, place: int) -> None:
@@ -60,7 +60,7 @@ class Auditor(GroupAuditor):
             code, found = commits.fetched(response, options, {})
             self._look_for(options.group_id, code)
             if not code:
-                self.heard.add(options.group_id)
+                self.answered_groups.add(options.group_id)
                 told = {tp.partition: kept.offset if isinstance(kept, OffsetAndMetadata) else -1 for tp, kept in found.items()}
                 self._history.fetch_answered(ticket, told)
             self._world.after(self._world.unhurried(self._rng.choice((10, 100, 400))), lambda: self._ask(place + 1))

@@ -343,8 +343,8 @@ class GroupHistory:
         self.stage.power_cut()
         self._run(READ_BY_MS, self.stage.ready, "the broker did not come back at the end")
         auditor, wanted = self.auditor, {group.name for group in self.groups} | {LEDGER}
-        auditor.heard.clear()
-        self._run(READ_BY_MS, lambda: auditor.heard >= wanted, "committed offsets could not be asked for at the end")
+        auditor.answered_groups.clear()
+        self._run(READ_BY_MS, lambda: auditor.answered_groups >= wanted, "committed offsets could not be asked for at the end")
         for broker in self.stage.brokers:
             node = self.stage.node(broker)
             if node is not None:

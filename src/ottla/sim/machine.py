@@ -281,7 +281,7 @@ class Machine:
         self.last_look: Callable[[Node], None] = lambda node: None
         self._texts = texts
         self._rng = world.rng("machine")
-        store.wake = self._store_speaks
+        store.wake = self._store_delivers
 
     @property
     def node(self) -> Node | None:
@@ -377,7 +377,7 @@ class Machine:
     def send_to_peer(self, process: Process, broker: BrokerId, message: Any, version: int, answered: Callable[[Any], None]) -> None:
         raise AssertionError(f"a single broker sends no request to another: {message}")
 
-    def _store_speaks(self, session: MemorySession) -> None:
+    def _store_delivers(self, session: MemorySession) -> None:
         process = self.process
         if process is not None and session is process.session:
             process.loop.after(self._rng.randint(0, 3), self._deliver, session)

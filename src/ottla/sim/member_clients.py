@@ -161,11 +161,11 @@ class MemberProcess:
     def _awake(self, act: Callable[[], None]) -> None:
         """Runs ``act`` unless the member is dead; later if it is paused."""
 
-        def heard() -> None:
+        def received() -> None:
             if not self.dead:
                 act()
 
-        self._gate.enter(heard)
+        self._gate.enter(received)
 
     def _sleep(self, duration_ms: int) -> Wait:
         return lambda resume: self._world.after(duration_ms, lambda: self._awake(lambda: resume(None)))

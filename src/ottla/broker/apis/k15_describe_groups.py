@@ -17,7 +17,7 @@ from ottla.broker.handlers import Deferred, handles
 from ottla.broker.node import Node
 from ottla.wire.errors import GroupIdNotFound, KafkaError
 from ottla.wire.messages.describe_groups import DescribedGroup, DescribeGroupsRequest, DescribeGroupsResponse
-from ottla.wire.messages.metadata import NOT_ASKED
+from ottla.wire.messages.metadata import NOT_REQUESTED
 
 NOT_FOUND_SINCE = 6
 
@@ -40,7 +40,7 @@ def _refused(call: RequestArrived[DescribeGroupsRequest], group_id: str, error: 
     code = 0 if unknown and not tells else error.code
     return DescribedGroup(
         error_code=code,
-        authorized_operations=GROUP_OPERATIONS if code == 0 and call.body.include_authorized_operations else NOT_ASKED,
+        authorized_operations=GROUP_OPERATIONS if code == 0 and call.body.include_authorized_operations else NOT_REQUESTED,
         error_message=str(error) if tells else None,
         group_id=group_id,
         group_state=GroupState.DEAD.value if unknown else "",

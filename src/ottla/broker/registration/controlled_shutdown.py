@@ -2,7 +2,7 @@
 
 ::
 
-    StopAsked ──▶ drained ──▶ marked: the registration says that it leaves ──▶ nothing left to transfer, or timeout ──▶ may stop
+    StopRequested ──▶ drained ──▶ marked: the registration says that it leaves ──▶ nothing left to transfer, or timeout ──▶ may stop
                                  │ all brokers read it from the store
                                  ├─▶ controller: other ISR members lead its partitions; it leaves each ISR with another member
                                  └─▶ leaders, controller: it is not added to an ISR again

@@ -268,7 +268,7 @@ class FetchSessions:
                 del self._watching[wanted.partition]
 
     @indivisible
-    def heard(self, key: Hashable) -> None:
+    def poked(self, key: Hashable) -> None:
         """Something under a key of a delayed operation changed: a partition, or records appended to it, which only followers see."""
         partition, appended = (key, False) if type(key) is TopicPartition else (_appended(key), True)
         watching = self._watching.get(partition) if partition is not None else None

@@ -11,7 +11,7 @@ import msgspec
 
 from ottla.base.ids import topic_id_text
 from ottla.client.argument_validation import mapping, topic_name, whole_number
-from ottla.wire.messages.metadata import NOT_ASKED
+from ottla.wire.messages.metadata import NOT_REQUESTED
 
 #: Value of a setting: Kafka's text, or Python's numbers and truth values. None: the default.
 ConfigValue: TypeAlias = str | int | float | bool | None
@@ -90,7 +90,7 @@ class Operation(IntEnum):
     @classmethod
     def of_bits(cls, bits: int) -> frozenset[Operation] | None:
         """The operations of a bit field, in which bit n is code n; None if not requested or not reported."""
-        return None if bits == NOT_ASKED else frozenset(one for one in cls if bits >> one & 1)
+        return None if bits == NOT_REQUESTED else frozenset(one for one in cls if bits >> one & 1)
 
 
 class ElectionType(IntEnum):

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Annotated
 
 from ottla.wire.declare import Int8, Int16, Int32, Since, Struct, message
-from ottla.wire.messages.metadata import NOT_ASKED
+from ottla.wire.messages.metadata import NOT_REQUESTED
 
 
 @message(key=60, since=0, until=2, flexible_since=0)
@@ -44,4 +44,4 @@ class DescribeClusterResponse(Struct):
     cluster_id: str = ""
     controller_id: Int32 = -1
     brokers: list[DescribeClusterBroker] = []
-    cluster_authorized_operations: Int32 = NOT_ASKED
+    cluster_authorized_operations: Int32 = NOT_REQUESTED

@@ -6,7 +6,7 @@ DescribeProducers has another `TopicRequest`: import it from its module.
 from __future__ import annotations
 
 from ottla.wire.declare import ZERO_UUID, Int16, Int32, Struct, Uuid, message
-from ottla.wire.messages.metadata import NOT_ASKED
+from ottla.wire.messages.metadata import NOT_REQUESTED
 
 __all__ = [
     "Cursor",
@@ -61,7 +61,7 @@ class DescribeTopicPartitionsResponseTopic(Struct):
     topic_id: Uuid = ZERO_UUID
     is_internal: bool = False
     partitions: list[DescribeTopicPartitionsResponsePartition] = []
-    topic_authorized_operations: Int32 = NOT_ASKED
+    topic_authorized_operations: Int32 = NOT_REQUESTED
 
 
 @message(key=75, since=0, until=0, flexible_since=0)

@@ -21,7 +21,7 @@ from typing import Annotated
 from ottla.wire.declare import ZERO_UUID, Ignorable, Int16, Int32, NullableSince, Since, Struct, Until, Uuid, message
 
 #: Authorized operations that were not requested.
-NOT_ASKED = -(2**31)
+NOT_REQUESTED = -(2**31)
 
 
 class MetadataRequestTopic(Struct):
@@ -70,7 +70,7 @@ class MetadataResponseTopic(Struct):
     topic_id: Annotated[Uuid, Since(10), Ignorable] = ZERO_UUID
     is_internal: Annotated[bool, Since(1), Ignorable] = False
     partitions: list[MetadataResponsePartition] = []
-    topic_authorized_operations: Annotated[Int32, Since(8)] = NOT_ASKED
+    topic_authorized_operations: Annotated[Int32, Since(8)] = NOT_REQUESTED
 
 
 @message(key=3, since=0, until=13, flexible_since=9)
@@ -82,5 +82,5 @@ class MetadataResponse(Struct):
     cluster_id: Annotated[str | None, Since(2), Ignorable] = None
     controller_id: Annotated[Int32, Since(1), Ignorable] = -1
     topics: list[MetadataResponseTopic] = []
-    cluster_authorized_operations: Annotated[Int32, Since(8), Until(10)] = NOT_ASKED
+    cluster_authorized_operations: Annotated[Int32, Since(8), Until(10)] = NOT_REQUESTED
     error_code: Annotated[Int16, Since(13), Ignorable] = 0
