@@ -22,7 +22,7 @@ def good(result: Result) -> str:
 
 
 def refused(result: Result, code: int = 1) -> str:
-    """What a command that did not work said."""
+    """The error output of a failed command."""
     assert result.exit_code == code, result.output
     return result.stderr
 

@@ -44,7 +44,7 @@ class Record(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """One batch and where it lies."""
+    """One batch and its position."""
 
     position: int
     size: int
@@ -81,7 +81,7 @@ _TABLE = _crc32c_table()
 
 
 def crc32c(data: bytes) -> int:
-    """Castagnoli's CRC, a byte at a time: slow, and in nobody's debt."""
+    """Castagnoli's CRC, a byte at a time: slow, and without a library."""
     crc = 0xFFFFFFFF
     for byte in data:
         crc = crc >> 8 ^ _TABLE[(crc ^ byte) & 0xFF]

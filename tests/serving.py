@@ -1,4 +1,4 @@
-"""`ottla serve` as the tests run it: a child process on a free loopback port, told apart by its pid and stopped by nothing else.
+"""`ottla serve` as the tests run it: a child process on a free loopback port, identified and stopped by its pid only.
 
     with Serving(tmp_path / "data", settings={"log.segment.bytes": "1048576"}) as server:
         server.bootstrap                # 127.0.0.1:40123[,127.0.0.1:40124 ...]
@@ -49,7 +49,7 @@ class Elsewhere:
 
 
 def needs_its_own(what: str) -> NoReturn:
-    """Skips a test that cannot be run against somebody else's broker."""
+    """Skips a test that cannot run against an external broker."""
     pytest.skip(f"needs an Ottla server of its own ({what}), and OTTLA_TEST_BOOTSTRAP is set")
 
 

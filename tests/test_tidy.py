@@ -47,7 +47,7 @@ LAYERS: dict[str, set[str]] = {
 }
 #: Finer than packages: what of a package is open to whom.
 ONLY: dict[tuple[str, str], str] = {
-    # Paths and contents of the store are pure, and the words in which the broker's effects on it are said.
+    # Paths and contents of store nodes, and the operations on them, are pure.
     ("broker", "store"): "ottla.store.layout",
 }
 #: Packages that only some modules of cli import, so that the other commands start fast and do not depend on them.

@@ -68,7 +68,7 @@ def test_a_skipped_case_is_no_failure() -> None:
 
 
 def bench(monkeypatch: pytest.MonkeyPatch, directory: Path, run: Callable[[CaseContext, Scale], Measurement]) -> Result:
-    """`python -m bench` with one case that has a target (idle memory of at most 80 MB), on servers that nobody starts."""
+    """`python -m bench` with one case that has a target (idle memory of at most 80 MB), without starting servers."""
     case = Case("start", "idle", (Figure("idle RSS", "MB", False),), run, rounds=1)
 
     def play(cases: list[Case], contestants: list[Contestant], scale: Scale, *, directory: Path | None, say: object) -> runner.Results:

@@ -365,7 +365,7 @@ class Cluster:
         self._later: deque[Callable[[], None]] = deque()
         self._running = False
         for broker_id in range(1, brokers + 1):
-            # Who leads changes when a test says so, and not by the clock.
+            # Leaders change when a test requests it, not periodically.
             texts = {"auto.leader.rebalance.enable": "false", **(settings or {})}
             if racks:
                 texts["broker.rack"] = racks[broker_id]
@@ -439,7 +439,7 @@ class Cluster:
             self._running = False
 
     def pass_ms(self, duration_ms: int) -> None:
-        """Time passes; brokers are told when they want to be, and at the end."""
+        """Time passes; brokers get a tick at their deadlines, and at the end."""
         end = self.now_ms + duration_ms
         while self.now_ms < end:
             wanted = [due for broker in self.brokers.values() if (due := broker.node.next_deadline_ms()) is not None]
@@ -447,7 +447,7 @@ class Cluster:
             self.tick()
 
     def jump_ms(self, duration_ms: int) -> None:
-        """Time passes while nobody looks: brokers hear of it at the end."""
+        """Time passes at once: brokers get one tick at the end."""
         self.now_ms += duration_ms
         self.tick()
 

@@ -179,7 +179,7 @@ class GroupHarness:
 
 
 class ObedientMember:
-    """A client: it owns what it was last told, says so once it changed, and joins anew when it is fenced."""
+    """A client: it owns its last assignment, reports it when it has changed, and rejoins when it is fenced."""
 
     def __init__(
         self, harness: GroupHarness, name: str, *topics: str, pattern: str | None = None, instance_id: str | None = None, **fields: Any

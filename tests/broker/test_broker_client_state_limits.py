@@ -35,7 +35,7 @@ def test_producers_beyond_the_bound_are_forgotten_where_there_are_most() -> None
     cluster.pass_ms(CHECK_MS)
     assert list(calm.leader("calm").log.producers.by_id) == [1, 2]
     assert list(busy.leader("busy").log.producers.by_id) == list(range(122, 130)), "the newest stay"
-    assert produce(busy, idempotent(100, sequence=1), topic="busy").error_code == 0, "one that was forgotten goes on"
+    assert produce(busy, idempotent(100, sequence=1), topic="busy").error_code == 0, "a forgotten producer continues"
 
 
 def test_producers_of_a_partition_that_is_named_again_and_again_are_listed_only_so_often() -> None:
@@ -95,7 +95,7 @@ def test_idle_sessions_make_room_for_partitions() -> None:
     for now_ms in (0, 1):
         begin(sessions, asking(70), now_ms)
     assert not begin(sessions, asking(100), 120_000).session_id
-    assert begin(sessions, asking(140), 120_002).session_id == 0, "one of too many partitions closes nobody"
+    assert begin(sessions, asking(140), 120_002).session_id == 0, "a session with too many partitions evicts no other"
     assert begin(sessions, asking(100), 120_002).session_id and sessions.partitions == 100
 
 

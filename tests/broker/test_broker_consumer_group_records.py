@@ -91,7 +91,7 @@ def test_tombstones_of_a_member_release_its_partitions_first() -> None:
 
 
 def test_partition_that_another_member_has_by_now_is_not_let_go_by_what_compaction_left_of_the_one_before() -> None:
-    """A compacted log may tell that b took a partition before it tells that a gave it up."""
+    """A compacted log may contain the assignment to b before the revocation from a."""
     group, topic_id = ConsumerGroup("g"), b"t" * 16
     for member_id, partitions in (("a", {0, 1}), ("b", {0}), ("a", {1})):
         member = ConsumerGroupMember(member_id=member_id, epoch=1, assigned={topic_id: frozenset(partitions)})

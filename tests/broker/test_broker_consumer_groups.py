@@ -36,7 +36,7 @@ SUBSCRIPTION = encode_embedded(ConsumerProtocolSubscription(topics=["t"]), 1)
 
 
 class Member:
-    """A member that owns what it was last told."""
+    """A member that owns its last assignment."""
 
     def __init__(self, cluster: Cluster, name: str, *topics: str, **said: Any) -> None:
         self.cluster = cluster
@@ -160,7 +160,7 @@ def test_group_survives_a_crash_with_everything_in_it() -> None:
     cluster.pass_ms(44_000)
     a.beat()
     cluster.pass_ms(2_000)
-    assert [member.member_id for member in described(cluster).members] == ["a"], "sessions began anew when the group was loaded"
+    assert [member.member_id for member in described(cluster).members] == ["a"], "sessions restarted when the group was loaded"
 
 
 def test_crash_between_giving_up_and_taking_over_loses_no_partition_and_doubles_none() -> None:
@@ -253,7 +253,7 @@ def test_offsets_of_topics_that_are_read_cannot_be_deleted_and_others_can() -> N
     broker = coordinating(cluster)
     assert commit(broker, "g", "u", 0, 3) == 0
     Member(cluster, "a", "t").beat()
-    assert committed(broker)["u", 0][0] == 3, "offsets kept for nobody are kept for the group that comes"
+    assert committed(broker)["u", 0][0] == 3, "offsets without a group are kept for a later group"
 
     def delete(topic: str) -> int:
         requested = OffsetDeleteRequestTopic(name=topic, partitions=[OffsetDeleteRequestPartition(partition_index=0)])
@@ -443,7 +443,7 @@ def test_a_group_is_downgraded_when_its_last_consumer_member_rejoins_as_classic(
     second = join(broker, instance="j", protocols=protocols).answer
     assert (second.error_code, listed(broker)) == (0, [("g", "consumer", "Stable", "classic")])
     reported = [decode_embedded(ConsumerProtocolAssignment, sync(broker, each).answer.assignment) for each in (first, second)]
-    assert [each.assigned_partitions[0].partitions for each in reported] == [[0, 1], [2, 3]], "nobody noticed"
+    assert [each.assigned_partitions[0].partitions for each in reported] == [[0, 1], [2, 3]], "other members are not affected"
     assert [beat(broker, each) for each in (first, second)] == [0, 0]
     answer = Member(cluster, "b").send(member_epoch=b.epoch)
     assert answer.error_code == errors.UnknownMemberId.code

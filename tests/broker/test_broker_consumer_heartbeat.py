@@ -57,7 +57,7 @@ def test_a_partition_is_assigned_to_its_new_owner_only_after_it_was_revoked() ->
     assert harness.describe()["a"] == (1, "UNREVOKED_PARTITIONS", "t:0,1", "t:2,3")
     b.beat()
     assert b.reads == ""
-    assert a.beat().member_epoch == 2, "it now owns less, and said so"
+    assert a.beat().member_epoch == 2, "it now owns less, and reported it"
     b.beat()
     assert (a.reads, b.reads) == ("t:0,1", "t:2,3")
     assert harness.group.state == "Stable"
@@ -417,7 +417,7 @@ def test_a_static_member_that_returns_in_time_gets_its_partitions_back() -> None
     again = static(harness, "a2", "i1")
     assert again.beat().member_epoch == epoch
     assert again.reads == had
-    assert harness.group.epoch == epoch, "nobody else noticed"
+    assert harness.group.epoch == epoch, "no other member was affected"
     assert set(harness.group.members) == {"a2", "b"}
 
 

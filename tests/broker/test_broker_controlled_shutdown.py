@@ -92,7 +92,7 @@ def test_acks_all_produce_continues_during_a_controlled_shutdown() -> None:
     cluster.stop(1)
     sent = cluster[2].send(produce_request(batch(b"c"), timeout_ms=30_000), 12)
     cluster.pass_ms(1000)
-    assert sent.answer.responses[0].partition_responses[0].error_code == 0, "nobody waits for the one that stopped"
+    assert sent.answer.responses[0].partition_responses[0].error_code == 0, "the stopped broker is not waited for"
     assert values(fetch(cluster[2]).records) == [b"a", b"b", b"c"]
 
 

@@ -26,7 +26,7 @@ def held(cluster: Cluster) -> list[int]:
     return [number for number, broker in cluster.brokers.items() if broker.node.controller.active]
 
 
-# The office.
+# The controller's election.
 
 
 def test_one_broker_of_many_is_controller() -> None:
@@ -56,7 +56,7 @@ def test_deposed_controller_that_does_not_know_it_cannot_write() -> None:
     taken = Op("set", "/controller", layout.encode_controller(other.broker_id, 0))
     cluster.store.session().submit((taken, raised), lambda result: None)
     sent = zombie.send(CREATE, 7)
-    assert zombie.node.controller.active, "it has not heard yet"
+    assert zombie.node.controller.active, "it does not know yet"
     cluster.store_delivers = True
     cluster.run()
     assert sent.answer.topics[0].error_code == errors.NotController.code

@@ -240,7 +240,7 @@ def test_a_follower_writes_no_batch_that_overlaps_the_next_one() -> None:
 
 @pytest.mark.parametrize("at", [7, 9, 16, 20, 66])
 def test_a_batch_refused_by_a_follower_makes_its_leader_check_its_log(at: int) -> None:
-    """The leader's log is damaged, and a new replica copies from it: it is told why, and the leader hands over and heals."""
+    """The leader's log is damaged, and a new replica copies from it: it gets an error, and the leader resigns and heals."""
     cluster = a_cluster(settings=NEVER)
     leader = cluster.leading("t")
     gone = cluster.kill(next(number for number in cluster.brokers if number != leader.broker_id))

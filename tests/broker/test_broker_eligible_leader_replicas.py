@@ -111,7 +111,7 @@ def test_an_eligible_replica_leads_when_the_isr_is_gone() -> None:
 
 @pytest.mark.parametrize("isr", [{9: 7}, {9: 7, 2: 7}])
 def test_broker_that_is_no_replica_never_leads(isr: dict[int, int]) -> None:
-    """A state may be heard before the assignment that goes with it; who is assigned no more has deleted its log."""
+    """A state may arrive before its assignment; a broker that is not assigned any more has deleted its log."""
     image = an_image(a_state(9, isr), {9: 7, 2: 7, 3: 7})
     after = elected(image)
     assert after is not None and (after.leader, after.leader_epoch) == (2 if 2 in isr else -1, 6)
@@ -120,14 +120,14 @@ def test_broker_that_is_no_replica_never_leads(isr: dict[int, int]) -> None:
 
 
 def test_the_last_leader_does_not_recover_what_it_is_no_replica_of() -> None:
-    """It was being added, and the move was cancelled while nobody was alive."""
+    """It was being added, and the reassignment was cancelled while no replica was alive."""
     image = an_image(a_state(-1, {1: 7}, last_leader=9), {1: 8, 9: 7})
     after = elected(image, write_caching="true")
     assert after is None or after.leader != 9
 
 
 def test_the_only_replica_leads_an_unclean_partition_although_it_knows_that_records_are_missing() -> None:
-    """Only a state that says so makes its broker the leader; any other would be decided anew for ever."""
+    """Only a state with this mark makes the broker lead; any other would be decided again forever."""
     image = an_image(a_state(1, {1: 7}), {1: 7}, impaired=(1,))
     image.topics["t"].replicas[0] = (1,)
     after = elected(image, unclean_leader_election_enable="true")
@@ -255,7 +255,7 @@ def lower_min_insync(cluster: Cluster) -> None:
 
 
 def test_nothing_is_committed_while_a_replica_outside_of_the_isr_may_be_elected() -> None:
-    """Not even by a leader that has heard already that a smaller ISR is enough."""
+    """Not even by a leader that already knows that a smaller ISR is enough."""
     cluster, leader = a_cluster()
     for number in [number for number in cluster.brokers if number != leader.broker_id]:
         cluster.kill(number)

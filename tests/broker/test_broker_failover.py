@@ -75,7 +75,7 @@ def test_a_batch_that_only_a_lost_leader_had_is_new_to_the_next_one() -> None:
     follower = cluster[gone.broker_id].node.partitions.followers[T0]
     cluster.pass_ms(1000)
     assert values(follower.log.read(0)) == [b"0", b"again", b"2"]
-    assert follower.log.producers.by_id[7].epoch == 0, "what it remembered of the batch it cut off is gone, too"
+    assert follower.log.producers.by_id[7].epoch == 0, "the producer state of the truncated batch is removed, too"
     cluster.kill(now.broker_id)
     cluster.pass_ms(1000)
     assert produce(cluster.leading("t"), numbered(1, b"again")).base_offset == 1
@@ -128,7 +128,7 @@ def test_a_group_and_its_offsets_move_to_the_next_leader_of_their_partition() ->
     now = coordinating(cluster)
     assert now is not coordinator
     assert committed(now)["t", 1][0] == 42
-    assert heartbeat(now, joined) == 0, "its generation goes on, nobody has to join again"
+    assert heartbeat(now, joined) == 0, "its generation continues, no member has to rejoin"
     assert commit(now, "g", "t", 1, 43, joined=joined) == 0
 
 
@@ -163,7 +163,7 @@ def test_a_follower_without_room_leaves_the_isr_and_catches_up_when_there_is_som
     cluster.pass_ms(20 * SECOND_MS)
     assert sent.waits and follower.halted is None
     cluster.pass_ms(15 * SECOND_MS)
-    assert sent.answer.responses[0].partition_responses[0].error_code == 0, "the leader goes on without it"
+    assert sent.answer.responses[0].partition_responses[0].error_code == 0, "the leader continues without it"
     state = cluster.controller.node.context.image.state(T0)
     assert state is not None and follower.broker_id not in state.isr and len(state.isr) == 2
     assert T0 in follower.node.partitions.followers and not follower.node.partitions.offline, "full is not broken"
@@ -197,9 +197,9 @@ def test_stuck_follower_does_not_rejoin_the_isr_repeatedly() -> None:
 # The state's version.
 
 
-@pytest.mark.parametrize("told", [False, True], ids=["a controller that has not heard", "a controller that has"])
+@pytest.mark.parametrize("reported", [False, True], ids=["a controller that has not heard", "a controller that has"])
 def test_an_isr_request_based_on_an_older_state_is_refused(reported: bool) -> None:
-    """Compare and set: whoever was faster decided on what this leader has not seen. Source: KIP-497, KAFKA-2729."""
+    """Compare and set: the faster change was decided on a state that this leader has not seen. Source: KIP-497, KAFKA-2729."""
     cluster, leader = a_cluster()
     topic = cluster.controller.node.context.image.topics["t"]
     before = topic.states[0]

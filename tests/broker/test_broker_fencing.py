@@ -54,7 +54,7 @@ def stored(cluster: Cluster) -> dict[str, bytes]:
 
 
 def deliver(brokers: list[Broker]) -> None:
-    """These brokers hear the store, and nobody else does."""
+    """Only these brokers receive the store's events."""
     while sum(broker.session.deliver() for broker in brokers):
         pass
 
@@ -63,7 +63,7 @@ def deliver(brokers: list[Broker]) -> None:
 
 
 def pauses_past_its_session(cluster: Cluster, zombie: Broker) -> None:
-    """SIGSTOP for longer than the session lives; when it wakes, its client already has another session, and it has heard nothing yet."""
+    """SIGSTOP for longer than the session lives; when it resumes, its client already has another session, and no event has arrived yet."""
     cluster.store_delivers = False
     zombie.session.expire()
     zombie.session.renew()
@@ -71,7 +71,7 @@ def pauses_past_its_session(cluster: Cluster, zombie: Broker) -> None:
 
 
 def is_deposed_without_knowing(cluster: Cluster, zombie: Broker) -> None:
-    """Its session lives; what it has to hear is late, and somebody took its office away."""
+    """Its session is alive; its events are late, and another broker was elected as controller."""
     cluster.store_delivers = False
     cluster.store.session().submit((Op("delete", layout.CONTROLLER),), lambda result: None)
     deliver([broker for broker in cluster.brokers.values() if broker is not zombie])
@@ -177,7 +177,7 @@ def test_a_zombie_does_not_end_a_deletion_that_it_began() -> None:
 
 
 def bounces(cluster: Cluster, number: int) -> Broker:
-    """A restart so quick that its own registration is replaced before anybody heard that it was gone."""
+    """A restart so quick that the registration is replaced before another broker noticed its end."""
     cluster.store_delivers = False
     gone = cluster.brokers.pop(number)
     gone.session.expire()
@@ -224,7 +224,7 @@ def test_a_state_that_names_an_earlier_life_makes_no_leader_of_this_one() -> Non
     )
     old = cluster[number].node.context.epoch
     assert old is not None
-    # The controller hears nothing, and writes once more what it had in mind.
+    # The controller gets no events, and repeats its write.
     controller_id = cluster.controller
     cluster.store_delivers = False
     gone = cluster.brokers.pop(number)

@@ -72,7 +72,7 @@ def test_idle_partitions_are_not_visited() -> None:
     assert len(session.wanted) >= 10 and not session.awake
     assert produce(leader, batch(b"a"), acks=1).error_code == 0
     cluster.pass_ms(SECOND_MS)
-    assert not session.awake, "all is told again"
+    assert not session.awake, "all partitions are reported again"
     assert followed(cluster)[1].high_watermark == 1
 
 
@@ -94,7 +94,7 @@ def test_a_follower_that_fell_silent_while_idle_is_late_from_then_on() -> None:
     cluster.pass_ms(2 * SECOND_MS)
     assert state_isr(cluster) == {1, 2}
     cluster.pass_ms(6 * SECOND_MS)
-    assert state_isr(cluster) == {leader.broker_id}, "thirty seconds after it was heard last"
+    assert state_isr(cluster) == {leader.broker_id}, "thirty seconds after its last fetch"
 
 
 def test_a_follower_sends_a_full_fetch_after_its_session_was_lost() -> None:
@@ -161,7 +161,7 @@ def test_a_leader_that_resumes_in_the_same_epoch_gets_the_offsets_of_its_followe
 
 
 def test_a_followers_progress_in_a_deleted_topic_does_not_count_for_a_new_one_of_its_name() -> None:
-    """The follower has not heard yet that the topic went and came again; the leader has, and remembers the partition in its session."""
+    """The follower does not know yet that the topic was recreated; the leader does, and has the partition in its session."""
     cluster, leader = a_cluster()
     (other,) = [broker for broker in cluster.brokers.values() if broker is not leader]
     replica = ReplicaState(replica_id=other.broker_id, replica_epoch=other.node.context.epoch or 0)

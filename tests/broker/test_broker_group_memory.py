@@ -193,7 +193,7 @@ def test_the_oldest_unused_member_id_is_removed_first() -> None:
     group = machine(cluster).by_id["g"]
     assert isinstance(group, ClassicGroup) and list(group.pending) == ids[2:]
     check_counts(cluster)
-    assert join(broker, member=ids[0]).answer.error_code == errors.UnknownMemberId.code, "its client joins anew"
+    assert join(broker, member=ids[0]).answer.error_code == errors.UnknownMemberId.code, "its client rejoins"
     join(broker, member=ids[4])
     check_counts(cluster)
     cluster.pass_ms(2 * SESSION_MS)

@@ -149,7 +149,7 @@ def test_a_commit_is_one_batch_and_is_answered_when_it_is_on_disk() -> None:
     sent = broker.send(request, 9)
     assert sent.waits and log.end_offset == 4 and log.size == log.locate(3, max_bytes=1 << 20, upto=4).size  # type: ignore[union-attr]
     reader = broker.send(fetch_request("g"), 9)
-    assert reader.waits, "an offset that a crash could take back is not told"
+    assert reader.waits, "an offset that is not yet durable is not returned"
     other = broker.send(fetch_request("i"), 9)
     assert other.answer is not None, "another group of the same partition need not wait"
     broker.flush()

@@ -152,7 +152,7 @@ def test_a_record_of_a_later_version_is_left_alone_or_refused() -> None:
 
 
 def test_a_log_that_cannot_be_read_fails_its_groups_alone() -> None:
-    """The others of the broker go on, and the operator is told."""
+    """The broker's other groups continue, and a warning is logged."""
     cluster = cluster_of_groups()
     broker = coordinating(cluster)
     commit(broker, "g", "t", 0, 1)

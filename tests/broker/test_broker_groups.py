@@ -51,7 +51,7 @@ def test_first_find_coordinator_creates_the_offsets_topic() -> None:
 def test_a_new_controller_does_not_ask_itself_to_create_the_offsets_topic(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """As was found: the image shows the office before the store's answer does (seed 328 of groups)."""
+    """A former defect: the image names the controller before the store's answer arrives (seed 328 of groups)."""
     cluster = Cluster()
     broker, asked = cluster[1], list[Any]()
     monkeypatch.setattr(broker, "_ask_peer", asked.append)
@@ -176,7 +176,7 @@ def test_a_member_without_a_common_protocol_is_refused() -> None:
     ):
         assert broker.ask(join_request("g", **fields), 9).error_code == errors.InconsistentGroupProtocol.code
     assert broker.ask(join_request("new", protocol_type=""), 9).error_code == errors.InconsistentGroupProtocol.code
-    assert "new" not in broker.node.groups.shard_of("new").machine.by_id, "a group nobody is in is not kept"
+    assert "new" not in broker.node.groups.shard_of("new").machine.by_id, "a group without members is not kept"
 
 
 def test_session_timeouts_and_group_ids_have_limits() -> None:
@@ -218,7 +218,7 @@ def test_the_first_members_wait_for_one_another() -> None:
     cluster.pass_ms(INITIAL_DELAY_MS - 10)
     second = join(broker)
     cluster.pass_ms(20)
-    assert first.waits, "somebody came, so that more may come"
+    assert first.waits, "a member joined, so more may follow"
     cluster.pass_ms(INITIAL_DELAY_MS)
     assert first.answer.generation_id == second.answer.generation_id == 1
 
@@ -301,13 +301,13 @@ def test_an_unused_member_id_does_not_delay_a_rebalance_for_long() -> None:
     [old] = stable(cluster, 1)
     assert broker.ask(join_request("g"), 9).error_code == errors.MemberIdRequired.code
     again = join(broker, member=old.member_id)
-    assert again.waits, "whoever got the id may be about to join"
+    assert again.waits, "the owner of the id may be about to join"
     cluster.pass_ms(SESSION_MS)
     assert again.answer.generation_id == 2
 
 
 def test_member_pending_in_its_first_join_for_five_minutes_is_removed() -> None:
-    """Line 62. It cannot send heartbeats, as nobody told it its id, and nobody would notice if it were gone. Source: KAFKA-7610."""
+    """Line 62. It cannot send heartbeats, because it does not know its id yet, and its loss would not be noticed. Source: KAFKA-7610."""
     cluster = cluster_of_groups()
     broker = coordinating(cluster)
     [old] = stable(cluster, 1, rebalance_timeout_ms=20 * MINUTE_MS)
@@ -381,7 +381,7 @@ def test_each_member_gets_the_assignment_of_the_leader_or_an_empty_one() -> None
     assert sync(broker, leader, given={leader.member_id: b"mine", second.member_id: b"yours"}).answer.assignment == b"mine"
     assert waiting.answer.assignment == b"yours"
     assert sync(broker, third).answer.assignment == b""
-    assert sync(broker, second).answer.assignment == b"yours", "a stable group tells it again"
+    assert sync(broker, second).answer.assignment == b"yours", "a stable group returns it again"
 
 
 def test_member_without_an_assignment_gets_the_reason() -> None:
@@ -482,7 +482,7 @@ def test_static_leader_that_rejoins_skips_the_assignment() -> None:
     back = join(broker, instance="one").answer
     assert back.skip_assignment and back.leader == back.member_id and [member.member_id for member in back.members] == [back.member_id]
     old = join(broker, instance="one", version=8).answer
-    assert old.leader == back.member_id != old.member_id and not old.members, "an old client would assign if it heard that it leads"
+    assert old.leader == back.member_id != old.member_id and not old.members, "an old client would assign if it were named as leader"
 
 
 def test_a_static_member_that_rejoins_with_another_protocol_starts_a_rebalance() -> None:
@@ -585,7 +585,7 @@ def test_members_leave_several_at_a_time_each_with_its_answer() -> None:
     cluster = cluster_of_groups()
     broker = coordinating(cluster)
     stays, goes = stable(cluster, 2)
-    assert leave(broker, goes.member_id, "nobody") == [0, 0, errors.UnknownMemberId.code]
+    assert leave(broker, goes.member_id, "unknown") == [0, 0, errors.UnknownMemberId.code]
     assert heartbeat(broker, stays) == errors.RebalanceInProgress.code
     assert leave(broker, "x", group="no group") == [0, errors.UnknownMemberId.code]
 
@@ -601,7 +601,7 @@ def test_old_clients_leave_one_at_a_time() -> None:
 
 @pytest.mark.parametrize("version", [3, 4, 5])
 def test_member_that_only_got_an_id_may_leave(version: int) -> None:
-    """Line 66. Then nobody waits for it."""
+    """Line 66. Then the rebalance does not wait for it."""
     cluster = cluster_of_groups()
     broker = coordinating(cluster)
     [old] = stable(cluster, 1)

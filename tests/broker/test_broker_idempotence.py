@@ -235,7 +235,7 @@ def test_an_invalid_request_for_a_producer_id_is_refused(fields: dict[str, Any],
 
 
 def test_an_id_and_epoch_without_a_transactional_id_are_not_looked_at() -> None:
-    """As in Kafka: whoever has no transactional id gets a new id."""
+    """As in Kafka: a producer without a transactional id gets a new id."""
     answer = init(Cluster()[1], producer_id=77, producer_epoch=3)
     assert (answer.error_code, answer.producer_id, answer.producer_epoch) == (0, 0, 0)
 

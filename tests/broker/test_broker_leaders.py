@@ -171,7 +171,7 @@ def test_an_election_node_is_carried_out_although_another_change_covers_a_partit
     path = layout.partition_state("t", 0)
     wanted = layout.encode_preferred_election([TopicPartition("t", 0)])
     other = cluster.store.session()
-    # The controller hears of the operator's wish, and decides, before it hears of the other change.
+    # The controller gets the election request, and decides, before it gets the other change.
     other.submit((Op("create", layout.PREFERRED_ELECTION, wanted),), lambda result: None)
     other.submit((Op("set", path, cluster.store.tree.nodes[path].data),), lambda result: None)
     cluster.run()

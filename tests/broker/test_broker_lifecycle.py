@@ -48,7 +48,7 @@ def test_after_a_suspension_the_broker_leads_again_with_all_acknowledged_records
     registration = broker.node.context.epoch
     resumed(suspended(broker))
     assert broker.node.context.epoch == registration
-    assert broker.leader("t").epoch == 0, "nothing changed, whoever took the office meanwhile"
+    assert broker.leader("t").epoch == 0, "nothing changed, whichever broker was controller meanwhile"
     assert produce(broker, batch(b"b")).error_code == 0
     assert values(fetch(broker).records) == [b"a", b"b"]
 
@@ -70,7 +70,7 @@ def test_a_lost_session_is_followed_by_a_new_registration_and_a_larger_leader_ep
 
 
 def test_after_a_lost_session_a_broker_does_not_lead_under_the_old_epoch() -> None:
-    """Nobody noticed that it was gone, so the store still names it; another broker may be about to be elected."""
+    """Its loss was not noticed, so the store still names it; another broker may be about to be elected."""
     cluster = Cluster(brokers=2)
     broker = cluster.topic()
     other = next(one for one in cluster.brokers.values() if one is not broker)

@@ -127,7 +127,7 @@ def test_a_topic_that_is_deleted_and_created_again_begins_empty_while_old_files_
     carry_out(cluster, broker)
     assert values(fetch(broker).records) == []
     assert produce(broker, batch(b"new")).base_offset == 0
-    # What the checkpoints said of the old log does not hold for the new one, whatever happens to the process.
+    # Checkpoints of the old log do not apply to the new one, whatever happens to the process.
     broker = cluster.restart(1)
     assert values(fetch(broker).records) == [b"new"]
 

@@ -110,7 +110,7 @@ def test_below_the_log_start_a_follower_is_out_of_range_too() -> None:
 
 
 def test_fetch_that_waits_at_a_follower_returns_a_record_as_soon_as_it_is_committed() -> None:
-    """Without the setting a follower hears of the high watermark with its next records, or after half a second."""
+    """Without the setting a follower gets the high watermark with its next records, or after half a second."""
     cluster, leader = a_cluster()
     follower = followers(cluster)[0]
     sent = follower.send(fetch_request(1, rack_id="b", max_wait_ms=60_000, min_bytes=1), 12)

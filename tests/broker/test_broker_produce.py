@@ -28,7 +28,7 @@ def refused(broker: Broker, records: bytes | None, error: type[errors.KafkaError
 
 
 def test_acks_all_is_answered_once_the_record_is_on_disk() -> None:
-    """Line 24, and what acks=all means here; until then nobody reads it."""
+    """Line 24, and what acks=all means here; until then the record is not readable."""
     cluster = Cluster()
     broker = cluster.topic()
     cluster.flushing = False

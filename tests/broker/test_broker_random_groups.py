@@ -19,7 +19,7 @@ STEPS = 150
 WAYS: tuple[tuple[str, ...], ...] = (("range",), ("range", "sticky"), ("sticky", "range"))
 
 
-#: What may happen to somebody, some of it more often.
+#: Events that may happen to a member, some more often.
 DEEDS = ("behave", "behave", "behave", "join", "beat", "commit", "leave", "hang up", "come back", "wait", "wait", "restart")
 
 
@@ -108,7 +108,7 @@ class Town:
         self.listen(life)
 
     def step(self) -> None:
-        """Something happens to somebody."""
+        """One random event happens to a random member."""
         life = self.rng.choice(self.lives)
         self.listen(life)
         match self.rng.choice(DEEDS):
@@ -148,9 +148,9 @@ class Town:
         assert set(group._unsynced) <= set(members.by_id)
         assert (group.leader in members.by_id) if len(members) else group.state in (GroupState.EMPTY, GroupState.PREPARING_REBALANCE)
         if group.state in (GroupState.COMPLETING_REBALANCE, GroupState.STABLE):
-            assert not members.joining, "nobody waits to join when the join phase is over"
+            assert not members.joining, "no member waits to join when the join phase is over"
         if group.state is not GroupState.COMPLETING_REBALANCE:
-            assert all(member.syncing is None for member in members), "nobody waits for an assignment when there is none to come"
+            assert all(member.syncing is None for member in members), "no member waits for an assignment outside of the sync phase"
         assert all(member.timer is not None or member.excused for member in members), "everybody is waited for, or waits"
 
 

@@ -55,7 +55,9 @@ def test_a_controller_that_most_brokers_cannot_reach_resigns_and_is_fenced() -> 
     states = [cluster[2].node.context.image.state(TopicPartition("t", number)) for number in range(3)]
     assert all(state is not None and state.leader in (2, 3) and set(state.isr) == {2, 3} for state in states), "all go on without it"
     cluster.pass_ms(60 * SECOND_MS)
-    assert controller_id(cluster) != deaf.broker_id and cluster[2].node.context.image.controller_epoch == 2, "and the office stays there"
+    assert controller_id(cluster) != deaf.broker_id and cluster[2].node.context.image.controller_epoch == 2, (
+        "and the controller stays there"
+    )
 
 
 def test_a_fenced_leader_with_the_only_eligible_replica_continues_to_lead() -> None:
@@ -90,7 +92,7 @@ def test_a_fenced_broker_is_fenced_no_more_once_others_reach_it_and_joins_the_is
     assert [found.unheard for found in image.brokers.values()] == [-1, -1, -1]
     states = [image.state(TopicPartition("t", number)) for number in range(3)]
     assert all(state is not None and set(state.isr) == {1, 2, 3} for state in states)
-    assert image.controller != deaf.broker_id, "the office stays where it is"
+    assert image.controller != deaf.broker_id, "the controller stays"
 
 
 def test_a_fenced_broker_that_starts_again_is_not_fenced() -> None:
@@ -180,7 +182,7 @@ def test_a_broker_that_is_cut_off_itself_changes_nothing(brokers: int) -> None:
     busy(cluster)
     cluster.pass_ms(LAG_MS + 4 * UNHEARD_MS)
     assert controller_id(cluster) == controller.broker_id and cluster[2].node.context.image.controller_epoch == 1
-    assert cluster[1].node.context.image.brokers[cluster[2].broker_id].unheard == 1, "it says so"  # type: ignore[index]
+    assert cluster[1].node.context.image.brokers[cluster[2].broker_id].unheard == 1, "its registration says so"  # type: ignore[index]
     cluster.cut.clear()
     cluster.pass_ms(4 * SECOND_MS)
     assert cluster[1].node.context.image.brokers[cluster[2].broker_id].unheard == -1  # type: ignore[index]

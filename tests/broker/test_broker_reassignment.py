@@ -44,7 +44,7 @@ def in_sync(*isr: int) -> PartitionState:
 
 
 def a_cluster(*replicas: Sequence[int], brokers: int = 6, configs: Mapping[str, str] | None = None, name: str = "t") -> Cluster:
-    """A cluster with a topic whose partitions lie where they are told to, followed and with three records each."""
+    """A cluster with a topic whose partitions have these replicas, in sync and with three records each."""
     cluster = Cluster(brokers=brokers)
     assignments = [CreatableReplicaAssignment(partition_index=number, broker_ids=list(ids)) for number, ids in enumerate(replicas)]
     requested = CreatableTopic(
@@ -75,7 +75,7 @@ def move(cluster: Cluster, replicas: Sequence[int] | None, *, version: int = 1, 
 
 
 def moving(cluster: Cluster) -> list[tuple[int, list[int], list[int], list[int]]]:
-    """Partitions of the topic that move, as a client is told of them."""
+    """The topic's reassignments, as clients see them."""
     answer = cluster.controller.ask(ListPartitionReassignmentsRequest(topics=None), 0)
     return [
         (one.partition_index, one.replicas, one.adding_replicas, one.removing_replicas)
@@ -507,11 +507,11 @@ def test_a_topic_may_grow_while_a_partition_moves() -> None:
     assert (moving(cluster), replicas_of(cluster)) == ([], [4, 5])
 
 
-# A log goes only when the store of now says that it is nobody's.
+# A log is deleted only when the present store assigns it to no broker.
 
 
 def test_a_broker_that_is_not_registered_deletes_nothing() -> None:
-    """What it heard so far may be older than the assignment under which it got its log. Source: KIP-570."""
+    """Its image may be older than the assignment under which it created its log. Source: KIP-570."""
     cluster = a_cluster((1, 2))
     broker = cluster[2]
     old = layout.TopicAssignment(topic_id=broker.node.context.image.topics["t"].topic_id, replicas={0: (1, 3)})
@@ -540,7 +540,7 @@ def test_a_broker_that_gets_a_partition_again_starts_with_an_empty_log() -> None
 
 
 def test_a_state_that_names_a_broker_which_the_assignment_no_longer_has_makes_it_no_leader() -> None:
-    """The two nodes may be heard in either order; a leader without its log would serve an empty one."""
+    """The two nodes may arrive in either order; a leader without its log would serve an empty one."""
     cluster = a_cluster((1, 2))
     leader = cluster[1]
     late = leader.node.context.image.topics["t"].states[0]
@@ -560,7 +560,7 @@ def test_a_removed_replica_counts_until_the_partition_state_is_without_it() -> N
 
 
 def test_no_replica_joins_the_isr_under_an_outdated_assignment() -> None:
-    """The controller and the leader heard the state, and not yet the assignment, which is without the one that is to join."""
+    """The controller and the leader have the state, and not yet the assignment, which is without the joining replica."""
     cluster = a_cluster((1, 2, 3))
     cluster.kill(3)
     leader, controller_id = cluster[1], cluster.controller
@@ -714,7 +714,7 @@ def shown(found: Move | None) -> Any:
         (((1, 2), (1, 2), (), ()), (1, 2), None),
         (((1, 2, 3), (1, 2, 3), (), ()), (2,), ((2,), (), (), 2, (2,), 6)),
         (((1, 2, 3), (1, 3), (), ()), (2,), ((2, 1, 3), (), (1, 3), 1, (1, 3), 6)),
-        # Over a running one, whose wish it is, or another.
+        # Over a running reassignment, with the same target or another.
         (((3, 4, 1, 2), (1, 2), (3, 4), (1, 2)), (3, 4), None),
         (((3, 4, 1, 2), (1, 2, 3), (3, 4), (1, 2)), (5, 4), ((5, 4, 1, 2), (5, 4), (1, 2), 1, (1, 2), 6)),
         (((3, 4, 1, 2), (3, 1), (3, 4), (1, 2)), (5, 6), ((5, 6, 1, 2), (5, 6), (1, 2), 1, (1,), 6)),

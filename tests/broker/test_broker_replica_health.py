@@ -142,11 +142,11 @@ def test_a_leader_that_is_alone_with_a_failed_directory_leads_again_when_it_work
     assert values(fetch(now).records) == [b"0", b"1", b"2"]
 
 
-# Logs that are gone.
+# Lost logs.
 
 
 def alone_in_the_isr(cluster: Cluster, leader: Broker) -> list[Broker]:
-    """The others are gone, and the leader has gone on without them."""
+    """The others are down, and the leader has continued without them."""
     gone = [cluster.kill(broker.broker_id) for broker in others(cluster, leader)]
     assert produce(leader, batch(b"last")).error_code == 0
     return gone
@@ -164,8 +164,8 @@ def test_a_broker_with_an_empty_disk_does_not_lead_and_no_record_is_lost(restart
     for broker in gone:
         start(cluster, broker)
     cluster.pass_ms(3000)
-    assert state_of(cluster).leader == -1, "the record that only it acknowledged is gone: an operator has to give it up"
-    assert all(held(cluster[broker.broker_id]) == [b"0", b"1", b"2"] for broker in gone), "nobody cut anything off"
+    assert state_of(cluster).leader == -1, "the record that only it acknowledged is lost: an operator has to give it up"
+    assert all(held(cluster[broker.broker_id]) == [b"0", b"1", b"2"] for broker in gone), "no replica truncated its log"
     allow_losing_records(cluster)
     cluster.pass_ms(3000)
     state = state_of(cluster)
@@ -253,7 +253,7 @@ def test_the_only_log_that_is_out_of_sight_is_waited_for() -> None:
 
 
 def test_the_only_log_is_not_set_aside_for_an_empty_one() -> None:
-    """The disk was replaced, the partition began anew, and then the old disk was found again."""
+    """The disk was replaced, the partition started empty, and then the old disk was found again."""
     cluster, leader = a_cluster(replicas=1, disks=2)
     broken = cluster.kill(leader.broker_id)
     lost, kept = sorted(broken.disks.values(), key=lambda disk: "t-0" not in disk.listdir())
@@ -421,7 +421,7 @@ def test_damage_that_compaction_meets_is_followed_up() -> None:
 
 
 def test_a_state_that_names_an_impaired_replica_is_not_obeyed() -> None:
-    """The controller had not heard of it yet; it elects another when it does."""
+    """The controller did not know of it yet; it elects another broker when it does."""
     cluster, leader = a_cluster()
     follower = others(cluster, leader)[0]
     replica = follower.node.partitions.followers[T0]
@@ -440,7 +440,7 @@ def test_a_state_that_names_an_impaired_replica_is_not_obeyed() -> None:
 
 
 def test_a_damaged_replica_cuts_nothing_before_the_store_knows_of_it() -> None:
-    """A leader may be counting it in at this moment, by what it told before."""
+    """A leader may be adding it to the ISR because of its earlier offset."""
     cluster, leader = a_cluster()
     follower = others(cluster, leader)[0]
     replica = follower.node.partitions.followers[T0]
@@ -470,7 +470,7 @@ def test_an_isr_member_that_fetches_below_its_acknowledged_offset_leaves_the_isr
 
 
 def test_a_replica_that_reported_damage_meanwhile_does_not_join_the_isr() -> None:
-    """The controller may not have heard of it: what it writes is checked against the registration as it knows it."""
+    """The controller may not know of it: its write is conditional on the registration in its image."""
     cluster, leader = a_cluster()
     follower = others(cluster, leader)[0]
     gone = cluster.kill(follower.broker_id)

@@ -208,7 +208,7 @@ def test_a_follower_joins_the_isr_only_with_all_that_the_epoch_began_with() -> N
 
 
 def test_until_the_controller_has_answered_members_of_both_isrs_count() -> None:
-    """The maximal ISR: a controller that has heard may elect the new member. Source: KIP-497."""
+    """The maximal ISR: a controller that got the request may elect the new member. Source: KIP-497."""
     cluster, leader = a_pair()
     gone = next(iter(followers(cluster)))
     broker = cluster.kill(gone)
@@ -358,7 +358,7 @@ def test_new_leader_lists_no_offsets_before_it_knows_the_high_watermark() -> Non
     cluster.flushing = False
     cluster.kill(leader.broker_id)
     now = cluster.leading("t")
-    assert now.leader("t").high_watermark == 0, "the follower was not told yet"
+    assert now.leader("t").high_watermark == 0, "the follower has not got it yet"
     ask = ListOffsetsRequest(topics=[ListOffsetsTopic(name="t", partitions=[ListOffsetsPartition(partition_index=0, timestamp=-1)])])
     assert now.ask(ask, 7).topics[0].partitions[0].error_code == errors.OffsetNotAvailable.code
     assert now.ask(ask, 4).topics[0].partitions[0].error_code == errors.LeaderNotAvailable.code
@@ -403,7 +403,7 @@ def test_a_batch_of_a_later_epoch_than_the_followers_own_is_left_out() -> None:
 
 
 def test_a_late_response_of_a_former_leader_truncates_nothing() -> None:
-    """Woken from a long pause, it tells a follower of now where they diverged then; found by the simulator."""
+    """After a long pause it sends a present follower an old diverging epoch; found by the simulator."""
     cluster, leader = a_pair(replicas=2)
     produce(leader, batch(b"a"))
     (number,) = followers(cluster)

@@ -107,7 +107,7 @@ def test_reassigned_topic_is_excluded_from_replication_factor_growth(partition: 
 
 
 def a_small_topic(number: int, racks: str, *, leaving: int = 0) -> tuple[Image, Topic]:
-    """A topic whose one replica lies on broker 1, in an image of brokers in these racks."""
+    """A topic with one replica on broker 1, in an image of brokers in these racks."""
     image = Image()
     for broker, rack in enumerate(racks, start=1):
         found = Registration(BrokerId(broker), f"host{broker}", 9092, rack, epoch=broker, leaving=broker == leaving)

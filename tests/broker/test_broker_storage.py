@@ -38,12 +38,12 @@ def test_a_failed_sync_makes_only_the_partitions_of_its_directory_offline() -> N
     broker.disks[first].fail("sync")
     lost = broker.send(produce_request(batch(b"a"), timeout_ms=60_000), 12)
     answer = lost.answer.responses[0].partition_responses[0]
-    assert answer.error_code == errors.KafkaStorageError.code, "who waits is told at once"
+    assert answer.error_code == errors.KafkaStorageError.code, "waiting requests are answered at once"
     assert produce(broker, batch(b"b")).error_code == errors.KafkaStorageError.code
     assert fetch(broker).error_code == errors.KafkaStorageError.code
     assert produce(broker, batch(b"c"), partition=1).error_code == 0
     assert broker.halted is None
-    assert len(broker.warnings) == 1 and f"log directory {first} failed" in broker.warnings[0], "the operator is told, once"
+    assert len(broker.warnings) == 1 and f"log directory {first} failed" in broker.warnings[0], "one warning is logged"
 
 
 def test_a_failed_sync_is_never_tried_again() -> None:
@@ -222,7 +222,7 @@ def test_a_full_disk_is_not_a_broken_one() -> None:
 
 
 def test_batches_sent_after_one_refused_for_space_are_refused_with_the_same_error() -> None:
-    """A producer that is told of a gap in its sequence begins anew, and what it had in flight elsewhere is written twice."""
+    """A producer that gets an out-of-order error resets its sequences, and its batches in flight elsewhere are written twice."""
     cluster = Cluster()
     broker = cluster.topic()
     broker.measured(free_bytes=1 << 40)

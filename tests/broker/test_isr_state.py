@@ -23,7 +23,7 @@ def test_a_replica_is_requested_for_the_isr_again_only_with_all_committed_record
     state.fetched(3, offset=210, end_offset=210, broker_epoch=3, now_ms=50)
     state.fetched(2, offset=0, end_offset=210, broker_epoch=14, now_ms=50)
     assert wanted(state, end_offset=210, joins_at=210) == (1, 3)
-    assert state.committed(210, min_insync=2) == 0, "it counts as long as nobody knows what became of the question"
+    assert state.committed(210, min_insync=2) == 0, "it counts as long as the outcome of the request is unknown"
     state.fetched(2, offset=210, end_offset=210, broker_epoch=14, now_ms=60)
     assert wanted(state, end_offset=210, joins_at=210) == (1, 2, 3)
 

@@ -20,7 +20,7 @@ MS = 1_000_000
 
 
 class Clock:
-    """A clock that advances when somebody sleeps."""
+    """A clock that advances in each sleep."""
 
     def __init__(self) -> None:
         self.now = NS

@@ -1,4 +1,4 @@
-"""An in-memory cluster with partition reassignment as administrators see it. Moves start at once and end when a test says so."""
+"""An in-memory cluster with partition reassignment as administrators see it. Moves start at once and end when the test permits it."""
 
 from __future__ import annotations
 

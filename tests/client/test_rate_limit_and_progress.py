@@ -12,7 +12,7 @@ from ottla.cli.common.rate_limit import RateLimiter, parse_rate
 
 
 class Clock:
-    """A clock that advances when somebody sleeps."""
+    """A clock that advances in each sleep."""
 
     def __init__(self) -> None:
         self.now = 100.0

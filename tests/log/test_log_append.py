@@ -219,7 +219,7 @@ def test_damaged_bytes_below_the_end_are_reported_not_served_as_a_batch() -> Non
     disk.flip_bit("orders-0/00000000000000000000.log", position + 16, 2)
     with pytest.raises(CorruptLog):
         log.locate(damaged, max_bytes=1, upto=log.end_offset)
-    assert parse_header(log.read(damaged + 50, max_bytes=1)).base_offset == damaged + 50, "what lies behind stays in reach"
+    assert parse_header(log.read(damaged + 50, max_bytes=1)).base_offset == damaged + 50, "later batches stay readable"
 
 
 def test_many_files_of_records_read_back_as_written() -> None:

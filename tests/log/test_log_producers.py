@@ -240,4 +240,4 @@ def test_of_too_many_producers_those_silent_for_longest_are_forgotten_but_for_op
     assert log.forget_oldest_producers(3) == 3
     assert list(log.producers.by_id) == [1, 6, 7, 2], "in the order of last use"
     append(log, producer_id=3, producer_epoch=0, base_sequence=1)
-    assert log.producers.by_id[3].last_sequence == 1, "one that was forgotten goes on"
+    assert log.producers.by_id[3].last_sequence == 1, "a forgotten producer continues"

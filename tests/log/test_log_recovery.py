@@ -351,7 +351,7 @@ def test_aborted_transactions_and_open_ones_are_known_after_a_crash() -> None:
 
 
 def test_aborted_transactions_outlive_a_crash_right_after_a_roll_at_the_recovery_point() -> None:
-    """The index of a closed segment may be lost although the recovery point lies at its end."""
+    """The index of a closed segment may be lost although the recovery point is at its end."""
     for seed in range(25):
         disk = SimDisk()
         directory = filled(disk, 0, segment_bytes=300)

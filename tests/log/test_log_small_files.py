@@ -49,7 +49,7 @@ def test_start_offsets_with_a_changed_bit_are_ignored_or_have_the_same_content()
     assert checkpoints.read_offsets(data) == STARTS
     for changed in flips(data):
         found = checkpoints.read_offsets(changed)
-        # Where the name of the checksum's row was changed, it is the row of a partition that nobody has.
+        # Where the name of the checksum's row was changed, it is the row of a partition that does not exist.
         assert found is None or {one: offset for one, offset in found.items() if one.topic == "orders"} == STARTS
 
 

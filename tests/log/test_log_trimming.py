@@ -26,7 +26,7 @@ def test_segments_older_than_retention_ms_are_dropped_by_their_newest_timestamp(
     assert log.start_offset == 5 and log.bases[0] == 5
     assert offsets(log) == [(number, number) for number in range(5, 10)]
     assert [path for path in removed if ".log" in path] == [f"orders-0/{base:020d}.log.deleted" for base in range(5)]
-    assert all(log.disk.exists(path) for path in removed), "whoever sends from them is not disturbed"
+    assert all(log.disk.exists(path) for path in removed), "answers in progress still read them"
 
 
 def test_every_file_of_a_dropped_segment_goes() -> None:

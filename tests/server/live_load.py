@@ -30,7 +30,7 @@ class Writer(Protocol):
     topic: str
     partition: int
     idempotent: bool
-    #: Offset by value: what the server said it has.
+    #: Acknowledged offset by value.
     acknowledged: dict[bytes, int]
     #: Values that the client gave up.
     failed: list[str]

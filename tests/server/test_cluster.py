@@ -73,7 +73,7 @@ class Processes:
         return {partition.partition_index: (partition.leader_id, partition.leader_epoch) for partition in found.partitions}
 
     def broker_epoch(self, broker: int) -> int:
-        """The transaction that registered a broker, as ZooKeeper tells it."""
+        """The zxid of the transaction that registered a broker."""
         client = KazooClient(hosts=self.connect)
         client.start()
         try:
@@ -250,7 +250,7 @@ def test_broker_paused_for_longer_than_its_session_timeout_registers_again(clust
         progress(writers)
     assert cluster.check(writers, readers) >= 300
     assert cluster.leaders("frozen")[0][1] > 0, "under a larger leader epoch"
-    assert cluster.broker_epoch(victim) > before, "it registered anew"
+    assert cluster.broker_epoch(victim) > before, "it registered again"
     assert "the session with the store is lost" in cluster.brokers[victim].logs()
 
 

@@ -12,7 +12,7 @@ from ottla.server.log_file import rotate
 
 pytestmark = pytest.mark.server
 
-#: Says where it is told to, more and more, until it is killed.
+#: Writes to the given stream until it is killed.
 TALKS = """
 import os, sys, time
 from pathlib import Path

@@ -19,7 +19,7 @@ OTHER = BrokerId(2)
 
 
 class Broker:
-    """Answers changes of ISRs at once, and nothing else before it is told to."""
+    """Answers AlterPartition at once, and other requests when the test permits it."""
 
     def __init__(self) -> None:
         self.served = Served(self._take)

@@ -11,7 +11,7 @@ from ottla.server.server_properties import MEANINGLESS, REFUSED, accepted_settin
 
 pytestmark = pytest.mark.server
 
-#: Names of the settings that a broker of Apache Kafka 4.3 tells with DescribeConfigs.
+#: Names of the settings that DescribeConfigs of Apache Kafka 4.3 returns.
 OF_KAFKA = (Path(__file__).parent / "kafka_settings.txt").read_text().split()
 
 

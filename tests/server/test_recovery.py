@@ -124,7 +124,7 @@ def test_several_threads_find_and_leave_what_one_does(tmp_path: Path, clean: boo
         directory = opened(disk, threads)
         assert state(directory) == described and tree(root) == left
         assert len(disk.opened) <= descriptors_max
-        # The owner goes on with the files that the threads opened.
+        # The owner continues with the files that the threads opened.
         for partition, log in directory.logs.items():
             end = log.end_offset
             batch = memoryview(build_batch([(NOW_MS, None, b"next", ())]))

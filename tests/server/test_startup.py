@@ -123,7 +123,7 @@ class StoppedInTheMiddle(OperatingSystem):
             stopped = threading.Event()
             process, loop = self.process, self.process._end.get_loop()
             loop.call_soon_threadsafe(lambda: (process.request_stop(), stopped.set()))  # type: ignore[func-returns-value]
-            assert stopped.wait(10), "the loop goes on while logs are opened"
+            assert stopped.wait(10), "the loop runs while logs are opened"
         return super().disk(path, descriptors_max=descriptors_max)
 
 

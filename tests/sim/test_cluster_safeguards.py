@@ -207,7 +207,7 @@ def test_forgetting_a_requested_isr_is_caught(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_forgetting_a_requested_isr_while_the_session_is_suspended_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A leader that goes on in its epoch counts whoever it asked for before: the controller may just be writing that."""
+    """A leader that continues in its epoch counts replicas that it requested for the ISR: the controller may be writing that."""
     monkeypatch.setattr(Follower, "counted", property(lambda self: (-1, ()), lambda self, counted: None))
     assert harm("in the ISR", ("change in doubt", "cut link", "kill"), first=31)
 
@@ -240,7 +240,7 @@ def test_electing_any_live_replica_is_caught() -> None:
 
 
 def test_keeping_the_isr_of_brokers_that_were_away_is_caught_under_write_caching(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was never on disk is gone after a power cut, and its broker must not lead by what it had."""
+    """Records that were never on disk are lost in a power cut, and their broker must not lead because of them."""
     monkeypatch.setattr(election, "is_sound", lambda image, state, broker: broker in image.brokers)
     monkeypatch.setattr(
         Partitions, "_names_us", lambda self, state: state.leader == self._context.broker_id and self._context.epoch is not None
@@ -261,7 +261,7 @@ def test_taking_a_broker_that_came_back_for_one_that_was_never_away_is_caught(mo
 
 
 def test_electing_a_broker_that_returned_without_its_log_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It says so in its registration, refuses to lead, and would be elected again for ever."""
+    """It reports this in its registration, refuses to lead, and would be elected again forever."""
     monkeypatch.setattr(election.ElectionContext, "intact", lambda self, broker, epoch: self._registered(broker) is not None)
     assert harm("do not end", ("disk lost", "power cut everywhere", "kill"), first=29)
 
@@ -291,7 +291,7 @@ def test_electing_without_knowing_the_latest_state_is_caught(monkeypatch: pytest
 
 
 def test_changing_an_isr_that_is_another_by_now_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A wish that arrives late is compared with what the controller has heard, and what is written with what the store has."""
+    """A late request is compared with the controller's image, and its write with the store's version."""
     change(monkeypatch, alter_partition, "altered", "if requested.partition_epoch != topic.versions[number]:", "if False:")
     monkeypatch.setattr(k56_alter_partition, "altered", alter_partition.altered)
     change(monkeypatch, k56_alter_partition, "_alter", "version=requested.partition_epoch)", "version=-1)")
@@ -326,7 +326,7 @@ def test_leading_on_while_the_session_is_suspended_is_caught(monkeypatch: pytest
 
 
 def test_going_on_after_a_pause_as_if_nothing_had_been_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The shell doubts the session; without that, and without epochs, a leader of the past tells what was."""
+    """The shell doubts the session after a pause; without that, and without epochs, a former leader returns old data."""
     monkeypatch.setattr(Shell, "_suspend_session", lambda self, now_ms: None)
     monkeypatch.setattr(Leader, "check_epoch", lambda self, current_leader_epoch: None)
     assert harm("does not lead", ("pause",), first=1)

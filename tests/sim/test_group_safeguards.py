@@ -98,7 +98,7 @@ def test_forgetting_tombstones_is_caught(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_a_replay_that_makes_another_state_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As was found: members kept what the first record said of them."""
+    """A former defect: members kept the values of their first record."""
     take = ClassicGroup.take
 
     def as_it_was(self: ClassicGroup, value: Any) -> None:

@@ -74,13 +74,13 @@ def test_a_failure_that_requests_bring_about_happens_again(tmp_path: Path, monke
     inner = Leader.read
 
     def read(self: Leader, offset: int, **rest: Any) -> Any:
-        assert not (offset == 2 and self.high_watermark == 3), "nobody reads the third record"
+        assert not (offset == 2 and self.high_watermark == 3), "the third record is not readable"
         return inner(self, offset, **rest)
 
     monkeypatch.setattr(Leader, "read", read)
     outcome = replay(read_record(recording.written(tmp_path)))
     assert outcome.requests == 4 and outcome.lacks == []
-    assert "nobody reads the third record" in outcome.story()
+    assert "the third record is not readable" in outcome.story()
 
 
 def test_a_failure_that_is_not_reproduced_is_reported_with_what_the_record_lacks(tmp_path: Path) -> None:

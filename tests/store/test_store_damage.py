@@ -145,7 +145,7 @@ def test_a_damaged_store_is_refused_or_holds_what_was_written(
         damage(tmp_path / str(number) / name, kind, place, rng)
         seen.append(outcome(tmp_path / str(number), expected))
         shutil.rmtree(tmp_path / str(number))
-    # After a kill, the write-ahead log has most pages anew.
+    # After a kill, the write-ahead log has a newer copy of most pages.
     assert (end, name) == ("killed", "s") or any("damaged" in said for said in seen), seen
 
 
@@ -167,7 +167,7 @@ def set_number(name: str, value: int) -> Callable[[Path], None]:
 
 
 def forget(path: str) -> Callable[[Path], None]:
-    """A row that is gone, as if its cell were lost and nothing else."""
+    """A missing row, as if only its cell were lost."""
 
     def change(file: Path) -> None:
         with sqlite3.connect(file) as connection:

@@ -146,7 +146,7 @@ def from_kafka_python(theirs: Any, cls: type[msgspec.Struct], version: int) -> A
 
 
 def _bits(operations: set[int] | None) -> int:
-    """The int32 whose bits are a set of operations; None is what kafka-python makes of the set that nobody asked for."""
+    """The int32 whose bits are a set of operations; None is what kafka-python returns for a set that was not requested."""
     bits = sum(1 << bit for bit in ({31} if operations is None else operations))
     return bits - 2**32 if bits >= 2**31 else bits
 
