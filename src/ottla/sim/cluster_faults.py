@@ -144,8 +144,11 @@ class ClusterFaults:
         if self.over:
             return
         kind, machine = self._rng.choice(self._kinds), self._rng.choice(list(self._machines.values()))
-        waits = kind in ("disk lost", "bit rot") or (self._gentle and kind in ENDINGS)
-        if not waits or self._at_rest():
+        ends = self._gentle and kind in ENDINGS
+        waits = kind in ("disk lost", "bit rot") or ends
+        # The next sync of that machine ends it, and its page cache is lost.
+        already = ends and any(other.disk.will_fail("sync") for other in self._machines.values())
+        if not already and (not waits or self._at_rest()):
             self.count += 1
             self._world.note(f"fault: {kind}, {machine.broker_id}")
             self._acts[kind](machine)

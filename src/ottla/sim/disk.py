@@ -179,6 +179,10 @@ class SimDisk:
         """Makes calls of a kind (append, read, truncate, sync, sync_dir, create, rename, unlink, mkdir) fail on paths with this part."""
         self._faults[kind, path_part] = [after, errno, times]
 
+    def will_fail(self, kind: str) -> bool:
+        """Whether a later call of this kind will fail."""
+        return any(wanted == kind and state[2] for (wanted, _), state in self._faults.items())
+
     def flip_bit(self, path: str, position: int, bit: int = 0) -> None:
         """Flips one bit on the medium and in memory."""
         inode = self._inode(path)

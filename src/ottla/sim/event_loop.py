@@ -136,6 +136,9 @@ class ProcessLoop:
         return asyncio.Future(loop=self._asyncio)
 
     def create_task(self, coro: Any, *, name: Any = None, context: Any = None, **options: Any) -> asyncio.Task[Any]:
+        if self.ended:
+            coro.close()
+            return cast(asyncio.Task[Any], self.create_future())
         task: asyncio.Task[Any] = asyncio.Task(coro, loop=self._asyncio, name="task")
         self._tasks.add(task)
         # The tasks of a process that was killed never end.
