@@ -31,6 +31,8 @@ def run_seed(seed: int, story: str = "logs") -> Verdict:
         tail = [*history.world.tail, *traceback.format_exc().splitlines()[-12:]]
         problems = [f"{type(error).__name__}: {error}"]
         return Verdict(seed=seed, story=story, problems=problems, tail=tail, trace_hash=history.world.trace_hash())
+    finally:
+        history.world.end()
 
 
 def run_seeds(seeds: range, *, jobs: int, stories: Sequence[str] = tuple(STORIES)) -> Iterator[Verdict]:

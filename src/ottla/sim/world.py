@@ -99,6 +99,14 @@ class World:
             self.now_ms = max(self.now_ms, until_ms)
         return over or done()
 
+    def end(self) -> None:
+        """Drops what is scheduled.
+
+        Events and effects are invisible to the garbage collector (``gc=False``), so a cycle through one of them, a scheduled callback
+        and the world would keep the whole history in memory.
+        """
+        self._schedule.clear()
+
     def note(self, line: str) -> None:
         """Appends a line to the trace. Two runs of a seed have equal traces."""
         text = f"{self.now_ms:>7} {line}"
