@@ -57,13 +57,18 @@ def until(true: Callable[[], bool], *, timeout_s: float = 30.0) -> None:
         time.sleep(0.1)
 
 
+NO_LEADER = -1
 Seen = list[tuple[int, set[int], set[int]]]
 
 
 def confluent_sees(bootstrap: str, topic: str) -> Seen:
     admin = AdminClient({"bootstrap.servers": bootstrap})
     described = admin.describe_topics(TopicCollection([topic]))[topic].result(20)
-    return [(one.leader.id, {node.id for node in one.replicas}, {node.id for node in one.isr}) for one in described.partitions]
+    return [
+        # A partition whose leader is fenced and whose next leader is not elected yet has none.
+        (NO_LEADER if one.leader is None else one.leader.id, {node.id for node in one.replicas}, {node.id for node in one.isr})
+        for one in described.partitions
+    ]
 
 
 def kafka_python_sees(bootstrap: str, topic: str) -> Seen:
