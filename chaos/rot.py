@@ -49,7 +49,7 @@ HEALED_S = 60.0
 SCRUB_MS = 4_000
 SESSION_MS = 4_000
 #: Several segments per log, and many index entries.
-SEGMENTS = {"segment.bytes": "30000", "index.interval.bytes": "500"}
+SEGMENTS = {"internal.segment.bytes": "30000", "index.interval.bytes": "500"}
 #: Share of places in logs, beside those that logs get as one kind of file among others.
 LOG_SHARE = 0.3
 #: The first records of each partition are deleted, so that start offsets can be damaged.

@@ -83,10 +83,14 @@ def _allowed(spec: OptionSpec) -> str:
     if spec.choices:
         return ", ".join(spec.choices)
     bounds = [
-        f"at least {spec.at_least:g}" if spec.at_least is not None else "",
-        f"at most {spec.at_most:g}" if spec.at_most is not None else "",
+        f"at least {_number(spec.at_least)}" if spec.at_least is not None else "",
+        f"at most {_number(spec.at_most)}" if spec.at_most is not None else "",
     ]
     return ", ".join(bound for bound in bounds if bound)
+
+
+def _number(bound: float) -> str:
+    return str(int(bound)) if bound == int(bound) else f"{bound:g}"
 
 
 def coverage() -> str:

@@ -238,6 +238,7 @@ class Broker:
             effects.StoreSubmit: self._submit,
             effects.PeerRequest: lambda effect: later(lambda: self._ask(effect)),
             effects.Warn: lambda effect: None,
+            effects.AdoptOptions: lambda effect: None,
             effects.RequestFailed: self._request_failed,
             effects.Halt: self._halt,
         }

@@ -79,6 +79,8 @@ class Broker:
         self.session = cluster.store.session()
         self.halted: str | None = None
         self.warnings: list[str] = []
+        #: How often changed settings were to be applied.
+        self.adopted = 0
         #: Effects that were performed, or wait for the test to do so.
         self.flushes: list[Held] = []
         self.removed: list[str] = []
@@ -229,6 +231,8 @@ class Broker:
                     self.session.submit(effect.ops, lambda result, ticket=ticket: self._store_answered(ticket, result))  # type: ignore[misc]
                 case effects.PeerRequest():
                     self.cluster.later(lambda effect=effect: self._ask_peer(effect))  # type: ignore[misc]
+                case effects.AdoptOptions():
+                    self.adopted += 1
                 case effects.Warn():
                     self.warnings.append(effect.message)
                 case effects.RequestFailed():

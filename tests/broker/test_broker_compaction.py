@@ -11,7 +11,7 @@ from ottla.records.read import records
 from ottla.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from ottla.wire.messages.incremental_alter_configs import AlterableConfig, AlterConfigsResource, IncrementalAlterConfigsRequest
 
-CONFIGS = {"cleanup.policy": "compact", "segment.bytes": "400", "min.cleanable.dirty.ratio": "0.3", "file.delete.delay.ms": "1000"}
+CONFIGS = {"cleanup.policy": "compact", "internal.segment.bytes": "400", "min.cleanable.dirty.ratio": "0.3", "file.delete.delay.ms": "1000"}
 
 
 def a_cluster(**settings: str) -> Cluster:

@@ -7,16 +7,20 @@ import pytest
 from cluster import Broker, Cluster, batch, produce, produce_request
 
 from ottla.base.ports import Op
+from ottla.broker.metadata.config_entries import INTERNAL
 from ottla.broker.metadata.configs import SPECS_BY_NAME
+from ottla.broker.metadata.kafka_settings import kafka_settings
 from ottla.log.options import TopicOptions
 from ottla.store import layout
 from ottla.wire import errors
 from ottla.wire.messages import alter_configs as legacy
 from ottla.wire.messages import incremental_alter_configs as incremental
+from ottla.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from ottla.wire.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
 from ottla.wire.messages.list_config_resources import ListConfigResourcesRequest
 
 TOPIC, BROKER = 2, 4
+OF_TOPICS = {name for name in TopicOptions.SPECS if not name.startswith(INTERNAL)}
 SET, DELETE, APPEND, SUBTRACT = range(4)
 
 
@@ -51,21 +55,21 @@ def overrides(broker: Broker, kind: str = "topics", name: str = "t") -> dict[str
 
 def test_every_topic_setting_is_described_with_its_source() -> None:
     """Line 20: topic 1, dynamic broker 2, dynamic default 3, static 4, default 5."""
-    cluster = Cluster(settings={"log.segment.bytes": "1000"})
+    cluster = Cluster(settings={"log.segment.bytes": "2000000"})
     broker = cluster.topic(configs={"retention.ms": "5"})
     change(broker, ("log.retention.bytes", SET, "7"), name="1", kind=BROKER)
     change(broker, ("log.index.interval.bytes", SET, "8"), name="", kind=BROKER)
     found = {config.name: (config.value, config.config_source) for config in describe(broker).configs}
-    assert set(found) == set(TopicOptions.SPECS)
+    assert set(found) == OF_TOPICS
     assert found["retention.ms"] == ("5", 1)
     assert found["retention.bytes"] == ("7", 2)
     assert found["index.interval.bytes"] == ("8", 3)
-    assert found["segment.bytes"] == ("1000", 4)
+    assert found["segment.bytes"] == ("2000000", 4)
     assert found["cleanup.policy"] == ("delete", 5)
 
 
 def test_described_settings_are_those_in_effect() -> None:
-    cluster = Cluster(settings={"log.retention.hours": "2", "log.segment.bytes": "1000"})
+    cluster = Cluster(settings={"log.retention.hours": "2", "log.segment.bytes": "2000000"})
     broker = cluster.topic(configs={"cleanup.policy": "compact,delete"})
     holds = broker.node.context.topic_options("t")
     for config in describe(broker).configs:
@@ -98,8 +102,9 @@ def test_types_and_documentation_are_described_since_version_3() -> None:
 def test_all_settings_of_a_broker_are_described_and_most_are_read_only() -> None:
     broker = Cluster(settings={"num.partitions": "3"})[1]
     found = {config.name: config for config in describe(broker, "1", BROKER).configs}
-    assert set(found) == set(SPECS_BY_NAME)
-    assert (found["num.partitions"].value, found["num.partitions"].config_source, found["num.partitions"].read_only) == ("3", 4, True)
+    assert set(found) == {name for name in SPECS_BY_NAME if not name.startswith(INTERNAL)}
+    assert (found["num.partitions"].value, found["num.partitions"].config_source, found["num.partitions"].read_only) == ("3", 4, False)
+    assert found["listeners"].read_only
     assert not found["log.retention.ms"].read_only and not found["ottla.disk.reserve.bytes"].read_only
 
 
@@ -121,7 +126,7 @@ def test_the_settings_of_all_brokers_are_those_changed_while_they_run() -> None:
 def test_only_the_requested_keys_are_described_and_null_means_all() -> None:
     broker = Cluster().topic()
     assert [config.name for config in describe(broker, keys=["segment.ms", "no.such"]).configs] == ["segment.ms"]
-    assert len(describe(broker, keys=[]).configs) == len(describe(broker, keys=None).configs) == len(TopicOptions.SPECS)
+    assert len(describe(broker, keys=[]).configs) == len(describe(broker, keys=None).configs) == len(OF_TOPICS)
 
 
 @pytest.mark.parametrize("name", ["1", ""])
@@ -152,8 +157,8 @@ def test_unknown_broker_setting_is_kept_and_its_value_is_hidden(name: str) -> No
         (TOPIC, "", errors.InvalidTopic),
         (BROKER, "2", errors.InvalidRequest),
         (BROKER, "one", errors.InvalidRequest),
-        (8, "1", errors.InvalidRequest),
-        (16, "x", errors.InvalidRequest),
+        (8, "1", errors.UnsupportedVersion),
+        (16, "x", errors.UnsupportedVersion),
         (0, "x", errors.InvalidRequest),
     ],
 )
@@ -169,8 +174,8 @@ def test_resources_without_settings_cannot_be_described(kind: int, name: str, er
 def test_altering_replaces_the_whole_set() -> None:
     """Line 21."""
     broker = Cluster().topic(configs={"retention.ms": "5", "segment.ms": "6"})
-    assert replace(broker, ("retention.ms", "7"), ("segment.bytes", "2000")).error_code == 0
-    assert overrides(broker) == {"retention.ms": "7", "segment.bytes": "2000"}
+    assert replace(broker, ("retention.ms", "7"), ("segment.bytes", "2000000")).error_code == 0
+    assert overrides(broker) == {"retention.ms": "7", "segment.bytes": "2000000"}
     assert replace(broker).error_code == 0
     assert overrides(broker) == {} and "/config/topics/t" not in broker.cluster.store.tree.nodes
 
@@ -218,12 +223,99 @@ def test_invalid_change_is_refused_without_effect(configs: Any, error: type[erro
     assert overrides(broker) == {"segment.ms": "6"}
 
 
-def test_a_setting_of_kafkas_that_would_have_no_effect_here_is_refused_with_the_reason() -> None:
+def test_a_setting_of_kafkas_that_would_have_no_effect_here_takes_its_default_only() -> None:
     broker = Cluster().topic()
     answer = change(broker, ("preallocate", SET, "true"))
     assert answer.error_code == errors.InvalidConfig.code
-    assert answer.error_message == "preallocate: segments are never preallocated"
+    assert answer.error_message == "preallocate: true cannot be honoured: segments are never preallocated; leave it at false"
+    defaults = (("preallocate", SET, "false"), ("remote.storage.enable", SET, "false"), ("local.retention.ms", SET, "-2"))
+    assert change(broker, *defaults).error_code == 0
+    assert change(broker, ("message.format.version", SET, "3.0-IV1")).error_message == "message.format.version: there is one record format"
     assert not set(TopicOptions.ABSENT) & set(TopicOptions.SPECS)
+
+
+def test_all_topic_settings_of_kafka_are_described() -> None:
+    missing = {name for name, setting in kafka_settings("topic").items() if setting.origin == "public"} - OF_TOPICS
+    assert missing == set()
+
+
+def test_segments_have_kafkas_minimum_and_a_smaller_size_is_internal() -> None:
+    broker = Cluster().topic()
+    assert change(broker, ("segment.bytes", SET, "1048575")).error_code == errors.InvalidConfig.code
+    assert change(broker, ("segment.bytes", SET, "1048576")).error_code == 0
+    assert change(broker, ("internal.segment.bytes", SET, "500")).error_code == 0
+    assert broker.leader("t").options.segment_bytes_max == 500
+    assert described(broker, "internal.segment.bytes").value == "500"
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "problem"),
+    [
+        ("authorizer.class.name", "org.apache.kafka.metadata.authorizer.StandardAuthorizer", "cannot change while a broker runs"),
+        ("super.users", "User:admin", "no access control"),
+        ("ssl.keystore.location", "/etc/kafka/ks.p12", "no TLS"),
+        ("listener.name.plaintext.ssl.keystore.password", "secret", "plaintext listeners only"),
+        ("sasl.jaas.config", "x", "no authentication"),
+        ("config.providers", "env", "not resolved"),
+        ("ssl.client.auth", "required", "no TLS"),
+        ("node.id", "7", "cannot change while a broker runs"),
+        ("process.roles", "broker", "cannot change while a broker runs"),
+        ("log.cleaner.threads", "many", "whole number"),
+        ("background.threads", "many", "whole number"),
+    ],
+)
+def test_a_setting_that_cannot_be_honoured_is_refused_while_a_broker_runs(name: str, value: str, problem: str) -> None:
+    broker = Cluster()[1]
+    answer = change(broker, (name, SET, value), name="1", kind=BROKER)
+    assert answer.error_code == errors.InvalidRequest.code and problem in answer.error_message
+    assert "secret" not in answer.error_message
+    assert replace(broker, (name, value), name="1", kind=BROKER).error_code == errors.InvalidRequest.code
+    assert broker.node.context.image.configs == {}
+
+
+def test_a_setting_of_one_broker_in_kafka_cannot_be_set_for_all() -> None:
+    answer = change(Cluster()[1], ("ssl.client.auth", SET, "none"), name="", kind=BROKER)
+    assert (answer.error_code, answer.error_message) == (42, "ssl.client.auth: it is a setting of a single broker; name the broker")
+
+
+def test_values_that_ask_for_nothing_and_settings_without_meaning_are_accepted_while_a_broker_runs() -> None:
+    broker = Cluster()[1]
+    for name, value in (("ssl.client.auth", "none"), ("num.network.threads", "5"), ("background.threads", "20"), ("super.users", "")):
+        assert change(broker, (name, SET, value), name="1", kind=BROKER).error_code == 0, name
+
+
+def test_what_kafka_changes_while_running_changes_here() -> None:
+    cluster = Cluster()
+    broker = cluster[1]
+    adopted = broker.adopted
+    changed = {
+        "num.io.threads": "3", "num.replica.fetchers": "2", "max.connections": "10", "max.connections.per.ip": "5",
+        "max.connections.per.ip.overrides": "127.0.0.1:7", "max.connection.creation.rate": "4", "num.partitions": "6",
+        "group.consumer.assignment.interval.ms": "20", "log.retention.hours": "2", "num.recovery.threads.per.data.dir": "1",
+    }  # fmt: skip
+    for name, value in changed.items():
+        assert change(broker, (name, SET, value), name="", kind=BROKER).error_code == 0, name
+        assert broker.adopted == (adopted := adopted + 1)
+    options = broker.node.context.options
+    assert {name: SPECS_BY_NAME[name].render(getattr(options, SPECS_BY_NAME[name].attribute)) for name in changed} == changed
+    assert cluster.topic("late").leader("late").options.retention_ms == 2 * 3_600_000
+    created = CreateTopicsRequest(topics=[CreatableTopic(name="many", num_partitions=-1, replication_factor=-1)], timeout_ms=1000)
+    assert broker.ask(created, 5).topics[0].num_partitions == 6
+    change(broker, ("log.retention.minutes", SET, "3"), name="", kind=BROKER)
+    assert broker.leader("late").options.retention_ms == 3 * 60_000
+
+
+@pytest.mark.parametrize(
+    ("name", "problem"),
+    [
+        ("share.auto.offset.reset", "this version has no share groups"),
+        ("streams.num.standby.replicas", "this version has no streams groups"),
+        ("consumer.no.such", "unknown setting"),
+    ],
+)
+def test_settings_of_other_kinds_of_groups_are_told_apart_from_unknown_ones(name: str, problem: str) -> None:
+    answer = change(Cluster()[1], (name, SET, "1"), name="g", kind=32)
+    assert answer.error_code == errors.InvalidConfig.code and problem in answer.error_message
 
 
 def test_a_whole_set_that_makes_no_sense_changes_nothing() -> None:
@@ -306,8 +398,8 @@ def test_dynamic_settings_survive_a_restart() -> None:
 @pytest.mark.parametrize(
     ("setting", "value", "name"),
     [
-        ("num.partitions", "3", "1"),
-        ("num.partitions", "3", ""),
+        ("broker.rack", "b", "1"),
+        ("broker.rack", "b", ""),
         ("ottla.disk.reserve.bytes", "1", ""),
         ("log.retention.ms", "soon", "1"),
         ("log.retention.ms", "1", "9"),
@@ -327,7 +419,7 @@ def test_changing_a_read_only_setting_is_an_invalid_request(setting: str, value:
         (TOPIC, "nowhere", errors.UnknownTopicOrPartition),
         (TOPIC, "", errors.InvalidRequest),
         (TOPIC, "a/b", errors.InvalidTopic),
-        (8, "1", errors.InvalidRequest),
+        (8, "1", errors.UnsupportedVersion),
         (32, "", errors.InvalidRequest),
     ],
 )
@@ -343,14 +435,14 @@ def test_two_changes_at_the_same_moment_both_hold() -> None:
     broker = cluster.topic(configs={"segment.ms": "1"})
     cluster.store_delivers = False
     sent = []
-    for key in ("retention.ms", "segment.bytes"):
+    for key in ("retention.ms", "segment.index.bytes"):
         configs = [incremental.AlterableConfig(name=key, value="1000")]
         resource = incremental.AlterConfigsResource(resource_type=TOPIC, resource_name="t", configs=configs)
         sent.append(broker.send(incremental.IncrementalAlterConfigsRequest(resources=[resource]), 1))
     cluster.store_delivers = True
     cluster.run()
     assert [one.answer.responses[0].error_code for one in sent] == [0, 0]
-    assert overrides(broker) == {"segment.ms": "1", "retention.ms": "1000", "segment.bytes": "1000"}
+    assert overrides(broker) == {"segment.ms": "1", "retention.ms": "1000", "segment.index.bytes": "1000"}
 
 
 def test_a_change_to_a_topic_that_is_deleted_meanwhile_leaves_no_settings_behind() -> None:

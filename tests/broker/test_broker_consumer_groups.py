@@ -570,9 +570,11 @@ def settings(cluster: Cluster) -> dict[str, tuple[str | None, int]]:
 
 def test_group_has_settings_of_its_own_over_those_of_the_broker() -> None:
     cluster = cluster_of_groups(group_consumer_heartbeat_interval_ms="6000")
-    assert settings(cluster) == {"consumer.heartbeat.interval.ms": ("6000", 4), "consumer.session.timeout.ms": ("45000", 5)}
+    interval = {"consumer.assignment.interval.ms": ("1000", 5)}
+    assert settings(cluster) == {"consumer.heartbeat.interval.ms": ("6000", 4), "consumer.session.timeout.ms": ("45000", 5), **interval}
     assert alter(cluster, consumer_heartbeat_interval_ms="7000", consumer_session_timeout_ms="50000") == 0
-    assert settings(cluster) == {"consumer.heartbeat.interval.ms": ("7000", 8), "consumer.session.timeout.ms": ("50000", 8)}
+    assert settings(cluster) == {"consumer.heartbeat.interval.ms": ("7000", 8), "consumer.session.timeout.ms": ("50000", 8), **interval}
+    assert alter(cluster, consumer_assignment_interval_ms="15001") == errors.InvalidConfig.code
     listed = cluster[1].ask(ListConfigResourcesRequest(resource_types=[32]), 1).config_resources
     assert [each.resource_name for each in listed] == ["g"]
     a = Member(cluster, "a", "t")

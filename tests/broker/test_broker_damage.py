@@ -16,7 +16,7 @@ from ottla.wire import errors
 RECORDS = 9
 VALUES = [b"%d" % number for number in range(RECORDS)]
 #: Three batches to a segment.
-SEGMENTED = {"segment.bytes": "220"}
+SEGMENTED = {"internal.segment.bytes": "220"}
 SOON = {"ottla.log.scrub.interval.ms": str(20 * SECOND_MS), "log.flush.offset.checkpoint.interval.ms": "1000"}
 NEVER = {**SOON, "ottla.log.scrub.interval.ms": "-1"}
 

@@ -54,7 +54,7 @@ def test_a_fetch_waits_for_a_record_to_be_committed() -> None:
 
 def test_a_fetch_waits_for_no_more_of_a_segment_that_no_longer_grows() -> None:
     """Line 47; kafka-go takes an answer that comes after its own max_wait for none, and never gets past such a place."""
-    broker = Cluster().topic(configs={"segment.bytes": "200"})
+    broker = Cluster().topic(configs={"internal.segment.bytes": "200"})
     one, two, three = (batch(value * 100) for value in (b"1", b"2", b"3"))
     for sent in (one, two):
         assert produce(broker, sent).error_code == 0

@@ -320,7 +320,7 @@ def test_deleted_records_stay_deleted_after_a_power_cut() -> None:
 
 def test_whole_segments_leave_the_disk_once_their_delay_is_over() -> None:
     cluster = Cluster()
-    broker = cluster.topic(configs={"segment.bytes": "100", "file.delete.delay.ms": "5000"})
+    broker = cluster.topic(configs={"internal.segment.bytes": "100", "file.delete.delay.ms": "5000"})
     for _ in range(3):
         produce(broker, batch(b"x" * 50))
     delete(broker, 2)

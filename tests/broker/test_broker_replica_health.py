@@ -407,7 +407,7 @@ def test_damaged_leader_without_a_successor_keeps_leading_and_reports_it() -> No
 
 
 def test_damage_that_compaction_meets_is_followed_up() -> None:
-    cluster, leader = a_cluster(records=0, cleanup_policy="compact", segment_bytes="200", min_cleanable_dirty_ratio="0")
+    cluster, leader = a_cluster(records=0, cleanup_policy="compact", internal_segment_bytes="200", min_cleanable_dirty_ratio="0")
     leader.cleaning = False
     for number in range(6):
         assert produce(leader, batch(b"%d" % number, key=b"k")).error_code == 0

@@ -448,7 +448,7 @@ def test_fetch_of_a_consumer_at_a_follower_is_sent_to_the_leader() -> None:
 
 
 def test_followers_compact_their_own_logs() -> None:
-    cluster, leader = a_pair(replicas=2, cleanup_policy="compact", segment_bytes="200", min_cleanable_dirty_ratio="0")
+    cluster, leader = a_pair(replicas=2, cleanup_policy="compact", internal_segment_bytes="200", min_cleanable_dirty_ratio="0")
     for number in range(20):
         assert produce(leader, batch(b"%d" % number, key=b"k")).error_code == 0
     cluster.pass_ms(60 * SECOND_MS)

@@ -251,7 +251,7 @@ def test_a_log_that_found_no_room_is_made_when_there_is_some() -> None:
 
 def test_old_segments_are_dropped_and_their_files_go_after_the_delay() -> None:
     cluster = Cluster(settings={"log.retention.check.interval.ms": "1000"})
-    broker = cluster.topic(configs={"retention.ms": str(DAY_MS), "segment.bytes": "100", "file.delete.delay.ms": "1000"})
+    broker = cluster.topic(configs={"retention.ms": str(DAY_MS), "internal.segment.bytes": "100", "file.delete.delay.ms": "1000"})
     for _ in range(3):
         produce(broker, batch(b"x" * 50))
     cluster.jump_ms(DAY_MS - 10_000)

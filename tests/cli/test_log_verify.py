@@ -24,7 +24,7 @@ def stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The data directory of a stopped server, with a topic of several segments. It was verified while the server ran."""
     data = tmp_path_factory.mktemp("verify") / "data"
     with Serving(data) as server:
-        create_topics(server.address, {"t": 1}, {"segment.bytes": "1000", "index.interval.bytes": "200"})
+        create_topics(server.address, {"t": 1}, {"internal.segment.bytes": "1000", "index.interval.bytes": "200"})
         for number in range(RECORDS):
             assert produce(server.address, "t", 0, batch_of([(1_700_000_000_000, b"k", b"%d" % number * 30)]))[0] == 0
         shutil.copytree(data, data.parent / "live")
@@ -49,7 +49,7 @@ def test_an_undamaged_directory_has_no_damage(ottla: Ottla, stopped: Path, which
 
 def test_the_logs_of_a_running_broker_are_verified_without_its_lock(ottla: Ottla, tmp_path: Path) -> None:
     with Serving(tmp_path / "data") as server:
-        create_topics(server.address, {"t": 1}, {"segment.bytes": "1000"})
+        create_topics(server.address, {"t": 1}, {"internal.segment.bytes": "1000"})
         for number in range(RECORDS):
             produce(server.address, "t", 0, batch_of([(1_700_000_000_000, b"k", b"%d" % number * 30)]))
             if number % 10 == 0:

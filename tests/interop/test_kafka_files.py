@@ -143,7 +143,7 @@ def test_kafkas_tool_reads_every_record_and_finds_no_invalid_index(apache_kafka:
 @pytest.fixture(scope="module")
 def compacted(tmp_path_factory: pytest.TempPathFactory) -> Left:
     """A partition compacted by Ottla: batches with gaps, and batch headers without records."""
-    topic = {"cleanup.policy": "compact", "segment.bytes": "20000", "min.cleanable.dirty.ratio": "0.1"}
+    topic = {"cleanup.policy": "compact", "internal.segment.bytes": "20000", "min.cleanable.dirty.ratio": "0.1"}
     with Serving(tmp_path_factory.mktemp("compacted") / "data", settings={"log.cleaner.backoff.ms": "100"}) as server:
         create_topics(server.address, {"made": 1}, topic)
         # The only batch of its producer; compaction removes all its records.

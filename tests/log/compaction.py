@@ -13,7 +13,7 @@ from ottla.records.build import build_batch
 from ottla.records.read import records
 
 MEANS = CompactionResources(buffer_bytes=1 << 20, load_factor=0.9, chunk_bytes=500, secret=bytes(range(16)))
-COMPACT = {"cleanup_policy": "compact", "min_cleanable_dirty_ratio": 0, "segment_bytes": 600, "index_interval_bytes": 100}
+COMPACT = {"cleanup_policy": "compact", "min_cleanable_dirty_ratio": 0, "internal_segment_bytes": 600, "index_interval_bytes": 100}
 
 
 def put(log: Log, *pairs: tuple[bytes | None, bytes | None], at_ms: int = NOW_MS, now_ms: int = NOW_MS, **fields: Any) -> int:

@@ -19,7 +19,7 @@ NOW_MS = 1_700_000_000_000
 
 
 def options(**texts: Any) -> TopicOptions:
-    """Topic options by attribute name: ``options(segment_bytes=1000)``."""
+    """Topic options by attribute name: ``options(internal_segment_bytes=1000)``."""
     return TopicOptions.of({name.replace("_", "."): str(value) for name, value in texts.items()})
 
 

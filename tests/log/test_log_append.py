@@ -38,14 +38,14 @@ def test_appended_names_the_bytes_that_were_written() -> None:
 
 
 def test_a_log_begins_a_new_segment_when_the_batch_would_exceed_segment_bytes() -> None:
-    log = a_log(segment_bytes=400)
+    log = a_log(internal_segment_bytes=400)
     assert [append(log, 1, sizes=100).rolled for _ in range(5)] == [False, False, True, False, True]
     assert log.bases == [0, 2, 4]
     assert offsets(log) == [(number, number) for number in range(5)]
 
 
 def test_a_batch_larger_than_segment_bytes_gets_a_segment_of_its_own() -> None:
-    log = a_log(segment_bytes=100)
+    log = a_log(internal_segment_bytes=100)
     append(log, 1, sizes=500)
     append(log, 1, sizes=500)
     assert log.bases == [0, 1]
@@ -73,7 +73,7 @@ def test_without_timestamps_the_age_of_the_segment_itself_counts() -> None:
 
 
 def test_jitter_takes_some_time_off_segment_ms_but_never_all_and_not_the_same_for_each_segment() -> None:
-    log = a_log(segment_ms=1000, segment_jitter_ms=500, segment_bytes=150)
+    log = a_log(segment_ms=1000, segment_jitter_ms=500, internal_segment_bytes=150)
     for _ in range(20):
         append(log, 1, sizes=50)
     taken = {segment.jitter_ms for segment in log.segments}
@@ -112,7 +112,7 @@ def test_a_full_disk_refuses_the_append_and_leaves_the_log_as_it_was() -> None:
 
 def test_a_disk_that_is_full_when_a_segment_is_rolled_takes_the_batch_once_there_is_room() -> None:
     disk = SimDisk()
-    log = a_log(disk, segment_bytes=200, index_interval_bytes=0)
+    log = a_log(disk, internal_segment_bytes=200, index_interval_bytes=0)
     append(log, 1, sizes=30)
     append(log, 1, sizes=30)
     disk.capacity_bytes = disk.used_bytes
@@ -142,7 +142,7 @@ def test_locate_gives_the_batch_that_holds_the_offset_and_those_behind_it() -> N
 @pytest.mark.parametrize("cold", [False, True])
 def test_every_offset_of_many_segments_is_found(interval: int, cold: bool) -> None:
     disk = SimDisk()
-    texts = {"segment_bytes": 2000, "index_interval_bytes": interval}
+    texts = {"internal_segment_bytes": 2000, "index_interval_bytes": interval}
     log = a_log(disk, **texts)
     for number in range(60):
         append(log, 1 + number % 4)
@@ -172,7 +172,7 @@ def test_locate_gives_nothing_of_a_batch_that_reaches_above_the_bound() -> None:
 
 
 def test_locate_never_leaves_its_segment() -> None:
-    log = a_log(segment_bytes=300)
+    log = a_log(internal_segment_bytes=300)
     for _ in range(10):
         append(log, 1, sizes=50)
     found = log.locate(0, max_bytes=1 << 20, upto=10)
@@ -201,7 +201,7 @@ def test_the_end_of_the_log_gives_nothing_and_offsets_outside_are_refused() -> N
 
 def test_a_wrong_index_entry_is_noticed_and_the_index_built_anew() -> None:
     disk = SimDisk()
-    log = a_log(disk, index_interval_bytes=0, segment_bytes=3000)
+    log = a_log(disk, index_interval_bytes=0, internal_segment_bytes=3000)
     for _ in range(60):
         append(log)
     for byte in range(0, disk.size("orders-0/00000000000000000000.index") - 8, 8):
@@ -223,7 +223,7 @@ def test_damaged_bytes_below_the_end_are_reported_not_served_as_a_batch() -> Non
 
 
 def test_many_files_of_records_read_back_as_written() -> None:
-    log = a_log(segment_bytes=500)
+    log = a_log(internal_segment_bytes=500)
     for number in range(30):
         append(log, [b"%d" % number, b"x" * number])
     values = []
@@ -235,7 +235,7 @@ def test_many_files_of_records_read_back_as_written() -> None:
 def test_options_can_change_while_the_log_is_in_use() -> None:
     log = a_log()
     append(log, 1, sizes=100)
-    log.set_options(options(segment_bytes=150))
+    log.set_options(options(internal_segment_bytes=150))
     assert append(log, 1, sizes=100).rolled
 
 

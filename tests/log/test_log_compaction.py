@@ -57,7 +57,7 @@ def test_the_last_value_of_each_key_stays_at_its_offset_and_the_log_shrinks() ->
 
 def test_only_the_last_batch_of_all_stays_without_records() -> None:
     """A client may get one alone, and some (kafka-go) do not know how to go on behind it."""
-    log = a_compacted_log(segment_bytes=100)
+    log = a_compacted_log(internal_segment_bytes=100)
     for number in range(6):
         put(log, (b"a", b"%d" % number))
     put(log, (b"b", b"6"))
@@ -73,7 +73,7 @@ def test_only_the_last_batch_of_all_stays_without_records() -> None:
 
 
 def test_the_active_segment_and_what_is_not_stable_are_left_alone() -> None:
-    log = a_compacted_log(segment_bytes=100_000)
+    log = a_compacted_log(internal_segment_bytes=100_000)
     for _ in range(5):
         put(log, (b"a", b"1"))
     assert compact(log) is None
@@ -85,7 +85,7 @@ def test_the_active_segment_and_what_is_not_stable_are_left_alone() -> None:
 
 
 def test_an_open_transaction_bounds_compaction_at_its_segment() -> None:
-    log = a_compacted_log(segment_bytes=100_000)
+    log = a_compacted_log(internal_segment_bytes=100_000)
     put(log, (b"a", b"1"))
     put(log, (b"a", b"2"))
     rolled(log)
@@ -100,7 +100,7 @@ def test_an_open_transaction_bounds_compaction_at_its_segment() -> None:
 
 
 def test_a_log_is_due_by_the_part_that_is_dirty() -> None:
-    log = rolled(filled(a_compacted_log(min_cleanable_dirty_ratio=0.5, segment_bytes=1000)))
+    log = rolled(filled(a_compacted_log(min_cleanable_dirty_ratio=0.5, internal_segment_bytes=1000)))
     assert compact(log) is not None
     clean = sum(segment.size for segment in log.segments)
     while sum(segment.size for segment in log.segments if segment.base_offset >= (log.clean_offset or 0)) < clean * 0.9:
@@ -114,7 +114,7 @@ def test_a_log_is_due_by_the_part_that_is_dirty() -> None:
 
 
 def test_the_smallest_lag_keeps_young_segments_as_they_are() -> None:
-    log = a_compacted_log(min_compaction_lag_ms=HOUR_MS, segment_bytes=100_000)
+    log = a_compacted_log(min_compaction_lag_ms=HOUR_MS, internal_segment_bytes=100_000)
     put(log, (b"a", b"1"), (b"a", b"2"), at_ms=NOW_MS - 2 * HOUR_MS)
     rolled(log)
     put(log, (b"a", b"3"), (b"a", b"4"), at_ms=NOW_MS - HOUR_MS // 2)
@@ -126,7 +126,7 @@ def test_the_smallest_lag_keeps_young_segments_as_they_are() -> None:
 
 
 def test_the_largest_lag_has_a_log_compacted_however_clean_it_is() -> None:
-    log = a_compacted_log(max_compaction_lag_ms=HOUR_MS, min_cleanable_dirty_ratio=1, segment_bytes=100_000)
+    log = a_compacted_log(max_compaction_lag_ms=HOUR_MS, min_cleanable_dirty_ratio=1, internal_segment_bytes=100_000)
     put(log, (b"a", b"1"), (b"a", b"2"))
     rolled(log)
     assert compact(log, now_ms=NOW_MS + HOUR_MS) is None
@@ -134,14 +134,14 @@ def test_the_largest_lag_has_a_log_compacted_however_clean_it_is() -> None:
 
 
 def test_the_largest_lag_also_ends_a_segment() -> None:
-    log = a_compacted_log(max_compaction_lag_ms=HOUR_MS, segment_bytes=100_000)
+    log = a_compacted_log(max_compaction_lag_ms=HOUR_MS, internal_segment_bytes=100_000)
     put(log, (b"a", b"1"))
     put(log, (b"a", b"2"), at_ms=NOW_MS + HOUR_MS + 1)
     assert len(log.segments) == 2
 
 
 def test_a_tombstone_outlasts_the_values_it_hides_by_the_retention_of_deletes() -> None:
-    log = a_compacted_log(delete_retention_ms=1000, segment_bytes=100_000)
+    log = a_compacted_log(delete_retention_ms=1000, internal_segment_bytes=100_000)
     put(log, (b"a", b"1"))
     put(log, (b"a", None), (b"b", b"2"))
     rolled(log)
@@ -155,7 +155,7 @@ def test_a_tombstone_outlasts_the_values_it_hides_by_the_retention_of_deletes() 
 
 
 def test_aborted_records_go_their_marker_stays_until_its_horizon_and_then_goes_too() -> None:
-    log = a_compacted_log(delete_retention_ms=1000, segment_bytes=100_000)
+    log = a_compacted_log(delete_retention_ms=1000, internal_segment_bytes=100_000)
     put(log, (b"a", b"1"))
     put(log, (b"a", b"aborted"), (b"b", b"aborted"), transactional=True, producer_id=5, producer_epoch=0, base_sequence=0)
     a_marker(log, 5, commit=False)
@@ -183,7 +183,7 @@ def test_aborted_records_go_their_marker_stays_until_its_horizon_and_then_goes_t
 
 
 def test_a_small_map_takes_several_rounds_to_the_same_result() -> None:
-    large, small = (filled(a_compacted_log(segment_bytes=500), keys=50, count=150) for _ in range(2))
+    large, small = (filled(a_compacted_log(internal_segment_bytes=500), keys=50, count=150) for _ in range(2))
     compact(large)
     rounds = 0
     while compact(small, means=replace(MEANS, buffer_bytes=8 * 24)) is not None:
@@ -206,9 +206,9 @@ def test_the_map_is_no_larger_than_the_dirty_part_needs_nor_than_its_buffer(monk
 
 
 def test_segments_are_merged_up_to_the_size_of_one() -> None:
-    log = filled(a_compacted_log(segment_bytes=300), count=80)
+    log = filled(a_compacted_log(internal_segment_bytes=300), count=80)
     assert len(log.segments) > 15
-    log.set_options(options(**{**COMPACT, "segment_bytes": 2000}))
+    log.set_options(options(**{**COMPACT, "internal_segment_bytes": 2000}))
     compact(log)
     bases = [segment.base_offset for segment in log.segments]
     assert bases == log.bases and len(bases) < 8
@@ -318,7 +318,7 @@ def test_a_log_truncated_meanwhile_keeps_its_segments() -> None:
 
 
 def test_a_segment_cut_and_grown_again_meanwhile_is_not_taken_for_the_one_it_was() -> None:
-    log = filled(a_compacted_log(segment_bytes=100_000), count=20)
+    log = filled(a_compacted_log(internal_segment_bytes=100_000), count=20)
     rolled(log)
     found, cleaned = begun(log)
     log.truncate_to(10)
@@ -332,15 +332,15 @@ def test_a_segment_cut_and_grown_again_meanwhile_is_not_taken_for_the_one_it_was
 
 
 def test_segments_that_retention_took_meanwhile_do_not_come_back() -> None:
-    log = filled(a_compacted_log(segment_bytes=300), count=80)
+    log = filled(a_compacted_log(internal_segment_bytes=300), count=80)
     found, cleaned = begun(log)
     assert len(cleaned.groups) > 3
     log.delete_before(cleaned.groups[0].end_offset, NOW_MS)
     removed = swap(log, found, cleaned, NOW_MS)
     assert removed is not None and any(path.endswith(".cleaned") for path in removed)
     assert log.bases[0] == cleaned.groups[1].bases[0]
-    again = filled(a_compacted_log(segment_bytes=300), count=80)
-    again.set_options(options(**{**COMPACT, "segment_bytes": 2000}))
+    again = filled(a_compacted_log(internal_segment_bytes=300), count=80)
+    again.set_options(options(**{**COMPACT, "internal_segment_bytes": 2000}))
     found, cleaned = begun(again)
     again.delete_before(cleaned.groups[0].bases[1], NOW_MS)
     assert swap(again, found, cleaned, NOW_MS) is None, "part of a new segment's records are gone"
@@ -418,7 +418,7 @@ def test_holes_of_compaction_survive_a_crash_whatever_policy_and_checkpoints(cre
     assert len(before) < 40
     disk = disk.crash(Random(3))
     for turn in range(3):
-        again = reopened(disk, segment_bytes=600, cleanup_policy="delete")
+        again = reopened(disk, internal_segment_bytes=600, cleanup_policy="delete")
         assert again.recovered is not None and everything(again) == before
         disk = disk.crash(Random(turn))
         for name in disk.listdir():
@@ -429,7 +429,7 @@ def test_holes_of_compaction_survive_a_crash_whatever_policy_and_checkpoints(cre
 def a_log_with_a_lost_middle(*, compacted: bool) -> tuple[SimDisk, int]:
     """A compacted topic's log of which a crash took the end of a segment, but not the segment behind; and where it was."""
     disk = SimDisk()
-    log = filled(a_compacted_log(disk, segment_bytes=300))
+    log = filled(a_compacted_log(disk, internal_segment_bytes=300))
     if compacted:
         compact(log)
         filled(log, count=20)
@@ -480,7 +480,7 @@ def test_what_a_former_compaction_left_stays_known_when_a_later_one_comes_less_f
     assert log.clean_offset is not None and log.clean_offset < first
     assert disk.read_file("orders-0/holes-checkpoint") == b"0\n1\n%d\n" % max(first, log.holes_below)
     before = everything(log)
-    assert everything(reopened(disk.crash(Random(1)), segment_bytes=600)) == before
+    assert everything(reopened(disk.crash(Random(1)), internal_segment_bytes=600)) == before
 
 
 def test_a_log_cut_below_its_holes_forgets_them_and_what_comes_then_is_dirty() -> None:
@@ -516,7 +516,7 @@ BATCHES = st.lists(
 @given(BATCHES, st.integers(2, 9), st.integers(0, 3))
 def test_a_reader_from_the_start_makes_the_same_table_of_the_compacted_log(batches: Any, slots: int, later: int) -> None:
     disk = SimDisk()
-    log = a_compacted_log(disk, segment_bytes=400, delete_retention_ms=10)
+    log = a_compacted_log(disk, internal_segment_bytes=400, delete_retention_ms=10)
     sequences = {1: 0, 2: 0}
     before: dict[int, tuple[bytes | None, bytes | None]] = {}
     for number, (pairs, producer, codec, clean) in enumerate(batches):
@@ -548,7 +548,7 @@ def test_a_reader_from_the_start_makes_the_same_table_of_the_compacted_log(batch
 
 def prepared() -> tuple[SimDisk, Log, list[Any]]:
     disk = SimDisk()
-    texts = {**COMPACT, "segment_bytes": 500}
+    texts = {**COMPACT, "internal_segment_bytes": 500}
     log = opened(disk, options(**texts)).create(ORDERS, bytes(range(16)), options(**texts), NOW_MS)  # type: ignore[arg-type]
     filled(log, count=45)
     a_marker(log, 8, commit=False)

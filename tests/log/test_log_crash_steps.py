@@ -10,7 +10,7 @@ from log_builders import NOW_MS, ORDERS, TOPIC_ID, append, flush, offsets, opene
 from ottla.log.directory import LogDirectory
 from ottla.sim.disk import PowerCut, SimDisk
 
-TEXTS = {"segment_bytes": 600, "index_interval_bytes": 100}
+TEXTS = {"internal_segment_bytes": 600, "index_interval_bytes": 100}
 
 
 def prepared() -> tuple[SimDisk, LogDirectory]:

@@ -70,12 +70,12 @@ def read_log(data: bytes) -> list[StoredBatch]:
 
 def test_log_and_indexes_read_back_from_the_format_alone() -> None:
     disk = SimDisk()
-    log = a_log(disk, segment_bytes=2500, index_interval_bytes=500)
+    log = a_log(disk, internal_segment_bytes=2500, index_interval_bytes=500)
     for number in range(100):
         append(log, [b"%d" % number] * (1 + number % 3), epoch=number // 40, at_ms=NOW_MS + number % 7 * 100)
     log_values: list[bytes] = []
     following = 0
-    directory = opened(disk.restart(), options(segment_bytes=2500, index_interval_bytes=500))
+    directory = opened(disk.restart(), options(internal_segment_bytes=2500, index_interval_bytes=500))
     directory.close(now_ms=NOW_MS)
     disk = directory.disk  # type: ignore[assignment]
     bases = [int(name[:20]) for name in disk.listdir("orders-0") if name.endswith(".log")]
@@ -119,7 +119,7 @@ def test_a_producer_snapshot_has_kafkas_layout() -> None:
 
 def test_a_transaction_index_has_kafkas_layout() -> None:
     disk = SimDisk()
-    log = a_log(disk, segment_bytes=300)
+    log = a_log(disk, internal_segment_bytes=300)
     append(log, 1, producer_id=7, producer_epoch=0, base_sequence=0, transactional=True)
     append(log, 1, producer_id=8, producer_epoch=0, base_sequence=0, transactional=True)
     a_marker(log, 7, commit=False)
@@ -130,7 +130,7 @@ def test_a_transaction_index_has_kafkas_layout() -> None:
 
 def test_a_segment_without_aborted_transactions_has_no_transaction_index() -> None:
     disk = SimDisk()
-    log = a_log(disk, segment_bytes=200)
+    log = a_log(disk, internal_segment_bytes=200)
     for _ in range(9):
         append(log)
     assert not [name for name in disk.listdir("orders-0") if name.endswith(".txnindex")]

@@ -31,7 +31,12 @@ class LogMachine(RuleBasedStateMachine):
         segment_bytes=st.sampled_from([150, 400, 2000, 100_000]), interval=st.sampled_from([0, 120, 4096]), index=st.sampled_from([24, 400])
     )
     def create(self, segment_bytes: int, interval: int, index: int) -> None:
-        self.texts = {"segment_bytes": segment_bytes, "index_interval_bytes": interval, "segment_index_bytes": index, "retention_ms": 5000}
+        self.texts = {
+            "internal_segment_bytes": segment_bytes,
+            "index_interval_bytes": interval,
+            "segment_index_bytes": index,
+            "retention_ms": 5000,
+        }
         self.disk = SimDisk()
         self.directory = opened(self.disk, options(**self.texts))
         self.log = self.directory.create(ORDERS, TOPIC_ID, options(**self.texts), NOW_MS)

@@ -114,7 +114,7 @@ def test_the_last_stable_offset_waits_for_the_oldest_open_transaction_and_for_it
 
 
 def test_aborted_transactions_are_listed_for_the_range_they_overlap() -> None:
-    log = a_log(segment_bytes=500)
+    log = a_log(internal_segment_bytes=500)
     produce(log, 2, sequence=0, producer=1, transactional=True)
     produce(log, 2, sequence=0, producer=2, transactional=True)
     a_marker(log, 1, commit=False)

@@ -26,7 +26,7 @@ from ottla.log.errors import DirectoryRefused
 from ottla.sim.disk import SimDisk
 
 BASE = "orders-0/00000000000000000000"
-SMALL = {"segment_bytes": 1500, "index_interval_bytes": 200}
+SMALL = {"internal_segment_bytes": 1500, "index_interval_bytes": 200}
 
 
 class CountingDisk(SimDisk):
@@ -72,7 +72,7 @@ def filled(disk: SimDisk, batches: int = 60, **texts: int) -> LogDirectory:
 
 def test_a_clean_stop_is_followed_by_a_start_that_scans_nothing() -> None:
     disk = CountingDisk()
-    directory = filled(disk, 2000, segment_bytes=200_000, index_interval_bytes=4096)
+    directory = filled(disk, 2000, internal_segment_bytes=200_000, index_interval_bytes=4096)
     assert directory.close(now_ms=NOW_MS)
     after = disk.restart()
     again = opened(after)
@@ -354,7 +354,7 @@ def test_aborted_transactions_outlive_a_crash_right_after_a_roll_at_the_recovery
     """The index of a closed segment may be lost although the recovery point is at its end."""
     for seed in range(25):
         disk = SimDisk()
-        directory = filled(disk, 0, segment_bytes=300)
+        directory = filled(disk, 0, internal_segment_bytes=300)
         log = directory.logs[ORDERS]
         append(log, 1, producer_id=1, producer_epoch=0, base_sequence=0, transactional=True)
         a_marker(log, 1, commit=False)
@@ -363,7 +363,7 @@ def test_aborted_transactions_outlive_a_crash_right_after_a_roll_at_the_recovery
         append(log, 1, sizes=300)
         assert len(log.segments) == 2
         directory.write_checkpoints()
-        again = reopened(crashed(disk, seed), segment_bytes=300)
+        again = reopened(crashed(disk, seed), internal_segment_bytes=300)
         assert [entry.producer_id for entry in again.aborted_transactions(0, again.end_offset)] == [1]
 
 
@@ -506,7 +506,7 @@ def test_a_swap_whose_decision_had_not_fallen_is_undone() -> None:
 
 def test_records_deleted_up_to_an_offset_the_crash_took_away_leave_an_empty_log_there() -> None:
     disk = SimDisk()
-    directory = filled(disk, 30, segment_bytes=100_000)
+    directory = filled(disk, 30, internal_segment_bytes=100_000)
     log = directory.logs[ORDERS]
     log.delete_before(25, NOW_MS)
     directory.write_checkpoints(kinds=("log_starts",))
@@ -586,7 +586,7 @@ def test_an_epoch_table_that_contradicts_the_batches_yields_to_them() -> None:
 
 def test_aborted_transactions_for_whose_index_there_was_no_room_are_found_after_a_crash() -> None:
     disk = SimDisk()
-    directory = filled(disk, 0, segment_bytes=300)
+    directory = filled(disk, 0, internal_segment_bytes=300)
     log = directory.logs[ORDERS]
     append(log, 1, producer_id=1, producer_epoch=0, base_sequence=0, transactional=True)
     a_marker(log, 1, commit=False)
@@ -600,5 +600,5 @@ def test_aborted_transactions_for_whose_index_there_was_no_room_are_found_after_
     assert log.pending.unwritten == log.segments[:1] and log.recovery_point == 3
     disk.capacity_bytes = 1 << 30
     assert directory.write_checkpoints()
-    again = reopened(crashed(disk), segment_bytes=300)
+    again = reopened(crashed(disk), internal_segment_bytes=300)
     assert [entry.producer_id for entry in again.aborted_transactions(0, 3)] == [1]

@@ -37,7 +37,7 @@ def scrubbed(disk: SimDisk, log: Log, segment: int = 0) -> ScrubResult:
 
 
 def test_a_sound_log_has_no_damage() -> None:
-    disk, log, _ = written(40, segment_bytes=1_500, index_interval_bytes=200)
+    disk, log, _ = written(40, internal_segment_bytes=1_500, index_interval_bytes=200)
     for number in range(len(log.segments)):
         result = scrubbed(disk, log, number)
         assert (result.damages, result.index) == ((), "")
@@ -47,7 +47,7 @@ def test_a_sound_log_has_no_damage() -> None:
 @pytest.mark.parametrize("segment_bytes", [10_000, 800], ids=["the active segment", "an older segment"])
 @pytest.mark.parametrize("at", range(HEADER_SIZE + 3))
 def test_a_flipped_bit_anywhere_in_a_batch_is_damage_of_that_batch_alone(segment_bytes: int, at: int) -> None:
-    disk, log, positions = written(segment_bytes=segment_bytes)
+    disk, log, positions = written(internal_segment_bytes=segment_bytes)
     assert len(positions) >= 4
     for batch in (0, 2, len(positions) - 1):
         bit = at % 8
@@ -74,7 +74,7 @@ def test_a_base_offset_that_points_into_a_hole_of_compaction_is_contradicted_by_
 
 
 def test_an_index_entry_that_names_another_offset_is_found() -> None:
-    disk, log, _ = written(40, segment_bytes=1_500, index_interval_bytes=200)
+    disk, log, _ = written(40, internal_segment_bytes=1_500, index_interval_bytes=200)
     disk.flip_bit(LOG.replace(".log", ".index"), 3)
     assert "names offset" in scrubbed(disk, log).index
     disk.flip_bit(LOG.replace(".log", ".index"), 3)
@@ -115,11 +115,11 @@ def test_a_log_serves_all_but_its_damage() -> None:
 
 
 def test_a_log_remembers_its_damage_after_a_restart() -> None:
-    disk, log, positions = written(20, segment_bytes=1_500)
+    disk, log, positions = written(20, internal_segment_bytes=1_500)
     disk.flip_bit(LOG, positions[2] + 7, 5)
     log.note_damage(0, scrubbed(disk, log).damages)
     log.recovery_point_lowered(log)
-    again = reopened(disk.restart(), segment_bytes=1_500)
+    again = reopened(disk.restart(), internal_segment_bytes=1_500)
     assert again.damages == log.damages and isinstance(again.damages[0], Damage)
     check_served(again, end=60)
 

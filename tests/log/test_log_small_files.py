@@ -71,7 +71,7 @@ def test_a_log_opens_when_damage_made_a_control_batch_of_an_old_batch(codec: int
     """Producer state is read from headers; what they say of the payload is not to be believed before the checksum is."""
     disk = SimDisk()
     directory = opened(disk)
-    log = directory.create(ORDERS, TOPIC_ID, options(segment_bytes=400), NOW_MS)
+    log = directory.create(ORDERS, TOPIC_ID, options(internal_segment_bytes=400), NOW_MS)
     for number in range(8):
         append(log, 3, producer_id=7, base_sequence=3 * number)
     assert directory.close()

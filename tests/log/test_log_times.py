@@ -25,7 +25,7 @@ def test_the_first_record_late_enough_is_found_inside_its_batch(codec: Codec) ->
 
 
 def test_the_first_in_the_log_wins_not_the_nearest_in_time() -> None:
-    log = a_log(segment_bytes=250)
+    log = a_log(internal_segment_bytes=250)
     for stamp in (10, 50, 20, 90, 30, 40):
         append(log, timestamps=[stamp])
     assert [log.offset_for_time(t, upto=6) for t in (30, 51, 91)] == [at(50, 1, 0), at(90, 3, 0), None]
@@ -57,7 +57,7 @@ def test_with_append_time_every_record_has_the_batchs() -> None:
 
 
 def test_the_largest_timestamp_is_that_of_the_first_record_that_has_it() -> None:
-    log = a_log(segment_bytes=250)
+    log = a_log(internal_segment_bytes=250)
     assert log.max_timestamp(0) is None
     for stamps in ([10, 70], [70], [30, 20], [69]):
         append(log, len(stamps), timestamps=stamps, epoch=2)

@@ -12,7 +12,7 @@ from ottla.sim.disk import SimDisk
 
 def segmented(disk: SimDisk | None = None, count: int = 10, **texts: object) -> Log:
     """A flushed log with a segment per record, one second apart."""
-    log = a_log(disk, **{"segment_bytes": 100, "retention_ms": -1, **texts})
+    log = a_log(disk, **{"internal_segment_bytes": 100, "retention_ms": -1, **texts})
     for number in range(count):
         append(log, at_ms=NOW_MS + 1000 * number, producer_id=1, producer_epoch=0, base_sequence=number)
     flush(log)
@@ -91,8 +91,8 @@ def test_the_end_offset_survives_when_everything_expired_and_the_power_goes() ->
     """The name of the new, empty segment must be durable before the last old one goes."""
     for seed in range(40):
         disk = SimDisk()
-        directory = opened(disk, options(segment_bytes=100, retention_ms=1))
-        log = directory.create(ORDERS, bytes(16), options(segment_bytes=100, retention_ms=1), NOW_MS)  # type: ignore[arg-type]
+        directory = opened(disk, options(internal_segment_bytes=100, retention_ms=1))
+        log = directory.create(ORDERS, bytes(16), options(internal_segment_bytes=100, retention_ms=1), NOW_MS)  # type: ignore[arg-type]
         for _ in range(3):
             append(log)
         flush(log)
@@ -107,7 +107,7 @@ def test_the_end_offset_survives_when_everything_expired_and_the_power_goes() ->
 def test_records_without_timestamps_expire_by_the_files_time() -> None:
     clock = [NOW_MS]
     disk = SimDisk(now_ms=lambda: clock[0])
-    log = a_log(disk, segment_bytes=100, retention_ms=1000)
+    log = a_log(disk, internal_segment_bytes=100, retention_ms=1000)
     for _ in range(3):
         append(log, at_ms=-1)
         clock[0] += 1000
@@ -276,7 +276,7 @@ def test_on_a_full_disk_that_checkpoint_is_removed_instead() -> None:
 def test_trimming_is_there_after_a_clean_stop(change: Callable[[Log], object]) -> None:
     disk = SimDisk()
     directory = opened(disk)
-    log = directory.create(ORDERS, bytes(16), options(segment_bytes=100), NOW_MS)  # type: ignore[arg-type]
+    log = directory.create(ORDERS, bytes(16), options(internal_segment_bytes=100), NOW_MS)  # type: ignore[arg-type]
     for _ in range(8):
         append(log)
     flush(log)
@@ -290,11 +290,11 @@ def test_deleted_records_stay_deleted_when_a_crash_brings_their_segment_back() -
     for seed in range(20):
         disk = SimDisk()
         directory = opened(disk)
-        log = directory.create(ORDERS, bytes(16), options(segment_bytes=100), NOW_MS)  # type: ignore[arg-type]
+        log = directory.create(ORDERS, bytes(16), options(internal_segment_bytes=100), NOW_MS)  # type: ignore[arg-type]
         for _ in range(3):
             append(log)
         flush(log)
         for path in log.delete_before(2, NOW_MS):
             disk.unlink(path)
         directory.write_checkpoints(kinds=("log_starts",))
-        assert reopened(crashed(disk, seed), segment_bytes=100).start_offset == 2
+        assert reopened(crashed(disk, seed), internal_segment_bytes=100).start_offset == 2

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.server
 
 KEYS = 50
 SETTINGS = {"log.cleaner.backoff.ms": "100", "log.flush.offset.checkpoint.interval.ms": "200"}
-TOPIC = {"cleanup.policy": "compact", "segment.bytes": "60000", "min.cleanable.dirty.ratio": "0.2", "file.delete.delay.ms": "200"}
+TOPIC = {"cleanup.policy": "compact", "internal.segment.bytes": "60000", "min.cleanable.dirty.ratio": "0.2", "file.delete.delay.ms": "200"}
 
 
 def eventually(true: Callable[[], bool], what: str, timeout_s: float = 20.0) -> None:

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.server
 
 KILLS = 4
 #: Small segments, so that a crash meets rolls, snapshots and checkpoints as often as plain appends.
-SMALL = {"log.segment.bytes": "65536", "log.flush.offset.checkpoint.interval.ms": "200"}
+SMALL = {"internal.segment.bytes": "65536", "log.flush.offset.checkpoint.interval.ms": "200"}
 
 
 @pytest.fixture

@@ -35,7 +35,7 @@ BATCHES, RECORDS = 60, 4
 BASE_MS = time.time_ns() // 1_000_000 - 1_000_000
 PRODUCER = {"producer_id": 4_000, "producer_epoch": 0}
 #: A few batches to a segment, an index entry every other batch.
-TOPIC = {"segment.bytes": "5000", "index.interval.bytes": "600"}
+TOPIC = {"internal.segment.bytes": "5000", "index.interval.bytes": "600"}
 Damage = Callable[[Path], None]
 Servers = Callable[[str], Serving]
 

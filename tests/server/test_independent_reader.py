@@ -133,7 +133,7 @@ def checkpointed(path: Path) -> dict[int, int]:
 @pytest.fixture(scope="module", params=["stopped", "killed"])
 def left(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Left]:
     settings = {
-        "log.segment.bytes": str(SEGMENT_BYTES),
+        "internal.segment.bytes": str(SEGMENT_BYTES),
         "log.index.interval.bytes": str(INTERVAL),
         "log.flush.offset.checkpoint.interval.ms": "100",
     }

@@ -6,7 +6,7 @@ import asyncio
 import shutil
 import threading
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Executor, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from errno import EIO
 from pathlib import Path
 from typing import Any
@@ -29,10 +29,11 @@ from ottla.server.environment import OperatingSystem
 from ottla.server.log_recovery import THREADS, open_in_threads
 from ottla.server.process import Process
 from ottla.server.process_plan import ProcessPlan
+from ottla.server.resizable_threads import Threads
 
 NOW_MS = 1_700_000_000_000
 TIMEOUT_S = 10
-SMALL = TopicOptions.of({"segment.bytes": "1500", "index.interval.bytes": "200"})
+SMALL = TopicOptions.of({"internal.segment.bytes": "1500", "index.interval.bytes": "200"})
 BASE = f"{0:020d}"
 
 
@@ -243,7 +244,7 @@ class Observed(OperatingSystem):
         self.pools: list[tuple[int, str]] = []
         self._failing = failing
 
-    def threads(self, count: int, name: str) -> Executor:
+    def threads(self, count: int, name: str) -> Threads:
         self.pools.append((count, name))
         return super().threads(count, name)
 

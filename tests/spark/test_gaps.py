@@ -25,7 +25,7 @@ WRITTEN = 3_000
 KEYS = 20
 #: The cleaner runs ten times a second; a segment has about 150 records.
 QUICK_CLEANER = {"log.cleaner.backoff.ms": "100"}
-COMPACTED = {"cleanup.policy": "compact", "segment.bytes": "20000", "min.cleanable.dirty.ratio": "0.2"}
+COMPACTED = {"cleanup.policy": "compact", "internal.segment.bytes": "20000", "min.cleanable.dirty.ratio": "0.2"}
 
 
 @pytest.fixture(scope="module")

@@ -67,6 +67,8 @@ class OptionSpec:
     attribute: str = ""
     #: A regular expression for the whole text, and its description.
     form: tuple[str, str] | None = None
+    #: Why no other value than the default is accepted, or empty.
+    fixed: str = ""
 
     def parse(self, text: str) -> Any:
         """The typed value of Kafka's text form. Raises: ConfigError."""
@@ -109,6 +111,8 @@ class OptionSpec:
         for chosen in (value if self.kind is Kind.LIST else (value,)) if self.choices else ():
             if chosen not in self.choices:
                 raise ConfigError(self.name, f"{chosen!r} is not one of {', '.join(self.choices)}")
+        if self.fixed and value != self.default:
+            raise ConfigError(self.name, f"{self.render(value)} cannot be honoured: {self.fixed}; leave it at {self.render(self.default)}")
 
     def render(self, value: Any) -> str | None:
         """The value in Kafka's text form; None for a secret."""
@@ -136,10 +140,13 @@ def option(
     scope: Scope = "read-only",
     synonyms: tuple[str, ...] = (),
     form: tuple[str, str] | None = None,
+    fixed: str = "",
 ) -> Any:
-    """Declares a setting under Kafka's name. The annotation is the type; ``long``: 64 bits, not 32; ``secret``: the value is hidden."""
+    """Declares a setting under Kafka's name. The annotation is the type; ``long``: 64 bits, not 32; ``secret``: the value is hidden;
+    ``fixed``: why only the default is accepted.
+    """
     kind = Kind.LONG if long else Kind.PASSWORD if secret else Kind.STRING
-    return OptionSpec(name, kind, default, doc, at_least, at_most, choices, scope, synonyms, form=form)
+    return OptionSpec(name, kind, default, doc, at_least, at_most, choices, scope, synonyms, form=form, fixed=fixed)
 
 
 _KINDS: dict[Any, Kind] = {bool: Kind.BOOLEAN, int: Kind.INT, float: Kind.DOUBLE, str: Kind.STRING, tuple[str, ...]: Kind.LIST}

@@ -146,7 +146,7 @@ class BrokerContext:
         if controller is None or controller == self.broker_id:
             done()
         else:
-            self.ask(controller, message, version=version, timeout_ms=FORWARD_MS, done=lambda response: done())
+            self.ask(controller, message, version=version, timeout_ms=self.options.request_timeout_ms, done=lambda response: done())
 
     @indivisible
     def ask(self, broker: BrokerId, message: Any, *, version: int, timeout_ms: int, done: Callable[[Any], None]) -> None:
@@ -180,7 +180,7 @@ class BrokerContext:
 
         operation = DelayedOperation(f"forwarded to broker {broker}", unanswered)
         self._peer_waits[ticket] = (operation, answered)
-        self.delay(call, operation, self.now_ms + FORWARD_MS)
+        self.delay(call, operation, self.now_ms + self.options.request_timeout_ms)
         self.effects.append(effects.PeerRequest(broker=broker, ticket=ticket, api_version=call.api_version, message=call.body))
 
     def store_answered(self, event: events.StoreAnswered) -> None:

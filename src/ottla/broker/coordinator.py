@@ -44,6 +44,7 @@ from ottla.broker.replica.replicas import Replicas
 from ottla.log.errors import LogError
 from ottla.records.batch import headers
 from ottla.records.build import build_batch
+from ottla.records.compression import Codec
 from ottla.records.errors import RecordsError
 from ottla.records.read import records as records_of
 from ottla.wire import errors
@@ -195,7 +196,9 @@ class Shard(Generic[M]):
         if self.state is not State.ACTIVE:
             raise not_coordinator(of)
         machine, wall_ms, leader = self.machine, self.context.wall_ms, self.leader
-        batch = build_batch([(wall_ms, *machine.encode(key, value), ()) for key, value in records])
+        batch = build_batch(
+            [(wall_ms, *machine.encode(key, value), ()) for key, value in records], codec=self._coordinator.codec(self.options)
+        )
         try:
             self._written_end = self._written[of] = leader.append_own(memoryview(batch), wall_ms=wall_ms)
         except OSError as error:
@@ -331,20 +334,31 @@ class Commit(NamedTuple):
 def when_committed(
     call: RequestArrived[Req], message: Resp, about: Iterable[tuple[Shard[Any], str]], *, refuse: Refusal[Req, Resp] = refused
 ) -> Resp | Deferred:
-    """The result of a handler: the message if all records about these keys are committed, otherwise PENDING until then."""
+    """The result of a handler: the message if all records about these keys are committed, otherwise PENDING until then.
+
+    After offsets.commit.timeout.ms the response is COORDINATOR_NOT_AVAILABLE, as in Kafka; the records may still be committed later.
+    """
     waits = [commit for shard, of in about if (commit := shard.committed(of)) is not None]
     if not waits:
         return message
     context = waits[0].shard.context
 
+    timeout_ms = context.options.offsets_commit_timeout_ms
+
     def settled() -> bool:
         return all(commit.done or commit.shard.state is State.GONE for commit in waits)
 
     def finish(expired: bool) -> None:
-        lost = not all(commit.done for commit in waits)
-        context.answer(call, refuse(call, not_coordinator("what was asked for")) if lost else message)
+        if all(commit.done for commit in waits):
+            context.answer(call, message)
+        elif settled():
+            context.answer(call, refuse(call, not_coordinator("what was asked for")))
+        else:
+            late = errors.CoordinatorNotAvailable(f"not on all in-sync replicas within offsets.commit.timeout.ms ({timeout_ms})")
+            context.answer(call, refuse(call, late))
 
-    return context.delay(call, DelayedOperation("commit", finish, keys=[commit.shard.partition for commit in waits], ready=settled), None)
+    operation = DelayedOperation("commit", finish, keys=[commit.shard.partition for commit in waits], ready=settled)
+    return context.delay(call, operation, context.now_ms + timeout_ms)
 
 
 class Coordinator(Generic[M]):
@@ -361,9 +375,10 @@ class Coordinator(Generic[M]):
         partitions: Callable[[BrokerOptions], int],
         replication_factor: Callable[[Settings], int],
         configs: Callable[[BrokerOptions], dict[str, str]],
+        codec: Callable[[BrokerOptions], Codec] = lambda options: Codec.NONE,
     ) -> None:
         """``partitions``, ``replication_factor`` and ``configs`` are used to create the topic. Factor -1: the configured one, at most the
-        number of brokers at the moment.
+        number of brokers at the moment. ``codec`` compresses the batches.
         """
         self.context = context
         self.replicas = replicas
@@ -373,6 +388,7 @@ class Coordinator(Generic[M]):
         self._partitions = partitions
         self._replication_factor = replication_factor
         self._configs = configs
+        self.codec = codec
         #: By partition.
         self.shards: dict[int, Shard[M]] = {}
 

@@ -43,6 +43,10 @@ class Close(Effect):
     reason: str
 
 
+class AdoptOptions(Effect):
+    """Apply the changed settings of the broker that concern connections and threads: those of ``ServerOptions``."""
+
+
 class ScheduleFlush(Effect):
     """Return FlushDue after all input that has arrived by now, so that one flush serves all of it."""
 

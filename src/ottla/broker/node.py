@@ -217,6 +217,16 @@ class Node:
             self.lifecycle.session_changed(event.state)
             self.controlled_shutdown.changed(("session", event.state))
 
+    def _options_changed(self) -> None:
+        """A setting of this broker, or of all, changed in the store."""
+        self.context.options = broker_options(self.context.settings, self.context.image, self.context.broker_id)
+        self.partitions.defaults_changed()
+        self.throttles.settings_changed()
+        self.fetchers.settings_changed()
+        self.fetchers.stir_all()
+        self.periodic_tasks.settings_changed()
+        self.context.effects.append(effects.AdoptOptions())
+
     def _store_changed(self, event: events.StoreChanged) -> None:
         change = self.context.image.apply(event.state)
         if change is None:
@@ -236,11 +246,7 @@ class Node:
                 self.throttles.settings_changed()
                 self.fetchers.stir_all()
             case ("config", ("brokers", _)):
-                self.context.options = broker_options(self.context.settings, self.context.image, self.context.broker_id)
-                self.partitions.defaults_changed()
-                self.throttles.settings_changed()
-                self.fetchers.stir_all()
-                self.periodic_tasks.settings_changed()
+                self._options_changed()
             case ("broker", self.context.broker_id) if self.context.started and not self.context.stopping:
                 self.lifecycle.broker_changed()
         self.controller.changed(change)

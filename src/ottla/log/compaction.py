@@ -112,7 +112,7 @@ def plan(log: Log, found: DirtyRange, *, means: CompactionResources, now_ms: int
         producers=producers,
         now_ms=now_ms,
         delete_retention_ms=options.delete_retention_ms,
-        segment_bytes=options.segment_bytes,
+        segment_bytes=options.segment_bytes_max,
         segment_index_bytes=options.segment_index_bytes,
         interval_bytes=options.index_interval_bytes,
         buffer_bytes=means.buffer_bytes,

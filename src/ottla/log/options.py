@@ -9,6 +9,7 @@ from ottla.base.units import DAY_MS, HOUR_MS, INT64_MAX, SECOND_MS, GiB, KiB, Mi
 #: As Kafka takes it; parts may be empty.
 THROTTLED = (r"\*|(\d+:\d+)?(\s*,(\s*\d+:\d+)?)*", "* or a list of PARTITION:BROKER,PARTITION:BROKER,...")
 CODECS = ("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer")
+_TIERED = "this version has no tiered storage"
 
 
 class TopicOptions(Options):
@@ -18,14 +19,9 @@ class TopicOptions(Options):
     UNKNOWN = "Unknown topic config name"
 
     ABSENT = {
-        "preallocate": "segments are never preallocated",
-        "remote.storage.enable": "this version has no tiered storage",
-        "remote.log.copy.disable": "this version has no tiered storage",
-        "remote.log.delete.on.disable": "this version has no tiered storage",
-        "local.retention.bytes": "this version has no tiered storage",
-        "local.retention.ms": "this version has no tiered storage",
         "message.format.version": "there is one record format",
         "message.downconversion.enable": "there is one record format",
+        "message.timestamp.difference.max.ms": "message.timestamp.before.max.ms and message.timestamp.after.max.ms replace it",
     }
 
     cleanup_policy: tuple[str, ...] = option(
@@ -121,7 +117,7 @@ class TopicOptions(Options):
         INT64_MAX,
         long=True,
         at_least=0,
-        synonyms=("log.flush.interval.ms",),
+        synonyms=("log.flush.interval.ms", "log.flush.scheduler.interval.ms"),
         doc="With write.caching=true: time after which a partition is flushed to disk.",
     )
     index_interval_bytes: int = option(
@@ -141,6 +137,13 @@ class TopicOptions(Options):
             "Age of the oldest dirty segment above which a log is compacted whatever its dirty ratio; also the maximum age of "
             "the active segment of a compacted topic."
         ),
+    )
+    max_decompressed_message_bytes: int = option(
+        "max.decompressed.message.bytes",
+        2**31 - 9,
+        at_least=1,
+        synonyms=("max.decompressed.message.bytes",),
+        doc="Largest size of a record batch after decompression, where the broker must decompress it.",
     )
     max_message_bytes: int = option(
         "max.message.bytes",
@@ -220,9 +223,16 @@ class TopicOptions(Options):
     segment_bytes: int = option(
         "segment.bytes",
         GiB,
-        at_least=14,
+        at_least=MiB,
         synonyms=("log.segment.bytes",),
         doc="Size at which a new segment is created.",
+    )
+    internal_segment_bytes: int = option(
+        "internal.segment.bytes",
+        0,
+        at_least=0,
+        synonyms=("internal.segment.bytes",),
+        doc="Overrides segment.bytes without its minimum, for tests; 0: segment.bytes applies.",
     )
     segment_index_bytes: int = option(
         "segment.index.bytes",
@@ -247,6 +257,37 @@ class TopicOptions(Options):
         synonyms=("log.roll.ms", "log.roll.hours"),
         doc="Age at which a new segment is created even if the old one is not full.",
     )
+    preallocate: bool = option(
+        "preallocate",
+        False,
+        fixed="segments are never preallocated",
+        doc="Whether the file of a segment is allocated when it is created.",
+    )
+    remote_storage_enable: bool = option("remote.storage.enable", False, fixed=_TIERED, doc="Whether a topic uses tiered storage.")
+    remote_log_copy_disable: bool = option(
+        "remote.log.copy.disable", False, fixed=_TIERED, doc="Whether no further segments are copied to tiered storage."
+    )
+    remote_log_delete_on_disable: bool = option(
+        "remote.log.delete.on.disable", False, fixed=_TIERED, doc="Whether tiered data is deleted when tiered storage is disabled."
+    )
+    remote_copy_lag_bytes: int = option(
+        "remote.copy.lag.bytes", -1, long=True, fixed=_TIERED, doc="Bytes that stay local before segments are copied to tiered storage."
+    )
+    remote_copy_lag_ms: int = option(
+        "remote.copy.lag.ms", 0, long=True, fixed=_TIERED, doc="Time before segments are copied to tiered storage."
+    )
+    local_retention_bytes: int = option(
+        "local.retention.bytes", -2, long=True, fixed=_TIERED, doc="Local bytes of a topic with tiered storage; -2: retention.bytes."
+    )
+    local_retention_ms: int = option(
+        "local.retention.ms", -2, long=True, fixed=_TIERED, doc="Local time of a topic with tiered storage; -2: retention.ms."
+    )
+    errors_deadletterqueue_group_enable: bool = option(
+        "errors.deadletterqueue.group.enable",
+        False,
+        fixed="this version has no share groups",
+        doc="Whether the topic is a dead letter queue of share groups.",
+    )
     write_caching: bool = option(
         "write.caching",
         False,
@@ -256,6 +297,11 @@ class TopicOptions(Options):
             "of on disk, as Kafka does by default. A power cut on all replicas at once can then lose acknowledged records."
         ),
     )
+
+    @property
+    def segment_bytes_max(self) -> int:
+        """Size at which a new segment is created."""
+        return self.internal_segment_bytes or self.segment_bytes
 
     @property
     def compression_level(self) -> int | None:

@@ -45,11 +45,11 @@ class SegmentLimits(msgspec.Struct):
         times_max = max(options.segment_index_bytes // TIME_ENTRY.size - 1, 1)
         return cls(
             segment=segment,
-            bytes_max=options.segment_bytes,
+            bytes_max=options.segment_bytes_max,
             offset_max=segment.base_offset + INT32_MAX,
             time_max_ms=(first if first >= 0 else segment.created_ms) + options.segment_age_ms - segment.jitter_ms,
             by_timestamp=first >= 0,
-            by_index=options.segment_bytes // (segment.interval_bytes + 1) + 1 >= min(entries_max, times_max),
+            by_index=options.segment_bytes_max // (segment.interval_bytes + 1) + 1 >= min(entries_max, times_max),
             entries_max=entries_max,
             times_max=times_max,
         )

@@ -1,4 +1,8 @@
-"""State shared by all server connections of a process: limits, memory, one receive buffer, counters, timeouts."""
+"""State shared by all server connections of a process: limits, memory, one receive buffer, counters, timeouts.
+
+New connections are accepted at most at ``connection_rate`` per second: a token bucket with one second of tokens, as Kafka's quota with one
+sample. Without a token the listeners pause, so clients wait in the kernel's queue (KIP-612).
+"""
 
 import asyncio
 import math
@@ -25,6 +29,10 @@ class Limits:
     request_memory_bytes: int = 256 * MiB
     connections_max: int = 20_000
     connections_per_host_max: int = 2_000
+    #: By host name or address, instead of ``connections_per_host_max``.
+    connections_of_hosts: tuple[tuple[str, int], ...] = ()
+    #: New connections per second.
+    connection_rate: int = 2**31 - 1
     #: -1: no limit.
     idle_ms: int = 10 * MINUTE_MS
     read_timeout_ms: int = 30 * SECOND_MS
@@ -78,6 +86,10 @@ class ConnectionContext:
         """``executor`` runs operations that may wait for a disk. Call on the loop."""
         self.limits = limits
         self.executor = executor
+        #: By address, as ``connections_of_hosts``, with names resolved.
+        self.host_limits: dict[str, int] = dict(limits.connections_of_hosts)
+        self._accept_tokens = float(limits.connection_rate)
+        self._accepted_s = 0.0
         self.memory = RequestMemory(limits.request_memory_bytes)
         self.buffers = BufferPool()
         #: Buffer of every read outside a large frame. A connection consumes or copies its bytes before the next one reads.
@@ -97,6 +109,26 @@ class ConnectionContext:
         self._loop = asyncio.get_running_loop()
         self._sweep = self._loop.call_later(self._sweep_interval_s, self._swept)
 
+    def set_limits(self, limits: Limits) -> None:
+        """Adopts limits of the number and rate of connections; connections that are open stay open."""
+        self._accept_tokens = min(self._accept_tokens, float(limits.connection_rate))
+        self.limits = limits
+
+    def accept_delay_s(self) -> float:
+        """0 if a connection may be accepted now, which counts; else the time until one may."""
+        rate = self.limits.connection_rate
+        now_s = self._loop.time()
+        self._accept_tokens = min(float(rate), self._accept_tokens + (now_s - self._accepted_s) * rate)
+        self._accepted_s = now_s
+        if self._accept_tokens < 1:
+            return (1 - self._accept_tokens) / rate
+        self._accept_tokens -= 1
+        return 0.0
+
+    def return_token(self) -> None:
+        """No connection was there to accept."""
+        self._accept_tokens += 1
+
     def window(self, held: int) -> memoryview:
         """The read buffer of a connection that holds ``held`` bytes: small when all connections together hold much."""
         if self.held_bytes > self.limits.request_memory_bytes:
@@ -106,7 +138,8 @@ class ConnectionContext:
     def admit(self, host: str) -> bool:
         """Counts a new connection. False: it would exceed a limit."""
         count = self.per_host.get(host, 0)
-        if len(self.connections) >= self.limits.connections_max or count >= self.limits.connections_per_host_max:
+        per_host = self.host_limits.get(host, self.limits.connections_per_host_max)
+        if len(self.connections) >= self.limits.connections_max or count >= per_host:
             self.traffic.refused += 1
             return False
         self.per_host[host] = count + 1

@@ -22,13 +22,22 @@ RETRY_S = 0.1
 EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
-def bound_socket(host: str, port: int, *, backlog: int = 1024) -> socket.socket:
-    """A listening socket: on every address when ``host`` is empty, on a free port when ``port`` is 0. Raises: OSError."""
+def bound_socket(host: str, port: int, *, backlog: int = 1024, send_bytes: int = -1, receive_bytes: int = -1) -> socket.socket:
+    """A listening socket: on every IPv4 address when ``host`` is empty, on every address when it is ``::``, and on a free port when the
+    port is 0. Its connections inherit the sizes of the send and receive buffers; -1: the kernel sizes them.
+
+    Raises: OSError.
+    """
     found = socket.getaddrinfo(host or "0.0.0.0", port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     family, kind, protocol, _, address = sorted(found, key=lambda entry: entry[0] != socket.AF_INET)[0]
     made = socket.socket(family, kind, protocol)
     try:
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        for name, size in ((socket.SO_SNDBUF, send_bytes), (socket.SO_RCVBUF, receive_bytes)):
+            if size > 0:
+                made.setsockopt(socket.SOL_SOCKET, name, size)
         made.bind(address)
         made.listen(backlog)
     except OSError:
@@ -96,9 +105,13 @@ class Listener:
 
     def _accept(self) -> None:
         for _ in range(TURN_ACCEPTS):
+            if delay_s := self._context.accept_delay_s():
+                self._pause(delay_s)
+                return
             try:
                 accepted, address = self._socket.accept()
             except (BlockingIOError, InterruptedError):
+                self._context.return_token()
                 return
             except ConnectionError:
                 continue
@@ -152,9 +165,9 @@ class Listener:
         self._context.traffic.refused += 1
         return True
 
-    def _pause(self) -> None:
+    def _pause(self, pause_s: float = RETRY_S) -> None:
         self._loop.remove_reader(self._socket.fileno())
-        self._retry = self._loop.call_later(RETRY_S, self.start)
+        self._retry = self._loop.call_later(pause_s, self.start)
 
 
 def _reserved() -> int:

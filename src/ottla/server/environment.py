@@ -7,7 +7,6 @@ clock that the test sets, and a request handler that injects faults.
 import resource
 import time
 from collections.abc import Callable
-from concurrent.futures import Executor, ThreadPoolExecutor
 from pathlib import Path
 from threading import get_ident
 from typing import Protocol
@@ -21,6 +20,7 @@ from ottla.server.disk import RealDisk
 from ottla.server.flusher import FlushThread, Plans, Worker
 from ottla.server.log_maintenance import Cleaners
 from ottla.server.metrics import Counters, Watchdog
+from ottla.server.resizable_threads import ResizableThreads, Threads
 from ottla.server.store_factory import StoreFactory, store_factory
 
 
@@ -81,7 +81,7 @@ class Environment(Protocol):
         """The store; ``failed`` gets the reason when it becomes unusable. Raises: ConfigError, CannotStart."""
         ...
 
-    def threads(self, count: int, name: str) -> Executor:
+    def threads(self, count: int, name: str) -> Threads:
         """For operations that may wait for a disk."""
         ...
 
@@ -141,8 +141,8 @@ class OperatingSystem:
     def store_factory(self, options: ServerOptions, data_dir: Path, failed: Callable[[str], None]) -> StoreFactory:
         return store_factory(options, data_dir, failed)
 
-    def threads(self, count: int, name: str) -> Executor:
-        return ThreadPoolExecutor(count, thread_name_prefix=name)
+    def threads(self, count: int, name: str) -> Threads:
+        return ResizableThreads(count, name)
 
     def flush_worker(self, name: str, act: Callable[[Plans], None]) -> Worker:
         return FlushThread(name, act)

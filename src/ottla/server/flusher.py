@@ -126,6 +126,12 @@ class Flusher:
             names.sort(key=lambda entry: not entry[1].upto)
             self._names.flush(names)
 
+    def set_lanes(self, lanes: int) -> None:
+        """Sets the largest number of files synced at once, from the next batch on."""
+        self._lanes = lanes
+        self._files.lanes = lanes
+        self._names.lanes = lanes // 4
+
     async def idle(self) -> None:
         """Returns when no batch is in progress."""
         while self._files.busy or self._names.busy:
@@ -202,7 +208,7 @@ class _FlushQueue:
     def __init__(self, flusher: Flusher, workers: Workers, *, lanes: int, name: str, at_once: int | None) -> None:
         """``at_once`` is the largest number of plans in a batch; None: no limit."""
         self._flusher = flusher
-        self._lanes = lanes
+        self.lanes = lanes
         self._at_once = at_once
         self._loop = asyncio.get_running_loop()
         self._worker = workers(name, self._act)
@@ -239,7 +245,7 @@ class _FlushQueue:
         """Flushes a batch, and reports it to the loop. Runs in the worker."""
         failure: Exception | None = None
         try:
-            self._flusher.carry_out([plan for _, plan in plans], self._lanes)
+            self._flusher.carry_out([plan for _, plan in plans], self.lanes)
         except Exception as error:
             # Any error goes to the loop: an internal error must end the process, not only this thread.
             failure = error

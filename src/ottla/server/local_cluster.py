@@ -111,7 +111,7 @@ class LocalCluster:
             raise CannotStart(f"{directory} holds other files ({min(others)}); choose another --data-dir")
         spec = _changed(cls.load(directory).spec, request, directory) if exists else _created(request)
         # Refuses settings that no broker accepts before they are written.
-        Settings(accepted_settings(spec.settings)[0])
+        Settings(accepted_settings(spec.settings, typed=spec.settings).texts)
         try:
             directory.mkdir(parents=True, exist_ok=True)
             temporary = directory / f"{SPEC}.new"

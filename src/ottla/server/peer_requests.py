@@ -14,7 +14,6 @@ from typing import Any, Protocol
 
 from ottla.base.ids import BrokerId
 from ottla.base.units import MiB
-from ottla.broker.context import FORWARD_MS
 from ottla.broker.node import PEER
 from ottla.net.client_connection import ClientConnection, ConnectionBroken, open_connection
 from ottla.wire.messages.fetch import FetchRequest
@@ -69,9 +68,12 @@ class Peers(Protocol):
 class PeerClient:
     """Sends the requests of one broker to the others."""
 
-    def __init__(self, shells: Mapping[BrokerId, LocalBroker], address_of: Callable[[BrokerId], Address | None]) -> None:
+    def __init__(
+        self, shells: Mapping[BrokerId, LocalBroker], address_of: Callable[[BrokerId], Address | None], *, timeout_ms: int = 30_000
+    ) -> None:
         """``shells`` are the brokers of this process; ``address_of`` gives the registered address of a broker of another process."""
         self._shells = shells
+        self._timeout_ms = timeout_ms
         self._address_of = address_of
         #: By broker and kind of request.
         self._connections: dict[tuple[BrokerId, type[Any]], list[_PeerConnection]] = {}
@@ -104,7 +106,7 @@ class PeerClient:
             try:
                 # The cancellation of one request must not cancel the connection of the others.
                 opened = await asyncio.shield(connection.opening)
-                answer = await opened.request(message, version, timeout_ms=FORWARD_MS)
+                answer = await opened.request(message, version, timeout_ms=self._timeout_ms)
             except ConnectionBroken:
                 answer = None
             finally:

@@ -46,8 +46,11 @@ class Performer:
         counters: Counters,
         halted: Callable[[str], None],
         crashed: Callable[[BaseException], None],
+        adopt: Callable[[], None] = lambda: None,
     ) -> None:
-        """``disks`` by root. ``threads`` is the number of files of one flush batch synced at once. ``halted`` stops the process cleanly."""
+        """``disks`` by root. ``threads`` is the number of files of one flush batch synced at once. ``halted`` stops the process cleanly;
+        ``adopt`` applies changed settings to the process.
+        """
         #: Open connections that sent a request.
         self.connections: dict[ConnectionId, ServerConnection] = {}
         #: Callbacks for answers to requests of other brokers of this process, by connection id.
@@ -61,6 +64,7 @@ class Performer:
         self._counters = counters
         self._halted = halted
         self._crashed = crashed
+        self._adopt = adopt
         self._loop = asyncio.get_running_loop()
         #: Log directories that are no longer used.
         self._failed: set[str] = set()
@@ -106,6 +110,7 @@ class Performer:
             effects.PeerRequest: self._send_to_peer,
             effects.Warn: self._warn,
             effects.Halt: self._halt,
+            effects.AdoptOptions: self._adopt_options,
         }
 
     async def idle(self) -> None:
@@ -128,6 +133,14 @@ class Performer:
         """Ends the flush threads. Call when idle."""
         for flusher in self.flushers.values():
             flusher.close()
+
+    def set_threads(self, count: int) -> None:
+        """Sets the number of files of one flush batch synced at once."""
+        for flusher in self.flushers.values():
+            flusher.set_lanes(count)
+
+    def _adopt_options(self, effect: effects.AdoptOptions) -> None:
+        self._adopt()
 
     # Responses
 

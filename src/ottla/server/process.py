@@ -34,7 +34,7 @@ from ottla.broker import events
 from ottla.broker.apis import HANDLERS
 from ottla.broker.context import BrokerContext
 from ottla.broker.isolation import root_of
-from ottla.broker.metadata.configs import Settings, topic_options
+from ottla.broker.metadata.configs import Settings, broker_options, topic_options
 from ottla.broker.metadata.image import NO_LEADER, Image
 from ottla.broker.node import Node
 from ottla.log.directory import LogDirectory
@@ -91,12 +91,13 @@ class RunningBroker:
             HANDLERS,
         )
         self.session = session
-        self.peers = PeerClient(process.shells, self._registered_address)
+        self.peers = PeerClient(process.shells, self._registered_address, timeout_ms=options.request_timeout_ms)
         self.performer = Performer(
             disks={directory.root: process.disks[directory.root] for directory in self.directories},
             session=self.session,
             executor=process.sync_threads,
             threads=options.num_io_threads,
+            adopt=lambda: process.adopt(self),
             flush_worker=process.environment.flush_worker,
             cleaners=process.environment.cleaners(process.counters),
             peers=self.peers,
@@ -188,11 +189,13 @@ class Process:
         self.disks: dict[str, Disk] = {}
         #: The cluster image at the start: its topic settings are those of log recovery.
         self._image = Image()
-        descriptors = self.environment.descriptors()
+        self._descriptors = descriptors = self.environment.descriptors()
         self._descriptors_per_disk = max(descriptors // 2 // sum(len(plan.log_dirs(n)) for n in range(plan.brokers)), 16)
         self.sync_threads = self.environment.threads(options.num_io_threads, "ottla-sync")
         self._read_threads = self.environment.threads(options.num_io_threads, "ottla-read")
         self.connection_context = ConnectionContext(limits(options, descriptors), self._read_threads)
+        self._resolving: asyncio.Task[None] | None = None
+        self._resolve_hosts()
 
     async def start(self) -> list[Address]:
         """Starts serving; returns the addresses. ``stop`` must follow, also after an error. Raises: ConfigError, CannotStart."""
@@ -222,6 +225,36 @@ class Process:
         # Only while serving: opening and closing logs may block the loop for long.
         self._watchdog = self.environment.watch_loop(self.counters)
         return [broker.address for broker in self.brokers]
+
+    def adopt(self, broker: RunningBroker) -> None:
+        """Applies a broker's changed settings. Connections and threads are the process's: with several brokers, the last change applies."""
+        options = broker.node.context.options
+        self.sync_threads.resize(options.num_io_threads)
+        self._read_threads.resize(options.num_io_threads)
+        broker.performer.set_threads(options.num_io_threads)
+        found = limits(options, self._descriptors)
+        if found != self.connection_context.limits:
+            self.connection_context.set_limits(found)
+            self._resolve_hosts()
+
+    def _resolve_hosts(self) -> None:
+        """Resolves the hosts of max.connections.per.ip.overrides, in the background."""
+        overrides = self.connection_context.limits.connections_of_hosts
+        if self._resolving is not None:
+            self._resolving.cancel()
+        self._resolving = asyncio.get_running_loop().create_task(self._resolved(overrides)) if overrides else None
+        self.connection_context.host_limits = dict(overrides)
+
+    async def _resolved(self, overrides: tuple[tuple[str, int], ...]) -> None:
+        loop = asyncio.get_running_loop()
+        for host, number in overrides:
+            try:
+                found = await loop.getaddrinfo(host, None)
+            except OSError as error:
+                log.warning("max.connections.per.ip.overrides: %s cannot be resolved: %s", host, error.strerror or error)
+                continue
+            for _, _, _, _, address in found:
+                self.connection_context.host_limits[str(address[0])] = number
 
     async def _unless_stopped(self, work: Coroutine[Any, Any, T]) -> T:
         """The result of ``work``. Raises: StoppedWhileStarting when a stop is requested first, and what ``work`` raises."""
@@ -341,6 +374,8 @@ class Process:
             await broker.peers.close()
         if self.store_factory is not None:
             await self.store_factory.close()
+        if self._resolving is not None:
+            self._resolving.cancel()
         self.connection_context.close()
         for broker in self.brokers:
             broker.performer.close()
@@ -425,7 +460,10 @@ class Process:
             return topic_options(settings, self._image, topic, broker_id)
 
         open_logs = partial(
-            open_in_threads, threads=settings.options.num_recovery_threads, check=self._check_not_stopped, pool=self.environment.threads
+            open_in_threads,
+            threads=broker_options(settings, self._image, broker_id).num_recovery_threads,
+            check=self._check_not_stopped,
+            pool=self.environment.threads,
         )
 
         if path.parent != self.plan.data_dir:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from ottla.base.options import ConfigError
 from ottla.base.paths import NotLocal, local_path
+from ottla.base.units import MiB
 from ottla.broker.metadata.configs import ServerOptions, Settings
 from ottla.net.connection_context import DUPLICATES_MAX, Limits
 from ottla.net.listener import bound_socket
@@ -13,6 +14,10 @@ from ottla.server.data_directory import CannotStart
 
 #: Descriptors reserved for anything but connections and log files.
 SPARE_DESCRIPTORS = 128
+#: Hosts that stand for every address of a machine.
+ANY_ADDRESS = ("", "0.0.0.0", "::")
+#: Memory for requests without queued.max.request.bytes.
+REQUEST_MEMORY_BYTES = 256 * MiB
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,6 +27,8 @@ class ProcessPlan:
     data_dir: Path
     texts: dict[str, str] = field(default_factory=dict)
     brokers: int = 1
+    #: Settings of plugins and tools, which brokers only show.
+    plugins: dict[str, str] = field(default_factory=dict)
 
     def options(self) -> ServerOptions:
         """Options of the whole process. Raises: ConfigError."""
@@ -33,6 +40,17 @@ class ProcessPlan:
         if port and port + self.brokers > 65536:
             raise ConfigError("listeners", f"{self.brokers} brokers from port {port} on need ports above 65535")
         return [(host, port + number if port else 0) for number in range(self.brokers)]
+
+    def warnings(self) -> list[str]:
+        """Sentences about settings that are valid and unlikely to be what is meant. Raises: ConfigError."""
+        options = self.options()
+        host, port = only_listener(options.listeners, name="listeners")
+        if host in ANY_ADDRESS and not options.advertised_listeners:
+            return [
+                "listening on every address without advertised.listeners: a client gets the address to which it connected, and brokers "
+                f"on other machines cannot reach this one; set advertised.listeners=PLAINTEXT://HOST:{port} to a name that all can resolve"
+            ]
+        return []
 
     def broker_texts(self, number: int, address: Address) -> dict[str, str]:
         """Settings of the ``number``-th broker, which listens at ``address``. Raises: ConfigError."""
@@ -63,14 +81,17 @@ class BoundBroker:
     def __init__(self, plan: ProcessPlan, number: int, address: Address) -> None:
         """Raises: ConfigError, CannotStart."""
         try:
-            self.socket = bound_socket(*address)
+            options = plan.options()
+            self.socket = bound_socket(
+                *address, send_bytes=options.socket_send_buffer_bytes, receive_bytes=options.socket_receive_buffer_bytes
+            )
         except OSError as error:
             reason = error.strerror or str(error)
             raise CannotStart(f"cannot listen on {address_text(address)}: {reason}; choose another --listen HOST:PORT") from None
         try:
             #: The address of the socket, and the advertised one.
             self.address: Address = (address[0] or "0.0.0.0", self.socket.getsockname()[1])
-            self.settings = Settings(plan.broker_texts(number, self.address))
+            self.settings = Settings(plan.broker_texts(number, self.address), plan.plugins)
             listeners = self.settings.options.advertised_listeners
             self.advertised = only_listener(listeners, name="advertised.listeners") if listeners else self.address
         except BaseException:
@@ -78,14 +99,22 @@ class BoundBroker:
             raise
 
 
+def host_limits(text: str) -> tuple[tuple[str, int], ...]:
+    """Hosts and numbers of ``max.connections.per.ip.overrides``."""
+    pairs = [part.strip().rpartition(":") for part in text.split(",") if part.strip()]
+    return tuple((host.strip("[]"), int(number)) for host, _, number in pairs)
+
+
 def limits(options: ServerOptions, descriptors: int) -> Limits:
     """Limits from the options. Connections are also limited by the descriptors that log files leave."""
     return Limits(
         frame_bytes_max=options.socket_request_max_bytes,
         first_frame_bytes_max=min(options.first_request_max_bytes, options.socket_request_max_bytes),
-        request_memory_bytes=options.queued_max_request_bytes,
+        request_memory_bytes=REQUEST_MEMORY_BYTES if options.queued_max_request_bytes < 0 else options.queued_max_request_bytes,
         connections_max=min(options.max_connections, max(descriptors // 2 - DUPLICATES_MAX - SPARE_DESCRIPTORS, 16)),
         connections_per_host_max=options.max_connections_per_ip,
+        connections_of_hosts=host_limits(options.max_connections_per_ip_overrides),
+        connection_rate=options.max_connection_creation_rate,
         idle_ms=options.connections_max_idle_ms,
         read_timeout_ms=options.request_read_timeout_ms,
         write_buffer_bytes_max=options.write_buffer_max_bytes,

@@ -1,115 +1,39 @@
-"""``server.properties`` files, and Kafka settings that Ottla does not have.
+"""``server.properties`` files, ``KAFKA_*`` variables, and Kafka settings that Ottla does not have.
 
-A file that starts Kafka also starts Ottla. Settings without a meaning in Ottla are ignored with a warning that gives the reason. Settings
-that must not be ignored silently, such as encryption or access control, are refused. Settings that Ottla declares are accepted first.
+A file that starts Kafka also starts Ottla. ``ottla.broker.metadata.kafka_settings`` says which settings are in force, which are accepted
+without meaning, and which are refused because ignoring them would weaken what the operator configured, such as encryption or access
+control. Names that neither Ottla nor Kafka has are kept for plugins and tools, with a warning.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
 
 from ottla.base.options import ConfigError
-from ottla.broker.metadata.configs import SPECS_BY_NAME
+from ottla.broker.metadata.kafka_settings import ALIASES, Treatment, asks_for_nothing, guess, kafka_settings, treatment
 
-#: Other spellings of our options.
-ALIASES = {"node.id": "broker.id", "log.dir": "log.dirs"}
+#: Prefixes of environment variables: of the images of Apache Kafka and Confluent, and of Bitnami's.
+PREFIXES = ("KAFKA_CFG_", "KAFKA_")
+#: Variables with such a name that are no settings of a broker: those of start scripts and of Java.
+OF_SCRIPTS = ("KAFKA_HEAP_OPTS", "KAFKA_OPTS", "KAFKA_HOME", "KAFKA_VERSION", "KAFKA_KRAFT_CLUSTER_ID", "KAFKA_PORT", "KAFKA_MODE")
+OF_SCRIPTS_PREFIXES = (
+    "KAFKA_JMX_", "KAFKA_JVM_", "KAFKA_LOG4J_", "KAFKA_GC_", "KAFKA_DEBUG", "KAFKA_ENABLE_", "KAFKA_CLIENT_", "KAFKA_CERTIFICATE_",
+    "KAFKA_EXTRA_", "KAFKA_VOLUME_", "KAFKA_BASE_", "KAFKA_CONF_", "KAFKA_DAEMON_",
+    "KAFKA_INTER_BROKER_USER", "KAFKA_INTER_BROKER_PASSWORD",
+    "KAFKA_CONTROLLER_USER", "KAFKA_CONTROLLER_PASSWORD", "KAFKA_TLS_", "KAFKA_ZOOKEEPER_PROTOCOL", "KAFKA_ZOOKEEPER_USER",
+    "KAFKA_ZOOKEEPER_PASSWORD", "KAFKA_ZOOKEEPER_TLS_",
+)  # fmt: skip
 
-_ASYNC = "there are no network threads: one event loop serves all connections"
-_KRAFT = "the controller is part of every broker"
-_TRANSACTIONS = "this version has no transactions"
-_REPLICATION = "this version does not have it"
-_QUOTAS = "this version has no quotas"
-_JVM = "it concerns Java's metrics"
-_KERNEL = "the kernel sizes socket buffers itself"
-_TIERED = "this version has no tiered storage"
-_ASSIGNED = "group.consumer.assignment.interval.ms is every group's"
-_SHARE = "this version has no share groups"
 
-#: Ignored names, or prefixes of names that end in a dot, with the reason.
-MEANINGLESS = {
-    "zookeeper.max.in.flight.requests": "requests to the store are not limited",
-    "zookeeper.metadata.migration.enable": "the store is ZooKeeper, or embedded",
-    "num.network.threads": _ASYNC,
-    "background.threads": _ASYNC,
-    "queued.max.requests": _ASYNC,
-    "socket.send.buffer.bytes": _KERNEL,
-    "socket.receive.buffer.bytes": _KERNEL,
-    "socket.listen.backlog.size": "as many new connections wait as the kernel allows, up to 1024",
-    "socket.connection.setup.": "brokers connect to each other's listener with fixed timeouts",
-    "early.start.listeners": "brokers have one listener each, for clients and brokers",
-    "process.roles": _KRAFT,
-    "controller.": _KRAFT,
-    "metadata.": _KRAFT,
-    "inter.broker.listener.name": "brokers have one listener each, for clients and brokers",
-    "inter.broker.protocol.version": "there is one version",
-    "log.message.format.version": "there is one record format",
-    "log.message.downconversion.enable": "there is one record format",
-    "log.flush.scheduler.interval.ms": "flushes are not polled for",
-    "log.flush.start.offset.checkpoint.interval.ms": "all checkpoints are written together: log.flush.offset.checkpoint.interval.ms",
-    "log.preallocate": "segments are never preallocated",
-    "num.replica.alter.log.dirs.threads": "replicas stay in the directory that they were created in",
-    "replication.quota.": "the rate of throttled replicas is measured without windows",
-    "replica.": _REPLICATION,
-    "follower.": _REPLICATION,
-    "leader.": _REPLICATION,
-    "unclean.leader.election.interval.ms": _REPLICATION,
-    "broker.heartbeat.interval.ms": _KRAFT,
-    "broker.session.timeout.ms": _KRAFT,
-    "broker.id.generation.enable": "broker.id sets the id",
-    "reserved.broker.max.id": "broker.id sets the id",
-    "initial.broker.registration.timeout.ms": _KRAFT,
-    "offsets.": "offsets are committed like all records, at once and on every in-sync replica",
-    "group.consumer.min.assignment.interval.ms": _ASSIGNED,
-    "group.consumer.max.assignment.interval.ms": _ASSIGNED,
-    "group.coordinator.": "groups of both protocols are coordinated on the broker's one event loop",
-    "group.share.": _SHARE,
-    "share.": _SHARE,
-    "group.streams.": "this version has no streams groups",
-    "add.partitions.to.txn.": _TRANSACTIONS,
-    "transaction.": _TRANSACTIONS,
-    "transactional.": _TRANSACTIONS,
-    "quota.": _QUOTAS,
-    "client.quota.": _QUOTAS,
-    "alter.": _QUOTAS,
-    "metric.": _JVM,
-    "metrics.": _JVM,
-    "kafka.metrics.": _JVM,
-    "auto.include.jmx.reporter": _JVM,
-    "telemetry.": _JVM,
-    "confluent.": "it is a setting of Confluent Platform",
-    "remote.": _TIERED,
-    "log.local.": _TIERED,
-    "request.timeout.ms": "a request to another broker times out after 30 s",
-    "connection.failed.authentication.delay.ms": "this version has no authentication",
-    "controlled.shutdown.": "every stop is a controlled shutdown",
-    "fetch.purgatory.purge.interval.requests": "delayed operations are removed when they complete",
-    "producer.purgatory.purge.interval.requests": "delayed operations are removed when they complete",
-    "delete.records.purgatory.purge.interval.requests": "delayed operations are removed when they complete",
-    "eligible.leader.replicas.enable": _REPLICATION,
-    "unstable.": "there are no unstable features",
-}
+@dataclass(frozen=True, slots=True)
+class AcceptedSettings:
+    """What a start takes from the settings that it was given."""
 
-#: Refused names: ignoring them would weaken what the operator configured.
-REFUSED = {
-    "zookeeper.ssl.": "this version speaks to ZooKeeper without TLS; leave the setting out",
-    "zookeeper.clientCnxnSocket": "Java classes cannot be loaded here; leave the setting out",
-    "zookeeper.set.acl": "this version creates nodes that are open to all; leave the setting out",
-    "ssl.": "this version has no TLS; put it behind a TLS proxy or leave the setting out",
-    "sasl.": "this version has no authentication; leave the setting out",
-    "listener.name.": "this version has plaintext listeners only; leave the setting out",
-    "security.": "this version has no TLS or authentication; leave the setting out",
-    "principal.builder.class": "this version has no authentication; leave the setting out",
-    "authorizer.class.name": "this version has no access control; leave the setting out",
-    "super.users": "this version has no access control; leave the setting out",
-    "allow.everyone.if.no.acl.found": "this version has no access control; leave the setting out",
-    "delegation.token.": "this version has no authentication; leave the setting out",
-    "connections.max.reauth.ms": "this version has no authentication; leave the setting out",
-    "create.topic.policy.class.name": "Java classes cannot be loaded here; leave the setting out",
-    "alter.config.policy.class.name": "Java classes cannot be loaded here; leave the setting out",
-    "config.providers": "values are not resolved; write them literally",
-    "config.providers.": "values are not resolved; write them literally",
-    "cordoned.log.dirs": "new partitions go to all of log.dirs; leave the setting out",
-    "max.connections.per.ip.overrides": "there is one limit for all addresses, max.connections.per.ip",
-    "max.connection.creation.rate": "the rate of new connections is not limited here; leave the setting out",
-}
+    #: Settings that Ottla has, by Kafka's name.
+    texts: dict[str, str] = field(default_factory=dict)
+    #: Settings under names that neither Ottla nor Kafka has.
+    plugins: dict[str, str] = field(default_factory=dict)
+    #: A sentence about each setting that has no effect.
+    warnings: list[str] = field(default_factory=list)
 
 
 def parse_properties(text: str) -> dict[str, str]:
@@ -122,28 +46,64 @@ def parse_properties(text: str) -> dict[str, str]:
         raise ConfigError("the properties file", f"{error.escape} is no escape; write \\uXXXX with four digits") from None
 
 
-def accepted_settings(texts: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
-    """The settings that Ottla has, and a warning about each ignored one. Raises: ConfigError for a refused one."""
-    kept: dict[str, str] = {}
-    warnings: list[str] = []
+def settings_of_environment(variables: Mapping[str, str]) -> dict[str, str]:
+    """Settings in the variables of the usual container images: ``KAFKA_LOG_DIRS=/data`` is ``log.dirs=/data``.
+
+    An underscore is a dot, two are a dash and three an underscore, as in the images of Apache Kafka and of Confluent; ``KAFKA_CFG_`` is
+    Bitnami's prefix. Variables of start scripts and of Java are left out.
+    """
+    found: dict[str, str] = {}
+    for variable, value in sorted(variables.items()):
+        prefix = next((prefix for prefix in PREFIXES if variable.startswith(prefix)), None)
+        if prefix is None or variable in OF_SCRIPTS or variable.startswith(OF_SCRIPTS_PREFIXES):
+            continue
+        name = variable[len(prefix) :].lower().replace("___", "\0").replace("__", "-").replace("_", ".").replace("\0", "_")
+        if name:
+            found[name] = value
+    return found
+
+
+def accepted_settings(texts: Mapping[str, str], *, typed: Collection[str] = ()) -> AcceptedSettings:
+    """Sorts the settings that a start was given. Of those named in ``typed``, by hand, unknown ones are refused: they are typing errors.
+
+    Raises: ConfigError for a setting that cannot be honoured.
+    """
+    accepted = AcceptedSettings()
     controller_names = {name.strip() for name in texts.get("controller.listener.names", "").split(",") if name.strip()}
     for written, value in texts.items():
         name = ALIASES.get(written, written)
-        if name in SPECS_BY_NAME:
-            kept[name] = value
+        verdict, reason = treatment(name)
+        if name == "broker.id" and value.strip() == "-1":
+            accepted.warnings.append("ignoring broker.id=-1: ids are not generated; the broker has the default id, 1")
+        elif verdict is Treatment.IN_FORCE:
+            accepted.texts[name] = value
         elif name == "listener.security.protocol.map":
             _refuse_protocols(value, controller_names)
-        elif (reason := _reason(name, REFUSED)) is not None:
-            raise ConfigError(name, reason)
-        elif (reason := _reason(name, MEANINGLESS)) is not None:
-            warnings.append(f"ignoring {name}: {reason}")
+        elif name == "process.roles":
+            _refuse_roles(value)
+        elif verdict is Treatment.REFUSED:
+            if not asks_for_nothing(name, value):
+                raise ConfigError(name, reason)
+        elif verdict is Treatment.MEANINGLESS:
+            setting = kafka_settings("broker").get(name)
+            if setting is None or not setting.is_default(value):
+                accepted.warnings.append(f"ignoring {name}: {reason}")
+        elif written in typed or name.startswith("ottla."):
+            raise ConfigError(name, f"unknown setting{guess(name)}")
         else:
-            kept[name] = value
+            accepted.plugins[name] = value
+            accepted.warnings.append(f"{name} has no effect: it is no setting of a broker{guess(name)}")
     for name in ("listeners", "advertised.listeners"):
-        if name in kept and controller_names:
-            addresses = [part.strip() for part in kept[name].split(",")]
-            kept[name] = ",".join(address for address in addresses if address.partition("://")[0] not in controller_names)
-    return kept, warnings
+        if name in accepted.texts and controller_names:
+            addresses = [part.strip() for part in accepted.texts[name].split(",")]
+            accepted.texts[name] = ",".join(address for address in addresses if address.partition("://")[0] not in controller_names)
+    return accepted
+
+
+def _refuse_roles(roles: str) -> None:
+    found = [role.strip() for role in roles.split(",") if role.strip()]
+    if found and "broker" not in found:
+        raise ConfigError("process.roles", f"no process has the role {roles} alone: every broker can be the controller; start brokers only")
 
 
 def _refuse_protocols(mapping: str, controller_names: set[str]) -> None:
@@ -152,15 +112,3 @@ def _refuse_protocols(mapping: str, controller_names: set[str]) -> None:
         # A map entry like SSL:SSL, as in Kafka's sample file, is harmless: no listener uses it.
         if protocol != "PLAINTEXT" and listener != protocol and listener not in controller_names:
             raise ConfigError("listener.security.protocol.map", f"listener {listener} asks for {protocol}; this version has PLAINTEXT only")
-
-
-def _reason(name: str, table: Mapping[str, str]) -> str | None:
-    """Looks up the whole name, then its longest prefix in the table."""
-    if name in table:
-        return table[name]
-    parts = name.split(".")
-    for count in range(len(parts) - 1, 0, -1):
-        found = table.get(".".join(parts[:count]) + ".")
-        if found is not None:
-            return found
-    return None

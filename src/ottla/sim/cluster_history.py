@@ -104,7 +104,7 @@ class ClusterHistory:
         self.faults = self._faults(chosen)
         self.configs = {
             "min.insync.replicas": "2",
-            "segment.bytes": str(rng.choice((2_000, 10_000, 1 << 20))),
+            "internal.segment.bytes": str(rng.choice((2_000, 10_000, 1 << 20))),
             "index.interval.bytes": str(rng.choice((0, 100, 4096))),
             "retention.ms": "-1",
             **({"write.caching": "true"} if self.gentle else {}),

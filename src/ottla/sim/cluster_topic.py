@@ -54,7 +54,12 @@ PATIENCE_MS = (300, 800, 2_000)
 #: Delays between two batches of a producer. A slow producer continues as long as there are faults.
 PAUSES_MS = ((0, 5, 20, 100), (0, 5, 20, 100), (100, 300, 900))
 #: Compacted often, in small segments.
-COMPACTION = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0", "segment.bytes": "3000", "file.delete.delay.ms": "500"}
+COMPACTION = {
+    "cleanup.policy": "compact",
+    "min.cleanable.dirty.ratio": "0",
+    "internal.segment.bytes": "3000",
+    "file.delete.delay.ms": "500",
+}
 
 
 class ClusterTopic:

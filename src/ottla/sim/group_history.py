@@ -183,7 +183,7 @@ class GroupHistory:
         self._set_stage(texts, brokers, chosen)
         self.scene = Scene(self.stage)
         self.stage.last_look(self._hold_against_replay)
-        configs = {"segment.bytes": str(rng.choice((10_000, 1 << 20))), "retention.ms": "-1"}
+        configs = {"internal.segment.bytes": str(rng.choice((10_000, 1 << 20))), "retention.ms": "-1"}
         if self.stage.replicas > 1:
             configs["min.insync.replicas"] = "2"
         self.admin = Admin(

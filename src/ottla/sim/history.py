@@ -68,14 +68,14 @@ class History:
         self.partitions = rng.randint(1, 3)
         self.faults = Faults(self.world, self.machine, self.network, rng.sample(kinds, rng.randint(1, len(kinds))))
         configs = {
-            "segment.bytes": str(rng.choice((2_000, 10_000, 1 << 20))),
+            "internal.segment.bytes": str(rng.choice((2_000, 10_000, 1 << 20))),
             "index.interval.bytes": str(rng.choice((0, 100, 4096))),
             "retention.ms": "-1",
         }
         if self.compacted:
             configs |= {
                 "cleanup.policy": "compact",
-                "segment.bytes": str(odds.choice((1_000, 5_000, 20_000))),
+                "internal.segment.bytes": str(odds.choice((1_000, 5_000, 20_000))),
                 "min.cleanable.dirty.ratio": odds.choice(("0", "0.3")),
                 "delete.retention.ms": odds.choice(("0", "500", "86400000")),
                 "file.delete.delay.ms": odds.choice(("0", "1000")),

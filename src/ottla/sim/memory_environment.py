@@ -5,7 +5,7 @@ A sync costs nothing here and has its usual meaning: unsynced data can be lost i
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from concurrent.futures import Executor, Future
+from concurrent.futures import Future
 from pathlib import Path
 from random import Random
 from typing import Any, Literal
@@ -22,6 +22,7 @@ from ottla.server.environment import DirectoryLock, LogMaintenance, LoopWatch, w
 from ottla.server.flusher import Plans, Worker
 from ottla.server.log_maintenance import failed_compaction
 from ottla.server.metrics import Counters
+from ottla.server.resizable_threads import Threads
 from ottla.server.store_factory import StoreFactory
 from ottla.sim.disk import SimDisk
 from ottla.store.memory import MemorySession, MemoryStore
@@ -35,8 +36,11 @@ CAPACITY_BYTES = 1 << 40
 DESCRIPTORS = 4096
 
 
-class AtOnce(Executor):
+class AtOnce(Threads):
     """Runs each call in ``submit``."""
+
+    def resize(self, count: int) -> None:
+        """There are no threads."""
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         done: Future[Any] = Future()
@@ -161,7 +165,7 @@ class Memory:
     def store_factory(self, options: ServerOptions, data_dir: Path, failed: Callable[[str], None]) -> StoreFactory:
         return _Sessions(self._store)
 
-    def threads(self, count: int, name: str) -> Executor:
+    def threads(self, count: int, name: str) -> Threads:
         return AtOnce()
 
     def flush_worker(self, name: str, act: Callable[[Plans], None]) -> Worker:

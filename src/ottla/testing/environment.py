@@ -2,7 +2,6 @@
 
 import resource
 from collections.abc import Callable
-from concurrent.futures import Executor
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ from ottla.net.server_connection import Handler
 from ottla.server.environment import DirectoryLock, Environment, LogMaintenance, LoopWatch
 from ottla.server.flusher import Plans, Worker
 from ottla.server.metrics import Counters
+from ottla.server.resizable_threads import Threads
 from ottla.server.store_factory import StoreFactory
 from ottla.testing.clock import Clock
 
@@ -52,7 +52,7 @@ class BrokerEnvironment:
     def store_factory(self, options: Any, data_dir: Path, failed: Callable[[str], None]) -> StoreFactory:
         return self._base.store_factory(options, data_dir, failed)
 
-    def threads(self, count: int, name: str) -> Executor:
+    def threads(self, count: int, name: str) -> Threads:
         return self._base.threads(count, name)
 
     def flush_worker(self, name: str, act: Callable[[Plans], None]) -> Worker:

@@ -10,12 +10,15 @@ a topic         any topic setting                      unknown topic 3; unknown 
 a live broker   those not read-only                    all of them INVALID_REQUEST, as in Kafka
 "", all of them those not read-only nor per-broker     INVALID_REQUEST
 a group         those of the consumer protocol         unknown setting, or not within the broker's INVALID_CONFIG
+loggers, client none                                   UNSUPPORTED_VERSION
+metrics
 ==============  =====================================  ==============================================================
 
 Names and values of one resource have at most ottla.config.overrides.max.bytes: every broker has them in memory, and the store in one node.
 All overrides have at most ottla.config.max.bytes, because clients can set some for groups that do not exist.
 
-An unknown broker setting is stored without effect, as in Kafka, where it may belong to a plugin: tools that copy settings between clusters
+What the start of a broker refuses is refused here too, and what it accepts without meaning is accepted (``kafka_settings``). An unknown
+broker setting is stored without effect, as in Kafka, where it may belong to a plugin: tools that copy settings between clusters
 or versions work. ``ottla config`` asks for confirmation if a name looks mistyped.
 
 A resource or setting that is named twice is INVALID_REQUEST. Source: KIP-133, KIP-226, KIP-339, KIP-848.
@@ -32,9 +35,10 @@ from ottla.broker.apis.store_writes import Writes, note
 from ottla.broker.controller.topics import check_name, check_overrides
 from ottla.broker.events import RequestArrived
 from ottla.broker.handlers import Deferred
-from ottla.broker.metadata.config_entries import BROKER, GROUP, TOPIC
-from ottla.broker.metadata.configs import SPECS_BY_NAME, GroupOptions, check_size
+from ottla.broker.metadata.config_entries import BROKER, GROUP, TOPIC, no_settings
+from ottla.broker.metadata.configs import SPECS_BY_NAME, check_size
 from ottla.broker.metadata.image import entry_bytes
+from ottla.broker.metadata.kafka_settings import check_at_run_time, group_spec
 from ottla.broker.node import Node
 from ottla.log.options import TopicOptions
 from ottla.store import layout
@@ -105,7 +109,7 @@ def spec_of(entity: Entity, name: str) -> OptionSpec | None:
     kind, _ = entity
     if kind != "brokers":
         try:
-            return (TopicOptions if kind == "topics" else GroupOptions).spec(name)
+            return TopicOptions.spec(name) if kind == "topics" else group_spec(name)
         except ConfigError as error:
             raise errors.InvalidConfig(str(error)) from None
     return SPECS_BY_NAME.get(name)
@@ -165,7 +169,7 @@ def _entity(node: Node, resource: Any) -> Entity:
         if not name:
             raise errors.InvalidRequest("settings for all groups are settings of the brokers")
         return "groups", name
-    raise errors.InvalidRequest(f"resources of type {resource.resource_type} have no settings here")
+    raise no_settings(resource.resource_type)
 
 
 def _check(node: Node, entity: Entity, changed: Mapping[str, str]) -> None:
@@ -177,15 +181,8 @@ def _check(node: Node, entity: Entity, changed: Mapping[str, str]) -> None:
         _check_group(node, changed)
         return
     for name, text in changed.items():
-        spec = spec_of(entity, name)
-        if spec is None:
-            continue
-        if spec.scope == "read-only":
-            raise errors.InvalidRequest(f"{name} cannot change while a broker runs; start it with another value")
-        if spec.scope == "per-broker" and entity[1] == DEFAULT_ENTITY:
-            raise errors.InvalidRequest(f"{name} is a setting of a single broker; name the broker")
         try:
-            spec.parse(text)
+            check_at_run_time(entity[1], name, text)
         except ConfigError as error:
             raise errors.InvalidRequest(str(error)) from None
 
@@ -207,10 +204,14 @@ def _check_group(node: Node, changed: Mapping[str, str]) -> None:
             options.group_consumer_min_heartbeat_interval_ms,
             options.group_consumer_max_heartbeat_interval_ms,
         ),
+        "consumer.assignment.interval.ms": (
+            options.group_consumer_min_assignment_interval_ms,
+            options.group_consumer_max_assignment_interval_ms,
+        ),
     }
     for name, text in changed.items():
         try:
-            value = GroupOptions.spec(name).parse(text)
+            value = group_spec(name).parse(text)
         except ConfigError as error:
             raise errors.InvalidConfig(str(error)) from None
         least, most = ranges[name]

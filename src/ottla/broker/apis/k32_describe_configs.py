@@ -10,9 +10,11 @@ resource type   name          result
 ==============  ============  =====================================================
 
 Behaviour: no keys, or null, means all; unknown keys are omitted. Secrets have no value. An unknown topic is UNKNOWN_TOPIC_OR_PARTITION;
-another broker's id, or another resource type, INVALID_REQUEST. Versions: types and documentation from 3 on.
+another broker's id, or another resource type, INVALID_REQUEST; a broker's loggers (8) and metrics of clients (16), UNSUPPORTED_VERSION.
+Versions: types and documentation from 3 on.
 
-Differences from Kafka: broker loggers and client metrics have no settings here. Source: KIP-133, KIP-226, KIP-569, KIP-848.
+Differences from Kafka: log levels cannot change while a broker runs, and metrics of clients are not collected.
+Source: KIP-133, KIP-226, KIP-569, KIP-848.
 """
 
 from collections.abc import Iterable
@@ -28,6 +30,7 @@ from ottla.broker.metadata.config_entries import (
     broker_entries,
     cluster_entries,
     group_entries,
+    no_settings,
     topic_entries,
 )
 from ottla.broker.node import Node
@@ -84,7 +87,7 @@ def _entries(node: Node, resource: DescribeConfigsResource) -> Iterable[ConfigEn
         if not name:
             raise errors.InvalidRequest("settings for all groups are settings of the brokers")
         return group_entries(node.context, node.context.image.overrides("groups", name))
-    raise errors.InvalidRequest(f"resources of type {resource.resource_type} have no settings here")
+    raise no_settings(resource.resource_type)
 
 
 def _shown(entry: ConfigEntry, request: DescribeConfigsRequest) -> DescribeConfigsResourceResult:

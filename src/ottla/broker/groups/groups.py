@@ -28,7 +28,7 @@ leaves one or the other. ``ClassicGroup.take`` makes a classic group from its re
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from ottla.base.units import KiB
+from ottla.base.units import KiB, MiB
 from ottla.broker.context import BrokerContext
 from ottla.broker.controller.controller import Controller
 from ottla.broker.coordinator import Coordinator, Record, Reply, Shard, State
@@ -51,6 +51,7 @@ from ottla.broker.groups.records import (
 )
 from ottla.broker.metadata.configs import BrokerOptions, Settings
 from ottla.broker.replica.replicas import Replicas
+from ottla.records.compression import Codec
 from ottla.wire import errors
 from ottla.wire.errors import KafkaError
 
@@ -254,7 +255,10 @@ def group_coordinator(context: BrokerContext, replicas: Replicas, controller: Co
         return settings.options.offsets_topic_replication_factor if "offsets.topic.replication.factor" in settings.texts else -1
 
     def configs(options: BrokerOptions) -> dict[str, str]:
-        return {"cleanup.policy": "compact", "compression.type": "producer", "segment.bytes": str(options.offsets_topic_segment_bytes)}
+        size = options.offsets_topic_segment_bytes
+        # Kafka's minimum of segment.bytes, which offsets.topic.segment.bytes does not have.
+        segment = "segment.bytes" if size >= MiB else "internal.segment.bytes"
+        return {"cleanup.policy": "compact", "compression.type": "producer", segment: str(size)}
 
     return Coordinator(
         context,
@@ -265,6 +269,7 @@ def group_coordinator(context: BrokerContext, replicas: Replicas, controller: Co
         partitions=lambda options: options.offsets_topic_num_partitions,
         replication_factor=replication_factor,
         configs=configs,
+        codec=lambda options: Codec(options.offsets_topic_compression_codec),
     )
 
 

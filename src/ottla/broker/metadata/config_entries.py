@@ -12,11 +12,15 @@ from ottla.broker.context import BrokerContext
 from ottla.broker.metadata.configs import SPECS_BY_NAME, UNITS_MS, GroupOptions
 from ottla.log.options import TopicOptions
 from ottla.store.layout import DEFAULT_ENTITY
+from ottla.wire import errors
+from ottla.wire.errors import KafkaError
 
 #: Defaults of broker settings that mean no value: returned as null without a synonym, as in Kafka.
 UNSET = (None, "", ())
 #: Resource types with settings, with DescribeConfigs' codes.
-TOPIC, BROKER, GROUP = 2, 4, 32
+TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32
+#: Names that only tests use: not described unless they are set.
+INTERNAL = "internal."
 
 
 class Source(IntEnum):
@@ -56,6 +60,15 @@ class ConfigEntry:
         return self.kind in (Kind.PASSWORD, Kind.UNKNOWN)
 
 
+def no_settings(resource_type: int) -> KafkaError:
+    """The error for a resource whose type has no settings here."""
+    if resource_type == BROKER_LOGGER:
+        return errors.UnsupportedVersion("this version has no dynamic log levels; start the broker with OTTLA_LOG=debug")
+    if resource_type == CLIENT_METRICS:
+        return errors.UnsupportedVersion("this version does not collect metrics of clients (KIP-714)")
+    return errors.InvalidRequest(f"resources of type {resource_type} have no settings")
+
+
 def topic_entries(context: BrokerContext, overrides: Mapping[str, str]) -> Iterator[ConfigEntry]:
     """All settings of a topic with these overrides."""
     for spec in sorted(TopicOptions.SPECS.values(), key=lambda spec: spec.name):
@@ -64,6 +77,8 @@ def topic_entries(context: BrokerContext, overrides: Mapping[str, str]) -> Itera
             synonyms.append(Synonym(spec.name, _shown(spec, overrides[spec.name]), Source.TOPIC))
         for name in spec.synonyms:
             synonyms.extend(_broker_synonyms(context, name, convert_to=spec))
+        if spec.name.startswith(INTERNAL) and not synonyms:
+            continue
         synonyms.append(Synonym(spec.synonyms[0] if spec.synonyms else spec.name, spec.render(spec.default), Source.DEFAULT))
         yield _entry(spec, synonyms, read_only=False)
 
@@ -77,14 +92,17 @@ def group_entries(context: BrokerContext, overrides: Mapping[str, str]) -> Itera
 
 
 def broker_entries(context: BrokerContext) -> Iterator[ConfigEntry]:
-    """All settings of this broker, and those stored under unknown names."""
+    """All settings of this broker, and those given or stored under names that it does not have."""
     for name, spec in sorted(SPECS_BY_NAME.items()):
         synonyms = list(_broker_synonyms(context, name))
+        if name.startswith(INTERNAL) and not synonyms:
+            continue
         if spec.default not in UNSET:
             synonyms.append(Synonym(name, spec.render(spec.default), Source.DEFAULT))
         yield _entry(spec, synonyms, read_only=spec.scope == "read-only")
     layers = ((str(context.broker_id), Source.DYNAMIC_BROKER), (DEFAULT_ENTITY, Source.DYNAMIC_DEFAULT_BROKER))
-    strange = {name: source for entity, source in reversed(layers) for name in context.image.overrides("brokers", entity)}
+    strange = dict.fromkeys(context.settings.plugins, Source.STATIC_BROKER)
+    strange |= {name: source for entity, source in reversed(layers) for name in context.image.overrides("brokers", entity)}
     for name in sorted(strange.keys() - SPECS_BY_NAME.keys()):
         yield _strange(name, strange[name])
 
@@ -100,7 +118,7 @@ def cluster_entries(context: BrokerContext) -> Iterator[ConfigEntry]:
 
 
 def _strange(name: str, source: Source) -> ConfigEntry:
-    """A stored setting with an unknown name; it may be a plugin's secret, so the value is null, as in Kafka."""
+    """A setting under a name that this broker does not have; it may be a plugin's secret, so the value is null, as in Kafka."""
     return ConfigEntry(name, None, source, Kind.UNKNOWN, "This broker does not know this setting.", False, (Synonym(name, None, source),))
 
 

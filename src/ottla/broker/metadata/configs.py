@@ -46,11 +46,12 @@ class ServerOptions(Options):
     )
     broker_rack: str = option("broker.rack", "", doc="Rack or zone of this broker; replicas are spread over racks.")
     log_dirs: tuple[str, ...] = option("log.dirs", (), doc="Log directories; partitions are distributed evenly.")
-    num_io_threads: int = option("num.io.threads", 4, at_least=1, doc="Threads for fsync, cold reads and deletions.")
+    num_io_threads: int = option("num.io.threads", 8, at_least=1, scope="cluster-wide", doc="Threads for fsync, cold reads and deletions.")
     num_recovery_threads: int = option(
         "num.recovery.threads.per.data.dir",
         2,
         at_least=1,
+        scope="cluster-wide",
         doc="Threads that open and recover the logs of one log directory at the start.",
     )
     socket_request_max_bytes: int = option("socket.request.max.bytes", 100 * MiB, at_least=1, doc="Largest request.")
@@ -62,16 +63,57 @@ class ServerOptions(Options):
     )
     queued_max_request_bytes: int = option(
         "queued.max.request.bytes",
-        256 * MiB,
+        -1,
         long=True,
-        at_least=1,
-        doc="Memory for requests that are being read or handled; a connection waits for its share before its request is read.",
+        at_least=-1,
+        form=(r"-1|0*[1-9]\d*", "-1 or a number of bytes above 0"),
+        doc=(
+            "Memory for requests that are being read or handled; a connection waits for its share before its request is read. -1: 256 MiB."
+        ),
     )
     max_connections: int = option(
-        "max.connections", 20_000, at_least=1, doc="Maximum number of open connections; further ones are closed immediately."
+        "max.connections",
+        20_000,
+        at_least=0,
+        scope="cluster-wide",
+        doc="Maximum number of open connections; further ones are closed immediately.",
     )
     max_connections_per_ip: int = option(
-        "max.connections.per.ip", 2_000, at_least=1, doc="Maximum number of open connections from one address."
+        "max.connections.per.ip", 2_000, at_least=0, scope="cluster-wide", doc="Maximum number of open connections from one address."
+    )
+    max_connections_per_ip_overrides: str = option(
+        "max.connections.per.ip.overrides",
+        "",
+        form=(r"(\s*[^\s,]+:\d{1,9}\s*(,|$))*", "HOST:NUMBER,HOST:NUMBER,..."),
+        scope="cluster-wide",
+        doc="Maximum numbers of open connections from single addresses or hosts, instead of max.connections.per.ip.",
+    )
+    max_connection_creation_rate: int = option(
+        "max.connection.creation.rate",
+        2**31 - 1,
+        at_least=1,
+        scope="cluster-wide",
+        doc="Maximum number of connections that a broker accepts per second; further clients wait.",
+    )
+    socket_send_buffer_bytes: int = option(
+        "socket.send.buffer.bytes",
+        -1,
+        at_least=-1,
+        form=(r"-1|0*[1-9]\d*", "-1 or a number of bytes above 0"),
+        doc="Send buffer (SO_SNDBUF) of a connection; -1: the kernel sizes it.",
+    )
+    socket_receive_buffer_bytes: int = option(
+        "socket.receive.buffer.bytes",
+        -1,
+        at_least=-1,
+        form=(r"-1|0*[1-9]\d*", "-1 or a number of bytes above 0"),
+        doc="Receive buffer (SO_RCVBUF) of a connection; -1: the kernel sizes it.",
+    )
+    request_timeout_ms: int = option(
+        "request.timeout.ms",
+        30 * SECOND_MS,
+        at_least=1,
+        doc="Maximum wait for another broker's response to a request.",
     )
     connections_max_idle_ms: int = option(
         "connections.max.idle.ms", 10 * MINUTE_MS, long=True, at_least=-1, doc="A connection without a request for this time is closed."
@@ -120,10 +162,14 @@ class ServerOptions(Options):
 class ClusterOptions(Options):
     """Settings of the broker's decisions: topics, requests, cleanup."""
 
-    num_partitions: int = option("num.partitions", 1, at_least=1, doc="Default number of partitions of a topic.")
+    num_partitions: int = option("num.partitions", 1, at_least=1, scope="cluster-wide", doc="Default number of partitions of a topic.")
     default_replication_factor: int = option("default.replication.factor", 1, at_least=1, doc="Default number of replicas of a partition.")
     num_replica_fetchers: int = option(
-        "num.replica.fetchers", 1, at_least=1, doc="Number of concurrent fetch requests to one leading broker."
+        "num.replica.fetchers",
+        1,
+        at_least=1,
+        scope="cluster-wide",
+        doc="Number of concurrent fetch requests to one leading broker.",
     )
     replica_fetch_max_bytes: int = option(
         "replica.fetch.max.bytes",
@@ -418,6 +464,19 @@ class ClusterOptions(Options):
     offsets_topic_segment_bytes: int = option(
         "offsets.topic.segment.bytes", 100 * MiB, at_least=1, doc="Segment size of __consumer_offsets; applies when the topic is created."
     )
+    offsets_topic_compression_codec: int = option(
+        "offsets.topic.compression.codec",
+        0,
+        at_least=0,
+        at_most=4,
+        doc="Codec of the batches in __consumer_offsets: 0 none, 1 gzip, 2 snappy, 3 lz4, 4 zstd.",
+    )
+    offsets_commit_timeout_ms: int = option(
+        "offsets.commit.timeout.ms",
+        5 * SECOND_MS,
+        at_least=1,
+        doc="Maximum wait until all in-sync replicas have a committed offset; the client then gets COORDINATOR_NOT_AVAILABLE and retries.",
+    )
     log_scrub_interval_ms: int = option(
         "ottla.log.scrub.interval.ms",
         7 * DAY_MS,
@@ -531,7 +590,17 @@ class ClusterOptions(Options):
         "group.consumer.assignment.interval.ms",
         SECOND_MS,
         at_least=0,
-        doc="Minimum interval between two assignments of a consumer group, so that many joins cause one change.",
+        scope="cluster-wide",
+        doc=(
+            "Minimum interval between two assignments of a consumer group, so that many joins cause one change; "
+            "consumer.assignment.interval.ms of the group takes precedence."
+        ),
+    )
+    group_consumer_min_assignment_interval_ms: int = option(
+        "group.consumer.min.assignment.interval.ms", 0, at_least=0, doc="Minimum of consumer.assignment.interval.ms."
+    )
+    group_consumer_max_assignment_interval_ms: int = option(
+        "group.consumer.max.assignment.interval.ms", 15 * SECOND_MS, at_least=0, doc="Maximum of consumer.assignment.interval.ms."
     )
     group_consumer_migration_policy: str = option(
         "group.consumer.migration.policy",
@@ -547,10 +616,26 @@ class ClusterOptions(Options):
         "log.roll.jitter.hours", 0, at_least=0, doc="Default of segment.jitter.ms, in hours; log.roll.jitter.ms takes precedence."
     )
     log_retention_hours: int = option(
-        "log.retention.hours", 168, doc="Default of retention.ms, in hours; log.retention.minutes and log.retention.ms take precedence."
+        "log.retention.hours",
+        168,
+        scope="cluster-wide",
+        doc="Default of retention.ms, in hours; log.retention.minutes and log.retention.ms take precedence.",
     )
     log_retention_minutes: int = option(
-        "log.retention.minutes", None, doc="Default of retention.ms, in minutes; log.retention.ms takes precedence."
+        "log.retention.minutes",
+        None,
+        scope="cluster-wide",
+        doc="Default of retention.ms, in minutes; log.retention.ms takes precedence.",
+    )
+    log_flush_scheduler_interval_ms: int = option(
+        "log.flush.scheduler.interval.ms",
+        INT64_MAX,
+        long=True,
+        at_least=1,
+        doc=(
+            "With write.caching=true: interval of checks whether flush.ms requires a flush, and the default of "
+            "log.flush.interval.ms; checked every second if not set."
+        ),
     )
 
 
@@ -599,18 +684,27 @@ class GroupOptions(Options):
         synonyms=("group.consumer.heartbeat.interval.ms",),
         doc="Heartbeat interval of members.",
     )
+    consumer_assignment_interval_ms: int = option(
+        "consumer.assignment.interval.ms",
+        SECOND_MS,
+        at_least=0,
+        synonyms=("group.consumer.assignment.interval.ms",),
+        doc="Minimum interval between two assignments.",
+    )
 
 
 class Settings:
     """Settings at the start of a broker: its own, and the defaults of its topics.
 
-    ``texts`` has the given settings as text, by Kafka's name. Raises: ConfigError with the name of an unknown or invalid one.
+    ``texts`` has the given settings as text, by Kafka's name; ``plugins`` those under names that only plugins and tools know, which
+    have no effect. Raises: ConfigError with the name of an unknown or invalid one.
     """
 
-    __slots__ = ("options", "texts", "topic")
+    __slots__ = ("options", "plugins", "texts", "topic")
 
-    def __init__(self, texts: Mapping[str, str] | None = None) -> None:
+    def __init__(self, texts: Mapping[str, str] | None = None, plugins: Mapping[str, str] | None = None) -> None:
         self.texts = dict(texts or {})
+        self.plugins = dict(plugins or {})
         for name in self.texts:
             if name not in SPECS_BY_NAME:
                 raise ConfigError(name, "unknown setting" + suggestion(name, SPECS_BY_NAME))
@@ -690,6 +784,7 @@ def group_options(options: BrokerOptions, image: Image, group_id: str) -> GroupO
     base = GroupOptions()
     base.consumer_session_timeout_ms = options.group_consumer_session_timeout_ms
     base.consumer_heartbeat_interval_ms = options.group_consumer_heartbeat_interval_ms
+    base.consumer_assignment_interval_ms = options.group_consumer_assignment_interval_ms
     overrides = _overrides(image, "groups", group_id)
     known = {name: text for name, text in overrides.items() if name in GroupOptions.SPECS}
     return GroupOptions.of(known, base=base) if known else base

@@ -350,6 +350,7 @@ class Fetchers:
         self._fetchers: dict[Hashable, Fetcher] = {}
         #: The fetcher of each followed partition.
         self._of: dict[TopicPartition, Fetcher] = {}
+        self._lanes = context.options.num_replica_fetchers
         #: Fetchers that may have to send a request.
         self._stirred: dict[Fetcher, None] = {}
 
@@ -358,7 +359,7 @@ class Fetchers:
         self.forget(follower.partition)
         if follower.leader < 0 or follower.leader == self._context.broker_id:
             return
-        lane = hash_of(follower.partition) % self._context.options.num_replica_fetchers
+        lane = hash_of(follower.partition) % self._lanes
         key = (follower.leader, lane)
         fetcher = self._fetchers.get(key)
         if fetcher is None:
@@ -393,6 +394,13 @@ class Fetchers:
             stirred, self._stirred = self._stirred, {}
             for fetcher in stirred:
                 fetcher.go_on()
+
+    def settings_changed(self) -> None:
+        """Distributes the partitions over a changed number of fetchers, num.replica.fetchers."""
+        if self._lanes != self._context.options.num_replica_fetchers:
+            self._lanes = self._context.options.num_replica_fetchers
+            for partition, fetcher in list(self._of.items()):
+                self.follow(fetcher.followers[partition])
 
     def stir_all(self) -> None:
         """The broker was registered, or throttles changed."""

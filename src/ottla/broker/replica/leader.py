@@ -136,7 +136,7 @@ class Leader(Flushing, Readable):
         self.caching = options.write_caching
         # Read by every append.
         self._bytes_max = options.max_message_bytes
-        self._decompressed_max = max(10 * options.max_message_bytes, DECOMPRESSED_MAX)
+        self._decompressed_max = min(max(10 * options.max_message_bytes, DECOMPRESSED_MAX), options.max_decompressed_message_bytes)
         self._require_keys = "compact" in options.cleanup_policy
         self._stamps = options.message_timestamp_type == "LogAppendTime"
         self._before_max_ms = options.message_timestamp_before_max_ms

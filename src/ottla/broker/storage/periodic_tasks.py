@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from heapq import heapify, heappop, heappush
 
-from ottla.base.units import SECOND_MS
+from ottla.base.units import INT64_MAX, SECOND_MS
 from ottla.broker import effects
 from ottla.broker.context import BrokerContext
 from ottla.broker.isolation import indivisible
@@ -56,11 +56,12 @@ class PeriodicTasks:
         options = context.options
         #: (time, name) of each task, soonest first; empty before ``start``.
         self._due: list[tuple[int, str]] = []
+        flush_ms = options.log_flush_scheduler_interval_ms
         tasks: dict[str, tuple[int, Callable[[], None]]] = {
             "retention": (options.log_retention_check_interval_ms, self._retain),
             "checkpoints": (options.log_flush_checkpoint_interval_ms, self._checkpoint),
             "producers": (10 * SECOND_MS, self._forget_producers),
-            "flush_ms": (SECOND_MS, self._flush_old),
+            "flush_ms": (SECOND_MS if flush_ms == INT64_MAX else flush_ms, self._flush_old),
             **ticks,
             COMPACTION: (self._backoff_ms(), ticks[COMPACTION][1]),
         }

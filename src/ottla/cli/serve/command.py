@@ -1,7 +1,7 @@
 """``ottla serve``: runs brokers until SIGTERM or Ctrl-C.
 
-Settings come from the file, then from ``--set``, then from the options; later ones win. Exit codes, each with one line on stderr: 2 for an
-invalid setting, 1 if the server cannot start.
+Settings come from the file, then from the environment (``--env``), then from ``--set``, then from the options; later ones win. Exit codes,
+each with one line on stderr: 2 for an invalid setting, 1 if the server cannot start.
 """
 
 from __future__ import annotations
@@ -45,6 +45,9 @@ LOG_LEVELS = ("error", "warning", "info", "debug")
 )
 @click.option(
     "--config", "config_file", metavar="FILE", type=LocalPath(path_type=Path), help="File of settings, like Kafka's server.properties."
+)
+@click.option(
+    "--env", "from_environment", is_flag=True, help="Read settings from KAFKA_* variables, as the usual container images of Kafka do."
 )
 @click.option("--set", "settings", metavar="KEY=VALUE", multiple=True, help="Setting by Kafka's name; repeatable.")
 @click.option(
@@ -91,13 +94,13 @@ def command(log_file: Path | None, loop: str | None, **options: Any) -> None:
 
 def _plan(
     *, data_dir: Path | None, listen: str | None, brokers: int, broker_id: int | None, zookeeper: str | None,
-    config_file: Path | None, settings: tuple[str, ...],
+    config_file: Path | None, from_environment: bool, settings: tuple[str, ...],
 ) -> ProcessPlan:  # fmt: skip
     """Raises: ConfigError."""
     from ottla.base.options import ConfigError
     from ottla.server.addresses import listener_text, parse_address
     from ottla.server.process_plan import ProcessPlan
-    from ottla.server.server_properties import accepted_settings, parse_properties
+    from ottla.server.server_properties import accepted_settings, parse_properties, settings_of_environment
 
     values: dict[str, str] = {}
     if config_file is not None:
@@ -105,23 +108,29 @@ def _plan(
             values.update(parse_properties(config_file.read_text()))
         except (OSError, UnicodeDecodeError) as error:
             raise ConfigError("--config", f"cannot read {config_file}: {error}") from None
+    if from_environment:
+        values.update(settings_of_environment(os.environ))
+    typed = set()
     for pair in settings:
         name, equals, value = pair.partition("=")
         if not equals or not name.strip():
             raise ConfigError("--set", f"expected KEY=VALUE, such as write.caching=true, not {pair!r}")
         values[name.strip()] = value
+        typed.add(name.strip())
     if broker_id is not None:
         values["broker.id"] = str(broker_id)
     if zookeeper is not None:
         values["zookeeper.connect"] = zookeeper
     if listen is not None:
         values["listeners"] = listener_text(parse_address(listen, name="--listen"))
-    texts, warnings = accepted_settings(values)
-    plan = ProcessPlan(data_dir=(data_dir or default_data_directory()).absolute(), texts=texts, brokers=brokers)
+    accepted = accepted_settings(values, typed=typed)
+    plan = ProcessPlan(
+        data_dir=(data_dir or default_data_directory()).absolute(), texts=accepted.texts, brokers=brokers, plugins=accepted.plugins
+    )
     # Reject invalid settings before creating a directory.
     plan.listen()
     plan.log_dirs(0)
-    for warning in warnings:
+    for warning in [*accepted.warnings, *plan.warnings()]:
         _say(warning)
     return plan
 

@@ -347,7 +347,7 @@ def terms(shard: Shard[Any], topics: ImageTopics, group_id: str) -> GroupSetting
         heartbeat_interval_ms=own.consumer_heartbeat_interval_ms,
         unsettled_interval_ms=options.group_consumer_unsettled_interval_ms,
         session_timeout_ms=own.consumer_session_timeout_ms,
-        assignment_interval_ms=options.group_consumer_assignment_interval_ms,
+        assignment_interval_ms=own.consumer_assignment_interval_ms,
         members_max=options.group_consumer_max_size,
         check_bytes=partial(_check_bytes, shard.machine),
     )
