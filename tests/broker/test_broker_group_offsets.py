@@ -21,6 +21,8 @@ from ottla.base.units import DAY_MS, MINUTE_MS
 from ottla.broker import events
 from ottla.broker.coordinator import LOAD_BYTES
 from ottla.broker.groups.groups import Groups
+from ottla.records.batch import headers
+from ottla.records.compression import Codec
 from ottla.wire import errors
 from ottla.wire.messages.consumer_protocol import ConsumerProtocolSubscription, encode_embedded
 from ottla.wire.messages.delete_groups import DeleteGroupsRequest
@@ -155,6 +157,32 @@ def test_a_commit_is_one_batch_and_is_answered_when_it_is_on_disk() -> None:
     broker.flush()
     assert sent.answer.topics[0].partitions[0].error_code == 0
     assert len(reader.answer.groups[0].topics[0].partitions) == 4
+
+
+def test_a_commit_that_the_replicas_do_not_have_in_time_is_answered_and_may_be_repeated() -> None:
+    cluster = cluster_of_groups(offsets_commit_timeout_ms="2000")
+    broker = coordinating(cluster)
+    cluster.flushing = False
+    sent = broker.send(commit_request("g", "t", 0, 9), 9)
+    cluster.pass_ms(1_900)
+    assert sent.waits
+    cluster.pass_ms(200)
+    assert sent.answer.topics[0].partitions[0].error_code == errors.CoordinatorNotAvailable.code
+    cluster.flushing = True
+    broker.flush()
+    assert commit(broker, "g", "t", 0, 9) == 0
+    assert committed(broker)["t", 0][0] == 9
+
+
+def test_offsets_are_compressed_with_the_configured_codec_and_are_loaded_again() -> None:
+    cluster = cluster_of_groups(offsets_topic_compression_codec="4")
+    broker = coordinating(cluster)
+    assert commit(broker, "g", "t", 0, 9) == 0
+    log = broker.leader("__consumer_offsets", 1).log
+    found = log.locate(log.end_offset - 1, max_bytes=1 << 20, upto=log.end_offset)
+    assert found is not None and [header.codec for _, header in headers(memoryview(found.read()))] == [Codec.ZSTD]
+    cluster.restart(1)
+    assert committed(coordinating(cluster))["t", 0][0] == 9
 
 
 # What is found again.

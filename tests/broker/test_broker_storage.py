@@ -282,6 +282,17 @@ def test_under_write_caching_records_are_flushed_as_the_topic_settings_require()
     assert [flush.plan.upto for flush in broker.flushes] == [1]
 
 
+def test_the_interval_of_flush_checks_is_a_setting_and_the_default_of_flush_ms() -> None:
+    cluster = Cluster(settings={"log.flush.scheduler.interval.ms": "300", "write.caching": "true"})
+    broker = cluster.topic()
+    cluster.flushing = False
+    produce(broker, batch(b"a"))
+    cluster.pass_ms(250)
+    assert broker.flushes == []
+    cluster.pass_ms(400)
+    assert [flush.plan.upto for flush in broker.flushes] == [1]
+
+
 # Coming back.
 
 

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import resource
+import socket
 import struct
 from collections import deque
 
@@ -11,6 +12,7 @@ from socket_peers import Peer, Served, echo, framed, until
 
 from ottla.base.units import KiB, MiB
 from ottla.net.connection_context import Limits
+from ottla.net.listener import bound_socket
 from ottla.net.server_connection import ServerConnection
 
 pytestmark = pytest.mark.server
@@ -298,6 +300,53 @@ async def test_connections_are_limited_in_all() -> None:
         one, two = await served.peer(), await served.peer()
         assert await one.ask(b"1") and await two.ask(b"2")
         assert await (await served.peer()).closed()
+
+
+async def test_one_address_may_have_a_limit_of_its_own() -> None:
+    async with Served(limits=Limits(connections_per_host_max=0, connections_of_hosts=(("127.0.0.1", 2),))) as served:
+        one, two = await served.peer(), await served.peer()
+        assert await one.ask(b"1") and await two.ask(b"2")
+        assert await (await served.peer()).closed()
+
+
+async def test_changed_limits_apply_to_new_connections_and_keep_the_open_ones() -> None:
+    async with Served() as served:
+        one, two = await served.peer(), await served.peer()
+        assert await one.ask(b"1") and await two.ask(b"2")
+        served.context.set_limits(Limits(connections_max=1))
+        assert await (await served.peer()).closed()
+        assert await one.ask(b"1") and await two.ask(b"2")
+        served.context.set_limits(Limits(connections_max=3))
+        assert await (await served.peer()).ask(b"3") == b"3"
+
+
+async def test_connections_above_the_rate_wait_and_are_served() -> None:
+    async with Served(limits=Limits(connection_rate=5)) as served:
+        loop = asyncio.get_running_loop()
+        began_s = loop.time()
+        peers = [await served.peer() for _ in range(9)]
+        assert await asyncio.gather(*(peer.ask(b"in") for peer in peers)) == [b"in"] * 9
+        # The bucket holds one second of tokens, so five connections do not wait, and four wait 0.2 s each.
+        assert loop.time() - began_s >= 0.75
+        assert served.context.traffic.refused == 0
+
+
+def test_connections_inherit_the_sizes_of_the_buffers_from_the_listener() -> None:
+    with bound_socket("127.0.0.1", 0, send_bytes=20_000, receive_bytes=30_000) as listener, socket.socket() as client:
+        client.connect(listener.getsockname())
+        with listener.accept()[0] as accepted:
+            # Linux doubles the requested size for its own use.
+            assert accepted.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) == 40_000
+            assert accepted.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) == 60_000
+
+
+@pytest.mark.skipif(not socket.has_ipv6, reason="this Python has no IPv6")
+def test_the_unspecified_ipv6_address_listens_on_both_families() -> None:
+    with bound_socket("::", 0) as listener:
+        port = listener.getsockname()[1]
+        for host in ("127.0.0.1", "::1"):
+            with socket.create_connection((host, port), timeout=5):
+                listener.accept()[0].close()
 
 
 async def test_many_clients_that_connect_and_leave_at_once_leave_nothing_behind() -> None:

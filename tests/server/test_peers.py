@@ -99,3 +99,10 @@ async def test_a_broker_that_is_not_registered_gives_no_response(broker: Broker)
     peers = PeerClient({}, lambda other: None)
     assert await asked(peers, AlterPartitionRequest(), 3) is None
     await peers.close()
+
+
+async def test_a_request_without_a_response_ends_after_the_request_timeout(broker: Broker) -> None:
+    peers = PeerClient({}, lambda other: broker.served.address, timeout_ms=50)
+    assert await asked(peers, CreateTopicsRequest(), 7) is None
+    assert len(broker.waiting) == 1
+    await peers.close()

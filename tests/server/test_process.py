@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from itertools import count
 from pathlib import Path
+from threading import Barrier
 from typing import Any, NoReturn
 
 import pytest
@@ -28,12 +29,15 @@ from ottla.wire.messages import (
     CreateTopicsResponse,
     DescribeClusterRequest,
     DescribeClusterResponse,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
     MetadataRequest,
     MetadataResponse,
     ProduceRequest,
     ProduceResponse,
 )
 from ottla.wire.messages.create_topics import CreatableTopic
+from ottla.wire.messages.incremental_alter_configs import AlterableConfig, AlterConfigsResource
 from ottla.wire.messages.produce import PartitionProduceData, TopicProduceData
 
 pytestmark = pytest.mark.server
@@ -350,6 +354,40 @@ async def test_space_is_measured_before_the_first_request_and_again(tmp_path: Pa
         assert node.context.space[root].total_bytes >= node.context.space[root].free_bytes > 0
         node.context.space.clear()
         await until(lambda: node.context.space)
+
+
+async def set_for_all(peer: Peer, **texts: str) -> None:
+    """Changes settings of all brokers."""
+    changes = [AlterableConfig(name=name.replace("_", "."), config_operation=0, value=value) for name, value in texts.items()]
+    request = IncrementalAlterConfigsRequest(resources=[AlterConfigsResource(resource_type=4, resource_name="", configs=changes)])
+    answer = await ask(peer, request, 1, IncrementalAlterConfigsResponse)
+    assert [resource.error_code for resource in answer.responses] == [0]
+
+
+async def test_limits_of_connections_change_while_a_broker_runs(tmp_path: Path) -> None:
+    async with running(tmp_path) as run:
+        peer = await run.client()
+        await set_for_all(peer, max_connections_per_ip="1")
+        await until(lambda: run.process.connection_context.limits.connections_per_host_max == 1)
+        assert await (await run.client()).closed()
+        await set_for_all(peer, max_connections_per_ip_overrides="localhost:2")
+        await until(lambda: run.process.connection_context.host_limits.get("127.0.0.1") == 2)
+        await create(await run.client(), "t")
+        assert await (await run.client()).closed()
+
+
+async def test_the_number_of_threads_changes_while_a_broker_runs(tmp_path: Path) -> None:
+    async with running(tmp_path, {"num.io.threads": "1"}) as run:
+        peer = await run.client()
+        await create(peer, "t")
+        assert await produce(peer, "t") == (0, 0)
+        await set_for_all(peer, num_io_threads="3")
+        barrier = Barrier(3)
+        loop = asyncio.get_running_loop()
+        async with asyncio.timeout(10):
+            # Passes only with three threads at the same time.
+            await asyncio.gather(*(loop.run_in_executor(run.process.sync_threads, barrier.wait) for _ in range(3)))
+        assert await produce(peer, "t") == (0, 1)
 
 
 async def test_pipelined_requests_of_many_kinds_are_answered_in_order(tmp_path: Path) -> None:

@@ -355,7 +355,7 @@ node.id=4
 listeners=PLAINTEXT://127.0.0.1:0,CONTROLLER://127.0.0.1:9093
 controller.listener.names=CONTROLLER
 listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT
-num.network.threads=3
+num.network.threads=5
 num.io.threads = 8
 socket.request.max.bytes: 104857600
 log.dirs={tmp_path / "logs"}
@@ -368,7 +368,7 @@ log.retention.hours=168
     server = start("--config", str(tmp_path / "server.properties"), "--listen", "127.0.0.1:0")
     assert Client(server.addresses[0]).ask(MetadataRequest(topics=None), 1, MetadataResponse).brokers[0].node_id == 4
     _, _, err = server.stop()
-    assert "ottla: ignoring num.network.threads: there are no network threads" in err
+    assert "ottla: ignoring num.network.threads: one event loop serves all connections" in err
     assert (tmp_path / "logs" / "meta.properties").exists()
 
 
