@@ -15,6 +15,7 @@ from ottla.base.options import OptionSpec
 from ottla.broker.apis import HANDLERS
 from ottla.broker.groups.classic.states import TRANSITIONS, GroupState
 from ottla.broker.metadata.configs import BrokerOptions, topic_defaults
+from ottla.broker.metadata.kafka_settings import OTHER_DEFAULTS, documented
 from ottla.client.options import AdminOptions, ClientOptions, ConsumerOptions, ProducerOptions
 from ottla.log.options import TopicOptions
 from ottla.wire.messages import API
@@ -22,12 +23,30 @@ from ottla.wire.messages import API
 REFERENCE = Path(__file__).parent.parent / "docs" / "reference"
 
 
+KAFKA_SETTINGS = """\
+# Settings of Apache Kafka
+
+Generated from the tables in `src/ottla/broker/metadata/kafka_settings.py`. It has every setting that Apache Kafka 4.4 defines, and those of
+brokers that only 3.9 has. [configuration.md](configuration.md) describes the settings in force.
+
+- **in force**: the setting has Kafka's meaning and Kafka's default, except where the table says otherwise.
+- **accepted without meaning**: a value other than the default is ignored with a warning, because what it regulates does not exist here.
+- **refused**: a value other than the default stops the start, and is refused while a broker runs, because to ignore it would weaken or
+  change what you configured. An empty value and Kafka's default are accepted.
+
+A name that is neither here nor in configuration.md is kept with a warning, because it may belong to a plugin. If it looks mistyped, the
+warning names the setting that you may mean. A setting of Ottla (`ottla.`) and a name given with `--set` must be known.
+"""
+
+
 def configuration() -> str:
     """Every setting of brokers and topics, as Markdown."""
     parts = [
         "# Settings\n\nGenerated from the declarations in `src/ottla/broker/metadata/configs.py` and `src/ottla/log/options.py`.\n\n"
-        "A broker takes its settings from `--config FILE` (Kafka's properties format), then from `--set name=value`.\n"
-        "A topic takes its own, set when it is created or with `ottla topic alter`, over the broker's default for topics.\n",
+        "A broker takes its settings from `--config FILE` (Kafka's properties format), then, with `--env`, "
+        "from `KAFKA_*` variables, then from `--set name=value`.\n"
+        "A topic takes its own, set when it is created or with `ottla topic alter`, over the broker's default for topics.\n"
+        "[kafka-settings.md](kafka-settings.md) lists every setting of Apache Kafka with what Ottla makes of it.\n",
         "## Brokers\n",
         *_table(BrokerOptions.SPECS.values()),
         "\n## Topics\n",
@@ -36,6 +55,27 @@ def configuration() -> str:
         *_table(topic_defaults().values()),
     ]
     return "\n".join(parts) + "\n"
+
+
+def kafka_settings() -> str:
+    """Every setting of Apache Kafka, with what Ottla makes of it, as Markdown."""
+    parts = [KAFKA_SETTINGS]
+    for title, resource in (("Brokers", "broker"), ("Topics", "topic"), ("Groups", "group")):
+        parts += [f"\n## {title}\n", "| name | Kafka's default | here | |", "|---|---|---|---|"]
+        for setting, verdict, reason in documented(resource):
+            default = f"`{setting.default}`" if setting.default else ""
+            notes = ["only in 3.9"] if setting.origin == "3.9" else []
+            notes += filter(None, [reason or _other_default(setting.name)])
+            row = (f"`{setting.name}`", default, verdict.value, "; ".join(notes))
+            parts.append("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |")
+    return "\n".join(parts) + "\n"
+
+
+def _other_default(name: str) -> str:
+    if name not in OTHER_DEFAULTS:
+        return ""
+    default = BrokerOptions.SPECS.get(name, topic_defaults().get(name))
+    return f"the default is `{default.render(default.default)}`: {OTHER_DEFAULTS[name]}" if default is not None else ""
 
 
 def clients() -> str:
@@ -118,6 +158,7 @@ def main() -> int:
     """Write the pages, or compare them; returns 1 when one is out of date."""
     pages = {
         "configuration.md": configuration(),
+        "kafka-settings.md": kafka_settings(),
         "clients.md": clients(),
         "protocol.md": coverage() + protocol_reference(),
         "cli.md": cli_page(),

@@ -6,7 +6,7 @@ import pytest
 
 from ottla.base.options import ConfigError
 from ottla.broker.metadata.configs import SPECS_BY_NAME, Settings
-from ottla.broker.metadata.kafka_settings import MEANINGLESS, REFUSED, Treatment, kafka_settings, treatment
+from ottla.broker.metadata.kafka_settings import MEANINGLESS, OTHER_DEFAULTS, REFUSED, Treatment, kafka_settings, treatment
 from ottla.server.addresses import address_text, parse_address, parse_listener
 from ottla.server.process_plan import ProcessPlan
 from ottla.server.server_properties import AcceptedSettings, accepted_settings, parse_properties, settings_of_environment
@@ -153,10 +153,7 @@ def test_settings_in_force_have_kafkas_defaults_except_those_the_reference_expla
         and setting.default is not None
         and not setting.is_default(SPECS_BY_NAME[name].render(SPECS_BY_NAME[name].default) or "")
     }
-    assert differing == {
-        "broker.id", "listeners", "log.cleaner.io.max.bytes.per.second", "max.connections", "max.connections.per.ip",
-        "socket.receive.buffer.bytes", "socket.send.buffer.bytes",
-    }  # fmt: skip
+    assert differing == set(OTHER_DEFAULTS)
 
 
 #: What Kafka 4.4 ships as config/server.properties and config/broker.properties, and 3.9 as config/server.properties, without comments.

@@ -153,6 +153,17 @@ HARMLESS = {
     "sasl.enabled.mechanisms": ("GSSAPI", ""),
 }
 
+#: Settings in force whose default is not Kafka's, with the reason.
+OTHER_DEFAULTS = {
+    "broker.id": "ids are not generated",
+    "listeners": "a new broker is reachable from its own machine only",
+    "log.cleaner.io.max.bytes.per.second": "compaction of a large log must not slow the clients down",
+    "max.connections": "a broker must not run out of file descriptors",
+    "max.connections.per.ip": "one client must not use up the connections of all",
+    "socket.receive.buffer.bytes": "the kernel adapts the size to each connection",
+    "socket.send.buffer.bytes": "the kernel adapts the size to each connection",
+}
+
 #: Settings of groups of other types, by prefix, with the answer to them.
 OTHER_GROUPS = {"share.": _SHARE, "streams.": _STREAMS, "errors.deadletterqueue.": _SHARE, "consumer.assignor.": _COORDINATOR}
 
