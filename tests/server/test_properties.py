@@ -130,6 +130,8 @@ def test_a_typing_error_is_told_with_the_name_that_is_meant_and_refused_if_it_wa
     ]
     with pytest.raises(ConfigError, match=r"unknown setting; did you mean leader\.imbalance\.check\.interval\.seconds\?"):
         accepted_settings(wrong, typed=wrong)
+    (warning,) = accepted_settings({"leader.imbalance.foo": "1"}).warnings
+    assert "; did you mean leader.imbalance." in warning
     with pytest.raises(ConfigError, match="unknown setting"):
         accepted_settings({"ottla.no.such.setting": "1"})
 

@@ -15,6 +15,7 @@ The start of a broker and IncrementalAlterConfigs decide by the same tables.
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 from enum import Enum
 from functools import cache
 from importlib import resources
@@ -251,8 +252,14 @@ def asks_for_nothing(name: str, text: str) -> bool:
 
 
 def guess(name: str) -> str:
-    """``; did you mean NAME?`` for a name that looks like a mistyped one; else empty."""
-    return suggestion(name, [*SPECS_BY_NAME, *kafka_settings("broker"), *ALIASES])
+    """``; did you mean NAME?`` for a name that looks like a mistyped one; else empty. Names below the same prefix come first."""
+    known = [*SPECS_BY_NAME, *kafka_settings("broker"), *ALIASES]
+    parts = name.split(".")
+    for count in range(len(parts) - 1, 1, -1):
+        prefix = ".".join(parts[:count]) + "."
+        if near := get_close_matches(name, [other for other in known if other.startswith(prefix)], n=1, cutoff=0):
+            return f"; did you mean {near[0]}?"
+    return suggestion(name, known)
 
 
 def check_at_run_time(entity: str, name: str, text: str) -> None:
