@@ -14,7 +14,7 @@ Otherwise the first record of a partition after an election could wait as long a
 
 A consumer that sends its rack (from version 11 on) may read from a follower, up to the high watermark known there; an offset beyond its
 log is OFFSET_NOT_AVAILABLE. With RackAwareReplicaSelector a leader sends it to a follower in its rack (``replica_selector.py``), without
-records. Followers then learn a new high watermark at once.
+records. Followers then learn a new high watermark at once, and always a new log start, which they report in their next fetch.
 
 Versions: topics by id from 13 on. read_committed stops at the last stable offset.
 
@@ -35,7 +35,7 @@ from ottla.broker.handlers import Deferred, handles
 from ottla.broker.node import Node
 from ottla.broker.replica.fetch_sessions import Context, Wanted
 from ottla.broker.replica.follower import Follower
-from ottla.broker.replica.leader import Leader
+from ottla.broker.replica.leader import Leader, low_watermark_of
 from ottla.broker.replica.reads import Read
 from ottla.broker.replica.replica_selector import RACK_AWARE, replica_near
 from ottla.wire import errors
@@ -150,6 +150,8 @@ def _note_follower(node: Node, reader: Reader, wanted: Wanted) -> None:
         return
     if not leader.agrees(ask.fetch_offset, ask.last_fetched_epoch):
         return
+    if leader.isr_state.reports_start(replica, ask.log_start_offset):
+        node.context.delayed.poke(low_watermark_of(leader.partition))
     if leader.fetched(replica, offset=ask.fetch_offset, broker_epoch=reader.epoch, now_ms=node.context.now_ms):
         node.context.delayed.poke(leader.partition)
     progress = leader.isr_state.progress[replica]
@@ -197,7 +199,7 @@ def _read_all(node: Node, request: FetchRequest, reader: Reader, context: Contex
         size = len(data.records) if data.records is not None else 0
         found.bytes += size
         left = max(0, left - size)
-        found.urgent |= _urgent(data) or _awaits_watermark(node, reader, wanted, data.high_watermark)
+        found.urgent |= _urgent(data) or _awaits_marks(node, reader, wanted, data.high_watermark, data.log_start_offset)
     return found
 
 
@@ -205,9 +207,15 @@ def _urgent(data: PartitionData) -> bool:
     return data.error_code != 0 or data.diverging_epoch.epoch != -1 or data.preferred_read_replica >= 0
 
 
-def _awaits_watermark(node: Node, reader: Reader, wanted: Wanted, high_watermark: int) -> bool:
-    """Whether consumers may wait on a follower for a high watermark that it does not know yet."""
-    return reader.replica >= 0 and high_watermark > wanted.high_watermark >= 0 and node.context.options.replica_selector_class in RACK_AWARE
+def _awaits_marks(node: Node, reader: Reader, wanted: Wanted, high_watermark: int, log_start: int) -> bool:
+    """Whether a follower does not know the log start yet, for which DeleteRecords may wait; or the high watermark, for which its consumers
+    may wait.
+    """
+    if reader.replica < 0:
+        return False
+    if log_start > max(wanted.log_start_offset, wanted.ask.log_start_offset) and wanted.ask.log_start_offset >= 0:
+        return True
+    return high_watermark > wanted.high_watermark >= 0 and node.context.options.replica_selector_class in RACK_AWARE
 
 
 def _catches_up(node: Node, reader: Reader, found: FetchedPartitions) -> bool:
@@ -423,7 +431,7 @@ def _has_news(node: Node, reader: Reader, wanted: Wanted) -> bool:
         held = _held(node, reader, wanted)
     except KafkaError:
         return True
-    if _awaits_watermark(node, reader, wanted, held.high_watermark):
+    if _awaits_marks(node, reader, wanted, held.high_watermark, held.log.start_offset):
         return True
     if _held_up(node, held, reader.replica):
         return ask.fetch_offset < held.log.start_offset

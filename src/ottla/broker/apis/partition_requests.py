@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from ottla.base.ids import TopicPartition
 from ottla.broker.delayed import DelayedOperation
 from ottla.broker.events import RequestArrived
-from ottla.broker.handlers import Deferred, Resp
+from ottla.broker.handlers import PENDING, Deferred, Resp
 from ottla.broker.node import Node
 
 T = TypeVar("T", bound=Hashable)
@@ -34,8 +34,13 @@ def by_topic(entries: Iterable[tuple[T, int, V]]) -> dict[T, dict[int, V]]:
     return found
 
 
-def when_settled(node: Node, call: RequestArrived[Any], about: Iterable[tuple[str, int]], answer: Callable[[], Resp]) -> Resp | Deferred:
-    """Answers at once, or when the present records of these partitions are on disk, if this broker has their only replica."""
+def when_settled(
+    node: Node, call: RequestArrived[Any], about: Iterable[tuple[str, int]], answer: Callable[[], Resp | Deferred]
+) -> Resp | Deferred:
+    """Answers at once, or when the present records of these partitions are on disk, if this broker has their only replica.
+
+    ``answer`` may delay the request further.
+    """
     leaders = node.partitions.leaders
     found = (leaders.get(TopicPartition(topic, partition)) for topic, partition in about)
     ends = [(leader, leader.log.end_offset) for leader in found if leader is not None and leader.unsettled]
@@ -46,7 +51,9 @@ def when_settled(node: Node, call: RequestArrived[Any], about: Iterable[tuple[st
         return all(leader.high_watermark >= end or leaders.get(leader.partition) is not leader for leader, end in ends)
 
     def finish(_expired: bool) -> None:
-        node.context.answer(call, answer())
+        response = answer()
+        if response is not PENDING:
+            node.context.answer(call, response)
 
     operation = DelayedOperation("flush", finish, keys=[leader.partition for leader, _ in ends], ready=settled)
     return node.context.delay(call, operation, node.context.now_ms + WAIT_MS)

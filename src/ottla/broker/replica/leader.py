@@ -57,6 +57,11 @@ WRITEBACK_BYTES = 8 * MiB
 CODEC_OF = {"uncompressed": Codec.NONE, "gzip": Codec.GZIP, "snappy": Codec.SNAPPY, "lz4": Codec.LZ4, "zstd": Codec.ZSTD}
 
 
+def low_watermark_of(partition: TopicPartition) -> tuple[str, TopicPartition]:
+    """Key of operations that wait for a low watermark."""
+    return ("low watermark", partition)
+
+
 class Accepted(msgspec.Struct, gc=False):
     """An appended batch; a duplicate has the offsets of the original."""
 
@@ -184,12 +189,26 @@ class Leader(Flushing, Readable):
         self.isr_state.fetched(broker, offset=offset, end_offset=self.log.end_offset, broker_epoch=broker_epoch, now_ms=now_ms)
         return self._advance()
 
+    def low_watermark(self, alive: Callable[[int], bool]) -> int:
+        """Offset below which no live or electable replica has records, also after a crash. ``alive``: whether a broker is registered.
+
+        Source: KIP-107.
+        """
+        return self.isr_state.low_watermark(min(self.log.start_offset, self.log.recorded_start), alive=alive)
+
     def wanted_isr(self, now_ms: int, *, lag_max_ms: int, sound: Callable[[int, int], bool]) -> tuple[int, ...] | None:
         """The ISR to request from the controller; None if the present one is right. A replica joins only with everything up to the high
         watermark and the log end of the epoch's beginning, because that may have been committed. See ``IsrState.wanted``.
         """
         joins_at = max(self.high_watermark, self.epoch_start)
-        found = self.isr_state.wanted(now_ms, end_offset=self.log.end_offset, joins_at=joins_at, lag_max_ms=lag_max_ms, sound=sound)
+        found = self.isr_state.wanted(
+            now_ms,
+            end_offset=self.log.end_offset,
+            joins_at=joins_at,
+            lag_max_ms=lag_max_ms,
+            sound=sound,
+            log_start=self.log.start_offset,
+        )
         return self.isr_state.isr if found is None and self.isr_state.recovering and self.settled else found
 
     @property

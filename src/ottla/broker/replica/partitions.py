@@ -24,7 +24,7 @@ from ottla.broker.metadata.image import Topic
 from ottla.broker.registration.replica_health import ReplicaHealth
 from ottla.broker.replica.fetchers import Fetchers
 from ottla.broker.replica.follower import Follower
-from ottla.broker.replica.leader import Leader
+from ottla.broker.replica.leader import Leader, low_watermark_of
 from ottla.broker.storage import startup
 from ottla.broker.storage.log_files import LogFiles, is_replica
 from ottla.broker.storage.periodic_tasks import FileRemovals
@@ -437,7 +437,7 @@ class Partitions:
 
     @indivisible
     def delete_before(self, leader: Leader, offset: int) -> None:
-        """Deletes all records before ``offset``; durable with the directory's next checkpoint.
+        """Deletes all records before ``offset``; durable when ``start_recorded`` is called.
 
         Raises: KafkaStorageError.
         """
@@ -446,6 +446,7 @@ class Partitions:
         except OSError as error:
             raise self.append_failed(leader, error) from error
         self.dropped(leader, dropped)
+        self.record_start(leader)
 
     @indivisible
     def dropped(self, leader: Leader | Follower, paths: tuple[str, ...]) -> None:
@@ -453,6 +454,20 @@ class Partitions:
         self._removals.remove_later(leader.directory.root, paths, leader.options.file_delete_delay_ms)
         self.dirty[leader.partition] = leader
         self._context.delayed.poke(leader.partition)
+
+    def record_start(self, replica: Leader | Follower) -> None:
+        """Records a log start that moved, so that a crash cannot bring deleted records back."""
+        if isinstance(replica, Follower):
+            replica.recording_start = True
+        self.files.record_start(replica.directory, replica.log)
+
+    def start_recorded(self, partition: TopicPartition) -> None:
+        """The start of a log is recorded, or the disk is full: the leader compares it with the followers', a follower reports it."""
+        follower = self.followers.get(partition)
+        if follower is not None:
+            follower.recording_start = False
+            self._machines.fetchers.flushed(partition)
+        self._context.delayed.poke(low_watermark_of(partition))
 
     def begin_flushes(self) -> None:
         """Requests the flushes that are due; at most one per partition is in progress."""
