@@ -164,9 +164,7 @@ def test_log_start_that_a_full_disk_refuses_is_recorded_later() -> None:
 
 
 def test_follower_reports_a_log_start_that_retention_moved() -> None:
-    cluster, leader, followers = a_replicated_topic(
-        configs={"internal.segment.bytes": "100", "retention.bytes": "100", "retention.ms": "-1"}
-    )
+    cluster, leader, followers = a_replicated_topic(configs={"internal.segment.bytes": "100", "retention.bytes": "100"})
     cluster.pass_ms(310_000)
     start = start_of(leader)
     assert start > 0

@@ -105,10 +105,11 @@ class Deletions:
             raise errors.OffsetOutOfRange(
                 f"{leader.partition} can be deleted up to its high watermark, {leader.high_watermark}, not {offset}"
             )
+        leader.deleted_to = max(leader.deleted_to, offset)
         if offset > leader.log.start_offset:
             node.partitions.delete_before(leader, offset)
-        elif offset > leader.log.recorded_start:
-            # The log start moved by retention, whose checkpoint is written later.
+        if offset > leader.log.recorded_start:
+            # Also if retention moved the log start: its checkpoint is written later.
             node.partitions.record_start(leader)
         return offset
 

@@ -86,9 +86,11 @@ class Leader(Flushing, Readable):
         "_level",
         "_me",
         "_require_keys",
+        "_segment_bytes",
         "_stamps",
         "_written_back",
         "adding",
+        "deleted_to",
         "directory",
         "epoch",
         "epoch_start",
@@ -131,6 +133,8 @@ class Leader(Flushing, Readable):
         self._written_back = log.active.size
         self._flush_wanted = False
         self._unflushed_since_ms: int | None = None
+        #: The highest offset for which a DeleteRecords waited: fetches of followers that do not know this log start are answered at once.
+        self.deleted_to = 0
         self._lead(state, version, now_ms)
 
     def follow_options(self, options: TopicOptions) -> None:
@@ -142,6 +146,8 @@ class Leader(Flushing, Readable):
         # Read by every append.
         self._bytes_max = options.max_message_bytes
         self._decompressed_max = min(max(10 * options.max_message_bytes, DECOMPRESSED_MAX), options.max_decompressed_message_bytes)
+        # Not internal.segment.bytes, with which tests make small segments.
+        self._segment_bytes = options.segment_bytes
         self._require_keys = "compact" in options.cleanup_policy
         self._stamps = options.message_timestamp_type == "LogAppendTime"
         self._before_max_ms = options.message_timestamp_before_max_ms
@@ -257,6 +263,8 @@ class Leader(Flushing, Readable):
                     stamp = repeat.timestamp_ms if self._stamps else -1
                     return Accepted(repeat.base_offset, repeat.last_offset + 1, stamp, False)
             records, header = self._prepared(records, seen, wall_ms)
+            if header.size > self._segment_bytes:
+                self._refuse_segment(header.size)
             done = self._write(records, header, wall_ms)
         except (RecordsError, LogError) as error:
             raise refusal_of(error) from error
@@ -280,6 +288,12 @@ class Leader(Flushing, Readable):
             examine_batch(records, max_decompressed=0)
         raise errors.MessageTooLarge(
             f"the batch has {len(records)} bytes; {self.partition.topic} takes {self._bytes_max} (max.message.bytes)"
+        )
+
+    def _refuse_segment(self, size: int) -> NoReturn:
+        raise errors.RecordListTooLarge(
+            f"the batch has {size} bytes, and a segment of {self.partition.topic} {self._segment_bytes} (segment.bytes); "
+            "send smaller batches or raise segment.bytes"
         )
 
     def append_own(self, batch: memoryview, *, wall_ms: int) -> int:

@@ -115,6 +115,13 @@ class Partitions:
         """The replica of a partition, if its log directory works."""
         return self.leaders.get(partition) or self.followers.get(partition)
 
+    def unsettled(self) -> Iterator[Leader]:
+        """Leaders of single replicas with records whose flush is due or in progress."""
+        for partition in (*self.dirty, *self._flushing):
+            leader = self.leaders.get(partition)
+            if leader is not None and leader.unsettled:
+                yield leader
+
     def high_watermarks(self, directory: LogDirectory) -> dict[TopicPartition, int]:
         """Known high watermarks, for the checkpoint of a directory."""
         return {replica.partition: replica.high_watermark for replica in self.replicas() if replica.directory is directory}
@@ -437,7 +444,7 @@ class Partitions:
 
     @indivisible
     def delete_before(self, leader: Leader, offset: int) -> None:
-        """Deletes all records before ``offset``; durable when ``start_recorded`` is called.
+        """Deletes all records before ``offset``; durable when the log start is recorded.
 
         Raises: KafkaStorageError.
         """
@@ -446,7 +453,6 @@ class Partitions:
         except OSError as error:
             raise self.append_failed(leader, error) from error
         self.dropped(leader, dropped)
-        self.record_start(leader)
 
     @indivisible
     def dropped(self, leader: Leader | Follower, paths: tuple[str, ...]) -> None:
