@@ -99,6 +99,37 @@ def test_idle_sessions_make_room_for_partitions() -> None:
     assert begin(sessions, asking(100), 120_002).session_id and sessions.partitions == 100
 
 
+def test_full_slots_go_to_larger_sessions() -> None:
+    """Line 50; the smallest session goes first, and only for a larger one. Source: KIP-227."""
+    sessions = FetchSessions(3, 100, 1_000)
+    opened = [begin(sessions, asking(count), count) for count in (20, 10, 30)]
+    for now_ms in (100_000, 120_021):
+        for each in opened:
+            assert each.session is not None
+            begin(sessions, asking(0, session_id=each.session_id, epoch=each.session.epoch), now_ms)
+    assert begin(sessions, asking(10), 120_021).session_id == 0, "one of the same size is not larger"
+    assert begin(sessions, asking(11), 120_021).session_id
+    assert [each.session_id in sessions._sessions for each in opened] == [True, False, True]
+    assert begin(sessions, asking(12), 120_021).session_id == 0, "those left are larger, or were created just now"
+
+
+def test_larger_session_evicts_as_many_smaller_ones_as_it_needs_or_none() -> None:
+    """Line 50."""
+    sessions = FetchSessions(100, 100, 100)
+    opened = [begin(sessions, asking(count), count) for count in (20, 10, 30, 40)]
+    for each in opened:
+        assert each.session is not None
+        begin(sessions, asking(0, session_id=each.session_id, epoch=1), 100_000)
+    assert begin(sessions, asking(100), 125_000).session_id and sessions.partitions == 100
+    assert len(sessions) == 1
+    begin(sessions, asking(50), 250_000)
+    small = begin(sessions, asking(40), 250_001)
+    assert small.session is not None
+    begin(sessions, asking(0, session_id=small.session_id, epoch=1), 350_000)
+    assert begin(sessions, asking(45), 380_000).session_id, "an idle session goes first"
+    assert small.session_id in sessions._sessions
+
+
 def test_partitions_of_sessions_are_counted_as_they_come_and_go() -> None:
     sessions = FetchSessions(3, 50, 10_000)
     rng, opened = Random(1), list[Context]()

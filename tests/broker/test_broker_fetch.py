@@ -187,8 +187,58 @@ def test_between_high_watermark_and_log_end_there_is_nothing_to_read_and_no_erro
     cluster.flushing = False
     produce(broker, batch(b"a"), acks=1)
     for offset in (0, 1):
-        found = fetch(broker, offset)
+        sent = broker.send(fetch_request(offset, max_wait_ms=100), 12)
+        cluster.pass_ms(110)
+        [found] = sent.answer.responses[0].partitions
         assert (found.error_code, bytes(found.records), found.high_watermark) == (0, b"", 0)
+
+
+def test_fetch_without_a_wait_sees_what_was_acknowledged_with_acks_1() -> None:
+    """Line 47."""
+    cluster = Cluster()
+    broker = cluster.topic(partitions=2)
+    cluster.flushing = False
+    produce(broker, batch(b"a"), acks=1)
+    sent = broker.send(fetch_request(partitions=(0, 1)), 12)
+    assert sent.waits
+    assert not fetch(broker, 1).records, "at the log end nothing is missed"
+    assert not fetch(broker, partitions=(1,)).records, "another partition"
+    broker.flush()
+    assert values(sent.answer.responses[0].partitions[0].records) == [b"a"]
+
+
+def test_fetch_without_a_wait_waits_for_a_sleeping_partition_of_its_session() -> None:
+    """Line 47."""
+    cluster = Cluster()
+    broker = cluster.topic(partitions=2)
+    session = begin(broker, 0, 1)
+    assert reported(go_on(broker, session, 1)) == []
+    cluster.flushing = False
+    produce(broker, batch(b"a"), acks=1)
+    sent = broker.send(fetch_request(partitions=(), session_id=session, session_epoch=2), 12)
+    assert sent.waits
+    broker.flush()
+    assert values(sent.answer.responses[0].partitions[0].records) == [b"a"]
+
+
+def test_fetch_without_a_wait_does_not_wait_for_a_dead_disk() -> None:
+    """Line 47."""
+    cluster = Cluster()
+    broker = cluster.topic()
+    cluster.flushing = False
+    produce(broker, batch(b"a"), acks=1)
+    sent = broker.send(fetch_request(), 12)
+    cluster.pass_ms(5_010)
+    assert not sent.answer.responses[0].partitions[0].records
+
+
+def test_fetch_without_a_wait_does_not_wait_for_followers() -> None:
+    """Line 47; Kafka's high watermark is late too."""
+    cluster = Cluster(brokers=2)
+    leader = cluster.topic(replicas=2)
+    cluster.flushing = False
+    produce(leader, batch(b"a"), acks=1)
+    assert not fetch(leader).records
 
 
 def test_aborted_transactions_are_listed_for_read_committed_and_null_otherwise() -> None:

@@ -5,9 +5,9 @@ from typing import Any
 
 import crc32c
 import pytest
-from cluster import WALL_MS, Broker, Cluster, batch, fetch, produce, produce_request, unpacked, values
+from cluster import WALL_MS, Broker, Cluster, batch, fetch, fetch_request, produce, produce_request, unpacked, values
 
-from ottla.base.units import HOUR_MS, INT64_MAX
+from ottla.base.units import HOUR_MS, INT64_MAX, MiB
 from ottla.records.batch import crc_ok, parse_header
 from ottla.records.build import build_batch
 from ottla.records.compression import Codec
@@ -34,7 +34,7 @@ def test_acks_all_is_answered_once_the_record_is_on_disk() -> None:
     cluster.flushing = False
     sent = broker.send(produce_request(batch(b"a"), acks=-1), 12)
     assert sent.waits
-    assert values(fetch(broker).records) == []
+    assert broker.send(fetch_request(max_wait_ms=100), 12).waits
     broker.flush()
     assert sent.answer.responses[0].partition_responses[0].base_offset == 0
     assert values(fetch(broker).records) == [b"a"]
@@ -57,7 +57,7 @@ def test_acks_1_is_answered_before_the_record_is_on_disk() -> None:
     broker = cluster.topic()
     cluster.flushing = False
     assert produce(broker, batch(b"a"), acks=1).base_offset == 0
-    assert values(fetch(broker).records) == []
+    assert broker.send(fetch_request(max_wait_ms=100), 12).waits
     broker.flush()
     assert values(fetch(broker).records) == [b"a"]
 
@@ -272,6 +272,17 @@ def test_a_batch_above_max_message_bytes_is_refused() -> None:
     refused(broker, damaged, errors.MessageTooLarge)
     refused(broker, large[:-1], errors.CorruptMessage)
     refused(broker, large + large, errors.InvalidRecord)
+
+
+def test_batch_above_segment_bytes_is_refused() -> None:
+    """Line 30; what counts is its size as it is written."""
+    broker = Cluster().topic(configs={"segment.bytes": str(MiB), "max.message.bytes": str(2 * MiB)})
+    answer = refused(broker, batch(bytes(MiB)), errors.RecordListTooLarge)
+    assert "segment.bytes" in answer.error_message
+    assert produce(broker, batch(bytes(MiB), codec=Codec.GZIP)).error_code == 0
+    cluster = Cluster()
+    configs = {"segment.bytes": str(MiB), "max.message.bytes": str(2 * MiB), "compression.type": "gzip"}
+    assert produce(cluster.topic(configs=configs), batch(bytes(MiB))).error_code == 0
 
 
 def test_a_compacted_topic_refuses_records_without_a_key() -> None:

@@ -27,6 +27,7 @@ from ottla.broker.replica.fetch_sessions import FetchSessions
 from ottla.broker.replica.fetchers import Fetchers
 from ottla.broker.replica.isr_requests import IsrChanges
 from ottla.broker.replica.partitions import Partitions
+from ottla.broker.replica.replicas import BROKERS
 from ottla.broker.replica.throttle import Throttles
 from ottla.broker.storage.compaction import Compaction
 from ottla.broker.storage.periodic_tasks import FileRemovals, PeriodicTasks
@@ -250,6 +251,9 @@ class Node:
             case ("broker", self.context.broker_id) if self.context.started and not self.context.stopping:
                 self.lifecycle.broker_changed()
         self.controller.changed(change)
+        if change[0] == "broker":
+            # A broker that is gone need not report its log starts.
+            self.context.delayed.poke(BROKERS)
         if change[0] == "controller":
             self.isr_changes.controller_changed()
         self.controlled_shutdown.changed(change)

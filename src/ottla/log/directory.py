@@ -158,6 +158,8 @@ class LogDirectory:
         directory.vanished = frozenset(named - set(directory.logs))
         if not directory.clean_start or any(log.recovered is not None for log in directory.logs.values()):
             directory.write_checkpoints(kinds=("recovery_points", "log_starts"))
+        for log in directory.logs.values():
+            log.recorded_start = log.start_offset
         return directory
 
     def _clear(self, entries: Sequence[str]) -> None:

@@ -81,11 +81,13 @@ class LogChanges:
     """File changes in a log directory, in the order in which they are performed."""
 
     moves: tuple[LogMove, ...] = ()
-    #: Checkpoints to replace when those on disk may have an entry of an earlier log with the name of a new one.
+    #: Checkpoints to replace when those on disk may have an entry of an earlier log with the name of a new one, or lack a new log start.
     checkpoints: tuple[tuple[str, bytes], ...] = ()
     creations: tuple[NewLog, ...] = ()
     #: Whether the checkpoints lower recovery points. Old ones must not stay then, even if the disk is full.
     lowers: bool = False
+    #: Set by ``carry_out``: the checkpoints are on disk. False when the disk is full.
+    recorded: bool = False
 
     def carry_out(self, disk: Disk) -> tuple[TopicPartition, ...]:
         """Returns the partitions whose logs were not created because the disk is full. Waits for the device.
@@ -112,6 +114,7 @@ class LogChanges:
         try:
             for path, data in self.checkpoints:
                 disk.replace_file(path, data)
+            self.recorded = True
         except OSError as error:
             if error.errno == ENOSPC and self.lowers:
                 disk.unlink(filenames.RECOVERY_POINTS)

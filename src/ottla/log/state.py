@@ -85,6 +85,8 @@ class LogState:
         self.bases: list[Offset] = []
         #: Offset of the first readable record.
         self.start_offset = Offset(0)
+        #: Start offset that a crash cannot take back, because the checkpoint of log starts has it.
+        self.recorded_start = Offset(0)
         #: Offset that the next record gets.
         self.end_offset = Offset(0)
         #: Every record below is on disk.

@@ -1,7 +1,8 @@
 """Fetch: batches of the partitions led here, sent from the log files.
 
 Behaviour: answered at once if max_wait is 0, if there are no partitions, if min_bytes are there, or if any partition has an error, has
-diverged, or ends at a closed segment; otherwise after up to max_wait_ms. The first partition with records returns at least one whole
+diverged, or ends at a closed segment; otherwise after up to max_wait_ms. With max_wait 0, a consumer at the high watermark of a single
+replica waits for a flush in progress, to get what was acknowledged with acks=1. The first partition with records returns at least one whole
 batch, whatever the limits; the batch that contains the offset is returned whole. Sessions: ``fetch_sessions.py``.
 
 A follower, which sends its replica id, reads up to the log end. Its fetch offset tells what it has on disk, which may raise the high
@@ -14,7 +15,8 @@ Otherwise the first record of a partition after an election could wait as long a
 
 A consumer that sends its rack (from version 11 on) may read from a follower, up to the high watermark known there; an offset beyond its
 log is OFFSET_NOT_AVAILABLE. With RackAwareReplicaSelector a leader sends it to a follower in its rack (``replica_selector.py``), without
-records. Followers then learn a new high watermark at once.
+records. Followers then learn a new high watermark at once, and the log start of a
+DeleteRecords, which they report in their next fetch.
 
 Versions: topics by id from 13 on. read_committed stops at the last stable offset.
 
@@ -29,13 +31,14 @@ from typing import Any, Self
 
 from ottla.base.ids import BrokerId, TopicId, TopicPartition
 from ottla.broker.apis.partition_leaders import endpoints_of, leader_hint
+from ottla.broker.apis.partition_requests import wait_for_flush
 from ottla.broker.delayed import DelayedOperation
 from ottla.broker.events import RequestArrived
 from ottla.broker.handlers import Deferred, handles
 from ottla.broker.node import Node
 from ottla.broker.replica.fetch_sessions import Context, Wanted
 from ottla.broker.replica.follower import Follower
-from ottla.broker.replica.leader import Leader
+from ottla.broker.replica.leader import Leader, low_watermark_of
 from ottla.broker.replica.reads import Read
 from ottla.broker.replica.replica_selector import RACK_AWARE, replica_near
 from ottla.wire import errors
@@ -122,8 +125,29 @@ def fetch(node: Node, call: RequestArrived[FetchRequest]) -> FetchResponse | Def
     found = _read_all(node, request, reader, context, active)
     waits = bool(active) if context.session is None else True
     if request.max_wait_ms <= 0 or not waits or found.urgent or found.bytes >= _enough(node, request) or _catches_up(node, reader, found):
+        missed = [] if request.max_wait_ms > 0 or found.urgent or reader.replica >= 0 else _unflushed(node, context)
+        if missed:
+            return wait_for_flush(node, call, missed, lambda: _read_again(node, call, reader, context))
         return _response(node, call, context, found)
     return _wait(node, call, reader, context, found)
+
+
+def _unflushed(node: Node, context: Context) -> list[tuple[Leader, int]]:
+    """Partitions of a consumer's fetch, with their log ends, from which it would get nothing because a flush is in progress."""
+    leaders = {leader.partition: leader for leader in node.partitions.unsettled()}
+    if not leaders:
+        return []
+    if context.session is not None and context.incremental:
+        # Also partitions that sleep.
+        found = [(node.sessions.watched(context.session, partition), leader) for partition, leader in leaders.items()]
+    else:
+        named = ((wanted, _partition(node, wanted)) for wanted in context.wanted)
+        found = [(wanted, leaders[partition]) for wanted, partition in named if partition in leaders]
+    return [(one, one.log.end_offset) for wanted, one in found if wanted is not None and wanted.ask.fetch_offset == one.high_watermark]
+
+
+def _read_again(node: Node, call: RequestArrived[FetchRequest], reader: Reader, context: Context) -> FetchResponse:
+    return _response(node, call, context, _read_all(node, call.body, reader, context, context.active()))
 
 
 def replica_of(request: FetchRequest) -> int:
@@ -150,6 +174,8 @@ def _note_follower(node: Node, reader: Reader, wanted: Wanted) -> None:
         return
     if not leader.agrees(ask.fetch_offset, ask.last_fetched_epoch):
         return
+    if leader.isr_state.reports_start(replica, ask.log_start_offset):
+        node.context.delayed.poke(low_watermark_of(leader.partition))
     if leader.fetched(replica, offset=ask.fetch_offset, broker_epoch=reader.epoch, now_ms=node.context.now_ms):
         node.context.delayed.poke(leader.partition)
     progress = leader.isr_state.progress[replica]
@@ -197,7 +223,7 @@ def _read_all(node: Node, request: FetchRequest, reader: Reader, context: Contex
         size = len(data.records) if data.records is not None else 0
         found.bytes += size
         left = max(0, left - size)
-        found.urgent |= _urgent(data) or _awaits_watermark(node, reader, wanted, data.high_watermark)
+        found.urgent |= _urgent(data) or _awaits_marks(node, reader, wanted, data.high_watermark, data.log_start_offset)
     return found
 
 
@@ -205,9 +231,15 @@ def _urgent(data: PartitionData) -> bool:
     return data.error_code != 0 or data.diverging_epoch.epoch != -1 or data.preferred_read_replica >= 0
 
 
-def _awaits_watermark(node: Node, reader: Reader, wanted: Wanted, high_watermark: int) -> bool:
-    """Whether consumers may wait on a follower for a high watermark that it does not know yet."""
-    return reader.replica >= 0 and high_watermark > wanted.high_watermark >= 0 and node.context.options.replica_selector_class in RACK_AWARE
+def _awaits_marks(node: Node, reader: Reader, wanted: Wanted, high_watermark: int, log_start: int) -> bool:
+    """Whether a follower does not know the log start yet, for which DeleteRecords may wait; or the high watermark, for which its consumers
+    may wait.
+    """
+    if reader.replica < 0:
+        return False
+    if log_start > max(wanted.log_start_offset, wanted.ask.log_start_offset) and wanted.ask.log_start_offset >= 0:
+        return True
+    return high_watermark > wanted.high_watermark >= 0 and node.context.options.replica_selector_class in RACK_AWARE
 
 
 def _catches_up(node: Node, reader: Reader, found: FetchedPartitions) -> bool:
@@ -423,7 +455,7 @@ def _has_news(node: Node, reader: Reader, wanted: Wanted) -> bool:
         held = _held(node, reader, wanted)
     except KafkaError:
         return True
-    if _awaits_watermark(node, reader, wanted, held.high_watermark):
+    if _awaits_marks(node, reader, wanted, held.high_watermark, held.deleted_to if isinstance(held, Leader) else 0):
         return True
     if _held_up(node, held, reader.replica):
         return ask.fetch_offset < held.log.start_offset

@@ -1,21 +1,35 @@
 """DeleteRecords: delete all records before an offset, in partitions led here.
 
 Behaviour: offset -1 means the high watermark; one below 0 or above the high watermark is OFFSET_OUT_OF_RANGE. A topic that is only
-compacted refuses with POLICY_VIOLATION, an internal one with INVALID_TOPIC_EXCEPTION. Returns the low watermark, which with one replica is
-the new log start; an offset at or below the log start changes nothing. Waiting readers below the new start are answered at once. The
-request waits for a flush in progress: ``partition_requests.py``. If a request names a partition twice, its last offset counts.
+compacted refuses with POLICY_VIOLATION, an internal one with INVALID_TOPIC_EXCEPTION. An offset at or below the log start deletes nothing.
+Waiting readers below the new start are answered at once. The request waits for a flush in progress: ``partition_requests.py``. If a
+request names a partition twice, its last offset counts.
 
-Differences from Kafka: the log start is written right after the response, not within a minute. Source: KIP-107, KIP-204.
+The leader deletes at once. The response follows when the low watermark reaches the offset, or with REQUEST_TIMED_OUT after ``timeout_ms``.
+The low watermark is the lowest log start of the replicas that are alive or electable, as far as their checkpoints have it::
+
+    delete ──▶ leader: log start moves, is recorded ───────────────────────────┐
+                  └─▶ fetch response ──▶ follower: the same ──▶ next fetch ────┴─▶ low watermark ──▶ response
+
+So no later leader has records below an acknowledged offset, except after an unclean election. A replica joins the ISR only when its log
+start is not below the leader's.
+
+Differences from Kafka: log starts count when they are on disk; Kafka writes them within a minute. An eligible replica also counts while
+its broker is down, because it can be elected before it fetches. A replica whose log directory failed does not count.
+Source: KIP-107, KIP-204; KIP-966 (eligible replicas).
 """
 
 from functools import partial
 
+from ottla.base.ids import BrokerId, TopicPartition
 from ottla.broker.apis.partition_requests import by_topic, when_settled
 from ottla.broker.controller.topics import INTERNAL
+from ottla.broker.delayed import DelayedOperation
 from ottla.broker.events import RequestArrived
 from ottla.broker.handlers import Deferred, handles
 from ottla.broker.node import Node
-from ottla.log.directory import LogDirectory
+from ottla.broker.replica.leader import Leader, low_watermark_of
+from ottla.broker.replica.replicas import BROKERS
 from ottla.wire import errors
 from ottla.wire.errors import KafkaError
 from ottla.wire.messages.delete_records import (
@@ -40,39 +54,93 @@ def refuse(call: RequestArrived[DeleteRecordsRequest], error: KafkaError) -> Del
 @handles(DeleteRecordsRequest, (0, 2), refuse=refuse)
 def delete_records(node: Node, call: RequestArrived[DeleteRecordsRequest]) -> DeleteRecordsResponse | Deferred:
     about = [(topic.name, ask.partition_index) for topic in call.body.topics for ask in topic.partitions]
-    return when_settled(node, call, about, partial(_answer, node, call))
+    return when_settled(node, call, about, partial(_delete_all, node, call))
 
 
-def _answer(node: Node, call: RequestArrived[DeleteRecordsRequest]) -> DeleteRecordsResponse:
-    response = DeleteRecordsResponse()
-    changed: dict[str, LogDirectory] = {}
+def _delete_all(node: Node, call: RequestArrived[DeleteRecordsRequest]) -> DeleteRecordsResponse | Deferred:
+    deletions = Deletions(node)
     asked = by_topic((topic.name, ask.partition_index, ask) for topic in call.body.topics for ask in topic.partitions)
     for topic, partitions in asked.items():
-        results = []
         for ask in partitions.values():
+            deletions.begin(topic, ask)
+    if deletions.done():
+        return deletions.response()
+
+    def finish(expired: bool) -> None:
+        node.context.answer(call, deletions.response())
+
+    keys = [key for partition in deletions.waiting for key in (partition, low_watermark_of(partition))]
+    operation = DelayedOperation("low watermark", finish, keys=[*keys, BROKERS], ready=deletions.done)
+    return node.context.delay(call, operation, node.context.now_ms + max(call.body.timeout_ms, 0))
+
+
+class Deletions:
+    """The deletions of one request: carried out on the leader, and waiting for the other replicas."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        #: In the order of the request; the result is that of a timeout as long as the partition waits.
+        self._results: dict[TopicPartition, DeleteRecordsPartitionResult] = {}
+        #: Partitions whose low watermark is below the offset to delete before.
+        self.waiting: dict[TopicPartition, int] = {}
+
+    def begin(self, topic: str, ask: DeleteRecordsPartition) -> None:
+        """Deletes on the leader."""
+        partition = TopicPartition(topic, ask.partition_index)
+        try:
+            self.waiting[partition] = self._delete(topic, ask)
+            self._results[partition] = _refused(ask, errors.RequestTimedOut(""))
+        except KafkaError as error:
+            self._results[partition] = _refused(ask, error)
+
+    def _delete(self, topic: str, ask: DeleteRecordsPartition) -> int:
+        """Deletes on the leader; returns the offset that the low watermark must reach. Raises: KafkaError."""
+        node, leader = self._node, self._node.partitions.leader(topic, ask.partition_index)
+        if topic in INTERNAL:
+            raise errors.InvalidTopic(f"records of {topic}, an internal topic, cannot be deleted")
+        if "delete" not in leader.options.cleanup_policy:
+            raise errors.PolicyViolation(f"{topic} is only compacted; records are deleted where cleanup.policy holds delete")
+        offset = leader.high_watermark if ask.offset == HIGH_WATERMARK else ask.offset
+        if not 0 <= offset <= leader.high_watermark:
+            raise errors.OffsetOutOfRange(
+                f"{leader.partition} can be deleted up to its high watermark, {leader.high_watermark}, not {offset}"
+            )
+        leader.deleted_to = max(leader.deleted_to, offset)
+        if offset > leader.log.start_offset:
+            node.partitions.delete_before(leader, offset)
+        if offset > leader.log.recorded_start:
+            # Also if retention moved the log start: its checkpoint is written later.
+            node.partitions.record_start(leader)
+        return offset
+
+    def done(self) -> bool:
+        """Whether no partition waits any more."""
+        for partition, offset in list(self.waiting.items()):
+            result = self._results[partition]
             try:
-                results.append(_delete(node, topic, ask, changed))
+                leader = self._node.partitions.leader(*partition)
             except KafkaError as error:
-                results.append(_refused(ask, error))
-        response.topics.append(DeleteRecordsTopicResult(name=topic, partitions=results))
-    for directory in changed.values():
-        node.periodic_tasks.checkpoint(directory)
-    return response
+                result.error_code, result.low_watermark = error.code, -1
+                del self.waiting[partition]
+                continue
+            result.low_watermark = leader.low_watermark(partial(self._counts, leader))
+            if result.low_watermark >= offset:
+                result.error_code = errors.NONE
+                del self.waiting[partition]
+        return not self.waiting
 
+    def _counts(self, leader: Leader, broker: int) -> bool:
+        """Whether a replica that cannot be elected now is alive."""
+        registered = self._node.context.image.brokers.get(BrokerId(broker))
+        return registered is not None and leader.partition not in registered.offline
 
-def _delete(node: Node, topic: str, ask: DeleteRecordsPartition, changed: dict[str, LogDirectory]) -> DeleteRecordsPartitionResult:
-    leader = node.partitions.leader(topic, ask.partition_index)
-    if topic in INTERNAL:
-        raise errors.InvalidTopic(f"records of {topic}, an internal topic, cannot be deleted")
-    if "delete" not in leader.options.cleanup_policy:
-        raise errors.PolicyViolation(f"{topic} is only compacted; records are deleted where cleanup.policy holds delete")
-    offset = leader.high_watermark if ask.offset == HIGH_WATERMARK else ask.offset
-    if not 0 <= offset <= leader.high_watermark:
-        raise errors.OffsetOutOfRange(f"{leader.partition} can be deleted up to its high watermark, {leader.high_watermark}, not {offset}")
-    if offset > leader.log.start_offset:
-        node.partitions.delete_before(leader, offset)
-        changed[leader.directory.root] = leader.directory
-    return DeleteRecordsPartitionResult(partition_index=ask.partition_index, low_watermark=leader.log.start_offset)
+    def response(self) -> DeleteRecordsResponse:
+        """The results so far: REQUEST_TIMED_OUT for partitions that wait."""
+        found: dict[str, DeleteRecordsTopicResult] = {}
+        for partition, result in self._results.items():
+            topic = found.setdefault(partition.topic, DeleteRecordsTopicResult(name=partition.topic, partitions=[]))
+            topic.partitions.append(result)
+        return DeleteRecordsResponse(topics=list(found.values()))
 
 
 def _refused(ask: DeleteRecordsPartition, error: KafkaError) -> DeleteRecordsPartitionResult:

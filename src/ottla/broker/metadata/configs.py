@@ -282,7 +282,10 @@ class ClusterOptions(Options):
     )
     fetch_max_bytes: int = option("fetch.max.bytes", 55 * MiB, at_least=1024, doc="Maximum size of a fetch response.")
     fetch_sessions_max: int = option(
-        "max.incremental.fetch.session.cache.slots", 1_000, at_least=0, doc="Maximum number of incremental fetch sessions."
+        "max.incremental.fetch.session.cache.slots",
+        1_000,
+        at_least=0,
+        doc="Maximum number of incremental fetch sessions; a larger session evicts a smaller one that is older than two minutes.",
     )
     fetch_session_partitions_max: int = option(
         "ottla.fetch.session.partitions.max",

@@ -10,9 +10,10 @@ n           next of n        continue: partitions are added or changed, or forgo
 ==========  ===============  ==========================================================
 
 A wrong epoch is INVALID_FETCH_SESSION_EPOCH, an unknown id FETCH_SESSION_ID_NOT_FOUND; the client then opens a new session. If all slots
-are used, a session that was idle for two minutes is evicted; otherwise the client is served without a session (id 0). The same applies if
-the sessions of all consumers have the maximum number of partitions. Followers always get a session, one set per registration. Source:
-KIP-227, KIP-516; Kafka limits the number of sessions, not of their partitions.
+are used, sessions are evicted in this order: those that were idle for two minutes, the longest idle first; then those with fewer partitions
+than the new one, the smallest first, if they are older than two minutes. Otherwise the client is served without a session (id 0). The same
+applies if the sessions of all consumers have the maximum number of partitions. Followers always get a session, one set per registration,
+and a consumer does not evict it. Source: KIP-227, KIP-516; Kafka limits the number of sessions, not of their partitions.
 
 A partition of a session is *awake* while it may have news, and each request examines it. Otherwise it sleeps until an event. So thousands
 of idle partitions cost nothing::
@@ -83,6 +84,7 @@ class Session:
     by_id: bool
     #: Time of its last request.
     used_ms: int
+    created_ms: int
     #: Its follower and registration; -1 for a consumer.
     replica: int = -1
     replica_epoch: int = -1
@@ -174,7 +176,7 @@ class FetchSessions:
         number = rng.randrange(1, INT32_MAX)
         while number in self._sessions:
             number = rng.randrange(1, INT32_MAX)
-        session = Session(number, by_id, now_ms, replica, replica_epoch, wanted={one.key: one for one in wanted})
+        session = Session(number, by_id, now_ms, now_ms, replica, replica_epoch, wanted={one.key: one for one in wanted})
         session.awake = dict(session.wanted)
         self._sessions[number] = session
         self._count(session, len(session.wanted))
@@ -219,18 +221,36 @@ class FetchSessions:
         return Context([], session.number, session, incremental=True)
 
     def _has_room(self, now_ms: int, replica: int, partitions: int) -> bool:
-        """Whether there is room for another session; evicts idle ones."""
+        """Whether there is room for another session; evicts idle ones, then smaller ones."""
         if replica >= 0:
             return True
+        if not self._fits(partitions):
+            self._evict_idle(now_ms, partitions)
+        if not self._fits(partitions):
+            self._evict_smaller(now_ms, partitions)
+        return self._fits(partitions)
+
+    def _evict_idle(self, now_ms: int, partitions: int) -> None:
         for session in list(self._sessions.values()):
             if self._fits(partitions) or now_ms - session.used_ms <= IDLE_MS:
                 break
             if session.replica < 0:
                 self._close(session)
-        return self._fits(partitions)
 
-    def _fits(self, partitions: int) -> bool:
-        return len(self._sessions) < self._slots and self.partitions + partitions <= self._total_max
+    def _evict_smaller(self, now_ms: int, partitions: int) -> None:
+        """Evicts smaller sessions if that makes enough room, else none. Recent ones stay, or clients would evict each other in turns."""
+        old = (one for one in self._sessions.values() if one.replica < 0 and now_ms - one.created_ms > IDLE_MS)
+        evicted, freed = [], 0
+        for session in sorted((one for one in old if len(one.wanted) < partitions), key=lambda one: len(one.wanted)):
+            evicted.append(session)
+            freed += len(session.wanted)
+            if self._fits(partitions - freed, without=len(evicted)):
+                for gone in evicted:
+                    self._close(gone)
+                return
+
+    def _fits(self, partitions: int, *, without: int = 0) -> bool:
+        return len(self._sessions) - without < self._slots and self.partitions + partitions <= self._total_max
 
     def _count(self, session: Session, partitions: int) -> None:
         if session.replica < 0:
@@ -266,6 +286,11 @@ class FetchSessions:
             del watching[session]
             if not watching:
                 del self._watching[wanted.partition]
+
+    def watched(self, session: Session, partition: TopicPartition) -> Wanted | None:
+        """A partition of a session, if its name is known."""
+        watching = self._watching.get(partition)
+        return watching.get(session) if watching is not None else None
 
     @indivisible
     def poked(self, key: Hashable) -> None:

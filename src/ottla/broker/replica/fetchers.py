@@ -58,10 +58,12 @@ class FetchPosition(NamedTuple):
     epoch: int
     end_offset: int
     truncations: int
+    #: The leader only compares it with its own: a response also counts after it moved.
+    log_start: int
 
     @classmethod
     def now(cls, follower: Follower) -> Self:
-        return cls(follower, follower.epoch, follower.log.end_offset, follower.log.truncations)
+        return cls(follower, follower.epoch, follower.log.end_offset, follower.log.truncations, follower.reported_start)
 
 
 #: Topic id and partition, as in responses.
@@ -230,7 +232,7 @@ class Fetcher:
                     current_leader_epoch=follower.epoch,
                     fetch_offset=log.end_offset,
                     last_fetched_epoch=log.epochs.latest,
-                    log_start_offset=log.start_offset,
+                    log_start_offset=ask.log_start,
                     partition_max_bytes=self._context.options.replica_fetch_max_bytes,
                 )
             )
@@ -275,11 +277,12 @@ class Fetcher:
 
     def _still_asks(self, ask: FetchPosition) -> bool:
         follower = ask.follower
-        return self._replicas.followers.get(follower.partition) is follower and ask == FetchPosition.now(follower)
+        return self._replicas.followers.get(follower.partition) is follower and ask[:4] == FetchPosition.now(follower)[:4]
 
     def _take_in(self, follower: Follower, data: PartitionData) -> None:
         """Applies the response of one partition."""
         context, log = self._context, follower.log
+        log_start = log.start_offset
         if data.error_code not in (errors.NONE, errors.OffsetOutOfRange.code):
             self._failed(follower)
             self.changed(follower.partition)
@@ -320,6 +323,8 @@ class Fetcher:
         self._removals.remove_later(follower.directory.root, removed, follower.options.file_delete_delay_ms)
         if log.unflushed:
             self._replicas.dirty[follower.partition] = follower
+        if log.start_offset > log_start:
+            self._replicas.record_start(follower)
         if self.followers.get(follower.partition) is follower:
             self.changed(follower.partition)
 

@@ -10,7 +10,7 @@
 A follower's fetch offset tells the leader what is **on its disk** (with ``write.caching``: in its page cache). Batches keep their offsets
 and epochs. A batch whose epoch is later than the leader epoch known here comes from a leader that is not known yet, and is skipped. If the
 leader reports that the last batch's epoch ended earlier, the follower truncates its log there and fetches again. High watermark and log
-start follow the leader's.
+start follow the leader's. The log start of a fetch is the recorded one, so that the leader can acknowledge a deletion.
 
 Source: KIP-101, KIP-279, KIP-320, KIP-595 (divergence in Fetch); KAFKA-18723 (later epochs), KAFKA-15510 (the last epoch is read from the
 log).
@@ -44,6 +44,7 @@ class Follower(Flushing, Readable):
         "leader",
         "not_before_ms",
         "partition",
+        "recording_start",
         "refused",
         "waits",
     )
@@ -72,6 +73,8 @@ class Follower(Flushing, Readable):
         self.refused = ""
         #: The log is damaged, and the replica still counts: it does not fetch until that ends.
         self.waits = False
+        #: The log start moved and is being recorded; the next fetch reports it.
+        self.recording_start = False
         #: The epoch and the maximal ISR of this replica's time as leader. They count if it leads again in that epoch.
         self.counted: tuple[int, tuple[int, ...]] = (-1, ())
         self.follow_state(state)
@@ -92,7 +95,12 @@ class Follower(Flushing, Readable):
     @property
     def settled(self) -> bool:
         """Whether the whole log is where the leader may count on it."""
-        return self.caching or self.log.recovery_point >= self.log.end_offset
+        return (self.caching or self.log.recovery_point >= self.log.end_offset) and not self.recording_start
+
+    @property
+    def reported_start(self) -> int:
+        """The log start of fetch requests: the recorded one, which a crash cannot take back."""
+        return min(self.log.start_offset, self.log.recorded_start)
 
     # Responses.
 

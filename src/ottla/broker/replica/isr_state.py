@@ -37,6 +37,8 @@ class ReplicaProgress:
     fetched_ms: int = -1
     #: As an ISR member it fetched from a lower offset than before: it lost records and must not be elected.
     lost_records: bool = False
+    #: Its recorded log start; -1 until it has reported one.
+    log_start: int = -1
     #: Number of consecutive fetches from the same offset although there was data.
     stuck: int = 0
 
@@ -107,6 +109,22 @@ class IsrState:
         progress.position, progress.broker_epoch = offset, broker_epoch
         progress.end_then, progress.fetched_ms = end_offset, now_ms
 
+    def reports_start(self, broker: int, log_start: int) -> bool:
+        """A follower of this epoch reports its recorded log start; returns whether it changed."""
+        progress = self.progress[broker]
+        changed = progress.log_start != log_start
+        progress.log_start = log_start
+        return changed
+
+    def low_watermark(self, own: int, *, alive: Callable[[int], bool]) -> int:
+        """The lowest recorded log start, ``own`` for the leader, of the replicas that are alive or can be elected before they fetch again:
+        members of the maximal ISR and eligible replicas.
+        """
+        for broker, progress in self.progress.items():
+            if progress.log_start < own and (broker in self.maximal or broker in self.elr or alive(broker)):
+                own = max(progress.log_start, 0)
+        return own
+
     def had_all(self, broker: int, at_ms: int) -> None:
         """No records were appended since this follower fetched at the log end; it sent a fetch at this time."""
         progress = self.progress.get(broker)
@@ -125,13 +143,14 @@ class IsrState:
         return own
 
     def wanted(
-        self, now_ms: int, *, end_offset: int, joins_at: int, lag_max_ms: int, sound: Callable[[int, int], bool]
+        self, now_ms: int, *, end_offset: int, joins_at: int, lag_max_ms: int, sound: Callable[[int, int], bool], log_start: int = 0
     ) -> tuple[int, ...] | None:
         """The ISR to request; None if the present one is right.
 
         A member leaves if it did not catch up for ``lag_max_ms`` or lost records. A replica joins if it has everything below ``joins_at``
-        and does not lag; ``sound`` is whether a broker is alive under an epoch, healthy and staying. A requested member that is not is
-        removed from the request.
+        and does not lag, and if its log does not start before the leader's ``log_start``: as leader it would bring deleted records back.
+        ``sound`` is whether a broker is alive under an epoch, healthy and staying. A requested member that is not is removed from the
+        request.
         """
         members = []
         for broker in self.replicas:
@@ -144,7 +163,7 @@ class IsrState:
             if self._stays(broker, progress, joins_at) and not self._refused(broker, progress, sound):
                 if not progress.lost_records:
                     members.append(broker)
-            elif progress.position >= joins_at and sound(broker, progress.broker_epoch):
+            elif progress.position >= joins_at and max(progress.log_start, 0) >= log_start and sound(broker, progress.broker_epoch):
                 members.append(broker)
         if set(members) == set(self.isr) == self.maximal:
             return None

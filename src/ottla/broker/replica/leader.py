@@ -57,6 +57,11 @@ WRITEBACK_BYTES = 8 * MiB
 CODEC_OF = {"uncompressed": Codec.NONE, "gzip": Codec.GZIP, "snappy": Codec.SNAPPY, "lz4": Codec.LZ4, "zstd": Codec.ZSTD}
 
 
+def low_watermark_of(partition: TopicPartition) -> tuple[str, TopicPartition]:
+    """Key of operations that wait for a low watermark."""
+    return ("low watermark", partition)
+
+
 class Accepted(msgspec.Struct, gc=False):
     """An appended batch; a duplicate has the offsets of the original."""
 
@@ -81,9 +86,11 @@ class Leader(Flushing, Readable):
         "_level",
         "_me",
         "_require_keys",
+        "_segment_bytes",
         "_stamps",
         "_written_back",
         "adding",
+        "deleted_to",
         "directory",
         "epoch",
         "epoch_start",
@@ -126,6 +133,8 @@ class Leader(Flushing, Readable):
         self._written_back = log.active.size
         self._flush_wanted = False
         self._unflushed_since_ms: int | None = None
+        #: The highest offset for which a DeleteRecords waited: fetches of followers that do not know this log start are answered at once.
+        self.deleted_to = 0
         self._lead(state, version, now_ms)
 
     def follow_options(self, options: TopicOptions) -> None:
@@ -137,6 +146,8 @@ class Leader(Flushing, Readable):
         # Read by every append.
         self._bytes_max = options.max_message_bytes
         self._decompressed_max = min(max(10 * options.max_message_bytes, DECOMPRESSED_MAX), options.max_decompressed_message_bytes)
+        # Not internal.segment.bytes, with which tests make small segments.
+        self._segment_bytes = options.segment_bytes
         self._require_keys = "compact" in options.cleanup_policy
         self._stamps = options.message_timestamp_type == "LogAppendTime"
         self._before_max_ms = options.message_timestamp_before_max_ms
@@ -184,12 +195,26 @@ class Leader(Flushing, Readable):
         self.isr_state.fetched(broker, offset=offset, end_offset=self.log.end_offset, broker_epoch=broker_epoch, now_ms=now_ms)
         return self._advance()
 
+    def low_watermark(self, alive: Callable[[int], bool]) -> int:
+        """Offset below which no live or electable replica has records, also after a crash. ``alive``: whether a broker is registered.
+
+        Source: KIP-107.
+        """
+        return self.isr_state.low_watermark(min(self.log.start_offset, self.log.recorded_start), alive=alive)
+
     def wanted_isr(self, now_ms: int, *, lag_max_ms: int, sound: Callable[[int, int], bool]) -> tuple[int, ...] | None:
         """The ISR to request from the controller; None if the present one is right. A replica joins only with everything up to the high
         watermark and the log end of the epoch's beginning, because that may have been committed. See ``IsrState.wanted``.
         """
         joins_at = max(self.high_watermark, self.epoch_start)
-        found = self.isr_state.wanted(now_ms, end_offset=self.log.end_offset, joins_at=joins_at, lag_max_ms=lag_max_ms, sound=sound)
+        found = self.isr_state.wanted(
+            now_ms,
+            end_offset=self.log.end_offset,
+            joins_at=joins_at,
+            lag_max_ms=lag_max_ms,
+            sound=sound,
+            log_start=self.log.start_offset,
+        )
         return self.isr_state.isr if found is None and self.isr_state.recovering and self.settled else found
 
     @property
@@ -238,6 +263,8 @@ class Leader(Flushing, Readable):
                     stamp = repeat.timestamp_ms if self._stamps else -1
                     return Accepted(repeat.base_offset, repeat.last_offset + 1, stamp, False)
             records, header = self._prepared(records, seen, wall_ms)
+            if header.size > self._segment_bytes:
+                self._refuse_segment(header.size)
             done = self._write(records, header, wall_ms)
         except (RecordsError, LogError) as error:
             raise refusal_of(error) from error
@@ -261,6 +288,12 @@ class Leader(Flushing, Readable):
             examine_batch(records, max_decompressed=0)
         raise errors.MessageTooLarge(
             f"the batch has {len(records)} bytes; {self.partition.topic} takes {self._bytes_max} (max.message.bytes)"
+        )
+
+    def _refuse_segment(self, size: int) -> NoReturn:
+        raise errors.RecordListTooLarge(
+            f"the batch has {size} bytes, and a segment of {self.partition.topic} {self._segment_bytes} (segment.bytes); "
+            "send smaller batches or raise segment.bytes"
         )
 
     def append_own(self, batch: memoryview, *, wall_ms: int) -> int:

@@ -24,7 +24,7 @@ from ottla.broker.metadata.image import Topic
 from ottla.broker.registration.replica_health import ReplicaHealth
 from ottla.broker.replica.fetchers import Fetchers
 from ottla.broker.replica.follower import Follower
-from ottla.broker.replica.leader import Leader
+from ottla.broker.replica.leader import Leader, low_watermark_of
 from ottla.broker.storage import startup
 from ottla.broker.storage.log_files import LogFiles, is_replica
 from ottla.broker.storage.periodic_tasks import FileRemovals
@@ -114,6 +114,13 @@ class Partitions:
     def replica(self, partition: TopicPartition) -> Leader | Follower | None:
         """The replica of a partition, if its log directory works."""
         return self.leaders.get(partition) or self.followers.get(partition)
+
+    def unsettled(self) -> Iterator[Leader]:
+        """Leaders of single replicas with records whose flush is due or in progress."""
+        for partition in (*self.dirty, *self._flushing):
+            leader = self.leaders.get(partition)
+            if leader is not None and leader.unsettled:
+                yield leader
 
     def high_watermarks(self, directory: LogDirectory) -> dict[TopicPartition, int]:
         """Known high watermarks, for the checkpoint of a directory."""
@@ -437,7 +444,7 @@ class Partitions:
 
     @indivisible
     def delete_before(self, leader: Leader, offset: int) -> None:
-        """Deletes all records before ``offset``; durable with the directory's next checkpoint.
+        """Deletes all records before ``offset``; durable when the log start is recorded.
 
         Raises: KafkaStorageError.
         """
@@ -453,6 +460,20 @@ class Partitions:
         self._removals.remove_later(leader.directory.root, paths, leader.options.file_delete_delay_ms)
         self.dirty[leader.partition] = leader
         self._context.delayed.poke(leader.partition)
+
+    def record_start(self, replica: Leader | Follower) -> None:
+        """Records a log start that moved, so that a crash cannot bring deleted records back."""
+        if isinstance(replica, Follower):
+            replica.recording_start = True
+        self.files.record_start(replica.directory, replica.log)
+
+    def start_recorded(self, partition: TopicPartition) -> None:
+        """The start of a log is recorded, or the disk is full: the leader compares it with the followers', a follower reports it."""
+        follower = self.followers.get(partition)
+        if follower is not None:
+            follower.recording_start = False
+            self._machines.fetchers.flushed(partition)
+        self._context.delayed.poke(low_watermark_of(partition))
 
     def begin_flushes(self) -> None:
         """Requests the flushes that are due; at most one per partition is in progress."""

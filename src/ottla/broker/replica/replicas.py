@@ -10,6 +10,9 @@ from ottla.broker.replica.leader import Leader
 from ottla.log.directory import LogDirectory
 from ottla.wire.errors import KafkaError
 
+#: Key of delayed operations that depend on which brokers are alive.
+BROKERS = "brokers"
+
 
 class Replicas(Protocol):
     """Replicas by partition, and what follows from file operations on their logs."""
@@ -53,6 +56,12 @@ class Replicas(Protocol):
 
     def truncation_recorded(self, partition: TopicPartition) -> None:
         """The lowered recovery point of a log is on disk."""
+
+    def record_start(self, replica: Leader | Follower) -> None:
+        """Records a log start that moved, so that a crash cannot bring deleted records back."""
+
+    def start_recorded(self, partition: TopicPartition) -> None:
+        """The start of a log is recorded, or the disk is full."""
 
     def refused(self, partition: TopicPartition, reason: str, *, full: bool) -> None:
         """No directory accepted the log of a partition."""

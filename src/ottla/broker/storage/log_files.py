@@ -9,6 +9,8 @@ delay other clients::
 In each portion directories are renamed before new ones are created, so a topic that is deleted and created again gets an empty directory. A
 partition without its log is not led: clients get NOT_LEADER_OR_FOLLOWER, as in Kafka, and retry.
 
+Log starts that must survive a crash are recorded in the same queue, many at once: of deleted records, before the deletion is acknowledged.
+
 Before its first registration a broker serves no client. Then it does this work at once, because notes about lost logs must be on disk
 before it continues (``startup.py``).
 """
@@ -16,8 +18,10 @@ before it continues (``startup.py``).
 from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from errno import ENOSPC
+from typing import NamedTuple
 
-from ottla.base.ids import BrokerId, TopicPartition
+from ottla.base.ids import BrokerId, Offset, TopicPartition
+from ottla.base.units import SECOND_MS
 from ottla.broker import effects, events
 from ottla.broker.context import BrokerContext
 from ottla.broker.delayed import DelayedOperation
@@ -31,6 +35,8 @@ from ottla.log.options import TopicOptions
 
 #: Logs created, and logs removed, in one portion: its result takes a few milliseconds of a step.
 PORTION = 25
+#: After a full disk refused the checkpoint of log starts.
+RETRY_MS = SECOND_MS
 
 
 def is_replica(image: Image, partition: TopicPartition, broker: BrokerId) -> bool:
@@ -53,13 +59,25 @@ class Creation:
 class _Queue:
     """Pending work of one log directory."""
 
-    __slots__ = ("creations", "moves", "under_way")
+    __slots__ = ("creations", "moves", "starts", "under_way")
 
     def __init__(self) -> None:
         self.moves: deque[LogMove] = deque()
         self.creations: dict[TopicPartition, Creation] = {}
-        #: The portion in progress with its creations, and the truncated logs that it records; None without one.
-        self.under_way: tuple[LogChanges, list[Creation], list[Log]] | None = None
+        #: Logs whose start is to be recorded.
+        self.starts: dict[TopicPartition, Log] = {}
+        self.under_way: _Portion | None = None
+
+
+class _Portion(NamedTuple):
+    """Work in progress in one log directory."""
+
+    changes: LogChanges
+    creations: list[Creation] = []
+    #: Truncated logs that it records.
+    lowered: list[Log] = []
+    #: Logs whose start it records, and that start.
+    starts: list[tuple[Log, Offset]] = []
 
 
 class LogFiles:
@@ -103,6 +121,11 @@ class LogFiles:
         """Records the recovery points that truncations lowered, then calls ``Partitions.truncation_recorded`` for each log."""
         if directory.lowered:
             self._go_on(directory)
+
+    def record_start(self, directory: LogDirectory, log: Log) -> None:
+        """Records the start of a log, then calls ``Partitions.start_recorded``. While the disk is full it is tried again."""
+        self._queues[directory.root].starts[log.partition] = log
+        self._go_on(directory)
 
     def why_not_led(self, partition: TopicPartition) -> str:
         """The error text for a client of a partition that exists but is not led."""
@@ -160,13 +183,18 @@ class LogFiles:
             return
         moves = [queue.moves.popleft() for _ in range(min(PORTION, len(queue.moves)))]
         creations = [] if self._context.stopping or queue.moves else list(self._portion(queue))
-        if not moves and not creations and not directory.lowered:
+        if not moves and not creations and not directory.lowered and not queue.starts:
             return
         lowered, checkpoints = directory.lowered_changes()
+        present = [log for log in queue.starts.values() if directory.logs.get(log.partition) is log]
+        starts = [(log, log.start_offset) for log in present]
+        queue.starts = {}
+        if starts:
+            checkpoints += directory.checkpoint_files(kinds=("log_starts",))
         if any(directory.is_named(creation.new.partition) for creation in creations):
             checkpoints = directory.renew_checkpoints(self._replicas.high_watermarks(directory))
         changes = LogChanges(tuple(moves), tuple(checkpoints), tuple(creation.new for creation in creations), lowers=bool(lowered))
-        queue.under_way = changes, creations, lowered
+        queue.under_way = _Portion(changes, creations, lowered, starts)
         self._context.effects.append(effects.ChangeLogs(directory=directory.root, changes=changes))
 
     def _portion(self, queue: _Queue) -> Iterable[Creation]:
@@ -203,9 +231,9 @@ class LogFiles:
         directory = next(directory for directory in self._context.directories if directory.root == event.directory)
         queue = self._queues[directory.root]
         assert queue.under_way is not None, "an outcome follows what was asked for"
-        changes, creations, lowered = queue.under_way
+        changes, creations, lowered, starts = queue.under_way
         # The next portion is built after this one is processed: removed logs leave before their name is used again.
-        queue.under_way = changes, [], []
+        queue.under_way = _Portion(changes)
         if directory.failed is not None:
             queue.under_way = None
             return
@@ -217,6 +245,8 @@ class LogFiles:
             if log.partition not in directory.lowered and directory.logs.get(log.partition) is log:
                 log.unrecorded = False
                 self._replicas.truncation_recorded(log.partition)
+        for log, start_offset in starts:
+            self._start_recorded(directory, log, start_offset if changes.recorded else None)
         if event.refused:
             directory.checkpoints_refused(event.refused)
         for creation in creations:
@@ -226,6 +256,20 @@ class LogFiles:
                 self._created(directory, creation)
         queue.under_way = None
         self._go_on(directory)
+
+    def _start_recorded(self, directory: LogDirectory, log: Log, start_offset: Offset | None) -> None:
+        """The checkpoint has this start of a log; None: the disk was full."""
+        if directory.logs.get(log.partition) is not log:
+            return
+        if start_offset is not None:
+            log.recorded_start = start_offset
+        else:
+            self._context.delayed.timer("log start", lambda: self._record_again(directory, log), self._context.now_ms + RETRY_MS)
+        self._replicas.start_recorded(log.partition)
+
+    def _record_again(self, directory: LogDirectory, log: Log) -> None:
+        if directory.failed is None and directory.logs.get(log.partition) is log:
+            self.record_start(directory, log)
 
     def _created(self, directory: LogDirectory, creation: Creation) -> None:
         partitions, partition = self._replicas, creation.new.partition
@@ -247,6 +291,7 @@ class LogFiles:
         """Its pending logs are created elsewhere."""
         queue = self._queues[directory.root]
         queue.moves.clear()
+        queue.starts.clear()
         creations = list(queue.creations.values())
         queue.creations.clear()
         if queue.under_way is not None:
