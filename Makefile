@@ -69,7 +69,6 @@ $(INSTALLED)/.made: $(STAMP) setup.py pyproject.toml $(shell find src -name '*.p
 
 docs: install
 	@$(BIN)/python tools/reference.py
-	@$(BIN)/python tools/blocking_clients.py
 	@$(BIN)/python tools/file_map.py
 
 clean:

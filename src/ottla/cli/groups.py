@@ -1,85 +1,70 @@
 """The groups `ottla topic`, `group`, `cluster`, `pipeline` and `perf`: tables of their commands."""
 
-import click
-
 from ottla.cli.common.lazy import CommandEntry, LazyGroup
 
-TOPIC = {
-    "list": CommandEntry("topic.list:list_", "List topics with their partition counts and replication factors."),
-    "describe": CommandEntry("topic.list:describe", "Show partitions, leaders, replicas, offsets and settings."),
-    "create": CommandEntry("topic.change:create", "Create topics."),
-    "alter": CommandEntry("topic.change:alter", "Add partitions, or change settings."),
-    "delete": CommandEntry("topic.delete:delete", "Delete topics with all their records."),
-    "partitions": CommandEntry("topic.partitions:partitions", "List partitions, all or only unhealthy ones."),
-    "offsets": CommandEntry("topic.partitions:offsets", "Show log start and end offsets, or the offset at a time."),
-    "producers": CommandEntry("topic.partitions:producers", "Show the idempotent and transactional producers of partitions."),
-    "records-delete": CommandEntry("topic.delete:records_delete", "Delete the oldest records of partitions."),
-}
-
-
-@click.command(name="topic", cls=LazyGroup, table=TOPIC)
-def topic() -> None:
-    """Create, list, describe, alter and delete topics."""
-
-
-GROUP = {
-    "list": CommandEntry("group.list:list_", "List groups with their states and types."),
-    "describe": CommandEntry("group.list:describe", "Show state, coordinator, assignor, members and assignments."),
-    "lag": CommandEntry("group.lag:lag", "Show the lag of groups, once or continuously."),
-    "reset": CommandEntry("group.reset:reset", "Reset the offsets of a group without members."),
-    "delete": CommandEntry("group.delete:delete", "Delete groups without members, with all their offsets."),
-    "delete-offsets": CommandEntry("group.delete:delete_offsets", "Delete committed offsets of a group."),
-    "remove-members": CommandEntry("group.delete:remove_members", "Remove members, such as static ones, from a group."),
-}
-
-
-@click.command(name="group", cls=LazyGroup, table=GROUP)
-def group() -> None:
-    """List, describe and delete consumer groups; show lag, reset offsets."""
-
-
-CLUSTER = {
-    "up": CommandEntry("cluster.local:up", "Start a cluster on this machine, with a process per broker."),
-    "status": CommandEntry("cluster.status", "Show processes, controller and unhealthy partitions."),
-    "describe": CommandEntry("cluster.describe:describe", "Show id, controller, brokers and totals."),
-    "apis": CommandEntry("cluster.describe:apis", "List the APIs of a broker and their versions."),
-    "features": CommandEntry("cluster.describe:features", "Show feature levels."),
-    "quorum": CommandEntry("cluster.describe:quorum", "Show the metadata quorum of a KRaft cluster."),
-    "restart": CommandEntry("cluster.local:restart", "Restart brokers of this machine one by one, without downtime."),
-    "down": CommandEntry("cluster.local:down", "Stop a cluster on this machine."),
-    "reassign": CommandEntry("cluster.reassign", "Move replicas between brokers."),
-    "elect": CommandEntry("cluster.elect", "Elect preferred replicas as leaders."),
-}
-
-
-@click.command(name="cluster", cls=LazyGroup, table=CLUSTER)
-def cluster() -> None:
-    """Start, stop and describe clusters; reassign replicas and elect leaders."""
-
-
-PIPELINE = {
-    "run": CommandEntry("pipeline.commands:run", "Run a pipeline file until Ctrl-C; a restart continues where it stopped."),
-    "validate": CommandEntry("pipeline.plan:validate", "Check a pipeline file without running it."),
-    "plan": CommandEntry("pipeline.plan:plan", "Show the views, columns, state and sinks of a pipeline file."),
-    "status": CommandEntry("pipeline.commands:status", "Show batches, offsets, lag and dead letters of a pipeline."),
-    "reset": CommandEntry("pipeline.commands:reset", "Delete the checkpoint of a pipeline, so that it starts over."),
-    "load": CommandEntry("pipeline.load:load", "Load files into a topic: csv, JSON lines, Parquet, Arrow, text."),
-    "export": CommandEntry("pipeline.commands:export", "Export a topic to Delta or Parquet; a rerun adds new records."),
-}
-
-
-@click.command(name="pipeline", cls=LazyGroup, table=PIPELINE)
-def pipeline() -> None:
-    """Run data pipelines on Spark: from topics through SQL into tables and topics."""
-
-
-PERF = {
-    "produce": CommandEntry("perf.produce", "Send random records and report throughput and latency."),
-    "consume": CommandEntry("perf.consume", "Read records and report throughput."),
-    "latency": CommandEntry("perf.latency", "Measure the latency from a producer to a consumer."),
-}
-
-
-@click.command(name="perf", cls=LazyGroup, table=PERF)
-def perf() -> None:
-    """Measure throughput and latency of a cluster, Ottla or Kafka."""
+topic = LazyGroup(
+    name="topic",
+    help="Create, list, describe, alter and delete topics.",
+    table={
+        "list": CommandEntry("topic.list:list_", "List topics with their partition counts and replication factors."),
+        "describe": CommandEntry("topic.list:describe", "Show partitions, leaders, replicas, offsets and settings."),
+        "create": CommandEntry("topic.change:create", "Create topics."),
+        "alter": CommandEntry("topic.change:alter", "Add partitions, or change settings."),
+        "delete": CommandEntry("topic.delete:delete", "Delete topics with all their records."),
+        "partitions": CommandEntry("topic.partitions:partitions", "List partitions, all or only unhealthy ones."),
+        "offsets": CommandEntry("topic.partitions:offsets", "Show log start and end offsets, or the offset at a time."),
+        "producers": CommandEntry("topic.partitions:producers", "Show the idempotent and transactional producers of partitions."),
+        "records-delete": CommandEntry("topic.delete:records_delete", "Delete the oldest records of partitions."),
+    },
+)
+group = LazyGroup(
+    name="group",
+    help="List, describe and delete consumer groups; show lag, reset offsets.",
+    table={
+        "list": CommandEntry("group.list:list_", "List groups with their states and types."),
+        "describe": CommandEntry("group.list:describe", "Show state, coordinator, assignor, members and assignments."),
+        "lag": CommandEntry("group.lag:lag", "Show the lag of groups, once or continuously."),
+        "reset": CommandEntry("group.reset:reset", "Reset the offsets of a group without members."),
+        "delete": CommandEntry("group.delete:delete", "Delete groups without members, with all their offsets."),
+        "delete-offsets": CommandEntry("group.delete:delete_offsets", "Delete committed offsets of a group."),
+        "remove-members": CommandEntry("group.delete:remove_members", "Remove members, such as static ones, from a group."),
+    },
+)
+cluster = LazyGroup(
+    name="cluster",
+    help="Start, stop and describe clusters; reassign replicas and elect leaders.",
+    table={
+        "up": CommandEntry("cluster.local:up", "Start a cluster on this machine, with a process per broker."),
+        "status": CommandEntry("cluster.status", "Show processes, controller and unhealthy partitions."),
+        "describe": CommandEntry("cluster.describe:describe", "Show id, controller, brokers and totals."),
+        "apis": CommandEntry("cluster.describe:apis", "List the APIs of a broker and their versions."),
+        "features": CommandEntry("cluster.describe:features", "Show feature levels."),
+        "quorum": CommandEntry("cluster.describe:quorum", "Show the metadata quorum of a KRaft cluster."),
+        "restart": CommandEntry("cluster.local:restart", "Restart brokers of this machine one by one, without downtime."),
+        "down": CommandEntry("cluster.local:down", "Stop a cluster on this machine."),
+        "reassign": CommandEntry("cluster.reassign", "Move replicas between brokers."),
+        "elect": CommandEntry("cluster.elect", "Elect preferred replicas as leaders."),
+    },
+)
+pipeline = LazyGroup(
+    name="pipeline",
+    help="Run data pipelines on Spark: from topics through SQL into tables and topics.",
+    table={
+        "run": CommandEntry("pipeline.commands:run", "Run a pipeline file until Ctrl-C; a restart continues where it stopped."),
+        "validate": CommandEntry("pipeline.plan:validate", "Check a pipeline file without running it."),
+        "plan": CommandEntry("pipeline.plan:plan", "Show the views, columns, state and sinks of a pipeline file."),
+        "status": CommandEntry("pipeline.commands:status", "Show batches, offsets, lag and dead letters of a pipeline."),
+        "reset": CommandEntry("pipeline.commands:reset", "Delete the checkpoint of a pipeline, so that it starts over."),
+        "load": CommandEntry("pipeline.load:load", "Load files into a topic: csv, JSON lines, Parquet, Arrow, text."),
+        "export": CommandEntry("pipeline.commands:export", "Export a topic to Delta or Parquet; a rerun adds new records."),
+    },
+)
+perf = LazyGroup(
+    name="perf",
+    help="Measure throughput and latency of a cluster, Ottla or Kafka.",
+    table={
+        "produce": CommandEntry("perf.produce", "Send random records and report throughput and latency."),
+        "consume": CommandEntry("perf.consume", "Read records and report throughput."),
+        "latency": CommandEntry("perf.latency", "Measure the latency from a producer to a consumer."),
+    },
+)

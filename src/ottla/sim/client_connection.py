@@ -16,34 +16,33 @@ from ottla.wire.messages import API
 
 RETRY_MS = 50
 REQUEST_TIMEOUT_MS = 5_000
-#: Version of each API that simulated clients use.
-VERSIONS = {
-    0: 12,
-    1: 12,
-    2: 7,
-    8: 9,
-    9: 9,
-    10: 6,
-    11: 9,
-    12: 4,
-    13: 5,
-    14: 5,
-    19: 5,
-    20: 5,
-    22: 4,
-    37: 3,
-    42: 2,
-    43: 2,
-    45: 1,
-    47: 0,
-    68: 1,
-}
 #: API key by request class.
 KEYS: dict[type[Any], int] = {schema.request: key for key, schema in API.items()}
-
-
-def nothing() -> None:
-    """Ignores a loss."""
+#: Version of each request that simulated clients send, declared by API key.
+VERSIONS: dict[type[Any], int] = {
+    API[key].request: version
+    for key, version in {
+        0: 12,
+        1: 12,
+        2: 7,
+        8: 9,
+        9: 9,
+        10: 6,
+        11: 9,
+        12: 4,
+        13: 5,
+        14: 5,
+        19: 5,
+        20: 5,
+        22: 4,
+        37: 3,
+        42: 2,
+        43: 2,
+        45: 1,
+        47: 0,
+        68: 1,
+    }.items()
+}
 
 
 @dataclass(slots=True, eq=False)
@@ -51,7 +50,7 @@ class Waiting:
     """A request in flight."""
 
     number: int
-    key: int
+    request: type[Any]
     answered: Callable[[Any], None]
     lost: Callable[[], None]
 
@@ -59,7 +58,7 @@ class Waiting:
 class Caller:
     """One client's connection, reopened as needed."""
 
-    def __init__(self, world: World, network: Network, host: Host, name: str, on_break: Callable[[], None] = nothing) -> None:
+    def __init__(self, world: World, network: Network, host: Host, name: str, on_break: Callable[[], None] = lambda: None) -> None:
         """``on_break`` is called when a connection broke, after its requests were reported as lost."""
         self.world = world
         self._network = network
@@ -73,10 +72,9 @@ class Caller:
     def call(
         self,
         message: Any,
-        key: int,
         answered: Callable[[Any], None],
         *,
-        lost: Callable[[], None] = nothing,
+        lost: Callable[[], None] = lambda: None,
         batch: bytes | bytearray = b"",
         timeout_ms: int = REQUEST_TIMEOUT_MS,
     ) -> bool:
@@ -86,9 +84,9 @@ class Caller:
             if self._connection is None:
                 return False
         self._numbers += 1
-        number, connection = self._numbers, self._connection
-        self._waiting.append(Waiting(number, key, answered, lost))
-        chunks = framing.encode_request(message, VERSIONS[key], number, self._name)
+        number, connection, kind = self._numbers, self._connection, type(message)
+        self._waiting.append(Waiting(number, kind, answered, lost))
+        chunks = framing.encode_request(message, VERSIONS[kind], number, self._name)
         frame = b"".join(bytes(chunk) for chunk in chunks)[framing.SIZE_BYTES :]  # type: ignore[arg-type]
         connection.send(frame, batch_at=frame.find(batch) if batch else -1)
 
@@ -106,7 +104,7 @@ class Caller:
     def _frame(self, frame: bytearray) -> None:
         waiting = self._waiting[0]
         try:
-            correlation, message = framing.decode_response(API[waiting.key].response, frame, VERSIONS[waiting.key])
+            correlation, message = framing.decode_response(API[KEYS[waiting.request]].response, frame, VERSIONS[waiting.request])
             if correlation != waiting.number:
                 raise MalformedMessage(f"answer {correlation} to request {waiting.number}")
         except MalformedMessage:
@@ -122,3 +120,9 @@ class Caller:
         for waiting in lost:
             waiting.lost()
         self._on_break()
+
+
+def send_once(world: World, network: Network, host: Host, request: Any) -> None:
+    """Sends a request as an operator who ignores the result."""
+    caller = Caller(world, network, host, "operator")
+    caller.call(request, lambda response: caller.hang_up())

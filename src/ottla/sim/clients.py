@@ -82,7 +82,7 @@ class Admin:
         self._world.after(RETRY_MS, self._create)
 
     def _create(self) -> None:
-        if not self.done and not self._caller.call(self._request, 19, self._created):
+        if not self.done and not self._caller.call(self._request, self._created):
             self._again()
 
     def _created(self, response: Any) -> None:
@@ -173,7 +173,7 @@ class Producer:
     def _begin(self) -> None:
         if not self._idempotent or self._producer_id >= 0:
             self._pump()
-        elif not self._caller.call(InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=1000), 22, self._named):
+        elif not self._caller.call(InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=1000), self._named):
             self._retry()
 
     def _named(self, response: Any) -> None:
@@ -208,7 +208,7 @@ class Producer:
         def answered(response: Any) -> None:
             self._answered(round_now, batch, response)
 
-        if not self._caller.call(request, 0, answered, batch=data, timeout_ms=self._patience_ms):
+        if not self._caller.call(request, answered, batch=data, timeout_ms=self._patience_ms):
             return False
         self._in_flight += 1
         return True
@@ -285,7 +285,7 @@ class Consumer:
             topics=[FetchTopic(topic=self._topic, partitions=[ask])],
             rack_id=self.rack,
         )
-        self._asking = self._caller.call(request, 1, self._answered)
+        self._asking = self._caller.call(request, self._answered)
         if not self._asking:
             self._world.after(RETRY_MS, self._ask)
 

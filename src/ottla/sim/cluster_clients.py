@@ -118,6 +118,6 @@ class Lister:
             else:
                 self._world.after(self._world.unhurried(self._rng.choice((20, 100, 500))), self._ask)
 
-        if not self._caller.call(request, 2, answered):
+        if not self._caller.call(request, answered):
             self._again()
         asked = self._host.last

@@ -6,6 +6,7 @@ own replica.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from ottla.base.ids import BrokerId, TopicPartition
 from ottla.sim.checkers import Checker
@@ -20,7 +21,7 @@ from ottla.sim.checkers.checks import (
 )
 from ottla.sim.checkers.client_history import HistoryIsSound
 from ottla.sim.checkers.cluster import LatestNeverFalls
-from ottla.sim.client_connection import Caller
+from ottla.sim.client_connection import send_once
 from ottla.sim.clients import Admin, Producer
 from ottla.sim.cluster_clients import Entrance, Lister, Reader
 from ottla.sim.cluster_machine import ClusterMachine
@@ -132,8 +133,7 @@ class ClusterTopic:
         if number >= PARTITIONS_MAX:
             return
         requested = CreatePartitionsTopic(name=self.name, count=number + 1, assignments=None)
-        caller = Caller(self._world, self._network, self._entrance(-1), "operator")
-        caller.call(CreatePartitionsRequest(topics=[requested], timeout_ms=1_000), 37, lambda response: caller.hang_up())
+        self._request(CreatePartitionsRequest(topics=[requested], timeout_ms=1_000))
 
         def look() -> None:
             # The request or its response may be lost: the store decides.
@@ -155,8 +155,7 @@ class ClusterTopic:
         requested = ReassignablePartition(partition_index=number, replicas=target if self._rng.random() < 0.8 else None)
         request = AlterPartitionReassignmentsRequest(topics=[ReassignableTopic(name=self.name, partitions=[requested])], timeout_ms=1_000)
         self._world.note(f"{self.name}-{number} is to move to {requested.replicas}")
-        caller = Caller(self._world, self._network, self._entrance(-1), "operator")
-        caller.call(request, 45, lambda response: caller.hang_up())
+        self._request(request)
         return TopicPartition(self.name, number)
 
     def unpreferred(self) -> tuple[int, int] | None:
@@ -170,9 +169,10 @@ class ClusterTopic:
     def elect(self) -> None:
         """Requests a preferred leader election."""
         asked = ElectLeadersRequestTopicPartitions(topic=self.name, partitions=list(range(self.partitions)))
-        caller = Caller(self._world, self._network, self._entrance(-1), "operator")
-        request = ElectLeadersRequest(election_type=0, topic_partitions=[asked], timeout_ms=1_000)
-        caller.call(request, 43, lambda response: caller.hang_up())
+        self._request(ElectLeadersRequest(election_type=0, topic_partitions=[asked], timeout_ms=1_000))
+
+    def _request(self, request: Any) -> None:
+        send_once(self._world, self._network, self._entrance(-1), request)
 
     @property
     def done(self) -> bool:

@@ -133,7 +133,7 @@ class _Writer:
                 # The connection calls ``_later`` when it is closed.
                 self._caller.hang_up()
 
-        if not self._caller.call(request, 0, answered, batch=data, timeout_ms=PATIENCE_MS):
+        if not self._caller.call(request, answered, batch=data, timeout_ms=PATIENCE_MS):
             self._later()
 
 
@@ -178,7 +178,7 @@ class ControllerCut:
         caller = Caller(self.world, self.network, self.machines[numbers[0]], "operator")
 
         def create() -> None:
-            caller.call(CreateTopicsRequest(topics=[requested], timeout_ms=1_000), 19, created)
+            caller.call(CreateTopicsRequest(topics=[requested], timeout_ms=1_000), created)
 
         def created(response: Any) -> None:
             if response.topics[0].error_code not in (errors.NONE, errors.TopicAlreadyExists.code):

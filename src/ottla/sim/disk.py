@@ -12,7 +12,7 @@ Faults are set explicitly: ``capacity_bytes`` (ENOSPC), ``fail`` (EIO on the n-t
 raises PowerCut instead of performing the n-th change. All randomness comes from the ``Random`` given to ``crash``.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from errno import EIO, ENOSPC
 from random import Random
@@ -224,26 +224,29 @@ class SimDisk:
 
     def crash(self, random: Random) -> "SimDisk":
         """The disk after a power failure now. The old object must not be used any more."""
-        self._dead = True
         keep = random.choice((0.0, 0.5, 0.9, 1.0))
-        tree = _survivors(self._tree, random, keep, {})
-        after = SimDisk(self._root, capacity_bytes=self.capacity_bytes, now_ms=self.now_ms, tree=tree)
-        after.used_bytes = _size(tree)
-        return after
+
+        def names(directory: Directory) -> dict[str, Inode | Directory]:
+            left = dict(directory.durable)
+            done = len(directory.unsynced) if keep == 1.0 else random.randint(0, len(directory.unsynced))
+            for changes in directory.unsynced[:done]:
+                point(left, changes)
+            return left
+
+        return self._successor(_rebuilt(self._tree, names, lambda inode: _left_of(inode, random, keep), {}))
 
     def lose(self) -> "SimDisk":
         """The disk after a power failure that lost all unsynced changes, and nothing else. The old object must not be used any more."""
-        self._dead = True
-        tree = _synced(self._tree, {})
-        after = SimDisk(self._root, capacity_bytes=self.capacity_bytes, now_ms=self.now_ms, tree=tree)
-        after.used_bytes = _size(tree)
-        return after
+        return self._successor(_rebuilt(self._tree, lambda directory: directory.durable, lambda inode: bytearray(inode.durable), {}))
 
     def restart(self) -> "SimDisk":
         """The disk after the process ended: all writes are there, still unsynced."""
+        return self._successor(self._tree, self.used_bytes)
+
+    def _successor(self, tree: Directory, used_bytes: int | None = None) -> "SimDisk":
         self._dead = True
-        after = SimDisk(self._root, capacity_bytes=self.capacity_bytes, now_ms=self.now_ms, tree=self._tree)
-        after.used_bytes = self.used_bytes
+        after = SimDisk(self._root, capacity_bytes=self.capacity_bytes, now_ms=self.now_ms, tree=tree)
+        after.used_bytes = _size(tree) if used_bytes is None else used_bytes
         return after
 
     # Disk
@@ -402,34 +405,23 @@ class SimDisk:
         return entry
 
 
-def _survivors(directory: Directory, random: Random, keep: float, seen: dict[int, "Inode | Directory"]) -> Directory:
-    """What remains of a directory. ``seen`` has the entries already processed: a rename can leave one under two names."""
-    names = dict(directory.durable)
-    done = len(directory.unsynced) if keep == 1.0 else random.randint(0, len(directory.unsynced))
-    for changes in directory.unsynced[:done]:
-        point(names, changes)
+def _rebuilt(
+    directory: Directory,
+    names_of: Callable[[Directory], Mapping[str, "Inode | Directory"]],
+    content_of: Callable[[Inode], bytearray],
+    seen: dict[int, "Inode | Directory"],
+) -> Directory:
+    """A directory with these of its names and contents, all synced. ``seen`` has the entries already processed: a rename can leave one
+    under two names.
+    """
     after = Directory()
-    for name, entry in sorted(names.items(), key=lambda item: item[0]):
+    for name, entry in sorted(names_of(directory).items(), key=lambda item: item[0]):
         if id(entry) not in seen:
             if isinstance(entry, Directory):
-                seen[id(entry)] = _survivors(entry, random, keep, seen)
+                seen[id(entry)] = _rebuilt(entry, names_of, content_of, seen)
             else:
-                content = _left_of(entry, random, keep)
+                content = content_of(entry)
                 seen[id(entry)] = Inode(bytearray(content), content, [], entry.mtime_ms)
-        after[name] = seen[id(entry)]
-    after.sync()
-    return after
-
-
-def _synced(directory: Directory, seen: dict[int, "Inode | Directory"]) -> Directory:
-    """The medium's content of a directory. ``seen`` as in ``_survivors``."""
-    after = Directory()
-    for name, entry in sorted(directory.durable.items(), key=lambda item: item[0]):
-        if id(entry) not in seen:
-            if isinstance(entry, Directory):
-                seen[id(entry)] = _synced(entry, seen)
-            else:
-                seen[id(entry)] = Inode(bytearray(entry.durable), bytearray(entry.durable), [], entry.mtime_ms)
         after[name] = seen[id(entry)]
     after.sync()
     return after

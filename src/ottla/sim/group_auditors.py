@@ -15,9 +15,8 @@ from ottla.sim.member_clients import UNCLEAR, GroupListener
 from ottla.sim.network import Network
 from ottla.sim.world import World
 from ottla.wire import errors
-from ottla.wire.messages import DeleteGroupsRequest, FindCoordinatorRequest
+from ottla.wire.messages import DeleteGroupsRequest, FindCoordinatorRequest, OffsetFetchRequest
 
-COMMIT, OFFSETS, FIND, DELETE = 8, 9, 10, 42
 NO_MEMBER = ("", -1)
 
 
@@ -38,7 +37,7 @@ class GroupAuditor:
 
     def _look_for(self, group: str, code: int) -> None:
         if code in COORDINATOR_MOVED:
-            self._to(group).call(FindCoordinatorRequest(coordinator_keys=[group]), FIND, lambda response: None)
+            self._to(group).call(FindCoordinatorRequest(coordinator_keys=[group]), lambda response: None)
 
 
 class Auditor(GroupAuditor):
@@ -53,7 +52,7 @@ class Auditor(GroupAuditor):
 
     def _ask(self, place: int) -> None:
         options = self._options[place % len(self._options)]
-        request = commits.fetch_request(options, self._cluster, self._partitions, NO_MEMBER, VERSIONS[OFFSETS])
+        request = commits.fetch_request(options, self._cluster, self._partitions, NO_MEMBER, VERSIONS[OffsetFetchRequest])
         ticket = self._history.fetch_sent(options.group_id)
 
         def answered(response: Any) -> None:
@@ -68,7 +67,7 @@ class Auditor(GroupAuditor):
         def lost() -> None:
             self._world.after(RETRY_MS, lambda: self._ask(place))
 
-        if not self._to(options.group_id).call(request, OFFSETS, answered, lost=lost):
+        if not self._to(options.group_id).call(request, answered, lost=lost):
             lost()
 
 
@@ -109,7 +108,7 @@ class Bookkeeper(GroupAuditor):
             self._look_for(self._options.group_id, next(iter(refused.values()), 0))
             self._again()
 
-        self._send(request, COMMIT, ticket, [tp.partition for tp in chosen], answered)
+        self._send(request, ticket, [tp.partition for tp in chosen], answered)
 
     def _delete(self) -> None:
         group = self._options.group_id
@@ -124,15 +123,15 @@ class Bookkeeper(GroupAuditor):
             self._look_for(group, code)
             self._again()
 
-        self._send(DeleteGroupsRequest(groups_names=[group]), DELETE, ticket, everywhere, answered)
+        self._send(DeleteGroupsRequest(groups_names=[group]), ticket, everywhere, answered)
 
-    def _send(self, request: Any, key: int, ticket: Any, partitions: list[int], answered: Any) -> None:
+    def _send(self, request: Any, ticket: Any, partitions: list[int], answered: Any) -> None:
         def lost() -> None:
             for partition in partitions:
                 self._history.commit_answered(ticket, partition, "unclear")
             self._again()
 
-        if not self._to(self._options.group_id).call(request, key, answered, lost=lost):
+        if not self._to(self._options.group_id).call(request, answered, lost=lost):
             for partition in partitions:
                 self._history.commit_answered(ticket, partition, "refused")
             self._again()

@@ -26,7 +26,7 @@ from ottla.sim.checkers.groups import (
     Write,
     ZombiesAreFenced,
 )
-from ottla.sim.client_connection import Caller
+from ottla.sim.client_connection import send_once
 from ottla.sim.clients import TOPIC, Admin, Producer
 from ottla.sim.cluster_environment import Brokers
 from ottla.sim.cluster_faults import CLUSTER_FAULT_KINDS, ClusterFaults
@@ -325,8 +325,8 @@ class GroupHistory:
         count = self.partitions + 1
         if count <= PARTITIONS_MAX and not any(group.static and "classic" in group.protocols for group in self.groups):
             requested = CreatePartitionsTopic(name=TOPIC, count=count, assignments=None)
-            caller = Caller(self.world, self.network, self.stage.entrance(-1), "operator")
-            caller.call(CreatePartitionsRequest(topics=[requested], timeout_ms=1_000), 37, lambda response: caller.hang_up())
+            request = CreatePartitionsRequest(topics=[requested], timeout_ms=1_000)
+            send_once(self.world, self.network, self.stage.entrance(-1), request)
 
     # The end.
 

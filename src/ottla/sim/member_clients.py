@@ -8,7 +8,7 @@ Real: ``client.group.classic_membership``, ``client.group.consumer_membership``,
 the loop around them (``client.group.coordinator_client``, ``client.consumer.rebalance``), sockets, and the user.
 """
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from random import Random
 from typing import Any, Protocol, TypeAlias
 
@@ -22,16 +22,16 @@ from ottla.client.group.consumer_membership import Reconciliation
 from ottla.client.group.coordinator_search import COORDINATOR_MOVED, Call, Change, Kind
 from ottla.client.options import ConsumerOptions
 from ottla.client.transport.cluster import Cluster
+from ottla.records.batch import crc_ok, headers
 from ottla.records.errors import RecordsError
-from ottla.sim.client_connection import KEYS, RETRY_MS, VERSIONS, Caller
+from ottla.records.read import records
+from ottla.sim.client_connection import RETRY_MS, VERSIONS, Caller
 from ottla.sim.group_environment import Callers, GroupBrokers
 from ottla.sim.network import Network
-from ottla.sim.record_decoding import decoded
 from ottla.sim.world import Gate, World
 from ottla.wire import errors
-from ottla.wire.messages import FetchPartition, FetchRequest, FetchTopic, JoinGroupRequest, SyncGroupRequest
+from ottla.wire.messages import FetchPartition, FetchRequest, FetchTopic, JoinGroupRequest, OffsetFetchRequest, SyncGroupRequest
 
-COMMIT, OFFSETS, FETCH = 8, 9, 1
 #: Probability that a user processes polled records for longer than max.poll.interval.ms.
 STUCK = 0.003
 #: Errors of a commit that may have been written.
@@ -180,7 +180,7 @@ class MemberProcess:
         else:
             wait(self._go_on)
 
-    def _ask(self, caller: Caller, message: Any, key: int, timeout_ms: int) -> Wait:
+    def _ask(self, caller: Caller, message: Any, timeout_ms: int) -> Wait:
         """The response to a request; None if it is lost."""
 
         def wait(resume: Callable[[Any], None]) -> None:
@@ -190,7 +190,7 @@ class MemberProcess:
             def lost() -> None:
                 self._awake(lambda: resume(None))
 
-            if not caller.call(message, key, answered, lost=lost, timeout_ms=timeout_ms):
+            if not caller.call(message, answered, lost=lost, timeout_ms=timeout_ms):
                 self._world.after(RETRY_MS, lost)
 
         return wait
@@ -219,7 +219,6 @@ class MemberProcess:
             self._pump()
 
     def _carry(self, call: Call) -> None:
-        key = KEYS[call.request]
         caller = self._coordinator if call.to_coordinator else self._fetching.to(self._stage.anyone())
         if call.request in (JoinGroupRequest, SyncGroupRequest):
             self._patience_ms[call] = call.timeout_ms
@@ -237,10 +236,10 @@ class MemberProcess:
             self._pump()
 
         asked_ms = self._world.now_ms
-        message = call.build(VERSIONS[key])
+        message = call.build(VERSIONS[call.request])
         timeout_ms = int(max([call.timeout_ms, *self._patience_ms.values()]) if call.to_coordinator else call.timeout_ms)
         sent = caller.call(
-            message, key, lambda response: self._awake(lambda: answered(response)), lost=lambda: self._awake(lost), timeout_ms=timeout_ms
+            message, lambda response: self._awake(lambda: answered(response)), lost=lambda: self._awake(lost), timeout_ms=timeout_ms
         )
         if not sent:
             self._world.after(RETRY_MS, lambda: self._awake(lost))
@@ -277,7 +276,7 @@ class MemberProcess:
         self._history.released(self, self.owned, lost=False)
         call = self.machine.leave("the user closed the consumer")
         if call is not None:
-            yield self._ask(self._coordinator, call.build(VERSIONS[KEYS[call.request]]), KEYS[call.request], int(call.timeout_ms))
+            yield self._ask(self._coordinator, call.build(VERSIONS[call.request]), int(call.timeout_ms))
 
     def _attend(self) -> Program:
         """Adopts assigned and revoked partitions."""
@@ -306,9 +305,9 @@ class MemberProcess:
         if not unknown or self.machine.coordinator.place is None:
             return
         member = self.machine.committing if isinstance(self.machine, Reconciliation) else ("", -1)
-        request = commits.fetch_request(self.options, self._cluster, unknown, member, VERSIONS[OFFSETS])
+        request = commits.fetch_request(self.options, self._cluster, unknown, member, VERSIONS[OffsetFetchRequest])
         ticket = self._history.fetch_sent(self.group)
-        response = yield self._ask(self._coordinator, request, OFFSETS, self._timeout_ms())
+        response = yield self._ask(self._coordinator, request, self._timeout_ms())
         if response is None:
             return
         code, found = commits.fetched(response, self.options, {})
@@ -342,7 +341,7 @@ class MemberProcess:
             session_epoch=-1,
             topics=[FetchTopic(topic=self._history.topic, partitions=partitions)],
         )
-        response = yield self._ask(self._fetching.to(leader), request, FETCH, self.options.request_timeout_ms)
+        response = yield self._ask(self._fetching.to(leader), request, self.options.request_timeout_ms)
         found: list[tuple[int, int, bytes]] = []
         for data in response.responses[0].partitions if response is not None and response.responses else ():
             partition = data.partition_index
@@ -387,7 +386,7 @@ class MemberProcess:
         offsets = {TopicPartition(history.topic, partition): OffsetAndMetadata(at) for partition, at in news.items()}
         request = commits.commit_request(self.options, self._cluster, offsets, who)
         ticket = history.commit_sent(self.group, (self.name, who[1]), news)
-        response = yield self._ask(self._coordinator, request, COMMIT, self._timeout_ms())
+        response = yield self._ask(self._coordinator, request, self._timeout_ms())
         if response is None:
             for partition in news:
                 history.commit_answered(ticket, partition, "unclear")
@@ -406,3 +405,13 @@ class MemberProcess:
                 machine.coordinator.lost(self._world.now_ms)
             self._pump()
         return worst
+
+
+def decoded(batches: memoryview, position: int) -> Iterator[tuple[int, bytes]]:
+    """(offset, value) of fetched records from an offset on, without a torn tail. Raises: RecordsError for a damaged batch."""
+    for place, header in headers(batches):
+        if place + header.size > len(batches):
+            break
+        if not crc_ok(batches, place):
+            raise RecordsError("checksum")
+        yield from ((offset, value or b"") for offset, _, _, value, _ in records(batches, place) if offset >= position)

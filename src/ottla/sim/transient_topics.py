@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ottla.base.ids import BrokerId
-from ottla.sim.client_connection import Caller
+from ottla.sim.client_connection import send_once
 from ottla.sim.cluster_clients import Entrance
 from ottla.sim.cluster_machine import ClusterMachine
 from ottla.sim.network import Network
@@ -39,17 +39,15 @@ class PassingTopics:
         """Requests a change of one topic and ignores the result."""
         name, rng = self._rng.choice(NAMES), self._rng
         requested = CreatableTopic(name=name, num_partitions=rng.randint(1, 3), replication_factor=rng.randint(1, 3))
-        request: Any
-        key, request = rng.choice(
+        request: Any = rng.choice(
             (
-                (19, CreateTopicsRequest(topics=[requested], timeout_ms=1_000)),
-                (20, DeleteTopicsRequest(topic_names=[name], timeout_ms=1_000)),
-                (37, CreatePartitionsRequest(topics=[CreatePartitionsTopic(name=name, count=4, assignments=None)], timeout_ms=1_000)),
+                CreateTopicsRequest(topics=[requested], timeout_ms=1_000),
+                DeleteTopicsRequest(topic_names=[name], timeout_ms=1_000),
+                CreatePartitionsRequest(topics=[CreatePartitionsTopic(name=name, count=4, assignments=None)], timeout_ms=1_000),
             )
         )
         self._world.note(f"{type(request).__name__} {name}")
-        caller = Caller(self._world, self._network, Entrance(self._rng, self._machines, lambda: -1), "operator")
-        caller.call(request, key, lambda response: caller.hang_up())
+        send_once(self._world, self._network, Entrance(self._rng, self._machines, lambda: -1), request)
 
     def remains(self, store: MemoryStore) -> str:
         """The first violation at the end; empty if there is none."""

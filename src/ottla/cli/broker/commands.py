@@ -15,6 +15,7 @@ from ottla.cli.common.lazy import CommandGroup
 from ottla.cli.common.output_formats import OutputFormat, fields
 from ottla.cli.common.tables import Column
 from ottla.cli.config import commands as settings
+from ottla.wire.errors import KafkaError
 
 if TYPE_CHECKING:
     from ottla.client.admin.results import ClusterDescription, LogDir, Node
@@ -122,8 +123,6 @@ def broker_document(node: Node, cluster: ClusterDescription) -> dict[str, Any]:
 
 def _counts(admin: Admin) -> dict[int, dict[str, int]]:
     """The `COUNTS` of each broker over all topics. Raises: KafkaError."""
-    from ottla.wire.errors import KafkaError
-
     counts: dict[int, dict[str, int]] = {}
 
     def add(brokers: Iterable[int], name: str) -> None:
@@ -199,8 +198,6 @@ def _of_disk(row: dict[str, Any]) -> str:
 
 def _directories(admin: Admin, brokers: list[int], topics: tuple[str, ...] | None) -> list[dict[str, Any]]:
     """Raises: KafkaError."""
-    from ottla.wire.errors import KafkaError
-
     found = []
     for broker, directories in sorted(admin.describe_log_dirs(brokers, topics=topics or None).items()):
         if isinstance(directories, KafkaError):

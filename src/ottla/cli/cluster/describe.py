@@ -13,6 +13,7 @@ from ottla.cli.common.arguments import time_text
 from ottla.cli.common.complete import broker_ids
 from ottla.cli.common.output_formats import OutputFormat, fields, note
 from ottla.cli.common.tables import Column
+from ottla.wire.errors import KafkaError
 
 if TYPE_CHECKING:
     from ottla.client.admin.cluster_results import Quorum, QuorumReplica, VersionRange
@@ -37,8 +38,6 @@ TOTALS = {
 @admin_options
 def describe(output: OutputFormat, bootstrap: str) -> None:
     """Show a cluster's id, controller, brokers and numbers of topics and partitions. For its health see ottla cluster status."""
-    from ottla.wire.errors import KafkaError
-
     with admin_client(bootstrap) as admin:
         cluster = admin.describe_cluster()
         listed = admin.list_topics(internal=True)

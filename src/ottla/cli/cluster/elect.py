@@ -6,14 +6,15 @@ from typing import TYPE_CHECKING, TextIO
 
 import click
 
+from ottla.base.ids import TopicPartition
 from ottla.cli.common.admin import admin_client, admin_options, partitions_option
 from ottla.cli.common.confirmation import NOTHING_CHANGED, confirm, dry_run_option, yes_option
 from ottla.cli.common.output_formats import OUTCOME, OutputFormat, fields, note
 from ottla.cli.common.paths import LocalFile
 from ottla.cli.topic import lookup
+from ottla.wire.errors import ElectionNotNeeded, KafkaError
 
 if TYPE_CHECKING:
-    from ottla.base.ids import TopicPartition
     from ottla.client.sync.admin import Admin
 
 
@@ -40,7 +41,6 @@ def command(
 ) -> None:
     """Elect the preferred replica of partitions as leader, if it is in sync. An unclean election needs a confirmation."""
     from ottla.client.admin.results import ElectionType
-    from ottla.wire.errors import ElectionNotNeeded, KafkaError
 
     if sum((bool(topics), listed is not None, all_topics)) != 1:
         raise click.UsageError("expected one of --topic TOPIC[:0,1], --file FILE, --all-topics")

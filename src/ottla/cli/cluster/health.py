@@ -10,6 +10,7 @@ import msgspec
 
 from ottla.cli.common.connection import admin as connected
 from ottla.cli.topic.lookup import partition_document
+from ottla.wire.errors import KafkaError
 
 if TYPE_CHECKING:
     from ottla.client.admin.results import Node, PartitionDescription
@@ -90,8 +91,6 @@ def _is_under_replicated(one: PartitionDescription, adding: Iterable[int] = ()) 
 
 def _adding_replicas(admin: Admin, partitions: Collection[tuple[str, int]]) -> dict[tuple[str, int], list[int]]:
     """Replicas that reassignments are adding to these partitions; none if no controller answers."""
-    from ottla.wire.errors import KafkaError
-
     if not partitions:
         return {}
     try:

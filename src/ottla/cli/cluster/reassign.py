@@ -14,17 +14,18 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
+from ottla.base.ids import TopicPartition
 from ottla.cli.common.admin import admin_client, admin_options, partitions_option
 from ottla.cli.common.arguments import partition_selection, size_text
 from ottla.cli.common.lazy import CommandGroup
 from ottla.cli.common.output_formats import OUTCOME, OutputFormat, fields, note
 from ottla.cli.common.paths import LocalFile
 from ottla.cli.common.tables import Column
+from ottla.wire.errors import KafkaError, UnknownTopicOrPartition
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from ottla.base.ids import TopicPartition
     from ottla.client.admin.reassignment_plan import Plan
     from ottla.client.admin.results import PartitionReassignment
     from ottla.client.sync.admin import Admin
@@ -263,9 +264,6 @@ def _broker_ids(text: str | None) -> list[int] | None:
 
 def _replicas(admin: Admin, selection: Mapping[str, set[int] | None] | None) -> dict[TopicPartition, list[int]]:
     """Replicas of partitions; of a partition that moves, its target replicas. Raises: KafkaError."""
-    from ottla.base.ids import TopicPartition
-    from ottla.wire.errors import KafkaError, UnknownTopicOrPartition
-
     names = [topic.name for topic in admin.list_topics(internal=True)] if selection is None else list(selection)
     replicas: dict[TopicPartition, list[int]] = {}
     for name, topic in admin.describe_topics(names).items():
@@ -330,7 +328,5 @@ def _show_moves(moves: Mapping[TopicPartition, PartitionReassignment], output: O
 
 
 def _report(outcomes: Mapping[TopicPartition, Any], done: str, output: OutputFormat) -> None:
-    from ottla.wire.errors import KafkaError
-
     failed = {str(tp): outcome for tp, outcome in outcomes.items() if isinstance(outcome, KafkaError)}
     output.report([str(tp) for tp in sorted(outcomes)], failed, done)

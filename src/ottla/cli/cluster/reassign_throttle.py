@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING
 
 import click
 
+from ottla.base.ids import TopicPartition
+from ottla.wire.errors import KafkaError
+
 if TYPE_CHECKING:
-    from ottla.base.ids import TopicPartition
     from ottla.client.admin.results import ConfigChange, Resource
     from ottla.client.sync.admin import Admin
 
@@ -52,7 +54,6 @@ def unthrottle(admin: Admin, topics: Iterable[str]) -> list[str]:
     Raises: KafkaError.
     """
     from ottla.client.admin.results import ConfigChange, ConfigOperation, ConfigSource, Resource
-    from ottla.wire.errors import KafkaError
 
     resources: dict[Resource, tuple[str, ...]] = {Resource.topic(topic): REPLICAS for topic in sorted(topics)}
     resources.update({Resource.broker(node.id): RATES for node in admin.describe_cluster().nodes})
@@ -68,8 +69,6 @@ def unthrottle(admin: Admin, topics: Iterable[str]) -> list[str]:
 
 
 def _change(admin: Admin, changes: Mapping[Resource, Iterable[ConfigChange]]) -> None:
-    from ottla.wire.errors import KafkaError
-
     for resource, outcome in (admin.incremental_alter_configs(changes) if changes else {}).items():
         if isinstance(outcome, KafkaError):
             raise click.ClickException(f"cannot change the throttle of {resource.type.name.lower()} {resource.name}: {outcome}")

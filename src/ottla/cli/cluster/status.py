@@ -15,6 +15,7 @@ from ottla.cli.common.output_formats import OutputFormat, fields, output_option
 from ottla.cli.common.tables import Column
 from ottla.cli.topic import lookup
 from ottla.cli.topic.lookup import leader_cell, state_colour
+from ottla.wire.errors import KafkaError
 
 if TYPE_CHECKING:
     from ottla.cli.cluster.health import Health
@@ -75,7 +76,6 @@ def command(bootstrap: str | None, output: OutputFormat, data_dir: Path) -> None
     Exit code 1 if something is down, offline, under-replicated or damaged.
     """
     from ottla.cli.cluster.health import health
-    from ottla.wire.errors import KafkaError
 
     rows: list[dict[str, Any]] = []
     report: Health | None = None

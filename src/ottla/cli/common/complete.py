@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ottla.cli.common.profiles import completion
+from ottla.client.options import AdminOptions
 
 if TYPE_CHECKING:
     from ottla.client.sync.admin import Admin
@@ -24,7 +25,6 @@ def _query(context: click.Context, question: Callable[[Admin], Iterable[tuple[st
     import logging
 
     from ottla.cli.common.connection import cluster_address, named_profile
-    from ottla.client.options import AdminOptions
     from ottla.client.sync.admin import Admin
 
     address = cluster_address(context.params.get("bootstrap"), named_profile(context))

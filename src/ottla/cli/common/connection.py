@@ -21,8 +21,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import click
 
+from ottla.base.options import Options
+from ottla.client.options import AdminOptions, address_problem
+
 if TYPE_CHECKING:
-    from ottla.base.options import Options
     from ottla.client.sync.admin import Admin
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -44,8 +46,6 @@ def cluster_address(bootstrap: str | None = None, profile: str | None = None) ->
     if bootstrap is not None and not bootstrap.strip(", "):
         raise click.UsageError("-b expects HOST:PORT[,...]")
     address = _resolved_address(bootstrap, profile)
-    from ottla.client.options import address_problem
-
     if problem := address_problem(address.bootstrap):
         raise click.UsageError(f"{'-b' if address.source == '--bootstrap-server' else address.source}: {problem}")
     return address
@@ -173,7 +173,6 @@ def _current_address() -> ClusterAddress | None:
 
 def admin(bootstrap: str) -> Admin:
     """An admin client with short timeouts, so that a command fails soon if no broker is reachable."""
-    from ottla.client.options import AdminOptions
     from ottla.client.sync.admin import Admin
 
     settings: dict[str, Any] = {"client_id": "ottla-cli", "default_api_timeout_ms": 30_000, "retries": 3, **profile_settings(AdminOptions)}

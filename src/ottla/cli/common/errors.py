@@ -14,9 +14,12 @@ from typing import Any
 
 import click
 
+from ottla.base.options import ConfigError
 from ottla.cli.common.connection import address_source_hint
 from ottla.cli.common.connection import admin as admin
 from ottla.cli.common.connection import bootstrap_option as bootstrap_option
+from ottla.client.errors import ConnectionFailed
+from ottla.wire.errors import KafkaError
 
 
 @contextmanager
@@ -37,10 +40,6 @@ def sigterm_as_interrupt() -> Iterator[None]:
 def reporting_errors() -> Iterator[None]:
     """Turns errors of clients and files into one line and an exit code, and warnings of clients into lines of the same format."""
     import logging
-
-    from ottla.base.options import ConfigError
-    from ottla.client.errors import ConnectionFailed
-    from ottla.wire.errors import KafkaError
 
     logging.basicConfig(format="Warning: %(message)s")
     try:

@@ -21,7 +21,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from ottla.base.options import suggestion
+from ottla.base.options import ConfigError, suggestion
+from ottla.client.options import AdminOptions, ConsumerOptions, ProducerOptions
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -107,9 +108,6 @@ def active_profile(name: str | None) -> Profile | None:
 
 def setting_problem(setting: str, value: str) -> str | None:
     """Why a setting is invalid; None if it is valid."""
-    from ottla.base.options import ConfigError
-    from ottla.client.options import AdminOptions, ConsumerOptions, ProducerOptions
-
     several = (AdminOptions, ProducerOptions, ConsumerOptions)
     known = {spec.attribute: spec for table in several for spec in table.SPECS.values()}
     spec = known.get(setting)

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from ottla.base.options import suggestion
 from ottla.cli.common.connection import profile_settings
 from ottla.cli.common.errors import assignments
+from ottla.client.options import ClientOptions
 
 if TYPE_CHECKING:
     from ottla.cli.common.value_formats import ValueFormat
-    from ottla.client.options import ClientOptions
 
 F = TypeVar("F", bound=Callable[..., Any])
 _FORMATS_HELP = (
@@ -63,8 +64,6 @@ def parse_value_format(text: str, option: str, *, registry: str | None = None, s
         return packed(argument, option)
     if not argument and text in VALUE_FORMATS:
         return VALUE_FORMATS[text]
-    from ottla.base.options import suggestion
-
     raise ValueError(f"{option}: unknown format {text!r}{suggestion(text, NAMES)}; formats are {', '.join(NAMES)}")
 
 

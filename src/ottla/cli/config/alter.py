@@ -16,11 +16,11 @@ from ottla.cli.common import tables
 from ottla.cli.common.arguments import readable_setting, setting_value
 from ottla.cli.common.output_formats import OutputFormat, note
 from ottla.cli.common.tables import Column
+from ottla.wire.errors import KafkaError
 
 if TYPE_CHECKING:
     from ottla.client.admin.results import ConfigChange, ConfigEntry, ConfigSynonym, Resource
     from ottla.client.sync.admin import Admin
-    from ottla.wire.errors import KafkaError
 
 #: Units of Kafka's settings that are synonyms of each other.
 TIMES = {"ms", "seconds", "minutes", "hours"}
@@ -83,8 +83,6 @@ def deletions(names: Iterable[str]) -> list[ConfigChange]:
 
 def change(admin: Admin, resources: Sequence[Resource], changes: Sequence[ConfigChange], *, dry: bool) -> list[dict[str, Any]]:
     """Applies the changes to each resource, or only validates them. Returns a document per change. Raises: ClickException, KafkaError."""
-    from ottla.wire.errors import KafkaError
-
     current = {resource: _current_entries(admin, resource, changes) for resource in resources}
     outcomes = admin.incremental_alter_configs(dict.fromkeys(resources, changes), validate_only=dry)
     documents = []
@@ -112,7 +110,6 @@ def _current_entries(admin: Admin, resource: Resource, changes: Sequence[ConfigC
     """The current settings. Raises: KafkaError; ClickException for an unknown setting."""
     from ottla.client.admin.results import Resource as R
     from ottla.client.admin.results import ResourceType
-    from ottla.wire.errors import KafkaError
 
     queried = resource
     if resource == R.broker(None):

@@ -18,6 +18,7 @@ from ottla.cli.common.tables import Column
 from ottla.cli.config import alter
 from ottla.cli.config.alter import HIDDEN, resource_label, setting_cell, synonym_text
 from ottla.cli.topic.lookup import topic_error
+from ottla.wire.errors import KafkaError
 
 if TYPE_CHECKING:
     from ottla.client.admin.results import ClusterDescription, ConfigEntry, Resource
@@ -136,7 +137,6 @@ def existing_brokers(cluster: ClusterDescription, ids: Iterable[int]) -> list[in
 def config_entries(admin: Admin, resources: Sequence[Resource]) -> dict[Resource, dict[str, ConfigEntry]]:
     """Settings of resources, with synonyms and documentation. Raises: ClickException, KafkaError."""
     from ottla.client.admin.results import ResourceType
-    from ottla.wire.errors import KafkaError
 
     found = {}
     for resource, entries in admin.describe_configs(resources, synonyms=True, documentation=True).items():

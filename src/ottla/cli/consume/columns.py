@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from ottla.base.options import suggestion
 from ottla.cli.common.errors import json_bytes
 from ottla.cli.common.json_path import decoder, parse_path
 from ottla.cli.common.record_format import FieldFormats, Part, Render, Token, iso_time
@@ -79,8 +80,6 @@ def _column(text: str, formats: FieldFormats, json: dict[str, Callable[[bytes | 
     try:
         path = parse_path(text.removeprefix(field))
     except ValueError:
-        from ottla.base.options import suggestion
-
         raise ValueError(
             f"--show: unknown column {text!r}{suggestion(text, NAMES)}; columns are {', '.join(NAMES)}, header.NAME, .path, key.path"
         ) from None

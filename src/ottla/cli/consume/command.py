@@ -19,6 +19,7 @@ from ottla.cli.common.errors import admin, bootstrap_option, reporting_errors, s
 from ottla.cli.common.lazy import INTERRUPTED
 from ottla.cli.common.paths import LocalPath
 from ottla.cli.common.record_options import client_settings, format_options, parse_formats, setting_option
+from ottla.client.options import ConsumerOptions
 
 if TYPE_CHECKING:
     from ottla.cli.consume.output import Output
@@ -107,8 +108,6 @@ def command(
     Without -g, begin at the log end: print new records. With -g, begin at the group's committed offsets, and at the log start of
     partitions without one; -O end begins at their end.
     """
-    from ottla.client.options import ConsumerOptions
-
     printer = _printer(options)
     ours: dict[str, Any] = {
         "bootstrap_servers": bootstrap, "client_id": "ottla-cli", "allow_auto_create_topics": False, "default_api_timeout_ms": 30_000,

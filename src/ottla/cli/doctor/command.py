@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from ottla.base.options import suggestion
 from ottla.cli.common import tables
 from ottla.cli.common.admin import admin_options
 from ottla.cli.common.arguments import duration_ms
@@ -26,6 +27,7 @@ from ottla.cli.common.errors import reporting_errors
 from ottla.cli.common.output_formats import OutputFormat, fields, note
 from ottla.cli.common.paths import LocalPath
 from ottla.cli.common.tables import Column
+from ottla.client.options import AdminOptions
 
 if TYPE_CHECKING:
     from ottla.cli.doctor.facts import Facts, Finding
@@ -59,7 +61,6 @@ CHECKS = (Column("CHECK", "check"), Column("DESCRIPTION", "says"))
 
 def _names(context: click.Context, parameter: click.Parameter, names: tuple[str, ...]) -> tuple[str, ...]:
     """Raises: UsageError."""
-    from ottla.base.options import suggestion
     from ottla.cli.doctor.checks import CHECKS as known
 
     for name in names:
@@ -152,7 +153,6 @@ def _facts(bootstrap: str, chosen: list[str], directory: Path | None, timeout_s:
     from ottla.cli.doctor.checks import LOCAL, required_facts
     from ottla.cli.doctor.facts import Facts
     from ottla.cli.doctor.gather import gather
-    from ottla.client.options import AdminOptions
 
     if set(chosen) <= LOCAL:
         facts = Facts(now_ms=int(time.time() * 1000), timeout_ms=timeout_s * 1000)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from ottla.base.ids import TopicPartition
 from ottla.base.options import suggestion
 from ottla.cli.common.admin import admin_client, admin_options
 from ottla.cli.common.arguments import is_selected, partition_selection
@@ -13,12 +14,11 @@ from ottla.cli.common.complete import group_names, topic_names
 from ottla.cli.common.confirmation import NOTHING_CHANGED, confirm, dry_run_option, yes_option
 from ottla.cli.common.output_formats import OUTCOME, OutputFormat, fields, note
 from ottla.cli.group.errors import group_error, with_remedy
+from ottla.wire.errors import GroupIdNotFound, GroupSubscribedToTopic, KafkaError, NonEmptyGroup
 
 if TYPE_CHECKING:
-    from ottla.base.ids import TopicPartition
     from ottla.client.admin.group_results import GroupDescription
     from ottla.client.sync.admin import Admin
-    from ottla.wire.errors import KafkaError
 
 
 @fields(OUTCOME)
@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 @admin_options
 def delete(names: tuple[str, ...], if_exists: bool, dry_run: bool, yes: bool, output: OutputFormat, bootstrap: str) -> None:
     """Delete groups without members, with all their offsets."""
-    from ottla.wire.errors import GroupIdNotFound, KafkaError
-
     names = tuple(dict.fromkeys(names))
     with admin_client(bootstrap) as admin:
         if dry_run:
@@ -54,8 +52,6 @@ def delete(names: tuple[str, ...], if_exists: bool, dry_run: bool, yes: bool, ou
 
 def _dry_run_outcomes(admin: Admin, names: tuple[str, ...]) -> dict[str, KafkaError | None]:
     """The result that deleting the groups would have."""
-    from ottla.wire.errors import KafkaError, NonEmptyGroup
-
     return {
         name: outcome
         if isinstance(outcome, KafkaError)
@@ -107,8 +103,6 @@ def delete_offsets(name: str, topics: tuple[str, ...], dry_run: bool, yes: bool,
 
 def _group(admin: Admin, name: str) -> GroupDescription:
     """Raises: ClickException, KafkaError."""
-    from ottla.wire.errors import KafkaError
-
     group = admin.describe_consumer_groups([name])[name]
     if isinstance(group, KafkaError):
         raise group_error(admin, name, group)
@@ -116,8 +110,6 @@ def _group(admin: Admin, name: str) -> GroupDescription:
 
 
 def _committed(admin: Admin, name: str) -> dict[TopicPartition, int | None]:
-    from ottla.wire.errors import KafkaError
-
     offsets = admin.list_consumer_group_offsets([name])[name]
     if isinstance(offsets, KafkaError):
         raise offsets
@@ -126,8 +118,6 @@ def _committed(admin: Admin, name: str) -> dict[TopicPartition, int | None]:
 
 def _subscribed_partitions(group: GroupDescription, chosen: list[TopicPartition]) -> dict[TopicPartition, KafkaError]:
     """Partitions of subscribed topics, whose offsets cannot be deleted."""
-    from ottla.wire.errors import GroupSubscribedToTopic
-
     read = {topic for member in group.members for topic in [*member.topics, *(tp.topic for tp in member.assignment)]}
     return {tp: GroupSubscribedToTopic("The group is subscribed to the topic.") for tp in chosen if tp.topic in read}
 
@@ -145,8 +135,6 @@ def remove_members(
     name: str, instances: tuple[str, ...], everyone: bool, reason: str, dry_run: bool, yes: bool, output: OutputFormat, bootstrap: str
 ) -> None:
     """Remove members from a classic group: it rebalances at once. A running consumer rejoins."""
-    from ottla.wire.errors import KafkaError
-
     if bool(instances) is everyone:
         raise click.UsageError("expected either --instance ID or --all")
     with admin_client(bootstrap) as admin:

@@ -7,16 +7,14 @@ from typing import TYPE_CHECKING
 import click
 
 from ottla.base.options import suggestion
+from ottla.wire.errors import GroupIdNotFound, GroupSubscribedToTopic, KafkaError, NonEmptyGroup, UnknownMemberId
 
 if TYPE_CHECKING:
     from ottla.client.sync.admin import Admin
-    from ottla.wire.errors import KafkaError
 
 
 def group_error(admin: Admin, name: str, error: KafkaError) -> Exception:
     """The error for a group that cannot be described. For an unknown group it suggests a similar name."""
-    from ottla.wire.errors import GroupIdNotFound
-
     if not isinstance(error, GroupIdNotFound):
         return type(error)(f"group {name}: {error}")
     return click.ClickException(f"group {name} does not exist" + _suggested_group(admin, name))
@@ -24,8 +22,6 @@ def group_error(admin: Admin, name: str, error: KafkaError) -> Exception:
 
 def with_remedy(admin: Admin, name: str, error: KafkaError) -> KafkaError:
     """The error with what to do."""
-    from ottla.wire.errors import GroupIdNotFound, GroupSubscribedToTopic, NonEmptyGroup, UnknownMemberId
-
     match error:
         case GroupIdNotFound():
             return GroupIdNotFound(f"the group does not exist{_suggested_group(admin, name)}")
@@ -44,8 +40,6 @@ def has_members_remedy(name: str) -> str:
 
 
 def _suggested_group(admin: Admin, name: str) -> str:
-    from ottla.wire.errors import KafkaError
-
     try:
         return suggestion(name, [one.group_id for one in admin.list_groups()])
     except KafkaError:

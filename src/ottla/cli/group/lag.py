@@ -25,6 +25,7 @@ from ottla.cli.common.complete import group_names
 from ottla.cli.common.output_formats import OutputFormat, fields
 from ottla.cli.common.tables import Column, Row
 from ottla.cli.group.errors import group_error
+from ottla.wire.errors import GroupIdNotFound, KafkaError
 
 if TYPE_CHECKING:
     from ottla.client.admin.group_lag import GroupLag
@@ -152,8 +153,6 @@ class Reading(NamedTuple):
 
 def _read(admin: Admin, names: Sequence[str], *, times: bool) -> list[GroupLag]:
     """The lag of groups. Named groups must exist; without names, a group that was deleted meanwhile is ignored."""
-    from ottla.wire.errors import GroupIdNotFound, KafkaError
-
     group_ids = names or [one.group_id for one in admin.list_groups() if one.type.lower() in ("classic", "consumer", "unknown")]
     found = []
     for name, outcome in admin.consumer_group_lag(group_ids, times=times).items():
@@ -168,8 +167,6 @@ def _readings(
     admin: Admin, names: Sequence[str], first: list[GroupLag], every_s: float, count: int | None, *, times: bool
 ) -> Iterator[Reading]:
     """Readings at an interval. A reading that fails is reported and left out."""
-    from ottla.wire.errors import KafkaError
-
     before: dict[str, GroupLag] = {}
     groups, done = first, 0
     due = time.monotonic()

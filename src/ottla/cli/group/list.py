@@ -16,6 +16,7 @@ from ottla.cli.common.complete import group_names
 from ottla.cli.common.output_formats import OutputFormat, fields
 from ottla.cli.common.tables import Column
 from ottla.cli.group.errors import group_error
+from ottla.wire.errors import KafkaError
 
 if TYPE_CHECKING:
     from ottla.client.admin.group_results import GroupDescription, GroupMember
@@ -106,8 +107,6 @@ def list_(patterns: tuple[str, ...], states: tuple[str, ...], types: tuple[str, 
 @admin_options
 def describe(names: tuple[str, ...], output: OutputFormat, bootstrap: str) -> None:
     """Show state, coordinator, assignor, members and assignments of groups. For lag see ottla group lag."""
-    from ottla.wire.errors import KafkaError
-
     groups: list[GroupDescription] = []
     with admin_client(bootstrap) as admin:
         for name, outcome in admin.describe_consumer_groups(names).items():

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
+from ottla.base.ids import TopicPartition
 from ottla.cli.common import tables
 from ottla.cli.common.admin import admin_client, admin_options, partitions_option
 from ottla.cli.common.arguments import duration_ms, time_ms
@@ -20,15 +21,14 @@ from ottla.cli.common.paths import LocalFile
 from ottla.cli.common.tables import Column
 from ottla.cli.group.errors import group_error, has_members_remedy, with_remedy
 from ottla.cli.topic import lookup
+from ottla.wire.errors import GroupIdNotFound, KafkaError, UnknownTopicOrPartition
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from ottla.base.ids import TopicPartition
     from ottla.client.admin.group_results import GroupState
     from ottla.client.admin.offset_resets import Move, PartitionOffsets, Policy
     from ottla.client.sync.admin import Admin
-    from ottla.wire.errors import KafkaError
 
 #: Options that select the target offsets.
 TARGETS = (
@@ -105,8 +105,6 @@ def reset(
 
 def _state(admin: Admin, name: str) -> GroupState | None:
     """The state of the group; None if it does not exist: the commit creates it."""
-    from ottla.wire.errors import GroupIdNotFound, KafkaError
-
     described = admin.describe_consumer_groups([name])[name]
     if isinstance(described, GroupIdNotFound):
         return None
@@ -128,8 +126,6 @@ def _planned(admin: Admin, name: str, option: str, value: Any, topics: Sequence[
 
 
 def _committed(admin: Admin, name: str) -> dict[TopicPartition, int]:
-    from ottla.wire.errors import KafkaError
-
     offsets = admin.list_consumer_group_offsets([name])[name]
     if isinstance(offsets, KafkaError):
         raise offsets
@@ -139,7 +135,6 @@ def _committed(admin: Admin, name: str) -> dict[TopicPartition, int]:
 def _source_offsets(admin: Admin, name: str, option: str, value: Any) -> dict[TopicPartition, int] | None:
     """The offsets of another group or of a file; None for other options."""
     from ottla.client.admin.offset_resets import read_offsets
-    from ottla.wire.errors import KafkaError
 
     if option == "from_group":
         described = admin.describe_consumer_groups([value])[value]
@@ -164,7 +159,6 @@ def _partition_offsets(
     """Committed offsets and log ranges. Partitions that do not exist are left out with a remark."""
     from ottla.client.admin.offset_resets import PartitionOffsets
     from ottla.client.fetch.offsets import EARLIEST, LATEST
-    from ottla.wire.errors import KafkaError, UnknownTopicOrPartition
 
     starts = admin.list_offsets(dict.fromkeys(chosen, EARLIEST))
     ends = admin.list_offsets(dict.fromkeys(chosen, LATEST))
@@ -212,8 +206,6 @@ def _policy(
 
 
 def _at(admin: Admin, partition_offsets: Iterable[TopicPartition], when_ms: int) -> dict[TopicPartition, int]:
-    from ottla.wire.errors import KafkaError
-
     found = {}
     for tp, outcome in admin.list_offsets(dict.fromkeys(partition_offsets, max(when_ms, 0))).items():
         if isinstance(outcome, KafkaError):

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import click
 
+from ottla.base.ids import topic_id_text
 from ottla.cli.common import tables
 from ottla.cli.common.errors import json_bytes, reporting_errors
 from ottla.cli.common.lazy import CommandGroup
@@ -415,7 +416,6 @@ def _offsets(path: Path) -> Iterator[Row]:
 
 
 def _partition_metadata(path: Path) -> Iterator[Row]:
-    from ottla.base.ids import topic_id_text
     from ottla.log.checkpoints import read_partition_metadata
 
     topic_id = read_partition_metadata(path.read_bytes())

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import click
 
+from ottla.base.ids import TopicPartition
 from ottla.cli.common.arguments import time_text
 from ottla.cli.common.complete import group_names
 from ottla.cli.common.connection import admin as connected
@@ -36,9 +37,10 @@ from ottla.cli.perf.options import (
     time_ns,
 )
 from ottla.client.consumer.rebalance import RebalanceListener
+from ottla.client.options import ConsumerOptions
+from ottla.wire.errors import KafkaError
 
 if TYPE_CHECKING:
-    from ottla.base.ids import TopicPartition
     from ottla.client.consumer.record import ConsumerRecord
 
 #: Maximum records of a poll.
@@ -184,7 +186,6 @@ class ReadLoop:
 @shared_options
 def command(bootstrap: str, output: OutputFormat, **options: Any) -> None:
     """Read records of TOPIC and report throughput."""
-    from ottla.client.options import ConsumerOptions
     from ottla.client.sync.consumer import Consumer
 
     goal = Goal(*limits(options, "--messages"))
@@ -235,8 +236,6 @@ def _run(reading: ReadLoop, *, tables: bool) -> bool:
 
 def _delete_group(bootstrap: str, group: str) -> None:
     """Deletes the temporary group."""
-    from ottla.wire.errors import KafkaError
-
     with contextlib.suppress(KafkaError), connected(bootstrap) as admin:
         admin.delete_consumer_group(group)
 

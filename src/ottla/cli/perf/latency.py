@@ -39,6 +39,7 @@ from ottla.cli.perf.options import (
     throughput,
     time_ns,
 )
+from ottla.client.options import ConsumerOptions, ProducerOptions
 
 if TYPE_CHECKING:
     from ottla.client.consumer.record import ConsumerRecord
@@ -184,7 +185,6 @@ class RoundTrips:
 @shared_options
 def command(bootstrap: str, output: OutputFormat, **options: Any) -> None:
     """Send records to TOPIC one at a time and report the latency until each is received."""
-    from ottla.client.options import ConsumerOptions, ProducerOptions
     from ottla.client.sync.consumer import Consumer
     from ottla.client.sync.producer import Producer
 

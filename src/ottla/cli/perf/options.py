@@ -10,10 +10,11 @@ import contextlib
 import math
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import click
 
+from ottla.base.options import ConfigError
 from ottla.cli.common.arguments import duration_ms
 from ottla.cli.common.complete import topic_names
 from ottla.cli.common.connection import admin as connected
@@ -23,9 +24,8 @@ from ottla.cli.common.output_formats import OutputFormat, note, output_option
 from ottla.cli.common.paths import LocalPath
 from ottla.cli.common.rate_limit import parse_rate
 from ottla.cli.common.record_options import client_settings
-
-if TYPE_CHECKING:
-    from ottla.client.options import ClientOptions
+from ottla.client.options import ClientOptions, from_keywords
+from ottla.wire.errors import KafkaError
 
 F = TypeVar("F", bound=Callable[..., Any])
 #: Timeout for records in flight after Ctrl-C.
@@ -98,9 +98,6 @@ def client_options(
 
     Raises: UsageError.
     """
-    from ottla.base.options import ConfigError
-    from ottla.client.options import from_keywords
-
     from_file = properties(Path(options["config_file"]).read_text(), options["config_file"]) if options["config_file"] else {}
     whole = {"bootstrap_servers": bootstrap, "client_id": "ottla-perf", **ours, **from_file, **client_settings(table, options["settings"])}
     # Java's clients need serializers; these clients send bytes.
@@ -134,7 +131,6 @@ def benchmark_topic(options: Mapping[str, Any], bootstrap: str) -> Iterator[str]
     """The topic of a measurement; one that `--create` made is deleted at the end. Raises: UsageError, ClickException, KafkaError."""
     from ottla.cli.topic.lookup import describe_topics
     from ottla.client.admin.results import NewTopic
-    from ottla.wire.errors import KafkaError
 
     if options["topic"] and options["named"] and options["topic"] != options["named"]:
         raise click.UsageError("the argument and --topic name different topics")

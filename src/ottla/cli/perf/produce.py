@@ -32,6 +32,8 @@ from ottla.cli.perf.options import (
     throughput,
     time_ns,
 )
+from ottla.client.options import ProducerOptions
+from ottla.wire.errors import KafkaError
 
 if TYPE_CHECKING:
     from ottla.cli.perf.display import Display
@@ -104,7 +106,6 @@ def command(bootstrap: str, output: OutputFormat, **options: Any) -> None:
     from ottla.cli.perf.figures import Figures
     from ottla.cli.perf.load import Schedule
     from ottla.cli.perf.sending import LoadSender
-    from ottla.client.options import ProducerOptions
     from ottla.client.sync.producer import Producer
 
     records, duration_ns = limits(options, "--num-records")
@@ -137,8 +138,6 @@ def command(bootstrap: str, output: OutputFormat, **options: Any) -> None:
 
 def _run(sending: LoadSender, figures: Figures, *, tables: bool) -> bool:
     """Sends and waits for acknowledgements; returns whether it was interrupted."""
-    from ottla.wire.errors import KafkaError
-
     interrupted = False
     try:
         try:

@@ -18,10 +18,10 @@ from ottla.cli.perf.display import Display
 from ottla.cli.perf.figures import NS, Figures
 from ottla.cli.perf.load import Payload, Schedule
 from ottla.cli.perf.options import TICK_NS
+from ottla.wire.errors import KafkaError
 
 if TYPE_CHECKING:
     from ottla.client.producer.batches import BlockingDelivery
-    from ottla.wire.errors import KafkaError
 
 #: Maximum records between two checks for results and reports.
 CHUNK_RECORDS = 500

@@ -14,6 +14,7 @@ from ottla.cli.common.complete import topic_names
 from ottla.cli.common.confirmation import NOTHING_CHANGED, confirm, dry_run_option, yes_option
 from ottla.cli.common.paths import LocalPath
 from ottla.cli.table.options import parse_bytes, schema_request, sync_table, table_options
+from ottla.client.options import address_problem
 
 if TYPE_CHECKING:
     from ottla.spark.pipeline.config.model import Pipeline
@@ -25,8 +26,6 @@ variables_option = click.option("--var", "variables", multiple=True, metavar="NA
 
 
 def _check_address(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
-    from ottla.client.options import address_problem
-
     if value is not None and (problem := address_problem(value)):
         raise click.BadParameter(problem, context, parameter)
     return value

@@ -14,12 +14,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ottla.base.ids import NO_TOPIC_ID
+from ottla.base.options import suggestion
 from ottla.cli.common.complete import topic_names
 from ottla.cli.common.errors import admin, bootstrap_option, reporting_errors, sigterm_as_interrupt
 from ottla.cli.common.lazy import INTERRUPTED
 from ottla.cli.common.paths import LocalPath
 from ottla.cli.common.rate_limit import parse_rate
 from ottla.cli.common.record_options import client_settings, setting_option
+from ottla.client.options import ConsumerOptions, ProducerOptions
+from ottla.wire.errors import KafkaError, UnknownTopicOrPartition
 
 if TYPE_CHECKING:
     from ottla.client.admin.results import TopicDescription
@@ -29,7 +33,6 @@ if TYPE_CHECKING:
     from ottla.lake.load.load_journal import LoadJournal
     from ottla.lake.load.plan import LoadPlan
     from ottla.lake.load.reader import ReadOptions
-    from ottla.wire.errors import KafkaError
 
 FORMATS = ("csv", "tsv", "json", "parquet", "arrow", "text")
 #: max.block.ms: while the producer's buffer is full.
@@ -102,7 +105,6 @@ The same command again continues where it stopped, and loads new rows.
 def load(files: tuple[str, ...], topic: str, bootstrap: str, settings: tuple[str, ...], **options: Any) -> None:
     """Load files, or all files of directories, into a topic: csv, JSON lines, Parquet, Arrow, text."""
     from ottla.cli.produce.command import _codec
-    from ottla.client.options import ProducerOptions
 
     ours = {"bootstrap_servers": bootstrap, "client_id": "ottla-load", **_codec(options["compression"])}
     ours |= client_settings(ProducerOptions, settings)
@@ -135,11 +137,9 @@ def _load(
     ours: dict[str, Any],
 ) -> None:
     from ottla.cli.pipeline.load_progress import LoadWatch
-    from ottla.client.options import ConsumerOptions
     from ottla.client.sync.consumer import Consumer
     from ottla.client.sync.producer import Producer
     from ottla.lake.load.run import LoadTotals, load_files
-    from ottla.wire.errors import KafkaError
 
     totals = LoadTotals()
     human = options["output"] == "text" or (options["output"] == "auto" and sys.stdout.isatty())
@@ -178,9 +178,7 @@ def _files(count: int) -> str:
 
 def _topic(topic: str, options: dict[str, Any], bootstrap: str) -> TopicDescription:
     """The topic, created with `--create`. Raises: ClickException, KafkaError."""
-    from ottla.base.options import suggestion
     from ottla.client.admin.results import NewTopic
-    from ottla.wire.errors import KafkaError, UnknownTopicOrPartition
 
     with admin(bootstrap) as client:
         found = client.describe_topics([topic])[topic]
@@ -201,8 +199,6 @@ def _topic(topic: str, options: dict[str, Any], bootstrap: str) -> TopicDescript
 
 def _await_topic(client: Admin, topic: str) -> TopicDescription | KafkaError:
     """A new topic, once it is in the broker's metadata."""
-    from ottla.wire.errors import UnknownTopicOrPartition
-
     until = time.monotonic() + CREATED_S
     while True:
         found = client.describe_topics([topic])[topic]
@@ -214,7 +210,6 @@ def _await_topic(client: Admin, topic: str) -> TopicDescription | KafkaError:
 @contextmanager
 def _journal(found: list[Input], state: Path | None, topic: str, description: TopicDescription) -> Iterator[LoadJournal | None]:
     """The load journal; None if standard input is the only input."""
-    from ottla.base.ids import NO_TOPIC_ID
     from ottla.lake.load.inputs import STDIN
     from ottla.lake.load.load_journal import DIRECTORY, JournalHeader, LoadJournal
 

@@ -22,6 +22,8 @@ from ottla.cli.common.lazy import INTERRUPTED
 from ottla.cli.common.paths import LocalPath
 from ottla.cli.common.rate_limit import parse_rate
 from ottla.cli.common.record_options import client_settings, format_options, parse_formats, setting_option
+from ottla.client.options import ProducerOptions
+from ottla.wire.errors import KafkaError, UnknownTopicOrPartition
 
 if TYPE_CHECKING:
     from ottla.cli.produce.input import Chunk, CountedInput, InputFormat
@@ -91,7 +93,6 @@ def command(topic: str, files: tuple[str, ...], whole: tuple[str, ...], bootstra
     """Send records from FILEs or standard input to TOPIC."""
     from ottla.cli.produce.input import BadLine, CountedInput, whole_files
     from ottla.cli.produce.sending import chunks
-    from ottla.client.options import ProducerOptions
 
     if whole and (files or options["form"] != "text" or options["key_delimiter"] is not None):
         raise click.UsageError("--file sends a whole file as one record: it cannot be combined with other files, -o or -K")
@@ -130,7 +131,6 @@ def _send(
     from ottla.cli.produce.input import BadLine
     from ottla.cli.produce.sending import RecordSender, SendFailed
     from ottla.client.sync.producer import Producer
-    from ottla.wire.errors import KafkaError, UnknownTopicOrPartition
 
     # A wrong address fails here at once, not only after the producer's timeout. A missing topic may be created later.
     with admin(settings["bootstrap_servers"]) as client:
@@ -196,7 +196,6 @@ def _dry_run(topic: str, read: Any, defaults: RecordDefaults, keep_going: bool, 
 
     from ottla.cli.common.errors import json_bytes
     from ottla.cli.produce.sending import with_defaults
-    from ottla.wire.errors import KafkaError
 
     with admin(bootstrap) as client:
         description = client.describe_topics([topic])[topic]

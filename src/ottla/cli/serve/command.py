@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 import click
 
+from ottla.base.options import ConfigError
 from ottla.cli.common.paths import LocalPath
 from ottla.server.data_directory import CannotStart, default_data_directory
 
@@ -62,8 +63,6 @@ def command(log_file: Path | None, loop: str | None, **options: Any) -> None:
 
     Prints "ottla: ready on HOST:PORT[,HOST:PORT...]" once clients can connect.
     """
-    from ottla.base.options import ConfigError
-
     if log_file is not None:
         from ottla.server.log_file import redirect_output
 
@@ -97,7 +96,6 @@ def _plan(
     config_file: Path | None, from_environment: bool, settings: tuple[str, ...],
 ) -> ProcessPlan:  # fmt: skip
     """Raises: ConfigError."""
-    from ottla.base.options import ConfigError
     from ottla.server.addresses import listener_text, parse_address
     from ottla.server.process_plan import ProcessPlan
     from ottla.server.server_properties import accepted_settings, parse_properties, settings_of_environment

@@ -11,6 +11,7 @@ import click
 
 from ottla.cli.common.errors import bootstrap_option, reporting_errors
 from ottla.cli.common.paths import LocalPath
+from ottla.wire.errors import KafkaError
 
 if TYPE_CHECKING:
     from ottla.lake.table.status import TableStatus
@@ -41,7 +42,6 @@ def _ends(found: TableStatus, bootstrap: str) -> tuple[Mapping[int, int], str]:
     """The topic's log end offsets, and "" or why they are unknown."""
     from ottla.lake.table.target import TableConflict, TableOrigin, check_origin
     from ottla.lake.table.topic import Topic
-    from ottla.wire.errors import KafkaError
 
     try:
         with Topic(found.topic, bootstrap_servers=bootstrap, client_id="ottla-cli", default_api_timeout_ms=5_000) as topic:

@@ -12,6 +12,7 @@ from ottla.cli.common.confirmation import dry_run_option
 from ottla.cli.common.output_formats import OUTCOME, OutputFormat, fields, note
 from ottla.cli.config import alter as config_alter
 from ottla.cli.topic.lookup import describe_topics, with_suggestion
+from ottla.wire.errors import KafkaError, TopicAlreadyExists
 
 if TYPE_CHECKING:
     from ottla.client.admin.results import NewTopic
@@ -46,7 +47,6 @@ def create(
 ) -> None:
     """Create topics. With --dry-run the cluster only validates them."""
     from ottla.client.admin.results import NewTopic
-    from ottla.wire.errors import KafkaError, TopicAlreadyExists
 
     if any("+=" in pair or "-=" in pair for pair in configs):
         raise click.UsageError("-c expects NAME=VALUE: a new topic has no list to append to")
@@ -70,7 +70,6 @@ def create(
 def _like(admin: Admin, name: str) -> NewTopic:
     """A template with the properties of an existing topic. Raises: ClickException, KafkaError."""
     from ottla.client.admin.results import ConfigSource, NewTopic, Resource
-    from ottla.wire.errors import KafkaError
 
     partitions = describe_topics(admin, [name])[name].partitions
     entries = admin.describe_configs([Resource.topic(name)])[Resource.topic(name)]
@@ -120,8 +119,6 @@ def alter(
 
 
 def _add_partitions(admin: Admin, name: str, count: int, new_count: int, *, dry: bool) -> dict[str, Any]:
-    from ottla.wire.errors import KafkaError
-
     outcome = admin.create_partitions({name: new_count}, validate_only=dry)[name]
     error = with_suggestion(admin, name, outcome) if isinstance(outcome, KafkaError) else None
     return {

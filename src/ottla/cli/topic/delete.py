@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
+from ottla.base.ids import TopicPartition
 from ottla.cli.common.admin import admin_client, admin_options
 from ottla.cli.common.arguments import duration_ms, time_ms
 from ottla.cli.common.complete import topic_names
@@ -17,9 +18,9 @@ from ottla.cli.common.output_formats import OUTCOME, OutputFormat, fields, note
 from ottla.cli.common.paths import LocalFile
 from ottla.cli.common.tables import Column
 from ottla.cli.topic.lookup import log_offsets, record_count, select_partitions, with_suggestion
+from ottla.wire.errors import KafkaError, UnknownTopicOrPartition
 
 if TYPE_CHECKING:
-    from ottla.base.ids import TopicPartition
     from ottla.client.admin.results import PartitionDescription
     from ottla.client.sync.admin import Admin
 
@@ -45,8 +46,6 @@ DELETIONS = (
 @admin_options
 def delete(names: tuple[str, ...], match: bool, if_exists: bool, dry_run: bool, yes: bool, output: OutputFormat, bootstrap: str) -> None:
     """Delete topics with all their records."""
-    from ottla.wire.errors import KafkaError, UnknownTopicOrPartition
-
     with admin_client(bootstrap) as admin:
         if match:
             names = _matching(admin, names)
@@ -80,9 +79,6 @@ def _matching(admin: Admin, patterns: Sequence[str]) -> tuple[str, ...]:
 
 def _sizes(admin: Admin, names: Sequence[str]) -> dict[str, tuple[int, int | None] | Exception]:
     """(partitions, records) of topics, or the error."""
-    from ottla.base.ids import TopicPartition
-    from ottla.wire.errors import KafkaError
-
     topics = admin.describe_topics(names)
     partitions = {
         TopicPartition(name, one.partition): one
@@ -107,8 +103,6 @@ def _described(admin: Admin, names: Sequence[str]) -> list[str]:
 
 
 def _would_delete(admin: Admin, names: Sequence[str], if_exists: bool, output: OutputFormat) -> None:
-    from ottla.wire.errors import KafkaError, UnknownTopicOrPartition
-
     sizes = _sizes(admin, names)
     documents: list[dict[str, Any]] = []
     failed = False
@@ -206,8 +200,6 @@ def _read(listed: TextIO) -> dict[TopicPartition, int]:
     """Raises: ClickException."""
     import msgspec
 
-    from ottla.base.ids import TopicPartition
-
     try:
         partitions = msgspec.json.decode(listed.read())["partitions"]
         return {TopicPartition(str(one["topic"]), int(one["partition"])): int(one["offset"]) for one in partitions}
@@ -225,8 +217,6 @@ def _with_leaders(partitions: dict[TopicPartition, PartitionDescription]) -> dic
 
 def _targets(admin: Admin, partitions: Iterable[TopicPartition], option: str, value: Any) -> dict[TopicPartition, int]:
     """The new log start offset of each partition, -1 for the log end. Raises: UsageError, KafkaError."""
-    from ottla.wire.errors import KafkaError
-
     if option in ("all_records", "before_offset"):
         return dict.fromkeys(sorted(partitions), -1 if option == "all_records" else int(value))
     if option == "before_time":
@@ -267,9 +257,6 @@ def _plan(logs: Mapping[TopicPartition, tuple[int | None, int | None]], targets:
 
 def _delete(admin: Admin, deletions: Sequence[dict[str, Any]]) -> None:
     """Deletes records, and sets the outcome in the documents."""
-    from ottla.base.ids import TopicPartition
-    from ottla.wire.errors import KafkaError
-
     outcomes = admin.delete_records({(row["topic"], row["partition"]): row["before_offset"] for row in deletions})
     for row in deletions:
         outcome = outcomes[TopicPartition(row["topic"], row["partition"])]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ottla.base.ids import TopicPartition, topic_id_text
 from ottla.cli.common import tables
 from ottla.cli.common.admin import admin_client, admin_options
 from ottla.cli.common.complete import topic_names
@@ -15,9 +16,9 @@ from ottla.cli.common.output_formats import OutputFormat, fields
 from ottla.cli.common.tables import Column
 from ottla.cli.config.alter import setting_cell
 from ottla.cli.topic.lookup import PARTITION, describe_topics, leader_cell, log_offsets, partition_document, state_colour
+from ottla.wire.errors import KafkaError
 
 if TYPE_CHECKING:
-    from ottla.base.ids import TopicPartition
     from ottla.client.admin.results import ConfigEntry, TopicDescription
 
 LISTED = (
@@ -53,8 +54,6 @@ SETTINGS = (Column("SETTING", "setting"), Column("VALUE", lambda row: setting_ce
 @admin_options
 def list_(patterns: tuple[str, ...], internal: bool, output: OutputFormat, bootstrap: str) -> None:
     """List topics whose names match one of the patterns, such as 'orders.*'. [default: all]"""
-    from ottla.base.ids import topic_id_text
-
     with admin_client(bootstrap) as admin:
         topics = admin.list_topics(internal=internal)
     documents = [
@@ -88,9 +87,7 @@ def list_(patterns: tuple[str, ...], internal: bool, output: OutputFormat, boots
 @admin_options
 def describe(names: tuple[str, ...], all_configs: bool, output: OutputFormat, bootstrap: str) -> None:
     """Show partitions, leaders, replicas, offsets and settings of topics."""
-    from ottla.base.ids import TopicPartition
     from ottla.client.admin.results import Resource
-    from ottla.wire.errors import KafkaError
 
     with admin_client(bootstrap) as admin:
         topics = describe_topics(admin, names)
@@ -111,8 +108,6 @@ def _document(
     entries: Iterable[ConfigEntry],
     all_configs: bool,
 ) -> dict[str, Any]:
-    from ottla.base.ids import TopicPartition
-
     partitions = []
     for one in topic.partitions:
         start, end = logs[TopicPartition(topic.name, one.partition)]

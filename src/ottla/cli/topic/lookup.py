@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from ottla.base.ids import TopicPartition
 from ottla.base.options import suggestion
 from ottla.cli.common.arguments import partition_selection
+from ottla.wire.errors import KafkaError, UnknownTopicOrPartition
 
 if TYPE_CHECKING:
-    from ottla.base.ids import TopicPartition
     from ottla.client.admin.results import PartitionDescription, TopicDescription
     from ottla.client.sync.admin import Admin
-    from ottla.wire.errors import KafkaError
 
 F = TypeVar("F", bound=Callable[..., Any])
 PARTITION = {
@@ -30,8 +30,6 @@ PARTITION = {
 
 def topic_error(admin: Admin, name: str, error: KafkaError) -> Exception:
     """The error for a topic that cannot be described. For an unknown topic it suggests a similar name."""
-    from ottla.wire.errors import UnknownTopicOrPartition
-
     if not isinstance(error, UnknownTopicOrPartition):
         return type(error)(f"topic {name}: {error}")
     return click.ClickException(f"topic {name} does not exist{suggested_topic(admin, name)}")
@@ -39,8 +37,6 @@ def topic_error(admin: Admin, name: str, error: KafkaError) -> Exception:
 
 def with_suggestion(admin: Admin, name: str, error: KafkaError) -> KafkaError:
     """The error; for an unknown topic with a similar name as suggestion."""
-    from ottla.wire.errors import UnknownTopicOrPartition
-
     if not isinstance(error, UnknownTopicOrPartition):
         return error
     return UnknownTopicOrPartition(f"topic {name} does not exist{suggested_topic(admin, name)}")
@@ -48,8 +44,6 @@ def with_suggestion(admin: Admin, name: str, error: KafkaError) -> KafkaError:
 
 def suggested_topic(admin: Admin, name: str) -> str:
     """The topic with the most similar name, as a question, or ""."""
-    from ottla.wire.errors import KafkaError
-
     try:
         return suggestion(name, [one.name for one in admin.list_topics(internal=True)])
     except KafkaError:
@@ -58,8 +52,6 @@ def suggested_topic(admin: Admin, name: str) -> str:
 
 def describe_topics(admin: Admin, names: Iterable[str]) -> dict[str, TopicDescription]:
     """Existing topics, in this order. Raises: ClickException, KafkaError."""
-    from ottla.wire.errors import KafkaError
-
     names = list(dict.fromkeys(names))
     outcomes = admin.describe_topics(names)
     topics: dict[str, TopicDescription] = {}
@@ -73,8 +65,6 @@ def describe_topics(admin: Admin, names: Iterable[str]) -> dict[str, TopicDescri
 
 def select_partitions(admin: Admin, texts: Sequence[str], option: str) -> dict[TopicPartition, PartitionDescription]:
     """The existing partitions of `TOPIC[:0,2-5]` arguments. Raises: UsageError, ClickException, KafkaError."""
-    from ottla.base.ids import TopicPartition
-
     selection = partition_selection(texts, option)
     selected: dict[TopicPartition, PartitionDescription] = {}
     for name, topic in describe_topics(admin, selection).items():

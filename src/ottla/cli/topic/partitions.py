@@ -15,6 +15,7 @@ from ottla.cli.common.complete import broker_ids, topic_names
 from ottla.cli.common.output_formats import OutputFormat, fields
 from ottla.cli.common.tables import Column
 from ottla.cli.topic.lookup import PARTITION, describe_topics, leader_cell, log_offsets, partition_document, select_partitions, state_colour
+from ottla.wire.errors import KafkaError
 
 if TYPE_CHECKING:
     from ottla.client.sync.admin import Admin
@@ -94,7 +95,6 @@ def _conditions(row: dict[str, Any], min_isr: int) -> set[str]:
 def _min_isr(admin: Admin, topics: Iterable[str]) -> dict[str, int]:
     """min.insync.replicas of topics. Raises: KafkaError."""
     from ottla.client.admin.results import Resource
-    from ottla.wire.errors import KafkaError
 
     name = "min.insync.replicas"
     values = {}
@@ -172,8 +172,6 @@ def _when(text: str) -> int:
 @admin_options
 def producers(topics: tuple[str, ...], output: OutputFormat, bootstrap: str) -> None:
     """Show the producer state of partitions: idempotent and transactional producers."""
-    from ottla.wire.errors import KafkaError
-
     documents = []
     with admin_client(bootstrap) as admin:
         for tp, found in sorted(admin.describe_producers(select_partitions(admin, topics, "TOPIC")).items()):

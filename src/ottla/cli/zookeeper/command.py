@@ -12,6 +12,7 @@ from typing import NoReturn
 
 import click
 
+from ottla.base.options import ConfigError
 from ottla.cli.common.paths import LocalPath
 from ottla.server.data_directory import CannotStart, default_data_directory
 
@@ -44,7 +45,6 @@ def command(nodes: str, ensemble: str | None, member: int | None, listen: str | 
     Needs Java 17 and ZooKeeper's jars, from ZOOKEEPER_HOME or the package pyspark. Prints "ottla: zookeeper ready on
     HOST:PORT[,HOST:PORT...]", the value for `ottla serve --zookeeper`; with --ensemble once a majority of the machines runs it.
     """
-    from ottla.base.options import ConfigError
     from ottla.server.addresses import parse_address
     from ottla.server.zookeeper_ensemble import READY_S, Ensemble
     from ottla.spark.java import NoJava, java_home
