@@ -309,6 +309,18 @@ def test_a_removed_classic_member_that_rejoins_with_owned_partitions_is_refused(
     assert harness.classic_join("k2", "t").generation_id > 0, "who owns nothing comes in under any id"
 
 
+def test_a_member_whose_subscription_ends_after_the_user_data_is_converted() -> None:
+    """A Node client writes version 1 without owned partitions."""
+    harness = group_harness()
+    member = classic_member("k", [0, 1])
+    member.protocols = (("range", b"\0\1" + encode_embedded(ConsumerProtocolSubscription(topics=["t"]), 0)[2:]),)
+    harness.group, records = upgraded("g", 7, None, [member], harness.topics)
+    harness.log += records
+    harness.check()
+    assert harness.describe() == {"k": (7, "STABLE", "t:0,1")}
+    assert harness.group.members["k"].topics == {"t"}
+
+
 def test_a_classic_group_of_another_protocol_type_is_not_converted() -> None:
     member = classic_member("k", [])
     member.protocols = (("range", b"?"),)

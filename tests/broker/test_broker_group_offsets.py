@@ -40,6 +40,9 @@ from ottla.wire.messages.offset_fetch import (
 
 #: A subscription to topic t.
 READS_T = (("range", encode_embedded(ConsumerProtocolSubscription(topics=["t"]))),)
+#: The same as a Node client writes it: version 1, without owned partitions.
+READS_T_OF_NODE = (("range", b"\0\1" + encode_embedded(ConsumerProtocolSubscription(topics=["t"]), 0)[2:]),)
+BOTH_READ_T = pytest.mark.parametrize("reads_t", [READS_T, READS_T_OF_NODE], ids=["complete", "ends after user data"])
 
 
 def machine(cluster: Cluster, group: str = "g") -> Groups:
@@ -337,12 +340,13 @@ def test_offsets_of_nobodys_group_go_a_week_after_the_commit() -> None:
     assert committed(broker) == {("t", 1): (2, -1, "")}
 
 
-def test_a_stable_group_keeps_offsets_of_subscribed_topics_and_expires_others() -> None:
+@BOTH_READ_T
+def test_a_stable_group_keeps_offsets_of_subscribed_topics_and_expires_others(reads_t: tuple[tuple[str, bytes]]) -> None:
     """Line 69."""
     cluster = cluster_of_groups(offsets_retention_minutes="20")
     cluster.topic("u")
     broker = coordinating(cluster)
-    [member] = stable(cluster, 1, protocols=READS_T, session_timeout_ms=1_800_000)
+    [member] = stable(cluster, 1, protocols=reads_t, session_timeout_ms=1_800_000)
     for topic in ("t", "u"):
         commit(broker, "g", topic, 0, 1, joined=member)
     cluster.jump_ms(29 * MINUTE_MS)
@@ -463,12 +467,13 @@ def test_a_group_is_deleted_whose_offsets_do_not_fit_in_one_batch() -> None:
     assert committed(broker, group_id) == {}
 
 
-def test_offsets_of_a_topic_that_is_read_are_not_deleted() -> None:
+@BOTH_READ_T
+def test_offsets_of_a_topic_that_is_read_are_not_deleted(reads_t: tuple[tuple[str, bytes]]) -> None:
     """Line 70."""
     cluster = cluster_of_groups()
     cluster.topic("u")
     broker = coordinating(cluster)
-    [member] = stable(cluster, 1, protocols=READS_T)
+    [member] = stable(cluster, 1, protocols=reads_t)
     for topic in ("t", "u"):
         commit(broker, "g", topic, 0, 1, joined=member)
     assert delete_offsets(cluster, "t", 0) == errors.GroupSubscribedToTopic.code

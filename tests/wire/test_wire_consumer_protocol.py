@@ -9,7 +9,7 @@ from ottla.wire.compile import encode
 from ottla.wire.declare import MalformedMessage
 from ottla.wire.errors import UnsupportedVersion
 from ottla.wire.messages import ConsumerProtocolAssignment, ConsumerProtocolSubscription
-from ottla.wire.messages.consumer_protocol import ELEMENTS_MAX, TopicPartition, decode_embedded, encode_embedded
+from ottla.wire.messages.consumer_protocol import ELEMENTS_MAX, TopicPartition, decode_embedded, decode_subscription, encode_embedded
 
 OWNED = [TopicPartition(topic="a", partitions=[0, 2]), TopicPartition(topic="b", partitions=[1])]
 SUBSCRIPTION = ConsumerProtocolSubscription(topics=["a", "b"], user_data=b"u", owned_partitions=OWNED, generation_id=7, rack_id="r")
@@ -59,3 +59,21 @@ def test_more_partitions_than_a_request_may_have_elements_can_be_assigned_but_no
     many.assigned_partitions.append(TopicPartition())
     with pytest.raises(MalformedMessage, match="more elements"):
         decode_embedded(ConsumerProtocolAssignment, encode_embedded(many))
+
+
+@pytest.mark.parametrize("version", range(1, 5))
+def test_a_subscription_that_lacks_fields_at_the_end_is_read_without_them(version: int) -> None:
+    """Version 0 is a prefix of every version; what follows the user data may be missing, or cut short."""
+    topics_only = ConsumerProtocolSubscription(topics=["a", "b"], user_data=b"u")
+    prefix = len(encode(SUBSCRIPTION, 0))
+    whole = encode(SUBSCRIPTION, min(version, 3))
+    assert decode_subscription(version.to_bytes(2, "big") + whole) == decode_embedded(
+        ConsumerProtocolSubscription, encode_embedded(SUBSCRIPTION, min(version, 3))
+    )
+    for size in range(prefix, len(whole)):
+        read = decode_subscription(version.to_bytes(2, "big") + whole[:size])
+        assert (read.topics, read.user_data, read.rack_id) == (["a", "b"], b"u", None)
+    assert decode_subscription(version.to_bytes(2, "big") + whole[:prefix]) == topics_only
+    for size in range(prefix):
+        with pytest.raises(MalformedMessage):
+            decode_subscription(version.to_bytes(2, "big") + whole[:size])

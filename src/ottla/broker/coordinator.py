@@ -13,7 +13,8 @@ is a ``Shard`` with a state machine made by ``make(shard)``::
 
 The machine decides a request. State that must survive a crash is passed to ``Shard.write`` as records, which are appended as one batch and
 then applied by ``machine.apply(key, value)``. Loading uses the same function, so the loaded state is equal. A refused append raises and
-changes nothing. Other state (waiting requests, deadlines) stays in the machine.
+changes nothing. Other state (waiting requests, deadlines) stays in the machine. Records of a transactional batch are applied by
+``apply_transactional``, and count when ``end_transaction`` applies the transaction's marker.
 
 No response shows state that a crash could undo: it waits until the last batch about its key (``of``) is committed. ``Shard.answer`` does
 this for a response that is known at once; ``Shard.later`` makes a ``Reply`` for one that follows later.
@@ -42,10 +43,12 @@ from ottla.broker.metadata.image import Image
 from ottla.broker.replica.leader import Leader
 from ottla.broker.replica.replicas import Replicas
 from ottla.log.errors import LogError
-from ottla.records.batch import headers
+from ottla.records.batch import BatchHeader, headers
 from ottla.records.build import build_batch
+from ottla.records.checksum import Buffer
 from ottla.records.compression import Codec
 from ottla.records.errors import RecordsError
+from ottla.records.read import ABORT_MARKER, COMMIT_MARKER, control_record
 from ottla.records.read import records as records_of
 from ottla.wire import errors
 from ottla.wire.declare import MalformedMessage
@@ -79,6 +82,12 @@ class Machine(Protocol):
 
     def apply(self, key: Any, value: Any) -> None:
         """Applies one record. Only this changes persistent state."""
+
+    def apply_transactional(self, key: Any, value: Any, *, producer_id: int, record_offset: int) -> None:
+        """Applies one record of a transaction, which has this offset in the log."""
+
+    def end_transaction(self, producer_id: int, *, commit: bool) -> None:
+        """Applies a transaction marker; the producer may have no transaction here."""
 
     def loaded(self) -> None:
         """The whole log was applied: start to serve."""
@@ -281,8 +290,7 @@ class Shard(Generic[M]):
         before = self._position
         try:
             for position, header in headers(data or b""):
-                if not header.is_control:
-                    self._apply(records_of(data, position))  # type: ignore[arg-type]
+                replay(self.machine, data or b"", position, header)
                 self._position = header.last_offset + 1
         except (RecordsError, MalformedMessage) as error:
             self._fail(error)
@@ -291,12 +299,6 @@ class Shard(Generic[M]):
             self._fail(LogError(f"nothing could be read at offset {before}"))
         else:
             self.load()
-
-    def _apply(self, found: Iterable[tuple[int, int, bytes | None, bytes | None, Any]]) -> None:
-        for _, _, key, value, _ in found:
-            record = self.machine.decode(key, value) if key is not None else None
-            if record is not None:
-                self.machine.apply(*record)
 
     def _fail(self, error: Exception) -> None:
         self.state = State.FAILED
@@ -317,6 +319,24 @@ class Shard(Generic[M]):
         for reply in list(self.replies):
             reply.gone()
         self.context.delayed.poke(self.partition)
+
+
+def replay(machine: Machine, data: Buffer, position: int, header: BatchHeader) -> None:
+    """Applies one batch of the log, which is at ``position`` of ``data``. Raises: RecordsError, MalformedMessage."""
+    if header.is_control:
+        control = control_record(data, position)
+        if control is not None and control.kind in (ABORT_MARKER, COMMIT_MARKER):
+            machine.end_transaction(header.producer_id, commit=control.kind == COMMIT_MARKER)
+        return
+    transactional = header.is_transactional and header.has_producer
+    for offset, _, key, value, _ in records_of(data, position):
+        record = machine.decode(key, value) if key is not None else None
+        if record is None:
+            continue
+        if transactional:
+            machine.apply_transactional(*record, producer_id=header.producer_id, record_offset=offset)
+        else:
+            machine.apply(*record)
 
 
 class Commit(NamedTuple):

@@ -9,14 +9,13 @@ from typing import Any
 import msgspec
 
 from ottla.base.ids import Offset
-from ottla.broker.coordinator import Shard, State
+from ottla.broker.coordinator import Shard, State, replay
 from ottla.broker.groups.classic.group import ClassicGroup
 from ottla.broker.groups.classic.states import GroupState
 from ottla.broker.groups.consumer.service import ConsumerGroupService
 from ottla.broker.groups.groups import Groups
 from ottla.broker.node import Node
 from ottla.records.batch import headers
-from ottla.records.read import records
 
 #: State of a consumer group that is not in its records.
 SOFT = frozenset(("topics_version", "matched_ms", "assigned_ms", "changed_ms", "matched"))
@@ -45,7 +44,7 @@ def _of_shard(node: Node, number: int, shard: Shard[Groups]) -> list[str]:
         mine, read = there.by_id.get(group_id), again.by_id.get(group_id)
         if isinstance(mine, ClassicGroup) and mine.state is not GroupState.STABLE:
             continue
-        if mine is None and isinstance(read, ClassicGroup) and read.unused and group_id not in again.offsets.by_group:
+        if mine is None and isinstance(read, ClassicGroup) and read.unused and not again.offsets.holds(group_id):
             # Never persisted, or its last offset expired: there is no record.
             continue
         if durable(mine) != durable(read):
@@ -62,10 +61,7 @@ def _replay(node: Node, shard: Shard[Groups]) -> Shard[Groups]:
         if not data:
             break
         for place, header in headers(data):
-            for _, _, key, value, _ in records(data, place):
-                record = again.machine.decode(key, value) if key is not None else None
-                if record is not None:
-                    again.machine.apply(*record)
+            replay(again.machine, data, place, header)
             offset = Offset(header.last_offset + 1)
     return again
 

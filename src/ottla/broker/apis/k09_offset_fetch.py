@@ -1,8 +1,8 @@
 """OffsetFetch: committed offsets of groups.
 
 Behaviour: a missing offset is -1 with epoch -1, empty metadata and no error; an unknown group has no offsets. Null topics mean all topics
-of the group. Returned offsets are committed to disk. There are no transactions, so all offsets are stable. Versions: from 8 on several
-groups with an error each; 10 names topics by id and omits deleted ones from "all".
+of the group. Returned offsets are committed to disk. With require_stable (7), a partition with an offset of an open transaction is
+UNSTABLE_OFFSET_COMMIT. Versions: from 8 on several groups with an error each; 10 names topics by id and omits deleted ones from "all".
 
 Source: KIP-447, KIP-709, KIP-848.
 """
@@ -79,12 +79,17 @@ def _fetched(
     known = groups.offsets.by_group.get(asked.group_id, {}) if group is not None else {}
     answer = OffsetFetchResponseGroup(group_id=asked.group_id)
     by_id = call.api_version >= BY_ID_SINCE
+    stable_only = call.body.require_stable
+
+    def unstable(topic: str) -> Callable[[int], bool]:
+        return lambda partition: stable_only and groups.offsets.pending.unstable(asked.group_id, topic, partition)
+
     if asked.topics is None:
         for name, partitions in known.items():
             topic = node.context.image.topics.get(name)
             if topic is not None or not by_id:
                 topic_id = topic.topic_id if topic is not None else NO_TOPIC_ID
-                answer.topics.append(_topic(name, topic_id, partitions, partitions.get))
+                answer.topics.append(_topic(name, topic_id, partitions, partitions.get, unstable=unstable(name)))
         return answer
     for wanted in asked.topics:
         name = wanted.name
@@ -94,7 +99,8 @@ def _fetched(
                 answer.topics.append(_topic("", wanted.topic_id, wanted.partition_indexes, _none, errors.UnknownTopicId.code))
                 continue
             name = found.name
-        answer.topics.append(_topic(name, wanted.topic_id, wanted.partition_indexes, known.get(name, {}).get))
+        values = known.get(name, {}).get
+        answer.topics.append(_topic(name, wanted.topic_id, wanted.partition_indexes, values, unstable=unstable(name)))
     return answer
 
 
@@ -102,19 +108,30 @@ def _none(partition: int) -> OffsetCommitValue | None:
     return None
 
 
+def _never(partition: int) -> bool:
+    return False
+
+
 def _topic(
-    name: str, topic_id: bytes, partitions: Iterable[int], value_of: Callable[[int], OffsetCommitValue | None], code: int = 0
+    name: str,
+    topic_id: bytes,
+    partitions: Iterable[int],
+    value_of: Callable[[int], OffsetCommitValue | None],
+    code: int = 0,
+    *,
+    unstable: Callable[[int], bool] = _never,
 ) -> OffsetFetchResponseTopics:
     answers = []
     for partition in partitions:
-        value = value_of(partition) or NO_OFFSET
+        pending = unstable(partition)
+        value = (None if pending else value_of(partition)) or NO_OFFSET
         answers.append(
             OffsetFetchResponsePartitions(
                 partition_index=partition,
                 committed_offset=value.offset,
                 committed_leader_epoch=value.leader_epoch,
                 metadata=value.metadata,
-                error_code=code,
+                error_code=errors.UnstableOffsetCommit.code if pending else code,
             )
         )
     return OffsetFetchResponseTopics(name=name, topic_id=topic_id, partitions=answers)

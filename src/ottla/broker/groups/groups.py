@@ -89,11 +89,21 @@ class Groups:
     def apply(self, key: Any, value: Any) -> None:
         APPLY[type(key)](self, key, value)
 
+    def apply_transactional(self, key: Any, value: Any, *, producer_id: int, record_offset: int) -> None:
+        """Offsets of a transaction are pending until its marker. Other records count at once, as in Kafka."""
+        if isinstance(key, OffsetCommitKey) and value is not None:
+            _add_group_of(self, key)
+            self.offsets.apply_pending(key, value, producer_id=producer_id, record_offset=record_offset)
+        else:
+            self.apply(key, value)
+
+    def end_transaction(self, producer_id: int, *, commit: bool) -> None:
+        self.offsets.end_transaction(producer_id, commit=commit)
+
     def loaded(self) -> None:
         for group in list(self.by_id.values()):
             group.loaded()
-        topics = {topic for committed in self.offsets.by_group.values() for topic in committed}
-        for topic in topics.difference(self.shard.image.topics):
+        for topic in self.offsets.topics().difference(self.shard.image.topics):
             # Deleted while no coordinator was active.
             self._forget_topic(topic)
         self._check_expiry_later()
@@ -159,13 +169,13 @@ class Groups:
         """Raises: GroupSubscribedToTopic, and the errors of a write."""
         if self.find(group_id).subscribed(topic):
             raise errors.GroupSubscribedToTopic(f"group {group_id!r} reads {topic!r}")
-        known = [partition for partition in partitions if self.offsets.of(group_id, topic, partition) is not None]
+        known = [partition for partition in partitions if self.offsets.has(group_id, topic, partition)]
         self._forget(group_id, [offsets_of.tombstone(group_id, topic, partition) for partition in known])
 
     def forget_unused(self, group: Group) -> None:
         """Drops a group that was never persisted."""
         unused = isinstance(group, ClassicGroup) and group.unused
-        if unused and group.group_id not in self.offsets.by_group and self.by_id.get(group.group_id) is group:
+        if unused and not self.offsets.holds(group.group_id) and self.by_id.get(group.group_id) is group:
             del self.by_id[group.group_id]
             group.footprint.clear()
 
@@ -181,9 +191,8 @@ class Groups:
 
     def _forget_topic(self, topic: str) -> None:
         """Deletes offsets of a deleted topic."""
-        for group_id, topics in list(self.offsets.by_group.items()):
-            if topic in topics:
-                self._try_to_write(group_id, [offsets_of.tombstone(group_id, topic, partition) for partition in topics[topic]])
+        for group_id in self.offsets.groups_of(topic):
+            self._try_to_write(group_id, self.offsets.tombstones(group_id, topic))
 
     def _check_expiry_later(self) -> None:
         self.shard.after(self.shard.options.offsets_retention_check_interval_ms, self._check_expiry)
@@ -227,7 +236,7 @@ class Groups:
     def _forget_empty(self, group_id: str) -> None:
         """Deletes a group without offsets and members, unless a member is joining."""
         group = self.by_id.get(group_id)
-        if group is None or group_id in self.offsets.by_group or not group.empty or (isinstance(group, ClassicGroup) and group.pending):
+        if group is None or self.offsets.holds(group_id) or not group.empty or (isinstance(group, ClassicGroup) and group.pending):
             return
         self._try_to_write(group_id, group.tombstones())
 
@@ -281,10 +290,15 @@ def topic_changed(coordinator: Coordinator[Groups], topic: str) -> None:
 
 
 def _apply_offset(groups: Groups, key: OffsetCommitKey, value: OffsetCommitValue | None) -> None:
-    if value is not None and key.group not in groups.by_id:
-        # A client stores offsets without being a member.
-        groups.by_id[key.group] = ClassicGroup(groups, key.group)
+    if value is not None:
+        _add_group_of(groups, key)
     groups.offsets.apply(key, value)
+
+
+def _add_group_of(groups: Groups, key: OffsetCommitKey) -> None:
+    """Adds a group for a client that stores offsets without being a member."""
+    if key.group not in groups.by_id:
+        groups.by_id[key.group] = ClassicGroup(groups, key.group)
 
 
 def _apply_classic(groups: Groups, key: GroupMetadataKey, value: GroupMetadataValue | None) -> None:

@@ -1,7 +1,8 @@
 """Committed offsets by group, topic and partition, with time, leader epoch and metadata.
 
 An offset expires ``offsets.retention.minutes`` after the start of its retention (``Group.expiry_base``), unless its client chose a time
-(OffsetCommit 2 to 4) or its group subscribes to the topic. Deleting a topic deletes its offsets.
+(OffsetCommit 2 to 4) or its group subscribes to the topic. Deleting a topic deletes its offsets. Offsets of an open transaction are pending
+(``pending_offsets.py``); a partition with a pending offset does not expire.
 
 Source: Kafka's OffsetMetadataManager and OffsetExpirationConditionImpl; KIP-211.
 """
@@ -13,6 +14,7 @@ from ottla.base.units import INT64_MAX, MINUTE_MS
 from ottla.broker.coordinator import Record
 from ottla.broker.groups.group import Group, GroupTable
 from ottla.broker.groups.memory_limits import GROUP_BYTES, OFFSET_BYTES, offsets_bytes, refusal, text_bytes
+from ottla.broker.groups.pending_offsets import PendingOffsets
 from ottla.broker.groups.records import OffsetCommitKey, OffsetCommitValue
 from ottla.broker.metadata.image import Image
 from ottla.wire import errors
@@ -24,20 +26,46 @@ Refused = dict[int, int]
 
 
 class Offsets:
-    """All committed offsets of a shard; only ``apply`` changes them."""
+    """All committed and pending offsets of a shard; only ``apply``, ``apply_pending`` and ``end_transaction`` change them."""
 
-    __slots__ = ("by_group", "bytes")
+    __slots__ = ("_committed_bytes", "by_group", "pending")
 
     def __init__(self) -> None:
-        #: Memory of all offsets, see ``memory_limits.py``.
-        self.bytes = 0
+        #: Offsets of open transactions.
+        self.pending = PendingOffsets()
+        self._committed_bytes = 0
         #: By group, topic and partition; without empty groups or topics.
         self.by_group: dict[str, dict[str, dict[int, OffsetCommitValue]]] = {}
 
+    @property
+    def bytes(self) -> int:
+        """Memory of all offsets, see ``memory_limits.py``."""
+        return self._committed_bytes + self.pending.bytes
+
     def apply(self, key: OffsetCommitKey, value: OffsetCommitValue | None) -> None:
-        """Applies a commit or, without a value, a deletion."""
+        """Applies a commit outside of a transaction or, without a value, a deletion, which drops pending offsets too."""
+        if self.pending:
+            if value is None:
+                self.pending.forget(key)
+            else:
+                self.pending.overtaken(key)
+        self._store(key, value)
+
+    def apply_pending(self, key: OffsetCommitKey, value: OffsetCommitValue, *, producer_id: int, record_offset: int) -> None:
+        """Applies a commit of an open transaction; ``record_offset`` is that of the record in the log."""
+        self.pending.add(producer_id, record_offset, key, value)
+
+    def end_transaction(self, producer_id: int, *, commit: bool) -> None:
+        """Applies a marker: commits or drops the producer's pending offsets."""
+        for (group, topic, partition), pending in self.pending.end(producer_id).items():
+            if commit and pending.value is not None:
+                key = OffsetCommitKey(group=group, topic=topic, partition=partition)
+                self.pending.overtaken(key, pending.record_offset)
+                self._store(key, pending.value)
+
+    def _store(self, key: OffsetCommitKey, value: OffsetCommitValue | None) -> None:
         topics = self.by_group.get(key.group)
-        self.bytes += self.growth(key, value)
+        self._committed_bytes += self.growth(key, value)
         if value is not None:
             if topics is None:
                 topics = self.by_group[key.group] = {}
@@ -51,10 +79,10 @@ class Offsets:
                 del topics[key.topic]
                 if not topics:
                     del self.by_group[key.group]
-                    self.bytes -= GROUP_BYTES + text_bytes(key.group)
+                    self._committed_bytes -= GROUP_BYTES + text_bytes(key.group)
 
     def growth(self, key: OffsetCommitKey, value: OffsetCommitValue | None) -> int:
-        """The change of ``bytes`` by ``apply``; the last offset of a group removes the group's entry too."""
+        """The change of ``bytes`` by ``apply`` without pending offsets; the last offset of a group removes the group's entry too."""
         before = self.of(key.group, key.topic, key.partition)
         change = _offset_bytes(value) - _offset_bytes(before)
         return change if value is None or key.group in self.by_group else change + GROUP_BYTES + text_bytes(key.group)
@@ -70,9 +98,28 @@ class Offsets:
             for partition, value in partitions.items():
                 yield topic, partition, value
 
-    def tombstones(self, group_id: str) -> list[Record]:
-        """Records that delete all offsets of a group."""
-        return [tombstone(group_id, topic, partition) for topic, partition, _ in self.all_of(group_id)]
+    def holds(self, group_id: str) -> bool:
+        """Whether a group has committed or pending offsets."""
+        return group_id in self.by_group or self.pending.holds(group_id)
+
+    def has(self, group_id: str, topic: str, partition: int) -> bool:
+        """Whether a partition has a committed or pending offset."""
+        return self.of(group_id, topic, partition) is not None or self.pending.unstable(group_id, topic, partition)
+
+    def topics(self) -> set[str]:
+        """Topics with committed or pending offsets."""
+        return {topic for topics in self.by_group.values() for topic in topics} | {topic for _, topic, _ in self.pending.places()}
+
+    def tombstones(self, group_id: str, topic: str | None = None) -> list[Record]:
+        """Records that delete all offsets of a group, or those of one topic; pending ones too."""
+        places = dict.fromkeys((name, partition) for name, partition, _ in self.all_of(group_id))
+        places |= dict.fromkeys((name, partition) for _, name, partition in self.pending.places(group_id))
+        return [tombstone(group_id, name, partition) for name, partition in places if topic in (None, name)]
+
+    def groups_of(self, topic: str) -> list[str]:
+        """Groups with committed or pending offsets of a topic."""
+        found = dict.fromkeys(group_id for group_id, topics in self.by_group.items() if topic in topics)
+        return list(found | dict.fromkeys(group_id for group_id, name, _ in self.pending.places() if name == topic))
 
 
 def _offset_bytes(value: OffsetCommitValue | None) -> int:
@@ -172,7 +219,8 @@ def expired(groups: GroupsWithOffsets, group: Group, topic: str) -> list[Record]
     gone: list[Record] = []
     for partition, value in groups.offsets.by_group[group.group_id][topic].items():
         base_ms = group.expiry_base(value)
-        if base_ms is not None and _over(value, base_ms, now_ms, retention_ms):
+        over = base_ms is not None and _over(value, base_ms, now_ms, retention_ms)
+        if over and not groups.offsets.pending.unstable(group.group_id, topic, partition):
             gone.append(tombstone(group.group_id, topic, partition))
     return gone
 

@@ -27,8 +27,8 @@ from ottla.wire.messages import consumer_group_describe, describe_groups
 from ottla.wire.messages.consumer_protocol import (
     PROTOCOL_TYPE,
     ConsumerProtocolAssignment,
-    ConsumerProtocolSubscription,
     decode_embedded,
+    decode_subscription,
 )
 
 if TYPE_CHECKING:
@@ -376,5 +376,5 @@ def _member_classic(one: m.DescribedGroupMember, consumers: bool) -> g.GroupMemb
         told = decode_embedded(ConsumerProtocolAssignment, one.member_assignment).assigned_partitions
         assignment = sorted(TopicPartition(part.topic, index) for part in told for index in part.partitions)
     if consumers and one.member_metadata:
-        topics = sorted(decode_embedded(ConsumerProtocolSubscription, one.member_metadata).topics)
+        topics = sorted(decode_subscription(one.member_metadata).topics)
     return g.GroupMember(one.member_id, one.group_instance_id, one.client_id, one.client_host, assignment, topics)

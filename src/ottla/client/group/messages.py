@@ -25,7 +25,7 @@ from ottla.wire.messages.consumer_protocol import (
     PROTOCOL_TYPE,
     ConsumerProtocolAssignment,
     ConsumerProtocolSubscription,
-    decode_embedded,
+    decode_subscription,
     encode_embedded,
 )
 from ottla.wire.messages.consumer_protocol import TopicPartition as TopicPartitions
@@ -103,7 +103,7 @@ def leave_request(options: ConsumerOptions, member_id: str, reason: str, version
 def member_told(one: Any) -> Member:
     """A member from its own data. Unreadable data means no subscription, so that one member does not stop the group."""
     try:
-        told = decode_embedded(ConsumerProtocolSubscription, one.metadata)
+        told = decode_subscription(one.metadata)
     except MalformedMessage:
         return Member(frozenset(), instance_id=one.group_instance_id)
     owned = tuple(TopicPartition(some.topic, partition) for some in told.owned_partitions for partition in some.partitions)

@@ -10,6 +10,9 @@
 
 Assignments are the same in all versions. A new version may only add fields at the end: a reader takes a version it does not know for the
 last one it does, and ignores what follows, so that a group may be upgraded one member at a time.
+
+Some clients (KafkaJS, kafka-go, sarama-cluster) write version 1 and end after the user data. ``decode_subscription`` reads them: version
+0 is a prefix of every version, and fields that are missing at the end have their defaults.
 """
 
 from __future__ import annotations
@@ -70,9 +73,34 @@ def encode_embedded(message: msgspec.Struct, version: int | None = None) -> byte
 
 def decode_embedded(cls: type[S], buffer: Buffer) -> S:
     """Read a subscription or an assignment of whatever version. Raises MalformedMessage."""
+    return _decode(cls, buffer, _version(cls, buffer))
+
+
+def decode_subscription(buffer: Buffer) -> ConsumerProtocolSubscription:
+    """Reads a subscription; fields of version 1 and later that are missing or unreadable have their defaults.
+
+    Raises: MalformedMessage if version, topics or user data are unreadable. Source: Kafka's ClassicGroup.computeSubscribedTopics, which
+    reads version 0 only.
+    """
+    version = _version(ConsumerProtocolSubscription, buffer)
+    while True:
+        try:
+            return _decode(ConsumerProtocolSubscription, buffer, version)
+        except MalformedMessage:
+            if version == 0:
+                raise
+            version -= 1
+
+
+def _version(cls: type[S], buffer: Buffer) -> int:
+    """The version to decode with. Raises MalformedMessage."""
     if len(buffer) < _VERSION.size:
         raise MalformedMessage(f"{len(buffer)} bytes are too few for a version", message=cls.__name__)
     version: int = _VERSION.unpack_from(buffer)[0]
     if version < 0:
         raise MalformedMessage(f"version {version}", message=cls.__name__)
-    return decode(cls, buffer, min(version, schema_of(cls).until), _VERSION.size, elements_max=ELEMENTS_MAX)
+    return min(version, schema_of(cls).until)
+
+
+def _decode(cls: type[S], buffer: Buffer, version: int) -> S:
+    return decode(cls, buffer, version, _VERSION.size, elements_max=ELEMENTS_MAX)

@@ -25,7 +25,7 @@ from ottla.broker.groups.group import CONSUMER_PROTOCOL
 from ottla.broker.groups.records import GroupMetadataValue
 from ottla.wire.declare import MalformedMessage
 from ottla.wire.errors import KafkaError
-from ottla.wire.messages.consumer_protocol import ConsumerProtocolSubscription, decode_embedded
+from ottla.wire.messages.consumer_protocol import decode_subscription
 from ottla.wire.messages.describe_groups import DescribedGroup, DescribedGroupMember
 from ottla.wire.messages.join_group import JoinGroupResponse, JoinGroupResponseMember
 from ottla.wire.messages.sync_group import SyncGroupResponse
@@ -122,7 +122,7 @@ def topics_read(group: Generation) -> set[str] | None:
     if group.protocol_type != CONSUMER_PROTOCOL or group.protocol is None:
         return None
     try:
-        said = [decode_embedded(ConsumerProtocolSubscription, member.metadata(group.protocol)) for member in group.members]
+        said = [decode_subscription(member.metadata(group.protocol)) for member in group.members]
     except MalformedMessage:
         return None
     return {topic for subscription in said for topic in subscription.topics}

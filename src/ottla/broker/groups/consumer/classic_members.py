@@ -28,7 +28,7 @@ from ottla.wire.messages.consumer_protocol import (
     ConsumerProtocolAssignment,
     ConsumerProtocolSubscription,
     TopicPartition,
-    decode_embedded,
+    decode_subscription,
     encode_embedded,
 )
 from ottla.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
@@ -210,7 +210,7 @@ def _supports(group: ConsumerGroup, request: JoinGroupRequest) -> bool:
 
 def _subscription(request: JoinGroupRequest) -> ConsumerProtocolSubscription:
     try:
-        return decode_embedded(ConsumerProtocolSubscription, request.protocols[0].metadata)
+        return decode_subscription(request.protocols[0].metadata)
     except MalformedMessage as error:
         raise errors.InconsistentGroupProtocol(f"the subscription cannot be read: {error}") from None
 

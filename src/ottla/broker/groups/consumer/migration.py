@@ -27,7 +27,12 @@ from ottla.broker.groups.consumer.records import Record
 from ottla.broker.groups.records import MemberMetadata
 from ottla.wire.declare import MalformedMessage
 from ottla.wire.errors import GroupIdNotFound
-from ottla.wire.messages.consumer_protocol import ConsumerProtocolAssignment, ConsumerProtocolSubscription, decode_embedded
+from ottla.wire.messages.consumer_protocol import (
+    ConsumerProtocolAssignment,
+    ConsumerProtocolSubscription,
+    decode_embedded,
+    decode_subscription,
+)
 
 #: Values of group.consumer.migration.policy.
 POLICIES = ("disabled", "upgrade", "downgrade", "bidirectional")
@@ -66,7 +71,7 @@ def _member(
     before: GroupMember, generation: int, protocol: str | None, topics: Topics
 ) -> tuple[ConsumerGroupMember, ConsumerProtocolSubscription]:
     try:
-        subscription = decode_embedded(ConsumerProtocolSubscription, before.metadata(protocol) or before.protocols[0][1])
+        subscription = decode_subscription(before.metadata(protocol) or before.protocols[0][1])
         given = decode_embedded(ConsumerProtocolAssignment, before.assignment).assigned_partitions if before.assignment else []
     except MalformedMessage as error:
         raise GroupIdNotFound(f"member {before.member_id!r} of the classic group does not say what consumers say: {error}") from None

@@ -395,5 +395,5 @@ def apply(groups: ConsumerGroups, key: Any, value: Any) -> None:
     if group.group.gone:
         group.close()
         del groups.by_id[key.group_id]
-        if key.group_id in groups.offsets.by_group:
+        if groups.offsets.holds(key.group_id):
             groups.by_id[key.group_id] = ClassicGroup(groups, key.group_id)
