@@ -15,6 +15,7 @@ from ottla.broker.groups.consumer import changes, reconciliation
 from ottla.broker.groups.consumer.group import ConsumerGroup
 from ottla.broker.groups.groups import Groups
 from ottla.broker.groups.records import GroupMetadataKey
+from ottla.records.read import records
 from ottla.sim.checkers.groups import CommittedIsKept, OneOwner, Write, ZombiesAreFenced
 from ottla.sim.group_history import GROUP_FAULT_KINDS, GroupHistory
 
@@ -87,12 +88,10 @@ def test_answering_from_a_shard_that_is_half_loaded_is_caught(monkeypatch: pytes
 
 
 def test_forgetting_tombstones_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    replaying = Shard._apply
+    def forgetful(data: Any, position: int) -> Any:
+        return (record for record in records(data, position) if record[3] is not None)
 
-    def forgetful(self: Shard[Groups], found: Any) -> None:
-        replaying(self, [record for record in found if record[3] is not None])
-
-    monkeypatch.setattr(Shard, "_apply", forgetful)
+    monkeypatch.setattr(coordinator, "records_of", forgetful)
     found = harm(("kill", "stop"))
     assert any("committed offset" in problem for problem in found)
 
