@@ -218,3 +218,32 @@ def test_elections_above_the_size_of_one_multi_are_written_in_several(monkeypatc
     states = cluster.controller.node.context.image.topics["t"].states
     assert [states[number].leader for number in led] == [-1] * len(led)
     assert cluster.store.tree.zxid - before == 1 + (len(led) + 1) // 2
+
+
+#: As a broker of Kafka 3.9 writes it.
+KAFKAS = (
+    b'{"features":{},"listener_security_protocol_map":{"PLAINTEXT":"PLAINTEXT"},"endpoints":["PLAINTEXT://k:9092"],"jmx_port":-1,'
+    b'"port":9092,"host":"k","version":5,"timestamp":"1700000000000"}'
+)
+
+
+def test_broker_does_not_start_where_brokers_of_apache_kafka_are_registered() -> None:
+    cluster = Cluster(0)
+    kafka = cluster.store.session()
+    kafka.submit((Op("create", "/brokers/ids/7", KAFKAS, ephemeral=True),), lambda result: None)
+    broker = cluster.start(1, ZOOKEEPER, [SimDisk("disk")])
+    assert broker.halted is not None and "brokers of Apache Kafka are registered" in broker.halted and "7 at k:9092" in broker.halted
+    assert "/brokers/ids/1" not in cluster.store.tree.nodes
+    kafka.expire()
+    cluster.brokers.clear()
+    assert cluster.start(1, ZOOKEEPER, [SimDisk("disk")]).node.ready, "nodes that they left do not matter"
+
+
+def test_running_broker_warns_once_of_a_broker_of_apache_kafka() -> None:
+    cluster = Cluster(settings=ZOOKEEPER)
+    kafka = cluster.store.session()
+    for operation in (Op("create", "/brokers/ids/7", KAFKAS, ephemeral=True), Op("set", "/brokers/ids/7", KAFKAS)):
+        kafka.submit((operation,), lambda result: None)
+        cluster.run()
+    [warning] = [warning for warning in cluster[1].warnings if "Apache Kafka" in warning]
+    assert "broker 7 at k:9092" in warning and "stop it" in warning

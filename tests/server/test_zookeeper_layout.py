@@ -92,7 +92,7 @@ def test_every_node_is_where_kafka_has_it_and_holds_what_kafka_writes(cluster: S
         assert ephemeral and registration.pop("timestamp").isdecimal()
         assert registration == {
             "version": 5, "host": host, "port": port, "jmx_port": -1, "endpoints": [f"PLAINTEXT://{host}:{port}"],
-            "listener_security_protocol_map": {"PLAINTEXT": "PLAINTEXT"}, "features": {},
+            "listener_security_protocol_map": {"PLAINTEXT": "PLAINTEXT"}, "features": {}, "implementation": "ottla",
         }  # fmt: skip
     controller, ephemeral = found.pop("/controller")
     assert ephemeral and controller.pop("timestamp").isdecimal() and controller.pop("brokerid") in (1, 2)

@@ -112,6 +112,7 @@ def test_a_broker_is_registered_as_version_5() -> None:
     assert as_json(data) == {
         "version": 5, "host": "h", "port": 9092, "jmx_port": -1, "timestamp": "17", "endpoints": ["PLAINTEXT://h:9092"],
         "listener_security_protocol_map": {"PLAINTEXT": "PLAINTEXT"}, "features": {}, "rack": "r1",
+        "implementation": "ottla",
     }  # fmt: skip
     assert layout.decode_broker(data) == made
 

@@ -20,7 +20,7 @@ from ottla.broker.groups.groups import group_coordinator, topic_changed
 from ottla.broker.handlers import NO_RESPONSE, PENDING, ApiHandler
 from ottla.broker.metadata.configs import broker_options, unreadable
 from ottla.broker.registration.controlled_shutdown import ControlledShutdown
-from ottla.broker.registration.lifecycle import BrokerLifecycle
+from ottla.broker.registration.lifecycle import BrokerLifecycle, refusal_beside_kafka
 from ottla.broker.registration.registration import Registration
 from ottla.broker.registration.replica_health import ReplicaHealth
 from ottla.broker.replica.fetch_sessions import FetchSessions
@@ -110,6 +110,10 @@ class Node:
         """Registers in the store. Called once, after the store's state arrived as StoreChanged events."""
         self.context.now_ms = now_ms
         found = self.context.effects = []
+        refusal = refusal_beside_kafka(self.context.image, self.context.options.zookeeper_connect)
+        if refusal:
+            found.append(effects.Halt(reason=refusal))
+            return found
         self.partitions.find_missing_logs()
         self.context.started = True
         self.groups.start()
@@ -254,6 +258,8 @@ class Node:
         if change[0] == "broker":
             # A broker that is gone need not report its log starts.
             self.context.delayed.poke(BROKERS)
+            if self.context.started:
+                self.lifecycle.warn_of_foreign(change[1])  # type: ignore[arg-type]
         if change[0] == "controller":
             self.isr_changes.controller_changed()
         self.controlled_shutdown.changed(change)

@@ -37,6 +37,7 @@ from ottla.broker.isolation import root_of
 from ottla.broker.metadata.configs import Settings, broker_options, topic_options
 from ottla.broker.metadata.image import NO_LEADER, Image
 from ottla.broker.node import Node
+from ottla.broker.registration.lifecycle import refusal_beside_kafka
 from ottla.log.directory import LogDirectory
 from ottla.log.errors import LogError
 from ottla.log.options import TopicOptions
@@ -201,8 +202,12 @@ class Process:
         """Starts serving; returns the addresses. ``stop`` must follow, also after an error. Raises: ConfigError, CannotStart."""
         self.store_factory = self.environment.store_factory(self.plan.options(), self.plan.data_dir, self.halt)
         session = await self._unless_stopped(self.store_factory.session())
-        self.cluster_id = await self._unless_stopped(cluster_id(session))
         await self._unless_stopped(read_and_watch(session, "/", self._image.apply))
+        # Before the cluster id is written into log directories, which then could not be used elsewhere.
+        if refusal := refusal_beside_kafka(self._image, self.plan.options().zookeeper_connect):
+            session.close()
+            raise CannotStart(refusal)
+        self.cluster_id = await self._unless_stopped(cluster_id(session))
         session.close()
         for number, address in enumerate(self._listen):
             await self._open_broker(self.store_factory, BoundBroker(self.plan, number, address))

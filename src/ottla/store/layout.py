@@ -56,6 +56,8 @@ CONSUMERS = "/consumers"
 
 #: Types of entities with overrides.
 CONFIG_TYPES = ("topics", "brokers", "users", "clients", "ips", "groups")
+#: ``implementation`` of our registrations.
+OTTLA = "ottla"
 #: Name of the default overrides for all brokers, users or clients.
 DEFAULT_ENTITY = "<default>"
 
@@ -205,6 +207,8 @@ class BrokerRegistration(msgspec.Struct, frozen=True, kw_only=True):
     unheard: int = -1
     #: Most brokers could not reach this one as controller: it leads only partitions without another candidate, and joins no ISR.
     fenced: bool = False
+    #: OTTLA; empty for a broker of Apache Kafka, which does not write this key.
+    implementation: str = OTTLA
 
 
 class TopicAssignment(msgspec.Struct, frozen=True, kw_only=True):
@@ -279,6 +283,7 @@ class _BrokerJson(msgspec.Struct):
     clean_since_epoch: int = -1
     unreachable_controller_epoch: int = -1
     fenced: bool = False
+    implementation: str = ""
 
 
 def encode_broker(registration: BrokerRegistration) -> bytes:
@@ -309,6 +314,8 @@ def encode_broker(registration: BrokerRegistration) -> bytes:
         content["unreachable_controller_epoch"] = registration.unheard
     if registration.fenced:
         content["fenced"] = True
+    if registration.implementation:
+        content["implementation"] = registration.implementation
     return msgspec.json.encode(content)
 
 
@@ -332,6 +339,7 @@ def decode_broker(data: bytes) -> BrokerRegistration:
         clean_since=read.clean_since_epoch,
         unheard=read.unreachable_controller_epoch,
         fenced=read.fenced,
+        implementation=read.implementation,
     )
 
 

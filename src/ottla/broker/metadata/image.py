@@ -41,6 +41,8 @@ class Registration:
     unheard: int = -1
     #: Alive, but most brokers could not reach it when it was the controller.
     fenced: bool = False
+    #: A broker of Apache Kafka, whose registration has the same form.
+    foreign: bool = False
 
 
 @dataclass(slots=True)
@@ -211,6 +213,7 @@ class Image:
                 clean_since=read.clean_since,
                 unheard=read.unheard,
                 fenced=read.fenced,
+                foreign=read.implementation != layout.OTTLA,
             )
             self.brokers = dict(sorted(self.brokers.items()))
         return ("broker", broker)

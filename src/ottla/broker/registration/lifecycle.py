@@ -15,17 +15,38 @@ registers again with a new broker epoch and leads what the controller then elect
 A registration of an earlier process of this broker may remain until its session expires. One at this broker's own address is replaced at
 once, because no other process can listen there. One at another address may be another broker with the same id: this broker waits for a
 session timeout and then refuses to start. A broker whose registration is replaced while it runs stops.
+
+Apache Kafka's brokers use the same nodes, but another protocol between brokers, and a controller of theirs does not know ours. So a broker
+does not join a path where they are registered, and warns when one registers later.
 """
 
+from ottla.base.ids import BrokerId
 from ottla.base.ports import Op, SessionState, StoreResult
 from ottla.broker import effects
 from ottla.broker.context import BrokerContext
 from ottla.broker.controller.controller import Controller
+from ottla.broker.metadata.image import Image
 from ottla.broker.registration.registration import Registration
 from ottla.broker.registration.replica_health import ReplicaHealth, Told
 from ottla.broker.replica.fetchers import Fetchers
 from ottla.broker.replica.partitions import Partitions
 from ottla.store import layout
+
+#: Named in the refusal; the others are similar.
+FOREIGN_SHOWN = 3
+
+
+def refusal_beside_kafka(image: Image, zookeeper_connect: str) -> str:
+    """Why a broker does not start where brokers of Apache Kafka are registered; empty where there are none."""
+    foreign = [found for found in image.brokers.values() if found.foreign]
+    if not foreign:
+        return ""
+    there = ", ".join(f"{found.broker} at {found.host}:{found.port}" for found in foreign[:FOREIGN_SHOWN])
+    return (
+        f"brokers of Apache Kafka are registered at zookeeper.connect {zookeeper_connect}: {there}. Ottla uses the same nodes and cannot "
+        "be in one cluster with them. Give this cluster a path of its own, such as HOST:PORT/ottla, and copy the topics. Or stop all "
+        "brokers of Apache Kafka, and start this one when their sessions have ended"
+    )
 
 
 class BrokerLifecycle:
@@ -53,6 +74,20 @@ class BrokerLifecycle:
         self._retry = False
         #: The registration was deleted although the session lives: the present registration belongs to another process.
         self._ousted = False
+        #: Brokers of Apache Kafka that were reported.
+        self._foreign: set[int] = set()
+
+    def warn_of_foreign(self, broker: BrokerId) -> None:
+        """A registration changed while this broker runs: warns once of each broker of Apache Kafka."""
+        found = self._context.image.brokers.get(broker)
+        if found is None or not found.foreign:
+            self._foreign.discard(broker)
+        elif broker not in self._foreign:
+            self._foreign.add(broker)
+            self._context.warn(
+                f"broker {broker} at {found.host}:{found.port} is of Apache Kafka and registered in this cluster; both write the same nodes "
+                "by different rules, and records can be lost: stop it, or give it another path in zookeeper.connect"
+            )
 
     def register(self) -> None:
         """Registers the broker."""
