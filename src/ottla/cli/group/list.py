@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -16,10 +16,8 @@ from ottla.cli.common.complete import group_names
 from ottla.cli.common.output_formats import OutputFormat, fields
 from ottla.cli.common.tables import Column
 from ottla.cli.group.errors import group_error
+from ottla.client.admin.group_results import GroupDescription, GroupMember
 from ottla.wire.errors import KafkaError
-
-if TYPE_CHECKING:
-    from ottla.client.admin.group_results import GroupDescription, GroupMember
 
 #: Kafka's states and types.
 STATES = ("PreparingRebalance", "CompletingRebalance", "Assigning", "Reconciling", "Stable", "Empty", "Dead")

@@ -24,6 +24,7 @@ from ottla.cli.common.output_formats import OutputFormat, note, output_option
 from ottla.cli.common.paths import LocalPath
 from ottla.cli.common.rate_limit import parse_rate
 from ottla.cli.common.record_options import client_settings
+from ottla.client.admin.results import NewTopic
 from ottla.client.options import ClientOptions, from_keywords
 from ottla.wire.errors import KafkaError
 
@@ -130,7 +131,6 @@ def properties(text: str, source: str) -> dict[str, str]:
 def benchmark_topic(options: Mapping[str, Any], bootstrap: str) -> Iterator[str]:
     """The topic of a measurement; one that `--create` made is deleted at the end. Raises: UsageError, ClickException, KafkaError."""
     from ottla.cli.topic.lookup import describe_topics
-    from ottla.client.admin.results import NewTopic
 
     if options["topic"] and options["named"] and options["topic"] != options["named"]:
         raise click.UsageError("the argument and --topic name different topics")

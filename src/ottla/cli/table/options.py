@@ -18,6 +18,7 @@ from ottla.cli.common.errors import bootstrap_option, reporting_errors
 from ottla.cli.common.lazy import INTERRUPTED
 from ottla.cli.common.paths import LocalPath
 from ottla.cli.common.record_options import client_settings, setting_option
+from ottla.client.fetch.ranges import parse_part
 from ottla.client.options import ConsumerOptions
 from ottla.client.sync.waiting import Stop
 
@@ -112,7 +113,6 @@ def parse_bytes(text: str, option: str) -> int:
 def sync_table(part_text: str, options: dict[str, Any], plan: SyncOptions, request: RequestedFormat, target: Target) -> None:
     """Syncs a table with a topic, and reports progress. Raises: ClickException, UsageError, SystemExit."""
     from ottla.cli.table.progress import progress_reporter
-    from ottla.client.fetch.ranges import parse_part
     from ottla.lake.table.rows import Rows
     from ottla.lake.table.schema_resolution import resolve_format
     from ottla.lake.table.sync import TableSync
