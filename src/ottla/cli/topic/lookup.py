@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -16,7 +16,6 @@ from ottla.wire.errors import KafkaError, UnknownTopicOrPartition
 if TYPE_CHECKING:
     from ottla.client.sync.admin import Admin
 
-F = TypeVar("F", bound=Callable[..., Any])
 PARTITION = {
     "topic": "topic",
     "partition": "partition",
