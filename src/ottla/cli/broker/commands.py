@@ -15,10 +15,10 @@ from ottla.cli.common.lazy import CommandGroup
 from ottla.cli.common.output_formats import OutputFormat, fields
 from ottla.cli.common.tables import Column
 from ottla.cli.config import commands as settings
+from ottla.client.admin.results import ClusterDescription, LogDir, Node, Resource
 from ottla.wire.errors import KafkaError
 
 if TYPE_CHECKING:
-    from ottla.client.admin.results import ClusterDescription, LogDir, Node
     from ottla.client.sync.admin import Admin
 
 BROKER = {
@@ -150,8 +150,6 @@ def _counts(admin: Admin) -> dict[int, dict[str, int]]:
 @admin_options
 def describe(brokers: tuple[int, ...], output: OutputFormat, bootstrap: str) -> None:
     """Show address, replicas, log directories and overridden settings of brokers. [default: all]"""
-    from ottla.client.admin.results import Resource
-
     with admin_client(bootstrap) as admin:
         cluster = admin.describe_cluster()
         chosen = settings.existing_brokers(cluster, brokers)

@@ -12,6 +12,7 @@ from ottla.cli.common.confirmation import NOTHING_CHANGED, confirm, dry_run_opti
 from ottla.cli.common.output_formats import OUTCOME, OutputFormat, fields, note
 from ottla.cli.common.paths import LocalFile
 from ottla.cli.topic import lookup
+from ottla.client.admin.results import ElectionType
 from ottla.wire.errors import ElectionNotNeeded, KafkaError
 
 if TYPE_CHECKING:
@@ -40,8 +41,6 @@ def command(
     bootstrap: str,
 ) -> None:
     """Elect the preferred replica of partitions as leader, if it is in sync. An unclean election needs a confirmation."""
-    from ottla.client.admin.results import ElectionType
-
     if sum((bool(topics), listed is not None, all_topics)) != 1:
         raise click.UsageError("expected one of --topic TOPIC[:0,1], --file FILE, --all-topics")
     kind = ElectionType.UNCLEAN if unclean else ElectionType.PREFERRED

@@ -10,10 +10,10 @@ import msgspec
 
 from ottla.cli.common.connection import admin as connected
 from ottla.cli.topic.lookup import partition_document
+from ottla.client.admin.results import Node, PartitionDescription
 from ottla.wire.errors import KafkaError
 
 if TYPE_CHECKING:
-    from ottla.client.admin.results import Node, PartitionDescription
     from ottla.client.sync.admin import Admin
 
 #: Fields of a partition in `ottla cluster status`.

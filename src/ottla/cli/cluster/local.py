@@ -7,10 +7,9 @@ all replicas are in sync.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
 
 import click
 
@@ -21,21 +20,18 @@ from ottla.cli.common.paths import LocalPath
 from ottla.server.data_directory import CannotStart, LockedDirectory, default_data_directory
 from ottla.server.local_cluster import LocalCluster
 
-F = TypeVar("F", bound=Callable[..., Any])
 DEFAULT = default_data_directory() / "cluster"
 
-
-def data_dir_option(function: F) -> F:
-    """`--data-dir`, the directory of a cluster."""
-    return click.option(
-        "--data-dir",
-        metavar="DIR",
-        envvar="OTTLA_CLUSTER",
-        type=LocalPath(path_type=Path),
-        default=DEFAULT,
-        show_default=True,
-        help="Directory of the cluster; also OTTLA_CLUSTER.",
-    )(function)
+#: `--data-dir`, the directory of a cluster.
+data_dir_option = click.option(
+    "--data-dir",
+    metavar="DIR",
+    envvar="OTTLA_CLUSTER",
+    type=LocalPath(path_type=Path),
+    default=DEFAULT,
+    show_default=True,
+    help="Directory of the cluster; also OTTLA_CLUSTER.",
+)
 
 
 @contextmanager

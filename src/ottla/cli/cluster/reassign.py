@@ -21,13 +21,13 @@ from ottla.cli.common.lazy import CommandGroup
 from ottla.cli.common.output_formats import OUTCOME, OutputFormat, fields, note
 from ottla.cli.common.paths import LocalFile
 from ottla.cli.common.tables import Column
+from ottla.client.admin.results import PartitionReassignment
 from ottla.wire.errors import KafkaError, UnknownTopicOrPartition
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from ottla.client.admin.reassignment_plan import Plan
-    from ottla.client.admin.results import PartitionReassignment
     from ottla.client.sync.admin import Admin
 
 PARTITION = Column("PARTITION", lambda row: f"{row['topic']}-{row['partition']}")

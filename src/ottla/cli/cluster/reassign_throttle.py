@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 import click
 
 from ottla.base.ids import TopicPartition
+from ottla.client.admin.results import ConfigChange, ConfigOperation, ConfigSource, Resource
 from ottla.wire.errors import KafkaError
 
 if TYPE_CHECKING:
-    from ottla.client.admin.results import ConfigChange, Resource
     from ottla.client.sync.admin import Admin
 
 RATES = ("leader.replication.throttled.rate", "follower.replication.throttled.rate")
@@ -26,8 +26,6 @@ def throttle_moves(
     admin: Admin, present: Mapping[TopicPartition, Sequence[int]], planned_replicas: Mapping[TopicPartition, Sequence[int]], rate: int
 ) -> None:
     """Throttles moves to `rate` bytes per second on each broker, in and out. Raises: KafkaError."""
-    from ottla.client.admin.results import ConfigChange, Resource
-
     leaders: dict[str, list[str]] = {}
     followers: dict[str, list[str]] = {}
     brokers: set[int] = set()
@@ -53,8 +51,6 @@ def unthrottle(admin: Admin, topics: Iterable[str]) -> list[str]:
 
     Raises: KafkaError.
     """
-    from ottla.client.admin.results import ConfigChange, ConfigOperation, ConfigSource, Resource
-
     resources: dict[Resource, tuple[str, ...]] = {Resource.topic(topic): REPLICAS for topic in sorted(topics)}
     resources.update({Resource.broker(node.id): RATES for node in admin.describe_cluster().nodes})
     own = (ConfigSource.TOPIC, ConfigSource.DYNAMIC_BROKER)

@@ -2,39 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING
 
 import click
 
 from ottla.cli.common.complete import topic_names
-from ottla.cli.common.connection import admin, bootstrap_option
+from ottla.cli.common.connection import admin, bootstrap_option, combined
 from ottla.cli.common.errors import reporting_errors
 from ottla.cli.common.output_formats import output_option
 
 if TYPE_CHECKING:
     from ottla.client.sync.admin import Admin
 
-F = TypeVar("F", bound=Callable[..., Any])
 
-
-def admin_options(function: F) -> F:
-    """`-o`, `-b` and `--profile`; the command receives `output` and `bootstrap`."""
-    return output_option(bootstrap_option(function))
-
-
-def partitions_option(function: F) -> F:
-    """`-t`, partitions of topics; the command receives `topics`."""
-    return click.option(
-        "-t",
-        "--topic",
-        "topics",
-        multiple=True,
-        metavar="TOPIC[:0,2-5]",
-        shell_complete=topic_names,
-        help="Only these partitions; repeatable.",
-    )(function)
+#: `-o`, `-b` and `--profile`; the command receives `output` and `bootstrap`.
+admin_options = combined(bootstrap_option, output_option)
+#: `-t`, partitions of topics; the command receives `topics`.
+partitions_option = click.option(
+    "-t",
+    "--topic",
+    "topics",
+    multiple=True,
+    metavar="TOPIC[:0,2-5]",
+    shell_complete=topic_names,
+    help="Only these partitions; repeatable.",
+)
 
 
 @contextmanager

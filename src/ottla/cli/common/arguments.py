@@ -101,10 +101,15 @@ def setting_value(name: str, value: str) -> str:
 
 def partitions_text(partitions: Iterable[TopicPartition]) -> str:
     """Partitions by topic, consecutive numbers as ranges: `orders:0-5,8`."""
+    return " ".join(f"{topic}:{_ranges(numbers)}" for topic, numbers in numbers_by_topic(partitions).items())
+
+
+def numbers_by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
+    """The numbers of partitions by topic, both sorted."""
     topics: dict[str, list[int]] = {}
     for topic, partition in sorted(partitions):
         topics.setdefault(topic, []).append(partition)
-    return " ".join(f"{topic}:{_ranges(numbers)}" for topic, numbers in topics.items())
+    return topics
 
 
 def _ranges(numbers: list[int]) -> str:

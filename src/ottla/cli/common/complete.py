@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ottla.cli.common.profiles import completion
+from ottla.client.admin.results import Resource, ResourceType
 from ottla.client.options import AdminOptions
 
 if TYPE_CHECKING:
@@ -100,8 +101,6 @@ def _config_settings(context: click.Context, incomplete: str) -> Iterable[tuple[
 
 def _dynamic_settings(admin: Admin, kind: str, name: str) -> list[tuple[str, str]]:
     """Settings that can change without a restart, from a broker."""
-    from ottla.client.admin.results import Resource, ResourceType
-
     if kind == "cluster":
         name = str(min(node.id for node in admin.describe_cluster().nodes))
     resource = Resource(ResourceType.GROUP if kind == "group" else ResourceType.BROKER, name)

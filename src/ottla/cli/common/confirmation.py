@@ -8,12 +8,10 @@ exits with 0, or with the command's exit code where that is known without a chan
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable
-from typing import Any, TypeVar
+from collections.abc import Iterable
 
 import click
 
-F = TypeVar("F", bound=Callable[..., Any])
 #: Items listed in a question; further ones are only counted.
 LISTED_MAX = 20
 NOTHING_CHANGED = "Nothing was changed."
@@ -25,14 +23,11 @@ class NotConfirmed(click.ClickException):
     exit_code = 2
 
 
-def dry_run_option(function: F) -> F:
-    """`--dry-run`."""
-    return click.option("--dry-run", is_flag=True, help="Show what would change; change nothing.")(function)
+#: `--dry-run`.
+dry_run_option = click.option("--dry-run", is_flag=True, help="Show what would change; change nothing.")
 
-
-def yes_option(function: F) -> F:
-    """`-y`, for commands that delete data."""
-    return click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")(function)
+#: `-y`, for commands that delete data.
+yes_option = click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
 
 
 def is_interactive() -> bool:

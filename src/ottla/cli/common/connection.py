@@ -17,11 +17,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 import click
 
 from ottla.base.options import Options
+from ottla.cli.common.profiles import active_profile, profile_names
 from ottla.client.options import AdminOptions, address_problem
 
 if TYPE_CHECKING:
@@ -57,8 +58,6 @@ def _resolved_address(bootstrap: str | None, profile: str | None) -> ClusterAddr
         return ClusterAddress(bootstrap, "--bootstrap-server", _other_settings(profile))
     if profile is None and (name := next((name for name in ENVIRONMENT if os.environ.get(name)), None)):
         return ClusterAddress(os.environ[name], name, {})
-    from ottla.cli.common.profiles import active_profile
-
     active = active_profile(profile or os.environ.get("OTTLA_PROFILE") or None)
     if active is None:
         return ClusterAddress(DEFAULT_BOOTSTRAP, "default", {})
@@ -69,8 +68,6 @@ def _resolved_address(bootstrap: str | None, profile: str | None) -> ClusterAddr
 def _other_settings(profile: str | None) -> dict[str, str]:
     if profile is None:
         return {}
-    from ottla.cli.common.profiles import active_profile
-
     active = active_profile(profile)
     return {name: value for name, value in (active.settings if active else {}).items() if name != "bootstrap_servers"}
 
@@ -81,7 +78,24 @@ def named_profile(context: click.Context) -> str | None:
     return profile
 
 
-def _with_options(function: F, *, required: bool) -> F:
+class Decorator(Protocol):
+    """Adds options to a command."""
+
+    def __call__(self, function: F, /) -> F: ...
+
+
+def combined(*options: Decorator) -> Decorator:
+    """One decorator for several options; the last one is the first in the help."""
+
+    def decorate(function: F) -> F:
+        for option in options:
+            function = option(function)
+        return function
+
+    return decorate
+
+
+def _cluster_options(*, required: bool) -> Decorator:
     """`required`: resolve an address even if neither option is set."""
 
     def resolve(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
@@ -97,9 +111,7 @@ def _with_options(function: F, *, required: bool) -> F:
     def set_profile(context: click.Context, parameter: click.Parameter, value: str | None) -> None:
         context.meta[_PROFILE] = value
 
-    from ottla.cli.common.profiles import profile_names
-
-    function = click.option(
+    profile_option = click.option(
         "--profile",
         metavar="NAME",
         is_eager=True,
@@ -107,26 +119,23 @@ def _with_options(function: F, *, required: bool) -> F:
         callback=set_profile,
         shell_complete=profile_names,
         help="Use the cluster and the settings of a profile; see ottla profile.",
-    )(function)
+    )
     default = f" [default: the profile in use, or {DEFAULT_BOOTSTRAP}]" if required else ""
-    return click.option(
+    bootstrap = click.option(
         "-b",
         "--bootstrap-server",
         "bootstrap",
         metavar="HOST:PORT[,...]",
         callback=resolve,
         help=("Bootstrap servers; also OTTLA_BOOTSTRAP_SERVERS." if required else "Bootstrap servers of a cluster to query.") + default,
-    )(function)
+    )
+    return combined(profile_option, bootstrap)
 
 
-def bootstrap_option(function: F) -> F:
-    """`-b` and `--profile`, the command's cluster; the command receives `bootstrap`."""
-    return _with_options(function, required=True)
-
-
-def remote_option(function: F) -> F:
-    """`-b` and `--profile` of a command that defaults to this machine: `bootstrap` is None if neither is set."""
-    return _with_options(function, required=False)
+#: `-b` and `--profile`, the command's cluster; the command receives `bootstrap`.
+bootstrap_option = _cluster_options(required=True)
+#: `-b` and `--profile` of a command that defaults to this machine: `bootstrap` is None if neither is set.
+remote_option = _cluster_options(required=False)
 
 
 def configured_bootstrap() -> str | None:

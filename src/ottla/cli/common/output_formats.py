@@ -23,9 +23,9 @@ from typing import Any, TypeVar
 import click
 
 from ottla.cli.common import tables
+from ottla.cli.common.connection import combined
 from ottla.cli.common.tables import Column, Row
 
-F = TypeVar("F", bound=Callable[..., Any])
 C = TypeVar("C", bound=click.Command)
 KINDS = ("text", "wide", "json", "yaml")
 _HEADINGS = "ottla.headings"
@@ -116,32 +116,34 @@ class OutputFormat:
             raise SystemExit(1)
 
 
-def output_option(function: F) -> F:
-    """`-o` and `--no-headers`; the command receives an `OutputFormat` named `output`."""
+def _output_format(context: click.Context, parameter: click.Parameter, kind: str) -> OutputFormat:
+    return OutputFormat(kind, headings=context.meta.get(_HEADINGS))
 
-    def output_format(context: click.Context, parameter: click.Parameter, kind: str) -> OutputFormat:
-        return OutputFormat(kind, headings=context.meta.get(_HEADINGS))
 
-    def set_headings(context: click.Context, parameter: click.Parameter, headings: bool | None) -> None:
-        context.meta[_HEADINGS] = headings
+def _set_headings(context: click.Context, parameter: click.Parameter, headings: bool | None) -> None:
+    context.meta[_HEADINGS] = headings
 
-    function = click.option(
+
+#: `-o` and `--no-headers`; the command receives an `OutputFormat` named `output`.
+output_option = combined(
+    click.option(
         "--headers/--no-headers",
         default=None,
         is_eager=True,
         expose_value=False,
-        callback=set_headings,
+        callback=_set_headings,
         help="Print headings above tables. [default: on a terminal]",
-    )(function)
-    return click.option(
+    ),
+    click.option(
         "-o",
         "--output",
         type=click.Choice(KINDS),
         default="text",
         show_default=True,
-        callback=output_format,
+        callback=_output_format,
         help="Output format; wide is text with more columns.",
-    )(function)
+    ),
+)
 
 
 def fields(*documents: Mapping[str, str], **named: str) -> Callable[[C], C]:

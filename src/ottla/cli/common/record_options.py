@@ -2,43 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from ottla.base.options import suggestion
-from ottla.cli.common.connection import profile_settings
+from ottla.cli.common.connection import combined, profile_settings
 from ottla.cli.common.errors import assignments
 from ottla.client.options import ClientOptions
 
 if TYPE_CHECKING:
     from ottla.cli.common.value_formats import ValueFormat
 
-F = TypeVar("F", bound=Callable[..., Any])
 _FORMATS_HELP = (
     "Format of keys: text, json, pretty, hex, base64, int, float, uuid, avro[:FILE], protobuf:FILE:MESSAGE or pack:FORMAT."
     " Sizes: int8 to int64, float32, float64."
 )
 
 
-def format_options(function: F) -> F:
-    """`--key-format`, `--value-format`, `--registry`."""
-    for option in (
-        click.option("--registry", metavar="URL", envvar="OTTLA_REGISTRY", help="Schema registry for avro; also OTTLA_REGISTRY."),
-        click.option("--value-format", default="text", metavar="FORMAT", help="Format of values, as for keys."),
-        click.option("--key-format", default="text", metavar="FORMAT", help=_FORMATS_HELP),
-    ):
-        function = option(function)
-    return function
-
-
-def setting_option(function: F) -> F:
-    """`-X`, client settings."""
-    return click.option(
-        "-X", "--setting", "settings", multiple=True, metavar="NAME=VALUE", help="Client setting, such as client.rack=a; repeatable."
-    )(function)
+#: `--registry` of avro.
+registry_option = click.option("--registry", metavar="URL", envvar="OTTLA_REGISTRY", help="Schema registry for avro; also OTTLA_REGISTRY.")
+#: `--key-format`, `--value-format`, `--registry`.
+format_options = combined(
+    registry_option,
+    click.option("--value-format", default="text", metavar="FORMAT", help="Format of values, as for keys."),
+    click.option("--key-format", default="text", metavar="FORMAT", help=_FORMATS_HELP),
+)
+#: `-X`, client settings.
+setting_option = click.option(
+    "-X", "--setting", "settings", multiple=True, metavar="NAME=VALUE", help="Client setting, such as client.rack=a; repeatable."
+)
 
 
 def client_settings(table: type[ClientOptions], pairs: Iterable[str]) -> dict[str, Any]:

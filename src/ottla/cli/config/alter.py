@@ -16,10 +16,10 @@ from ottla.cli.common import tables
 from ottla.cli.common.arguments import readable_setting, setting_value
 from ottla.cli.common.output_formats import OutputFormat, note
 from ottla.cli.common.tables import Column
+from ottla.client.admin.results import ConfigChange, ConfigEntry, ConfigOperation, ConfigSource, ConfigSynonym, Resource, ResourceType
 from ottla.wire.errors import KafkaError
 
 if TYPE_CHECKING:
-    from ottla.client.admin.results import ConfigChange, ConfigEntry, ConfigSynonym, Resource
     from ottla.client.sync.admin import Admin
 
 #: Units of Kafka's settings that are synonyms of each other.
@@ -52,8 +52,6 @@ COLUMNS = (
 
 def resource_label(resource: Resource) -> tuple[str, str | None]:
     """(type, name) of a resource as on the command line."""
-    from ottla.client.admin.results import ResourceType
-
     if resource.type is ResourceType.BROKER and not resource.name:
         return "cluster", None
     return resource.type.name.lower().replace("_", "-"), resource.name
@@ -61,8 +59,6 @@ def resource_label(resource: Resource) -> tuple[str, str | None]:
 
 def read_pairs(pairs: Iterable[str], option: str) -> list[ConfigChange]:
     """Changes from `NAME=VALUE`, and for lists `NAME+=VALUE` and `NAME-=VALUE`. Raises: UsageError."""
-    from ottla.client.admin.results import ConfigChange, ConfigOperation
-
     changes = []
     for pair in pairs:
         name, equals, value = pair.partition("=")
@@ -76,8 +72,6 @@ def read_pairs(pairs: Iterable[str], option: str) -> list[ConfigChange]:
 
 def deletions(names: Iterable[str]) -> list[ConfigChange]:
     """Changes that delete overrides."""
-    from ottla.client.admin.results import ConfigChange, ConfigOperation
-
     return [ConfigChange(name, None, ConfigOperation.DELETE) for name in names]
 
 
@@ -108,13 +102,10 @@ def show(documents: Sequence[dict[str, Any]], output: OutputFormat, *, dry: bool
 
 def _current_entries(admin: Admin, resource: Resource, changes: Sequence[ConfigChange]) -> dict[str, ConfigEntry]:
     """The current settings. Raises: KafkaError; ClickException for an unknown setting."""
-    from ottla.client.admin.results import Resource as R
-    from ottla.client.admin.results import ResourceType
-
     queried = resource
-    if resource == R.broker(None):
+    if resource == Resource.broker(None):
         # The cluster resource lists only overrides; any broker also lists the other settings.
-        queried = R.broker(min(node.id for node in admin.describe_cluster().nodes))
+        queried = Resource.broker(min(node.id for node in admin.describe_cluster().nodes))
     entries = admin.describe_configs([queried], synonyms=True)[queried]
     if isinstance(entries, KafkaError):
         raise entries
@@ -126,8 +117,6 @@ def _current_entries(admin: Admin, resource: Resource, changes: Sequence[ConfigC
 
 
 def _document(resource: Resource, one: ConfigChange, current: ConfigEntry | None, error: KafkaError | None, *, dry: bool) -> dict[str, Any]:
-    from ottla.client.admin.results import ConfigOperation
-
     kind, name = resource_label(resource)
     verb = "deleted" if one.operation is ConfigOperation.DELETE else "set"
     secret = current is not None and current.is_sensitive
@@ -144,8 +133,6 @@ def _document(resource: Resource, one: ConfigChange, current: ConfigEntry | None
 
 def after(resource: Resource, one: ConfigChange, current: ConfigEntry | None) -> str | None:
     """The effective value after a change; None if there is none or it is unknown."""
-    from ottla.client.admin.results import ConfigOperation
-
     before = current.value if current is not None else None
     match one.operation:
         case ConfigOperation.SET:
@@ -169,8 +156,6 @@ def synonym_text(name: str, synonym: ConfigSynonym) -> str | None:
 
 def _own(resource: Resource) -> tuple[int, ...]:
     """The sources of a resource's overrides."""
-    from ottla.client.admin.results import ConfigSource, ResourceType
-
     if resource.type is ResourceType.BROKER:
         # Settings of one broker override those of the cluster, so both are removed from the synonyms of the cluster.
         return (ConfigSource.DYNAMIC_BROKER,) if resource.name else (ConfigSource.DYNAMIC_BROKER, ConfigSource.DYNAMIC_DEFAULT_BROKER)

@@ -18,10 +18,10 @@ from ottla.cli.common.tables import Column
 from ottla.cli.config import alter
 from ottla.cli.config.alter import HIDDEN, resource_label, setting_cell, synonym_text
 from ottla.cli.topic.lookup import topic_error
+from ottla.client.admin.results import ClusterDescription, ConfigEntry, Resource, ResourceType
 from ottla.wire.errors import KafkaError
 
 if TYPE_CHECKING:
-    from ottla.client.admin.results import ClusterDescription, ConfigEntry, Resource
     from ottla.client.sync.admin import Admin
 
 #: Types of resources: a topic, one broker, all brokers, a group (consumer protocol), a client metrics subscription.
@@ -112,8 +112,6 @@ def _print(resource: Resource, rows: list[dict[str, Any]], output: OutputFormat)
 
 def _resources(kind: str, names: Sequence[str]) -> list[Resource]:
     """Raises: UsageError."""
-    from ottla.client.admin.results import Resource, ResourceType
-
     if kind == "cluster":
         if names:
             raise click.UsageError(f"cluster takes no name: remove {names[0]!r}")
@@ -136,8 +134,6 @@ def existing_brokers(cluster: ClusterDescription, ids: Iterable[int]) -> list[in
 
 def config_entries(admin: Admin, resources: Sequence[Resource]) -> dict[Resource, dict[str, ConfigEntry]]:
     """Settings of resources, with synonyms and documentation. Raises: ClickException, KafkaError."""
-    from ottla.client.admin.results import ResourceType
-
     found = {}
     for resource, entries in admin.describe_configs(resources, synonyms=True, documentation=True).items():
         if isinstance(entries, KafkaError):

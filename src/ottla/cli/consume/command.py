@@ -19,13 +19,13 @@ from ottla.cli.common.errors import admin, bootstrap_option, reporting_errors, s
 from ottla.cli.common.lazy import INTERRUPTED
 from ottla.cli.common.paths import LocalPath
 from ottla.cli.common.record_options import client_settings, format_options, parse_formats, setting_option
+from ottla.client.fetch.ranges import END, BadRange, Bound, Kind, Range, parse_part, parse_range
 from ottla.client.options import ConsumerOptions
 
 if TYPE_CHECKING:
     from ottla.cli.consume.output import Output
     from ottla.cli.consume.printer import Printer
     from ottla.cli.consume.ranges import TopicRange
-    from ottla.client.fetch.ranges import Range
 
 #: metadata.max.age.ms: limits the time until new partitions are discovered.
 METADATA_MS = 30_000
@@ -234,7 +234,6 @@ def _topic_ranges(
 ) -> tuple[list[TopicRange], list[tuple[re.Pattern[str], Range]]]:
     """The ranges of topics, or patterns of topics with a range. Raises: UsageError."""
     from ottla.cli.consume.ranges import TopicRange
-    from ottla.client.fetch.ranges import END, BadRange, Bound, Kind, Range, parse_part, parse_range
 
     now_ms = int(time.time() * 1000)
     tail, offset = options["tail"], options["offset"]

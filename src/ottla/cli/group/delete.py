@@ -14,10 +14,10 @@ from ottla.cli.common.complete import group_names, topic_names
 from ottla.cli.common.confirmation import NOTHING_CHANGED, confirm, dry_run_option, yes_option
 from ottla.cli.common.output_formats import OUTCOME, OutputFormat, fields, note
 from ottla.cli.group.errors import group_error, with_remedy
+from ottla.client.admin.group_results import GroupDescription
 from ottla.wire.errors import GroupIdNotFound, GroupSubscribedToTopic, KafkaError, NonEmptyGroup
 
 if TYPE_CHECKING:
-    from ottla.client.admin.group_results import GroupDescription
     from ottla.client.sync.admin import Admin
 
 

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from ottla.base.ids import TopicPartition
 from ottla.cli.common import tables
 from ottla.cli.common.admin import admin_client, admin_options
-from ottla.cli.common.arguments import partitions_text
+from ottla.cli.common.arguments import numbers_by_topic, partitions_text
 from ottla.cli.common.complete import group_names
 from ottla.cli.common.output_formats import OutputFormat, fields
 from ottla.cli.common.tables import Column
 from ottla.cli.group.errors import group_error
+from ottla.client.admin.group_results import GroupDescription, GroupMember
 from ottla.wire.errors import KafkaError
-
-if TYPE_CHECKING:
-    from ottla.client.admin.group_results import GroupDescription, GroupMember
 
 #: Kafka's states and types.
 STATES = ("PreparingRebalance", "CompletingRebalance", "Assigning", "Reconciling", "Stable", "Empty", "Dead")
@@ -136,19 +133,12 @@ def _document(group: GroupDescription) -> dict[str, Any]:
                 "epoch": member.epoch,
                 "topics": sorted(member.topics),
                 "topic_pattern": member.topic_pattern,
-                "assignment": _listed(member.assignment),
-                "target_assignment": None if member.target_assignment is None else _listed(member.target_assignment),
+                "assignment": numbers_by_topic(member.assignment),
+                "target_assignment": None if member.target_assignment is None else numbers_by_topic(member.target_assignment),
             }
             for member in sorted(group.members, key=lambda one: (one.client_id, one.member_id))
         ],
     }
-
-
-def _listed(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
-    topics: dict[str, list[int]] = {}
-    for topic, partition in sorted(partitions):
-        topics.setdefault(topic, []).append(partition)
-    return topics
 
 
 def _host(member: GroupMember) -> str:

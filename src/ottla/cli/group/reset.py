@@ -21,12 +21,12 @@ from ottla.cli.common.paths import LocalFile
 from ottla.cli.common.tables import Column
 from ottla.cli.group.errors import group_error, has_members_remedy, with_remedy
 from ottla.cli.topic import lookup
+from ottla.client.admin.group_results import GroupState
 from ottla.wire.errors import GroupIdNotFound, KafkaError, UnknownTopicOrPartition
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from ottla.client.admin.group_results import GroupState
     from ottla.client.admin.offset_resets import Move, PartitionOffsets, Policy
     from ottla.client.sync.admin import Admin
 

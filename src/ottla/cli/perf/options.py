@@ -8,67 +8,62 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
 from ottla.base.options import ConfigError
 from ottla.cli.common.arguments import duration_ms
 from ottla.cli.common.complete import topic_names
+from ottla.cli.common.connection import Decorator, bootstrap_option, combined
 from ottla.cli.common.connection import admin as connected
-from ottla.cli.common.connection import bootstrap_option
 from ottla.cli.common.lazy import INTERRUPTED
 from ottla.cli.common.output_formats import OutputFormat, note, output_option
 from ottla.cli.common.paths import LocalPath
 from ottla.cli.common.rate_limit import parse_rate
 from ottla.cli.common.record_options import client_settings
+from ottla.client.admin.results import NewTopic
 from ottla.client.options import ClientOptions, from_keywords
 from ottla.wire.errors import KafkaError
 
-F = TypeVar("F", bound=Callable[..., Any])
 #: Timeout for records in flight after Ctrl-C.
 INTERRUPT_TIMEOUT_MS = 5_000
 #: Maximum wait of a loop.
 TICK_NS = 100_000_000
 
 
-def shared_options(function: F) -> F:
-    """Options for the topic, the cluster, client settings, reports and the output format."""
-    for option in (
-        bootstrap_option,
-        output_option,
-        click.option("--print-metrics", is_flag=True, help="Print the client's metrics at the end."),
-        click.option("--show-detailed-stats", is_flag=True, help="Include the figures of each interval in the result."),
-        click.option("--reporting-interval", default="5s", show_default=True, metavar="TIME", help="Interval of reports, such as 500ms."),
-        click.option(
-            "--command-config", "--producer.config", "--consumer.config", "config_file", type=LocalPath(exists=True, dir_okay=False),
-            help="File of client settings, NAME=VALUE lines; -X overrides it.",
-        ),
-        click.option(
-            "-X", "--setting", "--command-property", "--producer-props", "settings", multiple=True, metavar="NAME=VALUE",
-            help="Client setting, such as linger.ms=0; repeatable.",
-        ),
-        click.option("--keep", is_flag=True, help="With --create: do not delete the topic."),
-        click.option("--replicas", type=click.IntRange(min=1), help="With --create: replication factor. [default: the cluster's]"),
-        click.option("--partitions", type=click.IntRange(min=1), help="With --create: number of partitions. [default: the cluster's]"),
-        click.option("--create", is_flag=True, help="Create the topic and delete it at the end. [default name: random]"),
-        click.option("--topic", "named", metavar="TOPIC", shell_complete=topic_names, help="The topic, as with Kafka's tools."),
-        click.argument("topic", required=False, shell_complete=topic_names),
-    ):  # fmt: skip
-        function = option(function)
-    return function
+#: Options for the topic, the cluster, client settings, reports and the output format.
+shared_options = combined(
+    bootstrap_option,
+    output_option,
+    click.option("--print-metrics", is_flag=True, help="Print the client's metrics at the end."),
+    click.option("--show-detailed-stats", is_flag=True, help="Include the figures of each interval in the result."),
+    click.option("--reporting-interval", default="5s", show_default=True, metavar="TIME", help="Interval of reports, such as 500ms."),
+    click.option(
+        "--command-config", "--producer.config", "--consumer.config", "config_file", type=LocalPath(exists=True, dir_okay=False),
+        help="File of client settings, NAME=VALUE lines; -X overrides it.",
+    ),
+    click.option(
+        "-X", "--setting", "--command-property", "--producer-props", "settings", multiple=True, metavar="NAME=VALUE",
+        help="Client setting, such as linger.ms=0; repeatable.",
+    ),
+    click.option("--keep", is_flag=True, help="With --create: do not delete the topic."),
+    click.option("--replicas", type=click.IntRange(min=1), help="With --create: replication factor. [default: the cluster's]"),
+    click.option("--partitions", type=click.IntRange(min=1), help="With --create: number of partitions. [default: the cluster's]"),
+    click.option("--create", is_flag=True, help="Create the topic and delete it at the end. [default name: random]"),
+    click.option("--topic", "named", metavar="TOPIC", shell_complete=topic_names, help="The topic, as with Kafka's tools."),
+    click.argument("topic", required=False, shell_complete=topic_names),
+)  # fmt: skip
 
 
-def limit_options(count: str, *names: str) -> Callable[[F], F]:
+def limit_options(count: str, *names: str) -> Decorator:
     """`--num-records`, or an option with other `names`, and `--duration`."""
-
-    def limited(function: F) -> F:
-        function = click.option("--duration", metavar="TIME", help="Stop after this time, such as 30s or 5m.")(function)
-        return click.option(*names, "records", type=click.IntRange(min=1), metavar="N", help=f"Stop after N {count}.")(function)
-
-    return limited
+    return combined(
+        click.option("--duration", metavar="TIME", help="Stop after this time, such as 30s or 5m."),
+        click.option(*names, "records", type=click.IntRange(min=1), metavar="N", help=f"Stop after N {count}."),
+    )
 
 
 def limits(options: Mapping[str, Any], name: str) -> tuple[int | None, int | None]:
@@ -130,7 +125,6 @@ def properties(text: str, source: str) -> dict[str, str]:
 def benchmark_topic(options: Mapping[str, Any], bootstrap: str) -> Iterator[str]:
     """The topic of a measurement; one that `--create` made is deleted at the end. Raises: UsageError, ClickException, KafkaError."""
     from ottla.cli.topic.lookup import describe_topics
-    from ottla.client.admin.results import NewTopic
 
     if options["topic"] and options["named"] and options["topic"] != options["named"]:
         raise click.UsageError("the argument and --topic name different topics")

@@ -14,6 +14,7 @@ from ottla.cli.common.complete import topic_names
 from ottla.cli.common.confirmation import NOTHING_CHANGED, confirm, dry_run_option, yes_option
 from ottla.cli.common.paths import LocalPath
 from ottla.cli.table.options import parse_bytes, schema_request, sync_table, table_options
+from ottla.client.fetch.ranges import END, parse_part
 from ottla.client.options import address_problem
 
 if TYPE_CHECKING:
@@ -173,7 +174,6 @@ def export(part: str, **options: Any) -> None:
     import time
 
     from ottla.cli.common.errors import reporting_errors
-    from ottla.client.fetch.ranges import END, parse_part
 
     with reporting_errors():
         from ottla.lake.table.parquet_target import ParquetTarget

@@ -22,11 +22,11 @@ from ottla.cli.common.lazy import INTERRUPTED
 from ottla.cli.common.paths import LocalPath
 from ottla.cli.common.rate_limit import parse_rate
 from ottla.cli.common.record_options import client_settings, setting_option
+from ottla.client.admin.results import NewTopic, TopicDescription
 from ottla.client.options import ConsumerOptions, ProducerOptions
 from ottla.wire.errors import KafkaError, UnknownTopicOrPartition
 
 if TYPE_CHECKING:
-    from ottla.client.admin.results import TopicDescription
     from ottla.client.sync.admin import Admin
     from ottla.lake.load.column_mapping import ColumnMapping
     from ottla.lake.load.inputs import Input
@@ -178,8 +178,6 @@ def _files(count: int) -> str:
 
 def _topic(topic: str, options: dict[str, Any], bootstrap: str) -> TopicDescription:
     """The topic, created with `--create`. Raises: ClickException, KafkaError."""
-    from ottla.client.admin.results import NewTopic
-
     with admin(bootstrap) as client:
         found = client.describe_topics([topic])[topic]
         if isinstance(found, UnknownTopicOrPartition):

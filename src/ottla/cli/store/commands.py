@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import sqlite3
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
 
 import click
 
@@ -20,19 +18,15 @@ from ottla.server.data_directory import STORE, CannotStart, LockedDirectory, def
 from ottla.store.embedded.copies import LOST_UNKNOWN, Candidate, candidates, described, doubt, lost_after, read_store, restore
 from ottla.store.embedded.file import StoreFileError, read_contents
 
-F = TypeVar("F", bound=Callable[..., Any])
-
-
-def data_dir_option(function: F) -> F:
-    """`--data-dir` of `ottla serve`."""
-    return click.option(
-        "--data-dir",
-        metavar="DIR",
-        type=click.Path(path_type=Path),
-        default=default_data_directory(),
-        show_default=True,
-        help="Data directory of ottla serve.",
-    )(function)
+#: `--data-dir` of `ottla serve`.
+data_dir_option = click.option(
+    "--data-dir",
+    metavar="DIR",
+    type=click.Path(path_type=Path),
+    default=default_data_directory(),
+    show_default=True,
+    help="Data directory of ottla serve.",
+)
 
 
 @click.group(name="store", cls=CommandGroup)

@@ -10,14 +10,16 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from ottla.cli.common.connection import combined
 from ottla.cli.common.errors import bootstrap_option, reporting_errors
 from ottla.cli.common.lazy import INTERRUPTED
 from ottla.cli.common.paths import LocalPath
-from ottla.cli.common.record_options import client_settings, setting_option
+from ottla.cli.common.record_options import client_settings, registry_option, setting_option
+from ottla.client.fetch.ranges import parse_part
 from ottla.client.options import ConsumerOptions
 from ottla.client.sync.waiting import Stop
 
@@ -26,50 +28,46 @@ if TYPE_CHECKING:
     from ottla.lake.table.sync import SyncOptions
     from ottla.lake.table.target import Target
 
-F = TypeVar("F", bound=Callable[..., Any])
 EMPTY_WAIT_S = 1.0
 
 
-def table_options(function: F) -> F:
-    """Options of both commands."""
-    for option in (
-        bootstrap_option,
-        setting_option,
-        click.option(
-            "-o", "--output", type=click.Choice(["auto", "text", "json"]), default="auto", help="Progress as a line or as JSON lines."
-        ),
-        click.option("--commit-bytes", metavar="SIZE", default="128MiB", help="Maximum size of a commit. [default: 128MiB]"),
-        click.option(
-            "--on-loss", type=click.Choice(["fail", "warn"]), default="fail",
-            help="If records were deleted before the table got them: fail, or warn and continue. [default: fail]",
-        ),
-        click.option(
-            "--on-conflict", type=click.Choice(["widen", "corrupt"]), default="widen",
-            help="If an integer column gets fractions: rewrite the Delta table with a wider type, or put the values into _corrupt."
-            " [default: widen]",
-        ),
-        click.option("--partition-by", type=click.Choice(["date"]), help="Partition the table by day of the timestamp."),
-        click.option(
-            "--columns", metavar="NAME,...",
-            help="Metadata columns: key, headers, partition, offset, timestamp, and value (the undecoded bytes)."
-            " [default: all but value]",
-        ),
-        click.option("--registry", metavar="URL", envvar="OTTLA_REGISTRY", help="Schema registry for avro; also OTTLA_REGISTRY."),
-        click.option(
-            "--schema", metavar="TEXT|FILE",
-            help="Schema of values: 'id BIGINT, tags ARRAY<STRING>' for json and csv, JSON for avro; or a file.",
-        ),
-        click.option("--key", metavar="FORMAT", help="Format of keys: text, raw, int. [default: inferred from the first records]"),
-        click.option(
-            "--value", metavar="FORMAT",
-            help="Format of values: json, avro, csv (columns), text, raw (one column). [default: inferred from the first records]",
-        ),
-        click.option(
-            "--to", "directory", required=True, type=LocalPath(path_type=Path, file_okay=False), metavar="DIR", help="Table directory."
-        ),
-    ):  # fmt: skip
-        function = option(function)
-    return function
+#: Options of both commands.
+table_options = combined(
+    bootstrap_option,
+    setting_option,
+    click.option(
+        "-o", "--output", type=click.Choice(["auto", "text", "json"]), default="auto", help="Progress as a line or as JSON lines."
+    ),
+    click.option("--commit-bytes", metavar="SIZE", default="128MiB", help="Maximum size of a commit. [default: 128MiB]"),
+    click.option(
+        "--on-loss", type=click.Choice(["fail", "warn"]), default="fail",
+        help="If records were deleted before the table got them: fail, or warn and continue. [default: fail]",
+    ),
+    click.option(
+        "--on-conflict", type=click.Choice(["widen", "corrupt"]), default="widen",
+        help="If an integer column gets fractions: rewrite the Delta table with a wider type, or put the values into _corrupt."
+        " [default: widen]",
+    ),
+    click.option("--partition-by", type=click.Choice(["date"]), help="Partition the table by day of the timestamp."),
+    click.option(
+        "--columns", metavar="NAME,...",
+        help="Metadata columns: key, headers, partition, offset, timestamp, and value (the undecoded bytes)."
+        " [default: all but value]",
+    ),
+    registry_option,
+    click.option(
+        "--schema", metavar="TEXT|FILE",
+        help="Schema of values: 'id BIGINT, tags ARRAY<STRING>' for json and csv, JSON for avro; or a file.",
+    ),
+    click.option("--key", metavar="FORMAT", help="Format of keys: text, raw, int. [default: inferred from the first records]"),
+    click.option(
+        "--value", metavar="FORMAT",
+        help="Format of values: json, avro, csv (columns), text, raw (one column). [default: inferred from the first records]",
+    ),
+    click.option(
+        "--to", "directory", required=True, type=LocalPath(path_type=Path, file_okay=False), metavar="DIR", help="Table directory."
+    ),
+)  # fmt: skip
 
 
 def schema_request(options: dict[str, Any], *, mode: str | None) -> RequestedFormat:
@@ -112,7 +110,6 @@ def parse_bytes(text: str, option: str) -> int:
 def sync_table(part_text: str, options: dict[str, Any], plan: SyncOptions, request: RequestedFormat, target: Target) -> None:
     """Syncs a table with a topic, and reports progress. Raises: ClickException, UsageError, SystemExit."""
     from ottla.cli.table.progress import progress_reporter
-    from ottla.client.fetch.ranges import parse_part
     from ottla.lake.table.rows import Rows
     from ottla.lake.table.schema_resolution import resolve_format
     from ottla.lake.table.sync import TableSync

@@ -12,10 +12,10 @@ from ottla.cli.common.confirmation import dry_run_option
 from ottla.cli.common.output_formats import OUTCOME, OutputFormat, fields, note
 from ottla.cli.config import alter as config_alter
 from ottla.cli.topic.lookup import describe_topics, with_suggestion
+from ottla.client.admin.results import ConfigSource, NewTopic, Resource
 from ottla.wire.errors import KafkaError, TopicAlreadyExists
 
 if TYPE_CHECKING:
-    from ottla.client.admin.results import NewTopic
     from ottla.client.sync.admin import Admin
 
 
@@ -46,8 +46,6 @@ def create(
     bootstrap: str,
 ) -> None:
     """Create topics. With --dry-run the cluster only validates them."""
-    from ottla.client.admin.results import NewTopic
-
     if any("+=" in pair or "-=" in pair for pair in configs):
         raise click.UsageError("-c expects NAME=VALUE: a new topic has no list to append to")
     settings: dict[str, str | None] = {one.name: one.value for one in config_alter.read_pairs(configs, "-c")}
@@ -69,8 +67,6 @@ def create(
 
 def _like(admin: Admin, name: str) -> NewTopic:
     """A template with the properties of an existing topic. Raises: ClickException, KafkaError."""
-    from ottla.client.admin.results import ConfigSource, NewTopic, Resource
-
     partitions = describe_topics(admin, [name])[name].partitions
     entries = admin.describe_configs([Resource.topic(name)])[Resource.topic(name)]
     if isinstance(entries, KafkaError):
@@ -103,8 +99,6 @@ def alter(
     bootstrap: str,
 ) -> None:
     """Add partitions to a topic, or change its settings. With --dry-run the cluster only validates that."""
-    from ottla.client.admin.results import Resource
-
     if partitions is None and not configs and not deleted:
         raise click.UsageError("nothing to change: use -p, -c or -d")
     changes = [*config_alter.read_pairs(configs, "-c"), *config_alter.deletions(deleted)]

@@ -18,10 +18,10 @@ from ottla.cli.common.output_formats import OUTCOME, OutputFormat, fields, note
 from ottla.cli.common.paths import LocalFile
 from ottla.cli.common.tables import Column
 from ottla.cli.topic.lookup import log_offsets, record_count, select_partitions, with_suggestion
+from ottla.client.admin.results import PartitionDescription
 from ottla.wire.errors import KafkaError, UnknownTopicOrPartition
 
 if TYPE_CHECKING:
-    from ottla.client.admin.results import PartitionDescription
     from ottla.client.sync.admin import Admin
 
 DELETIONS = (

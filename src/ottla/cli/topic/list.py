@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -16,10 +16,8 @@ from ottla.cli.common.output_formats import OutputFormat, fields
 from ottla.cli.common.tables import Column
 from ottla.cli.config.alter import setting_cell
 from ottla.cli.topic.lookup import PARTITION, describe_topics, leader_cell, log_offsets, partition_document, state_colour
+from ottla.client.admin.results import ConfigEntry, Resource, TopicDescription
 from ottla.wire.errors import KafkaError
-
-if TYPE_CHECKING:
-    from ottla.client.admin.results import ConfigEntry, TopicDescription
 
 LISTED = (
     Column("NAME", "name"),
@@ -87,8 +85,6 @@ def list_(patterns: tuple[str, ...], internal: bool, output: OutputFormat, boots
 @admin_options
 def describe(names: tuple[str, ...], all_configs: bool, output: OutputFormat, bootstrap: str) -> None:
     """Show partitions, leaders, replicas, offsets and settings of topics."""
-    from ottla.client.admin.results import Resource
-
     with admin_client(bootstrap) as admin:
         topics = describe_topics(admin, names)
         logs = log_offsets(admin, {TopicPartition(name, one.partition): one for name, topic in topics.items() for one in topic.partitions})

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from ottla.base.ids import TopicPartition
 from ottla.base.options import suggestion
 from ottla.cli.common.arguments import partition_selection
+from ottla.client.admin.results import PartitionDescription, TopicDescription
 from ottla.wire.errors import KafkaError, UnknownTopicOrPartition
 
 if TYPE_CHECKING:
-    from ottla.client.admin.results import PartitionDescription, TopicDescription
     from ottla.client.sync.admin import Admin
 
-F = TypeVar("F", bound=Callable[..., Any])
 PARTITION = {
     "topic": "topic",
     "partition": "partition",

@@ -15,6 +15,7 @@ from ottla.cli.common.complete import broker_ids, topic_names
 from ottla.cli.common.output_formats import OutputFormat, fields
 from ottla.cli.common.tables import Column
 from ottla.cli.topic.lookup import PARTITION, describe_topics, leader_cell, log_offsets, partition_document, select_partitions, state_colour
+from ottla.client.admin.results import Resource
 from ottla.wire.errors import KafkaError
 
 if TYPE_CHECKING:
@@ -94,8 +95,6 @@ def _conditions(row: dict[str, Any], min_isr: int) -> set[str]:
 
 def _min_isr(admin: Admin, topics: Iterable[str]) -> dict[str, int]:
     """min.insync.replicas of topics. Raises: KafkaError."""
-    from ottla.client.admin.results import Resource
-
     name = "min.insync.replicas"
     values = {}
     for resource, entries in admin.describe_configs([Resource.topic(topic) for topic in sorted(topics)], names=[name]).items():

@@ -18,7 +18,8 @@ from ottla.client.admin import group_results as g
 from ottla.client.admin.calls import AdminCalls, HasCalls, Outcome, each_once, failed, good
 from ottla.client.admin.results import Node, Operation
 from ottla.client.errors import BrokerIncompatible
-from ottla.client.group.commits import GROUPS_SINCE, NAMES_UNTIL, STABLE_SINCE, Committed, OffsetAndMetadata, offsets_given
+from ottla.client.group.assignor import by_topic
+from ottla.client.group.commits import GROUPS_SINCE, NAMES_UNTIL, STABLE_SINCE, Committed, OffsetAndMetadata, commit_topics, offsets_given
 from ottla.client.group.coordinator_lookup import COORDINATOR_PASSES
 from ottla.wire import messages as m
 from ottla.wire.declare import MalformedMessage
@@ -155,7 +156,7 @@ async def _offsets_of_one(
     calls: AdminCalls, node: int, group: str, named: list[TopicPartition] | None, require_stable: bool
 ) -> Outcome[Any]:
     """The same from a broker before Kafka 3.0, with one group per request."""
-    topics = None if named is None else [m.OffsetFetchRequestTopic(name=t, partition_indexes=ps) for t, ps in _by_topic(named).items()]
+    topics = None if named is None else [m.OffsetFetchRequestTopic(name=t, partition_indexes=ps) for t, ps in by_topic(named).items()]
     request = m.OffsetFetchRequest(group_id=group, topics=topics, require_stable=require_stable)
     at_least = STABLE_SINCE if require_stable else 2 if topics is None else 1
     try:
@@ -173,24 +174,9 @@ async def alter_consumer_group_offsets(
     Raises: ValueError for an offset below 0; CoordinatorNotAvailable, GroupAuthorizationFailed and the like, RequestTimedOut.
     """
     wanted = offsets_given(offsets)
-    topics = [
-        m.OffsetCommitRequestTopic(
-            name=topic,
-            partitions=[
-                m.OffsetCommitRequestPartition(
-                    partition_index=partition,
-                    committed_offset=wanted[TopicPartition(topic, partition)].offset,
-                    committed_leader_epoch=wanted[TopicPartition(topic, partition)].leader_epoch,
-                    committed_metadata=wanted[TopicPartition(topic, partition)].metadata,
-                )
-                for partition in partitions
-            ],
-        )
-        for topic, partitions in _by_topic(wanted).items()
-    ]
 
     async def ask(node: int, share: dict[str, None], left_ms: float) -> dict[str, Outcome[dict[TopicPartition, Outcome[None]]]]:
-        request = m.OffsetCommitRequest(group_id=group, topics=topics)
+        request = m.OffsetCommitRequest(group_id=group, topics=commit_topics(wanted))
         return {group: _each_partition(await self._calls.network.ask(node, request, at_most=NAMES_UNTIL))}
 
     if not wanted:
@@ -209,7 +195,7 @@ async def delete_consumer_group_offsets(
         m.OffsetDeleteRequestTopic(
             name=topic, partitions=[m.OffsetDeleteRequestPartition(partition_index=partition) for partition in indexes]
         )
-        for topic, indexes in _by_topic(map(as_partition, partitions)).items()
+        for topic, indexes in by_topic(map(as_partition, partitions)).items()
     ]
 
     async def ask(node: int, share: dict[str, None], left_ms: float) -> dict[str, Outcome[dict[TopicPartition, Outcome[None]]]]:
@@ -276,15 +262,8 @@ async def _of_one(
     return good((await calls.by_coordinator({group: None}, ask, timeout_ms, doing))[group])
 
 
-def _by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
-    topics: dict[str, list[int]] = {}
-    for topic, partition in partitions:
-        topics.setdefault(topic, []).append(partition)
-    return topics
-
-
 def _fetched(group: str, named: list[TopicPartition] | None) -> m.OffsetFetchRequestGroup:
-    topics = None if named is None else [m.OffsetFetchRequestTopics(name=t, partition_indexes=ps) for t, ps in _by_topic(named).items()]
+    topics = None if named is None else [m.OffsetFetchRequestTopics(name=t, partition_indexes=ps) for t, ps in by_topic(named).items()]
     return m.OffsetFetchRequestGroup(group_id=group, topics=topics)
 
 

@@ -11,7 +11,6 @@ import msgspec
 
 from ottla.base.ids import topic_id_text
 from ottla.client.argument_validation import mapping, topic_name, whole_number
-from ottla.wire.messages.metadata import NOT_REQUESTED
 
 #: Value of a setting: Kafka's text, or Python's numbers and truth values. None: the default.
 ConfigValue: TypeAlias = str | int | float | bool | None
@@ -90,6 +89,9 @@ class Operation(IntEnum):
     @classmethod
     def of_bits(cls, bits: int) -> frozenset[Operation] | None:
         """The operations of a bit field, in which bit n is code n; None if not requested or not reported."""
+        # Commands name results before they need the protocol, whose messages take longer to import.
+        from ottla.wire.messages.metadata import NOT_REQUESTED
+
         return None if bits == NOT_REQUESTED else frozenset(one for one in cls if bits >> one & 1)
 
 

@@ -73,3 +73,11 @@ def without_moving(made: Assignment, members: Mapping[str, Member]) -> Assignmen
         for tp in told.owned:
             owners.setdefault(tp, set()).add(member)
     return {member: [tp for tp in partitions if tp not in owners or owners[tp] <= {member}] for member, partitions in made.items()}
+
+
+def by_topic(partitions: Iterable[tuple[str, int]]) -> dict[str, list[int]]:
+    """The numbers of partitions by topic, in the order given."""
+    topics: dict[str, list[int]] = {}
+    for topic, partition in partitions:
+        topics.setdefault(topic, []).append(partition)
+    return topics

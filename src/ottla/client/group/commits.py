@@ -8,11 +8,12 @@ Topics are named until version 9, and have ids from 10 on; both are filled in, a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from ottla.base.ids import NO_TOPIC_ID, TopicPartition, as_partition
 from ottla.client.errors import CommitFailed
+from ottla.client.group.assignor import by_topic
 from ottla.client.group.coordinator_search import group_error
 from ottla.client.options import ConsumerOptions
 from ottla.client.transport.cluster import Cluster
@@ -80,12 +81,26 @@ def commit_request(
     options: ConsumerOptions, cluster: Cluster, offsets: Mapping[TopicPartition, OffsetAndMetadata], member: tuple[str, int]
 ) -> OffsetCommitRequest:
     """The request to commit these offsets as a member of a generation or epoch."""
+    member_id, generation = member
+    return OffsetCommitRequest(
+        group_id=options.group_id,
+        generation_id_or_member_epoch=generation,
+        member_id=member_id,
+        # Outside of a generation the instance id is omitted: a broker would look for a member.
+        group_instance_id=(options.group_instance_id or None) if generation != NO_GENERATION else None,
+        topics=commit_topics(offsets, cluster.topic_id),
+    )
+
+
+def commit_topics(
+    offsets: Mapping[TopicPartition, OffsetAndMetadata], topic_id: Callable[[str], bytes] = lambda topic: NO_TOPIC_ID
+) -> list[OffsetCommitRequestTopic]:
+    """The topics of a request that commits these offsets."""
     topics: dict[str, OffsetCommitRequestTopic] = {}
     for tp, kept in offsets.items():
         topic = topics.get(tp.topic)
         if topic is None:
-            topic_id = cluster.topic_id(tp.topic)
-            topic = topics[tp.topic] = OffsetCommitRequestTopic(name=tp.topic, topic_id=topic_id, partitions=[])
+            topic = topics[tp.topic] = OffsetCommitRequestTopic(name=tp.topic, topic_id=topic_id(tp.topic), partitions=[])
         topic.partitions.append(
             OffsetCommitRequestPartition(
                 partition_index=tp.partition,
@@ -94,15 +109,7 @@ def commit_request(
                 committed_metadata=kept.metadata,
             )
         )
-    member_id, generation = member
-    return OffsetCommitRequest(
-        group_id=options.group_id,
-        generation_id_or_member_epoch=generation,
-        member_id=member_id,
-        # Outside of a generation the instance id is omitted: a broker would look for a member.
-        group_instance_id=(options.group_instance_id or None) if generation != NO_GENERATION else None,
-        topics=list(topics.values()),
-    )
+    return list(topics.values())
 
 
 def commit_errors(response: Any, names: Mapping[bytes, str]) -> dict[TopicPartition, int]:
@@ -142,9 +149,7 @@ def fetch_request(
     options: ConsumerOptions, cluster: Cluster, partitions: Iterable[TopicPartition], member: tuple[str, int], version: int
 ) -> OffsetFetchRequest:
     """The request for the offsets of these partitions. `member`: id and epoch in the consumer protocol, otherwise ("", -1)."""
-    topics: dict[str, list[int]] = {}
-    for topic, partition in partitions:
-        topics.setdefault(topic, []).append(partition)
+    topics = by_topic(partitions)
     stable = version >= STABLE_SINCE
     if version < GROUPS_SINCE:
         named = [OffsetFetchRequestTopic(name=topic, partition_indexes=some) for topic, some in topics.items()]

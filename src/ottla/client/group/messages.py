@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from ottla.base.ids import TopicPartition
-from ottla.client.group.assignor import Assignment, Assignor, Member
+from ottla.client.group.assignor import Assignment, Assignor, Member, by_topic
 from ottla.client.options import ConsumerOptions
 from ottla.wire.declare import MalformedMessage
 from ottla.wire.messages import (
@@ -112,7 +112,4 @@ def member_told(one: Any) -> Member:
 
 def grouped(partitions: Iterable[TopicPartition]) -> list[TopicPartitions]:
     """Partitions by topic, as in messages."""
-    topics: dict[str, list[int]] = {}
-    for topic, partition in partitions:
-        topics.setdefault(topic, []).append(partition)
-    return [TopicPartitions(topic=topic, partitions=sorted(some)) for topic, some in sorted(topics.items())]
+    return [TopicPartitions(topic=topic, partitions=sorted(some)) for topic, some in sorted(by_topic(partitions).items())]

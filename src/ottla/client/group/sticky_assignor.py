@@ -24,7 +24,7 @@ from collections.abc import Iterable, Mapping
 from heapq import heapify, heappop, heappush, heapreplace
 
 from ottla.base.ids import TopicPartition
-from ottla.client.group.assignor import Assignment, Assignor, Member, in_order, readers_of
+from ottla.client.group.assignor import Assignment, Assignor, Member, by_topic, in_order, readers_of
 
 NO_GENERATION = -1
 #: User data with more topics or partitions is ignored.
@@ -193,9 +193,7 @@ def _levelled(holders: dict[str, list[int]], readers: list[str], load: dict[str,
 
 def encode_claims(owned: Iterable[TopicPartition], generation: int) -> bytes:
     """StickyAssignorUserData, version 1."""
-    topics: dict[str, list[int]] = {}
-    for topic, partition in owned:
-        topics.setdefault(topic, []).append(partition)
+    topics = by_topic(owned)
     parts = [struct.pack(">i", len(topics))]
     for topic, some in topics.items():
         name = topic.encode()
