@@ -87,12 +87,21 @@ def test_answering_from_a_shard_that_is_half_loaded_is_caught(monkeypatch: pytes
 
 
 def test_forgetting_tombstones_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    replaying = Shard._apply
+    replay = coordinator.replay
 
-    def forgetful(self: Shard[Groups], found: Any) -> None:
-        replaying(self, [record for record in found if record[3] is not None])
+    class WithoutTombstones:
+        def __init__(self, machine: Any) -> None:
+            self.decode = machine.decode
+            self.machine = machine
 
-    monkeypatch.setattr(Shard, "_apply", forgetful)
+        def apply(self, key: Any, value: Any) -> None:
+            if value is not None:
+                self.machine.apply(key, value)
+
+    def forgetful(machine: Any, data: Any, position: int, header: Any) -> None:
+        replay(WithoutTombstones(machine), data, position, header)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(coordinator, "replay", forgetful)
     found = harm(("kill", "stop"))
     assert any("committed offset" in problem for problem in found)
 
