@@ -10,6 +10,7 @@ from ottla.log.errors import InvalidTransactionState, OutOfOrderSequence, StaleC
 from ottla.log.log import Log
 from ottla.log.producer_snapshots import read_snapshot, snapshot_file
 from ottla.log.producer_state import Duplicate
+from ottla.records.batch import headers
 from ottla.sim.disk import SimDisk
 
 
@@ -132,6 +133,27 @@ def test_aborted_transactions_are_listed_for_the_range_they_overlap() -> None:
     assert reported(0, 2) == [(1, 0, 4)]
     assert reported(5, 12) == reported(7, 12) == [(2, 2, 12)]
     assert reported(13, 14) == []
+
+
+@pytest.mark.parametrize("closed", [False, True])
+def test_a_reader_gets_the_aborted_transactions_of_its_slice_only(closed: bool) -> None:
+    """The end of a slice comes from the index, which is sparse, so transactions up to the next entry may be listed."""
+    log = a_log(index_interval_bytes=500)
+    for producer in range(40):
+        append(log, 1, producer_id=producer, producer_epoch=0, base_sequence=0, transactional=True, sizes=200)
+        a_marker(log, producer, commit=False)
+    if closed:
+        log.roll(NOW_MS)
+    interval = 500 // 200 + 1  # Transactions between two entries.
+    for first in (0, 10, 33, 60, 79):
+        for max_bytes in (1, 1_000, 3_000, 1 << 20):
+            found = log.locate(first, max_bytes=max_bytes, upto=80)
+            assert found is not None
+            last = max(header.last_offset for _, header in headers(found.read()))
+            needed = [producer for producer in range(40) if 2 * producer + 1 >= first and 2 * producer <= last]
+            reported = [entry.producer_id for entry in log.aborted_in(first, found, 80)]
+            assert reported[: len(needed)] == needed
+            assert len(reported) <= len(needed) + interval
 
 
 def test_a_marker_without_data_of_its_producer_is_no_transaction() -> None:

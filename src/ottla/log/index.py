@@ -21,7 +21,7 @@ A file that Kafka preallocated ends in zeros, which are not entries. The caller 
 """
 
 from array import array
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from errno import ENOSPC
 from struct import Struct
 
@@ -95,6 +95,22 @@ class SparseIndex:
                 break
             found = entry
         return found
+
+    def first_from(self, value: int) -> tuple[int, int] | None:
+        """The first entry whose value is at least ``value``; None when there is none."""
+        if not self._keys or value <= self._values[0]:
+            low, high = 0, self._written  # The entry sought is in low..high.
+            while high - low > LEAF:
+                middle = (low + high) // 2
+                if self._read(middle, 1)[0][1] < value:
+                    low = middle + 1
+                else:
+                    high = middle
+            for entry in self._read(low, min(high + 1, self._written) - low):
+                if entry[1] >= value:
+                    return entry
+        slot = bisect_left(self._values, value)
+        return (self._keys[slot], self._values[slot]) if slot < len(self._keys) else None
 
     def entries(self) -> list[tuple[int, int]]:
         """All entries; for tests and tools."""

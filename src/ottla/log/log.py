@@ -198,6 +198,14 @@ class Log(LogState):
         """The first record below ``upto`` with the largest timestamp. Raises: CorruptLog."""
         return lookup.max_timestamp(self, upto)
 
+    def aborted_in(self, first: int, found: Slice, upto: int) -> list[AbortedTransaction]:
+        """Aborted transactions that a reader of the batches ``found`` needs: ``found`` is the result of ``locate(first, upto=upto)``.
+
+        The slice ends at an offset that the index gives without reading a batch, so a transaction that begins shortly after it may be
+        listed too. Source: Kafka's LocalLog.addAbortedTransactions.
+        """
+        return lookup.aborted_in(self, first, found, upto)
+
     def aborted_transactions(self, first: int, upto: int) -> list[AbortedTransaction]:
         """Aborted transactions with records in ``first..upto`` (exclusive), in the order of their markers. Source: KIP-98."""
         return lookup.aborted_transactions(self, first, upto)

@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 from ottla.base.ids import LeaderEpoch, Offset
 from ottla.log.batch_scan import batch_at, headers
+from ottla.log.flush import Slice
 from ottla.log.segment import LOOKUP_CHUNK, Segment
 from ottla.log.state import LogState
 from ottla.log.transaction_index import AbortedTransaction
@@ -85,6 +86,20 @@ def _largest_below(segment: Segment, upto: int) -> tuple[int, BatchHeader] | Non
         if header.count and (best is None or header.max_timestamp > best[1].max_timestamp):
             best = position, header
     return best
+
+
+def aborted_in(log: LogState, first: int, found: Slice, upto: int) -> list[AbortedTransaction]:
+    """As ``Log.aborted_in``."""
+    aborted = aborted_transactions(log, first, upto)
+    if not aborted:
+        return aborted
+    index = log.segment_of(first)
+    while log.segments[index].file is not found.file:  # Compaction can remove the last batches of a segment.
+        index += 1
+    following = log.bases[index + 1] if index + 1 < len(log.bases) else log.end_offset
+    bound = log.segments[index].bound_of(found.position + found.size)
+    end = min(upto, following if bound is None else bound)
+    return [entry for entry in aborted if entry.first_offset < end]
 
 
 def aborted_transactions(log: LogState, first: int, upto: int) -> list[AbortedTransaction]:

@@ -220,6 +220,19 @@ class Segment:
             batch = self._walk_to(offset, behind)
         return None if batch is None else batch[0]
 
+    def bound_of(self, position: int) -> int | None:
+        """An offset above all batches that begin before ``position``; None if none is known below the end of the segment.
+
+        Reads no batch: it is exact in the newest part of the segment, else the offset of the next index entry. Source: Kafka's
+        LogSegment.fetchUpperBoundOffset.
+        """
+        recent = self._recent_positions
+        if recent and position > recent[0]:
+            slot = bisect_left(recent, position)
+            return self._recent_offsets[slot - 1] + 1
+        entry = self.offsets.first_from(position)
+        return None if entry is None else self.base_offset + entry[0]
+
     def header_of(self, offset: int) -> tuple[int, BatchHeader] | None:
         """As ``position_of``, with the header."""
         position = self.position_of(offset)

@@ -339,7 +339,8 @@ def decode_broker(data: bytes) -> BrokerRegistration:
         clean_since=read.clean_since_epoch,
         unheard=read.unreachable_controller_epoch,
         fenced=read.fenced,
-        implementation=read.implementation,
+        # Ottla 0.1.0 wrote no such key; it wrote the version first, and Apache Kafka writes it near the end.
+        implementation=read.implementation or (OTTLA if data.startswith(b'{"version":') else ""),
     )
 
 

@@ -93,6 +93,6 @@ class Readable:
             except LogError as error:
                 raise refusal_of(error) from error
         if isolation_level == READ_COMMITTED:
-            gone = log.aborted_transactions(offset, upto) if found.records is not None else []
+            gone = log.aborted_in(offset, found.records, upto) if found.records is not None else []
             found.aborted = [(transaction.producer_id, transaction.first_offset) for transaction in gone]
         return found
