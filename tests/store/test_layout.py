@@ -122,6 +122,12 @@ def test_a_broker_of_version_1_has_one_plaintext_endpoint() -> None:
     assert old.endpoints == ("PLAINTEXT://h:9092",)
 
 
+def test_a_registration_of_ottla_without_a_mark_is_told_from_one_of_apache_kafka() -> None:
+    of_0_1 = b'{"version":5,"host":"h","port":9092,"jmx_port":-1,"timestamp":"17","endpoints":["PLAINTEXT://h:9092"],"features":{}}'
+    of_kafka = b'{"features":{},"endpoints":["PLAINTEXT://h:9092"],"jmx_port":-1,"port":9092,"host":"h","version":5,"timestamp":"17"}'
+    assert [layout.decode_broker(data).implementation for data in (of_0_1, of_kafka)] == [layout.OTTLA, ""]
+
+
 def test_the_smaller_nodes_are_kafkas() -> None:
     assert as_json(layout.encode_controller(3, 17)) == {"version": 2, "brokerid": 3, "timestamp": "17", "kraftControllerEpoch": -1}
     assert layout.decode_controller(b'{"version":1,"brokerid":3,"timestamp":"17"}') == 3
