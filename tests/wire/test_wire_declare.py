@@ -45,20 +45,27 @@ from ottla.wire.messages import (
     ProduceResponse,
     TopicProduceData,
     TopicProduceResponse,
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitRequestPartition,
+    TxnOffsetCommitRequestTopic,
+    TxnOffsetCommitResponse,
+    TxnOffsetCommitResponsePartition,
+    TxnOffsetCommitResponseTopic,
 )
 from ottla.wire.messages.consumer_group_describe import TopicPartitions
 
-#: The column "4.3 adv" of the table of APIs; Produce is advertised from 0, and implemented from 3.
-KAFKA_4_3 = {
+#: What Kafka 4.4 advertises; Produce is advertised from 0, and implemented from 3.
+KAFKA_4_4 = {
     0: (3, 13), 1: (4, 18), 2: (1, 11), 3: (0, 13), 8: (2, 10), 9: (1, 10), 10: (0, 6), 11: (0, 9), 12: (0, 4), 13: (0, 5), 14: (0, 5),
-    15: (0, 6), 16: (0, 5), 18: (0, 4), 19: (2, 7), 20: (1, 6), 21: (0, 2), 22: (0, 5), 23: (2, 4), 32: (1, 4), 33: (0, 2), 34: (1, 2),
-    35: (1, 5), 37: (0, 3), 42: (0, 2), 43: (0, 2), 44: (0, 1), 45: (0, 1), 46: (0, 0), 47: (0, 0), 55: (0, 2), 56: (2, 3), 60: (0, 2),
-    61: (0, 0), 64: (0, 0), 68: (0, 1), 69: (0, 1), 74: (0, 1), 75: (0, 0),
+    15: (0, 6), 16: (0, 5), 18: (0, 4), 19: (2, 7), 20: (1, 6), 21: (0, 2), 22: (0, 5), 23: (2, 4), 24: (0, 5), 25: (0, 4), 26: (0, 5),
+    27: (1, 2), 28: (0, 6), 32: (1, 4), 33: (0, 2), 34: (1, 2), 35: (1, 5), 37: (0, 3), 42: (0, 2), 43: (0, 2), 44: (0, 1), 45: (0, 1),
+    46: (0, 0), 47: (0, 0), 55: (0, 2), 56: (2, 3), 60: (0, 2), 61: (0, 0), 64: (0, 0), 65: (0, 0), 66: (0, 2), 68: (0, 1), 69: (0, 1),
+    74: (0, 1), 75: (0, 0),
 }  # fmt: skip
 
 
-def test_every_api_has_the_versions_of_kafka_4_3() -> None:
-    assert {key: api.versions for key, api in API.items()} == KAFKA_4_3
+def test_every_api_has_the_versions_of_kafka_4_4() -> None:
+    assert {key: api.versions for key, api in API.items()} == KAFKA_4_4
 
 
 def test_a_message_is_named_after_its_api() -> None:
@@ -70,6 +77,22 @@ def test_a_version_that_is_not_final_is_encoded_but_not_advertised() -> None:
     assert API[22].versions == (0, 5)
     request = InitProducerIdRequest(enable2_pc=True)
     assert decode(InitProducerIdRequest, encode(request, 6), 6) == request
+
+
+def test_offsets_of_a_transaction_name_topics_by_id_from_version_6_on() -> None:
+    topic = TxnOffsetCommitRequestTopic(name="orders", topic_id=bytes(range(16)), partitions=[TxnOffsetCommitRequestPartition()])
+    request = TxnOffsetCommitRequest(
+        transactional_id="t", group_id="g", producer_id=1, producer_epoch=2, generation_id=3, member_id="m", topics=[topic]
+    )
+    head = b"\2t\2g" + (1).to_bytes(8) + (2).to_bytes(2) + (3).to_bytes(4) + b"\2m\0\2"
+    partition = b"\2" + bytes(4) + bytes(8) + b"\xff" * 4 + b"\1\0\0\0"
+    assert encode(request, 6) == head + bytes(range(16)) + partition
+    assert encode(request, 5) == head + b"\7orders" + partition
+    answer = TxnOffsetCommitResponse(
+        topics=[TxnOffsetCommitResponseTopic(name="orders", topic_id=bytes(range(16)), partitions=[TxnOffsetCommitResponsePartition()])]
+    )
+    assert encode(answer, 6) == bytes(4) + b"\2" + bytes(range(16)) + b"\2" + bytes(6) + b"\0\0\0"
+    assert encode(answer, 5) == bytes(4) + b"\2\7orders\2" + bytes(6) + b"\0\0\0"
 
 
 def test_every_message_can_be_made_without_arguments_and_imported_from_one_place() -> None:

@@ -17,7 +17,13 @@ from random_messages import label, messages, random_message
 CASES = messages()
 #: What brokers ask one another, and the group protocol of KIP-848.
 UNKNOWN_TO_KAFKA_PYTHON = (56, 64, 68, 69)
+#: Versions that are newer than both; ``test_wire_declare`` has their bytes.
+NEWER = ((28, 6),)
 ROUNDS = 6
+
+
+def older(cases: list[tuple[type[msgspec.Struct], int]], *, without: tuple[int, ...] = ()) -> list[tuple[type[msgspec.Struct], int]]:
+    return [case for case in cases if (key := schema_of(case[0]).key) not in without and (key, case[1]) not in NEWER]
 
 
 def at_random(cls: type[msgspec.Struct], version: int) -> list[Any]:
@@ -37,7 +43,7 @@ def test_a_message_reads_back_as_it_was_written(case: tuple[type[msgspec.Struct]
         assert decode(cls, b"head" + data, version, 4) == message
 
 
-@pytest.mark.parametrize("case", CASES, ids=label)
+@pytest.mark.parametrize("case", older(CASES), ids=label)
 def test_kio_writes_the_same_bytes_and_reads_ours(case: tuple[type[msgspec.Struct], int]) -> None:
     cls, version = case
     theirs = kio_class(cls, version)
@@ -49,7 +55,7 @@ def test_kio_writes_the_same_bytes_and_reads_ours(case: tuple[type[msgspec.Struc
         assert kio_read(theirs, data) == same
 
 
-@pytest.mark.parametrize("case", [case for case in CASES if schema_of(case[0]).key not in UNKNOWN_TO_KAFKA_PYTHON], ids=label)
+@pytest.mark.parametrize("case", older(CASES, without=UNKNOWN_TO_KAFKA_PYTHON), ids=label)
 def test_kafka_python_writes_the_same_bytes_and_reads_ours(case: tuple[type[msgspec.Struct], int]) -> None:
     cls, version = case
     theirs = kafka_python_class(cls, version)
