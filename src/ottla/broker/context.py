@@ -22,9 +22,11 @@ from ottla.broker.handlers import PENDING, Deferred
 from ottla.broker.isolation import Isolation, indivisible, respond
 from ottla.broker.metadata.configs import Settings, topic_options
 from ottla.broker.metadata.image import Image
+from ottla.broker.registration.peers import PeerAddresses
 from ottla.log.directory import LogDirectory
 from ottla.log.flush import Slice
 from ottla.log.options import TopicOptions
+from ottla.wire.errors import ClusterAuthorizationFailed
 
 #: Timeout of a request to the controller; then the client must look up the controller again.
 FORWARD_MS = 30_000
@@ -87,6 +89,8 @@ class BrokerContext:
         self.session_lost = False
         #: By log directory. Changed by ``Node``.
         self.space: dict[str, Space] = {}
+        #: Addresses of brokers.
+        self.peers = PeerAddresses(settings.options.peers_hosts)
         #: Topics that are being created automatically.
         self.creating: set[str] = set()
         self.isolation = Isolation(self)
@@ -229,6 +233,16 @@ class BrokerContext:
         self.delayed.delay(operation, deadline_ms)
         self._delayed_of.setdefault(call.connection, {})[call.ticket] = operation
         return PENDING
+
+    def check_peer(self, call: events.RequestArrived[Any]) -> None:
+        """For a request that only brokers send. Raises: ClusterAuthorizationFailed."""
+        if not self.peers.accept(call.host, call.local[0]):
+            reason = "only a registered broker may send this request, from its registered address or one of ottla.peers.hosts"
+            if self.peers.is_new(call.host):
+                self.warn(
+                    f"a request that only brokers send was refused from {call.host}; if a broker is there, add it to ottla.peers.hosts"
+                )
+            raise ClusterAuthorizationFailed(f"{call.host} is no broker of this cluster: {reason}")
 
     def respond(self, call: events.RequestArrived[Any], message: Any) -> None:
         self.effects.append(respond(call, message))

@@ -36,6 +36,12 @@ class RequestArrived(Event, Generic[Body]):
     ticket: int = 0
 
 
+class PeersResolved(Event):
+    """The hosts of registered brokers were resolved; requests that only brokers send are accepted from these addresses."""
+
+    addresses: tuple[str, ...]
+
+
 class ConnectionClosed(Event):
     """The client's connection ended; its delayed requests are dropped."""
 

@@ -54,6 +54,8 @@ class ApiHandler:
     advertised: bool
     #: Whether it does not change group state, so that an exception in it leaves that state valid.
     reads_groups: bool
+    #: Whether only brokers send it.
+    from_brokers: bool = False
 
     @property
     def name(self) -> str:
@@ -72,6 +74,7 @@ def handles(
     at_controller: bool = False,
     advertised: bool = True,
     reads_groups: bool = False,
+    from_brokers: bool = False,
 ) -> Callable[[Handler[B, Req, Resp]], Handler[B, Req, Resp]]:
     """Registers the handler of a request class for these versions, inclusive."""
 
@@ -79,7 +82,7 @@ def handles(
         schema = schema_of(request)
         key = schema.key
         assert key is not None and key not in HANDLERS, f"{request.__name__} is a request with one handler"
-        HANDLERS[key] = ApiHandler(key, request, schema.since, versions, run, refuse, at_controller, advertised, reads_groups)
+        HANDLERS[key] = ApiHandler(key, request, schema.since, versions, run, refuse, at_controller, advertised, reads_groups, from_brokers)
         return run
 
     return register

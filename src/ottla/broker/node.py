@@ -88,6 +88,7 @@ class Node:
         return {
             events.RequestArrived: self.context.isolation.request,
             events.ConnectionClosed: self.context.connection_closed,
+            events.PeersResolved: self.context.peers.resolved,
             events.FlushDue: self._flush_due,
             events.Flushed: lambda event: self.partitions.flushed(event.marks),
             events.Cleaned: self.compaction.cleaned,
@@ -173,6 +174,8 @@ class Node:
         elif handler is None or not handler.versions[0] <= call.api_version <= handler.versions[1]:
             reason = f"no API {call.api_key} version {call.api_version} here"
             context.effects.append(effects.Close(connection=call.connection, reason=reason))
+        elif handler.from_brokers and not context.peers.accept(call.host, call.local[0]):
+            self._refuse_sender(handler, call)
         elif handler.at_controller and not self.controller.active:
             if call.client_id == PEER:
                 # The sender assumes that this broker is the controller: do not forward in circles.
@@ -188,6 +191,12 @@ class Node:
                 context.effects.append(effects.Release(connection=call.connection, ticket=call.ticket))
             elif answer is not PENDING:
                 context.respond(call, answer)
+
+    def _refuse_sender(self, handler: ApiHandler, call: events.RequestArrived[Any]) -> None:
+        try:
+            self.context.check_peer(call)
+        except KafkaError as error:
+            self.context.respond(call, handler.refuse(call, error))
 
     def _forward(self, handler: ApiHandler, call: events.RequestArrived[Any]) -> None:
         context, controller = self.context, self.context.image.controller

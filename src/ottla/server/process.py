@@ -51,6 +51,7 @@ from ottla.server.log_recovery import open_in_threads
 from ottla.server.memory_trim import Trimmer, start_trimmer
 from ottla.server.metrics import Counters
 from ottla.server.peer_requests import PeerClient
+from ottla.server.peer_resolver import PeerResolver
 from ottla.server.performer import Performer
 from ottla.server.process_plan import BoundBroker, ProcessPlan, limits
 from ottla.server.shell import Shell
@@ -122,6 +123,7 @@ class RunningBroker:
         self.performer.handle = self.shell.handle
         self.listener = Listener(bound.socket, process.connection_context, process.environment.request_handler(self.shell))
         self._wall_ms = process.wall_ms
+        self.resolver = PeerResolver(options.peers_hosts, self._hosts, self.shell.handle)
 
     def watch(self) -> None:
         """Passes the store's state and its changes to the broker."""
@@ -130,6 +132,11 @@ class RunningBroker:
 
     def _changed(self, state: NodeState) -> None:
         self.shell.handle(events.StoreChanged(state=state))
+        if layout.broker_of(state.path) is not None:
+            self.resolver.look()
+
+    def _hosts(self) -> list[str]:
+        return [registered.host for registered in self.node.context.image.brokers.values() if registered.host]
 
     def _session_changed(self, state: SessionState) -> None:
         self.shell.handle(events.SessionChanged(state=state))
@@ -351,6 +358,7 @@ class Process:
         for broker in self.brokers:
             broker.listener.stop_accepting()
             broker.performer.stop()
+            broker.resolver.stop()
             if self._started:
                 broker.shell.stop()
         await asyncio.gather(*(broker.performer.idle() for broker in self.brokers))
@@ -364,6 +372,7 @@ class Process:
     async def abandon(self) -> None:
         """Ends as if the process were killed, except that system resources are released: nothing is answered, synced or marked clean."""
         for broker in self.brokers:
+            broker.resolver.stop()
             broker.shell.abandon()
             broker.performer.stop()
             broker.session.close()

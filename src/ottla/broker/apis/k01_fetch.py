@@ -5,7 +5,8 @@ diverged, or ends at a closed segment; otherwise after up to max_wait_ms. With m
 replica waits for a flush in progress, to get what was acknowledged with acks=1. The first partition with records returns at least one whole
 batch, whatever the limits; the batch that contains the offset is returned whole. Sessions: ``fetch_sessions.py``.
 
-A follower, which sends its replica id, reads up to the log end. Its fetch offset tells what it has on disk, which may raise the high
+A follower, which sends its replica id, reads up to the log end. Only the address of a registered broker may do that; others get
+CLUSTER_AUTHORIZATION_FAILED (``registration/peers.py``). Its fetch offset tells what it has on disk, which may raise the high
 watermark and add it to the ISR. It must be a replica, under the registration in its request, and of the leader's epoch. In a session this
 applies to each awake partition; of a sleeping one it has everything. Replication throttles (``throttle.py``) may withhold records from
 replicas that are not in sync.
@@ -14,9 +15,9 @@ An empty request of a follower, without a session, recalls its waiting fetches: 
 Otherwise the first record of a partition after an election could wait as long as they do.
 
 A consumer that sends its rack (from version 11 on) may read from a follower, up to the high watermark known there; an offset beyond its
-log is OFFSET_NOT_AVAILABLE. With RackAwareReplicaSelector a leader sends it to a follower in its rack (``replica_selector.py``), without
-records. Followers then learn a new high watermark at once, and the log start of a
-DeleteRecords, which they report in their next fetch.
+log is OFFSET_NOT_AVAILABLE. The same applies to replica id -2 in every version. With RackAwareReplicaSelector a leader sends a consumer to
+a follower in its rack (``replica_selector.py``), without records. Followers then learn a new high watermark at once, and always the log
+start of a DeleteRecords, which they report in their next fetch.
 
 Versions: topics by id from 13 on. read_committed stops at the last stable offset.
 
@@ -58,6 +59,8 @@ HINTS_SINCE = 16
 SESSIONS_SINCE = 7
 RACKS_SINCE = 11
 DIVERGENCE_SINCE = 12
+#: Replica id of a tool that compares replicas, such as kafka-replica-verification: a consumer that reads from any of them.
+DEBUGGING = -2
 #: Epoch of a request without a session.
 FINAL_EPOCH = -1
 #: After this many fetches from the same offset a follower may have got damaged bytes: they are scrubbed; and every so many fetches again.
@@ -82,7 +85,7 @@ class Reader:
     replica: int
     epoch: int
     isolation_level: int
-    #: A consumer that may read from a follower, because it sent its rack. Others must look up the leader.
+    #: A consumer that may read from a follower, because it sent its rack or compares replicas. Others must look up the leader.
     roams: bool
     #: Whether the response has a field for the diverging epoch. A session may have an epoch from a newer version.
     tells_divergence: bool
@@ -93,8 +96,9 @@ class Reader:
     def of(cls, node: Node, call: RequestArrived[FetchRequest]) -> Self:
         request = call.body
         replica = replica_of(request)
-        roams = replica < 0 and call.api_version >= RACKS_SINCE and request.rack_id != ""
-        near = roams and node.context.options.replica_selector_class in RACK_AWARE
+        in_rack = replica < 0 and call.api_version >= RACKS_SINCE and request.rack_id != ""
+        roams = in_rack or DEBUGGING in (request.replica_id, request.replica_state.replica_id)
+        near = in_rack and node.context.options.replica_selector_class in RACK_AWARE
         return cls(
             replica,
             request.replica_state.replica_epoch,
@@ -110,6 +114,7 @@ def fetch(node: Node, call: RequestArrived[FetchRequest]) -> FetchResponse | Def
     request = call.body
     reader = Reader.of(node, call)
     if reader.replica >= 0:
+        node.context.check_peer(call)
         _check_registration(node, reader)
         if not request.topics and (request.session_id, request.session_epoch) == (0, FINAL_EPOCH):
             node.context.delayed.release(("copies", reader.replica))

@@ -1,6 +1,7 @@
 """AlterPartition: on the controller; a leader requests an ISR change.
 
-Behaviour: a request of an earlier registration of its broker is refused as a whole (STALE_BROKER_EPOCH). Each partition succeeds or fails
+Behaviour: a sender that is not at the address of a registered broker is refused as a whole (CLUSTER_AUTHORIZATION_FAILED), also by a broker
+that is not the controller. So is a request of an earlier registration of its broker (STALE_BROKER_EPOCH). Each partition succeeds or fails
 alone (``controller/alter_partition.py``), with compare-and-set on the version of its state and on the registrations of new members. Not
 advertised to clients.
 
@@ -33,7 +34,7 @@ from ottla.wire.messages.alter_partition import (
 STORE_MS = 10_000
 
 
-@handles(AlterPartitionRequest, (3, 3), refuse=whole_error(AlterPartitionResponse), at_controller=True, advertised=False)
+@handles(AlterPartitionRequest, (3, 3), refuse=whole_error(AlterPartitionResponse), at_controller=True, advertised=False, from_brokers=True)
 def alter_partition(node: Node, call: RequestArrived[AlterPartitionRequest]) -> AlterPartitionResponse | Deferred:
     request = call.body
     registered = node.context.image.brokers.get(BrokerId(request.broker_id))

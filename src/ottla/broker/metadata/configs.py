@@ -154,6 +154,14 @@ class ServerOptions(Options):
         scope="per-broker",
         doc="Free bytes of a log directory's disk below which produce is refused; fetch, metadata and deletions continue.",
     )
+    peers_hosts: str = option(
+        "ottla.peers.hosts",
+        "",
+        doc=(
+            "Hosts, addresses and networks (10.0.0.0/8) from which brokers connect, in addition to the hosts of their registrations, "
+            "separated by commas; for brokers behind NAT. *: every address. Other clients cannot send AlterPartition or fetch as a replica."
+        ),
+    )
     recorder_bytes: int = option(
         "ottla.flight.recorder.bytes", 4 * MiB, at_least=0, doc="Memory for the last events, which a failure writes to a flight record."
     )

@@ -85,8 +85,8 @@ class BrokerLifecycle:
         elif broker not in self._foreign:
             self._foreign.add(broker)
             self._context.warn(
-                f"broker {broker} at {found.host}:{found.port} is of Apache Kafka and registered in this cluster; both write the same nodes "
-                "by different rules, and records can be lost: stop it, or give it another path in zookeeper.connect"
+                f"broker {broker} at {found.host}:{found.port} is of Apache Kafka and registered in this cluster; both write the same "
+                "nodes by different rules, and records can be lost: stop it, or give it another path in zookeeper.connect"
             )
 
     def register(self) -> None:
