@@ -92,6 +92,3 @@ class ReplicaPlace(msgspec.Struct, frozen=True):
     offset_lag: int = -1
     future_path: str | None = None
     future_offset_lag: int = -1
-
-
-__all__ = ["ApiSupport", "Features", "Quorum", "QuorumListener", "QuorumReplica", "Replica", "ReplicaPlace", "VersionRange"]

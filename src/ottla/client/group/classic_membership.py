@@ -35,7 +35,7 @@ from typing import Any
 
 from ottla.base.ids import TopicPartition
 from ottla.client.group.assignor import Assignment, Assignor, Member, without_moving
-from ottla.client.group.coordinator_search import COORDINATOR_LOADING, COORDINATOR_MOVED, Call, Change, CoordinatorSearch, Kind, group_error
+from ottla.client.group.coordinator_search import COORDINATOR_LOADING, COORDINATOR_MOVED, Call, Change, Kind, group_error
 from ottla.client.group.membership_state import PolledMembership
 from ottla.client.group.messages import (
     LEAVE_LIST_SINCE,
@@ -47,7 +47,6 @@ from ottla.client.group.messages import (
     sync_request,
 )
 from ottla.client.options import ConsumerOptions
-from ottla.client.transport.backoff import Backoff
 from ottla.wire.declare import MalformedMessage
 from ottla.wire.errors import (
     FencedInstanceId,
@@ -84,18 +83,13 @@ class Membership(PolledMembership):
     """
 
     def __init__(self, options: ConsumerOptions, assignors: list[Assignor], rng: Random, count: Callable[[str], int | None]) -> None:
-        super().__init__(options)
+        super().__init__(options, rng)
         self._assignors = {one.name: one for one in assignors}
         self._cooperative = all(one.cooperative for one in assignors)
         self._count = count
-        self._backoff = Backoff(options.retry_backoff_ms, options.retry_backoff_max_ms, rng)
-        self.coordinator = CoordinatorSearch(options, rng)
         self.phase = Phase.OUT
         self.member_id = ""
         self.generation = NO_GENERATION
-        #: Topics whose partition count is needed: subscribed ones, and those of the leader's group.
-        self.wanted: frozenset[str] = frozenset()
-        self._topics: frozenset[str] = frozenset()
         #: Reason to rejoin; None without one.
         self._rejoin: str | None = None
         #: A join or sync in flight; responses to older ones are ignored.
@@ -130,7 +124,6 @@ class Membership(PolledMembership):
 
     @property
     def subscribed(self) -> bool:
-        """Whether it is a member of the group, so that it must commit as a member."""
         return bool(self._topics)
 
     @property
@@ -169,17 +162,7 @@ class Membership(PolledMembership):
 
     # -- Requests.
 
-    def step(self, now_ms: float) -> list[Call]:
-        """Requests to send now."""
-        calls: list[Call] = []
-        self._leave_if_stuck(calls, now_ms)
-        if not self._topics or not self._alive or isinstance(self._error, FencedInstanceId):
-            return calls
-        question = self.coordinator.call(now_ms)
-        if question is not None:
-            calls.append(question)
-        if self.coordinator.place is None:
-            return calls
+    def _request(self, calls: list[Call], now_ms: float) -> None:
         if self.phase is Phase.STABLE:
             self._look_at_partitions()
             if now_ms >= self._free_at_ms:
@@ -188,22 +171,16 @@ class Membership(PolledMembership):
             self._beat(calls, now_ms)
         if self._asked is None and now_ms >= self._pause_until_ms:
             self._go_on(calls)
-        return calls
 
-    def next_ms(self, now_ms: float) -> float:
-        """Time of the next `step` without other events. Due actions that are not possible wait for an event."""
-        if not self._topics or not self._alive:
-            return float("inf")
-        times = [self._poll_until_ms]
-        if self.coordinator.place is None:
-            times.append(self.coordinator.retry_at_ms)
-        elif self.phase is Phase.STABLE:
+    def _due_ms(self, found: bool) -> list[float]:
+        times = []
+        if found and self.phase is Phase.STABLE:
             times.append(self._free_at_ms)
             if self._beating is None:
                 times.append(self._beat_at_ms)
         if self._asked is None and (self._rejoin is not None or self.phase is not Phase.STABLE):
             times.append(self._pause_until_ms)
-        return min((at_ms for at_ms in times if at_ms > now_ms), default=float("inf"))
+        return times
 
     def _go_on(self, calls: list[Call]) -> None:
         """Joins or syncs if it is due."""

@@ -31,10 +31,9 @@ from random import Random
 from typing import Any
 
 from ottla.base.ids import TopicPartition
-from ottla.client.group.coordinator_search import COORDINATOR_LOADING, COORDINATOR_MOVED, Call, Change, CoordinatorSearch, Kind, group_error
+from ottla.client.group.coordinator_search import COORDINATOR_LOADING, COORDINATOR_MOVED, Call, Change, Kind, group_error
 from ottla.client.group.membership_state import PolledMembership
 from ottla.client.options import ConsumerOptions
-from ottla.client.transport.backoff import Backoff
 from ottla.wire.errors import FencedInstanceId, FencedMemberEpoch, KafkaError, StaleMemberEpoch, UnknownMemberId
 from ottla.wire.messages import ConsumerGroupHeartbeatRequest, FindCoordinatorRequest
 from ottla.wire.messages.consumer_group_heartbeat import TopicPartitions
@@ -50,19 +49,14 @@ class Reconciliation(PolledMembership):
     def __init__(
         self, options: ConsumerOptions, rng: Random, topic_id: Callable[[str], bytes], names: Callable[[], dict[bytes, str]]
     ) -> None:
-        super().__init__(options)
+        super().__init__(options, rng)
         self._topic_id = topic_id
         self._names = names
-        self._backoff = Backoff(options.retry_backoff_ms, options.retry_backoff_max_ms, rng)
-        self.coordinator = CoordinatorSearch(options, rng)
         self.member_id = urlsafe_b64encode(rng.randbytes(16)).rstrip(b"=").decode()
         #: 0 until the member has joined.
         self.epoch = JOINING
-        #: Topics whose metadata is needed.
-        self.wanted: frozenset[str] = frozenset()
         #: Topics of the target with unknown names.
         self.unknown: frozenset[bytes] = frozenset()
-        self._topics: frozenset[str] = frozenset()
         self._pattern = ""
         self._target: dict[bytes, list[int]] | None = None
         #: The subscription that the coordinator knows; None to send it again.
@@ -91,7 +85,6 @@ class Reconciliation(PolledMembership):
 
     @property
     def subscribed(self) -> bool:
-        """Whether it is a member of the group, so that it must commit as a member."""
         return bool(self._topics or self._pattern)
 
     @property
@@ -129,35 +122,16 @@ class Reconciliation(PolledMembership):
 
     # -- Requests.
 
-    def step(self, now_ms: float) -> list[Call]:
-        """Requests to send now."""
-        calls: list[Call] = []
-        self._leave_if_stuck(calls, now_ms)
-        if not (self._topics or self._pattern) or not self._alive or isinstance(self._error, FencedInstanceId):
-            return calls
-        question = self.coordinator.call(now_ms)
-        if question is not None:
-            calls.append(question)
-        if self.coordinator.place is None:
-            return calls
+    def _request(self, calls: list[Call], now_ms: float) -> None:
         self._reconcile()
         if self.epoch == JOINING and self.owned:
             # A joining member owns nothing: the user must first learn of lost partitions.
-            return calls
+            return
         if self._beating is None and (now_ms >= self._beat_at_ms or self._has_news()):
             calls.append(self._beat())
-        return calls
 
-    def next_ms(self, now_ms: float) -> float:
-        """Time of the next `step` without other events. Due actions that are not possible wait for an event."""
-        if not (self._topics or self._pattern) or not self._alive:
-            return float("inf")
-        times = [self._poll_until_ms]
-        if self.coordinator.place is None:
-            times.append(self.coordinator.retry_at_ms)
-        elif self._beating is None:
-            times.append(self._beat_at_ms)
-        return min((at_ms for at_ms in times if at_ms > now_ms), default=float("inf"))
+    def _due_ms(self, found: bool) -> list[float]:
+        return [self._beat_at_ms] if found and self._beating is None else []
 
     def _has_news(self) -> bool:
         """Whether there is a change to send before the heartbeat interval ends; not while a full heartbeat is due after a failure."""

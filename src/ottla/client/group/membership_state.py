@@ -11,18 +11,25 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import deque
+from random import Random
 
 from ottla.base.ids import TopicPartition
-from ottla.client.group.coordinator_search import Call, Change, Kind
+from ottla.client.group.coordinator_search import Call, Change, CoordinatorSearch, Kind
 from ottla.client.options import ConsumerOptions
+from ottla.client.transport.backoff import Backoff
 from ottla.wire.errors import FencedInstanceId, KafkaError
 
 
 class PolledMembership(ABC):
     """Base of both memberships. `now_ms` is monotonic."""
 
-    def __init__(self, options: ConsumerOptions) -> None:
+    def __init__(self, options: ConsumerOptions, rng: Random) -> None:
         self._options = options
+        self._backoff = Backoff(options.retry_backoff_ms, options.retry_backoff_max_ms, rng)
+        self.coordinator = CoordinatorSearch(options, rng)
+        #: Topics whose metadata is needed.
+        self.wanted: frozenset[str] = frozenset()
+        self._topics: frozenset[str] = frozenset()
         #: Partitions that the user reads.
         self.owned: list[TopicPartition] = []
         self._changes: deque[Change] = deque()
@@ -60,6 +67,40 @@ class PolledMembership(ABC):
         else:
             gone = set(change.partitions)
             self.owned = [tp for tp in self.owned if tp not in gone]
+
+    @property
+    @abstractmethod
+    def subscribed(self) -> bool:
+        """Whether it is a member of the group, so that it must commit as a member."""
+
+    def step(self, now_ms: float) -> list[Call]:
+        """Requests to send now."""
+        calls: list[Call] = []
+        self._leave_if_stuck(calls, now_ms)
+        if not self.subscribed or not self._alive or isinstance(self._error, FencedInstanceId):
+            return calls
+        question = self.coordinator.call(now_ms)
+        if question is not None:
+            calls.append(question)
+        if self.coordinator.place is not None:
+            self._request(calls, now_ms)
+        return calls
+
+    @abstractmethod
+    def _request(self, calls: list[Call], now_ms: float) -> None:
+        """Adds the requests to the coordinator that are due."""
+
+    def next_ms(self, now_ms: float) -> float:
+        """Time of the next `step` without other events. Due actions that are not possible wait for an event."""
+        if not self.subscribed or not self._alive:
+            return float("inf")
+        found = self.coordinator.place is not None
+        times = [self._poll_until_ms, *self._due_ms(found)] + ([] if found else [self.coordinator.retry_at_ms])
+        return min((at_ms for at_ms in times if at_ms > now_ms), default=float("inf"))
+
+    @abstractmethod
+    def _due_ms(self, found: bool) -> list[float]:
+        """When requests to the coordinator are due; `found`: it is known."""
 
     @abstractmethod
     def leave(self, reason: str, for_good: bool | None = None) -> Call | None:

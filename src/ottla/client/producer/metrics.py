@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from ottla.client.producer.batches import ProducerBatch
-from ottla.client.sampled_stats import Figures, SampledStat
+from ottla.client.sampled_stats import Figures, SampledStat, average_and_maximum, total_and_rate
 from ottla.records.batch import HEADER_SIZE
 
 
@@ -30,9 +30,10 @@ class _TopicMetrics:
 
     def figures(self, now_ms: float) -> Figures:
         counted = {"byte": self.bytes, "record-send": self.records, "record-error": self.errors, "record-retry": self.retries}
-        found = {f"{name}-total": one.total for name, one in counted.items()}
-        found |= {f"{name}-rate": one.rate(now_ms) for name, one in counted.items()}
-        return {**found, "compression-rate": self.compression.average(now_ms)}
+        found: Figures = {"compression-rate": self.compression.average(now_ms)}
+        for name, one in counted.items():
+            found |= total_and_rate(name, one, now_ms)
+        return found
 
 
 class ProducerGauges(NamedTuple):
@@ -109,7 +110,7 @@ class ProducerMetrics:
 
     def figures(self, gauges: ProducerGauges, now_ms: float) -> dict[str, dict[str, float] | dict[str, Figures]]:
         """All metrics: the producer's by name; those of topics and nodes by topic or node, then by name."""
-        nodes = {str(node): _of_latency(latency, now_ms) for node, latency in self._nodes.items()}
+        nodes = {str(node): average_and_maximum("request-latency", latency, now_ms) for node, latency in self._nodes.items()}
         topics = {name: topic.figures(now_ms) for name, topic in self._topics.items()}
         return {"producer-metrics": self._own(gauges, now_ms), "producer-topic-metrics": topics, "producer-node-metrics": nodes}
 
@@ -119,16 +120,14 @@ class ProducerMetrics:
         figures["outgoing-byte-total"], figures["outgoing-byte-rate"] = figures.pop("byte-total"), figures.pop("byte-rate")
         averages = {"batch-size": self._batch_size, "record-queue-time": self._queue_time, "produce-throttle-time": self._throttled}
         for name, one in averages.items():
-            figures |= {f"{name}-avg": one.average(now_ms), f"{name}-max": one.greatest(now_ms)}
+            figures |= average_and_maximum(name, one, now_ms)
         return {
             **figures,
-            **_of_latency(self._latency, now_ms),
+            **average_and_maximum("request-latency", self._latency, now_ms),
             "record-size-avg": self._record_size.average(now_ms),
             "records-per-request-avg": self._records_per_request.average(now_ms),
-            "request-total": self._requests.total,
-            "request-rate": self._requests.rate(now_ms),
-            "response-total": self._responses.total,
-            "response-rate": self._responses.rate(now_ms),
+            **total_and_rate("request", self._requests, now_ms),
+            **total_and_rate("response", self._responses, now_ms),
             "requests-in-flight": gauges.requests_in_flight,
             "batch-split-total": gauges.batch_splits,
             "buffer-total-bytes": gauges.buffer_total_bytes,
@@ -141,7 +140,3 @@ class ProducerMetrics:
             "flush-time-ns-total": self.flush_ns,
             "connection-count": gauges.connection_count,
         }
-
-
-def _of_latency(latency: SampledStat, now_ms: float) -> Figures:
-    return {"request-latency-avg": latency.average(now_ms), "request-latency-max": latency.greatest(now_ms)}
