@@ -97,6 +97,10 @@ REQUESTS: dict[str, tuple[int, Callable[[Cluster, int], dict[str, Any]]]] = {
             "resources": [{"resource_type": 2, "resource_name": "t", "configs": [{"name": "retention.ms", "value": str(10**9 + n)}]}]
         },
     ),
+    "UpdateFeatures": (
+        2,
+        lambda c, n: {"feature_updates": [{"feature": "metadata.version", "max_version_level": 33 - n, "upgrade_type": 2}]},
+    ),
     "DescribeLogDirs": (4, lambda c, n: {"topics": None}),
     "CreatePartitions": (
         3,

@@ -44,12 +44,14 @@ from ottla.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
 from ottla.wire.messages.offset_delete import OffsetDeleteRequest, OffsetDeleteRequestPartition, OffsetDeleteRequestTopic
 from ottla.wire.messages.offset_for_leader_epoch import OffsetForLeaderEpochRequest, OffsetForLeaderPartition, OffsetForLeaderTopic
 from ottla.wire.messages.sync_group import SyncGroupRequest
+from ottla.wire.messages.update_features import FeatureUpdateKey, UpdateFeaturesRequest
 
-#: What a broker of Kafka 4.3 puts in ApiVersions, for every API served here.
-KAFKA_4_3 = {
+#: What a broker of Kafka 4.4 puts in ApiVersions, for every API served here.
+KAFKA_4_4 = {
     0: (0, 13), 1: (4, 18), 2: (1, 11), 3: (0, 13), 8: (2, 10), 9: (1, 10), 10: (0, 6), 11: (0, 9), 12: (0, 4), 13: (0, 5), 14: (0, 5),
-    15: (0, 6), 16: (0, 5), 18: (0, 4), 19: (2, 7), 20: (1, 6), 21: (0, 2), 22: (0, 5), 23: (2, 4), 32: (1, 4),
-    33: (0, 2), 35: (1, 5), 37: (0, 3), 42: (0, 2), 43: (0, 2), 44: (0, 1), 45: (0, 1), 46: (0, 0), 47: (0, 0), 60: (0, 2), 61: (0, 0),
+    15: (0, 6), 16: (0, 5), 18: (0, 5), 19: (2, 7), 20: (1, 6), 21: (0, 2), 22: (0, 5), 23: (2, 4), 32: (1, 4),
+    33: (0, 2), 35: (1, 5), 37: (0, 3), 42: (0, 3), 43: (0, 2), 44: (0, 1), 45: (0, 1), 46: (0, 0), 47: (0, 0),
+    57: (0, 2), 60: (0, 2), 61: (0, 0),
     68: (0, 1), 69: (0, 1), 74: (0, 1), 75: (0, 0),
 }  # fmt: skip
 
@@ -161,6 +163,8 @@ def a_request(key: int, version: int, member_of_h: str = "") -> object:
             return AlterPartitionReassignmentsRequest(topics=[ReassignableTopic(name="t", partitions=[requested])])
         case 46:
             return ListPartitionReassignmentsRequest()
+        case 57:
+            return UpdateFeaturesRequest(feature_updates=[FeatureUpdateKey(feature="ottla.version", max_version_level=2)])
         case 60:
             return DescribeClusterRequest()
         case 61:
@@ -190,22 +194,22 @@ def error_codes(message: object) -> list[int]:
     return found
 
 
-def test_every_served_api_is_advertised_exactly_as_kafka_4_3_advertises_it() -> None:
+def test_every_served_api_is_advertised_exactly_as_kafka_4_4_advertises_it() -> None:
     answer = Cluster()[1].ask(ApiVersionsRequest(client_software_name="test", client_software_version="1"), 4)
     assert answer.error_code == 0
-    assert {api.api_key: (api.min_version, api.max_version) for api in answer.api_keys} == KAFKA_4_3
+    assert {api.api_key: (api.min_version, api.max_version) for api in answer.api_keys} == KAFKA_4_4
 
 
 def test_every_advertised_version_is_declared_on_the_wire() -> None:
     """But for Produce 0 to 2, which Kafka advertises too without serving them."""
-    for key, (least, most) in KAFKA_4_3.items():
+    for key, (least, most) in KAFKA_4_4.items():
         first, last = API[key].versions
         assert last >= most and first <= max(least, 3 if key == 0 else 0), API[key].name
 
 
 @pytest.mark.parametrize(
     ("key", "version"),
-    [(key, version) for key, (least, most) in KAFKA_4_3.items() for version in range(3 if key == 0 else least, most + 1)],
+    [(key, version) for key, (least, most) in KAFKA_4_4.items() for version in range(3 if key == 0 else least, most + 1)],
 )
 def test_every_version_of_every_api_does_its_work(key: int, version: int) -> None:
     cluster = Cluster()
@@ -226,11 +230,11 @@ def test_every_version_of_every_api_does_its_work(key: int, version: int) -> Non
         assert not any(error_codes(sent.answer)), sent.answer
 
 
-@pytest.mark.parametrize("key", KAFKA_4_3)
+@pytest.mark.parametrize("key", KAFKA_4_4)
 def test_every_api_can_refuse_a_whole_request_in_every_version(key: int) -> None:
     cluster = Cluster()
     cluster.topic(partitions=2)
-    least, most = KAFKA_4_3[key]
+    least, most = KAFKA_4_4[key]
     for version in range(3 if key == 0 else least, most + 1):
         request = a_request(key, version)
         call = type("Call", (), {"body": decode(type(request), encode(request, version), version), "api_version": version})()  # type: ignore[arg-type, type-var]
@@ -248,6 +252,19 @@ def test_a_client_whose_name_is_no_name_is_refused() -> None:
         assert answer.error_code == errors.InvalidRequest.code
     for name in ("a", "apache-kafka-java", "lib.rd-1"):
         assert broker.ask(ApiVersionsRequest(client_software_name=name, client_software_version="1.0"), 3).error_code == 0
+
+
+def test_a_client_that_reached_another_cluster_or_broker_asks_its_bootstrap_servers_again() -> None:
+    broker = Cluster()[1]
+    cluster_id = broker.node.context.cluster_id
+
+    def code(named: str | None, node_id: int) -> int:
+        request = ApiVersionsRequest(client_software_name="c", client_software_version="1", cluster_id=named, node_id=node_id)
+        return int(broker.ask(request, 5).error_code)
+
+    assert code(cluster_id, 1) == code(None, -1) == 0
+    assert code("another", 1) == code(cluster_id, 2) == errors.RebootstrapRequired.code
+    assert code(cluster_id, -1) == code(None, 1) == errors.InvalidRequest.code, "both or neither"
 
 
 def test_an_api_or_version_that_is_not_served_closes_the_connection() -> None:

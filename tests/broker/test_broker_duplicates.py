@@ -127,6 +127,13 @@ ROWS = [
         lambda answer: [(each["name"], each["error_code"]) for each in answer["responses"]],
         [("t", INVALID)],
     ),
+    Row(
+        "UpdateFeatures",
+        1,
+        {"feature_updates": two(feature="metadata.version", max_version_level=32, upgrade_type=2)},
+        codes("results"),
+        [INVALID, INVALID],
+    ),
     # Refused, and each entry answered.
     Row("AlterConfigs", 2, {"resources": RESOURCES}, codes("responses"), [INVALID, INVALID]),
     Row("IncrementalAlterConfigs", 1, {"resources": RESOURCES}, codes("responses"), [INVALID, INVALID]),

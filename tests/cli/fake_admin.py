@@ -32,6 +32,8 @@ class FakeAdmin:
         #: Overridden settings, by resource and source.
         self.set: dict[r.Resource, dict[str, str]] = {}
         self.calls: list[str] = []
+        #: Levels and kinds of each update of features.
+        self.feature_updates: list[tuple[dict[str, int], dict[str, bool]]] = []
         #: Settings of each created client.
         self.made: list[dict[str, Any]] = []
 
@@ -207,7 +209,11 @@ class FakeAdmin:
         ]
 
     def describe_features(self, *, broker: int | None = None) -> Features:
-        return Features({"metadata.version": VersionRange(1, 25)}, {"metadata.version": VersionRange(25, 25)}, 3)
+        supported = {"metadata.version": VersionRange(1, 25), "ottla.version": VersionRange(1, 2)}
+        return Features(supported, {"metadata.version": VersionRange(25, 25), "ottla.version": VersionRange(1, 1)}, 3)
+
+    def update_features(self, levels: Mapping[str, int], **how: bool) -> None:
+        self.feature_updates.append((dict(levels), how))
 
     def describe_quorum(self) -> Quorum:
         voters = [QuorumReplica(1, bytes(16), 90, 1_700_000_000_000, 1_700_000_000_000), QuorumReplica(2, bytes(16), 100, None, None)]

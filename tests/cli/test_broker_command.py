@@ -75,10 +75,24 @@ def test_a_cluster_is_described_with_totals(cluster: FakeAdmin, ottla: Ottla) ->
     assert "under replicated\t1" in good(ottla("cluster", "describe"))
 
 
+def test_feature_levels_are_raised_and_lowered(cluster: FakeAdmin, ottla: Ottla) -> None:
+    assert good(ottla("cluster", "features-update", "--latest", "--dry-run")) == "ottla.version\t1 to 2\n"
+    assert cluster.feature_updates.pop() == ({"ottla.version": 2}, {"downgrade": False, "unsafe": False, "validate_only": True})
+    assert "Brokers of an older version cannot join" in refused(ottla("cluster", "features-update", "ottla.version=2"), 2)
+    assert cluster.feature_updates == []
+    assert good(ottla("cluster", "features-update", "ottla.version=2", "--yes")) == "ottla.version\t1 to 2\n"
+    assert good(ottla("cluster", "features-update", "metadata.version=24", "--downgrade")) == "metadata.version\t25 to 24\n"
+    assert cluster.feature_updates[-1] == ({"metadata.version": 24}, {"downgrade": True, "unsafe": False, "validate_only": False})
+    assert good(ottla("cluster", "features-update", "metadata.version=25")) == ""
+    assert len(cluster.feature_updates) == 2
+    for wrong in (("metadata.version",), ("metadata.version=x",), (), ("--latest", "a=1")):
+        assert "expected" in refused(ottla("cluster", "features-update", *wrong), 2)
+
+
 def test_apis_features_and_the_quorum_are_reported(cluster: FakeAdmin, ottla: Ottla) -> None:
     assert good(ottla("cluster", "apis")) == "0\tProduce\t3-11\t3-13\t11\n99\t\t0-1\t\t\n"
     documents(ottla("cluster", "apis", "-o", "json"), "cluster", "apis")
-    assert good(ottla("cluster", "features")) == "metadata.version\t1-25\t25-25\n"
+    assert good(ottla("cluster", "features")) == "metadata.version\t1-25\t25-25\nottla.version\t1-2\t1-1\n"
     documents(ottla("cluster", "features", "-o", "json"), "cluster", "features")
     report = documents(ottla("cluster", "quorum", "-o", "json"), "cluster", "quorum")
     assert [(one["node"], one["role"], one["lag"]) for one in report["replicas"]] == [

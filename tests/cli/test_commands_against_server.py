@@ -76,7 +76,11 @@ def test_brokers_and_the_cluster(ottla_server: Serving, at: Ottla) -> None:
     assert read(at, "broker", "log-dirs")[0]["path"] == described["log_dirs"][0]["path"]
     assert read(at, "cluster", "describe")["controller"] == broker["broker"]
     assert {"Produce", "Fetch"} <= {one["name"] for one in read(at, "cluster", "apis")}
-    assert read(at, "cluster", "features") == []
+    levels = {one["name"]: (one["supported_last"], one["finalized_last"]) for one in read(at, "cluster", "features")}
+    assert levels["ottla.version"] == (2, 2) and levels["metadata.version"] == (33, 33)
+    good(at("cluster", "features-update", "metadata.version=30", "--downgrade"))
+    assert good(at("cluster", "features-update", "--latest")) == "metadata.version\t30 to 33\n"
+    assert "cannot be lowered from 2 to 1" in refused(at("cluster", "features-update", "ottla.version=1", "--downgrade"))
     assert "Error: " in refused(at("cluster", "quorum"))
 
 

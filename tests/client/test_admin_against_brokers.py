@@ -26,6 +26,7 @@ from ottla.errors import (
     InvalidReplicaAssignment,
     InvalidReplicationFactor,
     InvalidTopic,
+    InvalidUpdateVersion,
     LogDirNotFound,
     NonEmptyGroup,
     NoReassignmentInProgress,
@@ -212,7 +213,11 @@ def test_the_cluster_describes_its_brokers_versions_and_log_directories(admin: A
             admin.unregister_broker(99)
     else:
         features = admin.describe_features(broker=broker.node_id)
-        assert (features.supported, features.finalized, features.finalized_epoch) == ({}, {}, None)
+        assert features.supported["metadata.version"] == (7, 33) and features.finalized["metadata.version"] == (33, 33)
+        with pytest.raises(InvalidUpdateVersion, match="to lower it, ask for a downgrade"):
+            admin.update_features({"metadata.version": 30})
+        admin.update_features({"metadata.version": 30}, downgrade=True, validate_only=True)
+        assert admin.describe_features() == features
         assert isinstance(moved, BrokerIncompatible)
         with pytest.raises(BrokerIncompatible, match=f"broker at {broker.address} does not offer DescribeQuorum"):
             admin.describe_quorum()

@@ -7,6 +7,7 @@ not changed. Then a good state is restored from the copies that the server keeps
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import shutil
 import sqlite3
 from collections.abc import Callable
@@ -219,8 +220,9 @@ def test_a_damaged_index_of_the_log_changes_nothing(stores: dict[str, tuple[Path
     assert outcome(tmp_path / "d", expected) == "unchanged"
 
 
-async def test_a_store_of_format_1_gets_its_checksums(tmp_path: Path) -> None:
-    with sqlite3.connect(tmp_path / "s") as connection:
+def write_format_1(path: Path) -> None:
+    """A store of Ottla 0.1.0."""
+    with sqlite3.connect(path) as connection:
         connection.executescript(f"""
             PRAGMA application_id = {APPLICATION_ID};
             CREATE TABLE node(path TEXT PRIMARY KEY, data BLOB NOT NULL, version INTEGER NOT NULL, created_zxid INTEGER NOT NULL)
@@ -230,14 +232,46 @@ async def test_a_store_of_format_1_gets_its_checksums(tmp_path: Path) -> None:
             INSERT INTO node VALUES ('/a', x'78', 3, 40), ('/a/b', x'', 0, 41);
         """)
     connection.close()
+
+
+async def raise_level(store: EmbeddedStore) -> None:
+    feature = layout.encode_feature(layout.Features(levels={layout.OTTLA_VERSION: 2}))
+    assert store.change((Op("create", layout.FEATURE, feature),), 0).error is None
+    store.tell(lambda: None)
+    await store.settled()
+
+
+async def test_a_store_of_format_1_keeps_it_until_the_feature_level_is_raised(tmp_path: Path) -> None:
+    write_format_1(tmp_path / "s")
     store = EmbeddedStore(tmp_path / "s")
     assert held(store)["/a"] == (b"x", 3, 40) and store.tree.zxid == 42
     await store.close()
-    with sqlite3.connect(tmp_path / "s") as connection:
+    with contextlib.closing(sqlite3.connect(tmp_path / "s")) as connection:
+        # As 0.1.0 reads and writes it.
+        assert connection.execute("SELECT value FROM number WHERE name = 'format'").fetchone() == (1,)
+        with connection:
+            connection.execute("INSERT OR REPLACE INTO node VALUES ('/a', x'7a', 4, 40)")
+            connection.execute("INSERT OR REPLACE INTO number VALUES ('zxid', 43)")
+    store = EmbeddedStore(tmp_path / "s")
+    assert held(store)["/a"] == (b"z", 4, 40)
+    await raise_level(store)
+    await store.close()
+    with contextlib.closing(sqlite3.connect(tmp_path / "s")) as connection, connection:
+        assert connection.execute("SELECT value FROM number WHERE name = 'format'").fetchone() == (2,)
         connection.execute("UPDATE node SET data = x'79' WHERE path = '/a'")
-    connection.close()
     with pytest.raises(StoreDamaged, match="the checksum of node /a is"):
         EmbeddedStore(tmp_path / "s")
+
+
+async def test_a_store_whose_level_was_raised_is_opened_again(tmp_path: Path) -> None:
+    write_format_1(tmp_path / "s")
+    store = EmbeddedStore(tmp_path / "s")
+    await raise_level(store)
+    expected = held(store)
+    await store.close()
+    store = EmbeddedStore(tmp_path / "s")
+    assert held(store) == expected
+    await store.close()
 
 
 # Copies.

@@ -29,7 +29,10 @@ from ottla.wire.declare import (
 )
 from ottla.wire.messages import (
     API,
+    ApiVersionsRequest,
     CreateTopicsRequest,
+    DeletableGroupResult,
+    DeleteGroupsResponse,
     FetchRequest,
     FetchTopic,
     ForgottenTopic,
@@ -57,10 +60,10 @@ from ottla.wire.messages.consumer_group_describe import TopicPartitions
 #: What Kafka 4.4 advertises; Produce is advertised from 0, and implemented from 3.
 KAFKA_4_4 = {
     0: (3, 13), 1: (4, 18), 2: (1, 11), 3: (0, 13), 8: (2, 10), 9: (1, 10), 10: (0, 6), 11: (0, 9), 12: (0, 4), 13: (0, 5), 14: (0, 5),
-    15: (0, 6), 16: (0, 5), 18: (0, 4), 19: (2, 7), 20: (1, 6), 21: (0, 2), 22: (0, 5), 23: (2, 4), 24: (0, 5), 25: (0, 4), 26: (0, 5),
-    27: (1, 2), 28: (0, 6), 32: (1, 4), 33: (0, 2), 34: (1, 2), 35: (1, 5), 37: (0, 3), 42: (0, 2), 43: (0, 2), 44: (0, 1), 45: (0, 1),
-    46: (0, 0), 47: (0, 0), 55: (0, 2), 56: (2, 3), 60: (0, 2), 61: (0, 0), 64: (0, 0), 65: (0, 0), 66: (0, 2), 68: (0, 1), 69: (0, 1),
-    74: (0, 1), 75: (0, 0),
+    15: (0, 6), 16: (0, 5), 18: (0, 5), 19: (2, 7), 20: (1, 6), 21: (0, 2), 22: (0, 5), 23: (2, 4), 24: (0, 5), 25: (0, 4), 26: (0, 5),
+    27: (1, 2), 28: (0, 6), 32: (1, 4), 33: (0, 2), 34: (1, 2), 35: (1, 5), 37: (0, 3), 42: (0, 3), 43: (0, 2), 44: (0, 1), 45: (0, 1),
+    46: (0, 0), 47: (0, 0), 55: (0, 2), 56: (2, 3), 57: (0, 2), 60: (0, 2), 61: (0, 0), 64: (0, 0), 65: (0, 0), 66: (0, 2), 68: (0, 1),
+    69: (0, 1), 74: (0, 1), 75: (0, 0),
 }  # fmt: skip
 
 
@@ -77,6 +80,16 @@ def test_a_version_that_is_not_final_is_encoded_but_not_advertised() -> None:
     assert API[22].versions == (0, 5)
     request = InitProducerIdRequest(enable2_pc=True)
     assert decode(InitProducerIdRequest, encode(request, 6), 6) == request
+
+
+def test_a_client_names_its_cluster_and_broker_from_apiversions_5_on() -> None:
+    request = ApiVersionsRequest(client_software_name="c", client_software_version="1", cluster_id="x", node_id=7)
+    assert encode(request, 5) == b"\2c\0021\2x\0\0\0\7\0" and encode(request, 4) == b"\2c\0021\0"
+
+
+def test_deleted_groups_have_error_messages_from_version_3_on() -> None:
+    answer = DeleteGroupsResponse(results=[DeletableGroupResult(group_id="g", error_code=68, error_message="m")])
+    assert encode(answer, 3) == bytes(4) + b"\2\2g\0\104\2m\0\0" and encode(answer, 2) == bytes(4) + b"\2\2g\0\104\0\0"
 
 
 def test_offsets_of_a_transaction_name_topics_by_id_from_version_6_on() -> None:

@@ -18,7 +18,7 @@ CASES = messages()
 #: What brokers ask one another, and the group protocol of KIP-848.
 UNKNOWN_TO_KAFKA_PYTHON = (56, 64, 68, 69)
 #: Versions that are newer than both; ``test_wire_declare`` has their bytes.
-NEWER = ((28, 6),)
+NEWER = ((18, 5), (28, 6), (42, 3))
 ROUNDS = 6
 
 

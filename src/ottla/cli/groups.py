@@ -39,6 +39,7 @@ cluster = LazyGroup(
         "describe": CommandEntry("cluster.describe:describe", "Show id, controller, brokers and totals."),
         "apis": CommandEntry("cluster.describe:apis", "List the APIs of a broker and their versions."),
         "features": CommandEntry("cluster.describe:features", "Show feature levels."),
+        "features-update": CommandEntry("cluster.features", "Raise or lower feature levels."),
         "quorum": CommandEntry("cluster.describe:quorum", "Show the metadata quorum of a KRaft cluster."),
         "restart": CommandEntry("cluster.local:restart", "Restart brokers of this machine one by one, without downtime."),
         "down": CommandEntry("cluster.local:down", "Stop a cluster on this machine."),

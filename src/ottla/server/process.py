@@ -35,6 +35,7 @@ from ottla.broker.apis import HANDLERS
 from ottla.broker.context import BrokerContext
 from ottla.broker.isolation import root_of
 from ottla.broker.metadata.configs import Settings, broker_options, topic_options
+from ottla.broker.metadata.features import why_not_supported
 from ottla.broker.metadata.image import NO_LEADER, Image
 from ottla.broker.node import Node
 from ottla.broker.registration.lifecycle import refusal_beside_kafka
@@ -211,7 +212,7 @@ class Process:
         session = await self._unless_stopped(self.store_factory.session())
         await self._unless_stopped(read_and_watch(session, "/", self._image.apply))
         # Before the cluster id is written into log directories, which then could not be used elsewhere.
-        if refusal := refusal_beside_kafka(self._image, self.plan.options().zookeeper_connect):
+        if refusal := refusal_beside_kafka(self._image, self.plan.options().zookeeper_connect) or why_not_supported(self._image.levels):
             session.close()
             raise CannotStart(refusal)
         self.cluster_id = await self._unless_stopped(cluster_id(session))

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 from ottla.base.options import ConfigError
 from ottla.base.ports import NodeState, Op, Store, StoreResult
 from ottla.broker.metadata.configs import ServerOptions
+from ottla.broker.metadata.features import NEWEST
 from ottla.server.addresses import only_listener
 from ottla.server.data_directory import STORE, CannotStart
 from ottla.store import layout
@@ -149,8 +150,8 @@ async def cluster_id(session: Store) -> str:
 
     Raises: CannotStart.
     """
-    # Kafka's node of finalized features; it enables none.
-    await submit_and_wait(session, Op("create", layout.FEATURE, layout.encode_feature(layout.Features())))
+    # A cluster that exists keeps its levels.
+    await submit_and_wait(session, Op("create", layout.FEATURE, layout.encode_feature(layout.Features(levels=NEWEST))))
     created = urlsafe_b64encode(secrets.token_bytes(16)).rstrip(b"=").decode()
     result = await submit_and_wait(session, Op("create", layout.CLUSTER_ID, layout.encode_cluster_id(created)))
     if result.error is None:

@@ -58,6 +58,8 @@ CONSUMERS = "/consumers"
 CONFIG_TYPES = ("topics", "brokers", "users", "clients", "ips", "groups")
 #: ``implementation`` of our registrations.
 OTTLA = "ottla"
+#: Feature whose level gates changed formats between brokers; see ``broker/metadata/features.py``.
+OTTLA_VERSION = "ottla.version"
 #: Name of the default overrides for all brokers, users or clients.
 DEFAULT_ENTITY = "<default>"
 
@@ -209,6 +211,8 @@ class BrokerRegistration(msgspec.Struct, frozen=True, kw_only=True):
     fenced: bool = False
     #: OTTLA; empty for a broker of Apache Kafka, which does not write this key.
     implementation: str = OTTLA
+    #: Lowest and highest supported level by feature. Source: KIP-584.
+    features: dict[str, tuple[int, int]] = {}
 
 
 class TopicAssignment(msgspec.Struct, frozen=True, kw_only=True):
@@ -284,6 +288,7 @@ class _BrokerJson(msgspec.Struct):
     unreachable_controller_epoch: int = -1
     fenced: bool = False
     implementation: str = ""
+    features: dict[str, dict[str, int]] = {}
 
 
 def encode_broker(registration: BrokerRegistration) -> bytes:
@@ -296,7 +301,7 @@ def encode_broker(registration: BrokerRegistration) -> bytes:
         "timestamp": str(registration.timestamp_ms),
         "endpoints": registration.endpoints,
         "listener_security_protocol_map": registration.listener_security_protocol_map,
-        "features": {},
+        "features": {name: {"min_version": least, "max_version": most} for name, (least, most) in registration.features.items()},
     }
     if registration.rack is not None:
         content["rack"] = registration.rack
@@ -339,6 +344,7 @@ def decode_broker(data: bytes) -> BrokerRegistration:
         clean_since=read.clean_since_epoch,
         unheard=read.unreachable_controller_epoch,
         fenced=read.fenced,
+        features={name: (levels.get("min_version", 1), levels.get("max_version", 1)) for name, levels in read.features.items()},
         # Ottla 0.1.0 wrote no such key; it wrote the version first, and Apache Kafka writes it near the end.
         implementation=read.implementation or (OTTLA if data.startswith(b'{"version":') else ""),
     )

@@ -2,7 +2,7 @@
 
 Behaviour: each group has its own error: NON_EMPTY_GROUP with members, GROUP_ID_NOT_FOUND for an unknown one. The group with an empty id,
 for which old clients store offsets, can be deleted too. A group that a request names twice is deleted once and answered once. Source:
-KIP-229.
+KIP-229. Versions: error messages from 3 on.
 """
 
 from ottla.broker.coordinator import Shard, when_committed
@@ -15,20 +15,23 @@ from ottla.wire.messages.delete_groups import DeletableGroupResult, DeleteGroups
 
 
 def refuse(call: RequestArrived[DeleteGroupsRequest], error: KafkaError) -> DeleteGroupsResponse:
-    return DeleteGroupsResponse(results=[DeletableGroupResult(group_id=name, error_code=error.code) for name in call.body.groups_names])
+    return DeleteGroupsResponse(results=[_failed(name, error) for name in call.body.groups_names])
 
 
-@handles(DeleteGroupsRequest, (0, 2), refuse=refuse)
+def _failed(group_id: str, error: KafkaError) -> DeletableGroupResult:
+    return DeletableGroupResult(group_id=group_id, error_code=error.code, error_message=str(error))
+
+
+@handles(DeleteGroupsRequest, (0, 3), refuse=refuse)
 def delete_groups(node: Node, call: RequestArrived[DeleteGroupsRequest]) -> DeleteGroupsResponse | Deferred:
     response = DeleteGroupsResponse()
     shards: list[tuple[Shard[Groups], str]] = []
     for group_id in dict.fromkeys(call.body.groups_names):
-        result = DeletableGroupResult(group_id=group_id)
         try:
             shard = node.groups.shard_of(group_id)
             shards.append((shard, group_id))
             shard.machine.delete(group_id)
+            response.results.append(DeletableGroupResult(group_id=group_id))
         except KafkaError as error:
-            result.error_code = error.code
-        response.results.append(result)
+            response.results.append(_failed(group_id, error))
     return when_committed(call, response, shards)

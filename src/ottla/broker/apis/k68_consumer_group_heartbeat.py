@@ -12,13 +12,17 @@ from ottla.broker.apis.group_requests import client_of
 from ottla.broker.events import RequestArrived
 from ottla.broker.groups.consumer import heartbeats, service
 from ottla.broker.handlers import Deferred, handles, whole_error
+from ottla.broker.metadata.features import GROUP_VERSION
 from ottla.broker.node import Node
+from ottla.wire import errors
 from ottla.wire.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse
 
 
 @handles(ConsumerGroupHeartbeatRequest, (0, 1), refuse=whole_error(ConsumerGroupHeartbeatResponse))
 def consumer_group_heartbeat(node: Node, call: RequestArrived[ConsumerGroupHeartbeatRequest]) -> ConsumerGroupHeartbeatResponse | Deferred:
     request = call.body
+    if GROUP_VERSION not in node.context.image.levels:
+        raise errors.UnsupportedVersion("group.version is 0 in this cluster, so groups have the classic protocol only")
     heartbeats.check(request, call.api_version, service.assignors(node.context.options))
     shard = node.groups.shard_of(request.group_id)
     response = service.heartbeat(shard.machine, request, client_of(call))

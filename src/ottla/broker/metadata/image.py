@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from ottla.base.ids import BrokerId, TopicId, TopicPartition
 from ottla.base.ports import NodeState
+from ottla.broker.metadata.features import finalized
 from ottla.store import layout
 from ottla.store.layout import PartitionState
 
@@ -43,6 +44,8 @@ class Registration:
     fenced: bool = False
     #: A broker of Apache Kafka, whose registration has the same form.
     foreign: bool = False
+    #: Lowest and highest supported level by feature.
+    features: Mapping[str, tuple[int, int]] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -92,10 +95,12 @@ class Image:
         self.configs: dict[tuple[str, str], dict[str, str]] = {}
         #: Their memory, see ``entry_bytes``.
         self.configs_bytes = 0
-        #: Versions of the store nodes below /config, /controller_epoch, /latest_producer_id_block and /admin/reassign_partitions.
+        #: Versions of the store nodes below /config, /controller_epoch, /feature, /latest_producer_id_block and /admin/reassign_partitions.
         self.versions: dict[str, int] = {}
         self.controller: BrokerId | None = None
         self.controller_epoch = 0
+        #: Finalized levels by feature; see ``features.py``.
+        self.levels = finalized({})
         #: Paths of log directory failure notifications that the controller has to delete.
         self.log_dir_events: dict[str, None] = {}
         #: Reassignments requested through the store by older tools.
@@ -214,6 +219,7 @@ class Image:
                 unheard=read.unheard,
                 fenced=read.fenced,
                 foreign=read.implementation != layout.OTTLA,
+                features=read.features,
             )
             self.brokers = dict(sorted(self.brokers.items()))
         return ("broker", broker)
@@ -266,6 +272,11 @@ class Image:
                 self._note_version(node)
                 self.controller_epoch = layout.decode_controller_epoch(node.data) if node.data else 0
                 return ("controller_epoch", self.controller_epoch)
+            case layout.FEATURE:
+                self._note_version(node)
+                stored = layout.decode_feature(node.data) if node.data else layout.Features()
+                self.levels = finalized(stored.levels if stored.enabled else {})
+                return ("features", None)
             case layout.PRODUCER_ID_BLOCK:
                 self._note_version(node)
                 self.producer_block = layout.decode_producer_id_block(node.data) if node.data else None

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from ottla.base.ids import BrokerId
 from ottla.base.ports import Op
 from ottla.broker.context import BrokerContext
+from ottla.broker.metadata.features import SUPPORTED
 from ottla.log.directory import LogDirectory
 from ottla.store import layout
 
@@ -55,6 +56,7 @@ class Registration:
             clean_since=self.clean_since,
             unheard=unheard,
             fenced=fenced,
+            features={name: levels.range for name, levels in SUPPORTED.items()},
         )
 
     def updated(self) -> tuple[Op, ...]:

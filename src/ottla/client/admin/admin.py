@@ -69,6 +69,7 @@ class Admin:
 
     describe_cluster = cluster.describe_cluster
     describe_features = cluster.describe_features
+    update_features = cluster.update_features
     describe_api_versions = cluster.describe_api_versions
     describe_quorum = cluster.describe_quorum
     unregister_broker = cluster.unregister_broker

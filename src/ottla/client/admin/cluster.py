@@ -28,6 +28,8 @@ FEATURES_SINCE = 3
 #: Last version of Metadata with authorized operations of the cluster.
 OPERATIONS_UNTIL = 10
 METADATA_LOG = "__cluster_metadata"
+#: Types of UpdateFeatures.
+UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE = 1, 2, 3
 
 
 async def describe_cluster(
@@ -65,6 +67,34 @@ async def describe_features(self: HasCalls, *, broker: int | None = None, timeou
         {one.name: c.VersionRange(one.min_version_level, one.max_version_level) for one in response.finalized_features},
         response.finalized_features_epoch if response.finalized_features_epoch >= 0 else None,
     )
+
+
+async def update_features(
+    self: HasCalls,
+    levels: Mapping[str, int],
+    *,
+    downgrade: bool = False,
+    unsafe: bool = False,
+    validate_only: bool = False,
+    timeout_ms: float | None = None,
+) -> None:
+    """Finalize levels of features by name: all of them, or none.
+
+    A lower level needs ``downgrade``; ``unsafe`` also permits one that loses metadata. Raises: InvalidUpdateVersion if a broker does not
+    support a level, or if it cannot be lowered; InvalidRequest. Source: KIP-584.
+    """
+    kind = UNSAFE_DOWNGRADE if unsafe else SAFE_DOWNGRADE if downgrade else UPGRADE
+    limit_ms = self._calls.limit_ms(timeout_ms)
+    updates = [
+        m.FeatureUpdateKey(feature=name, max_version_level=level, allow_downgrade=kind != UPGRADE, upgrade_type=kind)
+        for name, level in levels.items()
+    ]
+    request = m.UpdateFeaturesRequest(timeout_ms=int(limit_ms), feature_updates=updates, validate_only=validate_only)
+    # Version 0 has no requests that only check.
+    response = await self._calls.any_broker(request, limit_ms, "updating features", at_least=1 if validate_only else 0)
+    for result in response.results:
+        if error := failed(result):
+            raise error
 
 
 async def describe_api_versions(self: HasCalls, *, broker: int | None = None, timeout_ms: float | None = None) -> list[c.ApiSupport]:

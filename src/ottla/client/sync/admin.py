@@ -92,6 +92,7 @@ class Admin:
 
     describe_cluster = _blocking(aio.Admin.describe_cluster)
     describe_features = _blocking(aio.Admin.describe_features)
+    update_features = _blocking(aio.Admin.update_features)
     describe_api_versions = _blocking(aio.Admin.describe_api_versions)
     describe_quorum = _blocking(aio.Admin.describe_quorum)
     unregister_broker = _blocking(aio.Admin.unregister_broker)

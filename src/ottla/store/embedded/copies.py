@@ -31,6 +31,7 @@ import msgspec
 from ottla.base.ids import LeaderEpoch, ProducerId
 from ottla.store import layout
 from ottla.store.embedded.file import (
+    FORMAT,
     Contents,
     Last,
     Row,
@@ -85,6 +86,7 @@ def write_copy(path: Path, contents: Contents) -> Path:
 
     Raises: sqlite3.Error, OSError, StoreFileError.
     """
+    contents = replace(contents, format=FORMAT)
     made = copy_path(path, contents.zxid)
     unnamed = made.with_name(made.name + NEW)
     try:

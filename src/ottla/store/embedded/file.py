@@ -14,7 +14,8 @@ one replaced, or a write-ahead log that SQLite ignores because its header is dam
   than the file, after a power cut, and never newer. A store that ends before it has lost acknowledged changes. ``copies.py`` says
   what follows when it is missing or cannot be read.
 
-Format 1 has no checksums. ``StoreFile`` adds them when it opens such a file; until then only the structure is checked.
+Format 1, of Ottla 0.1.0, has no checksums; only its structure is checked. ``StoreFile`` adds the checksums when the cluster's level of
+ottla.version is raised to 2. Until then 0.1.0 can open the file. Copies always have format 2.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ import os
 import sqlite3
 import stat
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from pathlib import Path
 from struct import Struct
@@ -32,6 +33,7 @@ from typing import Any, NamedTuple
 
 from crc32c import crc32c
 
+from ottla.store import layout
 from ottla.store.tree import parent_of
 
 FORMAT = 2
@@ -94,10 +96,11 @@ class Contents:
     zxid: int = 0
     #: Sum of the checksums of all rows.
     rows_checksum: int = 0
+    format: int = FORMAT
 
     @property
     def last(self) -> Last:
-        numbers = (("format", FORMAT), ("zxid", self.zxid))
+        numbers = (("format", self.format), ("zxid", self.zxid))
         return Last(self.zxid, (self.rows_checksum + sum(_number_checksum(name, value) for name, value in numbers)) & CHECKSUM_MASK)
 
     def change(self, rows: Iterable[Row], zxid: int) -> None:
@@ -111,11 +114,19 @@ class Contents:
         self.zxid = zxid
 
     def copy(self) -> Contents:
-        return Contents(dict(self.rows), self.zxid, self.rows_checksum)
+        return Contents(dict(self.rows), self.zxid, self.rows_checksum, self.format)
 
     def nodes(self) -> Iterable[tuple[str, bytes, int, int]]:
         """(path, data, version, created zxid), parents before children: a path sorts after its prefix."""
         return ((path, *self.rows[path]) for path in sorted(self.rows))
+
+
+def has_format_2(rows: Iterable[Row]) -> bool:
+    """Whether these rows raise ottla.version to a level at which the file has format 2."""
+    stored = next((stored for path, stored in rows if path == layout.FEATURE), None)
+    with contextlib.suppress(layout.MalformedNode):
+        return stored is not None and layout.decode_feature(stored[0]).levels.get(layout.OTTLA_VERSION, 1) >= FORMAT
+    return False
 
 
 _LENGTHS = Struct(">IIqq")
@@ -255,7 +266,7 @@ def _checked(connection: sqlite3.Connection, path: Path) -> Contents | None:
 
 def _rows(connection: sqlite3.Connection, path: Path, numbers: dict[str, Any], *, has_checksums: bool) -> Contents:
     """Raises: StoreDamaged, sqlite3.Error."""
-    contents = Contents()
+    contents = Contents(format=FORMAT if has_checksums else 1)
     zxid = numbers.get("zxid", 0)
     if type(zxid) is not int or zxid < 0:
         raise StoreDamaged(path, f"the number of its last transaction is {zxid!r}")
@@ -316,7 +327,7 @@ class StoreFile:
             if is_new:
                 _create(self.connection, found)
             else:
-                self._migrate()
+                self._begin()
                 if advanced is not None:
                     self._write([row for row in advanced.rows.items() if found.rows[row[0]] != row[1]], advanced.zxid)
                     # Into the file itself: if the log were lost with the next note, the same numbers would be assigned again.
@@ -326,17 +337,19 @@ class StoreFile:
             raise
         self._note_last()
 
-    def _migrate(self) -> None:
-        """Adds the checksums to a file of format 1. Always writes, so that an unwritable file is detected now.
-
-        Raises: sqlite3.Error.
-        """
+    def _begin(self) -> None:
+        """Always writes, so that an unwritable file is detected now. Raises: sqlite3.Error."""
         with transaction(self.connection):
-            if self.connection.execute("SELECT value FROM number WHERE name = 'format'").fetchone() != (FORMAT,):
-                self.connection.execute("ALTER TABLE node ADD COLUMN checksum INTEGER NOT NULL DEFAULT 0")
-                rows = ((row_checksum(path, stored), path) for path, stored in self.contents.rows.items())
-                self.connection.executemany("UPDATE node SET checksum = ? WHERE path = ?", rows)
+            if self.contents.format == 1 and has_format_2(self.contents.rows.items()):
+                self._add_checksums()
             _write_numbers(self.connection, self.contents)
+
+    def _add_checksums(self) -> None:
+        """Converts a file of format 1, in a transaction. Raises: sqlite3.Error."""
+        self.connection.execute("ALTER TABLE node ADD COLUMN checksum INTEGER NOT NULL DEFAULT 0")
+        rows = ((row_checksum(path, stored), path) for path, stored in self.contents.rows.items())
+        self.connection.executemany("UPDATE node SET checksum = ? WHERE path = ?", rows)
+        self.contents.format = FORMAT
 
     def write(self, rows: Sequence[Row], zxid: int) -> None:
         """Writes one transaction. Raises: sqlite3.Error; then nothing was written."""
@@ -344,19 +357,33 @@ class StoreFile:
         self._note_last()
 
     def _write(self, rows: Sequence[Row], zxid: int) -> None:
+        before = self.contents.format
         after = Contents({}, self.contents.zxid, self.contents.rows_checksum)
         # Only changed rows, so that the cost of a transaction does not depend on the size of the store.
         after.rows = {path: former for path, _ in rows if (former := self.contents.rows.get(path)) is not None}
         after.change(rows, zxid)
-        with transaction(self.connection):
-            for path, stored in rows:
-                if stored is None:
-                    self.connection.execute("DELETE FROM node WHERE path = ?", (path,))
-                else:
-                    row = (path, *stored, row_checksum(path, stored))
-                    self.connection.execute("INSERT OR REPLACE INTO node VALUES (?, ?, ?, ?, ?)", row)
-            _write_numbers(self.connection, after)
+        try:
+            with transaction(self.connection):
+                if before == 1 and has_format_2(rows):
+                    self._add_checksums()
+                after.format = self.contents.format
+                self._write_rows(rows)
+                _write_numbers(self.connection, after)
+        except BaseException:
+            self.contents.format = before
+            raise
         self.contents.change(rows, zxid)
+
+    def _write_rows(self, rows: Sequence[Row]) -> None:
+        """Raises: sqlite3.Error."""
+        for path, stored in rows:
+            if stored is None:
+                self.connection.execute("DELETE FROM node WHERE path = ?", (path,))
+            elif self.contents.format == 1:
+                self.connection.execute("INSERT OR REPLACE INTO node VALUES (?, ?, ?, ?)", (path, *stored))
+            else:
+                row = (path, *stored, row_checksum(path, stored))
+                self.connection.execute("INSERT OR REPLACE INTO node VALUES (?, ?, ?, ?, ?)", row)
 
     def close(self) -> None:
         """Writes the write-ahead log back. Raises: sqlite3.Error."""
@@ -375,8 +402,9 @@ class StoreFile:
 
 
 def write_new(path: Path, contents: Contents) -> None:
-    """Writes and syncs a complete store file, and replaces an existing one. Raises: sqlite3.Error, OSError."""
+    """Writes and syncs a complete store file of format 2, and replaces an existing one. Raises: sqlite3.Error, OSError."""
     path.unlink(missing_ok=True)
+    contents = replace(contents, format=FORMAT)
     with contextlib.closing(sqlite3.connect(path, timeout=0, isolation_level=None)) as connection:
         # A torn file is detected by its checksum; the file is synced below.
         connection.execute("PRAGMA journal_mode = OFF")
@@ -415,5 +443,6 @@ def _create(connection: sqlite3.Connection, contents: Contents) -> None:
 
 def _write_numbers(connection: sqlite3.Connection, contents: Contents) -> None:
     last = contents.last
-    numbers = (("format", FORMAT), ("zxid", last.zxid), ("checksum", last.checksum))
+    # Ottla 0.1.0 would not update the checksum of a file of format 1.
+    numbers = (("format", contents.format), ("zxid", last.zxid), ("checksum", last.checksum))[: 3 if contents.format == FORMAT else 2]
     connection.executemany("INSERT OR REPLACE INTO number VALUES (?, ?)", numbers)

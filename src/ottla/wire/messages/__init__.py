@@ -58,6 +58,7 @@ from ottla.wire.messages.produce import *
 from ottla.wire.messages.sync_group import *
 from ottla.wire.messages.txn_offset_commit import *
 from ottla.wire.messages.unregister_broker import *
+from ottla.wire.messages.update_features import *
 from ottla.wire.messages.write_txn_markers import *
 
 
