@@ -56,6 +56,7 @@ DOORS = {
         "cluster/local",
         "cluster/status",
         "doctor/local",
+        "import_/command",
         "log/dump",
         "serve/command",
         "store/commands",

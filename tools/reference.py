@@ -133,12 +133,21 @@ def _number(bound: float) -> str:
     return str(int(bound)) if bound == int(bound) else f"{bound:g}"
 
 
+#: What the columns mean.
+_SERVES = (
+    "ApiVersions names the advertised APIs. The others are for brokers (AlterPartition), or answer every request with UNSUPPORTED_VERSION, "
+    "because metadata is in a coordination store (DescribeQuorum, UnregisterBroker). Versions are those that the broker serves; the sections "
+    "below also describe versions that only the codec knows.\n\n"
+)
+
+
 def coverage() -> str:
     """The supported APIs and their versions, for the head of the protocol page."""
-    rows = ["# What the broker serves\n\n| key | API | versions | file |", "|---|---|---|---|"]
+    rows = ["# What the broker serves\n\n" + _SERVES + "| key | API | versions | advertised | file |", "|---|---|---|---|---|"]
     for key, served in sorted(HANDLERS.items()):
         module = served.run.__module__.rpartition(".")[2]
-        rows.append(f"| {key} | {API[key].name} | {served.versions[0]}-{served.versions[1]} | `broker/apis/{module}.py` |")
+        advertised = "yes" if served.advertised else "no"
+        rows.append(f"| {key} | {API[key].name} | {served.versions[0]}-{served.versions[1]} | {advertised} | `broker/apis/{module}.py` |")
     return "\n".join(rows) + "\n\n"
 
 

@@ -15,6 +15,7 @@ COMMANDS = {
     "cluster": CommandEntry("groups:cluster", "Start, stop and describe clusters; move replicas and leaders."),
     "doctor": CommandEntry("doctor.command", "Find problems of a cluster and show how to fix them."),
     "store": CommandEntry("store.commands", "Check and restore the embedded coordination store."),
+    "import": CommandEntry("import_.command", "Take over the directories of a stopped Apache Kafka."),
     "log": CommandEntry("log.dump", "Dump and verify log files."),
     "zookeeper": CommandEntry("zookeeper.command", "Run a ZooKeeper ensemble on this machine."),
     "pipeline": CommandEntry("groups:pipeline", "Run data pipelines on Spark."),

@@ -27,6 +27,24 @@ def default_data_directory() -> Path:
     return (Path(base) if base else Path.home() / ".local" / "share") / "ottla"
 
 
+def refuse_kafka_directory(path: Path) -> None:
+    """Raises: CannotStart, if this is a log directory of Kafka with KRaft, or of any Kafka that is named as a data directory."""
+    properties = path / "meta.properties"
+    try:
+        data = properties.read_bytes()
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    except OSError as error:
+        raise UnusableDirectory(f"cannot read {properties}: {error.strerror}; choose another --data-dir") from None
+    is_kraft = any(line.strip() == b"version=1" for line in data.splitlines())
+    if b"#crc32c=" not in data and b"ottla." not in data and (is_kraft or (path / "__cluster_metadata-0").exists()):
+        raise CannotStart(f"{path} is a log directory of Apache Kafka; {IMPORT_REMEDY.format(path)}")
+
+
+#: The remedy for a directory of Kafka.
+IMPORT_REMEDY = "import it, which does not change it: ottla import {} --data-dir NEW"
+
+
 class LockedDirectory:
     """A locked directory. The lock ends with the process in every case; the lock file stays."""
 
@@ -35,6 +53,7 @@ class LockedDirectory:
         self.path = path.absolute()
         #: A child process that inherits it holds the lock too.
         self.descriptor = -1
+        refuse_kafka_directory(self.path)
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             self.descriptor = os.open(self.path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)

@@ -29,6 +29,8 @@ from ottla.base.ports import Buffer
 #: Buffers that one call may write; Linux and macOS allow 1024.
 _IOV_MAX = 1024
 _MODE = 0o644
+#: Ending of an unfinished copy of a file with two names; a start removes it.
+_SEPARATE = ".tmp"
 #: Number of locks for replacing small files: more than the threads that do so.
 REPLACED_AT_ONCE = 64
 
@@ -36,13 +38,16 @@ REPLACED_AT_ONCE = 64
 class RealFile:
     """Made by ``RealDisk.open``."""
 
-    __slots__ = ("__weakref__", "_descriptor", "_disk", "_pins", "_used", "path", "size")
+    __slots__ = ("__weakref__", "_descriptor", "_disk", "_is_linked", "_pins", "_used", "path", "size")
 
     def __init__(self, disk: "RealDisk", path: str, descriptor: int) -> None:
         self._disk = disk
         #: Relative to the root; follows renames.
         self.path = path
-        self.size = os.fstat(descriptor).st_size
+        state = os.fstat(descriptor)
+        self.size = state.st_size
+        #: Whether the file has another name, as an imported segment does; it is copied before its first change.
+        self._is_linked = state.st_nlink > 1
         self._descriptor = descriptor
         self._pins = 0
         self._used = 0
@@ -60,6 +65,8 @@ class RealFile:
         return self._descriptor
 
     def append(self, *chunks: Buffer) -> int:
+        if self._is_linked:
+            self._separate()
         position = self.size
         descriptor, own = self._borrow()
         try:
@@ -92,12 +99,34 @@ class RealFile:
             self._give_back(descriptor, own)
 
     def truncate(self, size: int) -> None:
+        if self._is_linked:
+            self._separate()
         descriptor, own = self._borrow()
         try:
             os.ftruncate(descriptor, size)
         finally:
             self._give_back(descriptor, own)
         self.size = size
+
+    def _separate(self) -> None:
+        """Replaces the file by a copy, so that the file under its other name does not change. Raises: OSError."""
+        path = self._disk.prefix + self.path
+        shutil.copy2(path, path + _SEPARATE)
+        with open(path + _SEPARATE, "rb") as copy:
+            os.fsync(copy.fileno())
+        os.replace(path + _SEPARATE, path)
+        descriptor = self._disk.descriptor(self.path)
+        with self._disk.lock:
+            if self._descriptor >= 0 and not self._pins:
+                os.close(self._descriptor)
+                self._descriptor = descriptor
+            elif self._descriptor >= 0:
+                # A thread reads the former file: its number now stands for the copy, whose content is the same.
+                os.dup2(descriptor, self._descriptor, inheritable=False)
+                os.close(descriptor)
+            else:
+                os.close(descriptor)
+        self._is_linked = False
 
     def sync(self) -> None:
         """Waits for the device; safe in a thread while the owner appends."""
@@ -188,7 +217,7 @@ class RealDisk:
         """Creates the directory if missing. Raises: OSError."""
         self._root = Path(root).absolute()
         self._root.mkdir(parents=True, exist_ok=True)
-        self._prefix = f"{self._root}/"
+        self.prefix = f"{self._root}/"
         self._descriptors_max = descriptors_max
         self.lock = RLock()
         #: The thread that made the disk or took it over. Only it closes descriptors of other files, so its own calls need no lock.
@@ -223,7 +252,7 @@ class RealDisk:
 
     def descriptor(self, path: str, *, create: bool = False) -> int:
         flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
-        return os.open(self._prefix + path, flags, _MODE)
+        return os.open(self.prefix + path, flags, _MODE)
 
     def _opened(self, file: RealFile) -> None:
         file._used = self.clock = self.clock + 1
@@ -247,26 +276,26 @@ class RealDisk:
                     self.opened.pop(id(other), None)
 
     def exists(self, path: str) -> bool:
-        return os.path.lexists(self._prefix + path)
+        return os.path.lexists(self.prefix + path)
 
     def listdir(self, path: str = "") -> list[str]:
-        return sorted(os.listdir(self._prefix + path))
+        return sorted(os.listdir(self.prefix + path))
 
     def size(self, path: str) -> int:
-        return os.stat(self._prefix + path).st_size
+        return os.stat(self.prefix + path).st_size
 
     def mtime_ms(self, path: str) -> int:
-        return os.stat(self._prefix + path).st_mtime_ns // 1_000_000
+        return os.stat(self.prefix + path).st_mtime_ns // 1_000_000
 
     def mkdir(self, path: str) -> None:
         with suppress(FileExistsError):
-            os.mkdir(self._prefix + path)
+            os.mkdir(self.prefix + path)
 
     def create_files(self, directory: str, files: Sequence[tuple[str, bytes]]) -> None:
         with suppress(FileExistsError):
-            os.mkdir(self._prefix + directory)
+            os.mkdir(self.prefix + directory)
         for name, data in files:
-            descriptor = os.open(f"{self._prefix}{directory}/{name}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, _MODE)
+            descriptor = os.open(f"{self.prefix}{directory}/{name}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, _MODE)
             try:
                 if data:
                     _write(descriptor, data, 0)
@@ -281,10 +310,10 @@ class RealDisk:
             os.close(descriptor)
 
     def rename(self, old: str, new: str) -> None:
-        os.rename(self._prefix + old, self._prefix + new)
+        os.rename(self.prefix + old, self.prefix + new)
         self._moved(old, new)
-        if old not in self.files and os.path.isdir(self._prefix + new):
-            for name in os.listdir(self._prefix + new):
+        if old not in self.files and os.path.isdir(self.prefix + new):
+            for name in os.listdir(self.prefix + new):
                 self._moved(f"{old}/{name}", f"{new}/{name}")
 
     def _moved(self, old: str, new: str) -> None:
@@ -301,14 +330,14 @@ class RealDisk:
     def unlink(self, path: str) -> None:
         self.files.pop(path, None)
         with suppress(FileNotFoundError):
-            os.unlink(self._prefix + path)
+            os.unlink(self.prefix + path)
 
     def remove_tree(self, path: str) -> None:
         """Removes a file or a directory tree; no error if missing. Safe in a thread."""
         try:
-            for name in os.listdir(self._prefix + path):
+            for name in os.listdir(self.prefix + path):
                 self.files.pop(f"{path}/{name}", None)
-            shutil.rmtree(self._prefix + path)
+            shutil.rmtree(self.prefix + path)
         except NotADirectoryError:
             self.unlink(path)
         except OSError as error:
@@ -316,7 +345,7 @@ class RealDisk:
                 raise
 
     def read_file(self, path: str) -> bytes:
-        with open(self._prefix + path, "rb") as file:
+        with open(self.prefix + path, "rb") as file:
             return file.read()
 
     def replace_file(self, path: str, data: bytes) -> None:
@@ -325,7 +354,7 @@ class RealDisk:
             self._replace_file(path, data)
 
     def _replace_file(self, path: str, data: bytes) -> None:
-        temporary = f"{self._prefix}{path}.tmp"
+        temporary = f"{self.prefix}{path}.tmp"
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, _MODE)
         try:
             _write(descriptor, data, 0)
@@ -336,12 +365,12 @@ class RealDisk:
             raise
         finally:
             os.close(descriptor)
-        os.replace(temporary, self._prefix + path)
+        os.replace(temporary, self.prefix + path)
         self.files.pop(path, None)
         self.sync_dir(path.rpartition("/")[0])
 
     def sync_dir(self, path: str = "") -> None:
-        descriptor = os.open(self._prefix + path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        descriptor = os.open(self.prefix + path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             os.fsync(descriptor)
         finally:

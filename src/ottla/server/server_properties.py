@@ -1,8 +1,8 @@
 """``server.properties`` files, ``KAFKA_*`` variables, and Kafka settings that Ottla does not have.
 
-A file that starts Kafka also starts Ottla. ``ottla.broker.metadata.kafka_settings`` says which settings are in force, which are accepted
-without meaning, and which are refused because ignoring them would weaken what the operator configured, such as encryption or access
-control. Names that neither Ottla nor Kafka has are kept for plugins and tools, with a warning.
+A file that starts Kafka also starts Ottla, unless it has a setting that is refused. ``ottla.broker.metadata.kafka_settings`` says which
+settings are in force, which are accepted without meaning, and which are refused because ignoring them would weaken what the operator
+configured, such as encryption or access control. Names that neither Ottla nor Kafka has are kept for plugins and tools, with a warning.
 """
 
 from collections.abc import Collection, Mapping

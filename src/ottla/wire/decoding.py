@@ -81,8 +81,8 @@ class _Writer:
         arguments = (values.get(field.name) or self.source.default(field.default) for field in fields[: last + 1])
         return f"{self.source.constant(cls.__name__, cls, lambda: cls)}({', '.join(arguments)})"
 
-    def value(self, kind: Type, label: str, *, nullable: bool) -> str:
-        """Read one value; returns its expression."""
+    def value(self, kind: Type, label: str, *, nullable: bool, in_tag: bool = False) -> str:
+        """Read one value; returns its expression. A null structure is -1, and 0 in a tagged field."""
         if isinstance(kind, Fixed):
             return self.fixed(kind.code, kind.size, label)
         if isinstance(kind, Blob):
@@ -94,7 +94,7 @@ class _Writer:
         flag = self.fixed("b", 1, label)
         self.flush()
         result = self.source.fresh("v")
-        with self.source.block(f"if {flag} < 0:"):
+        with self.source.block(f"if {flag} {'<=' if in_tag else '<'} 0:"):
             self.source.line(f"{result} = None")
         with self.source.block("else:"):
             self.source.line(f"{result} = {self.structure(kind, label + '.')}")
@@ -211,7 +211,7 @@ class _Writer:
             source.line(f"{tag}, p, {stop} = tag_header(b, p, {tag}, end)", f"{path}tags")
             for position, field in enumerate(tagged):
                 with source.block(f"{'elif' if position else 'if'} {tag} == {field.tag}:"):
-                    value = self.value(field.type, path + field.name, nullable=field.nullable(self.version))
+                    value = self.value(field.type, path + field.name, nullable=field.nullable(self.version), in_tag=True)
                     self.flush()
                     source.line(f"{values[field.name]} = {value}")
                     source.line(f"if p != {stop}: refuse_tag_end(p, {stop})", path + field.name)

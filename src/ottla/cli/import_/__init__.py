@@ -1,0 +1,1 @@
+"""`ottla import`: take over directories of Apache Kafka."""

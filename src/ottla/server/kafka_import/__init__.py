@@ -1,0 +1,1 @@
+"""Takes the log directories of stopped Apache Kafka brokers into a new data directory."""

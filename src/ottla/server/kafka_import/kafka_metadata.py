@@ -1,0 +1,84 @@
+"""What a Kafka cluster's metadata says: topics, partition states, settings, assigned producer ids, and what has no equal in Ottla.
+
+``metadata_log.py`` reads it from KRaft's log, ``znodes.py`` from the nodes of ZooKeeper.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ottla.base.ids import TopicId
+from ottla.server.data_directory import CannotStart
+
+
+class CannotImport(CannotStart):
+    """An import is refused; the message is one line for the operator, with the remedy. Nothing was written."""
+
+
+@dataclass(slots=True)
+class SourcePartition:
+    """The state of a partition in Kafka; ids are those of Kafka's brokers."""
+
+    replicas: tuple[int, ...]
+    isr: tuple[int, ...]
+    leader: int
+    leader_epoch: int
+    #: Replicas that have all committed records although they are not in the ISR (KIP-966).
+    elr: tuple[int, ...] = ()
+
+
+@dataclass(slots=True)
+class SourceTopic:
+    """A topic in Kafka."""
+
+    name: str
+    topic_id: TopicId
+    partitions: dict[int, SourcePartition] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class KafkaMetadata:
+    """The metadata of a cluster."""
+
+    #: Where it was read.
+    origin: str
+    #: None where the metadata does not have it.
+    cluster_id: str | None = None
+    topics: dict[str, SourceTopic] = field(default_factory=dict)
+    #: Settings by kind (topics, brokers, groups) and name, as in ``store/layout.py``.
+    configs: dict[tuple[str, str], dict[str, str]] = field(default_factory=dict)
+    #: Producer ids below it are assigned.
+    next_producer_id: int = 0
+    #: Registered brokers; empty where only live brokers are registered.
+    brokers: set[int] = field(default_factory=set)
+    #: Number of entries that Ottla has nothing for, by kind.
+    without_equal: dict[str, int] = field(default_factory=dict)
+
+    def count(self, kind: str, entries: Iterable[object] | int) -> None:
+        """Counts what has no equal."""
+        number = entries if isinstance(entries, int) else len(list(entries))
+        if number:
+            self.without_equal[kind] = self.without_equal.get(kind, 0) + number
+
+
+class ReadOnlyFile:
+    """A file opened for reading only."""
+
+    def __init__(self, path: Path) -> None:
+        """Raises: OSError."""
+        self.path = str(path)
+        self._file = path.open("rb", buffering=0)
+        self.size = path.stat().st_size
+
+    def read(self, position: int, size: int) -> bytes:
+        """Up to ``size`` bytes; fewer only at the end of the file."""
+        self._file.seek(position)
+        data = self._file.read(size) or b""
+        while len(data) < size and (more := self._file.read(size - len(data))):
+            data += more
+        return data
+
+    def close(self) -> None:
+        self._file.close()

@@ -1,0 +1,355 @@
+"""Directories of Kafka, built by the tests, are imported: metadata log, znodes, plan, files."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import signal
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from ottla.base.ids import TopicPartition
+from ottla.log import checkpoints
+from ottla.records.batch import patch
+from ottla.records.build import build_batch
+from ottla.server.data_directory import STORE, CannotStart, LockedDirectory
+from ottla.server.disk import RealDisk
+from ottla.server.kafka_import import metadata_records as kinds
+from ottla.server.kafka_import.carry_out import carry_out
+from ottla.server.kafka_import.kafka_metadata import CannotImport
+from ottla.server.kafka_import.metadata_log import read_metadata
+from ottla.server.kafka_import.plan import ImportPlan, metadata_of_kraft, plan_import
+from ottla.server.kafka_import.source import SourceDirectory, open_source
+from ottla.server.kafka_import.verification import verify
+from ottla.server.kafka_import.znodes import metadata_of
+from ottla.store import layout
+from ottla.store.embedded.copies import read_store
+from ottla.wire.codegen import uvarint
+from ottla.wire.compile import encode
+
+CLUSTER = "04hFT5z9RUGY7MxnO0cuIQ"
+ORDERS = bytes(range(16))
+KEYS = {kind: key for key, kind in kinds.TYPES.items()}
+
+
+def metadata_value(record: msgspec.Struct, version: int = 0) -> bytes:
+    return uvarint(1) + uvarint(KEYS[type(record)]) + uvarint(version) + encode(record, version)
+
+
+def metadata_batch(base: int, records: Sequence[msgspec.Struct]) -> bytes:
+    batch = build_batch([(0, None, metadata_value(record), ()) for record in records])
+    return batch_at(bytearray(batch), base)
+
+
+def batch_at(batch: bytearray, base: int, epoch: int = 0) -> bytes:
+    patch(batch, base_offset=base, leader_epoch=epoch)
+    return bytes(batch)
+
+
+def data_batch(base: int, count: int = 2, epoch: int = 3) -> bytes:
+    return batch_at(bytearray(build_batch([(1_000 + i, b"k", b"value %d" % (base + i), ()) for i in range(count)])), base, epoch)
+
+
+def partition(number: int = 0, *, replicas: list[int], isr: list[int], epoch: int = 5, leader: int = 1) -> kinds.PartitionRecord:
+    return kinds.PartitionRecord(partition_id=number, topic_id=ORDERS, replicas=replicas, isr=isr, leader=leader, leader_epoch=epoch)
+
+
+def write_metadata(directory: Path, *batches: bytes) -> Path:
+    log = directory / "__cluster_metadata-0"
+    log.mkdir(parents=True)
+    (log / f"{0:020}.log").write_bytes(b"".join(batches))
+    return log
+
+
+def kafka_directory(path: Path, node: int, *, segments: dict[int, list[bytes]], clean: bool = True, recovery_point: int = 0) -> Path:
+    """A directory with partition orders-0."""
+    log = path / "orders-0"
+    log.mkdir(parents=True)
+    (path / "meta.properties").write_text(f"version=1\nnode.id={node}\ncluster.id={CLUSTER}\ndirectory.id=AAAAAAAAAAAAAAAAAAAAAg\n")
+    (path / ".lock").touch()
+    if clean:
+        (path / ".kafka_cleanshutdown").write_text('{"version":0,"brokerEpoch":7}')
+    for base, batches in segments.items():
+        (log / f"{base:020}.log").write_bytes(b"".join(batches))
+        (log / f"{base:020}.index").write_bytes(b"")
+    (log / "partition.metadata").write_bytes(checkpoints.partition_metadata_file(ORDERS))
+    (log / "leader-epoch-checkpoint").write_bytes(checkpoints.epochs_file([(3, 0)]))
+    orders = TopicPartition("orders", 0)
+    (path / "recovery-point-offset-checkpoint").write_bytes(checkpoints.offsets_file({orders: recovery_point}))
+    (path / "replication-offset-checkpoint").write_bytes(checkpoints.offsets_file({orders: recovery_point}))
+    return path
+
+
+TWO_SEGMENTS = {0: [data_batch(0), data_batch(2)], 4: [data_batch(4)]}
+
+
+def one_broker(path: Path, *, clean: bool = True, extra: Iterable[msgspec.Struct] = ()) -> Path:
+    kafka_directory(path, 1, segments=TWO_SEGMENTS, clean=clean, recovery_point=6 if clean else 0)
+    records = [
+        kinds.RegisterBrokerRecord(broker_id=1),
+        kinds.TopicRecord(name="orders", topic_id=ORDERS),
+        partition(replicas=[1], isr=[1]),
+        kinds.ConfigRecord(resource_type=2, resource_name="orders", name="retention.ms", value="77"),
+        kinds.ProducerIdsRecord(broker_id=1, next_producer_id=4_000),
+        *extra,
+    ]
+    write_metadata(path, metadata_batch(0, records))
+    return path
+
+
+def plan_of(sources: list[SourceDirectory], **options: bool) -> ImportPlan:
+    try:
+        return plan_import(sources, metadata_of_kraft(sources), **options)
+    finally:
+        for source in sources:
+            source.release()
+
+
+def fingerprint(path: Path) -> dict[str, tuple[int, str]]:
+    files = [file for file in sorted(path.rglob("*")) if file.is_file()]
+    return {str(file): (file.stat().st_mtime_ns, hashlib.sha256(file.read_bytes()).hexdigest()) for file in files}
+
+
+def ignore(done: int) -> None: ...
+
+
+def test_changes_and_removals_in_the_metadata_log_are_applied(tmp_path: Path) -> None:
+    other = bytes(reversed(ORDERS))
+    records: list[msgspec.Struct] = [
+        kinds.TopicRecord(name="orders", topic_id=ORDERS),
+        partition(replicas=[1, 2], isr=[1, 2]),
+        kinds.TopicRecord(name="gone", topic_id=other),
+        kinds.ConfigRecord(resource_type=2, resource_name="gone", name="retention.ms", value="1"),
+        kinds.RemoveTopicRecord(topic_id=other),
+        kinds.PartitionChangeRecord(partition_id=0, topic_id=ORDERS, isr=[2], leader=2),
+        kinds.AccessControlEntryRecord(id=ORDERS),
+        kinds.AccessControlEntryRecord(id=other),
+        kinds.RemoveAccessControlEntryRecord(id=other),
+    ]
+    found = read_metadata(write_metadata(tmp_path, metadata_batch(0, records)))
+    assert list(found.topics) == ["orders"] and not found.configs
+    state = found.topics["orders"].partitions[0]
+    assert (state.isr, state.leader, state.leader_epoch) == ((2,), 2, 6)
+    assert found.without_equal == {"access control entries": 1}
+
+
+def test_records_of_an_aborted_or_unfinished_metadata_transaction_are_left_out(tmp_path: Path) -> None:
+    kept = kinds.TopicRecord(name="orders", topic_id=ORDERS)
+    records: list[msgspec.Struct] = [
+        kept,
+        kinds.BeginTransactionRecord(),
+        kinds.TopicRecord(name="aborted"),
+        kinds.AbortTransactionRecord(),
+    ]
+    records += [kinds.BeginTransactionRecord(), kinds.RegisterBrokerRecord(broker_id=3), kinds.EndTransactionRecord()]
+    records += [kinds.BeginTransactionRecord(), kinds.TopicRecord(name="unfinished")]
+    found = read_metadata(write_metadata(tmp_path, metadata_batch(0, records)))
+    assert list(found.topics) == ["orders"] and found.brokers == {3}
+
+
+def test_the_metadata_log_is_read_from_the_snapshot_on_and_up_to_a_torn_batch(tmp_path: Path) -> None:
+    log = write_metadata(tmp_path)
+    first = metadata_batch(10, [kinds.TopicRecord(name="orders", topic_id=ORDERS)])
+    (log / f"{0:020}.log").unlink()
+    torn = metadata_batch(11, [kinds.TopicRecord(name="torn")])[:-1]
+    (log / f"{10:020}.log").write_bytes(first + torn)
+    snapshot = metadata_batch(0, [kinds.RegisterBrokerRecord(broker_id=4)])
+    footer = batch_at(bytearray(build_batch([(0, b"\x00\x00\x00\x04", b"\x00\x00", ())], control=True)), 1)
+    (log / f"{10:020}-{2:010}.checkpoint").write_bytes(snapshot + footer)
+    (log / f"{12:020}-{2:010}.checkpoint").write_bytes(snapshot)
+    found = read_metadata(log)
+    assert list(found.topics) == ["orders"] and found.brokers == {4}
+
+
+def test_a_gap_between_snapshot_and_metadata_log_is_refused(tmp_path: Path) -> None:
+    log = write_metadata(tmp_path)
+    (log / f"{0:020}.log").unlink()
+    (log / f"{10:020}.log").write_bytes(metadata_batch(10, [kinds.TopicRecord(name="orders")]))
+    with pytest.raises(CannotImport, match="offsets from 0 on are missing"):
+        read_metadata(log)
+
+
+def test_an_import_is_equal_to_its_source_and_does_not_change_it(tmp_path: Path) -> None:
+    source = one_broker(tmp_path / "kafka")
+    before = fingerprint(source)
+    plan = plan_of([open_source(source)])
+    done = carry_out(plan, tmp_path / "data", copy=False, progress=ignore)
+    assert done.linked_bytes == (source / "orders-0" / f"{0:020}.log").stat().st_size
+    first, last = (tmp_path / "data" / "broker-1" / "orders-0" / f"{base:020}.log" for base in (0, 4))
+    assert first.stat().st_nlink == 2 and last.stat().st_nlink == 1
+    contents = read_store(tmp_path / "data" / STORE)
+    assert contents is not None
+    rows = {path: data for path, (data, _, _) in contents.rows.items()}
+    state = layout.decode_partition_state(rows[layout.partition_state("orders", 0)])
+    assert (state.leader, state.leader_epoch, state.isr) == (1, 6, (1,))
+    assert layout.decode_topic(rows[layout.topic("orders")]).topic_id == ORDERS
+    assert layout.decode_config(rows[layout.config("topics", "orders")]) == {"retention.ms": "77"}
+    assert layout.decode_producer_id_block(rows[layout.PRODUCER_ID_BLOCK]).end == 3_999
+    assert layout.decode_cluster_id(rows[layout.CLUSTER_ID]) == CLUSTER
+    assert verify(plan, tmp_path / "data", progress=ignore).differences == []
+    assert fingerprint(source) == before and not (tmp_path / "data.importing").exists()
+
+
+def test_a_changed_byte_of_the_import_is_found(tmp_path: Path) -> None:
+    plan = plan_of([open_source(one_broker(tmp_path / "kafka"))])
+    carry_out(plan, tmp_path / "data", copy=True, progress=ignore)
+    path = tmp_path / "data" / "broker-1" / "orders-0" / f"{0:020}.log"
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+    (difference,) = verify(plan, tmp_path / "data", progress=ignore).differences
+    assert difference[0] == "orders-0 of broker 1" and "at offset 2" in difference[1]
+
+
+def test_after_an_unclean_stop_segments_behind_the_recovery_point_are_copied(tmp_path: Path) -> None:
+    plan = plan_of([open_source(one_broker(tmp_path / "kafka", clean=False))])
+    done = carry_out(plan, tmp_path / "data", copy=False, progress=ignore)
+    assert done.linked_bytes == 0
+    assert not (tmp_path / "data" / "broker-1" / ".kafka_cleanshutdown").exists()
+
+
+def test_a_failed_import_leaves_nothing(tmp_path: Path) -> None:
+    plan = plan_of([open_source(one_broker(tmp_path / "kafka"))])
+
+    def fails(done: int) -> None:
+        raise OSError("the disk fails")
+
+    with pytest.raises(OSError, match="the disk fails"):
+        carry_out(plan, tmp_path / "data", copy=False, progress=fails)
+    assert {path.name for path in tmp_path.iterdir()} == {"kafka"}
+
+
+def test_a_directory_that_is_not_empty_is_not_imported_into(tmp_path: Path) -> None:
+    plan = plan_of([open_source(one_broker(tmp_path / "kafka"))])
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "file").touch()
+    with pytest.raises(CannotImport, match="is not empty"):
+        carry_out(plan, tmp_path / "data", copy=False, progress=ignore)
+
+
+def three_brokers(path: Path, ids: Sequence[int], isr: list[int]) -> list[Path]:
+    """Three replicas of orders-0, of which the last one has the longest log."""
+    paths = [kafka_directory(path / str(node), node, segments={0: [data_batch(0)]}, recovery_point=2) for node in ids[:2]]
+    paths.append(kafka_directory(path / str(ids[2]), ids[2], segments={0: [data_batch(0), data_batch(2)]}, recovery_point=4))
+    registered = [kinds.RegisterBrokerRecord(broker_id=node) for node in ids]
+    topic = [kinds.TopicRecord(name="orders", topic_id=ORDERS), partition(replicas=list(ids), isr=isr, leader=isr[0])]
+    write_metadata(paths[0], metadata_batch(0, [*registered, *topic]))
+    return paths
+
+
+def state_of(plan: ImportPlan) -> layout.PartitionState:
+    return layout.decode_partition_state(plan.contents.rows[layout.partition_state("orders", 0)][0])
+
+
+def test_the_isr_member_with_the_longest_log_leads_and_ids_with_gaps_are_mapped(tmp_path: Path) -> None:
+    plan = plan_of([open_source(path) for path in three_brokers(tmp_path, (3, 5, 9), [3, 9])])
+    assert plan.brokers == {3: 3, 5: 4, 9: 5} and plan.serve_arguments == "--broker-id 3 --brokers 3"
+    assert (state_of(plan).leader, state_of(plan).isr) == (5, (3, 5))
+    rows = plan.contents.rows
+    assert layout.decode_topic(rows[layout.topic("orders")][0]).replicas == {0: (3, 4, 5)}
+
+
+def test_a_partition_without_a_replica_in_sync_is_refused_unless_that_is_allowed(tmp_path: Path) -> None:
+    paths = three_brokers(tmp_path, (1, 2, 3), [3])
+    with pytest.raises(CannotImport, match=r"1 partitions have no replica.*orders-0.*--incomplete"):
+        plan_of([open_source(path) for path in paths[:2]])
+    plan = plan_of([open_source(path) for path in paths[:2]], allow_incomplete=True)
+    assert plan.incomplete == [TopicPartition("orders", 0)] and state_of(plan).leader in (1, 2)
+
+
+def test_the_directories_of_one_broker_become_one(tmp_path: Path) -> None:
+    source = one_broker(tmp_path / "kafka")
+    other = kafka_directory(tmp_path / "other", 1, segments={})
+    (other / "orders-0").rename(other / "stale-0")
+    plan = plan_of([open_source(source), open_source(other)])
+    assert plan.brokers == {1: 1}
+    assert ("log", str(other / "stale-0"), "the topic does not exist any more") in plan.not_imported
+
+
+def test_what_has_no_equal_is_reported(tmp_path: Path) -> None:
+    extra = [
+        kinds.TopicRecord(name="__transaction_state", topic_id=bytes(reversed(ORDERS))),
+        kinds.UserScramCredentialRecord(name="alice", mechanism=1),
+        kinds.ClientQuotaRecord(entity=[kinds.QuotaEntity("user", "alice")], key="producer_byte_rate", value=1.0),
+        kinds.ConfigRecord(resource_type=2, resource_name="orders", name="remote.storage.enable", value="true"),
+        kinds.FeatureLevelRecord(name="metadata.version", feature_level=29),
+    ]
+    plan = plan_of([open_source(one_broker(tmp_path / "kafka", extra=extra))])
+    reported = {(kind, what) for kind, what, _ in plan.not_imported}
+    assert {
+        ("topic", "__transaction_state"), ("SCRAM credentials", "1"), ("client quotas", "1"), ("remote segments", "orders"),
+        ("finalized feature levels", "1"), ("setting", "topics/orders: remote.storage.enable"),
+    } <= reported  # fmt: skip
+
+
+def test_a_running_kafka_and_a_directory_of_ottla_are_refused(tmp_path: Path) -> None:
+    source = one_broker(tmp_path / "kafka")
+    # POSIX locks belong to a process, so another one holds it.
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        held = os.open(source / ".lock", os.O_RDWR)
+        fcntl.lockf(held, fcntl.LOCK_EX)
+        os.write(writing, b"x")
+        signal.pause()
+    try:
+        os.read(reading, 1)
+        with pytest.raises(CannotImport, match="in use by a running Kafka broker"):
+            open_source(source)
+    finally:
+        os.kill(child, 9)
+        os.waitpid(child, 0)
+    carry_out(plan_of([open_source(source)]), tmp_path / "data", copy=False, progress=ignore)
+    with pytest.raises(CannotImport, match="is a log directory of Ottla"):
+        open_source(tmp_path / "data" / "broker-1")
+
+
+def test_a_server_refuses_a_directory_of_kafka_and_names_the_import(tmp_path: Path) -> None:
+    source = one_broker(tmp_path / "kafka")
+    before = fingerprint(source)
+    with pytest.raises(CannotStart, match=f"log directory of Apache Kafka.*ottla import {source} --data-dir NEW"):
+        LockedDirectory(source)
+    assert fingerprint(source) == before
+
+
+def test_a_file_with_two_names_is_copied_before_it_is_truncated_or_appended_to(tmp_path: Path) -> None:
+    for change in ("truncate", "append"):
+        (tmp_path / "source").write_bytes(b"0123456789")
+        os.link(tmp_path / "source", tmp_path / "linked")
+        file = RealDisk(tmp_path).open("linked")
+        file.truncate(3) if change == "truncate" else file.append(b"more")
+        assert (tmp_path / "source").read_bytes() == b"0123456789"
+        assert (tmp_path / "linked").read_bytes() == (b"012" if change == "truncate" else b"0123456789more")
+        assert file.read(0, 3) == b"012"
+        (tmp_path / "linked").unlink()
+
+
+def test_znodes_of_a_kafka_with_zookeeper_are_read() -> None:
+    nodes: dict[str, str | None] = {
+        "/brokers/topics": None,
+        "/cluster/id": json.dumps({"version": "1", "id": CLUSTER}),
+        "/brokers/topics/orders": json.dumps({"version": 3, "topic_id": "AAECAwQFBgcICQoLDA0ODw", "partitions": {"0": [1, 2]}}),
+        "/brokers/topics/orders/partitions/0/state": json.dumps(
+            {"version": 1, "leader": 2, "leader_epoch": 8, "controller_epoch": 3, "isr": [2]}
+        ),
+        "/brokers/topics/doomed": json.dumps({"version": 3, "partitions": {"0": [1]}}),
+        "/admin/delete_topics/doomed": None,
+        "/config/topics/orders": json.dumps({"version": 1, "config": {"retention.ms": "5"}}),
+        "/config/users/alice": json.dumps({"version": 1, "config": {"SCRAM-SHA-256": "x", "producer_byte_rate": "1"}}),
+        "/kafka-acl/Topic/orders": json.dumps({"version": 1, "acls": [{"principal": "User:a"}, {"principal": "User:b"}]}),
+    }
+    found = metadata_of(nodes, "nodes")
+    assert (found.cluster_id, list(found.topics)) == (CLUSTER, ["orders"])
+    state = found.topics["orders"].partitions[0]
+    assert (found.topics["orders"].topic_id, state.isr, state.leader_epoch) == (ORDERS, (2,), 8)
+    assert found.configs == {("topics", "orders"): {"retention.ms": "5"}}
+    assert found.without_equal == {
+        "SCRAM credentials": 1, "client quotas": 1, "access control entries": 2, "topics that were being deleted": 1,
+    }  # fmt: skip
+    with pytest.raises(CannotImport, match="brokers 1 of Kafka are registered"):
+        metadata_of({**nodes, "/brokers/ids/1": "{}"}, "nodes")
