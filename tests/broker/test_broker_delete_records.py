@@ -4,9 +4,11 @@ from collections.abc import Mapping
 from random import Random
 from typing import Any
 
-from cluster import Broker, Cluster, Sent, batch, fetch, produce, values
+import pytest
+from cluster import Broker, Cluster, Sent, batch, fetch, produce, unpacked, values
 
 from ottla.base.ids import TopicPartition
+from ottla.sim.disk import SimDisk
 from ottla.wire import errors
 from ottla.wire.messages.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
 
@@ -171,3 +173,24 @@ def test_follower_reports_a_log_start_that_retention_moved() -> None:
     progress = leader.leader("t").isr_state.progress
     assert [progress[broker.broker_id].log_start for broker in followers] == [start, start]
     assert result(leader.send(delete_request(start), 2)) == (0, start)
+
+
+@pytest.mark.parametrize("offset", [1, 4, 6])
+def test_replica_without_records_copies_a_batch_that_is_deleted_in_part(offset: int) -> None:
+    """Found by the simulator, seed 21: it began inside of the batch, and could not append it."""
+    cluster = Cluster(brokers=2)
+    leader = cluster.topic(replicas=2)
+    for _ in range(2):
+        produce(leader, batch(b"a", b"b", b"c", b"d"))
+    [gone] = [broker for broker in cluster.brokers.values() if broker is not leader]
+    cluster.kill(gone.broker_id)
+    assert result(leader.send(delete_request(offset), 2)) == (0, offset)
+    follower = cluster.start(gone.broker_id, gone.texts, [SimDisk("disk0", now_ms=lambda: cluster.wall_ms)])
+    cluster.pass_ms(15_000)
+    log = follower.node.partitions.followers[T0].log
+    assert (log.start_offset, log.end_offset) == (offset, 8)
+    assert set(leader.leader("t").isr) == {leader.broker_id, follower.broker_id}
+    cluster.kill(leader.broker_id)
+    cluster.pass_ms(2_000)
+    assert [number for number, *_ in unpacked(fetch(follower, offset).records) if number >= offset] == list(range(offset, 8))
+    assert fetch(follower, offset - 1).error_code == errors.OffsetOutOfRange.code
