@@ -11,6 +11,7 @@ from ottla.base.ids import TopicPartition
 from ottla.sim.disk import SimDisk
 from ottla.wire import errors
 from ottla.wire.messages.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
+from ottla.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ReplicaState
 
 T0 = TopicPartition("t", 0)
 
@@ -194,3 +195,21 @@ def test_replica_without_records_copies_a_batch_that_is_deleted_in_part(offset: 
     cluster.pass_ms(2_000)
     assert [number for number, *_ in unpacked(fetch(follower, offset).records) if number >= offset] == list(range(offset, 8))
     assert fetch(follower, offset - 1).error_code == errors.OffsetOutOfRange.code
+
+
+def test_log_start_of_a_response_that_a_follower_did_not_apply_is_sent_again() -> None:
+    """Found by the simulator, seed 92: the leader counted it as sent, and the replica never joined the ISR."""
+    _cluster, leader, followers = a_replicated_topic(replicas=2)
+    state = ReplicaState(replica_id=followers[0].broker_id, replica_epoch=followers[0].node.context.epoch or 0)
+    log = leader.leader("t").log
+    ask = FetchPartition(partition=0, current_leader_epoch=leader.leader("t").epoch, fetch_offset=5, log_start_offset=0)
+
+    def sent(session: int, epoch: int) -> Any:
+        topics = [FetchTopic(topic_id=log.topic_id, partitions=[ask])]
+        request = FetchRequest(replica_state=state, session_id=session, session_epoch=epoch, topics=topics, max_wait_ms=60_000)
+        return leader.send(request, 15)
+
+    leader.send(delete_request(3), 2)
+    first = sent(0, 0).answer
+    again = sent(first.session_id, 1).answer
+    assert [response.responses[0].partitions[0].log_start_offset for response in (first, again)] == [3, 3]
