@@ -4,11 +4,14 @@ from collections.abc import Mapping
 from random import Random
 from typing import Any
 
-from cluster import Broker, Cluster, Sent, batch, fetch, produce, values
+import pytest
+from cluster import Broker, Cluster, Sent, batch, fetch, produce, unpacked, values
 
 from ottla.base.ids import TopicPartition
+from ottla.sim.disk import SimDisk
 from ottla.wire import errors
 from ottla.wire.messages.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
+from ottla.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ReplicaState
 
 T0 = TopicPartition("t", 0)
 
@@ -171,3 +174,42 @@ def test_follower_reports_a_log_start_that_retention_moved() -> None:
     progress = leader.leader("t").isr_state.progress
     assert [progress[broker.broker_id].log_start for broker in followers] == [start, start]
     assert result(leader.send(delete_request(start), 2)) == (0, start)
+
+
+@pytest.mark.parametrize("offset", [1, 4, 6])
+def test_replica_without_records_copies_a_batch_that_is_deleted_in_part(offset: int) -> None:
+    """Found by the simulator, seed 21: it began inside of the batch, and could not append it."""
+    cluster = Cluster(brokers=2)
+    leader = cluster.topic(replicas=2)
+    for _ in range(2):
+        produce(leader, batch(b"a", b"b", b"c", b"d"))
+    [gone] = [broker for broker in cluster.brokers.values() if broker is not leader]
+    cluster.kill(gone.broker_id)
+    assert result(leader.send(delete_request(offset), 2)) == (0, offset)
+    follower = cluster.start(gone.broker_id, gone.texts, [SimDisk("disk0", now_ms=lambda: cluster.wall_ms)])
+    cluster.pass_ms(15_000)
+    log = follower.node.partitions.followers[T0].log
+    assert (log.start_offset, log.end_offset) == (offset, 8)
+    assert set(leader.leader("t").isr) == {leader.broker_id, follower.broker_id}
+    cluster.kill(leader.broker_id)
+    cluster.pass_ms(2_000)
+    assert [number for number, *_ in unpacked(fetch(follower, offset).records) if number >= offset] == list(range(offset, 8))
+    assert fetch(follower, offset - 1).error_code == errors.OffsetOutOfRange.code
+
+
+def test_log_start_of_a_response_that_a_follower_did_not_apply_is_sent_again() -> None:
+    """Found by the simulator, seed 92: the leader counted it as sent, and the replica never joined the ISR."""
+    _cluster, leader, followers = a_replicated_topic(replicas=2)
+    state = ReplicaState(replica_id=followers[0].broker_id, replica_epoch=followers[0].node.context.epoch or 0)
+    log = leader.leader("t").log
+    ask = FetchPartition(partition=0, current_leader_epoch=leader.leader("t").epoch, fetch_offset=5, log_start_offset=0)
+
+    def sent(session: int, epoch: int) -> Any:
+        topics = [FetchTopic(topic_id=log.topic_id, partitions=[ask])]
+        request = FetchRequest(replica_state=state, session_id=session, session_epoch=epoch, topics=topics, max_wait_ms=60_000)
+        return leader.send(request, 15)
+
+    leader.send(delete_request(3), 2)
+    first = sent(0, 0).answer
+    again = sent(first.session_id, 1).answer
+    assert [response.responses[0].partitions[0].log_start_offset for response in (first, again)] == [3, 3]

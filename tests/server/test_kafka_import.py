@@ -34,7 +34,7 @@ from ottla.wire.compile import encode
 
 CLUSTER = "04hFT5z9RUGY7MxnO0cuIQ"
 ORDERS = bytes(range(16))
-KEYS = {kind: key for key, kind in kinds.TYPES.items()}
+KEYS: dict[type[msgspec.Struct], int] = {kind: key for key, kind in kinds.TYPES.items()}
 
 
 def metadata_value(record: msgspec.Struct, version: int = 0) -> bytes:

@@ -185,6 +185,11 @@ class Log(LogState):
             size = min(size, max(max_bytes, first))
         return Slice(segment.file, position, size) if size > 0 else None
 
+    def first_batch_offset(self) -> int:
+        """Base offset of the batch with the start offset; lower if records were deleted up to the middle of a batch. Raises: CorruptLog."""
+        found = self.segments[self.segment_of(self.start_offset)].header_of(self.start_offset)
+        return self.start_offset if found is None else min(found[1].base_offset, self.start_offset)
+
     def read(self, offset: int, *, max_bytes: int = 1 << 30, upto: int | None = None) -> bytes:
         """Reads the result of ``locate``; for tests and tools."""
         located = self.locate(offset, max_bytes=max_bytes, upto=self.end_offset if upto is None else upto)

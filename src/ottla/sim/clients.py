@@ -263,6 +263,8 @@ class Consumer:
         self._asking = False
         #: The leader epoch that it knows; -1 for none.
         self.leader_epoch: Callable[[], int] = lambda: NO_EPOCH
+        #: Offset up to which records may have been deleted.
+        self.deleted_to: Callable[[], int] = lambda: 0
         #: Its rack; empty for none.
         self.rack = ""
         #: Whether a gap in the offsets can only be damage. Kafka's clients do not check; only the broker's scrub finds it then.
@@ -298,10 +300,11 @@ class Consumer:
         data = response.responses[0].partitions[0] if response.responses else None
         if data is None or data.error_code:
             if data is not None and data.error_code == errors.OffsetOutOfRange.code:
-                self._history.complaint(
-                    f"consumer {self._number}: offset {self.position} of partition {self._partition} was there, now it is out of range"
-                )
-                self.position = self._behind = 0
+                if self.position >= self.deleted_to():
+                    self._history.complaint(
+                        f"consumer {self._number}: offset {self.position} of partition {self._partition} was there, now it is out of range"
+                    )
+                self.position = self._behind = self.deleted_to()
             self._world.after(RETRY_MS, self._ask)
             return
         try:

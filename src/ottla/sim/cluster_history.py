@@ -35,6 +35,8 @@ GROWTH, PASSING, MOVE, ELECTION, LATE = "topic grows", "topic comes or goes", "p
 CLUSTER_KINDS = (*CLUSTER_FAULT_KINDS, GROWTH, PASSING, MOVE, ELECTION)
 #: Faults that are added in three of ten histories.
 BESIDE, BESIDE_IN_TEN = ("controller hard to reach", "change in doubt", LATE), 3
+#: In two of ten histories clients delete records of a topic.
+TRIM, TRIM_IN_TEN = "records deleted", 2
 #: In two of ten histories bits rot on one broker's disk, and its logs are scrubbed often.
 ROT, ROT_IN_TEN, SCRUBBED = "bit rot", 2, {"ottla.log.scrub.interval.ms": "2000", "log.flush.offset.checkpoint.interval.ms": "500"}
 SCRUB_PASS_MS = 6_000
@@ -94,6 +96,9 @@ class ClusterHistory:
         beside = self.world.rng("besides")
         if kinds is CLUSTER_KINDS and beside.random() * 10 < BESIDE_IN_TEN:
             chosen.append(beside.choice(BESIDE))
+        self.trims = TRIM in kinds or (kinds is CLUSTER_KINDS and self.world.rng("trims").random() * 10 < TRIM_IN_TEN)
+        if self.trims and TRIM not in chosen:
+            chosen.append(TRIM)
         if rots and ROT not in chosen:
             chosen.append(ROT)
         if self.gentle:
@@ -117,6 +122,7 @@ class ClusterHistory:
         self.passing = PassingTopics(self.world, self.network, self.machines)
         more: dict[str, Callable[[], None]] = {GROWTH: self._grow, PASSING: self.passing.happen, MOVE: self._move, ELECTION: self._elect}
         more[LATE] = self._elect_late
+        more[TRIM] = self._trim
         return ClusterFaults(
             self.world,
             self.machines,
@@ -173,6 +179,7 @@ class ClusterHistory:
         rng = self.world.rng("profile")
         for number in range(rng.choice((1, 1, 2))):
             compacted = rng.random() < 0.25
+            trimmed = self.trims and not compacted
             topic = ClusterTopic(
                 self.world,
                 self.network,
@@ -183,6 +190,7 @@ class ClusterHistory:
                 configs=self.configs,
                 compacted=compacted,
                 racks=RACKS if self.racks else ("",),
+                trimmed=trimmed,
             )
             self.topics.append(topic)
 
@@ -216,6 +224,12 @@ class ClusterHistory:
         state = self.observer.state(partition)
         if state is not None and state.leader >= 0 and rng.random() < 0.5:
             self.faults.slow(self.machines[BrokerId(state.leader)], from_store_ms=2_000, for_ms=(3_000,))
+
+    def _trim(self) -> None:
+        """Deletes records of every topic for that."""
+        for topic in self.topics:
+            if topic.trimmed:
+                topic.trim()
 
     def _elect(self) -> None:
         self.world.rng("elections").choice(self.topics).elect()
@@ -282,6 +296,10 @@ class ClusterHistory:
                 checker.finish(final)
 
     def _compare(self, topic: ClusterTopic, partition: TopicPartition, copies: Mapping[BrokerId, Any]) -> None:
+        if topic.trimmed and copies:
+            # A deletion that was not acknowledged may have taken effect on some.
+            start = max(log.start_offset for log in self._copies(partition).values())
+            copies = {broker: [record for record in copy if record[0] >= start] for broker, copy in copies.items()}
         if not topic.compacted:
             if any(copy != next(iter(copies.values())) for copy in copies.values()):
                 self.complaints.append(f"the copies of {partition} differ: {[len(copy) for copy in copies.values()]} records")

@@ -15,6 +15,7 @@ from ottla.sim.checkers.cluster import (
     ClusterChecker,
     CommittedIsSpread,
     CopiesAgree,
+    DeletedStaysDeleted,
     EpochsRise,
     IsrHoldsCommitted,
     MarksOnlyRise,
@@ -68,6 +69,8 @@ class ClusterObserver:
         leaders = OneLeaderPerEpoch(self)
         #: By partition and epoch.
         self.leader_of = leaders.leader_of
+        #: Gets acknowledged deletions.
+        self.deleted = DeletedStaysDeleted(self)
         self.checkers: list[ClusterChecker] = [
             leaders,
             EpochsRise(self),
@@ -77,6 +80,7 @@ class ClusterObserver:
             NobodyLeadsUnheard(self),
             IsrHoldsCommitted(self),
             CopiesAgree(self, follows),
+            self.deleted,
         ]
         for machine in machines.values():
             machine.stepped = self.stepped

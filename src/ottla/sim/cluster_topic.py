@@ -21,7 +21,7 @@ from ottla.sim.checkers.checks import (
 )
 from ottla.sim.checkers.client_history import HistoryIsSound
 from ottla.sim.checkers.cluster import LatestNeverFalls
-from ottla.sim.client_connection import send_once
+from ottla.sim.client_connection import Caller, send_once
 from ottla.sim.clients import Admin, Producer
 from ottla.sim.cluster_clients import Entrance, Lister, Reader
 from ottla.sim.cluster_machine import ClusterMachine
@@ -33,6 +33,9 @@ from ottla.wire.messages import (
     AlterPartitionReassignmentsRequest,
     CreatePartitionsRequest,
     CreatePartitionsTopic,
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
+    DeleteRecordsTopic,
     ElectLeadersRequest,
     ElectLeadersRequestTopicPartitions,
     ReassignablePartition,
@@ -47,6 +50,8 @@ CHECKERS: tuple[type[Checker], ...] = (
     OrderIsKept,
     HistoryIsSound,
 )
+#: Of a topic whose records are deleted. The other checkers need every record from offset 0 on.
+TRIMMED: tuple[type[Checker], ...] = (AcknowledgedIsKept, NoDuplicates, OffsetsAreDense, OffsetsAreNeverReused)
 COMPACTED: tuple[type[Checker], ...] = (LastValueIsKept, NoDuplicates, OffsetsStay)
 PARTITIONS_MAX = 5
 REPLICAS = 3
@@ -78,13 +83,20 @@ class ClusterTopic:
         configs: Mapping[str, str],
         compacted: bool,
         racks: Sequence[str] = ("",),
+        trimmed: bool = False,
     ) -> None:
-        """``racks``: racks of consumers."""
+        """``racks``: racks of consumers. ``trimmed``: clients delete records."""
         self._racks = racks
         self.name = name
         self.partitions = partitions
         self.compacted = compacted
-        self.checkers: list[Checker] = [kind() for kind in (COMPACTED if compacted else CHECKERS)]
+        self.trimmed = trimmed
+        #: By partition: the offset up to which clients asked to delete records.
+        self.deleted_to: dict[int, int] = {}
+        self._readers: dict[int, Reader] = {}
+        self.checkers: list[Checker] = [kind() for kind in (COMPACTED if compacted else TRIMMED if trimmed else CHECKERS)]
+        for checker in self.checkers:
+            checker.deleted_to = self.deleted_to
         self.reports = Reports(world, self.checkers, of=name)
         self.latest = LatestNeverFalls()
         self.producers: list[Producer] = []
@@ -105,6 +117,8 @@ class ClusterTopic:
         reader.leader_epoch = lambda: self._epoch(where)
         reader.rack = self._rng.choice(self._racks)
         reader.dense = not self.compacted
+        reader.deleted_to = lambda: self.deleted_to.get(partition, 0)
+        self._readers[partition] = reader
         own, state = self._entrance(partition), lambda: self._witness.state(where)
         Lister(self._world, self._network, own, where, state, self.latest, self._witness.leader_of)
 
@@ -142,6 +156,23 @@ class ClusterTopic:
                 grown(number)
 
         self._world.after(1_500, look)
+
+    def trim(self) -> None:
+        """Deletes records that the consumer of a partition has read."""
+        number = self._rng.choice(list(self._readers))
+        where, offset = TopicPartition(self.name, number), self._rng.randint(0, self._readers[number].position)
+        self.deleted_to[number] = max(self.deleted_to.get(number, 0), offset)
+        asked = DeleteRecordsTopic(name=self.name, partitions=[DeleteRecordsPartition(partition_index=number, offset=offset)])
+        caller = Caller(self._world, self._network, self._entrance(number), "operator")
+
+        def answered(response: Any) -> None:
+            [result] = response.topics[0].partitions
+            if result.error_code == 0:
+                self._world.note(f"deleted {where} up to {result.low_watermark}")
+                self._witness.deleted.acknowledged(where, result.low_watermark)
+            caller.hang_up()
+
+        caller.call(DeleteRecordsRequest(topics=[asked], timeout_ms=self._rng.choice((500, 3_000))), answered)
 
     def move(self) -> TopicPartition:
         """Reassigns a partition or cancels that, and ignores the result. Returns the partition."""

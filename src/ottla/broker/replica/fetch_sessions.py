@@ -199,6 +199,9 @@ class FetchSessions:
                     known = session.wanted[key] = Wanted(key[0], ask)
                 else:
                     known.ask = ask
+                    if 0 <= ask.log_start_offset < known.log_start_offset:
+                        # The follower did not apply the response with the later log start.
+                        known.log_start_offset = ask.log_start_offset
                 session.awake[key] = known
         for gone in request.forgotten_topics_data:
             for number in gone.partitions:

@@ -298,6 +298,8 @@ class Fetcher:
             elif data.diverging_epoch.epoch >= 0:
                 diverging = data.diverging_epoch
                 removed = follower.diverged(diverging.epoch, diverging.end_offset, wall_ms=context.wall_ms)
+            elif data.records and (before := follower.begins_before(data.records)) is not None:  # type: ignore[arg-type]
+                removed = follower.begin_anew(before, wall_ms=context.wall_ms)
             else:
                 if data.records:
                     self._throttles.copied(follower.partition, len(data.records))

@@ -154,6 +154,21 @@ class Follower(Flushing, Readable):
             said = f"a batch says offsets {header.base_offset} to {last_offset} where {end_offset} is due"
             raise Unsound(f"{said}; the next one says {following.base_offset}")
 
+    def begins_before(self, data: bytes | bytearray | memoryview) -> int | None:
+        """The base offset of the leader's first batch, if this empty log starts inside it: after records were deleted up to the middle of a
+        batch, whose first offset no log end matches. None otherwise. Raises: RecordsError.
+
+        Source: Kafka's UnexpectedAppendOffsetException.
+        """
+        end_offset = self.log.end_offset
+        if self.log.start_offset != end_offset:
+            return None
+        view = memoryview(data)
+        position, header = next(iter(headers(view)), (0, None))
+        if header is None or not header.base_offset < end_offset <= header.last_offset or not crc_ok(view, position):
+            return None
+        return header.base_offset
+
     def follow_marks(self, *, high_watermark: int, log_start: int, wall_ms: int) -> tuple[str, ...]:
         """Adopts the leader's high watermark and log start; returns renamed files to be removed later."""
         log = self.log

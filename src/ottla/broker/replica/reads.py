@@ -62,6 +62,13 @@ class Readable:
         end = self.log.epochs.end_of(last_fetched_epoch)
         return end is not None and end[0] == last_fetched_epoch and end[1] >= offset
 
+    def _begins_at(self, offset: int) -> bool:
+        """Whether the batch with the log start begins at or before this offset: a follower without records copies it whole."""
+        try:
+            return self.log.first_batch_offset() <= offset < self.log.start_offset
+        except LogError:
+            return False
+
     def read(
         self,
         offset: int,
@@ -85,11 +92,11 @@ class Readable:
             return found
         if self.follows and offset > log.end_offset:
             raise errors.OffsetNotAvailable(f"{self.partition} is copied up to {log.end_offset} here, not to {offset} yet")
-        if not log.start_offset <= offset <= log.end_offset:
+        if not log.start_offset <= offset <= log.end_offset and not (replica and self._begins_at(offset)):
             raise errors.OffsetOutOfRange(f"{self.partition} holds offsets {log.start_offset} to {log.end_offset}, not {offset}")
         if offset < upto and (max_bytes > 0 or at_least_one):
             try:
-                found.records = log.locate(offset, max_bytes=max_bytes, upto=upto, at_least_one=at_least_one)
+                found.records = log.locate(max(offset, log.start_offset), max_bytes=max_bytes, upto=upto, at_least_one=at_least_one)
             except LogError as error:
                 raise refusal_of(error) from error
         if isolation_level == READ_COMMITTED:

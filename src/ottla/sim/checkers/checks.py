@@ -3,6 +3,7 @@
 ``final[partition]`` is the log after all faults were undone: a list of (offset, value) from the log start on.
 """
 
+from collections.abc import Mapping
 from itertools import pairwise
 
 from ottla.sim.compacted_topic import is_tombstone, key_of
@@ -15,6 +16,8 @@ class Checker:
 
     def __init__(self) -> None:
         self.problems: list[str] = []
+        #: By partition: the offset up to which clients asked to delete records.
+        self.deleted_to: Mapping[int, int] = {}
 
     def sent(self, producer: int, partition: int, values: list[bytes], *, idempotent: bool) -> None:
         """A producer sent a batch."""
@@ -33,7 +36,7 @@ class Checker:
 
 
 class AcknowledgedIsKept(Checker):
-    """Records that were acknowledged with acks=all are not lost, and keep their offset."""
+    """Records that were acknowledged with acks=all are not lost, and keep their offset, unless they were deleted."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -46,7 +49,7 @@ class AcknowledgedIsKept(Checker):
     def finish(self, final: dict[int, Log]) -> None:
         held = {(partition, offset): value for partition, log in final.items() for offset, value in log}
         for place, value in self._acknowledged.items():
-            if held.get(place) != value:
+            if place[1] >= self.deleted_to.get(place[0], 0) and held.get(place) != value:
                 self.problems.append(f"lost: {value[:20]!r} was acknowledged at {place}; there is {held.get(place, b'nothing')[:20]!r}")
 
 
@@ -107,7 +110,8 @@ class OffsetsAreNeverReused(Checker):
             for offset, value in log:
                 self.read(-1, partition, offset, value)
             held = {offset for offset, _ in log}
-            gone = [offset for where, offset in self._read if where == partition and offset not in held]
+            kept_from = self.deleted_to.get(partition, 0)
+            gone = [offset for where, offset in self._read if where == partition and offset >= kept_from and offset not in held]
             if gone:
                 self.problems.append(f"vanished: offsets {sorted(gone)[:5]} of partition {partition} were read and are gone")
 

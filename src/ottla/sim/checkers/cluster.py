@@ -268,6 +268,35 @@ class CopiesAgree(ClusterChecker):
                     position = header.last_offset + 1
 
 
+class DeletedStaysDeleted(ClusterChecker):
+    """No leader has records below the low watermark of an acknowledged DeleteRecords, except after an unclean election."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        super().__init__(cluster)
+        self._low: dict[TopicPartition, int] = {}
+        #: Number of acknowledged deletions.
+        self.count = 0
+
+    def acknowledged(self, partition: TopicPartition, low_watermark: int) -> None:
+        """A deletion was acknowledged with this low watermark."""
+        self.count += 1
+        self._low[partition] = max(self._low.get(partition, 0), low_watermark)
+
+    def led(self, broker: int, leader: Leader) -> None:
+        state, low = self.cluster.state(leader.partition), self._low.get(leader.partition, 0)
+        if leader.log.start_offset < low and (state is None or state.leader_epoch <= leader.epoch):
+            self.complain(
+                f"{broker} leads {leader.partition} in epoch {leader.epoch} from {leader.log.start_offset} on; {low} records were deleted"
+            )
+
+    def state_written(self, partition: TopicPartition, before: PartitionState | None, after: PartitionState) -> None:
+        if after.recovering:
+            self._low.pop(partition, None)
+
+    def gone(self, topic: str) -> None:
+        self._low = {partition: low for partition, low in self._low.items() if partition.topic != topic}
+
+
 class LatestNeverFalls:
     """The end offset that a client gets never decreases, as long as it sends the leader epoch that it knows; and only the leader of that
     epoch answers.
