@@ -50,6 +50,9 @@ def _field(field: Field, version: int, random: Random) -> Any:
         return random.choice((-1, 0, 1_700_000_000_000))
     if field.name in ("last_fetch_timestamp", "last_caught_up_timestamp"):
         return random.choice((-1, 0, 1_700_000_000_000))
+    if field.name == "transaction_start_time_ms":
+        # One of the oracles makes a calendar date of it, and has none for -1.
+        return random.choice((0, 1_700_000_000_000))
     if field.name == "retention_time_ms":
         # One of the oracles makes a span of days and seconds of it.
         return random.choice((-1, 0, 86_400_000))

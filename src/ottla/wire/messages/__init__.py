@@ -11,6 +11,8 @@ from dataclasses import dataclass
 import msgspec
 
 from ottla.wire.declare import SCHEMAS, is_request, schema_of
+from ottla.wire.messages.add_offsets_to_txn import *
+from ottla.wire.messages.add_partitions_to_txn import *
 from ottla.wire.messages.alter_configs import *
 from ottla.wire.messages.alter_partition import *
 from ottla.wire.messages.alter_partition_reassignments import *
@@ -31,7 +33,9 @@ from ottla.wire.messages.describe_log_dirs import *
 from ottla.wire.messages.describe_producers import *
 from ottla.wire.messages.describe_quorum import *
 from ottla.wire.messages.describe_topic_partitions import *
+from ottla.wire.messages.describe_transactions import *
 from ottla.wire.messages.elect_leaders import *
+from ottla.wire.messages.end_txn import *
 from ottla.wire.messages.fetch import *
 from ottla.wire.messages.find_coordinator import *
 from ottla.wire.messages.heartbeat import *
@@ -44,6 +48,7 @@ from ottla.wire.messages.list_config_resources import *
 from ottla.wire.messages.list_groups import *
 from ottla.wire.messages.list_offsets import *
 from ottla.wire.messages.list_partition_reassignments import *
+from ottla.wire.messages.list_transactions import *
 from ottla.wire.messages.metadata import *
 from ottla.wire.messages.offset_commit import *
 from ottla.wire.messages.offset_delete import *
@@ -51,7 +56,9 @@ from ottla.wire.messages.offset_fetch import *
 from ottla.wire.messages.offset_for_leader_epoch import *
 from ottla.wire.messages.produce import *
 from ottla.wire.messages.sync_group import *
+from ottla.wire.messages.txn_offset_commit import *
 from ottla.wire.messages.unregister_broker import *
+from ottla.wire.messages.write_txn_markers import *
 
 
 @dataclass(frozen=True, slots=True)

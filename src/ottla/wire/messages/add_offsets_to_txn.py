@@ -1,0 +1,30 @@
+"""AddOffsetsToTxn, key 25: the group whose offsets a transaction commits.
+
+| version | what is new |
+|-|-|
+| 2 | PRODUCER_FENCED may be answered |
+| 3 | flexible |
+| 4 | TRANSACTION_ABORTABLE may be answered (KIP-890) |
+"""
+
+from __future__ import annotations
+
+from ottla.wire.declare import Int16, Int32, Int64, Struct, message
+
+
+@message(key=25, since=0, until=4, flexible_since=3)
+class AddOffsetsToTxnRequest(Struct):
+    """Sent to the transaction coordinator, which adds the group's partition of ``__consumer_offsets``."""
+
+    transactional_id: str = ""
+    producer_id: Int64 = 0
+    producer_epoch: Int16 = 0
+    group_id: str = ""
+
+
+@message(key=25, since=0, until=4, flexible_since=3)
+class AddOffsetsToTxnResponse(Struct):
+    """Whether the group was added."""
+
+    throttle_time_ms: Int32 = 0
+    error_code: Int16 = 0
