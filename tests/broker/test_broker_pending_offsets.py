@@ -1,5 +1,6 @@
 """Offsets of transactions, as Apache Kafka leaves them in ``__consumer_offsets``: they count when their marker says so."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -7,7 +8,9 @@ from cluster import WALL_MS, Broker, Cluster
 from groups import cluster_of_groups, commit, committed, coordinating, fetch_request
 
 from ottla.base.units import DAY_MS
+from ottla.broker.coordinator import Transaction
 from ottla.broker.groups.records import OffsetCommitKey, OffsetCommitValue, encode_record
+from ottla.broker.replica.leader import Marker
 from ottla.records.build import build_batch
 from ottla.records.read import ABORT_MARKER, COMMIT_MARKER, marker
 from ottla.sim.shard_replay import differences
@@ -21,7 +24,7 @@ T0, T1 = ("t", 0), ("t", 1)
 
 def append(broker: Broker, batch: bytearray) -> None:
     leader = broker.node.groups.shard_of("g").leader
-    leader.append_own(memoryview(batch), wall_ms=WALL_MS)
+    leader.append_own(memoryview(batch), wall_ms=WALL_MS, verify=False)
     broker.node.partitions.wrote(leader)
 
 
@@ -160,3 +163,60 @@ def test_pending_offsets_are_counted_as_memory_until_they_are_decided() -> None:
     assert reloaded(cluster).node.groups.shard_of("g").machine.offsets.bytes > before
     end(coordinating(cluster), 5, ABORT_MARKER)
     assert reloaded(cluster).node.groups.shard_of("g").machine.offsets.bytes == before
+
+
+# A coordinator that writes and decides transactions itself.
+
+
+def in_step(broker: Broker, act: Callable[[], Any]) -> None:
+    """Runs a handler's part in a step of the broker."""
+    broker.node.context.delayed.timer("test", act, broker.cluster.now_ms + 1)
+    broker.cluster.pass_ms(20)
+
+
+def write(broker: Broker, offset: int, *, producer: int = 5, verified: bool = True) -> None:
+    shard = broker.node.groups.shard_of("g")
+    guard = shard.leader.begin_verification(producer, 0, -1, raises_epoch=False, wall_ms=WALL_MS) if verified else None
+    record = OffsetCommitKey(group="g", topic="t", partition=0), OffsetCommitValue(offset=offset, commit_timestamp=WALL_MS)
+    in_step(broker, lambda: shard.write("g", [record], transaction=Transaction(producer, 0, guard)))
+
+
+def decide(broker: Broker, *, commit: bool, producer: int = 5) -> None:
+    in_step(broker, lambda: broker.node.groups.shard_of("g").end_transaction(Marker(producer, 0, commit, 0)))
+
+
+@pytest.mark.parametrize("commits", [True, False])
+def test_what_the_coordinator_has_is_what_a_replay_of_its_log_has(commits: bool) -> None:
+    cluster = cluster_of_groups()
+    broker = coordinating(cluster)
+    commit(broker, "g", "t", 0, 3)
+    write(broker, 7)
+    assert not differences(broker.node)
+    assert stable_offsets(broker)[0] == (errors.UnstableOffsetCommit.code, -1) and offsets(broker) == {T0: 3}
+    decide(broker, commit=commits)
+    assert not differences(broker.node)
+    assert offsets(broker) == offsets(reloaded(cluster)) == {T0: 7 if commits else 3}
+
+
+def test_an_offset_of_a_transaction_that_was_not_verified_is_refused() -> None:
+    cluster = cluster_of_groups()
+    broker = coordinating(cluster)
+    shard = broker.node.groups.shard_of("g")
+    end_offset = shard.leader.log.end_offset
+    record = OffsetCommitKey(group="g", topic="t", partition=0), OffsetCommitValue(offset=1)
+    with pytest.raises(errors.InvalidTxnState):
+        shard.write("g", [record], transaction=Transaction(5, 0))
+    assert shard.leader.log.end_offset == end_offset and not shard.machine.offsets.pending
+
+
+def test_a_decided_offset_is_not_shown_before_its_marker_is_committed() -> None:
+    cluster = cluster_of_groups()
+    broker = coordinating(cluster)
+    write(broker, 7)
+    cluster.flushing = False
+    decide(broker, commit=True)
+    sent = broker.send(fetch_request("g"), 9)
+    assert sent.waits
+    cluster.flushing = True
+    broker.flush()
+    assert not sent.waits and sent.answer.groups[0].topics[0].partitions[0].committed_offset == 7

@@ -6,10 +6,12 @@ from random import Random
 import pytest
 from log_builders import NOW_MS, a_batch, a_log, a_marker, append, flush, reopened
 
+from ottla.log import verification
 from ottla.log.errors import InvalidTransactionState, OutOfOrderSequence, StaleCoordinatorEpoch, StaleProducerEpoch
 from ottla.log.log import Log
 from ottla.log.producer_snapshots import read_snapshot, snapshot_file
 from ottla.log.producer_state import Duplicate
+from ottla.log.verification import VerificationGuard
 from ottla.records.batch import headers
 from ottla.sim.disk import SimDisk
 
@@ -183,6 +185,124 @@ def test_a_marker_of_a_newer_epoch_fences_the_old_one_and_sequences_start_anew()
     with pytest.raises(OutOfOrderSequence):
         check(log, sequence=2, epoch=4)
     produce(log, sequence=0, epoch=4)
+
+
+def test_a_marker_of_a_transaction_that_raised_the_epoch_is_above_the_known_one_or_repeated() -> None:
+    """Transaction version 2, KIP-890: a late marker of the transaction before must not end the present one."""
+    log = a_log()
+    produce(log, sequence=0, epoch=3, transactional=True)
+    with pytest.raises(StaleProducerEpoch, match="later transaction"):
+        log.producers.check_marker(1, 3, 0, raises_epoch=True)
+    log.producers.check_marker(1, 3, 0)
+    log.producers.check_marker(1, 4, 0, raises_epoch=True)
+    a_marker(log, 1, producer_epoch=4, commit=True)
+    log.producers.check_marker(1, 4, 0, raises_epoch=True)
+    with pytest.raises(StaleProducerEpoch):
+        log.producers.check_marker(1, 3, 0, raises_epoch=True)
+    log.producers.check_marker(2, 0, 0, raises_epoch=True)
+
+
+# Verification of the first batch of a transaction.
+
+
+def begin(log: Log, *, sequence: int = 0, epoch: int = 0, raises_epoch: bool = False, now_ms: int = NOW_MS) -> VerificationGuard | None:
+    return log.producers.begin_verification(1, epoch, sequence, raises_epoch=raises_epoch, now_ms=now_ms)
+
+
+def verified(log: Log, guard: VerificationGuard | None, *, sequence: int = 0, epoch: int = 0) -> Duplicate | None:
+    _, header = a_batch(1, producer_id=1, producer_epoch=epoch, base_sequence=sequence, transactional=True)
+    return log.sequence_check(header, now_ms=NOW_MS, guard=guard, verify=True)
+
+
+def test_the_first_batch_of_a_transaction_needs_the_guard_of_its_verification() -> None:
+    log = a_log()
+    with pytest.raises(InvalidTransactionState):
+        verified(log, None)
+    guard = begin(log)
+    assert guard is not None and begin(log) is guard, "verifications at the same time share it"
+    with pytest.raises(InvalidTransactionState):
+        verified(log, VerificationGuard())
+    assert verified(log, guard) is None
+    produce(log, sequence=0, transactional=True)
+    assert begin(log, sequence=1) is None, "the transaction is open"
+    assert verified(log, None, sequence=1) is None
+    assert begin(log, epoch=1) is not None, "that of another epoch is not"
+
+
+def test_a_marker_voids_a_guard() -> None:
+    log = a_log()
+    guard = begin(log)
+    a_marker(log, 1, commit=False)
+    with pytest.raises(InvalidTransactionState):
+        verified(log, guard)
+    again = begin(log)
+    assert again is not guard and verified(log, again) is None
+    with pytest.raises(InvalidTransactionState):
+        verified(log, guard)
+
+
+def test_a_repeated_batch_of_a_decided_transaction_is_a_duplicate_before_it_is_unverified() -> None:
+    log = a_log()
+    produce(log, sequence=0, transactional=True)
+    a_marker(log, 1, commit=True)
+    assert isinstance(verified(log, None), Duplicate)
+    with pytest.raises(InvalidTransactionState):
+        verified(log, None, sequence=1)
+
+
+def test_a_batch_of_an_older_epoch_is_stale_before_it_is_unverified() -> None:
+    log = a_log()
+    a_marker(log, 1, producer_epoch=2, commit=True)
+    with pytest.raises(StaleProducerEpoch):
+        verified(log, None, epoch=1)
+    with pytest.raises(StaleProducerEpoch):
+        begin(log, epoch=1)
+
+
+def test_a_batch_does_not_overtake_an_earlier_one_that_is_being_verified() -> None:
+    log = a_log()
+    begin(log, sequence=0)
+    guard = begin(log, sequence=3)
+    with pytest.raises(OutOfOrderSequence, match="3 came before 0"):
+        verified(log, guard, sequence=3)
+    assert verified(log, guard, sequence=0) is None
+    guard = begin(log, sequence=7, epoch=1)
+    assert verified(log, guard, sequence=7, epoch=1) is None, "a new epoch has its own sequences"
+
+
+def test_a_new_epoch_of_each_transaction_begins_with_sequence_0() -> None:
+    log = a_log()
+    guard = begin(log, sequence=5, raises_epoch=True)
+    with pytest.raises(OutOfOrderSequence):
+        verified(log, guard, sequence=5)
+    log = a_log()
+    assert verified(log, begin(log, sequence=5), sequence=5) is None, "before, the state of its producer may have expired"
+
+
+def test_verifications_expire_with_producers_and_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    log = a_log()
+    guard = begin(log)
+    log.expire_producers(NOW_MS + 1000, 1000)
+    assert verified(log, guard) is None
+    log.expire_producers(NOW_MS + 1001, 1000)
+    with pytest.raises(InvalidTransactionState):
+        verified(log, guard)
+    monkeypatch.setattr(verification, "VERIFICATIONS_MAX", 2)
+    guard = begin(log)
+    for other in (2, 3):
+        log.producers.begin_verification(other, 0, 0, raises_epoch=False, now_ms=NOW_MS)
+    with pytest.raises(InvalidTransactionState):
+        verified(log, guard)
+
+
+def test_the_last_stable_offset_is_not_below_the_start_of_the_log() -> None:
+    """Records of an open transaction can be deleted."""
+    log = a_log()
+    append(log, 2)
+    produce(log, 2, sequence=0, transactional=True)
+    append(log, 2)
+    log.delete_before(5, NOW_MS)
+    assert log.last_stable_offset(6) == 5
 
 
 def test_silent_producers_are_forgotten_by_our_clock_not_by_their_timestamps() -> None:

@@ -96,7 +96,7 @@ def test_trusting_the_files_after_a_crash_is_caught(monkeypatch: pytest.MonkeyPa
 
 
 def test_forgetting_the_duplicate_window_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Log, "sequence_check", lambda self, header, *, now_ms: None)
+    monkeypatch.setattr(Log, "sequence_check", lambda self, header, **checks: None)
     assert harm("duplicate: ", ("broken connections", "pause"))
 
 

@@ -40,9 +40,10 @@ from ottla.broker.handlers import PENDING, Deferred, Refusal, Req, Resp, refused
 from ottla.broker.isolation import indivisible
 from ottla.broker.metadata.configs import BrokerOptions, Settings
 from ottla.broker.metadata.image import Image
-from ottla.broker.replica.leader import Leader
+from ottla.broker.replica.leader import Leader, Marker
 from ottla.broker.replica.replicas import Replicas
 from ottla.log.errors import LogError
+from ottla.log.verification import VerificationGuard
 from ottla.records.batch import BatchHeader, headers
 from ottla.records.build import build_batch
 from ottla.records.checksum import Buffer
@@ -69,6 +70,17 @@ class State(Enum):
     ACTIVE = "active"
     FAILED = "failed"
     GONE = "gone"
+
+
+class Transaction(NamedTuple):
+    """The transaction of records that a client writes through a coordinator (TxnOffsetCommit)."""
+
+    producer_id: int
+    producer_epoch: int
+    #: Of ``Leader.begin_verification``; None if the transaction is open in the partition.
+    guard: VerificationGuard | None = None
+    #: Value of transaction.partition.verification.enable.
+    verify: bool = True
 
 
 class Machine(Protocol):
@@ -162,7 +174,7 @@ class Shard(Generic[M]):
         #: End offset of the last batch about each key that may not be committed; cleared when everything is.
         self._written: dict[str, int] = {}
         self._written_end = 0
-        #: Log end when loading began: records below need not be committed.
+        #: Log end when loading began, or after the last marker: no response shows what is below before it is committed.
         self._loaded_end: int = leader.log.end_offset
         self._position: int = leader.log.start_offset
         self.machine = make(self)
@@ -194,22 +206,35 @@ class Shard(Generic[M]):
     def rng(self) -> Random:
         return self.context.rng
 
-    def write(self, of: str, records: Sequence[Record], *, too_large: type[KafkaError] = errors.UnknownServerError) -> None:
+    def write(
+        self,
+        of: str,
+        records: Sequence[Record],
+        *,
+        too_large: type[KafkaError] = errors.UnknownServerError,
+        transaction: Transaction | None = None,
+    ) -> None:
         """Appends records about one key as one batch, and applies them. Does nothing without records.
 
+        With a ``transaction`` they count when its marker follows; see ``end_transaction``.
+
         Raises: NotCoordinator, CoordinatorNotAvailable, and ``too_large`` if they exceed max.message.bytes of the topic (by default the
-        error that Kafka uses). Then nothing has changed.
+        error that Kafka uses). In a transaction also InvalidProducerEpoch and InvalidTxnState. Then nothing has changed.
         """
         if not records:
             return
         if self.state is not State.ACTIVE:
             raise not_coordinator(of)
         machine, wall_ms, leader = self.machine, self.context.wall_ms, self.leader
+        fields: dict[str, Any] = {}
+        if transaction is not None:
+            fields = {"producer_id": transaction.producer_id, "producer_epoch": transaction.producer_epoch, "transactional": True}
         batch = build_batch(
-            [(wall_ms, *machine.encode(key, value), ()) for key, value in records], codec=self._coordinator.codec(self.options)
+            [(wall_ms, *machine.encode(key, value), ()) for key, value in records], codec=self._coordinator.codec(self.options), **fields
         )
+        guard, verify = (transaction.guard, transaction.verify) if transaction is not None else (None, True)
         try:
-            self._written_end = self._written[of] = leader.append_own(memoryview(batch), wall_ms=wall_ms)
+            end_offset = leader.append_own(memoryview(batch), wall_ms=wall_ms, guard=guard, verify=verify)
         except OSError as error:
             raise errors.CoordinatorNotAvailable(str(self._coordinator.replicas.append_failed(leader, error))) from error
         except errors.NotEnoughReplicas as error:
@@ -217,12 +242,39 @@ class Shard(Generic[M]):
         except errors.MessageTooLarge as error:
             self.context.warn(f"the records of {of!r} are too large, see max.message.bytes: {error}")
             raise too_large(str(error)) from error
+        self._written_end = self._written[of] = end_offset
         try:
-            for key, value in records:
-                machine.apply(key, value)
+            for offset, (key, value) in enumerate(records, end_offset - len(records)):
+                if transaction is None:
+                    machine.apply(key, value)
+                else:
+                    machine.apply_transactional(key, value, producer_id=transaction.producer_id, record_offset=offset)
         finally:
             # What is in the log is flushed, whatever happens to the machine.
             self._coordinator.replicas.wrote(leader)
+
+    def end_transaction(self, marker: Marker) -> int:
+        """Appends a transaction marker and applies it; returns the offset after it, which is committed later.
+
+        For WriteTxnMarkers, which must not append a marker to the topic of a coordinator in another way.
+
+        Raises: NotCoordinator, CoordinatorLoadInProgress, and the errors of ``Leader.append_marker``, with OSError as
+        CoordinatorNotAvailable. Then nothing has changed.
+        """
+        if self.state is State.LOADING:
+            raise errors.CoordinatorLoadInProgress(f"{self.partition} is being loaded; try again")
+        if self.state is not State.ACTIVE:
+            raise not_coordinator(str(self.partition))
+        try:
+            end_offset = self.leader.append_marker(marker, wall_ms=self.context.wall_ms)
+        except OSError as error:
+            raise errors.CoordinatorNotAvailable(str(self._coordinator.replicas.append_failed(self.leader, error))) from error
+        self._written_end = self._loaded_end = end_offset
+        try:
+            self.machine.end_transaction(marker.producer_id, commit=marker.commit)
+        finally:
+            self._coordinator.replicas.wrote(self.leader)
+        return end_offset
 
     def after(self, delay_ms: int, act: Callable[[], None]) -> DelayedOperation:
         """Schedules ``act``, unless it is cancelled or the shard ends."""

@@ -29,7 +29,7 @@ class StaleCoordinatorEpoch(LogError):
 
 
 class InvalidTransactionState(LogError):
-    """A batch outside a transaction arrived while its producer has an open one in this partition."""
+    """A batch outside of a transaction whose producer has an open one in this partition, or a batch of one that was not confirmed."""
 
 
 class CorruptLog(LogError):

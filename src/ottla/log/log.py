@@ -29,6 +29,7 @@ from ottla.log.producer_state import Duplicate
 from ottla.log.segment import Segment
 from ottla.log.state import LogState, SegmentLimits
 from ottla.log.transaction_index import AbortedTransaction
+from ottla.log.verification import VerificationGuard
 from ottla.records.batch import BatchHeader, patch
 from ottla.records.read import ABORT_MARKER, COMMIT_MARKER, control_record
 
@@ -79,12 +80,15 @@ class Log(LogState):
         self.topic_id = topic_id
         self.pending.metadata = topic_id
 
-    def sequence_check(self, header: BatchHeader, *, now_ms: int) -> Duplicate | None:
+    def sequence_check(
+        self, header: BatchHeader, *, now_ms: int, guard: VerificationGuard | None = None, verify: bool = False
+    ) -> Duplicate | None:
         """Checks a client's batch. Returns the earlier append if it is a duplicate.
 
+        ``verify``: a batch that begins a transaction here needs the current ``guard`` of its verification.
         Raises: OutOfOrderSequence, StaleProducerEpoch, InvalidTransactionState.
         """
-        return self.producers.check(header) if header.producer_id >= 0 else None
+        return self.producers.check(header, guard=guard, verify=verify) if header.producer_id >= 0 else None
 
     def append(self, batch: memoryview, header: BatchHeader, *, leader_epoch: int, now_ms: int, copy: bool = False) -> Appended:
         """Appends one validated batch without copying it; patches base offset and leader epoch in place.
@@ -216,8 +220,8 @@ class Log(LogState):
         return lookup.aborted_transactions(self, first, upto)
 
     def last_stable_offset(self, high_watermark: int) -> Offset:
-        """Read-committed consumers read below this offset."""
-        return self.producers.last_stable_offset(min(high_watermark, self.end_offset))
+        """Read-committed consumers read below this offset. At least the start offset: records of an open transaction can be deleted."""
+        return max(self.producers.last_stable_offset(min(high_watermark, self.end_offset)), self.start_offset)
 
     @property
     def unflushed(self) -> bool:

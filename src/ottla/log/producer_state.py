@@ -12,8 +12,14 @@ epoch above the known one                   appends it if its sequence is 0
 same epoch, sequence follows the last one   appends it
 same epoch, any other sequence              refuses: OutOfOrderSequence
 outside a transaction while one is open     refuses: InvalidTransactionState
-no sequence (-1): a coordinator's batch     checks only the epoch
+no sequence (-1): a coordinator's batch     checks only epoch and transaction
+in a transaction that is not open here      needs a current guard (``verification.py``), else
+                                            refuses: InvalidTransactionState
 ==========================================  ====================================================
+
+A marker needs an epoch that is not below the known one. With transaction version 2 the coordinator raises the epoch with each transaction,
+so the marker's must be above it; the same epoch is a repeated marker if no transaction is open. An older coordinator epoch is refused.
+Source: KIP-890, Kafka's ProducerAppendInfo.
 
 The state is a function of the batches in the log. A snapshot is written when a segment begins and at a clean stop; recovery loads the
 newest valid one and replays the headers after it. As in Kafka, a snapshot has only the last batch of each producer.
@@ -35,6 +41,7 @@ from ottla.base.ids import NO_OFFSET, Offset, ProducerId
 from ottla.base.units import MINUTE_MS
 from ottla.log.errors import InvalidTransactionState, OutOfOrderSequence, StaleCoordinatorEpoch, StaleProducerEpoch
 from ottla.log.transaction_index import AbortedTransaction
+from ottla.log.verification import VerificationGuard, Verifications
 from ottla.records.batch import BatchHeader
 
 BATCHES_KEPT = 5
@@ -117,9 +124,11 @@ class Producer(msgspec.Struct, gc=False):
 class Producers:
     """All producers of one log."""
 
-    __slots__ = ("_decided", "_open", "by_id", "end_offset", "snapshot_offset")
+    __slots__ = ("_decided", "_open", "by_id", "end_offset", "snapshot_offset", "verifications")
 
     def __init__(self) -> None:
+        #: Transactions whose first batch here is being verified; not in snapshots.
+        self.verifications = Verifications()
         #: In the order of last use, idle for longest first.
         self.by_id: dict[int, Producer] = {}
         #: Batches below this offset are included.
@@ -131,13 +140,27 @@ class Producers:
         #: First offset -> offset of the marker, of transactions whose marker was above the last known high watermark.
         self._decided: dict[int, int] = {}
 
-    def check(self, header: BatchHeader) -> Duplicate | None:
-        """Checks a client's batch; returns a Duplicate when it was appended before.
+    def begin_verification(
+        self, producer_id: int, epoch: int, sequence: int, *, raises_epoch: bool, now_ms: int
+    ) -> VerificationGuard | None:
+        """The guard for a batch of a transaction; None if the transaction is open here. Raises: StaleProducerEpoch."""
+        producer = self.by_id.get(producer_id)
+        if producer is not None:
+            _check_epoch(producer, producer_id, epoch)
+            if _is_open(producer, epoch):
+                return None
+        return self.verifications.begin(producer_id, epoch, sequence, raises_epoch=raises_epoch, now_ms=now_ms)
 
+    def check(self, header: BatchHeader, *, guard: VerificationGuard | None = None, verify: bool = False) -> Duplicate | None:
+        """Checks a batch of a client or coordinator; returns a Duplicate when it was appended before.
+
+        ``guard``: that of ``begin_verification``; ``verify``: whether a transaction's first batch needs one.
         Raises: StaleProducerEpoch, OutOfOrderSequence, InvalidTransactionState.
         """
         producer = self.by_id.get(header.producer_id)
         if producer is None:
+            if header.is_transactional:
+                self._check_first(None, header, guard, verify)
             return None
         epoch, first = header.producer_epoch, header.base_sequence
         if first != NO_SEQUENCE and epoch == producer.epoch and first != _next(producer):
@@ -145,8 +168,9 @@ class Producers:
             for past in producer.batches:
                 if past.last_sequence == last and past.first_sequence == first:
                     return Duplicate(Offset(past.first_offset), Offset(past.last_offset), past.timestamp_ms)
-        if epoch < producer.epoch:
-            raise StaleProducerEpoch(f"producer {header.producer_id} writes with epoch {epoch}, {producer.epoch} is known")
+        _check_epoch(producer, header.producer_id, epoch)
+        if header.is_transactional and not _is_open(producer, epoch):
+            self._check_first(producer, header, guard, verify)
         if first != NO_SEQUENCE:
             self._check_sequence(producer, header)
         if producer.transaction_from != NO_OFFSET and not header.is_transactional:
@@ -154,6 +178,14 @@ class Producers:
                 f"producer {header.producer_id} has a transaction open since offset {producer.transaction_from} and writes outside of it"
             )
         return None
+
+    def _check_first(self, producer: Producer | None, header: BatchHeader, guard: VerificationGuard | None, verify: bool) -> None:
+        """Checks a batch that begins a transaction here."""
+        if verify:
+            self.verifications.check_guard(header.producer_id, guard)
+        if header.base_sequence != NO_SEQUENCE and self.verifications:
+            known = producer is not None and bool(producer.packed)
+            self.verifications.check_sequence(header.producer_id, header.base_sequence, known=known)
 
     def _check_sequence(self, producer: Producer, header: BatchHeader) -> None:
         first = header.base_sequence
@@ -167,13 +199,17 @@ class Producers:
                 f"producer {header.producer_id}, epoch {header.producer_epoch}: sequence {first} came where {expected} is due"
             )
 
-    def check_marker(self, producer_id: int, producer_epoch: int, coordinator_epoch: int) -> None:
-        """Checks a transaction marker. Raises: StaleProducerEpoch, StaleCoordinatorEpoch."""
+    def check_marker(self, producer_id: int, producer_epoch: int, coordinator_epoch: int, *, raises_epoch: bool = False) -> None:
+        """Checks a transaction marker; ``raises_epoch``: of transaction version 2. Raises: StaleProducerEpoch, StaleCoordinatorEpoch."""
         producer = self.by_id.get(producer_id)
         if producer is None:
             return
-        if producer_epoch < producer.epoch:
-            raise StaleProducerEpoch(f"marker for producer {producer_id} has epoch {producer_epoch}, {producer.epoch} is known")
+        late = raises_epoch and producer_epoch == producer.epoch and producer.transaction_from != NO_OFFSET
+        if producer_epoch < producer.epoch or late:
+            raise StaleProducerEpoch(
+                f"marker for producer {producer_id} has epoch {producer_epoch}, {producer.epoch} is known"
+                + (", of a later transaction" if late else "")
+            )
         if coordinator_epoch < producer.coordinator_epoch:
             raise StaleCoordinatorEpoch(
                 f"marker for producer {producer_id} has coordinator epoch {coordinator_epoch}, {producer.coordinator_epoch} is known"
@@ -190,6 +226,8 @@ class Producers:
         if header.is_transactional and producer.transaction_from == NO_OFFSET:
             producer.transaction_from = base_offset
             self._open[base_offset] = header.producer_id
+        if self.verifications:
+            self.verifications.end(header.producer_id)
 
     def _used(self, producer_id: int) -> Producer:
         """The existing or a new producer, moved to the end of the order of use."""
@@ -208,6 +246,7 @@ class Producers:
         producer.coordinator_epoch = coordinator_epoch
         producer.timestamp_ms = timestamp_ms
         producer.seen_ms = now_ms
+        self.verifications.end(header.producer_id)
         first = producer.transaction_from
         if first == NO_OFFSET:
             return None
@@ -239,6 +278,7 @@ class Producers:
 
     def expire(self, now_ms: int, after_ms: int) -> int:
         """Removes producers idle for ``after_ms`` without an open transaction; returns their number. Source: KIP-98."""
+        self.verifications.expire(now_ms - after_ms)
         gone = []
         for producer_id, producer in self.by_id.items():
             if now_ms - producer.seen_ms + _CLOCK_SLACK_MS < after_ms:
@@ -260,6 +300,7 @@ class Producers:
     def restore(self, producers: dict[int, Producer], offset: int) -> None:
         """Replaces the state by that of a snapshot for ``offset``."""
         self.by_id = producers
+        self.verifications = Verifications()
         self._decided = {}
         self._open = dict(sorted((p.transaction_from, pid) for pid, p in producers.items() if p.transaction_from != NO_OFFSET))
         self.end_offset = Offset(offset)
@@ -269,3 +310,13 @@ def _next(producer: Producer) -> int | None:
     """The sequence that follows the producer's last batch; None without one."""
     last = producer.last_sequence
     return None if last is None else (last + 1) % _SEQUENCES
+
+
+def _check_epoch(producer: Producer, producer_id: int, epoch: int) -> None:
+    if epoch < producer.epoch:
+        raise StaleProducerEpoch(f"producer {producer_id} writes with epoch {epoch}, {producer.epoch} is known")
+
+
+def _is_open(producer: Producer, epoch: int) -> bool:
+    """Whether the producer has a transaction open in this epoch."""
+    return producer.transaction_from != NO_OFFSET and producer.epoch == epoch

@@ -13,11 +13,21 @@ the last known value, and is exact once it reaches the log end of the beginning 
 
 The controller decides which replicas are in sync: ``isr_state.py``.
 
+Transactions, for their coordinator and for the handlers of Produce, TxnOffsetCommit and WriteTxnMarkers::
+
+    guard = leader.begin_verification(...)      None: the transaction is open here, nothing to ask
+    ... ask the transaction coordinator (AddPartitionsToTxn) ...
+    leader.append(records, guard=guard)         the first batch begins the transaction; ``append_own`` likewise
+    leader.append_marker(Marker(...))           ends it, if it is open
+
+The last stable offset is ``readable_end(READ_COMMITTED)``; state of producers is ``log.producers.by_id`` (DescribeProducers). A marker
+counts, like a record, when the high watermark has passed it.
+
 Follows Kafka's ``Partition`` and ``LogValidator``. Differences: acks=all means fsync, and reads are limited accordingly.
 """
 
 from collections.abc import Callable, Sequence
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 
 import msgspec
 
@@ -33,8 +43,11 @@ from ottla.log.directory import LogDirectory
 from ottla.log.errors import LogError
 from ottla.log.log import Appended, Log
 from ottla.log.options import TopicOptions
+from ottla.log.verification import VerificationGuard
 from ottla.records.batch import (
     CODEC_BITS,
+    CREATE_TIME,
+    LOG_APPEND_TIME,
     NO_TIMESTAMP,
     TIMESTAMP_TYPE_BIT,
     TRANSACTIONAL_BIT,
@@ -43,9 +56,11 @@ from ottla.records.batch import (
     stamp_append_time,
     stamp_max_timestamp,
 )
+from ottla.records.build import build_batch
 from ottla.records.compression import Codec
 from ottla.records.errors import InvalidBatch, RecordsError
-from ottla.records.read import DECOMPRESSED_MAX
+from ottla.records.read import ABORT_MARKER, COMMIT_MARKER, DECOMPRESSED_MAX
+from ottla.records.read import marker as marker_record
 from ottla.records.recompress import recompress
 from ottla.records.validation import Examination, examine_batch, timestamps_outside
 from ottla.store.layout import PartitionState
@@ -53,6 +68,8 @@ from ottla.wire import errors
 
 #: Dirty bytes after which kernel writeback starts: small against a disk's buffer, large against a request.
 WRITEBACK_BYTES = 8 * MiB
+#: First transaction version in which each transaction raises the producer epoch. Source: KIP-890.
+RAISED_EPOCH_SINCE = 2
 #: Codec of each value of compression.type except "producer".
 CODEC_OF = {"uncompressed": Codec.NONE, "gzip": Codec.GZIP, "snappy": Codec.SNAPPY, "lz4": Codec.LZ4, "zstd": Codec.ZSTD}
 
@@ -72,6 +89,19 @@ class Accepted(msgspec.Struct, gc=False):
     log_append_time_ms: int
     #: False for a duplicate.
     appended: bool
+
+
+class Marker(NamedTuple):
+    """A transaction marker to append. Source: WriteTxnMarkers, KIP-98."""
+
+    producer_id: int
+    #: With transaction version 2 that of the transaction plus one, otherwise that of the transaction or a later one.
+    producer_epoch: int
+    #: Commit, or abort.
+    commit: bool
+    coordinator_epoch: int
+    #: 0, 1, or 2 from KIP-890's second part on.
+    transaction_version: int = 0
 
 
 class Leader(Flushing, Readable):
@@ -239,15 +269,34 @@ class Leader(Flushing, Readable):
 
     # Append.
 
-    def append(self, records: memoryview, *, acks: int, wall_ms: int) -> Accepted:
+    def begin_verification(
+        self, producer_id: int, producer_epoch: int, sequence: int, *, raises_epoch: bool, wall_ms: int
+    ) -> VerificationGuard | None:
+        """Starts to verify a batch of a transaction; None if the transaction is open here and its batches need no verification.
+
+        ``sequence``: base sequence of the batch, -1 for a coordinator's batch; ``raises_epoch``: transaction version 2, where the caller
+        adds the partition instead of verifying that it was added. The caller asks the transaction coordinator and passes the guard to
+        ``append`` or ``append_own``, which refuse it if a batch or marker of the producer was appended meanwhile.
+
+        Raises: InvalidProducerEpoch. Source: KIP-890, Kafka's UnifiedLog.maybeStartTransactionVerification.
+        """
+        try:
+            return self.log.producers.begin_verification(producer_id, producer_epoch, sequence, raises_epoch=raises_epoch, now_ms=wall_ms)
+        except LogError as error:
+            raise refusal_of(error) from error
+
+    def append(
+        self, records: memoryview, *, acks: int, wall_ms: int, guard: VerificationGuard | None = None, verify: bool = True
+    ) -> Accepted:
         """Validates a client's batch and appends it; writes offset and epoch into ``records``.
+
+        A transactional batch is appended if its transaction is open here, or if ``guard`` is current; without ``verify``
+        (transaction.partition.verification.enable) in any case. Otherwise it raises InvalidTxnState.
 
         Raises: KafkaError if nothing was written; OSError from the disk.
         """
         if acks == -1 and not self.enough_in_sync:
-            raise errors.NotEnoughReplicas(
-                f"{self.partition} has {len(self.isr)} in-sync replicas; {self.options.min_insync_replicas} are needed"
-            )
+            self._refuse_isr()
         try:
             if len(records) > self._bytes_max:
                 self._refuse_size(records)
@@ -255,13 +304,13 @@ class Leader(Flushing, Readable):
                 records, max_decompressed=self._decompressed_max, ratio_max=self.ratio_max, require_keys=self._require_keys
             )
             header = seen[0]
-            if header.attributes & TRANSACTIONAL_BIT:
-                raise errors.InvalidTxnState("transactions are not served by this broker")
             if header.producer_id >= 0:
-                repeat = self.log.sequence_check(header, now_ms=wall_ms)
+                repeat = self.log.sequence_check(header, now_ms=wall_ms, guard=guard, verify=verify)
                 if repeat is not None:
                     stamp = repeat.timestamp_ms if self._stamps else -1
                     return Accepted(repeat.base_offset, repeat.last_offset + 1, stamp, False)
+            elif header.attributes & TRANSACTIONAL_BIT:
+                raise errors.InvalidRecord("a transactional batch needs a producer id")
             records, header = self._prepared(records, seen, wall_ms)
             if header.size > self._segment_bytes:
                 self._refuse_segment(header.size)
@@ -296,20 +345,59 @@ class Leader(Flushing, Readable):
             "send smaller batches or raise segment.bytes"
         )
 
-    def append_own(self, batch: memoryview, *, wall_ms: int) -> int:
+    def _refuse_isr(self) -> NoReturn:
+        raise errors.NotEnoughReplicas(
+            f"{self.partition} has {len(self.isr)} in-sync replicas; {self.options.min_insync_replicas} are needed"
+        )
+
+    def append_own(self, batch: memoryview, *, wall_ms: int, guard: VerificationGuard | None = None, verify: bool = True) -> int:
         """Appends a batch of this broker to an internal topic, like acks=all; returns the offset after it.
 
-        Raises: NotEnoughReplicas, MessageTooLarge if nothing was written; OSError from the disk.
+        ``guard`` and ``verify``: as in ``append``, for a batch of a client's transaction (TxnOffsetCommit), whose epoch is checked too.
+
+        Raises: NotEnoughReplicas, MessageTooLarge, InvalidProducerEpoch, InvalidTxnState if nothing was written; OSError from the disk.
         """
         options, size = self.options, len(batch)
         if not self.enough_in_sync:
-            raise errors.NotEnoughReplicas(
-                f"{self.partition} has {len(self.isr)} in-sync replicas; {options.min_insync_replicas} are needed"
-            )
+            self._refuse_isr()
         if size > options.max_message_bytes:
             raise errors.MessageTooLarge(
                 f"the batch has {size} bytes; {self.partition.topic} takes {options.max_message_bytes} (max.message.bytes)"
             )
+        header = parse_header(batch)
+        try:
+            self.log.sequence_check(header, now_ms=wall_ms, guard=guard, verify=verify)
+        except LogError as error:
+            raise refusal_of(error) from error
+        return self._write(batch, header, wall_ms).last_offset + 1
+
+    def append_marker(self, marker: Marker, *, wall_ms: int) -> int:
+        """Appends a transaction marker, like acks=all; returns the offset after it. Voids the producer's verification.
+
+        A marker for a producer without an open transaction here is appended too: it carries epochs that fence. With transaction version 2
+        a repeated marker is appended again; a marker of an earlier transaction is refused.
+
+        Raises: NotEnoughReplicas, InvalidProducerEpoch, TransactionCoordinatorFenced if nothing was written; OSError from the disk.
+        Source: KIP-98, KIP-890; Kafka's ProducerAppendInfo.appendEndTxnMarker.
+        """
+        if not self.enough_in_sync:
+            self._refuse_isr()
+        raises_epoch = marker.transaction_version >= RAISED_EPOCH_SINCE
+        try:
+            self.log.producers.check_marker(marker.producer_id, marker.producer_epoch, marker.coordinator_epoch, raises_epoch=raises_epoch)
+        except LogError as error:
+            raise refusal_of(error) from error
+        key, value = marker_record(COMMIT_MARKER if marker.commit else ABORT_MARKER, marker.coordinator_epoch)
+        batch = memoryview(
+            build_batch(
+                [(wall_ms, key, value, ())],
+                control=True,
+                transactional=True,
+                producer_id=marker.producer_id,
+                producer_epoch=marker.producer_epoch,
+                timestamp_type=LOG_APPEND_TIME if self._stamps else CREATE_TIME,
+            )
+        )
         return self._write(batch, parse_header(batch), wall_ms).last_offset + 1
 
     def _prepared(self, records: memoryview, seen: Examination, wall_ms: int) -> tuple[memoryview, BatchHeader]:

@@ -13,6 +13,7 @@ REFUSALS: tuple[tuple[type[Exception], type[errors.KafkaError]], ...] = (
     (records_errors.RecordsError, errors.InvalidRecord),
     (log_errors.OutOfOrderSequence, errors.OutOfOrderSequenceNumber),
     (log_errors.StaleProducerEpoch, errors.InvalidProducerEpoch),
+    (log_errors.StaleCoordinatorEpoch, errors.TransactionCoordinatorFenced),
     (log_errors.OffsetOutOfRange, errors.OffsetOutOfRange),
     (log_errors.InvalidTransactionState, errors.InvalidTxnState),
     (log_errors.CorruptLog, errors.CorruptMessage),
