@@ -20,7 +20,8 @@ CLIENTS = [ottla.Producer, aio.Producer, ottla.Consumer, aio.Consumer, ottla.Adm
 RIGHT: dict[str, Any] = {
     "topic": "t", "topics": [], "partition": ("t", 0), "partitions": [], "offset": 0, "offsets": {}, "times": {}, "ranges": {},
     "batch": b"", "table": pyarrow.table({"a": [1]}), "group": "g", "groups": [], "resource": Resource.topic("t"), "resources": [],
-    "values": {}, "changes": {}, "configs": {}, "before": {}, "brokers": [], "broker": 1, "replicas": [], "places": {}, "reassignments": {}, "levels": {},
+    "values": {}, "changes": {}, "configs": {}, "before": {}, "brokers": [], "broker": 1, "replicas": [], "places": {}, "reassignments": {},
+    "levels": {},
 }  # fmt: skip
 #: Methods for internal use.
 OWN = {"forked", "close_at_exit", "wait_for", "turn", "partitions_to_read", "seek_each", "has_passed", "invoke"}
