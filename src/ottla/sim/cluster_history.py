@@ -93,12 +93,7 @@ class ClusterHistory:
         odds = rng.random()
         self.gentle = not configs and odds < 0.15 if gentle is None else gentle
         chosen = rng.sample(kinds, rng.randint(1, min(kinds_max, len(kinds))))
-        beside = self.world.rng("besides")
-        if kinds is CLUSTER_KINDS and beside.random() * 10 < BESIDE_IN_TEN:
-            chosen.append(beside.choice(BESIDE))
-        self.trims = TRIM in kinds or (kinds is CLUSTER_KINDS and self.world.rng("trims").random() * 10 < TRIM_IN_TEN)
-        if self.trims and TRIM not in chosen:
-            chosen.append(TRIM)
+        chosen += self._beside(kinds, chosen)
         if rots and ROT not in chosen:
             chosen.append(ROT)
         if self.gentle:
@@ -117,6 +112,17 @@ class ClusterHistory:
         }
         self.caching = self.configs.get("write.caching") == "true"
         self._producers = 0
+
+    def _beside(self, kinds: Sequence[str], chosen: Sequence[str]) -> list[str]:
+        """Kinds in addition to the chosen ones."""
+        beside, more = self.world.rng("besides"), []
+        if kinds is CLUSTER_KINDS and beside.random() * 10 < BESIDE_IN_TEN:
+            more.append(beside.choice(BESIDE))
+        #: Whether clients delete records.
+        self.trims = TRIM in kinds or (kinds is CLUSTER_KINDS and self.world.rng("trims").random() * 10 < TRIM_IN_TEN)
+        if self.trims and TRIM not in chosen:
+            more.append(TRIM)
+        return more
 
     def _faults(self, chosen: Sequence[str]) -> ClusterFaults:
         self.passing = PassingTopics(self.world, self.network, self.machines)
