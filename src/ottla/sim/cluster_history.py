@@ -92,7 +92,12 @@ class ClusterHistory:
         #: Gentle: the page cache counts as durable, and processes end only while the cluster is healthy, so no single end loses records.
         odds = rng.random()
         self.gentle = not configs and odds < 0.15 if gentle is None else gentle
-        chosen = self._chosen(rng.sample(kinds, rng.randint(1, min(kinds_max, len(kinds)))), kinds)
+        chosen = rng.sample(kinds, rng.randint(1, min(kinds_max, len(kinds))))
+        chosen += self._beside(kinds, chosen)
+        if rots and ROT not in chosen:
+            chosen.append(ROT)
+        if self.gentle:
+            chosen = [kind for kind in chosen if kind not in ("power cut of some", "power cut everywhere")] or ["power cut"]
         if "clock jumps" in chosen:
             for machine in self.machines.values():
                 machine.epoch_ms = EPOCH_MS + rng.randint(-SKEW_MS, SKEW_MS)
@@ -108,16 +113,16 @@ class ClusterHistory:
         self.caching = self.configs.get("write.caching") == "true"
         self._producers = 0
 
-    def _chosen(self, chosen: list[str], kinds: Sequence[str]) -> list[str]:
-        """The faults of this history: those drawn, and rare ones that are drawn from streams of their own."""
-        beside = self.world.rng("besides")
+    def _beside(self, kinds: Sequence[str], chosen: Sequence[str]) -> list[str]:
+        """Kinds in addition to the chosen ones."""
+        beside, more = self.world.rng("besides"), []
         if kinds is CLUSTER_KINDS and beside.random() * 10 < BESIDE_IN_TEN:
-            chosen.append(beside.choice(BESIDE))
+            more.append(beside.choice(BESIDE))
+        #: Whether clients delete records.
         self.trims = TRIM in kinds or (kinds is CLUSTER_KINDS and self.world.rng("trims").random() * 10 < TRIM_IN_TEN)
-        chosen += [kind for kind, wanted in ((TRIM, self.trims), (ROT, self.rots)) if wanted and kind not in chosen]
-        if self.gentle:
-            chosen = [kind for kind in chosen if kind not in ("power cut of some", "power cut everywhere")] or ["power cut"]
-        return chosen
+        if self.trims and TRIM not in chosen:
+            more.append(TRIM)
+        return more
 
     def _faults(self, chosen: Sequence[str]) -> ClusterFaults:
         self.passing = PassingTopics(self.world, self.network, self.machines)
