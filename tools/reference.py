@@ -136,7 +136,7 @@ def _number(bound: float) -> str:
 #: What the columns mean.
 _SERVES = (
     "ApiVersions names the advertised APIs. The others are for brokers (AlterPartition), or answer every request with UNSUPPORTED_VERSION, "
-    "because metadata is in a coordination store (DescribeQuorum, UnregisterBroker). Versions are those that the broker serves; the sections "
+    "because metadata is in a store (DescribeQuorum, UnregisterBroker). Versions are those that the broker serves; the sections "
     "below also describe versions that only the codec knows.\n\n"
 )
 

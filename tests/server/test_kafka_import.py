@@ -10,7 +10,6 @@ import signal
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-import msgspec
 import pytest
 
 from ottla.base.ids import TopicPartition
@@ -31,17 +30,18 @@ from ottla.store import layout
 from ottla.store.embedded.copies import read_store
 from ottla.wire.codegen import uvarint
 from ottla.wire.compile import encode
+from ottla.wire.declare import Struct
 
 CLUSTER = "04hFT5z9RUGY7MxnO0cuIQ"
 ORDERS = bytes(range(16))
 KEYS: dict[type[msgspec.Struct], int] = {kind: key for key, kind in kinds.TYPES.items()}
 
 
-def metadata_value(record: msgspec.Struct, version: int = 0) -> bytes:
+def metadata_value(record: Struct, version: int = 0) -> bytes:
     return uvarint(1) + uvarint(KEYS[type(record)]) + uvarint(version) + encode(record, version)
 
 
-def metadata_batch(base: int, records: Sequence[msgspec.Struct]) -> bytes:
+def metadata_batch(base: int, records: Sequence[Struct]) -> bytes:
     batch = build_batch([(0, None, metadata_value(record), ()) for record in records])
     return batch_at(bytearray(batch), base)
 
@@ -88,7 +88,7 @@ def kafka_directory(path: Path, node: int, *, segments: dict[int, list[bytes]], 
 TWO_SEGMENTS = {0: [data_batch(0), data_batch(2)], 4: [data_batch(4)]}
 
 
-def one_broker(path: Path, *, clean: bool = True, extra: Iterable[msgspec.Struct] = ()) -> Path:
+def one_broker(path: Path, *, clean: bool = True, extra: Iterable[Struct] = ()) -> Path:
     kafka_directory(path, 1, segments=TWO_SEGMENTS, clean=clean, recovery_point=6 if clean else 0)
     records = [
         kinds.RegisterBrokerRecord(broker_id=1),
@@ -120,7 +120,7 @@ def ignore(done: int) -> None: ...
 
 def test_changes_and_removals_in_the_metadata_log_are_applied(tmp_path: Path) -> None:
     other = bytes(reversed(ORDERS))
-    records: list[msgspec.Struct] = [
+    records: list[Struct] = [
         kinds.TopicRecord(name="orders", topic_id=ORDERS),
         partition(replicas=[1, 2], isr=[1, 2]),
         kinds.TopicRecord(name="gone", topic_id=other),
@@ -140,7 +140,7 @@ def test_changes_and_removals_in_the_metadata_log_are_applied(tmp_path: Path) ->
 
 def test_records_of_an_aborted_or_unfinished_metadata_transaction_are_left_out(tmp_path: Path) -> None:
     kept = kinds.TopicRecord(name="orders", topic_id=ORDERS)
-    records: list[msgspec.Struct] = [
+    records: list[Struct] = [
         kept,
         kinds.BeginTransactionRecord(),
         kinds.TopicRecord(name="aborted"),
@@ -309,8 +309,10 @@ def test_a_running_kafka_and_a_directory_of_ottla_are_refused(tmp_path: Path) ->
         open_source(tmp_path / "data" / "broker-1")
 
 
-def test_a_server_refuses_a_directory_of_kafka_and_names_the_import(tmp_path: Path) -> None:
+@pytest.mark.parametrize("version", ["version=0\nbroker.id", "version=1\nnode.id"])
+def test_a_server_refuses_a_directory_of_kafka_and_names_the_import(tmp_path: Path, version: str) -> None:
     source = one_broker(tmp_path / "kafka")
+    (source / "meta.properties").write_text(f"{version}=1\ncluster.id={CLUSTER}\n")
     before = fingerprint(source)
     with pytest.raises(CannotStart, match=f"log directory of Apache Kafka.*ottla import {source} --data-dir NEW"):
         LockedDirectory(source)

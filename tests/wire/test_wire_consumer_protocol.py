@@ -5,7 +5,8 @@ from __future__ import annotations
 import kafka.protocol.consumer
 import pytest
 
-from ottla.wire.compile import encode
+from ottla.broker.groups.consumer.record_schemas import ClassicMemberMetadata, ConsumerGroupMemberMetadataValue
+from ottla.wire.compile import decode, encode
 from ottla.wire.declare import MalformedMessage
 from ottla.wire.errors import UnsupportedVersion
 from ottla.wire.messages import ConsumerProtocolAssignment, ConsumerProtocolSubscription
@@ -77,3 +78,11 @@ def test_a_subscription_that_lacks_fields_at_the_end_is_read_without_them(versio
     for size in range(prefix):
         with pytest.raises(MalformedMessage):
             decode_subscription(version.to_bytes(2, "big") + whole[:size])
+
+
+def test_a_null_structure_in_a_tagged_field_is_read_as_kafka_writes_it() -> None:
+    """Kafka 4.4 wrote these bytes: the tag has one byte, 0 for null; a structure that is present follows a 1."""
+    member = "0000 08 72646b61666b61 0b 2f3132372e302e302e31 02 06 706c61696e 01 000493e0 00"
+    for tag, expected in (("01 00 01 00", None), ("01 00 07 01 00000007 01 00", ClassicMemberMetadata(session_timeout_ms=7))):
+        found = decode(ConsumerGroupMemberMetadataValue, bytes.fromhex(member + tag), 0)
+        assert found.subscribed_topic_names == ["plain"] and found.classic_member_metadata == expected

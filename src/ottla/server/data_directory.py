@@ -28,7 +28,7 @@ def default_data_directory() -> Path:
 
 
 def refuse_kafka_directory(path: Path) -> None:
-    """Raises: CannotStart, if this is a log directory of Kafka with KRaft, or of any Kafka that is named as a data directory."""
+    """Raises: CannotStart, if this is a log directory of Kafka: its meta.properties has neither Ottla's checksum nor Ottla's settings."""
     properties = path / "meta.properties"
     try:
         data = properties.read_bytes()
@@ -36,8 +36,7 @@ def refuse_kafka_directory(path: Path) -> None:
         return
     except OSError as error:
         raise UnusableDirectory(f"cannot read {properties}: {error.strerror}; choose another --data-dir") from None
-    is_kraft = any(line.strip() == b"version=1" for line in data.splitlines())
-    if b"#crc32c=" not in data and b"ottla." not in data and (is_kraft or (path / "__cluster_metadata-0").exists()):
+    if b"#crc32c=" not in data and b"ottla." not in data and b"cluster.id=" in data:
         raise CannotStart(f"{path} is a log directory of Apache Kafka; {IMPORT_REMEDY.format(path)}")
 
 
