@@ -140,9 +140,9 @@ def sync_table(part_text: str, options: dict[str, Any], plan: SyncOptions, reque
 
 
 def _registry(url: str | None) -> Callable[[int], str | None] | None:
-    from ottla.cli.common.schemas import Registry
+    from ottla.client.schema_registry import Registry
 
-    return None if url is None else Registry(url).schema_if_there
+    return None if url is None else Registry(url, option="--registry").schema_if_there
 
 
 @contextmanager
