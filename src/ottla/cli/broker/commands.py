@@ -15,6 +15,7 @@ from ottla.cli.common.lazy import CommandGroup
 from ottla.cli.common.output_formats import OutputFormat, fields
 from ottla.cli.common.tables import Column
 from ottla.cli.config import commands as settings
+from ottla.cli.topic.lookup import describe_topics
 from ottla.client.admin.results import ClusterDescription, LogDir, Node, Resource
 from ottla.wire.errors import KafkaError
 
@@ -227,8 +228,6 @@ def _directory(broker: int, one: LogDir) -> dict[str, Any]:
 @admin_options
 def log_dirs(brokers: tuple[int, ...], topics: tuple[str, ...], each: bool, output: OutputFormat, bootstrap: str) -> None:
     """Show log directories with their replicas and disk space. Exit code 1 if one is offline."""
-    from ottla.cli.topic.lookup import describe_topics
-
     with admin_client(bootstrap) as admin:
         if topics:
             describe_topics(admin, topics)

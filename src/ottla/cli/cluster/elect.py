@@ -12,6 +12,7 @@ from ottla.cli.common.confirmation import NOTHING_CHANGED, confirm, dry_run_opti
 from ottla.cli.common.output_formats import OUTCOME, OutputFormat, fields, note
 from ottla.cli.common.paths import LocalFile
 from ottla.cli.topic import lookup
+from ottla.client.admin.reassignment_plan import read_partitions
 from ottla.client.admin.results import ElectionType
 from ottla.wire.errors import ElectionNotNeeded, KafkaError
 
@@ -80,8 +81,6 @@ def _expected_outcomes(admin: Admin, chosen: list[TopicPartition] | None, *, unc
 
 def _read(listed: TextIO) -> list[TopicPartition]:
     """Raises: ValueError."""
-    from ottla.client.admin.reassignment_plan import read_partitions
-
     try:
         return read_partitions(listed.read())
     except ValueError as error:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ottla.cli.common.connection import cluster_address, named_profile
 from ottla.cli.common.profiles import completion
-from ottla.client.admin.results import Resource, ResourceType
 from ottla.client.options import AdminOptions
 
 if TYPE_CHECKING:
@@ -25,7 +25,6 @@ def _query(context: click.Context, question: Callable[[Admin], Iterable[tuple[st
     """Queries the cluster of the incomplete command line."""
     import logging
 
-    from ottla.cli.common.connection import cluster_address, named_profile
     from ottla.client.sync.admin import Admin
 
     address = cluster_address(context.params.get("bootstrap"), named_profile(context))
@@ -101,6 +100,8 @@ def _config_settings(context: click.Context, incomplete: str) -> Iterable[tuple[
 
 def _dynamic_settings(admin: Admin, kind: str, name: str) -> list[tuple[str, str]]:
     """Settings that can change without a restart, from a broker."""
+    from ottla.client.admin.results import Resource, ResourceType
+
     if kind == "cluster":
         name = str(min(node.id for node in admin.describe_cluster().nodes))
     resource = Resource(ResourceType.GROUP if kind == "group" else ResourceType.BROKER, name)

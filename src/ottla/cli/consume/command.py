@@ -18,6 +18,8 @@ from ottla.cli.common.complete import group_names, topic_names
 from ottla.cli.common.errors import admin, bootstrap_option, reporting_errors, sigterm_as_interrupt
 from ottla.cli.common.lazy import INTERRUPTED
 from ottla.cli.common.paths import LocalPath
+from ottla.cli.common.progress import terminal_progress
+from ottla.cli.common.rate_limit import parse_rate
 from ottla.cli.common.record_options import client_settings, format_options, parse_formats, setting_option
 from ottla.client.fetch.ranges import END, BadRange, Bound, Kind, Range, parse_part, parse_range
 from ottla.client.options import ConsumerOptions
@@ -130,7 +132,6 @@ def _without_group(
     printer: Printer,
     settings: dict[str, Any],
 ) -> None:
-    from ottla.cli.common.progress import terminal_progress
     from ottla.cli.consume.ranges import RangeConsumer, TopicRange, matching
     from ottla.client.sync.consumer import Consumer
 
@@ -198,7 +199,6 @@ def _with_group(
 
 def _printer(options: dict[str, Any]) -> Printer:
     """Raises: UsageError, ClickException."""
-    from ottla.cli.common.rate_limit import parse_rate
     from ottla.cli.common.record_format import FormatError
     from ottla.cli.consume.filter import parse_filters
     from ottla.cli.consume.output import OutputOptions, output

@@ -22,12 +22,12 @@ from ottla.cli.common.tables import Column
 from ottla.cli.group.errors import group_error, has_members_remedy, with_remedy
 from ottla.cli.topic import lookup
 from ottla.client.admin.group_results import GroupState
+from ottla.client.admin.offset_resets import Move, PartitionOffsets, Policy, moves, read_offsets, write_csv
 from ottla.wire.errors import GroupIdNotFound, KafkaError, UnknownTopicOrPartition
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from ottla.client.admin.offset_resets import Move, PartitionOffsets, Policy
     from ottla.client.sync.admin import Admin
 
 #: Options that select the target offsets.
@@ -114,8 +114,6 @@ def _state(admin: Admin, name: str) -> GroupState | None:
 
 
 def _planned(admin: Admin, name: str, option: str, value: Any, topics: Sequence[str]) -> list[Move]:
-    from ottla.client.admin.offset_resets import moves
-
     committed = _committed(admin, name)
     source = _source_offsets(admin, name, option, value)
     chosen = list(lookup.select_partitions(admin, topics, "--topic")) if topics else sorted(source or committed)
@@ -134,8 +132,6 @@ def _committed(admin: Admin, name: str) -> dict[TopicPartition, int]:
 
 def _source_offsets(admin: Admin, name: str, option: str, value: Any) -> dict[TopicPartition, int] | None:
     """The offsets of another group or of a file; None for other options."""
-    from ottla.client.admin.offset_resets import read_offsets
-
     if option == "from_group":
         described = admin.describe_consumer_groups([value])[value]
         if isinstance(described, KafkaError):
@@ -157,7 +153,6 @@ def _partition_offsets(
     admin: Admin, chosen: Iterable[TopicPartition], committed: Mapping[TopicPartition, int]
 ) -> dict[TopicPartition, PartitionOffsets]:
     """Committed offsets and log ranges. Partitions that do not exist are left out with a remark."""
-    from ottla.client.admin.offset_resets import PartitionOffsets
     from ottla.client.fetch.offsets import EARLIEST, LATEST
 
     starts = admin.list_offsets(dict.fromkeys(chosen, EARLIEST))
@@ -240,8 +235,6 @@ def _show(
     name: str, state: GroupState | None, planned: list[Move], outcomes: Mapping[TopicPartition, KafkaError | None], *,
     executed: bool, export: bool, output: OutputFormat,
 ) -> None:  # fmt: skip
-    from ottla.client.admin.offset_resets import write_csv
-
     failed = {tp: error for tp, error in outcomes.items() if error is not None}
     if export:
         click.echo(write_csv(planned), nl=False)

@@ -24,6 +24,8 @@ from ottla.cli.common.output_formats import OutputFormat, note, output_option
 from ottla.cli.common.paths import LocalPath
 from ottla.cli.common.rate_limit import parse_rate
 from ottla.cli.common.record_options import client_settings
+from ottla.cli.common.tables import Column
+from ottla.cli.topic.lookup import describe_topics
 from ottla.client.admin.results import NewTopic
 from ottla.client.options import ClientOptions, from_keywords
 from ottla.wire.errors import KafkaError
@@ -124,8 +126,6 @@ def properties(text: str, source: str) -> dict[str, str]:
 @contextlib.contextmanager
 def benchmark_topic(options: Mapping[str, Any], bootstrap: str) -> Iterator[str]:
     """The topic of a measurement; one that `--create` made is deleted at the end. Raises: UsageError, ClickException, KafkaError."""
-    from ottla.cli.topic.lookup import describe_topics
-
     if options["topic"] and options["named"] and options["topic"] != options["named"]:
         raise click.UsageError("the argument and --topic name different topics")
     name = options["topic"] or options["named"]
@@ -182,8 +182,6 @@ def metric_rows(metrics: Mapping[str, Any], before: str = "") -> Iterator[dict[s
 
 def show_metrics(metrics: Mapping[str, Any] | None, output: OutputFormat) -> None:
     """Prints the table of a client's metrics, if there are any."""
-    from ottla.cli.common.tables import Column
-
     if metrics is not None:
         output.table(metric_rows(metrics), (Column("METRIC", "name"), Column("VALUE", "value", number=True)), title="Metrics")
 

@@ -18,7 +18,8 @@ from ottla.cli.common.errors import reporting_errors, sigterm_as_interrupt
 from ottla.cli.common.output_formats import OutputFormat, fields
 from ottla.cli.common.paths import LocalPath
 from ottla.cli.common.tables import Column, Row
-from ottla.cli.perf.figures import COMMON_FIELDS, INTERVAL
+from ottla.cli.perf.figures import COMMON_FIELDS, INTERVAL, Figures, Tally, latency_document
+from ottla.cli.perf.load import Payload, Schedule, file_payloads, numbers, random_payloads
 from ottla.cli.perf.options import (
     INTERRUPT_TIMEOUT_MS,
     benchmark_topic,
@@ -37,8 +38,6 @@ from ottla.wire.errors import KafkaError
 
 if TYPE_CHECKING:
     from ottla.cli.perf.display import Display
-    from ottla.cli.perf.figures import Figures, Tally
-    from ottla.cli.perf.load import Payload
     from ottla.cli.perf.sending import LoadSender
 
 RECORD_SIZE = 100
@@ -103,8 +102,6 @@ COLUMNS = (
 def command(bootstrap: str, output: OutputFormat, **options: Any) -> None:
     """Send random records to TOPIC and report throughput and latency."""
     from ottla.cli.perf.display import Display, Goal
-    from ottla.cli.perf.figures import Figures
-    from ottla.cli.perf.load import Schedule
     from ottla.cli.perf.sending import LoadSender
     from ottla.client.sync.producer import Producer
 
@@ -158,7 +155,6 @@ def _run(sending: LoadSender, figures: Figures, *, tables: bool) -> bool:
 def _payload(options: Mapping[str, Any]) -> Payload:
     """Raises: UsageError."""
     from ottla.cli.common.record_format import unescaped
-    from ottla.cli.perf.load import file_payloads, numbers, random_payloads
 
     rng = Random(0)
     if sum((options["record_size"] is not None, options["payload_file"] is not None, options["payload_monotonic"])) > 1:
@@ -193,8 +189,6 @@ def document(
 
 
 def _tally_document(tally: Tally) -> dict[str, Any]:
-    from ottla.cli.perf.figures import latency_document
-
     return {**tally.document(), "latency_ms": latency_document(tally.latencies)}
 
 

@@ -12,10 +12,12 @@ import click
 
 from ottla.cli.common.complete import topic_names
 from ottla.cli.common.confirmation import NOTHING_CHANGED, confirm, dry_run_option, yes_option
+from ottla.cli.common.errors import reporting_errors
 from ottla.cli.common.paths import LocalPath
 from ottla.cli.table.options import parse_bytes, schema_request, sync_table, table_options
 from ottla.client.fetch.ranges import END, parse_part
 from ottla.client.options import address_problem
+from ottla.lake.full_disk import AGAIN, FULL
 
 if TYPE_CHECKING:
     from ottla.spark.pipeline.config.model import Pipeline
@@ -69,7 +71,6 @@ def run(file: Path, variables: tuple[str, ...], bootstrap: str | None, once: boo
     """
     from dataclasses import replace
 
-    from ottla.lake.full_disk import AGAIN, FULL
     from ottla.spark.java import NoJava
     from ottla.spark.pipeline.config.file import load
     from ottla.spark.pipeline.config.toml_table import PipelineError
@@ -172,8 +173,6 @@ Offsets are stored with the rows: after a crash, a rerun continues and each reco
 def export(part: str, **options: Any) -> None:
     """Export TOPIC, or a range of it, to files in a directory. A rerun adds new records."""
     import time
-
-    from ottla.cli.common.errors import reporting_errors
 
     with reporting_errors():
         from ottla.lake.table.parquet_target import ParquetTarget

@@ -17,7 +17,7 @@ import click
 from ottla.base.ids import NO_TOPIC_ID
 from ottla.base.options import suggestion
 from ottla.cli.common.complete import topic_names
-from ottla.cli.common.errors import admin, bootstrap_option, reporting_errors, sigterm_as_interrupt
+from ottla.cli.common.errors import admin, bootstrap_option, json_bytes, reporting_errors, sigterm_as_interrupt
 from ottla.cli.common.lazy import INTERRUPTED
 from ottla.cli.common.paths import LocalPath
 from ottla.cli.common.rate_limit import parse_rate
@@ -225,7 +225,6 @@ def _dry_run(found: list[Input], shape: ColumnMapping, how: ReadOptions, limit: 
     """Prints the first records in the format of `ottla produce -o json`."""
     import msgspec
 
-    from ottla.cli.common.errors import json_bytes
     from ottla.lake.load.preview import preview
 
     count = 0

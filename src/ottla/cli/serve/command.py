@@ -18,6 +18,7 @@ import click
 
 from ottla.base.options import ConfigError
 from ottla.cli.common.paths import LocalPath
+from ottla.server.addresses import address_text, listener_text, parse_address
 from ottla.server.data_directory import CannotStart, default_data_directory
 
 if TYPE_CHECKING:
@@ -96,7 +97,6 @@ def _plan(
     config_file: Path | None, from_environment: bool, settings: tuple[str, ...],
 ) -> ProcessPlan:  # fmt: skip
     """Raises: ConfigError."""
-    from ottla.server.addresses import listener_text, parse_address
     from ottla.server.process_plan import ProcessPlan
     from ottla.server.server_properties import accepted_settings, parse_properties, settings_of_environment
 
@@ -146,8 +146,6 @@ def _loop_factory(name: str | None) -> Callable[[], asyncio.AbstractEventLoop]:
 
 
 def _ready(addresses: list[tuple[str, int]]) -> None:
-    from ottla.server.addresses import address_text
-
     print(f"ottla: ready on {','.join(map(address_text, addresses))}", flush=True)
 
 

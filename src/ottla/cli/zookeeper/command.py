@@ -14,6 +14,7 @@ import click
 
 from ottla.base.options import ConfigError
 from ottla.cli.common.paths import LocalPath
+from ottla.server.addresses import parse_address
 from ottla.server.data_directory import CannotStart, default_data_directory
 
 DEFAULT_HOST, DEFAULT_PORT = "127.0.0.1", 2181
@@ -45,7 +46,6 @@ def command(nodes: str, ensemble: str | None, member: int | None, listen: str | 
     Needs Java 17 and ZooKeeper's jars, from ZOOKEEPER_HOME or the package pyspark. Prints "ottla: zookeeper ready on
     HOST:PORT[,HOST:PORT...]", the value for `ottla serve --zookeeper`; with --ensemble once a majority of the machines runs it.
     """
-    from ottla.server.addresses import parse_address
     from ottla.server.zookeeper_ensemble import READY_S, Ensemble
     from ottla.spark.java import NoJava, java_home
 
