@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
+import ottla
 from ottla.base.ids import TopicPartition
 from ottla.cli.cluster.reassign_throttle import throttle_moves, unthrottle
 from ottla.cli.common.admin import admin_client, admin_options, partitions_option
@@ -29,7 +30,6 @@ from ottla.wire.errors import KafkaError, UnknownTopicOrPartition
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from ottla.client.sync.admin import Admin
 
 PARTITION = Column("PARTITION", lambda row: f"{row['topic']}-{row['partition']}")
 NOW = Column("REPLICAS", "replicas")
@@ -252,7 +252,7 @@ def _broker_ids(text: str | None) -> list[int] | None:
         raise click.UsageError(f"--brokers expects broker ids separated by commas, not {text!r}") from None
 
 
-def _replicas(admin: Admin, selection: Mapping[str, set[int] | None] | None) -> dict[TopicPartition, list[int]]:
+def _replicas(admin: ottla.Admin, selection: Mapping[str, set[int] | None] | None) -> dict[TopicPartition, list[int]]:
     """Replicas of partitions; of a partition that moves, its target replicas. Raises: KafkaError."""
     names = [topic.name for topic in admin.list_topics(internal=True)] if selection is None else list(selection)
     replicas: dict[TopicPartition, list[int]] = {}
@@ -269,7 +269,7 @@ def _replicas(admin: Admin, selection: Mapping[str, set[int] | None] | None) -> 
     return replicas
 
 
-def _current_replicas(admin: Admin, planned_replicas: Plan) -> dict[TopicPartition, list[int]]:
+def _current_replicas(admin: ottla.Admin, planned_replicas: Plan) -> dict[TopicPartition, list[int]]:
     """Raises: KafkaError, if a partition of the plan does not exist."""
     selection: dict[str, set[int] | None] = {}
     for tp in planned_replicas:
@@ -279,7 +279,7 @@ def _current_replicas(admin: Admin, planned_replicas: Plan) -> dict[TopicPartiti
     return _replicas(admin, selection)
 
 
-def _states(admin: Admin, planned_replicas: Plan) -> dict[TopicPartition, str]:
+def _states(admin: ottla.Admin, planned_replicas: Plan) -> dict[TopicPartition, str]:
     moves = admin.list_partition_reassignments(planned_replicas)
     present = _current_replicas(admin, planned_replicas)
     states = {}

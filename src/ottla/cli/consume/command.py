@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+import ottla
 from ottla.cli.common.complete import group_names, topic_names
 from ottla.cli.common.errors import admin, bootstrap_option, reporting_errors, sigterm_as_interrupt
 from ottla.cli.common.lazy import INTERRUPTED
@@ -133,7 +134,6 @@ def _without_group(
     settings: dict[str, Any],
 ) -> None:
     from ottla.cli.consume.ranges import RangeConsumer, TopicRange, matching
-    from ottla.client.sync.consumer import Consumer
 
     bootstrap = settings["bootstrap_servers"]
     names = [pattern for pattern, _ in patterns]
@@ -154,7 +154,7 @@ def _without_group(
             reads = [TopicRange(topic, None, next(where for one, where in patterns if one.fullmatch(topic))) for topic in counts]
         share = FETCHED_BYTES // max(2 * sum(counts.values()), 1)
         settings.setdefault("max_partition_fetch_bytes", min(max(share, FETCHED_LEAST), FETCHED_MOST))
-        with Consumer(**settings) as consumer, _closing(printer.output):
+        with ottla.Consumer(**settings) as consumer, _closing(printer.output):
             parts = RangeConsumer(consumer, printer)
             parts.begin(reads, counts)
             total = parts.total

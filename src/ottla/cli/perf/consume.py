@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import click
 
+import ottla
 from ottla.base.ids import TopicPartition
 from ottla.cli.common.arguments import time_text
 from ottla.cli.common.complete import group_names
@@ -186,7 +187,6 @@ class ReadLoop:
 @shared_options
 def command(bootstrap: str, output: OutputFormat, **options: Any) -> None:
     """Read records of TOPIC and report throughput."""
-    from ottla.client.sync.consumer import Consumer
 
     goal = Goal(*limits(options, "--messages"))
     interval_ns, timeout_ns = time_ns(options["reporting_interval"], "--reporting-interval"), time_ns(options["timeout"], "--timeout")
@@ -199,7 +199,7 @@ def command(bootstrap: str, output: OutputFormat, **options: Any) -> None:
     clock = time.perf_counter_ns
     with reporting_errors(), benchmark_topic(options, settings["bootstrap_servers"]) as topic, sigterm_as_interrupt():
         rebalances = RebalanceTime(clock)
-        consumer = Consumer(topic, listener=rebalances, **settings)
+        consumer = ottla.Consumer(topic, listener=rebalances, **settings)
         interrupted = True
         try:
             figures, start_ms = Figures(clock()), time.time_ns() // 1_000_000

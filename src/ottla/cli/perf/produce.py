@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+import ottla
 from ottla.cli.common.errors import reporting_errors, sigterm_as_interrupt
 from ottla.cli.common.output_formats import OutputFormat, fields
 from ottla.cli.common.paths import LocalPath
@@ -103,7 +104,6 @@ def command(bootstrap: str, output: OutputFormat, **options: Any) -> None:
     """Send random records to TOPIC and report throughput and latency."""
     from ottla.cli.perf.display import Display, Goal
     from ottla.cli.perf.sending import LoadSender
-    from ottla.client.sync.producer import Producer
 
     records, duration_ns = limits(options, "--num-records")
     rate, payload, interval_ns = (
@@ -114,7 +114,7 @@ def command(bootstrap: str, output: OutputFormat, **options: Any) -> None:
     settings = client_options(ProducerOptions, options, bootstrap)
     schedule = Schedule(rate=rate, records=records, duration_ns=duration_ns)
     with reporting_errors(), benchmark_topic(options, settings["bootstrap_servers"]) as topic, sigterm_as_interrupt():
-        producer = Producer(**settings)
+        producer = ottla.Producer(**settings)
         try:
             # Fetches metadata, so that the measurement does not include it.
             producer.partitions_for(topic)

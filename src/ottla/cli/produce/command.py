@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn
 
 import click
 
+import ottla
 from ottla.cli.common.arguments import time_ms
 from ottla.cli.common.complete import topic_names
 from ottla.cli.common.errors import admin, bootstrap_option, json_bytes, reporting_errors, sigterm_as_interrupt
@@ -131,7 +132,6 @@ def _send(
 ) -> None:
     from ottla.cli.produce.input import BadLine
     from ottla.cli.produce.sending import RecordSender, SendFailed
-    from ottla.client.sync.producer import Producer
 
     # A wrong address fails here at once, not only after the producer's timeout. A missing topic may be created later.
     with admin(settings["bootstrap_servers"]) as client:
@@ -140,7 +140,7 @@ def _send(
             raise outcome
     settings.setdefault("max_block_ms", TOPIC_TIMEOUT_MS if isinstance(outcome, KafkaError) else BUFFER_TIMEOUT_MS)
     began = time.monotonic()
-    with Producer(**settings) as producer, sigterm_as_interrupt():
+    with ottla.Producer(**settings) as producer, sigterm_as_interrupt():
         kind = "line" if options["delimiter"] == "\\n" and options["form"] not in ("parquet", "arrow") else "record"
         sending = RecordSender(producer, topic, defaults, rate=rate, keep_going=options["keep_going"], kind=kind)
         total = None if source is None else _size(source)
