@@ -103,8 +103,7 @@ def _dynamic_settings(admin: ottla.Admin, kind: str, name: str) -> list[tuple[st
     if kind == "cluster":
         name = str(min(node.id for node in admin.describe_cluster().nodes))
     resource = Resource(ResourceType.GROUP if kind == "group" else ResourceType.BROKER, name)
-    entries = admin.describe_configs([resource], documentation=True)[resource]
-    assert isinstance(entries, dict), "_completion ignores errors"
+    entries = admin.describe_config(resource, documentation=True)
     return [(entry.name, entry.documentation or "") for entry in entries.values() if not entry.is_read_only]
 
 

@@ -104,9 +104,7 @@ def _current_entries(admin: ottla.Admin, resource: Resource, changes: Sequence[C
     if resource == Resource.broker(None):
         # The cluster resource lists only overrides; any broker also lists the other settings.
         queried = Resource.broker(min(node.id for node in admin.describe_cluster().nodes))
-    entries = admin.describe_configs([queried], synonyms=True)[queried]
-    if isinstance(entries, KafkaError):
-        raise entries
+    entries = admin.describe_config(queried, synonyms=True)
     if entries and resource.type in (ResourceType.TOPIC, ResourceType.BROKER):
         for one in changes:
             if one.name not in entries and (near := suggestion(one.name, entries)):

@@ -36,7 +36,7 @@ from ottla.cli.perf.options import (
     limits,
     metrics_document,
     shared_options,
-    show_metrics,
+    show_result,
     throughput,
     time_ns,
 )
@@ -218,7 +218,7 @@ def command(bootstrap: str, output: OutputFormat, **options: Any) -> None:
     result = {"topic": topic, "interrupted": interrupted, "error": error, "latency_from": "sent" if rate is None else "due"}
     result |= {**figures.total.document(), "latency_ms": latency_document(figures.total.latencies)}
     result |= {"acknowledged_ms": latency_document(trips.acknowledged), "intervals": [] if display is None else display.intervals}
-    show({**result, **({} if metrics is None else {"metrics": metrics})}, output)
+    show_result(result, metrics, output, (_rows(result), COLUMNS))
     if error is not None:
         raise click.ClickException(error)
     exit_status(interrupted=interrupted)
@@ -243,12 +243,7 @@ def _seek_to_end(consumer: ottla.Consumer, topic: str) -> None:
         consumer.position(partition)
 
 
-def show(result: dict[str, Any], output: OutputFormat) -> None:
-    """Prints the result."""
-    if output.is_structured:
-        output.document(result)
-        return
+def _rows(result: dict[str, Any]) -> list[Row]:
+    """The intervals, and the whole measurement until a record is received and until it is acknowledged."""
     rows: list[Row] = [{"part": f"{one['after_s']:.1f}s", **one} for one in result["intervals"]]
-    rows += [{**result, "part": "end to end"}, {**result, "part": "acknowledged", "latency_ms": result["acknowledged_ms"]}]
-    output.table(rows, COLUMNS)
-    show_metrics(result.get("metrics"), output)
+    return [*rows, {**result, "part": "end to end"}, {**result, "part": "acknowledged", "latency_ms": result["acknowledged_ms"]}]

@@ -30,7 +30,7 @@ from ottla.cli.perf.options import (
     limits,
     metrics_document,
     shared_options,
-    show_metrics,
+    show_result,
     throughput,
     time_ns,
 )
@@ -128,8 +128,8 @@ def command(bootstrap: str, output: OutputFormat, **options: Any) -> None:
             metrics = metrics_document(producer.metrics()) if options["print_metrics"] else None
         finally:
             producer.close(timeout_ms=0)
-    result = document(topic, figures, display, interrupted=interrupted, paced=rate is not None, metrics=metrics)
-    show(result, output)
+    result = document(topic, figures, display, interrupted=interrupted, paced=rate is not None)
+    show_result(result, metrics, output, (_rows(result), COLUMNS))
     exit_status(interrupted=interrupted, failed=figures.failed, error=figures.error)
 
 
@@ -172,11 +172,9 @@ def _payload(options: Mapping[str, Any]) -> Payload:
         raise click.UsageError(f"{options['payload_file']}: {error}") from None
 
 
-def document(
-    topic: str, figures: Figures, display: Display, *, interrupted: bool, paced: bool, metrics: dict[str, Any] | None
-) -> dict[str, Any]:
+def document(topic: str, figures: Figures, display: Display, *, interrupted: bool, paced: bool) -> dict[str, Any]:
     """The result."""
-    result = {
+    return {
         "topic": topic,
         "interrupted": interrupted,
         "failed": figures.failed,
@@ -184,22 +182,18 @@ def document(
         **_tally_document(figures.total),
         "latency_from": "due" if paced else "sent",
         "steady": None if figures.steady is None else _tally_document(figures.steady),
+        "intervals": display.intervals,
     }
-    return {**result, "intervals": display.intervals, **({} if metrics is None else {"metrics": metrics})}
 
 
 def _tally_document(tally: Tally) -> dict[str, Any]:
     return {**tally.document(), "latency_ms": latency_document(tally.latencies)}
 
 
-def show(result: dict[str, Any], output: OutputFormat) -> None:
-    """Prints the result."""
-    if output.is_structured:
-        output.document(result)
-        return
+def _rows(result: dict[str, Any]) -> list[Row]:
+    """The intervals, the total, and the part after the warm-up."""
     rows: list[Row] = [{"part": f"{one['after_s']:.1f}s", **one} for one in result["intervals"]]
     rows.append({"part": "total", **result})
     if result["steady"] is not None:
         rows.append({"part": "steady", **result["steady"]})
-    output.table(rows, COLUMNS)
-    show_metrics(result.get("metrics"), output)
+    return rows

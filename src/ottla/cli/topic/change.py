@@ -66,9 +66,7 @@ def create(
 def _like(admin: ottla.Admin, name: str) -> NewTopic:
     """A template with the properties of an existing topic. Raises: ClickException, KafkaError."""
     partitions = describe_topics(admin, [name])[name].partitions
-    entries = admin.describe_configs([Resource.topic(name)])[Resource.topic(name)]
-    if isinstance(entries, KafkaError):
-        raise entries
+    entries = admin.describe_config(Resource.topic(name))
     own: dict[str, str | None] = {entry.name: entry.value for entry in entries.values() if entry.source is ConfigSource.TOPIC}
     return NewTopic("", len(partitions), len(partitions[0].replicas), own)
 
