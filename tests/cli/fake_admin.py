@@ -8,6 +8,7 @@ from typing import Any, Self
 
 from ottla.base.ids import TopicPartition
 from ottla.client.admin import results as r
+from ottla.client.admin.calls import good
 from ottla.client.admin.cluster_results import ApiSupport, Features, Quorum, QuorumReplica, VersionRange
 from ottla.client.fetch.offsets import EARLIEST, MAX_TIMESTAMP, OffsetAndTime
 from ottla.wire.errors import InvalidConfig, InvalidPartitions, KafkaError, TopicAlreadyExists, UnknownTopicOrPartition
@@ -145,6 +146,9 @@ class FakeAdmin:
                 entries = {name: entry for name, entry in entries.items() if name in self.set.get(resource, {})}
             found[resource] = entries
         return found
+
+    def describe_config(self, resource: r.Resource, **options: Any) -> dict[str, r.ConfigEntry]:
+        return good(self.describe_configs([resource], **options)[resource])
 
     def _entry(self, resource: r.Resource, name: str, default: str) -> r.ConfigEntry:
         chain = [

@@ -14,7 +14,8 @@ import pytest
 pytest.importorskip("fastavro")
 
 from ottla.cli.common.record_options import parse_value_format
-from ottla.cli.common.schemas import Registry, frame_schema_id
+from ottla.cli.common.schemas import frame_schema_id
+from ottla.client.schema_registry import Registry
 
 ORDER = {
     "type": "record",
@@ -168,8 +169,8 @@ def test_an_unreachable_registry_differs_from_an_unknown_schema() -> None:
 
 
 def test_a_registry_needs_an_address() -> None:
-    with pytest.raises(ValueError, match="--registry expects http"):
-        Registry("localhost:8081")
+    with pytest.raises(ValueError, match="--registry must start with http"):
+        Registry("localhost:8081", option="--registry")
 
 
 def test_protobuf_is_converted_to_json_and_back(tmp_path: Path) -> None:

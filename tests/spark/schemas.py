@@ -48,7 +48,7 @@ class Registry(BaseHTTPRequestHandler):
         **{f"/schemas/ids/{number}": answer for number, answer in WITHOUT_COLUMNS.items()},
         "/subjects/orders-value/versions/latest": {"schema": json.dumps(ORDER_2), "id": 2},
         "/subjects/older-value/versions/latest": {"schema": json.dumps(ORDER), "id": 1},
-        "/subjects/json-value/versions/latest": {"schema": "{}", "schemaType": "JSON"},
+        "/subjects/json-value/versions/latest": {"schema": "{}", "schemaType": "JSON", "id": 5},
     }
 
     def do_GET(self) -> None:

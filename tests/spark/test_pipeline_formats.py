@@ -9,12 +9,13 @@ from typing import Any
 
 import pytest
 
+from ottla.client.schema_registry import RegistryBusy, RegistryFailed
 from ottla.client.serializers import Avro
 from ottla.spark.pipeline import plan as plans
 from ottla.spark.pipeline.config.file import parse
 from ottla.spark.pipeline.config.toml_table import PipelineError
 from ottla.spark.pipeline.retryable_errors import is_retryable
-from ottla.spark.values.avro import RegistryBusy, RegistryFailed, schema_of
+from ottla.spark.values.avro import schema_of
 
 from .conftest import Topic
 from .pipelines import table

@@ -9,13 +9,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from ottla.client.schema_registry import RegistryFailed
 from ottla.client.serializers import Avro
 from ottla.lake.ddl import BadDdl
 from ottla.spark.source import rows
 from ottla.spark.source.options import OptionError, SourceOptions
 from ottla.spark.source.rows import RowPlan
 from ottla.spark.values import decode
-from ottla.spark.values.avro import RegistryFailed
 from ottla.spark.values.decode import columns_of
 
 from .schemas import AT, ONE, ORDER, ORDER_2, OTHER_ORDER, TWO, WITHOUT_COLUMNS

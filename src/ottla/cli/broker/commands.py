@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
+import ottla
 from ottla.cli.common import tables
 from ottla.cli.common.admin import admin_client, admin_options
 from ottla.cli.common.arguments import size_text
@@ -15,11 +16,9 @@ from ottla.cli.common.lazy import CommandGroup
 from ottla.cli.common.output_formats import OutputFormat, fields
 from ottla.cli.common.tables import Column
 from ottla.cli.config import commands as settings
+from ottla.cli.topic.lookup import describe_topics
 from ottla.client.admin.results import ClusterDescription, LogDir, Node, Resource
 from ottla.wire.errors import KafkaError
-
-if TYPE_CHECKING:
-    from ottla.client.sync.admin import Admin
 
 BROKER = {
     "broker": "broker id",
@@ -121,7 +120,7 @@ def broker_document(node: Node, cluster: ClusterDescription) -> dict[str, Any]:
     }
 
 
-def _counts(admin: Admin) -> dict[int, dict[str, int]]:
+def _counts(admin: ottla.Admin) -> dict[int, dict[str, int]]:
     """The `COUNTS` of each broker over all topics. Raises: KafkaError."""
     counts: dict[int, dict[str, int]] = {}
 
@@ -194,7 +193,7 @@ def _of_disk(row: dict[str, Any]) -> str:
     return ", ".join(parts)
 
 
-def _directories(admin: Admin, brokers: list[int], topics: tuple[str, ...] | None) -> list[dict[str, Any]]:
+def _directories(admin: ottla.Admin, brokers: list[int], topics: tuple[str, ...] | None) -> list[dict[str, Any]]:
     """Raises: KafkaError."""
     found = []
     for broker, directories in sorted(admin.describe_log_dirs(brokers, topics=topics or None).items()):
@@ -227,8 +226,6 @@ def _directory(broker: int, one: LogDir) -> dict[str, Any]:
 @admin_options
 def log_dirs(brokers: tuple[int, ...], topics: tuple[str, ...], each: bool, output: OutputFormat, bootstrap: str) -> None:
     """Show log directories with their replicas and disk space. Exit code 1 if one is offline."""
-    from ottla.cli.topic.lookup import describe_topics
-
     with admin_client(bootstrap) as admin:
         if topics:
             describe_topics(admin, topics)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -13,10 +13,8 @@ from ottla.cli.common.arguments import time_text
 from ottla.cli.common.complete import broker_ids
 from ottla.cli.common.output_formats import OutputFormat, fields, note
 from ottla.cli.common.tables import Column
+from ottla.client.admin.cluster_results import Quorum, QuorumReplica, VersionRange
 from ottla.wire.errors import KafkaError
-
-if TYPE_CHECKING:
-    from ottla.client.admin.cluster_results import Quorum, QuorumReplica, VersionRange
 
 TOTALS = {
     "topics": "number of topics without the internal ones",

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TextIO
+from typing import TextIO
 
 import click
 
+import ottla
 from ottla.base.ids import TopicPartition
 from ottla.cli.common.admin import admin_client, admin_options, partitions_option
 from ottla.cli.common.confirmation import NOTHING_CHANGED, confirm, dry_run_option, yes_option
 from ottla.cli.common.output_formats import OUTCOME, OutputFormat, fields, note
 from ottla.cli.common.paths import LocalFile
 from ottla.cli.topic import lookup
+from ottla.client.admin.reassignment_plan import read_partitions
 from ottla.client.admin.results import ElectionType
 from ottla.wire.errors import ElectionNotNeeded, KafkaError
-
-if TYPE_CHECKING:
-    from ottla.client.sync.admin import Admin
 
 
 @fields(OUTCOME)
@@ -62,7 +61,7 @@ def command(
     output.report([str(tp) for tp in sorted(outcomes)], failed, "elected", idle)
 
 
-def _expected_outcomes(admin: Admin, chosen: list[TopicPartition] | None, *, unclean: bool) -> dict[str, str]:
+def _expected_outcomes(admin: ottla.Admin, chosen: list[TopicPartition] | None, *, unclean: bool) -> dict[str, str]:
     """The expected outcome of the election for each partition. Raises: ClickException, KafkaError."""
     if chosen is None:
         texts = [topic.name for topic in admin.list_topics(internal=True)]
@@ -80,8 +79,6 @@ def _expected_outcomes(admin: Admin, chosen: list[TopicPartition] | None, *, unc
 
 def _read(listed: TextIO) -> list[TopicPartition]:
     """Raises: ValueError."""
-    from ottla.client.admin.reassignment_plan import read_partitions
-
     try:
         return read_partitions(listed.read())
     except ValueError as error:

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
+import ottla
 from ottla.cli.common.connection import admin as connected
 from ottla.cli.topic.lookup import partition_document
 from ottla.client.admin.results import Node, PartitionDescription
 from ottla.wire.errors import KafkaError
-
-if TYPE_CHECKING:
-    from ottla.client.sync.admin import Admin
 
 #: Fields of a partition in `ottla cluster status`.
 PARTITION_FIELDS = ("topic", "partition", "leader", "replicas", "isr")
@@ -89,7 +87,7 @@ def _is_under_replicated(one: PartitionDescription, adding: Iterable[int] = ()) 
     return bool(replicas - set(one.isr) or replicas & set(one.offline_replicas))
 
 
-def _adding_replicas(admin: Admin, partitions: Collection[tuple[str, int]]) -> dict[tuple[str, int], list[int]]:
+def _adding_replicas(admin: ottla.Admin, partitions: Collection[tuple[str, int]]) -> dict[tuple[str, int], list[int]]:
     """Replicas that reassignments are adding to these partitions; none if no controller answers."""
     if not partitions:
         return {}
@@ -100,7 +98,7 @@ def _adding_replicas(admin: Admin, partitions: Collection[tuple[str, int]]) -> d
     return {(tp.topic, tp.partition): move.adding for tp, move in moves.items()}
 
 
-def _damaged(admin: Admin) -> dict[tuple[str, int, int], str]:
+def _damaged(admin: ottla.Admin) -> dict[tuple[str, int, int], str]:
     """Damaged replicas that brokers report."""
     damaged = {}
     for broker, directories in sorted(admin.describe_log_dirs(timeout_ms=BROKER_TIMEOUT_MS).items()):

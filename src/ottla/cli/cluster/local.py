@@ -90,7 +90,6 @@ def up(
     first call; changed settings apply to brokers that start from then on.
     """
     from ottla.cli.cluster.health import await_health
-    from ottla.server.data_directory import LockedDirectory
     from ottla.server.local_cluster import ClusterRequest, LocalCluster
 
     broker_settings = assignments(settings, "--set")

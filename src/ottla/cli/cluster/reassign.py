@@ -14,21 +14,22 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
+import ottla
 from ottla.base.ids import TopicPartition
+from ottla.cli.cluster.reassign_throttle import throttle_moves, unthrottle
 from ottla.cli.common.admin import admin_client, admin_options, partitions_option
 from ottla.cli.common.arguments import partition_selection, size_text
 from ottla.cli.common.lazy import CommandGroup
 from ottla.cli.common.output_formats import OUTCOME, OutputFormat, fields, note
 from ottla.cli.common.paths import LocalFile
 from ottla.cli.common.tables import Column
+from ottla.client.admin.reassignment_plan import Plan, plan_json, planned, read_plan, read_topics
 from ottla.client.admin.results import PartitionReassignment
 from ottla.wire.errors import KafkaError, UnknownTopicOrPartition
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from ottla.client.admin.reassignment_plan import Plan
-    from ottla.client.sync.admin import Admin
 
 PARTITION = Column("PARTITION", lambda row: f"{row['topic']}-{row['partition']}")
 NOW = Column("REPLICAS", "replicas")
@@ -79,8 +80,6 @@ def plan(
     bootstrap: str,
 ) -> None:
     """Plan an even distribution of partitions over brokers and racks with few moves; -o json prints the plan for execute."""
-    from ottla.client.admin.reassignment_plan import plan_json, planned, read_topics
-
     if sum((bool(topics), topics_file is not None, all_topics)) != 1:
         raise click.UsageError("expected one of --topic TOPIC[:0,1], --topics-file FILE, --all-topics")
     chosen = _broker_ids(brokers)
@@ -124,9 +123,6 @@ def execute(
     plan: TextIO, throttle: int | None, keep_factor: bool, rollback: TextIO | None, yes: bool, output: OutputFormat, bootstrap: str
 ) -> None:
     """Start the moves of a plan; a dry run without --yes."""
-    from ottla.cli.cluster.reassign_throttle import throttle_moves
-    from ottla.client.admin.reassignment_plan import plan_json
-
     with admin_client(bootstrap) as admin:
         planned_replicas = _read(plan)
         present = _current_replicas(admin, planned_replicas)
@@ -165,8 +161,6 @@ def execute(
 @admin_options
 def verify(plan: TextIO, wait: bool, keep_throttles: bool, output: OutputFormat, bootstrap: str) -> None:
     """Show the state of a plan's moves, and remove throttles once all are done. Exit code 1 if one is not done."""
-    from ottla.cli.cluster.reassign_throttle import unthrottle
-
     with admin_client(bootstrap) as admin:
         planned_replicas = _read(plan)
         while True:
@@ -212,8 +206,6 @@ MOVE = {
 @admin_options
 def cancel(plan: TextIO | None, everything: bool, keep_throttles: bool, yes: bool, output: OutputFormat, bootstrap: str) -> None:
     """Cancel the moves of a plan that are not done; a dry run without --yes."""
-    from ottla.cli.cluster.reassign_throttle import unthrottle
-
     if (plan is None) is not everything:
         raise click.UsageError("expected either a plan or --all")
     with admin_client(bootstrap) as admin:
@@ -245,8 +237,6 @@ def list_(output: OutputFormat, bootstrap: str) -> None:
 
 def _read(plan: TextIO) -> Plan:
     """Raises: ValueError."""
-    from ottla.client.admin.reassignment_plan import read_plan
-
     try:
         return read_plan(plan.read())
     except ValueError as error:
@@ -262,7 +252,7 @@ def _broker_ids(text: str | None) -> list[int] | None:
         raise click.UsageError(f"--brokers expects broker ids separated by commas, not {text!r}") from None
 
 
-def _replicas(admin: Admin, selection: Mapping[str, set[int] | None] | None) -> dict[TopicPartition, list[int]]:
+def _replicas(admin: ottla.Admin, selection: Mapping[str, set[int] | None] | None) -> dict[TopicPartition, list[int]]:
     """Replicas of partitions; of a partition that moves, its target replicas. Raises: KafkaError."""
     names = [topic.name for topic in admin.list_topics(internal=True)] if selection is None else list(selection)
     replicas: dict[TopicPartition, list[int]] = {}
@@ -279,7 +269,7 @@ def _replicas(admin: Admin, selection: Mapping[str, set[int] | None] | None) -> 
     return replicas
 
 
-def _current_replicas(admin: Admin, planned_replicas: Plan) -> dict[TopicPartition, list[int]]:
+def _current_replicas(admin: ottla.Admin, planned_replicas: Plan) -> dict[TopicPartition, list[int]]:
     """Raises: KafkaError, if a partition of the plan does not exist."""
     selection: dict[str, set[int] | None] = {}
     for tp in planned_replicas:
@@ -289,7 +279,7 @@ def _current_replicas(admin: Admin, planned_replicas: Plan) -> dict[TopicPartiti
     return _replicas(admin, selection)
 
 
-def _states(admin: Admin, planned_replicas: Plan) -> dict[TopicPartition, str]:
+def _states(admin: ottla.Admin, planned_replicas: Plan) -> dict[TopicPartition, str]:
     moves = admin.list_partition_reassignments(planned_replicas)
     present = _current_replicas(admin, planned_replicas)
     states = {}

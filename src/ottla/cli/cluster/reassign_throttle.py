@@ -7,23 +7,20 @@ Leaders and followers are both throttled. For each partition that gets a replica
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import click
 
+import ottla
 from ottla.base.ids import TopicPartition
 from ottla.client.admin.results import ConfigChange, ConfigOperation, ConfigSource, Resource
 from ottla.wire.errors import KafkaError
-
-if TYPE_CHECKING:
-    from ottla.client.sync.admin import Admin
 
 RATES = ("leader.replication.throttled.rate", "follower.replication.throttled.rate")
 REPLICAS = ("leader.replication.throttled.replicas", "follower.replication.throttled.replicas")
 
 
 def throttle_moves(
-    admin: Admin, present: Mapping[TopicPartition, Sequence[int]], planned_replicas: Mapping[TopicPartition, Sequence[int]], rate: int
+    admin: ottla.Admin, present: Mapping[TopicPartition, Sequence[int]], planned_replicas: Mapping[TopicPartition, Sequence[int]], rate: int
 ) -> None:
     """Throttles moves to `rate` bytes per second on each broker, in and out. Raises: KafkaError."""
     leaders: dict[str, list[str]] = {}
@@ -46,7 +43,7 @@ def throttle_moves(
     _change(admin, changes)
 
 
-def unthrottle(admin: Admin, topics: Iterable[str]) -> list[str]:
+def unthrottle(admin: ottla.Admin, topics: Iterable[str]) -> list[str]:
     """Removes the throttles of these topics and the rates of all brokers. Returns the topics and brokers that had some.
 
     Raises: KafkaError.
@@ -64,7 +61,7 @@ def unthrottle(admin: Admin, topics: Iterable[str]) -> list[str]:
     return [f"{resource.type.name.lower()} {resource.name}" for resource in changes]
 
 
-def _change(admin: Admin, changes: Mapping[Resource, Iterable[ConfigChange]]) -> None:
+def _change(admin: ottla.Admin, changes: Mapping[Resource, Iterable[ConfigChange]]) -> None:
     for resource, outcome in (admin.incremental_alter_configs(changes) if changes else {}).items():
         if isinstance(outcome, KafkaError):
             raise click.ClickException(f"cannot change the throttle of {resource.type.name.lower()} {resource.name}: {outcome}")

@@ -15,6 +15,8 @@ from ottla.cli.common.output_formats import OutputFormat, fields, output_option
 from ottla.cli.common.tables import Column
 from ottla.cli.topic import lookup
 from ottla.cli.topic.lookup import leader_cell, state_colour
+from ottla.server.addresses import address_text
+from ottla.server.data_directory import CannotStart
 from ottla.wire.errors import KafkaError
 
 if TYPE_CHECKING:
@@ -106,8 +108,6 @@ def command(bootstrap: str | None, output: OutputFormat, data_dir: Path) -> None
 
 def _processes_or_elsewhere(data_dir: Path) -> tuple[list[dict[str, Any]], str | None]:
     """The processes of this machine's cluster, or the address of another, configured one. Raises: CannotStart."""
-    from ottla.server.data_directory import CannotStart
-
     try:
         return _processes(data_dir), None
     except CannotStart:
@@ -119,7 +119,6 @@ def _processes_or_elsewhere(data_dir: Path) -> tuple[list[dict[str, Any]], str |
 
 def _processes(data_dir: Path) -> list[dict[str, Any]]:
     """Raises: CannotStart."""
-    from ottla.server.addresses import address_text
     from ottla.server.local_cluster import LocalCluster
     from ottla.server.zookeeper_ensemble import mode
 

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
 import click
 
+import ottla
 from ottla.cli.common.complete import topic_names
 from ottla.cli.common.connection import admin, bootstrap_option, combined
 from ottla.cli.common.errors import reporting_errors
 from ottla.cli.common.output_formats import output_option
-
-if TYPE_CHECKING:
-    from ottla.client.sync.admin import Admin
-
 
 #: `-o`, `-b` and `--profile`; the command receives `output` and `bootstrap`.
 admin_options = combined(bootstrap_option, output_option)
@@ -32,7 +28,7 @@ partitions_option = click.option(
 
 
 @contextmanager
-def admin_client(bootstrap: str) -> Iterator[Admin]:
+def admin_client(bootstrap: str) -> Iterator[ottla.Admin]:
     """An admin client, whose errors become one line and an exit code."""
     with reporting_errors(), admin(bootstrap) as client:
         yield client

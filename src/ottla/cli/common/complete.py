@@ -6,26 +6,23 @@ The shell waits meanwhile, so a query has a timeout of one second. On any error 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
+import ottla
+from ottla.cli.common.connection import cluster_address, named_profile
 from ottla.cli.common.profiles import completion
-from ottla.client.admin.results import Resource, ResourceType
 from ottla.client.options import AdminOptions
-
-if TYPE_CHECKING:
-    from ottla.client.sync.admin import Admin
 
 #: Timeout of a query.
 TIMEOUT_MS = 1_000
 
 
-def _query(context: click.Context, question: Callable[[Admin], Iterable[tuple[str, str]]]) -> list[tuple[str, str]]:
+def _query(context: click.Context, question: Callable[[ottla.Admin], Iterable[tuple[str, str]]]) -> list[tuple[str, str]]:
     """Queries the cluster of the incomplete command line."""
     import logging
 
-    from ottla.cli.common.connection import cluster_address, named_profile
     from ottla.client.sync.admin import Admin
 
     address = cluster_address(context.params.get("bootstrap"), named_profile(context))
@@ -99,13 +96,14 @@ def _config_settings(context: click.Context, incomplete: str) -> Iterable[tuple[
     return _query(context, lambda admin: _dynamic_settings(admin, str(kind), str(words[0]) if words else ""))
 
 
-def _dynamic_settings(admin: Admin, kind: str, name: str) -> list[tuple[str, str]]:
+def _dynamic_settings(admin: ottla.Admin, kind: str, name: str) -> list[tuple[str, str]]:
     """Settings that can change without a restart, from a broker."""
+    from ottla.client.admin.results import Resource, ResourceType
+
     if kind == "cluster":
         name = str(min(node.id for node in admin.describe_cluster().nodes))
     resource = Resource(ResourceType.GROUP if kind == "group" else ResourceType.BROKER, name)
-    entries = admin.describe_configs([resource], documentation=True)[resource]
-    assert isinstance(entries, dict), "_completion ignores errors"
+    entries = admin.describe_config(resource, documentation=True)
     return [(entry.name, entry.documentation or "") for entry in entries.values() if not entry.is_read_only]
 
 

@@ -17,16 +17,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import click
 
+import ottla
 from ottla.base.options import Options
 from ottla.cli.common.profiles import active_profile, profile_names
 from ottla.client.options import AdminOptions, address_problem
-
-if TYPE_CHECKING:
-    from ottla.client.sync.admin import Admin
 
 F = TypeVar("F", bound=Callable[..., Any])
 DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
@@ -180,7 +178,7 @@ def _current_address() -> ClusterAddress | None:
     return address
 
 
-def admin(bootstrap: str) -> Admin:
+def admin(bootstrap: str) -> ottla.Admin:
     """An admin client with short timeouts, so that a command fails soon if no broker is reachable."""
     from ottla.client.sync.admin import Admin
 

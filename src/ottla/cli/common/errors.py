@@ -10,7 +10,7 @@ import sys
 from base64 import b64decode, b64encode
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NoReturn
 
 import click
 
@@ -20,6 +20,17 @@ from ottla.cli.common.connection import admin as admin
 from ottla.cli.common.connection import bootstrap_option as bootstrap_option
 from ottla.client.errors import ConnectionFailed
 from ottla.wire.errors import KafkaError
+
+
+def say(line: str) -> None:
+    """Prints a line of a command that runs processes."""
+    print(f"ottla: {line}", file=sys.stderr, flush=True)
+
+
+def give_up(reason: str, code: int) -> NoReturn:
+    """Prints the reason and exits."""
+    say(reason)
+    sys.exit(code)
 
 
 @contextmanager

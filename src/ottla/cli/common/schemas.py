@@ -9,96 +9,26 @@ Values are JSON: bytes as base64, times as ISO 8601, decimals as text. Input has
 from __future__ import annotations
 
 import json
-import urllib.error
-import urllib.parse
-import urllib.request
-from base64 import b64decode, b64encode
+from base64 import b64decode
 from collections.abc import Callable
 from datetime import date, datetime, time
 from decimal import Decimal
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
 from ottla.cli.common.value_formats import ValueFormat, printed_value
-from ottla.client.serializers import Avro, SerializationFailed, needed
+from ottla.client.schema_registry import Registry
+from ottla.client.serializers import Avro, needed
 
 MAGIC, FRAME_BYTES = 0, 5
-TIMEOUT_S = 15.0
-_CONTENT = "application/vnd.schemaregistry.v1+json"
-
-
-class RegisteredSchema(NamedTuple):
-    """A schema of a registry and its id."""
-
-    id: int
-    schema: str
-
-
-class SchemaNotFound(OSError):
-    """The registry has no schema with this id, or no such subject."""
-
-
-class Registry:
-    """Reads and registers schemas over Confluent's REST API. `http://user:password@host` uses basic authentication."""
-
-    def __init__(self, url: str) -> None:
-        parts = urllib.parse.urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise ValueError(f"--registry expects http://HOST:PORT, not {url!r}")
-        address = parts.hostname + (f":{parts.port}" if parts.port else "")
-        self._url = urllib.parse.urlunsplit((parts.scheme, address, parts.path.rstrip("/"), "", ""))
-        self._headers = {"Accept": _CONTENT}
-        if parts.username:
-            login = f"{urllib.parse.unquote(parts.username)}:{urllib.parse.unquote(parts.password or '')}"
-            self._headers["Authorization"] = "Basic " + b64encode(login.encode()).decode()
-        self._by_id: dict[int, str] = {}
-
-    def schema(self, number: int) -> str:
-        """The schema with this id, cached. Raises: OSError."""
-        if number not in self._by_id:
-            self._by_id[number] = str(self._ask(f"/schemas/ids/{number}")["schema"])
-        return self._by_id[number]
-
-    def schema_if_there(self, number: int) -> str | None:
-        """The schema with this id, None if the registry has none. Raises: OSError."""
-        try:
-            return self.schema(number)
-        except SchemaNotFound:
-            return None
-
-    def newest(self, subject: str) -> RegisteredSchema:
-        """The newest schema of a subject. Raises: OSError."""
-        answer = self._ask(f"/subjects/{urllib.parse.quote(subject, safe='')}/versions/latest")
-        return RegisteredSchema(int(answer["id"]), str(answer["schema"]))
-
-    def added(self, subject: str, schema: str) -> RegisteredSchema:
-        """Registers the schema under the subject, if it is new there. Raises: OSError."""
-        body = json.dumps({"schema": schema}).encode()
-        return RegisteredSchema(int(self._ask(f"/subjects/{urllib.parse.quote(subject, safe='')}/versions", body)["id"]), schema)
-
-    def _ask(self, path: str, body: bytes | None = None) -> Any:
-        headers = self._headers | ({"Content-Type": _CONTENT} if body else {})
-        try:
-            with urllib.request.urlopen(urllib.request.Request(self._url + path, body, headers), timeout=TIMEOUT_S) as answer:
-                return json.load(answer)
-        except urllib.error.HTTPError as error:
-            message = error.read().decode(errors="replace")
-            try:
-                message = json.loads(message)["message"]
-            except (ValueError, KeyError, TypeError):
-                message = message.strip()[:200]
-            kind = SchemaNotFound if error.code == 404 else OSError
-            raise kind(f"schema registry {self._url}{path}: {error.code} {error.reason}: {message}") from None
-        except (urllib.error.URLError, TimeoutError, ValueError) as error:
-            raise OSError(f"schema registry {self._url}: {getattr(error, 'reason', error)}") from None
 
 
 def avro(file: str, registry_url: str | None, subject: str) -> ValueFormat:
     """Avro with the schema in a file, or with a registry's."""
     needed("fastavro", "Avro")
-    registry = Registry(registry_url) if registry_url else None
+    registry = Registry(registry_url, option="--registry") if registry_url else None
     if not file and registry is None:
         raise ValueError("avro needs a schema: avro:FILE, or --registry URL")
     schema = _read_schema(file) if file else None
@@ -142,7 +72,7 @@ class _AvroFramed:
     def decode(self, data: bytes) -> Any:
         number = frame_schema_id(data)
         if number not in self._readers:
-            self._readers[number] = _format(self._registry.schema(number))
+            self._readers[number] = _format(self._registry.by_id(number).schema)
         return self._readers[number].decode(data[FRAME_BYTES:])
 
     def encode(self, value: Any) -> bytes:
@@ -317,6 +247,3 @@ def _unframed(data: bytes) -> bytes:
     for _ in range(number()):
         number()
     return data[at:]
-
-
-__all__ = ["RegisteredSchema", "Registry", "SerializationFailed", "avro", "frame_schema_id", "json_to_avro", "protobuf"]

@@ -7,10 +7,11 @@ run the cluster validates the changes and applies none.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
+import ottla
 from ottla.base.options import suggestion
 from ottla.cli.common import tables
 from ottla.cli.common.arguments import readable_setting, setting_value
@@ -18,9 +19,6 @@ from ottla.cli.common.output_formats import OutputFormat, note
 from ottla.cli.common.tables import Column
 from ottla.client.admin.results import ConfigChange, ConfigEntry, ConfigOperation, ConfigSource, ConfigSynonym, Resource, ResourceType
 from ottla.wire.errors import KafkaError
-
-if TYPE_CHECKING:
-    from ottla.client.sync.admin import Admin
 
 #: Units of Kafka's settings that are synonyms of each other.
 TIMES = {"ms", "seconds", "minutes", "hours"}
@@ -75,7 +73,7 @@ def deletions(names: Iterable[str]) -> list[ConfigChange]:
     return [ConfigChange(name, None, ConfigOperation.DELETE) for name in names]
 
 
-def change(admin: Admin, resources: Sequence[Resource], changes: Sequence[ConfigChange], *, dry: bool) -> list[dict[str, Any]]:
+def change(admin: ottla.Admin, resources: Sequence[Resource], changes: Sequence[ConfigChange], *, dry: bool) -> list[dict[str, Any]]:
     """Applies the changes to each resource, or only validates them. Returns a document per change. Raises: ClickException, KafkaError."""
     current = {resource: _current_entries(admin, resource, changes) for resource in resources}
     outcomes = admin.incremental_alter_configs(dict.fromkeys(resources, changes), validate_only=dry)
@@ -100,15 +98,13 @@ def show(documents: Sequence[dict[str, Any]], output: OutputFormat, *, dry: bool
         raise SystemExit(1)
 
 
-def _current_entries(admin: Admin, resource: Resource, changes: Sequence[ConfigChange]) -> dict[str, ConfigEntry]:
+def _current_entries(admin: ottla.Admin, resource: Resource, changes: Sequence[ConfigChange]) -> dict[str, ConfigEntry]:
     """The current settings. Raises: KafkaError; ClickException for an unknown setting."""
     queried = resource
     if resource == Resource.broker(None):
         # The cluster resource lists only overrides; any broker also lists the other settings.
         queried = Resource.broker(min(node.id for node in admin.describe_cluster().nodes))
-    entries = admin.describe_configs([queried], synonyms=True)[queried]
-    if isinstance(entries, KafkaError):
-        raise entries
+    entries = admin.describe_config(queried, synonyms=True)
     if entries and resource.type in (ResourceType.TOPIC, ResourceType.BROKER):
         for one in changes:
             if one.name not in entries and (near := suggestion(one.name, entries)):

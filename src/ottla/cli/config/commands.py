@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
+import ottla
 from ottla.base.options import suggestion
 from ottla.cli.common.admin import admin_client, admin_options
 from ottla.cli.common.complete import config_names, config_pairs, config_settings
@@ -20,9 +21,6 @@ from ottla.cli.config.alter import HIDDEN, resource_label, setting_cell, synonym
 from ottla.cli.topic.lookup import topic_error
 from ottla.client.admin.results import ClusterDescription, ConfigEntry, Resource, ResourceType
 from ottla.wire.errors import KafkaError
-
-if TYPE_CHECKING:
-    from ottla.client.sync.admin import Admin
 
 #: Types of resources: a topic, one broker, all brokers, a group (consumer protocol), a client metrics subscription.
 KINDS = ("topic", "broker", "cluster", "group", "client-metrics")
@@ -132,7 +130,7 @@ def existing_brokers(cluster: ClusterDescription, ids: Iterable[int]) -> list[in
     return sorted(ids) or alive
 
 
-def config_entries(admin: Admin, resources: Sequence[Resource]) -> dict[Resource, dict[str, ConfigEntry]]:
+def config_entries(admin: ottla.Admin, resources: Sequence[Resource]) -> dict[Resource, dict[str, ConfigEntry]]:
     """Settings of resources, with synonyms and documentation. Raises: ClickException, KafkaError."""
     found = {}
     for resource, entries in admin.describe_configs(resources, synonyms=True, documentation=True).items():

@@ -14,10 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+import ottla
 from ottla.cli.common.complete import group_names, topic_names
 from ottla.cli.common.errors import admin, bootstrap_option, reporting_errors, sigterm_as_interrupt
 from ottla.cli.common.lazy import INTERRUPTED
 from ottla.cli.common.paths import LocalPath
+from ottla.cli.common.progress import terminal_progress
+from ottla.cli.common.rate_limit import parse_rate
 from ottla.cli.common.record_options import client_settings, format_options, parse_formats, setting_option
 from ottla.client.fetch.ranges import END, BadRange, Bound, Kind, Range, parse_part, parse_range
 from ottla.client.options import ConsumerOptions
@@ -130,9 +133,7 @@ def _without_group(
     printer: Printer,
     settings: dict[str, Any],
 ) -> None:
-    from ottla.cli.common.progress import terminal_progress
     from ottla.cli.consume.ranges import RangeConsumer, TopicRange, matching
-    from ottla.client.sync.consumer import Consumer
 
     bootstrap = settings["bootstrap_servers"]
     names = [pattern for pattern, _ in patterns]
@@ -153,7 +154,7 @@ def _without_group(
             reads = [TopicRange(topic, None, next(where for one, where in patterns if one.fullmatch(topic))) for topic in counts]
         share = FETCHED_BYTES // max(2 * sum(counts.values()), 1)
         settings.setdefault("max_partition_fetch_bytes", min(max(share, FETCHED_LEAST), FETCHED_MOST))
-        with Consumer(**settings) as consumer, _closing(printer.output):
+        with ottla.Consumer(**settings) as consumer, _closing(printer.output):
             parts = RangeConsumer(consumer, printer)
             parts.begin(reads, counts)
             total = parts.total
@@ -198,7 +199,6 @@ def _with_group(
 
 def _printer(options: dict[str, Any]) -> Printer:
     """Raises: UsageError, ClickException."""
-    from ottla.cli.common.rate_limit import parse_rate
     from ottla.cli.common.record_format import FormatError
     from ottla.cli.consume.filter import parse_filters
     from ottla.cli.consume.output import OutputOptions, output

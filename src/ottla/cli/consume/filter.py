@@ -25,6 +25,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from ottla.cli.common.arguments import time_ms
 from ottla.cli.common.json_path import decoder, parse_prefix
 from ottla.client.consumer.record import ConsumerRecord
 
@@ -239,8 +240,6 @@ def _literal(text: str) -> Any:
 
 def _milliseconds(parser: _Parser, text: str) -> int:
     import click
-
-    from ottla.cli.common.arguments import time_ms
 
     try:
         return time_ms(text, "--filter")

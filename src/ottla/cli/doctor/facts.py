@@ -13,6 +13,7 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 
 from ottla.base.ids import TopicPartition
+from ottla.cli.common.arguments import partitions_text
 from ottla.client.admin.cluster_results import Quorum
 from ottla.client.admin.group_lag import GroupLag
 from ottla.client.admin.group_results import GroupDescription
@@ -56,8 +57,6 @@ class Finding(msgspec.Struct, kw_only=True):
         if self.address is not None:
             parts.append(self.address)
         if self.topic is not None:
-            from ottla.cli.common.arguments import partitions_text
-
             tps = [TopicPartition(self.topic, number) for number in self.partitions]
             parts.append(partitions_text(tps) if tps else self.topic)
         return " ".join(parts) or None

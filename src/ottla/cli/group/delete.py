@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import click
 
+import ottla
 from ottla.base.ids import TopicPartition
 from ottla.base.options import suggestion
 from ottla.cli.common.admin import admin_client, admin_options
@@ -16,9 +15,6 @@ from ottla.cli.common.output_formats import OUTCOME, OutputFormat, fields, note
 from ottla.cli.group.errors import group_error, with_remedy
 from ottla.client.admin.group_results import GroupDescription
 from ottla.wire.errors import GroupIdNotFound, GroupSubscribedToTopic, KafkaError, NonEmptyGroup
-
-if TYPE_CHECKING:
-    from ottla.client.sync.admin import Admin
 
 
 @fields(OUTCOME)
@@ -50,7 +46,7 @@ def delete(names: tuple[str, ...], if_exists: bool, dry_run: bool, yes: bool, ou
     output.report(names, failed, "would be deleted" if dry_run else "deleted", missing)
 
 
-def _dry_run_outcomes(admin: Admin, names: tuple[str, ...]) -> dict[str, KafkaError | None]:
+def _dry_run_outcomes(admin: ottla.Admin, names: tuple[str, ...]) -> dict[str, KafkaError | None]:
     """The result that deleting the groups would have."""
     return {
         name: outcome
@@ -62,7 +58,7 @@ def _dry_run_outcomes(admin: Admin, names: tuple[str, ...]) -> dict[str, KafkaEr
     }
 
 
-def _described(admin: Admin, names: tuple[str, ...]) -> list[str]:
+def _described(admin: ottla.Admin, names: tuple[str, ...]) -> list[str]:
     return [
         f"{name}: {offsets}" if isinstance(offsets, Exception) else f"{name}: offsets of {len(offsets)} partitions"
         for name, offsets in admin.list_consumer_group_offsets(names).items()
@@ -101,7 +97,7 @@ def delete_offsets(name: str, topics: tuple[str, ...], dry_run: bool, yes: bool,
     output.report([str(tp) for tp in chosen], failed, "would be deleted" if dry_run else "deleted")
 
 
-def _group(admin: Admin, name: str) -> GroupDescription:
+def _group(admin: ottla.Admin, name: str) -> GroupDescription:
     """Raises: ClickException, KafkaError."""
     group = admin.describe_consumer_groups([name])[name]
     if isinstance(group, KafkaError):
@@ -109,7 +105,7 @@ def _group(admin: Admin, name: str) -> GroupDescription:
     return group
 
 
-def _committed(admin: Admin, name: str) -> dict[TopicPartition, int | None]:
+def _committed(admin: ottla.Admin, name: str) -> dict[TopicPartition, int | None]:
     offsets = admin.list_consumer_group_offsets([name])[name]
     if isinstance(offsets, KafkaError):
         raise offsets

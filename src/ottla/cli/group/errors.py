@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import click
 
+import ottla
 from ottla.base.options import suggestion
 from ottla.wire.errors import GroupIdNotFound, GroupSubscribedToTopic, KafkaError, NonEmptyGroup, UnknownMemberId
 
-if TYPE_CHECKING:
-    from ottla.client.sync.admin import Admin
 
-
-def group_error(admin: Admin, name: str, error: KafkaError) -> Exception:
+def group_error(admin: ottla.Admin, name: str, error: KafkaError) -> Exception:
     """The error for a group that cannot be described. For an unknown group it suggests a similar name."""
     if not isinstance(error, GroupIdNotFound):
         return type(error)(f"group {name}: {error}")
     return click.ClickException(f"group {name} does not exist" + _suggested_group(admin, name))
 
 
-def with_remedy(admin: Admin, name: str, error: KafkaError) -> KafkaError:
+def with_remedy(admin: ottla.Admin, name: str, error: KafkaError) -> KafkaError:
     """The error with what to do."""
     match error:
         case GroupIdNotFound():
@@ -39,7 +35,7 @@ def has_members_remedy(name: str) -> str:
     )
 
 
-def _suggested_group(admin: Admin, name: str) -> str:
+def _suggested_group(admin: ottla.Admin, name: str) -> str:
     try:
         return suggestion(name, [one.group_id for one in admin.list_groups()])
     except KafkaError:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
+import ottla
 from ottla.cli.common import tables
 from ottla.cli.common.admin import admin_client, admin_options
 from ottla.cli.common.arguments import duration_text
@@ -29,7 +30,6 @@ from ottla.wire.errors import GroupIdNotFound, KafkaError
 
 if TYPE_CHECKING:
     from ottla.client.admin.group_lag import GroupLag
-    from ottla.client.sync.admin import Admin
 
 WATCH_S = 2.0
 TIME_LAG = Column("TIME-LAG", lambda row: _time_lag(row["time_lag_ms"]), number=True)
@@ -151,7 +151,7 @@ class Reading(NamedTuple):
     before: dict[str, GroupLag]
 
 
-def _read(admin: Admin, names: Sequence[str], *, times: bool) -> list[GroupLag]:
+def _read(admin: ottla.Admin, names: Sequence[str], *, times: bool) -> list[GroupLag]:
     """The lag of groups. Named groups must exist; without names, a group that was deleted meanwhile is ignored."""
     group_ids = names or [one.group_id for one in admin.list_groups() if one.type.lower() in ("classic", "consumer", "unknown")]
     found = []
@@ -164,7 +164,7 @@ def _read(admin: Admin, names: Sequence[str], *, times: bool) -> list[GroupLag]:
 
 
 def _readings(
-    admin: Admin, names: Sequence[str], first: list[GroupLag], every_s: float, count: int | None, *, times: bool
+    admin: ottla.Admin, names: Sequence[str], first: list[GroupLag], every_s: float, count: int | None, *, times: bool
 ) -> Iterator[Reading]:
     """Readings at an interval. A reading that fails is reported and left out."""
     before: dict[str, GroupLag] = {}

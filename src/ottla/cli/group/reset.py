@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
+import ottla
 from ottla.base.ids import TopicPartition
 from ottla.cli.common import tables
 from ottla.cli.common.admin import admin_client, admin_options, partitions_option
@@ -22,13 +23,12 @@ from ottla.cli.common.tables import Column
 from ottla.cli.group.errors import group_error, has_members_remedy, with_remedy
 from ottla.cli.topic import lookup
 from ottla.client.admin.group_results import GroupState
+from ottla.client.admin.offset_resets import Move, PartitionOffsets, Policy, moves, read_offsets, write_csv
 from ottla.wire.errors import GroupIdNotFound, KafkaError, UnknownTopicOrPartition
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from ottla.client.admin.offset_resets import Move, PartitionOffsets, Policy
-    from ottla.client.sync.admin import Admin
 
 #: Options that select the target offsets.
 TARGETS = (
@@ -103,7 +103,7 @@ def reset(
     _show(name, state, planned, outcomes, executed=execute, export=export, output=output)
 
 
-def _state(admin: Admin, name: str) -> GroupState | None:
+def _state(admin: ottla.Admin, name: str) -> GroupState | None:
     """The state of the group; None if it does not exist: the commit creates it."""
     described = admin.describe_consumer_groups([name])[name]
     if isinstance(described, GroupIdNotFound):
@@ -113,9 +113,7 @@ def _state(admin: Admin, name: str) -> GroupState | None:
     return described.state
 
 
-def _planned(admin: Admin, name: str, option: str, value: Any, topics: Sequence[str]) -> list[Move]:
-    from ottla.client.admin.offset_resets import moves
-
+def _planned(admin: ottla.Admin, name: str, option: str, value: Any, topics: Sequence[str]) -> list[Move]:
     committed = _committed(admin, name)
     source = _source_offsets(admin, name, option, value)
     chosen = list(lookup.select_partitions(admin, topics, "--topic")) if topics else sorted(source or committed)
@@ -125,17 +123,15 @@ def _planned(admin: Admin, name: str, option: str, value: Any, topics: Sequence[
     return moves(partition_offsets, _policy(admin, option, value, partition_offsets, source))
 
 
-def _committed(admin: Admin, name: str) -> dict[TopicPartition, int]:
+def _committed(admin: ottla.Admin, name: str) -> dict[TopicPartition, int]:
     offsets = admin.list_consumer_group_offsets([name])[name]
     if isinstance(offsets, KafkaError):
         raise offsets
     return {tp: one.offset for tp, one in offsets.items() if one is not None and not isinstance(one, KafkaError)}
 
 
-def _source_offsets(admin: Admin, name: str, option: str, value: Any) -> dict[TopicPartition, int] | None:
+def _source_offsets(admin: ottla.Admin, name: str, option: str, value: Any) -> dict[TopicPartition, int] | None:
     """The offsets of another group or of a file; None for other options."""
-    from ottla.client.admin.offset_resets import read_offsets
-
     if option == "from_group":
         described = admin.describe_consumer_groups([value])[value]
         if isinstance(described, KafkaError):
@@ -154,10 +150,9 @@ def _source_offsets(admin: Admin, name: str, option: str, value: Any) -> dict[To
 
 
 def _partition_offsets(
-    admin: Admin, chosen: Iterable[TopicPartition], committed: Mapping[TopicPartition, int]
+    admin: ottla.Admin, chosen: Iterable[TopicPartition], committed: Mapping[TopicPartition, int]
 ) -> dict[TopicPartition, PartitionOffsets]:
     """Committed offsets and log ranges. Partitions that do not exist are left out with a remark."""
-    from ottla.client.admin.offset_resets import PartitionOffsets
     from ottla.client.fetch.offsets import EARLIEST, LATEST
 
     starts = admin.list_offsets(dict.fromkeys(chosen, EARLIEST))
@@ -177,7 +172,7 @@ def _partition_offsets(
 
 
 def _policy(
-    admin: Admin,
+    admin: ottla.Admin,
     option: str,
     value: Any,
     partition_offsets: Mapping[TopicPartition, PartitionOffsets],
@@ -205,7 +200,7 @@ def _policy(
             return policies.to_given(source, f"group {value}" if option == "from_group" else "the file")
 
 
-def _at(admin: Admin, partition_offsets: Iterable[TopicPartition], when_ms: int) -> dict[TopicPartition, int]:
+def _at(admin: ottla.Admin, partition_offsets: Iterable[TopicPartition], when_ms: int) -> dict[TopicPartition, int]:
     found = {}
     for tp, outcome in admin.list_offsets(dict.fromkeys(partition_offsets, max(when_ms, 0))).items():
         if isinstance(outcome, KafkaError):
@@ -214,7 +209,7 @@ def _at(admin: Admin, partition_offsets: Iterable[TopicPartition], when_ms: int)
     return found
 
 
-def _commit(admin: Admin, name: str, planned: list[Move]) -> dict[TopicPartition, KafkaError | None]:
+def _commit(admin: ottla.Admin, name: str, planned: list[Move]) -> dict[TopicPartition, KafkaError | None]:
     outcomes = admin.alter_consumer_group_offsets(name, {move.partition: move.target for move in planned if move.target is not None})
     return {tp: with_remedy(admin, name, error) if error is not None else None for tp, error in outcomes.items()}
 
@@ -240,8 +235,6 @@ def _show(
     name: str, state: GroupState | None, planned: list[Move], outcomes: Mapping[TopicPartition, KafkaError | None], *,
     executed: bool, export: bool, output: OutputFormat,
 ) -> None:  # fmt: skip
-    from ottla.client.admin.offset_resets import write_csv
-
     failed = {tp: error for tp, error in outcomes.items() if error is not None}
     if export:
         click.echo(write_csv(planned), nl=False)

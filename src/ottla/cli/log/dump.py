@@ -23,6 +23,7 @@ from ottla.cli.common.output_formats import OutputFormat, fields, note, output_o
 from ottla.cli.common.paths import LocalPath
 from ottla.cli.log import index_check
 from ottla.log import filenames
+from ottla.log.transaction_index import read_entries
 
 Row = dict[str, Any]
 OFFSET_ENTRY = Struct(">ii")
@@ -367,8 +368,6 @@ def _time_index(path: Path) -> Iterator[Row]:
 
 
 def _aborted(path: Path) -> Iterator[Row]:
-    from ottla.log.transaction_index import read_entries
-
     entries = read_entries(path.read_bytes(), _base_offset(path))
     if entries is None:
         yield {"damage": "not a transaction index of this segment"}

@@ -8,18 +8,19 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
 import click
 
+import ottla
 from ottla.base.ids import TopicPartition
 from ottla.cli.common.arguments import time_text
 from ottla.cli.common.complete import group_names
 from ottla.cli.common.connection import admin as connected
 from ottla.cli.common.errors import reporting_errors, sigterm_as_interrupt
 from ottla.cli.common.output_formats import OutputFormat, fields, note
-from ottla.cli.common.tables import Column, Row
+from ottla.cli.common.tables import Column
 from ottla.cli.perf.display import Display, Goal
 from ottla.cli.perf.figures import MB, NS, TALLY, Figures
 from ottla.cli.perf.options import (
@@ -33,7 +34,7 @@ from ottla.cli.perf.options import (
     metrics_document,
     random_name,
     shared_options,
-    show_metrics,
+    show_result,
     time_ns,
 )
 from ottla.client.consumer.rebalance import RebalanceListener
@@ -186,7 +187,6 @@ class ReadLoop:
 @shared_options
 def command(bootstrap: str, output: OutputFormat, **options: Any) -> None:
     """Read records of TOPIC and report throughput."""
-    from ottla.client.sync.consumer import Consumer
 
     goal = Goal(*limits(options, "--messages"))
     interval_ns, timeout_ns = time_ns(options["reporting_interval"], "--reporting-interval"), time_ns(options["timeout"], "--timeout")
@@ -199,7 +199,7 @@ def command(bootstrap: str, output: OutputFormat, **options: Any) -> None:
     clock = time.perf_counter_ns
     with reporting_errors(), benchmark_topic(options, settings["bootstrap_servers"]) as topic, sigterm_as_interrupt():
         rebalances = RebalanceTime(clock)
-        consumer = Consumer(topic, listener=rebalances, **settings)
+        consumer = ottla.Consumer(topic, listener=rebalances, **settings)
         interrupted = True
         try:
             figures, start_ms = Figures(clock()), time.time_ns() // 1_000_000
@@ -219,7 +219,8 @@ def command(bootstrap: str, output: OutputFormat, **options: Any) -> None:
                 _delete_group(settings["bootstrap_servers"], group)
     result = {"topic": topic, "group": group, "interrupted": interrupted, "timed_out": reading.timed_out}
     result |= document(figures, start_ms, rebalance_ns)
-    show({**result, "intervals": display.intervals, **({} if metrics is None else {"metrics": metrics})}, output)
+    tables = (display.intervals, INTERVALS), ([result], COLUMNS)
+    show_result({**result, "intervals": display.intervals}, metrics, output, *tables)
     if reading.timed_out and goal.records is not None:
         note(f"Warning: {figures.total.records:,} of {goal.records:,} records arrived, then none for {options['timeout']}")
     exit_status(interrupted=interrupted)
@@ -255,15 +256,3 @@ def document(figures: Figures, start_ms: int, rebalance_ns: int) -> dict[str, An
         "fetch_mb_per_s": round(total.bytes / MB * NS / fetch_ns, 3) if fetch_ns else 0.0,
         "fetch_records_per_s": round(total.records * NS / fetch_ns, 1) if fetch_ns else 0.0,
     }
-
-
-def show(result: Mapping[str, Any], output: OutputFormat) -> None:
-    """Prints the result."""
-    if output.is_structured:
-        output.document(result)
-        return
-    rows: list[Row] = [result]
-    if result["intervals"]:
-        output.table(result["intervals"], INTERVALS)
-    output.table(rows, COLUMNS)
-    show_metrics(result.get("metrics"), output)

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import click
 
+import ottla
 from ottla.cli.common.errors import reporting_errors, sigterm_as_interrupt
 from ottla.cli.common.output_formats import OutputFormat, fields
 from ottla.cli.common.tables import Column, Row
@@ -35,7 +36,7 @@ from ottla.cli.perf.options import (
     limits,
     metrics_document,
     shared_options,
-    show_metrics,
+    show_result,
     throughput,
     time_ns,
 )
@@ -44,7 +45,6 @@ from ottla.client.options import ConsumerOptions, ProducerOptions
 if TYPE_CHECKING:
     from ottla.client.consumer.record import ConsumerRecord
     from ottla.client.producer.batches import BlockingDelivery
-    from ottla.client.sync.consumer import Consumer
 
 RECORD_SIZE = 100
 EPILOG = r"""
@@ -185,8 +185,6 @@ class RoundTrips:
 @shared_options
 def command(bootstrap: str, output: OutputFormat, **options: Any) -> None:
     """Send records to TOPIC one at a time and report the latency until each is received."""
-    from ottla.client.sync.consumer import Consumer
-    from ottla.client.sync.producer import Producer
 
     records, duration_ns = limits(options, "--num-records")
     rate, timeout_ns = throughput(options["rate"]), time_ns(options["timeout"], "--timeout")
@@ -195,8 +193,8 @@ def command(bootstrap: str, output: OutputFormat, **options: Any) -> None:
     theirs = client_options(ConsumerOptions, options, bootstrap, beside=ProducerOptions)
     clock, schedule = time.perf_counter_ns, Schedule(rate=rate, records=records, duration_ns=duration_ns)
     with reporting_errors(), benchmark_topic(options, settings["bootstrap_servers"]) as topic, sigterm_as_interrupt():
-        consumer = Consumer(**theirs)
-        producer = Producer(**settings)
+        consumer = ottla.Consumer(**theirs)
+        producer = ottla.Producer(**settings)
         figures = Figures(clock())
         display, trips = None, RoundTrips(producer, consumer, _record(topic, options), timeout_ns=timeout_ns, clock=clock, sleep=time.sleep)
         interrupted, error = False, None
@@ -220,7 +218,7 @@ def command(bootstrap: str, output: OutputFormat, **options: Any) -> None:
     result = {"topic": topic, "interrupted": interrupted, "error": error, "latency_from": "sent" if rate is None else "due"}
     result |= {**figures.total.document(), "latency_ms": latency_document(figures.total.latencies)}
     result |= {"acknowledged_ms": latency_document(trips.acknowledged), "intervals": [] if display is None else display.intervals}
-    show({**result, **({} if metrics is None else {"metrics": metrics})}, output)
+    show_result(result, metrics, output, (_rows(result), COLUMNS))
     if error is not None:
         raise click.ClickException(error)
     exit_status(interrupted=interrupted)
@@ -236,7 +234,7 @@ def _record(topic: str, options: dict[str, Any]) -> Callable[[], OutgoingRecord]
     return lambda: OutgoingRecord(topic, random_letters(size, rng), key, headers)
 
 
-def _seek_to_end(consumer: Consumer, topic: str) -> None:
+def _seek_to_end(consumer: ottla.Consumer, topic: str) -> None:
     """Assigns all partitions at their log end, and waits until these offsets are known."""
     partitions = consumer.partitions_for(topic)
     consumer.assign(partitions)
@@ -245,12 +243,7 @@ def _seek_to_end(consumer: Consumer, topic: str) -> None:
         consumer.position(partition)
 
 
-def show(result: dict[str, Any], output: OutputFormat) -> None:
-    """Prints the result."""
-    if output.is_structured:
-        output.document(result)
-        return
+def _rows(result: dict[str, Any]) -> list[Row]:
+    """The intervals, and the whole measurement until a record is received and until it is acknowledged."""
     rows: list[Row] = [{"part": f"{one['after_s']:.1f}s", **one} for one in result["intervals"]]
-    rows += [{**result, "part": "end to end"}, {**result, "part": "acknowledged", "latency_ms": result["acknowledged_ms"]}]
-    output.table(rows, COLUMNS)
-    show_metrics(result.get("metrics"), output)
+    return [*rows, {**result, "part": "end to end"}, {**result, "part": "acknowledged", "latency_ms": result["acknowledged_ms"]}]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,8 @@ from ottla.cli.common.output_formats import OutputFormat, note, output_option
 from ottla.cli.common.paths import LocalPath
 from ottla.cli.common.rate_limit import parse_rate
 from ottla.cli.common.record_options import client_settings
+from ottla.cli.common.tables import Column, Row
+from ottla.cli.topic.lookup import describe_topics
 from ottla.client.admin.results import NewTopic
 from ottla.client.options import ClientOptions, from_keywords
 from ottla.wire.errors import KafkaError
@@ -124,8 +126,6 @@ def properties(text: str, source: str) -> dict[str, str]:
 @contextlib.contextmanager
 def benchmark_topic(options: Mapping[str, Any], bootstrap: str) -> Iterator[str]:
     """The topic of a measurement; one that `--create` made is deleted at the end. Raises: UsageError, ClickException, KafkaError."""
-    from ottla.cli.topic.lookup import describe_topics
-
     if options["topic"] and options["named"] and options["topic"] != options["named"]:
         raise click.UsageError("the argument and --topic name different topics")
     name = options["topic"] or options["named"]
@@ -180,10 +180,16 @@ def metric_rows(metrics: Mapping[str, Any], before: str = "") -> Iterator[dict[s
             yield {"name": whole, "value": one}
 
 
-def show_metrics(metrics: Mapping[str, Any] | None, output: OutputFormat) -> None:
-    """Prints the table of a client's metrics, if there are any."""
-    from ottla.cli.common.tables import Column
-
+def show_result(
+    result: Mapping[str, Any], metrics: Mapping[str, Any] | None, output: OutputFormat, *tables: tuple[Sequence[Row], Sequence[Column]]
+) -> None:
+    """Prints the result as a document, or as these tables, with the client's metrics if there are any."""
+    if output.is_structured:
+        output.document({**result, **({} if metrics is None else {"metrics": metrics})})
+        return
+    for rows, columns in tables:
+        if rows:
+            output.table(rows, columns)
     if metrics is not None:
         output.table(metric_rows(metrics), (Column("METRIC", "name"), Column("VALUE", "value", number=True)), title="Metrics")
 

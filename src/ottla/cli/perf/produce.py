@@ -14,11 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+import ottla
 from ottla.cli.common.errors import reporting_errors, sigterm_as_interrupt
 from ottla.cli.common.output_formats import OutputFormat, fields
 from ottla.cli.common.paths import LocalPath
 from ottla.cli.common.tables import Column, Row
-from ottla.cli.perf.figures import COMMON_FIELDS, INTERVAL
+from ottla.cli.perf.figures import COMMON_FIELDS, INTERVAL, Figures, Tally, latency_document
+from ottla.cli.perf.load import Payload, Schedule, file_payloads, numbers, random_payloads
 from ottla.cli.perf.options import (
     INTERRUPT_TIMEOUT_MS,
     benchmark_topic,
@@ -28,7 +30,7 @@ from ottla.cli.perf.options import (
     limits,
     metrics_document,
     shared_options,
-    show_metrics,
+    show_result,
     throughput,
     time_ns,
 )
@@ -37,8 +39,6 @@ from ottla.wire.errors import KafkaError
 
 if TYPE_CHECKING:
     from ottla.cli.perf.display import Display
-    from ottla.cli.perf.figures import Figures, Tally
-    from ottla.cli.perf.load import Payload
     from ottla.cli.perf.sending import LoadSender
 
 RECORD_SIZE = 100
@@ -103,10 +103,7 @@ COLUMNS = (
 def command(bootstrap: str, output: OutputFormat, **options: Any) -> None:
     """Send random records to TOPIC and report throughput and latency."""
     from ottla.cli.perf.display import Display, Goal
-    from ottla.cli.perf.figures import Figures
-    from ottla.cli.perf.load import Schedule
     from ottla.cli.perf.sending import LoadSender
-    from ottla.client.sync.producer import Producer
 
     records, duration_ns = limits(options, "--num-records")
     rate, payload, interval_ns = (
@@ -117,7 +114,7 @@ def command(bootstrap: str, output: OutputFormat, **options: Any) -> None:
     settings = client_options(ProducerOptions, options, bootstrap)
     schedule = Schedule(rate=rate, records=records, duration_ns=duration_ns)
     with reporting_errors(), benchmark_topic(options, settings["bootstrap_servers"]) as topic, sigterm_as_interrupt():
-        producer = Producer(**settings)
+        producer = ottla.Producer(**settings)
         try:
             # Fetches metadata, so that the measurement does not include it.
             producer.partitions_for(topic)
@@ -131,8 +128,8 @@ def command(bootstrap: str, output: OutputFormat, **options: Any) -> None:
             metrics = metrics_document(producer.metrics()) if options["print_metrics"] else None
         finally:
             producer.close(timeout_ms=0)
-    result = document(topic, figures, display, interrupted=interrupted, paced=rate is not None, metrics=metrics)
-    show(result, output)
+    result = document(topic, figures, display, interrupted=interrupted, paced=rate is not None)
+    show_result(result, metrics, output, (_rows(result), COLUMNS))
     exit_status(interrupted=interrupted, failed=figures.failed, error=figures.error)
 
 
@@ -158,7 +155,6 @@ def _run(sending: LoadSender, figures: Figures, *, tables: bool) -> bool:
 def _payload(options: Mapping[str, Any]) -> Payload:
     """Raises: UsageError."""
     from ottla.cli.common.record_format import unescaped
-    from ottla.cli.perf.load import file_payloads, numbers, random_payloads
 
     rng = Random(0)
     if sum((options["record_size"] is not None, options["payload_file"] is not None, options["payload_monotonic"])) > 1:
@@ -176,11 +172,9 @@ def _payload(options: Mapping[str, Any]) -> Payload:
         raise click.UsageError(f"{options['payload_file']}: {error}") from None
 
 
-def document(
-    topic: str, figures: Figures, display: Display, *, interrupted: bool, paced: bool, metrics: dict[str, Any] | None
-) -> dict[str, Any]:
+def document(topic: str, figures: Figures, display: Display, *, interrupted: bool, paced: bool) -> dict[str, Any]:
     """The result."""
-    result = {
+    return {
         "topic": topic,
         "interrupted": interrupted,
         "failed": figures.failed,
@@ -188,24 +182,18 @@ def document(
         **_tally_document(figures.total),
         "latency_from": "due" if paced else "sent",
         "steady": None if figures.steady is None else _tally_document(figures.steady),
+        "intervals": display.intervals,
     }
-    return {**result, "intervals": display.intervals, **({} if metrics is None else {"metrics": metrics})}
 
 
 def _tally_document(tally: Tally) -> dict[str, Any]:
-    from ottla.cli.perf.figures import latency_document
-
     return {**tally.document(), "latency_ms": latency_document(tally.latencies)}
 
 
-def show(result: dict[str, Any], output: OutputFormat) -> None:
-    """Prints the result."""
-    if output.is_structured:
-        output.document(result)
-        return
+def _rows(result: dict[str, Any]) -> list[Row]:
+    """The intervals, the total, and the part after the warm-up."""
     rows: list[Row] = [{"part": f"{one['after_s']:.1f}s", **one} for one in result["intervals"]]
     rows.append({"part": "total", **result})
     if result["steady"] is not None:
         rows.append({"part": "steady", **result["steady"]})
-    output.table(rows, COLUMNS)
-    show_metrics(result.get("metrics"), output)
+    return rows

@@ -6,16 +6,18 @@ Exit codes: 0 done or stopped, 1 a query failed, 2 the file or an option is inva
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from ottla.cli.common.complete import topic_names
 from ottla.cli.common.confirmation import NOTHING_CHANGED, confirm, dry_run_option, yes_option
+from ottla.cli.common.errors import give_up, reporting_errors
 from ottla.cli.common.paths import LocalPath
 from ottla.cli.table.options import parse_bytes, schema_request, sync_table, table_options
 from ottla.client.fetch.ranges import END, parse_part
 from ottla.client.options import address_problem
+from ottla.lake.full_disk import AGAIN, FULL
 
 if TYPE_CHECKING:
     from ottla.spark.pipeline.config.model import Pipeline
@@ -51,11 +53,6 @@ def parse_variables(texts: tuple[str, ...]) -> dict[str, str]:
     return {name: value for name, _, value in pairs}
 
 
-def exit_with(message: str, code: int) -> NoReturn:
-    click.echo(f"ottla: {message}", err=True)
-    raise SystemExit(code)
-
-
 @click.command("run")
 @file_argument
 @variables_option
@@ -69,7 +66,6 @@ def run(file: Path, variables: tuple[str, ...], bootstrap: str | None, once: boo
     """
     from dataclasses import replace
 
-    from ottla.lake.full_disk import AGAIN, FULL
     from ottla.spark.java import NoJava
     from ottla.spark.pipeline.config.file import load
     from ottla.spark.pipeline.config.toml_table import PipelineError
@@ -79,19 +75,19 @@ def run(file: Path, variables: tuple[str, ...], bootstrap: str | None, once: boo
         from ottla.spark.pipeline.foreground import run_until_stopped
         from ottla.spark.pipeline.run import QueryFailed
     except ModuleNotFoundError as error:
-        exit_with(f"pipelines need {(error.name or 'pyspark').partition('.')[0]}: pip install 'ottla[spark]'", EXIT_NO_JAVA)
+        give_up(f"pipelines need {(error.name or 'pyspark').partition('.')[0]}: pip install 'ottla[spark]'", EXIT_NO_JAVA)
     try:
         pipeline = load(file, parse_variables(variables))
         pipeline = replace(pipeline, bootstrap=bootstrap or pipeline.bootstrap, trigger="available-now" if once else pipeline.trigger)
         run_until_stopped(pipeline, output=output)
     except PipelineError as error:
-        exit_with(str(error), EXIT_USAGE)
+        give_up(str(error), EXIT_USAGE)
     except NoJava as error:
-        exit_with(str(error), EXIT_NO_JAVA)
+        give_up(str(error), EXIT_NO_JAVA)
     except (QueryFailed, InUse) as error:
-        exit_with(str(error), EXIT_FAILED)
+        give_up(str(error), EXIT_FAILED)
     except OSError as error:
-        exit_with(f"{file}: {error}{f'; {AGAIN}' if FULL in str(error) else ''}", EXIT_FAILED)
+        give_up(f"{file}: {error}{f'; {AGAIN}' if FULL in str(error) else ''}", EXIT_FAILED)
 
 
 def load_pipeline(file: Path, variables: tuple[str, ...], bootstrap: str | None = None) -> Pipeline:
@@ -104,7 +100,7 @@ def load_pipeline(file: Path, variables: tuple[str, ...], bootstrap: str | None 
     try:
         pipeline = load(file, parse_variables(variables))
     except PipelineError as error:
-        exit_with(str(error), EXIT_USAGE)
+        give_up(str(error), EXIT_USAGE)
     return replace(pipeline, bootstrap=bootstrap or pipeline.bootstrap)
 
 
@@ -144,7 +140,7 @@ def reset(file: Path, variables: tuple[str, ...], bootstrap: str | None, to: str
     try:
         plan = plan_reset(pipeline, to)
     except ResetError as error:
-        exit_with(str(error), EXIT_USAGE)
+        give_up(str(error), EXIT_USAGE)
     for sentence in plan.sentences:
         click.echo(sentence)
     if dry_run:
@@ -156,7 +152,7 @@ def reset(file: Path, variables: tuple[str, ...], bootstrap: str | None, to: str
     try:
         apply_reset(pipeline, plan)
     except InUse as error:
-        exit_with(str(error), EXIT_FAILED)
+        give_up(str(error), EXIT_FAILED)
     click.echo(f"{pipeline.name} starts over with its next run.")
 
 
@@ -172,8 +168,6 @@ Offsets are stored with the rows: after a crash, a rerun continues and each reco
 def export(part: str, **options: Any) -> None:
     """Export TOPIC, or a range of it, to files in a directory. A rerun adds new records."""
     import time
-
-    from ottla.cli.common.errors import reporting_errors
 
     with reporting_errors():
         from ottla.lake.table.parquet_target import ParquetTarget

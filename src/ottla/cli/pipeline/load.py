@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+import ottla
 from ottla.base.ids import NO_TOPIC_ID
 from ottla.base.options import suggestion
 from ottla.cli.common.complete import topic_names
-from ottla.cli.common.errors import admin, bootstrap_option, reporting_errors, sigterm_as_interrupt
+from ottla.cli.common.errors import admin, bootstrap_option, json_bytes, reporting_errors, sigterm_as_interrupt
 from ottla.cli.common.lazy import INTERRUPTED
 from ottla.cli.common.paths import LocalPath
 from ottla.cli.common.rate_limit import parse_rate
@@ -27,7 +28,6 @@ from ottla.client.options import ConsumerOptions, ProducerOptions
 from ottla.wire.errors import KafkaError, UnknownTopicOrPartition
 
 if TYPE_CHECKING:
-    from ottla.client.sync.admin import Admin
     from ottla.lake.load.column_mapping import ColumnMapping
     from ottla.lake.load.inputs import Input
     from ottla.lake.load.load_journal import LoadJournal
@@ -137,8 +137,6 @@ def _load(
     ours: dict[str, Any],
 ) -> None:
     from ottla.cli.pipeline.load_progress import LoadWatch
-    from ottla.client.sync.consumer import Consumer
-    from ottla.client.sync.producer import Producer
     from ottla.lake.load.run import LoadTotals, load_files
 
     totals = LoadTotals()
@@ -152,9 +150,9 @@ def _load(
     reading = {"bootstrap_servers": ours["bootstrap_servers"], "client_id": "ottla-load", **client_settings(ConsumerOptions, ())}
     problem: Exception | None = None
     try:
-        with Producer(**{"max_block_ms": BUFFER_TIMEOUT_MS, **ours}) as producer, sigterm_as_interrupt():
+        with ottla.Producer(**{"max_block_ms": BUFFER_TIMEOUT_MS, **ours}) as producer, sigterm_as_interrupt():
             load_files(
-                plan.files, producer, lambda: Consumer(**reading), topic, shape, how, watch, totals,
+                plan.files, producer, lambda: ottla.Consumer(**reading), topic, shape, how, watch, totals,
                 journal=journal, limit=options["limit"], portion=watch.portion,
             )  # fmt: skip
     except (KafkaError, ValueError, OSError) as error:
@@ -195,7 +193,7 @@ def _topic(topic: str, options: dict[str, Any], bootstrap: str) -> TopicDescript
     return found
 
 
-def _await_topic(client: Admin, topic: str) -> TopicDescription | KafkaError:
+def _await_topic(client: ottla.Admin, topic: str) -> TopicDescription | KafkaError:
     """A new topic, once it is in the broker's metadata."""
     until = time.monotonic() + CREATED_S
     while True:
@@ -225,7 +223,6 @@ def _dry_run(found: list[Input], shape: ColumnMapping, how: ReadOptions, limit: 
     """Prints the first records in the format of `ottla produce -o json`."""
     import msgspec
 
-    from ottla.cli.common.errors import json_bytes
     from ottla.lake.load.preview import preview
 
     count = 0

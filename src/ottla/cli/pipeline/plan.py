@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ottla.cli.common.errors import give_up
 from ottla.cli.common.output_formats import OutputFormat, fields, note, output_option
 from ottla.cli.common.tables import Column
-from ottla.cli.pipeline.commands import EXIT_NO_JAVA, EXIT_USAGE, exit_with, file_argument, load_pipeline, variables_option
+from ottla.cli.pipeline.commands import EXIT_NO_JAVA, EXIT_USAGE, file_argument, load_pipeline, variables_option
 
 if TYPE_CHECKING:
     from ottla.spark.pipeline.config.model import Pipeline
@@ -152,7 +153,7 @@ def _checkpoint_notes(pipeline: Pipeline) -> list[str]:
     try:
         return require_compatible(pipeline, Path(pipeline.checkpoint), spark)
     except PipelineError as error:
-        exit_with(str(error), EXIT_USAGE)
+        give_up(str(error), EXIT_USAGE)
 
 
 def _check_sql(pipeline: Pipeline, notes: list[str]) -> bool:
@@ -185,14 +186,14 @@ def _planning(pipeline: Pipeline) -> Iterator[Any]:
     try:
         from ottla.spark.pipeline.plan import planning_session
     except ModuleNotFoundError as error:
-        exit_with(f"pipelines need {(error.name or 'pyspark').partition('.')[0]}: pip install 'ottla[spark]'", EXIT_NO_JAVA)
+        give_up(f"pipelines need {(error.name or 'pyspark').partition('.')[0]}: pip install 'ottla[spark]'", EXIT_NO_JAVA)
     try:
         with planning_session(pipeline) as session:
             yield session
     except NoJava as error:
-        exit_with(str(error), EXIT_NO_JAVA)
+        give_up(str(error), EXIT_NO_JAVA)
     except PipelineError as error:
-        exit_with(str(error), EXIT_USAGE)
+        give_up(str(error), EXIT_USAGE)
 
 
 def _state_text(state: dict[str, Any]) -> str:

@@ -16,10 +16,13 @@ from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn
 
 import click
 
+import ottla
+from ottla.cli.common.arguments import time_ms
 from ottla.cli.common.complete import topic_names
-from ottla.cli.common.errors import admin, bootstrap_option, reporting_errors, sigterm_as_interrupt
+from ottla.cli.common.errors import admin, bootstrap_option, json_bytes, reporting_errors, sigterm_as_interrupt
 from ottla.cli.common.lazy import INTERRUPTED
 from ottla.cli.common.paths import LocalPath
+from ottla.cli.common.progress import bytes_text, rate_text, terminal_progress
 from ottla.cli.common.rate_limit import parse_rate
 from ottla.cli.common.record_options import client_settings, format_options, parse_formats, setting_option
 from ottla.client.options import ProducerOptions
@@ -127,10 +130,8 @@ def _send(
     settings: dict[str, Any],
     source: CountedInput | None,
 ) -> None:
-    from ottla.cli.common.progress import terminal_progress
     from ottla.cli.produce.input import BadLine
     from ottla.cli.produce.sending import RecordSender, SendFailed
-    from ottla.client.sync.producer import Producer
 
     # A wrong address fails here at once, not only after the producer's timeout. A missing topic may be created later.
     with admin(settings["bootstrap_servers"]) as client:
@@ -139,7 +140,7 @@ def _send(
             raise outcome
     settings.setdefault("max_block_ms", TOPIC_TIMEOUT_MS if isinstance(outcome, KafkaError) else BUFFER_TIMEOUT_MS)
     began = time.monotonic()
-    with Producer(**settings) as producer, sigterm_as_interrupt():
+    with ottla.Producer(**settings) as producer, sigterm_as_interrupt():
         kind = "line" if options["delimiter"] == "\\n" and options["form"] not in ("parquet", "arrow") else "record"
         sending = RecordSender(producer, topic, defaults, rate=rate, keep_going=options["keep_going"], kind=kind)
         total = None if source is None else _size(source)
@@ -162,8 +163,6 @@ def _send(
 
 def _report_result(sending: RecordSender, topic: str, problem: str | None, source: CountedInput | None, seconds: float) -> None:
     """Prints the summary. Raises: ClickException, if a record was not written."""
-    from ottla.cli.common.progress import bytes_text, rate_text
-
     if problem is not None:
         before = "1 record before it was" if sending.written == 1 else f"{sending.written:,} records before it were"
         raise click.ClickException(f"{problem}; {before} written")
@@ -194,7 +193,6 @@ def _dry_run(topic: str, read: Any, defaults: RecordDefaults, keep_going: bool, 
     """Prints the records as JSON lines that `produce -o json` reads. Raises: ClickException."""
     import msgspec
 
-    from ottla.cli.common.errors import json_bytes
     from ottla.cli.produce.sending import with_defaults
 
     with admin(bootstrap) as client:
@@ -259,7 +257,6 @@ def _input_format(topic: str, options: dict[str, Any], settings: dict[str, Any])
 
 
 def _record_defaults(options: dict[str, Any]) -> RecordDefaults:
-    from ottla.cli.common.arguments import time_ms
     from ottla.cli.produce.sending import RecordDefaults
 
     headers = []

@@ -12,12 +12,14 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import click
 
 from ottla.base.options import ConfigError
+from ottla.cli.common.errors import give_up, say
 from ottla.cli.common.paths import LocalPath
+from ottla.server.addresses import address_text, listener_text, parse_address
 from ottla.server.data_directory import CannotStart, default_data_directory
 
 if TYPE_CHECKING:
@@ -69,25 +71,25 @@ def command(log_file: Path | None, loop: str | None, **options: Any) -> None:
         try:
             redirect_output(log_file.absolute())
         except OSError as error:
-            _give_up(f"--log-file: cannot write to {log_file}: {error.strerror}", 2)
+            give_up(f"--log-file: cannot write to {log_file}: {error.strerror}", 2)
     try:
         plan = _plan(**options)
     except ConfigError as error:
-        _give_up(str(error), 2)
+        give_up(str(error), 2)
     level = os.environ.get("OTTLA_LOG") or "warning"
     if level not in LOG_LEVELS:
-        _give_up(f"OTTLA_LOG: expected {', '.join(LOG_LEVELS)}, not {level!r}", 2)
+        give_up(f"OTTLA_LOG: expected {', '.join(LOG_LEVELS)}, not {level!r}", 2)
     logging.basicConfig(format="ottla: %(message)s", level=level.upper())
-    _say(f"data directory {plan.data_dir}")
+    say(f"data directory {plan.data_dir}")
     from ottla.server.process import serve
 
     try:
         with asyncio.Runner(loop_factory=_loop_factory(loop)) as runner:
             code = runner.run(serve(plan, _ready))
     except ConfigError as error:
-        _give_up(str(error), 2)
+        give_up(str(error), 2)
     except CannotStart as error:
-        _give_up(str(error), 1)
+        give_up(str(error), 1)
     sys.exit(code)
 
 
@@ -96,7 +98,6 @@ def _plan(
     config_file: Path | None, from_environment: bool, settings: tuple[str, ...],
 ) -> ProcessPlan:  # fmt: skip
     """Raises: ConfigError."""
-    from ottla.server.addresses import listener_text, parse_address
     from ottla.server.process_plan import ProcessPlan
     from ottla.server.server_properties import accepted_settings, parse_properties, settings_of_environment
 
@@ -129,7 +130,7 @@ def _plan(
     plan.listen()
     plan.log_dirs(0)
     for warning in [*accepted.warnings, *plan.warnings()]:
-        _say(warning)
+        say(warning)
     return plan
 
 
@@ -139,22 +140,11 @@ def _loop_factory(name: str | None) -> Callable[[], asyncio.AbstractEventLoop]:
             import uvloop
         except ImportError:
             if name == "uvloop":
-                _give_up("--loop: uvloop is not installed; use --loop asyncio", 2)
+                give_up("--loop: uvloop is not installed; use --loop asyncio", 2)
         else:
             return cast("Callable[[], asyncio.AbstractEventLoop]", uvloop.new_event_loop)
     return asyncio.new_event_loop
 
 
 def _ready(addresses: list[tuple[str, int]]) -> None:
-    from ottla.server.addresses import address_text
-
     print(f"ottla: ready on {','.join(map(address_text, addresses))}", flush=True)
-
-
-def _say(line: str) -> None:
-    print(f"ottla: {line}", file=sys.stderr, flush=True)
-
-
-def _give_up(reason: str, code: int) -> NoReturn:
-    _say(reason)
-    sys.exit(code)

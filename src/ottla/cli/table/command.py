@@ -9,7 +9,9 @@ from typing import Any
 
 import click
 
+from ottla.cli.common.arguments import duration_ms
 from ottla.cli.common.complete import topic_names
+from ottla.cli.common.errors import reporting_errors
 from ottla.cli.common.lazy import CommandEntry, LazyGroup
 from ottla.cli.table.options import parse_bytes, schema_request, sync_table, table_options
 
@@ -35,12 +37,8 @@ def sync_command(topic: str, **options: Any) -> None:
 
     A restart continues where it stopped.
     """
-    from ottla.cli.common.arguments import duration_ms
-
     if "@" in topic:
         raise click.UsageError("a table holds the whole topic; to export a range, use ottla pipeline export TOPIC@RANGE")
-    from ottla.cli.common.errors import reporting_errors
-
     with reporting_errors():
         from ottla.lake.table.sync import SyncOptions
         from ottla.lake.table.target import DeltaTarget

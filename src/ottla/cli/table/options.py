@@ -14,14 +14,18 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ottla.base.paths import local_path
+from ottla.cli.common.arguments import setting_value
 from ottla.cli.common.connection import combined
 from ottla.cli.common.errors import bootstrap_option, reporting_errors
 from ottla.cli.common.lazy import INTERRUPTED
 from ottla.cli.common.paths import LocalPath
 from ottla.cli.common.record_options import client_settings, registry_option, setting_option
+from ottla.cli.table.progress import progress_reporter
 from ottla.client.fetch.ranges import parse_part
 from ottla.client.options import ConsumerOptions
 from ottla.client.sync.waiting import Stop
+from ottla.lake.full_disk import AGAIN, FULL
 
 if TYPE_CHECKING:
     from ottla.lake.table.schema_resolution import RequestedFormat
@@ -89,8 +93,6 @@ def schema_request(options: dict[str, Any], *, mode: str | None) -> RequestedFor
 def _schema_text(text: str | None) -> str | None:
     if text is None or any(sign in text for sign in " <{[\n"):
         return text
-    from ottla.base.paths import local_path
-
     try:
         return Path(local_path(text.removeprefix("@"))).read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
@@ -99,8 +101,6 @@ def _schema_text(text: str | None) -> str | None:
 
 def parse_bytes(text: str, option: str) -> int:
     """A size such as 128MiB. Raises: UsageError."""
-    from ottla.cli.common.arguments import setting_value
-
     value = setting_value("bytes", text)
     if not value.isdecimal() or not int(value):
         raise click.UsageError(f"{option} expects a size such as 64MiB, not {text!r}")
@@ -109,7 +109,6 @@ def parse_bytes(text: str, option: str) -> int:
 
 def sync_table(part_text: str, options: dict[str, Any], plan: SyncOptions, request: RequestedFormat, target: Target) -> None:
     """Syncs a table with a topic, and reports progress. Raises: ClickException, UsageError, SystemExit."""
-    from ottla.cli.table.progress import progress_reporter
     from ottla.lake.table.rows import Rows
     from ottla.lake.table.schema_resolution import resolve_format
     from ottla.lake.table.sync import TableSync
@@ -140,16 +139,15 @@ def sync_table(part_text: str, options: dict[str, Any], plan: SyncOptions, reque
 
 
 def _registry(url: str | None) -> Callable[[int], str | None] | None:
-    from ottla.cli.common.schemas import Registry
+    from ottla.client.schema_registry import Registry
 
-    return None if url is None else Registry(url).schema_if_there
+    return None if url is None else Registry(url, option="--registry").schema_if_there
 
 
 @contextmanager
 def _reporting_errors() -> Iterator[None]:
     from deltalake.exceptions import DeltaError
 
-    from ottla.lake.full_disk import AGAIN, FULL
     from ottla.lake.table.delta import Overtaken
 
     try:

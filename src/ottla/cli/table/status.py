@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ottla.cli.common.arguments import size_text
 from ottla.cli.common.errors import bootstrap_option, reporting_errors
 from ottla.cli.common.paths import LocalPath
 from ottla.wire.errors import KafkaError
@@ -62,8 +63,6 @@ def _object(found: TableStatus, ends: Mapping[int, int], lag: Mapping[int, int],
 
 
 def _show(directory: Path, found: TableStatus, ends: Mapping[int, int], lag: Mapping[int, int], story: str) -> None:
-    from ottla.cli.common.arguments import size_text
-
     click.echo(f"{directory}: {found.kind} table of topic {found.topic}, {found.form.mode}, values {found.form.value}")
     click.echo(f"version {found.version}  rows {found.rows:,}  files {found.files:,}  {size_text(found.bytes)}")
     click.echo("columns " + ", ".join(f"{name} {kind}" for name, kind in found.columns))

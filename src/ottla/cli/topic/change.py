@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
+import ottla
 from ottla.cli.common.admin import admin_client, admin_options
 from ottla.cli.common.complete import topic_names, topic_setting_pairs, topic_settings
 from ottla.cli.common.confirmation import dry_run_option
@@ -14,9 +15,6 @@ from ottla.cli.config import alter as config_alter
 from ottla.cli.topic.lookup import describe_topics, with_suggestion
 from ottla.client.admin.results import ConfigSource, NewTopic, Resource
 from ottla.wire.errors import KafkaError, TopicAlreadyExists
-
-if TYPE_CHECKING:
-    from ottla.client.sync.admin import Admin
 
 
 @fields(OUTCOME)
@@ -65,12 +63,10 @@ def create(
     output.report(names, failed, "would be created" if dry_run else "created", existing)
 
 
-def _like(admin: Admin, name: str) -> NewTopic:
+def _like(admin: ottla.Admin, name: str) -> NewTopic:
     """A template with the properties of an existing topic. Raises: ClickException, KafkaError."""
     partitions = describe_topics(admin, [name])[name].partitions
-    entries = admin.describe_configs([Resource.topic(name)])[Resource.topic(name)]
-    if isinstance(entries, KafkaError):
-        raise entries
+    entries = admin.describe_config(Resource.topic(name))
     own: dict[str, str | None] = {entry.name: entry.value for entry in entries.values() if entry.source is ConfigSource.TOPIC}
     return NewTopic("", len(partitions), len(partitions[0].replicas), own)
 
@@ -112,7 +108,7 @@ def alter(
     config_alter.show(documents, output, dry=dry_run)
 
 
-def _add_partitions(admin: Admin, name: str, count: int, new_count: int, *, dry: bool) -> dict[str, Any]:
+def _add_partitions(admin: ottla.Admin, name: str, count: int, new_count: int, *, dry: bool) -> dict[str, Any]:
     outcome = admin.create_partitions({name: new_count}, validate_only=dry)[name]
     error = with_suggestion(admin, name, outcome) if isinstance(outcome, KafkaError) else None
     return {

@@ -5,10 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import Any, TextIO
 
 import click
 
+import ottla
 from ottla.base.ids import TopicPartition
 from ottla.cli.common.admin import admin_client, admin_options
 from ottla.cli.common.arguments import duration_ms, time_ms
@@ -20,9 +21,6 @@ from ottla.cli.common.tables import Column
 from ottla.cli.topic.lookup import log_offsets, record_count, select_partitions, with_suggestion
 from ottla.client.admin.results import PartitionDescription
 from ottla.wire.errors import KafkaError, UnknownTopicOrPartition
-
-if TYPE_CHECKING:
-    from ottla.client.sync.admin import Admin
 
 DELETIONS = (
     Column("NAME", "name"),
@@ -69,7 +67,7 @@ def _question(count: int) -> str:
     return f"{count} topic{'s' if count > 1 else ''} would be deleted with all records."
 
 
-def _matching(admin: Admin, patterns: Sequence[str]) -> tuple[str, ...]:
+def _matching(admin: ottla.Admin, patterns: Sequence[str]) -> tuple[str, ...]:
     existing = sorted(topic.name for topic in admin.list_topics())
     matches = {pattern: [name for name in existing if fnmatchcase(name, pattern)] for pattern in patterns}
     if unmatched := [pattern for pattern, names in matches.items() if not names]:
@@ -77,7 +75,7 @@ def _matching(admin: Admin, patterns: Sequence[str]) -> tuple[str, ...]:
     return tuple(name for names in matches.values() for name in names)
 
 
-def _sizes(admin: Admin, names: Sequence[str]) -> dict[str, tuple[int, int | None] | Exception]:
+def _sizes(admin: ottla.Admin, names: Sequence[str]) -> dict[str, tuple[int, int | None] | Exception]:
     """(partitions, records) of topics, or the error."""
     topics = admin.describe_topics(names)
     partitions = {
@@ -95,14 +93,14 @@ def _sizes(admin: Admin, names: Sequence[str]) -> dict[str, tuple[int, int | Non
     }
 
 
-def _described(admin: Admin, names: Sequence[str]) -> list[str]:
+def _described(admin: ottla.Admin, names: Sequence[str]) -> list[str]:
     return [
         f"{name}: {size}" if isinstance(size, Exception) else f"{name}: {size[0]} partitions, {'?' if size[1] is None else size[1]} records"
         for name, size in _sizes(admin, names).items()
     ]
 
 
-def _would_delete(admin: Admin, names: Sequence[str], if_exists: bool, output: OutputFormat) -> None:
+def _would_delete(admin: ottla.Admin, names: Sequence[str], if_exists: bool, output: OutputFormat) -> None:
     sizes = _sizes(admin, names)
     documents: list[dict[str, Any]] = []
     failed = False
@@ -215,7 +213,7 @@ def _with_leaders(partitions: dict[TopicPartition, PartitionDescription]) -> dic
     return partitions
 
 
-def _targets(admin: Admin, partitions: Iterable[TopicPartition], option: str, value: Any) -> dict[TopicPartition, int]:
+def _targets(admin: ottla.Admin, partitions: Iterable[TopicPartition], option: str, value: Any) -> dict[TopicPartition, int]:
     """The new log start offset of each partition, -1 for the log end. Raises: UsageError, KafkaError."""
     if option in ("all_records", "before_offset"):
         return dict.fromkeys(sorted(partitions), -1 if option == "all_records" else int(value))
@@ -255,7 +253,7 @@ def _plan(logs: Mapping[TopicPartition, tuple[int | None, int | None]], targets:
     return documents
 
 
-def _delete(admin: Admin, deletions: Sequence[dict[str, Any]]) -> None:
+def _delete(admin: ottla.Admin, deletions: Sequence[dict[str, Any]]) -> None:
     """Deletes records, and sets the outcome in the documents."""
     outcomes = admin.delete_records({(row["topic"], row["partition"]): row["before_offset"] for row in deletions})
     for row in deletions:

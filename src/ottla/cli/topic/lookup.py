@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
+import ottla
 from ottla.base.ids import TopicPartition
 from ottla.base.options import suggestion
 from ottla.cli.common.arguments import partition_selection
 from ottla.client.admin.results import PartitionDescription, TopicDescription
 from ottla.wire.errors import KafkaError, UnknownTopicOrPartition
-
-if TYPE_CHECKING:
-    from ottla.client.sync.admin import Admin
 
 PARTITION = {
     "topic": "topic",
@@ -27,21 +25,21 @@ PARTITION = {
 }
 
 
-def topic_error(admin: Admin, name: str, error: KafkaError) -> Exception:
+def topic_error(admin: ottla.Admin, name: str, error: KafkaError) -> Exception:
     """The error for a topic that cannot be described. For an unknown topic it suggests a similar name."""
     if not isinstance(error, UnknownTopicOrPartition):
         return type(error)(f"topic {name}: {error}")
     return click.ClickException(f"topic {name} does not exist{suggested_topic(admin, name)}")
 
 
-def with_suggestion(admin: Admin, name: str, error: KafkaError) -> KafkaError:
+def with_suggestion(admin: ottla.Admin, name: str, error: KafkaError) -> KafkaError:
     """The error; for an unknown topic with a similar name as suggestion."""
     if not isinstance(error, UnknownTopicOrPartition):
         return error
     return UnknownTopicOrPartition(f"topic {name} does not exist{suggested_topic(admin, name)}")
 
 
-def suggested_topic(admin: Admin, name: str) -> str:
+def suggested_topic(admin: ottla.Admin, name: str) -> str:
     """The topic with the most similar name, as a question, or ""."""
     try:
         return suggestion(name, [one.name for one in admin.list_topics(internal=True)])
@@ -49,7 +47,7 @@ def suggested_topic(admin: Admin, name: str) -> str:
         return ""
 
 
-def describe_topics(admin: Admin, names: Iterable[str]) -> dict[str, TopicDescription]:
+def describe_topics(admin: ottla.Admin, names: Iterable[str]) -> dict[str, TopicDescription]:
     """Existing topics, in this order. Raises: ClickException, KafkaError."""
     names = list(dict.fromkeys(names))
     outcomes = admin.describe_topics(names)
@@ -62,7 +60,7 @@ def describe_topics(admin: Admin, names: Iterable[str]) -> dict[str, TopicDescri
     return topics
 
 
-def select_partitions(admin: Admin, texts: Sequence[str], option: str) -> dict[TopicPartition, PartitionDescription]:
+def select_partitions(admin: ottla.Admin, texts: Sequence[str], option: str) -> dict[TopicPartition, PartitionDescription]:
     """The existing partitions of `TOPIC[:0,2-5]` arguments. Raises: UsageError, ClickException, KafkaError."""
     selection = partition_selection(texts, option)
     selected: dict[TopicPartition, PartitionDescription] = {}
@@ -76,7 +74,7 @@ def select_partitions(admin: Admin, texts: Sequence[str], option: str) -> dict[T
 
 
 def log_offsets(
-    admin: Admin, partitions: Mapping[TopicPartition, PartitionDescription]
+    admin: ottla.Admin, partitions: Mapping[TopicPartition, PartitionDescription]
 ) -> dict[TopicPartition, tuple[int | None, int | None]]:
     """(log start offset, log end offset) of partitions; None where unknown. Partitions without a leader are not queried."""
     from ottla.client.fetch.offsets import EARLIEST, LATEST

@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
+import ottla
 from ottla.cli.common.admin import admin_client, admin_options
 from ottla.cli.common.arguments import duration_ms, time_ms, time_text
 from ottla.cli.common.complete import broker_ids, topic_names
@@ -17,9 +18,6 @@ from ottla.cli.common.tables import Column
 from ottla.cli.topic.lookup import PARTITION, describe_topics, leader_cell, log_offsets, partition_document, select_partitions, state_colour
 from ottla.client.admin.results import Resource
 from ottla.wire.errors import KafkaError
-
-if TYPE_CHECKING:
-    from ottla.client.sync.admin import Admin
 
 PARTITIONS = (
     Column("TOPIC", "topic"),
@@ -93,7 +91,7 @@ def _conditions(row: dict[str, Any], min_isr: int) -> set[str]:
     }
 
 
-def _min_isr(admin: Admin, topics: Iterable[str]) -> dict[str, int]:
+def _min_isr(admin: ottla.Admin, topics: Iterable[str]) -> dict[str, int]:
     """min.insync.replicas of topics. Raises: KafkaError."""
     name = "min.insync.replicas"
     values = {}

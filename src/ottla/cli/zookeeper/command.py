@@ -6,14 +6,15 @@ Exit code 0: stopped by a signal; 1: cannot start; 2: usage error.
 from __future__ import annotations
 
 import signal
-import sys
 from pathlib import Path
 from typing import NoReturn
 
 import click
 
 from ottla.base.options import ConfigError
+from ottla.cli.common.errors import give_up, say
 from ottla.cli.common.paths import LocalPath
+from ottla.server.addresses import parse_address
 from ottla.server.data_directory import CannotStart, default_data_directory
 
 DEFAULT_HOST, DEFAULT_PORT = "127.0.0.1", 2181
@@ -45,21 +46,20 @@ def command(nodes: str, ensemble: str | None, member: int | None, listen: str | 
     Needs Java 17 and ZooKeeper's jars, from ZOOKEEPER_HOME or the package pyspark. Prints "ottla: zookeeper ready on
     HOST:PORT[,HOST:PORT...]", the value for `ottla serve --zookeeper`; with --ensemble once a majority of the machines runs it.
     """
-    from ottla.server.addresses import parse_address
     from ottla.server.zookeeper_ensemble import READY_S, Ensemble
     from ottla.spark.java import NoJava, java_home
 
     members = ensemble.split(",") if ensemble else []
     if bool(members) != (member is not None) or (member or 0) > len(members):
-        _give_up("--ensemble and --member are used together: --member is the position of this machine in the list, from 1", 2)
+        give_up("--ensemble and --member are used together: --member is the position of this machine in the list, from 1", 2)
     host = members[member - 1].split(":")[0] if member else DEFAULT_HOST
     count = 1 if members else int(nodes)
     try:
         address = parse_address(listen or f"{host}:{DEFAULT_PORT}", name="--listen")
     except ConfigError as error:
-        _give_up(str(error), 2)
+        give_up(str(error), 2)
     if address[1] and address[1] + count > 65536:
-        _give_up(f"--listen: {count} servers from port {address[1]} would need ports above 65535; use a lower port", 2)
+        give_up(f"--listen: {count} servers from port {address[1]} would need ports above 65535; use a lower port", 2)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _interrupt)
     directory = (data_dir or default_data_directory() / "zookeeper").absolute()
@@ -70,9 +70,9 @@ def command(nodes: str, ensemble: str | None, member: int | None, listen: str | 
         # A member serves once a majority runs, and the other machines may start much later: no timeout.
         running.start(timeout_s=None if members else READY_S)
         print(f"ottla: zookeeper ready on {running.connect}", flush=True)
-        running.keep_up(_say)
+        running.keep_up(say)
     except (CannotStart, NoJava) as error:
-        _give_up(str(error), 1)
+        give_up(str(error), 1)
     except KeyboardInterrupt:
         if running is not None:
             running.stop()
@@ -82,12 +82,3 @@ def _interrupt(number: int, frame: object) -> NoReturn:
     """The first signal stops the servers; a second one ends the process at once."""
     signal.signal(number, signal.SIG_DFL)
     raise KeyboardInterrupt
-
-
-def _say(line: str) -> None:
-    print(f"ottla: {line}", file=sys.stderr, flush=True)
-
-
-def _give_up(reason: str, code: int) -> NoReturn:
-    _say(reason)
-    sys.exit(code)

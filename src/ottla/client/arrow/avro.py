@@ -19,15 +19,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from io import BytesIO
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from ottla.client.arrow.columns import as_binary, binary_column, ends_of, fixed_buffer, is_bytes, needed_arrow, plain, validity
+from ottla.client.arrow.columns import as_binary, binary_column, ends_of, fixed_buffer, is_bytes, plain, validity
 from ottla.client.arrow.json import Decoded
+from ottla.client.arrow.optional import pa, pc
 from ottla.client.serializers import Avro, SerializationFailed, needed
 from ottla.codecs.compiled import decode_avro, encode_avro
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 
 def schema_faults() -> tuple[type[Exception], ...]:
@@ -37,7 +35,6 @@ def schema_faults() -> tuple[type[Exception], ...]:
 
 def avro_bytes(array: pa.Array, avro: Avro) -> pa.Array:
     """Each row in Avro's binary form, null for null. Raises: SerializationFailed, with the row or the column."""
-    pa = needed_arrow()
     try:
         column = Column.of(avro.write_schema, {})
     except ValueError:
@@ -61,8 +58,6 @@ def avro_bytes(array: pa.Array, avro: Avro) -> pa.Array:
 
 
 def _bytes_one_by_one(array: pa.Array, avro: Avro, first_row: int = 0) -> pa.Array:
-    import pyarrow as pa
-
     found: list[bytes | None] = []
     for row, value in enumerate(array.to_pylist(maps_as_pydicts="lossy")):
         try:
@@ -74,7 +69,6 @@ def _bytes_one_by_one(array: pa.Array, avro: Avro, first_row: int = 0) -> pa.Arr
 
 def avro_values(data: pa.Array, avro: Avro) -> Decoded:
     """Values of a column in Avro's binary form; null if null or unreadable."""
-    pa = needed_arrow()
     column = Column.of(avro.read_schema, {})
     # fastavro resolves a differing reader's schema, and handles invalid UTF-8.
     if decode_avro is not None and avro.read_schema is avro.write_schema:
@@ -93,8 +87,6 @@ def avro_values(data: pa.Array, avro: Avro) -> Decoded:
 
 
 def _values_one_by_one(data: pa.Array, avro: Avro, kind: Any) -> Decoded:
-    import pyarrow as pa
-
     found: list[Any] = []
     bad: list[bool] = []
     why = ""
@@ -159,8 +151,6 @@ class Column:
 
     @classmethod
     def _made(cls, schema: Mapping[str, Any], named: dict[str, Column]) -> Column:
-        import pyarrow as pa
-
         match schema["type"]:
             case "record" | "error":
                 fields = [(field["name"], cls.of(field["type"], named)) for field in schema["fields"]]
@@ -178,8 +168,6 @@ class Column:
 
     @classmethod
     def _plain(cls, name: str, schema: Mapping[str, Any]) -> Column:
-        import pyarrow as pa
-
         size = schema.get("size", 0)
         if schema.get("logicalType") == "decimal" and name in ("bytes", "fixed"):
             return cls(DECIMAL, pa.decimal128(schema["precision"], schema.get("scale", 0)), parameter=size)
@@ -206,8 +194,6 @@ class Column:
 
     def given(self, array: pa.Array) -> tuple[Any, ...]:
         """The column's values in the codec's form. Raises: ValueError, ArrowInvalid for a column that does not fit."""
-        import pyarrow as pa
-
         kind = self.kind
         if kind == KINDS["null"]:
             return kind, self.null_index, 0, None, None, None, []
@@ -232,9 +218,6 @@ class Column:
 
     def _numbers(self, array: pa.Array) -> tuple[pa.Array, int]:
         """Values of fixed width, and the width in bytes. Raises: ValueError, ArrowInvalid."""
-        import pyarrow as pa
-        import pyarrow.compute as pc
-
         types, kind = pa.types, array.type
         if self.kind == KINDS["enum"]:
             # Values below a null record are arbitrary, so invalid symbols are detected by the encoder.
@@ -254,8 +237,6 @@ class Column:
         return array.cast(pa.uint8() if width == 1 else self.type), width
 
     def _members(self, array: pa.Array) -> list[tuple[Any, ...]]:
-        import pyarrow as pa
-
         if not pa.types.is_struct(array.type):
             raise ValueError(f"{array.type} is no record")
         there = {one.name: index for index, one in enumerate(array.type)}
@@ -269,8 +250,6 @@ class Column:
 
     def array(self, found: tuple[Any, ...]) -> pa.Array:
         """The array of the codec's result for the node."""
-        import pyarrow as pa
-
         rows, validity, nulls, numbers, data, children = found
         bits = None if validity is None else pa.py_buffer(validity)
         arrays = [child.array(part) for child, part in zip(self.children, children, strict=True)]

@@ -13,35 +13,23 @@ Columns of a record in Arrow:
     topic            string
     timestamp_type   int32: 0 set by the producer, 1 by the broker
 
-pyarrow is imported on first use: it comes with the extra ``arrow``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ottla.base.options import suggestion
+from ottla.client.arrow.optional import pa, pc
 from ottla.records.build import BinaryColumn, HeadersColumn
 from ottla.records.columns import BinaryBuffers, Columns
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 NAMES = ("key", "value", "headers", "partition", "offset", "timestamp", "topic", "timestamp_type")
 INT32_BYTES, INT64_BYTES = 4, 8
 #: Up to this number of rows a constant column is shared by many batches.
 SAME_ROWS_MAX = 1 << 17
-
-
-def needed_arrow() -> Any:
-    """pyarrow. Raises: ImportError with the command that installs it."""
-    try:
-        import pyarrow
-    except ImportError as error:
-        raise ImportError("Arrow tables need pyarrow: pip install 'ottla[arrow]'") from error
-    return pyarrow
 
 
 def check_names(names: Iterable[str]) -> tuple[str, ...]:
@@ -57,14 +45,11 @@ def check_names(names: Iterable[str]) -> tuple[str, ...]:
 
 def headers_type() -> Any:
     """Arrow's type of record headers."""
-    import pyarrow as pa
-
     return pa.list_(pa.field("element", pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])))
 
 
 def record_schema(names: Sequence[str], *, timestamp_unit: str = "ms") -> pa.Schema:
     """Arrow's schema of record columns."""
-    pa = needed_arrow()
     types = {
         "key": pa.binary(),
         "value": pa.binary(),
@@ -83,7 +68,6 @@ def record_batch(columns: Columns, schema: pa.Schema, topic: str, partition: int
 
     Copies only constants.
     """
-    pa = needed_arrow()
     rows = columns.rows
 
     def fixed(data: bytes, kind: Any) -> Any:
@@ -119,32 +103,23 @@ def _room(rows: int) -> int:
 
 @lru_cache(maxsize=8)
 def _numbers(number: int, rows: int) -> Any:
-    import pyarrow as pa
-
     return pa.repeat(pa.scalar(number, pa.int32()), rows)
 
 
 @lru_cache(maxsize=4)
 def _texts(text: str, rows: int) -> Any:
     # Same result as pa.repeat, twenty times as fast.
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     raw = text.encode()
     offsets = pc.cumulative_sum(pa.repeat(pa.scalar(len(raw), pa.int32()), rows + 1), start=-len(raw))
     return pa.Array.from_buffers(pa.string(), rows, [None, offsets.buffers()[1], pa.py_buffer(raw * rows)])
 
 
 def _binary(parts: BinaryBuffers, kind: Any) -> Any:
-    import pyarrow as pa
-
     buffers = [None if part is None else pa.py_buffer(part) for part in (parts.validity, parts.offsets, parts.data)]
     return pa.Array.from_buffers(kind, len(parts.offsets) // INT32_BYTES - 1, buffers, parts.null_count)
 
 
 def _headers(columns: Columns, kind: Any) -> Any:
-    import pyarrow as pa
-
     parts = columns.headers
     assert parts is not None, "headers are decoded when their column is read"
     fields = [kind.value_type.field(index) for index in range(2)]
@@ -157,23 +132,17 @@ def _headers(columns: Columns, kind: Any) -> Any:
 
 def plain(array: Any) -> Any:
     """An array without dictionary encoding, run-end encoding and extension types."""
-    import pyarrow as pa
-
     if isinstance(array, pa.ExtensionArray):
         return plain(array.storage)
     if pa.types.is_dictionary(array.type):
         return plain(array.dictionary_decode())
     if pa.types.is_run_end_encoded(array.type):
-        import pyarrow.compute as pc
-
         return plain(pc.run_end_decode(array))
     return array
 
 
 def is_bytes(kind: Any) -> bool:
     """Whether values of this type are bytes: text and binary of all forms."""
-    import pyarrow as pa
-
     types = pa.types
     if types.is_dictionary(kind) or types.is_run_end_encoded(kind):
         return is_bytes(kind.value_type)
@@ -185,8 +154,6 @@ def is_bytes(kind: Any) -> bool:
 
 def as_binary(array: Any) -> Any:
     """The same bytes as binary, string or their large forms; for an array that ``is_bytes``, or is all null."""
-    import pyarrow as pa
-
     array = plain(array)
     types, kind = pa.types, array.type
     if types.is_string_view(kind):
@@ -200,8 +167,6 @@ def as_binary(array: Any) -> Any:
 
 def binary_column(array: Any) -> BinaryColumn:
     """The buffers of an array from ``as_binary``, with row 0 first, even if it is a slice."""
-    import pyarrow as pa
-
     kind = array.type
     wide = pa.types.is_large_binary(kind) or pa.types.is_large_string(kind)
     _, offsets, data = array.buffers()
@@ -210,8 +175,6 @@ def binary_column(array: Any) -> BinaryColumn:
 
 def headers_column(array: Any) -> HeadersColumn:
     """The buffers of an array of lists or maps of (name, value), with row 0 first. See ``headers_of``."""
-    import pyarrow as pa
-
     pairs = array.values
     wide = pa.types.is_large_list(array.type)
     names, values = (binary_column(as_binary(column)) for column in pairs.flatten())
@@ -220,8 +183,6 @@ def headers_column(array: Any) -> HeadersColumn:
 
 def is_headers(kind: Any) -> bool:
     """Whether a column of this type can be headers: lists of pairs, or maps, of text to bytes."""
-    import pyarrow as pa
-
     types = pa.types
     if not (types.is_list(kind) or types.is_large_list(kind) or types.is_map(kind)):
         return False
@@ -261,7 +222,6 @@ def batches_of(table: Any) -> tuple[Any, Iterable[Any]]:
 
     Streams are read as needed. Raises: TypeError.
     """
-    pa = needed_arrow()
     if isinstance(table, pa.Table):
         return table.schema, table.to_batches()
     if isinstance(table, pa.RecordBatch):
@@ -306,8 +266,6 @@ def gathered(batches: Iterable[Any], size: int) -> Iterable[Any]:
 
 
 def _joined(batches: list[Any]) -> Any:
-    import pyarrow as pa
-
     if len(batches) == 1:
         return batches[0]
     if hasattr(pa, "concat_batches"):

@@ -19,15 +19,13 @@ If that fails, the invalid rows are found by bisection and left out.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
-from ottla.client.arrow.columns import binary_column, is_bytes, needed_arrow, plain, validity
+from ottla.client.arrow.columns import binary_column, is_bytes, plain, validity
+from ottla.client.arrow.optional import pa, pc
 from ottla.codecs.compiled import join_json
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 #: Bytes that must be escaped in a JSON string.
 _SPECIAL = bytes([*range(0x20), ord('"'), ord("\\")])
@@ -42,18 +40,12 @@ class NotJson(ValueError):
 
 def json_texts(array: pa.Array) -> pa.Array:
     """Each row as JSON, null for null. Raises: NotJson."""
-    pa = needed_arrow()
-    import pyarrow.compute as pc
-
     texts = _texts(array, "")
     return pc.if_else(array.is_valid(), texts, pa.scalar(None, texts.type)) if array.null_count else texts
 
 
 def _texts(array: Any, name: str) -> Any:
     """Each row as JSON, ``null`` for null."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     array = plain(array)
     kind, types = array.type, pa.types
     if types.is_null(kind):
@@ -88,8 +80,6 @@ def _of(name: str) -> str:
 
 
 def _as_text(array: Any, name: str) -> Any:
-    import pyarrow as pa
-
     try:
         if pa.types.is_fixed_size_binary(array.type):
             array = array.cast(pa.binary())
@@ -100,8 +90,6 @@ def _as_text(array: Any, name: str) -> Any:
 
 def _quoted(texts: Any) -> Any:
     """Quoted and escaped texts."""
-    import pyarrow.compute as pc
-
     data = texts.buffers()[2]
     held = b"" if data is None else bytes(data)
     clean = held.translate(None, _SPECIAL)
@@ -115,9 +103,6 @@ def _quoted(texts: Any) -> Any:
 
 
 def _objects(array: Any, name: str) -> Any:
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     fields = array.type
     if not fields.num_fields:
         return pc.if_else(array.is_valid(), "{}", pa.scalar(None, pa.string()))
@@ -140,8 +125,6 @@ def _objects(array: Any, name: str) -> Any:
 
 def _put_together(array: Any, pieces: list[Any]) -> Any:
     """Concatenates the pieces of each row with compiled code; null where ``array`` is null."""
-    import pyarrow as pa
-
     bits = validity(array)
     given = [piece if isinstance(piece, bytes) else (binary_column(piece[0]), piece[1]) for piece in pieces]
     ends, data = join_json(len(array), given, bits)
@@ -149,9 +132,6 @@ def _put_together(array: Any, pieces: list[Any]) -> Any:
 
 
 def _maps(array: Any, name: str) -> Any:
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     # As a list of pairs, which handles slices and null maps.
     pairs = array.cast(pa.list_(pa.struct([("key", array.type.key_type), ("value", array.type.item_type)])))
     entries = pairs.flatten()
@@ -164,9 +144,6 @@ def _maps(array: Any, name: str) -> Any:
 
 def _joined(lists: Any, items: Any) -> Any:
     """The texts of each list's items, separated by commas; null for a null list."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     sizes = pc.fill_null(pc.list_value_length(lists), 0).cast(pa.int32())
     ends = pa.concat_arrays([pa.array([0], pa.int32()), pc.cumulative_sum(sizes)])
     joined = pc.binary_join(pa.ListArray.from_arrays(ends, items), ",")
@@ -191,7 +168,6 @@ def json_values(texts: pa.Array, kind: pa.DataType | None = None) -> Decoded:
 
     With a type, members that it does not have are ignored, and missing ones are null.
     """
-    pa = needed_arrow()
     if not len(texts) or texts.null_count == len(texts):
         return Decoded(pa.nulls(len(texts), kind or pa.null()))
     try:
@@ -210,8 +186,6 @@ def parsed_json(texts: pa.Array, kind: pa.DataType | None, *, more: bool = False
 
 def _parsed(texts: Any, kind: Any, *, more: bool = False) -> Any:
     """Raises: ArrowInvalid."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
     import pyarrow.json
 
     # Arrow's parser accepts invalid UTF-8; the cast checks it.
@@ -240,8 +214,6 @@ def _parsed(texts: Any, kind: Any, *, more: bool = False) -> Any:
 
 
 def _block_size(lines: Any, size: int) -> int:
-    import pyarrow.compute as pc
-
     if size < _BLOCK_BYTES:
         return size + 1
     return max(_BLOCK_BYTES, 2 * int(pc.max(pc.binary_length(lines)).as_py()))
@@ -249,9 +221,6 @@ def _block_size(lines: Any, size: int) -> int:
 
 def _parsed_but(texts: Any, kind: Any, why: str) -> Decoded:
     """`json_values` with unreadable texts."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     bad = [_reason(text) for text in texts.to_pylist()]
     mask = pa.array([reason is not None for reason in bad])
     sound = pc.if_else(mask, pa.scalar(None, texts.type), texts)
@@ -284,8 +253,6 @@ def _reason(text: bytes | None) -> str | None:
 
 def _shown_type(texts: Any) -> Any:
     """The type of the longest prefix of rows that have one type."""
-    import pyarrow as pa
-
     rows = len(texts)
     while rows:
         try:
@@ -297,8 +264,6 @@ def _shown_type(texts: Any) -> Any:
 
 def _search(texts: Any, kind: Any, first: int, last: int, found: list[int]) -> None:
     """The unreadable rows in ``[first, last)``, by bisection."""
-    import pyarrow as pa
-
     try:
         _parsed(texts.slice(first, last - first), kind)
     except pa.ArrowInvalid:

@@ -10,18 +10,15 @@ The next chunks are fetched meanwhile. If a table cannot be made, because a valu
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from ottla.base.ids import TopicPartition
+from ottla.client.arrow.optional import pa
 from ottla.client.arrow.read import Piece, Tables, in_order, portions
 from ottla.client.fetch.chunk import Lent
 from ottla.client.fetch.fetcher import Fetcher
 from ottla.records.batch import crc_ok
 from ottla.records.errors import RecordsError
 from ottla.wire.errors import CorruptMessage, KafkaError
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 
 @dataclass(slots=True)

@@ -10,21 +10,19 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict, TypeVar
+from typing import Any, NamedTuple, TypedDict, TypeVar
 
 from ottla.base.ids import TopicPartition
 from ottla.base.units import MiB
-from ottla.client.arrow.columns import check_names, needed_arrow, record_batch, record_schema
+from ottla.client.arrow.columns import check_names, record_batch, record_schema
 from ottla.client.arrow.json import Decoded
+from ottla.client.arrow.optional import needed_arrow, pa, pc
 from ottla.client.arrow.values import ColumnFormat
 from ottla.client.serializers import SerializationFailed
 from ottla.records.batch import crc_ok, headers
 from ottla.records.columns import AbortedTransactions, Columns, columns
 from ottla.records.errors import CorruptBatch
 from ottla.records.read import INT64_MAX
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -144,7 +142,6 @@ class Tables:
 
     def table(self, pieces: Sequence[Piece], *, several: bool) -> pa.Table:
         """The pieces as one table. Raises: SerializationFailed with the record if a value is unreadable and not kept."""
-        pa = needed_arrow()
         names = self.names(several=several)
         table = pa.Table.from_batches([piece.batch for piece in pieces], self.read_schema(several=several)).select(names)
         corrupt = None
@@ -169,8 +166,6 @@ class Tables:
 
 def _decoded(raw: pa.ChunkedArray, format: ColumnFormat) -> tuple[pa.ChunkedArray, pa.ChunkedArray | None, str]:
     """A binary column decoded to one type, and the unreadable rows."""
-    import pyarrow as pa
-
     parts = list(in_order(format.decoded, raw.chunks, raw.nbytes))
     kind = _one_type([part.array.type for part in parts]) if parts else format.decoded(pa.array([], pa.binary())).array.type
     parts = [part if part.array.type == kind else _again(chunk, part, kind) for chunk, part in zip(raw.chunks, parts, strict=True)]
@@ -183,8 +178,6 @@ def _decoded(raw: pa.ChunkedArray, format: ColumnFormat) -> tuple[pa.ChunkedArra
 
 def _one_type(kinds: list[Any]) -> Any:
     """The common type of several inferred ones. Raises: SerializationFailed."""
-    import pyarrow as pa
-
     if len(set(kinds)) == 1:
         return kinds[0]
     try:
@@ -195,8 +188,6 @@ def _one_type(kinds: list[Any]) -> Any:
 
 def _again(raw: Any, part: Decoded, kind: Any) -> Decoded:
     """Decodes values with a wider type than inferred before."""
-    import pyarrow as pa
-
     from ottla.client.arrow.json import json_values
 
     if pa.types.is_nested(kind):
@@ -206,9 +197,6 @@ def _again(raw: Any, part: Decoded, kind: Any) -> Decoded:
 
 def _only(raw: pa.ChunkedArray, bad: pa.ChunkedArray | None) -> pa.ChunkedArray:
     """The unreadable bytes, null elsewhere."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     if bad is None:
         return pa.chunked_array([pa.nulls(len(raw), pa.binary())])
     return pc.if_else(bad, raw, pa.scalar(None, pa.binary()))
@@ -216,8 +204,6 @@ def _only(raw: pa.ChunkedArray, bad: pa.ChunkedArray | None) -> pa.ChunkedArray:
 
 def _place(pieces: Sequence[Piece], bad: pa.ChunkedArray) -> str:
     """The first unreadable record."""
-    import pyarrow.compute as pc
-
     row: int = pc.index(bad, True).as_py()
     for tp, batch in pieces:
         if row < batch.num_rows:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypedDict, Unpack
+from typing import Any, TypedDict, Unpack
 
 from ottla.base.options import suggestion
 from ottla.base.units import KiB, MiB
@@ -30,15 +30,12 @@ from ottla.client.arrow.columns import (
     headers_type,
     is_bytes,
     is_headers,
-    needed_arrow,
     plain,
 )
+from ottla.client.arrow.optional import pa, pc
 from ottla.client.arrow.values import ColumnFormat
 from ottla.client.producer.record_preparation import plain_headers
 from ottla.records.build import BinaryColumn, partitions_of_keys
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 #: Any partition.
 ANY = -1
@@ -61,9 +58,6 @@ class Portion:
 
     def partitions(self, count: int) -> Any:
         """The partition of each row, as an int32 buffer: the given one, its key's, or ANY. Raises: IndexError."""
-        pa = needed_arrow()
-        import pyarrow.compute as pc
-
         key = self.others["key"]
         hashed = None if key is None else partitions_of_keys(key, count, first=0, last=self.count)
         if self.partition is None:
@@ -76,8 +70,6 @@ class Portion:
 
 
 def _py(data: bytes) -> Any:
-    import pyarrow as pa
-
     return pa.py_buffer(data)
 
 
@@ -151,7 +143,7 @@ class TableRows:
         return ColumnFormat(given, schema)
 
     def _check_types(self) -> None:
-        types = needed_arrow().types
+        types = pa.types
         if isinstance(self._headers, str):
             kind = self._schema.field(self._headers).type
             if not is_headers(kind) and not types.is_null(kind):
@@ -197,7 +189,6 @@ class TableRows:
         return Portion(first_row, batch.num_rows, binary_column(as_binary(value)), others, partition)
 
     def _header_column(self, batch: pa.RecordBatch) -> Any:
-        pa = needed_arrow()
         if self._headers is None:
             return None
         if not isinstance(self._headers, str):
@@ -207,9 +198,6 @@ class TableRows:
         return None if column.null_count == len(column) else headers_column(column)
 
     def _times(self, batch: pa.RecordBatch) -> dict[str, Any]:
-        pa = needed_arrow()
-        import pyarrow.compute as pc
-
         if self._timestamp is None or isinstance(self._timestamp, int):
             return {"timestamps": self._now_ms if self._timestamp is None else self._timestamp}
         column = plain(batch.column(self._timestamp))
@@ -224,9 +212,6 @@ class TableRows:
 
 def _partitions(column: pa.Array, first_row: int) -> Any:
     """The column as int32; None if it is all null. Raises: ValueError for an impossible partition."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     try:
         column = plain(column).cast(pa.int32())
     except pa.ArrowInvalid as error:
@@ -241,9 +226,6 @@ def _partitions(column: pa.Array, first_row: int) -> Any:
 
 def _rows(batch: pa.RecordBatch, names: list[str]) -> pa.Array:
     """The columns as one column of objects, null where all are null."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     columns = [batch.column(name) for name in names]
     empty = None
     if all(column.null_count for column in columns):

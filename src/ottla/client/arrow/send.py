@@ -20,18 +20,15 @@ from contextlib import contextmanager
 from functools import partial
 from queue import Empty
 from time import monotonic
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
-from ottla.client.arrow.columns import needed_arrow
+from ottla.client.arrow.optional import pa
 from ottla.client.arrow.rows import ANY, Portion, TableRows
 from ottla.client.producer.batches import ProducerBatch, wait_for_end, wait_limit_ms
 from ottla.records.build import column_encoder, rows_by_partition, seal_encoded
 from ottla.records.codec import Builder
 from ottla.records.compression import Codec
 from ottla.wire.errors import KafkaError
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 #: Threads that compress while rows are encoded; compression runs without the GIL.
 THREADS = min(4, os.cpu_count() or 1)
@@ -168,7 +165,7 @@ class TableDelivery:
     def failed_rows(self) -> pa.Array:
         """The row numbers (int64) that were not acknowledged so far, in ascending order."""
         failed = [rows for batch, rows in self._sent if batch.done and batch.error is not None]
-        return needed_arrow().array(sorted(number for rows in failed for number in rows.numbers()), "int64")
+        return pa.array(sorted(number for rows in failed for number in rows.numbers()), "int64")
 
     def _outcome(self) -> TableMetadata:
         """Raises: the error of the first batch that failed."""

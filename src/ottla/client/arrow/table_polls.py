@@ -12,14 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 from ottla.base.ids import TopicPartition
 from ottla.client.argument_validation import milliseconds
+from ottla.client.arrow.optional import pa
 from ottla.client.consumer.delivery import RecordDelivery
 from ottla.client.fetch.chunk import Lent
 from ottla.client.fetch.fetcher import Fetcher
 from ottla.client.options import ConsumerOptions
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from ottla.client.arrow.poll import PolledTable
     from ottla.client.arrow.read import TableForm, Tables
 

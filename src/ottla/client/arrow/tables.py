@@ -11,10 +11,11 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from time import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ottla.base.ids import TopicPartition
 from ottla.base.options import ConfigError, suggestion
+from ottla.client.arrow.optional import pa
 from ottla.client.arrow.read import THREADS, Piece, TableForm, Tables
 from ottla.client.consumer.consumer import Consumer
 from ottla.client.errors import MetadataTimedOut
@@ -23,9 +24,6 @@ from ottla.client.fetch.ranges import Part, parse_part
 from ottla.client.fetch.raw_fetch import RawFetch
 from ottla.client.sync.loop_thread import Call, LoopThread
 from ottla.wire.errors import UnknownTopicOrPartition
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 #: Maximum wait for the end of a range if the log returns nothing before it.
 IDLE_MS = 30_000

@@ -16,17 +16,15 @@ names, and so of Kafka's. Null is a record without a key, or a tombstone, in bot
 from __future__ import annotations
 
 from array import array as numbers
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ottla.base.options import suggestion
 from ottla.client.arrow import json
-from ottla.client.arrow.columns import as_binary, fixed_buffer, is_bytes, needed_arrow, plain, validity
+from ottla.client.arrow.columns import as_binary, fixed_buffer, is_bytes, plain, validity
 from ottla.client.arrow.json import Decoded, NotJson
+from ottla.client.arrow.optional import pa, pc
 from ottla.client.serializers import Avro, Float, Int, Json, SerializationFailed, Str, Uuid
 from ottla.client.serializers import Bytes as BytesFormat
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 FORMATS = ("bytes", "str", "int", "float", "json", "avro")
 _OBJECTS: dict[type[Any], str] = {BytesFormat: "bytes", Str: "str", Int: "int", Float: "float", Json: "json", Uuid: "str"}
@@ -60,11 +58,10 @@ class ColumnFormat:
         """The column as text or binary. Raises: SerializationFailed, ValueError."""
         try:
             return self._encoded(plain(column))
-        except (NotJson, needed_arrow().ArrowInvalid, NotImplementedError) as error:
+        except (NotJson, pa.ArrowInvalid, NotImplementedError) as error:
             raise SerializationFailed(f"{what} cannot be written as {self.name}: {error}") from error
 
     def _encoded(self, column: Any) -> Any:
-        pa = needed_arrow()
         kind, types = column.type, pa.types
         match self.name:
             case "json":
@@ -89,7 +86,6 @@ class ColumnFormat:
 
     def decoded(self, column: pa.Array) -> Decoded:
         """The binary column as values; null if unreadable."""
-        pa = needed_arrow()
         match self.name:
             case "json":
                 return json.json_values(column, _json_type(self.schema))
@@ -109,14 +105,10 @@ class ColumnFormat:
 
 def _json_type(schema: Any) -> Any:
     """The type of a value: a given type, or the schema of its members."""
-    import pyarrow as pa
-
     return pa.struct(list(schema)) if isinstance(schema, pa.Schema) else schema
 
 
 def _big_endian(column: Any, letters: dict[int, str]) -> Any:
-    import pyarrow as pa
-
     width = column.type.bit_width // 8
     swapped = numbers(letters[width], bytes(fixed_buffer(column, width))[: len(column) * width])
     swapped.byteswap()
@@ -125,14 +117,10 @@ def _big_endian(column: Any, letters: dict[int, str]) -> Any:
 
 
 def _buffer(given: Any) -> Any:
-    import pyarrow as pa
-
     return None if given is None else pa.py_buffer(given)
 
 
 def _text(column: Any) -> Decoded:
-    import pyarrow as pa
-
     try:
         return Decoded(column.cast(pa.string()))
     except pa.ArrowInvalid as error:
@@ -148,16 +136,11 @@ def _text(column: Any) -> Decoded:
 
 def _lost(before: Any, after: Any) -> Any:
     """The rows with bytes and without a value."""
-    import pyarrow.compute as pc
-
     return pc.and_(before.is_valid(), after.is_null())
 
 
 def _numbers(column: Any, letters: dict[int, str], types: dict[int, Any]) -> Decoded:
     """Numbers in the width of most rows; other widths are unreadable."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     sizes = pc.binary_length(column)
     counts = {entry["values"]: entry["counts"] for entry in pc.value_counts(sizes).to_pylist()}
     width = max((size for size in counts if size in letters), key=lambda size: counts[size], default=max(letters))

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, Self, Unpack
 from ottla.base.ids import TopicPartition, as_partition
 from ottla.base.options import ConfigError
 from ottla.client.argument_validation import INT64_MAX, checked, fitting, patience, whole_number
+from ottla.client.arrow.optional import pa
 from ottla.client.arrow.table_polls import TablePolls
 from ottla.client.consumer.delivery import LOOP_RECORDS, RecordDelivery
 from ottla.client.consumer.metrics import ConsumerMetrics
@@ -51,8 +52,6 @@ from ottla.wire.errors import InvalidGroupId, KafkaError
 from ottla.wire.messages import MetadataRequest
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from ottla.client.arrow.read import TableForm
 
 #: Maximum time that leaving the group delays close.

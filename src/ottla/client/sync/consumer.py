@@ -17,6 +17,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar, Unpack
 
 from ottla.client.argument_validation import patience
+from ottla.client.arrow.optional import pa
 from ottla.client.arrow.table_polls import tables_of
 from ottla.client.consumer import consumer as aio
 from ottla.client.consumer.delivery import LOOP_RECORDS
@@ -27,8 +28,6 @@ from ottla.client.fetch.offsets import Partition
 from ottla.client.sync.loop_thread import Errands, LoopThread, close_at_exit
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from ottla.client.arrow.read import TableForm
 
 P = ParamSpec("P")

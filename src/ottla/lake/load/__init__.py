@@ -1,5 +1,5 @@
 """Loading files into a topic. Importing it raises ImportError without pyarrow."""
 
-from ottla.client.arrow.columns import needed_arrow
+from ottla.client.arrow.optional import needed_arrow
 
 needed_arrow()

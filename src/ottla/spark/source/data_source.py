@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, ReadMinRows, SupportsTriggerAvailableNow
 
+from ottla.client.arrow.optional import pa
 from ottla.spark.sink.options import SinkOptions
 from ottla.spark.source import rows, starting_offsets
 from ottla.spark.source.data_loss import DataLossPolicy
@@ -37,7 +38,6 @@ from ottla.spark.source.starting_offsets import Offsets, RetryingCatalog
 from ottla.spark.worker_setup import prepare_task_process
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql.types import StructType
 
     from ottla.spark.source.log_client import LogClient

@@ -8,18 +8,16 @@ string with 32-bit offsets, timestamps in microseconds of UTC. Only the requeste
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pyspark.sql.types import BinaryType, StructField, StructType
 
 from ottla.base.options import suggestion
 from ottla.client.arrow import columns as arrow_columns
+from ottla.client.arrow.optional import pa, pc
 from ottla.records.columns import Columns
 from ottla.spark.source.options import ValueOptions
 from ottla.spark.values.decode import CORRUPT, DecodePlan, columns_of, decoded_columns, plan_values, refuse_bad, value_fields
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 #: Name -> Spark's DDL type, in the order of Spark's Kafka source.
 SCHEMA = {
@@ -120,9 +118,6 @@ class RowBuilder:
         return found if value is None else self._with_values(found, value, f"{topic}-{partition}")
 
     def _with_values(self, found: "pa.RecordBatch", value: DecodePlan, where: str) -> "pa.RecordBatch":
-        import pyarrow as pa
-        import pyarrow.compute as pc
-
         made, bad = decoded_columns(found.column("value"), value, self._schema, list(self._plan.decoded))
         if bad is not None and value.options.mode == "failfast":
             refuse_bad(bad, found.column("offset"), where, value.options.format)
@@ -146,15 +141,11 @@ def ddl(*, headers: bool) -> str:
 
 def arrow_schema(names: Sequence[str]) -> "pa.Schema":
     """The Arrow schema of the columns `names`, as Spark derives it."""
-    import pyarrow as pa
-
     return pa.schema([field.with_name(name) for field, name in zip(_ours(names), names, strict=True)])
 
 
 def record_batch(columns: Columns, schema: "pa.Schema", topic: str, partition: int) -> "pa.RecordBatch":
     """`columns` of one partition (timestamps in µs) as a record batch of `schema`. Copies only constants."""
-    import pyarrow as pa
-
     made = arrow_columns.record_batch(columns, _ours(schema.names), topic, partition).columns
     if "headers" in schema.names:
         index = schema.names.index("headers")
@@ -164,9 +155,6 @@ def record_batch(columns: Columns, schema: "pa.Schema", topic: str, partition: i
 
 def _without_empty(headers: "pa.Array") -> "pa.Array":
     """Null for a record without headers, as in Spark's own source."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     return pc.if_else(pc.equal(pc.list_value_length(headers), 0), pa.scalar(None, headers.type), headers)
 
 

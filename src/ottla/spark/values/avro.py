@@ -10,11 +10,7 @@ query's columns by name: a missing field is null, and numbers widen. A value is 
 The registry is asked once per id and process, over HTTP: ``GET /schemas/ids/ID`` and ``GET /subjects/SUBJECT/versions/latest``.
 """
 
-import base64
 import json
-import urllib.error
-import urllib.parse
-import urllib.request
 from collections.abc import Callable
 from functools import cache
 from typing import Any
@@ -26,24 +22,12 @@ from pyspark.sql.types import StructType
 
 from ottla.client.arrow.avro import Column, avro_values, schema_faults
 from ottla.client.arrow.json import Decoded
+from ottla.client.schema_registry import AVRO, Registry, RegistryFailed, SchemaNotFound
 from ottla.client.serializers import Avro
 from ottla.lake.casts import fitted
 from ottla.spark.source.options import ValueOptions
 
 FRAME_BYTES = 5
-#: schemaType of Avro in responses; registries may leave it out.
-AVRO = "AVRO"
-REGISTRY_TIMEOUT_S = 10.0
-#: Request Timeout, Too Many Requests: retriable, as all errors from 500.
-BUSY = (408, 429)
-
-
-class RegistryFailed(RuntimeError):
-    """A schema registry cannot be reached, or its response has no Avro schema."""
-
-
-class RegistryBusy(RegistryFailed):
-    """A schema registry reports a temporary error."""
 
 
 def avro_decoder(options: ValueOptions, target: Any) -> Callable[[Any], Decoded]:
@@ -183,37 +167,15 @@ def _reader(url: str, schema_id: int) -> Avro | None:
 @cache
 def schema_of(url: str, schema_id: int) -> str | None:
     """The text of an Avro schema; None if the registry has none with this id. Raises: RegistryFailed."""
-    found = _registry_get(url, f"/schemas/ids/{schema_id}")
-    return str(found["schema"]) if found is not None and found.get("schemaType", AVRO) == AVRO else None
+    return Registry(url).schema_if_there(schema_id)
 
 
 def latest_schema(url: str, subject: str) -> str:
-    """The newest schema of a subject. Raises: RegistryFailed."""
-    found = _registry_get(url, f"/subjects/{urllib.parse.quote(subject, safe='')}/versions/latest")
-    if found is None:
-        raise RegistryFailed(f"the schema registry has no subject {subject}; name another with valueSubject, or set valueSchema")
-    if found.get("schemaType", AVRO) != AVRO:
-        raise RegistryFailed(f"subject {subject} of the registry is {found['schemaType']}, not Avro")
-    return str(found["schema"])
-
-
-def _registry_get(url: str, path: str) -> dict[str, Any] | None:
-    """The registry's response; None: not found. Raises: RegistryFailed."""
-    parts = urllib.parse.urlsplit(url)
-    if parts.scheme not in ("http", "https"):
-        raise RegistryFailed(f"schema.registry.url must start with http:// or https://, not {url!r}")
-    request = urllib.request.Request(f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path.rstrip('/')}{path}")
-    if parts.username is not None:
-        secret = f"{urllib.parse.unquote(parts.username)}:{urllib.parse.unquote(parts.password or '')}"
-        request.add_header("Authorization", "Basic " + base64.b64encode(secret.encode()).decode())
+    """The newest schema of a subject. Raises: RegistryFailed; ValueError for an invalid URL."""
     try:
-        with urllib.request.urlopen(request, timeout=REGISTRY_TIMEOUT_S) as answer:
-            found: dict[str, Any] = json.load(answer)
-            return found
-    except urllib.error.HTTPError as error:
-        if error.code == 404:
-            return None
-        kind = RegistryBusy if error.code in BUSY or error.code >= 500 else RegistryFailed
-        raise kind(f"the schema registry rejected {path}: {error.code} {error.reason}") from error
-    except (OSError, ValueError) as error:
-        raise RegistryFailed(f"the request to the schema registry for {path} failed: {error}") from error
+        found = Registry(url).newest(subject)
+    except SchemaNotFound:
+        raise RegistryFailed(f"the schema registry has no subject {subject}; name another with valueSubject, or set valueSchema") from None
+    if found.type != AVRO:
+        raise RegistryFailed(f"subject {subject} of the registry is {found.type}, not Avro")
+    return found.schema

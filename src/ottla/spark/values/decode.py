@@ -20,17 +20,15 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pyspark.sql.types import StructType
 
 from ottla.base.options import suggestion
 from ottla.client.arrow.json import Decoded
+from ottla.client.arrow.optional import pa, pc
 from ottla.records.errors import RecordsError
 from ottla.spark.source.options import ValueOptions
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 CORRUPT = "_corrupt"
 #: Decodes a binary column to a struct column of the query's fields.
@@ -87,9 +85,6 @@ def arrow_type(fields: str) -> "pa.DataType":
 
 def decoded_columns(raw: Any, plan: DecodePlan, schema: "pa.Schema", names: list[str]) -> tuple[dict[str, Any], Any]:
     """The columns `names` of `schema` that come from values, and flags of bad rows (None: no bad row). Raises: what the decoder raises."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     from ottla.lake.casts import field_of, fitted
 
     found = plan.decoder()(raw)
@@ -108,8 +103,6 @@ def decoded_columns(raw: Any, plan: DecodePlan, schema: "pa.Schema", names: list
 
 def refuse_bad(bad: Any, offsets: Any, where: str, format: str) -> None:
     """Raises: BadValue for the first bad row."""
-    import pyarrow.compute as pc
-
     row = pc.index(bad, True).as_py()
     raise BadValue(f"{where} at offset {offsets[row].as_py()}: the value is not valid {format}, and valueMode is failfast")
 
