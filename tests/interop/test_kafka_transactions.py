@@ -14,6 +14,7 @@ import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from bench import kafka as apache
@@ -79,7 +80,7 @@ def consumed(bootstrap: str, topic: str, isolation: str) -> list[bytes]:
     settings = {"bootstrap.servers": bootstrap, "group.id": "reader", "isolation.level": isolation, "enable.partition.eof": True}
     consumer = Consumer(settings)
     consumer.assign([TopicPartition(topic, 0, 0)])
-    found = []
+    found: list[bytes] = []
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         message = consumer.poll(1)
@@ -183,7 +184,7 @@ def committed_of(bootstrap: str, group: str) -> int:
 # Ottla's files.
 
 
-def append(log: Log, value: bytes, sequence: int = -1, **fields: object) -> None:
+def append(log: Log, value: bytes, sequence: int = -1, **fields: Any) -> None:
     batch = memoryview(build_batch([(NOW_MS, None, filled(value), ())], base_sequence=sequence, **fields))
     log.append(batch, parse_header(batch), leader_epoch=0, now_ms=NOW_MS)
 
