@@ -72,6 +72,7 @@ def test_offsets_of_a_transaction_count_only_if_it_was_committed(kind: int, foun
 
 
 def test_offsets_of_an_open_transaction_are_pending_and_unstable() -> None:
+    """Line 46."""
     cluster = cluster_of_groups()
     broker = coordinating(cluster)
     commit(broker, "g", "t", 0, 3)

@@ -120,6 +120,16 @@ def test_a_transactional_batch_without_a_verified_transaction_is_refused() -> No
     assert produce(broker, batch(b"x", transactional=True)).error_code == errors.InvalidRecord.code, "no producer id"
 
 
+def test_a_batch_outside_of_the_open_transaction_of_its_producer_is_refused() -> None:
+    """Line 36."""
+    broker = Cluster().topic()
+    write(broker, b"a")
+    outside = batch(b"b", producer_id=1, producer_epoch=0, base_sequence=1)
+    assert produce(broker, outside).error_code == errors.InvalidTxnState.code
+    end(broker, commit=True)
+    assert produce(broker, outside).error_code == 0
+
+
 def test_a_late_batch_whose_verification_a_marker_overtook_is_refused() -> None:
     broker = Cluster().topic()
     leader, wall_ms = broker.leader("t"), broker.cluster.wall_ms

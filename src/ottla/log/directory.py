@@ -395,7 +395,7 @@ def _finish(log: Log, plans: dict[TopicPartition, FlushPlan]) -> bool:
     written = not log.pending.unwritten or all(segment.finish() for segment in log.pending.unwritten)
     if log.active.is_open:
         written = log.active.finish() and written
-        if log.active.aborted:
+        if log.active.has_transaction_index:
             for file in log.active.index_files():
                 log.pending.file(file)
     log.snapshot(lasting=False)

@@ -183,7 +183,7 @@ class Producers:
         """Checks a batch that begins a transaction here."""
         if verify:
             self.verifications.check_guard(header.producer_id, guard)
-        if header.base_sequence != NO_SEQUENCE and self.verifications:
+        if header.base_sequence != NO_SEQUENCE and self.verifications.by_producer:
             known = producer is not None and bool(producer.packed)
             self.verifications.check_sequence(header.producer_id, header.base_sequence, known=known)
 
@@ -226,7 +226,7 @@ class Producers:
         if header.is_transactional and producer.transaction_from == NO_OFFSET:
             producer.transaction_from = base_offset
             self._open[base_offset] = header.producer_id
-        if self.verifications:
+        if self.verifications.by_producer:
             self.verifications.end(header.producer_id)
 
     def _used(self, producer_id: int) -> Producer:

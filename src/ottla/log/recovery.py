@@ -236,9 +236,12 @@ class _Scan:
             if not follows(segment.base_offset, log.end_offset, self._holes_below):
                 _remove_from(log, index, self._found)
                 break
-            if self._segment(segment, self._bound(index)):
+            if self._segment(segment, self._bound(index), last=index + 1 == len(log.segments)):
                 _remove_from(log, index + 1, self._found)
                 break
+            if index + 1 < len(log.segments):
+                # That of the next segment was removed with the state that it belonged to. Retention may remove those before.
+                log.snapshot()
         for segment in log.segments[first:-1]:
             segment.freeze()
         log.epochs.end_offset = log.producers.end_offset = log.end_offset
@@ -249,13 +252,17 @@ class _Scan:
         bases = self._log.bases
         return min(bases[index + 1], self._recovery_point) if index + 1 < len(bases) else self._recovery_point
 
-    def _segment(self, segment: Segment, bound: int) -> bool:
-        """Reads one segment; returns whether it had a flaw, at which the file was truncated."""
+    def _segment(self, segment: Segment, bound: int, *, last: bool) -> bool:
+        """Reads one segment; returns whether it had a flaw, at which the file was truncated.
+
+        The transaction index cannot be compared with the log when it is used, as the other indexes are. So that of a closed segment is
+        durable before the log opens; the next crash leads to a new scan of the last one.
+        """
         log, file = self._log, segment.file
         file.drop_cache()
         size = file.size
         segment.reset()
-        segment.reset_aborted()
+        segment.forget_aborted()
         self._expected, self._epoch, self._damages = segment.base_offset, -1, []
         position: int | None = 0
         while position is not None:
@@ -264,6 +271,7 @@ class _Scan:
         if self._damages:
             log.note_damage(segment.base_offset, self._damages)
         self._found.scanned_bytes += segment.size
+        segment.store_aborted(durable=not last)
         if not segment.finish():
             log.pending.unwritten.append(segment)
         log.pending.file(file)

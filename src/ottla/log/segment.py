@@ -45,6 +45,7 @@ class Segment:
 
     __slots__ = (
         "_aborted",
+        "_aborted_replaced",
         "_aborted_written",
         "_file",
         "_first_timestamp",
@@ -86,6 +87,8 @@ class Segment:
         self._aborted: list[AbortedTransaction] | None = None
         #: Number of them in the file.
         self._aborted_written = 0
+        #: Whether the file was emptied: until it is synced, a power cut can restore its former content.
+        self._aborted_replaced = False
         #: (timestamp, last offset of the first batch that has it); None until the time index was read.
         self._max_timestamp: tuple[int, int] | None = None
         self._first_timestamp: int | None = None
@@ -402,16 +405,56 @@ class Segment:
             self._aborted_written = len(self._aborted)
         return self._aborted
 
+    @property
+    def has_transaction_index(self) -> bool:
+        """Whether the transaction index has entries, or a power cut can restore former ones."""
+        return bool(self.aborted) or self._aborted_replaced
+
     def note_aborted(self, transaction: AbortedTransaction) -> None:
         """Adds to the transaction index, in memory until ``finish``."""
         self.aborted.append(transaction)
 
     def reset_aborted(self, below_offset: int = 0) -> None:
-        """Keeps the aborted transactions whose marker is below the offset."""
+        """Keeps the aborted transactions whose marker is below the offset.
+
+        The file is not synced: ``index_files`` contains it from now on. A crash before that must lead to a new reset.
+        """
         self._aborted = [entry for entry in self.aborted if entry.last_offset < below_offset] if below_offset else []
+        self._empty_aborted()
+
+    def forget_aborted(self) -> None:
+        """Forgets the aborted transactions; the file is unchanged until ``store_aborted``."""
+        self._aborted, self._aborted_written = [], 0
+
+    def store_aborted(self, *, durable: bool) -> None:
+        """Makes the file contain the present aborted transactions.
+
+        ``durable``: before it returns, for a closed segment, which no later flush syncs. Otherwise ``finish`` writes them, as in
+        ``reset_aborted``. Raises: OSError. A full disk leaves them to ``finish``, too.
+        """
+        path, content = self.path(TXN_INDEX), b"".join(entry.pack() for entry in self.aborted)
+        try:
+            former = self.disk.read_file(path)
+        except FileNotFoundError:
+            former = b""
+        if former != content:
+            try:
+                if durable:
+                    self.disk.replace_file(path, content)
+            except OSError as error:
+                if error.errno != ENOSPC:
+                    raise
+                durable = False
+            if not durable:
+                self._empty_aborted()
+                return
+        self._aborted_written = len(self.aborted)
+
+    def _empty_aborted(self) -> None:
         self._aborted_written = 0
         if self.disk.exists(self.path(TXN_INDEX)):
             self.disk.open(self.path(TXN_INDEX)).truncate(0)
+            self._aborted_replaced = True
 
     def _write_aborted(self) -> bool:
         if self._aborted is None or len(self._aborted) == self._aborted_written:
@@ -429,7 +472,7 @@ class Segment:
     def index_files(self) -> list[File]:
         """The index files to sync."""
         files = [self.offsets.file(), self.times.file()]
-        if self._aborted_written:
+        if self._aborted_written or self._aborted_replaced:
             files.append(self.disk.open(self.path(TXN_INDEX)))
         return files
 

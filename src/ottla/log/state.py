@@ -8,11 +8,11 @@ from typing import Self
 
 import msgspec
 
-from ottla.base.ids import Offset, TopicId, TopicPartition
+from ottla.base.ids import NO_OFFSET, Offset, TopicId, TopicPartition
 from ottla.base.ports import Disk
 from ottla.base.units import INT32_MAX
 from ottla.log.damage import Damage, damage_file
-from ottla.log.filenames import DAMAGE
+from ottla.log.filenames import DAMAGE, SNAPSHOT, segment_name
 from ottla.log.flush import NamedFile
 from ottla.log.index import OFFSET_ENTRY, TIME_ENTRY
 from ottla.log.leader_epochs import LeaderEpochs
@@ -117,6 +117,8 @@ class LogState:
         #: Whether a truncation lowered the recovery point below the recorded one. Until that is recorded nothing may be appended, or
         #: recovery after a crash would trust new bytes.
         self.unrecorded = False
+        #: Offset of the newest snapshot that a flush syncs, or has synced.
+        self._snapshot_lasts = NO_OFFSET
         #: Called when a truncation lowered the recovery point, before the next append.
         self.recovery_point_lowered: Callable[[LogState], None] = _nothing
 
@@ -171,11 +173,16 @@ class LogState:
         """
         if self.producers.snapshot_offset != self.end_offset:
             file = write_snapshot(self.disk, self.directory, self.end_offset, self.producers.by_id)
-            if file is not None:
-                self.producers.snapshot_offset = self.end_offset
-                if lasting:
-                    self.pending.file(file)
-                    self.pending.directory(self.directory)
+            if file is None:
+                return
+            self.producers.snapshot_offset = self.end_offset
+        elif self._snapshot_lasts == self.end_offset:
+            return
+        if lasting:
+            # Also one of a clean stop, which was not synced: retention may remove all others.
+            self._snapshot_lasts = self.end_offset
+            self.pending.file(NamedFile(self.disk, f"{self.directory}/{segment_name(self.end_offset, SNAPSHOT)}"))
+            self.pending.directory(self.directory)
 
     def segment_of(self, offset: int) -> int:
         """Index of the segment for ``offset``; 0 for offsets below the first segment."""

@@ -45,23 +45,20 @@ class Verification(msgspec.Struct, gc=False):
 class Verifications:
     """The verifications of one partition."""
 
-    __slots__ = ("_by_producer",)
+    __slots__ = ("by_producer",)
 
     def __init__(self) -> None:
         #: Oldest first.
-        self._by_producer: dict[int, Verification] = {}
-
-    def __bool__(self) -> bool:
-        return bool(self._by_producer)
+        self.by_producer: dict[int, Verification] = {}
 
     def begin(self, producer_id: int, epoch: int, sequence: int, *, raises_epoch: bool, now_ms: int) -> VerificationGuard:
         """The guard of a producer; a new one if it has none."""
-        known = self._by_producer.get(producer_id)
+        known = self.by_producer.get(producer_id)
         if known is None:
             known = Verification(VerificationGuard(), now_ms, epoch, sequence, raises_epoch)
-            self._by_producer[producer_id] = known
-            if len(self._by_producer) > VERIFICATIONS_MAX:
-                del self._by_producer[next(iter(self._by_producer))]
+            self.by_producer[producer_id] = known
+            if len(self.by_producer) > VERIFICATIONS_MAX:
+                del self.by_producer[next(iter(self.by_producer))]
         elif epoch > known.epoch:
             known.epoch, known.lowest_sequence = epoch, sequence
         elif epoch == known.epoch:
@@ -70,7 +67,7 @@ class Verifications:
 
     def check_guard(self, producer_id: int, guard: VerificationGuard | None) -> None:
         """Raises: InvalidTransactionState if ``guard`` is not current."""
-        known = self._by_producer.get(producer_id)
+        known = self.by_producer.get(producer_id)
         if known is None or known.guard is not guard:
             raise InvalidTransactionState(
                 f"producer {producer_id} has no transaction open in this partition, and its coordinator did not confirm one"
@@ -78,7 +75,7 @@ class Verifications:
 
     def check_sequence(self, producer_id: int, sequence: int, *, known: bool) -> None:
         """Checks the sequence of a first batch; ``known``: the partition has batches of the producer. Raises: OutOfOrderSequence."""
-        verification = self._by_producer.get(producer_id)
+        verification = self.by_producer.get(producer_id)
         if verification is None:
             return
         if verification.raises_epoch and sequence != 0 and not known:
@@ -90,9 +87,9 @@ class Verifications:
 
     def end(self, producer_id: int) -> None:
         """A batch or marker of the producer was appended: its guard is void."""
-        self._by_producer.pop(producer_id, None)
+        self.by_producer.pop(producer_id, None)
 
     def expire(self, before_ms: int) -> None:
         """Drops verifications that began before this time."""
-        for producer_id in [each for each, known in self._by_producer.items() if known.began_ms < before_ms]:
-            del self._by_producer[producer_id]
+        for producer_id in [each for each, known in self.by_producer.items() if known.began_ms < before_ms]:
+            del self.by_producer[producer_id]
