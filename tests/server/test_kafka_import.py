@@ -9,6 +9,7 @@ import os
 import signal
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -34,7 +35,7 @@ from ottla.wire.declare import Struct
 
 CLUSTER = "04hFT5z9RUGY7MxnO0cuIQ"
 ORDERS = bytes(range(16))
-KEYS: dict[type[msgspec.Struct], int] = {kind: key for key, kind in kinds.TYPES.items()}
+KEYS: dict[type[Any], int] = {kind: key for key, kind in kinds.TYPES.items()}
 
 
 def metadata_value(record: Struct, version: int = 0) -> bytes:
