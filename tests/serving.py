@@ -76,6 +76,8 @@ class Serving:
             self.command += ["--set", f"{name}={value}"]
         self.command += arguments
         self.ready_timeout_s = ready_timeout_s
+        #: Where the package of the next life is.
+        self.source = SOURCE
         #: HOST:PORT of every broker, comma-separated. A single broker listens at the same port in all its lives.
         self.bootstrap = ""
         #: Seconds from spawn to the ready line, of the last start.
@@ -174,11 +176,13 @@ class Serving:
     def spawn(self) -> None:
         """Starts a life without waiting for anything."""
         self.data_dir.parent.mkdir(parents=True, exist_ok=True)
-        path = os.pathsep.join(filter(None, (str(SOURCE), os.environ.get("PYTHONPATH"))))
+        path = os.pathsep.join(filter(None, (str(self.source), os.environ.get("PYTHONPATH"))))
+        environment = {**os.environ, "PYTHONPATH": path}
+        if self.source != SOURCE:
+            # Another version runs in pure Python.
+            environment.pop("OTTLA_REQUIRE_NATIVE", None)
         one = self.bootstrap and "," not in self.bootstrap
         listen = ["--listen", self.bootstrap if one else "127.0.0.1:0"]
         with self.output.open("ab") as output:
             self._spawned_at = time.monotonic()
-            self._process = subprocess.Popen(
-                self.command + listen, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env={**os.environ, "PYTHONPATH": path}
-            )
+            self._process = subprocess.Popen(self.command + listen, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=environment)

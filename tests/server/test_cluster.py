@@ -23,7 +23,7 @@ from ottla.server.zookeeper_ensemble import Ensemble
 from ottla.wire import framing
 from ottla.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
 from ottla.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
-from serving import Serving
+from serving import SOURCE, Serving
 
 pytestmark = pytest.mark.server
 
@@ -122,8 +122,11 @@ def ask(address: tuple[str, int], message: Any, version: int, response: type[R])
 
 
 @contextmanager
-def processes(directory: Path, zookeeper: Ensemble, brokers: int = 3) -> Iterator[Processes]:
+def processes(directory: Path, zookeeper: Ensemble, brokers: int = 3, *, source: Path = SOURCE) -> Iterator[Processes]:
+    """``source``: the package that the brokers run."""
     made = Processes(directory, zookeeper, brokers)
+    for broker in made.brokers.values():
+        broker.source = source
     try:
         made.start()
         yield made
