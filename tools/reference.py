@@ -18,16 +18,16 @@ from ottla.broker.metadata.configs import BrokerOptions, topic_defaults
 from ottla.broker.metadata.kafka_settings import OTHER_DEFAULTS, documented
 from ottla.client.options import AdminOptions, ClientOptions, ConsumerOptions, ProducerOptions
 from ottla.log.options import TopicOptions
-from ottla.wire.messages import API
+from ottla.wire.messages import API, KAFKA_RELEASE
 
 REFERENCE = Path(__file__).parent.parent / "docs" / "reference"
 
 
-KAFKA_SETTINGS = """\
+KAFKA_SETTINGS = f"""\
 # Settings of Apache Kafka
 
-Generated from the tables in `src/ottla/broker/metadata/kafka_settings.py`. It has every setting that Apache Kafka 4.4 defines, and those of
-brokers that only 3.9 has. [configuration.md](configuration.md) describes the settings in force.
+Generated from the tables in `src/ottla/broker/metadata/kafka_settings.py`. It has every setting that Apache Kafka
+{KAFKA_RELEASE} defines, and those of brokers that only 3.9 has. [configuration.md](configuration.md) describes the settings in force.
 
 - **in force**: the setting has Kafka's meaning and Kafka's default, except where the table says otherwise.
 - **accepted without meaning**: a value other than the default is ignored with a warning, because what it regulates does not exist here.

@@ -138,9 +138,9 @@ async def test_every_api_names_the_address_the_cause_and_a_remedy_without_a_brok
             await server(
                 b"\x15\x03\x01\x00\x02\x02\x46"
             ): "{} .*speaks TLS, which this client does not: take the port of a PLAINTEXT listener",
-            await server(b""): "{} closed the connection before it answered ApiVersions v4.*PLAINTEXT listener .*TLS .*ZooKeeper",
+            await server(b""): "{} closed the connection before it answered ApiVersions v5.*PLAINTEXT listener .*TLS .*ZooKeeper",
             await server(b"", tls=True): "{} .*(speaks TLS|closed the connection before it answered .*TLS)",
-            await server(None): "{} did not answer ApiVersions v4 within 300 ms; connection given up; is it a Kafka broker, without TLS",
+            await server(None): "{} did not answer ApiVersions v5 within 300 ms; connection given up; is it a Kafka broker, without TLS",
         }
 
         checks = []

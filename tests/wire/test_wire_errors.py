@@ -10,8 +10,8 @@ from ottla.wire import errors
 from ottla.wire.errors import BY_CODE, KafkaError, error_for
 
 
-def test_the_table_is_complete_from_minus_one_to_133() -> None:
-    assert sorted([*BY_CODE, errors.NONE]) == list(range(-1, 134))
+def test_the_table_is_complete_from_minus_one_to_136() -> None:
+    assert sorted([*BY_CODE, errors.NONE]) == list(range(-1, 137))
 
 
 @pytest.mark.parametrize("theirs", [code for code in ErrorCode if code], ids=lambda code: code.name)

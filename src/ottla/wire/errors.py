@@ -4,7 +4,7 @@ A class is named after Kafka's constant: NOT_LEADER_OR_FOLLOWER is `NotLeaderOrF
 NETWORK_EXCEPTION is `NetworkError`). A broker raises one and returns it for the smallest unit that failed; a client raises the same class.
 "Retriable" has Kafka's meaning: the same request may succeed later, perhaps after a refresh of the metadata.
 
-Source: Errors in Apache Kafka 4.3, codes -1 to 133.
+Source: Errors in Apache Kafka 4.4, codes -1 to 136.
 """
 
 from __future__ import annotations
@@ -603,3 +603,15 @@ class StreamsTopologyFenced(KafkaError, code=132):
 
 class ShareSessionLimitReached(KafkaError, code=133, retriable=True):
     """The broker has reached its limit of share sessions."""
+
+
+class GroupDeletionFailed(KafkaError, code=134):
+    """The group could not be deleted."""
+
+
+class StreamsTopologyDescriptionUpdateFailed(KafkaError, code=135):
+    """The description of the topology could not be stored."""
+
+
+class ControllerIdNotRegistered(KafkaError, code=136):
+    """There is no registered controller with this id."""

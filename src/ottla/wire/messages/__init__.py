@@ -61,6 +61,9 @@ from ottla.wire.messages.unregister_broker import *
 from ottla.wire.messages.update_features import *
 from ottla.wire.messages.write_txn_markers import *
 
+#: The release of Apache Kafka whose versions of APIs, settings and behaviour are the reference.
+KAFKA_RELEASE = "4.4"
+
 
 @dataclass(frozen=True, slots=True)
 class ApiSchema:
