@@ -328,7 +328,7 @@ def test_a_closed_port_is_one_sentence() -> None:
         (b"HTTP/1.1 400 Bad Request\r\n\r\n", "an HTTP server answers"),
         (b"\x15\x03\x03\x00\x02\x02\x46", "speaks TLS"),
         (b"", "closed the connection before it answered ApiVersions"),
-        (None, "did not answer ApiVersions v4 within 300 ms"),
+        (None, "did not answer ApiVersions v5 within 300 ms"),
     ],
 )
 def test_a_server_that_is_not_kafka_is_recognized(reply: bytes | None, message: str) -> None:
