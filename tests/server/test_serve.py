@@ -401,7 +401,7 @@ def test_an_api_versions_request_from_the_future_is_answered_in_version_0(shared
     size = struct.unpack(">i", client.read(4))[0]
     correlation_id, answer = framing.decode_response(ApiVersionsResponse, client.read(size), 0)
     assert correlation_id == 5 and answer.error_code == 35
-    assert [(api.api_key, api.min_version, api.max_version) for api in answer.api_keys] == [(18, 0, 4)]
+    assert [(api.api_key, api.min_version, api.max_version) for api in answer.api_keys] == [(18, 0, 5)]
     # The connection stays open for the second try.
     request = ApiVersionsRequest(client_software_name="x", client_software_version="1")
     assert client.ask(request, 3, ApiVersionsResponse).error_code == 0

@@ -18,10 +18,13 @@ from kazoo.client import KazooClient
 
 import ottla
 from ottla import ConfigChange, NewTopic, Resource
+from ottla.broker.metadata.features import NEWEST, SUPPORTED
 from ottla.server.zookeeper_ensemble import Ensemble
 from serving import Serving
 
 pytestmark = pytest.mark.server
+
+FEATURES = {name: {"min_version": levels.lowest, "max_version": levels.highest} for name, levels in SUPPORTED.items()}
 CHROOTS = count(1)
 
 #: Nodes that Kafka makes when a broker starts, all of them empty.
@@ -92,7 +95,7 @@ def test_every_node_is_where_kafka_has_it_and_holds_what_kafka_writes(cluster: S
         assert ephemeral and registration.pop("timestamp").isdecimal()
         assert registration == {
             "version": 5, "host": host, "port": port, "jmx_port": -1, "endpoints": [f"PLAINTEXT://{host}:{port}"],
-            "listener_security_protocol_map": {"PLAINTEXT": "PLAINTEXT"}, "features": {}, "implementation": "ottla",
+            "listener_security_protocol_map": {"PLAINTEXT": "PLAINTEXT"}, "features": FEATURES, "implementation": "ottla",
         }  # fmt: skip
     controller, ephemeral = found.pop("/controller")
     assert ephemeral and controller.pop("timestamp").isdecimal() and controller.pop("brokerid") in (1, 2)
@@ -115,7 +118,7 @@ def test_every_node_is_where_kafka_has_it_and_holds_what_kafka_writes(cluster: S
         "/config/brokers/<default>": {"version": 1, "config": {"log.retention.ms": "10000"}},
         "/config/topics/t": {"version": 1, "config": {"retention.ms": "3600000"}},
         "/controller_epoch": 1,
-        "/feature": {"version": 2, "status": 1, "features": {}},
+        "/feature": {"version": 2, "status": 1, "features": {name: {"max_version_level": level} for name, level in NEWEST.items()}},
     }
     assert block == {"version": 1, "block_start": "0", "block_end": "999"}
     assert len(found) == 9
