@@ -16,6 +16,7 @@ from ottla.broker.apis import HANDLERS
 from ottla.broker.groups.classic.states import TRANSITIONS, GroupState
 from ottla.broker.metadata.configs import BrokerOptions, topic_defaults
 from ottla.broker.metadata.kafka_settings import OTHER_DEFAULTS, documented
+from ottla.broker.transactions import states as transactions
 from ottla.client.options import AdminOptions, ClientOptions, ConsumerOptions, ProducerOptions
 from ottla.log.options import TopicOptions
 from ottla.wire.messages import API, KAFKA_RELEASE
@@ -163,6 +164,17 @@ def group_states() -> str:
     return f"{title}\n\n{intro}\n\n```mermaid\n{diagram}\n```\n\n" + "\n".join(rows) + "\n"
 
 
+def transaction_states() -> str:
+    """The states of a transactional id, as a diagram."""
+    rows = ["| from | to | when |", "|-|-|-|"]
+    rows += [f"| {before.value} | {after.value} | {why} |" for (before, after), why in transactions.TRANSITIONS.items()]
+    intro = "Generated from the table in `src/ottla/broker/transactions/states.py`, which says what each state means."
+    edges = [f"    {before.value} --> {after.value}: {why}" for (before, after), why in transactions.TRANSITIONS.items()]
+    first, last = transactions.TransactionState.EMPTY.value, transactions.TransactionState.DEAD.value
+    diagram = "\n".join(["stateDiagram-v2", f"    [*] --> {first}", *edges, f"    {last} --> [*]"])
+    return f"# States of a transactional id\n\n{intro}\n\n```mermaid\n{diagram}\n```\n\n" + "\n".join(rows) + "\n"
+
+
 def main() -> int:
     """Write the pages, or compare them; returns 1 when one is out of date."""
     pages = {
@@ -172,6 +184,7 @@ def main() -> int:
         "protocol.md": coverage() + protocol_reference(),
         "cli.md": cli_page(),
         "group-states.md": group_states(),
+        "transaction-states.md": transaction_states(),
     }
     stale = []
     for name, text in pages.items():

@@ -5,6 +5,7 @@ from typing import Any
 
 from cluster import Cluster, batch
 from groups import commit, join, sync
+from transactional import coordinator, init_request
 
 from ottla.base.ids import NO_TOPIC_ID
 
@@ -39,6 +40,14 @@ def written(group: str, cluster: Cluster) -> str:
 def classic(cluster: Cluster, group: str, **fields: Any) -> dict[str, Any]:
     found = member(cluster, group)
     return {"group_id": group, "member_id": found.member_id, "generation_id": found.generation_id, **fields}
+
+
+def begun(cluster: Cluster, transactional_id: str) -> dict[str, Any]:
+    """The identity of a transactional producer."""
+    coordinator(cluster, transactional_id)
+    found = cluster[1].ask(init_request(transactional_id), 5)
+    assert not found.error_code, found
+    return {"producer_id": found.producer_id, "producer_epoch": found.producer_epoch}
 
 
 T = [{"name": "t", "partitions": [{"partition_index": 0}]}]
@@ -89,6 +98,26 @@ REQUESTS: dict[str, tuple[int, Callable[[Cluster, int], dict[str, Any]]]] = {
     "DeleteTopics": (6, lambda c, n: {"topics": [{"name": made(c, f"gone{n}"), "topic_id": NO_TOPIC_ID}], "timeout_ms": 1000}),
     "DeleteRecords": (2, lambda c, n: {"topics": [{"name": "t", "partitions": [{"partition_index": 1, "offset": -1}]}]}),
     "InitProducerId": (4, lambda c, n: {"transactional_id": None}),
+    "AddPartitionsToTxn": (
+        3,
+        lambda c, n: {
+            "v3_and_below_transactional_id": f"add{n}",
+            **{f"v3_and_below_{name}": value for name, value in begun(c, f"add{n}").items()},
+            "v3_and_below_topics": [{"name": "t", "partitions": [0]}],
+        },
+    ),
+    "AddOffsetsToTxn": (4, lambda c, n: {"transactional_id": f"offsets{n}", **begun(c, f"offsets{n}"), "group_id": "o"}),
+    "EndTxn": (5, lambda c, n: {"transactional_id": f"end{n}", **begun(c, f"end{n}"), "committed": False}),
+    "WriteTxnMarkers": (
+        2,
+        lambda c, n: {"markers": [{"producer_id": 10_000 + n, "topics": [{"name": "t", "partition_indexes": [0]}]}]},
+    ),
+    "TxnOffsetCommit": (
+        5,
+        lambda c, n: {"transactional_id": f"txn{n}", **begun(c, f"txn{n}"), "group_id": "o", "topics": T},
+    ),
+    "DescribeTransactions": (0, lambda c, n: {"transactional_ids": ["known"] if begun(c, "known") else []}),
+    "ListTransactions": (2, lambda c, n: {}),
     "OffsetForLeaderEpoch": (4, lambda c, n: {"topics": [{"topic": "t", "partitions": [{"partition": 0, "leader_epoch": 0}]}]}),
     "DescribeConfigs": (4, lambda c, n: {"resources": [{"resource_type": 2, "resource_name": "t", "configuration_keys": None}]}),
     "AlterConfigs": (

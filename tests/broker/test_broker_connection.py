@@ -3,17 +3,22 @@
 import pytest
 from cluster import Cluster, batch, fetch_request, produce_request
 from groups import commit, coordinating, stable_member
+from transactional import Producer
 
 from ottla.broker.apis import HANDLERS
 from ottla.wire import errors
 from ottla.wire.compile import decode, encode
 from ottla.wire.messages import API, ElectLeadersRequest
+from ottla.wire.messages import add_partitions_to_txn as adding
 from ottla.wire.messages import alter_configs as legacy
 from ottla.wire.messages import describe_producers as producers
 from ottla.wire.messages import describe_topic_partitions as pages
 from ottla.wire.messages import incremental_alter_configs as incremental
 from ottla.wire.messages import offset_commit as commits
 from ottla.wire.messages import offset_fetch as fetches
+from ottla.wire.messages import txn_offset_commit as txn_commits
+from ottla.wire.messages import write_txn_markers as markers
+from ottla.wire.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
 from ottla.wire.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
     ReassignablePartition,
@@ -31,6 +36,8 @@ from ottla.wire.messages.describe_cluster import DescribeClusterRequest
 from ottla.wire.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
 from ottla.wire.messages.describe_groups import DescribeGroupsRequest
 from ottla.wire.messages.describe_log_dirs import DescribeLogDirsRequest
+from ottla.wire.messages.describe_transactions import DescribeTransactionsRequest
+from ottla.wire.messages.end_txn import EndTxnRequest
 from ottla.wire.messages.find_coordinator import FindCoordinatorRequest
 from ottla.wire.messages.heartbeat import HeartbeatRequest
 from ottla.wire.messages.init_producer_id import InitProducerIdRequest
@@ -40,6 +47,7 @@ from ottla.wire.messages.list_config_resources import ListConfigResourcesRequest
 from ottla.wire.messages.list_groups import ListGroupsRequest
 from ottla.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from ottla.wire.messages.list_partition_reassignments import ListPartitionReassignmentsRequest
+from ottla.wire.messages.list_transactions import ListTransactionsRequest
 from ottla.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
 from ottla.wire.messages.offset_delete import OffsetDeleteRequest, OffsetDeleteRequestPartition, OffsetDeleteRequestTopic
 from ottla.wire.messages.offset_for_leader_epoch import OffsetForLeaderEpochRequest, OffsetForLeaderPartition, OffsetForLeaderTopic
@@ -49,15 +57,15 @@ from ottla.wire.messages.update_features import FeatureUpdateKey, UpdateFeatures
 #: What a broker of Kafka 4.4 puts in ApiVersions, for every API served here.
 KAFKA_4_4 = {
     0: (0, 13), 1: (4, 18), 2: (1, 11), 3: (0, 13), 8: (2, 10), 9: (1, 10), 10: (0, 6), 11: (0, 9), 12: (0, 4), 13: (0, 5), 14: (0, 5),
-    15: (0, 6), 16: (0, 5), 18: (0, 5), 19: (2, 7), 20: (1, 6), 21: (0, 2), 22: (0, 5), 23: (2, 4), 32: (1, 4),
-    33: (0, 2), 35: (1, 5), 37: (0, 3), 42: (0, 3), 43: (0, 2), 44: (0, 1), 45: (0, 1), 46: (0, 0), 47: (0, 0),
-    57: (0, 2), 60: (0, 2), 61: (0, 0),
-    68: (0, 1), 69: (0, 1), 74: (0, 1), 75: (0, 0),
+    15: (0, 6), 16: (0, 5), 18: (0, 5), 19: (2, 7), 20: (1, 6), 21: (0, 2), 22: (0, 5), 23: (2, 4), 24: (0, 5), 25: (0, 4), 26: (0, 5),
+    27: (1, 2), 28: (0, 6), 32: (1, 4), 33: (0, 2), 35: (1, 5), 37: (0, 3), 42: (0, 3), 43: (0, 2), 44: (0, 1), 45: (0, 1), 46: (0, 0),
+    47: (0, 0), 57: (0, 2), 60: (0, 2), 61: (0, 0), 65: (0, 0), 66: (0, 2), 68: (0, 1), 69: (0, 1), 74: (0, 1), 75: (0, 0),
 }  # fmt: skip
 
 
 #: Those that need a coordinator.
 GROUP_APIS = (8, 9, 10, 11, 12, 13, 14, 15, 16, 42, 47, 68, 69)
+TRANSACTION_APIS = (24, 25, 26, 28, 65, 66)
 
 
 def two_groups(cluster: Cluster) -> str:
@@ -66,6 +74,14 @@ def two_groups(cluster: Cluster) -> str:
     commit(broker, "g", "t", 0, 1)
     broker.ask(a_request(68, 1), 1)
     return stable_member(cluster, "h")
+
+
+def begin_transaction(cluster: Cluster) -> None:
+    """Transactional id x has an open transaction, of producer id 0, with the partition of group g's offsets."""
+    coordinating(cluster)
+    producer = Producer(cluster, version=1)
+    assert producer.producer_id == 0
+    assert producer.add_offsets() == 0
 
 
 def a_request(key: int, version: int, member_of_h: str = "") -> object:
@@ -126,6 +142,29 @@ def a_request(key: int, version: int, member_of_h: str = "") -> object:
             return DeleteRecordsRequest(topics=[DeleteRecordsTopic(name="t", partitions=[DeleteRecordsPartition(offset=-1)])])
         case 22:
             return InitProducerIdRequest(transactional_id=None)
+        case 24 if version >= 4:
+            added = adding.AddPartitionsToTxnTransaction(
+                transactional_id="x", topics=[adding.AddPartitionsToTxnTopic(name="t", partitions=[0, 1])]
+            )
+            return adding.AddPartitionsToTxnRequest(transactions=[added])
+        case 24:
+            topics = [adding.AddPartitionsToTxnTopic(name="t", partitions=[0, 1])]
+            return adding.AddPartitionsToTxnRequest(v3_and_below_transactional_id="x", v3_and_below_topics=topics)
+        case 25:
+            return AddOffsetsToTxnRequest(transactional_id="x", group_id="g")
+        case 26:
+            return EndTxnRequest(transactional_id="x", committed=True)
+        case 27:
+            partitions = [markers.WritableTxnMarkerTopic(name="t", partition_indexes=[0, 1])]
+            return markers.WriteTxnMarkersRequest(markers=[markers.WritableTxnMarker(producer_id=1, topics=partitions)])
+        case 28:
+            offset = txn_commits.TxnOffsetCommitRequestPartition(committed_offset=1)
+            stored = [txn_commits.TxnOffsetCommitRequestTopic(name="t", partitions=[offset])]
+            return txn_commits.TxnOffsetCommitRequest(transactional_id="x", group_id="g", topics=stored)
+        case 65:
+            return DescribeTransactionsRequest(transactional_ids=["x"])
+        case 66:
+            return ListTransactionsRequest()
         case 23:
             return OffsetForLeaderEpochRequest(topics=[OffsetForLeaderTopic(topic="t", partitions=[OffsetForLeaderPartition()])])
         case 32:
@@ -187,7 +226,7 @@ def error_codes(message: object) -> list[int]:
     found = []
     for field in getattr(message, "__struct_fields__", ()):
         value = getattr(message, field)
-        if field == "error_code":
+        if field.endswith("error_code"):
             found.append(value)
         for part in value if isinstance(value, list) else [value]:
             found += error_codes(part)
@@ -215,8 +254,10 @@ def test_every_version_of_every_api_does_its_work(key: int, version: int) -> Non
     cluster = Cluster()
     broker = cluster.topic(partitions=2)
     member_of_h = two_groups(cluster) if key in GROUP_APIS else ""
+    if key in TRANSACTION_APIS:
+        begin_transaction(cluster)
     request = a_request(key, version, member_of_h)
-    if (key, version) == (8, 10):
+    if (key, version) in ((8, 10), (28, 6)):
         request.topics[0].topic_id = broker.node.context.image.topics["t"].topic_id  # type: ignore[attr-defined]
     if (key == 0 and version >= 13) or (key == 1 and version >= 13):
         topic_id = broker.node.context.image.topics["t"].topic_id

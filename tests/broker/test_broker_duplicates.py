@@ -56,6 +56,8 @@ def codes(answers: str) -> Callable[[Any], Any]:
 T_TWICE = two(name="t", partitions=[{"partition_index": 0}])
 RESOURCES = two(resource_type=2, resource_name="t", configs=[{"name": "retention.ms", "value": "1"}])
 ROWS = [
+    # Each is described; nobody coordinates it here.
+    Row("DescribeTransactions", 0, {"transactional_ids": ["x", "x"]}, codes("transaction_states"), [16, 16]),
     # The last entry counts, and the partition is answered once.
     Row(
         "Produce",
@@ -239,13 +241,19 @@ NOTHING_TO_NAME_TWICE = {
     "ConsumerGroupHeartbeat": "subscriptions and owned partitions are sets",
     "DescribeCluster": "no list",
     "DescribeQuorum": "always refused",
+    "AddOffsetsToTxn": "no list",
+    "AddPartitionsToTxn": "partitions of a transaction are a set",
+    "EndTxn": "no list",
     "Heartbeat": "no list",
     "InitProducerId": "no list",
     "JoinGroup": "protocols are kept as sent",
     "ListConfigResources": "types are a set",
     "ListGroups": "filters are sets",
+    "ListTransactions": "filters are sets",
     "SyncGroup": "assignments are kept by member",
+    "TxnOffsetCommit": "as OffsetCommit",
     "UnregisterBroker": "always refused",
+    "WriteTxnMarkers": "coordinators name each partition once",
 }
 
 

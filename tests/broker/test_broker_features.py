@@ -55,7 +55,7 @@ def test_supported_levels_from_0_on_are_shown_from_version_4_on() -> None:
     broker = Cluster()[1]
     supported = {one.name: (one.min_version, one.max_version) for one in shown(broker).supported_features}
     assert supported == {name: levels.range for name, levels in SUPPORTED.items()}
-    assert {one.name for one in shown(broker, 3).supported_features} == SUPPORTED.keys() - {"group.version"}
+    assert {one.name for one in shown(broker, 3).supported_features} == SUPPORTED.keys() - {"group.version", "transaction.version"}
 
 
 def test_a_raised_level_is_in_the_store_and_at_every_broker() -> None:

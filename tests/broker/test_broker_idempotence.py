@@ -223,7 +223,7 @@ def test_a_store_that_stays_silent_is_a_retriable_error() -> None:
     ("fields", "error"),
     [
         ({"transactional_id": ""}, errors.InvalidRequest),
-        ({"transactional_id": "x", "transaction_timeout_ms": 1000}, errors.TransactionalIdAuthorizationFailed),
+        ({"transactional_id": "x", "transaction_timeout_ms": 1000}, errors.NotCoordinator),
         ({"producer_id": 5}, errors.InvalidRequest),
         ({"producer_epoch": 5}, errors.InvalidRequest),
     ],

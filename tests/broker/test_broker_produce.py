@@ -72,10 +72,16 @@ def test_acks_0_has_no_answer_and_an_error_closes_the_connection() -> None:
     assert bad.closed is not None and bad.waits and not bad.released
 
 
-def test_a_transaction_with_acks_0_closes_the_connection() -> None:
+def test_a_refused_transaction_with_acks_0_closes_the_connection() -> None:
     """Found by the fuzzer: an answer that no client expects, which it would take for the answer to its next request."""
-    bad = Cluster().topic().send(produce_request(batch(b"a"), acks=0, transactional_id="t"), 12)
-    assert bad.closed is not None and bad.waits
+    data = [batch(b"a", transactional=True, producer_id=number, producer_epoch=0, base_sequence=0) for number in (1, 2)]
+    broker = Cluster().topic(partitions=2)
+    unknown = produce_request(data[0], acks=0, transactional_id="t")
+    mixed = produce_request(data[0], acks=0, transactional_id="t")
+    mixed.topic_data += produce_request(data[1], partition=1).topic_data
+    for request in (unknown, mixed):
+        bad = broker.send(request, 12)
+        assert bad.closed is not None and bad.waits
 
 
 @pytest.mark.parametrize("acks", [2, -2, 5])
@@ -242,10 +248,12 @@ def test_a_batch_that_grows_too_much_is_refused() -> None:
     refused(broker, batch(bytes(20 << 20), codec=Codec.ZSTD), errors.InvalidRecord)
 
 
-def test_transactional_batches_are_refused_while_there_are_no_transactions() -> None:
+def test_a_transactional_batch_needs_a_transactional_id_and_a_coordinator() -> None:
     broker = Cluster().topic()
-    refused(broker, batch(b"a", transactional=True, producer_id=1, producer_epoch=0, base_sequence=0), errors.InvalidTxnState)
-    assert produce(broker, batch(b"a"), transactional_id="x").error_code == errors.InvalidTxnState.code
+    data = batch(b"a", transactional=True, producer_id=1, producer_epoch=0, base_sequence=0)
+    refused(broker, data, errors.TransactionalIdAuthorizationFailed)
+    assert produce(broker, data, transactional_id="x").error_code == errors.NotEnoughReplicas.code
+    assert produce(broker, batch(b"a"), transactional_id="x").error_code == 0, "outside of the transaction"
 
 
 def test_offset_and_epoch_are_the_brokers_and_the_rest_is_the_clients() -> None:

@@ -109,15 +109,15 @@ def test_a_waiting_fetch_at_read_committed_is_answered_by_the_marker() -> None:
 
 
 def test_a_transactional_batch_without_a_verified_transaction_is_refused() -> None:
-    """KIP-890: it would open a transaction that no marker ends. Produce has no transactional id here, so nothing verifies it."""
+    """KIP-890: it would open a transaction that no marker ends."""
     broker = Cluster().topic()
     leader, wall_ms = broker.leader("t"), broker.cluster.wall_ms
-    assert produce(broker, bytes(transactional(b"a"))).error_code == errors.InvalidTxnState.code
+    assert produce(broker, bytes(transactional(b"a"))).error_code == errors.TransactionalIdAuthorizationFailed.code
     with pytest.raises(errors.InvalidTxnState):
         leader.append(transactional(b"a"), acks=-1, wall_ms=wall_ms)
     leader.append(transactional(b"a"), acks=-1, wall_ms=wall_ms, verify=False)
-    assert produce(broker, bytes(transactional(b"b", sequence=1))).error_code == 0, "the transaction is open"
-    assert produce(broker, batch(b"x", transactional=True)).error_code == errors.InvalidRecord.code, "no producer id"
+    assert produce(broker, bytes(transactional(b"b", sequence=1)), transactional_id="x").error_code == 0, "the transaction is open"
+    assert produce(broker, batch(b"x", transactional=True), transactional_id="x").error_code == errors.InvalidRecord.code, "no producer id"
 
 
 def test_a_batch_outside_of_the_open_transaction_of_its_producer_is_refused() -> None:
@@ -209,7 +209,9 @@ def test_the_next_leader_continues_open_transactions_and_knows_aborted_ones() ->
     assert read(second) == ([b"aborted"], [(1, 0)], 2)
     with pytest.raises(errors.TransactionCoordinatorFenced):
         end(second, commit=True, producer=1, coordinator_epoch=2)
-    assert produce(second, bytes(transactional(b"more", producer=2, sequence=1))).error_code == 0, "it is open here too"
+    assert produce(second, bytes(transactional(b"more", producer=2, sequence=1)), transactional_id="x").error_code == 0, (
+        "it is open here too"
+    )
     end(second, commit=True, producer=2)
     cluster.pass_ms(1500)
     assert read(second) == ([b"aborted", b"open", b"more"], [(1, 0)], 5)

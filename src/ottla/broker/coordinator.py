@@ -169,7 +169,7 @@ class Shard(Generic[M]):
         self.state = State.LOADING
         #: Responses that wait for something other than a commit.
         self.replies: dict[Reply, None] = {}
-        #: Deadlines of the machine.
+        #: Deadlines of the machine, and what it does after a commit.
         self._timers: dict[DelayedOperation, None] = {}
         #: End offset of the last batch about each key that may not be committed; cleared when everything is.
         self._written: dict[str, int] = {}
@@ -288,6 +288,23 @@ class Shard(Generic[M]):
         self._timers[timer] = None
         self.context.delayed.delay(timer, self.context.now_ms + delay_ms)
         return timer
+
+    def once_committed(self, of: str, act: Callable[[], None]) -> None:
+        """Runs ``act`` when all records written about a key so far are committed, unless the shard ends before."""
+        commit = self.committed(of)
+        if commit is None:
+            act()
+            return
+        waits = commit
+
+        def finish(expired: bool) -> None:
+            del self._timers[operation]
+            if self.state is not State.GONE:
+                self.context.isolation.run_shard(self, act)
+
+        operation = DelayedOperation(f"commit about {of}", finish, keys=(self.partition,), ready=lambda: waits.done)
+        self._timers[operation] = None
+        self.context.delayed.delay(operation, None)
 
     def cancel(self, timer: DelayedOperation | None) -> None:
         """Cancels ``after``; has no effect on a timer that fired."""

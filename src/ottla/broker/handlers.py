@@ -55,7 +55,13 @@ class ApiHandler:
     #: Whether it does not change group state, so that an exception in it leaves that state valid.
     reads_groups: bool
     #: Whether only brokers send it.
-    from_brokers: bool = False
+    from_brokers: bool
+    #: Whether a broker with these options serves the last version.
+    serves_last: Callable[[Any], bool]
+
+    def last_version(self, options: Any) -> int:
+        """The last version that a broker with these options serves."""
+        return self.versions[1] if self.serves_last(options) else self.versions[1] - 1
 
     @property
     def name(self) -> str:
@@ -75,6 +81,7 @@ def handles(
     advertised: bool = True,
     reads_groups: bool = False,
     from_brokers: bool = False,
+    serves_last: Callable[[Any], bool] = lambda options: True,
 ) -> Callable[[Handler[B, Req, Resp]], Handler[B, Req, Resp]]:
     """Registers the handler of a request class for these versions, inclusive."""
 
@@ -82,7 +89,19 @@ def handles(
         schema = schema_of(request)
         key = schema.key
         assert key is not None and key not in HANDLERS, f"{request.__name__} is a request with one handler"
-        HANDLERS[key] = ApiHandler(key, request, schema.since, versions, run, refuse, at_controller, advertised, reads_groups, from_brokers)
+        HANDLERS[key] = ApiHandler(
+            key,
+            request,
+            schema.since,
+            versions,
+            run,
+            refuse,
+            at_controller,
+            advertised,
+            reads_groups,
+            from_brokers,
+            serves_last,
+        )
         return run
 
     return register

@@ -33,6 +33,8 @@ from ottla.broker.storage.compaction import Compaction
 from ottla.broker.storage.periodic_tasks import FileRemovals, PeriodicTasks
 from ottla.broker.storage.scrubs import Scrubs
 from ottla.broker.transactions.producer_ids import ProducerIds
+from ottla.broker.transactions.transactions import transaction_coordinator
+from ottla.broker.transactions.verification import Verification
 from ottla.store import layout
 from ottla.wire.errors import KafkaError, NotController
 
@@ -58,6 +60,8 @@ class Node:
         self.isr_changes = IsrChanges(context, self.partitions, self.controller.reachability)
         self.groups = group_coordinator(context, self.partitions, self.controller)
         self.producer_ids = ProducerIds(context)
+        self.verification = Verification(context)
+        self.transactions = transaction_coordinator(context, self.partitions, self.controller, self.producer_ids)
         self.scrubs = Scrubs(context, self.partitions, self.replica_health)
         self.compaction = Compaction(context, self.partitions, self.scrubs)
         self.controlled_shutdown = ControlledShutdown(context, registration, self.partitions)
@@ -118,6 +122,7 @@ class Node:
         self.partitions.find_missing_logs()
         self.context.started = True
         self.groups.start()
+        self.transactions.start()
         self.lifecycle.register()
         self.periodic_tasks.start()
         return found
@@ -148,6 +153,7 @@ class Node:
         found = self.context.effects = []
         self.context.stopping = True
         self.groups.stop()
+        self.transactions.stop()
         self.context.delayed.expire_all()
         self.context.submit((Op("delete", layout.broker(self.context.broker_id)),), lambda result: None)
         return found
@@ -163,6 +169,11 @@ class Node:
         due, other = self.context.delayed.next_deadline_ms(), self.periodic_tasks.next_ms
         return other if due is None or (other is not None and other < due) else due
 
+    def partition_changed(self, partition: TopicPartition) -> None:
+        """A partition's leadership or log directory changed: its coordinator begins or ends."""
+        self.groups.partition_changed(partition)
+        self.transactions.partition_changed(partition)
+
     # Routes.
 
     def _handle(self, call: events.RequestArrived[Any]) -> None:
@@ -171,7 +182,7 @@ class Node:
         if context.stopping:
             # The image is incomplete now: metadata without brokers would keep a client away for long.
             context.effects.append(effects.Close(connection=call.connection, reason="the broker is stopping"))
-        elif handler is None or not handler.versions[0] <= call.api_version <= handler.versions[1]:
+        elif handler is None or not handler.versions[0] <= call.api_version <= handler.last_version(context.options):
             reason = f"no API {call.api_key} version {call.api_version} here"
             context.effects.append(effects.Close(connection=call.connection, reason=reason))
         elif handler.from_brokers and not context.peers.accept(call.host, call.local[0]):

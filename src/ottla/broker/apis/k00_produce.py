@@ -8,22 +8,31 @@ disk reserve every append is refused with KAFKA_STORAGE_ERROR and a message with
 
 Versions: 0 to 2 are advertised, because librdkafka before 2.11 otherwise does not compress (KAFKA-18659), and refused as in Kafka 4.
 
-Differences from Kafka: transactions are refused (INVALID_TXN_STATE). Source: KIP-98, KIP-467, KIP-516, KIP-951.
+Transactions: before the first batch of a transaction is appended, its coordinator confirms that the transaction has the partition, and
+from version 12 on adds it (``transactions/verification.py``). If the coordinator cannot be asked, the error is NOT_ENOUGH_REPLICAS, which
+every producer retries. Below version 11 INVALID_TXN_STATE takes the place of TRANSACTION_ABORTABLE.
+
+Source: KIP-98, KIP-467, KIP-516, KIP-890, KIP-951.
 """
 
-from typing import NoReturn
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple, NoReturn
 
 from ottla.base.ids import TopicId, TopicPartition
 from ottla.broker import effects
 from ottla.broker.apis.partition_leaders import endpoints_of, leader_hint
 from ottla.broker.apis.partition_requests import by_topic
+from ottla.broker.apis.transaction_requests import when_verified
 from ottla.broker.controller.topics import INTERNAL
 from ottla.broker.delayed import DelayedOperation
 from ottla.broker.events import RequestArrived
 from ottla.broker.handlers import NO_RESPONSE, PENDING, Deferred, handles
 from ottla.broker.node import Node
-from ottla.broker.replica.leader import Leader
-from ottla.records.errors import InvalidBatch
+from ottla.broker.replica.leader import Accepted, Leader
+from ottla.broker.transactions.transaction import Identity
+from ottla.broker.transactions.verification import Held
+from ottla.records.batch import TRANSACTIONAL_BIT, BatchHeader, parse_header
+from ottla.records.errors import InvalidBatch, RecordsError
 from ottla.wire import errors
 from ottla.wire.errors import KafkaError
 from ottla.wire.messages.produce import (
@@ -40,7 +49,24 @@ from ottla.wire.messages.produce import (
 ZSTD_SINCE = 7
 ZSTD = 4
 HINTS_SINCE = 10
+#: First versions whose client knows TRANSACTION_ABORTABLE, and does not add partitions to its transaction itself. Source: KIP-890.
+ABORTABLE_SINCE, ADDS_PARTITIONS_SINCE = 11, 12
 BY_ID_SINCE = 13
+
+#: A batch, its leader, and the producer's identity.
+TransactionalBatch = tuple[Leader, BatchHeader, Identity]
+
+
+class InTransaction(NamedTuple):
+    """What is known of the batches of a request with a transactional id."""
+
+    #: Batches that were verified.
+    held: Mapping[TopicPartition, Held]
+    #: Errors of those whose verification failed.
+    refused: Mapping[TopicPartition, KafkaError]
+    #: Whether the first batch of a transaction needs a verification.
+    verify: bool
+
 
 #: The partition's response, its leader, and the offset after the batch.
 Written = tuple[PartitionProduceResponse, Leader, int]
@@ -65,19 +91,85 @@ def produce(node: Node, call: RequestArrived[ProduceRequest]) -> ProduceResponse
     request = call.body
     if request.acks not in (-1, 0, 1):
         return refuse(call, errors.InvalidRequiredAcks(f"acks is {request.acks}; it must be -1, 0 or 1"))
-    if request.transactional_id is not None:
-        if request.acks == 0:
-            return _closed(node, call, "a transaction")
-        return refuse(call, errors.InvalidTxnState("transactions are not served by this broker"))
-    written: list[Written] = []
-    failed: list[TopicPartition] = []
-    responses = []
     topics = request.topic_data
     if len(topics) != 1 or len(topics[0].partition_data) != 1:
         topics = _distinct(topics)
+    if request.transactional_id is not None:
+        return _produce_in_transaction(node, call, request.transactional_id, topics)
+    return _appended(node, call, topics, None)
+
+
+def _produce_in_transaction(
+    node: Node, call: RequestArrived[ProduceRequest], transactional_id: str, topics: list[TopicProduceData]
+) -> ProduceResponse | Deferred:
+    """Appends batches of a transaction; waits for the coordinator before the first one of a partition."""
+    batches = list(_transactional(node, call, topics))
+    identities = {identity for _, _, identity in batches}
+    if len(identities) > 1:
+        if call.body.acks == 0:
+            return _closed(node, call, "batches of several producers")
+        raise errors.InvalidProducerIdMapping("a produce request has batches of one producer")
+    add = call.api_version >= ADDS_PARTITIONS_SINCE
+    verify = add or node.context.options.transaction_partition_verification_enable
+    held = dict(_held(node, batches, add=add)) if verify else {}
+    if not held:
+        return _appended(node, call, topics, InTransaction({}, {}, verify))
+    for topic in topics:
+        for data in topic.partition_data:
+            # The buffer of the request is used again after this step.
+            data.records = memoryview(bytearray(data.records)) if isinstance(data.records, memoryview) else data.records
+    [identity] = identities
+    return when_verified(
+        node,
+        call,
+        transactional_id,
+        identity,
+        held,
+        add=add,
+        abortable=call.api_version >= ABORTABLE_SINCE,
+        then=lambda refused: _appended(node, call, topics, InTransaction(held, refused, verify)),
+    )
+
+
+def _held(node: Node, batches: list[TransactionalBatch], *, add: bool) -> Iterator[tuple[TopicPartition, Held]]:
+    """Batches that must be verified first."""
+    for leader, header, identity in batches:
+        try:
+            held = node.verification.begin(leader, identity, header.base_sequence, add=add)
+        except errors.InvalidProducerEpoch:
+            # Refused when it is appended.
+            continue
+        if held is not None:
+            yield leader.partition, held
+
+
+def _transactional(node: Node, call: RequestArrived[ProduceRequest], topics: list[TopicProduceData]) -> Iterator[TransactionalBatch]:
+    """Transactional batches whose partition is led here; others are refused when they are appended."""
     for topic in topics:
         name = topic.name if call.api_version < BY_ID_SINCE else _name(node, topic)
-        answers = [_append(node, call, name, topic, data, written) for data in topic.partition_data]
+        for data in topic.partition_data:
+            leader = node.partitions.leaders.get(TopicPartition(name, data.index)) if name is not None else None
+            if leader is None or not isinstance(data.records, memoryview):
+                continue
+            try:
+                header = parse_header(data.records)
+            except RecordsError:
+                continue
+            if header.is_transactional and header.has_producer and name not in INTERNAL:
+                yield leader, header, Identity(header.producer_id, header.producer_epoch)
+
+
+def _appended(
+    node: Node, call: RequestArrived[ProduceRequest], topics: list[TopicProduceData], transaction: InTransaction | None
+) -> ProduceResponse | Deferred:
+    """Appends the batches and answers; ``transaction`` is None without a transactional id."""
+    request = call.body
+    written: list[Written] = []
+    failed: list[TopicPartition] = []
+    responses = []
+    for topic in topics:
+        name = topic.name if call.api_version < BY_ID_SINCE else _name(node, topic)
+        answers = [_append(node, call, name, topic, data, written, transaction) for data in topic.partition_data]
         failed += [TopicPartition(name or "", answer.index) for answer in answers if answer.error_code]
         responses.append(TopicProduceResponse(name=topic.name, topic_id=topic.topic_id, partition_responses=answers))
     response = ProduceResponse(responses=responses)
@@ -111,6 +203,7 @@ def _append(
     topic: TopicProduceData,
     data: PartitionProduceData,
     written: list[Written],
+    transaction: InTransaction | None,
 ) -> PartitionProduceResponse:
     try:
         if name is None:
@@ -130,7 +223,12 @@ def _append(
         if call.api_version < ZSTD_SINCE and len(records) > 22 and records[22] & 7 == ZSTD:
             raise errors.UnsupportedCompressionType(f"zstd needs Produce version {ZSTD_SINCE}; this request has {call.api_version}")
         try:
-            accepted = leader.append(records, acks=call.body.acks, wall_ms=node.context.wall_ms)
+            if transaction is not None:
+                accepted = _append_in_transaction(node, call, leader, records, transaction)
+            elif len(records) > 22 and records[22] & TRANSACTIONAL_BIT:
+                raise errors.TransactionalIdAuthorizationFailed("a batch of a transaction needs the transactional id in its request")
+            else:
+                accepted = leader.append(records, acks=call.body.acks, wall_ms=node.context.wall_ms)
         except OSError as error:
             raise node.partitions.append_failed(leader, error) from error
     except KafkaError as error:
@@ -150,6 +248,18 @@ def _append(
     )
     written.append((answer, leader, accepted.end_offset))
     return answer
+
+
+def _append_in_transaction(
+    node: Node, call: RequestArrived[ProduceRequest], leader: Leader, records: memoryview, transaction: InTransaction
+) -> Accepted:
+    """Raises: as ``Leader.append``, and the error of the verification."""
+    refused = transaction.refused.get(leader.partition)
+    if refused is not None:
+        raise refused
+    held = transaction.held.get(leader.partition)
+    guard = None if held is None else held.guard
+    return leader.append(records, acks=call.body.acks, wall_ms=node.context.wall_ms, guard=guard, verify=transaction.verify)
 
 
 def _name(node: Node, topic: TopicProduceData) -> str | None:

@@ -1,11 +1,13 @@
-"""FindCoordinator: the broker that leads the partition of a group.
+"""FindCoordinator: the broker that leads the partition of a group or of a transactional id.
 
-Behaviour: the first request creates __consumer_offsets; the error is COORDINATOR_NOT_AVAILABLE meanwhile, and while the partition has no
-leader. Any id is accepted, also of a group that does not exist. Versions: 4 and later have several keys with an error each.
+Behaviour: the first request creates __consumer_offsets or __transaction_state; the error is COORDINATOR_NOT_AVAILABLE meanwhile, and while
+the partition has no leader. Any id is accepted, also of a group that does not exist. Versions: 4 and later have several keys with an
+error each.
 
-Differences from Kafka: a transactional id is refused with TRANSACTIONAL_ID_AUTHORIZATION_FAILED, as in InitProducerId, because clients
-treat no other error as final; keys of share groups are INVALID_REQUEST, as in a Kafka without them. Source: KIP-699.
+Difference from Kafka: keys of share groups are INVALID_REQUEST, as in a Kafka without them. Source: KIP-98, KIP-699.
 """
+
+from typing import Protocol
 
 from ottla.broker.apis.partition_leaders import address_for, partition_view
 from ottla.broker.events import RequestArrived
@@ -17,6 +19,16 @@ from ottla.wire.messages.find_coordinator import GROUP, TRANSACTION, Coordinator
 
 SEVERAL_SINCE = 4
 NO_NODE = -1
+
+
+class CoordinatedTopic(Protocol):
+    """The internal topic of a kind of coordinator."""
+
+    topic: str
+
+    def partition_of(self, key: str) -> int | None: ...
+
+    def create(self) -> None: ...
 
 
 def refuse(call: RequestArrived[FindCoordinatorRequest], error: KafkaError) -> FindCoordinatorResponse:
@@ -39,20 +51,23 @@ def _found(node: Node, call: RequestArrived[FindCoordinatorRequest], key: str) -
 
 
 def _coordinator(node: Node, call: RequestArrived[FindCoordinatorRequest], key: str) -> Coordinator:
-    if call.body.key_type == TRANSACTION:
-        raise errors.TransactionalIdAuthorizationFailed("this broker serves no transactions")
-    if call.body.key_type != GROUP:
+    coordinator: CoordinatedTopic
+    if call.body.key_type == GROUP:
+        coordinator = node.groups
+    elif call.body.key_type == TRANSACTION:
+        coordinator = node.transactions
+    else:
         raise errors.InvalidRequest(f"this broker coordinates nothing of type {call.body.key_type}")
-    number = node.groups.partition_of(key)
+    number = coordinator.partition_of(key)
     if number is None:
         try:
-            node.groups.create()
+            coordinator.create()
         except KafkaError as error:
-            raise errors.CoordinatorNotAvailable(f"{node.groups.topic} cannot be created: {error}") from error
-        raise errors.CoordinatorNotAvailable(f"{node.groups.topic} is being created; try again")
-    leader = node.context.image.brokers.get(partition_view(node, node.context.image.topics[node.groups.topic], number).leader)
+            raise errors.CoordinatorNotAvailable(f"{coordinator.topic} cannot be created: {error}") from error
+        raise errors.CoordinatorNotAvailable(f"{coordinator.topic} is being created; try again")
+    leader = node.context.image.brokers.get(partition_view(node, node.context.image.topics[coordinator.topic], number).leader)
     if leader is None:
-        raise errors.CoordinatorNotAvailable(f"{node.groups.topic}-{number} has no leader at the moment; try again")
+        raise errors.CoordinatorNotAvailable(f"{coordinator.topic}-{number} has no leader at the moment; try again")
     host, port = address_for(node, call, leader)
     return Coordinator(key=key, node_id=leader.broker, host=host, port=port, error_message=None)
 

@@ -13,6 +13,7 @@ import re
 from ottla.broker.events import RequestArrived
 from ottla.broker.handlers import HANDLERS, handles, whole_error
 from ottla.broker.metadata import features
+from ottla.broker.metadata.configs import BrokerOptions
 from ottla.broker.node import Node
 from ottla.store import layout
 from ottla.wire import errors
@@ -31,10 +32,10 @@ NO_BROKER = -1
 _NAME = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
 
-def served_versions() -> list[ApiVersion]:
+def served_versions(options: BrokerOptions) -> list[ApiVersion]:
     """The advertised versions in the order of keys."""
     return [
-        ApiVersion(api_key=key, min_version=served.versions[0], max_version=served.versions[1])
+        ApiVersion(api_key=key, min_version=served.versions[0], max_version=served.last_version(options))
         for key, served in sorted(HANDLERS.items())
         if served.advertised
     ]
@@ -54,7 +55,7 @@ def api_versions(node: Node, call: RequestArrived[ApiVersionsRequest]) -> ApiVer
         raise errors.RebootstrapRequired(f"this is broker {context.broker_id} of cluster {context.cluster_id}")
     image = context.image
     return ApiVersionsResponse(
-        api_keys=served_versions(),
+        api_keys=served_versions(context.options),
         supported_features=[
             SupportedFeatureKey(name=name, min_version=levels.lowest, max_version=levels.highest)
             for name, levels in sorted(features.SUPPORTED.items())

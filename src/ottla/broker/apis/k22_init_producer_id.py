@@ -1,18 +1,24 @@
-"""InitProducerId: a producer id for an idempotent producer.
+"""InitProducerId: a producer id and epoch, for an idempotent or a transactional producer.
 
 Behaviour: without a transactional id every request gets a new id with epoch 0, whatever id and epoch it sends; sending only one of the two
-is INVALID_REQUEST, and so is an empty transactional id. The request waits while the store allocates the next block of ids.
+is INVALID_REQUEST, and so is an empty transactional id. With a transactional id the producer gets the next epoch of that id, so that every
+earlier producer of the id is fenced. An open transaction is aborted first; the answer is CONCURRENT_TRANSACTIONS meanwhile. A producer that
+names its id and epoch continues (KIP-360); if these are not the present ones, it gets PRODUCER_FENCED. The request waits while the store
+allocates the next block of ids.
 
-Differences from Kafka: a transactional id is refused with TRANSACTIONAL_ID_AUTHORIZATION_FAILED, because transactions are not supported
-and this is the only error that all clients treat as final. Source: KIP-98, KIP-360.
+Versions: below 4 PRODUCER_FENCED is INVALID_PRODUCER_EPOCH. 6 is served with transaction.two.phase.commit.enable: transactions of two-phase
+commit have no timeout; with keepPreparedTxn an open transaction is kept, the producer gets a second identity to end it with, and the
+response names the first (KIP-939). Source: KIP-98, KIP-360, KIP-588, KIP-890, KIP-939.
 """
 
 from ottla.base.ids import NO_PRODUCER
+from ottla.broker.apis.transaction_requests import INIT_FENCED_SINCE, check_id, code_for
 from ottla.broker.delayed import DelayedOperation
 from ottla.broker.events import RequestArrived
-from ottla.broker.handlers import Deferred, handles
+from ottla.broker.handlers import PENDING, Deferred, handles
 from ottla.broker.node import Node
 from ottla.broker.transactions.producer_ids import WAITING
+from ottla.broker.transactions.transaction import Identity, Initialization
 from ottla.wire import errors
 from ottla.wire.errors import KafkaError
 from ottla.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
@@ -23,28 +29,61 @@ NO_PRODUCER_EPOCH = -1
 
 
 def refuse(call: RequestArrived[InitProducerIdRequest], error: KafkaError) -> InitProducerIdResponse:
-    return InitProducerIdResponse(error_code=error.code, producer_epoch=NO_PRODUCER_EPOCH)
+    return InitProducerIdResponse(error_code=code_for(error, call.api_version, INIT_FENCED_SINCE), producer_epoch=NO_PRODUCER_EPOCH)
 
 
-@handles(InitProducerIdRequest, (0, 5), refuse=refuse)
+@handles(InitProducerIdRequest, (0, 6), refuse=refuse, serves_last=lambda options: options.transaction_two_phase_commit_enable)
 def init_producer_id(node: Node, call: RequestArrived[InitProducerIdRequest]) -> InitProducerIdResponse | Deferred:
     request = call.body
     if (request.producer_id == NO_PRODUCER) != (request.producer_epoch == NO_PRODUCER_EPOCH):
         raise errors.InvalidRequest("a producer names both its id and its epoch, or neither")
-    if request.transactional_id == "":
-        raise errors.InvalidRequest("a transactional id has at least one character")
     if request.transactional_id is not None:
-        raise errors.TransactionalIdAuthorizationFailed("this broker serves no transactions")
-    producer_id = node.producer_ids.take()
-    if producer_id is not None:
+        check_id(request.transactional_id)
+        max_ms = node.context.options.transaction_max_timeout_ms
+        if not request.enable2_pc and not 0 < request.transaction_timeout_ms <= max_ms:
+            raise errors.InvalidTransactionTimeout(
+                f"transaction.timeout.ms is {request.transaction_timeout_ms}; 1 to {max_ms} are allowed (transaction.max.timeout.ms)"
+            )
+        node.transactions.shard_of(request.transactional_id)
+    if node.producer_ids.ready:
+        return _initialized(node, call)
+    return _wait(node, call)
+
+
+def _initialized(node: Node, call: RequestArrived[InitProducerIdRequest]) -> InitProducerIdResponse | Deferred:
+    """The response, if there is a producer id to allocate. Raises: KafkaError."""
+    request = call.body
+    if request.transactional_id is None:
+        producer_id = node.producer_ids.take()
+        if producer_id is None:
+            raise errors.CoordinatorLoadInProgress("the store has not handed out producer ids yet")
         return InitProducerIdResponse(producer_id=producer_id, producer_epoch=0)
+    shard = node.transactions.shard_of(request.transactional_id)
+    expected = None if request.producer_id == NO_PRODUCER else Identity(request.producer_id, request.producer_epoch)
+    asked = Initialization(request.transaction_timeout_ms, expected, request.enable2_pc, request.keep_prepared_txn)
+    after = shard.machine.initialize(request.transactional_id, asked)
+    if after.state.decided:
+        aborting = errors.ConcurrentTransactions(f"the open transaction of {request.transactional_id!r} is being aborted; try again")
+        return shard.answer(call, refuse(call, aborting), of=request.transactional_id)
+    response = InitProducerIdResponse(producer_id=after.held.producer_id, producer_epoch=after.held.epoch)
+    if after.recovered:
+        response.ongoing_txn_producer_id, response.ongoing_txn_producer_epoch = after.identity
+    return shard.answer(call, response, of=request.transactional_id)
+
+
+def _wait(node: Node, call: RequestArrived[InitProducerIdRequest]) -> Deferred:
+    """Waits until there are producer ids."""
+    # Starts to allocate a block.
+    node.producer_ids.claim()
 
     def finish(expired: bool) -> None:
-        late = node.producer_ids.take()
-        if late is None:
-            node.context.answer(call, refuse(call, errors.CoordinatorLoadInProgress("the store has not handed out producer ids yet")))
-        else:
-            node.context.answer(call, InitProducerIdResponse(producer_id=late, producer_epoch=0))
+        node.context.cancel_delayed(call)
+        try:
+            answer = _initialized(node, call)
+        except KafkaError as error:
+            answer = refuse(call, error)
+        if answer is not PENDING:
+            node.context.answer(call, answer)
 
     operation = DelayedOperation("producer id", finish, keys=(WAITING,), ready=lambda: node.producer_ids.ready)
     return node.context.delay(call, operation, node.context.now_ms + BLOCK_WAIT_MS)

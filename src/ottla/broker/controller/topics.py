@@ -37,7 +37,10 @@ _NAME = re.compile(r"[a-zA-Z0-9._-]+")
 INTERNAL = ("__consumer_offsets", "__transaction_state", "__share_group_state")
 #: Topics that have fewer replicas while there are fewer brokers, unless a factor is requested: a single broker must be able to serve
 #: groups.
-FACTORS: Mapping[str, Callable[[ClusterOptions], int]] = {"__consumer_offsets": lambda options: options.offsets_topic_replication_factor}
+FACTORS: Mapping[str, Callable[[ClusterOptions], int]] = {
+    "__consumer_offsets": lambda options: options.offsets_topic_replication_factor,
+    "__transaction_state": lambda options: options.transaction_state_log_replication_factor,
+}
 
 
 @dataclass(frozen=True, slots=True)

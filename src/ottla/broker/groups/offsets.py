@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Protocol
 
 from ottla.base.units import INT64_MAX, MINUTE_MS
-from ottla.broker.coordinator import Record
+from ottla.broker.coordinator import Record, Transaction
 from ottla.broker.groups.group import Group, GroupTable
 from ottla.broker.groups.memory_limits import GROUP_BYTES, OFFSET_BYTES, offsets_bytes, refusal, text_bytes
 from ottla.broker.groups.pending_offsets import PendingOffsets
@@ -157,6 +157,31 @@ def commit(groups: GroupsWithOffsets, request: OffsetCommitRequest, version: int
     Raises: KafkaError if the sender may not commit, or nothing could be written.
     """
     _check_sender(groups, request, version)
+    records, refused = _records(groups, request, missing)
+    groups.shard.write(request.group_id, records, too_large=errors.InvalidCommitOffsetSize)
+    return refused
+
+
+def commit_in_transaction(groups: GroupsWithOffsets, request: OffsetCommitRequest, transaction: Transaction, missing: Refused) -> Refused:
+    """Stores the offsets of a request, except missing entries, as part of a transaction. They are pending until its marker.
+
+    Returns the refused entries.
+
+    A sender that names no member is not checked, as in Kafka. Raises: KafkaError if the sender may not commit, or nothing could be written.
+    """
+    if request.generation_id_or_member_epoch != -1 or request.member_id or request.group_instance_id is not None:
+        try:
+            _check_sender(groups, request, NOT_FOUND_SINCE)
+        except (errors.GroupIdNotFound, errors.StaleMemberEpoch) as error:
+            # Clients of transactions know no other error for these.
+            raise errors.IllegalGeneration(str(error)) from error
+    records, refused = _records(groups, request, missing)
+    groups.shard.write(request.group_id, records, too_large=errors.InvalidCommitOffsetSize, transaction=transaction)
+    return refused
+
+
+def _records(groups: GroupsWithOffsets, request: OffsetCommitRequest, missing: Refused) -> tuple[list[Record], Refused]:
+    """The records of a request's entries, and the refused entries with the missing ones."""
     wall_ms, text_max = groups.shard.wall_ms, groups.shard.options.offset_metadata_max_bytes
     retention_ms = request.retention_time_ms
     refused = dict(missing)
@@ -185,8 +210,7 @@ def commit(groups: GroupsWithOffsets, request: OffsetCommitRequest, version: int
                 continue
             room -= growth
         records.append((key, value))
-    groups.shard.write(request.group_id, records, too_large=errors.InvalidCommitOffsetSize)
-    return refused
+    return records, refused
 
 
 def _no_room(groups: GroupsWithOffsets) -> KafkaError:

@@ -488,6 +488,103 @@ class ClusterOptions(Options):
         at_least=1,
         doc="Maximum wait until all in-sync replicas have a committed offset; the client then gets COORDINATOR_NOT_AVAILABLE and retries.",
     )
+    transaction_state_log_num_partitions: int = option(
+        "transaction.state.log.num.partitions",
+        50,
+        at_least=1,
+        doc="Number of partitions of __transaction_state; applies when the topic is created.",
+    )
+    transaction_state_log_replication_factor: int = option(
+        "transaction.state.log.replication.factor",
+        3,
+        at_least=1,
+        doc=(
+            "Replication factor of __transaction_state. If set, the topic is created only when so many brokers are alive. If "
+            "not set, it is created with the brokers that are alive, and the controller adds replicas when more brokers "
+            "register."
+        ),
+    )
+    transaction_state_log_min_isr: int = option(
+        "transaction.state.log.min.isr",
+        2,
+        at_least=1,
+        doc=(
+            "min.insync.replicas of __transaction_state; applies when the topic is created. If not set, it is less than the "
+            "number of replicas, and at least 1."
+        ),
+    )
+    transaction_state_log_segment_bytes: int = option(
+        "transaction.state.log.segment.bytes",
+        100 * MiB,
+        at_least=1,
+        doc="Segment size of __transaction_state; applies when the topic is created.",
+    )
+    transaction_partition_verification_enable: bool = option(
+        "transaction.partition.verification.enable",
+        True,
+        scope="cluster-wide",
+        doc=(
+            "Whether a leader verifies that a transaction has the partition before it appends the transaction's first batch. "
+            "Without it, a late record of an ended transaction can stop read_committed consumers."
+        ),
+    )
+    add_partitions_to_txn_retry_backoff_ms: int = option(
+        "add.partitions.to.txn.retry.backoff.ms",
+        20,
+        at_least=1,
+        scope="cluster-wide",
+        doc="Wait before a leader tries again to add a partition to a transaction whose predecessor is being completed.",
+    )
+    add_partitions_to_txn_retry_backoff_max_ms: int = option(
+        "add.partitions.to.txn.retry.backoff.max.ms",
+        100,
+        at_least=0,
+        scope="cluster-wide",
+        doc="How long a leader tries to add a partition before it answers NOT_ENOUGH_REPLICAS, which the producer retries.",
+    )
+    transaction_max_timeout_ms: int = option(
+        "transaction.max.timeout.ms",
+        15 * MINUTE_MS,
+        at_least=1,
+        doc="Maximum of transaction.timeout.ms of producers; a larger one is refused with INVALID_TRANSACTION_TIMEOUT.",
+    )
+    transaction_two_phase_commit_enable: bool = option(
+        "transaction.two.phase.commit.enable",
+        False,
+        doc=(
+            "Whether producers may use two-phase commit (KIP-939): their transactions have no timeout, and a producer can come "
+            "back to its prepared transaction. InitProducerId 6 is served only then."
+        ),
+    )
+    transactional_id_expiration_ms: int = option(
+        "transactional.id.expiration.ms",
+        7 * DAY_MS,
+        at_least=1,
+        doc="A transactional id without a transaction is deleted this long after its last change.",
+    )
+    transaction_abort_timed_out_transaction_cleanup_interval_ms: int = option(
+        "transaction.abort.timed.out.transaction.cleanup.interval.ms",
+        10 * SECOND_MS,
+        at_least=1,
+        doc="Interval of checks for transactions that have timed out.",
+    )
+    transaction_remove_expired_transaction_cleanup_interval_ms: int = option(
+        "transaction.remove.expired.transaction.cleanup.interval.ms",
+        HOUR_MS,
+        at_least=1,
+        doc="Interval of checks for transactional ids that have expired.",
+    )
+    transactions_max_bytes: int = option(
+        "ottla.transactions.max.bytes",
+        256 * MiB,
+        long=True,
+        at_least=4 * KiB,
+        scope="cluster-wide",
+        doc=(
+            "Memory for the transactional ids that a broker coordinates, about 1 KB each. A new id above it is refused with "
+            "POLICY_VIOLATION; known ids are not affected."
+        ),
+    )
     log_scrub_interval_ms: int = option(
         "ottla.log.scrub.interval.ms",
         7 * DAY_MS,

@@ -9,6 +9,7 @@ feature                            levels   what depends on it
 metadata.version                   7 to 33  nothing here; tools read Kafka's version from it: 33 is 4.4-IV2
 group.version                      0, 1     1: the consumer protocol (KIP-848)
 eligible.leader.replicas.version   1        eligible replicas are always tracked (KIP-966)
+transaction.version                0 to 2   2: an epoch per transaction, for clients that support it (KIP-890); 1: flexible records
 ottla.version                      1, 2     formats of Ottla. 2: the embedded store has checksums, which 0.1.0 cannot open
 =================================  =======  ==================================================================================
 
@@ -25,6 +26,7 @@ from ottla.store.layout import OTTLA_VERSION
 from ottla.wire import errors
 
 GROUP_VERSION = "group.version"
+TRANSACTION_VERSION = "transaction.version"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +49,7 @@ SUPPORTED = {
     "eligible.leader.replicas.version": Levels(1, 1, 1),
     GROUP_VERSION: Levels(0, 1, 1),
     "metadata.version": Levels(7, 33, 33),
+    TRANSACTION_VERSION: Levels(0, 2, 2),
     OTTLA_VERSION: Levels(1, 2, 1, fixed="the formats of this level cannot be read by brokers of a lower one"),
 }
 #: Of a new cluster.

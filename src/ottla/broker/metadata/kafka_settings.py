@@ -30,7 +30,6 @@ ALIASES = {"node.id": "broker.id", "log.dir": "log.dirs"}
 
 _EVENT_LOOP = "one event loop serves all connections"
 _KRAFT = "every broker can be the controller; metadata is in ZooKeeper or the embedded store"
-_TRANSACTIONS = "this version has no transactions"
 _QUOTAS = "this version has no client quotas"
 _JMX = "it concerns Java's metrics"
 _TIERED = "this version has no tiered storage"
@@ -45,7 +44,6 @@ _LISTENER = "a broker has one listener, for clients and brokers"
 
 #: Accepted names without effect, or prefixes of names that end in a dot, with the reason.
 MEANINGLESS = {
-    "add.partitions.to.txn.": _TRANSACTIONS,
     "alter.config.policy.kraft.compatibility.enable": _KRAFT,
     "alter.log.dirs.replication.quota.": "replicas stay in the log directory in which they were created",
     "auto.include.jmx.reporter": _JMX,
@@ -106,8 +104,7 @@ MEANINGLESS = {
     "socket.connection.setup.": "brokers connect to each other with fixed timeouts",
     "socket.listen.backlog.size": "as many new connections wait as the kernel allows, up to 1024",
     "telemetry.": "this version has no client telemetry",
-    "transaction.": _TRANSACTIONS,
-    "transactional.": _TRANSACTIONS,
+    "transaction.state.log.load.buffer.size": "transactions are loaded in the batches in which they were written",
     "unclean.leader.election.interval.ms": "the controller elects as soon as a change allows it",
     "unstable.": "unstable versions of APIs and features are not served",
     "zookeeper.max.in.flight.requests": "requests to the store are not limited",
@@ -140,7 +137,6 @@ REFUSED = {
     "security.providers": _NO_TLS,
     "ssl.": _NO_TLS,
     "super.users": _NO_ACCESS_CONTROL,
-    "transaction.two.phase.commit.enable": "this version has no transactions; leave the setting out",
     "zookeeper.clientCnxnSocket": _NO_JAVA,
     "zookeeper.set.acl": "this version creates nodes that are open to all; leave the setting out",
     "zookeeper.ssl.": "this version speaks to ZooKeeper without TLS; leave the setting out",

@@ -36,13 +36,6 @@ from ottla.store.layout import PartitionState
 from ottla.wire import errors
 
 
-class GroupShards(Protocol):
-    """The groups of the partitions that this broker leads."""
-
-    def partition_changed(self, partition: TopicPartition) -> None:
-        """A partition's leadership or log directory changed."""
-
-
 class Machines(Protocol):
     """The machines that partitions call. They are built after the partitions."""
 
@@ -52,8 +45,8 @@ class Machines(Protocol):
     @property
     def fetchers(self) -> Fetchers: ...
 
-    @property
-    def groups(self) -> GroupShards: ...
+    def partition_changed(self, partition: TopicPartition) -> None:
+        """A partition's leadership or log directory changed: its coordinator begins or ends."""
 
 
 #: Partitions per step when leadership resumes: less than a tenth of a second.
@@ -320,7 +313,7 @@ class Partitions:
             )
         if former is not None and former.counted[0] == leader.epoch:
             leader.isr_state.propose(former.counted[1])
-        self._machines.groups.partition_changed(partition)
+        self._machines.partition_changed(partition)
         context.delayed.poke(("led", partition))
         if leader.caching:
             context.delayed.poke(partition)
@@ -330,7 +323,7 @@ class Partitions:
         context = self._context
         led = self.leaders.pop(partition, None)
         if led is not None:
-            self._machines.groups.partition_changed(partition)
+            self._machines.partition_changed(partition)
             context.delayed.poke(partition)
         topic = context.image.topics.get(partition.topic)
         if state is None or topic is None or not self._is_ours(partition):
@@ -415,7 +408,7 @@ class Partitions:
     def _end(self, partition: TopicPartition) -> None:
         """Stops serving a partition and completes operations that wait for it."""
         self._let_go(partition)
-        self._machines.groups.partition_changed(partition)
+        self._machines.partition_changed(partition)
         self._context.delayed.poke(partition)
 
     def _let_go(self, partition: TopicPartition) -> None:
@@ -558,7 +551,7 @@ class Partitions:
             self._let_go(partition)
             self.offline[partition] = reason
         for partition in directory.logs:
-            self._machines.groups.partition_changed(partition)
+            self._machines.partition_changed(partition)
             context.delayed.poke(partition)
         self.files.directory_failed(directory)
         if all(directory.failed is not None for directory in context.directories):

@@ -32,13 +32,14 @@ class ProducerIds:
     def take(self) -> ProducerId | None:
         """A new id; None if there is none yet. A block is then being allocated, and ``WAITING`` is poked when it arrives."""
         if not self.ready:
-            self._claim()
+            self.claim()
             return None
         self._next += 1
         return ProducerId(self._next - 1)
 
-    def _claim(self) -> None:
-        if self._claiming:
+    def claim(self) -> None:
+        """Allocates the next block, unless that is in progress or there are ids."""
+        if self._claiming or self.ready:
             return
         latest = self._context.image.producer_block
         start = ProducerId(latest.end + 1 if latest else 0)
@@ -55,6 +56,6 @@ class ProducerIds:
                 self._context.delayed.poke(WAITING)
             elif result.error in ("version", "exists"):
                 # Another broker was faster; the image has its block by now.
-                self._claim()
+                self.claim()
 
         self._context.submit((op,), answered)

@@ -6,7 +6,7 @@
 | 3 | the producer says which id and epoch it has, to get the next epoch (KIP-360) |
 | 4 | PRODUCER_FENCED may be answered |
 | 5 | TRANSACTION_ABORTABLE may be answered (KIP-890) |
-| 6 | two-phase commit (KIP-939); not final in Kafka 4.4 and not advertised |
+| 6 | two-phase commit (KIP-939); not final in Kafka 4.4, and advertised only with transaction.two.phase.commit.enable |
 """
 
 from __future__ import annotations

@@ -1,0 +1,111 @@
+"""WriteTxnMarkers: ends transactions in partitions led here. Sent by transaction coordinators.
+
+Behaviour: each partition succeeds or fails alone. The response waits until the markers are on the disks of all in-sync replicas; a
+partition whose marker is not, after MARKER_WAIT_MS, gets REQUEST_TIMED_OUT, and the coordinator sends it again. A marker in
+__consumer_offsets commits or drops the offsets of the transaction; while that partition is being loaded the error is
+COORDINATOR_LOAD_IN_PROGRESS.
+
+Source: KIP-98, KIP-1228.
+"""
+
+from ottla.base.ids import TopicPartition
+from ottla.base.units import SECOND_MS
+from ottla.broker.delayed import DelayedOperation
+from ottla.broker.events import RequestArrived
+from ottla.broker.handlers import Deferred, handles
+from ottla.broker.node import Node
+from ottla.broker.replica.leader import Leader, Marker
+from ottla.wire import errors
+from ottla.wire.errors import KafkaError
+from ottla.wire.messages.write_txn_markers import (
+    WritableTxnMarker,
+    WritableTxnMarkerPartitionResult,
+    WritableTxnMarkerResult,
+    WritableTxnMarkerTopicResult,
+    WriteTxnMarkersRequest,
+    WriteTxnMarkersResponse,
+)
+
+#: Longer than a follower's fetch and flush; shorter than request.timeout.ms of the coordinator.
+MARKER_WAIT_MS = 5 * SECOND_MS
+
+#: The partition's result, its leader, and the offset after the marker.
+Written = tuple[WritableTxnMarkerPartitionResult, Leader, int]
+
+
+def refuse(call: RequestArrived[WriteTxnMarkersRequest], error: KafkaError) -> WriteTxnMarkersResponse:
+    return WriteTxnMarkersResponse(
+        markers=[
+            WritableTxnMarkerResult(
+                producer_id=marker.producer_id,
+                topics=[
+                    WritableTxnMarkerTopicResult(
+                        name=topic.name,
+                        partitions=[
+                            WritableTxnMarkerPartitionResult(partition_index=number, error_code=error.code)
+                            for number in topic.partition_indexes
+                        ],
+                    )
+                    for topic in marker.topics
+                ],
+            )
+            for marker in call.body.markers
+        ]
+    )
+
+
+@handles(WriteTxnMarkersRequest, (1, 2), refuse=refuse)
+def write_txn_markers(node: Node, call: RequestArrived[WriteTxnMarkersRequest]) -> WriteTxnMarkersResponse | Deferred:
+    written: list[Written] = []
+    response = WriteTxnMarkersResponse()
+    for marker in call.body.markers:
+        topics = [
+            WritableTxnMarkerTopicResult(
+                name=topic.name,
+                partitions=[_append(node, TopicPartition(topic.name, number), marker, written) for number in topic.partition_indexes],
+            )
+            for topic in marker.topics
+        ]
+        response.markers.append(WritableTxnMarkerResult(producer_id=marker.producer_id, topics=topics))
+    if all(leader.high_watermark >= end for _, leader, end in written):
+        return response
+    return _wait(node, call, response, written)
+
+
+def _append(node: Node, partition: TopicPartition, marker: WritableTxnMarker, written: list[Written]) -> WritableTxnMarkerPartitionResult:
+    result = WritableTxnMarkerPartitionResult(partition_index=partition.partition)
+    end = Marker(marker.producer_id, marker.producer_epoch, marker.transaction_result, marker.coordinator_epoch, marker.transaction_version)
+    try:
+        leader = node.partitions.leader(*partition)
+        shard = None
+        if partition.topic == node.groups.topic:
+            shard = node.groups.shards.get(partition.partition)
+            if shard is None:
+                raise errors.NotLeaderOrFollower(f"{partition} is not coordinated here")
+            node.context.isolation.touched.append(shard)
+        try:
+            upto = leader.append_marker(end, wall_ms=node.context.wall_ms) if shard is None else shard.end_transaction(end)
+        except OSError as error:
+            raise node.partitions.append_failed(leader, error) from error
+        node.partitions.wrote(leader)
+        written.append((result, leader, upto))
+    except KafkaError as error:
+        result.error_code = error.code
+    return result
+
+
+def _wait(node: Node, call: RequestArrived[WriteTxnMarkersRequest], response: WriteTxnMarkersResponse, written: list[Written]) -> Deferred:
+    leaders = node.partitions.leaders
+
+    def ready() -> bool:
+        return all(leader.high_watermark >= end or leaders.get(leader.partition) is not leader for _, leader, end in written)
+
+    def finish(expired: bool) -> None:
+        for result, leader, end in written:
+            if leader.high_watermark < end:
+                moved = leaders.get(leader.partition) is not leader
+                result.error_code = errors.NotLeaderOrFollower.code if moved else errors.RequestTimedOut.code
+        node.context.answer(call, response)
+
+    operation = DelayedOperation("transaction markers", finish, keys=[leader.partition for _, leader, _ in written], ready=ready)
+    return node.context.delay(call, operation, node.context.now_ms + MARKER_WAIT_MS)

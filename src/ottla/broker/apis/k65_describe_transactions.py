@@ -1,0 +1,63 @@
+"""DescribeTransactions: the state of transactional ids.
+
+Behaviour: each id has its own error: TRANSACTIONAL_ID_NOT_FOUND, or NOT_COORDINATOR if another broker coordinates it. Once the outcome is
+decided, the partitions are those that do not have their marker yet. The size of the response is limited: all ids of a broker, each named
+once, always fit. Source: KIP-664.
+"""
+
+from ottla.broker.apis.transaction_requests import check_id
+from ottla.broker.coordinator import Shard, when_committed
+from ottla.broker.events import RequestArrived
+from ottla.broker.handlers import Deferred, handles
+from ottla.broker.node import Node
+from ottla.broker.transactions.transaction import by_topic
+from ottla.broker.transactions.transactions import Transactions, footprint
+from ottla.wire import errors
+from ottla.wire.errors import KafkaError
+from ottla.wire.messages.describe_transactions import (
+    DescribeTransactionsRequest,
+    DescribeTransactionsResponse,
+    TopicData,
+    TransactionState,
+)
+
+
+def refuse(call: RequestArrived[DescribeTransactionsRequest], error: KafkaError) -> DescribeTransactionsResponse:
+    return DescribeTransactionsResponse(transaction_states=[_refused(each, error) for each in call.body.transactional_ids])
+
+
+@handles(DescribeTransactionsRequest, (0, 0), refuse=refuse)
+def describe_transactions(node: Node, call: RequestArrived[DescribeTransactionsRequest]) -> DescribeTransactionsResponse | Deferred:
+    response = DescribeTransactionsResponse()
+    shards: list[tuple[Shard[Transactions], str]] = []
+    size, limit = 0, node.context.options.transactions_max_bytes
+    for transactional_id in call.body.transactional_ids:
+        try:
+            shard = node.transactions.shard_of(check_id(transactional_id))
+            shards.append((shard, transactional_id))
+            size += footprint(shard.machine.find(transactional_id))
+            if size > limit:
+                raise errors.InvalidRequest(f"the answer would have more than ottla.transactions.max.bytes, {limit}; name each id once")
+            described = _described(shard.machine, transactional_id)
+        except KafkaError as error:
+            described = _refused(transactional_id, error)
+        response.transaction_states.append(described)
+    return when_committed(call, response, shards)
+
+
+def _described(machine: Transactions, transactional_id: str) -> TransactionState:
+    found = machine.find(transactional_id)
+    partitions = machine.markers.missing.get(transactional_id, found.partitions)
+    return TransactionState(
+        transactional_id=transactional_id,
+        transaction_state=found.state.value,
+        transaction_timeout_ms=found.timeout_ms,
+        transaction_start_time_ms=found.start_ms,
+        producer_id=found.producer_id,
+        producer_epoch=found.epoch,
+        topics=[TopicData(topic=topic, partitions=numbers) for topic, numbers in by_topic(partitions).items()],
+    )
+
+
+def _refused(transactional_id: str, error: KafkaError) -> TransactionState:
+    return TransactionState(error_code=error.code, transactional_id=transactional_id)

@@ -1,0 +1,226 @@
+"""Verifies at a partition's leader that a transaction has the partition, before the first record of the transaction is appended.
+
+Without this, a record that arrives after its transaction's marker begins a transaction that nobody ends. ::
+
+    first batch ──▶ guard ──▶ AddPartitionsToTxn to the coordinator ──▶ verified ──▶ append, if no marker came meanwhile
+                                                                       error    ──▶ refuse
+
+Old clients have added the partition: the request only verifies it. Produce 12 and TxnOffsetCommit 5 rely on it to add the partition.
+Batches of a transaction that is open in the log are not verified again.
+
+Requests to a coordinator are batched: one is in progress, others wait. They are answered in the order of arrival, so that batches of one
+producer keep their order.
+
+The guard is the log's (``log/verification.py``). Source: Kafka's AddPartitionsToTxnManager; KIP-890.
+
+Difference from Kafka: two requests of one transaction wait for each other; Kafka fails the first with NETWORK_EXCEPTION.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple, Protocol
+
+from ottla.base.ids import BrokerId, TopicPartition
+from ottla.broker.context import BrokerContext
+from ottla.broker.replica.leader import Leader
+from ottla.broker.transactions.transaction import Identity, by_topic
+from ottla.log.verification import VerificationGuard
+from ottla.wire import errors
+from ottla.wire.errors import KafkaError
+from ottla.wire.messages.add_partitions_to_txn import (
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+    AddPartitionsToTxnTopic,
+    AddPartitionsToTxnTransaction,
+)
+
+#: The version of requests between brokers.
+VERSION = 5
+#: Transactions in one request: the coordinator decides each in some ten microseconds.
+TRANSACTIONS_AT_ONCE = 500
+
+#: Errors of the verification itself, after which a producer tries again. Produce has no error of its own for these.
+_NOT_VERIFIED = (
+    errors.ConcurrentTransactions.code,
+    errors.NetworkError.code,
+    errors.CoordinatorLoadInProgress.code,
+    errors.CoordinatorNotAvailable.code,
+    errors.NotCoordinator.code,
+)
+
+
+class CoordinatorPartitions(Protocol):
+    """Where transactional ids are coordinated."""
+
+    topic: str
+
+    def partition_of(self, key: str) -> int | None: ...
+
+
+class Held(NamedTuple):
+    """A verification that a batch waits for."""
+
+    leader: Leader
+    #: None: the transaction is open, but an earlier batch waits.
+    guard: VerificationGuard | None
+
+
+class Asked(NamedTuple):
+    """Partitions of one transaction to verify or to add."""
+
+    transactional_id: str
+    identity: Identity
+    partitions: frozenset[TopicPartition]
+    #: Whether to add them.
+    add: bool
+    #: Gets the error code of each partition.
+    done: Callable[[Mapping[TopicPartition, int]], None]
+    #: When CONCURRENT_TRANSACTIONS is not retried any more.
+    retry_until_ms: int
+
+
+class Verification:
+    """The verifications of one broker."""
+
+    def __init__(self, context: BrokerContext) -> None:
+        self._context = context
+        self._queued: dict[BrokerId, list[Asked]] = {}
+        #: Coordinators with a request in progress.
+        self._asking: set[BrokerId] = set()
+        #: Number of batches of each producer that wait for a verification; without zeros.
+        self._waiting: dict[tuple[TopicPartition, int], int] = {}
+
+    # Batches that wait.
+
+    def begin(self, leader: Leader, identity: Identity, sequence: int, *, add: bool) -> Held | None:
+        """Begins to verify a batch, which ``end`` ends; None if it can be appended now.
+
+        ``sequence``: of the batch, -1 for offsets; ``add``: the coordinator adds the partition. Raises: InvalidProducerEpoch.
+        """
+        guard = leader.begin_verification(identity.producer_id, identity.epoch, sequence, raises_epoch=add, wall_ms=self._context.wall_ms)
+        key = leader.partition, identity.producer_id
+        if guard is None and key not in self._waiting:
+            return None
+        self._waiting[key] = self._waiting.get(key, 0) + 1
+        return Held(leader, guard)
+
+    def end(self, held: Held, producer_id: int) -> None:
+        """The batch is appended or refused."""
+        key = held.leader.partition, producer_id
+        self._waiting[key] -= 1
+        if not self._waiting[key]:
+            del self._waiting[key]
+
+    # Requests to coordinators.
+
+    def ask(
+        self,
+        coordinators: CoordinatorPartitions,
+        transactional_id: str,
+        identity: Identity,
+        partitions: Iterable[TopicPartition],
+        *,
+        add: bool,
+        done: Callable[[Mapping[TopicPartition, int]], None],
+    ) -> None:
+        """Verifies or adds partitions of a transaction; ``done`` gets the error code of each, 0 for success."""
+        context = self._context
+        wanted = frozenset(partitions)
+        number = coordinators.partition_of(transactional_id)
+        topic = context.image.topics.get(coordinators.topic)
+        state = topic.states.get(number) if topic is not None and number is not None else None
+        if state is None or BrokerId(state.leader) not in context.image.brokers:
+            done(dict.fromkeys(wanted, errors.CoordinatorNotAvailable.code))
+            return
+        coordinator = BrokerId(state.leader)
+        until_ms = context.now_ms + context.options.add_partitions_to_txn_retry_backoff_max_ms
+        self._queued.setdefault(coordinator, []).append(Asked(transactional_id, identity, wanted, add, done, until_ms))
+        self._send(coordinator)
+
+    def _send(self, coordinator: BrokerId) -> None:
+        queue = self._queued.get(coordinator)
+        if coordinator in self._asking or not queue:
+            return
+        taken, left = _next(queue)
+        if left:
+            self._queued[coordinator] = left
+        else:
+            del self._queued[coordinator]
+        self._asking.add(coordinator)
+        request = AddPartitionsToTxnRequest(transactions=[_transaction(asked) for asked in taken.values()])
+        timeout_ms = self._context.options.request_timeout_ms
+        self._context.ask(
+            coordinator, request, version=VERSION, timeout_ms=timeout_ms, done=lambda response: self._answered(coordinator, taken, response)
+        )
+
+    def _answered(self, coordinator: BrokerId, taken: dict[str, list[Asked]], response: AddPartitionsToTxnResponse | None) -> None:
+        self._asking.discard(coordinator)
+        found: dict[str, dict[TopicPartition, int]] = {}
+        whole = errors.NetworkError.code if response is None else response.error_code
+        if response is not None:
+            for result in response.results_by_transaction:
+                found[result.transactional_id] = {
+                    TopicPartition(topic.name, each.partition_index): each.partition_error_code
+                    for topic in result.topic_results
+                    for each in topic.results_by_partition
+                }
+        again: list[Asked] = []
+        for transactional_id, several in taken.items():
+            codes = found.get(transactional_id, {})
+            for asked in several:
+                mine = {partition: codes.get(partition, whole or errors.UnknownServerError.code) for partition in asked.partitions}
+                if errors.ConcurrentTransactions.code in mine.values() and asked.add and self._context.now_ms < asked.retry_until_ms:
+                    again.append(asked)
+                else:
+                    asked.done(mine)
+        if again:
+            delay_ms = self._context.options.add_partitions_to_txn_retry_backoff_ms
+            self._context.delayed.timer("verification", lambda: self._retry(coordinator, again), self._context.now_ms + delay_ms)
+        else:
+            self._send(coordinator)
+
+    def _retry(self, coordinator: BrokerId, again: list[Asked]) -> None:
+        # Before those that came later, which keeps the order of a producer's batches.
+        self._queued[coordinator] = again + self._queued.get(coordinator, [])
+        self._send(coordinator)
+
+
+def _next(queue: list[Asked]) -> tuple[dict[str, list[Asked]], list[Asked]]:
+    """What one request may have: an id once, with one identity; and the rest."""
+    taken: dict[str, list[Asked]] = {}
+    left: list[Asked] = []
+    blocked: set[str] = set()
+    for asked in queue:
+        same = taken.get(asked.transactional_id)
+        first = same[0] if same else None
+        fits = first is None or (first.identity, first.add) == (asked.identity, asked.add)
+        if asked.transactional_id in blocked or not fits or (first is None and len(taken) >= TRANSACTIONS_AT_ONCE):
+            blocked.add(asked.transactional_id)
+            left.append(asked)
+        else:
+            taken.setdefault(asked.transactional_id, []).append(asked)
+    return taken, left
+
+
+def _transaction(several: list[Asked]) -> AddPartitionsToTxnTransaction:
+    first = several[0]
+    partitions = frozenset().union(*(asked.partitions for asked in several))
+    return AddPartitionsToTxnTransaction(
+        transactional_id=first.transactional_id,
+        producer_id=first.identity.producer_id,
+        producer_epoch=first.identity.epoch,
+        verify_only=not first.add,
+        topics=[AddPartitionsToTxnTopic(name=topic, partitions=numbers) for topic, numbers in by_topic(partitions).items()],
+    )
+
+
+def refusal_of_code(code: int, *, abortable: bool) -> KafkaError:
+    """The error of a batch whose verification had this error. ``abortable``: the client knows TRANSACTION_ABORTABLE."""
+    if code in _NOT_VERIFIED:
+        return errors.NotEnoughReplicas(f"the coordinator did not verify the partition of the transaction (error {code}); try again")
+    if code == errors.ProducerFenced.code:
+        return errors.InvalidProducerEpoch("the epoch is not that of the transactional id; another producer uses it, or it timed out")
+    if code == errors.TransactionAbortable.code:
+        if abortable:
+            return errors.TransactionAbortable("the partition was not added to the transaction")
+        return errors.InvalidTxnState("the partition was not added to the transaction")
+    return errors.BY_CODE.get(code, errors.UnknownServerError)("the transaction's coordinator refused the partition")
