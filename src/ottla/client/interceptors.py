@@ -16,16 +16,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
 from ottla.base.ids import TopicPartition
 from ottla.client.consumer.record import ConsumerRecord
+from ottla.client.group.commits import OffsetAndMetadata
 from ottla.client.producer.batches import RecordMetadata
-
-if TYPE_CHECKING:
-    from ottla.client.group.commits import OffsetAndMetadata
 
 log = logging.getLogger("ottla.client")
 

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, TypedDict, TypeVar
 from ottla.base.ids import TopicPartition
 from ottla.base.units import MiB
 from ottla.client.arrow.columns import check_names, record_batch, record_schema
-from ottla.client.arrow.json import Decoded
+from ottla.client.arrow.json import Decoded, json_values
 from ottla.client.arrow.optional import needed_arrow, pa, pc
 from ottla.client.arrow.values import ColumnFormat
 from ottla.client.serializers import SerializationFailed
@@ -188,8 +188,6 @@ def _one_type(kinds: list[Any]) -> Any:
 
 def _again(raw: Any, part: Decoded, kind: Any) -> Decoded:
     """Decodes values with a wider type than inferred before."""
-    from ottla.client.arrow.json import json_values
-
     if pa.types.is_nested(kind):
         return json_values(raw, kind)
     return Decoded(part.array.cast(kind), part.bad, part.why)

@@ -8,19 +8,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ottla.base.ids import TopicPartition
 from ottla.client.argument_validation import milliseconds
 from ottla.client.arrow.optional import pa
+from ottla.client.arrow.poll import PolledTable
+from ottla.client.arrow.read import TableForm, Tables
 from ottla.client.consumer.delivery import RecordDelivery
 from ottla.client.fetch.chunk import Lent
 from ottla.client.fetch.fetcher import Fetcher
 from ottla.client.options import ConsumerOptions
-
-if TYPE_CHECKING:
-    from ottla.client.arrow.poll import PolledTable
-    from ottla.client.arrow.read import TableForm, Tables
 
 #: Limit of a poll without a limit.
 NO_LIMIT = 1 << 62
@@ -72,8 +70,6 @@ class TablePolls:
         """Waits for records and takes chunks of them; then `read` makes the table, and `take_back` moves the positions past it. Otherwise
         the consumer's next call puts the chunks back.
         """
-        from ottla.client.arrow.poll import PolledTable
-
         for tp, offset in self._delivery.first_offsets().items():
             # Undelivered records of a record poll are the start of the table.
             self._fetcher.seek(tp, offset)
@@ -110,6 +106,4 @@ class TablePolls:
 
 def tables_of(form: Any) -> Tables:
     """The table maker of these options. Raises: ValueError, TypeError, ImportError."""
-    from ottla.client.arrow.read import Tables
-
     return Tables(form)

@@ -20,6 +20,7 @@ from typing import Any
 
 from ottla.base.options import suggestion
 from ottla.client.arrow import json
+from ottla.client.arrow.avro import avro_bytes, avro_values
 from ottla.client.arrow.columns import as_binary, fixed_buffer, is_bytes, plain, validity
 from ottla.client.arrow.json import Decoded, NotJson
 from ottla.client.arrow.optional import pa, pc
@@ -67,8 +68,6 @@ class ColumnFormat:
             case "json":
                 return json.json_texts(column)
             case "avro":
-                from ottla.client.arrow.avro import avro_bytes
-
                 assert self.avro is not None, "avro comes with its schema"
                 return avro_bytes(column, self.avro)
             case "int" if types.is_integer(kind):
@@ -90,8 +89,6 @@ class ColumnFormat:
             case "json":
                 return json.json_values(column, _json_type(self.schema))
             case "avro":
-                from ottla.client.arrow.avro import avro_values
-
                 assert self.avro is not None, "avro comes with its schema"
                 return avro_values(column, self.avro)
             case "str":

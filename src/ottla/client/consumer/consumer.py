@@ -20,12 +20,13 @@ from functools import partial
 from random import Random
 from time import monotonic_ns
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, Unpack
+from typing import Any, Self, Unpack
 
 from ottla.base.ids import TopicPartition, as_partition
 from ottla.base.options import ConfigError
 from ottla.client.argument_validation import INT64_MAX, checked, fitting, patience, whole_number
 from ottla.client.arrow.optional import pa
+from ottla.client.arrow.read import TableForm
 from ottla.client.arrow.table_polls import TablePolls
 from ottla.client.consumer.delivery import LOOP_RECORDS, RecordDelivery
 from ottla.client.consumer.metrics import ConsumerMetrics
@@ -50,9 +51,6 @@ from ottla.client.transport.event_loop import OneLoop
 from ottla.client.transport.network import METADATA_VERSION_MIN, Network, monotonic_ms
 from ottla.wire.errors import InvalidGroupId, KafkaError
 from ottla.wire.messages import MetadataRequest
-
-if TYPE_CHECKING:
-    from ottla.client.arrow.read import TableForm
 
 #: Maximum time that leaving the group delays close.
 CLOSE_TIMEOUT_MS = 30_000

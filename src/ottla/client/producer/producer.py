@@ -17,10 +17,12 @@ from contextlib import nullcontext
 from random import Random
 from time import monotonic_ns, time_ns
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
+from typing import Any, Self, TypeVar, Unpack
 
 from ottla.base.ids import TopicPartition
 from ottla.client.argument_validation import checked, topic_name, whole_number
+from ottla.client.arrow.rows import ANY, TableColumns, TableRows
+from ottla.client.arrow.send import TableDelivery, attach_delivery, batches_of_table
 from ottla.client.errors import AlreadyClosed, BufferExhausted, MetadataTimedOut
 from ottla.client.interceptors import ProducerRecord
 from ottla.client.options import ProducerOptions, from_keywords
@@ -32,10 +34,6 @@ from ottla.client.sync.loop_thread import FORKED, register_fork_handler
 from ottla.client.transport.event_loop import OneLoop
 from ottla.client.transport.network import Network, monotonic_ms
 from ottla.wire.errors import UnknownTopicOrPartition
-
-if TYPE_CHECKING:
-    from ottla.client.arrow.rows import TableColumns
-    from ottla.client.arrow.send import TableDelivery
 
 #: How long brokers may have old metadata after partitions were added.
 ADDED_MS = 500
@@ -258,9 +256,6 @@ class Producer:
 
         Raises: ValueError, TypeError for missing or unsuitable columns; SerializationFailed; ImportError without pyarrow; errors of `send`.
         """
-        from ottla.client.arrow.rows import ANY, TableRows
-        from ottla.client.arrow.send import TableDelivery, attach_delivery, batches_of_table
-
         rows = TableRows(table, now_ms=time_ns() // 1_000_000, **columns)
         count = await self._partition_count(topic, rows.partition)
         delivery = TableDelivery(topic)

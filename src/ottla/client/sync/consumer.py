@@ -14,10 +14,11 @@ from functools import partial, wraps
 from queue import SimpleQueue
 from random import Random
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar, Unpack
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar, Unpack
 
 from ottla.client.argument_validation import patience
 from ottla.client.arrow.optional import pa
+from ottla.client.arrow.read import TableForm
 from ottla.client.arrow.table_polls import tables_of
 from ottla.client.consumer import consumer as aio
 from ottla.client.consumer.delivery import LOOP_RECORDS
@@ -26,9 +27,6 @@ from ottla.client.consumer.record import ConsumerRecord
 from ottla.client.errors import AlreadyClosed
 from ottla.client.fetch.offsets import Partition
 from ottla.client.sync.loop_thread import Errands, LoopThread, close_at_exit
-
-if TYPE_CHECKING:
-    from ottla.client.arrow.read import TableForm
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -17,10 +17,12 @@ from queue import Empty, SimpleQueue
 from random import Random
 from time import time_ns
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
+from typing import Any, Self, TypeVar, Unpack
 
 from ottla.base.ids import TopicPartition
 from ottla.client.argument_validation import checked, topic_name
+from ottla.client.arrow.rows import ANY, TableColumns, TableRows
+from ottla.client.arrow.send import BlockingTableDelivery, attach_delivery, batches_of_table
 from ottla.client.errors import AlreadyClosed
 from ottla.client.interceptors import ProducerRecord
 from ottla.client.options import ProducerOptions, from_keywords
@@ -33,10 +35,6 @@ from ottla.client.sync.loop_thread import FORKED, Forked, LoopThread, close_at_e
 from ottla.client.sync.waiting import taken
 from ottla.client.transport.network import Network, monotonic_ms
 from ottla.records import NATIVE
-
-if TYPE_CHECKING:
-    from ottla.client.arrow.rows import TableColumns
-    from ottla.client.arrow.send import BlockingTableDelivery
 
 T = TypeVar("T")
 #: Threads that wait for memory are woken when at most this share of it is used,
@@ -247,9 +245,6 @@ class Producer:
 
         Raises: ValueError, TypeError for missing or unsuitable columns; SerializationFailed; ImportError without pyarrow; errors of `send`.
         """
-        from ottla.client.arrow.rows import ANY, TableRows
-        from ottla.client.arrow.send import BlockingTableDelivery, attach_delivery, batches_of_table
-
         rows = TableRows(table, now_ms=time_ns() // 1_000_000, **columns)
         count = self._partition_count(topic, rows.partition)
         delivery = BlockingTableDelivery(topic)
