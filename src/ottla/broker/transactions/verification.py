@@ -8,8 +8,8 @@ Without this, a record that arrives after its transaction's marker begins a tran
 Old clients have added the partition: the request only verifies it. Produce 12 and TxnOffsetCommit 5 rely on it to add the partition.
 Batches of a transaction that is open in the log are not verified again.
 
-Requests to a coordinator are batched: one is in progress, others wait. They are answered in the order of arrival, so that batches of one
-producer keep their order.
+Requests to a coordinator are batched: one is in progress, others wait. Those of one producer are answered in the order of arrival, also if
+the first is sent again because its last transaction is being completed. So its batches keep their order.
 
 The guard is the log's (``log/verification.py``). Source: Kafka's AddPartitionsToTxnManager; KIP-890.
 
@@ -60,7 +60,7 @@ class Held(NamedTuple):
     """A verification that a batch waits for."""
 
     leader: Leader
-    #: None: the transaction is open, but an earlier batch waits.
+    #: None: the transaction is open, but an earlier batch waits, or another one of the request.
     guard: VerificationGuard | None
 
 
@@ -86,6 +86,8 @@ class Verification:
         self._queued: dict[BrokerId, list[Asked]] = {}
         #: Coordinators with a request in progress.
         self._asking: set[BrokerId] = set()
+        #: Transactional ids whose first request in the queue is sent again later; all of an id wait behind it.
+        self._resting: dict[BrokerId, set[str]] = {}
         #: Number of batches of each producer that wait for a verification; without zeros.
         self._waiting: dict[tuple[TopicPartition, int], int] = {}
 
@@ -97,9 +99,16 @@ class Verification:
         ``sequence``: of the batch, -1 for offsets; ``add``: the coordinator adds the partition. Raises: InvalidProducerEpoch.
         """
         guard = leader.begin_verification(identity.producer_id, identity.epoch, sequence, raises_epoch=add, wall_ms=self._context.wall_ms)
-        key = leader.partition, identity.producer_id
-        if guard is None and key not in self._waiting:
+        if guard is None and (leader.partition, identity.producer_id) not in self._waiting:
             return None
+        return self._held(leader, identity, guard)
+
+    def wait(self, leader: Leader, identity: Identity) -> Held:
+        """Makes a batch of an open transaction wait, because another partition of its request is verified; ``end`` ends it."""
+        return self._held(leader, identity, None)
+
+    def _held(self, leader: Leader, identity: Identity, guard: VerificationGuard | None) -> Held:
+        key = leader.partition, identity.producer_id
         self._waiting[key] = self._waiting.get(key, 0) + 1
         return Held(leader, guard)
 
@@ -140,7 +149,9 @@ class Verification:
         queue = self._queued.get(coordinator)
         if coordinator in self._asking or not queue:
             return
-        taken, left = _next(queue)
+        taken, left = _next(queue, self._resting.get(coordinator, ()))
+        if not taken:
+            return
         if left:
             self._queued[coordinator] = left
         else:
@@ -173,22 +184,26 @@ class Verification:
                 else:
                     asked.done(mine)
         if again:
+            # Before those that came later, which keeps the order of a producer's batches.
+            self._queued[coordinator] = again + self._queued.get(coordinator, [])
+            ids = {asked.transactional_id for asked in again}
+            self._resting.setdefault(coordinator, set()).update(ids)
             delay_ms = self._context.options.add_partitions_to_txn_retry_backoff_ms
-            self._context.delayed.timer("verification", lambda: self._retry(coordinator, again), self._context.now_ms + delay_ms)
-        else:
-            self._send(coordinator)
+            self._context.delayed.timer("verification", lambda: self._retry(coordinator, ids), self._context.now_ms + delay_ms)
+        self._send(coordinator)
 
-    def _retry(self, coordinator: BrokerId, again: list[Asked]) -> None:
-        # Before those that came later, which keeps the order of a producer's batches.
-        self._queued[coordinator] = again + self._queued.get(coordinator, [])
+    def _retry(self, coordinator: BrokerId, ids: set[str]) -> None:
+        self._resting[coordinator] -= ids
+        if not self._resting[coordinator]:
+            del self._resting[coordinator]
         self._send(coordinator)
 
 
-def _next(queue: list[Asked]) -> tuple[dict[str, list[Asked]], list[Asked]]:
-    """What one request may have: an id once, with one identity; and the rest."""
+def _next(queue: list[Asked], resting: Iterable[str]) -> tuple[dict[str, list[Asked]], list[Asked]]:
+    """What one request may have: an id once, with one identity, and none that rests; and the rest."""
     taken: dict[str, list[Asked]] = {}
     left: list[Asked] = []
-    blocked: set[str] = set()
+    blocked = set(resting)
     for asked in queue:
         same = taken.get(asked.transactional_id)
         first = same[0] if same else None
