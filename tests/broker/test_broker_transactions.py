@@ -252,6 +252,44 @@ def test_a_transaction_whose_markers_are_late_is_in_the_way_of_the_next(version:
     assert result.partition_error_code == errors.ConcurrentTransactions.code
 
 
+def test_a_batch_does_not_overtake_one_that_waits_for_another_partition_of_its_request() -> None:
+    cluster = cluster_of_transactions()
+    producer = Producer(cluster)
+    assert producer.send("a") == 0
+    cluster.flushing = False
+    both = producer.produce_request("b", sequence=1)
+    both.topic_data += producer.produce_request("b", partition=1).topic_data
+    broker = cluster[1]
+    # Partition 1 is not in the transaction yet, and the record that adds it is not on disk.
+    sent = [broker.send(both, 12), producer.start("c", sequence=2)]
+    for _ in range(3):
+        broker.flush()
+        cluster.pass_ms(100)
+    codes = [each.error_code for one in sent for topic in one.answer.responses for each in topic.partition_responses]
+    assert codes == [0, 0, 0]
+
+
+def decided_and_next(cluster: Cluster, producer: Producer) -> None:
+    """Commits, with the decision not on disk yet; the producer continues as after the response."""
+    cluster.flushing = False
+    coordinator(cluster).send(producer.end_request(), 5)
+    producer.epoch, producer.sequences = producer.epoch + 1, {}
+
+
+def test_the_marker_of_the_last_transaction_does_not_disturb_the_verification_of_the_next() -> None:
+    cluster = cluster_of_transactions()
+    producer = Producer(cluster)
+    assert producer.send("a") == 0
+    decided_and_next(cluster, producer)
+    sent = producer.start("b")
+    cluster.flushing = True
+    cluster[1].flush()
+    cluster.pass_ms(100)
+    assert sent.answer.responses[0].partition_responses[0].error_code == 0
+    assert producer.end() == 0
+    assert committed(cluster) == [b"a", b"b"]
+
+
 def test_a_client_that_hangs_up_while_its_batch_is_verified_leaves_nothing_behind() -> None:
     cluster = cluster_of_transactions()
     producer = Producer(cluster)

@@ -62,7 +62,7 @@ class Held(NamedTuple):
     """A verification that a batch waits for."""
 
     leader: Leader
-    #: None: the transaction is open, but an earlier batch waits.
+    #: None: the transaction is open, but an earlier batch waits, or another one of the request.
     guard: VerificationGuard | None
 
 
@@ -99,9 +99,16 @@ class Verification:
         ``sequence``: of the batch, -1 for offsets; ``add``: the coordinator adds the partition. Raises: InvalidProducerEpoch.
         """
         guard = leader.begin_verification(identity.producer_id, identity.epoch, sequence, raises_epoch=add, wall_ms=self._context.wall_ms)
-        key = leader.partition, identity.producer_id
-        if guard is None and key not in self._waiting:
+        if guard is None and (leader.partition, identity.producer_id) not in self._waiting:
             return None
+        return self._held(leader, identity, guard)
+
+    def wait(self, leader: Leader, identity: Identity) -> Held:
+        """Makes a batch of an open transaction wait, because another partition of its request is verified; ``end`` ends it."""
+        return self._held(leader, identity, None)
+
+    def _held(self, leader: Leader, identity: Identity, guard: VerificationGuard | None) -> Held:
+        key = leader.partition, identity.producer_id
         self._waiting[key] = self._waiting.get(key, 0) + 1
         return Held(leader, guard)
 
