@@ -53,6 +53,8 @@ def harm(
             problems = history.run().problems
         except AssertionError as error:
             problems = [f"AssertionError: {error}"]
+        finally:
+            history.world.end()
         if any(re.search(expected, problem) for problem in problems):
             return True
     return False
