@@ -42,7 +42,7 @@ def offered(*words: str) -> list[str]:
         (["topic", "alter", "x", "-d", "retention.m"], ["retention.ms"]),
         (["broker", "describe", ""], ["1", "2"]),
         (["topic", "partitions", "--broker", ""], ["1", "2"]),
-        (["config", "describe", ""], ["topic", "broker", "cluster", "group", "client-metrics"]),
+        (["config", "describe", ""], ["topic", "broker", "cluster", "group", "client-metrics", "broker-logger"]),
         (["config", "describe", "topic", "pay"], ["payments"]),
         (["config", "describe", "broker", ""], ["1", "2"]),
         (["config", "set", "topic", "pay"], ["payments"]),
