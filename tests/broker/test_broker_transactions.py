@@ -284,7 +284,7 @@ def test_another_broker_is_not_the_coordinator() -> None:
 def test_new_transactional_ids_are_refused_above_the_memory_limit() -> None:
     cluster = cluster_of_transactions(ottla_transactions_max_bytes="4096")
     codes = [coordinator(cluster, f"x{number}").ask(init_request(f"x{number}"), 5).error_code for number in range(10)]
-    assert codes == [0] * 5 + [errors.PolicyViolation.code] * 5
+    assert codes == [0] * 4 + [errors.PolicyViolation.code] * 6
     assert Producer(cluster, "x0").epoch == 1
 
 
@@ -382,6 +382,28 @@ def test_transactions_are_described_with_their_partitions() -> None:
     assert (found.transaction_state, found.producer_id, found.producer_epoch) == ("Ongoing", producer.producer_id, 0)
     assert [(topic.topic, topic.partitions) for topic in found.topics] == [("t", [1])]
     assert (missing.error_code, empty.error_code) == (errors.TransactionalIdNotFound.code, errors.InvalidRequest.code)
+
+
+def test_the_client_that_used_an_id_last_is_described() -> None:
+    cluster = cluster_of_transactions(3)
+
+    def client() -> tuple[str, str]:
+        [found] = coordinator(cluster).ask(DescribeTransactionsRequest(transactional_ids=["x"]), 0).transaction_states
+        return found.client_id, found.client_host
+
+    producer = Producer(cluster, version=1)
+    assert client() == ("test", "client")
+    # A request that is refused does not change it.
+    coordinator(cluster).send(producer.end_request(producer_epoch=7), 3, client_id="zombie")
+    assert client() == ("test", "client")
+    coordinator(cluster).send(producer.add_request(0), 3, client_id="moved")
+    assert client() == ("moved", "client")
+    # The next coordinator does not know it until the client's next request.
+    cluster.kill(coordinator(cluster).broker_id)
+    cluster.pass_ms(30_000)
+    assert client() == ("", "")
+    assert producer.end() == 0
+    assert client() == ("test", "client")
 
 
 @pytest.mark.parametrize(
