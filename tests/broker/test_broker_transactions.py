@@ -196,6 +196,27 @@ def test_batches_of_one_producer_keep_their_order_while_the_first_is_verified() 
     assert [(answer.error_code, answer.base_offset) for answer in answers] == [(0, 0), (0, 1), (0, 2)]
 
 
+def test_batches_keep_their_order_while_the_first_waits_for_the_markers_of_the_last_transaction() -> None:
+    cluster = cluster_of_transactions()
+    producer = Producer(cluster)
+    broker = cluster[1]
+    assert producer.send("a") == 0
+    cluster.flushing = False
+    ending = broker.send(producer.end_request(), 5)
+    broker.flush_one()
+    producer.adopt(ending.answer)
+    assert state_of(cluster).state is S.PREPARE_COMMIT
+    first = producer.start("b", partition=1, sequence=0)
+    broker.flush_one()
+    assert state_of(cluster).state is S.COMPLETE_COMMIT
+    second = producer.start("c", partition=1, sequence=1)
+    cluster.flushing = True
+    broker.flush()
+    cluster.pass_ms(1000)
+    answers = [each.answer.responses[0].partition_responses[0] for each in (first, second)]
+    assert [(answer.error_code, answer.base_offset) for answer in answers] == [(0, 0), (0, 1)]
+
+
 def test_a_client_that_hangs_up_while_its_batch_is_verified_leaves_nothing_behind() -> None:
     cluster = cluster_of_transactions()
     producer = Producer(cluster)

@@ -86,6 +86,8 @@ class Verification:
         self._queued: dict[BrokerId, list[Asked]] = {}
         #: Coordinators with a request in progress.
         self._asking: set[BrokerId] = set()
+        #: Transactional ids whose request is sent again after a backoff. Later ones of the same id stay behind it in the queue.
+        self._backing_off: set[str] = set()
         #: Number of batches of each producer that wait for a verification; without zeros.
         self._waiting: dict[tuple[TopicPartition, int], int] = {}
 
@@ -140,11 +142,13 @@ class Verification:
         queue = self._queued.get(coordinator)
         if coordinator in self._asking or not queue:
             return
-        taken, left = _next(queue)
+        taken, left = _next(queue, self._backing_off)
         if left:
             self._queued[coordinator] = left
         else:
             del self._queued[coordinator]
+        if not taken:
+            return
         self._asking.add(coordinator)
         request = AddPartitionsToTxnRequest(transactions=[_transaction(asked) for asked in taken.values()])
         timeout_ms = self._context.options.request_timeout_ms
@@ -163,32 +167,33 @@ class Verification:
                     for topic in result.topic_results
                     for each in topic.results_by_partition
                 }
-        again: list[Asked] = []
+        again: dict[str, list[Asked]] = {}
         for transactional_id, several in taken.items():
             codes = found.get(transactional_id, {})
             for asked in several:
                 mine = {partition: codes.get(partition, whole or errors.UnknownServerError.code) for partition in asked.partitions}
                 if errors.ConcurrentTransactions.code in mine.values() and asked.add and self._context.now_ms < asked.retry_until_ms:
-                    again.append(asked)
+                    again.setdefault(transactional_id, []).append(asked)
                 else:
                     asked.done(mine)
         if again:
+            self._backing_off.update(again)
+            # Before those that came later, which keeps the order of a producer's batches.
+            self._queued[coordinator] = [asked for several in again.values() for asked in several] + self._queued.get(coordinator, [])
             delay_ms = self._context.options.add_partitions_to_txn_retry_backoff_ms
             self._context.delayed.timer("verification", lambda: self._retry(coordinator, again), self._context.now_ms + delay_ms)
-        else:
-            self._send(coordinator)
+        self._send(coordinator)
 
-    def _retry(self, coordinator: BrokerId, again: list[Asked]) -> None:
-        # Before those that came later, which keeps the order of a producer's batches.
-        self._queued[coordinator] = again + self._queued.get(coordinator, [])
+    def _retry(self, coordinator: BrokerId, ids: Iterable[str]) -> None:
+        self._backing_off.difference_update(ids)
         self._send(coordinator)
 
 
-def _next(queue: list[Asked]) -> tuple[dict[str, list[Asked]], list[Asked]]:
+def _next(queue: list[Asked], backing_off: Iterable[str]) -> tuple[dict[str, list[Asked]], list[Asked]]:
     """What one request may have: an id once, with one identity; and the rest."""
     taken: dict[str, list[Asked]] = {}
     left: list[Asked] = []
-    blocked: set[str] = set()
+    blocked = set(backing_off)
     for asked in queue:
         same = taken.get(asked.transactional_id)
         first = same[0] if same else None
