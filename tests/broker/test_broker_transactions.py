@@ -1,6 +1,8 @@
 """Transactions from InitProducerId to the markers, in clusters of one broker and of several."""
 
+import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,7 +20,9 @@ from transactional import (
     state_of,
 )
 
+from ottla.broker.transactions.records import decode_record, encode_record
 from ottla.broker.transactions.states import TransactionState as S
+from ottla.broker.transactions.transaction import transaction_of
 from ottla.wire import errors
 from ottla.wire.messages.api_versions import ApiVersionsRequest
 from ottla.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
@@ -389,6 +393,20 @@ def test_a_former_member_cannot_commit_offsets_in_a_transaction() -> None:
 def test_offsets_of_partitions_that_do_not_exist_are_refused_alone() -> None:
     producer = Producer(cluster_of_transactions())
     assert producer.commit_offset(5, partition=7) == errors.UnknownTopicOrPartition.code
+
+
+def test_the_example_of_the_page_on_formats_is_what_is_written() -> None:
+    page = (Path(__file__).parents[2] / "docs/formats/transactions.md").read_text().partition("## An example")[2]
+    key, value = (
+        bytes.fromhex("".join(re.match(r"(?:[0-9a-f]{2} )+", line)[0] for line in block.strip().splitlines()))  # type: ignore[index]
+        for block in page.split("```")[1:4:2]
+    )
+    decoded = decode_record(key, value)
+    assert decoded is not None and encode_record(*decoded, 1) == (key, value)
+    transaction = transaction_of(*decoded)  # type: ignore[arg-type]
+    assert (transaction.transactional_id, transaction.producer_id, transaction.epoch, transaction.last_epoch) == ("billing-1", 7, 3, 2)
+    assert (transaction.state, transaction.timeout_ms, transaction.client_version) == (S.ONGOING, 60_000, 2)
+    assert transaction.partitions == {("orders", 0), ("orders", 2)}
 
 
 # Administration.
