@@ -1,6 +1,8 @@
 """Transactions from InitProducerId to the markers, in clusters of one broker and of several."""
 
+import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,7 +20,9 @@ from transactional import (
     state_of,
 )
 
+from ottla.broker.transactions.records import decode_record, encode_record
 from ottla.broker.transactions.states import TransactionState as S
+from ottla.broker.transactions.transaction import transaction_of
 from ottla.wire import errors
 from ottla.wire.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
 from ottla.wire.messages.api_versions import ApiVersionsRequest
@@ -378,7 +382,7 @@ def test_another_broker_is_not_the_coordinator() -> None:
 def test_new_transactional_ids_are_refused_above_the_memory_limit() -> None:
     cluster = cluster_of_transactions(ottla_transactions_max_bytes="4096")
     codes = [coordinator(cluster, f"x{number}").ask(init_request(f"x{number}"), 5).error_code for number in range(10)]
-    assert codes == [0] * 5 + [errors.PolicyViolation.code] * 5
+    assert codes == [0] * 4 + [errors.PolicyViolation.code] * 6
     assert Producer(cluster, "x0").epoch == 1
 
 
@@ -464,6 +468,20 @@ def test_offsets_of_partitions_that_do_not_exist_are_refused_alone() -> None:
     assert producer.commit_offset(5, partition=7) == errors.UnknownTopicOrPartition.code
 
 
+def test_the_example_of_the_page_on_formats_is_what_is_written() -> None:
+    page = (Path(__file__).parents[2] / "docs/formats/transactions.md").read_text().partition("## An example")[2]
+    key, value = (
+        bytes.fromhex("".join(re.match(r"(?:[0-9a-f]{2} )+", line)[0] for line in block.strip().splitlines()))  # type: ignore[index]
+        for block in page.split("```")[1:4:2]
+    )
+    decoded = decode_record(key, value)
+    assert decoded is not None and encode_record(*decoded, 1) == (key, value)
+    transaction = transaction_of(*decoded)  # type: ignore[arg-type]
+    assert (transaction.transactional_id, transaction.producer_id, transaction.epoch, transaction.last_epoch) == ("billing-1", 7, 3, 2)
+    assert (transaction.state, transaction.timeout_ms, transaction.client_version) == (S.ONGOING, 60_000, 2)
+    assert transaction.partitions == {("orders", 0), ("orders", 2)}
+
+
 # Administration.
 
 
@@ -476,6 +494,28 @@ def test_transactions_are_described_with_their_partitions() -> None:
     assert (found.transaction_state, found.producer_id, found.producer_epoch) == ("Ongoing", producer.producer_id, 0)
     assert [(topic.topic, topic.partitions) for topic in found.topics] == [("t", [1])]
     assert (missing.error_code, empty.error_code) == (errors.TransactionalIdNotFound.code, errors.InvalidRequest.code)
+
+
+def test_the_client_that_used_an_id_last_is_described() -> None:
+    cluster = cluster_of_transactions(3)
+
+    def client() -> tuple[str, str]:
+        [found] = coordinator(cluster).ask(DescribeTransactionsRequest(transactional_ids=["x"]), 0).transaction_states
+        return found.client_id, found.client_host
+
+    producer = Producer(cluster, version=1)
+    assert client() == ("test", "client")
+    # A request that is refused does not change it.
+    coordinator(cluster).send(producer.end_request(producer_epoch=7), 3, client_id="zombie")
+    assert client() == ("test", "client")
+    coordinator(cluster).send(producer.add_request(0), 3, client_id="moved")
+    assert client() == ("moved", "client")
+    # The next coordinator does not know it until the client's next request.
+    cluster.kill(coordinator(cluster).broker_id)
+    cluster.pass_ms(30_000)
+    assert client() == ("", "")
+    assert producer.end() == 0
+    assert client() == ("test", "client")
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ from enum import Enum
 from random import Random
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
-from ottla.base.ids import TopicPartition
+from ottla.base.ids import TopicPartition, partition_for
 from ottla.base.units import KiB
 from ottla.broker.context import BrokerContext
 from ottla.broker.controller.controller import Controller
@@ -544,14 +544,3 @@ class Coordinator(Generic[M]):
 
 def not_coordinator(key: str) -> KafkaError:
     return errors.NotCoordinator(f"this broker does not coordinate {key!r}; look for its coordinator again")
-
-
-def partition_for(key: str, partitions: int) -> int:
-    """Kafka's partition of a key: Java's string hash, absolute value, modulo. Source: Kafka's Utils.abs, java.lang.String."""
-    value = 0
-    units = key.encode("utf-16-be", "surrogatepass")
-    for index in range(0, len(units), 2):
-        value = (31 * value + (units[index] << 8 | units[index + 1])) & 0xFFFFFFFF
-    if value >= 1 << 31:
-        value -= 1 << 32
-    return 0 if value == -(1 << 31) else abs(value) % partitions
