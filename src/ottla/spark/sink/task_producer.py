@@ -4,6 +4,9 @@ A process keeps its producers, one per set of properties, until it ends: Spark r
 connections. If a task fails or is cancelled, rows in flight may still arrive. The next task in the process neither waits for them nor gets
 their errors.
 
+With delivery exactly_once each task writes in a transaction of its own, which begins with its first row and stays open when it ends: the
+driver commits it (batch_commits.py). Two-phase commit is used where the brokers allow it, else a timeout.
+
 The partition of a row is its column `partition`, else the partitioner decides:
 
     default       with a key: Java's murmur2 of its bytes; without: sticky, one partition per batch
@@ -12,6 +15,7 @@ The partition of a row is its column `partition`, else the partitioner decides:
     random        a random one for each row, whatever the key
 """
 
+import logging
 import os
 import random
 from array import array
@@ -25,7 +29,14 @@ import pyarrow.compute as pc
 from ottla.client.arrow.send import BlockingTableDelivery
 from ottla.client.sync.producer import Producer
 from ottla.spark.source import log_client
-from ottla.wire.errors import InvalidRecord, KafkaError, MessageTooLarge
+from ottla.wire.errors import (
+    InvalidRecord,
+    KafkaError,
+    MessageTooLarge,
+    TransactionAbortable,
+    TransactionalIdAuthorizationFailed,
+    UnsupportedVersion,
+)
 
 if TYPE_CHECKING:
     from ottla.spark.sink.options import SinkOptions
@@ -36,26 +47,84 @@ ADVICE: Mapping[type[KafkaError], str] = {
     InvalidRecord: "a topic with cleanup.policy=compact needs a key in every row",
 }
 
+#: How long the end of a failed task may take.
+DISCARD_MS = 2_000
+log = logging.getLogger("ottla.spark")
+
 _open: dict[tuple[Any, ...], Producer] = {}
+#: Brokers, by this process's id and bootstrap addresses, that refused two-phase commit.
+_without_two_phase: set[tuple[int, str]] = set()
 
 
-def producer_for(options: "SinkOptions") -> Producer:
-    """This process's producer for a sink's settings. A forked process does not use inherited ones."""
-    settings = options.producer_settings()
-    key = (os.getpid(), options.bootstrap, *sorted(settings.items()))
+def producer_for(options: "SinkOptions", **transactional: Any) -> Producer:
+    """This process's producer for a sink's settings. A forked process does not use inherited ones.
+
+    `transactional`: settings of a transactional producer. One with the same settings but for the id adopts the id.
+    """
+    name = transactional.get("transactional_id")
+    settings = {**options.producer_settings(), **transactional}
+    key = (
+        os.getpid(),
+        options.bootstrap,
+        *sorted((one, value) for one, value in settings.items() if one != "transactional_id"),
+        name is not None,
+    )
     producer = _open.get(key)
     if producer is None:
-        producer = _open[key] = Producer(bootstrap_servers=options.bootstrap, **settings)
+        return _open.setdefault(key, Producer(bootstrap_servers=options.bootstrap, **settings))
+    if name is not None:
+        producer.adopt(name)
+    return producer
+
+
+def discard(producer: Producer) -> None:
+    """Closes a producer whose task failed, which aborts its transaction if the brokers answer in time."""
+    for key, one in list(_open.items()):
+        if one is producer:
+            del _open[key]
+    try:
+        producer.close(timeout_ms=DISCARD_MS)
+    except (KafkaError, TimeoutError) as error:
+        log.warning("the transaction of a failed task was not aborted: %s", error)
+
+
+def transactional_producer(options: "SinkOptions", transactional_id: str, *, two_phase: bool) -> Producer:
+    """A producer with an open transaction under this id. Earlier producers of the id are fenced.
+
+    `two_phase`: tries two-phase commit, if the options do not say. Raises: KafkaError.
+    """
+    brokers = (os.getpid(), options.bootstrap)
+    wanted = options.two_phase if options.two_phase is not None else two_phase and brokers not in _without_two_phase
+    timeout: dict[str, Any] = {"transaction_two_phase_commit_enable": True} if wanted else {"transaction_timeout_ms": options.timeout_ms}
+    producer = producer_for(options, transactional_id=transactional_id, **timeout)
+    try:
+        producer.init_transactions()
+    except (UnsupportedVersion, TransactionalIdAuthorizationFailed):
+        discard(producer)
+        if not wanted or options.two_phase:
+            raise
+        _without_two_phase.add(brokers)
+        return transactional_producer(options, transactional_id, two_phase=False)
+    except BaseException:
+        discard(producer)
+        raise
+    producer.begin()
     return producer
 
 
 class TaskProducer:
-    """Sends the rows of one task."""
+    """Sends the rows of one task.
 
-    def __init__(self, options: "SinkOptions", rng: random.Random) -> None:
+    `transactional_id`: writes in a transaction. `two_phase`: with two-phase commit where the brokers allow it.
+    """
+
+    def __init__(self, options: "SinkOptions", rng: random.Random, transactional_id: str | None = None, *, two_phase: bool = False) -> None:
         self._options = options
         self._log = log_client.open_log_client(options.bootstrap, options.client)
-        self._producer = producer_for(options)
+        self._transactional_id = transactional_id
+        self._two_phase = two_phase
+        #: None before the first row.
+        self._producer: Producer | None = None
         self._rng = rng
         #: Partition counts by topic, fetched once.
         self._counts: dict[str, int] = {}
@@ -75,13 +144,51 @@ class TaskProducer:
         partitions = PARTITIONERS[self._options.partitioner](self, topic, count, rows.num_rows)
         if partitions is not None:
             rows, columns["partition"] = _with_partitions(rows, partitions)
-        self._with_advice(lambda: self._sent.append(self._producer.send_table(topic, rows, **columns)))
+        producer = self._producer or self._begin()
+        self._with_advice(lambda: self._sent.append(producer.send_table(topic, rows, **columns)))
         while self._sent and self._sent[0].done():
             self._confirm_oldest()
 
-    def finish(self) -> None:
-        """Waits until every row is acknowledged. Raises: KafkaError of the first failed row."""
-        self._producer.flush()
+    def _begin(self) -> Producer:
+        if self._transactional_id is None:
+            self._producer = producer_for(self._options)
+            return self._producer
+        try:
+            self._producer = transactional_producer(self._options, self._transactional_id, two_phase=self._two_phase)
+        except UnsupportedVersion as error:
+            if self._options.required or self._options.two_phase:
+                raise
+            log.warning("rows are written at least once, because the brokers serve no transactions: %s", error)
+            self._transactional_id = None
+            self._producer = producer_for(self._options)
+        return self._producer
+
+    def finish(self) -> tuple[int, int] | None:
+        """Waits until every row is acknowledged. Returns producer id and epoch of the transaction, which stays open; None without one.
+
+        Raises: KafkaError of the first failed row.
+        """
+        if self._producer is None:
+            return None
+        if self._transactional_id is None:
+            self._producer.flush()
+            self._confirm_all()
+            return None
+        try:
+            identity = self._producer.hand_over()
+        except TransactionAbortable:
+            # The error of the row says more.
+            self._confirm_all()
+            raise
+        self._confirm_all()
+        return identity
+
+    def fail(self) -> None:
+        """Aborts the transaction of a task that failed."""
+        if self._producer is not None and self._transactional_id is not None:
+            discard(self._producer)
+
+    def _confirm_all(self) -> None:
         while self._sent:
             self._confirm_oldest()
 
