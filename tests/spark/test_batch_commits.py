@@ -176,12 +176,12 @@ def test_a_driver_killed_after_the_decision_is_completed_by_the_next_one(query: 
 
 def test_the_start_of_a_query_completes_what_was_decided(query: Query) -> None:
     with query.commits() as commits:
-        assert commits.call(lambda to: to.recover(short_run("run-1"))) == -1
+        assert commits.call(lambda to: to.recover(short_run("run-1"))) == Decision()
     tasks = [query.task(0, 0, "a"), query.task(0, 1, "b")]
     query.task(0, 0, "lost", attempt=1)
     query.decide_only(0, *tasks)
     with query.commits() as commits:
-        assert commits.call(lambda to: to.recover(short_run("run-2"))) == 0
+        assert commits.call(lambda to: to.recover(short_run("run-2"))).batch == 0
     eventually(query.rows, ["a", "b"])
     assert query.open_transactions() == []
 

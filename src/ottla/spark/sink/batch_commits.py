@@ -96,6 +96,8 @@ class Batch:
     number: int
     run: str
     tasks: tuple[Participant, ...]
+    #: As in `Decision`.
+    content: int = 0
 
 
 T = TypeVar("T")
@@ -132,7 +134,7 @@ class BatchCommits:
         if before.batch == batch.number:
             before = await self._finish(before, batch.run, driver, {self._id(batch.run, one) for one in batch.tasks})
             driver = await self._initialize()
-        if before.batch >= batch.number:
+        if before.has(batch.number, batch.content):
             await self._end(batch.run, batch.tasks, commit=False)
             return False
         if before.batch < 0:
@@ -145,7 +147,7 @@ class BatchCommits:
                 f"batch {batch.number} of {self.names.application} was not committed: the transaction of task {lost[0].partition} was"
                 " aborted before: it was open for longer than kafka.transaction.timeout.ms, or an administrator aborted it"
             )
-        decision = before.next(batch.number, batch.run, batch.tasks)
+        decision = before.next(batch.number, batch.run, batch.tasks, batch.content)
         await self._decide(driver, decision)
         missing, _ = await asyncio.gather(
             self._end(batch.run, batch.tasks, commit=True),
@@ -163,14 +165,14 @@ class BatchCommits:
         """Aborts the batch's transactions, or finishes the batch if it was decided."""
         await self._initialize()
         before = await self.decision()
-        if before.batch == batch.number and before.run == batch.run:
+        if before.batch == batch.number and before.tasks == sorted(batch.tasks):
             await self._end(before.run, before.tasks, commit=True)
         else:
             await self._end(batch.run, batch.tasks, commit=False)
 
-    async def recover(self, run: str) -> int:
-        """Finishes the last decided batch, aborts the open transactions of tasks of earlier starts, and returns the batch's number, -1
-        without one. For the start of a query, before its tasks write. Earlier starts are fenced.
+    async def recover(self, run: str) -> Decision:
+        """Finishes the last decided batch, aborts the open transactions of tasks of earlier starts, and returns the decision. For the start
+        of a query, before its tasks write. Earlier starts are fenced.
         """
         driver = await self._initialize()
         before = await self.decision()
@@ -178,8 +180,8 @@ class BatchCommits:
             raise SinkFenced(f"a later start of {self.names.application} has committed a batch since; stop this one")
         if before.batch < 0:
             await self._abort_others(await self._open([]), set())
-            return -1
-        return (await self._finish(before, run, driver, set())).batch
+            return before
+        return await self._finish(before, run, driver, set())
 
     # -- Writes without a number.
 

@@ -11,7 +11,7 @@ The last decision of an application is stored as committed offsets of its group,
 records. Offset: the number of the batch. Metadata: the decision as JSON, from partition 0 on, in as many parts as it needs:
 
     partition 0   2 {"batch":7,"run":"8e2064bc","runs":["8e2064bc"],"tasks":[[0,0,4000,12],...
-    partition 1   ...,[211,0,4211,12]]}
+    partition 1   ...,[211,0,4211,12]],"content":0}
 """
 
 import base64
@@ -77,6 +77,12 @@ class Decision(msgspec.Struct, frozen=True):
     #: The last starts that decided something, oldest first.
     runs: list[str] = []
     tasks: list[Participant] = []
+    #: A hash of the rows, if a retry may produce other rows from the same records, which are written too.
+    content: int = 0
+
+    def has(self, batch: int, content: int = 0) -> bool:
+        """Whether the batch is decided, so that it is not written again."""
+        return self.batch > batch or (self.batch == batch and self.content == content)
 
     def fences(self, run: str) -> bool:
         """Whether a later start has decided since `run` did."""
@@ -84,10 +90,10 @@ class Decision(msgspec.Struct, frozen=True):
 
     def under(self, run: str) -> Self:
         """The same decision, confirmed by the start `run`."""
-        return self.__class__(self.batch, self.run, _with_last(self.runs, run), self.tasks)
+        return self.__class__(self.batch, self.run, _with_last(self.runs, run), self.tasks, self.content)
 
-    def next(self, batch: int, run: str, tasks: Iterable[Participant]) -> Self:
-        return self.__class__(batch, run, _with_last(self.runs, run), sorted(tasks))
+    def next(self, batch: int, run: str, tasks: Iterable[Participant], content: int = 0) -> Self:
+        return self.__class__(batch, run, _with_last(self.runs, run), sorted(tasks), content)
 
     def undone(self, run: str) -> Self:
         """The decision that the batch is to be written again."""
