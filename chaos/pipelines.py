@@ -243,10 +243,10 @@ def number_of(value: bytes) -> int:
     return int(json.loads(value)["n"])
 
 
-def copies_in(bootstrap: str, topic: str, number: Callable[[bytes], int] = number_of) -> Counter[int]:
-    """How often each number is in a topic, for a reader of committed records; `number` parses it from a value."""
+def copies_in(bootstrap: str, topic: str, number: Callable[[bytes], int] = number_of, *, isolation: str = "read_committed") -> Counter[int]:
+    """How often each number is in a topic, for a reader at an isolation level; `number` parses it from a value."""
     found: Counter[int] = Counter()
-    with Consumer(bootstrap_servers=bootstrap, auto_offset_reset="earliest", isolation_level="read_committed") as consumer:
+    with Consumer(bootstrap_servers=bootstrap, auto_offset_reset="earliest", isolation_level=isolation) as consumer:
         partitions = consumer.partitions_for(topic)
         ends = consumer.end_offsets(partitions)
         consumer.assign(partitions)

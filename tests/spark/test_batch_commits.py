@@ -293,7 +293,7 @@ def test_later_batches_use_the_same_ids_and_connections(query: Query) -> None:
     producers = []
     for batch in range(5):
         query.writer.commit([query.task(batch, 0, f"{batch}"), query.task(batch, 1, f"{batch}")], batch)
-        producers.append(set(task_producer._open.values()))
+        producers.append({one for idle in task_producer._idle.values() for one in idle})
     with Admin(bootstrap_servers=query.bootstrap) as admin:
         ids = [one.transactional_id for one in admin.list_transactions() if query.id in one.transactional_id]
     assert len(ids) == 3, "two tasks and the driver"

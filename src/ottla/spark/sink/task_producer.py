@@ -21,7 +21,8 @@ import random
 from array import array
 from collections import deque
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Self
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -52,64 +53,75 @@ DISCARD_MS = 2_000
 log = logging.getLogger("ottla.spark")
 
 _open: dict[tuple[Any, ...], Producer] = {}
+#: Transactional producers that no task uses. Several queries of a pipeline write in threads of the driver.
+_idle: dict[tuple[Any, ...], list[Producer]] = {}
 #: Brokers, by this process's id and bootstrap addresses, that refused two-phase commit.
 _without_two_phase: set[tuple[int, str]] = set()
 
 
-def producer_for(options: "SinkOptions", **transactional: Any) -> Producer:
-    """This process's producer for a sink's settings. A forked process does not use inherited ones.
+def _key(options: "SinkOptions", settings: Mapping[str, Any]) -> tuple[Any, ...]:
+    return (os.getpid(), options.bootstrap, *sorted(settings.items()))
 
-    `transactional`: settings of a transactional producer. One with the same settings but for the id adopts the id.
-    """
-    name = transactional.get("transactional_id")
-    settings = {**options.producer_settings(), **transactional}
-    key = (
-        os.getpid(),
-        options.bootstrap,
-        *sorted((one, value) for one, value in settings.items() if one != "transactional_id"),
-        name is not None,
-    )
+
+def producer_for(options: "SinkOptions") -> Producer:
+    """This process's producer for a sink's settings. A forked process does not use inherited ones."""
+    settings = options.producer_settings()
+    key = _key(options, settings)
     producer = _open.get(key)
     if producer is None:
-        return _open.setdefault(key, Producer(bootstrap_servers=options.bootstrap, **settings))
-    if name is not None:
-        producer.adopt(name)
+        producer = _open[key] = Producer(bootstrap_servers=options.bootstrap, **settings)
     return producer
 
 
-def discard(producer: Producer) -> None:
-    """Closes a producer whose task failed, which aborts its transaction if the brokers answer in time."""
-    for key, one in list(_open.items()):
-        if one is producer:
-            del _open[key]
-    try:
-        producer.close(timeout_ms=DISCARD_MS)
-    except (KafkaError, TimeoutError) as error:
-        log.warning("the transaction of a failed task was not aborted: %s", error)
+@dataclass(frozen=True, slots=True)
+class TaskTransaction:
+    """The open transaction of a task, and its producer, which the next task adopts."""
 
+    producer: Producer
+    _key: tuple[Any, ...]
 
-def transactional_producer(options: "SinkOptions", transactional_id: str, *, two_phase: bool) -> Producer:
-    """A producer with an open transaction under this id. Earlier producers of the id are fenced.
+    @classmethod
+    def begin(cls, options: "SinkOptions", transactional_id: str, *, two_phase: bool) -> Self:
+        """Begins a transaction. Earlier producers of the id are fenced, and their transaction is aborted.
 
-    `two_phase`: tries two-phase commit, if the options do not say. Raises: KafkaError.
-    """
-    brokers = (os.getpid(), options.bootstrap)
-    wanted = options.two_phase if options.two_phase is not None else two_phase and brokers not in _without_two_phase
-    timeout: dict[str, Any] = {"transaction_two_phase_commit_enable": True} if wanted else {"transaction_timeout_ms": options.timeout_ms}
-    producer = producer_for(options, transactional_id=transactional_id, **timeout)
-    try:
-        producer.init_transactions()
-    except (UnsupportedVersion, TransactionalIdAuthorizationFailed):
-        discard(producer)
-        if not wanted or options.two_phase:
-            raise
+        `two_phase`: tries two-phase commit, if the options do not say. Raises: KafkaError.
+        """
+        brokers = (os.getpid(), options.bootstrap)
+        wanted = options.two_phase if options.two_phase is not None else two_phase and brokers not in _without_two_phase
+        settings = options.producer_settings()
+        settings |= {"transaction_two_phase_commit_enable": True} if wanted else {"transaction_timeout_ms": options.timeout_ms}
+        key = _key(options, settings)
+        if idle := _idle.get(key):
+            producer = idle.pop()
+            producer.adopt(transactional_id)
+        else:
+            producer = Producer(bootstrap_servers=options.bootstrap, transactional_id=transactional_id, **settings)
+        begun = cls(producer, key)
+        try:
+            producer.init_transactions()
+            producer.begin()
+        except BaseException as error:
+            begun.discard()
+            refused = isinstance(error, UnsupportedVersion | TransactionalIdAuthorizationFailed)
+            if not refused or not wanted or options.two_phase:
+                raise
+        else:
+            return begun
         _without_two_phase.add(brokers)
-        return transactional_producer(options, transactional_id, two_phase=False)
-    except BaseException:
-        discard(producer)
-        raise
-    producer.begin()
-    return producer
+        return cls.begin(options, transactional_id, two_phase=False)
+
+    def hand_over(self) -> tuple[int, int]:
+        """Waits until every record is written. Returns producer id and epoch; the transaction stays open. Raises: KafkaError."""
+        identity = self.producer.hand_over()
+        _idle.setdefault(self._key, []).append(self.producer)
+        return identity
+
+    def discard(self) -> None:
+        """Closes the producer, which aborts its transaction if the brokers answer in time."""
+        try:
+            self.producer.close(timeout_ms=DISCARD_MS)
+        except (KafkaError, TimeoutError) as error:
+            log.warning("the transaction of a failed task was not aborted: %s", error)
 
 
 class TaskProducer:
@@ -123,8 +135,9 @@ class TaskProducer:
         self._log = log_client.open_log_client(options.bootstrap, options.client)
         self._transactional_id = transactional_id
         self._two_phase = two_phase
-        #: None before the first row.
+        #: None before the first row; the second also without transactions.
         self._producer: Producer | None = None
+        self._transaction: TaskTransaction | None = None
         self._rng = rng
         #: Partition counts by topic, fetched once.
         self._counts: dict[str, int] = {}
@@ -150,17 +163,14 @@ class TaskProducer:
             self._confirm_oldest()
 
     def _begin(self) -> Producer:
-        if self._transactional_id is None:
-            self._producer = producer_for(self._options)
-            return self._producer
-        try:
-            self._producer = transactional_producer(self._options, self._transactional_id, two_phase=self._two_phase)
-        except UnsupportedVersion as error:
-            if self._options.required or self._options.two_phase:
-                raise
-            log.warning("rows are written at least once, because the brokers serve no transactions: %s", error)
-            self._transactional_id = None
-            self._producer = producer_for(self._options)
+        if self._transactional_id is not None:
+            try:
+                self._transaction = TaskTransaction.begin(self._options, self._transactional_id, two_phase=self._two_phase)
+            except UnsupportedVersion as error:
+                if self._options.required or self._options.two_phase:
+                    raise
+                log.warning("rows are written at least once, because the brokers serve no transactions: %s", error)
+        self._producer = producer_for(self._options) if self._transaction is None else self._transaction.producer
         return self._producer
 
     def finish(self) -> tuple[int, int] | None:
@@ -170,12 +180,12 @@ class TaskProducer:
         """
         if self._producer is None:
             return None
-        if self._transactional_id is None:
+        if self._transaction is None:
             self._producer.flush()
             self._confirm_all()
             return None
         try:
-            identity = self._producer.hand_over()
+            identity = self._transaction.hand_over()
         except TransactionAbortable:
             # The error of the row says more.
             self._confirm_all()
@@ -185,8 +195,8 @@ class TaskProducer:
 
     def fail(self) -> None:
         """Aborts the transaction of a task that failed."""
-        if self._producer is not None and self._transactional_id is not None:
-            discard(self._producer)
+        if self._transaction is not None:
+            self._transaction.discard()
 
     def _confirm_all(self) -> None:
         while self._sent:
