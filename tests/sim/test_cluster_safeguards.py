@@ -252,7 +252,7 @@ def test_electing_any_live_replica_is_caught() -> None:
     assert harm(
         "is in the ISR of .* on disk",
         ("session lost", "kill", "cut off"),
-        first=9,
+        first=84,
         configs={"unclean.leader.election.enable": "true", "min.insync.replicas": "1"},
     )
 
