@@ -3,8 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from random import Random
 
-from ottla.base.ids import BrokerId, TopicPartition
-from ottla.broker.coordinator import partition_for
+from ottla.base.ids import BrokerId, TopicPartition, partition_for
 from ottla.broker.node import Node
 from ottla.sim.cluster_clients import Entrance
 from ottla.sim.cluster_faults import ClusterFaults
