@@ -29,11 +29,12 @@ if TYPE_CHECKING:
     from ottla.client.group.commits import GroupMetadata, OffsetAndMetadata
     from ottla.client.interceptors import ProducerRecord
     from ottla.client.producer.batches import RecordMetadata
+    from ottla.client.producer.transaction_requests import PreparedTransaction
     from ottla.client.sync.admin import Admin
     from ottla.client.sync.consume import Records, consume
     from ottla.client.sync.consumer import Consumer
     from ottla.client.sync.producer import Producer
-    from ottla.wire.errors import KafkaError
+    from ottla.wire.errors import ErrorKind, KafkaError
 
 _HOME = {
     "Admin": "ottla.client.sync.admin",
@@ -43,6 +44,7 @@ _HOME = {
     "ConfigOperation": "ottla.client.admin.results",
     "Consumer": "ottla.client.sync.consumer",
     "ConsumerRecord": "ottla.client.consumer.record",
+    "ErrorKind": "ottla.wire.errors",
     "GroupMetadata": "ottla.client.group.commits",
     "GroupState": "ottla.client.admin.group_results",
     "GroupType": "ottla.client.admin.group_results",
@@ -50,6 +52,7 @@ _HOME = {
     "NewPartitions": "ottla.client.admin.results",
     "NewTopic": "ottla.client.admin.results",
     "OffsetAndMetadata": "ottla.client.group.commits",
+    "PreparedTransaction": "ottla.client.producer.transaction_requests",
     "Producer": "ottla.client.sync.producer",
     "ProducerRecord": "ottla.client.interceptors",
     "RebalanceListener": "ottla.client.consumer.rebalance",
@@ -72,6 +75,7 @@ __all__ = [
     "ConfigOperation",
     "Consumer",
     "ConsumerRecord",
+    "ErrorKind",
     "GroupMetadata",
     "GroupState",
     "GroupType",
@@ -79,6 +83,7 @@ __all__ = [
     "NewPartitions",
     "NewTopic",
     "OffsetAndMetadata",
+    "PreparedTransaction",
     "Producer",
     "ProducerRecord",
     "RebalanceListener",

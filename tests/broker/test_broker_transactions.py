@@ -24,6 +24,7 @@ from ottla.broker.transactions.records import decode_record, encode_record
 from ottla.broker.transactions.states import TransactionState as S
 from ottla.broker.transactions.transaction import transaction_of
 from ottla.wire import errors
+from ottla.wire.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
 from ottla.wire.messages.api_versions import ApiVersionsRequest
 from ottla.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from ottla.wire.messages.describe_transactions import DescribeTransactionsRequest
@@ -211,14 +212,86 @@ def test_batches_keep_their_order_while_the_first_waits_for_the_markers_of_the_l
     producer.adopt(ending.answer)
     assert state_of(cluster).state is S.PREPARE_COMMIT
     first = producer.start("b", partition=1, sequence=0)
+    assert first.waits
     broker.flush_one()
-    assert state_of(cluster).state is S.COMPLETE_COMMIT
     second = producer.start("c", partition=1, sequence=1)
     cluster.flushing = True
     broker.flush()
     cluster.pass_ms(1000)
     answers = [each.answer.responses[0].partition_responses[0] for each in (first, second)]
     assert [(answer.error_code, answer.base_offset) for answer in answers] == [(0, 0), (0, 1)]
+
+
+def test_the_next_transaction_waits_for_the_markers_of_the_last_one(version: int) -> None:
+    cluster = cluster_of_transactions()
+    producer = Producer(cluster, version=version)
+    broker = cluster[1]
+    assert producer.send("a") == 0
+    cluster.flushing = False
+    ending = broker.send(producer.end_request(), 5 if version == 2 else 3)
+    broker.flush_one()
+    if version == 2:
+        producer.adopt(ending.answer)
+    began_ms = cluster.now_ms
+    asked = [broker.send(producer.add_request(1), 3), broker.send(AddOffsetsToTxnRequest(**producer.fields, group_id="g"), 3)]
+    assert [each.waits for each in asked] == [True, True]
+    broker.flush()
+    assert asked[0].answer.results_by_topic_v3_and_below[0].results_by_partition[0].partition_error_code == 0
+    assert asked[1].answer.error_code == 0
+    assert cluster.now_ms == began_ms
+
+
+def test_a_transaction_whose_markers_are_late_is_in_the_way_of_the_next(version: int) -> None:
+    cluster = cluster_of_transactions(3, replicas=1, transaction_state_log_replication_factor="1")
+    producer = Producer(cluster, version=version)
+    home = coordinator(cluster).broker_id
+    far = next(number for number in (0, 1) if cluster.leading("t", number).broker_id != home)
+    assert producer.send("a", partition=far) == 0
+    cluster.cut_off(cluster.leading("t", far).broker_id)
+    assert producer.end() == 0
+    asked = cluster[home].send(producer.add_request(1 - far), 3)
+    assert asked.waits
+    cluster.pass_ms(110)
+    [result] = asked.answer.results_by_topic_v3_and_below[0].results_by_partition
+    assert result.partition_error_code == errors.ConcurrentTransactions.code
+
+
+def test_a_batch_does_not_overtake_one_that_waits_for_another_partition_of_its_request() -> None:
+    cluster = cluster_of_transactions()
+    producer = Producer(cluster)
+    assert producer.send("a") == 0
+    cluster.flushing = False
+    both = producer.produce_request("b", sequence=1)
+    both.topic_data += producer.produce_request("b", partition=1).topic_data
+    broker = cluster[1]
+    # Partition 1 is not in the transaction yet, and the record that adds it is not on disk.
+    sent = [broker.send(both, 12), producer.start("c", sequence=2)]
+    for _ in range(3):
+        broker.flush()
+        cluster.pass_ms(100)
+    codes = [each.error_code for one in sent for topic in one.answer.responses for each in topic.partition_responses]
+    assert codes == [0, 0, 0]
+
+
+def decided_and_next(cluster: Cluster, producer: Producer) -> None:
+    """Commits, with the decision not on disk yet; the producer continues as after the response."""
+    cluster.flushing = False
+    coordinator(cluster).send(producer.end_request(), 5)
+    producer.epoch, producer.sequences = producer.epoch + 1, {}
+
+
+def test_the_marker_of_the_last_transaction_does_not_disturb_the_verification_of_the_next() -> None:
+    cluster = cluster_of_transactions()
+    producer = Producer(cluster)
+    assert producer.send("a") == 0
+    decided_and_next(cluster, producer)
+    sent = producer.start("b")
+    cluster.flushing = True
+    cluster[1].flush()
+    cluster.pass_ms(100)
+    assert sent.answer.responses[0].partition_responses[0].error_code == 0
+    assert producer.end() == 0
+    assert committed(cluster) == [b"a", b"b"]
 
 
 def test_a_client_that_hangs_up_while_its_batch_is_verified_leaves_nothing_behind() -> None:

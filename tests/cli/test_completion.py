@@ -45,7 +45,7 @@ def offered(*words: str) -> list[str]:
         (["broker", "describe", ""], ["1", "2"]),
         (["transaction", "describe", "bil"], ["billing-1"]),
         (["topic", "partitions", "--broker", ""], ["1", "2"]),
-        (["config", "describe", ""], ["topic", "broker", "cluster", "group", "client-metrics"]),
+        (["config", "describe", ""], ["topic", "broker", "cluster", "group", "client-metrics", "broker-logger"]),
         (["config", "describe", "topic", "pay"], ["payments"]),
         (["config", "describe", "broker", ""], ["1", "2"]),
         (["config", "set", "topic", "pay"], ["payments"]),

@@ -13,7 +13,7 @@ from ottla.log.producer_snapshots import read_snapshot, snapshot_file
 from ottla.log.producer_state import Duplicate
 from ottla.log.verification import VerificationGuard
 from ottla.records.batch import headers
-from ottla.sim.disk import SimDisk
+from ottla.sim.disk import SimDisk, SimFile
 
 
 def check(log: Log, count: int = 1, *, sequence: int, epoch: int = 0, producer: int = 1, **fields: bool) -> Duplicate | None:
@@ -239,6 +239,34 @@ def test_a_marker_voids_a_guard() -> None:
     assert again is not guard and verified(log, again) is None
     with pytest.raises(InvalidTransactionState):
         verified(log, guard)
+
+
+def test_a_marker_of_the_transaction_before_voids_no_guard_when_each_transaction_has_its_own_epoch() -> None:
+    log = a_log()
+    guard = begin(log, epoch=1, raises_epoch=True)
+    a_marker(log, 1, 1, commit=True)
+    assert verified(log, guard, epoch=1) is None
+    a_marker(log, 1, 2, commit=False)
+    with pytest.raises(StaleProducerEpoch):
+        verified(log, guard, epoch=1)
+
+
+def test_markers_are_not_read_one_by_one_when_the_state_is_rebuilt(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They were: a follower that truncates a log with many markers stopped the broker meanwhile."""
+    log = a_log()
+    for _ in range(200):
+        append(log, 1, producer_id=1, producer_epoch=0, transactional=True)
+        a_marker(log, 1, commit=True)
+    reads: list[int] = []
+    read = SimFile.read
+
+    def counted(self: SimFile, position: int, size: int) -> bytes:
+        reads.append(position)
+        return read(self, position, size)
+
+    monkeypatch.setattr(SimFile, "read", counted)
+    log.truncate_to(399, NOW_MS)
+    assert log.producers.open_transactions and len(reads) < 20
 
 
 def test_a_repeated_batch_of_a_decided_transaction_is_a_duplicate_before_it_is_unverified() -> None:

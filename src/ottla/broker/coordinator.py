@@ -512,13 +512,17 @@ class Coordinator(Generic[M]):
         topic = self.context.image.topics.get(self.topic)
         return partition_for(key, len(topic.replicas)) if topic is not None and topic.replicas else None
 
+    def shard_for(self, key: str) -> Shard[M] | None:
+        """The shard of a key in any state; None if another broker has it."""
+        number = self.partition_of(key)
+        return self.shards.get(number) if number is not None else None
+
     def shard_of(self, key: str) -> Shard[M]:
         """The active shard of a key.
 
         Raises: NotCoordinator, CoordinatorLoadInProgress.
         """
-        number = self.partition_of(key)
-        shard = self.shards.get(number) if number is not None else None
+        shard = self.shard_for(key)
         if shard is None or shard.state in (State.FAILED, State.GONE):
             raise not_coordinator(key)
         if shard.state is State.LOADING:

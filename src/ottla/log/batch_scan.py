@@ -33,6 +33,14 @@ def headers(file: File, position: int, end: int, *, chunk_bytes: int = HEADER_CH
 
     Raises: CorruptLog when no batch begins at a position, or a batch ends after ``end``.
     """
+    for at, header, _, _ in headers_in_chunks(file, position, end, chunk_bytes=chunk_bytes):
+        yield at, header
+
+
+def headers_in_chunks(
+    file: File, position: int, end: int, *, chunk_bytes: int = HEADER_CHUNK
+) -> Iterator[tuple[int, BatchHeader, bytes, int]]:
+    """As ``headers``, with the chunk that was read and the batch's position in it; the chunk may end before the batch."""
     chunk = b""
     chunk_at = position
     while position < end:
@@ -47,7 +55,7 @@ def headers(file: File, position: int, end: int, *, chunk_bytes: int = HEADER_CH
         following = position + header.batch_length + LOG_OVERHEAD
         if following > end:
             raise CorruptLog(f"{file.path} at {position}: a batch of {following - position} bytes ends after {end}")
-        yield position, header
+        yield position, header, chunk, inside
         position = following
 
 

@@ -4,7 +4,7 @@ from contextlib import suppress
 
 from ottla.base.ids import NO_OFFSET, Offset
 from ottla.base.units import MiB
-from ottla.log.batch_scan import batch_at, headers
+from ottla.log.batch_scan import headers, headers_in_chunks
 from ottla.log.errors import CorruptLog
 from ottla.log.filenames import SNAPSHOT, offset_of, segment_name
 from ottla.log.producer_snapshots import read_snapshot
@@ -63,15 +63,17 @@ def _replay(log: LogState, first: int, upto: int, now_ms: int) -> None:
 
 def _replay_segment(log: LogState, segment: Segment, first: int, upto: int, now_ms: int) -> None:
     position = segment.position_of(first) if first > segment.base_offset else 0
-    for at, header in headers(segment.file, segment.size if position is None else position, segment.size):
+    # Markers are small, and there may be as many of them as of other batches: they are taken from the chunks that were read for headers.
+    for at, header, chunk, inside in headers_in_chunks(segment.file, segment.size if position is None else position, segment.size):
         if header.base_offset >= upto:
             return
         if header.has_producer:
-            batch = batch_at(segment.file, at, segment.size) if header.is_control else b""
-            if header.is_control and not crc_ok(batch):
+            if header.is_control and inside + header.size > len(chunk):
+                chunk, inside = segment.file.read(at, header.size), 0
+            if header.is_control and not crc_ok(chunk, inside):
                 # A data batch that damage turned into a control batch. The scrub reports it.
                 continue
-            note_batch(log.producers, header, batch, 0, now_ms, None)
+            note_batch(log.producers, header, chunk, inside, now_ms, None)
 
 
 def note_batch(producers: Producers, header: BatchHeader, buffer: Buffer, position: int, now_ms: int, segment: Segment | None) -> None:

@@ -246,7 +246,7 @@ class Producers:
         producer.coordinator_epoch = coordinator_epoch
         producer.timestamp_ms = timestamp_ms
         producer.seen_ms = now_ms
-        self.verifications.end(header.producer_id)
+        self.verifications.marked(header.producer_id, header.producer_epoch)
         first = producer.transaction_from
         if first == NO_OFFSET:
             return None

@@ -10,6 +10,9 @@ offset stays below it. The check takes time, because the coordinator is asked. A
 A guard is current from ``begin`` until a batch or marker of the producer is appended. All verifications of a producer that run at the same
 time share it. While a transaction is open, its batches need none.
 
+With transaction version 2 a marker voids only guards of lower epochs: the marker of the transaction before has the epoch of this one, and
+often arrives while the first batch is verified, because a producer goes on when the decision is made, before its markers are written.
+
 The verification remembers the lowest sequence that was verified: a batch with a higher one is refused, so that it does not overtake an
 earlier batch whose verification failed and is tried again.
 """
@@ -86,8 +89,14 @@ class Verifications:
             )
 
     def end(self, producer_id: int) -> None:
-        """A batch or marker of the producer was appended: its guard is void."""
+        """A batch of the producer was appended: its guard is void."""
         self.by_producer.pop(producer_id, None)
+
+    def marked(self, producer_id: int, epoch: int) -> None:
+        """A marker of the producer was appended: its guard is void, unless the transaction is a later one."""
+        known = self.by_producer.get(producer_id)
+        if known is not None and not (known.raises_epoch and epoch <= known.epoch):
+            del self.by_producer[producer_id]
 
     def expire(self, before_ms: int) -> None:
         """Drops verifications that began before this time."""

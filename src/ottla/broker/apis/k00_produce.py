@@ -111,7 +111,7 @@ def _produce_in_transaction(
         raise errors.InvalidProducerIdMapping("a produce request has batches of one producer")
     add = call.api_version >= ADDS_PARTITIONS_SINCE
     verify = add or node.context.options.transaction_partition_verification_enable
-    held = dict(_held(node, batches, add=add)) if verify else {}
+    held = _held(node, batches, add=add) if verify else {}
     if not held:
         return _appended(node, call, topics, InTransaction({}, {}, verify))
     for topic in topics:
@@ -131,16 +131,24 @@ def _produce_in_transaction(
     )
 
 
-def _held(node: Node, batches: list[TransactionalBatch], *, add: bool) -> Iterator[tuple[TopicPartition, Held]]:
-    """Batches that must be verified first."""
-    for leader, header, identity in batches:
+def _held(node: Node, batches: list[TransactionalBatch], *, add: bool) -> dict[TopicPartition, Held]:
+    """Batches that must be verified first, and then all others of the request: they wait with it, and later ones must not overtake them."""
+    found: dict[TopicPartition, Held] = {}
+    others: list[TransactionalBatch] = []
+    for batch in batches:
+        leader, header, identity = batch
         try:
             held = node.verification.begin(leader, identity, header.base_sequence, add=add)
         except errors.InvalidProducerEpoch:
             # Refused when it is appended.
             continue
-        if held is not None:
-            yield leader.partition, held
+        if held is None:
+            others.append(batch)
+        else:
+            found[leader.partition] = held
+    if found:
+        found |= {leader.partition: node.verification.wait(leader, identity) for leader, _, identity in others}
+    return found
 
 
 def _transactional(node: Node, call: RequestArrived[ProduceRequest], topics: list[TopicProduceData]) -> Iterator[TransactionalBatch]:

@@ -80,7 +80,8 @@ class Markers:
         image = self._shard.image
         leaders: dict[BrokerId, None] = {}
         for transactional_id, partitions in markers.items():
-            for partition in partitions:
+            # Sorted: the order of a set is another one in each process, and the simulator repeats a history.
+            for partition in sorted(partitions):
                 if not image.has(*partition):
                     # Deleted: there is nothing to decide.
                     self._written(transactional_id, (partition,))

@@ -212,6 +212,8 @@ class Transactions:
         except KafkaError:
             # Too few replicas are in sync, or the disk is full.
             self.shard.after(MARKER_RETRY_MS, lambda: self._complete(transactional_id))
+        else:
+            self.shard.context.delayed.poke(completion(transactional_id))
 
     # Time.
 
@@ -265,6 +267,11 @@ TIMERS = (
     Timer("abort", lambda options: options.transaction_abort_timed_out_transaction_cleanup_interval_ms, Transactions.abort_timed_out),
     Timer("expire", lambda options: options.transaction_remove_expired_transaction_cleanup_interval_ms, Transactions.expire),
 )
+
+
+def completion(transactional_id: str) -> tuple[str, str]:
+    """The key of operations that wait until a transaction is completed."""
+    return "completed transaction", transactional_id
 
 
 def footprint(transaction: Transaction) -> int:

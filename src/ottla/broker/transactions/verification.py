@@ -8,8 +8,8 @@ Without this, a record that arrives after its transaction's marker begins a tran
 Old clients have added the partition: the request only verifies it. Produce 12 and TxnOffsetCommit 5 rely on it to add the partition.
 Batches of a transaction that is open in the log are not verified again.
 
-Requests to a coordinator are batched: one is in progress, others wait. They are answered in the order of arrival, so that batches of one
-producer keep their order.
+Requests to a coordinator are batched while ``REQUESTS_AT_ONCE`` are in progress. Those of one transactional id are asked one after the
+other, so that batches of one producer keep their order. One id does not wait for another, whose last transaction is being completed.
 
 The guard is the log's (``log/verification.py``). Source: Kafka's AddPartitionsToTxnManager; KIP-890.
 
@@ -37,6 +37,8 @@ from ottla.wire.messages.add_partitions_to_txn import (
 VERSION = 5
 #: Transactions in one request: the coordinator decides each in some ten microseconds.
 TRANSACTIONS_AT_ONCE = 500
+#: Requests in progress to one coordinator.
+REQUESTS_AT_ONCE = 4
 
 #: Errors of the verification itself, after which a producer tries again. Produce has no error of its own for these.
 _NOT_VERIFIED = (
@@ -60,7 +62,7 @@ class Held(NamedTuple):
     """A verification that a batch waits for."""
 
     leader: Leader
-    #: None: the transaction is open, but an earlier batch waits.
+    #: None: the transaction is open, but an earlier batch waits, or another one of the request.
     guard: VerificationGuard | None
 
 
@@ -74,8 +76,6 @@ class Asked(NamedTuple):
     add: bool
     #: Gets the error code of each partition.
     done: Callable[[Mapping[TopicPartition, int]], None]
-    #: When CONCURRENT_TRANSACTIONS is not retried any more.
-    retry_until_ms: int
 
 
 class Verification:
@@ -84,10 +84,10 @@ class Verification:
     def __init__(self, context: BrokerContext) -> None:
         self._context = context
         self._queued: dict[BrokerId, list[Asked]] = {}
-        #: Coordinators with a request in progress.
-        self._asking: set[BrokerId] = set()
-        #: Transactional ids whose request is sent again after a backoff. Later ones of the same id stay behind it in the queue.
-        self._backing_off: set[str] = set()
+        #: Number of requests in progress to each coordinator; without zeros.
+        self._asking: dict[BrokerId, int] = {}
+        #: Transactional ids with a request in progress. Later ones stay in the queue.
+        self._busy: set[str] = set()
         #: Number of batches of each producer that wait for a verification; without zeros.
         self._waiting: dict[tuple[TopicPartition, int], int] = {}
 
@@ -99,9 +99,16 @@ class Verification:
         ``sequence``: of the batch, -1 for offsets; ``add``: the coordinator adds the partition. Raises: InvalidProducerEpoch.
         """
         guard = leader.begin_verification(identity.producer_id, identity.epoch, sequence, raises_epoch=add, wall_ms=self._context.wall_ms)
-        key = leader.partition, identity.producer_id
-        if guard is None and key not in self._waiting:
+        if guard is None and (leader.partition, identity.producer_id) not in self._waiting:
             return None
+        return self._held(leader, identity, guard)
+
+    def wait(self, leader: Leader, identity: Identity) -> Held:
+        """Makes a batch of an open transaction wait, because another partition of its request is verified; ``end`` ends it."""
+        return self._held(leader, identity, None)
+
+    def _held(self, leader: Leader, identity: Identity, guard: VerificationGuard | None) -> Held:
+        key = leader.partition, identity.producer_id
         self._waiting[key] = self._waiting.get(key, 0) + 1
         return Held(leader, guard)
 
@@ -134,22 +141,22 @@ class Verification:
             done(dict.fromkeys(wanted, errors.CoordinatorNotAvailable.code))
             return
         coordinator = BrokerId(state.leader)
-        until_ms = context.now_ms + context.options.add_partitions_to_txn_retry_backoff_max_ms
-        self._queued.setdefault(coordinator, []).append(Asked(transactional_id, identity, wanted, add, done, until_ms))
+        self._queued.setdefault(coordinator, []).append(Asked(transactional_id, identity, wanted, add, done))
         self._send(coordinator)
 
     def _send(self, coordinator: BrokerId) -> None:
         queue = self._queued.get(coordinator)
-        if coordinator in self._asking or not queue:
+        if not queue or self._asking.get(coordinator, 0) >= REQUESTS_AT_ONCE:
             return
-        taken, left = _next(queue, self._backing_off)
+        taken, left = _next(queue, self._busy)
         if left:
             self._queued[coordinator] = left
         else:
             del self._queued[coordinator]
         if not taken:
             return
-        self._asking.add(coordinator)
+        self._asking[coordinator] = self._asking.get(coordinator, 0) + 1
+        self._busy.update(taken)
         request = AddPartitionsToTxnRequest(transactions=[_transaction(asked) for asked in taken.values()])
         timeout_ms = self._context.options.request_timeout_ms
         self._context.ask(
@@ -157,7 +164,10 @@ class Verification:
         )
 
     def _answered(self, coordinator: BrokerId, taken: dict[str, list[Asked]], response: AddPartitionsToTxnResponse | None) -> None:
-        self._asking.discard(coordinator)
+        self._asking[coordinator] -= 1
+        if not self._asking[coordinator]:
+            del self._asking[coordinator]
+        self._busy.difference_update(taken)
         found: dict[str, dict[TopicPartition, int]] = {}
         whole = errors.NetworkError.code if response is None else response.error_code
         if response is not None:
@@ -167,33 +177,20 @@ class Verification:
                     for topic in result.topic_results
                     for each in topic.results_by_partition
                 }
-        again: dict[str, list[Asked]] = {}
         for transactional_id, several in taken.items():
             codes = found.get(transactional_id, {})
             for asked in several:
-                mine = {partition: codes.get(partition, whole or errors.UnknownServerError.code) for partition in asked.partitions}
-                if errors.ConcurrentTransactions.code in mine.values() and asked.add and self._context.now_ms < asked.retry_until_ms:
-                    again.setdefault(transactional_id, []).append(asked)
-                else:
-                    asked.done(mine)
-        if again:
-            self._backing_off.update(again)
-            # Before those that came later, which keeps the order of a producer's batches.
-            self._queued[coordinator] = [asked for several in again.values() for asked in several] + self._queued.get(coordinator, [])
-            delay_ms = self._context.options.add_partitions_to_txn_retry_backoff_ms
-            self._context.delayed.timer("verification", lambda: self._retry(coordinator, again), self._context.now_ms + delay_ms)
-        self._send(coordinator)
-
-    def _retry(self, coordinator: BrokerId, ids: Iterable[str]) -> None:
-        self._backing_off.difference_update(ids)
-        self._send(coordinator)
+                asked.done({partition: codes.get(partition, whole or errors.UnknownServerError.code) for partition in asked.partitions})
+        # An id can wait for another coordinator, if its own moved.
+        for each in list(self._queued):
+            self._send(each)
 
 
-def _next(queue: list[Asked], backing_off: Iterable[str]) -> tuple[dict[str, list[Asked]], list[Asked]]:
+def _next(queue: list[Asked], busy: Iterable[str]) -> tuple[dict[str, list[Asked]], list[Asked]]:
     """What one request may have: an id once, with one identity; and the rest."""
     taken: dict[str, list[Asked]] = {}
     left: list[Asked] = []
-    blocked = set(backing_off)
+    blocked = set(busy)
     for asked in queue:
         same = taken.get(asked.transactional_id)
         first = same[0] if same else None

@@ -123,7 +123,7 @@ async def _query(seen: Probe, timeout_ms: float) -> None:
         host, port, client_id=CLIENT_ID, frame_bytes_max=FRAME_BYTES_MAX, timeout_ms=timeout_ms, lost=lambda why: None
     )  # fmt: skip
     try:
-        seen.versions = await negotiate(link, timeout_ms)
+        seen.versions = (await negotiate(link, timeout_ms)).versions
         request = m.MetadataRequest(topics=[], allow_auto_topic_creation=False)
         response: m.MetadataResponse = await Peer(-1, link, seen.versions).send(request, timeout_ms=timeout_ms, at_least=1)
         seen.cluster_id, seen.controller = response.cluster_id, response.controller_id
