@@ -32,6 +32,10 @@ NOT_YET = (3, 5, 6)
 LEADER_WITHIN_S = 20.0
 
 
+#: Attribute of a batch.
+TRANSACTIONAL = 0x10
+
+
 class Record(NamedTuple):
     """One record as a consumer sees it; `headers` keeps order and repeats."""
 
@@ -309,7 +313,12 @@ def _sized(data: bytes | None) -> bytes:
 
 
 def batch_of(
-    records: list[tuple[int, bytes | None, bytes | None]], *, producer_id: int = -1, producer_epoch: int = -1, base_sequence: int = -1
+    records: list[tuple[int, bytes | None, bytes | None]],
+    *,
+    producer_id: int = -1,
+    producer_epoch: int = -1,
+    base_sequence: int = -1,
+    attributes: int = 0,
 ) -> bytes:
     """An uncompressed batch of (timestamp, key, value), as a producer sends it."""
     base = records[0][0]
@@ -318,17 +327,19 @@ def batch_of(
         body = b"\0" + varint(timestamp_ms - base) + varint(i) + _sized(key) + _sized(value) + varint(0)
         payload += varint(len(body)) + body
     last = max(timestamp_ms for timestamp_ms, _, _ in records)
-    head = (0, len(records) - 1, base, last, producer_id, producer_epoch, base_sequence, len(records))
+    head = (attributes, len(records) - 1, base, last, producer_id, producer_epoch, base_sequence, len(records))
     checked = struct.pack(">hiqqqhii", *head) + payload
     return struct.pack(">qiibI", 0, 9 + len(checked), -1, 2, crc32c(checked)) + checked
 
 
-def produce_request(topic: str, partition: int, records: bytes, *, acks: int = -1, version: int = 3) -> bytes:
+def produce_request(
+    topic: str, partition: int, records: bytes, *, acks: int = -1, version: int = 3, transactional_id: str | None = None
+) -> bytes:
     """Produce of one partition, in version 3 to 8."""
     return frame(
         0,
         version,
-        string(None)
+        string(transactional_id)
         + struct.pack(">hii", acks, 10_000, 1)
         + string(topic)
         + struct.pack(">iii", 1, partition, len(records))
@@ -374,3 +385,26 @@ def create_topics(address: tuple[str, int], topics: dict[str, int], settings: di
     for _ in range(response.unpack("i")):
         topic, error, why = response.string(), response.unpack("h"), response.string()
         assert error == 0, f"{topic} is made, not refused with {error}: {why}"
+
+
+def hanging_transaction(address: tuple[str, int], transactional_id: str, topic: str, *, timestamp_ms: int) -> int:
+    """Writes a transactional record into partition 0, which was not added to the transaction: no coordinator will end it. Returns the
+    producer id. Brokers accept this with `transaction.partition.verification.enable=false`.
+    """
+    deadline = time.monotonic() + 30
+    while True:
+        # Looking for the coordinator creates its topic.
+        ask(address, frame(10, 1, string(transactional_id) + b"\1"))
+        init = Cursor(ask(address, frame(22, 1, string(transactional_id) + struct.pack(">i", 60_000))))
+        init.take(4)
+        code, producer_id, epoch = init.unpack("h"), init.unpack("q"), init.unpack("h")
+        if code == 0:
+            break
+        assert time.monotonic() < deadline, f"the coordinator is there: {code}"
+        time.sleep(0.05)
+    records = batch_of(
+        [(timestamp_ms, b"k", b"v")], producer_id=producer_id, producer_epoch=epoch, base_sequence=0, attributes=TRANSACTIONAL
+    )
+    code, _ = produced(ask(address, produce_request(topic, 0, records, transactional_id=transactional_id)))
+    assert code == 0, f"the broker refused the record: {code}"
+    return producer_id

@@ -17,6 +17,7 @@ import ottla.broker.node  # noqa: F401  (registers the handlers)
 from chaos.fuzz.batches import record_set
 from chaos.fuzz.vocabulary import Member, Producer, Session, Topic, Vocabulary
 from ottla.broker.apis import HANDLERS
+from ottla.broker.metadata.configs import BrokerOptions
 from ottla.wire.declare import ZERO_UUID, Array, Blob, Field, Fixed, Type, fields_of, schema_of
 from ottla.wire.messages.consumer_protocol import (
     ConsumerProtocolAssignment,
@@ -77,6 +78,8 @@ BROKER_CONFIGS: Mapping[str, tuple[str, ...]] = {
     "no.such.setting": ("", "x"),
 }
 SUBSCRIBED = ("h.*", "hot-.*", ".*", "", "(", "a{1000}", "[^x]+", "(a|b)*c", "\\p{Greek}")
+#: Those of the brokers under test, as far as versions depend on them.
+OPTIONS = BrokerOptions()
 STATES = ("Stable", "Empty", "Dead", "PreparingRebalance", "CompletingRebalance", "Reconciling", "Assigning", "stable", "nonsense")
 
 
@@ -103,7 +106,7 @@ class Requests:
         random = self.random
         key = random.choices(self._keys, self._weights)[0]
         served = HANDLERS[key]
-        least, most = max(served.versions[0], served.declared_since), served.versions[1]
+        least, most = max(served.versions[0], served.declared_since), served.last_version(OPTIONS)
         version = most if random.random() < 0.4 else random.randint(least, most)
         return key, version, self.request_of(key, version)
 

@@ -3,6 +3,7 @@
     ottla.Producer  ottla.Consumer  ottla.Admin        clients that block
     ottla.aio.Producer  .Consumer  .Admin              the same for asyncio
     ottla.consume                                      a loop over records in one line, also in ottla.aio
+    ottla.process                                      exactly-once processing in one call, also in ottla.aio
     ottla.read_table                                   parts of topics as an Arrow table, also in ottla.aio
     ottla.KafkaError                                   the family of everything that can go wrong; its members are in `ottla.errors`
     ottla.results                                      what the admin clients answer
@@ -29,11 +30,13 @@ if TYPE_CHECKING:
     from ottla.client.group.commits import GroupMetadata, OffsetAndMetadata
     from ottla.client.interceptors import ProducerRecord
     from ottla.client.producer.batches import RecordMetadata
+    from ottla.client.producer.transaction_requests import PreparedTransaction
     from ottla.client.sync.admin import Admin
     from ottla.client.sync.consume import Records, consume
     from ottla.client.sync.consumer import Consumer
+    from ottla.client.sync.process import Processor, process
     from ottla.client.sync.producer import Producer
-    from ottla.wire.errors import KafkaError
+    from ottla.wire.errors import ErrorKind, KafkaError
 
 _HOME = {
     "Admin": "ottla.client.sync.admin",
@@ -43,6 +46,7 @@ _HOME = {
     "ConfigOperation": "ottla.client.admin.results",
     "Consumer": "ottla.client.sync.consumer",
     "ConsumerRecord": "ottla.client.consumer.record",
+    "ErrorKind": "ottla.wire.errors",
     "GroupMetadata": "ottla.client.group.commits",
     "GroupState": "ottla.client.admin.group_results",
     "GroupType": "ottla.client.admin.group_results",
@@ -50,6 +54,8 @@ _HOME = {
     "NewPartitions": "ottla.client.admin.results",
     "NewTopic": "ottla.client.admin.results",
     "OffsetAndMetadata": "ottla.client.group.commits",
+    "PreparedTransaction": "ottla.client.producer.transaction_requests",
+    "Processor": "ottla.client.sync.process",
     "Producer": "ottla.client.sync.producer",
     "ProducerRecord": "ottla.client.interceptors",
     "RebalanceListener": "ottla.client.consumer.rebalance",
@@ -59,6 +65,7 @@ _HOME = {
     "ResourceType": "ottla.client.admin.results",
     "TopicPartition": "ottla.base.ids",
     "consume": "ottla.client.sync.consume",
+    "process": "ottla.client.sync.process",
     "read_table": "ottla.client.arrow.tables",
     "unwrap": "ottla.client.admin.calls",
 }
@@ -72,6 +79,7 @@ __all__ = [
     "ConfigOperation",
     "Consumer",
     "ConsumerRecord",
+    "ErrorKind",
     "GroupMetadata",
     "GroupState",
     "GroupType",
@@ -79,6 +87,8 @@ __all__ = [
     "NewPartitions",
     "NewTopic",
     "OffsetAndMetadata",
+    "PreparedTransaction",
+    "Processor",
     "Producer",
     "ProducerRecord",
     "RebalanceListener",
@@ -88,6 +98,7 @@ __all__ = [
     "ResourceType",
     "TopicPartition",
     "consume",
+    "process",
     "read_table",
     "unwrap",
 ]

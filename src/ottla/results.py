@@ -1,4 +1,4 @@
-"""What the admin clients answer and take, to be named in annotations: topics, settings, brokers, groups, lag, offsets by time."""
+"""What the admin clients answer and take, to be named in annotations: topics, settings, brokers, groups, transactions, offsets."""
 
 from ottla.client.admin.calls import Outcome as Outcome, unwrap as unwrap
 from ottla.client.admin.cluster_results import (
@@ -43,6 +43,17 @@ from ottla.client.admin.results import (
     ResourceType as ResourceType,
     TopicDescription as TopicDescription,
     TopicListing as TopicListing,
+)
+from ottla.client.admin.transaction_results import (
+    BlockedGroup as BlockedGroup,
+    BlockedPartition as BlockedPartition,
+    BlockingTransaction as BlockingTransaction,
+    OpenTransaction as OpenTransaction,
+    ProducerIdentity as ProducerIdentity,
+    TransactionDescription as TransactionDescription,
+    TransactionListing as TransactionListing,
+    TransactionState as TransactionState,
+    TransactionStatus as TransactionStatus,
 )
 from ottla.client.fetch.offsets import (
     EARLIEST as EARLIEST,

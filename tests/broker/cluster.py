@@ -169,8 +169,12 @@ class Broker:
         """Carry out the flushes that wait, and those they lead to."""
         self.cluster.run()
         while self.flushes:
-            self._flush(self.flushes.pop(0))
-            self.cluster.run()
+            self.flush_one()
+
+    def flush_one(self) -> None:
+        """Carry out the oldest flush that waits."""
+        self._flush(self.flushes.pop(0))
+        self.cluster.run()
 
     def leader(self, topic: str, partition: int = 0) -> Leader:
         return self.node.partitions.leader(topic, partition)

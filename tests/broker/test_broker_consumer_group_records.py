@@ -54,7 +54,7 @@ def classic_member() -> ConsumerGroupMember:
         (
             writes.member_record("g", MEMBER),
             "0005 0001 67 0001 6d",
-            "0000 00 0272 0263 032f68 03 0274 0275 0278 000493e0 06 72616e6765 00",
+            "0000 00 0272 0263 032f68 03 0274 0275 0278 000493e0 06 72616e6765 01 00 01 00",
         ),
         (
             writes.member_record("g", classic_member()),
@@ -83,6 +83,18 @@ def test_record_is_what_kafka_writes(record: tuple[Any, Any], key: str, value: s
     written = encode_record(*record)
     assert written == (bytes.fromhex(key), bytes.fromhex(value))
     assert decode_record(*written) == record
+
+
+def test_member_without_classic_metadata_is_written_with_an_explicit_null() -> None:
+    """Kafka 4.4 wrote these bytes. Where the tagged field is missing, it reads a member of the classic protocol without protocols."""
+    member = ConsumerGroupMember(member_id="m", client_id="c", client_host="h", topics=frozenset({"t"}), rebalance_timeout_ms=1_000)
+    _, value = encode_record(*writes.member_record("g", member))
+    assert value == bytes.fromhex("0000 00 00 0263 0268 02 0274 01 000003e8 00 01 00 01 00")
+
+
+def test_member_record_of_ottla_0_1_without_the_field_is_read_as_a_consumer_member() -> None:
+    found = decode_record(bytes.fromhex("0005 0001 67 0001 6d"), bytes.fromhex("0000 00 00 0263 0268 02 0274 01 000003e8 00 00"))
+    assert found is not None and found[1].classic_member_metadata is None
 
 
 def test_tombstones_of_a_member_release_its_partitions_first() -> None:

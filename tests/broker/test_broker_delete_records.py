@@ -139,18 +139,31 @@ def test_returning_replica_joins_the_isr_with_the_log_start_of_the_leader() -> N
     assert late.broker_id in leader.leader("t").isr and start_of(late) == 3
 
 
-def test_deletion_waits_for_an_eligible_replica_that_is_down() -> None:
-    """It can be elected before it fetches."""
+def test_deletion_does_not_wait_for_an_eligible_replica_whose_broker_is_down() -> None:
+    """Line 22."""
     cluster, leader, followers = a_replicated_topic(replicas=2, configs={"min.insync.replicas": "2"})
     gone = cluster.kill(followers[0].broker_id)
     cluster.pass_ms(2_000)
     assert leader.leader("t").isr_state.elr == (gone.broker_id,)
-    sent = leader.send(delete_request(3, timeout_ms=60_000), 2)
+    assert result(leader.send(delete_request(3, timeout_ms=60_000), 2)) == (0, 3)
+    late = cluster.start(gone.broker_id, gone.texts, [disk.crash(Random(1)) for disk in gone.disks.values()])
     cluster.pass_ms(2_000)
-    assert sent.waits
-    cluster.start(gone.broker_id, gone.texts, [disk.crash(Random(1)) for disk in gone.disks.values()])
+    assert late.broker_id in leader.leader("t").isr and start_of(late) == 3, "it deletes them before it is in sync again"
+
+
+def test_eligible_replica_that_missed_a_deletion_leads_with_its_own_log_start() -> None:
+    """As in Kafka; docs/decisions/0039."""
+    cluster, leader, followers = a_replicated_topic(replicas=2, configs={"min.insync.replicas": "2"})
+    gone = cluster.kill(followers[0].broker_id)
     cluster.pass_ms(2_000)
-    assert result(sent) == (0, 3)
+    assert result(leader.send(delete_request(3, timeout_ms=60_000), 2)) == (0, 3)
+    ended = cluster.kill(leader.broker_id)
+    late = cluster.start(gone.broker_id, gone.texts, [disk.crash(Random(1)) for disk in gone.disks.values()])
+    cluster.pass_ms(5_000)
+    assert cluster.leading("t") is late and start_of(late) == 0
+    cluster.start(ended.broker_id, ended.texts, [disk.crash(Random(2)) for disk in ended.disks.values()])
+    cluster.pass_ms(5_000)
+    assert result(late.send(delete_request(3), 2)) == (0, 3), "the deletion can be repeated"
 
 
 def test_log_start_that_a_full_disk_refuses_is_recorded_later() -> None:

@@ -134,7 +134,7 @@ ROWS = [
         1,
         {"feature_updates": two(feature="metadata.version", max_version_level=32, upgrade_type=2)},
         codes("results"),
-        [INVALID, INVALID],
+        [0, 0],
     ),
     # Refused, and each entry answered.
     Row("AlterConfigs", 2, {"resources": RESOURCES}, codes("responses"), [INVALID, INVALID]),

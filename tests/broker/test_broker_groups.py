@@ -20,9 +20,9 @@ from groups import (
     sync,
 )
 
+from ottla.base.ids import partition_for
 from ottla.base.units import MINUTE_MS
 from ottla.broker import events
-from ottla.broker.coordinator import partition_for
 from ottla.wire import errors
 from ottla.wire.messages import ConsumerGroupHeartbeatRequest, DescribeGroupsRequest
 from ottla.wire.messages.consumer_protocol import ConsumerProtocolSubscription, encode_embedded

@@ -15,9 +15,12 @@ from ottla.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRe
 from ottla.wire.messages.offset_for_leader_epoch import OffsetForLeaderEpochRequest, OffsetForLeaderPartition, OffsetForLeaderTopic
 
 
-def list_request(timestamp: int, *, partition: int = 0, isolation_level: int = 0, epoch: int = -1) -> ListOffsetsRequest:
+def list_request(
+    timestamp: int, *, partition: int = 0, isolation_level: int = 0, epoch: int = -1, replica_id: int = -1
+) -> ListOffsetsRequest:
     ask = ListOffsetsPartition(partition_index=partition, timestamp=timestamp, current_leader_epoch=epoch)
-    return ListOffsetsRequest(replica_id=-1, isolation_level=isolation_level, topics=[ListOffsetsTopic(name="t", partitions=[ask])])
+    topics = [ListOffsetsTopic(name="t", partitions=[ask])]
+    return ListOffsetsRequest(replica_id=replica_id, isolation_level=isolation_level, topics=topics)
 
 
 def at(broker: Broker, timestamp: int, *, version: int = 11, partition: int = 0, isolation_level: int = 0, epoch: int = -1) -> Any:
@@ -109,6 +112,30 @@ def test_with_several_replicas_nothing_is_waited_for() -> None:
     cluster.flushing = False
     produce(leader, batch(b"a"), acks=1)
     assert found(leader, -1) == (-1, 0)
+
+
+def test_a_tool_that_compares_replicas_gets_the_log_ends_of_leader_and_follower() -> None:
+    """Line 54."""
+    cluster = Cluster(brokers=2)
+    leader = cluster.topic(replicas=2)
+    [follower] = [broker for broker in cluster.brokers.values() if broker is not leader]
+    produce(leader, timed(WALL_MS, WALL_MS + 5))
+    cluster.flushing = False
+    cluster.cut.add(frozenset((leader.broker_id, follower.broker_id)))
+    produce(leader, timed(WALL_MS + 9), acks=1)
+
+    def offset(broker: Broker, timestamp: int, **fields: Any) -> Any:
+        answer = broker.ask(list_request(timestamp, **fields), 11).topics[0].partitions[0]
+        return answer.error_code or answer.offset
+
+    assert [offset(broker, -1, replica_id=-2) for broker in (leader, follower)] == [3, 2]
+    assert offset(leader, -1) == 2, "a consumer gets the high watermark"
+    assert [offset(broker, WALL_MS + 1, replica_id=-2) for broker in (leader, follower)] == [1, 1]
+    assert [offset(broker, WALL_MS + 6, replica_id=-2) for broker in (leader, follower)] == [2, -1]
+    assert offset(follower, -2, replica_id=-2) == 0
+    assert offset(follower, -1, replica_id=-2, epoch=leader.leader("t").epoch + 1) == errors.UnknownLeaderEpoch.code
+    for replica_id in (-1, int(leader.broker_id)):
+        assert offset(follower, -1, replica_id=replica_id) == errors.NotLeaderOrFollower.code
 
 
 def test_the_greatest_timestamp_is_found_with_its_record() -> None:

@@ -359,7 +359,9 @@ def test_new_leader_lists_no_offsets_before_it_knows_the_high_watermark() -> Non
     cluster.kill(leader.broker_id)
     now = cluster.leading("t")
     assert now.leader("t").high_watermark == 0, "the follower has not got it yet"
-    ask = ListOffsetsRequest(topics=[ListOffsetsTopic(name="t", partitions=[ListOffsetsPartition(partition_index=0, timestamp=-1)])])
+    ask = ListOffsetsRequest(
+        replica_id=-1, topics=[ListOffsetsTopic(name="t", partitions=[ListOffsetsPartition(partition_index=0, timestamp=-1)])]
+    )
     assert now.ask(ask, 7).topics[0].partitions[0].error_code == errors.OffsetNotAvailable.code
     assert now.ask(ask, 4).topics[0].partitions[0].error_code == errors.LeaderNotAvailable.code
     cluster.cut = set()

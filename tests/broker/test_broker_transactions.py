@@ -1,6 +1,8 @@
 """Transactions from InitProducerId to the markers, in clusters of one broker and of several."""
 
+import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,8 +20,11 @@ from transactional import (
     state_of,
 )
 
+from ottla.broker.transactions.records import decode_record, encode_record
 from ottla.broker.transactions.states import TransactionState as S
+from ottla.broker.transactions.transaction import transaction_of
 from ottla.wire import errors
+from ottla.wire.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
 from ottla.wire.messages.api_versions import ApiVersionsRequest
 from ottla.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from ottla.wire.messages.describe_transactions import DescribeTransactionsRequest
@@ -196,6 +201,61 @@ def test_batches_of_one_producer_keep_their_order_while_the_first_is_verified() 
     assert [(answer.error_code, answer.base_offset) for answer in answers] == [(0, 0), (0, 1), (0, 2)]
 
 
+def test_batches_keep_their_order_while_the_first_waits_for_the_markers_of_the_last_transaction() -> None:
+    cluster = cluster_of_transactions()
+    producer = Producer(cluster)
+    broker = cluster[1]
+    assert producer.send("a") == 0
+    cluster.flushing = False
+    ending = broker.send(producer.end_request(), 5)
+    broker.flush_one()
+    producer.adopt(ending.answer)
+    assert state_of(cluster).state is S.PREPARE_COMMIT
+    first = producer.start("b", partition=1, sequence=0)
+    assert first.waits
+    broker.flush_one()
+    second = producer.start("c", partition=1, sequence=1)
+    cluster.flushing = True
+    broker.flush()
+    cluster.pass_ms(1000)
+    answers = [each.answer.responses[0].partition_responses[0] for each in (first, second)]
+    assert [(answer.error_code, answer.base_offset) for answer in answers] == [(0, 0), (0, 1)]
+
+
+def test_the_next_transaction_waits_for_the_markers_of_the_last_one(version: int) -> None:
+    cluster = cluster_of_transactions()
+    producer = Producer(cluster, version=version)
+    broker = cluster[1]
+    assert producer.send("a") == 0
+    cluster.flushing = False
+    ending = broker.send(producer.end_request(), 5 if version == 2 else 3)
+    broker.flush_one()
+    if version == 2:
+        producer.adopt(ending.answer)
+    began_ms = cluster.now_ms
+    asked = [broker.send(producer.add_request(1), 3), broker.send(AddOffsetsToTxnRequest(**producer.fields, group_id="g"), 3)]
+    assert [each.waits for each in asked] == [True, True]
+    broker.flush()
+    assert asked[0].answer.results_by_topic_v3_and_below[0].results_by_partition[0].partition_error_code == 0
+    assert asked[1].answer.error_code == 0
+    assert cluster.now_ms == began_ms
+
+
+def test_a_transaction_whose_markers_are_late_is_in_the_way_of_the_next(version: int) -> None:
+    cluster = cluster_of_transactions(3, replicas=1, transaction_state_log_replication_factor="1")
+    producer = Producer(cluster, version=version)
+    home = coordinator(cluster).broker_id
+    far = next(number for number in (0, 1) if cluster.leading("t", number).broker_id != home)
+    assert producer.send("a", partition=far) == 0
+    cluster.cut_off(cluster.leading("t", far).broker_id)
+    assert producer.end() == 0
+    asked = cluster[home].send(producer.add_request(1 - far), 3)
+    assert asked.waits
+    cluster.pass_ms(110)
+    [result] = asked.answer.results_by_topic_v3_and_below[0].results_by_partition
+    assert result.partition_error_code == errors.ConcurrentTransactions.code
+
+
 def test_a_batch_does_not_overtake_one_that_waits_for_another_partition_of_its_request() -> None:
     cluster = cluster_of_transactions()
     producer = Producer(cluster)
@@ -232,22 +292,6 @@ def test_the_marker_of_the_last_transaction_does_not_disturb_the_verification_of
     assert sent.answer.responses[0].partition_responses[0].error_code == 0
     assert producer.end() == 0
     assert committed(cluster) == [b"a", b"b"]
-
-
-def test_batches_keep_their_order_while_the_first_waits_for_the_end_of_the_last_transaction() -> None:
-    cluster = cluster_of_transactions()
-    producer, other = Producer(cluster), Producer(cluster, "y")
-    assert producer.send("a") == 0
-    decided_and_next(cluster, producer)
-    sent = [producer.start("b"), producer.start("c", sequence=1)]
-    cluster.flushing = True
-    cluster[1].flush()
-    # The verification of the first batch is tried again later; this one is sent at once.
-    sent.append(other.start("d", partition=1))
-    cluster.pass_ms(100)
-    assert [each.answer.responses[0].partition_responses[0].error_code for each in sent] == [0, 0, 0]
-    assert producer.end() == 0
-    assert committed(cluster) == [b"a", b"b", b"c"]
 
 
 def test_a_client_that_hangs_up_while_its_batch_is_verified_leaves_nothing_behind() -> None:
@@ -338,7 +382,7 @@ def test_another_broker_is_not_the_coordinator() -> None:
 def test_new_transactional_ids_are_refused_above_the_memory_limit() -> None:
     cluster = cluster_of_transactions(ottla_transactions_max_bytes="4096")
     codes = [coordinator(cluster, f"x{number}").ask(init_request(f"x{number}"), 5).error_code for number in range(10)]
-    assert codes == [0] * 5 + [errors.PolicyViolation.code] * 5
+    assert codes == [0] * 4 + [errors.PolicyViolation.code] * 6
     assert Producer(cluster, "x0").epoch == 1
 
 
@@ -424,6 +468,20 @@ def test_offsets_of_partitions_that_do_not_exist_are_refused_alone() -> None:
     assert producer.commit_offset(5, partition=7) == errors.UnknownTopicOrPartition.code
 
 
+def test_the_example_of_the_page_on_formats_is_what_is_written() -> None:
+    page = (Path(__file__).parents[2] / "docs/formats/transactions.md").read_text().partition("## An example")[2]
+    key, value = (
+        bytes.fromhex("".join(re.match(r"(?:[0-9a-f]{2} )+", line)[0] for line in block.strip().splitlines()))  # type: ignore[index]
+        for block in page.split("```")[1:4:2]
+    )
+    decoded = decode_record(key, value)
+    assert decoded is not None and encode_record(*decoded, 1) == (key, value)
+    transaction = transaction_of(*decoded)  # type: ignore[arg-type]
+    assert (transaction.transactional_id, transaction.producer_id, transaction.epoch, transaction.last_epoch) == ("billing-1", 7, 3, 2)
+    assert (transaction.state, transaction.timeout_ms, transaction.client_version) == (S.ONGOING, 60_000, 2)
+    assert transaction.partitions == {("orders", 0), ("orders", 2)}
+
+
 # Administration.
 
 
@@ -436,6 +494,28 @@ def test_transactions_are_described_with_their_partitions() -> None:
     assert (found.transaction_state, found.producer_id, found.producer_epoch) == ("Ongoing", producer.producer_id, 0)
     assert [(topic.topic, topic.partitions) for topic in found.topics] == [("t", [1])]
     assert (missing.error_code, empty.error_code) == (errors.TransactionalIdNotFound.code, errors.InvalidRequest.code)
+
+
+def test_the_client_that_used_an_id_last_is_described() -> None:
+    cluster = cluster_of_transactions(3)
+
+    def client() -> tuple[str, str]:
+        [found] = coordinator(cluster).ask(DescribeTransactionsRequest(transactional_ids=["x"]), 0).transaction_states
+        return found.client_id, found.client_host
+
+    producer = Producer(cluster, version=1)
+    assert client() == ("test", "client")
+    # A request that is refused does not change it.
+    coordinator(cluster).send(producer.end_request(producer_epoch=7), 3, client_id="zombie")
+    assert client() == ("test", "client")
+    coordinator(cluster).send(producer.add_request(0), 3, client_id="moved")
+    assert client() == ("moved", "client")
+    # The next coordinator does not know it until the client's next request.
+    cluster.kill(coordinator(cluster).broker_id)
+    cluster.pass_ms(30_000)
+    assert client() == ("", "")
+    assert producer.end() == 0
+    assert client() == ("test", "client")
 
 
 @pytest.mark.parametrize(

@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Mapping
 from types import TracebackType
 from typing import Any, Self
 
+from msgspec.structs import replace
+
 from ottla.base.ids import TopicPartition
 from ottla.client.admin import results as r
+from ottla.client.admin import transaction_results as t
 from ottla.client.admin.calls import good
 from ottla.client.admin.cluster_results import ApiSupport, Features, Quorum, QuorumReplica, VersionRange
 from ottla.client.fetch.offsets import EARLIEST, MAX_TIMESTAMP, OffsetAndTime
-from ottla.wire.errors import InvalidConfig, InvalidPartitions, KafkaError, TopicAlreadyExists, UnknownTopicOrPartition
+from ottla.wire.errors import (
+    InvalidConfig,
+    InvalidPartitions,
+    InvalidProducerEpoch,
+    KafkaError,
+    TopicAlreadyExists,
+    TransactionalIdNotFound,
+    UnknownTopicOrPartition,
+)
 
 TOPIC_SETTINGS = {"cleanup.policy": "delete", "min.insync.replicas": "1", "retention.ms": "604800000", "segment.bytes": "1073741824"}
 BROKER_SETTINGS = {"log.retention.ms": "604800000", "num.io.threads": "8", "ssl.key.password": "hush"}
@@ -35,6 +47,9 @@ class FakeAdmin:
         self.calls: list[str] = []
         #: Levels and kinds of each update of features.
         self.feature_updates: list[tuple[dict[str, int], dict[str, bool]]] = []
+        self.transactions: dict[str, t.TransactionDescription] = {}
+        #: Open transactions; those of no transactional id hang.
+        self.open: list[t.OpenTransaction] = []
         #: Settings of each created client.
         self.made: list[dict[str, Any]] = []
 
@@ -109,7 +124,7 @@ class FakeAdmin:
 
     # -- logs
 
-    def list_offsets(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, Any]:
+    def list_offsets(self, times: Mapping[TopicPartition, int], *, read_committed: bool = False) -> dict[TopicPartition, Any]:
         found: dict[TopicPartition, Any] = {}
         for tp, when in times.items():
             start, end = self.logs[tp.topic, tp.partition]
@@ -118,7 +133,8 @@ class FakeAdmin:
                 offset = end - 1 if when == MAX_TIMESTAMP else max(-(-when // 1000), start)
                 found[tp] = OffsetAndTime(offset, offset * 1000, 0) if offset < end else OffsetAndTime(-1, -1, -1)
             else:
-                found[tp] = OffsetAndTime(start if when == EARLIEST else end, -1, 0)
+                held = min((one.start_offset for one in self.open if one.place == tp), default=end) if read_committed else end
+                found[tp] = OffsetAndTime(start if when == EARLIEST else held, -1, 0)
         return found
 
     def delete_records(self, before: Mapping[tuple[str, int], int]) -> dict[TopicPartition, Any]:
@@ -127,7 +143,7 @@ class FakeAdmin:
             self.logs[at][0] = offset
         return {TopicPartition(*at): offset for at, offset in before.items()}
 
-    def describe_producers(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Any]:
+    def describe_producers(self, partitions: Iterable[TopicPartition], *, broker: int | None = None) -> dict[TopicPartition, Any]:
         return {tp: [r.ActiveProducer(7, 1, 41, 1_700_000_000_000, -1, 5)] for tp in partitions}
 
     # -- settings
@@ -222,3 +238,55 @@ class FakeAdmin:
     def describe_quorum(self) -> Quorum:
         voters = [QuorumReplica(1, bytes(16), 90, 1_700_000_000_000, 1_700_000_000_000), QuorumReplica(2, bytes(16), 100, None, None)]
         return Quorum(2, 5, 90, voters, [QuorumReplica(9, bytes(16), 50, None, None)], {})
+
+    # -- transactions
+
+    def list_transactions(
+        self, *, states: Iterable[str] = (), producer_ids: Iterable[int] = (), longer_than_ms: int | None = None
+    ) -> list[t.TransactionListing]:
+        wanted, ids = {one.lower() for one in states}, set(producer_ids)
+        return [
+            t.TransactionListing(name, one.coordinator.id, one.producer_id, one.state)
+            for name, one in sorted(self.transactions.items())
+            if (not wanted or one.state.lower() in wanted)
+            and (not ids or one.producer_id in ids)
+            and (longer_than_ms is None or (one.start_ms is not None and one.start_ms < time.time() * 1000 - longer_than_ms))
+        ]
+
+    def describe_transactions(self, names: Iterable[str]) -> dict[str, Any]:
+        return {name: self.transactions.get(name) or TransactionalIdNotFound(f"there is no transactional id {name!r}") for name in names}
+
+    def force_terminate_transaction(self, name: str) -> t.ProducerIdentity:
+        one = self.transactions[name]
+        self.transactions[name] = replace(one, state=t.TransactionState.COMPLETE_ABORT, partitions=[])
+        self.open = [other for other in self.open if other.producer_id != one.producer_id]
+        return t.ProducerIdentity(one.producer_id, one.producer_epoch + 1)
+
+    def open_transactions(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Any]:
+        return {tp: [one for one in self.open if one.place == tp] for tp in partitions}
+
+    def find_hanging_transactions(
+        self, partitions: Iterable[TopicPartition] | None = None, *, broker: int | None = None, max_transaction_timeout_ms: int
+    ) -> list[t.OpenTransaction]:
+        places = None if partitions is None else set(partitions)
+        return [one for one in self.open if one.transactional_id is None and (places is None or one.place in places)]
+
+    def abort_transaction(self, place: TopicPartition, *, producer_id: int, producer_epoch: int, coordinator_epoch: int) -> None:
+        self.calls.append(f"abort {place} {producer_id} {producer_epoch} {coordinator_epoch}")
+        if producer_epoch < 0:
+            raise InvalidProducerEpoch("the epoch is too old")
+        self.open = [one for one in self.open if (one.place, one.producer_id) != (place, producer_id)]
+
+    def find_blocked_partitions(
+        self, partitions: Iterable[TopicPartition] | None = None, *, longer_than_ms: int = 0, groups: bool = True
+    ) -> dict[TopicPartition, Any]:
+        found: dict[TopicPartition, Any] = {}
+        for one in self.open:
+            known = self.transactions.get(one.transactional_id or "")
+            status = t.TransactionStatus.HANGING if known is None else t.TransactionStatus.ONGOING
+            blocking = t.BlockingTransaction(one, status, None if known is None else known.start_ms, known)
+            waiting = [t.BlockedGroup("billing", one.start_offset)] if groups else []
+            before = found[one.place].transactions if one.place in found else []
+            oldest = min(one.start_offset, *(each.transaction.start_offset for each in before), 10)
+            found[one.place] = t.BlockedPartition(one.topic, one.partition, oldest, 10, [*before, blocking], waiting)
+        return found

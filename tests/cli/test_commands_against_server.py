@@ -54,6 +54,21 @@ def test_topic_commands_create_describe_change_and_delete(ottla_server: Serving,
     assert good(at("topic", "delete", "nouns.life", "-y")) == "nouns.life\tdeleted\n"
 
 
+@pytest.mark.parametrize("words", [("describe", "{kind}", "{name}"), ("set", "{kind}", "{name}", "kafka=DEBUG")])
+@pytest.mark.parametrize(
+    ("kind", "name", "problem"),
+    [
+        ("broker-logger", "1", "this version has no dynamic log levels; start the broker with OTTLA_LOG=debug"),
+        ("client-metrics", "m", "this version does not collect metrics of clients"),
+    ],
+)
+def test_resources_without_settings_are_refused_with_the_reason(
+    at: Ottla, words: tuple[str, ...], kind: str, name: str, problem: str
+) -> None:
+    said = refused(at("config", *(word.format(kind=kind, name=name) for word in words)))
+    assert problem in said and "Traceback" not in said
+
+
 def test_settings_of_topics_brokers_and_the_cluster(at: Ottla) -> None:
     good(at("topic", "create", "nouns.settings"))
     (changed,) = read(at, "config", "set", "topic", "nouns.settings", "cleanup.policy+=compact")

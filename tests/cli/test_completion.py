@@ -14,6 +14,8 @@ from fake_admin import FakeAdmin
 
 from commands import Ottla, good, refused
 from ottla.cli.main import main
+from ottla.client.admin.results import Node
+from ottla.client.admin.transaction_results import TransactionDescription, TransactionState
 
 SOURCE = Path(__file__).resolve().parents[2] / "src"
 
@@ -41,8 +43,9 @@ def offered(*words: str) -> list[str]:
         ),
         (["topic", "alter", "x", "-d", "retention.m"], ["retention.ms"]),
         (["broker", "describe", ""], ["1", "2"]),
+        (["transaction", "describe", "bil"], ["billing-1"]),
         (["topic", "partitions", "--broker", ""], ["1", "2"]),
-        (["config", "describe", ""], ["topic", "broker", "cluster", "group", "client-metrics"]),
+        (["config", "describe", ""], ["topic", "broker", "cluster", "group", "client-metrics", "broker-logger"]),
         (["config", "describe", "topic", "pay"], ["payments"]),
         (["config", "describe", "broker", ""], ["1", "2"]),
         (["config", "set", "topic", "pay"], ["payments"]),
@@ -56,6 +59,9 @@ def test_names_are_completed_where_they_are_expected(
     isolated_environment: Path, cluster: FakeAdmin, words: list[str], expected: list[str]
 ) -> None:
     isolated_environment.write_text('[profiles.here]\nbootstrap_servers = "x:1"\n')
+    cluster.transactions["billing-1"] = TransactionDescription(
+        "billing-1", Node(1, "one", 9092), TransactionState.EMPTY, 7, 0, 60_000, None, []
+    )
     assert offered(*words) == expected
 
 

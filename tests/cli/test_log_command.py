@@ -12,6 +12,8 @@ from click.testing import Result
 
 from commands import Ottla, command, good
 from ottla.broker.groups.records import GroupMetadataKey, OffsetCommitKey, OffsetCommitValue, encode_record
+from ottla.broker.transactions.records import PartitionsSchema, TransactionLogKey, TransactionLogValue
+from ottla.broker.transactions.records import encode_record as encode_transaction
 from ottla.cli.common.output_formats import fields_of
 from ottla.cli.log.index_check import log_of
 from ottla.records.build import build_batch
@@ -103,6 +105,21 @@ def test_records_of_group_coordinators_are_reported_field_by_field(ottla: Ottla,
     assert (tombstone["type"], tombstone["value"]) == ("GroupMetadata", None)
     assert unknown["key"] == {"base64": "/w=="}
     assert 'key {"group":"billing","topic":"orders","partition":3}' in good(ottla("log", "dump", "--deep", str(directory)))
+
+
+def test_records_of_transaction_coordinators_are_reported_field_by_field(ottla: Ottla, tmp_path: Path) -> None:
+    directory = tmp_path / "__transaction_state-7"
+    directory.mkdir()
+    key = TransactionLogKey(transactional_id="billing-1")
+    partitions = [PartitionsSchema(topic="orders", partition_ids=[0, 2])]
+    state = TransactionLogValue(producer_id=7, producer_epoch=3, transaction_status=1, transaction_partitions=partitions)
+    written = [encode_transaction(key, state, 1), encode_transaction(key, None, 1)]
+    (directory / f"{NAME}.log").write_bytes(build_batch([(1, key, value, ()) for key, value in written]))
+    _, ongoing, tombstone = rows(ottla("log", "dump", "--deep", str(directory), "-o", "json"))
+    assert (ongoing["type"], ongoing["key"]) == ("TransactionLog", {"transactional_id": "billing-1"})
+    assert (ongoing["value"]["state"], ongoing["value"]["producer_epoch"]) == ("Ongoing", 3)
+    assert ongoing["value"]["transaction_partitions"] == [{"topic": "orders", "partition_ids": [0, 2]}]
+    assert (tombstone["type"], tombstone["value"]) == ("TransactionLog", None)
 
 
 def test_yaml_is_a_document_per_entry(ottla: Ottla, partition: Path) -> None:

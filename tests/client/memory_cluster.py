@@ -16,15 +16,19 @@ from collections.abc import Callable
 from typing import Any
 
 from group_simulation import ClassicCoordinator, ConsumerProtocolCoordinator, GroupSimulation
+from memory_transactions import MemoryTransactions
 
+from ottla.base.ids import TopicPartition
 from ottla.net.client_connection import ClientConnection, ConnectionBroken
 from ottla.records.batch import parse_header, patch
-from ottla.records.read import records
+from ottla.records.build import build_batch
+from ottla.records.read import ABORT_MARKER, COMMIT_MARKER, marker, records
 from ottla.wire import messages as m
 from ottla.wire.compile import decode
+from ottla.wire.errors import KafkaError
 from ottla.wire.framing import decode_request_header, encode_response
 from ottla.wire.messages import API
-from ottla.wire.messages.fetch import FetchableTopicResponse, PartitionData
+from ottla.wire.messages.fetch import AbortedTransaction, FetchableTopicResponse, PartitionData
 
 CUT = "cut"
 CUT_AFTER = "cut after"
@@ -69,12 +73,16 @@ class MemoryGroups(GroupSimulation):
         """The error code of a commit by this member; 0 if it may commit."""
         if request.generation_id_or_member_epoch < 0:
             return 25 if self.classic.members or self.consumer.members else 0
-        known = self.consumer.members.get(request.member_id)
+        return self.refuse_member(request.member_id, request.generation_id_or_member_epoch)
+
+    def refuse_member(self, member_id: str, generation: int) -> int:
+        """The error code of a commit by a member of this generation or epoch."""
+        known = self.consumer.members.get(member_id)
         if known is not None:
-            return 0 if request.generation_id_or_member_epoch == known["epoch"] else 113
-        if request.member_id not in self.classic.members:
+            return 0 if generation == known["epoch"] else 113
+        if member_id not in self.classic.members:
             return 25
-        return 0 if request.generation_id_or_member_epoch == self.classic.generation else 22
+        return 0 if generation == self.classic.generation else 22
 
 
 class MemoryLog:
@@ -89,6 +97,26 @@ class MemoryLog:
         self.epoch = 0
         #: (producer id) -> (epoch, [(base sequence, last sequence, base offset)] of five batches)
         self.producers: dict[int, tuple[int, list[tuple[int, int, int]]]] = {}
+        #: First offset of the open transaction by producer id, and (producer id, first offset, marker's offset) of aborted ones.
+        self.open: dict[int, int] = {}
+        self.aborted: list[tuple[int, int, int]] = []
+
+    @property
+    def last_stable_offset(self) -> int:
+        return min(self.open.values(), default=self.end)
+
+    def mark(self, producer_id: int, epoch: int, *, commit: bool) -> None:
+        """Append a transaction's marker."""
+        record = (0, *marker(COMMIT_MARKER if commit else ABORT_MARKER, 0), ())
+        batch = build_batch([record], producer_id=producer_id, producer_epoch=epoch, transactional=True, control=True)
+        first = self.open.pop(producer_id, None)
+        if first is not None and not commit:
+            self.aborted.append((producer_id, first, self.end))
+        patch(batch, base_offset=self.end, leader_epoch=self.epoch)
+        self.batches.append(bytes(batch))
+        self.end += 1
+        known, past = self.producers.get(producer_id, (epoch, []))
+        self.producers[producer_id] = (epoch, past if known == epoch else [])
 
     def append(self, data: bytes) -> tuple[int, int]:
         """(error code, base offset). Checks sequence numbers as a broker does: five batches are remembered, an epoch starts at 0."""
@@ -122,10 +150,11 @@ class MemoryLog:
         )
         return next(times, (-1, -1))
 
-    def read(self, offset: int, bytes_max: int) -> bytes:
+    def read(self, offset: int, bytes_max: int, end: int | None = None) -> bytes:
         found = b""
         for batch in self.batches:
-            if parse_header(batch).last_offset >= offset and (not found or len(found) + len(batch) <= bytes_max):
+            last = parse_header(batch).last_offset
+            if last >= offset and (end is None or last < end) and (not found or len(found) + len(batch) <= bytes_max):
                 found += batch
         return found
 
@@ -283,9 +312,12 @@ class MemoryNode:
 
     def on_ApiVersions(self, request: Any, header: Any) -> Any:
         keys = [m.ApiVersion(api_key=key, min_version=api.versions[0], max_version=api.versions[1]) for key, api in API.items()]
-        for key, (first, last) in self.cluster.versions.items():
+        # With transaction.two.phase.commit.enable.
+        for key, (first, last) in {22: (0, 6), **self.cluster.versions}.items():
             keys = [one for one in keys if one.api_key != key] + [m.ApiVersion(api_key=key, min_version=first, max_version=last)]
-        return m.ApiVersionsResponse(api_keys=keys)
+        level = self.cluster.transactions.version
+        features = [m.api_versions.FinalizedFeatureKey(name="transaction.version", max_version_level=level, min_version_level=level)]
+        return m.ApiVersionsResponse(api_keys=keys, finalized_features_epoch=1, finalized_features=features if level else [])
 
     def on_Metadata(self, request: Any, header: Any) -> Any:
         if request.topics is None:
@@ -350,8 +382,25 @@ class MemoryNode:
         )
 
     def on_InitProducerId(self, request: Any, header: Any) -> Any:
+        if request.transactional_id is not None:
+            try:
+                return self.cluster.transactions.initialize(request)
+            except KafkaError as error:
+                return m.InitProducerIdResponse(error_code=error.code)
         self.cluster.last_producer_id += 1
         return m.InitProducerIdResponse(producer_id=self.cluster.last_producer_id, producer_epoch=0)
+
+    def on_AddPartitionsToTxn(self, request: Any, header: Any) -> Any:
+        return self.cluster.transactions.on_AddPartitionsToTxn(request)
+
+    def on_AddOffsetsToTxn(self, request: Any, header: Any) -> Any:
+        return self.cluster.transactions.on_AddOffsetsToTxn(request)
+
+    def on_EndTxn(self, request: Any, header: Any) -> Any:
+        return self.cluster.transactions.on_EndTxn(request, header.api_version)
+
+    def on_TxnOffsetCommit(self, request: Any, header: Any) -> Any:
+        return self.cluster.transactions.on_TxnOffsetCommit(request, header.api_version)
 
     def on_Produce(self, request: Any, header: Any) -> Any:
         response = m.ProduceResponse(responses=[])
@@ -359,7 +408,7 @@ class MemoryNode:
             name = self.cluster.name_of(topic)
             answers = []
             for data in topic.partition_data:
-                code, offset = self.produce(name, data.index, bytes(data.records))
+                code, offset = self.produce(name, data.index, bytes(data.records), request.transactional_id, header.api_version)
                 answers.append(m.PartitionProduceResponse(index=data.index, error_code=code, base_offset=offset))
             response.responses.append(m.TopicProduceResponse(name=topic.name, topic_id=topic.topic_id, partition_responses=answers))
         self.look_again()
@@ -374,7 +423,7 @@ class MemoryNode:
                 self.parked.remove(entry)
                 self.answer(transport, header, answer)
 
-    def produce(self, name: str, partition: int, data: bytes) -> tuple[int, int]:
+    def produce(self, name: str, partition: int, data: bytes, transactional_id: str | None = None, version: int = 0) -> tuple[int, int]:
         for fault in list(self.cluster.batch_faults):
             code = fault(name, partition, parse_header(data))
             if code is not None:
@@ -384,7 +433,16 @@ class MemoryNode:
             return 100, -1
         if self.cluster.leaders.get((name, partition)) != self.node_id:
             return 6, -1
-        return self.cluster.logs[name][partition].append(data)
+        if (batch := parse_header(data)).is_transactional:
+            code = self.cluster.transactions.refuse_batch(transactional_id, batch, TopicPartition(name, partition), version)
+            if code:
+                return code, -1
+        log = self.cluster.logs[name][partition]
+        end = log.end
+        code, offset = log.append(data)
+        if batch.is_transactional and not code:
+            log.open.setdefault(batch.producer_id, end)
+        return code, offset
 
     def on_Fetch(self, request: Any, header: Any, *, waited: bool = False) -> Any:
         if not all(self.cluster.name_of_fetch(topic) for topic in request.topics):
@@ -443,13 +501,19 @@ class MemoryNode:
             return PartitionData(partition_index=partition, error_code=6 if log else 3)
         if not log.start <= ask.fetch_offset <= log.end:
             return PartitionData(partition_index=partition, error_code=1, log_start_offset=log.start)
-        records = log.read(ask.fetch_offset, ask.partition_max_bytes)
+        committed = bool(request.isolation_level)
+        records = log.read(ask.fetch_offset, ask.partition_max_bytes, log.last_stable_offset if committed else None)
+        aborted = [
+            AbortedTransaction(producer_id=producer_id, first_offset=first)
+            for producer_id, first, last in log.aborted
+            if last >= ask.fetch_offset
+        ]
         return PartitionData(
             partition_index=partition,
             high_watermark=log.end,
-            last_stable_offset=log.end,
+            last_stable_offset=log.last_stable_offset,
             log_start_offset=log.start,
-            aborted_transactions=self.cluster.aborted.get((name, partition)),
+            aborted_transactions=self.cluster.aborted.get((name, partition), (aborted or None) if committed else None),
             records=records,
         )
 
@@ -464,7 +528,8 @@ class MemoryNode:
                     answers.append(m.ListOffsetsPartitionResponse(partition_index=one.partition_index, error_code=code))
                     continue
                 log = self.cluster.logs[topic.name][one.partition_index]
-                offset, timestamp = {-1: log.end, -4: log.local_start}.get(one.timestamp, log.start), -1
+                end = log.last_stable_offset if request.isolation_level else log.end
+                offset, timestamp = {-1: end, -4: log.local_start}.get(one.timestamp, log.start), -1
                 if one.timestamp >= 0:
                     offset, timestamp = log.first_at(one.timestamp)
                 epoch = log.epoch if header.api_version > 3 else -1
@@ -511,6 +576,7 @@ class MemoryCluster:
         #: Nodes that are down but still in the metadata.
         self.unnoticed: set[int] = set()
         self.groups = MemoryGroups(self)
+        self.transactions = MemoryTransactions(self)
         self._sessions = 0
         self._topics_made = 0
 

@@ -13,12 +13,16 @@ from typing import NamedTuple
 import pytest
 from bench import kafka as apache
 from bench.maven import PeerUnavailable
+from confluent_kafka import Consumer as ForeignConsumer
+from confluent_kafka import Producer as ForeignProducer
+from confluent_kafka import TopicPartition as ForeignPartition
 
 from ottla import Admin, ConfigChange, ConfigOperation, Consumer, NewTopic, OffsetAndMetadata, Producer, Resource, ResourceType, unwrap
 from ottla import TopicPartition as Tp
 from ottla.errors import (
     BrokerIdNotRegistered,
     BrokerIncompatible,
+    BrokerNotAvailable,
     ElectionNotNeeded,
     GroupIdNotFound,
     GroupSubscribedToTopic,
@@ -26,12 +30,14 @@ from ottla.errors import (
     InvalidReplicaAssignment,
     InvalidReplicationFactor,
     InvalidTopic,
+    InvalidTxnState,
     InvalidUpdateVersion,
     LogDirNotFound,
     NonEmptyGroup,
     NoReassignmentInProgress,
     OffsetOutOfRange,
     TopicAlreadyExists,
+    TransactionalIdNotFound,
     UnknownTopicId,
     UnknownTopicOrPartition,
 )
@@ -48,7 +54,10 @@ from ottla.results import (
     GroupType,
     Operation,
     Replica,
+    TransactionState,
+    TransactionStatus,
 )
+from plain_kafka import hanging_transaction
 from serving import ELSEWHERE, needs_its_own
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
@@ -276,3 +285,103 @@ def test_groups_are_listed_described_reset_emptied_and_deleted(admin: Admin, top
     admin.delete_consumer_group(group)
     missing = admin.describe_consumer_groups([group])[group]
     assert isinstance(missing, GroupIdNotFound)
+
+
+def address_of(broker: Broker) -> tuple[str, int]:
+    host, _, port = broker.address.rpartition(":")
+    return host, int(port)
+
+
+def open_transaction(broker: Broker, transactional_id: str, topic: str) -> ForeignProducer:
+    """A transaction with a record in partition 0, and without one in partition 1."""
+    producer = ForeignProducer({"bootstrap.servers": broker.address, "transactional.id": transactional_id, "client.id": "biller"})
+    producer.init_transactions(30)
+    producer.begin_transaction()
+    producer.produce(topic, b"x", partition=0)
+    producer.flush(30)
+    return producer
+
+
+def test_transactions_are_listed_described_and_terminated(admin: Admin, topic: str, broker: Broker) -> None:
+    name = f"id-{topic}"
+    producer = open_transaction(broker, name, topic)
+    for filters in ({}, {"states": ["ongoing"]}, {"longer_than_ms": 0}, {"pattern": f"id-{topic[:-1]}."}):
+        listed = {one.transactional_id: one for one in admin.list_transactions(**filters)}
+        assert (listed[name].coordinator, listed[name].state) == (broker.node_id, TransactionState.ONGOING)
+    assert [one.transactional_id for one in admin.list_transactions(producer_ids=[listed[name].producer_id])] == [name]
+    assert name not in {one.transactional_id for one in admin.list_transactions(states=[TransactionState.EMPTY])}
+    described = admin.describe_transaction(name)
+    assert (described.coordinator.id, described.state, described.partitions) == (broker.node_id, TransactionState.ONGOING, [Tp(topic, 0)])
+    assert described.has_timeout and described.start_ms is not None and abs(described.start_ms - time.time() * 1000) < 60_000
+    assert (described.client_id, described.client_host) == ((None, None) if broker.is_kafka else ("biller", "127.0.0.1"))
+    assert isinstance(admin.describe_transactions([f"{name}-x"])[f"{name}-x"], TransactionalIdNotFound)
+
+    fenced = admin.force_terminate_transaction(name)
+    assert fenced.producer_id == described.producer_id and fenced.producer_epoch > described.producer_epoch
+    wait_until(lambda: admin.open_transactions([(topic, 0)])[Tp(topic, 0)] == [])
+    assert admin.describe_transaction(name).partitions == []
+    with pytest.raises(Exception, match=r"(?i)fenced|epoch"):
+        producer.commit_transaction(30)
+    with pytest.raises(TransactionalIdNotFound):
+        admin.force_terminate_transaction(f"{name}-x")
+    assert unwrap(admin.fence_producers([name, f"{name}-new"]))[f"{name}-new"].producer_epoch == 0
+
+
+def test_what_holds_a_last_stable_offset_is_found_with_the_groups_that_wait(admin: Admin, topic: str, broker: Broker) -> None:
+    place, far = Tp(topic, 0), Tp(topic, 1)
+    name, reads, copies = f"id-{topic}", f"reads-{topic}", f"copies-{topic}"
+    unwrap(admin.alter_consumer_group_offsets(reads, {place: 0}))
+    unwrap(admin.alter_consumer_group_offsets(copies, {far: 0}))
+    producer = open_transaction(broker, name, topic)
+    assert admin.find_blocked_partitions([place, far], longer_than_ms=3_600_000) == {}
+    group = ForeignConsumer({"bootstrap.servers": broker.address, "group.id": copies})
+    producer.send_offsets_to_transaction([ForeignPartition(topic, 1, 5)], group.consumer_group_metadata(), 30)
+    blocked = unwrap(admin.find_blocked_partitions())
+    one = blocked[place]
+    assert (one.last_stable_offset, one.end_offset, one.held_back) == (0, 1, 1)
+    assert [(each.group_id, each.committed_offset) for each in one.groups] == [(reads, 0)]
+    [blocking] = one.transactions
+    assert (blocking.status, blocking.transaction.transactional_id, blocking.transaction.start_offset) == (
+        TransactionStatus.ONGOING,
+        name,
+        0,
+    )
+    assert far not in blocked
+    pending = [each for tp, each in blocked.items() if tp.topic == "__consumer_offsets"]
+    assert [group.pending for each in pending for group in each.groups if group.group_id == copies] == [[far]]
+    producer.commit_transaction(30)
+    wait_until(lambda: admin.find_blocked_partitions([place]) == {})
+    missing = admin.find_blocked_partitions([Tp(topic, 9)])[Tp(topic, 9)]
+    assert isinstance(missing, UnknownTopicOrPartition)
+
+
+def test_a_hanging_transaction_is_found_and_aborted(admin: Admin, topic: str, broker: Broker) -> None:
+    place, setting = Tp(topic, 0), "transaction.partition.verification.enable"
+    admin.incremental_alter_config(Resource.broker(None), {setting: False})
+    try:
+        wait_until(lambda: admin.describe_config(Resource.broker(broker.node_id))[setting].value == "false")
+        # Younger ones may be about to be registered.
+        written_ms = int(time.time() * 1000) - 20 * 60_000
+        producer_id = hanging_transaction(address_of(broker), f"id-{topic}", topic, timestamp_ms=written_ms)
+    finally:
+        admin.incremental_alter_config(Resource.broker(None), {setting: None})
+    assert admin.find_hanging_transactions([(topic, 1)]) == []
+    assert admin.find_hanging_transactions([place], max_transaction_timeout_ms=3_600_000) == []
+    with pytest.raises(BrokerNotAvailable):
+        admin.find_hanging_transactions(broker=99)
+    for found in (admin.find_hanging_transactions(), admin.find_hanging_transactions([place], broker=broker.node_id)):
+        [hanging] = [one for one in found if one.topic == topic]
+        assert (hanging.start_offset, hanging.producer_id, hanging.coordinator_epoch) == (0, producer_id, -1)
+        assert (hanging.last_timestamp, hanging.transactional_id) == (written_ms, f"id-{topic}")
+    [blocking] = unwrap(admin.find_blocked_partitions([place]))[place].transactions
+    assert (blocking.status, blocking.since_ms) == (TransactionStatus.HANGING, written_ms)
+
+    with pytest.raises(InvalidTxnState, match="no open transaction begins at offset 1"):
+        admin.abort_transaction(place, start_offset=1)
+    admin.abort_transaction(place, start_offset=0)
+    wait_until(lambda: admin.find_blocked_partitions([place]) == {})
+    assert admin.find_hanging_transactions([place]) == []
+    # Named by the producer, as for brokers before Kafka 3.0. A marker without a transaction is written again.
+    admin.abort_transaction(place, producer_id=producer_id, producer_epoch=0, coordinator_epoch=-1)
+    with pytest.raises(ValueError, match="start_offset"):
+        admin.abort_transaction(place)

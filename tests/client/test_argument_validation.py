@@ -14,6 +14,7 @@ import ottla
 from ottla import Resource, aio
 from ottla.client.admin.results import ConfigChange, ConfigOperation
 from ottla.client.argument_validation import fitting
+from ottla.client.producer.transaction_requests import PreparedTransaction
 
 CLIENTS = [ottla.Producer, aio.Producer, ottla.Consumer, aio.Consumer, ottla.Admin, aio.Admin]
 #: A valid value for each required parameter.
@@ -21,7 +22,8 @@ RIGHT: dict[str, Any] = {
     "topic": "t", "topics": [], "partition": ("t", 0), "partitions": [], "offset": 0, "offsets": {}, "times": {}, "ranges": {},
     "batch": b"", "table": pyarrow.table({"a": [1]}), "group": "g", "groups": [], "resource": Resource.topic("t"), "resources": [],
     "values": {}, "changes": {}, "configs": {}, "before": {}, "brokers": [], "broker": 1, "replicas": [], "places": {}, "reassignments": {},
-    "levels": {},
+    "levels": {}, "group_metadata": ottla.GroupMetadata("g", -1, "", None), "prepared": PreparedTransaction(1, 0),
+    "transactional_id": "x", "transactional_ids": [],
 }  # fmt: skip
 #: Methods for internal use.
 OWN = {"forked", "close_at_exit", "wait_for", "turn", "partitions_to_read", "seek_each", "has_passed", "invoke"}

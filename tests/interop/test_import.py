@@ -23,6 +23,7 @@ from bench.clusters import RunningCluster
 from bench.process import ServerProcess
 from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, Producer, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic
+from test_kafka_transactions import consumed
 
 from serving import Serving
 
@@ -160,6 +161,69 @@ def check(bootstrap: str, written: Written) -> None:
     assert producer.flush(30) == 0
     after = records(bootstrap, "plain")
     assert [after[partition, end][1] for partition, end in ends.items()] == [b"more"] * 3
+
+
+# Transactions.
+
+#: Short for the transaction that times out, and long enough that Kafka does not abort it before it is killed.
+LEFT_MS, LONG_MS = 15_000, 300_000
+TRANSACTIONS = {"transaction.state.log.num.partitions": "3", "offsets.topic.num.partitions": "1"}
+
+
+def begun(bootstrap: str, transactional_id: str, timeout_ms: int = LONG_MS) -> Producer:
+    """A producer with a record in an open transaction, and an offset of a group with the transactional id as its name."""
+    settings = {"transactional.id": transactional_id, "transaction.timeout.ms": timeout_ms, "linger.ms": 0}
+    producer = Producer({"bootstrap.servers": bootstrap, **settings})
+    producer.init_transactions(30)
+    producer.begin_transaction()
+    producer.produce("paid", transactional_id.encode(), partition=0)
+    reader = Consumer({"bootstrap.servers": bootstrap, "group.id": transactional_id})
+    producer.send_offsets_to_transaction([TopicPartition("paid", 0, 7)], reader.consumer_group_metadata(), 30)
+    assert producer.flush(30) == 0
+    return producer
+
+
+def offsets(bootstrap: str, *groups: str) -> list[int]:
+    """The committed offset of each group; -1 without one, -2 while it is in an open transaction."""
+    found = []
+    for group in groups:
+        consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": group, "isolation.level": "read_uncommitted"})
+        [partition] = consumer.committed([TopicPartition("paid", 0)], 30)
+        found.append(max(int(partition.offset), -1))
+        consumer.close()
+    return found
+
+
+def test_ottla_goes_on_with_the_transactions_of_a_kafka_that_was_killed(apache_kafka: apache.Distribution, tmp_path: Path) -> None:
+    """An open transaction is committed by its own producer, which has the same address before and after; another one times out."""
+    with apache.running(apache_kafka, tmp_path / "kafka", settings=TRANSACTIONS) as (bootstrap, process):
+        admin = AdminClient({"bootstrap.servers": bootstrap})
+        admin.create_topics([NewTopic("paid", 1, 1)])["paid"].result(30)
+        begun(bootstrap, "committed").commit_transaction(30)
+        begun(bootstrap, "aborted").abort_transaction(30)
+        continuing = begun(bootstrap, "continuing")
+        left = begun(bootstrap, "left", LEFT_MS)
+        os.kill(process.pid, signal.SIGKILL)
+    report = take_over([tmp_path / "kafka" / "logs"], tmp_path / "data")
+    assert (report["transactional_ids"], report["open_transactions"], report["decided_transactions"]) == (4, 2, 0)
+    assert not [one for one in report["not_imported"] if "transactions" in one["kind"]]
+    assert report["committed_offsets"] == 1
+    server = Serving(tmp_path / "data", settings={"transaction.abort.timed.out.transaction.cleanup.interval.ms": "200"})
+    server.bootstrap = bootstrap
+    with server:
+        assert consumed(bootstrap, "paid", "read_committed") == [b"committed"]
+        continuing.produce("paid", b"more", partition=0)
+        continuing.commit_transaction(60)
+        plain = Producer({"bootstrap.servers": bootstrap})
+        plain.produce("paid", b"after", partition=0)
+        assert plain.flush(30) == 0
+        deadline = time.monotonic() + 60
+        while (found := consumed(bootstrap, "paid", "read_committed"))[-1] != b"after":
+            assert time.monotonic() < deadline, found
+            time.sleep(0.2)
+        assert found == [b"committed", b"continuing", b"more", b"after"]
+        assert offsets(bootstrap, "committed", "aborted", "continuing", "left") == [7, -1, 7, -1]
+    del left
 
 
 def newest(found: Read) -> dict[bytes | None, bytes | None]:

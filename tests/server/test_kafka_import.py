@@ -14,9 +14,16 @@ from typing import Any
 import pytest
 
 from ottla.base.ids import TopicPartition
+from ottla.broker.groups import records as group_records
+from ottla.broker.transactions import records as transaction_records
+from ottla.broker.transactions.states import TransactionState
+from ottla.cli.import_.command import report
 from ottla.log import checkpoints
+from ottla.log.producer_snapshots import snapshot_file
+from ottla.log.producer_state import Producer
 from ottla.records.batch import patch
 from ottla.records.build import build_batch
+from ottla.records.read import ABORT_MARKER, COMMIT_MARKER, marker
 from ottla.server.data_directory import STORE, CannotStart, LockedDirectory
 from ottla.server.disk import RealDisk
 from ottla.server.kafka_import import metadata_records as kinds
@@ -272,9 +279,26 @@ def test_the_directories_of_one_broker_become_one(tmp_path: Path) -> None:
     assert ("log", str(other / "stale-0"), "the topic does not exist any more") in plan.not_imported
 
 
+def test_directories_of_separate_controllers_and_of_metadata_log_dir_become_no_broker(tmp_path: Path) -> None:
+    """Compared with real clusters of Kafka 3.9.2 and 4.4.0 with one and three controllers."""
+    broker = kafka_directory(tmp_path / "broker", 1, segments=TWO_SEGMENTS, recovery_point=6)
+    registered = [kinds.RegisterBrokerRecord(broker_id=1), kinds.TopicRecord(name="orders", topic_id=ORDERS)]
+    records: list[Struct] = [*registered, partition(replicas=[1], isr=[1])]
+    more = metadata_batch(3, [kinds.ConfigRecord(resource_type=2, resource_name="orders", name="retention.ms", value="77")])
+    others = {"of the broker": (1, []), "behind": (100, []), "newest": (101, [more])}
+    for name, (node, batches) in others.items():
+        directory = kafka_directory(tmp_path / name, node, segments={}, clean=False)
+        (directory / "orders-0").rename(tmp_path / f"unused {name}")
+        write_metadata(directory, metadata_batch(0, records), *batches)
+    plan = plan_of([open_source(path) for path in (broker, *(tmp_path / name for name in others))])
+    assert plan.brokers == {1: 1} and plan.metadata.configs[("topics", "orders")] == {"retention.ms": "77"}
+    [one] = report(plan, tmp_path / "data", None)["brokers"]
+    assert one["clean"] and one["directories"] == [str(broker), str(tmp_path / "of the broker")]
+
+
 def test_what_has_no_equal_is_reported(tmp_path: Path) -> None:
     extra = [
-        kinds.TopicRecord(name="__transaction_state", topic_id=bytes(reversed(ORDERS))),
+        kinds.TopicRecord(name="__share_group_state", topic_id=bytes(reversed(ORDERS))),
         kinds.UserScramCredentialRecord(name="alice", mechanism=1),
         kinds.ClientQuotaRecord(entity=[kinds.QuotaEntity("user", "alice")], key="producer_byte_rate", value=1.0),
         kinds.ConfigRecord(resource_type=2, resource_name="orders", name="remote.storage.enable", value="true"),
@@ -283,7 +307,7 @@ def test_what_has_no_equal_is_reported(tmp_path: Path) -> None:
     plan = plan_of([open_source(one_broker(tmp_path / "kafka", extra=extra))])
     reported = {(kind, what) for kind, what, _ in plan.not_imported}
     assert {
-        ("topic", "__transaction_state"), ("SCRAM credentials", "1"), ("client quotas", "1"), ("remote segments", "orders"),
+        ("topic", "__share_group_state"), ("SCRAM credentials", "1"), ("client quotas", "1"), ("remote segments", "orders"),
         ("finalized feature levels", "1"), ("setting", "topics/orders: remote.storage.enable"),
     } <= reported  # fmt: skip
 
@@ -356,3 +380,145 @@ def test_znodes_of_a_kafka_with_zookeeper_are_read() -> None:
     }  # fmt: skip
     with pytest.raises(CannotImport, match="brokers 1 of Kafka are registered"):
         metadata_of({**nodes, "/brokers/ids/1": "{}"}, "nodes")
+
+
+# Transactions.
+
+STATE_ID, OFFSETS_ID = bytes(range(16, 32)), bytes(range(32, 48))
+
+
+def transactional_batch(base: int, producer_id: int, *values: tuple[bytes | None, bytes]) -> bytes:
+    records = [(1_000, key, value, ()) for key, value in values or ((None, b"value"),)]
+    return batch_at(
+        bytearray(build_batch(records, producer_id=producer_id, producer_epoch=1, base_sequence=0, transactional=True)), base, 3
+    )
+
+
+def marker_batch(base: int, producer_id: int, kind: int) -> bytes:
+    key, value = marker(kind, 0)
+    return batch_at(bytearray(build_batch([(1_000, key, value, ())], producer_id=producer_id, producer_epoch=1, control=True)), base, 3)
+
+
+def transaction_record(transactional_id: str, state: TransactionState | None, producer_id: int = 0) -> tuple[bytes, bytes | None]:
+    """The record of an id with a transaction in orders-0; None is a tombstone."""
+    key = transaction_records.TransactionLogKey(transactional_id=transactional_id)
+    if state is None:
+        return transaction_records.encode_record(key, None, 1)
+    partitions = [transaction_records.PartitionsSchema(topic="orders", partition_ids=[0])]
+    value = transaction_records.TransactionLogValue(
+        producer_id=producer_id,
+        producer_epoch=1,
+        transaction_status=state.code,
+        transaction_partitions=partitions,
+    )
+    return transaction_records.encode_record(key, value, 1)
+
+
+def add_log(directory: Path, name: str, topic_id: bytes, batches: Sequence[bytes]) -> None:
+    """A further partition of the directory."""
+    log = directory / name
+    log.mkdir()
+    (log / f"{0:020}.log").write_bytes(b"".join(batches))
+    (log / "partition.metadata").write_bytes(checkpoints.partition_metadata_file(topic_id))
+
+
+def internal_topic(name: str, topic_id: bytes) -> list[Struct]:
+    state = kinds.PartitionRecord(partition_id=0, topic_id=topic_id, replicas=[1], isr=[1], leader=1, leader_epoch=5)
+    return [kinds.TopicRecord(name=name, topic_id=topic_id), state]
+
+
+def of_transactions(path: Path, orders: Sequence[bytes], states: Sequence[tuple[bytes, bytes | None]]) -> Path:
+    """A broker that was killed, with these batches of orders-0 and these records of __transaction_state."""
+    one_broker(path, clean=False, extra=internal_topic("__transaction_state", STATE_ID))
+    for file in (path / "orders-0").glob("0*"):
+        file.unlink()
+    (path / "orders-0" / f"{0:020}.log").write_bytes(b"".join(orders))
+    add_log(
+        path,
+        "__transaction_state-0",
+        STATE_ID,
+        [batch_at(bytearray(build_batch([(1_000, key, value, ())])), base) for base, (key, value) in enumerate(states)],
+    )
+    return path
+
+
+def hanging(plan: ImportPlan) -> list[str]:
+    return [what for kind, what, _ in plan.not_imported if kind == "hanging transactions"]
+
+
+def test_transactional_ids_are_imported_and_only_transactions_without_one_are_reported(tmp_path: Path) -> None:
+    orders = [transactional_batch(0, 7), transactional_batch(1, 8), transactional_batch(2, 9), marker_batch(3, 9, COMMIT_MARKER)]
+    states = [
+        transaction_record("open", TransactionState.ONGOING, 7),
+        transaction_record("decided", TransactionState.ONGOING, 70),
+        transaction_record("decided", TransactionState.PREPARE_ABORT, 70),
+        transaction_record("done", TransactionState.COMPLETE_COMMIT, 9),
+        transaction_record("gone", TransactionState.ONGOING, 10),
+        transaction_record("gone", None),
+    ]
+    plan = plan_of([open_source(of_transactions(tmp_path / "kafka", orders, states))])
+    assert sorted(plan.transactions.values) == ["decided", "done", "open"]
+    assert (plan.transactions.ongoing, plan.transactions.decided) == (1, 1)
+    assert hanging(plan) == ["1 in orders-0, of producers 8"]
+    carry_out(plan, tmp_path / "data", copy=False, progress=ignore)
+    assert (tmp_path / "data" / "broker-1" / "__transaction_state-0" / f"{0:020}.log").exists()
+    assert verify(plan, tmp_path / "data", progress=ignore).differences == []
+
+
+def test_transactions_begun_and_ended_after_the_newest_snapshot_are_read_from_the_log(tmp_path: Path) -> None:
+    """After kill -9 the snapshot is as old as the last segment."""
+    orders = [
+        transactional_batch(0, 7),
+        transactional_batch(1, 8),
+        marker_batch(2, 7, ABORT_MARKER),
+        transactional_batch(3, 9),
+        data_batch(4),
+    ]
+    source = of_transactions(tmp_path / "kafka", orders, [])
+    open_at_2 = {number: Producer(1, -1, 1_000, number - 7, 0) for number in (7, 8)}
+    (source / "orders-0" / f"{2:020}.snapshot").write_bytes(snapshot_file(open_at_2))
+    (source / "orders-0" / f"{99:020}.snapshot").write_bytes(snapshot_file({}))
+    (source / "orders-0" / f"{5:020}.snapshot").write_bytes(b"torn")
+    assert hanging(plan_of([open_source(source)])) == ["2 in orders-0, of producers 8, 9"]
+
+
+def test_a_transactional_id_with_an_unknown_state_is_refused(tmp_path: Path) -> None:
+    key, value = transaction_record("x", TransactionState.ONGOING, 7)
+    assert value is not None
+    at = value.index(bytes((TransactionState.ONGOING.code,)), 2 + 8 + 2 + 4)
+    damaged = value[:at] + b"\x63" + value[at + 1 :]
+    with pytest.raises(CannotImport, match="__transaction_state-0: the record at offset 0 has the unknown state 99"):
+        plan_of([open_source(of_transactions(tmp_path / "kafka", [], [(key, damaged)]))])
+
+
+def offset_record(partition: int, offset: int) -> tuple[bytes, bytes]:
+    key = group_records.OffsetCommitKey(group="g", topic="orders", partition=partition)
+    written, value = group_records.encode_record(key, group_records.OffsetCommitValue(offset=offset))
+    assert value is not None
+    return written, value
+
+
+def test_offsets_of_a_transaction_count_when_it_is_committed(tmp_path: Path) -> None:
+    batches = [
+        transactional_batch(0, 7, offset_record(0, 10)),
+        transactional_batch(1, 8, offset_record(1, 11)),
+        transactional_batch(2, 9, offset_record(2, 12)),
+        transactional_batch(3, 10, offset_record(3, 13)),
+        batch_at(bytearray(build_batch([(1_000, *offset_record(3, 30), ())])), 4),
+        marker_batch(5, 7, COMMIT_MARKER),
+        marker_batch(6, 8, ABORT_MARKER),
+        marker_batch(7, 10, COMMIT_MARKER),
+    ]
+    source = one_broker(tmp_path / "kafka", clean=False, extra=internal_topic("__consumer_offsets", OFFSETS_ID))
+    add_log(source, "__consumer_offsets-0", OFFSETS_ID, batches)
+    values = plan_of([open_source(source)]).groups.values
+    assert values == dict((offset_record(0, 10), offset_record(3, 30))), "an offset committed later than in a transaction stays"
+
+
+def test_verification_is_refused_after_a_compaction(tmp_path: Path) -> None:
+    plan = plan_of([open_source(one_broker(tmp_path / "kafka"))])
+    carry_out(plan, tmp_path / "data", copy=False, progress=ignore)
+    cleaned = checkpoints.offsets_file({TopicPartition("orders", 0): 4})
+    (tmp_path / "data" / "broker-1" / "cleaner-offset-checkpoint").write_bytes(cleaned)
+    with pytest.raises(CannotImport, match=r"1 logs were compacted since the import.*orders-0 of broker 1; verify an import before"):
+        verify(plan, tmp_path / "data", progress=ignore)

@@ -1,12 +1,16 @@
 """The simulator on the real broker: every invariant holds, and a seed always has the same history."""
 
+import inspect
+
 import pytest
 from click.testing import CliRunner
 
 from ottla.cli.sim.commands import command
+from ottla.sim.event_loop import ProcessLoop
 from ottla.sim.faults import FAULT_KINDS
 from ottla.sim.history import History
 from ottla.sim.sweep import report, run_seed
+from ottla.sim.world import World
 
 
 @pytest.mark.parametrize("first", range(0, 20, 10))
@@ -36,3 +40,16 @@ def test_a_failure_names_its_seed_and_the_command_that_shows_it_again() -> None:
     verdict = history.run()
     assert "something is wrong" in report(verdict)
     assert "ottla sim run --seed 7" in report(verdict)
+
+
+def test_end_of_a_history_closes_the_coroutines_that_never_ran() -> None:
+    """Python warns of a coroutine that was never awaited."""
+    world = World(0)
+    loop = ProcessLoop(world, thread_ms=lambda: 1)
+
+    async def work() -> None: ...
+
+    coroutine = work()
+    loop.create_task(coroutine)
+    world.end()
+    assert inspect.getcoroutinestate(coroutine) == inspect.CORO_CLOSED

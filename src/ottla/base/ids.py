@@ -55,3 +55,17 @@ def topic_id_from_text(text: str) -> TopicId:
     if len(raw) != 16:
         raise ValueError(f"a topic id has 16 bytes; {text!r} has {len(raw)}")
     return TopicId(raw)
+
+
+def partition_for(key: str, partitions: int) -> int:
+    """Partition of a group or a transactional id in the internal topic of its coordinators: Java's string hash, absolute value, modulo.
+
+    Source: Kafka's Utils.abs, java.lang.String.
+    """
+    value = 0
+    units = key.encode("utf-16-be", "surrogatepass")
+    for index in range(0, len(units), 2):
+        value = (31 * value + (units[index] << 8 | units[index + 1])) & 0xFFFFFFFF
+    if value >= 1 << 31:
+        value -= 1 << 32
+    return 0 if value == -(1 << 31) else abs(value) % partitions

@@ -30,7 +30,7 @@ from enum import Enum
 from random import Random
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
-from ottla.base.ids import TopicPartition
+from ottla.base.ids import TopicPartition, partition_for
 from ottla.base.units import KiB
 from ottla.broker.context import BrokerContext
 from ottla.broker.controller.controller import Controller
@@ -512,13 +512,17 @@ class Coordinator(Generic[M]):
         topic = self.context.image.topics.get(self.topic)
         return partition_for(key, len(topic.replicas)) if topic is not None and topic.replicas else None
 
+    def shard_for(self, key: str) -> Shard[M] | None:
+        """The shard of a key in any state; None if another broker has it."""
+        number = self.partition_of(key)
+        return self.shards.get(number) if number is not None else None
+
     def shard_of(self, key: str) -> Shard[M]:
         """The active shard of a key.
 
         Raises: NotCoordinator, CoordinatorLoadInProgress.
         """
-        number = self.partition_of(key)
-        shard = self.shards.get(number) if number is not None else None
+        shard = self.shard_for(key)
         if shard is None or shard.state in (State.FAILED, State.GONE):
             raise not_coordinator(key)
         if shard.state is State.LOADING:
@@ -540,14 +544,3 @@ class Coordinator(Generic[M]):
 
 def not_coordinator(key: str) -> KafkaError:
     return errors.NotCoordinator(f"this broker does not coordinate {key!r}; look for its coordinator again")
-
-
-def partition_for(key: str, partitions: int) -> int:
-    """Kafka's partition of a key: Java's string hash, absolute value, modulo. Source: Kafka's Utils.abs, java.lang.String."""
-    value = 0
-    units = key.encode("utf-16-be", "surrogatepass")
-    for index in range(0, len(units), 2):
-        value = (31 * value + (units[index] << 8 | units[index + 1])) & 0xFFFFFFFF
-    if value >= 1 << 31:
-        value -= 1 << 32
-    return 0 if value == -(1 << 31) else abs(value) % partitions

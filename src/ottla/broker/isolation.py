@@ -44,6 +44,9 @@ class BrokenState(AssertionError):
     """A change of the broker's state was interrupted: the state in memory is not valid any more."""
 
 
+_EXPECTED = (BrokenState, *REFUSALS)
+
+
 def indivisible(change: Callable[P, T]) -> Callable[P, T]:
     """Marks a function that changes state which outlives the request; see the module's docstring."""
 
@@ -51,7 +54,7 @@ def indivisible(change: Callable[P, T]) -> Callable[P, T]:
     def whole(*args: P.args, **kwargs: P.kwargs) -> T:
         try:
             return change(*args, **kwargs)
-        except (BrokenState, *REFUSALS):
+        except _EXPECTED:
             raise
         except Exception as error:
             raise interrupted(change.__qualname__, error) from error
@@ -59,7 +62,7 @@ def indivisible(change: Callable[P, T]) -> Callable[P, T]:
     def whole_of_one(owner: Any, value: Any) -> Any:
         try:
             return change(owner, value)  # type: ignore[call-arg]
-        except (BrokenState, *REFUSALS):
+        except _EXPECTED:
             raise
         except Exception as error:
             raise interrupted(change.__qualname__, error) from error

@@ -252,6 +252,13 @@ class Node:
         self.periodic_tasks.settings_changed()
         self.context.effects.append(effects.AdoptOptions())
 
+    def _levels_changed(self) -> None:
+        """Finalized levels changed: a broker may have registered meanwhile that does not support them."""
+        for broker, found in self.context.image.brokers.items():
+            if found.outdated:
+                self.lifecycle.warn_of_others(broker)
+                self.controller.changed(("broker", broker))
+
     def _store_changed(self, event: events.StoreChanged) -> None:
         change = self.context.image.apply(event.state)
         if change is None:
@@ -279,7 +286,9 @@ class Node:
             # A broker that is gone need not report its log starts.
             self.context.delayed.poke(BROKERS)
             if self.context.started:
-                self.lifecycle.warn_of_foreign(change[1])  # type: ignore[arg-type]
+                self.lifecycle.warn_of_others(change[1])  # type: ignore[arg-type]
+        if change[0] == "features":
+            self._levels_changed()
         if change[0] == "controller":
             self.isr_changes.controller_changed()
         self.controlled_shutdown.changed(change)

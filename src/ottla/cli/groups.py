@@ -1,4 +1,4 @@
-"""The groups `ottla topic`, `group`, `cluster`, `pipeline` and `perf`: tables of their commands."""
+"""The groups `ottla topic`, `group`, `transaction`, `cluster`, `pipeline` and `perf`: tables of their commands."""
 
 from ottla.cli.common.lazy import CommandEntry, LazyGroup
 
@@ -28,6 +28,17 @@ group = LazyGroup(
         "delete": CommandEntry("group.delete:delete", "Delete groups without members, with all their offsets."),
         "delete-offsets": CommandEntry("group.delete:delete_offsets", "Delete committed offsets of a group."),
         "remove-members": CommandEntry("group.delete:remove_members", "Remove members, such as static ones, from a group."),
+    },
+)
+transaction = LazyGroup(
+    name="transaction",
+    help="List, describe and abort transactions; find those that block readers.",
+    table={
+        "list": CommandEntry("transaction.list:list_", "List transactional ids with their states and producer ids."),
+        "describe": CommandEntry("transaction.list:describe", "Show state, producer, client, timeout and partitions."),
+        "blocking": CommandEntry("transaction.blocking:blocking", "Show what holds back last stable offsets, and who waits."),
+        "find-hanging": CommandEntry("transaction.blocking:find_hanging", "Find open transactions that no coordinator will end."),
+        "abort": CommandEntry("transaction.abort:abort", "Abort transactions by id, or end those that hang."),
     },
 )
 cluster = LazyGroup(

@@ -47,6 +47,8 @@ MADE = {
     "OffsetAndMetadata": "OffsetAndMetadata(42)",
     "ElectionType": "ElectionType.PREFERRED",
     "ResourceType": "ResourceType.TOPIC",
+    "GroupMetadata": "consumer.group_metadata()",
+    "PreparedTransaction": "PreparedTransaction.parse('4000:7')",
 }
 PARTITION = "a partition is named by its topic and number, such as ('orders', 0), not by"
 
@@ -136,7 +138,8 @@ def _kinds(method: Callable[..., Any]) -> dict[str, Any]:
     """Accepted types of the parameters that can be validated."""
     # The type of the result may be imported for type checking only.
     written = {name: annotation for name, annotation in method.__annotations__.items() if name not in ("self", "return")}
-    hints = typing.get_type_hints(types.SimpleNamespace(__annotations__=written), method.__globals__)
+    # A method that forwards has the annotations of another module.
+    hints = typing.get_type_hints(types.SimpleNamespace(__annotations__=written), inspect.unwrap(method).__globals__)
     parameters = {name: one.kind for name, one in inspect.signature(method).parameters.items() if name in hints}
     return {
         name: Iterable[hints[name]] if kind is inspect.Parameter.VAR_POSITIONAL else hints[name]  # type: ignore[valid-type]

@@ -6,7 +6,7 @@ catches all.
 
 from __future__ import annotations
 
-from ottla.wire.errors import KafkaError, NetworkError, OffsetOutOfRange, RequestTimedOut, UnsupportedVersion
+from ottla.wire.errors import ErrorKind, KafkaError, NetworkError, OffsetOutOfRange, RequestTimedOut, UnsupportedVersion
 
 
 class ConnectionFailed(NetworkError):
@@ -21,7 +21,7 @@ class BufferExhausted(RequestTimedOut):
     """`buffer_memory` was full for `max_block_ms`: records are sent faster than brokers accept them."""
 
 
-class DeliveryTimedOut(RequestTimedOut):
+class DeliveryTimedOut(RequestTimedOut, kind=ErrorKind.ABORTABLE):
     """A record was not acknowledged within `delivery_timeout_ms`. It may or may not have been written."""
 
 
@@ -37,10 +37,16 @@ class NoOffsetToStart(OffsetOutOfRange):
     """The position is outside the log or missing, and `auto_offset_reset` is none."""
 
 
-class CommitFailed(KafkaError):
+class CommitFailed(KafkaError, kind=ErrorKind.APPLICATION_RECOVERABLE):
     """Offsets were not committed: the group removed this member, or assigned the partitions to others."""
 
     sentence = "the group gave the partitions to others"
+
+
+class TransactionAborted(KafkaError):
+    """A record was not sent, because its transaction was aborted first."""
+
+    sentence = "the transaction was aborted before the record was sent"
 
 
 class WokenUp(KafkaError):

@@ -146,6 +146,25 @@ class ProducerOptions(ClientOptions):
         doc="The metadata of a topic without sent records for this time is not refreshed any more.",
     )  # fmt: skip
 
+    transactional_id: str = option(
+        "transactional.id", "",
+        doc=(
+            "Makes the producer transactional, under this id, which stays the same when the process starts again. A new producer "
+            "of the id aborts the open transaction of the one before, and fences it."
+        ),
+    )  # fmt: skip
+    transaction_timeout_ms: int = option(
+        "transaction.timeout.ms", MINUTE_MS, at_least=1,
+        doc="Time after which the coordinator aborts an open transaction. At most the brokers' transaction.max.timeout.ms.",
+    )  # fmt: skip
+    transaction_two_phase_commit_enable: bool = option(
+        "transaction.two.phase.commit.enable", False,
+        doc=(
+            "Transactions have no timeout, and can be prepared: another system decides them, also after a restart (KIP-939). The "
+            "brokers must allow it with the setting of the same name."
+        ),
+    )  # fmt: skip
+
 
 class ConsumerOptions(ClientOptions):
     """Settings of a consumer."""
@@ -324,7 +343,10 @@ def _check_producer(made: ProducerOptions, given: Mapping[str, Any]) -> None:
     if made.enable_idempotence and reasons:
         if "enable_idempotence" in given:
             raise ConfigError("enable_idempotence", f"needs acks=all, retries above 0 and at most 5 in flight, but {reasons[0]} was set")
+        if made.transactional_id:
+            raise ConfigError("transactional_id", f"needs acks=all, retries above 0 and at most 5 in flight, but {reasons[0]} was set")
         made.enable_idempotence = False
+    _check_transactions(made, given)
     if made.batch_size_backlog < 0:
         made.batch_size_backlog = made.batch_size * (1 if "batch_size" in given else BACKLOG_FACTOR)
     least = made.linger_ms + made.request_timeout_ms
@@ -335,6 +357,18 @@ def _check_producer(made: ProducerOptions, given: Mapping[str, Any]) -> None:
                 f"{made.delivery_timeout_ms} is less than linger_ms + request_timeout_ms = {least}; raise it or lower those",
             )
         made.delivery_timeout_ms = least
+
+
+def _check_transactions(made: ProducerOptions, given: Mapping[str, Any]) -> None:
+    if made.transactional_id and not made.enable_idempotence:
+        raise ConfigError("transactional_id", "needs enable_idempotence, which was set to False; leave it out")
+    if made.transaction_two_phase_commit_enable:
+        if not made.transactional_id:
+            raise ConfigError("transaction_two_phase_commit_enable", "needs a transactional_id")
+        if "transaction_timeout_ms" in given:
+            raise ConfigError(
+                "transaction_timeout_ms", "has no effect with transaction_two_phase_commit_enable: these transactions have no timeout"
+            )
 
 
 def _check_consumer(made: ConsumerOptions, given: Mapping[str, Any]) -> None:

@@ -103,7 +103,7 @@ class Lister:
         state = self._state()
         epoch = state.leader_epoch if state is not None else -1
         requested = ListOffsetsPartition(partition_index=self._partition.partition, current_leader_epoch=epoch, timestamp=LATEST)
-        request = ListOffsetsRequest(topics=[ListOffsetsTopic(name=self._partition.topic, partitions=[requested])])
+        request = ListOffsetsRequest(replica_id=-1, topics=[ListOffsetsTopic(name=self._partition.topic, partitions=[requested])])
         told = self._checker.highest(self._partition)
 
         def answered(response: Any) -> None:

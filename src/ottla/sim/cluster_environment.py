@@ -5,8 +5,7 @@ leaders.
 from collections.abc import Callable, Mapping, Sequence
 from random import Random
 
-from ottla.base.ids import BrokerId, TopicPartition
-from ottla.broker.coordinator import partition_for
+from ottla.base.ids import BrokerId, TopicPartition, partition_for
 from ottla.broker.node import Node
 from ottla.broker.transactions.transactions import TRANSACTIONS_TOPIC
 from ottla.sim.cluster_clients import Entrance

@@ -51,13 +51,17 @@ class ProcessLoop:
         self._failure: BaseException | None = None
         self._tasks: WeakSet[asyncio.Task[Any]] = WeakSet()
         self._asyncio = cast(asyncio.AbstractEventLoop, self)
+        world.processes.add(self)
 
     # The process
 
     def end(self) -> None:
+        """Nothing happens any more. Called for each process, at the latest when the history ends."""
         self.ended = True
+        # The schedule may hold the only reference to a task.
+        tasks = list(self._tasks)
         self._schedule.clear()
-        for task in self._tasks:
+        for task in tasks:
             work = task.get_coro()
             if inspect.iscoroutine(work) and inspect.getcoroutinestate(work) == inspect.CORO_CREATED:
                 # It never runs, which Python would warn of.

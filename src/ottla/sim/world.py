@@ -9,7 +9,8 @@ from collections.abc import Callable
 from hashlib import sha256
 from heapq import heappop, heappush
 from random import Random
-from typing import Any
+from typing import Any, Protocol
+from weakref import WeakSet
 
 #: Trace lines that a failure shows.
 TAIL = 60
@@ -25,6 +26,13 @@ BUSY_AGAIN_MS = 1_000
 
 class Livelock(AssertionError):
     """Virtual time does not advance any more."""
+
+
+class Ending(Protocol):
+    """A simulated process."""
+
+    def end(self) -> None:
+        """Ends it as after ``kill -9``; may be called again."""
 
 
 class Dice(Random):
@@ -58,6 +66,8 @@ class World:
         self._streams: dict[str, Random] = {}
         self._hash = sha256()
         self._leisure_until_ms = 0
+        #: Processes that ``end`` ends.
+        self.processes: WeakSet[Ending] = WeakSet()
         #: The last trace lines.
         self.tail: deque[str] = deque(maxlen=TAIL)
 
@@ -100,11 +110,13 @@ class World:
         return over or done()
 
     def end(self) -> None:
-        """Drops what is scheduled.
+        """Ends the processes and drops what is scheduled.
 
         Events and effects are invisible to the garbage collector (``gc=False``), so a cycle through one of them, a scheduled callback
         and the world would keep the whole history in memory.
         """
+        for process in list(self.processes):
+            process.end()
         self._schedule.clear()
 
     def note(self, line: str) -> None:

@@ -103,9 +103,14 @@ class NullableSince:
 
 @dataclass(frozen=True, slots=True)
 class Tag:
-    """The field is optional on the wire: sent under this number, and only when it differs from its default."""
+    """The field is optional on the wire: sent under this number, and only when it differs from its default.
+
+    ``sends_null``: null is sent although it is the default. Kafka's default of a nullable structure without a default in its schema is a
+    structure with defaults, so Kafka would read that where the field is missing.
+    """
 
     number: int
+    sends_null: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +157,7 @@ class Field:
     until: int | None
     nullable_since: int | None
     tag: int | None
+    sends_null: bool
     ignorable: bool
 
     def present(self, version: int) -> bool:
@@ -230,6 +236,7 @@ def _field(label: str, name: str, hint: Any, default: Any) -> Field:
     base, optional = _without_none(base)
     since = next((m.version for m in marks if isinstance(m, Since)), 0)
     nullable = next((m.version for m in marks if isinstance(m, NullableSince)), since) if optional else None
+    tag = next((m for m in marks if isinstance(m, Tag)), None)
     return Field(
         name=name,
         type=_wire_type(label, base, marks),
@@ -237,7 +244,8 @@ def _field(label: str, name: str, hint: Any, default: Any) -> Field:
         since=since,
         until=next((m.version for m in marks if isinstance(m, Until)), None),
         nullable_since=nullable,
-        tag=next((m.number for m in marks if isinstance(m, Tag)), None),
+        tag=None if tag is None else tag.number,
+        sends_null=tag is not None and tag.sends_null,
         ignorable=Ignorable in marks,
     )
 

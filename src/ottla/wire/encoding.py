@@ -72,9 +72,9 @@ class _Writer:
         nullable = field.nullable(self.version)
         if field.nullable_since is not None and not nullable:
             self.source.line(f"if {item} is None: refuse_value({label!r}, {self.version})", label)
-        self.value(field.type, item, label, nullable=nullable)
+        self.value(field.type, item, label, nullable=nullable, in_tag=field.tag is not None)
 
-    def value(self, kind: Type, item: str, label: str, *, nullable: bool) -> None:
+    def value(self, kind: Type, item: str, label: str, *, nullable: bool, in_tag: bool = False) -> None:
         """Write one value."""
         if isinstance(kind, Fixed):
             if kind.name == "uuid":
@@ -86,7 +86,7 @@ class _Writer:
         elif isinstance(kind, Array):
             self.array(kind, item, label, nullable=nullable)
         elif nullable:
-            self.nullable_structure(kind, item, label)
+            self.nullable_structure(kind, item, label, null="0" if in_tag else "-1")
         elif item.isidentifier():
             self.structure(kind, item, label + ".")
         else:
@@ -177,13 +177,13 @@ class _Writer:
             self.value(element, loop, label + "[]", nullable=False)
             self.flush()
 
-    def nullable_structure(self, kind: type[msgspec.Struct], item: str, label: str) -> None:
-        """Write -1 for null, or 1 and the structure."""
+    def nullable_structure(self, kind: type[msgspec.Struct], item: str, label: str, *, null: str) -> None:
+        """Write ``null`` for null, or 1 and the structure."""
         local, run = self.source.fresh("s"), list(self.run)
         self.source.line(f"{local} = {item}", label)
         with self.source.block(f"if {local} is None:"):
             self.run = list(run)
-            self.fixed("b", "-1", label)
+            self.fixed("b", null, label)
             self.flush()
         with self.source.block("else:"):
             self.run = list(run)
@@ -200,7 +200,7 @@ class _Writer:
         locals_ = [self.source.fresh("t") for _ in tagged]
         for field, local in zip(tagged, locals_, strict=True):
             self.source.line(f"{local} = {item}.{field.name}", path + field.name)
-        conditions = [self.differs(field, local) for field, local in zip(tagged, locals_, strict=True)]
+        conditions = ["True" if field.sends_null else self.differs(field, local) for field, local in zip(tagged, locals_, strict=True)]
         run = list(self.run)
         with self.source.block(f"if {' or '.join(f'({condition})' for condition in conditions)}:"):
             self.flush()

@@ -10,6 +10,7 @@ Source: Errors in Apache Kafka 4.4, codes -1 to 136.
 from __future__ import annotations
 
 import re
+from enum import Enum
 from typing import ClassVar
 
 #: The code of success. It has no class.
@@ -27,6 +28,19 @@ def _bounded(message: str) -> str:
     return f"{message[:begin]}... ({len(message) - begin - end} characters left out) ...{message[-end:]}"
 
 
+class ErrorKind(Enum):
+    """What the user of a transactional producer does about an error. Source: KIP-1050."""
+
+    #: Call again. Clients retry by themselves first.
+    RETRIABLE = "retriable"
+    #: Abort the transaction and do it again, with the same producer.
+    ABORTABLE = "abortable"
+    #: Close the producer, and the consumer if the error is about the group. Create new ones, which continue after the last commit.
+    APPLICATION_RECOVERABLE = "application recoverable"
+    #: Correct a setting, a permission or the record; then start again.
+    INVALID_CONFIGURATION = "invalid configuration"
+
+
 class KafkaError(Exception):
     """Any error that can cross the wire. `str()` returns the message if there is one, else the sentence of its class."""
 
@@ -34,12 +48,16 @@ class KafkaError(Exception):
     code: ClassVar[int] = -1
     #: Whether the same request may succeed later.
     retriable: ClassVar[bool] = False
+    #: What the user of a transactional producer does about it. Errors without a kind in KIP-1050 abort the transaction.
+    kind: ClassVar[ErrorKind] = ErrorKind.ABORTABLE
     #: General description: the first line of the class's docstring.
     sentence: ClassVar[str] = "Something failed."
     #: Kafka's constant.
     constant: ClassVar[str] = "UNKNOWN_SERVER_ERROR"
 
-    def __init_subclass__(cls, code: int | None = None, retriable: bool = False) -> None:
+    def __init_subclass__(cls, code: int | None = None, retriable: bool = False, kind: ErrorKind | None = None) -> None:
+        if kind is not None or code is not None:
+            cls.kind = kind or (ErrorKind.RETRIABLE if retriable else ErrorKind.ABORTABLE)
         if code is None:
             return  # A more specific error of Ottla. On the wire it has the code of its base class.
         cls.code = code
@@ -137,11 +155,11 @@ class NotCoordinator(KafkaError, code=16, retriable=True):
     """This broker does not coordinate this group or transaction; find the coordinator again."""
 
 
-class InvalidTopic(KafkaError, code=17):
+class InvalidTopic(KafkaError, code=17, kind=ErrorKind.INVALID_CONFIGURATION):
     """The topic's name is not allowed, or the topic is internal and closed to clients."""
 
 
-class RecordListTooLarge(KafkaError, code=18):
+class RecordListTooLarge(KafkaError, code=18, kind=ErrorKind.INVALID_CONFIGURATION):
     """The batch does not fit into a segment of the log."""
 
 
@@ -153,11 +171,11 @@ class NotEnoughReplicasAfterAppend(KafkaError, code=20, retriable=True):
     """The batch was written, but the replicas in sync then fell below min.insync.replicas."""
 
 
-class InvalidRequiredAcks(KafkaError, code=21):
+class InvalidRequiredAcks(KafkaError, code=21, kind=ErrorKind.INVALID_CONFIGURATION):
     """acks is not 0, 1 or -1."""
 
 
-class IllegalGeneration(KafkaError, code=22):
+class IllegalGeneration(KafkaError, code=22, kind=ErrorKind.APPLICATION_RECOVERABLE):
     """The generation in the request is not the group's current one."""
 
 
@@ -169,7 +187,7 @@ class InvalidGroupId(KafkaError, code=24):
     """The group's id is empty, or otherwise not allowed."""
 
 
-class UnknownMemberId(KafkaError, code=25):
+class UnknownMemberId(KafkaError, code=25, kind=ErrorKind.APPLICATION_RECOVERABLE):
     """The group has no member with this id."""
 
 
@@ -185,15 +203,15 @@ class InvalidCommitOffsetSize(KafkaError, code=28):
     """An offset commit is larger than allowed."""
 
 
-class TopicAuthorizationFailed(KafkaError, code=29):
+class TopicAuthorizationFailed(KafkaError, code=29, kind=ErrorKind.INVALID_CONFIGURATION):
     """The client has no permission for this operation on the topic; an administrator can grant it with an ACL."""
 
 
-class GroupAuthorizationFailed(KafkaError, code=30):
+class GroupAuthorizationFailed(KafkaError, code=30, kind=ErrorKind.INVALID_CONFIGURATION):
     """The client has no permission for this operation on the group; an administrator can grant it with an ACL."""
 
 
-class ClusterAuthorizationFailed(KafkaError, code=31):
+class ClusterAuthorizationFailed(KafkaError, code=31, kind=ErrorKind.INVALID_CONFIGURATION):
     """The client has no permission for this operation on the cluster; an administrator can grant it with an ACL."""
 
 
@@ -201,15 +219,15 @@ class InvalidTimestamp(KafkaError, code=32):
     """A record's timestamp is too far from the broker's clock, or is of a kind that clients may not set."""
 
 
-class UnsupportedSaslMechanism(KafkaError, code=33):
+class UnsupportedSaslMechanism(KafkaError, code=33, kind=ErrorKind.INVALID_CONFIGURATION):
     """The broker does not offer this SASL mechanism."""
 
 
-class IllegalSaslState(KafkaError, code=34):
+class IllegalSaslState(KafkaError, code=34, kind=ErrorKind.INVALID_CONFIGURATION):
     """This request is not allowed at this point of the authentication."""
 
 
-class UnsupportedVersion(KafkaError, code=35):
+class UnsupportedVersion(KafkaError, code=35, kind=ErrorKind.INVALID_CONFIGURATION):
     """The broker does not support this version of the request, or of a feature that it uses."""
 
 
@@ -221,7 +239,7 @@ class InvalidPartitions(KafkaError, code=37):
     """The number of partitions is below one, or not above the topic's current number."""
 
 
-class InvalidReplicationFactor(KafkaError, code=38):
+class InvalidReplicationFactor(KafkaError, code=38, kind=ErrorKind.INVALID_CONFIGURATION):
     """The replication factor is below one, or above the number of live brokers."""
 
 
@@ -241,7 +259,7 @@ class InvalidRequest(KafkaError, code=42):
     """The request is inconsistent, or a required field is missing."""
 
 
-class UnsupportedForMessageFormat(KafkaError, code=43):
+class UnsupportedForMessageFormat(KafkaError, code=43, kind=ErrorKind.INVALID_CONFIGURATION):
     """The old message format of these batches does not support the request."""
 
 
@@ -257,7 +275,7 @@ class DuplicateSequenceNumber(KafkaError, code=46):
     """The batch was already appended, but its offset is no longer known."""
 
 
-class InvalidProducerEpoch(KafkaError, code=47):
+class InvalidProducerEpoch(KafkaError, code=47, kind=ErrorKind.APPLICATION_RECOVERABLE):
     """A newer epoch of this producer id has written to the partition."""
 
 
@@ -265,11 +283,11 @@ class InvalidTxnState(KafkaError, code=48):
     """The transaction is not in a state that allows this."""
 
 
-class InvalidProducerIdMapping(KafkaError, code=49):
+class InvalidProducerIdMapping(KafkaError, code=49, kind=ErrorKind.APPLICATION_RECOVERABLE):
     """The producer id does not belong to this transactional id."""
 
 
-class InvalidTransactionTimeout(KafkaError, code=50):
+class InvalidTransactionTimeout(KafkaError, code=50, kind=ErrorKind.INVALID_CONFIGURATION):
     """The transaction's timeout is above transaction.max.timeout.ms, or not positive."""
 
 
@@ -281,7 +299,7 @@ class TransactionCoordinatorFenced(KafkaError, code=52):
     """The transaction's coordinator has been replaced by a newer one."""
 
 
-class TransactionalIdAuthorizationFailed(KafkaError, code=53):
+class TransactionalIdAuthorizationFailed(KafkaError, code=53, kind=ErrorKind.INVALID_CONFIGURATION):
     """The client may not use this transactional id."""
 
 
@@ -301,7 +319,7 @@ class LogDirNotFound(KafkaError, code=57):
     """The broker has no such log directory."""
 
 
-class SaslAuthenticationFailed(KafkaError, code=58):
+class SaslAuthenticationFailed(KafkaError, code=58, kind=ErrorKind.INVALID_CONFIGURATION):
     """The credentials were not accepted."""
 
 
@@ -329,7 +347,7 @@ class DelegationTokenRequestNotAllowed(KafkaError, code=64):
     """Delegation tokens cannot be requested over this kind of connection."""
 
 
-class DelegationTokenAuthorizationFailed(KafkaError, code=65):
+class DelegationTokenAuthorizationFailed(KafkaError, code=65, kind=ErrorKind.INVALID_CONFIGURATION):
     """The client has no permission for this operation on delegation tokens."""
 
 
@@ -397,7 +415,7 @@ class GroupMaxSizeReached(KafkaError, code=81):
     """The group is full."""
 
 
-class FencedInstanceId(KafkaError, code=82):
+class FencedInstanceId(KafkaError, code=82, kind=ErrorKind.APPLICATION_RECOVERABLE):
     """Another member has taken over this group.instance.id."""
 
 
@@ -429,7 +447,7 @@ class ThrottlingQuotaExceeded(KafkaError, code=89, retriable=True):
     """The client has exceeded its quota; retry later."""
 
 
-class ProducerFenced(KafkaError, code=90):
+class ProducerFenced(KafkaError, code=90, kind=ErrorKind.APPLICATION_RECOVERABLE):
     """A newer producer of the same transactional id has taken over."""
 
 
@@ -509,7 +527,7 @@ class OffsetMovedToTieredStorage(KafkaError, code=109):
     """The offset is no longer on this broker's disk, only in tiered storage."""
 
 
-class FencedMemberEpoch(KafkaError, code=110):
+class FencedMemberEpoch(KafkaError, code=110, kind=ErrorKind.APPLICATION_RECOVERABLE):
     """The group has fenced this member: it must give up its partitions and rejoin."""
 
 

@@ -1,4 +1,4 @@
-"""ListOffsets: offsets by timestamp, in partitions led here.
+"""ListOffsets: offsets by timestamp, in partitions led here; for a tool that compares replicas also in partitions followed here.
 
 ==========  =======  ======================================================
 timestamp   version  result
@@ -13,9 +13,13 @@ timestamp   version  result
 ==========  =======  ======================================================
 
 Behaviour: a special timestamp of a later version is UNSUPPORTED_VERSION, a partition named twice INVALID_REQUEST. Without a match,
-timestamp and offset are -1. The epoch is that of the record. The request waits for a flush in progress: ``partition_requests.py``.
+timestamp and offset are -1. The epoch is that of the record. A consumer's request waits for a flush in progress:
+``partition_requests.py``.
 
-Source: KIP-79, KIP-320, KIP-734, KIP-405, KIP-1005, KIP-1023.
+Consumers have replica id -1. For other replica ids -1 is the log end, and a look-up by time also finds records above the high watermark.
+With replica id -2, a tool that compares replicas, followers answer too.
+
+Source: KIP-79, KIP-320, KIP-734, KIP-405, KIP-1005, KIP-1023; Kafka's Partition.fetchOffsetForTimestamp (replica ids).
 """
 
 from collections import Counter
@@ -25,6 +29,7 @@ from ottla.broker.apis.partition_requests import by_topic, when_settled
 from ottla.broker.events import RequestArrived
 from ottla.broker.handlers import Deferred, handles
 from ottla.broker.node import Node
+from ottla.broker.replica.follower import Follower
 from ottla.broker.replica.leader import Leader
 from ottla.wire import errors
 from ottla.wire.errors import KafkaError
@@ -39,6 +44,8 @@ from ottla.wire.messages.list_offsets import (
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD = -1, -2, -3, -4, -5, -6
 AT_THE_START = (EARLIEST, EARLIEST_LOCAL)
 EPOCH_SINCE = 4
+#: Replica ids of a consumer, and of a tool that compares replicas.
+CONSUMER, DEBUGGING = -1, -2
 #: Before this version there is no OFFSET_NOT_AVAILABLE.
 UNAVAILABLE_SINCE = 5
 #: First version of each special timestamp.
@@ -56,7 +63,8 @@ def refuse(call: RequestArrived[ListOffsetsRequest], error: KafkaError) -> ListO
 @handles(ListOffsetsRequest, (1, 11), refuse=refuse)
 def list_offsets(node: Node, call: RequestArrived[ListOffsetsRequest]) -> ListOffsetsResponse | Deferred:
     asks = ((topic.name, ask) for topic in call.body.topics for ask in topic.partitions)
-    about = [(topic, ask.partition_index) for topic, ask in asks if ask.timestamp not in AT_THE_START]
+    waits = call.body.replica_id == CONSUMER
+    about = [(topic, ask.partition_index) for topic, ask in asks if waits and ask.timestamp not in AT_THE_START]
     return when_settled(node, call, about, partial(_answer, node, call))
 
 
@@ -79,30 +87,36 @@ def _answer(node: Node, call: RequestArrived[ListOffsetsRequest]) -> ListOffsets
 
 
 def _look_up(node: Node, call: RequestArrived[ListOffsetsRequest], topic: str, ask: ListOffsetsPartition) -> ListOffsetsPartitionResponse:
-    leader = node.partitions.leader(topic, ask.partition_index)
-    leader.check_epoch(ask.current_leader_epoch)
+    replica_id = call.body.replica_id
+    find = node.partitions.readable if replica_id == DEBUGGING else node.partitions.leader
+    replica = find(topic, ask.partition_index)
+    replica.check_epoch(ask.current_leader_epoch)
     if ask.timestamp < 0 and call.api_version < SINCE.get(ask.timestamp, 1 << 15):
         raise errors.UnsupportedVersion(f"ListOffsets version {call.api_version} knows no timestamp {ask.timestamp}")
-    if not leader.knows_watermark and ask.timestamp not in AT_THE_START:
-        unknown = f"the high watermark of {leader.partition} is not known yet in epoch {leader.epoch}; try again"
-        raise errors.OffsetNotAvailable(unknown) if call.api_version >= UNAVAILABLE_SINCE else errors.LeaderNotAvailable(unknown)
+    if replica_id != CONSUMER:
+        upto: int = replica.log.end_offset
+    else:
+        upto = replica.readable_end(call.body.isolation_level)
+        if isinstance(replica, Leader) and not replica.knows_watermark and ask.timestamp not in AT_THE_START:
+            unknown = f"the high watermark of {replica.partition} is not known yet in epoch {replica.epoch}; try again"
+            raise errors.OffsetNotAvailable(unknown) if call.api_version >= UNAVAILABLE_SINCE else errors.LeaderNotAvailable(unknown)
     try:
-        timestamp, offset, epoch = _found(leader, ask.timestamp, leader.readable_end(call.body.isolation_level))
+        timestamp, offset, epoch = _found(replica, ask.timestamp, upto)
     except OSError as error:
-        node.partitions.directory_failed(leader.directory.root, str(error))
-        raise errors.KafkaStorageError(f"the log directory of {leader.partition} failed: {error}") from error
+        node.partitions.directory_failed(replica.directory.root, str(error))
+        raise errors.KafkaStorageError(f"the log directory of {replica.partition} failed: {error}") from error
     found = ListOffsetsPartitionResponse(partition_index=ask.partition_index, timestamp=timestamp, offset=offset)
     if call.api_version >= EPOCH_SINCE:
         found.leader_epoch = epoch
     return found
 
 
-def _found(leader: Leader, timestamp: int, upto: int) -> tuple[int, int, int]:
+def _found(replica: Leader | Follower, timestamp: int, upto: int) -> tuple[int, int, int]:
     """Timestamp, offset and leader epoch; -1 each without a record."""
-    log = leader.log
+    log = replica.log
     match timestamp:
         case -1:
-            return -1, upto, leader.epoch
+            return -1, upto, replica.epoch
         case -2 | -4:
             return -1, log.start_offset, log.epoch_at(log.start_offset)
         case -5 | -6:

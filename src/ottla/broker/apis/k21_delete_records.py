@@ -6,17 +6,17 @@ Waiting readers below the new start are answered at once. The request waits for 
 request names a partition twice, its last offset counts.
 
 The leader deletes at once. The response follows when the low watermark reaches the offset, or with REQUEST_TIMED_OUT after ``timeout_ms``.
-The low watermark is the lowest log start of the replicas that are alive or electable, as far as their checkpoints have it::
+The low watermark is the lowest log start of the replicas that are alive or in the ISR, as far as their checkpoints have it::
 
     delete ──▶ leader: log start moves, is recorded ───────────────────────────┐
                   └─▶ fetch response ──▶ follower: the same ──▶ next fetch ────┴─▶ low watermark ──▶ response
 
-So no later leader has records below an acknowledged offset, except after an unclean election. A replica joins the ISR only when its log
-start is not below the leader's.
+A replica joins the ISR only when its log start is not below the leader's. So no later leader has records below an acknowledged offset,
+except after an unclean election, or if an eligible replica (KIP-966) is elected that was down during the deletion.
 
-Differences from Kafka: log starts count when they are on disk; Kafka writes them within a minute. An eligible replica also counts while
-its broker is down, because it can be elected before it fetches. A replica whose log directory failed does not count.
-Source: KIP-107, KIP-204; KIP-966 (eligible replicas).
+Differences from Kafka: log starts count when they are on disk; Kafka writes them within a minute. A member of the ISR counts until the
+controller removes it, also while its broker is down. A replica whose log directory failed does not count.
+Source: KIP-107, KIP-204; Kafka's Partition.lowWatermarkIfLeader.
 """
 
 from functools import partial
@@ -130,7 +130,7 @@ class Deletions:
         return not self.waiting
 
     def _counts(self, leader: Leader, broker: int) -> bool:
-        """Whether a replica that cannot be elected now is alive."""
+        """Whether a replica outside of the ISR is alive."""
         registered = self._node.context.image.brokers.get(BrokerId(broker))
         return registered is not None and leader.partition not in registered.offline
 

@@ -1,7 +1,8 @@
 """AddPartitionsToTxn: adds partitions to a transaction, or verifies that they were added.
 
 Behaviour: the first partition begins the transaction. If a partition of a request does not exist, it gets UNKNOWN_TOPIC_OR_PARTITION, all
-others OPERATION_NOT_ATTEMPTED, and nothing is added. While the last transaction is being completed the error is CONCURRENT_TRANSACTIONS.
+others OPERATION_NOT_ATTEMPTED, and nothing is added. While the last transaction is being completed the request waits; after
+add.partitions.to.txn.retry.backoff.max.ms the error is CONCURRENT_TRANSACTIONS.
 
 Versions: clients use 0 to 3. From 4 on leaders of partitions name several transactions, to add their partitions or to verify them before
 the first append (KIP-890); a partition that was not added is TRANSACTION_ABORTABLE, INVALID_TXN_STATE in version 4.
@@ -12,7 +13,7 @@ Source: KIP-98, KIP-588, KIP-890.
 from collections.abc import Mapping
 
 from ottla.base.ids import TopicPartition
-from ottla.broker.apis.transaction_requests import FENCED_SINCE, check_id, code_for, partitions_of
+from ottla.broker.apis.transaction_requests import FENCED_SINCE, check_id, code_for, partitions_of, when_completed
 from ottla.broker.coordinator import Shard, when_committed
 from ottla.broker.events import RequestArrived
 from ottla.broker.handlers import Deferred, handles
@@ -50,7 +51,13 @@ def refuse(call: RequestArrived[AddPartitionsToTxnRequest], error: KafkaError) -
 def add_partitions_to_txn(node: Node, call: RequestArrived[AddPartitionsToTxnRequest]) -> AddPartitionsToTxnResponse | Deferred:
     request = call.body
     if call.api_version >= SEVERAL_SINCE:
-        return _several(node, call)
+        added = [asked.transactional_id for asked in request.transactions if not asked.verify_only]
+        return when_completed(node, call, added, lambda: _several(node, call))
+    return when_completed(node, call, [request.v3_and_below_transactional_id], lambda: _one(node, call))
+
+
+def _one(node: Node, call: RequestArrived[AddPartitionsToTxnRequest]) -> AddPartitionsToTxnResponse | Deferred:
+    request = call.body
     topics = request.v3_and_below_topics
     partitions = partitions_of(topics)
     unknown = [partition for partition in partitions if not node.context.image.has(*partition)]
@@ -62,6 +69,7 @@ def add_partitions_to_txn(node: Node, call: RequestArrived[AddPartitionsToTxnReq
     shard = node.transactions.shard_of(transactional_id)
     identity = Identity(request.v3_and_below_producer_id, request.v3_and_below_producer_epoch)
     shard.machine.add(transactional_id, identity, partitions)
+    shard.machine.note_client(transactional_id, call.client_id, call.host)
     response = AddPartitionsToTxnResponse(results_by_topic_v3_and_below=_results(topics, dict.fromkeys(partitions, errors.NONE)))
     return shard.answer(call, response, of=transactional_id)
 

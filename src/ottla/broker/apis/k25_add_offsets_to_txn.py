@@ -8,7 +8,7 @@ Source: KIP-98, KIP-588.
 """
 
 from ottla.base.ids import TopicPartition
-from ottla.broker.apis.transaction_requests import FENCED_SINCE, check_id, code_for
+from ottla.broker.apis.transaction_requests import FENCED_SINCE, check_id, code_for, when_completed
 from ottla.broker.events import RequestArrived
 from ottla.broker.handlers import Deferred, handles
 from ottla.broker.node import Node
@@ -24,6 +24,10 @@ def refuse(call: RequestArrived[AddOffsetsToTxnRequest], error: KafkaError) -> A
 
 @handles(AddOffsetsToTxnRequest, (0, 4), refuse=refuse)
 def add_offsets_to_txn(node: Node, call: RequestArrived[AddOffsetsToTxnRequest]) -> AddOffsetsToTxnResponse | Deferred:
+    return when_completed(node, call, [call.body.transactional_id], lambda: _added(node, call))
+
+
+def _added(node: Node, call: RequestArrived[AddOffsetsToTxnRequest]) -> AddOffsetsToTxnResponse | Deferred:
     request = call.body
     transactional_id = check_id(request.transactional_id)
     shard = node.transactions.shard_of(transactional_id)
@@ -36,4 +40,5 @@ def add_offsets_to_txn(node: Node, call: RequestArrived[AddOffsetsToTxnRequest])
         raise errors.CoordinatorNotAvailable(f"{node.groups.topic} is being created; try again")
     identity = Identity(request.producer_id, request.producer_epoch)
     shard.machine.add(transactional_id, identity, [TopicPartition(node.groups.topic, number)])
+    shard.machine.note_client(transactional_id, call.client_id, call.host)
     return shard.answer(call, AddOffsetsToTxnResponse(), of=transactional_id)

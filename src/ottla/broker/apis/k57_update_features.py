@@ -1,14 +1,17 @@
 """UpdateFeatures: on the controller; raises or lowers finalized levels of features.
 
 Behaviour: all changes are made together, or none. A level must be supported by the controller and by every registered broker, or it is
-INVALID_UPDATE_VERSION; so is a lower level without a downgrade type, and a downgrade of a feature that formats on disk depend on
-(``metadata/features.py``). A feature named twice is INVALID_REQUEST. ``validate_only`` checks and changes nothing. The finalized levels are
-in the store's ``/feature`` node; every broker applies them when it sees the change.
+INVALID_UPDATE_VERSION; so is a lower level without a downgrade type, an unknown type, and a downgrade of a feature that formats on disk
+depend on (``metadata/features.py``). A request without features succeeds. ``validate_only`` checks and changes nothing. The finalized
+levels are in the store's ``/feature`` node; every broker applies them when it sees the change.
 
-Versions: 0 has a flag instead of types; 0 and 1 return a result per feature, 2 one error.
+The last entry of a feature counts. Versions: 0 has a flag instead of types; 0 and 1 return a result per entry if the update succeeds.
 
-Differences from Kafka: both types of downgrade are equal, because no downgrade here loses metadata.
-Source: KIP-584, KIP-778, KIP-1022.
+Differences from Kafka: both types of downgrade are equal, because no downgrade here loses metadata; so ``metadata.version`` can always be
+lowered, and Kafka refuses that across releases that changed the metadata. The flag of version 0 allows a downgrade; Kafka ignores it.
+``kraft.version``, ``share.version`` and ``streams.version`` are unknown, because there is no quorum and no such groups; so
+``kafka-features.sh upgrade --release-version`` fails, and its options ``--feature`` work.
+Source: KIP-584, KIP-778, KIP-1022; Kafka's FeatureControlManager.
 """
 
 from ottla.base.ports import Op
@@ -34,7 +37,7 @@ TYPES_SINCE = 1
 
 def refuse(call: RequestArrived[UpdateFeaturesRequest], error: KafkaError) -> UpdateFeaturesResponse:
     response = UpdateFeaturesResponse()
-    _fail(response, call.body, error)
+    _fail(response, error)
     return response
 
 
@@ -51,14 +54,14 @@ def update_features(node: Node, call: RequestArrived[UpdateFeaturesRequest]) -> 
             return [Op("create", layout.FEATURE, data)]
         return [Op("set", layout.FEATURE, data, version=version)] if levels != image.levels else []
 
-    ops = plan()
+    ops = plan() if request.feature_updates else []
     response = UpdateFeaturesResponse(results=[UpdatableFeatureResult(feature=update.feature) for update in request.feature_updates])
     if request.validate_only or not ops:
         return response
 
     def done(error: KafkaError | None) -> None:
         if error is not None:
-            _fail(response, request, error)
+            _fail(response, error)
 
     writes = Writes(node, call)
     writes.add(ops, done, again=plan)
@@ -66,30 +69,28 @@ def update_features(node: Node, call: RequestArrived[UpdateFeaturesRequest]) -> 
 
 
 def _updated(node: Node, call: RequestArrived[UpdateFeaturesRequest]) -> dict[str, int]:
-    """The finalized levels after the request. Raises: InvalidRequest, InvalidUpdateVersion."""
-    image, updates = node.context.image, call.body.feature_updates
-    if not updates:
-        raise errors.InvalidRequest("the request names no feature")
-    if len({update.feature for update in updates}) < len(updates):
-        raise errors.InvalidRequest("a feature is named more than once in this request")
+    """The finalized levels after the request. Raises: InvalidUpdateVersion."""
+    image, updates = node.context.image, {update.feature: update for update in call.body.feature_updates}.values()
     levels = image.levels
     brokers = [(int(found.broker), features.registered_levels(found.features)) for found in image.brokers.values()]
     for update in updates:
-        downgrade = _is_downgrade(update, call.api_version)
-        features.check_update(update.feature, update.max_version_level, now=levels, downgrade=downgrade, brokers=brokers)
+        try:
+            downgrade = _is_downgrade(update, call.api_version)
+            features.check_update(update.feature, update.max_version_level, now=levels, downgrade=downgrade, brokers=brokers)
+        except errors.InvalidUpdateVersion as error:
+            raise errors.InvalidUpdateVersion(f"no feature was updated, because of this one: {error}") from None
     return levels | {update.feature: update.max_version_level for update in updates}
 
 
 def _is_downgrade(update: FeatureUpdateKey, version: int) -> bool:
-    """Raises: InvalidRequest."""
+    """Raises: InvalidUpdateVersion."""
     if version < TYPES_SINCE:
         return update.allow_downgrade
     if update.upgrade_type not in (UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE):
-        raise errors.InvalidRequest(f"feature {update.feature}: there is no upgrade type {update.upgrade_type}")
+        level, kind = update.max_version_level, update.upgrade_type
+        raise errors.InvalidUpdateVersion(f"invalid update version {level} for feature {update.feature}: there is no upgrade type {kind}")
     return update.upgrade_type != UPGRADE
 
 
-def _fail(response: UpdateFeaturesResponse, request: UpdateFeaturesRequest, error: KafkaError) -> None:
-    code, message = error.code, str(error)
-    response.error_code, response.error_message = code, message
-    response.results = [UpdatableFeatureResult(update.feature, code, message) for update in request.feature_updates]
+def _fail(response: UpdateFeaturesResponse, error: KafkaError) -> None:
+    response.error_code, response.error_message, response.results = error.code, str(error), []

@@ -2,7 +2,10 @@
 
 Behaviour: each id has its own error: TRANSACTIONAL_ID_NOT_FOUND, or NOT_COORDINATOR if another broker coordinates it. Once the outcome is
 decided, the partitions are those that do not have their marker yet. The size of the response is limited: all ids of a broker, each named
-once, always fit. Source: KIP-664.
+once, always fit.
+
+Ottla adds the client that used the id last, in tagged fields. The coordinator has it in memory only, so it is empty between a failover and
+the client's next request. Source: KIP-664.
 """
 
 from ottla.broker.apis.transaction_requests import check_id
@@ -48,6 +51,7 @@ def describe_transactions(node: Node, call: RequestArrived[DescribeTransactionsR
 def _described(machine: Transactions, transactional_id: str) -> TransactionState:
     found = machine.find(transactional_id)
     partitions = machine.markers.missing.get(transactional_id, found.partitions)
+    client_id, host = machine.clients.get(transactional_id, ("", ""))
     return TransactionState(
         transactional_id=transactional_id,
         transaction_state=found.state.value,
@@ -56,6 +60,8 @@ def _described(machine: Transactions, transactional_id: str) -> TransactionState
         producer_id=found.producer_id,
         producer_epoch=found.epoch,
         topics=[TopicData(topic=topic, partitions=numbers) for topic, numbers in by_topic(partitions).items()],
+        client_id=client_id,
+        client_host=host,
     )
 
 

@@ -1,7 +1,7 @@
 """ConsumerGroupDescribe: consumer groups with epochs, members, assignments and targets.
 
 Behaviour: an unknown or classic group is GROUP_ID_NOT_FOUND. A member's assignment includes partitions that it has not revoked yet, as in
-Kafka 4.3. Version 1 has the protocol of each member. Source: KIP-848, KIP-1099.
+Kafka 4.4. Version 1 has the protocol of each member. Source: KIP-848, KIP-1099.
 """
 
 from typing import Any

@@ -7,9 +7,10 @@ from ottla.base.ids import TopicPartition
 from ottla.broker import effects
 from ottla.broker.delayed import DelayedOperation
 from ottla.broker.events import RequestArrived
-from ottla.broker.handlers import NO_RESPONSE, PENDING, Deferred
+from ottla.broker.handlers import NO_RESPONSE, PENDING, Deferred, Resp, refused
 from ottla.broker.node import Node
 from ottla.broker.transactions.transaction import Identity
+from ottla.broker.transactions.transactions import completion
 from ottla.broker.transactions.verification import Held, refusal_of_code
 from ottla.wire import errors
 from ottla.wire.errors import KafkaError
@@ -42,6 +43,35 @@ def code_for(error: KafkaError, version: int, fenced_since: int) -> int:
     if error.code == errors.ProducerFenced.code and version < fenced_since:
         return errors.InvalidProducerEpoch.code
     return error.code
+
+
+def when_completed(
+    node: Node, call: RequestArrived[Any], transactional_ids: Iterable[str], then: Callable[[], Resp | Deferred]
+) -> Resp | Deferred:
+    """The result of ``then()``, once no transaction of these ids is being completed, or after add.partitions.to.txn.retry.backoff.max.ms.
+
+    A client begins its next transaction as soon as the decision about the last one is on disk. The markers follow a few milliseconds
+    later, so that waiting for them is quicker than an error and a backoff.
+    """
+    machines = [(shard.machine, each) for each in transactional_ids if (shard := node.transactions.shard_for(each)) is not None]
+    waiting = [(machine, each) for machine, each in machines if machine.decided(each) is not None]
+    if not waiting:
+        return then()
+
+    def finish(expired: bool) -> None:
+        node.context.cancel_delayed(call)
+        try:
+            answer = then()
+        except KafkaError as error:
+            answer = refused(call, error)
+        if answer is not PENDING:
+            node.context.answer(call, answer)
+
+    def ready() -> bool:
+        return all(machine.decided(each) is None for machine, each in waiting)
+
+    operation = DelayedOperation("completion of a transaction", finish, keys=[completion(each) for _, each in waiting], ready=ready)
+    return node.context.delay(call, operation, node.context.now_ms + node.context.options.add_partitions_to_txn_retry_backoff_max_ms)
 
 
 def when_verified(

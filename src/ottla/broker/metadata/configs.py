@@ -528,19 +528,12 @@ class ClusterOptions(Options):
             "Without it, a late record of an ended transaction can stop read_committed consumers."
         ),
     )
-    add_partitions_to_txn_retry_backoff_ms: int = option(
-        "add.partitions.to.txn.retry.backoff.ms",
-        20,
-        at_least=1,
-        scope="cluster-wide",
-        doc="Wait before a leader tries again to add a partition to a transaction whose predecessor is being completed.",
-    )
     add_partitions_to_txn_retry_backoff_max_ms: int = option(
         "add.partitions.to.txn.retry.backoff.max.ms",
         100,
         at_least=0,
         scope="cluster-wide",
-        doc="How long a leader tries to add a partition before it answers NOT_ENOUGH_REPLICAS, which the producer retries.",
+        doc="How long a coordinator waits for the markers of the last transaction before it refuses to add partitions to the next one.",
     )
     transaction_max_timeout_ms: int = option(
         "transaction.max.timeout.ms",

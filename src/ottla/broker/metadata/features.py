@@ -69,6 +69,12 @@ def registered_levels(features: Mapping[str, tuple[int, int]]) -> Mapping[str, t
     return features or WITHOUT_FEATURES
 
 
+def is_outdated(features: Mapping[str, tuple[int, int]], levels_of_cluster: Mapping[str, int]) -> bool:
+    """Whether a broker with these registered features does not support the finalized level of ottla.version."""
+    lowest, highest = registered_levels(features).get(OTTLA_VERSION, (1, 1))
+    return not lowest <= levels_of_cluster.get(OTTLA_VERSION, 1) <= highest
+
+
 def why_not_supported(levels_of_cluster: Mapping[str, int]) -> str:
     """Why this version cannot work in a cluster with these finalized levels; empty if it can."""
     for name, level in levels_of_cluster.items():
@@ -88,10 +94,8 @@ def check_update(
 ) -> None:
     """Checks a new finalized level; ``now`` has the present ones, ``brokers`` each registered broker with the levels it supports.
 
-    Raises: InvalidUpdateVersion, InvalidRequest.
+    Raises: InvalidUpdateVersion.
     """
-    if not name:
-        raise errors.InvalidRequest("a feature has a name")
     levels, present = SUPPORTED.get(name), now.get(name, 0)
     if levels is None:
         raise errors.InvalidUpdateVersion(f"invalid update version {level} for feature {name}: this feature is unknown")

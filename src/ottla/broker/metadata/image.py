@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from ottla.base.ids import BrokerId, TopicId, TopicPartition
 from ottla.base.ports import NodeState
-from ottla.broker.metadata.features import finalized
+from ottla.broker.metadata.features import finalized, is_outdated
 from ottla.store import layout
 from ottla.store.layout import PartitionState
 
@@ -27,7 +27,7 @@ class Registration:
     rack: str | None
     #: Transaction of the registration: a later registration has a higher one. Source: KIP-380.
     epoch: int
-    #: In controlled shutdown or fenced: it transfers leadership and is not added to ISRs. Source: KIP-841.
+    #: In controlled shutdown, fenced or outdated: it transfers leadership and is not added to ISRs. Source: KIP-841.
     leaving: bool = False
     #: Version of the store node; it grows when the broker updates the state of its replicas.
     version: int = 0
@@ -46,6 +46,8 @@ class Registration:
     foreign: bool = False
     #: Lowest and highest supported level by feature.
     features: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    #: Of a version that does not support the finalized level of ottla.version, and did not check it: Ottla 0.1.
+    outdated: bool = False
 
 
 @dataclass(slots=True)
@@ -221,8 +223,14 @@ class Image:
                 foreign=read.implementation != layout.OTTLA,
                 features=read.features,
             )
+            self._compare_levels(self.brokers[broker])
             self.brokers = dict(sorted(self.brokers.items()))
         return ("broker", broker)
+
+    def _compare_levels(self, found: Registration) -> None:
+        """A level of ottla.version is never lowered, so an outdated broker remains so."""
+        found.outdated = not found.foreign and is_outdated(found.features, self.levels)
+        found.leaving = found.leaving or found.outdated
 
     def _config_changed(self, entity: tuple[str, str], node: NodeState) -> Change:
         overrides = layout.decode_config(node.data) if node.data is not None else {}
@@ -276,6 +284,8 @@ class Image:
                 self._note_version(node)
                 stored = layout.decode_feature(node.data) if node.data else layout.Features()
                 self.levels = finalized(stored.levels if stored.enabled else {})
+                for found in self.brokers.values():
+                    self._compare_levels(found)
                 return ("features", None)
             case layout.PRODUCER_ID_BLOCK:
                 self._note_version(node)

@@ -44,6 +44,7 @@ _LISTENER = "a broker has one listener, for clients and brokers"
 
 #: Accepted names without effect, or prefixes of names that end in a dot, with the reason.
 MEANINGLESS = {
+    "add.partitions.to.txn.retry.backoff.ms": "the coordinator waits for the last transaction's markers, so leaders need not ask again",
     "alter.config.policy.kraft.compatibility.enable": _KRAFT,
     "alter.log.dirs.replication.quota.": "replicas stay in the log directory in which they were created",
     "auto.include.jmx.reporter": _JMX,

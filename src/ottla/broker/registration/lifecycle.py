@@ -17,7 +17,8 @@ once, because no other process can listen there. One at another address may be a
 session timeout and then refuses to start. A broker whose registration is replaced while it runs stops.
 
 Apache Kafka's brokers use the same nodes, but another protocol between brokers, and a controller of theirs does not know ours. So a broker
-does not join a path where they are registered, and warns when one registers later.
+does not join a path where they are registered, and warns when one registers later. It also warns of a broker of Ottla 0.1 that registers
+after ottla.version was raised: 0.1 does not look at the level. Such a broker counts as one in controlled shutdown.
 """
 
 from ottla.base.ids import BrokerId
@@ -74,19 +75,23 @@ class BrokerLifecycle:
         self._retry = False
         #: The registration was deleted although the session lives: the present registration belongs to another process.
         self._ousted = False
-        #: Brokers of Apache Kafka that were reported.
-        self._foreign: set[int] = set()
+        #: Brokers of Apache Kafka and of Ottla 0.1 that were reported.
+        self._reported: set[int] = set()
 
-    def warn_of_foreign(self, broker: BrokerId) -> None:
-        """A registration changed while this broker runs: warns once of each broker of Apache Kafka."""
+    def warn_of_others(self, broker: BrokerId) -> None:
+        """A registration changed while this broker runs: warns once of each broker that should not be in this cluster."""
         found = self._context.image.brokers.get(broker)
-        if found is None or not found.foreign:
-            self._foreign.discard(broker)
-        elif broker not in self._foreign:
-            self._foreign.add(broker)
+        if found is None or not (found.foreign or found.outdated):
+            self._reported.discard(broker)
+        elif broker not in self._reported:
+            self._reported.add(broker)
+            where = f"broker {broker} at {found.host}:{found.port}"
             self._context.warn(
-                f"broker {broker} at {found.host}:{found.port} is of Apache Kafka and registered in this cluster; both write the same "
-                "nodes by different rules, and records can be lost: stop it, or give it another path in zookeeper.connect"
+                f"{where} is of Apache Kafka and registered in this cluster; both write the same nodes by different rules, and records "
+                "can be lost: stop it, or give it another path in zookeeper.connect"
+                if found.foreign
+                else f"{where} does not support ottla.version {self._context.image.levels[layout.OTTLA_VERSION]}, which this cluster has "
+                "finalized: it joins no ISR, and leads only partitions without another candidate; stop it and start a later version"
             )
 
     def register(self) -> None:

@@ -117,11 +117,9 @@ class IsrState:
         return changed
 
     def low_watermark(self, own: int, *, alive: Callable[[int], bool]) -> int:
-        """The lowest recorded log start, ``own`` for the leader, of the replicas that are alive or can be elected before they fetch again:
-        members of the maximal ISR and eligible replicas.
-        """
+        """The lowest recorded log start, ``own`` for the leader, of the replicas that are alive or in the maximal ISR."""
         for broker, progress in self.progress.items():
-            if progress.log_start < own and (broker in self.maximal or broker in self.elr or alive(broker)):
+            if progress.log_start < own and (broker in self.maximal or alive(broker)):
                 own = max(progress.log_start, 0)
         return own
 

@@ -226,7 +226,7 @@ class Leader(Flushing, Readable):
         return self._advance()
 
     def low_watermark(self, alive: Callable[[int], bool]) -> int:
-        """Offset below which no live or electable replica has records, also after a crash. ``alive``: whether a broker is registered.
+        """Offset below which no live or in-sync replica has records, also after a crash. ``alive``: whether a broker is registered.
 
         Source: KIP-107.
         """

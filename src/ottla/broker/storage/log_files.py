@@ -16,7 +16,7 @@ before it continues (``startup.py``).
 """
 
 from collections import Counter, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from errno import ENOSPC
 from typing import NamedTuple
 
@@ -73,11 +73,11 @@ class _Portion(NamedTuple):
     """Work in progress in one log directory."""
 
     changes: LogChanges
-    creations: list[Creation] = []
+    creations: Sequence[Creation] = ()
     #: Truncated logs that it records.
-    lowered: list[Log] = []
+    lowered: Sequence[Log] = ()
     #: Logs whose start it records, and that start.
-    starts: list[tuple[Log, Offset]] = []
+    starts: Sequence[tuple[Log, Offset]] = ()
 
 
 class LogFiles:
@@ -295,7 +295,7 @@ class LogFiles:
         creations = list(queue.creations.values())
         queue.creations.clear()
         if queue.under_way is not None:
-            creations += queue.under_way[1]
+            creations += queue.under_way.creations
         for creation in creations:
             if self.opening.get(creation.new.partition) is creation:
                 self._place(creation)

@@ -71,7 +71,12 @@ class PeriodicTasks:
     @property
     def next_ms(self) -> int | None:
         """Next time of ``tick``."""
-        return min((at for at in (self._due[0][0] if self._due else None, self._removals.next_ms) if at is not None), default=None)
+        # Read after each event.
+        removal_ms = self._removals.next_ms
+        if not self._due:
+            return removal_ms
+        due_ms = self._due[0][0]
+        return due_ms if removal_ms is None or due_ms < removal_ms else removal_ms
 
     def start(self) -> None:
         """Starts the intervals now."""

@@ -52,7 +52,16 @@ TRANSACTIONS_TOPIC = "__transaction_state"
 #: Ids that one step looks at for expiry: about a millisecond.
 LOOKED_AT_ONCE = 1_000
 #: Memory of an id without its partitions, and of a partition.
-ID_BYTES, PARTITION_BYTES = 700, 150
+ID_BYTES, PARTITION_BYTES = 1_000, 150
+#: Characters of a client's id that are kept for display.
+CLIENT_ID_MAX = 200
+
+
+class Client(NamedTuple):
+    """The client of a transactional id."""
+
+    client_id: str
+    host: str
 
 
 class Timer(NamedTuple):
@@ -73,6 +82,8 @@ class Transactions:
         self.by_id: dict[str, Transaction] = {}
         #: Ids whose transaction is Ongoing: only these can time out.
         self.ongoing: dict[str, None] = {}
+        #: The client that used each id last, for DescribeTransactions. In memory only: empty after a failover, until the next request.
+        self.clients: dict[str, Client] = {}
         self.bytes = 0
         self.markers = Markers(shard, self, self._complete)
 
@@ -95,6 +106,8 @@ class Transactions:
             self.bytes += footprint(after)
             if after.state is TransactionState.ONGOING:
                 self.ongoing[transactional_id] = None
+        else:
+            self.clients.pop(transactional_id, None)
 
     def apply_transactional(self, key: Any, value: Any, *, producer_id: int, record_offset: int) -> None:
         """No transaction writes here."""
@@ -127,6 +140,10 @@ class Transactions:
         after = decisions.add_partitions(before, partitions, wall_ms=self.shard.wall_ms)
         if after is not before:
             self._write(after)
+
+    def note_client(self, transactional_id: str, client_id: str | None, host: str) -> None:
+        """A client with the identity of this id sent a request."""
+        self.clients[transactional_id] = Client((client_id or "")[:CLIENT_ID_MAX], host)
 
     def verify(self, transactional_id: str, identity: Identity, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         """The error of each partition; 0 if it belongs to the transaction. Source: KIP-890."""
@@ -195,6 +212,8 @@ class Transactions:
         except KafkaError:
             # Too few replicas are in sync, or the disk is full.
             self.shard.after(MARKER_RETRY_MS, lambda: self._complete(transactional_id))
+        else:
+            self.shard.context.delayed.poke(completion(transactional_id))
 
     # Time.
 
@@ -248,6 +267,11 @@ TIMERS = (
     Timer("abort", lambda options: options.transaction_abort_timed_out_transaction_cleanup_interval_ms, Transactions.abort_timed_out),
     Timer("expire", lambda options: options.transaction_remove_expired_transaction_cleanup_interval_ms, Transactions.expire),
 )
+
+
+def completion(transactional_id: str) -> tuple[str, str]:
+    """The key of operations that wait until a transaction is completed."""
+    return "completed transaction", transactional_id
 
 
 def footprint(transaction: Transaction) -> int:

@@ -8,8 +8,8 @@ Without this, a record that arrives after its transaction's marker begins a tran
 Old clients have added the partition: the request only verifies it. Produce 12 and TxnOffsetCommit 5 rely on it to add the partition.
 Batches of a transaction that is open in the log are not verified again.
 
-Requests to a coordinator are batched: one is in progress, others wait. Those of one producer are answered in the order of arrival, also if
-the first is sent again because its last transaction is being completed. So its batches keep their order.
+Requests to a coordinator are batched while ``REQUESTS_AT_ONCE`` are in progress. Those of one transactional id are asked one after the
+other, so that batches of one producer keep their order. One id does not wait for another, whose last transaction is being completed.
 
 The guard is the log's (``log/verification.py``). Source: Kafka's AddPartitionsToTxnManager; KIP-890.
 
@@ -37,6 +37,8 @@ from ottla.wire.messages.add_partitions_to_txn import (
 VERSION = 5
 #: Transactions in one request: the coordinator decides each in some ten microseconds.
 TRANSACTIONS_AT_ONCE = 500
+#: Requests in progress to one coordinator.
+REQUESTS_AT_ONCE = 4
 
 #: Errors of the verification itself, after which a producer tries again. Produce has no error of its own for these.
 _NOT_VERIFIED = (
@@ -74,8 +76,6 @@ class Asked(NamedTuple):
     add: bool
     #: Gets the error code of each partition.
     done: Callable[[Mapping[TopicPartition, int]], None]
-    #: When CONCURRENT_TRANSACTIONS is not retried any more.
-    retry_until_ms: int
 
 
 class Verification:
@@ -84,10 +84,10 @@ class Verification:
     def __init__(self, context: BrokerContext) -> None:
         self._context = context
         self._queued: dict[BrokerId, list[Asked]] = {}
-        #: Coordinators with a request in progress.
-        self._asking: set[BrokerId] = set()
-        #: Transactional ids whose first request in the queue is sent again later; all of an id wait behind it.
-        self._resting: dict[BrokerId, set[str]] = {}
+        #: Number of requests in progress to each coordinator; without zeros.
+        self._asking: dict[BrokerId, int] = {}
+        #: Transactional ids with a request in progress. Later ones stay in the queue.
+        self._busy: set[str] = set()
         #: Number of batches of each producer that wait for a verification; without zeros.
         self._waiting: dict[tuple[TopicPartition, int], int] = {}
 
@@ -141,22 +141,22 @@ class Verification:
             done(dict.fromkeys(wanted, errors.CoordinatorNotAvailable.code))
             return
         coordinator = BrokerId(state.leader)
-        until_ms = context.now_ms + context.options.add_partitions_to_txn_retry_backoff_max_ms
-        self._queued.setdefault(coordinator, []).append(Asked(transactional_id, identity, wanted, add, done, until_ms))
+        self._queued.setdefault(coordinator, []).append(Asked(transactional_id, identity, wanted, add, done))
         self._send(coordinator)
 
     def _send(self, coordinator: BrokerId) -> None:
         queue = self._queued.get(coordinator)
-        if coordinator in self._asking or not queue:
+        if not queue or self._asking.get(coordinator, 0) >= REQUESTS_AT_ONCE:
             return
-        taken, left = _next(queue, self._resting.get(coordinator, ()))
-        if not taken:
-            return
+        taken, left = _next(queue, self._busy)
         if left:
             self._queued[coordinator] = left
         else:
             del self._queued[coordinator]
-        self._asking.add(coordinator)
+        if not taken:
+            return
+        self._asking[coordinator] = self._asking.get(coordinator, 0) + 1
+        self._busy.update(taken)
         request = AddPartitionsToTxnRequest(transactions=[_transaction(asked) for asked in taken.values()])
         timeout_ms = self._context.options.request_timeout_ms
         self._context.ask(
@@ -164,7 +164,10 @@ class Verification:
         )
 
     def _answered(self, coordinator: BrokerId, taken: dict[str, list[Asked]], response: AddPartitionsToTxnResponse | None) -> None:
-        self._asking.discard(coordinator)
+        self._asking[coordinator] -= 1
+        if not self._asking[coordinator]:
+            del self._asking[coordinator]
+        self._busy.difference_update(taken)
         found: dict[str, dict[TopicPartition, int]] = {}
         whole = errors.NetworkError.code if response is None else response.error_code
         if response is not None:
@@ -174,36 +177,20 @@ class Verification:
                     for topic in result.topic_results
                     for each in topic.results_by_partition
                 }
-        again: list[Asked] = []
         for transactional_id, several in taken.items():
             codes = found.get(transactional_id, {})
             for asked in several:
-                mine = {partition: codes.get(partition, whole or errors.UnknownServerError.code) for partition in asked.partitions}
-                if errors.ConcurrentTransactions.code in mine.values() and asked.add and self._context.now_ms < asked.retry_until_ms:
-                    again.append(asked)
-                else:
-                    asked.done(mine)
-        if again:
-            # Before those that came later, which keeps the order of a producer's batches.
-            self._queued[coordinator] = again + self._queued.get(coordinator, [])
-            ids = {asked.transactional_id for asked in again}
-            self._resting.setdefault(coordinator, set()).update(ids)
-            delay_ms = self._context.options.add_partitions_to_txn_retry_backoff_ms
-            self._context.delayed.timer("verification", lambda: self._retry(coordinator, ids), self._context.now_ms + delay_ms)
-        self._send(coordinator)
-
-    def _retry(self, coordinator: BrokerId, ids: set[str]) -> None:
-        self._resting[coordinator] -= ids
-        if not self._resting[coordinator]:
-            del self._resting[coordinator]
-        self._send(coordinator)
+                asked.done({partition: codes.get(partition, whole or errors.UnknownServerError.code) for partition in asked.partitions})
+        # An id can wait for another coordinator, if its own moved.
+        for each in list(self._queued):
+            self._send(each)
 
 
-def _next(queue: list[Asked], resting: Iterable[str]) -> tuple[dict[str, list[Asked]], list[Asked]]:
-    """What one request may have: an id once, with one identity, and none that rests; and the rest."""
+def _next(queue: list[Asked], busy: Iterable[str]) -> tuple[dict[str, list[Asked]], list[Asked]]:
+    """What one request may have: an id once, with one identity; and the rest."""
     taken: dict[str, list[Asked]] = {}
     left: list[Asked] = []
-    blocked = set(resting)
+    blocked = set(busy)
     for asked in queue:
         same = taken.get(asked.transactional_id)
         first = same[0] if same else None

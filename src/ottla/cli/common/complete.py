@@ -1,4 +1,4 @@
-"""Shell completion of topics, groups, brokers, settings and profiles. Names are queried from the cluster.
+"""Shell completion of topics, groups, transactional ids, brokers, settings and profiles. Names are queried from the cluster.
 
 The shell waits meanwhile, so a query has a timeout of one second. On any error nothing is offered and nothing is printed.
 """
@@ -53,6 +53,10 @@ def _topics(context: click.Context, incomplete: str) -> Iterable[tuple[str, str]
 
 def _groups(context: click.Context, incomplete: str) -> Iterable[tuple[str, str]]:
     return _query(context, lambda admin: ((one.group_id, one.state.value) for one in admin.list_groups()))
+
+
+def _transactional_ids(context: click.Context, incomplete: str) -> Iterable[tuple[str, str]]:
+    return _query(context, lambda admin: ((one.transactional_id, one.state.value) for one in admin.list_transactions()))
 
 
 def _brokers(context: click.Context, incomplete: str) -> Iterable[tuple[str, str]]:
@@ -120,6 +124,7 @@ config_settings = completion(_config_settings)
 config_pairs = completion(_config_pairs)
 topic_names = completion(_topics)
 group_names = completion(_groups)
+transactional_ids = completion(_transactional_ids)
 broker_ids = completion(_brokers)
 topic_settings = completion(_topic_settings)
 topic_setting_pairs = completion(_topic_pairs)

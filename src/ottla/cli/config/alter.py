@@ -23,8 +23,9 @@ from ottla.wire.errors import KafkaError
 #: Units of Kafka's settings that are synonyms of each other.
 TIMES = {"ms", "seconds", "minutes", "hours"}
 HIDDEN = "(hidden)"
+RESOURCES = "topic, broker, cluster, group, client-metrics or broker-logger"
 CHANGE = {
-    "resource": "topic, broker, cluster, group or client-metrics",
+    "resource": RESOURCES,
     "name": "name of the resource; null for the cluster",
     "setting": "name of the setting, or partitions",
     "before": "effective value before; null: none, or a secret",
@@ -159,5 +160,6 @@ def _own(resource: Resource) -> tuple[int, ...]:
         ResourceType.TOPIC: ConfigSource.TOPIC,
         ResourceType.GROUP: ConfigSource.GROUP,
         ResourceType.CLIENT_METRICS: ConfigSource.CLIENT_METRICS,
+        ResourceType.BROKER_LOGGER: ConfigSource.DYNAMIC_BROKER_LOGGER,
     }
     return (own.get(resource.type, ConfigSource.UNKNOWN),)

@@ -22,10 +22,11 @@ from ottla.cli.topic.lookup import topic_error
 from ottla.client.admin.results import ClusterDescription, ConfigEntry, Resource, ResourceType
 from ottla.wire.errors import KafkaError
 
-#: Types of resources: a topic, one broker, all brokers, a group (consumer protocol), a client metrics subscription.
-KINDS = ("topic", "broker", "cluster", "group", "client-metrics")
+#: Types of resources: a topic, one broker, all brokers, a group (consumer protocol), a client metrics subscription, a broker's loggers.
+#: Ottla's brokers have no settings of the last two, and answer with the reason; those of Apache Kafka have.
+KINDS = ("topic", "broker", "cluster", "group", "client-metrics", "broker-logger")
 SETTING = {
-    "resource": "topic, broker, cluster, group or client-metrics",
+    "resource": alter.RESOURCES,
     "name": "name of the resource; null for the cluster",
     "setting": "name of the setting",
     "value": "value as text; null: none, or a secret",
@@ -80,7 +81,7 @@ def describe_settings(
     """Prints the settings of resources."""
     with admin_client(bootstrap) as admin:
         resources = _resources(kind, names)
-        if kind == "broker":
+        if kind in ("broker", "broker-logger"):
             existing_brokers(admin.describe_cluster(), map(int, names))
         found = config_entries(admin, resources)
     documents: list[dict[str, Any]] = []
@@ -116,7 +117,7 @@ def _resources(kind: str, names: Sequence[str]) -> list[Resource]:
         return [Resource.broker(None)]
     if not names:
         raise click.UsageError(f"missing the name of a {kind}")
-    if kind == "broker" and (wrong := [name for name in names if not name.isdecimal()]):
+    if kind in ("broker", "broker-logger") and (wrong := [name for name in names if not name.isdecimal()]):
         raise click.UsageError(f"expected a broker id, not {wrong[0]!r}")
     return [Resource(ResourceType[kind.upper().replace("-", "_")], name) for name in dict.fromkeys(names)]
 
@@ -202,7 +203,7 @@ def _change(resources: Sequence[Resource], changes: Sequence[Any], dry_run: bool
 LISTED = (Column("RESOURCE", "resource"), Column("NAME", "name"))
 
 
-@fields(resource="topic, broker, cluster, group or client-metrics", name="name of the resource; null for the cluster")
+@fields(resource=alter.RESOURCES, name="name of the resource; null for the cluster")
 @command.command(name="list")
 @click.argument("kinds", nargs=-1, type=click.Choice(KINDS), metavar="[KIND...]")
 @admin_options

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import NamedTuple
 
-from ottla.cli.doctor import cluster, disks, groups, partitions
+from ottla.cli.doctor import cluster, disks, groups, partitions, transactions
 from ottla.cli.doctor.facts import SEVERITIES, Facts, Finding
 
 
@@ -47,6 +47,9 @@ CHECKS = {
         "Groups: they have members, make progress and finish rebalances.", groups.groups, "groups", "group lags", "topics"
     ),
     "offsets": _check("Committed offsets: they are within the log.", groups.offsets, "groups", "group lags"),
+    "transactions": _check(
+        "Transactions: none blocks read_committed consumers for long.", transactions.transactions, "transactions"
+    ),
     "clocks": _check(
         "Clocks: they agree, as far as timestamps show.", cluster.clocks, "topics", "topic settings", "newest records", "quorum"
     ),

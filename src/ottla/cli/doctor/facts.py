@@ -18,6 +18,7 @@ from ottla.client.admin.cluster_results import Quorum
 from ottla.client.admin.group_lag import GroupLag
 from ottla.client.admin.group_results import GroupDescription
 from ottla.client.admin.results import LogDir, Node, PartitionDescription
+from ottla.client.admin.transaction_results import BlockedPartition
 
 #: problem: something does not work, or records are at risk. warning: one more failure stops something, or the configuration is not met.
 #: note: nothing is wrong.
@@ -156,6 +157,8 @@ class Facts(msgspec.Struct, kw_only=True):
     lags_again: dict[str, GroupLag | str] = {}
     #: Time between the two measurements.
     between_ms: int = 0
+    #: Partitions whose last stable offset is held back for longer than a minute.
+    blocked: dict[TopicPartition, BlockedPartition] = {}
     #: The largest timestamp of each partition that has one.
     newest_ms: dict[TopicPartition, int] = {}
     machine: Machine | None = None

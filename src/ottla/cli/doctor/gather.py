@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 from ottla.base.ids import TopicPartition
 from ottla.cli.doctor.facts import Address, Facts, Probe
 from ottla.cli.doctor.groups import suspicious_groups
+from ottla.cli.doctor.transactions import BLOCKED_MS
 from ottla.client.admin.admin import Admin
 from ottla.client.admin.calls import Outcome
 from ottla.client.admin.group_lag import GroupLag
@@ -27,7 +28,7 @@ from ottla.client.options import address_text, parse_address
 from ottla.client.transport.network import Peer, negotiate
 from ottla.net.client_connection import ConnectionBroken, open_connection
 from ottla.wire import messages as m
-from ottla.wire.errors import GroupIdNotFound, KafkaError
+from ottla.wire.errors import GroupIdNotFound, KafkaError, LeaderNotAvailable
 
 T = TypeVar("T")
 CLIENT_ID = "ottla-doctor"
@@ -122,7 +123,7 @@ async def _query(seen: Probe, timeout_ms: float) -> None:
         host, port, client_id=CLIENT_ID, frame_bytes_max=FRAME_BYTES_MAX, timeout_ms=timeout_ms, lost=lambda why: None
     )  # fmt: skip
     try:
-        seen.versions = await negotiate(link, timeout_ms)
+        seen.versions = (await negotiate(link, timeout_ms)).versions
         request = m.MetadataRequest(topics=[], allow_auto_topic_creation=False)
         response: m.MetadataResponse = await Peer(-1, link, seen.versions).send(request, timeout_ms=timeout_ms, at_least=1)
         seen.cluster_id, seen.controller = response.cluster_id, response.controller_id
@@ -142,7 +143,7 @@ class _Queries:
 
     async def all(self, kinds: Collection[str]) -> None:
         """Queries facts of these kinds. Never raises KafkaError."""
-        single: dict[str, Callable[[], Awaitable[None]]] = {"quorum": self._quorum}
+        single: dict[str, Callable[[], Awaitable[None]]] = {"quorum": self._quorum, "transactions": self._transactions}
         after_topics: dict[str, Callable[[], Awaitable[None]]] = {
             "topic settings": self._topic_settings,
             "newest records": self._newest,
@@ -201,6 +202,16 @@ class _Queries:
             return
         self._facts.quorum_at_ms = _now_ms()
         self._facts.quorum_took_ms = (time.monotonic() - started_s) * 1000
+
+    async def _transactions(self) -> None:
+        try:
+            found, failed = _by_outcome(await self._admin.find_blocked_partitions(longer_than_ms=BLOCKED_MS))
+        except BrokerIncompatible:
+            # Brokers before Kafka 3.0 do not describe transactions.
+            return
+        self._facts.blocked = found
+        # Partitions without a leader are a finding of their own, and old brokers do not describe producers.
+        _raise_any(error for error in failed.values() if not isinstance(error, LeaderNotAvailable | BrokerIncompatible))
 
     async def _topics(self) -> None:
         facts = self._facts

@@ -69,6 +69,9 @@ REPORT = {
     "logs": "number of logs: replicas of partitions",
     "groups": "number of groups",
     "committed_offsets": "number of committed offsets",
+    "transactional_ids": "number of transactional ids",
+    "open_transactions": "transactions that their producer ends, or that time out",
+    "decided_transactions": "transactions whose markers are written at the first start",
     "incomplete": "partitions without a replica that has all committed records",
     "linked_bytes": "bytes in hard links; null in a dry run",
     "copied_bytes": "copied bytes; null in a dry run",
@@ -114,6 +117,11 @@ def run(
         f"{document['topics']} topics, {document['partitions']} partitions, {document['groups']} groups,"
         f" {document['committed_offsets']} committed offsets of cluster {document['cluster_id']}"
     )
+    if document["transactional_ids"]:
+        click.echo(
+            f"{document['transactional_ids']} transactional ids; {document['open_transactions']} open transactions, which their producers"
+            f" end or which time out; {document['decided_transactions']} decided ones, which the first start completes"
+        )
     for broker in document["brokers"]:
         where = ", ".join(broker["directories"])
         how = "stopped cleanly" if broker["clean"] else "not stopped cleanly, the first start recovers it"
@@ -230,7 +238,8 @@ def report(plan: ImportPlan, data_dir: Path, done: Any) -> dict[str, Any]:
     brokers = []
     for old, new in plan.brokers.items():
         own = [source for source in plan.sources if source.node_id == old]
-        clean = all(source.clean for source in own)
+        # A directory with the metadata log alone has no mark of a clean stop.
+        clean = all(source.clean for source in own if source.logs)
         brokers.append({"kafka_id": old, "broker_id": new, "directories": [str(source.path) for source in own], "clean": clean})
     return {
         "metadata": plan.metadata.origin,
@@ -241,6 +250,9 @@ def report(plan: ImportPlan, data_dir: Path, done: Any) -> dict[str, Any]:
         "logs": len(plan.logs),
         "groups": plan.groups.groups,
         "committed_offsets": plan.groups.offsets,
+        "transactional_ids": len(plan.transactions.values),
+        "open_transactions": plan.transactions.ongoing,
+        "decided_transactions": plan.transactions.decided,
         "incomplete": [str(partition) for partition in plan.incomplete],
         "linked_bytes": None if done is None else done.linked_bytes,
         "copied_bytes": None if done is None else done.copied_bytes,

@@ -28,8 +28,8 @@ from ottla.log.transaction_index import read_entries
 Row = dict[str, Any]
 OFFSET_ENTRY = Struct(">ii")
 TIME_ENTRY = Struct(">qi")
-#: Directories of partitions of __consumer_offsets begin with this.
-OFFSETS_TOPIC_PREFIX = "__consumer_offsets-"
+#: Topics whose records are decoded.
+COORDINATOR_TOPICS = ("__consumer_offsets", "__transaction_state")
 ENTRY = {
     "file": "file of the entry",
     "damage": "kind of damage; only if there is one",
@@ -56,7 +56,7 @@ ENTRY = {
     "key": "key: text, or {base64} for other bytes",
     "value": "value, like the key",
     "headers": "headers: pairs of name and value",
-    "type": "type of a record of __consumer_offsets; its fields are in key and value",
+    "type": "type of a record of __consumer_offsets or __transaction_state; its fields are in key and value",
     "marker": "commit or abort",
     "coordinator_epoch": "epoch of the coordinator that wrote the marker",
     "first": "first offset of an aborted transaction",
@@ -79,7 +79,7 @@ def command() -> None:
 @fields(ENTRY)
 @command.command()
 @click.argument("paths", nargs=-1, required=True, metavar="FILE...", type=LocalPath(exists=True, path_type=Path))
-@click.option("--deep", is_flag=True, help="Print the records of each batch; those of __consumer_offsets decoded.")
+@click.option("--deep", is_flag=True, help="Print the records of each batch; those of __consumer_offsets and __transaction_state decoded.")
 @click.option("--verify", is_flag=True, help="For indexes print only the entries that contradict the log file.")
 @click.option("-n", "--max", "limit", type=click.IntRange(min=0), help="Maximum number of entries per file.")
 @click.option("--max-bytes", type=click.IntRange(min=1), metavar="N", help="Read at most N bytes of each log file.")
@@ -239,7 +239,7 @@ def _batches(path: Path, options: DumpOptions) -> Iterator[Row]:
     read = size if options.bytes_max is None else min(size, options.bytes_max)
     if not read:
         return
-    of_offsets = path.absolute().parent.name.startswith(OFFSETS_TOPIC_PREFIX)
+    topic = path.absolute().parent.name.rpartition("-")[0]
     with path.open("rb") as file, mmap.mmap(file.fileno(), read, access=mmap.ACCESS_READ) as mapped, memoryview(mapped) as view:
         end, before = 0, -1
         try:
@@ -250,7 +250,7 @@ def _batches(path: Path, options: DumpOptions) -> Iterator[Row]:
                     row["damage"] = f"base offset is not above the last offset {before} of the previous batch"
                 yield row
                 if options.deep and valid:
-                    yield from _records(view, position, header, of_offsets)
+                    yield from _records(view, position, header, topic)
                 end, before = position + header.size, header.last_offset
         except RecordsError as error:
             if read == size:
@@ -293,7 +293,7 @@ def _batch(header: Any, position: int, valid: bool) -> Row:
     return row
 
 
-def _records(view: memoryview, position: int, header: Any, of_offsets: bool) -> Iterator[Row]:
+def _records(view: memoryview, position: int, header: Any, topic: str) -> Iterator[Row]:
     from ottla.records.errors import RecordsError
     from ottla.records.read import ABORT_MARKER, COMMIT_MARKER, control_record, records
 
@@ -306,7 +306,7 @@ def _records(view: memoryview, position: int, header: Any, of_offsets: bool) -> 
             return
         for offset, timestamp, key, value, pairs in records(view, position):
             row: Row = {"record": True, "offset": offset, "timestamp": timestamp}
-            row |= (_coordinator_record(key, value) if of_offsets else None) or {"key": json_bytes(key), "value": json_bytes(value)}
+            row |= _coordinator_record(topic, key, value) or {"key": json_bytes(key), "value": json_bytes(value)}
             if pairs:
                 row["headers"] = [[name, json_bytes(content)] for name, content in pairs]
             yield row
@@ -314,11 +314,13 @@ def _records(view: memoryview, position: int, header: Any, of_offsets: bool) -> 
         yield {"record": True, "damage": str(error)}
 
 
-def _coordinator_record(key: bytes | None, value: bytes | None) -> Row | None:
-    """The fields of a record of a group coordinator; None for other records."""
+def _coordinator_record(topic: str, key: bytes | None, value: bytes | None) -> Row | None:
+    """The fields of a record of a coordinator; None for other records."""
+    if topic not in COORDINATOR_TOPICS:
+        return None
     from ottla.server import coordinator_records
 
-    found = coordinator_records.describe_record(key, value)
+    found = coordinator_records.describe_record(topic, key, value)
     return None if found is None else {name: _readable(one) for name, one in found.items()}
 
 

@@ -166,12 +166,13 @@ def _when(text: str) -> int:
 )
 @click.command()
 @click.argument("topics", nargs=-1, required=True, metavar="TOPIC[:0,2-5]...", shell_complete=topic_names)
+@click.option("--broker", type=int, metavar="N", shell_complete=broker_ids, help="The replicas of this broker. [default: the leaders]")
 @admin_options
-def producers(topics: tuple[str, ...], output: OutputFormat, bootstrap: str) -> None:
+def producers(topics: tuple[str, ...], broker: int | None, output: OutputFormat, bootstrap: str) -> None:
     """Show the producer state of partitions: idempotent and transactional producers."""
     documents = []
     with admin_client(bootstrap) as admin:
-        for tp, found in sorted(admin.describe_producers(select_partitions(admin, topics, "TOPIC")).items()):
+        for tp, found in sorted(admin.describe_producers(select_partitions(admin, topics, "TOPIC"), broker=broker).items()):
             if isinstance(found, KafkaError):
                 raise type(found)(f"{tp}: {found}")
             documents += [

@@ -1,4 +1,4 @@
-"""The admin client for asyncio: topics, partitions, records, settings, brokers, groups.
+"""The admin client for asyncio: topics, partitions, records, settings, brokers, groups, transactions.
 
     async with Admin(bootstrap_servers="127.0.0.1:9092") as admin:
         await admin.create_topic(NewTopic("orders", partitions=6))
@@ -14,7 +14,7 @@ from random import Random
 from types import TracebackType
 from typing import Any, Self
 
-from ottla.client.admin import cluster, configs, groups, partitions, topics
+from ottla.client.admin import blocked, cluster, configs, groups, partitions, topics, transactions
 from ottla.client.admin.calls import AdminCalls
 from ottla.client.argument_validation import checked
 from ottla.client.options import AdminOptions, from_keywords
@@ -87,3 +87,13 @@ class Admin:
     delete_consumer_group_offsets = groups.delete_consumer_group_offsets
     remove_members_from_consumer_group = groups.remove_members_from_consumer_group
     consumer_group_lag = groups.consumer_group_lag
+
+    list_transactions = transactions.list_transactions
+    describe_transactions = transactions.describe_transactions
+    describe_transaction = transactions.describe_transaction
+    fence_producers = transactions.fence_producers
+    force_terminate_transaction = transactions.force_terminate_transaction
+    abort_transaction = transactions.abort_transaction
+    open_transactions = transactions.open_transactions
+    find_hanging_transactions = transactions.find_hanging_transactions
+    find_blocked_partitions = blocked.find_blocked_partitions

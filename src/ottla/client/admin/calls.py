@@ -17,6 +17,7 @@ from ottla.client.transport.network import Network
 from ottla.client.transport.routing import NOT_CONTROLLER, ask_controller
 from ottla.wire.errors import (
     BrokerNotAvailable,
+    ConcurrentTransactions,
     KafkaError,
     RequestTimedOut,
     UnknownServerError,
@@ -24,6 +25,7 @@ from ottla.wire.errors import (
     UnknownTopicOrPartition,
     error_for,
 )
+from ottla.wire.messages.find_coordinator import TRANSACTION
 
 A = TypeVar("A")
 T = TypeVar("T")
@@ -41,6 +43,7 @@ class AdminCalls:
         self._rng = rng
         self._network: Network | None = None
         self._coordinators: Coordinators | None = None
+        self._transaction_coordinators: Coordinators | None = None
         self._own = OneLoop("Admin")
         self._closed = False
 
@@ -60,6 +63,13 @@ class AdminCalls:
         if self._coordinators is None:
             self._coordinators = Coordinators(self.network)
         return self._coordinators
+
+    @property
+    def transaction_coordinators(self) -> Coordinators:
+        """The coordinators of transactional ids, as far as known."""
+        if self._transaction_coordinators is None:
+            self._transaction_coordinators = Coordinators(self.network, TRANSACTION)
+        return self._transaction_coordinators
 
     async def close(self) -> None:
         closed, self._closed = self._closed, True
@@ -129,9 +139,11 @@ class AdminCalls:
         ask: Callable[[int, dict[str, A], float], Awaitable[Mapping[str, Outcome[T]]]],
         timeout_ms: float | None,
         doing: str,
+        *,
+        coordinators: Coordinators | None = None,
     ) -> dict[str, Outcome[T]]:
-        """Send requests to the groups' coordinators, one request per coordinator."""
-        coordinators = self.coordinators
+        """Send requests to the coordinators of the items, one request per coordinator. `coordinators`: by default those of groups."""
+        coordinators = coordinators or self.coordinators
 
         async def asked(node: int, share: dict[str, A], left_ms: float) -> Mapping[str, Outcome[T]]:
             try:
@@ -213,7 +225,7 @@ class AdminCalls:
             for item in pending:
                 done[item] = _named(item, answer.get(item, UnknownServerError(f"{doing} {item}: the broker left it out of its answer")))
             pending = [item for item in pending if _passes(done[item])]
-            # The first request about a group may make the cluster create the topic of groups, which takes time.
+            # The first request about a group may make the cluster create the topic of groups, which takes time; so does aborting.
             if backoff.failures >= self.options.retries and not any(_comes_up(done[item]) for item in pending):
                 break
             if pending:
@@ -240,8 +252,8 @@ def _passes(outcome: object) -> bool:
 
 
 def _comes_up(outcome: object) -> bool:
-    """Whether a coordinator is only not available yet."""
-    return isinstance(outcome, KafkaError) and outcome.code in COORDINATOR_PASSES
+    """Whether a coordinator is only not available yet, or completes a transaction."""
+    return isinstance(outcome, KafkaError) and (outcome.code in COORDINATOR_PASSES or isinstance(outcome, ConcurrentTransactions))
 
 
 def good(outcome: Outcome[T]) -> T:

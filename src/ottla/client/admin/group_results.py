@@ -2,25 +2,13 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
-from typing import Self
-
 import msgspec
 
 from ottla.base.ids import TopicPartition
-from ottla.client.admin.results import Node, Operation
+from ottla.client.admin.results import Node, Operation, ProtocolName
 
 
-class _Word(StrEnum):
-    """A name of the protocol in any case; names of later brokers are UNKNOWN."""
-
-    @classmethod
-    def _missing_(cls, value: object) -> Self:
-        wanted = str(value).lower()
-        return next((one for one in cls if one.value.lower() == wanted), cls("Unknown"))
-
-
-class GroupState(_Word):
+class GroupState(ProtocolName):
     """State of a group. The rebalance states are the classic protocol's, ASSIGNING and RECONCILING the consumer protocol's. Source:
     KIP-518, 848."""
 
@@ -40,7 +28,7 @@ class GroupState(_Word):
         return self not in (GroupState.EMPTY, GroupState.DEAD)
 
 
-class GroupType(_Word):
+class GroupType(ProtocolName):
     """The group's protocol: classic (JoinGroup), consumer (KIP-848), share (KIP-932), streams (KIP-1071)."""
 
     UNKNOWN = "Unknown"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from enum import IntEnum
-from typing import TypeAlias
+from enum import IntEnum, StrEnum
+from typing import Self, TypeAlias
 
 import msgspec
 
@@ -19,6 +19,15 @@ ConfigValue: TypeAlias = str | int | float | bool | None
 def config_text(value: ConfigValue) -> str | None:
     """A value in Kafka's text form."""
     return str(value).lower() if isinstance(value, bool) else None if value is None else str(value)
+
+
+class ProtocolName(StrEnum):
+    """A name of the protocol in any case; names of later brokers are UNKNOWN."""
+
+    @classmethod
+    def _missing_(cls, value: object) -> Self:
+        wanted = str(value).lower()
+        return next((one for one in cls if one.value.lower() == wanted), cls("Unknown"))
 
 
 class ResourceType(IntEnum):

@@ -5,6 +5,9 @@ the memory limit, the delivery timeout, and the order in which partitions are dr
 
 An outcome is set first; `notify_finished` calls the callbacks later, outside of the lock.
 
+A transaction (`transactions.py`) sets `admit`, `added`, `batch_failed` and `stopped`: which records are accepted, which partitions may be
+sent, and what follows from a failed batch. A producer without transactions leaves them as they are.
+
 A batch that is too large for the broker is split in halves, which take its place (KIP-126), until it has a single record.
 """
 
@@ -30,6 +33,8 @@ from ottla.records.compression import Codec
 from ottla.wire.errors import KafkaError, MessageTooLarge
 
 DUPLICATE = 46
+CONCURRENT = 51
+CONCURRENT_MS = 10
 TOO_LARGE = MessageTooLarge.code
 #: Approximate bytes of a record apart from key and value.
 RECORD_OVERHEAD = 12
@@ -50,6 +55,8 @@ class Drained:
     next_ms: float = float("inf")
     #: Partitions with batches and without a known leader.
     leaderless: list[tuple[str, int]] = field(default_factory=list)
+    #: Partitions with batches that are not part of the transaction yet.
+    to_add: list[tuple[str, int]] = field(default_factory=list)
 
 
 class PlacedRecord(NamedTuple):
@@ -58,6 +65,14 @@ class PlacedRecord(NamedTuple):
     batch: ProducerBatch
     place: int
     timestamp_ms: int
+
+
+def _always() -> None:
+    """Accepts every record."""
+
+
+def _ignore(batch: ProducerBatch, error: KafkaError) -> None:
+    """A batch that fails concerns nobody else."""
 
 
 def _no_clock() -> int:
@@ -90,6 +105,14 @@ class Accumulator:
         self._active: dict[tuple[str, int], PartitionQueue] = {}
         #: Batches without an outcome, oldest first.
         self._incomplete: dict[ProducerBatch, None] = {}
+        #: Called before a batch begins. Raises: why no record is accepted now.
+        self.admit: Callable[[], None] = _always
+        #: Partitions whose batches may be sent; None for all.
+        self.added: set[tuple[str, int]] | None = None
+        #: Called for each batch that fails for good, with the lock held.
+        self.batch_failed: Callable[[ProducerBatch, KafkaError], None] = _ignore
+        #: Why no batch is sent: the transaction failed. The sender fails waiting batches with it.
+        self.stopped: KafkaError | None = None
         #: (id, epoch) of the producer; None until a broker assigned them.
         self.producer: tuple[int, int] | None = None
         #: A batch was closed since the last drain.
@@ -131,8 +154,9 @@ class Accumulator:
 
         A record without a key may move to another partition's open batch.
 
-        Raises: MessageTooLarge when the record alone is larger than `max_request_size`.
+        Raises: MessageTooLarge when the record alone is larger than `max_request_size`; errors of `admit`.
         """
+        self.admit()
         if self.used_bytes >= self._buffer_memory:
             return None
         self.open.resize(topic, len(info.partitions))
@@ -213,8 +237,9 @@ class Accumulator:
 
         Without a partition, a random one is selected.
 
-        Raises: MessageTooLarge; RecordsError when it is not one whole batch.
+        Raises: MessageTooLarge; RecordsError when it is not one whole batch; errors of `admit`.
         """
+        self.admit()
         header = parse_header(data)
         if header.size != len(data):
             raise ValueError(f"the batch header says {header.size} bytes, but there are {len(data)}")
@@ -245,7 +270,7 @@ class Accumulator:
     def _queue(self, topic: str, partition: int) -> PartitionQueue:
         backoff = Backoff(self._options.retry_backoff_ms, self._options.retry_backoff_max_ms, self._rng)
         self._topics.add(topic)
-        made = self._partitions[topic, partition] = PartitionQueue(topic, partition, backoff)
+        made = self._partitions[topic, partition] = PartitionQueue(topic, partition, backoff, bool(self._options.transactional_id))
         return made
 
     def _admit(self, queue: PartitionQueue, batch: ProducerBatch) -> None:
@@ -263,12 +288,16 @@ class Accumulator:
     def drain(self, now_ms: float, leader: Callable[[str, int], int | None], ready: Callable[[int], bool]) -> Drained:
         """Batches to send now, by leader; they are in flight afterwards. `ready`: whether a node can take a request."""
         drained = Drained()
-        if self._options.enable_idempotence and self.producer is None:
+        if self.stopped is not None or (self._options.enable_idempotence and self.producer is None):
             return drained
         self.closed_one = False
         sizes: dict[int, int] = {}
         nodes: dict[int, bool] = {}
         for key, queue in list(self._active.items()):
+            if self.added is not None and key not in self.added:
+                # Added at once, also while the batch lingers.
+                drained.to_add.append(key)
+                continue
             due_ms = self._due_ms(queue, now_ms)
             if due_ms > now_ms:
                 drained.next_ms = min(drained.next_ms, due_ms)
@@ -341,10 +370,12 @@ class Accumulator:
         again = error.retriable
         if self._options.enable_idempotence and error.code in (OUT_OF_ORDER, UNKNOWN_PRODUCER, INVALID_EPOCH):
             again = queue.renumber(batch, error.code)
-        if again and batch.attempts <= self._options.retries and not batch.done:
+        if again and batch.attempts <= self._options.retries and not batch.done and self.stopped is None:
             queue.retry(batch)
             self._active[queue.topic, queue.partition] = queue
-            queue.blocked_until_ms = now_ms + queue.backoff.failed()
+            pause_ms = queue.backoff.failed()
+            # The markers of the transaction before are written within milliseconds.
+            queue.blocked_until_ms = now_ms + (min(pause_ms, CONCURRENT_MS) if error.code == CONCURRENT else pause_ms)
             return True
         self._give_up(queue, batch, error)
         return False
@@ -356,6 +387,13 @@ class Accumulator:
                 self._give_up(queue, batch, error)
             for batch in queue.in_flight:
                 self._finish(batch, error)
+        self._active.clear()
+
+    def fail_unsent(self, error: KafkaError) -> None:
+        """Fail all batches but those in flight, which get their outcome from the response."""
+        for queue in list(self._active.values()):
+            for batch in self._unsent(queue):
+                self._give_up(queue, batch, error)
         self._active.clear()
 
     def fail_silently(self, error: KafkaError) -> None:
@@ -385,6 +423,7 @@ class Accumulator:
             error = self._expired(batch, trouble(batch.topic, batch.partition))
             if batch in queue.in_flight:
                 self._finish(batch, error)
+                self.batch_failed(batch, error)
                 continue
             if batch is queue.open:
                 self._close(queue)
@@ -452,6 +491,7 @@ class Accumulator:
     def _give_up(self, queue: PartitionQueue, batch: ProducerBatch, error: KafkaError) -> None:
         queue.abandoned(batch)
         self._finish(batch, error)
+        self.batch_failed(batch, error)
 
     def _finish(self, batch: ProducerBatch, error: KafkaError | None, base_offset: int = -1, append_time_ms: int = -1) -> None:
         if batch in self._incomplete:

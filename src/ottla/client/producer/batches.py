@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from ottla.client.sync.waiting import taken
-from ottla.records.batch import ATTRIBUTES_AT, CRC_AT, parse_header
+from ottla.records.batch import ATTRIBUTES_AT, CRC_AT, TRANSACTIONAL_BIT, parse_header
 from ottla.records.build import BatchBuilder
 from ottla.records.checksum import crc32c
 from ottla.records.compression import Codec
@@ -80,6 +80,7 @@ class ProducerBatch:
         "sequence",
         "size",
         "topic",
+        "transactional",
     )  # fmt: skip
 
     def __init__(self, topic: str, partition: int, builder: BatchBuilder | None, created_ms: float) -> None:
@@ -99,6 +100,8 @@ class ProducerBatch:
         self.sequence = NOT_NUMBERED
         self.producer_id = -1
         self.epoch = -1
+        #: Part of a transaction of this producer id and epoch.
+        self.transactional = False
         #: The outcome is known ...
         self.done = False
         #: ... and the callbacks were called, in the sender's thread, without the lock.
@@ -131,15 +134,21 @@ class ProducerBatch:
             assert self.builder is not None, "a batch has a builder until it has bytes"
             numbered = self.producer_id >= 0
             self.data = self.builder.finish(
-                producer_id=self.producer_id, producer_epoch=self.epoch, base_sequence=self.sequence % SEQUENCES if numbered else -1
+                producer_id=self.producer_id,
+                producer_epoch=self.epoch,
+                base_sequence=self.sequence % SEQUENCES if numbered else -1,
+                transactional=self.transactional,
             )
             self.builder = None
         return self.data
 
-    def number(self, producer_id: int, epoch: int, sequence: int) -> None:
-        """Set producer id, epoch and sequence; also in sealed bytes, after a renumbering."""
-        self.producer_id, self.epoch, self.sequence = producer_id, epoch, sequence
+    def number(self, producer_id: int, epoch: int, sequence: int, *, transactional: bool = False) -> None:
+        """Set producer id, epoch, sequence and the transactional attribute; also in sealed bytes, after a renumbering."""
+        self.producer_id, self.epoch, self.sequence, self.transactional = producer_id, epoch, sequence, transactional
         if self.data is not None and producer_id >= 0:
+            if transactional:
+                # The attribute is in the low byte of two.
+                self.data[ATTRIBUTES_AT + 1] |= TRANSACTIONAL_BIT
             _PRODUCER.pack_into(self.data, _PRODUCER_AT, producer_id, epoch, sequence % SEQUENCES)
             _CRC.pack_into(self.data, CRC_AT, crc32c(self.data, ATTRIBUTES_AT))
 
@@ -164,6 +173,7 @@ class ProducerBatch:
             assert part.builder is not None, "it was just begun"
             part.count, part.size = part.builder.count, part.builder.size
             part.producer_id, part.epoch, part.sequence = self.producer_id, self.epoch, self.sequence + first
+            part.transactional = self.transactional
             part.last_error = self.last_error
             part.when_done(self._part_done)
         self.parts = parts
@@ -319,6 +329,21 @@ def wait_for_end(batch: ProducerBatch, timeout_s: float | None = None) -> None:
     bell: SimpleQueue[None] = SimpleQueue()
     batch.when_done(partial(bell.put, None))
     taken(bell, timeout_s)
+
+
+async def wait_for_batches(batches: list[ProducerBatch], timeout_ms: float | None) -> None:
+    """Waits until all batches are done. Raises: TimeoutError."""
+    loop = asyncio.get_running_loop()
+    try:
+        async with asyncio.timeout(None if timeout_ms is None else timeout_ms / 1000):
+            for batch in batches:
+                if not batch.notified:
+                    future: asyncio.Future[None] = loop.create_future()
+                    batch.when_done(lambda future=future: None if future.done() else future.set_result(None))  # type: ignore[misc]
+                    await future
+    except TimeoutError:
+        left = sum(not batch.done for batch in batches)
+        raise TimeoutError(f"{left} batches have no outcome after {timeout_ms:.0f} ms") from None
 
 
 def wait_limit_ms(timeout_s: float | None, timeout_ms: float | None) -> float | None:

@@ -20,6 +20,9 @@ batch could be written before a refused first one.
 
 A client may increment the epoch itself (KIP-360). After epoch 32767 it needs a new producer id.
 
+**Transactions.** The coordinator alone sets the epoch. The numbers restart when it changes, between two transactions, while nothing is in
+flight. A batch that fails for good aborts its transaction, so there are no holes.
+
 A sequence number counts records, so the parts of a split batch (KIP-126) share the numbers of the whole.
 """
 
@@ -43,6 +46,7 @@ class PartitionQueue:
     topic: str
     partition: int
     backoff: Backoff
+    transactional: bool = False
     open: ProducerBatch | None = None
     ready: deque[ProducerBatch] = field(default_factory=deque)
     #: Ordered by number, like in_flight. Not empty: nothing new is sent.
@@ -110,11 +114,14 @@ class PartitionQueue:
     # -- the numbering
 
     def _number(self, batch: ProducerBatch) -> None:
-        batch.number(self.producer_id, self.epoch, self.next_sequence)
+        batch.number(self.producer_id, self.epoch, self.next_sequence, transactional=self.transactional)
         self.next_sequence += batch.count
 
     def prepare_numbers(self, producer: tuple[int, int]) -> bool:
         """Start or restart the sequence numbers with the producer's (id, epoch); False if a new producer id is needed first."""
+        if self.transactional and producer != (self.producer_id, self.epoch):
+            assert not self.in_flight and not self.retries, "an identity changes between transactions"
+            self.producer_id = -1
         if self.renew:
             assert not self.in_flight, "numbers change only while nothing is in flight"
             if self.epoch >= EPOCH_MAX:
@@ -137,7 +144,9 @@ class PartitionQueue:
     def renumber(self, batch: ProducerBatch, code: int) -> bool:
         """Whether a batch that was refused as out of order can be sent again, perhaps with new numbers."""
         if any(earlier.sequence < batch.sequence for earlier in [*self.in_flight, *self.retries]):
-            return True
+            return code != INVALID_EPOCH or not self.transactional
+        if self.transactional:
+            return False
         self.renew = True
         return code == UNKNOWN_PRODUCER or any(hole < batch.sequence for hole in self.holes)
 
@@ -150,5 +159,5 @@ class PartitionQueue:
 
     def abandoned(self, batch: ProducerBatch) -> None:
         """The batch failed for good; the broker may have it."""
-        if batch.sequence != NOT_NUMBERED:
+        if batch.sequence != NOT_NUMBERED and not self.transactional:
             insort(self.holes, batch.sequence)

@@ -12,14 +12,16 @@ from __future__ import annotations
 import asyncio
 import logging
 import warnings
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import nullcontext
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager, nullcontext
+from functools import wraps
 from random import Random
 from time import monotonic_ns, time_ns
 from types import TracebackType
-from typing import Any, Self, TypeVar, Unpack
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar, Unpack
 
 from ottla.base.ids import TopicPartition
+from ottla.base.options import ConfigError
 from ottla.client.argument_validation import checked, topic_name, whole_number
 from ottla.client.arrow.rows import ANY, TableColumns, TableRows
 from ottla.client.arrow.send import TableDelivery, attach_delivery, batches_of_table
@@ -27,9 +29,10 @@ from ottla.client.errors import AlreadyClosed, BufferExhausted, MetadataTimedOut
 from ottla.client.interceptors import ProducerRecord
 from ottla.client.options import ProducerOptions, from_keywords
 from ottla.client.producer.accumulator import Accumulator, Bytes
-from ottla.client.producer.batches import Delivery, DeliveryCallback, ProducerBatch
+from ottla.client.producer.batches import Delivery, DeliveryCallback, ProducerBatch, wait_for_batches
 from ottla.client.producer.record_preparation import RecordPreparation, no_fast_path, plain_bytes, plain_headers, plain_place, plain_time
 from ottla.client.producer.sender import Sender
+from ottla.client.producer.transactions import Transactions
 from ottla.client.sync.loop_thread import FORKED, register_fork_handler
 from ottla.client.transport.event_loop import OneLoop
 from ottla.client.transport.network import Network, monotonic_ms
@@ -38,11 +41,22 @@ from ottla.wire.errors import UnknownTopicOrPartition
 #: How long brokers may have old metadata after partitions were added.
 ADDED_MS = 500
 Headers = Sequence[tuple[str, bytes | None]]
+P = ParamSpec("P")
 T = TypeVar("T")
 log = logging.getLogger("ottla.client")
 
 
-@checked("send_batch", "partitions_for", "flush", "close")
+def _of_transactions(method: Callable[Concatenate[Transactions, P], T]) -> Callable[Concatenate[Producer, P], T]:
+    """A method of the producer's transactions."""
+
+    @wraps(method)
+    def call(self: Producer, /, *arguments: P.args, **named: P.kwargs) -> T:
+        return method(self._transactional(method.__name__), *arguments, **named)
+
+    return call
+
+
+@checked("send_batch", "partitions_for", "flush", "close", "init_transactions", "send_offsets_to_transaction", "complete")
 class Producer:
     """Sends records. Settings are keyword arguments of `ProducerOptions`. Belongs to the event loop in which it was started.
 
@@ -77,6 +91,8 @@ class Producer:
             self._fast_path = no_fast_path
         self._network: Network | None = None
         self._sender: Sender | None = None
+        #: None without a transactional id.
+        self._transactions: Transactions | None = None
         self._room: asyncio.Event | None = None
         self._own = OneLoop("Producer")
         self._closed = False
@@ -101,7 +117,16 @@ class Producer:
             self._sender = Sender(self._network, self._accumulator, self.options, nullcontext())
             self._room = asyncio.Event()
             self._sender.on_finished = self._room.set
+            if self.options.transactional_id:
+                self._transactions = Transactions(self._sender, self.options)
         return self._sender
+
+    def _transactional(self, call: str) -> Transactions:
+        """Raises: ConfigError without a transactional id."""
+        self._begin()
+        if self._transactions is None:
+            raise no_transactional_id(call)
+        return self._transactions
 
     def forked(self) -> None:
         """Called in a child process after a fork: disables the producer."""
@@ -130,7 +155,9 @@ class Producer:
         sender.metrics.flush_ns += monotonic_ns() - began_ns
 
     async def close(self, timeout_ms: float | None = None) -> None:
-        """Flushes for at most `timeout_ms`, then fails the remaining records and disconnects. Closing twice is allowed."""
+        """Flushes for at most `timeout_ms`, then fails the remaining records and disconnects. An open transaction is aborted, unless it is
+        prepared. Closing twice is allowed.
+        """
         if self._closed or self._forked:
             return
         sender, network = self._sender, self._network
@@ -143,6 +170,8 @@ class Producer:
             self._preparation.close()
             return
         try:
+            if self._transactions is not None:
+                await self._transactions.close(timeout_ms)
             await self.flush(timeout_ms)
         except TimeoutError:
             pass
@@ -155,6 +184,45 @@ class Producer:
             sender.on_finished()
             await network.close()
             self._preparation.close()
+
+    # Transactions.
+
+    @property
+    def transactions(self) -> Transactions:
+        """The state of the transactions, for internal use. Raises: ConfigError without a transactional id."""
+        return self._transactional("transactions")
+
+    init_transactions = _of_transactions(Transactions.init_transactions)
+    begin = _of_transactions(Transactions.begin)
+    send_offsets_to_transaction = _of_transactions(Transactions.send_offsets_to_transaction)
+    prepare = _of_transactions(Transactions.prepare)
+    commit = _of_transactions(Transactions.commit)
+    abort = _of_transactions(Transactions.abort)
+    complete = _of_transactions(Transactions.complete)
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[Self]:
+        """A transaction around a block: `async with producer.transaction():` commits at the end, and aborts after an exception, which it
+        raises again. Calls `init_transactions()` first if that was not done.
+
+        Raises: errors of `init_transactions`, `begin` and `commit`; ProducerFenced.
+        """
+        transactions = self._transactional("transaction")
+        await transactions.enter()
+        try:
+            yield self
+        except BaseException as error:
+            await transactions.leave(error)
+            raise
+        await transactions.leave(None)
+
+    async def numbered(self) -> tuple[int, int]:
+        """The producer id and epoch of the next batches, requested if there are none yet; of a transactional producer those of the present
+        transaction, or of the next one.
+
+        Raises: ValueError without idempotence; RequestTimedOut after `max_block_ms`; RuntimeError before `init_transactions()`; KafkaError.
+        """
+        return await identity_of(self._begin(), self.options)
 
     # Records.
 
@@ -206,6 +274,7 @@ class Producer:
         timestamp_ms = time_ns() // 1_000_000 if record.timestamp_ms is None else plain_time(record.timestamp_ms)
         value, key = plain_bytes("value", record.value), plain_bytes("key", record.key)
         headers = plain_headers(record.headers)
+        self._accumulator.admit()
         info = network.cluster.topics.get(topic)
         left_ms: float = self.options.max_block_ms
         if info is None or (partition is not None and not 0 <= partition < len(info.partitions)):
@@ -269,6 +338,7 @@ class Producer:
     async def _partition_count(self, topic: str, partition: int | None) -> int:
         """The number of partitions of the topic, once this partition exists. Raises: MetadataTimedOut."""
         network = self._begin().network
+        self._accumulator.admit()
         count = network.cluster.partition_count(topic_name(topic))
         if count is None or (partition is not None and not 0 <= partition < count):
             count = await partitions_of(network, topic, partition, self.options.max_block_ms)
@@ -323,6 +393,22 @@ class Producer:
             metrics.buffer_wait_ns += monotonic_ns() - began_ns
 
 
+def no_transactional_id(call: str) -> ConfigError:
+    """The error of a producer without transactions."""
+    return ConfigError("transactional_id", f"{call}() needs one: give the producer a transactional_id")
+
+
+async def identity_of(sender: Sender, options: ProducerOptions) -> tuple[int, int]:
+    """See `Producer.numbered`."""
+    if not options.enable_idempotence:
+        raise ValueError("only an idempotent producer has a number: enable_idempotence is off")
+    if options.transactional_id:
+        if sender.accumulator.producer is None:
+            raise RuntimeError("a transactional producer has no producer id yet: call init_transactions() first")
+        return sender.accumulator.producer
+    return await sender.ensure_producer_id(options.max_block_ms)
+
+
 async def partitions_of(network: Network, topic: str, partition: int | None, timeout_ms: float, *, create: bool = True) -> int:
     """Waits until the topic's partitions are known, including this one. `create`: brokers may create the topic.
 
@@ -370,21 +456,6 @@ def log_lost_records(batches: list[ProducerBatch], why: str) -> None:
         where = ", ".join(sorted({f"{batch.topic}-{batch.partition}" for batch in batches})[:10])
         last = next((f"; last error: {batch.last_error}" for batch in batches if batch.last_error is not None), "")
         log.error("%d records for %s may be lost: %s%s", records, where, why, last)
-
-
-async def wait_for_batches(batches: list[ProducerBatch], timeout_ms: float | None) -> None:
-    """Waits until all batches are done. Raises: TimeoutError."""
-    loop = asyncio.get_running_loop()
-    try:
-        async with asyncio.timeout(None if timeout_ms is None else timeout_ms / 1000):
-            for batch in batches:
-                if not batch.notified:
-                    future: asyncio.Future[None] = loop.create_future()
-                    batch.when_done(lambda future=future: None if future.done() else future.set_result(None))  # type: ignore[misc]
-                    await future
-    except TimeoutError:
-        left = sum(not batch.done for batch in batches)
-        raise TimeoutError(f"{left} batches have no outcome after {timeout_ms:.0f} ms") from None
 
 
 __all__ = ["MetadataTimedOut", "Producer"]

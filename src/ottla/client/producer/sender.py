@@ -7,6 +7,8 @@ Calls to the accumulator hold `lock`: a real lock if another thread adds records
 without the lock; callbacks may send again.
 
 A broker that throttles the client gets no request for the throttle time (KIP-219).
+
+The producer id of a transactional producer comes from `transactions.py`.
 """
 
 from __future__ import annotations
@@ -42,6 +44,9 @@ INT32_MAX = 2**31 - 1
 NAMES_UNTIL = 12
 #: First version with zstd (KIP-110).
 ZSTD_SINCE = 7
+#: First versions with transactions (KIP-98), and with partitions that the broker adds to them (KIP-890).
+TRANSACTIONAL_SINCE = 3
+ADDS_PARTITIONS_SINCE = 12
 #: From this version on a throttling broker responds at once, and the client waits (KIP-219).
 THROTTLED_BY_CLIENT_SINCE = 6
 _INFINITE = float("inf")
@@ -92,11 +97,22 @@ class Sender:
         self.metrics = ProducerMetrics()
         #: Called after batches finished: memory may be free.
         self.on_finished: Callable[[], None] = lambda: None
+        #: Called with the partitions that have to be part of the transaction before their batches are sent.
+        self.add_partitions: Callable[[list[tuple[str, int]]], None] = lambda partitions: None
+        #: Called before batches are sent.
+        self.on_sending: Callable[[], None] = lambda: None
+        #: Whether brokers add a batch's partition to the transaction themselves (transaction.version 2).
+        self.brokers_add_partitions = False
         self._options = options
         self._acks = -1 if options.acks == "all" else int(options.acks)
         self._at_least = ZSTD_SINCE if options.compression_type == "zstd" else 0
+        if options.transactional_id:
+            self._at_least = max(self._at_least, TRANSACTIONAL_SINCE)
         self._loop = asyncio.get_running_loop()
+        self._transactional_id = options.transactional_id or None
         self._in_flight = InFlight(options.max_in_flight_requests_per_connection)
+        #: Resolved when no request is in flight.
+        self._idle: list[asyncio.Future[None]] = []
         self._scheduled: asyncio.Handle | None = None
         self._woken = False
         self._id_retry_at_ms = float("-inf")
@@ -133,7 +149,9 @@ class Sender:
                 self._metadata_version = cluster.version
                 self.accumulator.update_metadata(cluster.topics)
             next_ms = self.accumulator.expire(now_ms, cluster.trouble_with)
-        if self._options.enable_idempotence and self.accumulator.producer is None:
+            if self.accumulator.stopped is not None:
+                self.accumulator.fail_unsent(self.accumulator.stopped)
+        if self._options.enable_idempotence and self.accumulator.producer is None and self._transactional_id is None:
             next_ms = min(next_ms, self._request_producer_id(now_ms))
         next_ms = min(next_ms, self._drain(now_ms))
         self._notify()
@@ -168,8 +186,11 @@ class Sender:
         while True:
             with self.lock:
                 drained = self.accumulator.drain(now_ms, self._leader, self._ready)
+            if drained.to_add:
+                self.add_partitions(drained.to_add)
             if not drained.requests:
                 break
+            self.on_sending()
             for node_id, batches in drained.requests.items():
                 self._send(node_id, batches)
         next_ms = drained.next_ms
@@ -213,7 +234,12 @@ class Sender:
         try:
             # Versions 0 to 2 are advertised for old clients only; like Java's client, this one does not use them.
             at_most = NAMES_UNTIL if any(self.network.cluster.topic_id(batch.topic) == NO_TOPIC_ID for batch in batches) else 1000
-            version = peer.version(ProduceRequest, at_least=self._at_least, at_most=at_most)
+            at_least = self._at_least
+            if self._transactional_id is not None and self.brokers_add_partitions:
+                at_least = ADDS_PARTITIONS_SINCE
+            elif self._transactional_id is not None:
+                at_most = ADDS_PARTITIONS_SINCE - 1
+            version = peer.version(ProduceRequest, at_least=at_least, at_most=at_most)
             request, expected = self._request(batches, by_id=version > NAMES_UNTIL)
             self.metrics.sent(batches, now_ms := self.network.clock_ms())
             if self._acks == 0:
@@ -243,7 +269,13 @@ class Sender:
                 topic = topics[name] = TopicProduceData(name=name, topic_id=topic_id, partition_data=[])
             topic.partition_data.append(PartitionProduceData(index=batch.partition, records=batch.seal()))
             expected[topic_id if by_id else name, batch.partition] = batch
-        return ProduceRequest(acks=self._acks, timeout_ms=self._options.request_timeout_ms, topic_data=list(topics.values())), expected
+        request = ProduceRequest(
+            transactional_id=self._transactional_id,
+            acks=self._acks,
+            timeout_ms=self._options.request_timeout_ms,
+            topic_data=list(topics.values()),
+        )
+        return request, expected
 
     def _on_response(
         self,
@@ -254,6 +286,8 @@ class Sender:
         answer: asyncio.Future[ProduceResponse],
     ) -> None:
         self._in_flight.answered(peer.node_id)
+        if self._idle and not self._in_flight.total:
+            self._loop.call_soon(self._tell_idle)
         broken = answer.exception()
         if broken is not None:
             why = failure(broken) if isinstance(broken, ConnectionBroken) else UnknownServerError(str(broken))
@@ -303,6 +337,21 @@ class Sender:
                     self.network.cluster.invalidate()
         self._notify()
         self.wake()
+
+    def _tell_idle(self) -> None:
+        # After the outcomes of the last response.
+        if not self._in_flight.total:
+            waiting, self._idle = self._idle, []
+            for future in waiting:
+                if not future.done():
+                    future.set_result(None)
+
+    async def until_idle(self) -> None:
+        """Waits until no request is in flight; at most the request timeout."""
+        while self._in_flight.total:
+            future: asyncio.Future[None] = self._loop.create_future()
+            self._idle.append(future)
+            await future
 
     # -- the producer's id
 

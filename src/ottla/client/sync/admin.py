@@ -110,3 +110,13 @@ class Admin:
     delete_consumer_group_offsets = _blocking(aio.Admin.delete_consumer_group_offsets)
     remove_members_from_consumer_group = _blocking(aio.Admin.remove_members_from_consumer_group)
     consumer_group_lag = _blocking(aio.Admin.consumer_group_lag)
+
+    list_transactions = _blocking(aio.Admin.list_transactions)
+    describe_transactions = _blocking(aio.Admin.describe_transactions)
+    describe_transaction = _blocking(aio.Admin.describe_transaction)
+    fence_producers = _blocking(aio.Admin.fence_producers)
+    force_terminate_transaction = _blocking(aio.Admin.force_terminate_transaction)
+    abort_transaction = _blocking(aio.Admin.abort_transaction)
+    open_transactions = _blocking(aio.Admin.open_transactions)
+    find_hanging_transactions = _blocking(aio.Admin.find_hanging_transactions)
+    find_blocked_partitions = _blocking(aio.Admin.find_blocked_partitions)

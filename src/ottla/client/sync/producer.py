@@ -12,12 +12,14 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Iterator
+from contextlib import contextmanager
+from functools import wraps
 from queue import Empty, SimpleQueue
 from random import Random
 from time import time_ns
 from types import TracebackType
-from typing import Any, Self, TypeVar, Unpack
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar, Unpack
 
 from ottla.base.ids import TopicPartition
 from ottla.client.argument_validation import checked, topic_name
@@ -27,15 +29,17 @@ from ottla.client.errors import AlreadyClosed
 from ottla.client.interceptors import ProducerRecord
 from ottla.client.options import ProducerOptions, from_keywords
 from ottla.client.producer.accumulator import Accumulator, Bytes
-from ottla.client.producer.batches import BlockingDelivery, DeliveryCallback, ProducerBatch
-from ottla.client.producer.producer import Headers, buffer_exhausted, log_lost_records, partitions_of, wait_for_batches
+from ottla.client.producer.batches import BlockingDelivery, DeliveryCallback, ProducerBatch, wait_for_batches
+from ottla.client.producer.producer import Headers, buffer_exhausted, identity_of, log_lost_records, no_transactional_id, partitions_of
 from ottla.client.producer.record_preparation import RecordPreparation, no_fast_path, plain_bytes, plain_headers, plain_place, plain_time
 from ottla.client.producer.sender import Sender
+from ottla.client.producer.transactions import Transactions
 from ottla.client.sync.loop_thread import FORKED, Forked, LoopThread, close_at_exit, register_fork_handler
 from ottla.client.sync.waiting import taken
 from ottla.client.transport.network import Network, monotonic_ms
 from ottla.records import NATIVE
 
+P = ParamSpec("P")
 T = TypeVar("T")
 #: Threads that wait for memory are woken when at most this share of it is used,
 FULL_SHARE = 0.875
@@ -43,7 +47,29 @@ FULL_SHARE = 0.875
 FULL_MS = 5
 
 
-@checked("send_batch", "partitions_for", "flush", "close")
+def _awaited(method: Callable[Concatenate[Transactions, P], Coroutine[Any, Any, T]]) -> Callable[Concatenate[Producer, P], T]:
+    """A coroutine of the producer's transactions: runs on the loop, and the caller waits for its result."""
+
+    @wraps(method)
+    def call(self: Producer, /, *arguments: P.args, **named: P.kwargs) -> T:
+        transactions = self._transactional(method.__name__)
+        return self._thread.call(method(transactions, *arguments, **named))
+
+    return call
+
+
+def _on_loop(method: Callable[Concatenate[Transactions, P], T]) -> Callable[Concatenate[Producer, P], T]:
+    """A function of the producer's transactions: runs on the loop, and the caller waits for its result."""
+
+    @wraps(method)
+    def call(self: Producer, /, *arguments: P.args, **named: P.kwargs) -> T:
+        transactions = self._transactional(method.__name__)
+        return self._thread.run(lambda: method(transactions, *arguments, **named))
+
+    return call
+
+
+@checked("send_batch", "partitions_for", "flush", "close", "init_transactions", "send_offsets_to_transaction", "complete")
 class Producer:
     """Sends records. Settings are keyword arguments of `ProducerOptions`.
 
@@ -87,6 +113,8 @@ class Producer:
         self._wake_timer: asyncio.TimerHandle | None = None
         self._thread = LoopThread("ottla-producer")
         self._network, self._sender = self._thread.run(lambda: self._begin(rng))
+        #: None without a transactional id.
+        self._transactions = Transactions(self._sender, self.options) if self.options.transactional_id else None
         close_at_exit(self)
         register_fork_handler(self)
 
@@ -95,6 +123,14 @@ class Producer:
         sender = Sender(network, self._accumulator, self.options, self._lock)
         sender.on_finished = self._wake_waiting
         return network, sender
+
+    def _transactional(self, call: str) -> Transactions:
+        """Raises: ConfigError without a transactional id; AlreadyClosed."""
+        if self._closed:
+            raise AlreadyClosed("the producer is closed; make another one")
+        if self._transactions is None:
+            raise no_transactional_id(call)
+        return self._transactions
 
     def _wake_waiting(self) -> None:
         """Wakes threads that wait for memory once enough is free to be worth a thread switch, or after FULL_MS."""
@@ -194,6 +230,7 @@ class Producer:
         timestamp_ms = time_ns() // 1_000_000 if record.timestamp_ms is None else plain_time(record.timestamp_ms)
         value, key = plain_bytes("value", record.value), plain_bytes("key", record.key)
         headers = plain_headers(record.headers)
+        self._accumulator.admit()
         info = self._network.cluster.topics.get(topic)
         left_ms: float = self.options.max_block_ms
         if info is None or (partition is not None and not 0 <= partition < len(info.partitions)):
@@ -255,6 +292,7 @@ class Producer:
 
     def _partition_count(self, topic: str, partition: int | None) -> int:
         """The number of partitions of the topic, once this partition exists. Raises: MetadataTimedOut."""
+        self._accumulator.admit()
         known = self._network.cluster.partition_count(topic_name(topic))
         if known is None or (partition is not None and not 0 <= partition < known):
             known = self._thread.call(partitions_of(self._network, topic, partition, self.options.max_block_ms))
@@ -281,16 +319,45 @@ class Producer:
         count = self._thread.call(partitions_of(self._network, topic, None, self.options.max_block_ms))
         return [TopicPartition(topic, partition) for partition in range(count)]
 
+    @property
+    def transactions(self) -> Transactions:
+        """The state of the transactions, for internal use on the loop. Raises: ConfigError without a transactional id."""
+        return self._transactional("transactions")
+
+    init_transactions = _awaited(Transactions.init_transactions)
+    begin = _on_loop(Transactions.begin)
+    send_offsets_to_transaction = _awaited(Transactions.send_offsets_to_transaction)
+    prepare = _awaited(Transactions.prepare)
+    commit = _awaited(Transactions.commit)
+    abort = _awaited(Transactions.abort)
+    complete = _awaited(Transactions.complete)
+
+    @contextmanager
+    def transaction(self) -> Iterator[Self]:
+        """A transaction around a block: `with producer.transaction():` commits at the end, and aborts after an exception, which it raises
+        again. Calls `init_transactions()` first if that was not done.
+
+        Raises: errors of `init_transactions`, `begin` and `commit`; ProducerFenced.
+        """
+        transactions = self._transactional("transaction")
+        self._thread.call(transactions.enter())
+        try:
+            yield self
+        except BaseException as error:
+            self._thread.call(transactions.leave(error))
+            raise
+        self._thread.call(transactions.leave(None))
+
     def numbered(self) -> tuple[int, int]:
         """The producer id and epoch of the next batches; requests them from the cluster before anything is sent.
 
         Each batch of an idempotent producer has them, so the stored pair identifies in a log what this producer wrote, even if its process
         did not receive the responses. A partition's epoch increases when its sequence numbers start over; what was written in the first
-        epoch has no gaps. Raises: ValueError without idempotence; RequestTimedOut after `max_block_ms`; KafkaError.
+        epoch has no gaps. Of a transactional producer: those of the present transaction, or of the next one.
+
+        Raises: ValueError without idempotence; RequestTimedOut after `max_block_ms`; RuntimeError before `init_transactions()`; KafkaError.
         """
-        if not self.options.enable_idempotence:
-            raise ValueError("only an idempotent producer has a number: enable_idempotence is off")
-        return self._thread.call(self._sender.ensure_producer_id(self.options.max_block_ms))
+        return self._thread.call(identity_of(self._sender, self.options))
 
     def flush(self, timeout_ms: float | None = None) -> None:
         """Sends all buffered records and waits for their outcomes. Raises: TimeoutError; AlreadyClosed."""
@@ -304,9 +371,13 @@ class Producer:
         self._sender.metrics.flush_ns += time.monotonic_ns() - began_ns
 
     def close(self, timeout_ms: float | None = None) -> None:
-        """Flushes for at most `timeout_ms`, then fails the remaining records and disconnects. Closing twice is allowed."""
+        """Flushes for at most `timeout_ms`, then fails the remaining records and disconnects. An open transaction is aborted, unless it is
+        prepared. Closing twice is allowed.
+        """
         if self._forked:
             return
+        if self._transactions is not None and not self._closed:
+            self._thread.call(self._transactions.close(timeout_ms))
         with self._lock:
             if self._closed:
                 return

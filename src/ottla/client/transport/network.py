@@ -14,7 +14,7 @@ import logging
 import time
 from collections.abc import Callable, Coroutine
 from random import Random
-from typing import Any, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 from ottla.client.errors import AlreadyClosed, BrokerIncompatible, ConnectionFailed, MetadataTimedOut
 from ottla.client.options import ClientOptions, ProducerOptions, address_text, parse_address
@@ -57,9 +57,13 @@ class Peer:
 
     def version(self, request: type[Any], *, at_least: int = 0, at_most: int = 1000) -> int:
         """The newest common version of this request within the bounds. Raises: BrokerIncompatible."""
-        key = schema_of(request).key
+        schema = schema_of(request)
+        key = schema.key
         assert key is not None, f"{request.__name__} is a request"
         mine, theirs = API[key].versions, self.versions.get(key)
+        if at_least > mine[1]:
+            # A version that is not final is used only when it is asked for.
+            mine = (mine[0], schema.until)
         if theirs is None:
             since = release_with(key, at_least)
             hint = f"; Kafka has it since {since}" if since else ""
@@ -117,6 +121,9 @@ class Network:
         self.closed = False
         #: Called when a connection or the metadata changed.
         self.changed: Callable[[], None] = lambda: None
+        #: Epoch of the newest finalized features that a broker named, -1 before; and their levels (KIP-584).
+        self.features_epoch = -1
+        self.features: dict[str, int] = {}
         #: Additional connections: addresses by a number that is not a broker id.
         self.places: dict[int, tuple[str, int]] = {}
         self._bootstrap = {-1 - index: parse_address(text) for index, text in enumerate(options.bootstrap_servers)}
@@ -274,7 +281,7 @@ class Network:
                 send_buffer_bytes=options.send_buffer_bytes,
                 receive_buffer_bytes=options.receive_buffer_bytes,
             )
-            versions = await negotiate(link, options.socket_connection_setup_timeout_ms)
+            offered = await negotiate(link, options.socket_connection_setup_timeout_ms)
         except ConnectionBroken as broken:
             node.last_error = error = failure(broken, self._advertised(node_id, node))
             node.retry_at_ms = self.clock_ms() + node.backoff.failed()
@@ -287,7 +294,9 @@ class Network:
         node.last_error = None
         node.failing_since_ms = float("inf")
         node.told = ""
-        node.peer = Peer(node_id, link, versions)
+        node.peer = Peer(node_id, link, offered.versions)
+        if offered.features_epoch >= self.features_epoch:
+            self.features_epoch, self.features = offered.features_epoch, offered.features
         if link.broken is not None:
             node.peer = None
             raise failure(link.broken)
@@ -464,8 +473,16 @@ def failure(broken: ConnectionBroken, hint: str = "") -> KafkaError:
     return RequestTimedOut(f"{broken}{hint}") if broken.timed_out else ConnectionFailed(f"{broken}{hint}")
 
 
-async def negotiate(link: ClientConnection, timeout_ms: float) -> dict[int, tuple[int, int]]:
-    """The broker's versions by API key. Raises: ConnectionBroken."""
+class Offered(NamedTuple):
+    """The versions of a broker by API key, and the cluster's finalized features as it knows them; the epoch is -1 without."""
+
+    versions: dict[int, tuple[int, int]]
+    features_epoch: int
+    features: dict[str, int]
+
+
+async def negotiate(link: ClientConnection, timeout_ms: float) -> Offered:
+    """What the broker offers. Raises: ConnectionBroken."""
     newest = API[API_VERSIONS].versions[1]
     for version in (newest, 0):
         request = ApiVersionsRequest(client_software_name=SOFTWARE_NAME, client_software_version=SOFTWARE_VERSION)
@@ -481,7 +498,9 @@ async def negotiate(link: ClientConnection, timeout_ms: float) -> dict[int, tupl
         if response.error_code:
             link.close(f"the broker refused to name its versions: {error_for(response.error_code)}")
             raise ConnectionBroken(f"{link.address} refused to name its versions: {error_for(response.error_code)}")
-        return {api.api_key: (api.min_version, api.max_version) for api in response.api_keys}
+        versions = {api.api_key: (api.min_version, api.max_version) for api in response.api_keys}
+        features = {one.name: one.max_version_level for one in response.finalized_features}
+        return Offered(versions, response.finalized_features_epoch, features)
     raise ConnectionBroken(f"{link.address} refuses every version of ApiVersions that this client has")
 
 

@@ -1,4 +1,8 @@
-"""Groups and committed offsets in the logs of ``__consumer_offsets``: the newest record of each key counts, as when a coordinator loads."""
+"""Groups and committed offsets in the logs of ``__consumer_offsets``: the newest record of each key counts, as when a coordinator loads.
+
+Offsets of a transaction count when its commit marker follows, unless an offset of the same partition was committed behind them. Source:
+Kafka's OffsetMetadataManager.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,7 @@ from dataclasses import dataclass, field
 from struct import Struct
 
 from ottla.broker.groups.records import TYPES
-from ottla.records.read import ABORT_MARKER, control_record, records
+from ottla.records.read import COMMIT_MARKER, control_record, records
 from ottla.server.kafka_import.source import SourceLog
 
 TOPIC = "__consumer_offsets"
@@ -23,8 +27,6 @@ class GroupRecords:
     """The newest value of each key."""
 
     values: dict[bytes, bytes] = field(default_factory=dict)
-    #: Transactions in the logs that were aborted or not ended: their offsets count as committed here.
-    unfinished: int = 0
 
     def count(self, kinds: Iterable[int]) -> int:
         """Number of keys of these types."""
@@ -65,22 +67,37 @@ def read_groups(logs: Iterable[SourceLog]) -> GroupRecords:
     """Reads the logs of all partitions, one replica of each. Raises: OSError."""
     found = GroupRecords()
     for log in logs:
-        pending: set[int] = set()
-        for base in log.bases:
-            for _, header, batch in log.batches(base):
-                if header.is_control:
-                    pending.discard(header.producer_id)
-                    control = control_record(batch)
-                    found.unfinished += control is not None and control.kind == ABORT_MARKER
-                    continue
-                if header.is_transactional:
-                    pending.add(header.producer_id)
-                for _, _, key, value, _ in records(batch):
-                    if key is None:
-                        continue
-                    if value is None:
-                        found.values.pop(key, None)
-                    else:
-                        found.values[key] = value
-        found.unfinished += len(pending)
+        _read_log(log, found)
     return found
+
+
+def _read_log(log: SourceLog, found: GroupRecords) -> None:
+    #: Offset in the log of the newest record of each key that counts.
+    offsets: dict[bytes, int] = {}
+    #: Records of open transactions by producer id.
+    pending: dict[int, list[tuple[int, bytes, bytes | None]]] = {}
+
+    def take(offset: int, key: bytes, value: bytes | None) -> None:
+        if offset < offsets.get(key, -1):
+            return
+        offsets[key] = offset
+        if value is None:
+            found.values.pop(key, None)
+        else:
+            found.values[key] = value
+
+    for base in log.bases:
+        for _, header, batch in log.batches(base):
+            if header.is_control:
+                control = control_record(batch)
+                ended = pending.pop(header.producer_id, ())
+                if control is not None and control.kind == COMMIT_MARKER:
+                    for record in ended:
+                        take(*record)
+                continue
+            read = [(offset, key, value) for offset, _, key, value, _ in records(batch) if key is not None]
+            if header.is_transactional:
+                pending.setdefault(header.producer_id, []).extend(read)
+                continue
+            for record in read:
+                take(*record)

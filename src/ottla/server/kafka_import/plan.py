@@ -22,6 +22,8 @@ from ottla.server.kafka_import.groups import GroupRecords, read_groups
 from ottla.server.kafka_import.kafka_metadata import CannotImport, KafkaMetadata, SourcePartition, SourceTopic
 from ottla.server.kafka_import.metadata_log import position_of, read_metadata
 from ottla.server.kafka_import.source import SourceDirectory, SourceLog
+from ottla.server.kafka_import.transactions import TOPIC as TRANSACTIONS_TOPIC
+from ottla.server.kafka_import.transactions import TransactionRecords, read_transactions
 from ottla.store import layout
 from ottla.store.embedded.file import Contents
 from ottla.store.layout import DEFAULT_ENTITY
@@ -29,7 +31,6 @@ from ottla.store.tree import parent_of
 
 #: Internal topics that an import leaves out, with the reason.
 LEFT_OUT = {
-    "__transaction_state": "this version has no transactions",
     "__share_group_state": "this version has no share groups",
     "__remote_log_metadata": "this version has no tiered storage",
 }
@@ -64,6 +65,7 @@ class ImportPlan:
     logs: list[PlannedLog] = field(default_factory=list)
     contents: Contents = field(default_factory=Contents)
     groups: GroupRecords = field(default_factory=GroupRecords)
+    transactions: TransactionRecords = field(default_factory=TransactionRecords)
     topics: int = 0
     partitions: int = 0
     #: What is not imported: (kind, name or count, reason).
@@ -135,7 +137,7 @@ def _logs_by_broker(sources: Sequence[SourceDirectory]) -> dict[tuple[int, Topic
 def _plan_topic(plan: ImportPlan, topic: SourceTopic, logs: Mapping[tuple[int, TopicPartition], SourceLog]) -> None:
     topic_id = topic.topic_id if topic.topic_id != NO_TOPIC_ID else TopicId(secrets.token_bytes(16))
     texts = plan.metadata.configs.get(("topics", topic.name), {})
-    compacts = "compact" in texts.get("cleanup.policy", "") or topic.name == OFFSETS_TOPIC
+    compacts = "compact" in texts.get("cleanup.policy", "") or topic.name in (OFFSETS_TOPIC, TRANSACTIONS_TOPIC)
     if texts.get("remote.storage.enable", "").lower() == "true":
         plan.not_imported.append(("remote segments", topic.name, "this version has no tiered storage; local segments are imported"))
     replicas: dict[int, tuple[int, ...]] = {}
@@ -237,25 +239,16 @@ def _reason_against(kind: str, setting: str, text: str) -> str:
 
 
 def _report_rest(plan: ImportPlan) -> None:
-    """Reads the groups, and lists what is left out."""
-    leaders: dict[TopicPartition, SourceLog] = {}
-    used = {id(one.source) for one in plan.logs}
-    by_id = {new: old for old, new in plan.brokers.items()}
-    for one in plan.logs:
-        here = one.source.partition
-        if here.topic == OFFSETS_TOPIC:
-            data, _, _ = plan.contents.rows[layout.partition_state(*here)]
-            if layout.decode_partition_state(data).leader == one.broker:
-                leaders[here] = one.source
-    plan.groups = read_groups(log for _, log in sorted(leaders.items()))
+    """Reads the groups and transactional ids, and lists what is left out."""
+    leaders = _leaders(plan)
+    plan.groups = read_groups(log for here, log in leaders.items() if here.topic == OFFSETS_TOPIC)
+    plan.transactions = read_transactions(log for here, log in leaders.items() if here.topic == TRANSACTIONS_TOPIC)
     plan.not_imported += [
         ("groups", f"{count} {kind}", "this version does not have them") for kind, count in plan.groups.without_equal.items()
     ]
-    if plan.groups.unfinished:
-        reason = "offsets of transactions that were aborted or had not ended count as committed"
-        plan.not_imported.append(("transactions", f"{plan.groups.unfinished} in {OFFSETS_TOPIC}", reason))
     for kind, count in plan.metadata.without_equal.items():
         plan.not_imported.append((kind, str(count), "this version does not have them"))
+    used = {id(one.source) for one in plan.logs}
     for source in plan.sources:
         for partition, log in source.logs.items():
             if id(log) not in used and partition.topic not in LEFT_OUT:
@@ -263,14 +256,28 @@ def _report_rest(plan: ImportPlan) -> None:
                 reason = "another topic of this name, or no replica of it" if known else "the topic does not exist any more"
                 plan.not_imported.append(("log", str(log.path), reason))
         plan.not_imported += [("directory", str(source.path / name), "Kafka was removing or moving it") for name in source.skipped]
-    for one in plan.logs:
-        if count := one.source.open_transactions():
-            where = f"{count} in {one.source.partition} of broker {by_id[one.broker]}"
-            plan.not_imported.append(
-                ("open transactions", where, "no coordinator will end them; read_committed consumers stop before them")
+    known_to_coordinator = plan.transactions.not_ended()
+    for here, log in leaders.items():
+        hanging = sorted(producer for producer in log.open_transactions() if (producer, here) not in known_to_coordinator)
+        if hanging:
+            producers = ", ".join(map(str, hanging[:_SHOWN])) + (", ..." if len(hanging) > _SHOWN else "")
+            reason = (
+                "no transactional id has them, so read_committed consumers stop there; end them with: ottla transaction abort --hanging"
             )
+            plan.not_imported.append(("hanging transactions", f"{len(hanging)} in {here}, of producers {producers}", reason))
     for source in plan.sources:
         if source.kraft and source.metadata_log is not None:
             plan.not_imported.append(
                 ("quorum", str(source.metadata_log), "topics and settings go to the embedded store; there are no voters")
             )
+
+
+def _leaders(plan: ImportPlan) -> dict[TopicPartition, SourceLog]:
+    """The log of each partition's leader."""
+    found: dict[TopicPartition, SourceLog] = {}
+    for one in plan.logs:
+        here = one.source.partition
+        data, _, _ = plan.contents.rows[layout.partition_state(*here)]
+        if layout.decode_partition_state(data).leader == one.broker:
+            found[here] = one.source
+    return dict(sorted(found.items()))

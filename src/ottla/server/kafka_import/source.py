@@ -20,6 +20,7 @@ from ottla.log.batch_scan import headers, whole_batches
 from ottla.log.errors import CorruptLog, DirectoryRefused
 from ottla.log.producer_snapshots import read_snapshot
 from ottla.records.batch import BatchHeader, crc_ok
+from ottla.records.read import ABORT_MARKER, COMMIT_MARKER, control_record
 from ottla.server.data_directory import LOCK
 from ottla.server.kafka_import.kafka_metadata import CannotImport, ReadOnlyFile
 from ottla.server.kafka_import.metadata_log import DIRECTORY as METADATA_LOG
@@ -69,11 +70,35 @@ class SourceLog:
         finally:
             file.close()
 
-    def open_transactions(self) -> int:
-        """Number of producers with an open transaction, by the newest snapshot."""
-        newest = max((path for path in self.path.iterdir() if path.suffix == filenames.SNAPSHOT), default=None)
-        producers = read_snapshot(newest.read_bytes(), 0) if newest is not None else None
-        return sum(1 for producer in (producers or {}).values() if producer.transaction_from >= 0)
+    def open_transactions(self) -> set[int]:
+        """Ids of the producers with an open transaction: by the newest valid snapshot, and the batches behind it. Raises: OSError."""
+        begun, upto = self._newest_snapshot()
+        for number, base in enumerate(self.bases):
+            if number + 1 < len(self.bases) and self.bases[number + 1] <= upto:
+                continue
+            file = ReadOnlyFile(self.segment(base))
+            try:
+                with suppress(CorruptLog):
+                    for position, header in headers(file, 0, file.size):  # type: ignore[arg-type]  # It reads only.
+                        if header.last_offset < upto or not header.has_producer:
+                            continue
+                        if not header.is_control:
+                            if header.is_transactional:
+                                begun.add(header.producer_id)
+                        elif _ends_transaction(file.read(position, header.size)):
+                            begun.discard(header.producer_id)
+            finally:
+                file.close()
+        return begun
+
+    def _newest_snapshot(self) -> tuple[set[int], int]:
+        """Ids of the producers with an open transaction in the newest valid snapshot, and its offset."""
+        snapshots = [(filenames.offset_of(path.name), path) for path in self.path.iterdir() if path.suffix == filenames.SNAPSHOT]
+        for offset, path in sorted(((offset, path) for offset, path in snapshots if offset is not None), reverse=True):
+            producers = read_snapshot(path.read_bytes(), 0) if offset <= self.end_offset else None
+            if producers is not None:
+                return {producer_id for producer_id, producer in producers.items() if producer.transaction_from >= 0}, offset
+        return set(), 0
 
 
 @dataclass(slots=True)
@@ -97,6 +122,14 @@ class SourceDirectory:
         if self.lock >= 0:
             os.close(self.lock)
             self.lock = -1
+
+
+def _ends_transaction(batch: bytes) -> bool:
+    """Whether a control batch has the marker of a transaction."""
+    if not crc_ok(batch):
+        return False
+    control = control_record(batch)
+    return control is not None and control.kind in (ABORT_MARKER, COMMIT_MARKER)
 
 
 def open_source(path: Path) -> SourceDirectory:

@@ -1,13 +1,13 @@
 """Compares an imported data directory with the Kafka directories: offsets, bytes and checksums of batches, and groups.
 
 Every batch of the source from the log start offset on must be in the target, with the same bytes and a valid checksum. What the target has
-behind them is counted: Ottla may have served meanwhile. A log that Ottla compacted or shortened since differs; verify before the first
-start.
+behind them is counted: Ottla may have served meanwhile. A log that Ottla compacted since cannot be compared, so the verification is
+refused: verify before the first start. Logs that retention shortened, and groups that committed since, are reported as differences.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -23,6 +23,9 @@ from ottla.server.kafka_import.source import SourceDirectory, SourceLog, read_lo
 from ottla.store import layout
 from ottla.store.embedded.copies import read_store
 from ottla.store.embedded.file import StoreFileError
+
+#: Logs named in an error.
+_SHOWN = 5
 
 
 @dataclass(slots=True)
@@ -50,6 +53,7 @@ def verify(plan: ImportPlan, data_dir: Path, *, progress: Callable[[int], None])
         raise CannotImport(f"{data_dir} has no store; name the data directory of an import with --data-dir")
     found = Verification()
     targets = {broker: target_directory(data_dir / f"broker-{broker}", broker) for broker in plan.brokers.values()}
+    _refuse_compacted(plan, targets)
     cluster = contents.rows.get(layout.CLUSTER_ID, (b"", 0, 0))[0]
     if not cluster or layout.decode_cluster_id(cluster) != plan.cluster_id:
         found.differences.append(("cluster id", f"it is not {plan.cluster_id}"))
@@ -69,6 +73,21 @@ def verify(plan: ImportPlan, data_dir: Path, *, progress: Callable[[int], None])
             leaders[here] = target
     _compare_groups(plan, leaders, found)
     return found
+
+
+def _refuse_compacted(plan: ImportPlan, targets: Mapping[int, SourceDirectory]) -> None:
+    """Raises: CannotImport if a log was compacted since the import."""
+    compacted = []
+    for planned in plan.logs:
+        target = targets[planned.broker].logs.get(planned.source.partition)
+        if target is not None and (target.cleaned or 0) > (planned.source.cleaned or 0):
+            compacted.append(f"{planned.source.partition} of broker {planned.broker}")
+    if compacted:
+        some = ", ".join(compacted[:_SHOWN]) + (", ..." if len(compacted) > _SHOWN else "")
+        raise CannotImport(
+            f"{len(compacted)} logs were compacted since the import and cannot be compared with their source: {some}; verify an import"
+            " before the first start"
+        )
 
 
 def target_directory(path: Path, broker: int) -> SourceDirectory:

@@ -269,11 +269,15 @@ class CopiesAgree(ClusterChecker):
 
 
 class DeletedStaysDeleted(ClusterChecker):
-    """No leader has records below the low watermark of an acknowledged DeleteRecords, except after an unclean election."""
+    """No leader has records below the low watermark of an acknowledged DeleteRecords, except after an unclean election, or if it was an
+    eligible replica outside of the ISR then and has not joined the ISR since.
+    """
 
     def __init__(self, cluster: Cluster) -> None:
         super().__init__(cluster)
         self._low: dict[TopicPartition, int] = {}
+        #: Eligible replicas outside of the ISR at an acknowledged deletion.
+        self._missed: dict[TopicPartition, set[int]] = {}
         #: Number of acknowledged deletions.
         self.count = 0
 
@@ -281,20 +285,32 @@ class DeletedStaysDeleted(ClusterChecker):
         """A deletion was acknowledged with this low watermark."""
         self.count += 1
         self._low[partition] = max(self._low.get(partition, 0), low_watermark)
+        state = self.cluster.state(partition)
+        if state is not None:
+            self._missed.setdefault(partition, set()).update(state.elr)
 
     def led(self, broker: int, leader: Leader) -> None:
         state, low = self.cluster.state(leader.partition), self._low.get(leader.partition, 0)
-        if leader.log.start_offset < low and (state is None or state.leader_epoch <= leader.epoch):
-            self.complain(
-                f"{broker} leads {leader.partition} in epoch {leader.epoch} from {leader.log.start_offset} on; {low} records were deleted"
-            )
+        if leader.log.start_offset >= low or (state is not None and state.leader_epoch > leader.epoch):
+            return
+        if broker in self._missed.get(leader.partition, ()):
+            # The others follow it, and the deletion is to be repeated.
+            del self._low[leader.partition]
+            return
+        self.complain(
+            f"{broker} leads {leader.partition} in epoch {leader.epoch} from {leader.log.start_offset} on; {low} records were deleted"
+        )
 
     def state_written(self, partition: TopicPartition, before: PartitionState | None, after: PartitionState) -> None:
         if after.recovering:
             self._low.pop(partition, None)
+        if before is not None and before.leader == after.leader:
+            # A leader's follower joins the ISR with the leader's log start.
+            self._missed.get(partition, set()).difference_update(set(after.isr) - {after.leader})
 
     def gone(self, topic: str) -> None:
         self._low = {partition: low for partition, low in self._low.items() if partition.topic != topic}
+        self._missed = {partition: missed for partition, missed in self._missed.items() if partition.topic != topic}
 
 
 class LatestNeverFalls:

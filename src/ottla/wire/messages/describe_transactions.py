@@ -5,7 +5,9 @@ ListTransactions has another `TransactionState`: import it from its module.
 
 from __future__ import annotations
 
-from ottla.wire.declare import Int16, Int32, Int64, Struct, message
+from typing import Annotated
+
+from ottla.wire.declare import Ignorable, Int16, Int32, Int64, Since, Struct, Tag, message
 
 __all__ = ["DescribeTransactionsRequest", "DescribeTransactionsResponse", "TopicData"]
 
@@ -29,6 +31,8 @@ class TransactionState(Struct):
 
     The start time is -1 without a transaction. The topics are the partitions of the transaction; once it is prepared, those that do not
     have their marker yet.
+
+    The client is Ottla's own: the one that used the id last, if the coordinator saw it. The tags are far from those that Kafka gives.
     """
 
     error_code: Int16 = 0
@@ -39,6 +43,8 @@ class TransactionState(Struct):
     producer_id: Int64 = 0
     producer_epoch: Int16 = 0
     topics: list[TopicData] = []
+    client_id: Annotated[str, Since(0), Tag(10_000), Ignorable] = ""
+    client_host: Annotated[str, Since(0), Tag(10_001), Ignorable] = ""
 
 
 @message(key=65, since=0, until=0, flexible_since=0)

@@ -4,7 +4,7 @@ A heartbeat without changes costs the same for groups of any size, writes nothin
 assignment if it changed, and if the request was full (a client sends a full request if its state is uncertain).
 
 The heartbeat interval is ``heartbeat_interval_ms``, or ``unsettled_interval_ms`` while the member or the group changes, because a member
-gets partitions only with a heartbeat. Source: KIP-848; Kafka 4.0 always uses the former. Members of a large group get a shorter interval
+gets partitions only with a heartbeat. Source: KIP-848; Kafka always uses the former. Members of a large group get a shorter interval
 once, derived from their id, so that members that joined together do not send heartbeats together for ever.
 
 Differences from Kafka: a heartbeat to an unknown group gets UNKNOWN_MEMBER_ID, and every client joins again, not GROUP_ID_NOT_FOUND; a

@@ -98,7 +98,7 @@ class ClassicMemberMetadata(Struct):
 
 @message(until=0, flexible_since=0)
 class ConsumerGroupMemberMetadataValue(Struct):
-    """Metadata of a member. Classic metadata is null for consumer members."""
+    """Metadata of a member. Classic metadata is null for consumer members, and missing in records of Ottla 0.1."""
 
     instance_id: str | None = None
     rack_id: str | None = None
@@ -108,7 +108,7 @@ class ConsumerGroupMemberMetadataValue(Struct):
     subscribed_topic_regex: str | None = None
     rebalance_timeout_ms: Int32 = -1
     server_assignor: str | None = None
-    classic_member_metadata: Annotated[ClassicMemberMetadata | None, Tag(0)] = None
+    classic_member_metadata: Annotated[ClassicMemberMetadata | None, Tag(0, sends_null=True)] = None
 
 
 @message(since=6, until=6, flexible_since=None)

@@ -1,0 +1,1 @@
+"""`ottla transaction`: transactional ids, and transactions that hold back readers."""
