@@ -23,6 +23,7 @@ RIGHT: dict[str, Any] = {
     "batch": b"", "table": pyarrow.table({"a": [1]}), "group": "g", "groups": [], "resource": Resource.topic("t"), "resources": [],
     "values": {}, "changes": {}, "configs": {}, "before": {}, "brokers": [], "broker": 1, "replicas": [], "places": {}, "reassignments": {},
     "levels": {}, "group_metadata": ottla.GroupMetadata("g", -1, "", None), "prepared": PreparedTransaction(1, 0),
+    "transactional_id": "x", "transactional_ids": [],
 }  # fmt: skip
 #: Methods for internal use.
 OWN = {"forked", "close_at_exit", "wait_for", "turn", "partitions_to_read", "seek_each", "has_passed", "invoke"}
@@ -130,6 +131,13 @@ def test_an_invalid_argument_is_an_error_with_the_right_form(
     more = {"group_id": "g"} if kind is ottla.Consumer and name in ("commit", "subscribe") else {}
     with kind(**settings, **more) as client, pytest.raises(error, match=message):
         getattr(client, name)(*arguments)
+
+
+@pytest.mark.parametrize("about", ["start_offset", "producer_id", "longer_than_ms"])
+def test_offsets_producer_ids_and_durations_have_64_bits(about: str) -> None:
+    assert fitting(about, 2**40, int | None, about) == 2**40
+    with pytest.raises(ValueError, match="at most"):
+        fitting(about, 2**63, int | None, about)
 
 
 def test_elements_of_arguments_are_validated() -> None:
