@@ -108,6 +108,8 @@ CATCH_ALL = {
     "net/server_connection.py": "whatever a connection does, the others go on",
     "client/producer/batches.py": "what a user's callback raises is logged: the sender has others to serve",
     "client/interceptors.py": "what a user's interceptor raises is logged: it keeps nothing from being sent",
+    "client/process/process.py": "what a user's function raises is raised again after the transaction was aborted",
+    "client/sync/process.py": "as client/process/process.py, by way of the loop",
     "client/consumer/record.py": "whatever a user's deserializer raises is raised again with the record's place, by the way that knows it",
     "client/sync/consumer.py": "what a listener raises is raised again in the poll that waits for it, by way of the loop",
     "spark/pipeline/functions.py": "whatever a user's module raises when it is imported is told with the module's line",

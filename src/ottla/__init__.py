@@ -3,6 +3,7 @@
     ottla.Producer  ottla.Consumer  ottla.Admin        clients that block
     ottla.aio.Producer  .Consumer  .Admin              the same for asyncio
     ottla.consume                                      a loop over records in one line, also in ottla.aio
+    ottla.process                                      exactly-once processing in one call, also in ottla.aio
     ottla.read_table                                   parts of topics as an Arrow table, also in ottla.aio
     ottla.KafkaError                                   the family of everything that can go wrong; its members are in `ottla.errors`
     ottla.results                                      what the admin clients answer
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from ottla.client.sync.admin import Admin
     from ottla.client.sync.consume import Records, consume
     from ottla.client.sync.consumer import Consumer
+    from ottla.client.sync.process import Processor, process
     from ottla.client.sync.producer import Producer
     from ottla.wire.errors import ErrorKind, KafkaError
 
@@ -53,6 +55,7 @@ _HOME = {
     "NewTopic": "ottla.client.admin.results",
     "OffsetAndMetadata": "ottla.client.group.commits",
     "PreparedTransaction": "ottla.client.producer.transaction_requests",
+    "Processor": "ottla.client.sync.process",
     "Producer": "ottla.client.sync.producer",
     "ProducerRecord": "ottla.client.interceptors",
     "RebalanceListener": "ottla.client.consumer.rebalance",
@@ -62,6 +65,7 @@ _HOME = {
     "ResourceType": "ottla.client.admin.results",
     "TopicPartition": "ottla.base.ids",
     "consume": "ottla.client.sync.consume",
+    "process": "ottla.client.sync.process",
     "read_table": "ottla.client.arrow.tables",
     "unwrap": "ottla.client.admin.calls",
 }
@@ -84,6 +88,7 @@ __all__ = [
     "NewTopic",
     "OffsetAndMetadata",
     "PreparedTransaction",
+    "Processor",
     "Producer",
     "ProducerRecord",
     "RebalanceListener",
@@ -93,6 +98,7 @@ __all__ = [
     "ResourceType",
     "TopicPartition",
     "consume",
+    "process",
     "read_table",
     "unwrap",
 ]

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from ottla.base.ids import TopicPartition
@@ -30,6 +31,8 @@ class MemoryTransactions:
         self.version = 2
         self.ids: dict[str, Transaction] = {}
         self.hold_markers = False
+        #: Called after each change of a state.
+        self.changed: Callable[[], None] = lambda: None
         #: Offsets by producer id, until the marker.
         self.pending: dict[int, dict[tuple[str, int], tuple[int, int, str]]] = {}
 
@@ -89,6 +92,7 @@ class MemoryTransactions:
             for node in self.cluster.nodes.values():
                 node.look_again()
         self.ids[transaction.transactional_id] = transaction
+        self.changed()
 
     # -- requests
 

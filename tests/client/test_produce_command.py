@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ from click.testing import CliRunner, Result
 from memory_cluster import MemoryCluster
 
 from ottla.cli.main import main
+from ottla.records.batch import parse_header
 from ottla.records.read import records
 
 
@@ -185,3 +188,84 @@ def test_ctrl_c_waits_for_sent_records_and_reports_the_written_count(cluster: Me
     result = produce("t", stdin=b"a\nb\n")
     assert (result.exit_code, result.stderr) == (130, "Interrupted: 2 records were written to t\n")
     assert [value for _, value in arrived(cluster)] == [b"a", b"b"]
+
+
+# -- transactions
+
+
+def markers(cluster: MemoryCluster) -> int:
+    return sum(parse_header(batch).is_control for batch in cluster.logs["t"][0].batches)
+
+
+def committed() -> list[str]:
+    result = consume("t", "--from-beginning", "-e", "--read-committed")
+    assert result.exit_code == 0, result.output
+    return result.output.split()
+
+
+def test_the_whole_input_is_one_transaction(cluster: MemoryCluster) -> None:
+    lines = b"".join(b"%d\n" % number for number in range(25_000))
+    result = produce("t", "--transactional-id", "x", stdin=lines)
+    assert (result.exit_code, result.output) == (0, ""), result.output
+    assert markers(cluster) == 1
+    assert committed() == lines.decode().split()
+
+
+def test_a_transaction_has_a_number_of_records(cluster: MemoryCluster) -> None:
+    result = produce("t", "--transactional-id", "x", "--transaction-records", "10", stdin=b"a\n" * 25)
+    assert result.exit_code == 0, result.output
+    assert markers(cluster) == 3
+    assert len(committed()) == 25
+
+
+def test_a_transaction_lasts_a_time_also_while_the_input_pauses(
+    cluster: MemoryCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    done = threading.Event()
+    cluster.transactions.changed = lambda: done.set() if markers(cluster) == 1 else None
+
+    def write() -> None:
+        with (tmp_path / "pipe").open("wb", buffering=0) as pipe:
+            pipe.write(b"a\nb\n")
+            seen.append(done.wait(20))
+            pipe.write(b"c\n")
+
+    seen: list[bool] = []
+    thread = threading.Thread(target=write)
+    thread.start()
+    result = produce("t", str(tmp_path / "pipe"), "--transactional-id", "x", "--transaction-ms", "30")
+    thread.join()
+    assert result.exit_code == 0, result.output
+    assert seen == [True]
+    assert committed() == ["a", "b", "c"]
+
+
+def test_a_failure_aborts_the_transaction_and_says_what_was_committed(cluster: MemoryCluster) -> None:
+    result = produce("t", "-o", "json", "--transactional-id", "x", stdin=b'{"value":"1"}\nbad\n')
+    assert result.exit_code == 1
+    assert "line 2" in result.output
+    assert "the transaction was aborted, and 0 records were committed" in result.output
+    cluster.batch_faults.append(lambda topic, partition, header: 87)
+    result = produce("t", "--transactional-id", "x", stdin=b"a\n")
+    assert result.exit_code == 1
+    assert "the transaction was aborted" in result.output
+    cluster.batch_faults += [lambda topic, partition, header: 87 if header.producer_epoch else None]
+    result = produce("t", "--transactional-id", "y", "--transaction-records", "2", stdin=b"a\nb\nc\nd\n")
+    assert result.exit_code == 1
+    assert "2 records were committed, in 1 transaction before" in result.output
+    assert committed() == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--transaction-records", "5"], "needs --transactional-id"),
+        (["--transaction-ms", "5"], "needs --transactional-id"),
+        (["--transactional-id", "x", "--acks", "1"], "needs --acks all"),
+    ],
+)
+def test_options_of_transactions_are_checked(cluster: MemoryCluster, arguments: list[str], message: str) -> None:
+    result = produce("t", *arguments, stdin=b"a\n")
+    assert result.exit_code == 2
+    assert message in result.output

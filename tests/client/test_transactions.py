@@ -588,8 +588,7 @@ async def test_another_process_ends_a_transaction_by_its_identity(
         await producer.init_transactions()
         producer.begin()
         await producer.send("t", b"a")
-        assert producer._transactions is not None
-        identity = await producer._transactions.hand_over()
+        identity = await producer.transactions.hand_over()
         assert identity == await producer.numbered()
     assert cluster.transactions.state() is S.ONGOING
     options = from_keywords(ProducerOptions, {name: value for name, value in quick.items() if name != "rng"})

@@ -15,7 +15,7 @@ from ottla import Admin, Consumer, NewTopic, Producer
 from ottla.client.producer.transaction_requests import PreparedTransaction, end_transaction
 from ottla.client.transport.network import Network
 from ottla.wire.errors import KafkaError, ProducerFenced
-from serving import ELSEWHERE, Elsewhere, Serving
+from serving import ELSEWHERE, Elsewhere, Serving, needs_its_own
 
 pytestmark = pytest.mark.server
 
@@ -110,6 +110,8 @@ def test_a_second_producer_of_the_id_fences_the_first(server: Serving) -> None:
 
 
 def test_a_prepared_transaction_survives_its_process_and_is_completed(server: Serving) -> None:
+    if ELSEWHERE:
+        needs_its_own("with two-phase commit")
     topic = create(server, "prepared")
     settings: dict[str, Any] = {
         "bootstrap_servers": server.bootstrap,
@@ -135,8 +137,7 @@ def test_another_process_ends_the_transaction(server: Serving) -> None:
             producer.init_transactions()
             producer.begin()
             producer.send(topic, value)
-            assert producer._transactions is not None
-            identity = producer._thread.call(producer._transactions.hand_over())
+            identity = producer._thread.call(producer.transactions.hand_over())
 
         async def end(identity: PreparedTransaction = identity, commit: bool = commit) -> None:
             network = Network(

@@ -31,6 +31,7 @@ from ottla.wire.errors import KafkaError, UnknownTopicOrPartition
 if TYPE_CHECKING:
     from ottla.cli.produce.input import Chunk, CountedInput, InputFormat
     from ottla.cli.produce.sending import RecordDefaults, RecordSender
+    from ottla.cli.produce.transactions import InputTransactions
 
 #: max.block.ms: for a topic that is to be created, and while the producer's buffer is full.
 TOPIC_TIMEOUT_MS, BUFFER_TIMEOUT_MS = 15_000, 120_000
@@ -46,6 +47,7 @@ Examples:
   ottla produce orders -o csv --key-column id orders.csv
   ottla produce pictures -k logo --file logo.png
   echo tick | ottla produce load -n 100000 --rate 5k
+  ottla produce orders --transactional-id nightly < lines.txt
 
 Exit codes: 0 all records written, 1 a record was not written (the message names its line), 2 usage error, 130 interrupted.
 """.replace(r"\b", "\b")
@@ -86,6 +88,11 @@ Exit codes: 0 all records written, 1 a record was not written (the message names
     "--acks", type=click.Choice(["all", "1", "0"]), default="all", show_default=True,
     help="Acknowledgement: by all in-sync replicas, by the leader, or none.",
 )  # fmt: skip
+@click.option(
+    "--transactional-id", metavar="ID", help="Write the input in one transaction: all records become visible at the end, or none."
+)
+@click.option("--transaction-records", type=click.IntRange(min=1), metavar="N", help="A transaction for each N records.")
+@click.option("--transaction-ms", type=click.IntRange(min=1), metavar="MS", help="A transaction for each MS milliseconds.")
 @click.option("-n", "--each", type=click.IntRange(min=1), default=1, metavar="N", help="Send each record N times.")
 @click.option("--rate", metavar="N", help="Limit in records per second, such as 500, 10k or 1M.")
 @click.option("--keep-going", is_flag=True, help="Report records that cannot be read or written, and continue; the exit code is 1.")
@@ -101,6 +108,7 @@ def command(topic: str, files: tuple[str, ...], whole: tuple[str, ...], bootstra
         raise click.UsageError("--file sends a whole file as one record: it cannot be combined with other files, -o or -K")
     ours = {"bootstrap_servers": bootstrap, "client_id": "ottla-cli", "acks": options["acks"], **_codec(options["compression"])}
     ours |= client_settings(ProducerOptions, settings)
+    ours = _transaction_settings(options) | ours
     reading, defaults = _input_format(topic, options, ours), _record_defaults(options)
     rate = None if options["rate"] is None else parse_rate(options["rate"], "--rate")
     with contextlib.ExitStack() as opened:
@@ -130,8 +138,9 @@ def _send(
     settings: dict[str, Any],
     source: CountedInput | None,
 ) -> None:
-    from ottla.cli.produce.input import BadLine
-    from ottla.cli.produce.sending import RecordSender, SendFailed
+    from ottla.cli.produce.input import BadLine, SendFailed
+    from ottla.cli.produce.sending import RecordSender
+    from ottla.cli.produce.transactions import InputTransactions
 
     # A wrong address fails here at once, not only after the producer's timeout. A missing topic may be created later.
     with admin(settings["bootstrap_servers"]) as client:
@@ -142,22 +151,36 @@ def _send(
     began = time.monotonic()
     with ottla.Producer(**settings) as producer, sigterm_as_interrupt():
         kind = "line" if options["delimiter"] == "\\n" and options["form"] not in ("parquet", "arrow") else "record"
-        sending = RecordSender(producer, topic, defaults, rate=rate, keep_going=options["keep_going"], kind=kind)
+        transactions = None
+        if options["transactional_id"] is not None:
+            transactions = InputTransactions(producer, records_max=options["transaction_records"], duration_ms=options["transaction_ms"])
+        sending = RecordSender(
+            producer, topic, defaults, rate=rate, keep_going=options["keep_going"], kind=kind, transactions=transactions
+        )  # fmt: skip
         total = None if source is None else _size(source)
         sending.progress = terminal_progress(total) if total is not None or not sys.stdin.isatty() else None
         problem: str | None = None
+        aborted = ""
         try:
             sending.send_all(read(sending.complain), source)
         except (SendFailed, BadLine) as error:
             problem = str(error)
+        except KafkaError as error:
+            if transactions is None:
+                raise
+            problem = str(error)
         except KeyboardInterrupt:
-            _exit_interrupted(sending, topic)
-        if problem is not None:
+            _exit_interrupted(sending, topic, transactions)
+        if problem is not None and transactions is not None:
+            aborted = transactions.abort()
+        elif problem is not None:
             # Report the outcome of the records sent before, too.
             with contextlib.suppress(SendFailed):
                 sending.finish()
     if sending.progress is not None:
         sending.progress.clear()
+    if problem is not None and transactions is not None:
+        raise click.ClickException(f"{problem}; {aborted}")
     _report_result(sending, topic, problem, source, time.monotonic() - began)
 
 
@@ -176,9 +199,15 @@ def _report_result(sending: RecordSender, topic: str, problem: str | None, sourc
         )
 
 
-def _exit_interrupted(sending: RecordSender, topic: str) -> NoReturn:
-    from ottla.cli.produce.sending import SendFailed
+def _exit_interrupted(sending: RecordSender, topic: str, transactions: InputTransactions | None) -> NoReturn:
+    from ottla.cli.produce.input import SendFailed
 
+    if transactions is not None:
+        aborted = transactions.abort()
+        if sending.progress is not None:
+            sending.progress.clear()
+        click.echo(f"Interrupted: {aborted}", err=True)
+        raise SystemExit(INTERRUPTED)
     with contextlib.suppress(SendFailed, TimeoutError, KeyboardInterrupt):
         sending.finish(INTERRUPT_FLUSH_MS)
     if sending.progress is not None:
@@ -276,6 +305,21 @@ def _codec(text: str) -> dict[str, Any]:
     if codec not in CODECS or (colon and codec not in ("gzip", "lz4", "zstd")):
         raise click.UsageError(f"-z expects one of {', '.join(CODECS)}; gzip, lz4 and zstd may have a level, as zstd:9; not {text!r}")
     return {"compression_type": codec, **({f"compression_{codec}_level": level} if colon else {})}
+
+
+def _transaction_settings(options: dict[str, Any]) -> dict[str, Any]:
+    """Raises: UsageError."""
+    from ottla.cli.produce.transactions import WHOLE_TIMEOUT_MS
+
+    parts = [name for name in ("transaction_records", "transaction_ms") if options[name] is not None]
+    if options["transactional_id"] is None:
+        if parts:
+            raise click.UsageError(f"--{parts[0].replace('_', '-')} needs --transactional-id")
+        return {}
+    if options["acks"] != "all":
+        raise click.UsageError("--transactional-id needs --acks all")
+    timeout = {} if parts else {"transaction_timeout_ms": WHOLE_TIMEOUT_MS}
+    return {"transactional_id": options["transactional_id"], **timeout}
 
 
 def _open(name: str, opened: contextlib.ExitStack) -> BinaryIO:

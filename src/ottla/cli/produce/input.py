@@ -48,6 +48,10 @@ class BadLine(ValueError):
     """Invalid input; the message names its line."""
 
 
+class SendFailed(Exception):
+    """A record was not written or is invalid; the message names its line."""
+
+
 class InputFormat(NamedTuple):
     """The format of the input."""
 

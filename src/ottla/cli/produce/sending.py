@@ -20,12 +20,14 @@ from ottla.cli.produce.input import (
     InputFormat,
     InputRecord,
     JsonLines,
+    SendFailed,
     csv_chunks,
     line_label,
     parsed_chunks,
     split,
     text_chunks,
 )
+from ottla.cli.produce.transactions import InputTransactions
 from ottla.client.producer.batches import Delivery, failures
 from ottla.client.sync.producer import Producer
 from ottla.wire.errors import KafkaError, MessageTooLarge
@@ -79,10 +81,6 @@ class PendingRecords(NamedTuple):
     deliveries: list[Delivery]
 
 
-class SendFailed(Exception):
-    """A record was not written or is invalid; the message names its line."""
-
-
 class NoPartition(ValueError):
     """A record names a partition that does not exist."""
 
@@ -99,10 +97,14 @@ class RecordSender:
         rate: float | None = None,
         keep_going: bool = False,
         kind: str = "line",
+        transactions: InputTransactions | None = None,
     ) -> None:
         self._producer, self._topic, self._defaults = producer, topic, defaults
         self._limiter = None if rate is None else RateLimiter(rate)
         self._keep_going, self._kind = keep_going, kind
+        self._transactions = transactions
+        if transactions is not None:
+            transactions.finish = self.finish
         self._pending: deque[PendingRecords] = deque()
         self._pending_count = 0
         #: Number of the topic's partitions; 0: not queried yet.
@@ -124,6 +126,8 @@ class RecordSender:
             if self.progress is not None:
                 read = 0 if source is None else source.done
                 self.progress.update(read, self.sent, read)
+        if self._transactions is not None:
+            self._transactions.end()
         self.finish()
 
     def finish(self, timeout_ms: float | None = None) -> None:
@@ -147,15 +151,27 @@ class RecordSender:
             click.echo(f"Error: {message}", err=True)
 
     def _send_chunk(self, chunk: Chunk) -> None:
-        step = CHUNK_RECORDS if self._limiter is None else min(CHUNK_RECORDS, self._limiter.chunk_records)
-        for first in range(0, len(chunk.records), step):
-            records = chunk.records[first : first + step]
+        limit = CHUNK_RECORDS if self._limiter is None else min(CHUNK_RECORDS, self._limiter.chunk_records)
+        first = 0
+        while first < len(chunk.records):
+            records = chunk.records[first : first + (limit if self._transactions is None else min(limit, self._transactions.room))]
             for _ in range(self._defaults.each):
-                at = 0
-                while at < len(records):
-                    at = self._send_until_bad(chunk, first + at, records[at:] if at else records) - first
+                if self._transactions is None:
+                    self._send_records(chunk, first, records)
+                else:
+                    with self._transactions.lock:
+                        self._transactions.ensure_open()
+                        before = self.sent
+                        self._send_records(chunk, first, records)
+                        self._transactions.sent(self.sent - before)
                 if self._limiter is not None:
                     self._limiter.wait(len(records))
+            first += len(records)
+
+    def _send_records(self, chunk: Chunk, first: int, records: list[InputRecord]) -> None:
+        at = 0
+        while at < len(records):
+            at = self._send_until_bad(chunk, first + at, records[at:] if at else records) - first
 
     def _send_until_bad(self, chunk: Chunk, first: int, records: list[InputRecord]) -> int:
         """Sends these records, which begin at `first` in the chunk, up to the first that cannot be sent.

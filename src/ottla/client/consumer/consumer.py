@@ -297,6 +297,14 @@ class Consumer:
         """Commits in the background, with one attempt. `callback(offsets, error or None)` is called in a later poll or close."""
         self._members[1].commit_soon(self._offsets_given(offsets), callback)
 
+    def positions(self) -> dict[TopicPartition, OffsetAndMetadata]:
+        """What `commit()` commits: the next record to process, of each assigned partition with a position. Pass it to the producer's
+        `send_offsets_to_transaction` with `group_metadata()`.
+
+        Raises: InvalidGroupId without a group.
+        """
+        return self._members[1].positions()
+
     def _offsets_given(self, offsets: OffsetsGiven | None) -> dict[TopicPartition, OffsetAndMetadata]:
         return self._members[1].positions() if offsets is None else offsets_given(offsets)
 

@@ -187,6 +187,11 @@ class Producer:
 
     # Transactions.
 
+    @property
+    def transactions(self) -> Transactions:
+        """The state of the transactions, for internal use. Raises: ConfigError without a transactional id."""
+        return self._transactional("transactions")
+
     init_transactions = _of_transactions(Transactions.init_transactions)
     begin = _of_transactions(Transactions.begin)
     send_offsets_to_transaction = _of_transactions(Transactions.send_offsets_to_transaction)

@@ -24,7 +24,7 @@ from typing import Any
 
 from ottla.base.ids import TopicPartition
 from ottla.base.options import ConfigError
-from ottla.client.errors import AlreadyClosed, CommitFailed, TransactionAborted
+from ottla.client.errors import AlreadyClosed, BrokerIncompatible, CommitFailed, TransactionAborted
 from ottla.client.group.commits import GroupMetadata, OffsetAndMetadata, OffsetsGiven, offsets_given
 from ottla.client.options import ProducerOptions
 from ottla.client.producer.batches import NOT_NUMBERED, ProducerBatch, wait_for_batches
@@ -234,6 +234,11 @@ class Transactions:
         """Whether there is a transaction to commit or to abort."""
         return self.machine.state not in (State.UNINITIALIZED, State.INITIALIZING, State.READY, State.FATAL_ERROR)
 
+    @property
+    def has_failed(self) -> bool:
+        """Whether the producer can only be closed."""
+        return self.machine.state is State.FATAL_ERROR
+
     async def enter(self) -> None:
         """Begins the transaction of a `with` block."""
         if self.machine.state in (State.UNINITIALIZED, State.INITIALIZING):
@@ -384,6 +389,13 @@ class Transactions:
                 at_least=at_least,
                 at_most=1000 if two_phase else TWO_PHASE_SINCE - 1,
             )
+        except BrokerIncompatible as error:
+            if not two_phase:
+                raise
+            raise BrokerIncompatible(
+                f"two-phase commit needs version {TWO_PHASE_SINCE} of InitProducerId, which brokers serve with"
+                f" transaction.two.phase.commit.enable: {error}"
+            ) from None
         except InvalidTransactionTimeout as error:
             limit = f"transaction_timeout_ms is {self._options.transaction_timeout_ms}, and the brokers' transaction.max.timeout.ms is less"
             raise InvalidTransactionTimeout(f"{limit}: {error}") from None

@@ -225,6 +225,7 @@ class Consumer:
     subscription = _direct(aio.Consumer.subscription)
     enforce_rebalance = _on_loop(aio.Consumer.enforce_rebalance)
     group_metadata = _on_loop(aio.Consumer.group_metadata)
+    positions = _on_loop(aio.Consumer.positions)
     commit = _awaited(aio.Consumer.commit)
     commit_async = _on_loop(aio.Consumer.commit_async)
     committed = _awaited(aio.Consumer.committed)

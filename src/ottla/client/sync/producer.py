@@ -319,6 +319,11 @@ class Producer:
         count = self._thread.call(partitions_of(self._network, topic, None, self.options.max_block_ms))
         return [TopicPartition(topic, partition) for partition in range(count)]
 
+    @property
+    def transactions(self) -> Transactions:
+        """The state of the transactions, for internal use on the loop. Raises: ConfigError without a transactional id."""
+        return self._transactional("transactions")
+
     init_transactions = _awaited(Transactions.init_transactions)
     begin = _on_loop(Transactions.begin)
     send_offsets_to_transaction = _awaited(Transactions.send_offsets_to_transaction)
