@@ -11,7 +11,21 @@ import click
 from rich.console import Console
 
 from bench import kafka, report, runner
-from bench.cases import SCALES, Case, Scale, arrow, clients, failover, footprint, groups, replicated, requests, spark, throughput
+from bench.cases import (
+    SCALES,
+    Case,
+    Scale,
+    arrow,
+    clients,
+    failover,
+    footprint,
+    groups,
+    replicated,
+    requests,
+    spark,
+    throughput,
+    transactions,
+)
 from bench.maven import PeerUnavailable
 from bench.servers import OTTLA, OTTLA_CACHED, ROOT, Contestant, KafkaServer, compiled
 
@@ -88,6 +102,7 @@ def _cases(scale: Scale) -> list[Case]:
         *footprint.first_cases(scale),
         *requests.cases(scale),
         *throughput.cases(scale),
+        *transactions.cases(scale),
         *clients.cases(scale),
         *arrow.cases(scale),
         *groups.cases(scale),

@@ -15,7 +15,7 @@ from __future__ import annotations
 import random
 import struct
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from kafka.record.default_records import DefaultRecordBatchBuilder
@@ -25,6 +25,8 @@ CLIENT_ID = b"bench"
 #: One partition of a Produce v9 response: index, error, base offset, append time, log start offset; no record errors, message or tags.
 PRODUCED_PARTITION_SIZE = 33
 BATCH_OVERHEAD = 61
+#: Attribute of a control batch.
+CONTROL = 0x20
 
 
 class RequestFailed(RuntimeError):
@@ -66,6 +68,24 @@ def produce_frame(topic: str, partitions: Sequence[int], batch: bytes, *, acks: 
     return _frame(0, 9, bytes(body + b"\x00\x00"), flexible=True)
 
 
+def stamped_produce_frame(
+    topic: str, batches: Mapping[int, bytes], *, version: int, transactional_id: str | None
+) -> tuple[bytearray, dict[int, int]]:
+    """A Produce request of version 9 to 12 with acks=all, and the position of each partition's batch in it."""
+    name = topic.encode()
+    body = bytearray(b"\x00" if transactional_id is None else _uvarint(len(transactional_id) + 1) + transactional_id.encode())
+    body += struct.pack(">hi", -1, 30_000)
+    body += _uvarint(2) + _uvarint(len(name) + 1) + name + _uvarint(len(batches) + 1)
+    places: dict[int, int] = {}
+    for partition, batch in batches.items():
+        body += struct.pack(">i", partition) + _uvarint(len(batch) + 1)
+        places[partition] = len(body)
+        body += batch + b"\x00"
+    frame = _frame(0, version, bytes(body + b"\x00\x00"), flexible=True)
+    before = len(frame) - len(body) - 2
+    return frame, {partition: before + place for partition, place in places.items()}
+
+
 def check_produced(reply: bytes | bytearray | memoryview, topic: str, partitions: int) -> None:
     """Raises RequestFailed unless every partition appended its batch. `reply` starts at the correlation id."""
     start = 4 + 1 + 1 + len(_uvarint(len(topic) + 1)) + len(topic) + 1
@@ -77,10 +97,16 @@ def check_produced(reply: bytes | bytearray | memoryview, topic: str, partitions
 
 
 def fetch_frame(
-    topic: str, offsets: dict[int, int], *, partition_bytes_max: int, bytes_max: int = 50 << 20, wait_ms: int = 500
+    topic: str,
+    offsets: dict[int, int],
+    *,
+    partition_bytes_max: int,
+    bytes_max: int = 50 << 20,
+    wait_ms: int = 500,
+    read_committed: bool = False,
 ) -> bytearray:
     name = topic.encode()
-    body = bytearray(struct.pack(">iiiibii", -1, wait_ms, 1, bytes_max, 0, 0, -1))
+    body = bytearray(struct.pack(">iiiibii", -1, wait_ms, 1, bytes_max, read_committed, 0, -1))
     body += struct.pack(">ih", 1, len(name)) + name + struct.pack(">i", len(offsets))
     for partition, offset in offsets.items():
         body += struct.pack(">iiqqi", partition, -1, offset, -1, partition_bytes_max)
@@ -102,8 +128,34 @@ def fetched(reply: memoryview, offsets: dict[int, int]) -> dict[int, Fetched]:
     if code or topics > 1:
         raise RequestFailed(f"Fetch was answered with error code {code} and {topics} topics")
     found: dict[int, Fetched] = {}
-    if not topics:
-        return found
+    for partition, start, end in _partitions(reply) if topics else ():
+        found[partition] = _walk(reply, start, end, offsets[partition])
+    return found
+
+
+def fetched_batches(reply: memoryview, offsets: dict[int, int]) -> dict[int, list[bytes]]:
+    """The whole data batches of a Fetch v11 response; moves `offsets` behind all batches. Raises RequestFailed."""
+    _, code, _, topics = struct.unpack_from(">ihii", reply, 4)
+    if code or topics > 1:
+        raise RequestFailed(f"Fetch was answered with error code {code} and {topics} topics")
+    found: dict[int, list[bytes]] = {}
+    for partition, start, end in _partitions(reply) if topics else ():
+        batches = found[partition] = []
+        position = start
+        while position + BATCH_OVERHEAD <= end:
+            base_offset, length = struct.unpack_from(">qi", reply, position)
+            if position + length + 12 > end:
+                break
+            attributes, last_delta = struct.unpack_from(">hi", reply, position + 21)
+            if not attributes & CONTROL:
+                batches.append(bytes(reply[position : position + length + 12]))
+            offsets[partition] = base_offset + last_delta + 1
+            position += length + 12
+    return found
+
+
+def _partitions(reply: memoryview) -> Iterator[tuple[int, int, int]]:
+    """Number, start and end of the records of each partition. Raises RequestFailed."""
     (name_size,) = struct.unpack_from(">h", reply, 18)
     position = 20 + name_size
     (partitions,) = struct.unpack_from(">i", reply, position)
@@ -116,9 +168,8 @@ def fetched(reply: memoryview, offsets: dict[int, int]) -> dict[int, Fetched]:
         (size,) = struct.unpack_from(">i", reply, position)
         position += 4
         size = max(size, 0)
-        found[partition] = _walk(reply, position, position + size, offsets[partition])
+        yield partition, position, position + size
         position += size
-    return found
 
 
 def _walk(reply: memoryview, position: int, end: int, offset: int) -> Fetched:

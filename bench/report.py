@@ -37,6 +37,7 @@ TARGETS = (
     ("groups", "new protocol, 500", "slowest of these", 5.0),
     ("groups", "", "fenced", 0.0),
     ("groups", "", "others' p99, times", 2.0),
+    ("transactions", "produce, commit every 100 ms", "of idempotent", 0.9),
 )
 
 

@@ -1,7 +1,7 @@
 """`python -m chaos.pipelines`: a pipeline copies a topic into a Delta table and a topic while its processes are killed at random.
 
     producer ──► topic events ──► ottla pipeline run ──► Delta table     each record exactly once
-                    broker        driver, JVM, workers ──► topic copies  each record at least once
+                    broker        driver, JVM, workers ──► topic copies  each record exactly once, at read_committed
 
     target     process                                            restarted by
     worker     a Python process of Spark: reads, writes, plans    Spark, or a restart of the pipeline
@@ -225,6 +225,7 @@ class KillTestResult:
     in_topic: int = 0
     topic_doubled: int = 0
     topic_missing: int = 0
+    open_transactions: int = 0
     problems: list[str] = field(default_factory=list)
 
     def summary(self) -> dict[str, Any]:
@@ -242,10 +243,10 @@ def number_of(value: bytes) -> int:
     return int(json.loads(value)["n"])
 
 
-def copies_in(bootstrap: str, topic: str, number: Callable[[bytes], int] = number_of) -> Counter[int]:
-    """How often each number is in a topic; `number` parses it from a value."""
+def copies_in(bootstrap: str, topic: str, number: Callable[[bytes], int] = number_of, *, isolation: str = "read_committed") -> Counter[int]:
+    """How often each number is in a topic, for a reader at an isolation level; `number` parses it from a value."""
     found: Counter[int] = Counter()
-    with Consumer(bootstrap_servers=bootstrap, auto_offset_reset="earliest") as consumer:
+    with Consumer(bootstrap_servers=bootstrap, auto_offset_reset="earliest", isolation_level=isolation) as consumer:
         partitions = consumer.partitions_for(topic)
         ends = consumer.end_offsets(partitions)
         consumer.assign(partitions)
@@ -263,6 +264,8 @@ def compare(outcome: KillTestResult, bootstrap: str, table: Path, producer: Numb
     outcome.in_table, outcome.in_topic = delta.total(), topic.total()
     outcome.table_doubled, outcome.topic_doubled = (sum(times > 1 for times in found.values()) for found in (delta, topic))
     outcome.table_missing, outcome.topic_missing = (len(log.keys() - found.keys()) for found in (delta, topic))
+    with Admin(bootstrap_servers=bootstrap) as admin:
+        outcome.open_transactions = len(admin.list_transactions(states=["Ongoing"]))
     lost = len(producer.acknowledged - log.keys())
     invented = len((delta.keys() | topic.keys()) - log.keys())
     for count, what in [
@@ -271,6 +274,8 @@ def compare(outcome: KillTestResult, bootstrap: str, table: Path, producer: Numb
         (outcome.table_missing, "records are not in the Delta table"),
         (outcome.table_doubled, "records are in the Delta table more than once"),
         (outcome.topic_missing, "records are not in the topic they were copied to"),
+        (outcome.topic_doubled, "records are in the topic they were copied to more than once"),
+        (outcome.open_transactions, "transactions are open at the end"),
         (invented, "records were written that nobody sent"),
         (len(producer.failed), f"records were refused, the first: {producer.failed[:1]}"),
     ]:
@@ -284,12 +289,12 @@ def compare(outcome: KillTestResult, bootstrap: str, table: Path, producer: Numb
 class KillTest:
     """One run of the program: broker, producer and pipeline, and the kills."""
 
-    def __init__(self, directory: Path, *, seed: int, rate: int, log: Callable[[str], None]) -> None:
+    def __init__(self, directory: Path, *, seed: int, rate: int, log: Callable[[str], None], two_phase: bool = False) -> None:
         self.rng = random.Random(seed)
         self.outcome = KillTestResult(seed)
         self.log = log
         self.table = directory / "table"
-        self.broker = BrokerProcess(directory / "data")
+        self.broker = BrokerProcess(directory / "data", {"transaction.two.phase.commit.enable": "true"} if two_phase else {})
         file = directory / "chaos.toml"
         file.write_text(PIPELINE.format(bootstrap=self.broker.address, directory=directory, events=EVENTS, copies=COPIES))
         self.run = PipelineProcess(file, directory)
@@ -471,17 +476,18 @@ def _is_our_jvm(pid: int) -> bool:
 @click.option("--json", "json_path", type=click.Path(dir_okay=False, path_type=Path), help="Write the results to this file as JSON.")
 @click.option("--directory", type=click.Path(file_okay=False, exists=True, path_type=Path), help="Parent of the data directories.")
 @click.option("--keep", is_flag=True, help="Keep data, tables and the output of the processes.")
-def main(kills: int, rate: int, seed: int | None, json_path: Path | None, directory: Path | None, keep: bool) -> None:
+@click.option("--two-phase", is_flag=True, help="Brokers with transaction.two.phase.commit.enable.")
+def main(kills: int, rate: int, seed: int | None, json_path: Path | None, directory: Path | None, keep: bool, two_phase: bool) -> None:
     """Kill processes of a running pipeline, and compare its output with what was sent.
 
-    Exit code 0: the table has each record once, the topic at least once; 1: otherwise.
+    Exit code 0: the table and the topic have each record once; 1: otherwise.
     """
     # Child processes must not outlive a terminated run.
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     seed = random.SystemRandom().randrange(1 << 32) if seed is None else seed
     home = Path(tempfile.mkdtemp(prefix="ottla-pipelines-", dir=directory))
     click.echo(f"seed {seed}", err=True)
-    outcome = KillTest(home, seed=seed, rate=rate, log=lambda line: click.echo(line, err=True)).execute(kills)
+    outcome = KillTest(home, seed=seed, rate=rate, two_phase=two_phase, log=lambda line: click.echo(line, err=True)).execute(kills)
     text = json.dumps(outcome.summary(), indent=1)
     click.echo(text)
     if json_path is not None:

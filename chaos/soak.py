@@ -26,7 +26,7 @@ import tempfile
 import threading
 import time
 import tracemalloc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -55,8 +55,9 @@ RESIDENT_GROWTH_MAX_BYTES = 12 * MiB
 class BrokerProcess:
     """`ottla serve` on one port and directory, with restarts."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, settings: Mapping[str, str] | None = None) -> None:
         self.directory = directory
+        self.settings = {**SETTINGS, **(settings or {})}
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             self.address = f"127.0.0.1:{probe.getsockname()[1]}"
@@ -64,7 +65,7 @@ class BrokerProcess:
 
     def start(self) -> None:
         command = [sys.executable, "-m", "ottla", "serve", "--data-dir", str(self.directory), "--listen", self.address]
-        for name, value in SETTINGS.items():
+        for name, value in self.settings.items():
             command += ["--set", f"{name}={value}"]
         self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
         assert self._process.stdout is not None

@@ -391,10 +391,17 @@ def hanging_transaction(address: tuple[str, int], transactional_id: str, topic: 
     """Writes a transactional record into partition 0, which was not added to the transaction: no coordinator will end it. Returns the
     producer id. Brokers accept this with `transaction.partition.verification.enable=false`.
     """
-    init = Cursor(ask(address, frame(22, 1, string(transactional_id) + struct.pack(">i", 60_000))))
-    init.take(4)
-    assert init.unpack("h") == 0, "the coordinator is there"
-    producer_id, epoch = init.unpack("q"), init.unpack("h")
+    deadline = time.monotonic() + 30
+    while True:
+        # Looking for the coordinator creates its topic.
+        ask(address, frame(10, 1, string(transactional_id) + b"\1"))
+        init = Cursor(ask(address, frame(22, 1, string(transactional_id) + struct.pack(">i", 60_000))))
+        init.take(4)
+        code, producer_id, epoch = init.unpack("h"), init.unpack("q"), init.unpack("h")
+        if code == 0:
+            break
+        assert time.monotonic() < deadline, f"the coordinator is there: {code}"
+        time.sleep(0.05)
     records = batch_of(
         [(timestamp_ms, b"k", b"v")], producer_id=producer_id, producer_epoch=epoch, base_sequence=0, attributes=TRANSACTIONAL
     )

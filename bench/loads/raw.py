@@ -38,7 +38,7 @@ def produce(
     """Send batches until `seconds` have passed or `bytes_max` of values are acknowledged, whichever is first."""
     batch = frames.batch_of(value_size, batch_size)
     frame = frames.produce_frame(topic, range(partitions), batch.data, acks=acks)
-    with _connect(host, port) as sock:
+    with connect(host, port) as sock:
         pump = _Pump(sock, frame, topic, partitions)
         if warm_s:
             pump.run(until=time.perf_counter() + warm_s, requests_max=1 << 60)
@@ -105,7 +105,7 @@ def fetch(
 ) -> dict[str, Any]:
     """Read every partition from offset 0 to its end, repeatedly, for `seconds`."""
     buffer = memoryview(bytearray(REPLY_BYTES_MAX))
-    with _connect(host, port) as sock:
+    with connect(host, port) as sock:
         reader = _Reader(sock, topic, partitions, buffer)
         reader.run(until=time.perf_counter() + warm_s)
         window = Window(pid)
@@ -150,7 +150,7 @@ class _Reader:
         return reply
 
 
-def _connect(host: str, port: int) -> socket.socket:
+def connect(host: str, port: int) -> socket.socket:
     sock = socket.create_connection((host, port), timeout=TIMEOUT_S)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     # A Python timeout makes the socket non-blocking, and MSG_WAITALL does not wait then: let the kernel handle the timeout.

@@ -286,5 +286,7 @@ class FakeAdmin:
             status = t.TransactionStatus.HANGING if known is None else t.TransactionStatus.ONGOING
             blocking = t.BlockingTransaction(one, status, None if known is None else known.start_ms, known)
             waiting = [t.BlockedGroup("billing", one.start_offset)] if groups else []
-            found[one.place] = t.BlockedPartition(one.topic, one.partition, one.start_offset, 10, [blocking], waiting)
+            before = found[one.place].transactions if one.place in found else []
+            oldest = min(one.start_offset, *(each.transaction.start_offset for each in before), 10)
+            found[one.place] = t.BlockedPartition(one.topic, one.partition, oldest, 10, [*before, blocking], waiting)
         return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,10 @@ import pytest
 
 from commands import Ottla, documents, good, refused
 from ottla.cli.doctor.checks import CHECKS
+from ottla.client.admin.results import Resource
 from ottla.client.sync.admin import Admin
 from ottla.client.sync.producer import Producer
+from plain_kafka import hanging_transaction
 from serving import Serving
 
 #: Checks that do not depend on what other tests did to the shared server.
@@ -85,6 +88,32 @@ def test_an_injected_problem_is_found_and_fixed_by_its_remedy(ottla_server: Serv
     cured = ottla("doctor", *server, "--timeout", "60s", *chosen("replication"), "-o", "json")
     assert "doctor.ill" not in {one["topic"] for one in documents(cured, "doctor", code=cured.exit_code)["findings"]}
     good(ottla("topic", "delete", "doctor.ill", "-y", *server))
+
+
+@pytest.mark.server
+def test_a_transaction_that_hangs_is_found_with_its_group_and_ended_by_the_remedy(ottla_server: Serving, ottla: Ottla) -> None:
+    server, topic = ("-b", ottla_server.bootstrap), "doctor.hangs"
+    verification = Resource.broker(None), "transaction.partition.verification.enable"
+    good(ottla("topic", "create", topic, *server))
+    with Admin(bootstrap_servers=ottla_server.bootstrap) as admin:
+        admin.alter_consumer_group_offsets("doctor.waits", {(topic, 0): 0})
+        admin.incremental_alter_config(verification[0], {verification[1]: False})
+        try:
+            hanging_transaction(ottla_server.address, "doctor.zombie", topic, timestamp_ms=int(time.time() * 1000) - 3_600_000)
+        finally:
+            admin.incremental_alter_config(verification[0], {verification[1]: None})
+
+    def look() -> list[dict[str, Any]]:
+        result = ottla("doctor", *server, "--timeout", "60s", *chosen("transactions"), "-o", "json")
+        return [one for one in documents(result, "doctor", code=result.exit_code)["findings"] if one["topic"] == topic]
+
+    (finding,) = look()
+    assert (finding["severity"], finding["partitions"]) == ("problem", [0])
+    assert "transactional id doctor.zombie" in finding["evidence"] and "doctor.waits" in finding["evidence"]
+    good(ottla(*finding["command"].split()[1:], "--yes"))
+    assert look() == []
+    good(ottla("group", "delete", "doctor.waits", "-y", *server))
+    good(ottla("topic", "delete", topic, "-y", *server))
 
 
 @pytest.mark.server

@@ -54,6 +54,20 @@ def test_produce_is_measured_and_its_topic_deleted(at: Ottla, way: list[str]) ->
 
 
 @pytest.mark.server
+def test_transactions_are_measured_and_read_when_they_are_committed(at: Ottla) -> None:
+    words = ["perf.transactions", "--create", "--keep", "-n", "1500", "--throughput", "5k", "-X", "linger.ms=1"]
+    found = read(at, "produce", *words, "--transactional-id", "perf.id", "--transaction-duration-ms", "60")
+    assert (found["records"], found["failed"], found["transactions"]["duration_ms"]) == (1500, 0, 60)
+    # 300 ms, in transactions of 60 ms and a commit each.
+    assert 2 <= found["transactions"]["committed"] <= 6
+    assert 0 < found["transactions"]["commit_ms"]["p50"] <= found["transactions"]["commit_ms"]["max"]
+    assert "perf.id" in good(at("transaction", "list"))
+    words = ["--messages", "1500", "-X", "group.protocol=consumer", "--timeout", "60s"]
+    assert read(at, "consume", "perf.transactions", "--read-committed", *words)["records"] == 1500
+    assert read(at, "produce", "perf.transactions", "-n", "10")["transactions"] is None
+
+
+@pytest.mark.server
 def test_produce_at_a_rate_into_an_existing_topic(at: Ottla, tmp_path: Path) -> None:
     lines = tmp_path / "lines"
     lines.write_text("one\ntwo\n")

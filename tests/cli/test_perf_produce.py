@@ -13,6 +13,7 @@ from ottla.cli.perf.display import Display, Goal
 from ottla.cli.perf.figures import NS, Figures, latency_document
 from ottla.cli.perf.load import Payload, Schedule, numbers, random_payloads
 from ottla.cli.perf.sending import LoadSender
+from ottla.cli.perf.transactions import Transactions
 from ottla.client.producer.batches import BlockingDelivery, ProducerBatch
 from ottla.wire.errors import KafkaError, MessageTooLarge
 
@@ -54,6 +55,16 @@ class Producer:
         #: Index of the batch that fails.
         self.bad = -1
         self.batches = 0
+        #: Number of records before each begin and commit.
+        self.begins: list[int] = []
+        self.commits: list[int] = []
+
+    def begin(self) -> None:
+        self.begins.append(len(self.values))
+
+    def commit(self) -> None:
+        self._finish()
+        self.commits.append(len(self.values))
 
     def send(self, topic: str, value: bytes) -> BlockingDelivery:
         number = len(self.values)
@@ -85,13 +96,30 @@ class Producer:
 
 
 def sent(
-    producer: Producer, clock: Clock, *, warmup: int = 0, payload: Payload | None = None, tables: bool = False, **limits: Any
+    producer: Producer,
+    clock: Clock,
+    *,
+    warmup: int = 0,
+    payload: Payload | None = None,
+    tables: bool = False,
+    transactions: Transactions | None = None,
+    **limits: Any,
 ) -> Figures:
     schedule = Schedule(**limits)
     schedule.begin(clock())
     figures = Figures(clock(), warmup=warmup)
     display = Display(figures, Goal(limits.get("records"), None), interval_ns=NS, stream=io.StringIO(), terminal=False)
-    sending = LoadSender(producer, "t", payload or numbers(), schedule, figures, display, clock=clock, sleep=clock.sleep)
+    sending = LoadSender(
+        producer,
+        "t",
+        payload or numbers(),
+        schedule,
+        figures,
+        display,
+        clock=clock,
+        sleep=clock.sleep,
+        transactions=transactions,
+    )
     sending.run(tables=tables)
     sending.wait()
     assert sending.sent == len(producer.values)
@@ -111,6 +139,27 @@ def test_the_rate_is_limited() -> None:
     clock = Clock()
     sent(Producer(clock, batch=1000), clock, records=100, rate=50.0)
     assert clock.now - NS == pytest.approx(99 / 50 * NS, abs=2 * MS)
+
+
+def test_transactions_are_committed_at_an_interval_and_the_last_one_at_the_end() -> None:
+    clock = Clock()
+    producer = Producer(clock, batch=1, takes_ns=2 * MS)
+    transactions = Transactions(producer, duration_ns=100 * MS, clock=clock)
+    figures = sent(producer, clock, records=25, rate=100.0, transactions=transactions)
+    assert figures.total.records == 25
+    # A record every 10 ms, the first at once; an acknowledgement takes 2 ms.
+    assert (producer.begins, producer.commits) == ([0, 10, 21], [10, 21, 25])
+    found = transactions.document()
+    assert (found["committed"], found["duration_ms"], found["commit_ms"]["max"]) == (3, 100, 2.0)
+
+
+def test_no_transaction_begins_without_a_record() -> None:
+    clock = Clock()
+    producer = Producer(clock)
+    transactions = Transactions(producer, duration_ns=MS, clock=clock)
+    transactions.update()
+    transactions.commit()
+    assert (producer.begins, producer.commits, transactions.document()["commit_ms"]["p50"]) == ([], [], None)
 
 
 def test_a_stall_shows_in_the_latency_of_all_records_due_meanwhile() -> None:

@@ -85,6 +85,15 @@ def test_what_blocks_readers_has_client_and_groups(transactions: FakeAdmin, ottl
     assert documents(ottla("transaction", "blocking", "--no-groups", "-o", "json"), "transaction", "blocking")[0]["groups"] == []
 
 
+def test_only_the_oldest_transaction_of_a_partition_is_shown_unless_all_are_asked_for(transactions: FakeAdmin, ottla: Ottla) -> None:
+    younger = OpenTransaction("orders", 1, 8, 11, 0, -1, WRITTEN_MS)
+    transactions.open.append(younger)
+    shown = documents(ottla("transaction", "blocking", "-o", "json"), "transaction", "blocking")
+    assert [(one["topic"], one["start_offset"], one["holds"]) for one in shown] == [("orders", 4, True), ("payments", 6, True)]
+    shown = documents(ottla("transaction", "blocking", "--all", "-o", "json"), "transaction", "blocking")
+    assert [(one["topic"], one["start_offset"], one["holds"]) for one in shown][:2] == [("orders", 4, True), ("orders", 8, False)]
+
+
 def test_hanging_transactions_are_a_problem_with_the_command_that_ends_them(transactions: FakeAdmin, ottla: Ottla) -> None:
     result = ottla("transaction", "find-hanging")
     assert "ottla transaction abort -t payments:0 --start-offset 6" in refused(result)

@@ -133,6 +133,13 @@ def test_an_invalid_argument_is_an_error_with_the_right_form(
         getattr(client, name)(*arguments)
 
 
+@pytest.mark.parametrize("about", ["start_offset", "producer_id", "longer_than_ms"])
+def test_offsets_producer_ids_and_durations_have_64_bits(about: str) -> None:
+    assert fitting(about, 2**40, int | None, about) == 2**40
+    with pytest.raises(ValueError, match="at most"):
+        fitting(about, 2**63, int | None, about)
+
+
 def test_elements_of_arguments_are_validated() -> None:
     wrong = ConfigChange(5, "x", ConfigOperation.SET)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match=r"name of ConfigChange.* is a str, not 5"):

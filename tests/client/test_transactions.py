@@ -602,6 +602,31 @@ async def test_another_process_ends_a_transaction_by_its_identity(
     assert await read(quick) == [b"a"] * commit
 
 
+async def test_a_producer_adopts_another_transactional_id_and_leaves_its_transaction_open(
+    cluster: MemoryCluster, quick: dict[str, Any], version: int
+) -> None:
+    async with Producer(**quick) as producer:
+        with pytest.raises(RuntimeError, match="init_transactions"):
+            producer.begin()
+        identities = []
+        for name in ("x", "y", "z"):
+            producer.adopt(name)
+            await producer.init_transactions()
+            producer.begin()
+            await producer.send("t", name.encode())
+            with pytest.raises(RuntimeError, match=f"adopt.. is not allowed: the producer of transactional_id '{name}'"):
+                producer.adopt("other")
+            identities.append(await producer.hand_over())
+    assert len({one.producer_id for one in identities}) == 3
+    assert [cluster.transactions.state(name) for name in "xyz"] == [S.ONGOING] * 3
+    options = from_keywords(ProducerOptions, {name: value for name, value in quick.items() if name != "rng"})
+    network = Network(options)
+    for name, identity, commit in zip("xyz", identities, (True, False, True), strict=True):
+        await end_transaction(network, name, *identity, commit=commit)
+    await network.close()
+    assert await read(quick) == [b"x", b"z"]
+
+
 def test_the_text_of_a_prepared_transaction_is_checked() -> None:
     assert PreparedTransaction.parse("4000:7") == (4000, 7)
     for text in ("", "4000", "4000:", ":7", "a:b", "4000:-1"):

@@ -17,6 +17,7 @@ from ottla.base.ids import TopicPartition
 from ottla.broker.groups import records as group_records
 from ottla.broker.transactions import records as transaction_records
 from ottla.broker.transactions.states import TransactionState
+from ottla.cli.import_.command import report
 from ottla.log import checkpoints
 from ottla.log.producer_snapshots import snapshot_file
 from ottla.log.producer_state import Producer
@@ -276,6 +277,23 @@ def test_the_directories_of_one_broker_become_one(tmp_path: Path) -> None:
     plan = plan_of([open_source(source), open_source(other)])
     assert plan.brokers == {1: 1}
     assert ("log", str(other / "stale-0"), "the topic does not exist any more") in plan.not_imported
+
+
+def test_directories_of_separate_controllers_and_of_metadata_log_dir_become_no_broker(tmp_path: Path) -> None:
+    """Compared with real clusters of Kafka 3.9.2 and 4.4.0 with one and three controllers."""
+    broker = kafka_directory(tmp_path / "broker", 1, segments=TWO_SEGMENTS, recovery_point=6)
+    registered = [kinds.RegisterBrokerRecord(broker_id=1), kinds.TopicRecord(name="orders", topic_id=ORDERS)]
+    records: list[Struct] = [*registered, partition(replicas=[1], isr=[1])]
+    more = metadata_batch(3, [kinds.ConfigRecord(resource_type=2, resource_name="orders", name="retention.ms", value="77")])
+    others = {"of the broker": (1, []), "behind": (100, []), "newest": (101, [more])}
+    for name, (node, batches) in others.items():
+        directory = kafka_directory(tmp_path / name, node, segments={}, clean=False)
+        (directory / "orders-0").rename(tmp_path / f"unused {name}")
+        write_metadata(directory, metadata_batch(0, records), *batches)
+    plan = plan_of([open_source(path) for path in (broker, *(tmp_path / name for name in others))])
+    assert plan.brokers == {1: 1} and plan.metadata.configs[("topics", "orders")] == {"retention.ms": "77"}
+    [one] = report(plan, tmp_path / "data", None)["brokers"]
+    assert one["clean"] and one["directories"] == [str(broker), str(tmp_path / "of the broker")]
 
 
 def test_what_has_no_equal_is_reported(tmp_path: Path) -> None:

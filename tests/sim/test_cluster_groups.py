@@ -6,6 +6,7 @@ from ottla.broker import coordinator
 from ottla.broker.controller import reassignment, reassignment_driver
 from ottla.broker.metadata.image import Image, Topic
 from ottla.sim import cluster_environment
+from ottla.sim.group_environment import OFFSETS
 from ottla.sim.group_history import CLUSTER_GROUP_KINDS, GroupHistory
 from ottla.sim.sweep import report, run_seed
 from ottla.store import layout
@@ -51,7 +52,7 @@ def test_copies_of_offsets_that_were_missing_at_first_are_there_in_the_end(monke
         history = GroupHistory(seed, kinds=MOVING, brokers=3)
         verdict = history.run()
         assert not verdict.problems, report(verdict)
-        node = layout.decode_topic(history.stage.store.tree.nodes[layout.topic(cluster_environment.OFFSETS)].data)
+        node = layout.decode_topic(history.stage.store.tree.nodes[layout.topic(OFFSETS)].data)
         assert node.factor_wanted == 0 and all(len(replicas) == 3 for replicas in node.replicas.values())
     assert moved, "in no seed was a broker away when the topic was created"
 

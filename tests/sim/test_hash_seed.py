@@ -8,7 +8,10 @@ import pytest
 pytestmark = pytest.mark.slow
 
 
-@pytest.mark.parametrize(("story", "seeds"), [("logs", 50), ("groups", 40), ("cluster", 50), ("cluster-groups", 15)])
+@pytest.mark.parametrize(
+    ("story", "seeds"),
+    [("logs", 50), ("groups", 40), ("cluster", 50), ("cluster-groups", 15), ("transactions", 12), ("cluster-transactions", 8)],
+)
 def test_seed_gives_the_same_history_under_any_hash_seed(story: str, seeds: int) -> None:
     def hashes(hash_seed: str) -> list[str]:
         code = f"from ottla.sim.sweep import run_seed\nfor seed in range({seeds}): print(seed, run_seed(seed, {story!r}).trace_hash)"

@@ -39,7 +39,7 @@ def test_validate_summarizes_a_pipeline(tmp_path: Path) -> None:
     file.write_text(PIPELINE)
     filled = ["--var", "bootstrap=h:1", "--var", "dir=/d", "--var", "topic=t"]
     done = CliRunner().invoke(command, ["validate", str(file), "--no-spark", *filled])
-    assert (done.exit_code, done.output) == (0, f"{file}: pipeline p: 1 source, 0 steps, 1 sink; SQL not checked\n")
+    assert (done.exit_code, done.output) == (0, f"{file}: pipeline p: 1 source, 0 steps, 1 sink; SQL not checked; written exactly once\n")
 
 
 def test_without_spark_the_remedy_is_one_line(tmp_path: Path) -> None:

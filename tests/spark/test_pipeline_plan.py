@@ -255,4 +255,4 @@ def test_commands_print_errors_and_known_names(tmp_path: Path) -> None:
     assert CliRunner().invoke(main, ["pipeline", "validate", str(file)]).output.endswith("SQL checked\n")
     shown = CliRunner().invoke(main, ["pipeline", "plan", str(file)]).output.splitlines()
     assert "view\tasked\tstep\tevents\tcode string\t\t" in shown
-    assert "sink\tconsole\tasked\t\t\tfinal rows" in shown
+    assert "sink\tconsole\tasked\t\t\tfinal rows\tnone" in shown

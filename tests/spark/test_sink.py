@@ -17,7 +17,7 @@ from ottla.client.options import ProducerOptions
 from ottla.records import partition_for_key
 from ottla.records.batch import BatchHeader, headers
 from ottla.records.compression import Codec
-from ottla.spark.sink.options import SinkOptions
+from ottla.spark.sink.options import OF_TRANSACTIONS, SinkOptions
 from ottla.spark.sink.writer import BatchWriter, StreamWriter, TaskResult, sink_columns
 from ottla.spark.source.data_source import OttlaDataSource
 
@@ -39,12 +39,12 @@ def rows(spark: Any, topic: Topic, **options: str) -> list[Any]:
 
 
 def batches(topic: Topic, partition: int = 0) -> list[BatchHeader]:
-    """The batches of a partition in the log."""
+    """The batches of records of a partition in the log."""
 
     async def fetch() -> list[BatchHeader]:
         async with aio.Consumer(bootstrap_servers=topic.bootstrap, max_partition_fetch_bytes=2**25) as consumer:
             fetched = await consumer.fetch_raw(TopicPartition(topic.name, partition), 0, max_wait_ms=500)
-            return [header for _, header in headers(fetched.records)]
+            return [header for _, header in headers(fetched.records) if not header.is_control]
 
     return asyncio.run(fetch())
 
@@ -208,7 +208,7 @@ def test_every_producer_setting_reaches_the_producer(spark: Any, a_topic: Topics
     spark.dataSource.register(RecordedSource)
     topic = a_topic()
     # Ottla's partitioner runs before the producer's.
-    ours = {"bootstrap.servers", "partitioner.ignore.keys"}
+    ours = {"bootstrap.servers", "partitioner.ignore.keys", *OF_TRANSACTIONS}
     settings = {}
     for name, spec in ProducerOptions.SPECS.items():
         if name not in ours:
@@ -225,7 +225,8 @@ def test_every_producer_setting_reaches_the_producer(spark: Any, a_topic: Topics
 @pytest.mark.parametrize(
     ("options", "true"),
     [
-        ({}, lambda found: all(one.has_producer for one in found) and len(found) == 1),
+        ({}, lambda found: all(one.has_producer and one.is_transactional for one in found) and len(found) == 1),
+        ({"delivery": "at_least_once"}, lambda found: all(one.has_producer and not one.is_transactional for one in found)),
         ({"kafka.acks": "1"}, lambda found: not any(one.has_producer for one in found)),
         ({"kafka.acks": "0"}, lambda found: not any(one.has_producer for one in found)),
         ({"kafka.enable.idempotence": "false"}, lambda found: not any(one.has_producer for one in found)),

@@ -51,7 +51,14 @@ def test_the_partitioner_is_set_by_ottlas_option_or_by_javas_class(options: dict
         ({"kafka_retries": "often"}, "option kafka.retries: "),
         ({"kafka_delivery_timeout_ms": "10"}, "option kafka.delivery.timeout.ms: 10 is less than"),
         ({"kafka_acks": "1", "kafka_enable_idempotence": "true"}, "option kafka.enable.idempotence: needs acks=all"),
-        ({"kafka_transactional_id": "mine"}, "option kafka.transactional.id: unknown setting"),
+        ({"delivery": "at_most_once"}, "option delivery: expected exactly_once or at_least_once"),
+        ({"delivery": "exactly_once", "kafka_acks": "1"}, "exactly_once needs acks=all and idempotence; leave out kafka.acks"),
+        ({"delivery": "at_least_once", "kafka_transactional_id": "mine"}, "option kafka.transactional.id: needs delivery exactly_once"),
+        ({"kafka_acks": "1", "kafka_transaction_timeout_ms": "9"}, "option kafka.transaction.timeout.ms: needs delivery exactly_once"),
+        ({"kafka_transaction_two_phase_commit_enable": "true", "kafka_transaction_timeout_ms": "9"}, "these transactions have no timeout"),
+        ({"txnAppId": "mine"}, "option txnVersion: is missing: txnAppId needs it"),
+        ({"txnVersion": "1"}, "option txnAppId: is missing: txnVersion needs it"),
+        ({"txnAppId": "mine", "txnVersion": "1", "delivery": "at_least_once"}, "option txnAppId: needs delivery exactly_once"),
         ({"kafka_value_serializer": "x"}, "cast the column value"),
         ({"compression": "brotli"}, "option compression: expected none or gzip"),
         ({"kafka_compression_type": "brotli"}, "option kafka.compression.type: expected none or gzip"),
@@ -65,6 +72,30 @@ def test_invalid_options_are_refused_before_a_write(options: dict[str, str], sen
     with pytest.raises(OptionError) as refused:
         parsed(**options)
     assert sentence in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "transactional", "required"),
+    [
+        ({}, True, False),
+        ({"delivery": "exactly_once"}, True, True),
+        ({"delivery": "at_least_once"}, False, True),
+        ({"kafka_acks": "1"}, False, False),
+        ({"kafka_enable_idempotence": "false"}, False, False),
+    ],
+)
+def test_rows_are_written_in_transactions_unless_the_options_speak_against_it(
+    options: dict[str, str], transactional: bool, required: bool
+) -> None:
+    found = parsed(**options)
+    assert (found.transactional, found.required) == (transactional, required)
+
+
+def test_settings_of_transactions_are_the_sinks() -> None:
+    found = parsed(kafka_transactional_id="mine", kafka_transaction_timeout_ms="5000")
+    assert (found.prefix, found.timeout_ms, found.two_phase) == ("mine", 5000, False)
+    assert (parsed().prefix, parsed().timeout_ms, parsed().two_phase) == ("ottla-spark", 900_000, None)
+    assert not {"transactional_id", "transaction_timeout_ms"} & set(found.producer_settings())
 
 
 def test_settings_of_a_consumer_are_omitted() -> None:

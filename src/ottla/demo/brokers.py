@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -21,9 +21,11 @@ class ServerFailed(RuntimeError):
 
 
 @contextmanager
-def serving(data_dir: Path, log_file: Path, *, brokers: int = 3) -> Iterator[str]:
+def serving(data_dir: Path, log_file: Path, *, brokers: int = 3, settings: Mapping[str, str] | None = None) -> Iterator[str]:
     """Runs `ottla serve` on free ports. Yields the addresses, separated by commas. Raises: ServerFailed."""
     command = [sys.executable, "-m", "ottla", "serve", "--brokers", str(brokers), "--data-dir", str(data_dir), "--listen", "127.0.0.1:0"]
+    for name, value in (settings or {}).items():
+        command += ["--set", f"{name}={value}"]
     path = os.pathsep.join(filter(None, sys.path))
     with log_file.open("wb") as log:
         # Its own session, so that Ctrl-C does not stop the server before the pipeline.

@@ -36,11 +36,16 @@ VERSIONS: dict[type[Any], int] = {
         20: 5,
         21: 2,
         22: 4,
+        24: 3,
+        25: 3,
+        26: 5,
+        28: 5,
         37: 3,
         42: 2,
         43: 2,
         45: 1,
         47: 0,
+        57: 2,
         68: 1,
     }.items()
 }
@@ -52,6 +57,7 @@ class Waiting:
 
     number: int
     request: type[Any]
+    version: int
     answered: Callable[[Any], None]
     lost: Callable[[], None]
 
@@ -78,16 +84,21 @@ class Caller:
         lost: Callable[[], None] = lambda: None,
         batch: bytes | bytearray = b"",
         timeout_ms: int = REQUEST_TIMEOUT_MS,
+        version: int | None = None,
     ) -> bool:
-        """Sends a request; False if the broker refuses the connection. A request without a response in time breaks the connection."""
+        """Sends a request; False if the broker refuses the connection. A request without a response in time breaks the connection.
+
+        ``version``: None for that of ``VERSIONS``.
+        """
         if self._connection is None:
             self._connection = self._network.connect(self._host, on_frame=self._frame, on_close=self._closed)
             if self._connection is None:
                 return False
         self._numbers += 1
         number, connection, kind = self._numbers, self._connection, type(message)
-        self._waiting.append(Waiting(number, kind, answered, lost))
-        chunks = framing.encode_request(message, VERSIONS[kind], number, self._name)
+        sent_version = VERSIONS[kind] if version is None else version
+        self._waiting.append(Waiting(number, kind, sent_version, answered, lost))
+        chunks = framing.encode_request(message, sent_version, number, self._name)
         frame = b"".join(bytes(chunk) for chunk in chunks)[framing.SIZE_BYTES :]  # type: ignore[arg-type]
         connection.send(frame, batch_at=frame.find(batch) if batch else -1)
 
@@ -105,7 +116,7 @@ class Caller:
     def _frame(self, frame: bytearray) -> None:
         waiting = self._waiting[0]
         try:
-            correlation, message = framing.decode_response(API[KEYS[waiting.request]].response, frame, VERSIONS[waiting.request])
+            correlation, message = framing.decode_response(API[KEYS[waiting.request]].response, frame, waiting.version)
             if correlation != waiting.number:
                 raise MalformedMessage(f"answer {correlation} to request {waiting.number}")
         except MalformedMessage:

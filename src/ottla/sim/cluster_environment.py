@@ -1,21 +1,26 @@
-"""A cluster as the environment of group histories: offsets have three replicas, and coordinators move with partition leaders."""
+"""A cluster as the environment of group and transaction histories: offsets have three replicas, and coordinators move with partition
+leaders.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from random import Random
 
 from ottla.base.ids import BrokerId, TopicPartition, partition_for
 from ottla.broker.node import Node
+from ottla.broker.transactions.transactions import TRANSACTIONS_TOPIC
 from ottla.sim.cluster_clients import Entrance
 from ottla.sim.cluster_faults import ClusterFaults
 from ottla.sim.cluster_machine import ClusterMachine, wake_all
 from ottla.sim.cluster_observer import ClusterObserver
+from ottla.sim.group_environment import OFFSETS
 from ottla.sim.links import Links
 from ottla.sim.network import Host, Network
 from ottla.sim.world import World
 from ottla.store import layout
 from ottla.store.memory import MemoryStore
 
-OFFSETS = "__consumer_offsets"
+#: Topics whose replicas that are missing at first are added later.
+GROWING = (OFFSETS, TRANSACTIONS_TOPIC)
 SETTINGS = {"replica.lag.time.max.ms": "1000", "replica.fetch.wait.max.ms": "200", "controlled.shutdown.retry.backoff.ms": "300"}
 #: Probability that a broker is down when clients start, and the interval at which its start is checked.
 ONE_AWAY, LOOK_MS = 0.25, 5
@@ -26,10 +31,11 @@ class Brokers:
 
     replicas = 3
 
-    def __init__(self, world: World, network: Network, texts: Mapping[str, str], count: int, topic: str) -> None:
+    def __init__(self, world: World, network: Network, texts: Mapping[str, str], count: int, *topics: str) -> None:
+        """``topics`` are those of the history; ``entrance``, ``readable`` and ``leads`` are about the first."""
         self._world = world
         self._network = network
-        self._topic = topic
+        self._topic = topics[0]
         self._rng = world.rng("brokers")
         self._links = Links(world)
         self.store = MemoryStore()
@@ -39,7 +45,7 @@ class Brokers:
             ClusterMachine(world, self.store, texts, self.machines, self._links, broker_id=number)
         wake_all(self.store, self.machines)
         self.brokers: Sequence[int] = list(self.machines)
-        self.observer = ClusterObserver(self.machines, self.store, lambda name: name == topic)
+        self.observer = ClusterObserver(self.machines, self.store, lambda name: name in topics)
 
     def faults(self, kinds: Sequence[str], more: Mapping[str, Callable[[], None]]) -> ClusterFaults:
         """The faults of this cluster."""
@@ -61,11 +67,11 @@ class Brokers:
         state = self.observer.state(partition)
         return state.leader if state is not None and state.leader >= 0 else self.anyone()
 
-    def coordinator_of(self, group: str) -> int:
-        node = self.store.tree.nodes.get(layout.topic(OFFSETS))
+    def coordinator_of(self, key: str, topic: str = OFFSETS) -> int:
+        node = self.store.tree.nodes.get(layout.topic(topic))
         if node is None:
             return self.anyone()
-        return self.leader_of(TopicPartition(OFFSETS, partition_for(group, len(layout.decode_topic(node.data).replicas))))
+        return self.leader_of(TopicPartition(topic, partition_for(key, len(layout.decode_topic(node.data).replicas))))
 
     def readable(self, positions: Mapping[int, int], rng: Random) -> tuple[int, dict[int, int]]:
         leader = self.leader_of(TopicPartition(self._topic, rng.choice(sorted(positions))))
@@ -118,8 +124,8 @@ class Brokers:
             state = self.observer.state(partition) if partition is not None else None
             if partition is not None and state is not None:
                 copies = len(self.observer.replicas(partition))
-                # If brokers were down at its creation, replicas of __consumer_offsets are added when they are back.
-                if state.leader < 0 or len(state.isr) != copies or (partition.topic == OFFSETS and copies < self.replicas):
+                # If brokers were down at its creation, replicas of an internal topic are added when they are back.
+                if state.leader < 0 or len(state.isr) != copies or (partition.topic in GROWING and copies < self.replicas):
                     return True
                 # Until the store expires a dead broker's session, ISRs look as if it were alive.
                 if any((node := self.node(broker)) is None or node.context.epoch != state.registration_of(broker) for broker in state.isr):

@@ -19,7 +19,7 @@ from ottla.broker import events
 from ottla.broker.node import PEER
 from ottla.sim.disk import SimDisk
 from ottla.sim.links import Links
-from ottla.sim.machine import Machine, Process
+from ottla.sim.machine import Machine, Process, carried_frame
 from ottla.sim.network import Connection
 from ottla.sim.world import EPOCH_MS, World
 from ottla.store.memory import MemorySession, MemoryStore
@@ -233,7 +233,7 @@ class ClusterMachine(Machine):
         self.asks(self, message)
         me, peer = self.broker_id, self._peers.get(broker)
         kind = type(message)
-        request = _carried(framing.encode_request(message, version, 0, PEER))
+        request = carried_frame(framing.encode_request(message, version, 0, PEER))
 
         def unanswered() -> None:
             self.world.after(UNREACHABLE_MS, lambda: answered(None))
@@ -242,9 +242,9 @@ class ClusterMachine(Machine):
             if response is None:
                 unanswered()
                 return
-            frame = _carried(framing.encode_response(response, version, 0))
-            carried = self._damaged(framing.decode_response(type(response), frame, version)[1])
-            self._links.carry((broker, me), self._rng.randint(0, LINK_MS), lambda: answered(carried), unanswered)
+            frame = carried_frame(framing.encode_response(response, version, 0))
+            received = self._damaged(framing.decode_response(type(response), frame, version)[1])
+            self._links.carry((broker, me), self._rng.randint(0, LINK_MS), lambda: answered(received), unanswered)
 
         def there() -> None:
             if peer is None or peer.process is None:
@@ -261,11 +261,6 @@ class ClusterMachine(Machine):
                 for data in topic.partitions:
                     self._links.damages(data.records or memoryview(b""))  # type: ignore[arg-type]
         return message
-
-
-def _carried(chunks: Sequence[Any]) -> bytearray:
-    """A frame as it arrives, without its size."""
-    return bytearray(b"".join(bytes(chunk) for chunk in chunks))[framing.SIZE_BYTES :]
 
 
 def wake_all(store: MemoryStore, machines: Mapping[BrokerId, ClusterMachine]) -> None:

@@ -1,4 +1,4 @@
-"""Where a group history runs: on one broker or on a cluster.
+"""Where a group or transaction history runs: on one broker or on a cluster.
 
 Clients learn the coordinator of a group and the leader of a partition from the store, as if they had just asked a broker. The broker itself
 may know an older state, so errors occur.
@@ -23,6 +23,8 @@ from ottla.sim.world import World
 from ottla.store import layout
 from ottla.store.memory import MemoryStore
 
+OFFSETS = "__consumer_offsets"
+
 
 class GroupBrokers(Protocol):
     """Brokers by number. With a single broker every number means that broker."""
@@ -46,8 +48,8 @@ class GroupBrokers(Protocol):
         """The leader in the store; any broker if there is none."""
         ...
 
-    def coordinator_of(self, group: str) -> int:
-        """The coordinator in the store; any broker if there is none."""
+    def coordinator_of(self, key: str, topic: str = OFFSETS) -> int:
+        """The coordinator of a group, or of another coordinator's key, in the store; any broker if there is none."""
         ...
 
     def readable(self, positions: Mapping[int, int], rng: Random) -> tuple[int, dict[int, int]]:
@@ -124,7 +126,7 @@ class OneBroker:
     def leader_of(self, partition: TopicPartition) -> int:
         return 1
 
-    def coordinator_of(self, group: str) -> int:
+    def coordinator_of(self, key: str, topic: str = OFFSETS) -> int:
         return 1
 
     def readable(self, positions: Mapping[int, int], rng: Random) -> tuple[int, dict[int, int]]:

@@ -9,6 +9,7 @@ process ends, its coordinator is compared with a replay of its log (``shard_repl
 """
 
 from collections.abc import Callable, Sequence
+from random import Random
 from typing import Any
 
 from ottla.broker.node import Node
@@ -61,6 +62,57 @@ STRATEGIES = ("range", "roundrobin", "sticky", "cooperative-sticky", "range,coop
 MEMBERS_MAX = 5
 
 
+def coordinator_settings(rng: Random) -> dict[str, str]:
+    """Settings of brokers: short times, small segments, frequent compactions."""
+    return {
+        "ottla.disk.reserve.bytes": "65536",
+        "group.min.session.timeout.ms": "100",
+        "group.initial.rebalance.delay.ms": str(rng.choice((0, 100, 500))),
+        "offsets.topic.num.partitions": str(rng.randint(1, 3)),
+        "offsets.topic.segment.bytes": str(rng.choice((2_000, 20_000, 1 << 20))),
+        **CLEANER,
+        "log.cleaner.min.cleanable.ratio": "0.1",
+        "log.cleaner.delete.retention.ms": str(rng.choice((0, 300))),
+        "group.consumer.session.timeout.ms": "1000",
+        "group.consumer.min.session.timeout.ms": "100",
+        "group.consumer.heartbeat.interval.ms": "250",
+        "group.consumer.min.heartbeat.interval.ms": "10",
+        "ottla.group.consumer.unsettled.heartbeat.interval.ms": "50",
+        "group.consumer.assignment.interval.ms": str(rng.choice((0, 100))),
+    }
+
+
+def member_options(rng: Random, group: str) -> Callable[[str, str], ConsumerOptions]:
+    """Draws the options of a group; the result gives those of a member, by protocol and instance id."""
+    strategy = rng.choice(STRATEGIES)
+    session_ms = rng.choice((600, 1_000, 2_000))
+    rebalance_ms = rng.choice((1_000, 3_000))
+
+    def options(protocol: str, instance: str) -> ConsumerOptions:
+        own: dict[str, Any] = {}
+        if protocol == "classic":
+            own = {
+                "session_timeout_ms": session_ms,
+                "heartbeat_interval_ms": session_ms // 4,
+                "partition_assignment_strategy": strategy,
+            }
+        return from_keywords(
+            ConsumerOptions,
+            {
+                "group_id": group,
+                "group_instance_id": instance,
+                "group_protocol": protocol,
+                "max_poll_interval_ms": rebalance_ms,
+                "request_timeout_ms": 1_500,
+                "retry_backoff_ms": 20,
+                "retry_backoff_max_ms": 200,
+                **own,
+            },
+        )
+
+    return options
+
+
 class SimMember:
     """A member over its lives, one process after the other. A former process may not know that it was replaced."""
 
@@ -98,9 +150,7 @@ class SimGroup:
         rng = story.world.rng("profile")
         self.name = name
         self.protocols = protocols
-        self._strategy = rng.choice(STRATEGIES)
-        self._session_ms = rng.choice((600, 1_000, 2_000))
-        self._rebalance_ms = rng.choice((1_000, 3_000))
+        self.options = member_options(rng, name)
         self._story = story
         self.static = rng.random() < 0.4
         self.seats: list[SimMember] = []
@@ -116,28 +166,6 @@ class SimGroup:
     @property
     def living(self) -> list[MemberProcess]:
         return [life for seat in self.seats for life in seat.living]
-
-    def options(self, protocol: str, instance: str) -> ConsumerOptions:
-        own: dict[str, Any] = {}
-        if protocol == "classic":
-            own = {
-                "session_timeout_ms": self._session_ms,
-                "heartbeat_interval_ms": self._session_ms // 4,
-                "partition_assignment_strategy": self._strategy,
-            }
-        return from_keywords(
-            ConsumerOptions,
-            {
-                "group_id": self.name,
-                "group_instance_id": instance,
-                "group_protocol": protocol,
-                "max_poll_interval_ms": self._rebalance_ms,
-                "request_timeout_ms": 1_500,
-                "retry_backoff_ms": 20,
-                "retry_backoff_max_ms": 200,
-                **own,
-            },
-        )
 
     def settled(self, ends: dict[int, int]) -> bool:
         """Whether each partition has one reader that has read all of it."""
@@ -171,7 +199,7 @@ class GroupHistory:
         self._protocols = protocols
         self.calm = False
         self.network = Network(self.world)
-        texts = self._settings()
+        texts = coordinator_settings(rng)
         self._partitions = rng.randint(1, 4)
         if brokers is None:
             kinds = kinds or GROUP_FAULT_KINDS
@@ -218,25 +246,6 @@ class GroupHistory:
         else:
             stage = Brokers(self.world, self.network, texts, brokers, TOPIC)
             self.stage, self.faults = stage, stage.faults(chosen, more)
-
-    def _settings(self) -> dict[str, str]:
-        rng = self.world.rng("profile")
-        return {
-            "ottla.disk.reserve.bytes": "65536",
-            "group.min.session.timeout.ms": "100",
-            "group.initial.rebalance.delay.ms": str(rng.choice((0, 100, 500))),
-            "offsets.topic.num.partitions": str(rng.randint(1, 3)),
-            "offsets.topic.segment.bytes": str(rng.choice((2_000, 20_000, 1 << 20))),
-            **CLEANER,
-            "log.cleaner.min.cleanable.ratio": "0.1",
-            "log.cleaner.delete.retention.ms": str(rng.choice((0, 300))),
-            "group.consumer.session.timeout.ms": "1000",
-            "group.consumer.min.session.timeout.ms": "100",
-            "group.consumer.heartbeat.interval.ms": "250",
-            "group.consumer.min.heartbeat.interval.ms": "10",
-            "ottla.group.consumer.unsettled.heartbeat.interval.ms": "50",
-            "group.consumer.assignment.interval.ms": str(rng.choice((0, 100))),
-        }
 
     def run(self) -> Verdict:
         """Runs the whole history."""

@@ -46,7 +46,7 @@ class Verdict:
     acknowledged: int = 0
     faults: int = 0
     virtual_ms: int = 0
-    #: Kind of history: ``logs``, ``groups`` or ``cluster``.
+    #: Kind of history, see ``sweep.STORIES``.
     story: str = "logs"
 
 

@@ -23,7 +23,7 @@ from ottla.broker.apis import HANDLERS
 from ottla.broker.context import BrokerContext
 from ottla.broker.metadata.configs import Settings, topic_options
 from ottla.broker.metadata.image import Image
-from ottla.broker.node import Node
+from ottla.broker.node import PEER, Node
 from ottla.log.directory import LogDirectory
 from ottla.log.options import TopicOptions
 from ottla.net.connection_context import ConnectionContext, Limits
@@ -41,12 +41,23 @@ from ottla.sim.transport import HostTransport
 from ottla.sim.world import EPOCH_MS, World
 from ottla.store import layout
 from ottla.store.memory import MemorySession, MemoryStore
+from ottla.wire import framing
+from ottla.wire.compile import decode
 
 CLUSTER_ID = "c2ltdWxhdGVkLWNsdXN0ZXI"
 #: Disk time that a step may take: reads and writes of the page cache, and no sync, which takes 2 ms.
 STEP_DISK_MAX_MS = 1
 #: Little request memory, so that requests wait for it.
 LIMITS = Limits(request_memory_bytes=16_384)
+
+
+#: Longest delay of a request of a broker to itself.
+PEER_MS = 3
+
+
+def carried_frame(chunks: Sequence[Any]) -> bytearray:
+    """A frame as it arrives, without its size."""
+    return bytearray(b"".join(bytes(chunk) for chunk in chunks))[framing.SIZE_BYTES :]
 
 
 class MeteredNode(Node):
@@ -375,7 +386,21 @@ class Machine:
         process.session.submit(ops, done)
 
     def send_to_peer(self, process: Process, broker: BrokerId, message: Any, version: int, answered: Callable[[Any], None]) -> None:
-        raise AssertionError(f"a single broker sends no request to another: {message}")
+        """Sends a request to another broker: of a single one, to itself."""
+        assert broker == self.broker_id, f"a single broker sends no request to another: {message}"
+        request = carried_frame(framing.encode_request(message, version, 0, PEER))
+
+        def back(response: Any) -> None:
+            frame = carried_frame(framing.encode_response(response, version, 0)) if response is not None else None
+            received = framing.decode_response(type(response), frame, version)[1] if frame is not None else None
+            self.world.after(self._rng.randint(0, PEER_MS), lambda: answered(received))
+
+        def there() -> None:
+            _, position = framing.decode_request_header(request)
+            if self.process is process:
+                process.peer_request(decode(type(message), request, version, position), version, back)
+
+        self.world.after(self._rng.randint(0, PEER_MS), there)
 
     def _store_delivers(self, session: MemorySession) -> None:
         process = self.process

@@ -1,16 +1,15 @@
 """Simulated members of consumer groups: the client's own membership state machines, driven by a simulated user that polls and commits.
 
-The user's program is one generator, ``Member._program``. It yields functions that take a callback and call it when the awaited thing is
-there. A dead member does nothing any more; a paused member does it later. A member is one process: a restarted one is another ``Member``,
-with the same instance id if it is static.
+The user's program is one generator, ``MemberProcess._program`` (``client_process.py``). A member is one process: a restarted one is another
+``MemberProcess``, with the same instance id if it is static.
 
 Real: ``client.group.classic_membership``, ``client.group.consumer_membership``, messages of ``client.group.commits``, frames. Simulated:
 the loop around them (``client.group.coordinator_client``, ``client.consumer.rebalance``), sockets, and the user.
 """
 
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Iterator
 from random import Random
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol
 
 from ottla.base.ids import TopicPartition
 from ottla.client.errors import ConnectionFailed
@@ -26,9 +25,10 @@ from ottla.records.batch import crc_ok, headers
 from ottla.records.errors import RecordsError
 from ottla.records.read import records
 from ottla.sim.client_connection import RETRY_MS, VERSIONS, Caller
+from ottla.sim.client_process import ClientProcess, Program
 from ottla.sim.group_environment import Callers, GroupBrokers
 from ottla.sim.network import Network
-from ottla.sim.world import Gate, World
+from ottla.sim.world import World
 from ottla.wire import errors
 from ottla.wire.messages import FetchPartition, FetchRequest, FetchTopic, JoinGroupRequest, OffsetFetchRequest, SyncGroupRequest
 
@@ -36,9 +36,6 @@ from ottla.wire.messages import FetchPartition, FetchRequest, FetchTopic, JoinGr
 STUCK = 0.003
 #: Errors of a commit that may have been written.
 UNCLEAR = frozenset((*COORDINATOR_MOVED, errors.UnknownServerError.code, errors.RequestTimedOut.code))
-#: What a program waits for: a function that takes the callback.
-Wait: TypeAlias = Callable[[Callable[[Any], None]], None]
-Program: TypeAlias = Generator[Wait, Any, Any]
 
 
 class GroupListener(Protocol):
@@ -114,9 +111,8 @@ class MemberProcess:
         #: Connections to coordinators, and other connections, by broker.
         self._coordinating = Callers(world, network, stage, name)
         self._fetching = Callers(world, network, stage, name)
-        self.dead = False
+        self._process = ClientProcess(world, self._over)
         self._leaving = False
-        self._gate = Gate(world)
         #: When the membership machine is next called; calls scheduled for another time are ignored.
         self._step_at_ms = float("inf")
         #: Requests to the coordinator that may be answered late, so requests behind them are not late.
@@ -125,8 +121,7 @@ class MemberProcess:
         self.positions: dict[int, int] = {}
         self._committed: dict[int, int] = {}
         self.machine.subscribe([history.topic])
-        self._life: Program = self._program()
-        self._go_on(None)
+        self._process.run(self._program())
 
     def __repr__(self) -> str:
         return self.name
@@ -136,7 +131,7 @@ class MemberProcess:
     def kill(self) -> None:
         """Ends the process without notice."""
         if not self.dead:
-            self.dead = True
+            self._process.kill()
             self._world.note(f"{self.name} dies")
             self._history.died(self)
             for callers in (self._coordinating, self._fetching):
@@ -145,7 +140,7 @@ class MemberProcess:
     def pause(self, duration_ms: int) -> None:
         """Sends SIGSTOP, and SIGCONT after a while."""
         self._world.note(f"{self.name} pauses for {duration_ms}")
-        self._gate.shut(duration_ms)
+        self._process.pause(duration_ms)
 
     def leave(self) -> None:
         """Closes the consumer at its next poll."""
@@ -156,44 +151,14 @@ class MemberProcess:
         """Partitions that the user reads."""
         return [] if self.dead else [tp.partition for tp in self.machine.owned]
 
-    # Time.
+    @property
+    def dead(self) -> bool:
+        return self._process.dead
 
-    def _awake(self, act: Callable[[], None]) -> None:
-        """Runs ``act`` unless the member is dead; later if it is paused."""
-
-        def received() -> None:
-            if not self.dead:
-                act()
-
-        self._gate.enter(received)
-
-    def _sleep(self, duration_ms: int) -> Wait:
-        return lambda resume: self._world.after(duration_ms, lambda: self._awake(lambda: resume(None)))
-
-    def _go_on(self, found: Any) -> None:
-        """Runs the user's program until it waits again."""
-        try:
-            wait = self._life.send(found)
-        except StopIteration:
-            self.kill()
-            self._history.ended(self)
-        else:
-            wait(self._go_on)
-
-    def _ask(self, caller: Caller, message: Any, timeout_ms: int) -> Wait:
-        """The response to a request; None if it is lost."""
-
-        def wait(resume: Callable[[Any], None]) -> None:
-            def answered(response: Any) -> None:
-                self._awake(lambda: resume(response))
-
-            def lost() -> None:
-                self._awake(lambda: resume(None))
-
-            if not caller.call(message, answered, lost=lost, timeout_ms=timeout_ms):
-                self._world.after(RETRY_MS, lost)
-
-        return wait
+    def _over(self) -> None:
+        """The program ended."""
+        self.kill()
+        self._history.ended(self)
 
     @property
     def _coordinator(self) -> Caller:
@@ -211,7 +176,7 @@ class MemberProcess:
         if at_ms != self._step_at_ms:
             self._step_at_ms = at_ms
             if at_ms != float("inf"):
-                self._world.after(int(at_ms - now_ms) + 1, lambda: self._awake(lambda: self._due(at_ms)))
+                self._world.after(int(at_ms - now_ms) + 1, lambda: self._process.awake(lambda: self._due(at_ms)))
 
     def _due(self, at_ms: float) -> None:
         if at_ms == self._step_at_ms:
@@ -239,17 +204,20 @@ class MemberProcess:
         message = call.build(VERSIONS[call.request])
         timeout_ms = int(max([call.timeout_ms, *self._patience_ms.values()]) if call.to_coordinator else call.timeout_ms)
         sent = caller.call(
-            message, lambda response: self._awake(lambda: answered(response)), lost=lambda: self._awake(lost), timeout_ms=timeout_ms
+            message,
+            lambda response: self._process.awake(lambda: answered(response)),
+            lost=lambda: self._process.awake(lost),
+            timeout_ms=timeout_ms,
         )
         if not sent:
-            self._world.after(RETRY_MS, lambda: self._awake(lost))
+            self._world.after(RETRY_MS, lambda: self._process.awake(lost))
 
     # The user.
 
     def _program(self) -> Program:
         """Polls, processes and sometimes commits, until the user leaves or gets a fatal error."""
         machine, rng = self.machine, self._rng
-        yield self._sleep(rng.randint(0, 300))
+        yield self._process.sleep(rng.randint(0, 300))
         while not self._leaving:
             machine.poll_began()
             self._pump()
@@ -268,7 +236,7 @@ class MemberProcess:
             if rng.random() < 0.3:
                 yield from self._commit(patient=False)
             stuck = rng.random() < STUCK and not self._history.calm
-            yield self._sleep(int(self.options.max_poll_interval_ms * 1.3) if stuck else rng.choice((0, 1, 10, 50)))
+            yield self._process.sleep(int(self.options.max_poll_interval_ms * 1.3) if stuck else rng.choice((0, 1, 10, 50)))
         yield from self._close()
 
     def _close(self) -> Program:
@@ -276,7 +244,7 @@ class MemberProcess:
         self._history.released(self, self.owned, lost=False)
         call = self.machine.leave("the user closed the consumer")
         if call is not None:
-            yield self._ask(self._coordinator, call.build(VERSIONS[call.request]), int(call.timeout_ms))
+            yield self._process.ask(self._coordinator, call.build(VERSIONS[call.request]), int(call.timeout_ms))
 
     def _attend(self) -> Program:
         """Adopts assigned and revoked partitions."""
@@ -307,7 +275,7 @@ class MemberProcess:
         member = self.machine.committing if isinstance(self.machine, Reconciliation) else ("", -1)
         request = commits.fetch_request(self.options, self._cluster, unknown, member, VERSIONS[OffsetFetchRequest])
         ticket = self._history.fetch_sent(self.group)
-        response = yield self._ask(self._coordinator, request, self._timeout_ms())
+        response = yield self._process.ask(self._coordinator, request, self._timeout_ms())
         if response is None:
             return
         code, found = commits.fetched(response, self.options, {})
@@ -330,7 +298,7 @@ class MemberProcess:
     def _fetch(self) -> Program:
         """Fetches records of the assigned partitions."""
         if not self.positions:
-            yield self._sleep(self._rng.choice((10, 50)))
+            yield self._process.sleep(self._rng.choice((10, 50)))
             return []
         size = self._rng.choice((1, 2000, 1 << 20))
         leader, asked = self._stage.readable(self.positions, self._rng)
@@ -341,7 +309,7 @@ class MemberProcess:
             session_epoch=-1,
             topics=[FetchTopic(topic=self._history.topic, partitions=partitions)],
         )
-        response = yield self._ask(self._fetching.to(leader), request, self.options.request_timeout_ms)
+        response = yield self._process.ask(self._fetching.to(leader), request, self.options.request_timeout_ms)
         found: list[tuple[int, int, bytes]] = []
         for data in response.responses[0].partitions if response is not None and response.responses else ():
             partition = data.partition_index
@@ -356,7 +324,7 @@ class MemberProcess:
                 continue
             found += [(partition, offset, value) for offset, value in records]
         if not found:
-            yield self._sleep(self._world.unhurried(10))
+            yield self._process.sleep(self._world.unhurried(10))
         return found
 
     def _commit(self, *, patient: bool) -> Program:
@@ -371,7 +339,7 @@ class MemberProcess:
                 return
             if code is not None and not (errors.error_for(code).retriable or code == errors.StaleMemberEpoch.code):
                 return
-            yield self._sleep(RETRY_MS)
+            yield self._process.sleep(RETRY_MS)
             self._pump()
 
     def _commit_once(self, news: dict[int, int]) -> Program:
@@ -386,7 +354,7 @@ class MemberProcess:
         offsets = {TopicPartition(history.topic, partition): OffsetAndMetadata(at) for partition, at in news.items()}
         request = commits.commit_request(self.options, self._cluster, offsets, who)
         ticket = history.commit_sent(self.group, (self.name, who[1]), news)
-        response = yield self._ask(self._coordinator, request, self._timeout_ms())
+        response = yield self._process.ask(self._coordinator, request, self._timeout_ms())
         if response is None:
             for partition in news:
                 history.commit_answered(ticket, partition, "unclear")

@@ -1,7 +1,7 @@
 """Compares each coordinator shard with a replay of its log: a coordinator that loads the log must have the same state.
 
-Compared is everything that records contain: committed offsets, groups with their members and assignments. A classic group during a
-rebalance is ahead of its records and is skipped.
+Compared is everything that records contain: committed offsets, groups with their members and assignments, transactional ids. A classic
+group during a rebalance is ahead of its records and is skipped.
 """
 
 from typing import Any
@@ -15,24 +15,49 @@ from ottla.broker.groups.classic.states import GroupState
 from ottla.broker.groups.consumer.service import ConsumerGroupService
 from ottla.broker.groups.groups import Groups
 from ottla.broker.node import Node
+from ottla.broker.transactions.transaction import Transaction
+from ottla.broker.transactions.transactions import Transactions
 from ottla.records.batch import headers
 
 #: State of a consumer group that is not in its records.
 SOFT = frozenset(("topics_version", "matched_ms", "assigned_ms", "changed_ms", "matched"))
+#: Defaults of the tagged fields of a transactional id's record.
+UNTAGGED = {"previous_producer_id": -1, "next_producer_id": -1, "next_epoch": -1, "client_version": 0, "last_epoch": -1}
 
 
 def differences(node: Node) -> list[str]:
     """Differences to a replay, one line each. Raises: OSError, LogError, RecordsError if the log cannot be read."""
+    groups = [(number, shard) for number, shard in sorted(node.groups.shards.items()) if shard.state is State.ACTIVE]
+    transactions = [(number, shard) for number, shard in sorted(node.transactions.shards.items()) if shard.state is State.ACTIVE]
     return [
-        line
-        for number, shard in sorted(node.groups.shards.items())
-        if shard.state is State.ACTIVE
-        for line in _of_shard(node, number, shard)
+        *(line for number, shard in groups for line in _of_groups(node, number, shard)),
+        *(line for number, of_ids in transactions for line in _of_transactions(node, number, of_ids)),
     ]
 
 
-def _of_shard(node: Node, number: int, shard: Shard[Groups]) -> list[str]:
-    there, again = shard.machine, _replay(node, shard).machine
+def _of_transactions(node: Node, number: int, shard: Shard[Transactions]) -> list[str]:
+    again = Shard(node.transactions, shard.leader, lambda shard: Transactions(shard, node.producer_ids))
+    _replay(again)
+    there, read = shard.machine, again.machine
+    found = [
+        f"transaction shard {number}: {name} is {_short(there.by_id.get(name))}, a replay has {_short(read.by_id.get(name))}"
+        for name in sorted({*there.by_id, *read.by_id})
+        if read.by_id.get(name) not in (there.by_id.get(name), _without_tags(there.by_id.get(name)))
+    ]
+    if (sorted(there.ongoing), there.bytes) != (sorted(read.ongoing), read.bytes):
+        found.append(f"transaction shard {number}: open are {list(there.ongoing)}, a replay has {list(read.ongoing)}, or other bytes")
+    return found
+
+
+def _without_tags(transaction: Transaction | None) -> Transaction | None:
+    """What a record without tagged fields has, which is written at ``transaction.version`` 0."""
+    return None if transaction is None else msgspec.structs.replace(transaction, **UNTAGGED)
+
+
+def _of_groups(node: Node, number: int, shard: Shard[Groups]) -> list[str]:
+    replayed = Shard(node.groups, shard.leader, Groups)
+    _replay(replayed)
+    there, again = shard.machine, replayed.machine
     found = []
     if there.offsets.by_group != again.offsets.by_group:
         found.append(
@@ -54,9 +79,9 @@ def _of_shard(node: Node, number: int, shard: Shard[Groups]) -> list[str]:
     return found
 
 
-def _replay(node: Node, shard: Shard[Groups]) -> Shard[Groups]:
-    log = shard.leader.log
-    again = Shard(node.groups, shard.leader, Groups)
+def _replay(again: Shard[Any]) -> None:
+    """Applies the log of a new shard."""
+    log = again.leader.log
     offset = log.start_offset
     while offset < log.end_offset:
         data = log.read(offset, max_bytes=1 << 20, upto=log.end_offset)
@@ -65,7 +90,6 @@ def _replay(node: Node, shard: Shard[Groups]) -> Shard[Groups]:
         for place, header in headers(data):
             replay(again.machine, data, place, header)
             offset = Offset(header.last_offset + 1)
-    return again
 
 
 def durable(group: Any) -> Any:

@@ -238,7 +238,8 @@ def report(plan: ImportPlan, data_dir: Path, done: Any) -> dict[str, Any]:
     brokers = []
     for old, new in plan.brokers.items():
         own = [source for source in plan.sources if source.node_id == old]
-        clean = all(source.clean for source in own)
+        # A directory with the metadata log alone has no mark of a clean stop.
+        clean = all(source.clean for source in own if source.logs)
         brokers.append({"kafka_id": old, "broker_id": new, "directories": [str(source.path) for source in own], "clean": clean})
     return {
         "metadata": plan.metadata.origin,

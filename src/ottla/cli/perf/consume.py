@@ -169,6 +169,7 @@ class ReadLoop:
 @click.command(name="consume", epilog=EPILOG)
 @limit_options("records", "-n", "--messages", "--num-records")
 @click.option("--group", shell_complete=group_names, help="Read and commit in this group. [default: a temporary group]")
+@click.option("--read-committed", is_flag=True, help="Omit records of open and aborted transactions.")
 @click.option("--from-latest", is_flag=True, help="Begin at the end of partitions without committed offset.")
 @click.option("--timeout", default="10s", show_default=True, metavar="TIME", help="Stop if no record arrives for this time; or in ms.")
 @click.option(
@@ -195,6 +196,7 @@ def command(bootstrap: str, output: OutputFormat, **options: Any) -> None:
         ConsumerOptions, options, bootstrap, group_id=group, auto_offset_reset="latest" if options["from_latest"] else "earliest",
         enable_auto_commit=options["group"] is not None, max_partition_fetch_bytes=options["fetch_size"],
         receive_buffer_bytes=options["socket_buffer_size"],
+        isolation_level="read_committed" if options["read_committed"] else "read_uncommitted",
     )  # fmt: skip
     clock = time.perf_counter_ns
     with reporting_errors(), benchmark_topic(options, settings["bootstrap_servers"]) as topic, sigterm_as_interrupt():

@@ -1,7 +1,8 @@
 """`ottla perf produce`: throughput of writes, and latency until acknowledgement.
 
 The figures are those of kafka-producer-perf-test, with two differences. Percentiles include all records, not samples. With --throughput a
-latency counts from when the record was due (see `perf.load`), so that it includes stalls.
+latency counts from when the record was due (see `perf.load`), so that it includes stalls. With transactions a latency counts until the
+record is acknowledged, not until it is committed.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from ottla.cli.common.errors import reporting_errors, sigterm_as_interrupt
 from ottla.cli.common.output_formats import OutputFormat, fields
 from ottla.cli.common.paths import LocalPath
 from ottla.cli.common.tables import Column, Row
+from ottla.cli.perf import transactions
 from ottla.cli.perf.figures import COMMON_FIELDS, INTERVAL, Figures, Tally, latency_document
 from ottla.cli.perf.load import Payload, Schedule, file_payloads, numbers, random_payloads
 from ottla.cli.perf.options import (
@@ -29,11 +31,13 @@ from ottla.cli.perf.options import (
     limit_options,
     limits,
     metrics_document,
+    random_name,
     shared_options,
     show_result,
     throughput,
     time_ns,
 )
+from ottla.cli.perf.transactions import Transactions
 from ottla.client.options import ProducerOptions
 from ottla.wire.errors import KafkaError
 
@@ -48,6 +52,7 @@ Examples:
   ottla perf produce --create --num-records 1000000 --record-size 100
   ottla perf produce orders --duration 30s --throughput 10k -X acks=1
   ottla perf produce orders --num-records 50000 --payload-file lines.json -o json
+  ottla perf produce orders --duration 30s --transaction-duration-ms 100
 """.replace(r"\b", "\b")
 FIELDS = {
     "topic": "topic",
@@ -56,6 +61,7 @@ FIELDS = {
     "error": "error of the first failed record; null: none",
     **INTERVAL,
     **{f"steady.{name}": f"{help}, after the warm-up" for name, help in INTERVAL.items()},
+    **transactions.FIELDS,
     **COMMON_FIELDS,
 }
 
@@ -98,6 +104,11 @@ COLUMNS = (
     show_default=True,
     help="Report the records after the first N separately, too.",
 )
+@click.option("--transactional-id", metavar="ID", help="Send in transactions. [default with --transaction-duration-ms: random]")
+@click.option(
+    "--transaction-duration-ms", "duration_ms", metavar="TIME",
+    help=f"Commit after this time, in ms or such as 1s. [default with a transactional id: {transactions.DURATION_MS}]",
+)  # fmt: skip
 @click.option("--arrow", is_flag=True, help="Send Arrow tables.")
 @shared_options
 def command(bootstrap: str, output: OutputFormat, **options: Any) -> None:
@@ -111,25 +122,29 @@ def command(bootstrap: str, output: OutputFormat, **options: Any) -> None:
         _payload(options),
         time_ns(options["reporting_interval"], "--reporting-interval"),
     )
-    settings = client_options(ProducerOptions, options, bootstrap)
+    settings = client_options(ProducerOptions, _with_transactional_id(options), bootstrap)
     schedule = Schedule(rate=rate, records=records, duration_ns=duration_ns)
     with reporting_errors(), benchmark_topic(options, settings["bootstrap_servers"]) as topic, sigterm_as_interrupt():
         producer = ottla.Producer(**settings)
         try:
             # Fetches metadata, so that the measurement does not include it.
             producer.partitions_for(topic)
+            committing = _transactions(producer, options, settings)
             now = time.perf_counter_ns()
             schedule.begin(now)
             figures = Figures(now, warmup=options["warmup_records"])
             display = Display(figures, Goal(records, duration_ns), interval_ns=interval_ns, detailed=options["show_detailed_stats"])
-            sending = LoadSender(producer, topic, payload, schedule, figures, display, clock=time.perf_counter_ns, sleep=time.sleep)
+            sending = LoadSender(
+                producer, topic, payload, schedule, figures, display, clock=time.perf_counter_ns, sleep=time.sleep, transactions=committing
+            )
             interrupted = _run(sending, figures, tables=options["arrow"])
             display.end(time.perf_counter_ns())
             metrics = metrics_document(producer.metrics()) if options["print_metrics"] else None
         finally:
             producer.close(timeout_ms=0)
-    result = document(topic, figures, display, interrupted=interrupted, paced=rate is not None)
-    show_result(result, metrics, output, (_rows(result), COLUMNS))
+    committed = None if committing is None else committing.document()
+    result = {**document(topic, figures, display, interrupted=interrupted, paced=rate is not None), "transactions": committed}
+    show_result(result, metrics, output, (_rows(result), COLUMNS), ([committed] if committed else [], transactions.COLUMNS))
     exit_status(interrupted=interrupted, failed=figures.failed, error=figures.error)
 
 
@@ -139,17 +154,36 @@ def _run(sending: LoadSender, figures: Figures, *, tables: bool) -> bool:
     try:
         try:
             sending.run(tables=tables)
+            sending.wait()
         except KafkaError as error:
-            # The record that could not be sent counts as failed; the figures of the others are reported.
+            # The record that could not be sent, or the commit, counts as failed; the figures of the others are reported.
             figures.add_failed(1, str(error))
-        sending.wait()
+            sending.abandon()
     except KeyboardInterrupt:
         interrupted = True
         try:
             sending.wait(INTERRUPT_TIMEOUT_MS)
-        except (TimeoutError, KeyboardInterrupt):
+        except (TimeoutError, KafkaError, KeyboardInterrupt):
             sending.collect_results()
     return interrupted
+
+
+def _with_transactional_id(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options with the transactional id as a setting, which overrides -X."""
+    name = options["transactional_id"]
+    if name is None and options["duration_ms"] is not None and not any(pair.startswith("transactional") for pair in options["settings"]):
+        name = random_name("perf-producer")
+    return dict(options) if name is None else {**options, "settings": (*options["settings"], f"transactional.id={name}")}
+
+
+def _transactions(producer: ottla.Producer, options: Mapping[str, Any], settings: Mapping[str, Any]) -> Transactions | None:
+    """The transactions of the measurement, if the producer has a transactional id. Raises: UsageError, KafkaError."""
+    if not settings.get("transactional_id"):
+        return None
+    text = str(transactions.DURATION_MS) if options["duration_ms"] is None else options["duration_ms"]
+    duration_ns = time_ns(text, "--transaction-duration-ms")
+    producer.init_transactions()
+    return Transactions(producer, duration_ns=duration_ns, clock=time.perf_counter_ns)
 
 
 def _payload(options: Mapping[str, Any]) -> Payload:

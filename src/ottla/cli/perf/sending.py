@@ -18,6 +18,7 @@ from ottla.cli.perf.display import Display
 from ottla.cli.perf.figures import NS, Figures
 from ottla.cli.perf.load import Payload, Schedule
 from ottla.cli.perf.options import TICK_NS
+from ottla.cli.perf.transactions import Transactions
 from ottla.wire.errors import KafkaError
 
 if TYPE_CHECKING:
@@ -59,11 +60,11 @@ class LoadSender:
 
     def __init__(
         self, producer: Producing, topic: str, payload: Payload, schedule: Schedule, figures: Figures, display: Display,
-        *, clock: Callable[[], int], sleep: Callable[[float], None],
+        *, clock: Callable[[], int], sleep: Callable[[float], None], transactions: Transactions | None = None,
     ) -> None:  # fmt: skip
         self._producer, self._topic, self._payload = producer, topic, payload
         self._schedule, self._figures, self._display = schedule, figures, display
-        self._clock, self._sleep = clock, sleep
+        self._clock, self._sleep, self._transactions = clock, sleep, transactions
         self._current: _BatchInFlight | None = None
         #: Acknowledged or failed batches, added by the sender thread.
         self._done: deque[_BatchInFlight] = deque()
@@ -86,9 +87,13 @@ class LoadSender:
             if self._figures.warmup:
                 due = self._begin_steady(due, now)
             if due >= least:
+                if self._transactions is not None:
+                    self._transactions.begin()
                 send(due)
             else:
                 self._sleep(min(schedule.wait_ns(self.sent + least - 1, now), TICK_NS) / NS)
+            if self._transactions is not None:
+                self._transactions.update()
             self.collect_results()
             now = clock()
             self._display.update(now)
@@ -178,8 +183,13 @@ class LoadSender:
             else:
                 self._figures.add_acknowledged_together(rows, due, size, at_ns, warm=warm)
 
+    def abandon(self) -> None:
+        """Waits for acknowledgements, and leaves the last transaction uncommitted: the producer aborts it when it closes."""
+        self._transactions = None
+        self.wait()
+
     def wait(self, timeout_ms: float | None = None) -> None:
-        """Waits for acknowledgements, and updates the display. Raises: TimeoutError."""
+        """Waits for acknowledgements, updates the display, and commits the last transaction. Raises: TimeoutError, KafkaError."""
         began = self._clock()
         while True:
             try:
@@ -190,5 +200,7 @@ class LoadSender:
                 self.collect_results()
                 self._display.update(self._clock())
             else:
-                self.collect_results()
-                return
+                break
+        if self._transactions is not None:
+            self._transactions.commit()
+        self.collect_results()

@@ -37,6 +37,7 @@ SINKS = (
     Column("TO", lambda sink: sink["to"] or ""),
     Column("MODE", lambda sink: sink["mode"] or ""),
     Column("OUTPUT", lambda sink: OUTPUTS[sink["output"]]),
+    Column("PROMISE", "promise"),
 )
 
 
@@ -47,6 +48,7 @@ SINKS = (
     steps="number of steps",
     sinks="number of sinks",
     sql_checked="whether Spark checked the SQL",
+    promises="effect of a repeated batch by sink: exactly once, once per key, at least once or none",
     notes="remarks: changes since the checkpoint, and state that never expires",
 )
 @click.command("validate")
@@ -66,13 +68,18 @@ def validate(file: Path, variables: tuple[str, ...], no_spark: bool, output: Out
         "steps": len(pipeline.steps),
         "sinks": len(pipeline.sinks),
         "sql_checked": checked,
+        "promises": {sink.key.rstrip("."): sink.promise for sink in pipeline.sinks},
         "notes": notes,
     }
     if output.is_structured:
         output.document(document)
         return
     counts = ", ".join(_count_text(document[name], name) for name in ("sources", "steps", "sinks"))
-    click.echo(f"{file}: pipeline {pipeline.name}: {counts}; SQL {'checked' if checked else 'not checked'}")
+    from ottla.spark.pipeline.config.model import PROMISES
+
+    promises = [promise for promise in document["promises"].values() if promise != "none"]
+    weakest = f"; written {min(promises, key=PROMISES.index)}" if promises else ""
+    click.echo(f"{file}: pipeline {pipeline.name}: {counts}; SQL {'checked' if checked else 'not checked'}{weakest}")
     for sentence in notes:
         note(sentence)
 
@@ -97,6 +104,7 @@ def validate(file: Path, variables: tuple[str, ...], no_spark: bool, output: Out
         "sinks[].to": "topic or table; null: neither",
         "sinks[].mode": "mode in the file; null: derived from the view",
         "sinks[].output": "append: final rows, update: new or changed rows, complete: the whole result",
+        "sinks[].promise": "effect of a repeated batch: exactly once, once per key, at least once or none",
         "physical[].view": "view with a sink",
         "physical[].plan": "Spark's physical plan of one batch",
     },

@@ -25,7 +25,7 @@ def command() -> None:
 @click.option("--jobs", default=os.cpu_count() or 1, show_default=True, help="Number of processes.")
 @click.option(
     "--story",
-    type=click.Choice(["logs", "groups", "cluster", "cluster-groups"]),
+    type=click.Choice(["logs", "groups", "cluster", "cluster-groups", "transactions", "cluster-transactions"]),
     default=None,
     help="Run only this scenario. [default: all]",
 )

@@ -142,19 +142,25 @@ def hanging_document(one: OpenTransaction) -> dict[str, Any]:
 @click.command()
 @click.argument("topics", nargs=-1, metavar="[TOPIC[:0,2-5]...]", shell_complete=topic_names)
 @click.option("--longer-than", default="0s", show_default=True, metavar="DURATION", help="Only partitions blocked for longer, such as 1m.")
+@click.option("--all", "everything", is_flag=True, help="Also the younger open transactions of blocked partitions.")
 @click.option("--no-groups", is_flag=True, help="Do not look for groups that wait.")
 @admin_options
-def blocking(topics: tuple[str, ...], longer_than: str, no_groups: bool, output: OutputFormat, bootstrap: str) -> None:
+def blocking(topics: tuple[str, ...], longer_than: str, everything: bool, no_groups: bool, output: OutputFormat, bootstrap: str) -> None:
     """Show what holds back the last stable offset of partitions, and the groups that wait. [default: all partitions]
 
-    A line per open transaction of a blocked partition, the oldest first: that one holds the last stable offset.
+    A line for each partition, with the oldest open transaction: that one holds the last stable offset.
     """
     longer_ms = duration_ms(longer_than, "--longer-than")
     with admin_client(bootstrap) as admin:
         partitions = list(select_partitions(admin, topics, "TOPIC")) if topics else None
         found = admin.find_blocked_partitions(partitions, longer_than_ms=longer_ms, groups=not no_groups)
     now_ms = int(time.time() * 1000)
-    documents = [document for one in found.values() if not isinstance(one, KafkaError) for document in blocking_documents(one, now_ms)]
+    documents = [
+        document
+        for one in found.values()
+        if not isinstance(one, KafkaError)
+        for document in blocking_documents(one, now_ms)[: None if everything else 1]
+    ]
     output.show(documents, BLOCKING)
     failed = {tp: one for tp, one in found.items() if isinstance(one, KafkaError)}
     for tp, error in failed.items():

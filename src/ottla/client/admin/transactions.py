@@ -28,6 +28,7 @@ from ottla.client.admin.results import ActiveProducer, Node
 from ottla.client.transport.routing import Share, ask_leaders
 from ottla.wire import messages as m
 from ottla.wire.errors import (
+    BrokerNotAvailable,
     InvalidTxnState,
     KafkaError,
     LeaderNotAvailable,
@@ -277,8 +278,10 @@ async def searched(
     self: HasCalls, partitions: Iterable[Partition] | None, *, broker: int | None, timeout_ms: float | None
 ) -> tuple[list[TopicPartition], dict[TopicPartition, KafkaError]]:
     """The partitions of a search, these or all, only those with a replica on `broker` if it is set; and those without a leader, or that do
-    not exist, with their error. Raises: KafkaError, if topics cannot be listed or described.
+    not exist, with their error. Raises: BrokerNotAvailable; KafkaError, if topics cannot be listed or described.
     """
+    if broker is not None and broker not in await self._calls.brokers(self._calls.limit_ms(timeout_ms)):
+        raise BrokerNotAvailable(self._calls.network.absent(broker))
     named = None if partitions is None else {as_partition(tp) for tp in partitions}
     if named is None:
         topics = [one.name for one in await of_topics.list_topics(self, internal=True, timeout_ms=timeout_ms)]

@@ -196,6 +196,8 @@ class Producer:
     begin = _of_transactions(Transactions.begin)
     send_offsets_to_transaction = _of_transactions(Transactions.send_offsets_to_transaction)
     prepare = _of_transactions(Transactions.prepare)
+    hand_over = _of_transactions(Transactions.hand_over)
+    adopt = _of_transactions(Transactions.adopt)
     commit = _of_transactions(Transactions.commit)
     abort = _of_transactions(Transactions.abort)
     complete = _of_transactions(Transactions.complete)

@@ -109,7 +109,7 @@ class Sender:
         if options.transactional_id:
             self._at_least = max(self._at_least, TRANSACTIONAL_SINCE)
         self._loop = asyncio.get_running_loop()
-        self._transactional_id = options.transactional_id or None
+        self.transactional_id = options.transactional_id or None
         self._in_flight = InFlight(options.max_in_flight_requests_per_connection)
         #: Resolved when no request is in flight.
         self._idle: list[asyncio.Future[None]] = []
@@ -151,7 +151,7 @@ class Sender:
             next_ms = self.accumulator.expire(now_ms, cluster.trouble_with)
             if self.accumulator.stopped is not None:
                 self.accumulator.fail_unsent(self.accumulator.stopped)
-        if self._options.enable_idempotence and self.accumulator.producer is None and self._transactional_id is None:
+        if self._options.enable_idempotence and self.accumulator.producer is None and self.transactional_id is None:
             next_ms = min(next_ms, self._request_producer_id(now_ms))
         next_ms = min(next_ms, self._drain(now_ms))
         self._notify()
@@ -235,9 +235,9 @@ class Sender:
             # Versions 0 to 2 are advertised for old clients only; like Java's client, this one does not use them.
             at_most = NAMES_UNTIL if any(self.network.cluster.topic_id(batch.topic) == NO_TOPIC_ID for batch in batches) else 1000
             at_least = self._at_least
-            if self._transactional_id is not None and self.brokers_add_partitions:
+            if self.transactional_id is not None and self.brokers_add_partitions:
                 at_least = ADDS_PARTITIONS_SINCE
-            elif self._transactional_id is not None:
+            elif self.transactional_id is not None:
                 at_most = ADDS_PARTITIONS_SINCE - 1
             version = peer.version(ProduceRequest, at_least=at_least, at_most=at_most)
             request, expected = self._request(batches, by_id=version > NAMES_UNTIL)
@@ -270,7 +270,7 @@ class Sender:
             topic.partition_data.append(PartitionProduceData(index=batch.partition, records=batch.seal()))
             expected[topic_id if by_id else name, batch.partition] = batch
         request = ProduceRequest(
-            transactional_id=self._transactional_id,
+            transactional_id=self.transactional_id,
             acks=self._acks,
             timeout_ms=self._options.request_timeout_ms,
             topic_data=list(topics.values()),

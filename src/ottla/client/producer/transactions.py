@@ -192,6 +192,20 @@ class Transactions:
         self._prepared = self.identity
         return self._prepared
 
+    def adopt(self, transactional_id: str) -> None:
+        """Takes another transactional id, between transactions or after `hand_over()`. The producer keeps its connections; call
+        `init_transactions()` next.
+
+        Raises: as `begin`.
+        """
+        self._check("adopt")
+        with self._lock:
+            self._accumulator.producer = None
+            self._options.transactional_id = self._id = self._sender.transactional_id = transactional_id
+            self._prepared = None
+            if self.machine.state is not State.UNINITIALIZED:
+                self.machine.move(State.UNINITIALIZED)
+
     async def commit(self) -> None:
         """Sends all records of the transaction, and commits it when they are written.
 

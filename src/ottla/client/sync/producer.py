@@ -328,6 +328,8 @@ class Producer:
     begin = _on_loop(Transactions.begin)
     send_offsets_to_transaction = _awaited(Transactions.send_offsets_to_transaction)
     prepare = _awaited(Transactions.prepare)
+    hand_over = _awaited(Transactions.hand_over)
+    adopt = _on_loop(Transactions.adopt)
     commit = _awaited(Transactions.commit)
     abort = _awaited(Transactions.abort)
     complete = _awaited(Transactions.complete)

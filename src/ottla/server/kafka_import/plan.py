@@ -261,7 +261,9 @@ def _report_rest(plan: ImportPlan) -> None:
         hanging = sorted(producer for producer in log.open_transactions() if (producer, here) not in known_to_coordinator)
         if hanging:
             producers = ", ".join(map(str, hanging[:_SHOWN])) + (", ..." if len(hanging) > _SHOWN else "")
-            reason = "no transactional id has them, so read_committed consumers stop before them; end them with kafka-transactions.sh abort"
+            reason = (
+                "no transactional id has them, so read_committed consumers stop there; end them with: ottla transaction abort --hanging"
+            )
             plan.not_imported.append(("hanging transactions", f"{len(hanging)} in {here}, of producers {producers}", reason))
     for source in plan.sources:
         if source.kraft and source.metadata_log is not None:

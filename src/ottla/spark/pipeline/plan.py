@@ -125,6 +125,7 @@ def _sink(pipeline: Pipeline, sink: Sink, frame: Any) -> dict[str, Any]:
         "to": sink.topic or sink.path or sink.table,
         "mode": sink.mode,
         "output": form_of(pipeline, sink, frame),
+        "promise": sink.promise,
     }
 
 

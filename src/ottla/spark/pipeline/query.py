@@ -133,8 +133,9 @@ def start(planned: PlannedQuery, pipeline: Pipeline, name: str, targets: Sequenc
     stateful = streaming_checks.keeps_state(planned.frame)
 
     def batch_ended(frame: Any, number: int) -> None:
-        query_id = frame.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
-        batch = MicroBatch(query_id, number, stateful=stateful)
+        context = frame.sparkSession.sparkContext
+        query_id, run_id = (context.getLocalProperty(name) for name in ("sql.streaming.queryId", "spark.jobGroup.id"))
+        batch = MicroBatch(query_id, number, stateful=stateful, run_id=run_id)
         if planned.unfiltered is None or letters is None:
             running.rows_out[number] = write_batch(targets, frame, batch, gather=gather)
             return

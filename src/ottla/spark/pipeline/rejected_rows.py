@@ -13,7 +13,7 @@ Steps and sinks see the good rows only, so rejected rows are in no aggregation. 
     the query of a sink, if a sink of the form append reads the view    one read of the topic and one checkpoint for both
     a separate query over the same source, if only steps read it        a checkpoint of its own
 
-Each rejected row of each batch is written: exactly once to a Delta table, at least once to a topic.
+Each rejected row of each batch is written exactly once, to a Delta table or to a topic (with brokers that serve transactions).
 
 When a batch is retried after a crash, its rules may have changed, or a function, or a table that a step reads. So the transaction of a
 batch's dead letters holds a hash of them beside the batch number. A run with the same hash skips them; a run with another writes all of

@@ -181,7 +181,7 @@ class RunningPipeline:
 def described(sink: Sink) -> dict[str, Any]:
     """A sink as JSON for `status`."""
     location = {"path": sink.path, "topic": sink.topic, "url": sink.url, "table": sink.table}
-    return {"type": sink.type, **{name: value for name, value in location.items() if value is not None}}
+    return {"type": sink.type, **{name: value for name, value in location.items() if value is not None}, "promise": sink.promise}
 
 
 def lowest_ends(reports: Iterable[Mapping[str, Any] | None]) -> Offsets:

@@ -6,14 +6,14 @@ views may have any number of rows: each sink is a Spark job whose tasks write in
                  gathered (aggregates, merged rows)    spread (everything else)
     delta        one transaction of the table          files by tasks, one transaction
     parquet      one file                              files by tasks, renamed when all are done
-    topic        batches sent by the driver            batches sent by tasks
+    topic        one transaction of the driver         a transaction for each task, committed together
     jdbc         Spark's JDBC writer                   Spark's JDBC writer, by tasks
     console      the first rows                        the first rows
 
-Delta tables store the query's id and the batch number, and Parquet files have them in their names, so a retried batch is there once. A
-topic may hold a batch twice after a crash; readers can deduplicate by key. If one of several sinks fails, the query ends and the next start
-retries the whole batch: sinks that have it skip or replace it, the others write it again. So those others are written first, which makes a
-duplicate less likely.
+Delta tables store the query's id and the batch number, Parquet files have them in their names, and the brokers have the decisions about
+topics (`topic_commits`), so a retried batch is there once. If one of several sinks fails, the query ends and the next start retries the
+whole batch: sinks that have it skip or replace it, the others (jdbc append, topics with delivery at_least_once) write it again. So those
+others are written first, which makes a duplicate less likely.
 """
 
 import tempfile
@@ -29,14 +29,15 @@ from pyspark.storagelevel import StorageLevel
 
 from ottla.base.options import suggestion
 from ottla.lake.table import delta
-from ottla.spark.pipeline.config.model import Pipeline, Sink
+from ottla.spark.pipeline.config.model import PROMISES, Pipeline, Sink
 from ottla.spark.pipeline.delta_sink import DeltaAppend, DeltaAppendWriter, cast_to_table, schema_of_frame
 from ottla.spark.pipeline.jdbc_sink import JdbcTable
 from ottla.spark.pipeline.parquet_sink import BatchFiles, ParquetFiles, parse_report
 from ottla.spark.pipeline.rejected_rows import DEAD_LETTER_COLUMNS, content_hash, literal
 from ottla.spark.pipeline.spark_refusals import refused_expression, spark_errors
+from ottla.spark.pipeline.topic_commits import TopicCommits, application_of
 from ottla.spark.sink.options import SinkOptions
-from ottla.spark.sink.writer import BatchWriter
+from ottla.spark.sink.writer import BatchWriter, Origin
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +50,8 @@ class MicroBatch:
     content: int | None = None
     #: The query has state, so Spark must compute the rows even if the target has them.
     stateful: bool = False
+    #: The start of the query, which has another id after each restart.
+    run_id: str | None = None
 
 
 class Target(Protocol):
@@ -182,6 +185,9 @@ class TopicTarget:
         self.pipeline = pipeline
         assert sink.topic is not None, "checked with the file"
         self.options = {"kafka.bootstrap.servers": pipeline.bootstrap, "topic": sink.topic, "compression": sink.compression}
+        if sink.delivery is not None:
+            self.options["delivery"] = sink.delivery
+        self.commits = TopicCommits(self.options)
         self.columns = {"value": sink.value_sql or "to_json(struct(*), map('ignoreNullFields', 'false'))"}
         if sink.key_sql is not None:
             self.columns["key"] = sink.key_sql
@@ -225,12 +231,30 @@ class TopicTarget:
             raise self.pipeline.error(f"{self.sink.key}{column}", message) from None
 
     def write_table(self, table: "pa.Table", batch: MicroBatch) -> None:
+        application = self._application(batch)
+        if self.commits.has(application, batch):
+            return
         chosen = pa.table({column: table.column(extra) for column, extra in zip(self.columns, self.extras, strict=True)})
-        BatchWriter(SinkOptions.of(self.options), tuple(self.columns)).write(iter(chosen.combine_chunks().to_batches()))
+        options = SinkOptions.of({**self.options, **self.commits.options(application, batch)})
+        origin = Origin(batch.query_id, batch.number, 0, 0, batch.run_id)
+        written = BatchWriter(options, tuple(self.columns)).write_all(iter(chosen.combine_chunks().to_batches()), origin)
+        self.commits.commit_task(application, batch, written.run, written.participant)
 
     def write_frame(self, frame: Any, batch: MicroBatch) -> int:
+        application = self._application(batch)
         chosen = frame.selectExpr(*[f"{sql} AS `{column}`" for column, sql in self.columns.items()])
-        return int(run_write(chosen.write.format("ottla").options(**self.options)))
+        if self.commits.has(application, batch):
+            if batch.stateful:
+                chosen.write.format("noop").mode("overwrite").save()
+            return 0
+        options = {**self.options, **self.commits.options(application, batch)}
+        return self.commits.commit(application, batch, run_write(chosen.write.format("ottla").options(**options)))
+
+    def _application(self, batch: MicroBatch) -> str:
+        sink = self.sink
+        assert sink.topic is not None, "checked with the file"
+        alike = [other.key for other in self.pipeline.sinks if (other.topic, other.view) == (sink.topic, sink.view)]
+        return application_of(batch.query_id, sink.topic, alike, sink.key)
 
 
 class ParquetTarget:
@@ -314,7 +338,7 @@ class ConsoleTarget:
 
 def write_batch(targets: Sequence[Target], frame: Any, batch: MicroBatch, *, gather: bool) -> int:
     """Writes a batch to every target of its view. Returns the number of rows. Targets that detect a retried batch come last."""
-    ordered = sorted(targets, key=lambda target: isinstance(target, DeltaTarget | ParquetTarget))
+    ordered = sorted(targets, key=lambda target: PROMISES.index(target.sink.promise))
     if gather:
         names = frame.columns
         extras = {name: sql for target in ordered for name, sql in target.extras.items()}

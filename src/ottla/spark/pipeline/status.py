@@ -138,8 +138,9 @@ def _batches(query: Mapping[str, Any]) -> str:
 
 def _place(target: Mapping[str, Any]) -> str:
     where = target.get("path") or target.get("topic") or target.get("table") or ""
-    version = target.get("version")
-    return f"{target['type']} {where}{'' if version is None else f', version {version}'}".strip()
+    version, promise = target.get("version"), target.get("promise")
+    more = ("" if version is None else f", version {version}") + (f", {promise}" if promise not in (None, "none") else "")
+    return f"{target['type']} {where}{more}".strip()
 
 
 def _figure(value: int | None) -> str:

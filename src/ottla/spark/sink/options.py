@@ -8,11 +8,20 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ottla.base.options import ConfigError
-from ottla.base.units import MiB
-from ottla.client.options import ConsumerOptions, ProducerOptions, from_keywords
+from ottla.base.units import MINUTE_MS, MiB
+from ottla.client.options import AdminOptions, ConsumerOptions, ProducerOptions, from_keywords
+from ottla.spark.sink.decision import PREFIX
 from ottla.spark.source.options import OptionError, RawOptions
 
-OPTIONS = ("topic", "bootstrap.servers", "kafka.bootstrap.servers", "includeHeaders", "compression", "partitioner", "reportTo")
+OPTIONS = (
+    "topic", "bootstrap.servers", "kafka.bootstrap.servers", "includeHeaders", "compression", "partitioner", "reportTo",
+    "delivery", "txnAppId", "txnVersion", "commitBy",
+)  # fmt: skip
+DELIVERIES = ("exactly_once", "at_least_once")
+#: Settings of transactions, which only exactly_once has.
+OF_TRANSACTIONS = ("transactional.id", "transaction.timeout.ms", "transaction.two.phase.commit.enable")
+#: Timeout of a task's transaction: the brokers' default of transaction.max.timeout.ms.
+TRANSACTION_TIMEOUT_MS = 15 * MINUTE_MS
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 PARTITIONERS = ("default", "uniform", "round_robin", "random")
 #: Java's classes that `kafka.partitioner.class` may name, without their packages.
@@ -21,6 +30,8 @@ PARTITIONER_CLASSES = {"DefaultPartitioner": "default", "UniformStickyPartitione
 SEND_BYTES = 64 * MiB
 #: Largest record batch: below the brokers' default of message.max.bytes (1,048,588).
 BATCH_BYTES = 1_000_000
+#: Values of settings with which a producer is not idempotent.
+NOT_IDEMPOTENT = {"acks": ("0", "1"), "enable.idempotence": ("false",), "retries": ("0",)}
 #: Settings that only consumers have.
 CONSUMERS_OWN = frozenset(ConsumerOptions.SPECS) - frozenset(ProducerOptions.SPECS)
 
@@ -36,8 +47,22 @@ class SinkOptions:
     compression: str = "none"
     #: Partitions rows without a partition of their own (`ottla.spark.sink.task_producer`).
     partitioner: str = "default"
-    #: A file to which the driver writes the number of records of a batch write.
+    #: A file to which the driver writes the result of a batch write.
     report_to: str | None = None
+    #: Whether rows are written in transactions.
+    transactional: bool = False
+    #: Whether brokers without transactions are an error; otherwise the write is at least once there.
+    required: bool = False
+    #: Identifies a batch write: a write with the same application id and version is done once. Named as in Delta Lake.
+    application: str | None = None
+    version: int | None = None
+    #: The caller commits the transactions in the report.
+    committed_by_caller: bool = False
+    #: Prefix of transactional ids.
+    prefix: str = PREFIX
+    #: None: two-phase commit where the brokers allow it.
+    two_phase: bool | None = None
+    timeout_ms: int = TRANSACTION_TIMEOUT_MS
     #: Properties for the client, in Kafka's dotted names.
     client: Mapping[str, str] = field(default_factory=dict)
 
@@ -48,12 +73,18 @@ class SinkOptions:
         # Checked for jobs that set it. Headers are always written.
         raw.boolean("includeHeaders", False)
         client = raw.client_properties()
+        transactional = _transactional(raw, client)
         parsed = cls(
             bootstrap=raw.bootstrap(),
             topic=raw.text("topic"),
             compression=_compression(raw, client.pop("compression.type", None)),
             partitioner=_partitioner(raw, client),
             report_to=raw.path("reportTo"),
+            transactional=transactional,
+            required=raw.text("delivery") is not None,
+            committed_by_caller=raw.choice("commitBy", ("job", "caller")) == "caller",
+            **_application(raw, transactional=transactional),
+            **_of_transactions(raw, client, transactional=transactional),
             client=client,
         )
         try:
@@ -62,6 +93,12 @@ class SinkOptions:
             raise OptionError(f"kafka.{error.name.replace('_', '.')}", error.problem) from None
         return parsed
 
+    def admin_settings(self) -> dict[str, Any]:
+        """The keyword arguments of the driver's client."""
+        known = {spec.attribute for spec in AdminOptions.SPECS.values()}
+        settings = {name.replace(".", "_"): value for name, value in self.client.items()}
+        return {"bootstrap_servers": self.bootstrap, **{name: value for name, value in settings.items() if name in known}}
+
     def producer_settings(self) -> dict[str, Any]:
         """The producer's keyword arguments. Consumer settings are left out: the same options may serve a source."""
         settings = {name.replace(".", "_"): value for name, value in self.client.items() if name not in CONSUMERS_OWN}
@@ -69,6 +106,49 @@ class SinkOptions:
         if "batch_size" not in settings:
             defaults["batch_size_backlog"] = BATCH_BYTES
         return {**defaults, **settings}
+
+
+def _transactional(raw: RawOptions, client: Mapping[str, str]) -> bool:
+    """Whether rows are written in transactions: by default, unless the producer is not idempotent."""
+    weak = next((name for name, value in NOT_IDEMPOTENT.items() if client.get(name, "").strip().lower() in value), None)
+    chosen = raw.text("delivery")
+    if chosen is None:
+        return weak is None
+    transactional: bool = raw.choice("delivery", DELIVERIES) == "exactly_once"
+    if transactional and weak is not None:
+        raise OptionError(
+            "delivery", f"exactly_once needs acks=all and idempotence; leave out kafka.{weak}, or set delivery to at_least_once"
+        )
+    return transactional
+
+
+def _application(raw: RawOptions, *, transactional: bool) -> dict[str, Any]:
+    """txnAppId and txnVersion, which belong together."""
+    application, version = raw.text("txnAppId"), raw.number("txnVersion", least=0, default=-1)
+    if (application is None) != (version < 0):
+        missing, given = ("txnVersion", "txnAppId") if application else ("txnAppId", "txnVersion")
+        raise OptionError(missing, f"is missing: {given} needs it")
+    if application is not None and not transactional:
+        raise OptionError("txnAppId", "needs delivery exactly_once")
+    return {} if application is None else {"application": application, "version": version}
+
+
+def _of_transactions(raw: RawOptions, client: dict[str, str], *, transactional: bool) -> dict[str, Any]:
+    """The settings of transactions. Removes them from the client's properties."""
+    given = {name: value.strip() for name in OF_TRANSACTIONS if (value := client.pop(name, None)) is not None}
+    if given and not transactional:
+        raise OptionError(f"kafka.{next(iter(given))}", "needs delivery exactly_once, which needs acks=all and idempotence; leave it out")
+    found: dict[str, Any] = {}
+    if "transactional.id" in given:
+        found["prefix"] = raw.text("kafka.transactional.id")
+    if "transaction.two.phase.commit.enable" in given:
+        found["two_phase"] = raw.boolean("kafka.transaction.two.phase.commit.enable", False)
+    if "transaction.timeout.ms" in given:
+        if found.get("two_phase"):
+            raise OptionError("kafka.transaction.timeout.ms", "has no effect with two-phase commit: these transactions have no timeout")
+        # A timeout that was asked for is kept.
+        found |= {"timeout_ms": raw.number("kafka.transaction.timeout.ms", least=1, default=1), "two_phase": False}
+    return found
 
 
 def _compression(raw: RawOptions, clients: str | None) -> str:

@@ -4,16 +4,24 @@ Columns, as with Spark's Kafka sink: `value` (string or binary, required), `key`
 and `partition`. Other columns of the source (`offset`, `timestamp`, `timestampType`) are ignored, so that rows of the source can be
 written unchanged. `task_producer` describes partitioning.
 
-At least once: a task ends only after every batch is acknowledged. A task that Spark retries writes its rows again. To detect duplicates,
-write a key or an id.
+A task ends only after every batch is acknowledged.
+
+    exactly_once     each task writes in a transaction of its own, and the driver commits all of them, or none (batch_commits.py)
+    at_least_once    rows are visible at once; a task that Spark retries writes its rows again
+
+A stream's batch is identified by query and number, a batch write by txnAppId and txnVersion: one that was committed before is not written
+again. A batch write without them is committed as a whole when the job ends, but a repeated write is another one.
 """
 
 import random
-from collections.abc import Iterator
+import uuid
+import zlib
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark import TaskContext
@@ -27,8 +35,12 @@ from pyspark.sql.types import StructType
 from ottla.base.options import suggestion
 from ottla.base.units import MiB
 from ottla.client.arrow.columns import gathered
+from ottla.spark.sink.decision import Names, Participant, short_run
 from ottla.spark.sink.options import SinkOptions
 from ottla.spark.worker_setup import prepare_task_process
+
+if TYPE_CHECKING:
+    from ottla.spark.sink.batch_commits import BlockingCommits
 
 SINK_TYPES = {
     "key": ("string", "binary"),
@@ -56,6 +68,8 @@ class Origin:
     batch_id: int | None
     partition: int
     attempt: int
+    #: The start of the query.
+    run_id: str | None = None
 
     @classmethod
     def current(cls) -> "Origin":
@@ -65,15 +79,29 @@ class Origin:
             return cls(None, None, 0, 0)
         batch_id = context.getLocalProperty("streaming.sql.batchId")
         query_id = context.getLocalProperty("sql.streaming.queryId")
-        return cls(query_id, None if batch_id is None else int(batch_id), context.partitionId(), context.attemptNumber())
+        # Spark makes each start of a query a group of jobs.
+        run_id = context.getLocalProperty("spark.jobGroup.id")
+        return cls(query_id, None if batch_id is None else int(batch_id), context.partitionId(), context.attemptNumber(), run_id)
 
 
 @dataclass
 class TaskResult(WriterCommitMessage):  # type: ignore[misc]
-    """The number of records that a task wrote, and its origin."""
+    """The number of records that a task wrote, its origin, and its open transaction."""
 
     records: int
     origin: Origin
+    #: The application and the run in the transaction's id; None without a transaction.
+    application: str | None = None
+    run: str = ""
+    participant: Participant | None = None
+
+
+class Report(msgspec.Struct, frozen=True):
+    """The result of a batch write in the file `reportTo`: the number of records, and with commitBy=caller the transactions to commit."""
+
+    records: int
+    run: str = ""
+    tasks: list[Participant] = []
 
 
 def sink_columns(schema: "StructType") -> tuple[str, ...]:
@@ -103,43 +131,130 @@ class _Writer:
         require_topic(options, names)
         self.options = options
         self.names = names
+        #: Identifies a batch write without an application.
+        self.nonce = uuid.uuid4().hex
 
-    def write_all(self, batches: "Iterator[pa.RecordBatch]") -> TaskResult:
+    def application(self, origin: Origin) -> tuple[str, bool]:
+        """The application in transactional ids, and whether its batches have numbers."""
+        raise NotImplementedError
+
+    def write_all(self, batches: "Iterator[pa.RecordBatch]", origin: Origin | None = None) -> TaskResult:
         # Imported here: only processes that write need the client.
         from ottla.spark.sink.task_producer import TaskProducer
 
-        producer = TaskProducer(self.options, random.Random())
+        origin = origin or Origin.current()
+        prepared = self.options.transactional
+        application, numbered = self.application(origin)
+        run, rng = short_run(origin.run_id), random.Random()
+        if prepared:
+            name = Names(application, self.options.prefix).task(run, origin.partition, origin.attempt)
+            # A write without a number is not finished after a crash, so its transactions need a timeout.
+            producer = TaskProducer(self.options, rng, name, two_phase=numbered)
+        else:
+            producer = TaskProducer(self.options, rng)
         prepare_task_process()
         written = 0
-        for batch in gathered((one.select(self.names) for one in batches), GATHER_BYTES):
-            for topic, rows in _by_topic(batch, self.options.topic):
-                producer.send(topic, rows)
-            written += batch.num_rows
-        producer.finish()
-        return TaskResult(written, Origin.current())
+        try:
+            for batch in gathered((one.select(self.names) for one in batches), GATHER_BYTES):
+                for topic, rows in _by_topic(batch, self.options.topic):
+                    producer.send(topic, rows)
+                written += batch.num_rows
+            identity = producer.finish()
+        except BaseException:
+            producer.fail()
+            raise
+        if identity is None:
+            return TaskResult(written, origin)
+        return TaskResult(written, origin, application, run, Participant(origin.partition, origin.attempt, *identity))
 
-    def commit(self, messages: list[Any], *_: int) -> None:
-        """Reports the number of records. They are in the log since the tasks ended."""
+    def report(self, messages: list[Any], tasks: "Sequence[Participant]" = (), run: str = "") -> None:
+        """Writes the result of the write to the file `reportTo`."""
         if self.options.report_to is not None:
             written = sum(message.records for message in messages if message is not None)
-            Path(self.options.report_to).write_text(str(written), encoding="utf-8")
+            Path(self.options.report_to).write_bytes(msgspec.json.encode(Report(written, run, list(tasks))))
 
-    def abort(self, messages: list[Any], *_: int) -> None:
-        """Does nothing: records cannot be removed from a log. Spark retries the batch, and its rows are written again."""
+    def commits(self, prepared: "Sequence[TaskResult]") -> "BlockingCommits":
+        from ottla.spark.sink.batch_commits import BlockingCommits
+
+        application = prepared[0].application
+        assert application is not None, "a prepared task has an application"
+        return BlockingCommits(Names(application, self.options.prefix), self.options.admin_settings())
+
+    def commit_numbered(self, prepared: "Sequence[TaskResult]", number: int, *, aborts: bool = False) -> None:
+        """Commits or aborts a batch that has a number."""
+        from ottla.spark.sink.batch_commits import Batch
+
+        batch = Batch(number, prepared[0].run, tuple(one.participant for one in prepared if one.participant is not None))
+        with self.commits(prepared) as commits:
+            commits.call(lambda to: to.abort(batch) if aborts else to.commit(batch))
+
+
+def _prepared(messages: list[Any]) -> list[TaskResult]:
+    """The results with a transaction. A failed task has no message, and a task without rows no transaction."""
+    return [one for one in messages if one is not None and one.participant is not None]
 
 
 class BatchWriter(_Writer, DataSourceArrowWriter):  # type: ignore[misc]
     """``df.write.format("ottla").mode("append")``."""
 
+    def application(self, origin: Origin) -> tuple[str, bool]:
+        if self.options.application is not None:
+            return self.options.application, True
+        if origin.query_id is None:
+            return self.nonce, False
+        # Inside of foreachBatch: the ids of a batch are used by the next one again.
+        return f"{origin.query_id}-{zlib.crc32((self.options.topic or '').encode()):08x}", False
+
     def write(self, iterator: "Iterator[pa.RecordBatch]") -> TaskResult:
         return self.write_all(iterator)
+
+    def commit(self, messages: list[Any]) -> None:
+        """Makes the rows visible, and reports their number."""
+        prepared = _prepared(messages)
+        tasks = [one.participant for one in prepared if one.participant is not None]
+        if self.options.committed_by_caller:
+            self.report(messages, tasks, prepared[0].run if prepared else "")
+            return
+        if prepared and self.options.version is not None:
+            self.commit_numbered(prepared, self.options.version)
+        elif prepared:
+            with self.commits(prepared) as commits:
+                commits.call(lambda to: to.commit_once(prepared[0].run, tasks))
+        self.report(messages)
+
+    def abort(self, messages: list[Any]) -> None:
+        """Aborts the transactions. Rows that were written at least once stay in the log."""
+        prepared = _prepared(messages)
+        if prepared and self.options.version is not None:
+            self.commit_numbered(prepared, self.options.version, aborts=True)
+        elif prepared:
+            tasks = [one.participant for one in prepared if one.participant is not None]
+            with self.commits(prepared) as commits:
+                commits.call(lambda to: to.abort_once(prepared[0].run, tasks))
 
 
 class StreamWriter(_Writer, DataSourceStreamArrowWriter):  # type: ignore[misc]
     """``df.writeStream.format("ottla")``."""
 
+    def application(self, origin: Origin) -> tuple[str, bool]:
+        # Without Spark there is no query.
+        return origin.query_id or self.nonce, True
+
     def write(self, iterator: "Iterator[pa.RecordBatch]") -> TaskResult:
         return self.write_all(iterator)
+
+    def commit(self, messages: list[Any], batchId: int) -> None:
+        """Makes the rows of the batch visible, unless an earlier run of the batch did."""
+        prepared = _prepared(messages)
+        if prepared:
+            self.commit_numbered(prepared, batchId)
+        self.report(messages)
+
+    def abort(self, messages: list[Any], batchId: int) -> None:
+        """Aborts the transactions of the batch. Rows that were written at least once stay in the log."""
+        prepared = _prepared(messages)
+        if prepared:
+            self.commit_numbered(prepared, batchId, aborts=True)
 
 
 def _by_topic(batch: "pa.RecordBatch", topic: str | None) -> "Iterator[tuple[str, pa.RecordBatch]]":

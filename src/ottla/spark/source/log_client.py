@@ -63,7 +63,12 @@ class LogClient:
     """A blocking client of one cluster. Methods raise KafkaError if the brokers refuse a request or cannot be reached."""
 
     def __init__(self, bootstrap: str, properties: Mapping[str, str]) -> None:
-        settings = {"bootstrap_servers": bootstrap, **{name.replace(".", "_"): value for name, value in properties.items()}}
+        # The sink writes transactions, so aborted ones are skipped by default, unlike in Kafka.
+        settings = {
+            "bootstrap_servers": bootstrap,
+            "isolation_level": "read_committed",
+            **{name.replace(".", "_"): value for name, value in properties.items()},
+        }
         # Jobs may set a group id. It is ignored: Spark assigns partitions, never a group.
         settings.pop("group_id", None)
         self._client_settings = _supported(ClientOptions, settings)
@@ -75,7 +80,7 @@ class LogClient:
         self._ranges = RangeReader(
             self._fetch,
             check_crcs=str(settings.get("check_crcs", "true")).lower() == "true",
-            read_committed=settings.get("isolation_level") == "read_committed",
+            read_committed=settings["isolation_level"] == "read_committed",
         )
         self._thread = LoopThread("ottla-log")
         self._consumer: Consumer | None = None

@@ -134,6 +134,10 @@ class Compaction:
     files: int | None = None
 
 
+#: What sinks promise about a batch that runs again, the weakest first.
+PROMISES = ("none", "at least once", "once per key", "exactly once")
+
+
 @dataclass(frozen=True, slots=True)
 class Sink:
     """A target of a view's rows."""
@@ -157,12 +161,27 @@ class Sink:
     partition_sql: str | None = None
     headers_sql: Mapping[str, str] = field(default_factory=dict)
     compression: str = "none"
+    #: For a topic: exactly_once, at_least_once, or None: exactly once where the brokers serve transactions.
+    delivery: str | None = None
     #: For JDBC: the database, its table, the driver's class, and further options of Spark's JDBC writer.
     url: str | None = None
     table: str | None = None
     driver: str | None = None
     options: Mapping[str, str] = field(default_factory=dict)
     rows: int = 20
+
+    @property
+    def promise(self) -> str:
+        """One of `PROMISES`: the effect of a batch that runs again. For a topic, if its brokers serve transactions."""
+        match self.type:
+            case "delta" | "parquet":
+                return "exactly once"
+            case "topic":
+                return "at least once" if self.delivery == "at_least_once" else "exactly once"
+            case "jdbc":
+                return "once per key" if self.mode == "merge" else "at least once"
+            case "console":
+                return "none"
 
 
 @dataclass(frozen=True, slots=True)

@@ -91,6 +91,7 @@ def _topic(table: Table, view: str) -> Sink:
         partition_sql=table.text("partition"),
         headers_sql=headers,
         compression=table.choice("compression", CODECS, "none"),
+        delivery=table.choice("delivery", ("exactly_once", "at_least_once")),
     )
 
 

@@ -1,0 +1,378 @@
+"""Commits the transactions of a batch's tasks, all or none, in the driver. Nothing outside the brokers is needed to finish after a crash.
+
+    tasks    write, each in a transaction of its own, and leave it open
+    driver   1  InitProducerId of the driver's id: another driver of the application is fenced, its unfinished decision aborted
+             2  read the last decision
+             3  list the open transactions of tasks, and check that those of this batch are among them
+             4  decide: one transaction of the driver commits the decision (decision.py)
+             5  EndTxn: commit the transactions of the decision, abort all others of step 3
+
+A batch that was decided before, and that Spark runs again after a crash, is not decided again: its new transactions are aborted, and those
+of the decision are committed if that was not done. An attempt whose message does not reach the driver takes no part.
+
+Step 3 comes before step 4: when the decision is committed, no other driver has decided since step 1. So the transactions that were listed
+belong to this batch or to earlier ones, and all but those of the decision can be aborted.
+
+A transaction without two-phase commit may time out between the steps 4 and 5, if the driver dies and does not come back. The batch is then
+decided to be written again: rows of its other tasks are in the topic twice, and none is missing.
+
+Source: KIP-98, KIP-447, KIP-939.
+"""
+
+import asyncio
+import logging
+import re
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import Any, Self, TypeVar
+
+from ottla.base.ids import TopicPartition
+from ottla.client.admin import groups, topics, transactions
+from ottla.client.admin.calls import AdminCalls, good
+from ottla.client.admin.results import NewTopic
+from ottla.client.admin.transaction_results import TransactionDescription, TransactionState
+from ottla.client.errors import BrokerIncompatible
+from ottla.client.options import AdminOptions, from_keywords
+from ottla.client.producer.transaction_requests import (
+    CoordinatorRequests,
+    PreparedTransaction,
+    adds_implicitly,
+    end_transaction,
+    error_code,
+)
+from ottla.client.sync.loop_thread import LoopThread
+from ottla.spark.sink.decision import (
+    DECISIONS_PARTITIONS,
+    DECISIONS_TOPIC,
+    Decision,
+    Names,
+    Participant,
+    decoded,
+    encoded,
+)
+from ottla.wire.errors import (
+    InvalidProducerEpoch,
+    InvalidProducerIdMapping,
+    InvalidTxnState,
+    KafkaError,
+    ProducerFenced,
+    TopicAlreadyExists,
+)
+from ottla.wire.messages import (
+    AddOffsetsToTxnRequest,
+    InitProducerIdRequest,
+    InitProducerIdResponse,
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitResponse,
+)
+from ottla.wire.messages.find_coordinator import GROUP, TRANSACTION
+from ottla.wire.messages.txn_offset_commit import TxnOffsetCommitRequestPartition, TxnOffsetCommitRequestTopic
+
+log = logging.getLogger("ottla.spark")
+
+#: Timeout of the driver's own transaction.
+DECISION_TIMEOUT_MS = 60_000
+#: EndTxn requests at a time.
+ENDS_AT_ONCE = 64
+#: InitProducerId: last version without two-phase commit. TxnOffsetCommit: first version that adds the group, last with topic names.
+INIT_UNTIL, ADDS_GROUP_SINCE, NAMES_UNTIL = 5, 5, 5
+#: Errors of EndTxn for a transaction that was aborted before.
+GONE = (ProducerFenced, InvalidProducerEpoch, InvalidTxnState, InvalidProducerIdMapping)
+
+
+class SinkFenced(RuntimeError):
+    """A later start of the same query has committed a batch, so this one may not go on."""
+
+
+class TransactionLost(RuntimeError):
+    """The transaction of a task was aborted before its batch was decided. Spark has to run the batch again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """A batch to commit: its number, the start of the query, and the transactions of its tasks."""
+
+    number: int
+    run: str
+    tasks: tuple[Participant, ...]
+    #: As in `Decision`.
+    content: int = 0
+
+
+T = TypeVar("T")
+
+
+class BatchCommits:
+    """The batches of one application. Belongs to one event loop."""
+
+    def __init__(self, names: Names, settings: Mapping[str, Any], rng: Random) -> None:
+        self.names = names
+        self._calls = AdminCalls(from_keywords(AdminOptions, settings), rng)
+        self._requests = CoordinatorRequests(self._calls.network, TRANSACTION)
+        self._groups = CoordinatorRequests(self._calls.network, GROUP)
+
+    async def close(self) -> None:
+        await self._calls.close()
+
+    # -- Batches with a number.
+
+    async def commit(self, batch: Batch) -> bool:
+        """Commits the batch, unless it was committed before: then False, and its transactions are aborted.
+
+        Raises: SinkFenced, TransactionLost: the batch is not committed, and its transactions are aborted; KafkaError: the outcome is not
+        known; `abort` finds it out.
+        """
+        driver = await self._initialize()
+        before = await self.decision()
+        if before.fences(batch.run):
+            await self._end(batch.run, batch.tasks, commit=False)
+            raise SinkFenced(
+                f"batch {batch.number} of {self.names.application} was not committed: a later start of the query has committed a batch;"
+                " stop this one"
+            )
+        if before.batch == batch.number:
+            before = await self._finish(before, batch.run, driver, {self._id(batch.run, one) for one in batch.tasks})
+            driver = await self._initialize()
+        if before.has(batch.number, batch.content):
+            await self._end(batch.run, batch.tasks, commit=False)
+            return False
+        if before.batch < 0:
+            await self._create_topic()
+        open_ones = await self._open([self.names.task(batch.run, one.partition, one.attempt) for one in batch.tasks])
+        lost = [one for one in batch.tasks if not _is_open(open_ones.get(self._id(batch.run, one)), one)]
+        if lost:
+            await self._end(batch.run, [one for one in batch.tasks if one not in lost], commit=False)
+            raise TransactionLost(
+                f"batch {batch.number} of {self.names.application} was not committed: the transaction of task {lost[0].partition} was"
+                " aborted before: it was open for longer than kafka.transaction.timeout.ms, or an administrator aborted it"
+            )
+        decision = before.next(batch.number, batch.run, batch.tasks, batch.content)
+        await self._decide(driver, decision)
+        missing, _ = await asyncio.gather(
+            self._end(batch.run, batch.tasks, commit=True),
+            self._abort_others(open_ones, {self._id(batch.run, one) for one in batch.tasks}),
+        )
+        if missing:
+            await self._undo(decision, batch.run, missing)
+            raise TransactionLost(
+                f"batch {batch.number} of {self.names.application} is written again: the transaction of task {missing[0].partition} was"
+                " aborted while the batch was committed"
+            )
+        return True
+
+    async def abort(self, batch: Batch) -> None:
+        """Aborts the batch's transactions, or finishes the batch if it was decided."""
+        await self._initialize()
+        before = await self.decision()
+        if before.batch == batch.number and before.tasks == sorted(batch.tasks):
+            await self._end(before.run, before.tasks, commit=True)
+        else:
+            await self._end(batch.run, batch.tasks, commit=False)
+
+    async def recover(self, run: str) -> Decision:
+        """Finishes the last decided batch, aborts the open transactions of tasks of earlier starts, and returns the decision. For the start
+        of a query, before its tasks write. Earlier starts are fenced.
+        """
+        driver = await self._initialize()
+        before = await self.decision()
+        if before.fences(run):
+            raise SinkFenced(f"a later start of {self.names.application} has committed a batch since; stop this one")
+        if before.batch < 0:
+            await self._abort_others(await self._open([]), set())
+            return before
+        return await self._finish(before, run, driver, set())
+
+    # -- Writes without a number.
+
+    async def commit_once(self, run: str, tasks: Sequence[Participant]) -> None:
+        """Commits the transactions of a write that has no number, without a decision: a driver that dies meanwhile leaves a part.
+
+        Raises: TransactionLost; nothing was committed if a transaction was aborted before.
+        """
+        open_ones = await self._open([self._id(run, one) for one in tasks])
+        lost = [one for one in tasks if not _is_open(open_ones.get(self._id(run, one)), one)]
+        missing = lost or await self._end(run, tasks, commit=True)
+        await self._abort_others(open_ones, set() if lost else {self._id(run, one) for one in tasks})
+        if missing:
+            raise TransactionLost(
+                f"the write is not committed{'' if lost else ' completely'}: the transaction of task {missing[0].partition} was aborted"
+                " before; transactions may be open for kafka.transaction.timeout.ms"
+            )
+
+    async def abort_once(self, run: str, tasks: Sequence[Participant]) -> None:
+        """Aborts the transactions of a write that has no number."""
+        await self._end(run, tasks, commit=False)
+        await self._abort_others(await self._open([]), set())
+
+    # -- Steps.
+
+    def _id(self, run: str, one: Participant) -> str:
+        return self.names.task(run, one.partition, one.attempt)
+
+    async def decision(self) -> Decision:
+        """The last decision."""
+        group = self.names.driver
+        wanted = {group: [TopicPartition(DECISIONS_TOPIC, part) for part in range(DECISIONS_PARTITIONS)]}
+        found = good((await groups.list_consumer_group_offsets(self, wanted, require_stable=True))[group])
+        committed = {tp.partition: one for tp, one in found.items() if one is not None and not isinstance(one, KafkaError)}
+        return decoded({part: one.metadata for part, one in committed.items()})
+
+    async def _initialize(self) -> PreparedTransaction:
+        """The identity for the next decision. Fences other drivers."""
+        request = InitProducerIdRequest(transactional_id=self.names.driver, transaction_timeout_ms=DECISION_TIMEOUT_MS)
+        response: InitProducerIdResponse = await self._requests.ask(
+            self.names.driver,
+            InitProducerIdRequest,
+            lambda version: request,
+            error_code,
+            at_most=INIT_UNTIL,
+            deadline_ms=self._deadline_ms(),
+        )
+        return PreparedTransaction(response.producer_id, response.producer_epoch)
+
+    async def _decide(self, driver: PreparedTransaction, decision: Decision) -> None:
+        """Commits a decision in a transaction. Raises: ProducerFenced if another driver was initialized since."""
+        name, implicit = self.names.driver, adds_implicitly(self._calls.network)
+        if not implicit:
+            add = AddOffsetsToTxnRequest(transactional_id=name, producer_id=driver.producer_id, producer_epoch=driver.epoch, group_id=name)
+            await self._requests.ask(
+                name, AddOffsetsToTxnRequest, lambda version: add, error_code, deadline_ms=self._deadline_ms()
+            )  # fmt: skip
+        parts = [
+            TxnOffsetCommitRequestPartition(partition_index=part, committed_offset=max(decision.batch, 0), committed_metadata=text)
+            for part, text in enumerate(encoded(decision))
+        ]
+        request = TxnOffsetCommitRequest(
+            transactional_id=name,
+            group_id=name,
+            producer_id=driver.producer_id,
+            producer_epoch=driver.epoch,
+            generation_id=-1,
+            topics=[TxnOffsetCommitRequestTopic(name=DECISIONS_TOPIC, partitions=parts)],
+        )
+        await self._groups.ask(
+            name,
+            TxnOffsetCommitRequest,
+            lambda version: request,
+            _first_error,
+            at_least=ADDS_GROUP_SINCE if implicit else 0,
+            at_most=NAMES_UNTIL if implicit else ADDS_GROUP_SINCE - 1,
+            deadline_ms=self._deadline_ms(),
+        )
+        await end_transaction(self._calls.network, name, driver.producer_id, driver.epoch, commit=True, timeout_ms=self._limit_ms)
+
+    async def _finish(self, before: Decision, run: str, driver: PreparedTransaction, kept: set[str]) -> Decision:
+        """Commits what was decided, and aborts the other open transactions of tasks but `kept`. Returns the decision that holds then."""
+        open_ones = await self._open([])
+        # Other starts are fenced from here on, so none of the open transactions will be decided.
+        await self._decide(driver, before.under(run))
+        missing = await self._end(before.run, before.tasks, commit=True)
+        await self._abort_others(open_ones, kept | {self._id(before.run, one) for one in before.tasks})
+        return await self._undo(before, run, missing) if missing else before
+
+    async def _undo(self, decision: Decision, run: str, missing: Sequence[Participant]) -> Decision:
+        """Decides that the batch is written again, because transactions of it are gone."""
+        log.warning(
+            "batch %d of %s is written again: %d of its %d transactions were aborted before they could be committed; the rows of the others"
+            " will be in the topic twice",
+            decision.batch, self.names.application, len(missing), len(decision.tasks),
+        )  # fmt: skip
+        undone = decision.undone(run)
+        await self._decide(await self._initialize(), undone)
+        return undone
+
+    async def _open(self, names: Sequence[str]) -> dict[str, TransactionDescription]:
+        """The transactions of these ids, and the open ones of this application's tasks."""
+        pattern, states = self.names.of_tasks(), [TransactionState.ONGOING]
+        try:
+            listed = await transactions.list_transactions(self, states=states, pattern=pattern)
+        except BrokerIncompatible:
+            # Brokers before Kafka 4.1.
+            listed = await transactions.list_transactions(self, states=states)
+        wanted = {one.transactional_id for one in listed if re.fullmatch(pattern, one.transactional_id)}.union(names)
+        if not wanted:
+            return {}
+        found = await transactions.describe_transactions(self, wanted)
+        return {name: one for name, one in found.items() if not isinstance(one, KafkaError)}
+
+    async def _abort_others(self, found: Mapping[str, TransactionDescription], kept: set[str]) -> None:
+        """Aborts open transactions that take no part. One that ended meanwhile is left."""
+        others = [one for name, one in found.items() if name not in kept and one.state is TransactionState.ONGOING]
+        await self._end_each(
+            [(one.transactional_id, PreparedTransaction(one.producer_id, one.producer_epoch)) for one in others], commit=False
+        )
+
+    async def _end(self, run: str, tasks: Iterable[Participant], *, commit: bool) -> list[Participant]:
+        """Ends the transactions of tasks. Returns those that have the other outcome."""
+        known = list(tasks)
+        ended = await self._end_each(
+            [(self._id(run, one), PreparedTransaction(one.producer_id, one.epoch)) for one in known], commit=commit
+        )  # fmt: skip
+        return [one for one, done in zip(known, ended, strict=True) if not done]
+
+    async def _end_each(self, identities: Sequence[tuple[str, PreparedTransaction]], *, commit: bool) -> list[bool]:
+        """Whether each transaction has this outcome now. Raises: KafkaError, after all others were ended."""
+        turn = asyncio.Semaphore(ENDS_AT_ONCE)
+
+        async def end(name: str, identity: PreparedTransaction) -> bool:
+            async with turn:
+                try:
+                    await end_transaction(self._calls.network, name, *identity, commit=commit, timeout_ms=self._limit_ms)
+                except GONE:
+                    return False
+                return True
+
+        outcomes = await asyncio.gather(*(end(*one) for one in identities), return_exceptions=True)
+        for outcome in outcomes:
+            if isinstance(outcome, BaseException):
+                raise outcome
+        return [bool(outcome) for outcome in outcomes]
+
+    async def _create_topic(self) -> None:
+        wanted = NewTopic(DECISIONS_TOPIC, DECISIONS_PARTITIONS)
+        outcome = (await topics.create_topics(self, [wanted]))[DECISIONS_TOPIC]
+        if isinstance(outcome, KafkaError) and not isinstance(outcome, TopicAlreadyExists):
+            raise outcome
+
+    @property
+    def _limit_ms(self) -> float:
+        return float(self._calls.options.default_api_timeout_ms)
+
+    def _deadline_ms(self) -> float:
+        return self._calls.network.clock_ms() + self._limit_ms
+
+
+def _is_open(found: TransactionDescription | None, one: Participant) -> bool:
+    return (
+        found is not None
+        and found.state is TransactionState.ONGOING
+        and (found.producer_id, found.producer_epoch) == (one.producer_id, one.epoch)
+    )
+
+
+def _first_error(response: TxnOffsetCommitResponse) -> int:
+    return next((one.error_code for topic in response.topics for one in topic.partitions if one.error_code), 0)
+
+
+class BlockingCommits:
+    """`BatchCommits` for code without an event loop."""
+
+    def __init__(self, names: Names, settings: Mapping[str, Any]) -> None:
+        self.names = names
+        self._thread = LoopThread("ottla-commits")
+        self._commits = self._thread.run(lambda: BatchCommits(names, settings, Random()))
+
+    def call(self, work: Callable[[BatchCommits], Coroutine[Any, Any, T]]) -> T:
+        """The result of `work`, such as ``lambda commits: commits.recover(run)``."""
+        return self._thread.call(work(self._commits))
+
+    def close(self) -> None:
+        self._thread.call(self._commits.close())
+        self._thread.stop()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

@@ -1,0 +1,337 @@
+"""Exactly once without Spark: writers write the tasks of a batch and commit it, against a server with two-phase commit.
+
+A task is a call of `write_all` in this process. A killed driver is a commit that is interrupted, a killed task one whose message is lost.
+"""
+
+import asyncio
+import random
+import uuid
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from ottla import Admin, Consumer, NewTopic
+from ottla.base.ids import TopicPartition
+from ottla.client.admin.transaction_results import TransactionState
+from ottla.client.errors import BrokerIncompatible
+from ottla.demo.brokers import serving
+from ottla.spark.sink import task_producer
+from ottla.spark.sink.batch_commits import Batch, BatchCommits, BlockingCommits, SinkFenced, TransactionLost
+from ottla.spark.sink.decision import DECISIONS_TOPIC, Decision, Names, Participant, decoded, encoded, short_run
+from ottla.spark.sink.options import SinkOptions
+from ottla.spark.sink.writer import BatchWriter, Origin, StreamWriter, TaskResult
+
+pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark"), pytest.mark.timeout(120)]
+
+
+@pytest.fixture(scope="module", params=["two phases", "timeouts"])
+def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A server that serves two-phase commit, and one that does not."""
+    directory = tmp_path_factory.mktemp("brokers")
+    settings = {"transaction.two.phase.commit.enable": "true"} if request.param == "two phases" else {}
+    with serving(directory / "data", directory / "server.log", brokers=2, settings=settings) as address:
+        yield address
+
+
+class Query:
+    """A streaming query that writes to a topic of two partitions."""
+
+    def __init__(self, bootstrap: str, **options: str) -> None:
+        self.topic = f"t-{uuid.uuid4().hex[:12]}"
+        self.bootstrap = bootstrap
+        self.id = str(uuid.uuid4())
+        self.run = "run-1"
+        self.options = {"bootstrap.servers": bootstrap, "topic": self.topic, **options}
+        with Admin(bootstrap_servers=bootstrap) as admin:
+            admin.create_topic(NewTopic(self.topic, 2))
+
+    @property
+    def writer(self) -> StreamWriter:
+        return StreamWriter(SinkOptions.of(self.options), ("value", "partition"))
+
+    def task(self, batch: int, number: int, *values: str, attempt: int = 0) -> TaskResult:
+        """Runs a task, which writes to the topic's partition of its number."""
+        rows = pa.record_batch(
+            {"value": pa.array([one.encode() for one in values]), "partition": pa.array([number % 2] * len(values), pa.int32())}
+        )
+        return self.writer.write_all(iter([rows]), Origin(self.id, batch, number, attempt, self.run))
+
+    def rows(self, *, committed: bool = True) -> list[str]:
+        """The values of the topic that a reader sees, sorted."""
+        isolation = "read_committed" if committed else "read_uncommitted"
+        found = []
+        with Consumer(bootstrap_servers=self.bootstrap, isolation_level=isolation, auto_offset_reset="earliest") as consumer:
+            partitions = consumer.partitions_for(self.topic)
+            ends = consumer.end_offsets(partitions)
+            consumer.assign(partitions)
+            while any(consumer.position(tp) < end for tp, end in ends.items()):
+                found += [(record.value or b"").decode() for record in consumer.poll(timeout_ms=500)]
+        return sorted(found)
+
+    def open_transactions(self) -> list[str]:
+        with Admin(bootstrap_servers=self.bootstrap) as admin:
+            return [
+                one.transactional_id
+                for one in admin.list_transactions(states=[TransactionState.ONGOING])
+                if self.id in one.transactional_id
+            ]
+
+    def commits(self) -> BlockingCommits:
+        return BlockingCommits(Names(self.id), SinkOptions.of(self.options).admin_settings())
+
+    def batch(self, number: int, *tasks: TaskResult) -> Batch:
+        return Batch(number, short_run(self.run), tuple(one.participant for one in tasks if one.participant is not None))
+
+    def decide_only(self, number: int, *tasks: TaskResult) -> None:
+        """The driver is killed after the decision."""
+        batch = self.batch(number, *tasks)
+
+        async def part(commits: BatchCommits) -> None:
+            driver, before = await commits._initialize(), await commits.decision()
+            if before.batch < 0:
+                await commits._create_topic()
+            await commits._decide(driver, before.next(number, batch.run, batch.tasks))
+
+        with self.commits() as commits:
+            commits.call(part)
+
+    def decision(self) -> Decision:
+        with self.commits() as commits:
+            return commits.call(lambda to: to.decision())
+
+
+@pytest.fixture
+def query(server: str) -> Query:
+    return Query(server)
+
+
+def eventually(look: Callable[[], Any], expected: Any) -> None:
+    """Markers are written after the response to EndTxn."""
+    for _ in range(50):
+        found = look()
+        if found == expected:
+            return
+    assert found == expected
+
+
+def test_a_batch_is_visible_when_the_driver_commits_it(query: Query) -> None:
+    tasks = [query.task(0, 0, "a", "b"), query.task(0, 1, "c"), query.task(0, 2)]
+    assert query.rows() == []
+    assert query.rows(committed=False) == ["a", "b", "c"]
+    assert tasks[2].participant is None, "a task without rows has no transaction"
+    query.writer.commit(tasks, 0)
+    eventually(query.rows, ["a", "b", "c"])
+    query.writer.commit([query.task(1, 0, "d")], 1)
+    eventually(query.rows, ["a", "b", "c", "d"])
+    assert query.decision().batch == 1
+
+
+def test_an_aborted_batch_is_never_visible(query: Query) -> None:
+    query.writer.abort([query.task(0, 0, "a"), None], 0)
+    query.writer.commit([query.task(0, 0, "b")], 0)
+    eventually(query.rows, ["b"])
+
+
+def test_only_the_attempts_in_the_messages_count(query: Query) -> None:
+    # The first attempt was killed, or lost to a speculative one, after it had written all.
+    query.task(0, 0, "a")
+    query.writer.commit([query.task(0, 0, "a", attempt=1), query.task(0, 1, "b")], 0)
+    eventually(query.rows, ["a", "b"])
+    assert query.open_transactions() == [], "the transaction of the lost attempt is aborted"
+
+
+def test_an_attempt_that_still_runs_is_fenced_by_the_next_batch(query: Query) -> None:
+    query.writer.commit([query.task(0, 0, "a", attempt=1)], 0)
+    late = query.task(0, 0, "a")
+    query.writer.commit([query.task(1, 0, "b")], 1)
+    eventually(query.rows, ["a", "b"])
+    with pytest.raises(TransactionLost, match="aborted before"):
+        query.writer.commit([late], 2)
+
+
+def test_a_batch_that_is_run_again_after_it_was_committed_is_not_written_again(query: Query) -> None:
+    query.writer.commit([query.task(3, 0, "a"), query.task(3, 1, "b")], 3)
+    query.run = "run-2"
+    # Other partitions, and other rows in them.
+    query.writer.commit([query.task(3, 0, "b", "a"), query.task(3, 5, "a")], 3)
+    assert query.open_transactions() == []
+    query.writer.commit([query.task(4, 0, "c")], 4)
+    eventually(query.rows, ["a", "b", "c"])
+
+
+def test_a_driver_killed_after_the_decision_is_completed_by_the_next_one(query: Query) -> None:
+    tasks = [query.task(0, 0, "a"), query.task(0, 1, "b")]
+    # One of another attempt, which takes no part.
+    query.task(0, 0, "a", attempt=1)
+    query.decide_only(0, *tasks)
+    assert query.rows() == []
+    query.run = "run-2"
+    again = [query.task(0, 0, "b", "a"), query.task(0, 1)]
+    query.writer.commit(again, 0)
+    eventually(query.rows, ["a", "b"])
+    assert query.open_transactions() == []
+
+
+def test_the_start_of_a_query_completes_what_was_decided(query: Query) -> None:
+    with query.commits() as commits:
+        assert commits.call(lambda to: to.recover(short_run("run-1"))) == Decision()
+    tasks = [query.task(0, 0, "a"), query.task(0, 1, "b")]
+    query.task(0, 0, "lost", attempt=1)
+    query.decide_only(0, *tasks)
+    with query.commits() as commits:
+        assert commits.call(lambda to: to.recover(short_run("run-2"))).batch == 0
+    eventually(query.rows, ["a", "b"])
+    assert query.open_transactions() == []
+
+
+def test_a_driver_killed_before_the_decision_leaves_nothing(query: Query) -> None:
+    query.task(0, 0, "a")
+    query.task(0, 1, "b")
+    query.run = "run-2"
+    query.writer.commit([query.task(0, 0, "a", "b")], 0)
+    eventually(query.rows, ["a", "b"])
+    assert query.open_transactions() == []
+
+
+def test_an_earlier_start_of_the_query_is_fenced(query: Query) -> None:
+    query.writer.commit([query.task(0, 0, "a")], 0)
+    late = query.task(1, 0, "b")
+    query.run = "run-2"
+    query.writer.commit([query.task(1, 0, "b")], 1)
+    query.run = "run-1"
+    with pytest.raises(SinkFenced, match="a later start"):
+        query.writer.commit([query.task(2, 0, "c")], 2)
+    query.writer.abort([late], 1)
+    eventually(query.rows, ["a", "b"])
+
+
+def test_an_abort_after_the_decision_commits(query: Query) -> None:
+    # Spark calls abort when commit fails, also when the driver has decided.
+    tasks = [query.task(0, 0, "a"), query.task(0, 1, "b")]
+    query.decide_only(0, *tasks)
+    query.writer.abort(tasks, 0)
+    eventually(query.rows, ["a", "b"])
+
+
+def test_a_batch_whose_decided_transactions_timed_out_is_written_again(query: Query) -> None:
+    tasks = [query.task(0, 0, "a"), query.task(0, 1, "b")]
+    query.decide_only(0, *tasks)
+    with Admin(bootstrap_servers=query.bootstrap) as admin:
+        for task in tasks:
+            admin.force_terminate_transaction(Names(query.id).task(short_run("run-1"), task.origin.partition, 0))
+    query.run = "run-2"
+    query.writer.commit([query.task(0, 0, "a", "b")], 0)
+    eventually(query.rows, ["a", "b"])
+    assert query.decision().batch == 0
+
+
+def test_two_drivers_of_a_batch_commit_it_once(query: Query) -> None:
+    mine = query.batch(0, query.task(0, 0, "a"), query.task(0, 1, "b"))
+    query.run = "run-2"
+    other = query.batch(0, query.task(0, 0, "b"), query.task(0, 1, "a"))
+
+    async def both() -> list[Any]:
+        settings = SinkOptions.of(query.options).admin_settings()
+        drivers = [BatchCommits(Names(query.id), settings, random.Random(seed)) for seed in range(2)]
+        try:
+            return await asyncio.gather(
+                *(driver.commit(batch) for driver, batch in zip(drivers, (mine, other), strict=True)), return_exceptions=True
+            )
+        finally:
+            for driver in drivers:
+                await driver.close()
+
+    outcomes = asyncio.run(both())
+    assert sum(outcome is True for outcome in outcomes) == 1, outcomes
+    eventually(query.rows, ["a", "b"])
+
+
+def test_a_batch_write_is_visible_as_a_whole_and_each_one_counts(query: Query) -> None:
+    for _ in range(2):
+        writer = BatchWriter(SinkOptions.of(query.options), ("value", "partition"))
+        rows = pa.record_batch({"value": pa.array([b"a"]), "partition": pa.array([0], pa.int32())})
+        tasks = [writer.write_all(iter([rows]), Origin(None, None, number, 0)) for number in range(2)]
+        before = query.rows()
+        writer.commit(tasks)
+        eventually(lambda before=before: query.rows() == before + ["a", "a"], True)  # type: ignore[misc]
+    writer.abort([writer.write_all(iter([rows]), Origin(None, None, 0, 0))])
+    assert query.rows() == ["a"] * 4
+
+
+def test_a_batch_write_with_an_application_and_a_version_is_done_once(query: Query) -> None:
+    for run in ("1", "2"):
+        writer = BatchWriter(SinkOptions.of({**query.options, "txnAppId": query.id, "txnVersion": "7"}), ("value", "partition"))
+        rows = pa.record_batch({"value": pa.array([b"a"]), "partition": pa.array([0], pa.int32())})
+        writer.commit([writer.write_all(iter([rows]), Origin("q", 7, 0, 0, run))])
+    eventually(query.rows, ["a"])
+
+
+def test_at_least_once_writes_without_transactions(server: str) -> None:
+    query = Query(server, delivery="at_least_once")
+    tasks = [query.task(0, 0, "a"), query.task(0, 0, "a", attempt=1)]
+    assert query.rows() == ["a", "a"]
+    query.writer.commit(tasks, 0)
+    assert query.decision() == Decision()
+
+
+def test_a_failed_task_leaves_no_transaction(query: Query) -> None:
+    def failing() -> Iterator[pa.RecordBatch]:
+        # More than the writer gathers.
+        yield pa.record_batch({"value": pa.array([b"x" * 900_000] * 6), "partition": pa.array([0] * 6, pa.int32())})
+        raise RuntimeError("the task fails")
+
+    with pytest.raises(RuntimeError, match="the task fails"):
+        query.writer.write_all(failing(), Origin(query.id, 0, 0, 0, query.run))
+    assert query.open_transactions() == []
+    query.writer.commit([query.task(0, 0, "a")], 0)
+    eventually(query.rows, ["a"])
+
+
+def test_later_batches_use_the_same_ids_and_connections(query: Query) -> None:
+    producers = []
+    for batch in range(5):
+        query.writer.commit([query.task(batch, 0, f"{batch}"), query.task(batch, 1, f"{batch}")], batch)
+        producers.append({one for idle in task_producer._idle.values() for one in idle})
+    with Admin(bootstrap_servers=query.bootstrap) as admin:
+        ids = [one.transactional_id for one in admin.list_transactions() if query.id in one.transactional_id]
+    assert len(ids) == 3, "two tasks and the driver"
+    assert producers[0] == producers[-1]
+
+
+def test_a_decision_has_room_for_thousands_of_tasks() -> None:
+    rng = random.Random(1)
+    tasks = [Participant(number, 0, 2**33 + rng.randrange(10**6), rng.randrange(2**15)) for number in range(4_000)]
+    decision = Decision().next(2**40, "8e2064bc", tasks)
+    parts = encoded(decision)
+    assert 1 < len(parts) <= 16 and all(len(part) <= 4_096 for part in parts)
+    assert decoded(dict(enumerate(parts)) | {15: "of an earlier decision"} if len(parts) < 16 else dict(enumerate(parts))) == decision
+    with pytest.raises(ValueError, match="write fewer partitions"):
+        encoded(Decision().next(0, "8e2064bc", [Participant(number, 0, rng.randrange(2**60), 1) for number in range(20_000)]))
+
+
+def test_a_pattern_names_the_tasks_of_one_application_only() -> None:
+    import re
+
+    names, other = Names("q/a.b"), Names("q/a.b-00000000-1")
+    assert re.fullmatch(names.of_tasks(), names.task("8e2064bc", 3, 1))
+    assert not re.fullmatch(names.of_tasks(), other.task("8e2064bc", 3, 1))
+    assert not re.fullmatch(names.of_tasks(), Names("q/axb").task("8e2064bc", 3, 1))
+    assert not re.fullmatch(names.of_tasks(), names.driver)
+
+
+def test_the_topic_of_decisions_has_no_records(query: Query) -> None:
+    query.writer.commit([query.task(0, 0, "a")], 0)
+    with Consumer(bootstrap_servers=query.bootstrap) as consumer:
+        assert set(consumer.end_offsets([TopicPartition(DECISIONS_TOPIC, 0)]).values()) == {0}
+
+
+def test_two_phase_commit_that_was_asked_for_is_an_error_where_brokers_refuse_it(server: str, request: pytest.FixtureRequest) -> None:
+    query = Query(server, **{"kafka.transaction.two.phase.commit.enable": "true"})
+    if request.node.callspec.params["server"] == "two phases":
+        query.writer.commit([query.task(0, 0, "a")], 0)
+        eventually(query.rows, ["a"])
+        return
+    with pytest.raises(BrokerIncompatible, match="needed are 6"):
+        query.task(0, 0, "a")
