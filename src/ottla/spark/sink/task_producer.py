@@ -100,15 +100,16 @@ class TaskTransaction:
         try:
             producer.init_transactions()
             producer.begin()
-        except BaseException as error:
+        except (UnsupportedVersion, TransactionalIdAuthorizationFailed):
             begun.discard()
-            refused = isinstance(error, UnsupportedVersion | TransactionalIdAuthorizationFailed)
-            if not refused or not wanted or options.two_phase:
+            if not wanted or options.two_phase:
                 raise
-        else:
-            return begun
-        _without_two_phase.add(brokers)
-        return cls.begin(options, transactional_id, two_phase=False)
+            _without_two_phase.add(brokers)
+            return cls.begin(options, transactional_id, two_phase=False)
+        except BaseException:
+            begun.discard()
+            raise
+        return begun
 
     def hand_over(self) -> tuple[int, int]:
         """Waits until every record is written. Returns producer id and epoch; the transaction stays open. Raises: KafkaError."""
