@@ -26,7 +26,7 @@ RIGHT: dict[str, Any] = {
     "transactional_id": "x", "transactional_ids": [],
 }  # fmt: skip
 #: Methods for internal use.
-OWN = {"forked", "close_at_exit", "wait_for", "turn", "partitions_to_read", "seek_each", "has_passed", "invoke"}
+OWN = {"forked", "close_at_exit", "wait_for", "turn", "partitions_to_read", "seek_each", "has_passed", "invoke", "adopt"}
 OTHERWISE = {"create_topic": {"topic": ottla.NewTopic("t")}, "send_batch": {"partition": 0}, "create_partitions": {"partitions": {}}}
 #: Parameters that accept any value, or that are validated on use.
 ANYTHING = {"listener", "callback", "take"}
@@ -49,6 +49,7 @@ def parameters() -> Iterator[Any]:
                 "seek_each",
                 "has_passed",
                 "invoke",
+                "adopt",
             ):
                 continue
             for one in list(inspect.signature(method).parameters.values())[1:]:
@@ -131,6 +132,13 @@ def test_an_invalid_argument_is_an_error_with_the_right_form(
     more = {"group_id": "g"} if kind is ottla.Consumer and name in ("commit", "subscribe") else {}
     with kind(**settings, **more) as client, pytest.raises(error, match=message):
         getattr(client, name)(*arguments)
+
+
+@pytest.mark.parametrize("about", ["start_offset", "producer_id", "longer_than_ms"])
+def test_offsets_producer_ids_and_durations_have_64_bits(about: str) -> None:
+    assert fitting(about, 2**40, int | None, about) == 2**40
+    with pytest.raises(ValueError, match="at most"):
+        fitting(about, 2**63, int | None, about)
 
 
 def test_elements_of_arguments_are_validated() -> None:

@@ -207,6 +207,39 @@ def test_every_reader_sees_what_was_committed(server: Serving, mixed: tuple[str,
         assert sorted(done.stdout.splitlines()) == wanted
 
 
+def test_sparks_source_reads_what_was_committed(server: Serving, mixed: tuple[str, list[bytes]]) -> None:
+    """The reader of Spark's tasks, without Spark."""
+    from ottla.spark.source.data_loss import DataLossPolicy
+    from ottla.spark.source.log_client import LogClient
+    from ottla.spark.source.offset_ranges import LATEST, OffsetRange
+    from ottla.spark.source.rows import arrow_schema, record_batch
+
+    topic, expected = mixed
+    schema, found = arrow_schema(("value",)), {}
+    for level in ("read_committed", "read_uncommitted"):
+        log = LogClient(server.bootstrap, {"isolation.level": level})
+        end = log.end_offsets([TopicPartition(topic, 0)], LATEST)[TopicPartition(topic, 0)]
+        parts = log.read(OffsetRange(topic, 0, 0, end), with_headers=False, loss_policy=DataLossPolicy("fail"), timeout_ms=5000)
+        found[level] = sorted(value for part in parts for value in record_batch(part, schema, topic, 0)["value"].to_pylist())
+    assert found["read_committed"] == expected
+    assert found["read_uncommitted"] == sorted(read(server, topic, "read_uncommitted"))
+
+
+def test_a_table_has_what_was_committed(server: Serving, mixed: tuple[str, list[bytes]], tmp_path: Path) -> None:
+    pytest.importorskip("deltalake")
+    from ottla.demo.verification import read_table
+
+    topic, expected = mixed
+    command = [sys.executable, "-m", "ottla", "table", topic, "-b", server.bootstrap, "--once", "--value", "text"]
+    for more, wanted in (([], expected), (["-X", "isolation.level=read_uncommitted"], sorted(read(server, topic, "read_uncommitted")))):
+        directory = tmp_path / f"table{len(more)}"
+        done = subprocess.run(
+            [*command, "--to", str(directory), *more], capture_output=True, timeout=60, env={**os.environ, "PYTHONPATH": str(SOURCE)}
+        )
+        assert done.returncode == 0, done.stderr
+        assert sorted(value.encode() for value in read_table(directory)["value"].to_pylist()) == wanted
+
+
 def test_librdkafka_reads_what_was_committed(server: Serving, mixed: tuple[str, list[bytes]]) -> None:
     confluent_kafka = pytest.importorskip("confluent_kafka")
     topic, expected = mixed

@@ -20,13 +20,18 @@ from serving import ELSEWHERE, Elsewhere, Serving, needs_its_own
 pytestmark = pytest.mark.server
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving | Elsewhere]:
+@pytest.fixture(scope="module", params=(2, 1), ids=lambda version: f"transaction.version {version}")
+def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving | Elsewhere]:
     if ELSEWHERE:
+        if request.param == 1:
+            needs_its_own("with transaction.version 1")
         yield Elsewhere()
         return
     settings = {"transaction.two.phase.commit.enable": "true"}
     with Serving(tmp_path_factory.mktemp("transactions") / "data", settings=settings) as made:
+        if request.param == 1:
+            with Admin(bootstrap_servers=made.bootstrap) as admin:
+                admin.update_features({"transaction.version": 1}, downgrade=True)
         yield made
 
 

@@ -4,9 +4,7 @@ Each test names the faults that bring it out and the seed from which on it is fo
 others are tried.
 """
 
-import inspect
 import re
-import textwrap
 import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -14,6 +12,7 @@ from itertools import chain
 from typing import Any
 
 import pytest
+from source_changes import change
 
 from ottla.base.ids import TopicPartition
 from ottla.base.ports import Op
@@ -66,16 +65,6 @@ def harm(
                 warnings.warn(f"seed {seed} was found after {tried} histories; give it as first", stacklevel=2)
             return True
     return False
-
-
-def change(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, old: str, new: str) -> None:
-    """Have one piece of a function's source read otherwise."""
-    function = getattr(owner, name)
-    source = textwrap.dedent(inspect.getsource(function))
-    assert source.count(old) == 1, f"{name} has {old!r} once"
-    made: dict[str, Any] = {}
-    exec(compile(source.replace(old, new), function.__code__.co_filename, "exec"), function.__globals__, made)
-    monkeypatch.setattr(owner, name, made[name])
 
 
 def test_the_same_seed_is_the_same_history() -> None:

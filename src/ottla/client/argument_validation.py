@@ -25,13 +25,25 @@ from ottla.base.ids import TopicPartition
 
 C = TypeVar("C", bound=type[Any])
 INT32_MAX, INT64_MAX = 2**31 - 1, 2**63 - 1
-#: Parameters with 64 bits: offsets and times.
-LONG = ("before", "times", "offset", "offsets")
+#: Parameters with 64 bits: offsets, times and producer ids.
+LONG = (
+    "before",
+    "times",
+    "offset",
+    "offsets",
+    "start_offset",
+    "producer_id",
+    "producer_ids",
+    "longer_than_ms",
+    "max_transaction_timeout_ms",
+)
 #: Example values by parameter.
 EXAMPLES = {
     "group": "billing",
     "groups": "billing",
     "members": "worker-1",
+    "transactional_id": "billing-1",
+    "transactional_ids": "billing-1",
     "states": "Stable",
     "names": "retention.ms",
     "values": "retention.ms",
