@@ -6,7 +6,7 @@ A task is a call of `write_all` in this process. A killed driver is a commit tha
 import asyncio
 import random
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
@@ -107,38 +107,29 @@ def query(server: str) -> Query:
     return Query(server)
 
 
-def eventually(look: Callable[[], Any], expected: Any) -> None:
-    """Markers are written after the response to EndTxn."""
-    for _ in range(50):
-        found = look()
-        if found == expected:
-            return
-    assert found == expected
-
-
 def test_a_batch_is_visible_when_the_driver_commits_it(query: Query) -> None:
     tasks = [query.task(0, 0, "a", "b"), query.task(0, 1, "c"), query.task(0, 2)]
     assert query.rows() == []
     assert query.rows(committed=False) == ["a", "b", "c"]
     assert tasks[2].participant is None, "a task without rows has no transaction"
     query.writer.commit(tasks, 0)
-    eventually(query.rows, ["a", "b", "c"])
+    assert query.rows() == ["a", "b", "c"]
     query.writer.commit([query.task(1, 0, "d")], 1)
-    eventually(query.rows, ["a", "b", "c", "d"])
+    assert query.rows() == ["a", "b", "c", "d"]
     assert query.decision().batch == 1
 
 
 def test_an_aborted_batch_is_never_visible(query: Query) -> None:
     query.writer.abort([query.task(0, 0, "a"), None], 0)
     query.writer.commit([query.task(0, 0, "b")], 0)
-    eventually(query.rows, ["b"])
+    assert query.rows() == ["b"]
 
 
 def test_only_the_attempts_in_the_messages_count(query: Query) -> None:
     # The first attempt was killed, or lost to a speculative one, after it had written all.
     query.task(0, 0, "a")
     query.writer.commit([query.task(0, 0, "a", attempt=1), query.task(0, 1, "b")], 0)
-    eventually(query.rows, ["a", "b"])
+    assert query.rows() == ["a", "b"]
     assert query.open_transactions() == [], "the transaction of the lost attempt is aborted"
 
 
@@ -146,7 +137,7 @@ def test_an_attempt_that_still_runs_is_fenced_by_the_next_batch(query: Query) ->
     query.writer.commit([query.task(0, 0, "a", attempt=1)], 0)
     late = query.task(0, 0, "a")
     query.writer.commit([query.task(1, 0, "b")], 1)
-    eventually(query.rows, ["a", "b"])
+    assert query.rows() == ["a", "b"]
     with pytest.raises(TransactionLost, match="aborted before"):
         query.writer.commit([late], 2)
 
@@ -158,7 +149,7 @@ def test_a_batch_that_is_run_again_after_it_was_committed_is_not_written_again(q
     query.writer.commit([query.task(3, 0, "b", "a"), query.task(3, 5, "a")], 3)
     assert query.open_transactions() == []
     query.writer.commit([query.task(4, 0, "c")], 4)
-    eventually(query.rows, ["a", "b", "c"])
+    assert query.rows() == ["a", "b", "c"]
 
 
 def test_a_driver_killed_after_the_decision_is_completed_by_the_next_one(query: Query) -> None:
@@ -170,7 +161,7 @@ def test_a_driver_killed_after_the_decision_is_completed_by_the_next_one(query: 
     query.run = "run-2"
     again = [query.task(0, 0, "b", "a"), query.task(0, 1)]
     query.writer.commit(again, 0)
-    eventually(query.rows, ["a", "b"])
+    assert query.rows() == ["a", "b"]
     assert query.open_transactions() == []
 
 
@@ -182,7 +173,7 @@ def test_the_start_of_a_query_completes_what_was_decided(query: Query) -> None:
     query.decide_only(0, *tasks)
     with query.commits() as commits:
         assert commits.call(lambda to: to.recover(short_run("run-2"))).batch == 0
-    eventually(query.rows, ["a", "b"])
+    assert query.rows() == ["a", "b"]
     assert query.open_transactions() == []
 
 
@@ -191,7 +182,7 @@ def test_a_driver_killed_before_the_decision_leaves_nothing(query: Query) -> Non
     query.task(0, 1, "b")
     query.run = "run-2"
     query.writer.commit([query.task(0, 0, "a", "b")], 0)
-    eventually(query.rows, ["a", "b"])
+    assert query.rows() == ["a", "b"]
     assert query.open_transactions() == []
 
 
@@ -204,7 +195,7 @@ def test_an_earlier_start_of_the_query_is_fenced(query: Query) -> None:
     with pytest.raises(SinkFenced, match="a later start"):
         query.writer.commit([query.task(2, 0, "c")], 2)
     query.writer.abort([late], 1)
-    eventually(query.rows, ["a", "b"])
+    assert query.rows() == ["a", "b"]
 
 
 def test_an_abort_after_the_decision_commits(query: Query) -> None:
@@ -212,7 +203,7 @@ def test_an_abort_after_the_decision_commits(query: Query) -> None:
     tasks = [query.task(0, 0, "a"), query.task(0, 1, "b")]
     query.decide_only(0, *tasks)
     query.writer.abort(tasks, 0)
-    eventually(query.rows, ["a", "b"])
+    assert query.rows() == ["a", "b"]
 
 
 def test_a_batch_whose_decided_transactions_timed_out_is_written_again(query: Query) -> None:
@@ -223,7 +214,7 @@ def test_a_batch_whose_decided_transactions_timed_out_is_written_again(query: Qu
             admin.force_terminate_transaction(Names(query.id).task(short_run("run-1"), task.origin.partition, 0))
     query.run = "run-2"
     query.writer.commit([query.task(0, 0, "a", "b")], 0)
-    eventually(query.rows, ["a", "b"])
+    assert query.rows() == ["a", "b"]
     assert query.decision().batch == 0
 
 
@@ -245,7 +236,7 @@ def test_two_drivers_of_a_batch_commit_it_once(query: Query) -> None:
 
     outcomes = asyncio.run(both())
     assert sum(outcome is True for outcome in outcomes) == 1, outcomes
-    eventually(query.rows, ["a", "b"])
+    assert query.rows() == ["a", "b"]
 
 
 def test_a_batch_write_is_visible_as_a_whole_and_each_one_counts(query: Query) -> None:
@@ -255,7 +246,7 @@ def test_a_batch_write_is_visible_as_a_whole_and_each_one_counts(query: Query) -
         tasks = [writer.write_all(iter([rows]), Origin(None, None, number, 0)) for number in range(2)]
         before = query.rows()
         writer.commit(tasks)
-        eventually(lambda before=before: query.rows() == before + ["a", "a"], True)  # type: ignore[misc]
+        assert query.rows() == before + ["a", "a"]
     writer.abort([writer.write_all(iter([rows]), Origin(None, None, 0, 0))])
     assert query.rows() == ["a"] * 4
 
@@ -265,7 +256,7 @@ def test_a_batch_write_with_an_application_and_a_version_is_done_once(query: Que
         writer = BatchWriter(SinkOptions.of({**query.options, "txnAppId": query.id, "txnVersion": "7"}), ("value", "partition"))
         rows = pa.record_batch({"value": pa.array([b"a"]), "partition": pa.array([0], pa.int32())})
         writer.commit([writer.write_all(iter([rows]), Origin("q", 7, 0, 0, run))])
-    eventually(query.rows, ["a"])
+    assert query.rows() == ["a"]
 
 
 def test_at_least_once_writes_without_transactions(server: str) -> None:
@@ -286,7 +277,7 @@ def test_a_failed_task_leaves_no_transaction(query: Query) -> None:
         query.writer.write_all(failing(), Origin(query.id, 0, 0, 0, query.run))
     assert query.open_transactions() == []
     query.writer.commit([query.task(0, 0, "a")], 0)
-    eventually(query.rows, ["a"])
+    assert query.rows() == ["a"]
 
 
 def test_later_batches_use_the_same_ids_and_connections(query: Query) -> None:
@@ -331,7 +322,7 @@ def test_two_phase_commit_that_was_asked_for_is_an_error_where_brokers_refuse_it
     query = Query(server, **{"kafka.transaction.two.phase.commit.enable": "true"})
     if request.node.callspec.params["server"] == "two phases":
         query.writer.commit([query.task(0, 0, "a")], 0)
-        eventually(query.rows, ["a"])
+        assert query.rows() == ["a"]
         return
     with pytest.raises(BrokerIncompatible, match="needed are 6"):
         query.task(0, 0, "a")

@@ -5,7 +5,7 @@
              2  read the last decision
              3  list the open transactions of tasks, and check that those of this batch are among them
              4  decide: one transaction of the driver commits the decision (decision.py)
-             5  EndTxn: commit the transactions of the decision, abort all others of step 3
+             5  EndTxn: commit the transactions of the decision, and wait for their markers; abort all others of step 3
 
 A batch that was decided before, and that Spark runs again after a crash, is not decided again: its new transactions are aborted, and those
 of the decision are committed if that was not done. An attempt whose message does not reach the driver takes no part.
@@ -42,6 +42,7 @@ from ottla.client.producer.transaction_requests import (
     error_code,
 )
 from ottla.client.sync.loop_thread import LoopThread
+from ottla.client.transport.backoff import Backoff
 from ottla.spark.sink.decision import (
     DECISIONS_PARTITIONS,
     DECISIONS_TOPIC,
@@ -73,6 +74,8 @@ log = logging.getLogger("ottla.spark")
 
 #: Timeout of the driver's own transaction.
 DECISION_TIMEOUT_MS = 60_000
+#: First wait for markers, which are written within milliseconds.
+MARKERS_MS = 2
 #: EndTxn requests at a time.
 ENDS_AT_ONCE = 64
 #: InitProducerId: last version without two-phase commit. TxnOffsetCommit: first version that adds the group, last with topic names.
@@ -108,6 +111,7 @@ class BatchCommits:
 
     def __init__(self, names: Names, settings: Mapping[str, Any], rng: Random) -> None:
         self.names = names
+        self._rng = rng
         self._calls = AdminCalls(from_keywords(AdminOptions, settings), rng)
         self._requests = CoordinatorRequests(self._calls.network, TRANSACTION)
         self._groups = CoordinatorRequests(self._calls.network, GROUP)
@@ -327,7 +331,22 @@ class BatchCommits:
         for outcome in outcomes:
             if isinstance(outcome, BaseException):
                 raise outcome
+        if commit:
+            await self._until_visible([name for name, _ in identities])
         return [bool(outcome) for outcome in outcomes]
+
+    async def _until_visible(self, names: Sequence[str]) -> None:
+        """Waits for the markers of decided transactions, so that later readers see the rows: EndTxn is answered before them."""
+        backoff = Backoff(MARKERS_MS, self._calls.options.retry_backoff_ms, self._rng)
+        waiting, deadline_ms = list(names), self._deadline_ms()
+        while waiting:
+            found = await transactions.describe_transactions(self, waiting)
+            waiting = [name for name, one in found.items() if not isinstance(one, KafkaError) and one.state.is_decided]
+            if waiting and self._calls.network.clock_ms() > deadline_ms:
+                log.warning("rows of %s are committed and not visible yet: a partition of the transaction has no leader", waiting[0])
+                return
+            if waiting:
+                await asyncio.sleep(backoff.failed() / 1000)
 
     async def _create_topic(self) -> None:
         wanted = NewTopic(DECISIONS_TOPIC, DECISIONS_PARTITIONS)
