@@ -100,11 +100,13 @@ class TaskTransaction:
         try:
             producer.init_transactions()
             producer.begin()
-        except BaseException as error:
+        except (UnsupportedVersion, TransactionalIdAuthorizationFailed):
             begun.discard()
-            refused = isinstance(error, UnsupportedVersion | TransactionalIdAuthorizationFailed)
-            if not refused or not wanted or options.two_phase:
+            if not wanted or options.two_phase:
                 raise
+        except BaseException:
+            begun.discard()
+            raise
         else:
             return begun
         _without_two_phase.add(brokers)
