@@ -419,6 +419,42 @@ def test_group_that_became_classic_meets_and_its_leader_assigns() -> None:
     assert listed(coordinating(cluster))[0][3] == "classic"
 
 
+def test_members_of_a_group_that_became_classic_join_again_although_the_broker_restarted() -> None:
+    cluster = cluster_of_groups()
+    first, second = classic_pair(cluster)
+    broker = coordinating(cluster)
+    a = Member(cluster, "a", "t")
+    a.beat()
+    first, _ = rejoined(broker, first)
+    second, _ = rejoined(broker, second)
+    a.beat()
+    assert a.reads, "its partitions need a new owner"
+    a.send(member_epoch=-1)
+    assert [beat(broker, each) for each in (first, second)] == [27, 27], "their commits count until they join"
+    cluster.restart(1)
+    broker = coordinating(cluster)
+    assert [beat(broker, each) for each in (first, second)] == [22, 22]
+    sent = [join(broker, member=each.member_id, protocols=(("range", SUBSCRIPTION),)) for each in (first, second)]
+    assert len({each.answer.generation_id for each in sent}) == 1
+    # The answers to these joins are lost, and so is the generation: it was not recorded.
+    cluster.restart(1)
+    broker = coordinating(cluster)
+    assert [beat(broker, each.answer) for each in sent] == [22, 22]
+
+
+def test_a_member_that_waits_for_partitions_joins_again_when_the_group_becomes_classic() -> None:
+    cluster = cluster_of_groups()
+    broker = coordinating(cluster)
+    protocols = (("range", SUBSCRIPTION),)
+    a = Member(cluster, "a", "t", instance_id="i")
+    settle(cluster, a)
+    second = join(broker, instance="j", protocols=protocols).answer
+    assert sync(broker, second).answer.error_code == 0
+    first = join(broker, instance="i", protocols=protocols).answer
+    assert (first.error_code, listed(broker)[0][3]) == (0, "classic")
+    assert beat(broker, second) == 27, "the first gave up partitions for it"
+
+
 def test_a_join_that_waits_during_the_conversion_of_its_group_is_answered_to_rejoin() -> None:
     cluster = cluster_of_groups()
     classic_pair(cluster)

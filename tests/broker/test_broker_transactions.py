@@ -273,6 +273,23 @@ def test_a_batch_does_not_overtake_one_that_waits_for_another_partition_of_its_r
     assert codes == [0, 0, 0]
 
 
+def test_a_damaged_batch_does_not_disturb_the_verification_of_the_next() -> None:
+    """Its sequence was taken for that of an earlier batch, which the next one must not overtake."""
+    cluster = cluster_of_transactions()
+    producer = Producer(cluster)
+    assert producer.send("a") == 0
+    assert producer.end() == 0
+    producer.sequences[0] = 0
+    damaged = producer.produce_request("b")
+    data = bytearray(damaged.topic_data[0].partition_data[0].records)
+    # The sign bit of the base sequence.
+    data[53] ^= 0x80
+    damaged.topic_data[0].partition_data[0].records = bytes(data)
+    answer = cluster.leading("t").ask(damaged, 12).responses[0].partition_responses[0]
+    assert answer.error_code == errors.CorruptMessage.code
+    assert producer.send("b") == 0
+
+
 def decided_and_next(cluster: Cluster, producer: Producer) -> None:
     """Commits, with the decision not on disk yet; the producer continues as after the response."""
     cluster.flushing = False

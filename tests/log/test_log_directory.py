@@ -1,7 +1,7 @@
 """A log directory as a whole: creating, removing, checkpointing and closing logs."""
 
 import pytest
-from log_builders import NOW_MS, ORDERS, TOPIC_ID, append, flush, opened, options
+from log_builders import NOW_MS, ORDERS, TOPIC_ID, a_marker, append, flush, opened, options
 
 from ottla.base.ids import TopicPartition
 from ottla.log.errors import PartitionExists
@@ -113,6 +113,20 @@ def test_a_full_disk_or_a_failed_one_is_not_called_cleanly_stopped() -> None:
     other = opened(SimDisk())
     other.failed = "it clicks"
     assert not other.close(now_ms=NOW_MS) and not other.disk.exists(".kafka_cleanshutdown")
+
+
+def test_aborted_transactions_are_known_after_a_power_cut_that_follows_a_clean_stop() -> None:
+    """The next start does not scan the log."""
+    disk = SimDisk()
+    directory = opened(disk)
+    log = directory.create(ORDERS, TOPIC_ID, options(), NOW_MS)
+    append(log, 1)
+    flush(log)
+    append(log, 2, producer_id=1, producer_epoch=0, transactional=True)
+    a_marker(log, 1, commit=False)
+    assert directory.close(now_ms=NOW_MS)
+    again = opened(disk.lose()).logs[ORDERS]
+    assert [entry.producer_id for entry in again.aborted_transactions(0, 4)] == [1]
 
 
 def test_high_watermarks_begin_at_the_offset_given_at_creation() -> None:

@@ -398,6 +398,8 @@ def _finish(log: Log, plans: dict[TopicPartition, FlushPlan]) -> bool:
         if log.active.has_transaction_index:
             for file in log.active.index_files():
                 log.pending.file(file)
+            # The file may be new, and the next start does not compare it with the log.
+            log.pending.directory(log.directory)
     log.snapshot(lasting=False)
     plan = log.flush_plan()
     if plan is not None:

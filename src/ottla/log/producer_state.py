@@ -151,6 +151,11 @@ class Producers:
                 return None
         return self.verifications.begin(producer_id, epoch, sequence, raises_epoch=raises_epoch, now_ms=now_ms)
 
+    def in_transaction(self, producer_id: int, epoch: int) -> bool:
+        """Whether a producer has a transaction open in this epoch."""
+        producer = self.by_id.get(producer_id)
+        return producer is not None and _is_open(producer, epoch)
+
     def check(self, header: BatchHeader, *, guard: VerificationGuard | None = None, verify: bool = False) -> Duplicate | None:
         """Checks a batch of a client or coordinator; returns a Duplicate when it was appended before.
 

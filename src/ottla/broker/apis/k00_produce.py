@@ -31,7 +31,7 @@ from ottla.broker.node import Node
 from ottla.broker.replica.leader import Accepted, Leader
 from ottla.broker.transactions.transaction import Identity
 from ottla.broker.transactions.verification import Held
-from ottla.records.batch import TRANSACTIONAL_BIT, BatchHeader, parse_header
+from ottla.records.batch import TRANSACTIONAL_BIT, BatchHeader, crc_ok, parse_header
 from ottla.records.errors import InvalidBatch, RecordsError
 from ottla.wire import errors
 from ottla.wire.errors import KafkaError
@@ -152,7 +152,7 @@ def _held(node: Node, batches: list[TransactionalBatch], *, add: bool) -> dict[T
 
 
 def _transactional(node: Node, call: RequestArrived[ProduceRequest], topics: list[TopicProduceData]) -> Iterator[TransactionalBatch]:
-    """Transactional batches whose partition is led here; others are refused when they are appended."""
+    """Transactional batches whose partition is led here, and which are not damaged; others are refused when they are appended."""
     for topic in topics:
         name = topic.name if call.api_version < BY_ID_SINCE else _name(node, topic)
         for data in topic.partition_data:
@@ -163,7 +163,10 @@ def _transactional(node: Node, call: RequestArrived[ProduceRequest], topics: lis
                 header = parse_header(data.records)
             except RecordsError:
                 continue
-            if header.is_transactional and header.has_producer and name not in INTERNAL:
+            if not (header.is_transactional and header.has_producer) or name in INTERNAL:
+                continue
+            # A damaged header must not begin a verification. Each batch is checked once more when it is appended.
+            if leader.in_transaction(header.producer_id, header.producer_epoch) or crc_ok(data.records):
                 yield leader, header, Identity(header.producer_id, header.producer_epoch)
 
 

@@ -285,6 +285,10 @@ class Leader(Flushing, Readable):
         except LogError as error:
             raise refusal_of(error) from error
 
+    def in_transaction(self, producer_id: int, producer_epoch: int) -> bool:
+        """Whether a producer has a transaction open here, so that its batches need no verification."""
+        return self.log.producers.in_transaction(producer_id, producer_epoch)
+
     def append(
         self, records: memoryview, *, acks: int, wall_ms: int, guard: VerificationGuard | None = None, verify: bool = True
     ) -> Accepted:

@@ -104,13 +104,12 @@ class TaskTransaction:
             begun.discard()
             if not wanted or options.two_phase:
                 raise
+            _without_two_phase.add(brokers)
+            return cls.begin(options, transactional_id, two_phase=False)
         except BaseException:
             begun.discard()
             raise
-        else:
-            return begun
-        _without_two_phase.add(brokers)
-        return cls.begin(options, transactional_id, two_phase=False)
+        return begun
 
     def hand_over(self) -> tuple[int, int]:
         """Waits until every record is written. Returns producer id and epoch; the transaction stays open. Raises: KafkaError."""

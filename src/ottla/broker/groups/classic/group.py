@@ -67,6 +67,8 @@ class ClassicGroup:
         self._initial = False
         self._newcomers = False
         self.generation = 0
+        #: Of the last record. It is above the present one only while a group that was one of consumers rebalances.
+        self._recorded_generation = 0
         self.protocol_type: str | None = None
         self.protocol: str | None = None
         self.leader: str | None = None
@@ -345,7 +347,7 @@ class ClassicGroup:
                 self._await_join(max(self.members.rebalance_timeout_ms(), ABSENT_WAIT_MS))
                 return
             self.leader = leader
-        self.generation += 1
+        self.generation = self._next_generation
         self.protocol = self.members.elected_protocol()
         self._topics = None
         self._move(COMPLETING)
@@ -356,9 +358,13 @@ class ClassicGroup:
             self.sessions.alive(member)
         answer_joins(self, self._shard)
 
+    @property
+    def _next_generation(self) -> int:
+        return max(self.generation, self._recorded_generation) + 1
+
     def _write_empty(self) -> None:
         try:
-            self.write_generation({}, generation=self.generation + 1)
+            self.write_generation({}, generation=self._next_generation)
         except KafkaError:
             # The last generation is in the log; its members are gone, and after a restart their sessions expire.
             self._move(EMPTY)
@@ -525,6 +531,7 @@ class ClassicGroup:
             self._move(state)
         self.state, self.recorded = state, True
         self.generation, self.protocol, self.leader = value.generation, value.protocol, value.leader
+        self._recorded_generation = value.generation
         self.protocol_type = value.protocol_type or None
         self.since_ms = None if value.current_state_timestamp == -1 else value.current_state_timestamp
         self._topics = None

@@ -19,7 +19,7 @@ from ottla.broker.groups.consumer import classic_members, heartbeats, migration
 from ottla.broker.groups.consumer.assignors import ASSIGNORS
 from ottla.broker.groups.consumer.changes import Decision, GroupSettings, StartTimer, Timer, remove
 from ottla.broker.groups.consumer.deadlines import Deadlines
-from ottla.broker.groups.consumer.group import ConsumerGroup, TopicSize, said_bytes
+from ottla.broker.groups.consumer.group import SETTLED, ConsumerGroup, TopicSize, said_bytes
 from ottla.broker.groups.consumer.reconciliation import UNREVOKED_PARTITIONS, ConsumerGroupMember
 from ottla.broker.groups.consumer.record_schemas import ConsumerGroupTargetAssignmentMemberKey
 from ottla.broker.groups.consumer.records import group_tombstones
@@ -168,10 +168,7 @@ class ConsumerGroupService:
         last = replaced is not None and migration.replacing_downgrades(self.group, replaced, **self._downgrade_terms())
         response = self.carry_out(decision)
         if last and response.member_id in self.group.members:
-            settled = not any(member.epoch < self.group.epoch for member in self.group.members.values())
-            classic = self._become_classic([])
-            if not settled:
-                classic.rebalance()
+            self._become_classic([], rebalances=self.group.state != SETTLED)
         reply.give(response)
 
     def sync(self, request: Any, reply: Reply) -> None:
@@ -218,19 +215,24 @@ class ConsumerGroupService:
         """Executes a decision that removes these members; the group may become classic, and then rebalances."""
         if not migration.downgrades(self.group, gone, **self._downgrade_terms()):
             return self.carry_out(decision)
-        self._become_classic(gone).rebalance()
+        self._become_classic(gone, rebalances=True)
         return decision.response
 
     def _downgrade_terms(self) -> dict[str, Any]:
         options = self._shard.options
         return {"members_max": options.group_max_size, "policy": options.group_consumer_migration_policy}
 
-    def _become_classic(self, gone: list[str]) -> ClassicGroup:
-        """Replaces this group with a classic group of the remaining members."""
+    def _become_classic(self, gone: list[str], *, rebalances: bool) -> None:
+        """Replaces this group with a classic group of the remaining members.
+
+        ``rebalances``: they must join again, also if the coordinator moves before they have. So the record has the next generation, which
+        no member has yet. Kafka's has the present one: members that did not hear of the rebalance continue without the other partitions.
+        """
+        epoch = self.group.epoch
         protocol, members = migration.downgraded(self.group, gone, self._groups.topics)
         value = GroupMetadataValue(
             protocol_type=CONSUMER_PROTOCOL,
-            generation=self.group.epoch,
+            generation=epoch + rebalances,
             protocol=protocol,
             leader=members[0].member_id,
             current_state_timestamp=self._shard.wall_ms,
@@ -241,7 +243,10 @@ class ConsumerGroupService:
         assert isinstance(classic, ClassicGroup), "the records made it classic"
         for member in classic.members:
             classic.sessions.alive(member)
-        return classic
+        if rebalances:
+            # Until they have joined, members may commit.
+            classic.generation = epoch
+            classic.rebalance()
 
 
 def heartbeat(groups: ConsumerGroups, request: ConsumerGroupHeartbeatRequest, client: Client) -> ConsumerGroupHeartbeatResponse:
