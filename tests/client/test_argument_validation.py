@@ -26,7 +26,7 @@ RIGHT: dict[str, Any] = {
     "transactional_id": "x", "transactional_ids": [],
 }  # fmt: skip
 #: Methods for internal use.
-OWN = {"forked", "close_at_exit", "wait_for", "turn", "partitions_to_read", "seek_each", "has_passed", "invoke"}
+OWN = {"forked", "close_at_exit", "wait_for", "turn", "partitions_to_read", "seek_each", "has_passed", "invoke", "adopt"}
 OTHERWISE = {"create_topic": {"topic": ottla.NewTopic("t")}, "send_batch": {"partition": 0}, "create_partitions": {"partitions": {}}}
 #: Parameters that accept any value, or that are validated on use.
 ANYTHING = {"listener", "callback", "take"}
@@ -49,6 +49,7 @@ def parameters() -> Iterator[Any]:
                 "seek_each",
                 "has_passed",
                 "invoke",
+                "adopt",
             ):
                 continue
             for one in list(inspect.signature(method).parameters.values())[1:]:

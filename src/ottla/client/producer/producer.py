@@ -56,7 +56,7 @@ def _of_transactions(method: Callable[Concatenate[Transactions, P], T]) -> Calla
     return call
 
 
-@checked("send_batch", "partitions_for", "flush", "close", "init_transactions", "send_offsets_to_transaction", "complete", "adopt")
+@checked("send_batch", "partitions_for", "flush", "close", "init_transactions", "send_offsets_to_transaction", "complete")
 class Producer:
     """Sends records. Settings are keyword arguments of `ProducerOptions`. Belongs to the event loop in which it was started.
 

@@ -69,7 +69,7 @@ def _on_loop(method: Callable[Concatenate[Transactions, P], T]) -> Callable[Conc
     return call
 
 
-@checked("send_batch", "partitions_for", "flush", "close", "init_transactions", "send_offsets_to_transaction", "complete", "adopt")
+@checked("send_batch", "partitions_for", "flush", "close", "init_transactions", "send_offsets_to_transaction", "complete")
 class Producer:
     """Sends records. Settings are keyword arguments of `ProducerOptions`.
 
