@@ -41,7 +41,7 @@ def test_transactions_of_all_kinds_have_all_outcomes(version: int) -> None:
         assert not history.run().problems
         outcomes += Counter((bool(transaction.group), transaction.outcome) for transaction in history.observed.transactions)
     for processed in (False, True):
-        assert min(outcomes[processed, outcome] for outcome in ("committed", "aborted")) > 5, outcomes
+        assert min(outcomes[processed, outcome] for outcome in ("committed", "aborted")) > 0, outcomes
 
 
 def test_clients_of_an_id_are_replaced_while_they_run() -> None:
