@@ -56,12 +56,12 @@ class ApiHandler:
     reads_groups: bool
     #: Whether only brokers send it.
     from_brokers: bool
-    #: Whether a broker with these options serves the last version.
-    serves_last: Callable[[Any], bool]
+    #: Whether a broker with these options serves the last version; None: every broker does.
+    serves_last: Callable[[Any], bool] | None
 
     def last_version(self, options: Any) -> int:
         """The last version that a broker with these options serves."""
-        return self.versions[1] if self.serves_last(options) else self.versions[1] - 1
+        return self.versions[1] if self.serves_last is None or self.serves_last(options) else self.versions[1] - 1
 
     @property
     def name(self) -> str:
@@ -81,7 +81,7 @@ def handles(
     advertised: bool = True,
     reads_groups: bool = False,
     from_brokers: bool = False,
-    serves_last: Callable[[Any], bool] = lambda options: True,
+    serves_last: Callable[[Any], bool] | None = None,
 ) -> Callable[[Handler[B, Req, Resp]], Handler[B, Req, Resp]]:
     """Registers the handler of a request class for these versions, inclusive."""
 

@@ -182,7 +182,11 @@ class Node:
         if context.stopping:
             # The image is incomplete now: metadata without brokers would keep a client away for long.
             context.effects.append(effects.Close(connection=call.connection, reason="the broker is stopping"))
-        elif handler is None or not handler.versions[0] <= call.api_version <= handler.last_version(context.options):
+        elif (
+            handler is None
+            or not handler.versions[0] <= call.api_version <= handler.versions[1]
+            or (handler.serves_last is not None and call.api_version > handler.last_version(context.options))
+        ):
             reason = f"no API {call.api_key} version {call.api_version} here"
             context.effects.append(effects.Close(connection=call.connection, reason=reason))
         elif handler.from_brokers and not context.peers.accept(call.host, call.local[0]):

@@ -12,8 +12,11 @@ from ottla.sim.cluster_clients import Entrance
 from ottla.sim.cluster_faults import ClusterFaults
 from ottla.sim.cluster_machine import ClusterMachine, wake_all
 from ottla.sim.cluster_observer import ClusterObserver
-from ottla.sim.group_environment import OFFSETS
+from ottla.sim.disk import SimDisk
+from ottla.sim.faults import Faults
+from ottla.sim.group_environment import OFFSETS, GroupBrokers, OneBroker
 from ottla.sim.links import Links
+from ottla.sim.machine import Machine
 from ottla.sim.network import Host, Network
 from ottla.sim.world import World
 from ottla.store import layout
@@ -131,3 +134,20 @@ class Brokers:
                 if any((node := self.node(broker)) is None or node.context.epoch != state.registration_of(broker) for broker in state.isr):
                     return True
         return False
+
+
+def environment(
+    world: World,
+    network: Network,
+    texts: dict[str, str],
+    brokers: int | None,
+    topics: Sequence[str],
+    kinds: Sequence[str],
+    more: dict[str, Callable[[], None]],
+) -> tuple[GroupBrokers, Faults | ClusterFaults]:
+    """The brokers of a history with their faults of these kinds, and ``more`` of the history: a cluster, or one broker for None."""
+    if brokers is not None:
+        cluster = Brokers(world, network, texts, brokers, *topics)
+        return cluster, cluster.faults(kinds, more)
+    machine = Machine(world, MemoryStore(), SimDisk(now_ms=lambda: world.now_ms), texts)
+    return OneBroker(machine), Faults(world, machine, network, list(kinds), more)

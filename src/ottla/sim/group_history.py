@@ -29,20 +29,17 @@ from ottla.sim.checkers.groups import (
 )
 from ottla.sim.client_connection import send_once
 from ottla.sim.clients import TOPIC, Admin, Producer
-from ottla.sim.cluster_environment import Brokers
-from ottla.sim.cluster_faults import CLUSTER_FAULT_KINDS, ClusterFaults
-from ottla.sim.disk import SimDisk
-from ottla.sim.faults import FAULT_KINDS, Faults
+from ottla.sim.cluster_environment import environment
+from ottla.sim.cluster_faults import CLUSTER_FAULT_KINDS
+from ottla.sim.faults import FAULT_KINDS
 from ottla.sim.group_auditors import Auditor, Bookkeeper
-from ottla.sim.group_environment import GroupBrokers, OneBroker, Scene
+from ottla.sim.group_environment import OneBroker, Scene
 from ottla.sim.history import CLEANER, HEALED_BY_MS, READ_BY_MS, Verdict, read_log
-from ottla.sim.machine import Machine
 from ottla.sim.member_clients import MemberProcess
 from ottla.sim.network import Network
 from ottla.sim.report_fanout import Reports
 from ottla.sim.shard_replay import differences
 from ottla.sim.world import World
-from ottla.store.memory import MemoryStore
 from ottla.wire.messages import CreatePartitionsRequest, CreatePartitionsTopic
 
 FAULTS_UNTIL_MS = 6_000
@@ -237,15 +234,7 @@ class GroupHistory:
     def _set_stage(self, texts: dict[str, str], brokers: int | None, chosen: Sequence[str]) -> None:
         more: dict[str, Callable[[], None]] = {kind: lambda kind=kind: self._befall(kind) for kind in MEMBER_FAULTS}  # type: ignore[misc]
         more[GROWTH] = self._grow
-        self.stage: GroupBrokers
-        self.faults: Faults | ClusterFaults
-        if brokers is None:
-            disk = SimDisk(now_ms=lambda: self.world.now_ms)
-            machine = Machine(self.world, MemoryStore(), disk, texts)
-            self.stage, self.faults = OneBroker(machine), Faults(self.world, machine, self.network, list(chosen), more)
-        else:
-            stage = Brokers(self.world, self.network, texts, brokers, TOPIC)
-            self.stage, self.faults = stage, stage.faults(chosen, more)
+        self.stage, self.faults = environment(self.world, self.network, texts, brokers, (TOPIC,), chosen, more)
 
     def run(self) -> Verdict:
         """Runs the whole history."""

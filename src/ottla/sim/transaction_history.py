@@ -24,21 +24,18 @@ from ottla.records.read import COMMIT_MARKER, control_record, records
 from ottla.sim.checkers.transactions import NEVER, FinalLog, Observations, Place, Read, Record, Transaction, check
 from ottla.sim.client_connection import send_once
 from ottla.sim.clients import TOPIC, Admin
-from ottla.sim.cluster_environment import Brokers
-from ottla.sim.cluster_faults import CLUSTER_FAULT_KINDS, ClusterFaults
-from ottla.sim.disk import SimDisk
-from ottla.sim.faults import FAULT_KINDS, Faults
-from ottla.sim.group_environment import GroupBrokers, OneBroker, Scene
+from ottla.sim.cluster_environment import environment
+from ottla.sim.cluster_faults import CLUSTER_FAULT_KINDS
+from ottla.sim.faults import FAULT_KINDS
+from ottla.sim.group_environment import OneBroker, Scene
 from ottla.sim.group_history import FAULTS_UNTIL_MS, MEMBER_FAULTS, PROTOCOLS, coordinator_settings, member_options
 from ottla.sim.history import HEALED_BY_MS, READ_BY_MS, Verdict
-from ottla.sim.machine import Machine
 from ottla.sim.member_clients import MemberProcess
 from ottla.sim.network import Network
 from ottla.sim.shard_replay import differences
 from ottla.sim.transaction_clients import Environment, IsolatedReader, Processor, TransactionalProducer
 from ottla.sim.world import World
 from ottla.store import layout
-from ottla.store.memory import MemoryStore
 from ottla.wire.messages import UpdateFeaturesRequest
 from ottla.wire.messages.update_features import FeatureUpdateKey
 
@@ -175,15 +172,7 @@ class TransactionHistory:
     def _set_stage(self, texts: dict[str, str], brokers: int | None, chosen: Sequence[str]) -> None:
         more: dict[str, Callable[[], None]] = {kind: lambda kind=kind: self._befall(kind) for kind in CLIENT_FAULTS}  # type: ignore[misc]
         more[LEVELS] = self._change_level
-        self.stage: GroupBrokers
-        self.faults: Faults | ClusterFaults
-        if brokers is None:
-            disk = SimDisk(now_ms=lambda: self.world.now_ms)
-            machine = Machine(self.world, MemoryStore(), disk, texts)
-            self.stage, self.faults = OneBroker(machine), Faults(self.world, machine, self.network, list(chosen), more)
-        else:
-            stage = Brokers(self.world, self.network, texts, brokers, TOPIC, OUTPUT)
-            self.stage, self.faults = stage, stage.faults(chosen, more)
+        self.stage, self.faults = environment(self.world, self.network, texts, brokers, (TOPIC, OUTPUT), chosen, more)
 
     def run(self) -> Verdict:
         """Runs the whole history."""
