@@ -134,10 +134,14 @@ def fill(bootstrap: str, size: int) -> int:
 
 
 def size_of(bootstrap: str, topic: str) -> int:
-    """Number of records in a topic."""
-    with Consumer(bootstrap_servers=bootstrap) as consumer:
+    """Number of committed records in a topic. Offsets count transaction markers too, so the records are read."""
+    with Consumer(bootstrap_servers=bootstrap, isolation_level="read_committed", auto_offset_reset="earliest") as consumer:
         partitions = consumer.partitions_for(topic)
-        return sum(consumer.end_offsets(partitions).values()) - sum(consumer.beginning_offsets(partitions).values())
+        consumer.assign(partitions)
+        ends, count = consumer.end_offsets(partitions), 0
+        while any(consumer.position(partition) < end for partition, end in ends.items()):
+            count += consumer.poll_table(timeout_ms=1000).num_rows
+        return count
 
 
 def settings_for(heap_mb: int) -> dict[str, str]:
