@@ -15,6 +15,7 @@ from random import Random
 from typing import Any, NamedTuple
 
 from ottla.base.ids import ConnectionId, TopicPartition
+from ottla.base.origin import Origin
 from ottla.base.ports import StoreResult
 from ottla.broker import effects, events
 from ottla.broker.apis import HANDLERS
@@ -140,8 +141,7 @@ class Broker:
                 api_version=version,
                 client_id=client_id,
                 body=decode(type(request), bytearray(encode(request, version)), version),
-                host="client",
-                local=("reached", 1000 + self.broker_id),
+                origin=Origin(host="client", local=("reached", 1000 + self.broker_id)),
             )
         )
         self.cluster.run()

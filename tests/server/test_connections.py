@@ -402,4 +402,4 @@ async def test_a_connection_knows_both_its_ends() -> None:
     async with Served(answer) as served:
         peer = await served.peer()
         await peer.ask(b"x")
-        assert (seen[0].host, seen[0].local) == ("127.0.0.1", served.address)
+        assert (seen[0].host, seen[0].origin.local) == ("127.0.0.1", served.address)

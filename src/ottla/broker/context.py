@@ -236,13 +236,12 @@ class BrokerContext:
 
     def check_peer(self, call: events.RequestArrived[Any]) -> None:
         """For a request that only brokers send. Raises: ClusterAuthorizationFailed."""
-        if not self.peers.accept(call.host, call.local[0]):
+        host, local = call.origin.host, call.origin.local
+        if not self.peers.accept(host, local[0]):
             reason = "only a registered broker may send this request, from its registered address or one of ottla.peers.hosts"
-            if self.peers.is_new(call.host):
-                self.warn(
-                    f"a request that only brokers send was refused from {call.host}; if a broker is there, add it to ottla.peers.hosts"
-                )
-            raise ClusterAuthorizationFailed(f"{call.host} is no broker of this cluster: {reason}")
+            if self.peers.is_new(host):
+                self.warn(f"a request that only brokers send was refused from {host}; if a broker is there, add it to ottla.peers.hosts")
+            raise ClusterAuthorizationFailed(f"{host} is no broker of this cluster: {reason}")
 
     def respond(self, call: events.RequestArrived[Any], message: Any) -> None:
         self.effects.append(respond(call, message))

@@ -8,6 +8,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from ottla.base.ids import ConnectionId, Offset, TopicPartition
+from ottla.base.origin import NOWHERE, Origin
 from ottla.base.ports import NodeState, SessionState, StoreResult
 from ottla.log import compactor, scrub
 
@@ -28,10 +29,7 @@ class RequestArrived(Event, Generic[Body]):
     api_version: int
     client_id: str | None
     body: Body
-    #: Address of the client without port, for limits and DescribeCluster.
-    host: str = ""
-    #: Address and port to which the client connected; the host is advertised if the broker listens everywhere and advertises nothing.
-    local: tuple[str, int] = ("", 0)
+    origin: Origin = NOWHERE
     #: Identifies the request within its connection: several Produce requests may be in progress.
     ticket: int = 0
 

@@ -189,7 +189,7 @@ class Node:
         ):
             reason = f"no API {call.api_key} version {call.api_version} here"
             context.effects.append(effects.Close(connection=call.connection, reason=reason))
-        elif handler.from_brokers and not context.peers.accept(call.host, call.local[0]):
+        elif handler.from_brokers and not context.peers.accept(call.origin.host, call.origin.local[0]):
             self._refuse_sender(handler, call)
         elif handler.at_controller and not self.controller.active:
             if call.client_id == PEER:

@@ -26,6 +26,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol, cast
 
 from ottla.base.ids import ConnectionId
+from ottla.base.origin import Origin
 from ottla.net.connection_context import DUPLICATES_MAX, WINDOW_BYTES, ConnectionContext
 from ottla.net.egress import Egress
 
@@ -63,14 +64,14 @@ class ServerConnection(asyncio.BufferedProtocol):
     __slots__ = (
         "_answers", "_closing", "_consuming", "_context", "_egress", "_frame", "_frame_size", "_handler", "_have", "_held", "_held_at",
         "_loop", "_mark", "_paused", "_producing", "_requested", "_sending", "_transport", "_turn", "_view", "_waits_for_drain",
-        "_write_deadline", "frame_bytes_max", "host", "local", "number", "read_deadline", "ticket", "trusted",
+        "_write_deadline", "frame_bytes_max", "host", "number", "origin", "read_deadline", "ticket", "trusted",
     )  # fmt: skip
 
     def __init__(self, number: ConnectionId, host: str, context: ConnectionContext, handler: Handler) -> None:
         self.number = number
-        #: Address of the peer, and the local address and port that it connected to.
+        #: Address of the peer.
         self.host = host
-        self.local: tuple[str, int] = ("", 0)
+        self.origin = Origin(host=host)
         #: Largest frame the peer may send now.
         self.frame_bytes_max = context.limits.first_frame_bytes_max
         #: Whether ``trust`` was called.
@@ -182,7 +183,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         # uvloop's transports do not subclass asyncio's.
         self._transport = transport = cast(asyncio.Transport, transport)
         name = transport.get_extra_info("sockname")
-        self.local = (str(name[0]).removeprefix("::ffff:"), int(name[1]))
+        self.origin = Origin(host=self.host, local=(str(name[0]).removeprefix("::ffff:"), int(name[1])))
         # Both marks at zero: pause_writing and resume_writing report whether any byte waits to be sent.
         transport.set_write_buffer_limits(high=0)
         self._egress = Egress(transport, self._context.executor, self._sent, self._send_failed)

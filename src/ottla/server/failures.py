@@ -83,7 +83,8 @@ def described(call: RequestArrived[Any] | None, what: str) -> str:
     api = API.get(call.api_key)
     name = api.name if api is not None else f"API {call.api_key}"
     client = "no client id" if call.client_id is None else f"client {short(call.client_id)!r}"
-    return f"{name} version {call.api_version}, {client} at {call.host or 'this process'}, correlation id {call.correlation_id}: {what}"
+    host = call.origin.host or "this process"
+    return f"{name} version {call.api_version}, {client} at {host}, correlation id {call.correlation_id}: {what}"
 
 
 def short(text: str) -> str:

@@ -17,6 +17,7 @@ from typing import Any
 
 import msgspec
 
+from ottla.base.origin import NOWHERE, Origin
 from ottla.base.ports import NodeState
 from ottla.base.units import KiB
 from ottla.broker.events import Event, LogRead, PeerAnswered, RequestArrived, StoreChanged
@@ -36,18 +37,17 @@ class Request(msgspec.Struct, tag="RequestArrived"):
     """A recorded request: its origin, and its frame or the beginning of it."""
 
     connection: int
-    host: str
-    local: tuple[str, int]
     #: Size of the received frame; larger than ``frame`` if that was cut.
     size: int
     frame: bytes
+    origin: Origin = NOWHERE
 
 
 def framed(event: RequestArrived[Any]) -> Request:
     """Encodes a request of another broker of this process, which arrived without a frame."""
     chunks = framing.encode_request(event.body, event.api_version, event.correlation_id, event.client_id)
     frame = b"".join(chunks)[framing.SIZE_BYTES :]  # type: ignore[arg-type]
-    return Request(connection=event.connection, host=event.host, local=event.local, size=len(frame), frame=frame)
+    return Request(connection=event.connection, origin=event.origin, size=len(frame), frame=frame)
 
 
 class FlightRecorder:
@@ -66,7 +66,7 @@ class FlightRecorder:
         cost = ENTRY_BYTES
         if frame is not None and isinstance(event, RequestArrived):
             data = bytes(frame if len(frame) <= FRAME_KEPT_BYTES else frame[:BEGINNING_BYTES])
-            kept = Request(connection=event.connection, host=event.host, local=event.local, size=len(frame), frame=data)
+            kept = Request(connection=event.connection, origin=event.origin, size=len(frame), frame=data)
             cost += len(data)
         elif isinstance(event, LogRead):
             # Log contents are the users' data and may be large.

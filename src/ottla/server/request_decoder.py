@@ -63,8 +63,7 @@ def _event(connection: ServerConnection, header: tuple[int, int, int, str | None
         api_version=version,
         client_id=client_id,
         body=body,
-        host=connection.host,
-        local=connection.local,
+        origin=connection.origin,
     )
 
 

@@ -23,6 +23,7 @@ from typing import Any, Literal, cast
 
 from ottla.base.ids import ConnectionId
 from ottla.base.options import suggestion
+from ottla.base.origin import Origin
 from ottla.net.server_connection import Handler, ServerConnection
 from ottla.server.request_decoder import Refused, error_response, read_request
 from ottla.wire.declare import MalformedMessage
@@ -142,8 +143,8 @@ class TappedConnection:
         return self.connection.host
 
     @property
-    def local(self) -> tuple[str, int]:
-        return self.connection.local
+    def origin(self) -> Origin:
+        return self.connection.origin
 
     @property
     def trusted(self) -> bool:

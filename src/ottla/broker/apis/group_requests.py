@@ -23,7 +23,7 @@ def shard_of_members(node: Node, group_id: str) -> Shard[Groups]:
 
 def client_of(call: RequestArrived[Any]) -> Client:
     """The sender in Kafka's form: the address has a leading slash."""
-    return Client(call.client_id or "", f"/{call.host}")
+    return Client(call.client_id or "", f"/{call.origin.host}")
 
 
 class DescribeResponse(Protocol):

@@ -65,7 +65,7 @@ def _initialized(node: Node, call: RequestArrived[InitProducerIdRequest]) -> Ini
     if after.state.decided:
         aborting = errors.ConcurrentTransactions(f"the open transaction of {request.transactional_id!r} is being aborted; try again")
         return shard.answer(call, refuse(call, aborting), of=request.transactional_id)
-    shard.machine.note_client(request.transactional_id, call.client_id, call.host)
+    shard.machine.note_client(request.transactional_id, call.client_id, call.origin.host)
     response = InitProducerIdResponse(producer_id=after.held.producer_id, producer_epoch=after.held.epoch)
     if after.recovered:
         response.ongoing_txn_producer_id, response.ongoing_txn_producer_epoch = after.identity

@@ -69,7 +69,7 @@ def _one(node: Node, call: RequestArrived[AddPartitionsToTxnRequest]) -> AddPart
     shard = node.transactions.shard_of(transactional_id)
     identity = Identity(request.v3_and_below_producer_id, request.v3_and_below_producer_epoch)
     shard.machine.add(transactional_id, identity, partitions)
-    shard.machine.note_client(transactional_id, call.client_id, call.host)
+    shard.machine.note_client(transactional_id, call.client_id, call.origin.host)
     response = AddPartitionsToTxnResponse(results_by_topic_v3_and_below=_results(topics, dict.fromkeys(partitions, errors.NONE)))
     return shard.answer(call, response, of=transactional_id)
 

@@ -40,5 +40,5 @@ def _added(node: Node, call: RequestArrived[AddOffsetsToTxnRequest]) -> AddOffse
         raise errors.CoordinatorNotAvailable(f"{node.groups.topic} is being created; try again")
     identity = Identity(request.producer_id, request.producer_epoch)
     shard.machine.add(transactional_id, identity, [TopicPartition(node.groups.topic, number)])
-    shard.machine.note_client(transactional_id, call.client_id, call.host)
+    shard.machine.note_client(transactional_id, call.client_id, call.origin.host)
     return shard.answer(call, AddOffsetsToTxnResponse(), of=transactional_id)

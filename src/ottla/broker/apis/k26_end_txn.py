@@ -34,6 +34,6 @@ def end_txn(node: Node, call: RequestArrived[EndTxnRequest]) -> EndTxnResponse |
     version = EPOCH_PER_TRANSACTION if call.api_version >= EPOCH_PER_TRANSACTION_SINCE else 0
     identity = Identity(request.producer_id, request.producer_epoch)
     after = shard.machine.end(transactional_id, identity, commit=request.committed, version=version)
-    shard.machine.note_client(transactional_id, call.client_id, call.host)
+    shard.machine.note_client(transactional_id, call.client_id, call.origin.host)
     producer_id, epoch = after.held
     return shard.answer(call, EndTxnResponse(producer_id=producer_id, producer_epoch=epoch), of=transactional_id)

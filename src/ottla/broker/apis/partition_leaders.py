@@ -68,5 +68,5 @@ def address_for(node: Node, call: RequestArrived[Any], broker: Registration) -> 
     For a broker that listens everywhere without advertised.listeners it is the host that the client used. Every broker returns the same
     address of a broker: a client that gets two addresses for one broker reconnects with every response.
     """
-    unnamed = broker.host in ANYWHERE and bool(call.local[0]) and not node.context.options.advertised_listeners
-    return (call.local[0] if unnamed else broker.host), broker.port
+    unnamed = broker.host in ANYWHERE and bool(call.origin.local[0]) and not node.context.options.advertised_listeners
+    return (call.origin.local[0] if unnamed else broker.host), broker.port
