@@ -15,7 +15,7 @@ from random import Random
 from typing import Any, NamedTuple
 
 from ottla.base.ids import ConnectionId, TopicPartition
-from ottla.base.origin import Origin
+from ottla.base.origin import ANONYMOUS, Origin
 from ottla.base.ports import StoreResult
 from ottla.broker import effects, events
 from ottla.broker.apis import HANDLERS
@@ -126,7 +126,16 @@ class Broker:
 
     # The client's side.
 
-    def send(self, request: Any, version: int, *, answered: Callable[[Any], None] | None = None, client_id: str = "test") -> Sent:
+    def send(
+        self,
+        request: Any,
+        version: int,
+        *,
+        answered: Callable[[Any], None] | None = None,
+        client_id: str = "test",
+        principal: str = ANONYMOUS,
+        host: str = "client",
+    ) -> Sent:
         """Hand in a request on a connection of its own, and let happen what can happen."""
         sent = Sent(next(self.cluster.numbers))
         sent.answered = answered or sent.answered
@@ -141,15 +150,15 @@ class Broker:
                 api_version=version,
                 client_id=client_id,
                 body=decode(type(request), bytearray(encode(request, version)), version),
-                origin=Origin(host="client", local=("reached", 1000 + self.broker_id)),
+                origin=Origin(host=host, local=("reached", 1000 + self.broker_id), principal=principal),
             )
         )
         self.cluster.run()
         return sent
 
-    def ask(self, request: Any, version: int) -> Any:
+    def ask(self, request: Any, version: int, *, principal: str = ANONYMOUS, host: str = "client") -> Any:
         """Hand in a request that is answered at once; its answer."""
-        sent = self.send(request, version)
+        sent = self.send(request, version, principal=principal, host=host)
         assert sent.closed is None, f"the connection was closed: {sent.closed}"
         assert sent.answer is not None, "the request waits"
         return sent.answer
@@ -239,6 +248,8 @@ class Broker:
                     self.adopted += 1
                 case effects.Warn():
                     self.warnings.append(effect.message)
+                case effects.Audit():
+                    self.cluster.audits.append(effect)
                 case effects.RequestFailed():
                     if self.cluster.failures is None:
                         raise effect.error
@@ -330,7 +341,7 @@ class Broker:
         if peer is None or link in self.cluster.cut:
             answered(None)
         else:
-            peer.send(effect.message, effect.api_version, answered=answered)
+            peer.send(effect.message, effect.api_version, answered=answered, principal=self.cluster.peer_principal)
 
     def _check(self) -> None:
         marks = {}
@@ -355,6 +366,10 @@ class Cluster:
         host: str | None = None,
     ) -> None:
         self.store = MemoryStore()
+        #: As whom brokers connect to each other.
+        self.peer_principal = "User:broker"
+        #: Audits of all brokers, in order.
+        self.audits: list[effects.Audit] = []
         #: Where every broker listens; None gives each a name of its own.
         self.host = host
         self.now_ms = 0
