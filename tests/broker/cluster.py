@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from ottla.base.ids import ConnectionId, TopicPartition
 from ottla.base.listeners import Endpoint
-from ottla.base.origin import Origin
+from ottla.base.origin import ANONYMOUS, Origin
 from ottla.base.ports import StoreResult
 from ottla.broker import effects, events
 from ottla.broker.apis import HANDLERS
@@ -136,6 +136,8 @@ class Broker:
         answered: Callable[[Any], None] | None = None,
         client_id: str = "test",
         listener: str = "PLAINTEXT",
+        principal: str = ANONYMOUS,
+        host: str = "client",
     ) -> Sent:
         """Hand in a request on a connection of its own, and let happen what can happen."""
         sent = Sent(next(self.cluster.numbers))
@@ -151,15 +153,15 @@ class Broker:
                 api_version=version,
                 client_id=client_id,
                 body=decode(type(request), bytearray(encode(request, version)), version),
-                origin=Origin(host="client", local=("reached", 1000 + self.broker_id), listener=listener),
+                origin=Origin(host=host, local=("reached", 1000 + self.broker_id), listener=listener, principal=principal),
             )
         )
         self.cluster.run()
         return sent
 
-    def ask(self, request: Any, version: int, *, listener: str = "PLAINTEXT") -> Any:
+    def ask(self, request: Any, version: int, *, listener: str = "PLAINTEXT", principal: str = ANONYMOUS, host: str = "client") -> Any:
         """Hand in a request that is answered at once; its answer."""
-        sent = self.send(request, version, listener=listener)
+        sent = self.send(request, version, listener=listener, principal=principal, host=host)
         assert sent.closed is None, f"the connection was closed: {sent.closed}"
         assert sent.answer is not None, "the request waits"
         return sent.answer
@@ -249,6 +251,8 @@ class Broker:
                     self.adopted += 1
                 case effects.Warn():
                     self.warnings.append(effect.message)
+                case effects.Audit():
+                    self.cluster.audits.append(effect)
                 case effects.RequestFailed():
                     if self.cluster.failures is None:
                         raise effect.error
@@ -340,7 +344,7 @@ class Broker:
         if peer is None or link in self.cluster.cut:
             answered(None)
         else:
-            peer.send(effect.message, effect.api_version, answered=answered)
+            peer.send(effect.message, effect.api_version, answered=answered, principal=self.cluster.peer_principal)
 
     def _check(self) -> None:
         marks = {}
@@ -368,6 +372,10 @@ class Cluster:
         self.store = MemoryStore()
         #: Advertised listeners by broker; others have a plaintext one.
         self._listeners = listeners or {}
+        #: As whom brokers connect to each other.
+        self.peer_principal = "User:broker"
+        #: Audits of all brokers, in order.
+        self.audits: list[effects.Audit] = []
         #: Where every broker listens; None gives each a name of its own.
         self.host = host
         self.now_ms = 0

@@ -13,6 +13,7 @@ from ottla.base.options import ConfigError, Options, OptionSpec, option, suggest
 from ottla.base.units import DAY_MS, HOUR_MS, INT64_MAX, MINUTE_MS, SECOND_MS, KiB, MiB
 from ottla.broker.metadata.image import Image
 from ottla.broker.replica.replica_selector import LEADER_SELECTOR, SELECTORS
+from ottla.broker.security.authorizer import CLASSES
 from ottla.log.options import TopicOptions
 from ottla.store.layout import DEFAULT_ENTITY
 
@@ -186,6 +187,33 @@ class ServerOptions(Options):
             "Hosts, addresses and networks (10.0.0.0/8) from which brokers connect, in addition to the hosts of their registrations, "
             "separated by commas; for brokers behind NAT. *: every address. Other clients cannot send AlterPartition or fetch as a replica."
         ),
+    )
+    authorizer_class_name: str = option(
+        "authorizer.class.name",
+        "",
+        choices=("", *CLASSES),
+        doc="Name of Kafka's authorizer, of release 3.9 or 4: clients need access rules (ACLs). Empty: every client may do everything.",
+    )
+    super_users: str = option(
+        "super.users",
+        "",
+        form=(r"(\s*[^\s:;][^:;]*:[^;]*[^\s;]\s*(;|$))*\s*", "User:NAME;User:NAME;..."),
+        doc="Principals that may do everything, as User:NAME;User:NAME. The brokers' own principal is usually one of them.",
+    )
+    allow_everyone_if_no_acl_found: bool = option(
+        "allow.everyone.if.no.acl.found",
+        False,
+        doc="Whether every client may use a resource that no access rule is about.",
+    )
+    audit_log: str = option(
+        "ottla.audit.log",
+        "",
+        doc="File for the audit log, with a JSON object per line. Rotated to FILE.1 at 16 MiB. Empty: the server's log has it.",
+    )
+    audit_allowed: bool = option(
+        "ottla.audit.allowed",
+        False,
+        doc="Whether the audit log also has what was allowed; Kafka's authorizer logger has it at level DEBUG.",
     )
     recorder_bytes: int = option(
         "ottla.flight.recorder.bytes", 4 * MiB, at_least=0, doc="Memory for the last events, which a failure writes to a flight record."

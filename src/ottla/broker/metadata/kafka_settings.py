@@ -112,15 +112,12 @@ MEANINGLESS = {
 
 _NO_TLS = "this version has no TLS; put it behind a TLS proxy or leave the setting out"
 _NO_AUTHENTICATION = "this version has no authentication; leave the setting out"
-_NO_ACCESS_CONTROL = "this version has no access control; leave the setting out"
 _NO_JAVA = "Java classes cannot be loaded here; leave the setting out"
 _LITERAL = "values are not resolved; write them literally"
 
 #: Names, or prefixes, whose loss would weaken or change what was configured. Kafka's default value and an empty one are accepted.
 REFUSED = {
-    "allow.everyone.if.no.acl.found": _NO_ACCESS_CONTROL,
     "alter.config.policy.class.name": _NO_JAVA,
-    "authorizer.class.name": _NO_ACCESS_CONTROL,
     "config.providers": _LITERAL,
     "control.plane.listener.name": "requests of the controller use the listener between brokers; leave the setting out",
     "config.providers.": _LITERAL,
@@ -133,7 +130,6 @@ REFUSED = {
     "sasl.": _NO_AUTHENTICATION,
     "security.providers": _NO_TLS,
     "ssl.": _NO_TLS,
-    "super.users": _NO_ACCESS_CONTROL,
     "zookeeper.clientCnxnSocket": _NO_JAVA,
     "zookeeper.set.acl": "this version creates nodes that are open to all; leave the setting out",
     "zookeeper.ssl.": "this version speaks to ZooKeeper without TLS; leave the setting out",
@@ -141,7 +137,6 @@ REFUSED = {
 
 #: Values that Kafka's definitions do not give as a default, and that ask for nothing.
 HARMLESS = {
-    "allow.everyone.if.no.acl.found": ("true", "false"),
     "ssl.allow.dn.changes": ("false",),
     "ssl.endpoint.identification.algorithm": ("https", "HTTPS", ""),
     "sasl.enabled.mechanisms": ("GSSAPI", ""),
