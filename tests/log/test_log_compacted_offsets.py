@@ -29,7 +29,7 @@ class Replayed:
 
     def __init__(self, log: Log) -> None:
         self.offsets = Offsets()
-        offset = log.start_offset
+        offset = int(log.start_offset)
         while offset < log.end_offset:
             data = log.read(offset, max_bytes=1 << 16)
             for position, header in headers(data):
