@@ -166,6 +166,7 @@ def check_outcome(sent: Sent | None, cluster: Cluster, injection: Injection, ver
         "OffsetDelete",
         "DeleteGroups",
         "ConsumerGroupHeartbeat",
+        "EndTxn",
     }
     if mine and sent.closed is None and API[mine[0].call.api_key].name not in reloaded:  # type: ignore[union-attr]
         assert _says(sent.answer, version), f"{injection.fired}: {sent.answer}"

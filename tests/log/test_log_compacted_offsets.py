@@ -62,9 +62,8 @@ class Twins:
     """The two logs. Each batch is a segment of its own, so a compaction reaches every position."""
 
     def __init__(self) -> None:
-        self.plain, self.compacted = (
-            a_log(**{**COMPACT, "delete_retention_ms": RETENTION_MS, "internal_segment_bytes": 120}) for _ in "ab"
-        )
+        texts: dict[str, Any] = {**COMPACT, "delete_retention_ms": RETENTION_MS, "internal_segment_bytes": 120}
+        self.plain, self.compacted = a_log(**texts), a_log(**texts)
         self.now_ms = NOW_MS
 
     def step(self, producer: int | None, partition: int, offset: int | None) -> None:
