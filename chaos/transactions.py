@@ -179,6 +179,8 @@ class Watcher:
         self.seen: dict[str, Counter[Copy]] = {topic: Counter() for topic in ALL_OUTPUTS}
         #: By topic: numbers of the input records that were read.
         self.numbers: dict[str, set[int]] = {topic: set() for topic in ALL_OUTPUTS}
+        #: By topic: the highest of them.
+        self.highest = dict.fromkeys(ALL_OUTPUTS, -1)
         self.errors: list[str] = []
         self._bootstrap = bootstrap
         self._ending = threading.Event()
@@ -193,11 +195,11 @@ class Watcher:
 
     def has_passed(self, number: int) -> bool:
         """Whether each output has a record at or after an input record."""
-        return all(max(numbers, default=-1) >= number for numbers in map(set.copy, self.numbers.values()))
+        return all(highest >= number for highest in self.highest.values())
 
     def lacks(self, wanted: set[int]) -> int:
         """How many input records are missing in the output that lacks most."""
-        return max(len(wanted - numbers) for numbers in map(set.copy, self.numbers.values()))
+        return max(len(wanted.difference(numbers.copy())) for numbers in self.numbers.values())
 
     def _work(self) -> None:
         places = [TopicPartition(topic, partition) for topic in ALL_OUTPUTS for partition in range(PARTITIONS)]
@@ -212,6 +214,7 @@ class Watcher:
                         copy = copy_of(record.value or b"")
                         self.seen[record.topic][copy] += 1
                         self.numbers[record.topic].add(copy[2])
+                        self.highest[record.topic] = max(self.highest[record.topic], copy[2])
                 except KafkaError as error:
                     self.errors.append(f"{type(error).__name__}: {error}")
                     self._ending.wait(0.5)
