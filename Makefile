@@ -11,7 +11,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # The package as pip installs it for users, its hot modules compiled.
 INSTALLED := build/installed
 
-.PHONY: install demo test test-kafka test-installed lint check format sim chaos chaos-pipelines soak fuzz bench docs clean
+.PHONY: install demo test test-kafka test-installed lint check format sim chaos chaos-transactions chaos-pipelines soak fuzz bench docs clean
 
 install: $(STAMP)
 
@@ -48,6 +48,9 @@ sim: install
 
 chaos: install
 	@$(BIN)/python -m chaos $(CHAOS)
+
+chaos-transactions: install
+	@$(BIN)/python -m chaos.transactions $(CHAOS)
 
 chaos-pipelines: install
 	@$(BIN)/python -m chaos.pipelines $(CHAOS)
