@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import socket
 import ssl
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -76,7 +77,12 @@ class TlsPeer:
     @classmethod
     async def connected(cls, served: Secured, own: Certificate | None = None, **texts: Any) -> "TlsPeer":
         context = client_context(options(own, **texts)).context
-        return cls(*await asyncio.open_connection(*served.address, ssl=context, server_hostname="localhost"))
+        sock = socket.socket()
+        # The kernel must not take whole answers.
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 64 * KiB)
+        sock.setblocking(False)
+        await asyncio.get_running_loop().sock_connect(sock, served.address)
+        return cls(*await asyncio.open_connection(sock=sock, ssl=context, server_hostname="localhost"))
 
     async def ask(self, payload: bytes) -> bytes:
         self.writer.write(framed(payload))

@@ -41,8 +41,8 @@ def explained(error: OSError) -> TlsError:
         return TlsError(_about_certificate(error), permanent=True)
     if isinstance(error, ssl.SSLError):
         reason = error.reason or ""
-        if isinstance(error, ssl.SSLEOFError):
-            reason = reason or "UNEXPECTED_EOF_WHILE_READING"
+        if isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError):
+            reason = "UNEXPECTED_EOF_WHILE_READING"
         return TlsError(_REASONS.get(reason) or f"TLS failed: {reason or error.strerror or error}", permanent=reason in _REASONS)
     if isinstance(error, ConnectionResetError | BrokenPipeError):
         return TlsError("the peer closed the connection")

@@ -31,6 +31,8 @@ from ottla.net.tls.errors import TlsError, explained
 
 #: Largest record of TLS, and so the largest read or write.
 RECORD_BYTES = 16 * KiB
+#: A fatal alert: protocol_version.
+PROTOCOL_VERSION_ALERT = b"\x15\x03\x03\x00\x02\x02\x46"
 #: Records that one connection reads per turn of the loop.
 TURN_RECORDS = 16
 Buffer = bytes | bytearray | memoryview
@@ -77,6 +79,10 @@ class Handshake:
         elif isinstance(error, ssl.SSLWantWriteError):
             self._watch("write")
         elif isinstance(error, OSError):
+            if isinstance(error, ssl.SSLError) and error.reason == "WRONG_VERSION_NUMBER":
+                with contextlib.suppress(OSError):
+                    # OpenSSL sends no alert to a peer that does not speak TLS; clients of Kafka recognize one.
+                    socket.socket.send(self.sock, PROTOCOL_VERSION_ALERT)
             self._finish(explained(error))
         else:
             self._finish(TlsError(str(error)))
@@ -91,7 +97,7 @@ class Handshake:
         self._deadline.cancel()
         self._watch("")
         if error is not None and self._step is None:
-            self.sock.close()
+            _close_read(self.sock)
         done(error)
 
     def _watch(self, what: str) -> None:
@@ -354,6 +360,16 @@ class TlsTransport:
             self._protocol.connection_lost(error)
         finally:
             self._sock.close()
+
+
+def _close_read(sock: ssl.SSLSocket) -> None:
+    """Closes a socket after its received bytes are read: with unread bytes the kernel resets the connection, and the peer may lose the
+    alert that tells it why.
+    """
+    with contextlib.suppress(OSError, ValueError):
+        socket.socket.recv(sock, 4 * RECORD_BYTES)
+        socket.socket.shutdown(sock, socket.SHUT_WR)
+    sock.close()
 
 
 def _peer(sock: socket.socket) -> Any:
