@@ -106,9 +106,8 @@ def codes(message: object) -> set[int]:
 
 def cluster_with_everything() -> Cluster:
     """Helpers of tests send without a name, so that is a super user here; alice has no rights."""
-    cluster = cluster_of_groups(
-        group_initial_rebalance_delay_ms="0", **AUTHORIZER | {"super.users": "User:ANONYMOUS;User:root;User:broker"}
-    )
+    settings: dict[str, Any] = {**AUTHORIZER, "super.users": "User:ANONYMOUS;User:root;User:broker"}
+    cluster = cluster_of_groups(group_initial_rebalance_delay_ms="0", **settings)
     broker = coordinating(cluster)
     assert produce(broker, batch(b"a")).error_code == 0
     assert commit(broker, "o", "t", 0, 1) == 0

@@ -115,7 +115,7 @@ def test_a_filter_selects_by_each_of_its_conditions() -> None:
         rule(READ, GROUP, "orders"),
     )
     broker, literal, prefixed = cluster[1], PatternType.LITERAL, PatternType.PREFIXED
-    by_name = {"resource_type_filter": TOPIC, "resource_name_filter": "orders"}
+    by_name: dict[str, Any] = {"resource_type_filter": TOPIC, "resource_name_filter": "orders"}
     assert len(described(broker)) == 5
     assert {(kind, name) for kind, name, *_ in described(broker, **by_name)} == {(literal, "orders")}
     assert {(kind, name) for kind, name, *_ in described(broker, **by_name, pattern_type_filter=2)} == {

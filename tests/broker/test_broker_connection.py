@@ -1,5 +1,7 @@
 """ApiVersions, and versions of all APIs. Lines are those of docs/semantics.md."""
 
+from typing import Any
+
 import pytest
 from cluster import Cluster, batch, fetch_request, produce_request
 from groups import commit, coordinating, stable_member
@@ -213,7 +215,7 @@ def a_request(key: int, version: int, member_of_h: str = "") -> object:
         case 46:
             return ListPartitionReassignmentsRequest()
         case 29 | 31:
-            wanted = {"resource_type_filter": 2, "resource_name_filter": "t", "operation": 1, "permission_type": 1}
+            wanted: dict[str, Any] = {"resource_type_filter": 2, "resource_name_filter": "t", "operation": 1, "permission_type": 1}
             return DescribeAclsRequest(**wanted) if key == 29 else DeleteAclsRequest(filters=[DeleteAclsFilter(**wanted)])
         case 30:
             rule = AclCreation(resource_type=2, resource_name="t", principal="User:a", host="*", operation=3, permission_type=3)
