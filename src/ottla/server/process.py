@@ -48,6 +48,7 @@ from ottla.net.listener import Listener
 from ottla.net.tls.context import TlsContext
 from ottla.net.tls.listener_tls import ListenerTls
 from ottla.server.addresses import Address
+from ottla.server.audit import close_audit_log, open_audit_log
 from ottla.server.data_directory import CannotStart, StoppedWhileStarting, UnusableDirectory
 from ottla.server.environment import Environment, LoopWatch, OperatingSystem
 from ottla.server.flight_recorder import FlightRecorder
@@ -233,6 +234,8 @@ class Process:
         self._started = False
         self._end: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self.counters = Counters()
+        #: The file of the audit log, if there is one.
+        self._audit_log: logging.Handler | None = None
         self._watchdog: LoopWatch | None = None
         self.brokers: list[RunningBroker] = []
         self.shells: dict[BrokerId, Shell] = {}
@@ -253,6 +256,11 @@ class Process:
 
         Raises: ConfigError, CannotStart.
         """
+        if path := self.plan.options().audit_log:
+            try:
+                self._audit_log = open_audit_log(path)
+            except OSError as error:
+                raise CannotStart(f"ottla.audit.log: cannot write to {path}: {error.strerror}; choose another file") from None
         self.store_factory = self.environment.store_factory(self.plan.options(), self.plan.data_dir, self.halt)
         session = await self._unless_stopped(self.store_factory.session())
         await self._unless_stopped(read_and_watch(session, "/", self._image.apply))
@@ -450,6 +458,8 @@ class Process:
         self.sync_threads.shutdown()
         self._read_threads.shutdown()
         self.handshake_threads.shutdown()
+        if self._audit_log is not None:
+            close_audit_log(self._audit_log)
         for lock in self._locks:
             lock.release()
 

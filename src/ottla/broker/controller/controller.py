@@ -46,7 +46,7 @@ class Controller:
         self.topics = TopicWriteBatcher(context, writes, when_opened)
         self.preferred = PreferredLeaders(context, writes, self.election_queue)
         self.reachability = ControllerReachability(context, writes, registration)
-        self.access_rules = AccessRules(context.image)
+        self.access_rules = AccessRules(context.image, writes)
         #: Reassignments in progress.
         self._moves = ReassignmentDriver(context, writes)
 
@@ -127,6 +127,7 @@ class Controller:
             changed, self._changed = self._changed, {}
             self.election_queue.add(self._stateless(changed))
             self.preferred.tick()
+            self.access_rules.tick()
             self._moves.tick()
             self.election_queue.go_on()
 
