@@ -19,6 +19,7 @@ from ottla.broker.events import RequestArrived
 from ottla.broker.handlers import Deferred, handles
 from ottla.broker.metadata.image import Topic
 from ottla.broker.node import Node
+from ottla.broker.security.requirements import REQUIREMENTS
 from ottla.wire import errors
 from ottla.wire.errors import KafkaError
 from ottla.wire.messages.create_partitions import (
@@ -27,6 +28,8 @@ from ottla.wire.messages.create_partitions import (
     CreatePartitionsTopic,
     CreatePartitionsTopicResult,
 )
+
+TOPICS = REQUIREMENTS[37].parts["topics"]
 
 
 def refuse(call: RequestArrived[CreatePartitionsRequest], error: KafkaError) -> CreatePartitionsResponse:
@@ -39,6 +42,7 @@ def create_partitions(node: Node, call: RequestArrived[CreatePartitionsRequest])
     request = call.body
     times = Counter(topic.name for topic in request.topics)
     results = {name: CreatePartitionsTopicResult(name=name, error_message=None) for name in times}
+    refused = node.context.refusals(call, TOPICS, (name for name, count in times.items() if count == 1))
     writes = Writes(node, call)
     planned = 0
     for requested in request.topics:
@@ -46,6 +50,8 @@ def create_partitions(node: Node, call: RequestArrived[CreatePartitionsRequest])
         try:
             if times[requested.name] > 1:
                 raise errors.InvalidRequest(f"topic {requested.name!r} is named {times[requested.name]} times in this request")
+            if requested.name in refused:
+                raise refused[requested.name]
             topic, added = _planned(node, requested, planned)
         except KafkaError as error:
             note(result, error)

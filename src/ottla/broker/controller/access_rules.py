@@ -1,0 +1,44 @@
+"""Operations of the controller that write access rules to the store, in Kafka's layout.
+
+The rules of a pattern are one node, written as a whole with its version. Each change also adds a notification for Kafka's brokers, which
+read those with a higher number than the last one that they read. The newest stay: their numbers continue, and a slow broker finds them.
+"""
+
+from collections.abc import Iterable
+
+from ottla.base.acls import Entry, Pattern, PatternType
+from ottla.base.ports import Op
+from ottla.broker.metadata.image import Image
+from ottla.store import layout
+
+#: Notifications of a kind that stay in the store; Kafka's brokers read them within milliseconds.
+NOTIFICATIONS_MAX = 100
+
+
+class AccessRules:
+    """Plans changes of rules."""
+
+    def __init__(self, image: Image) -> None:
+        self._image = image
+        #: The last numbers of notifications that were given out here: several writes are in flight at a time.
+        self._given: dict[PatternType, int] = {}
+
+    def rewritten(self, pattern: Pattern, entries: Iterable[Entry]) -> list[Op]:
+        """Replaces the rules of a pattern; no operations if they are the same."""
+        image, after = self._image, tuple(dict.fromkeys(entries))
+        if set(after) == set(image.acls.get(pattern, ())):
+            return []
+        path = layout.acl(pattern)
+        version = image.versions.get(path)
+        if version is None:
+            change = Op("create", path, layout.encode_acls(after))
+        elif after:
+            change = Op("set", path, layout.encode_acls(after), version=version)
+        else:
+            change = Op("delete", path, version=version)
+        kind, numbers = pattern.pattern_type, image.acl_changes[pattern.pattern_type]
+        number = self._given[kind] = max(self._given.get(kind, -1), numbers[-1] if numbers else -1) + 1
+        notified = Op("create", layout.acl_change(kind, number), layout.encode_acl_change(pattern))
+        # One each, so that writes in flight do not delete the same.
+        old = [each for each in numbers if each == number - NOTIFICATIONS_MAX or each < number - 2 * NOTIFICATIONS_MAX]
+        return [change, notified, *(Op("delete", layout.acl_change(kind, each)) for each in old)]
