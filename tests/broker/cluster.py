@@ -15,7 +15,7 @@ from random import Random
 from typing import Any, NamedTuple
 
 from ottla.base.ids import ConnectionId, TopicPartition
-from ottla.base.origin import Origin
+from ottla.base.origin import ANONYMOUS, Origin
 from ottla.base.ports import StoreResult
 from ottla.broker import effects, events
 from ottla.broker.apis import HANDLERS
@@ -50,6 +50,8 @@ class Sent:
         self.connection = ConnectionId(connection)
         self.answer: Any = None
         self.released = False
+        #: How long the connection is muted after the answer, in ms.
+        self.throttle_ms = 0
         #: Why the broker closed the connection.
         self.closed: str | None = None
         #: Called when the answer comes.
@@ -126,13 +128,22 @@ class Broker:
 
     # The client's side.
 
-    def send(self, request: Any, version: int, *, answered: Callable[[Any], None] | None = None, client_id: str = "test") -> Sent:
+    def send(
+        self,
+        request: Any,
+        version: int,
+        *,
+        answered: Callable[[Any], None] | None = None,
+        client_id: str | None = "test",
+        principal: str = ANONYMOUS,
+    ) -> Sent:
         """Hand in a request on a connection of its own, and let happen what can happen."""
         sent = Sent(next(self.cluster.numbers))
         sent.answered = answered or sent.answered
         self._sent[sent.connection] = sent
         key = schema_of(type(request)).key
         assert key is not None, f"{type(request).__name__} is a request"
+        data = bytearray(encode(request, version))
         self.handle(
             events.RequestArrived(
                 connection=sent.connection,
@@ -140,8 +151,9 @@ class Broker:
                 api_key=key,
                 api_version=version,
                 client_id=client_id,
-                body=decode(type(request), bytearray(encode(request, version)), version),
-                origin=Origin(host="client", local=("reached", 1000 + self.broker_id)),
+                body=decode(type(request), data, version),
+                origin=Origin(host="client", local=("reached", 1000 + self.broker_id), principal=principal),
+                size=len(data),
             )
         )
         self.cluster.run()
@@ -191,7 +203,8 @@ class Broker:
                 case effects.Respond():
                     self._respond(effect)
                 case effects.Release():
-                    self._sent.pop(effect.connection).released = True
+                    sent = self._sent.pop(effect.connection)
+                    sent.released, sent.throttle_ms = True, effect.throttle_ms
                 case effects.Close():
                     self._sent.pop(effect.connection).closed = effect.reason
                 case effects.ScheduleFlush():
@@ -255,6 +268,7 @@ class Broker:
         chunks = encode_chunks(effect.message, effect.api_version)
         data = b"".join(chunk.read() if hasattr(chunk, "read") else chunk for chunk in chunks)  # type: ignore[misc]
         sent = self._sent.pop(effect.connection)
+        sent.throttle_ms = effect.throttle_ms
         sent.answer = decode(type(effect.message), data, effect.api_version)
         sent.answered(sent.answer)
 

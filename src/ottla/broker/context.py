@@ -22,6 +22,7 @@ from ottla.broker.handlers import PENDING, Deferred
 from ottla.broker.isolation import Isolation, indivisible, respond
 from ottla.broker.metadata.configs import Settings, topic_options
 from ottla.broker.metadata.image import Image
+from ottla.broker.quotas.client_quotas import ClientQuotas
 from ottla.broker.registration.peers import PeerAddresses
 from ottla.log.directory import LogDirectory
 from ottla.log.flush import Slice
@@ -91,6 +92,7 @@ class BrokerContext:
         self.space: dict[str, Space] = {}
         #: Addresses of brokers.
         self.peers = PeerAddresses(settings.options.peers_hosts)
+        self.quotas = ClientQuotas(self)
         #: Topics that are being created automatically.
         self.creating: set[str] = set()
         self.isolation = Isolation(self)
@@ -244,7 +246,12 @@ class BrokerContext:
             raise ClusterAuthorizationFailed(f"{host} is no broker of this cluster: {reason}")
 
     def respond(self, call: events.RequestArrived[Any], message: Any) -> None:
-        self.effects.append(respond(call, message))
+        self.effects.append(self.quotas.respond(call, message) if self.quotas.active else respond(call, message))
+
+    def release(self, call: events.RequestArrived[Any]) -> None:
+        """Ends a request without a response (acks=0)."""
+        quotas = self.quotas
+        self.effects.append(quotas.release(call) if quotas.active else effects.Release(connection=call.connection, ticket=call.ticket))
 
     def connection_closed(self, event: events.ConnectionClosed) -> None:
         """Drops the delayed requests of a connection."""

@@ -74,7 +74,9 @@ def _asked(node: Node, call: RequestArrived[MetadataRequest], wanted: MetadataRe
     elif wanted.name is None:
         code = errors.UnknownTopicId.code
     else:
-        code = _missing(node, wanted.name, create=request.allow_auto_topic_creation and node.context.options.auto_create_topics_enable)
+        code = _missing(
+            node, call, wanted.name, create=request.allow_auto_topic_creation and node.context.options.auto_create_topics_enable
+        )
     # Before version 12 the name cannot be null.
     name = "" if wanted.name is None and call.api_version < NULL_NAME_SINCE else wanted.name
     missing = MetadataResponseTopic(error_code=code, name=name, topic_id=wanted.topic_id, is_internal=name in INTERNAL)
@@ -84,22 +86,29 @@ def _asked(node: Node, call: RequestArrived[MetadataRequest], wanted: MetadataRe
     return missing
 
 
-def _missing(node: Node, name: str, *, create: bool) -> int:
+def _missing(node: Node, call: RequestArrived[MetadataRequest], name: str, *, create: bool) -> int:
     """The error of a topic that does not exist: nothing is raised in the common case, because a request may name 100,000 of them."""
     try:
         check_name(name)
         if create:
-            create_on_demand(node, name)
+            create_on_demand(node, call, name)
+    except errors.ThrottlingQuotaExceeded:
+        return errors.UnknownTopicOrPartition.code
     except KafkaError as error:
         return error.code
     return errors.UnknownTopicOrPartition.code
 
 
-def create_on_demand(node: Node, name: str) -> None:
+def create_on_demand(node: Node, call: RequestArrived[MetadataRequest], name: str) -> None:
     """Asks the controller to create a topic with the broker's defaults, without waiting. Internal topics are created by their
-    coordinators."""
+    coordinators. The partitions count against the client's quota at this broker.
+
+    Raises: ThrottlingQuotaExceeded.
+    """
     if name in node.context.creating or name in INTERNAL or len(node.context.creating) >= node.context.options.topics_creating_max:
         return
+    if node.context.quotas.active:
+        node.context.quotas.mutations(call, strict_since=0).take(node.context.options.num_partitions)
     node.controller.create_topic(CreatableTopic(name=name, num_partitions=-1, replication_factor=-1))
 
 

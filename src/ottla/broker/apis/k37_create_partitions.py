@@ -1,7 +1,9 @@
 """CreatePartitions: on the controller; increases the partition count.
 
 Behaviour: a count not above the present one is INVALID_PARTITIONS; replicas can be given, one list per new partition. validate_only
-changes nothing. New partitions have as many replicas as the topic's first one, without adding replicas of a reassignment.
+changes nothing. New partitions have as many replicas as the topic's first one, without adding replicas of a reassignment. When the
+client's controller_mutation_rate is used up, each further topic is THROTTLING_QUOTA_EXCEEDED from version 3 on; before, all get their
+partitions, and the answer is throttled. validate_only is not counted.
 
 Source: KIP-195, KIP-455, KIP-599.
 """
@@ -28,6 +30,9 @@ from ottla.wire.messages.create_partitions import (
     CreatePartitionsTopicResult,
 )
 
+#: First version whose clients know THROTTLING_QUOTA_EXCEEDED. Source: KIP-599.
+STRICT_SINCE = 3
+
 
 def refuse(call: RequestArrived[CreatePartitionsRequest], error: KafkaError) -> CreatePartitionsResponse:
     results = [CreatePartitionsTopicResult(name=topic.name, error_code=error.code, error_message=str(error)) for topic in call.body.topics]
@@ -40,6 +45,7 @@ def create_partitions(node: Node, call: RequestArrived[CreatePartitionsRequest])
     times = Counter(topic.name for topic in request.topics)
     results = {name: CreatePartitionsTopicResult(name=name, error_message=None) for name in times}
     writes = Writes(node, call)
+    quota = node.context.quotas.mutations(call, strict_since=STRICT_SINCE)
     planned = 0
     for requested in request.topics:
         result = results[requested.name]
@@ -47,13 +53,16 @@ def create_partitions(node: Node, call: RequestArrived[CreatePartitionsRequest])
             if times[requested.name] > 1:
                 raise errors.InvalidRequest(f"topic {requested.name!r} is named {times[requested.name]} times in this request")
             topic, added = _planned(node, requested, planned)
+            if not request.validate_only:
+                quota.take(len(added))
         except KafkaError as error:
             note(result, error)
             continue
         planned += len(added)
         if not request.validate_only:
             _write(node, writes, requested, growth(topic, added, node.context.image), result)
-    return writes.answer_when_done(CreatePartitionsResponse(results=list(results.values())), request.timeout_ms)
+    response = CreatePartitionsResponse(throttle_time_ms=quota.throttle_ms, results=list(results.values()))
+    return writes.answer_when_done(response, request.timeout_ms)
 
 
 def _planned(node: Node, requested: CreatePartitionsTopic, planned: int) -> tuple[Topic, dict[int, tuple[BrokerId, ...]]]:
