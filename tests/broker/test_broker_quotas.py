@@ -99,12 +99,12 @@ def test_a_rate_is_down_to_the_bound_after_the_throttle_time() -> None:
 def test_samples_without_events_for_the_whole_window_count_no_more() -> None:
     rate = SampledRate(Window(samples=2, sample_ms=1_000))
     rate.record(10, 0)
-    assert not rate.is_empty(1_999)
-    assert rate.is_empty(2_000)
+    assert rate.rate(1_999) > 0
+    assert rate.rate(2_000) == 0
 
 
-def test_a_bucket_holds_the_tokens_of_its_window_and_can_be_overdrawn() -> None:
-    bucket = TokenBucket(Window(samples=5, sample_ms=1_000), 0, 2)
+def test_a_bucket_holds_the_tokens_of_its_capacity_and_can_be_overdrawn() -> None:
+    bucket = TokenBucket(5_000, 0, 2)
     bucket.take(15, 2, 0)
     assert bucket.tokens(2, 0) == -5
     assert bucket.throttle_ms(2, 500) == 2_000
@@ -170,7 +170,7 @@ def test_a_producer_far_above_its_quota_is_held_to_it() -> None:
     send = a_producer(broker)
     send_while_muted(cluster, 15 * SECOND_MS, send)
     moved = send_while_muted(cluster, MINUTE_MS, send)
-    assert moved / 60 == pytest.approx(20_000, rel=0.05)
+    assert moved / 60 == pytest.approx(20_000, rel=0.02)
 
 
 def test_other_clients_are_not_throttled() -> None:
@@ -197,7 +197,7 @@ def test_a_consumer_far_above_its_quota_is_held_to_it() -> None:
 
     send_while_muted(cluster, 15 * SECOND_MS, send)
     moved = send_while_muted(cluster, MINUTE_MS, send)
-    assert moved / 60 == pytest.approx(20_000, rel=0.05)
+    assert moved / 60 == pytest.approx(20_000, rel=0.02)
 
 
 def test_a_fetch_returns_at_most_the_quota_of_the_window() -> None:
@@ -211,7 +211,7 @@ def test_a_fetch_returns_at_most_the_quota_of_the_window() -> None:
     assert len(values(sent.answer.responses[0].partitions[0].records)) == 2
 
 
-def test_a_batch_above_the_quota_of_the_window_is_served_in_an_empty_window() -> None:
+def test_a_batch_above_the_quota_of_the_window_is_served_and_paid_off() -> None:
     cluster = Cluster()
     broker = cluster.topic()
     broker.ask(produce_request(batch(bytes(10_000)), acks=-1), 9)
@@ -219,14 +219,16 @@ def test_a_batch_above_the_quota_of_the_window_is_served_in_an_empty_window() ->
     first = broker.send(fetch_request(0), 12, client_id="loud")
     assert first.throttle_ms == 0 and first.answer.responses
     second = broker.send(fetch_request(0), 12, client_id="loud")
-    # 10,000 bytes are 100 s of the quota.
-    assert not second.answer.responses and 90 * SECOND_MS < second.throttle_ms < 220 * SECOND_MS
+    # 10,000 bytes are 100 s of the quota, and the window has 10 s.
+    assert not second.answer.responses and 90 * SECOND_MS < second.throttle_ms < 92 * SECOND_MS
+    cluster.pass_ms(second.throttle_ms)
+    assert broker.send(fetch_request(0), 12, client_id="loud").answer.responses
 
 
 def test_a_throttled_fetch_keeps_the_session_and_loses_no_records() -> None:
     cluster = Cluster()
     broker = cluster.topic()
-    set_quota(cluster, {"client-id": "loud"}, consumer_byte_rate=200)
+    set_quota(cluster, {"client-id": "loud"}, consumer_byte_rate=100)
     broker.ask(produce_request(batch(bytes(1_500)), acks=-1), 9)
     opened = broker.send(fetch_request(0, session_epoch=0), 12, client_id="loud").answer
     assert opened.session_id and opened.responses
@@ -296,7 +298,7 @@ def test_a_usage_outlives_a_change_of_its_quota() -> None:
     send = a_producer(broker)
     assert send()[0].throttle_ms == 0
     set_quota(cluster, {"client-id": "loud"}, producer_byte_rate=100)
-    assert send()[0].throttle_ms > 100 * SECOND_MS
+    assert send()[0].throttle_ms > 90 * SECOND_MS
     set_quota(cluster, {"client-id": "loud"}, producer_byte_rate=None)
     assert send()[0].throttle_ms == 0 and not broker.node.context.quotas.active
 

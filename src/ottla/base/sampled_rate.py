@@ -8,6 +8,9 @@
 
 So with 11 samples of 1 s a rate is a mean over 10 to 11 s. A sample without an event for the length of all samples counts no more.
 
+A client that always sends what such a rate permits uses the quota of the whole window within one sample, and waits until this sample counts
+no more. A bucket gets tokens continuously, so that the same client is held to the quota over each minute (docs/decisions/0051).
+
 Time is an argument in ms and never decreases. Source: Kafka's SampledStat, Rate, TokenBucket and QuotaUtils.
 """
 
@@ -25,6 +28,11 @@ class Window:
     def whole_ms(self) -> int:
         """Length of all samples."""
         return self.samples * self.sample_ms
+
+    @property
+    def least_ms(self) -> int:
+        """The least time that a rate is measured over."""
+        return max(self.samples - 1, 1) * self.sample_ms
 
 
 class SampledRate:
@@ -67,10 +75,6 @@ class SampledRate:
         value = (total + more) * 1000 / span_ms
         return round((value - bound) / bound * span_ms) if value > bound else 0
 
-    def is_empty(self, now_ms: int) -> bool:
-        """Whether nothing counts now."""
-        return self._measure(now_ms)[0] <= 0
-
     def _measure(self, now_ms: int) -> tuple[float, float]:
         """The sum of the samples, and the time that they cover in ms."""
         whole_ms = self._window.whole_ms
@@ -89,13 +93,13 @@ class SampledRate:
 
 
 class TokenBucket:
-    """Tokens that return at a rate per second, up to those of the whole window. They may be overdrawn. Source: KIP-599."""
+    """Tokens that return at a rate per second, up to those of ``capacity_ms``. They may be overdrawn. Source: KIP-599."""
 
-    __slots__ = ("_at_ms", "_tokens", "_window")
+    __slots__ = ("_at_ms", "_capacity_ms", "_tokens")
 
-    def __init__(self, window: Window, now_ms: int, rate: float) -> None:
+    def __init__(self, capacity_ms: int, now_ms: int, rate: float) -> None:
         """Full."""
-        self._window = window
+        self._capacity_ms = capacity_ms
         self._tokens = self._burst(rate)
         self._at_ms = now_ms
 
@@ -115,4 +119,4 @@ class TokenBucket:
         return round(-tokens / rate * 1000) if tokens < 0 else 0
 
     def _burst(self, rate: float) -> float:
-        return rate * self._window.whole_ms / 1000
+        return rate * self._capacity_ms / 1000

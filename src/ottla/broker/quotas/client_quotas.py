@@ -14,10 +14,11 @@ until the rate is down to the quota; of several quotas the longest counts. Reque
 Without quotas ``active`` and ``timed`` are false, and nothing is counted. A usage that was idle for an hour is dropped, and the one that
 is idle for longest if there are more than ottla.quota.clients.max: a client can send any client id.
 
-Differences from Kafka: without a quota nothing is measured; the bytes of a fetch are those of its records; the time of a request is CPU
-time of its step, so the client's next answer is the first to be throttled; a fetch that is throttled does not touch the samples, where
-Kafka counts it and takes it back, which keeps old samples for up to a second more, so consumers stay 10 % below their quota; and a fetch of a single batch that alone exceeds the quota of
-the whole window is served if nothing was fetched in this window, where Kafka's consumer never gets it.
+Bytes and partitions are tokens of a bucket. It holds those of the whole window, as a client may send in Kafka at once, and may be overdrawn
+by one request. The throttle time is the debt divided by the quota.
+
+Differences from Kafka: its quotas of bytes are rates over samples (docs/decisions/0051); without a quota nothing is measured here; the bytes
+of a fetch are those of its records; the time of a request is CPU time of its step, so the client's next answer is the first to be throttled.
 
 Source: KIP-13, KIP-55, KIP-124, KIP-219, KIP-599.
 """
@@ -71,13 +72,19 @@ class Usage:
 
     __slots__ = ("bucket", "rate", "throttle_ms", "throttled", "used_ms")
 
-    def __init__(self, window: Window, bucket: TokenBucket | None) -> None:
+    def __init__(self, window: Window, bucket: TokenBucket) -> None:
+        #: It decides for request time; else it is a metric.
         self.rate = SampledRate(window)
-        #: For partitions created and deleted.
+        #: Of bytes and partitions.
         self.bucket = bucket
         self.used_ms = 0
         #: Number of throttled answers, and the sum of their throttle times.
         self.throttled = self.throttle_ms = 0
+
+    def take(self, value: float, bound: float, now_ms: int) -> None:
+        """Counts bytes or partitions."""
+        self.rate.record(value, now_ms)
+        self.bucket.take(value, bound, now_ms)
 
 
 class UsageMetrics(NamedTuple):
@@ -94,12 +101,11 @@ class UsageMetrics(NamedTuple):
 class MutationQuota:
     """The quota of one request that creates or deletes partitions; without a usage there is no limit."""
 
-    __slots__ = ("_bound", "_bucket", "_now_ms", "_rate", "_strict", "throttle_ms")
+    __slots__ = ("_bound", "_now_ms", "_strict", "_usage", "throttle_ms")
 
     def __init__(self, usage: Usage | None, bound: float, now_ms: int, *, strict: bool) -> None:
         """``strict``: the version's client knows THROTTLING_QUOTA_EXCEEDED. For others everything is done, and the answer throttled."""
-        self._bucket = usage.bucket if usage is not None else None
-        self._rate = usage.rate if usage is not None else None
+        self._usage = usage
         self._bound = bound
         self._now_ms = now_ms
         self._strict = strict
@@ -111,18 +117,17 @@ class MutationQuota:
 
         Raises: ThrottlingQuotaExceeded.
         """
-        bucket, now_ms = self._bucket, self._now_ms
-        if bucket is None or self._rate is None:
+        usage, now_ms = self._usage, self._now_ms
+        if usage is None:
             return
-        if self._strict and (throttle_ms := bucket.throttle_ms(self._bound, now_ms)):
+        if self._strict and (throttle_ms := usage.bucket.throttle_ms(self._bound, now_ms)):
             self.throttle_ms = min(throttle_ms, INT32_MAX)
             raise ThrottlingQuotaExceeded(
                 f"the quota of {self._bound:g} partitions per second ({Quota.CONTROLLER_MUTATION}) is used up; retry after {throttle_ms} ms"
             )
-        bucket.take(partitions, self._bound, now_ms)
-        self._rate.record(partitions, now_ms)
+        usage.take(partitions, self._bound, now_ms)
         if not self._strict:
-            self.throttle_ms = min(bucket.throttle_ms(self._bound, now_ms), INT32_MAX)
+            self.throttle_ms = min(usage.bucket.throttle_ms(self._bound, now_ms), INT32_MAX)
 
 
 class ClientQuotas:
@@ -193,11 +198,10 @@ class ClientQuotas:
         if limit is None:
             return throttle_ms
         usage, now_ms = self._usage(Quota.FETCH, limit), self._context.now_ms
-        if not usage.rate.is_empty(now_ms):
-            own_ms = min(usage.rate.throttle_ms(limit.bound, now_ms, more=size), INT32_MAX)
-            throttle_ms = max(throttle_ms, self._throttled(usage, own_ms))
+        own_ms = min(usage.bucket.throttle_ms(limit.bound, now_ms), INT32_MAX)
+        throttle_ms = max(throttle_ms, self._throttled(usage, own_ms))
         if not throttle_ms:
-            usage.rate.record(size, now_ms)
+            usage.take(size, limit.bound, now_ms)
         return throttle_ms
 
     def fetch_bytes_max(self, call: RequestArrived[Any]) -> int:
@@ -206,7 +210,8 @@ class ClientQuotas:
         if limit is None:
             return INT32_MAX
         options = self._context.options
-        return min(int(limit.bound * max(options.quota_window_num - 1, 1) * options.quota_window_size_seconds), INT32_MAX)
+        window = Window(options.quota_window_num, options.quota_window_size_seconds * SECOND_MS)
+        return min(int(limit.bound * window.least_ms / SECOND_MS), INT32_MAX)
 
     # Request time.
 
@@ -250,8 +255,8 @@ class ClientQuotas:
         if limit is None:
             return 0
         usage, now_ms = self._usage(key, limit), self._context.now_ms
-        usage.rate.record(value, now_ms)
-        return self._throttled(usage, min(usage.rate.throttle_ms(limit.bound, now_ms), INT32_MAX))
+        usage.take(value, limit.bound, now_ms)
+        return self._throttled(usage, min(usage.bucket.throttle_ms(limit.bound, now_ms), INT32_MAX))
 
     @staticmethod
     def _throttled(usage: Usage, throttle_ms: int) -> int:
@@ -276,8 +281,9 @@ class ClientQuotas:
         options = self._context.options
         if key is Quota.CONTROLLER_MUTATION:
             window = Window(options.controller_quota_window_num, options.controller_quota_window_size_seconds * SECOND_MS)
-            return Usage(window, TokenBucket(window, self._context.now_ms, bound))
-        return Usage(Window(options.quota_window_num, options.quota_window_size_seconds * SECOND_MS), None)
+            return Usage(window, TokenBucket(window.whole_ms, self._context.now_ms, bound))
+        window = Window(options.quota_window_num, options.quota_window_size_seconds * SECOND_MS)
+        return Usage(window, TokenBucket(window.least_ms, self._context.now_ms, bound))
 
     def expire(self) -> None:
         """Drops usages that are idle."""
@@ -304,7 +310,7 @@ class ClientQuotas:
             kind, rate = names[key]
             values = {rate: usage.rate.rate(now_ms), "throttle-time": usage.throttle_ms / max(usage.throttled, 1)}
             limit = self.limits.find(key, user, client)
-            if usage.bucket is not None and limit is not None:
+            if key is Quota.CONTROLLER_MUTATION and limit is not None:
                 values["tokens"] = usage.bucket.tokens(limit.bound, now_ms)
             yield UsageMetrics(kind, user, client, values)
 
