@@ -466,7 +466,8 @@ def test_quotas_are_in_kafkas_layout() -> None:
         {"client-id": None},
         {"user": "u", "client-id": "x:1"},
     ]
-    for entity in [*entities, {"user": None, "client-id": None}]:
+    entities.append({"user": None, "client-id": None})
+    for entity in entities:
         set_quota(cluster, entity, producer_byte_rate=1_048_576, request_percentage=12.5)
     set_quota(cluster, {"ip": "127.0.0.1"}, connection_creation_rate=5)
     set_quota(cluster, {"ip": None}, connection_creation_rate=7)

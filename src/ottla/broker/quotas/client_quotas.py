@@ -17,8 +17,9 @@ is idle for longest if there are more than ottla.quota.clients.max: a client can
 Bytes and partitions are tokens of a bucket. It holds those of the whole window, as a client may send in Kafka at once, and may be overdrawn
 by one request. The throttle time is the debt divided by the quota.
 
-Differences from Kafka: its quotas of bytes are rates over samples (docs/decisions/0051); without a quota nothing is measured here; the bytes
-of a fetch are those of its records; the time of a request is CPU time of its step, so the client's next answer is the first to be throttled.
+Differences from Kafka: its quotas of bytes are rates over samples (docs/decisions/0051). Without a quota nothing is measured here. The
+bytes of a fetch are those of its records. The time of a request is CPU time of its step, so the client's next answer is the first to be
+throttled.
 
 Source: KIP-13, KIP-55, KIP-124, KIP-219, KIP-599.
 """
