@@ -10,7 +10,7 @@ from ipaddress import ip_address
 from math import isfinite
 from typing import Protocol
 
-from ottla.broker.quotas.limits import DEFAULT, Quota, keys_of
+from ottla.broker.quotas.limits import DEFAULT, Quota, keys_of, quota_text
 from ottla.store.layout import QuotaEntity
 from ottla.wire import errors
 from ottla.wire.messages import alter_client_quotas as altering
@@ -81,14 +81,11 @@ def checked_changes(entity: QuotaEntity, ops: Iterable[altering.OpData]) -> dict
             raise errors.InvalidRequest(f"there is no quota {op.key!r} here; there are {', '.join(known)}")
         if not op.value > 0 or not isfinite(op.value):
             raise errors.InvalidRequest(f"{op.key} is {op.value:g}; it must be above 0")
-        if key.whole_max is None:
-            changes[key.name] = str(float(op.value))
-        elif op.value > key.whole_max:
+        if key.whole_max is not None and op.value > key.whole_max:
             raise errors.InvalidRequest(f"{op.key} is {op.value:g}; it must be at most {key.whole_max}")
-        elif abs(op.value - round(op.value)) > WHOLE:
+        if key.whole_max is not None and abs(op.value - round(op.value)) > WHOLE:
             raise errors.InvalidRequest(f"{op.key} is {op.value:g}; it must be a whole number")
-        else:
-            changes[key.name] = str(min(round(op.value), key.whole_max))
+        changes[key.name] = quota_text(entity, op.key, op.value)
     return changes
 
 

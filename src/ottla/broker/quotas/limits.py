@@ -78,6 +78,12 @@ def values_of(entity: QuotaEntity, texts: Mapping[str, str]) -> dict[Quota, floa
     return found
 
 
+def quota_text(entity: QuotaEntity, key: str, value: float) -> str:
+    """A quota as in a store node; numbers of Kafka's type long have no fraction there."""
+    known = {str(name): found for name, found in keys_of(entity).items()}.get(key)
+    return str(float(value)) if known is None or known.whole_max is None else str(min(round(value), known.whole_max))
+
+
 class Limit(NamedTuple):
     """The quota of a client, and the user and client id between which it is shared; empty ones do not matter."""
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from ottla.base.ids import TopicId
 from ottla.server.data_directory import CannotStart
+from ottla.store.layout import QuotaEntity
 
 
 class CannotImport(CannotStart):
@@ -49,6 +50,8 @@ class KafkaMetadata:
     topics: dict[str, SourceTopic] = field(default_factory=dict)
     #: Settings by kind (topics, brokers, groups) and name, as in ``store/layout.py``.
     configs: dict[tuple[str, str], dict[str, str]] = field(default_factory=dict)
+    #: Client quotas as text, by entity.
+    quotas: dict[QuotaEntity, dict[str, str]] = field(default_factory=dict)
     #: Producer ids below it are assigned.
     next_producer_id: int = 0
     #: Registered brokers; empty where only live brokers are registered.
