@@ -27,6 +27,7 @@ from ottla.client.admin.group_results import (
     GroupState as GroupState,
     GroupType as GroupType,
 )
+from ottla.client.admin.quotas import QuotaEntity as QuotaEntity, QuotaMatch as QuotaMatch
 from ottla.client.admin.results import (
     ActiveProducer as ActiveProducer,
     ClusterDescription as ClusterDescription,

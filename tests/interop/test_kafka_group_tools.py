@@ -4,46 +4,23 @@ for feature levels.
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import confluent_kafka
 import pytest
-from bench import kafka as apache
-from bench import maven
-from bench.maven import PeerUnavailable
 from confluent_kafka.admin import AdminClient, NewTopic
+from kafka_tools import Run
 
 from serving import Serving
 
 pytestmark = [pytest.mark.interop, pytest.mark.server, pytest.mark.timeout(240), pytest.mark.usefixtures("own_server_only")]
 
-Run = Callable[..., str]
 CONSUMER = "org.apache.kafka.tools.consumer.ConsoleConsumer"
 GROUPS = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
 FEATURES = "org.apache.kafka.tools.FeatureCommand"
 DUMP = "org.apache.kafka.tools.DumpLogSegments"
-
-
-@pytest.fixture(scope="module")
-def run(apache_kafka: apache.Distribution) -> Run:
-    """Runs a tool of Kafka and returns its output."""
-    try:
-        _, tools = maven.newest("kafka-tools", "org.apache.kafka", "kafka-tools", pattern=re.escape(apache_kafka.version))
-    except PeerUnavailable as why:
-        pytest.skip(f"Kafka's tools cannot be had here: {why}")
-    command = [apache_kafka.java.path, "-Xmx256M", "-cp", f"{tools}/*{os.pathsep}{apache_kafka.lib}/*"]
-
-    def tool(name: str, *arguments: str, exit_code: int = 0) -> str:
-        done = subprocess.run([*command, name, *arguments], capture_output=True, text=True, timeout=90, check=False)
-        assert done.returncode == exit_code, done.stdout + done.stderr
-        return done.stdout + (done.stderr if exit_code else "")
-
-    return tool
 
 
 def test_kafka_reads_with_a_group_describes_it_and_decodes_its_records(tmp_path: Path, run: Run) -> None:
@@ -125,6 +102,6 @@ def test_kafkas_tool_shows_and_changes_feature_levels(tmp_path: Path, run: Run) 
         shown = run(FEATURES, *at, "describe")
         assert re.search(r"metadata.version.*FinalizedVersionLevel: 4\.4-IV1", shown), shown
         # It names features of quorums, share and streams groups, too. Kafka's answer is the same where a feature is unknown.
-        refused = run(FEATURES, *at, "upgrade", "--release-version", "4.4", exit_code=1)
+        refused = run(FEATURES, *at, "upgrade", "--release-version", "4.4", code=1)
         assert re.search(r"Could not upgrade .*no feature was updated, because of this one: .*this feature is unknown", refused), refused
         assert "FinalizedVersionLevel: 4.4-IV1" in run(FEATURES, *at, "describe")

@@ -25,6 +25,7 @@ from ottla.broker.handlers import PENDING, Deferred
 from ottla.broker.isolation import Isolation, indivisible, respond
 from ottla.broker.metadata.configs import Settings, topic_options
 from ottla.broker.metadata.image import Image
+from ottla.broker.quotas.client_quotas import ClientQuotas
 from ottla.broker.registration.peers import PeerAddresses
 from ottla.broker.security.access import Access, configured
 from ottla.broker.security.envelope import ENVELOPE_VERSION, enveloped, response_in
@@ -104,6 +105,7 @@ class BrokerContext:
         authorizer = configured(settings.options)
         #: The checks of access rules; None: every client may do everything.
         self.access = None if authorizer is None else Access(self, authorizer)
+        self.quotas = ClientQuotas(self)
         #: Topics that are being created automatically.
         self.creating: set[str] = set()
         self.isolation = Isolation(self)
@@ -277,7 +279,12 @@ class BrokerContext:
             raise ClusterAuthorizationFailed(f"{host} is no broker of this cluster: {reason}")
 
     def respond(self, call: events.RequestArrived[Any], message: Any) -> None:
-        self.effects.append(respond(call, message))
+        self.effects.append(self.quotas.respond(call, message) if self.quotas.active else respond(call, message))
+
+    def release(self, call: events.RequestArrived[Any]) -> None:
+        """Ends a request without a response (acks=0)."""
+        quotas = self.quotas
+        self.effects.append(quotas.release(call) if quotas.active else effects.Release(connection=call.connection, ticket=call.ticket))
 
     def connection_closed(self, event: events.ConnectionClosed) -> None:
         """Drops the delayed requests of a connection."""

@@ -26,6 +26,8 @@ class Respond(Effect):
     api_version: int
     message: Any
     ticket: int = 0
+    #: The connection is muted for this time after the response. Source: KIP-219.
+    throttle_ms: int = 0
     #: The request, to send an error if this response cannot be encoded.
     call: RequestArrived[Any] | None = None
 
@@ -35,6 +37,8 @@ class Release(Effect):
 
     connection: ConnectionId
     ticket: int = 0
+    #: The connection is muted for this time first.
+    throttle_ms: int = 0
 
 
 class Close(Effect):

@@ -318,6 +318,29 @@ class ClusterOptions(Options):
         scope="cluster-wide",
         doc="Maximum bytes per second that this broker copies, of partitions in follower.replication.throttled.replicas.",
     )
+    quota_window_num: int = option("quota.window.num", 11, at_least=1, doc="Number of samples of the rates of client quotas.")
+    quota_window_size_seconds: int = option(
+        "quota.window.size.seconds", 1, at_least=1, doc="Length of a sample of the rates of client quotas."
+    )
+    controller_quota_window_num: int = option(
+        "controller.quota.window.num",
+        11,
+        at_least=1,
+        doc="Number of samples of controller_mutation_rate; a client may create the partitions of all samples at once.",
+    )
+    controller_quota_window_size_seconds: int = option(
+        "controller.quota.window.size.seconds", 1, at_least=1, doc="Length of a sample of controller_mutation_rate."
+    )
+    quota_clients_max: int = option(
+        "ottla.quota.clients.max",
+        20_000,
+        at_least=1,
+        scope="cluster-wide",
+        doc=(
+            "Maximum number of users and client ids, counted per quota, whose usage a broker keeps, about 2 KB each; above this the "
+            "one that is idle for longest starts anew."
+        ),
+    )
     replica_selector_class: str = option(
         "replica.selector.class",
         LEADER_SELECTOR,

@@ -30,7 +30,6 @@ ALIASES = {"node.id": "broker.id", "log.dir": "log.dirs"}
 
 _EVENT_LOOP = "one event loop serves all connections"
 _KRAFT = "every broker can be the controller; metadata is in ZooKeeper or the embedded store"
-_QUOTAS = "this version has no client quotas"
 _JMX = "it concerns Java's metrics"
 _TIERED = "this version has no tiered storage"
 _SHARE = "this version has no share groups"
@@ -52,7 +51,6 @@ MEANINGLESS = {
     "broker.heartbeat.interval.ms": _KRAFT,
     "broker.id.generation.enable": _IDS,
     "broker.session.timeout.ms": "zookeeper.session.timeout.ms is the time after which a broker counts as dead",
-    "client.quota.callback.class": _QUOTAS,
     "confluent.": "it is a setting of Confluent Platform",
     "connection.failed.authentication.delay.ms": "this version has no authentication",
     "controller.": _KRAFT,
@@ -91,8 +89,6 @@ MEANINGLESS = {
     "producer.id.expiration.check.interval.ms": "idle producers are looked for every 10 s",
     "producer.purgatory.purge.interval.requests": _PURGATORY,
     "queued.max.requests": "queued.max.request.bytes limits the memory of queued requests",
-    "quota.": _QUOTAS,
-    "controller.quota.": _QUOTAS,
     "remote.": _TIERED,
     "replica.high.watermark.checkpoint.interval.ms": "all checkpoints are written together: log.flush.offset.checkpoint.interval.ms",
     "replica.socket.": "followers fetch with the settings of socket.receive.buffer.bytes and request.timeout.ms",
@@ -121,6 +117,7 @@ REFUSED = {
     "config.providers": _LITERAL,
     "control.plane.listener.name": "requests of the controller use the listener between brokers; leave the setting out",
     "config.providers.": _LITERAL,
+    "client.quota.callback.class": _NO_JAVA,
     "connections.max.reauth.ms": _NO_AUTHENTICATION,
     "cordoned.log.dirs": "new partitions go to all of log.dirs; leave the setting out",
     "create.topic.policy.class.name": _NO_JAVA,

@@ -14,7 +14,7 @@ from random import Random
 from types import TracebackType
 from typing import Any, Self
 
-from ottla.client.admin import acls, blocked, cluster, configs, groups, partitions, topics, transactions
+from ottla.client.admin import acls, blocked, cluster, configs, groups, partitions, quotas, topics, transactions
 from ottla.client.admin.calls import AdminCalls
 from ottla.client.argument_validation import checked
 from ottla.client.options import AdminOptions, from_keywords
@@ -66,6 +66,9 @@ class Admin:
     incremental_alter_config = configs.incremental_alter_config
     alter_configs = configs.alter_configs
     list_config_resources = configs.list_config_resources
+
+    describe_client_quotas = quotas.describe_client_quotas
+    alter_client_quotas = quotas.alter_client_quotas
 
     describe_cluster = cluster.describe_cluster
     describe_features = cluster.describe_features

@@ -90,6 +90,9 @@ class Admin:
     alter_configs = _blocking(aio.Admin.alter_configs)
     list_config_resources = _blocking(aio.Admin.list_config_resources)
 
+    describe_client_quotas = _blocking(aio.Admin.describe_client_quotas)
+    alter_client_quotas = _blocking(aio.Admin.alter_client_quotas)
+
     describe_cluster = _blocking(aio.Admin.describe_cluster)
     describe_features = _blocking(aio.Admin.describe_features)
     update_features = _blocking(aio.Admin.update_features)

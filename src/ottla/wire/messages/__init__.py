@@ -13,6 +13,7 @@ import msgspec
 from ottla.wire.declare import SCHEMAS, is_request, schema_of
 from ottla.wire.messages.add_offsets_to_txn import *
 from ottla.wire.messages.add_partitions_to_txn import *
+from ottla.wire.messages.alter_client_quotas import *
 from ottla.wire.messages.alter_configs import *
 from ottla.wire.messages.alter_partition import *
 from ottla.wire.messages.alter_partition_reassignments import *
@@ -29,6 +30,7 @@ from ottla.wire.messages.delete_groups import *
 from ottla.wire.messages.delete_records import *
 from ottla.wire.messages.delete_topics import *
 from ottla.wire.messages.describe_acls import *
+from ottla.wire.messages.describe_client_quotas import *
 from ottla.wire.messages.describe_cluster import *
 from ottla.wire.messages.describe_configs import *
 from ottla.wire.messages.describe_groups import *
