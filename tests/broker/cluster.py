@@ -9,12 +9,13 @@ leader leads, one flush per partition is under way at most, a request is answere
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import count
 from random import Random
 from typing import Any, NamedTuple
 
 from ottla.base.ids import ConnectionId, TopicPartition
+from ottla.base.listeners import Endpoint
 from ottla.base.origin import Origin
 from ottla.base.ports import StoreResult
 from ottla.broker import effects, events
@@ -114,6 +115,7 @@ class Broker:
                 directories=directories,
                 rng=Random(broker_id + 1000 * cluster.deaths),
                 address=(f"host{broker_id}" if cluster.host is None else cluster.host, 9092),
+                endpoints=cluster.endpoints(broker_id),
                 now_ms=cluster.now_ms,
                 wall_ms=cluster.wall_ms,
             ),
@@ -126,7 +128,15 @@ class Broker:
 
     # The client's side.
 
-    def send(self, request: Any, version: int, *, answered: Callable[[Any], None] | None = None, client_id: str = "test") -> Sent:
+    def send(
+        self,
+        request: Any,
+        version: int,
+        *,
+        answered: Callable[[Any], None] | None = None,
+        client_id: str = "test",
+        listener: str = "PLAINTEXT",
+    ) -> Sent:
         """Hand in a request on a connection of its own, and let happen what can happen."""
         sent = Sent(next(self.cluster.numbers))
         sent.answered = answered or sent.answered
@@ -141,15 +151,15 @@ class Broker:
                 api_version=version,
                 client_id=client_id,
                 body=decode(type(request), bytearray(encode(request, version)), version),
-                origin=Origin(host="client", local=("reached", 1000 + self.broker_id)),
+                origin=Origin(host="client", local=("reached", 1000 + self.broker_id), listener=listener),
             )
         )
         self.cluster.run()
         return sent
 
-    def ask(self, request: Any, version: int) -> Any:
+    def ask(self, request: Any, version: int, *, listener: str = "PLAINTEXT") -> Any:
         """Hand in a request that is answered at once; its answer."""
-        sent = self.send(request, version)
+        sent = self.send(request, version, listener=listener)
         assert sent.closed is None, f"the connection was closed: {sent.closed}"
         assert sent.answer is not None, "the request waits"
         return sent.answer
@@ -353,8 +363,11 @@ class Cluster:
         settings: Mapping[str, str] | None = None,
         racks: Mapping[int, str] | None = None,
         host: str | None = None,
+        listeners: Mapping[int, Sequence[Endpoint]] | None = None,
     ) -> None:
         self.store = MemoryStore()
+        #: Advertised listeners by broker; others have a plaintext one.
+        self._listeners = listeners or {}
         #: Where every broker listens; None gives each a name of its own.
         self.host = host
         self.now_ms = 0
@@ -379,6 +392,9 @@ class Cluster:
                 texts["broker.rack"] = racks[broker_id]
             self.start(broker_id, texts, [SimDisk(f"disk{number}", now_ms=lambda: self.wall_ms) for number in range(disks)])
         assert all(broker.node.ready for broker in self.brokers.values()), "a new cluster is ready"
+
+    def endpoints(self, broker_id: int) -> Sequence[Endpoint]:
+        return self._listeners.get(broker_id, ())
 
     def __getitem__(self, broker_id: int) -> Broker:
         return self.brokers[broker_id]

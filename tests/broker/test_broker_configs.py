@@ -254,7 +254,7 @@ def test_segments_have_kafkas_minimum_and_a_smaller_size_is_internal() -> None:
         ("authorizer.class.name", "org.apache.kafka.metadata.authorizer.StandardAuthorizer", "cannot change while a broker runs"),
         ("super.users", "User:admin", "no access control"),
         ("ssl.keystore.location", "/etc/kafka/ks.p12", "no TLS"),
-        ("listener.name.plaintext.ssl.keystore.password", "secret", "plaintext listeners only"),
+        ("listener.name.plaintext.ssl.keystore.password", "secret", "no TLS"),
         ("sasl.jaas.config", "x", "no authentication"),
         ("config.providers", "env", "not resolved"),
         ("ssl.client.auth", "required", "no TLS"),

@@ -15,6 +15,7 @@ from random import Random
 from typing import Any
 
 from ottla.base.ids import BrokerId, ConnectionId
+from ottla.base.listeners import Endpoint, plaintext
 from ottla.base.ports import Op, StoreResult
 from ottla.broker import effects, events
 from ottla.broker.delayed import DelayedOperation, DelayedOperations
@@ -57,7 +58,8 @@ class BrokerContext:
         settings: Settings,
         directories: Sequence[LogDirectory],
         rng: Random,
-        address: tuple[str, int],
+        address: tuple[str, int] = ("", 0),
+        endpoints: Sequence[Endpoint] = (),
         now_ms: int,
         wall_ms: int,
     ) -> None:
@@ -68,7 +70,8 @@ class BrokerContext:
         self.options = settings.options
         self.directories = list(directories)
         self.rng = rng
-        self.address = address
+        #: Advertised listeners; with ``address`` alone, a plaintext one there.
+        self.endpoints = tuple(endpoints) or (plaintext(*address),)
         #: Monotonic time of the present step.
         self.now_ms = now_ms
         #: Wall clock minus ``now_ms`` at the last tick.

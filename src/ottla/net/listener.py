@@ -9,16 +9,20 @@ import contextlib
 import errno
 import os
 import socket
+from collections.abc import Iterator
 from functools import partial
+from itertools import count
 
 from ottla.base.ids import ConnectionId
-from ottla.net.connection_context import ConnectionContext
+from ottla.base.origin import Origin
+from ottla.net.connection_context import ConnectionContext, ListenerLimits, TokenBucket
 from ottla.net.server_connection import Handler, ServerConnection
 
 #: Connections accepted before other things have a turn.
 TURN_ACCEPTS = 64
 #: Pause after an accept that failed without the reserve, too.
 RETRY_S = 0.1
+NO_LIMITS = ListenerLimits()
 EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
@@ -50,13 +54,26 @@ def bound_socket(host: str, port: int, *, backlog: int = 1024, send_bytes: int =
 class Listener:
     """One listening socket and the connections accepted from it."""
 
-    def __init__(self, listening: socket.socket, context: ConnectionContext, handler: Handler) -> None:
-        """Owns the socket; accepts nothing before ``start``."""
+    def __init__(
+        self,
+        listening: socket.socket,
+        context: ConnectionContext,
+        handler: Handler,
+        *,
+        name: str = "PLAINTEXT",
+        limits: ListenerLimits = NO_LIMITS,
+        numbers: Iterator[int] | None = None,
+    ) -> None:
+        """Owns the socket; accepts nothing before ``start``. ``numbers``: of connections, shared by the listeners of a handler."""
+        #: As in ``listeners``.
+        self.name = name
+        self._limits = limits
+        self._accepts = TokenBucket(limits.connection_rate)
+        self._numbers = count(1) if numbers is None else numbers
         self._socket = listening
         self._context = context
         self._handler = handler
         self._loop = asyncio.get_running_loop()
-        self._last_number = 0
         self._connections: dict[ServerConnection, None] = {}
         self._starting: set[asyncio.Task[object]] = set()
         #: Reserved descriptor, closed to turn a connection away; -1 while it cannot be reopened.
@@ -70,6 +87,11 @@ class Listener:
         """Host and port of the socket."""
         name = self._socket.getsockname()
         return str(name[0]), int(name[1])
+
+    def set_limits(self, limits: ListenerLimits) -> None:
+        """Adopts limits; connections that are open stay open."""
+        self._limits = limits
+        self._accepts.set_rate(limits.connection_rate)
 
     def start(self) -> None:
         self._loop.add_reader(self._socket.fileno(), self._accept)
@@ -105,13 +127,14 @@ class Listener:
 
     def _accept(self) -> None:
         for _ in range(TURN_ACCEPTS):
-            if delay_s := self._context.accept_delay_s():
+            if delay_s := self._token_delay_s():
                 self._pause(delay_s)
                 return
             try:
                 accepted, address = self._socket.accept()
             except (BlockingIOError, InterruptedError):
-                self._context.return_token()
+                self._accepts.give_back()
+                self._context.accepts.give_back()
                 return
             except ConnectionError:
                 continue
@@ -122,15 +145,27 @@ class Listener:
                     continue
                 return
             host = str(address[0]).removeprefix("::ffff:")
-            if self._context.admit(host):
+            if len(self._connections) >= self._limits.connections_max:
+                self._context.traffic.refused += 1
+                accepted.close()
+            elif self._context.admit(host):
                 self._begin(accepted, host)
             else:
                 accepted.close()
 
+    def _token_delay_s(self) -> float:
+        """0 if a connection may be accepted now, which counts; else the time until one may."""
+        now_s = self._loop.time()
+        if delay_s := self._accepts.delay_s(now_s):
+            return delay_s
+        delay_s = self._context.accepts.delay_s(now_s)
+        if delay_s:
+            self._accepts.give_back()
+        return delay_s
+
     def _begin(self, accepted: socket.socket, host: str) -> None:
         accepted.setblocking(False)
-        self._last_number += 1
-        connection = ServerConnection(ConnectionId(self._last_number), host, self._context, self)
+        connection = ServerConnection(ConnectionId(next(self._numbers)), Origin(host=host, listener=self.name), self._context, self)
         self._connections[connection] = None
         self._empty.clear()
         task: asyncio.Task[object] = self._loop.create_task(self._loop.connect_accepted_socket(lambda: connection, accepted))

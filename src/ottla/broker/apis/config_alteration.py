@@ -36,7 +36,7 @@ from ottla.broker.controller.topics import check_name, check_overrides
 from ottla.broker.events import RequestArrived
 from ottla.broker.handlers import Deferred
 from ottla.broker.metadata.config_entries import BROKER, GROUP, TOPIC, no_settings
-from ottla.broker.metadata.configs import SPECS_BY_NAME, check_size
+from ottla.broker.metadata.configs import broker_spec, check_size
 from ottla.broker.metadata.image import entry_bytes
 from ottla.broker.metadata.kafka_settings import check_at_run_time, group_spec
 from ottla.broker.node import Node
@@ -112,7 +112,7 @@ def spec_of(entity: Entity, name: str) -> OptionSpec | None:
             return TopicOptions.spec(name) if kind == "topics" else group_spec(name)
         except ConfigError as error:
             raise errors.InvalidConfig(str(error)) from None
-    return SPECS_BY_NAME.get(name)
+    return broker_spec(name)
 
 
 def _growth(node: Node, resource: Any, ops: list[Op]) -> int:

@@ -5,12 +5,15 @@ and auto.create.topics.enable allow it and the request names it; the response is
 topics can be requested by id. A topic named twice is returned once. Brokers that listen everywhere and advertise nothing appear at the
 host that the client used.
 
+A client gets the addresses of the listener with the name of its own. A broker without that listener is left out, and a partition that it
+leads has no leader and LISTENER_NOT_FOUND (before version 6 LEADER_NOT_AVAILABLE).
+
 Source: KIP-4, KIP-320, KIP-430, KIP-516; facts of Kafka's KafkaApis.
 """
 
 from ottla.base.ids import NO_TOPIC_ID, TopicId
 from ottla.broker.apis.authorized_operations import CLUSTER_OPERATIONS, TOPIC_OPERATIONS
-from ottla.broker.apis.partition_leaders import address_for, partition_view
+from ottla.broker.apis.partition_leaders import address_for, partition_view, unreachable
 from ottla.broker.controller.topics import INTERNAL, check_name
 from ottla.broker.events import RequestArrived
 from ottla.broker.handlers import handles
@@ -30,6 +33,7 @@ from ottla.wire.messages.metadata import (
 
 NULL_NAME_SINCE = 12
 NULL_MEANS_ALL_SINCE = 1
+LISTENER_NOT_FOUND_SINCE = 6
 
 
 def refuse(call: RequestArrived[MetadataRequest], error: KafkaError) -> MetadataResponse:
@@ -41,17 +45,18 @@ def refuse(call: RequestArrived[MetadataRequest], error: KafkaError) -> Metadata
 @handles(MetadataRequest, (0, 13), refuse=refuse)
 def metadata(node: Node, call: RequestArrived[MetadataRequest]) -> MetadataResponse:
     request = call.body
+    view = TopicView(node, call)
     everything = request.topics is None or (call.api_version < NULL_MEANS_ALL_SINCE and not request.topics)
     if everything:
-        topics = [_described(node, topic, request) for topic in node.context.image.topics.values()]
+        topics = [_described(view, topic, request) for topic in node.context.image.topics.values()]
     else:
         distinct = {(wanted.name, wanted.topic_id): wanted for wanted in request.topics or []}
-        topics = [_asked(node, call, wanted) for wanted in distinct.values()]
+        topics = [_asked(view, call, wanted) for wanted in distinct.values()]
     response = MetadataResponse(
         brokers=[
             MetadataResponseBroker(node_id=broker.broker, host=address[0], port=address[1], rack=broker.rack)
             for broker in node.context.image.brokers.values()
-            for address in (address_for(node, call, broker),)
+            if (address := address_for(node, call, broker)) is not None
         ],
         cluster_id=node.context.cluster_id,
         controller_id=NO_LEADER if node.context.image.controller is None else node.context.image.controller,
@@ -62,15 +67,41 @@ def metadata(node: Node, call: RequestArrived[MetadataRequest]) -> MetadataRespo
     return response
 
 
-def _asked(node: Node, call: RequestArrived[MetadataRequest], wanted: MetadataRequestTopic) -> MetadataResponseTopic:
-    request = call.body
+class TopicView:
+    """Partitions as one client may see them: without leaders that it cannot reach."""
+
+    def __init__(self, node: Node, call: RequestArrived[MetadataRequest]) -> None:
+        self.node = node
+        self._hidden = unreachable(node, call)
+        self._no_listener = (errors.ListenerNotFound if call.api_version >= LISTENER_NOT_FOUND_SINCE else errors.LeaderNotAvailable).code
+
+    def partition(self, topic: Topic, number: int) -> MetadataResponsePartition:
+        seen = partition_view(self.node, topic, number)
+        leader, code = seen.leader, NONE
+        if leader == NO_LEADER:
+            code = errors.LeaderNotAvailable.code
+        elif leader in self._hidden:
+            leader, code = NO_LEADER, self._no_listener
+        return MetadataResponsePartition(
+            error_code=code,
+            partition_index=number,
+            leader_id=leader,
+            leader_epoch=seen.leader_epoch,
+            replica_nodes=list(topic.replicas[number]),
+            isr_nodes=seen.isr,
+            offline_replicas=seen.offline,
+        )
+
+
+def _asked(view: TopicView, call: RequestArrived[MetadataRequest], wanted: MetadataRequestTopic) -> MetadataResponseTopic:
+    request, node = call.body, view.node
     topic = (
         node.context.image.topics_by_id.get(TopicId(wanted.topic_id)) if wanted.name is None else node.context.image.topics.get(wanted.name)
     )
     if call.api_version < NULL_NAME_SINCE and (wanted.name is None or wanted.topic_id != NO_TOPIC_ID):
         code = errors.InvalidRequest.code
     elif topic is not None:
-        return _described(node, topic, request)
+        return _described(view, topic, request)
     elif wanted.name is None:
         code = errors.UnknownTopicId.code
     else:
@@ -103,26 +134,13 @@ def create_on_demand(node: Node, name: str) -> None:
     node.controller.create_topic(CreatableTopic(name=name, num_partitions=-1, replication_factor=-1))
 
 
-def _described(node: Node, topic: Topic, request: MetadataRequest) -> MetadataResponseTopic:
+def _described(view: TopicView, topic: Topic, request: MetadataRequest) -> MetadataResponseTopic:
     described = MetadataResponseTopic(
         name=topic.name,
         topic_id=topic.topic_id,
         is_internal=topic.name in INTERNAL,
-        partitions=[_partition(node, topic, number) for number in topic.replicas],
+        partitions=[view.partition(topic, number) for number in topic.replicas],
     )
     if request.include_topic_authorized_operations:
         described.topic_authorized_operations = TOPIC_OPERATIONS
     return described
-
-
-def _partition(node: Node, topic: Topic, number: int) -> MetadataResponsePartition:
-    seen = partition_view(node, topic, number)
-    return MetadataResponsePartition(
-        error_code=errors.LeaderNotAvailable.code if seen.leader == NO_LEADER else NONE,
-        partition_index=number,
-        leader_id=seen.leader,
-        leader_epoch=seen.leader_epoch,
-        replica_nodes=list(topic.replicas[number]),
-        isr_nodes=seen.isr,
-        offline_replicas=seen.offline,
-    )

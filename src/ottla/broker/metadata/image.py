@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from ottla.base.ids import BrokerId, TopicId, TopicPartition
+from ottla.base.listeners import Address, registered_addresses
 from ottla.base.ports import NodeState
 from ottla.broker.metadata.features import finalized, is_outdated
 from ottla.store import layout
@@ -48,6 +49,15 @@ class Registration:
     features: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     #: Of a version that does not support the finalized level of ottla.version, and did not check it: Ottla 0.1.
     outdated: bool = False
+    #: Addresses of its advertised listeners. ``host`` and ``port`` are those of the first plaintext one, else of the first.
+    addresses: Mapping[str, Address] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.addresses = self.addresses or {"PLAINTEXT": (self.host, self.port)}
+
+    def endpoint(self, listener: str) -> Address | None:
+        """Host and port of a listener; None if the broker does not advertise one with this name."""
+        return self.addresses.get(listener)
 
 
 @dataclass(slots=True)
@@ -206,10 +216,11 @@ class Image:
             self.brokers.pop(broker, None)
         else:
             read = layout.decode_broker(node.data)
+            addresses = registered_addresses(read.endpoints)
             self.brokers[broker] = Registration(
                 broker,
-                read.host or "",
-                read.port,
+                read.host or next((host for host, _ in addresses.values()), ""),
+                read.port if read.host else next((port for _, port in addresses.values()), read.port),
                 read.rack,
                 node.created_zxid,
                 leaving=read.leaving or read.fenced,
@@ -222,6 +233,7 @@ class Image:
                 fenced=read.fenced,
                 foreign=read.implementation != layout.OTTLA,
                 features=read.features,
+                addresses=addresses,
             )
             self._compare_levels(self.brokers[broker])
             self.brokers = dict(sorted(self.brokers.items()))
