@@ -15,7 +15,7 @@ from itertools import count
 
 from ottla.base.ids import ConnectionId
 from ottla.base.origin import Origin
-from ottla.net.connection_context import ConnectionContext, ListenerLimits, TokenBucket
+from ottla.net.connection_context import AuthenticationLimits, ConnectionContext, ListenerLimits, TokenBucket
 from ottla.net.server_connection import Handler, ServerConnection
 
 #: Connections accepted before other things have a turn.
@@ -63,11 +63,16 @@ class Listener:
         name: str = "PLAINTEXT",
         limits: ListenerLimits = NO_LIMITS,
         numbers: Iterator[int] | None = None,
+        authentication: AuthenticationLimits | None = None,
     ) -> None:
-        """Owns the socket; accepts nothing before ``start``. ``numbers``: of connections, shared by the listeners of a handler."""
+        """Owns the socket; accepts nothing before ``start``. ``numbers``: of connections, shared by the listeners of a handler.
+
+        ``authentication``: limits of connections until the handler has authenticated them; None: they need not be.
+        """
         #: As in ``listeners``.
         self.name = name
         self._limits = limits
+        self._authentication = authentication
         self._accepts = TokenBucket(limits.connection_rate)
         self._numbers = count(1) if numbers is None else numbers
         self._socket = listening
@@ -166,6 +171,8 @@ class Listener:
     def _begin(self, accepted: socket.socket, host: str) -> None:
         accepted.setblocking(False)
         connection = ServerConnection(ConnectionId(next(self._numbers)), Origin(host=host, listener=self.name), self._context, self)
+        if self._authentication is not None:
+            connection.limit_until_authenticated(self._authentication)
         self._connections[connection] = None
         self._empty.clear()
         task: asyncio.Task[object] = self._loop.create_task(self._loop.connect_accepted_socket(lambda: connection, accepted))

@@ -24,7 +24,7 @@ from ottla.server.addresses import parse_address
 #: Hosts that stand for every address of a machine.
 ANYWHERE = ("", "0.0.0.0", "::")
 #: Protocols that this version serves.
-SERVED = (SecurityProtocol.PLAINTEXT,)
+SERVED = (SecurityProtocol.PLAINTEXT, SecurityProtocol.SASL_PLAINTEXT)
 
 
 @dataclass(frozen=True, slots=True)

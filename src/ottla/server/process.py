@@ -43,8 +43,10 @@ from ottla.broker.registration.lifecycle import refusal_beside_kafka
 from ottla.log.directory import LogDirectory
 from ottla.log.errors import LogError
 from ottla.log.options import TopicOptions
+from ottla.net.authenticator import Authenticator
 from ottla.net.connection_context import ConnectionContext
 from ottla.net.listener import Listener
+from ottla.net.server_connection import Handler
 from ottla.server.addresses import Address
 from ottla.server.data_directory import CannotStart, StoppedWhileStarting, UnusableDirectory
 from ottla.server.environment import Environment, LoopWatch, OperatingSystem
@@ -55,7 +57,8 @@ from ottla.server.metrics import Counters
 from ottla.server.peer_requests import PeerClient
 from ottla.server.peer_resolver import PeerResolver
 from ottla.server.performer import Performer
-from ottla.server.process_plan import BoundBroker, ProcessPlan, limits, listener_limits
+from ottla.server.process_plan import BoundBroker, ProcessPlan, authentication_limits, limits, listener_limits
+from ottla.server.sasl import ListenerMechanisms
 from ottla.server.shell import Shell
 from ottla.server.store_factory import WARN_EVERY_S, StoreFactory, cluster_id, read_and_watch, submit_and_wait, zookeeper_connection
 from ottla.store import layout
@@ -70,6 +73,8 @@ STOPPED_WHILE_STARTING = "stopped while starting"
 READY_S = 60.0
 #: How long a stop waits for clients to read their last answers.
 PATIENCE_S = 1.0
+#: Threads for the slow steps of authentication, which may wait for an identity provider.
+AUTHENTICATION_THREADS = 4
 
 
 class RunningBroker:
@@ -132,17 +137,31 @@ class RunningBroker:
     def _make_listeners(self, process: "Process", bound: BoundBroker) -> dict[str, Listener]:
         """By name."""
         handler, numbers = process.environment.request_handler(self.shell), count(1)
+        protocols = {endpoint.listener: endpoint.protocol for endpoint in bound.listeners.endpoints}
         return {
             name: Listener(
                 listening,
                 process.connection_context,
-                handler,
+                self._authenticator(process, name, handler) if protocols[name].sasl else handler,
                 name=name,
                 limits=listener_limits(self.listener_options(name)),
                 numbers=numbers,
+                authentication=authentication_limits(self.listener_options(name)) if protocols[name].sasl else None,
             )
             for name, listening in bound.sockets.items()
         }
+
+    def _authenticator(self, process: "Process", listener: str, handler: Handler) -> Handler:
+        """The handler of a listener with SASL."""
+        context = self.node.context
+        return Authenticator(
+            handler,
+            ListenerMechanisms(listener, partial(self.listener_options, listener), context.image, process.wall_ms),
+            executor=process.authentication_threads,
+            traffic=process.connection_context.traffic,
+            failure_delay_ms=lambda: context.options.failed_authentication_delay_ms,
+            wall_ms=process.wall_ms,
+        )
 
     def watch(self) -> None:
         """Passes the store's state and its changes to the broker."""
@@ -154,10 +173,10 @@ class RunningBroker:
         """Address of the first listener."""
         return next(iter(self.addresses.values()))
 
-    def listener_options(self, name: str) -> BrokerOptions:
-        """Settings in effect for a listener."""
+    def listener_options(self, name: str, mechanism: str = "") -> BrokerOptions:
+        """Settings in effect for a listener, or for a SASL mechanism of it."""
         context = self.node.context
-        return listener_options(context.settings, context.image, self.id, name)
+        return listener_options(context.settings, context.image, self.id, name, mechanism)
 
     def _changed(self, state: NodeState) -> None:
         self.shell.handle(events.StoreChanged(state=state))
@@ -231,6 +250,7 @@ class Process:
         self._descriptors_per_disk = max(descriptors // 2 // sum(len(plan.log_dirs(n)) for n in range(plan.brokers)), 16)
         self.sync_threads = self.environment.threads(options.num_io_threads, "ottla-sync")
         self._read_threads = self.environment.threads(options.num_io_threads, "ottla-read")
+        self.authentication_threads = self.environment.threads(AUTHENTICATION_THREADS, "ottla-authentication")
         self.connection_context = ConnectionContext(limits(options, descriptors), self._read_threads)
         self._resolving: asyncio.Task[None] | None = None
         self._resolve_hosts()
@@ -436,6 +456,7 @@ class Process:
             broker.performer.close()
         self.sync_threads.shutdown()
         self._read_threads.shutdown()
+        self.authentication_threads.shutdown()
         for lock in self._locks:
             lock.release()
 

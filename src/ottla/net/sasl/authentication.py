@@ -177,18 +177,8 @@ class Authentication:
             return self.received(frame, now_ms)
         if self.expires_ms is not None and now_ms > self.expires_ms:
             return Close("session expired", "the client did not authenticate again in time")
-        return self._untimely_handshake(frame) if handshake else PASS
-
-    def _untimely_handshake(self, frame: memoryview) -> Action:
-        """The answer of a broker to a handshake that begins no authentication."""
-        try:
-            (_, version, correlation_id, _), _ = framing.decode_request_header(frame)
-        except MalformedMessage as error:
-            return Close("malformed request", str(error))
-        if not _within(version, HANDSHAKE_VERSIONS):
-            return Close("malformed request", f"version {version} of SaslHandshake is not served")
-        response = SaslHandshakeResponse(error_code=errors.IllegalSaslState.code)
-        return Answer(framing.encode_response(response, version, correlation_id))
+        # The broker refuses a handshake that begins no authentication.
+        return PASS
 
     def _handshake(self, request: SaslHandshakeRequest, version: int, correlation_id: int) -> Action:
         enabled = self._mechanisms.enabled
