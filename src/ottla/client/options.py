@@ -75,7 +75,6 @@ class ClientOptions(Options):
         doc="Size of the socket's receive buffer (SO_RCVBUF); -1: the operating system's default.",
     )
 
-
     security_protocol: str = option(
         "security.protocol", "PLAINTEXT", choices=("PLAINTEXT", "SASL_PLAINTEXT"),
         doc="How connections are encrypted and authenticated: that of the brokers' listener.",
@@ -103,7 +102,9 @@ class ClientOptions(Options):
         "sasl.oauthbearer.client.credentials.client.secret", "", secret=True, doc="Client secret at the identity provider's token endpoint."
     )
     sasl_oauthbearer_scope: str = option("sasl.oauthbearer.scope", "", doc="Scope that is requested from the identity provider.")
-    sasl_kerberos_service_name: str = option("sasl.kerberos.service.name", "", doc="Service name of the brokers in Kerberos; kafka if not set.")
+    sasl_kerberos_service_name: str = option(
+        "sasl.kerberos.service.name", "", doc="Service name of the brokers in Kerberos; kafka if not set."
+    )
 
     #: Returns a token for OAUTHBEARER, or an awaitable of it; called for each authentication. Not a setting of Kafka, so not in text form.
     sasl_oauth_token_provider: TokenProvider | None = None
@@ -345,7 +346,9 @@ def from_keywords(table: type[T], keywords: Mapping[str, Any]) -> T:
 
 def login_of_options(options: ClientOptions) -> Login | None:
     """The credentials for listeners with SASL; None without SASL. Raises: ConfigError."""
-    given = [spec.attribute for spec in ClientOptions.SPECS.values() if spec.attribute.startswith("sasl_") and getattr(options, spec.attribute)]
+    given = [
+        spec.attribute for spec in ClientOptions.SPECS.values() if spec.attribute.startswith("sasl_") and getattr(options, spec.attribute)
+    ]
     if not options.security_protocol.startswith("SASL_"):
         if given:
             raise ConfigError(given[0], f"has no effect with security_protocol {options.security_protocol}; set SASL_SSL or SASL_PLAINTEXT")

@@ -7,8 +7,8 @@ OAUTHBEARER     tokens signed with a key of ``sasl.oauthbearer.jwks.endpoint.url
 GSSAPI          the keytab and the principal of the login module; needs ``ottla[gssapi]``
 ==============  =========================================================================================
 
-Settings and credentials are looked up for each exchange, so a change applies to the next one. What a mechanism lacks refuses the start; what
-is removed later fails the exchanges. Source: Kafka's JaasContext and SaslChannelBuilder.
+Settings and credentials are looked up for each exchange, so a change applies to the next one. What a mechanism lacks refuses the start;
+what is removed later fails the exchanges. Source: Kafka's JaasContext and SaslChannelBuilder.
 """
 
 import secrets
@@ -132,7 +132,9 @@ def check_listener(listener: str, options_of: OptionsOf) -> None:
     """Refuses a listener whose mechanisms lack what they need. Raises: ConfigError."""
     enabled = options_of("").sasl_enabled_mechanisms
     if not enabled:
-        raise ConfigError("sasl.enabled.mechanisms", f"listener {listener} has SASL and no mechanism; name one of {', '.join(jaas.MECHANISMS)}")
+        raise ConfigError(
+            "sasl.enabled.mechanisms", f"listener {listener} has SASL and no mechanism; name one of {', '.join(jaas.MECHANISMS)}"
+        )
     for mechanism in enabled:
         check_mechanism(listener, mechanism, options_of(mechanism))
 

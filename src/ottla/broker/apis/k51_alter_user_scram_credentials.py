@@ -1,7 +1,7 @@
 """AlterUserScramCredentials: sets and deletes users' SCRAM credentials; on the controller.
 
-Behaviour: the client salts the password, and the broker derives the two keys that it stores in ``/config/users/NAME``. Other settings of the
-user, such as quotas, stay. All alterations of one user succeed or fail together:
+Behaviour: the client salts the password, and the broker derives the two keys that it stores in ``/config/users/NAME``. Other settings of
+the user, such as quotas, stay. All alterations of one user succeed or fail together:
 
 ==============================================  ================================
 empty name, iterations not 4,096 to 16,384      UNACCEPTABLE_CREDENTIAL
@@ -81,7 +81,8 @@ def alter_user_scram_credentials(
 
 def _by_user(request: AlterUserScramCredentialsRequest) -> dict[str, list[Alteration]]:
     found: dict[str, list[Alteration]] = {}
-    for alteration in (*request.deletions, *request.upsertions):
+    alterations: list[Alteration] = [*request.deletions, *request.upsertions]
+    for alteration in alterations:
         found.setdefault(alteration.name, []).append(alteration)
     return found
 

@@ -50,9 +50,7 @@ async def set_scram_credential(
     salt = os.urandom(SALT_BYTES)
     salting = partial(salted_password, mechanism, password, salt, iterations)
     salted = await asyncio.get_running_loop().run_in_executor(None, salting)
-    upsertion = m.ScramCredentialUpsertion(
-        name=user, mechanism=mechanism.code, iterations=iterations, salt=salt, salted_password=salted
-    )
+    upsertion = m.ScramCredentialUpsertion(name=user, mechanism=mechanism.code, iterations=iterations, salt=salt, salted_password=salted)
     await _alter(self, user, m.AlterUserScramCredentialsRequest(upsertions=[upsertion]), timeout_ms)
 
 

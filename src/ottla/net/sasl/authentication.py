@@ -7,8 +7,8 @@
         ▼                              ▼                                        ▼ after the session's end
       closed                      FAILED, closed                              closed
 
-Before it is authenticated, a client may send ApiVersions, SaslHandshake 0 to 1 and SaslAuthenticate 0 to 2, at most ``REQUESTS_MAX`` of them.
-After SaslHandshake 0 the tokens of the mechanism are frames without a header, as old clients send them. Everything else closes the
+Before it is authenticated, a client may send ApiVersions, SaslHandshake 0 to 1 and SaslAuthenticate 0 to 2, at most ``REQUESTS_MAX`` of
+them. After SaslHandshake 0 the tokens of the mechanism are frames without a header, as old clients send them. Everything else closes the
 connection and does not reach the broker.
 
 A session that has a lifetime (``connections.max.reauth.ms``, or a token that expires) must be renewed by a second exchange on the same

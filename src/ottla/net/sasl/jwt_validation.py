@@ -1,8 +1,8 @@
 """Validates JSON Web Tokens with the keys of an identity provider.
 
 The keys (JWKS) come from a file or a URL. They are read again after ``refresh_ms``, and when a token names a key that is not among them:
-so a provider can rotate its keys at any time. A key that is still unknown is remembered, and failed reads are retried with a growing pause,
-so that bad tokens cannot make a broker flood the provider. While a read fails, the last keys stay valid.
+so a provider can rotate its keys at any time. Unknown keys cause a read at most every ``UNKNOWN_KEY_MS``, and failed reads are retried with a
+growing pause, so that bad tokens cannot make a broker flood the provider. While a read fails, the last keys stay valid.
 
 Only signatures with asymmetric keys are accepted: a token that is unsigned, or signed with a shared secret, is refused whatever it says.
 
@@ -25,10 +25,8 @@ ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES
 JWKS_BYTES_MAX = 1024 * 1024
 #: Largest token; the key id is part of it.
 TOKEN_CHARACTERS_MAX = 64 * 1024
-#: Unknown key ids that are remembered.
-UNKNOWN_MAX = 16
-#: After this time an unknown key id is looked for again. Source: Kafka's RefreshingHttpsJwks.
-UNKNOWN_MS = 60_000
+#: Unknown keys make the keys be read again at most once in this time.
+UNKNOWN_KEY_MS = 5_000
 #: Timeout of a read without sasl.login.read.timeout.ms.
 READ_TIMEOUT_MS = 10_000
 
@@ -69,22 +67,18 @@ class KeySet:
         self._retry_at_ms = 0
         self._pause_ms = rules.retry_ms
         self._trouble = ""
-        #: Key ids that were not found, and when.
-        self._unknown: dict[str, int] = {}
 
     def key(self, key_id: str) -> Any:
         """The key of this id. Raises: TokenRefused."""
         with self._lock:
             now_ms = self._now_ms()
-            if self._keys is None or now_ms - self._read_ms >= self._rules.refresh_ms:
-                self._refresh(now_ms)
-            elif key_id not in self._keys and now_ms - self._unknown.get(key_id, -UNKNOWN_MS) >= UNKNOWN_MS:
+            age_ms = now_ms - self._read_ms
+            if self._keys is None or age_ms >= self._rules.refresh_ms or (key_id not in self._keys and age_ms >= UNKNOWN_KEY_MS):
                 self._refresh(now_ms)
             found = (self._keys or {}).get(key_id)
             if found is None:
                 if self._keys is None:
                     raise TokenRefused(f"the keys cannot be read: {self._trouble}")
-                self._unknown = dict(list(self._unknown.items())[-UNKNOWN_MAX + 1 :]) | {key_id: now_ms}
                 raise TokenRefused("the token is signed with a key that is not in sasl.oauthbearer.jwks.endpoint.url")
             return found
 
@@ -133,7 +127,13 @@ class JwtValidator:
                 audience=rules.audience or None,
                 leeway=rules.clock_skew_s,
                 # The times are checked with the broker's clock.
-                options={"require": ["exp"], "verify_aud": bool(rules.audience), "verify_exp": False, "verify_nbf": False, "verify_iat": False},
+                options={
+                    "require": ["exp"],
+                    "verify_aud": bool(rules.audience),
+                    "verify_exp": False,
+                    "verify_nbf": False,
+                    "verify_iat": False,
+                },
             )
         except jwt.PyJWTError as error:
             raise TokenRefused(f"{type(error).__name__}: the token is not valid for this broker") from None

@@ -79,9 +79,7 @@ async def log_in(link: ClientConnection, login: Login, *, host: str, versions: t
         link.renewal = asyncio.get_running_loop().call_later(lifetime_ms * rng.uniform(*RENEW_AT) / 1000, renew)
 
 
-async def _renew(
-    link: ClientConnection, login: Login, host: str, versions: tuple[int, int], timeout_ms: float, rng: Random
-) -> None:
+async def _renew(link: ClientConnection, login: Login, host: str, versions: tuple[int, int], timeout_ms: float, rng: Random) -> None:
     link.hold()
     try:
         await log_in(link, login, host=host, versions=versions, timeout_ms=timeout_ms, rng=rng)

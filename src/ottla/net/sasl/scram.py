@@ -32,7 +32,9 @@ _PRINTABLE = r"[\x21-\x2b\x2d-\x7e]+"
 _EXTENSIONS = rf"(?:,[A-Za-z]+={_VALUE})*"
 _FIRST = re.compile(rf"(?P<header>n,(?:a=(?P<authzid>{_NAME}))?,)(?P<bare>(?:m={_VALUE},)?n=(?P<name>{_NAME}),r=(?P<nonce>{_PRINTABLE})"
                     rf"(?P<extensions>{_EXTENSIONS}))")  # fmt: skip
-_SERVER_FIRST = re.compile(rf"(?:m={_VALUE},)?r=(?P<nonce>{_PRINTABLE}),s=(?P<salt>[A-Za-z0-9+/=]+),i=(?P<iterations>\d{{1,9}}){_EXTENSIONS}")
+_SERVER_FIRST = re.compile(
+    rf"(?:m={_VALUE},)?r=(?P<nonce>{_PRINTABLE}),s=(?P<salt>[A-Za-z0-9+/=]+),i=(?P<iterations>\d{{1,9}}){_EXTENSIONS}"
+)
 _FINAL = re.compile(rf"(?P<unproved>c=(?P<binding>[A-Za-z0-9+/=]+),r=(?P<nonce>{_PRINTABLE}){_EXTENSIONS}),p=(?P<proof>[A-Za-z0-9+/=]+)")
 _SERVER_FINAL = re.compile(rf"(?:e=(?P<error>[^,]+)|v=(?P<signature>[A-Za-z0-9+/=]+)){_EXTENSIONS}")
 
@@ -122,9 +124,7 @@ class ScramClient:
     #: Salting a password takes milliseconds.
     slow = True
 
-    def __init__(
-        self, mechanism: ScramMechanism, user: str, password: str, random: Callable[[int], bytes], *, token: bool = False
-    ) -> None:
+    def __init__(self, mechanism: ScramMechanism, user: str, password: str, random: Callable[[int], bytes], *, token: bool = False) -> None:
         """``token``: the user is the id of a delegation token, and the password its HMAC in Base64."""
         self._mechanism = mechanism
         self._password = password
