@@ -72,6 +72,8 @@ class Serving:
         self.command = [sys.executable, "-m", "ottla", "serve", "--data-dir", str(data_dir)]
         if brokers != 1:
             self.command += ["--brokers", str(brokers)]
+        #: Whether the settings name the listeners, whose ports then differ from life to life.
+        self._listens = "listeners" in (settings or {})
         for name, value in (settings or {}).items():
             self.command += ["--set", f"{name}={value}"]
         self.command += arguments
@@ -182,7 +184,7 @@ class Serving:
             # Another version runs in pure Python.
             environment.pop("OTTLA_REQUIRE_NATIVE", None)
         one = self.bootstrap and "," not in self.bootstrap
-        listen = ["--listen", self.bootstrap if one else "127.0.0.1:0"]
+        listen = [] if self._listens else ["--listen", self.bootstrap if one else "127.0.0.1:0"]
         with self.output.open("ab") as output:
             self._spawned_at = time.monotonic()
             self._process = subprocess.Popen(self.command + listen, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=environment)

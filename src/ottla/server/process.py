@@ -58,7 +58,7 @@ from ottla.server.peer_requests import PeerClient
 from ottla.server.peer_resolver import PeerResolver
 from ottla.server.performer import Performer
 from ottla.server.process_plan import BoundBroker, ProcessPlan, authentication_limits, limits, listener_limits
-from ottla.server.sasl import ListenerMechanisms
+from ottla.server.sasl import ListenerMechanisms, peer_login
 from ottla.server.shell import Shell
 from ottla.server.store_factory import WARN_EVERY_S, StoreFactory, cluster_id, read_and_watch, submit_and_wait, zookeeper_connection
 from ottla.store import layout
@@ -102,7 +102,13 @@ class RunningBroker:
         )
         self.session = session
         self._inter_broker = bound.listeners.inter_broker
-        self.peers = PeerClient(process.shells, self._registered_address, timeout_ms=options.request_timeout_ms)
+        sasl = any(one.protocol.sasl for one in bound.listeners.endpoints if one.listener == self._inter_broker)
+        self.peers = PeerClient(
+            process.shells,
+            self._registered_address,
+            timeout_ms=options.request_timeout_ms,
+            login=partial(peer_login, self._inter_broker, partial(self.listener_options, self._inter_broker)) if sasl else None,
+        )
         self.performer = Performer(
             disks={directory.root: process.disks[directory.root] for directory in self.directories},
             session=self.session,

@@ -17,7 +17,7 @@ from ottla.net.listener import bound_socket
 from ottla.server.addresses import Address, address_text
 from ottla.server.data_directory import CannotStart
 from ottla.server.listeners import Listeners
-from ottla.server.sasl import check_listener
+from ottla.server.sasl import check_listener, peer_login
 
 #: Descriptors reserved for anything but connections and log files.
 SPARE_DESCRIPTORS = 128
@@ -51,7 +51,10 @@ class ProcessPlan:
         settings = Settings(self.texts)
         for one in found.endpoints:
             if one.protocol.sasl:
-                check_listener(one.listener, partial(listener_options, settings, Image(), settings.options.broker_id, one.listener))
+                options_of = partial(listener_options, settings, Image(), settings.options.broker_id, one.listener)
+                check_listener(one.listener, options_of)
+                if one.listener == found.inter_broker and settings.options.zookeeper_connect:
+                    peer_login(one.listener, options_of)
         for one in found.endpoints:
             if one.port and one.port + self.brokers > 65536:
                 raise ConfigError("listeners", f"{self.brokers} brokers from port {one.port} on need ports above 65535")

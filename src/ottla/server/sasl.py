@@ -21,6 +21,8 @@ from ottla.base.scram import BY_NAME, MalformedCredential, ScramCredential, Scra
 from ottla.broker.metadata.configs import LISTENER_PREFIX, BrokerOptions
 from ottla.broker.metadata.image import Image
 from ottla.net.sasl.jwt_validation import READ_TIMEOUT_MS, JwtRules, JwtValidator
+from ottla.net.sasl.login import Login
+from ottla.net.sasl.logins import LoginRefused, OAuthSource, login_of
 from ottla.net.sasl.mechanism import Failure, Outcome, ServerMechanism, TokenCredential
 from ottla.net.sasl.oauthbearer import OAuthBearerServer
 from ottla.net.sasl.plain import PlainServer
@@ -103,6 +105,21 @@ class ListenerMechanisms:
         if rules not in self._validators:
             self._validators = {rules: JwtValidator(rules, now_ms=self._wall_ms)}
         return self._validators[rules]
+
+
+def peer_login(listener: str, options_of: OptionsOf) -> Login:
+    """The credentials of this broker for others, on the listener between brokers. Raises: ConfigError."""
+    mechanism = options_of("").sasl_inter_broker_mechanism
+    if mechanism not in options_of("").sasl_enabled_mechanisms:
+        problem = f"listener {listener}, which brokers use among themselves, does not enable {mechanism}"
+        raise ConfigError("sasl.mechanism.inter.broker.protocol", problem)
+    options = options_of(mechanism)
+    source = OAuthSource(url=options.oauth_token_url, read_timeout_ms=options.sasl_login_read_timeout_ms or READ_TIMEOUT_MS)
+    setting = f"{LISTENER_PREFIX}{listener.lower()}.{mechanism.lower()}.sasl.jaas.config"
+    try:
+        return login_of(mechanism, module_of(options, mechanism), source, service=options.kerberos_service_name)
+    except LoginRefused as error:
+        raise ConfigError(setting, f"brokers authenticate to each other with it: {error}") from None
 
 
 def module_of(options: BrokerOptions, mechanism: str) -> LoginModule:

@@ -1,8 +1,8 @@
 """Validates JSON Web Tokens with the keys of an identity provider.
 
 The keys (JWKS) come from a file or a URL. They are read again after ``refresh_ms``, and when a token names a key that is not among them:
-so a provider can rotate its keys at any time. Unknown keys cause a read at most every ``UNKNOWN_KEY_MS``, and failed reads are retried with a
-growing pause, so that bad tokens cannot make a broker flood the provider. While a read fails, the last keys stay valid.
+so a provider can rotate its keys at any time. Unknown keys cause a read at most every ``UNKNOWN_KEY_MS``, and failed reads are retried
+with a growing pause, so that bad tokens cannot make a broker flood the provider. While a read fails, the last keys stay valid.
 
 Only signatures with asymmetric keys are accepted: a token that is unsigned, or signed with a shared secret, is refused whatever it says.
 
