@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from ottla.base.ids import ConnectionId, TopicPartition
 from ottla.base.listeners import Endpoint
-from ottla.base.origin import Origin
+from ottla.base.origin import ANONYMOUS, Origin
 from ottla.base.ports import StoreResult
 from ottla.broker import effects, events
 from ottla.broker.apis import HANDLERS
@@ -136,6 +136,8 @@ class Broker:
         answered: Callable[[Any], None] | None = None,
         client_id: str = "test",
         listener: str = "PLAINTEXT",
+        principal: str = ANONYMOUS,
+        token: bool = False,
     ) -> Sent:
         """Hand in a request on a connection of its own, and let happen what can happen."""
         sent = Sent(next(self.cluster.numbers))
@@ -151,15 +153,15 @@ class Broker:
                 api_version=version,
                 client_id=client_id,
                 body=decode(type(request), bytearray(encode(request, version)), version),
-                origin=Origin(host="client", local=("reached", 1000 + self.broker_id), listener=listener),
+                origin=Origin(host="client", local=("reached", 1000 + self.broker_id), listener=listener, principal=principal, token=token),
             )
         )
         self.cluster.run()
         return sent
 
-    def ask(self, request: Any, version: int, *, listener: str = "PLAINTEXT") -> Any:
+    def ask(self, request: Any, version: int, *, listener: str = "PLAINTEXT", principal: str = ANONYMOUS, token: bool = False) -> Any:
         """Hand in a request that is answered at once; its answer."""
-        sent = self.send(request, version, listener=listener)
+        sent = self.send(request, version, listener=listener, principal=principal, token=token)
         assert sent.closed is None, f"the connection was closed: {sent.closed}"
         assert sent.answer is not None, "the request waits"
         return sent.answer

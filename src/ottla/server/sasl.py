@@ -13,11 +13,13 @@ what is removed later fails the exchanges. Source: Kafka's JaasContext and SaslC
 
 import secrets
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 
 from ottla.base import jaas
+from ottla.base.delegation_tokens import token_password
 from ottla.base.jaas import JaasError, LoginModule, login_module
 from ottla.base.options import ConfigError
-from ottla.base.scram import BY_NAME, MalformedCredential, ScramCredential, ScramMechanism
+from ottla.base.scram import BY_NAME, ITERATIONS_MIN, MalformedCredential, ScramCredential, ScramMechanism
 from ottla.broker.metadata.configs import LISTENER_PREFIX, BrokerOptions
 from ottla.broker.metadata.image import Image
 from ottla.net.sasl.jwt_validation import READ_TIMEOUT_MS, JwtRules, JwtValidator
@@ -27,6 +29,8 @@ from ottla.net.sasl.mechanism import Failure, Outcome, ServerMechanism, TokenCre
 from ottla.net.sasl.oauthbearer import OAuthBearerServer
 from ottla.net.sasl.plain import PlainServer
 from ottla.net.sasl.scram import ScramServer
+
+SALT_BYTES = 24
 
 #: Settings in effect for a mechanism of the listener; "": of the listener itself.
 OptionsOf = Callable[[str], BrokerOptions]
@@ -52,7 +56,17 @@ class StoredCredentials:
             return None
 
     def token(self, mechanism: ScramMechanism, token_id: str) -> TokenCredential | None:
-        return None
+        token = self._image.tokens.get(token_id)
+        if token is None or not self._token_key or min(token.expires_ms, token.max_ms) <= self._wall_ms():
+            return None
+        kind, _, owner = token.owner.partition(":")
+        return TokenCredential(kind, owner, token.expires_ms, token_credential(mechanism, token_password(token_id, self._token_key)))
+
+
+@lru_cache(1_000)
+def token_credential(mechanism: ScramMechanism, password: str) -> ScramCredential:
+    """The credential of a delegation token; takes milliseconds."""
+    return ScramCredential.of_password(mechanism, password, secrets.token_bytes(SALT_BYTES), ITERATIONS_MIN)
 
 
 class Unavailable:
@@ -96,7 +110,8 @@ class ListenerMechanisms:
         if mechanism == jaas.PLAIN:
             return PlainServer(credentials)
         if mechanism in BY_NAME:
-            return ScramServer(BY_NAME[mechanism], credentials, secrets.token_bytes)
+            # The credential of a delegation token is derived from its HMAC, which takes time.
+            return ScramServer(BY_NAME[mechanism], credentials, secrets.token_bytes, slow=bool(options.token_key))
         if mechanism == jaas.OAUTHBEARER:
             return OAuthBearerServer(self._validator(jwt_rules(options)))
         return _gssapi_server(options, module)

@@ -203,6 +203,10 @@ class SaslOptions(Options):
         "delegation.token.expiry.check.interval.ms", HOUR_MS, long=True, at_least=1, doc="Interval at which expired tokens are deleted."
     )
 
+    delegation_tokens_max: int = option(
+        "ottla.delegation.tokens.max", 10_000, at_least=0, doc="Maximum number of delegation tokens; further ones are refused."
+    )
+
     @property
     def token_key(self) -> str:
         """Key of delegation tokens; empty: they are disabled."""

@@ -42,10 +42,9 @@ _SERVER_FINAL = re.compile(rf"(?:e=(?P<error>[^,]+)|v=(?P<signature>[A-Za-z0-9+/
 class ScramServer:
     """An exchange at a server."""
 
-    slow = False
-
-    def __init__(self, mechanism: ScramMechanism, credentials: Credentials, random: Callable[[int], bytes]) -> None:
-        """``random`` gives that many random bytes."""
+    def __init__(self, mechanism: ScramMechanism, credentials: Credentials, random: Callable[[int], bytes], *, slow: bool = False) -> None:
+        """``random`` gives that many random bytes; ``slow``: the credentials take time."""
+        self.slow = slow
         self._mechanism = mechanism
         self._credentials = credentials
         self._random = random
