@@ -64,7 +64,10 @@ class Serving:
         settings: Mapping[str, str] | None = None,
         arguments: Sequence[str] = (),
         ready_timeout_s: float = 30.0,
+        listen: bool = True,
     ) -> None:
+        """``listen``: at a free port, with plaintext; otherwise the arguments say where."""
+        self.listen = listen
         if ELSEWHERE:
             needs_its_own("with settings or a life of its own")
         self.data_dir = data_dir
@@ -72,8 +75,6 @@ class Serving:
         self.command = [sys.executable, "-m", "ottla", "serve", "--data-dir", str(data_dir)]
         if brokers != 1:
             self.command += ["--brokers", str(brokers)]
-        #: Whether the settings name the listeners, whose ports then differ from life to life.
-        self._listens = "listeners" in (settings or {})
         for name, value in (settings or {}).items():
             self.command += ["--set", f"{name}={value}"]
         self.command += arguments
@@ -184,7 +185,7 @@ class Serving:
             # Another version runs in pure Python.
             environment.pop("OTTLA_REQUIRE_NATIVE", None)
         one = self.bootstrap and "," not in self.bootstrap
-        listen = [] if self._listens else ["--listen", self.bootstrap if one else "127.0.0.1:0"]
+        listen = ["--listen", self.bootstrap if one else "127.0.0.1:0"] if self.listen else []
         with self.output.open("ab") as output:
             self._spawned_at = time.monotonic()
             self._process = subprocess.Popen(self.command + listen, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=environment)

@@ -4,11 +4,11 @@ import time
 from pathlib import Path
 
 import pytest
-from serving import Serving
 
 import ottla
 from ottla.client.admin.results import NewTopic
 from ottla.server.zookeeper_ensemble import Ensemble
+from serving import Serving
 
 pytestmark = pytest.mark.server
 
@@ -32,7 +32,7 @@ def settings(password: str = "b") -> dict[str, str]:
 def test_brokers_replicate_over_sasl_beyond_the_lifetime_of_a_session(tmp_path: Path, zookeeper: Ensemble) -> None:
     connect = f"{zookeeper.connect}/{tmp_path.name}"
     servers = [
-        Serving(tmp_path / f"b{number}", settings=settings(), arguments=["--broker-id", str(number), "--zookeeper", connect])
+        Serving(tmp_path / f"b{number}", settings=settings(), listen=False, arguments=["--broker-id", str(number), "--zookeeper", connect])
         for number in (1, 2)
     ]
     with servers[0], servers[1]:

@@ -10,7 +10,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 
 from ottla.base.jaas import MECHANISMS, MODULES, SCRAM_256, SCRAM_512, JaasError, LoginModule, login_module
-from ottla.base.options import ConfigError, Kind, Options, OptionSpec, option, suggestion
+from ottla.base.listeners import SecurityProtocol
+from ottla.base.options import ConfigError, Kind, OptionSpec, option, suggestion
+from ottla.base.ssl_options import SslOptions
 from ottla.base.units import INT32_MAX, INT64_MAX, MINUTE_MS, SECOND_MS, KiB, MiB
 from ottla.net.sasl.login import Login
 from ottla.net.sasl.logins import LoginRefused, OAuthSource, TokenProvider, login_of
@@ -22,8 +24,13 @@ PROVIDER = "sasl_oauth_token_provider"
 BACKLOG_FACTOR = 8
 
 
-class ClientOptions(Options):
+class ClientOptions(SslOptions):
     """Settings of all clients."""
+
+    security_protocol: str = option(
+        "security.protocol", "PLAINTEXT", choices=tuple(SecurityProtocol),
+        doc="Whether connections to brokers are encrypted (SSL) and authenticate with SASL, as the listener of the brokers is.",
+    )  # fmt: skip
 
     bootstrap_servers: tuple[str, ...] = option(
         "bootstrap.servers", ("127.0.0.1:9092",),
@@ -75,10 +82,6 @@ class ClientOptions(Options):
         doc="Size of the socket's receive buffer (SO_RCVBUF); -1: the operating system's default.",
     )
 
-    security_protocol: str = option(
-        "security.protocol", "PLAINTEXT", choices=("PLAINTEXT", "SASL_PLAINTEXT"),
-        doc="How connections are encrypted and authenticated: that of the brokers' listener.",
-    )  # fmt: skip
     sasl_mechanism: str = option(
         "sasl.mechanism", "", choices=("", *MECHANISMS), doc="SASL mechanism: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER or GSSAPI."
     )
@@ -337,6 +340,7 @@ def from_keywords(table: type[T], keywords: Mapping[str, Any]) -> T:
     for address in made.bootstrap_servers:
         parse_address(address)
     login_of_options(made)
+    _check_security(made)
     if isinstance(made, ProducerOptions):
         _check_producer(made, keywords)
     if isinstance(made, ConsumerOptions):
@@ -349,7 +353,7 @@ def login_of_options(options: ClientOptions) -> Login | None:
     given = [
         spec.attribute for spec in ClientOptions.SPECS.values() if spec.attribute.startswith("sasl_") and getattr(options, spec.attribute)
     ]
-    if not options.security_protocol.startswith("SASL_"):
+    if not SecurityProtocol(options.security_protocol).sasl:
         if given:
             raise ConfigError(given[0], f"has no effect with security_protocol {options.security_protocol}; set SASL_SSL or SASL_PLAINTEXT")
         return None
@@ -416,6 +420,15 @@ _EXPECTED = {
     Kind.LIST: "a list or a string with commas",
     Kind.PASSWORD: "a string",
 }
+
+
+def _check_security(made: ClientOptions) -> None:
+    """Settings of TLS without effect are refused: their user expects encryption."""
+    if SecurityProtocol(made.security_protocol).tls:
+        return
+    for name in ("ssl_truststore_location", "ssl_truststore_certificates", "ssl_keystore_location", "ssl_keystore_key"):
+        if getattr(made, name):
+            raise ConfigError(name, f"has no effect with security_protocol={made.security_protocol}; set SSL or SASL_SSL, or leave it out")
 
 
 def _check_producer(made: ProducerOptions, given: Mapping[str, Any]) -> None:

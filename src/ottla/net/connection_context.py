@@ -40,6 +40,7 @@ class Limits:
     #: Of all connections together.
     answer_bytes_max: int = 256 * MiB
     write_timeout_ms: int = 30 * SECOND_MS
+    handshake_timeout_ms: int = 10 * SECOND_MS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,6 +150,8 @@ class ConnectionContext:
         #: Open connections, and those of them with unsent bytes.
         self.connections: dict[Timed, None] = {}
         self.writing: dict[Timed, None] = {}
+        #: Admitted connections in their TLS handshake.
+        self.handshaking = 0
         #: Number of connections from each address; never 0.
         self.per_host: dict[str, int] = {}
         #: Bytes received ahead by connections whose request is being handled.
@@ -177,7 +180,7 @@ class ConnectionContext:
         """Counts a new connection. False: it would exceed a limit."""
         count = self.per_host.get(host, 0)
         per_host = self.host_limits.get(host, self.limits.connections_per_host_max)
-        if len(self.connections) >= self.limits.connections_max or count >= per_host:
+        if len(self.connections) + self.handshaking >= self.limits.connections_max or count >= per_host:
             self.traffic.refused += 1
             return False
         self.per_host[host] = count + 1

@@ -7,16 +7,25 @@ descriptor in reserve. It closes the reserve, accepts the connection, closes it,
 import asyncio
 import contextlib
 import errno
+import logging
 import os
 import socket
+import ssl
 from collections.abc import Iterator
 from functools import partial
 from itertools import count
+
+import msgspec
 
 from ottla.base.ids import ConnectionId
 from ottla.base.origin import Origin
 from ottla.net.connection_context import AuthenticationLimits, ConnectionContext, ListenerLimits, TokenBucket
 from ottla.net.server_connection import Handler, ServerConnection
+from ottla.net.tls.errors import TlsError, explained
+from ottla.net.tls.listener_tls import ListenerTls, TlsState
+from ottla.net.tls.transport import Handshake, TlsTransport, prepared
+
+log = logging.getLogger("ottla.net")
 
 #: Connections accepted before other things have a turn.
 TURN_ACCEPTS = 64
@@ -64,13 +73,18 @@ class Listener:
         limits: ListenerLimits = NO_LIMITS,
         numbers: Iterator[int] | None = None,
         authentication: AuthenticationLimits | None = None,
+        tls: ListenerTls | None = None,
     ) -> None:
         """Owns the socket; accepts nothing before ``start``. ``numbers``: of connections, shared by the listeners of a handler.
 
-        ``authentication``: limits of connections until the handler has authenticated them; None: they need not be.
+        ``authentication``: limits of connections until the handler has authenticated them; None: they need not be. ``tls``: for a listener
+        with TLS.
         """
         #: As in ``listeners``.
         self.name = name
+        self._tls = tls
+        #: Handshakes that are not complete.
+        self._handshakes: dict[ServerConnection, Handshake] = {}
         self._limits = limits
         self._authentication = authentication
         self._accepts = TokenBucket(limits.connection_rate)
@@ -122,6 +136,8 @@ class Listener:
         self.stop_accepting()
         if self._starting:
             await asyncio.wait(self._starting)
+        for handshake in list(self._handshakes.values()):
+            handshake.cancel()
         for connection in list(self._connections):
             connection.close("shutting down")
         with contextlib.suppress(asyncio.TimeoutError):
@@ -175,6 +191,9 @@ class Listener:
             connection.limit_until_authenticated(self._authentication)
         self._connections[connection] = None
         self._empty.clear()
+        if self._tls is not None:
+            self._shake_hands(connection, accepted, self._tls)
+            return
         task: asyncio.Task[object] = self._loop.create_task(self._loop.connect_accepted_socket(lambda: connection, accepted))
         self._starting.add(task)
         task.add_done_callback(partial(self._begun, connection, accepted))
@@ -185,6 +204,41 @@ class Listener:
             accepted.close()
             self._context.dismiss(connection.host)
             self._forget(connection)
+
+    def _shake_hands(self, connection: ServerConnection, accepted: socket.socket, tls: ListenerTls) -> None:
+        used = tls.present
+        try:
+            sock = prepared(accepted, used.context.context)
+        except OSError as error:
+            accepted.close()
+            self._turned_down(connection, explained(error))
+            return
+        self._context.handshaking += 1
+        done = partial(self._shaken, connection, sock, used)
+        timeout_s = self._context.limits.handshake_timeout_ms / 1000
+        self._handshakes[connection] = Handshake(sock, tls.executor, timeout_s=timeout_s, done=done)
+
+    def _shaken(self, connection: ServerConnection, sock: ssl.SSLSocket, used: TlsState, error: TlsError | None) -> None:
+        self._context.handshaking -= 1
+        self._handshakes.pop(connection, None)
+        if error is not None:
+            self._turned_down(connection, error)
+            return
+        try:
+            principal = used.principal(sock)
+        except ValueError as refused:
+            sock.close()
+            self._turned_down(connection, TlsError(str(refused)))
+            return
+        connection.origin = msgspec.structs.replace(connection.origin, principal=principal)
+        TlsTransport(sock, connection, used.context.context)
+
+    def _turned_down(self, connection: ServerConnection, error: TlsError) -> None:
+        """The handshake failed."""
+        self._context.traffic.cut["TLS handshake"] += 1
+        log.info("closing connection %d from %s on listener %s: %s", connection.number, connection.host, self.name, error)
+        self._context.dismiss(connection.host)
+        self._forget(connection)
 
     def _forget(self, connection: ServerConnection) -> None:
         self._connections.pop(connection, None)

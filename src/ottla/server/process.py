@@ -47,6 +47,8 @@ from ottla.net.authenticator import Authenticator
 from ottla.net.connection_context import ConnectionContext
 from ottla.net.listener import Listener
 from ottla.net.server_connection import Handler
+from ottla.net.tls.context import TlsContext
+from ottla.net.tls.listener_tls import ListenerTls
 from ottla.server.addresses import Address
 from ottla.server.data_directory import CannotStart, StoppedWhileStarting, UnusableDirectory
 from ottla.server.environment import Environment, LoopWatch, OperatingSystem
@@ -71,6 +73,8 @@ T = TypeVar("T")
 STOPPED_WHILE_STARTING = "stopped while starting"
 #: How long a start waits for its brokers to lead their partitions.
 READY_S = 60.0
+#: Threads for steps of TLS handshakes: on a small machine they must leave the loop its core.
+HANDSHAKE_THREADS = max(1, min(4, (os.cpu_count() or 1) - 1))
 #: How long a stop waits for clients to read their last answers.
 PATIENCE_S = 1.0
 #: Threads for the slow steps of authentication, which may wait for an identity provider.
@@ -101,12 +105,15 @@ class RunningBroker:
             HANDLERS,
         )
         self.session = session
+        #: Of the listeners with TLS.
+        self.tls = {name: ListenerTls(state, process.handshake_threads) for name, state in bound.tls.items()}
         self._inter_broker = bound.listeners.inter_broker
         sasl = any(one.protocol.sasl for one in bound.listeners.endpoints if one.listener == self._inter_broker)
         self.peers = PeerClient(
             process.shells,
             self._registered_address,
             timeout_ms=options.request_timeout_ms,
+            tls=self._tls_to_peers,
             login=partial(peer_login, self._inter_broker, partial(self.listener_options, self._inter_broker)) if sasl else None,
         )
         self.performer = Performer(
@@ -153,6 +160,7 @@ class RunningBroker:
                 limits=listener_limits(self.listener_options(name)),
                 numbers=numbers,
                 authentication=authentication_limits(self.listener_options(name)) if protocols[name].sasl else None,
+                tls=self.tls.get(name),
             )
             for name, listening in bound.sockets.items()
         }
@@ -178,6 +186,11 @@ class RunningBroker:
     def address(self) -> Address:
         """Address of the first listener."""
         return next(iter(self.addresses.values()))
+
+    def _tls_to_peers(self) -> TlsContext | None:
+        """For connections to other brokers; None without TLS."""
+        found = self.tls.get(self._inter_broker)
+        return None if found is None else found.present.client
 
     def listener_options(self, name: str, mechanism: str = "") -> BrokerOptions:
         """Settings in effect for a listener, or for a SASL mechanism of it."""
@@ -257,6 +270,7 @@ class Process:
         self.sync_threads = self.environment.threads(options.num_io_threads, "ottla-sync")
         self._read_threads = self.environment.threads(options.num_io_threads, "ottla-read")
         self.authentication_threads = self.environment.threads(AUTHENTICATION_THREADS, "ottla-authentication")
+        self.handshake_threads = self.environment.threads(HANDSHAKE_THREADS, "ottla-tls")
         self.connection_context = ConnectionContext(limits(options, descriptors), self._read_threads)
         self._resolving: asyncio.Task[None] | None = None
         self._resolve_hosts()
@@ -276,7 +290,7 @@ class Process:
         self.cluster_id = await self._unless_stopped(cluster_id(session))
         session.close()
         for number in range(self.plan.brokers):
-            await self._open_broker(self.store_factory, BoundBroker(self.plan, number))
+            await self._open_broker(self.store_factory, BoundBroker(self.plan, number, self._image))
         for broker in self.brokers:
             await self._unless_stopped(submit_and_wait(broker.session, Op("check", layout.BROKERS)))
         self._started = True
@@ -463,6 +477,7 @@ class Process:
         self.sync_threads.shutdown()
         self._read_threads.shutdown()
         self.authentication_threads.shutdown()
+        self.handshake_threads.shutdown()
         for lock in self._locks:
             lock.release()
 

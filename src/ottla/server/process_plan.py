@@ -14,6 +14,7 @@ from ottla.broker.metadata.configs import BrokerOptions, ServerOptions, Settings
 from ottla.broker.metadata.image import Image
 from ottla.net.connection_context import DUPLICATES_MAX, AuthenticationLimits, Limits, ListenerLimits
 from ottla.net.listener import bound_socket
+from ottla.net.tls.listener_tls import TlsState
 from ottla.server.addresses import Address, address_text
 from ottla.server.data_directory import CannotStart
 from ottla.server.listeners import Listeners
@@ -102,8 +103,8 @@ class ProcessPlan:
 class BoundBroker:
     """The bound sockets of a broker, and its settings, which depend on the ports."""
 
-    def __init__(self, plan: ProcessPlan, number: int) -> None:
-        """Raises: ConfigError, CannotStart."""
+    def __init__(self, plan: ProcessPlan, number: int, image: Image) -> None:
+        """``image``: with settings in the store. Reads certificates. Raises: ConfigError, CannotStart."""
         options = plan.options()
         #: By listener, in the order of the setting.
         self.sockets: dict[str, socket.socket] = {}
@@ -112,9 +113,23 @@ class BoundBroker:
             self.settings = Settings(plan.broker_texts(number, bound), plan.plugins)
             #: With the ports of the sockets.
             self.listeners = Listeners.of(self.settings.options)
+            #: Certificates of the listeners with TLS.
+            self.tls = {
+                endpoint.listener: self._certificates(endpoint.listener, image)
+                for endpoint in self.listeners.endpoints
+                if endpoint.protocol.tls
+            }
         except BaseException:
             self.close()
             raise
+
+    def _certificates(self, name: str, image: Image) -> TlsState:
+        """Raises: ConfigError."""
+        options = listener_options(self.settings, image, self.settings.options.broker_id, name)
+        try:
+            return TlsState.load(options, between_brokers=name == self.listeners.inter_broker)
+        except ConfigError as error:
+            raise ConfigError(error.name, f"listener {name}: {error.problem}") from None
 
     def close(self) -> None:
         """Closes the sockets of a broker that does not start."""
@@ -164,5 +179,6 @@ def limits(options: ServerOptions, descriptors: int) -> Limits:
         read_timeout_ms=options.request_read_timeout_ms,
         write_buffer_bytes_max=options.write_buffer_max_bytes,
         write_timeout_ms=options.write_timeout_ms,
+        handshake_timeout_ms=options.handshake_timeout_ms,
         answer_bytes_max=options.answers_max_bytes,
     )

@@ -1,7 +1,7 @@
 """DescribeDelegationToken: tokens with their owners, renewers, times and HMACs.
 
-Behaviour: of the tokens of the named owners, or of all, those that the client owns, requested or may renew. An empty list of owners gives no
-tokens. Expired tokens are described until they are deleted.
+Behaviour: of the tokens of the named owners, or of all, those that the client owns, requested or may renew. An empty list of owners
+gives no tokens. Expired tokens are described until they are deleted.
 
 Differences from Kafka: Kafka also gives tokens that ACLs let the client describe, and without an authorizer all of them. An HMAC is a
 password, so here nobody else gets it.

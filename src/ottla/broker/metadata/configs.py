@@ -12,6 +12,7 @@ from typing import NamedTuple
 from ottla.base.jaas import MECHANISMS, login_module
 from ottla.base.listeners import SecurityProtocol
 from ottla.base.options import ConfigError, Options, OptionSpec, option, suggestion
+from ottla.base.ssl_options import ListenerSslOptions
 from ottla.base.units import DAY_MS, HOUR_MS, INT64_MAX, MINUTE_MS, SECOND_MS, KiB, MiB
 from ottla.broker.metadata.image import Image
 from ottla.broker.metadata.sasl_options import SaslOptions
@@ -20,7 +21,7 @@ from ottla.log.options import TopicOptions
 from ottla.store.layout import DEFAULT_ENTITY
 
 
-class ServerOptions(Options):
+class ServerOptions(ListenerSslOptions):
     """Settings of the process: identity, directories, listeners, limits."""
 
     broker_id: int = option("broker.id", 1, at_least=0, doc="Number of this broker, unique in its cluster.")
@@ -96,6 +97,9 @@ class ServerOptions(Options):
         doc=(
             "Memory for requests that are being read or handled; a connection waits for its share before its request is read. -1: 256 MiB."
         ),
+    )
+    handshake_timeout_ms: int = option(
+        "ottla.handshake.timeout.ms", 10 * SECOND_MS, at_least=1, doc="Maximum time of the TLS handshake of a connection."
     )
     max_connections: int = option(
         "max.connections",
