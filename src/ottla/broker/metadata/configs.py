@@ -908,11 +908,16 @@ def broker_options(settings: Settings, image: Image, broker_id: int) -> BrokerOp
 
 def listener_options(settings: Settings, image: Image, broker_id: int, listener: str) -> BrokerOptions:
     """Settings in effect for one listener: those with its prefix over those of the broker. Source: KIP-103, KIP-226."""
+    return with_prefix(broker_texts(settings, image, broker_id), listener, broker_options(settings, image, broker_id))
+
+
+def with_prefix(texts: Mapping[str, str], listener: str, base: BrokerOptions) -> BrokerOptions:
+    """The settings in ``texts`` with the prefix of a listener, over ``base``. Raises: ConfigError."""
     own = {}
-    for name, text in broker_texts(settings, image, broker_id).items():
+    for name, text in texts.items():
         if name.startswith(LISTENER_PREFIX) and (found := listener_setting(name)) is not None and found[0] == listener.lower():
             own[found[1].name] = text
-    return BrokerOptions.of(own, base=broker_options(settings, image, broker_id))
+    return BrokerOptions.of(own, base=base)
 
 
 def topic_options(settings: Settings, image: Image, topic: str, broker_id: int) -> TopicOptions:

@@ -110,7 +110,6 @@ MEANINGLESS = {
     "zookeeper.metadata.migration.": "there is no KRaft to migrate to",
 }
 
-_NO_TLS = "this version has no TLS; put it behind a TLS proxy or leave the setting out"
 _NO_AUTHENTICATION = "this version has no authentication; leave the setting out"
 _NO_ACCESS_CONTROL = "this version has no access control; leave the setting out"
 _NO_JAVA = "Java classes cannot be loaded here; leave the setting out"
@@ -131,8 +130,9 @@ REFUSED = {
     "principal.builder.class": _NO_AUTHENTICATION,
     "remote.log.storage.system.enable": "this version has no tiered storage; leave the setting out",
     "sasl.": _NO_AUTHENTICATION,
-    "security.providers": _NO_TLS,
-    "ssl.": _NO_TLS,
+    "security.providers": _NO_JAVA,
+    "ssl.": "it concerns Java's TLS; leave the setting out",
+    "ssl.engine.factory.class": _NO_JAVA,
     "super.users": _NO_ACCESS_CONTROL,
     "zookeeper.clientCnxnSocket": _NO_JAVA,
     "zookeeper.set.acl": "this version creates nodes that are open to all; leave the setting out",
@@ -142,8 +142,6 @@ REFUSED = {
 #: Values that Kafka's definitions do not give as a default, and that ask for nothing.
 HARMLESS = {
     "allow.everyone.if.no.acl.found": ("true", "false"),
-    "ssl.allow.dn.changes": ("false",),
-    "ssl.endpoint.identification.algorithm": ("https", "HTTPS", ""),
     "sasl.enabled.mechanisms": ("GSSAPI", ""),
 }
 
@@ -270,8 +268,9 @@ def guess(name: str) -> str:
     return suggestion(name, known)
 
 
-def check_at_run_time(entity: str, name: str, text: str) -> None:
-    """Checks a change of a broker setting while brokers run; ``entity`` is a broker's id, or DEFAULT_ENTITY for all.
+def check_at_run_time(entity: str, name: str, text: str, *, in_zookeeper: bool = False) -> None:
+    """Checks a change of a broker setting while brokers run; ``entity`` is a broker's id, or DEFAULT_ENTITY for all; ``in_zookeeper``:
+    where the change is stored.
 
     A name that neither Ottla nor Kafka has is accepted, as in Kafka, where it may belong to a plugin.
 
@@ -285,6 +284,10 @@ def check_at_run_time(entity: str, name: str, text: str) -> None:
         raise ConfigError(name, "it cannot change while a broker runs; start the broker with another value")
     if (spec or known) is not None and scope == "per-broker" and entity == DEFAULT_ENTITY:
         raise ConfigError(name, "it is a setting of a single broker; name the broker")
+    if spec is not None and spec.per_listener and name.startswith("ssl."):
+        raise ConfigError(name, f"it can change for one listener at a time: set {LISTENER_PREFIX}NAME.{name}")
+    if spec is not None and spec.kind is Kind.PASSWORD and in_zookeeper:
+        raise ConfigError(name, f"{_ZOOKEEPER_COPY}; exchange the file, which the broker reads again, or start the broker with the value")
     if spec is not None:
         spec.parse(text)
     elif verdict is Treatment.REFUSED and not asks_for_nothing(name, text):
