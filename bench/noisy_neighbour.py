@@ -83,7 +83,8 @@ def noisy(kind: str, bootstrap: str, offered: float, output: Path) -> Iterator[N
 def rate_of(output: Path, began: float, ended: float) -> float:
     """Bytes per second between two times. A throttled Fetch has no records."""
     rows = [json.loads(line) for line in output.read_text().splitlines() if line.endswith("]")]
-    return sum(size for at, size in rows if began <= at < ended and size > KiB) / (ended - began)
+    moved: float = sum(size for at, size in rows if began <= at < ended and size > KiB)
+    return moved / (ended - began)
 
 
 def measured(directory: Path, seconds: float, quota: int) -> dict[str, Any]:

@@ -164,6 +164,7 @@ def a_producer(broker: Broker, size: int = 10_000, **fields: Any) -> Callable[[]
 
 
 def test_a_producer_far_above_its_quota_is_held_to_it() -> None:
+    """Line 6."""
     cluster = Cluster()
     broker = cluster.topic()
     set_quota(cluster, {"client-id": "loud"}, producer_byte_rate=20_000)
@@ -226,6 +227,7 @@ def test_a_batch_above_the_quota_of_the_window_is_served_and_paid_off() -> None:
 
 
 def test_a_throttled_fetch_keeps_the_session_and_loses_no_records() -> None:
+    """Line 6."""
     cluster = Cluster()
     broker = cluster.topic()
     set_quota(cluster, {"client-id": "loud"}, consumer_byte_rate=100)
