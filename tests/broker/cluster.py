@@ -9,12 +9,13 @@ leader leads, one flush per partition is under way at most, a request is answere
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import count
 from random import Random
 from typing import Any, NamedTuple
 
 from ottla.base.ids import ConnectionId, TopicPartition
+from ottla.base.listeners import Endpoint
 from ottla.base.origin import ANONYMOUS, Origin
 from ottla.base.ports import StoreResult
 from ottla.broker import effects, events
@@ -116,6 +117,7 @@ class Broker:
                 directories=directories,
                 rng=Random(broker_id + 1000 * cluster.deaths),
                 address=(f"host{broker_id}" if cluster.host is None else cluster.host, 9092),
+                endpoints=cluster.endpoints(broker_id),
                 now_ms=cluster.now_ms,
                 wall_ms=cluster.wall_ms,
             ),
@@ -135,7 +137,9 @@ class Broker:
         *,
         answered: Callable[[Any], None] | None = None,
         client_id: str | None = "test",
+        listener: str = "PLAINTEXT",
         principal: str = ANONYMOUS,
+        host: str = "client",
     ) -> Sent:
         """Hand in a request on a connection of its own, and let happen what can happen."""
         sent = Sent(next(self.cluster.numbers))
@@ -152,16 +156,16 @@ class Broker:
                 api_version=version,
                 client_id=client_id,
                 body=decode(type(request), data, version),
-                origin=Origin(host="client", local=("reached", 1000 + self.broker_id), principal=principal),
+                origin=Origin(host=host, local=("reached", 1000 + self.broker_id), listener=listener, principal=principal),
                 size=len(data),
             )
         )
         self.cluster.run()
         return sent
 
-    def ask(self, request: Any, version: int) -> Any:
+    def ask(self, request: Any, version: int, *, listener: str = "PLAINTEXT", principal: str = ANONYMOUS, host: str = "client") -> Any:
         """Hand in a request that is answered at once; its answer."""
-        sent = self.send(request, version)
+        sent = self.send(request, version, listener=listener, principal=principal, host=host)
         assert sent.closed is None, f"the connection was closed: {sent.closed}"
         assert sent.answer is not None, "the request waits"
         return sent.answer
@@ -252,6 +256,8 @@ class Broker:
                     self.adopted += 1
                 case effects.Warn():
                     self.warnings.append(effect.message)
+                case effects.Audit():
+                    self.cluster.audits.append(effect)
                 case effects.RequestFailed():
                     if self.cluster.failures is None:
                         raise effect.error
@@ -344,7 +350,7 @@ class Broker:
         if peer is None or link in self.cluster.cut:
             answered(None)
         else:
-            peer.send(effect.message, effect.api_version, answered=answered)
+            peer.send(effect.message, effect.api_version, answered=answered, principal=self.cluster.peer_principal)
 
     def _check(self) -> None:
         marks = {}
@@ -367,8 +373,15 @@ class Cluster:
         settings: Mapping[str, str] | None = None,
         racks: Mapping[int, str] | None = None,
         host: str | None = None,
+        listeners: Mapping[int, Sequence[Endpoint]] | None = None,
     ) -> None:
         self.store = MemoryStore()
+        #: Advertised listeners by broker; others have a plaintext one.
+        self._listeners = listeners or {}
+        #: As whom brokers connect to each other.
+        self.peer_principal = "User:broker"
+        #: Audits of all brokers, in order.
+        self.audits: list[effects.Audit] = []
         #: Where every broker listens; None gives each a name of its own.
         self.host = host
         self.now_ms = 0
@@ -393,6 +406,9 @@ class Cluster:
                 texts["broker.rack"] = racks[broker_id]
             self.start(broker_id, texts, [SimDisk(f"disk{number}", now_ms=lambda: self.wall_ms) for number in range(disks)])
         assert all(broker.node.ready for broker in self.brokers.values()), "a new cluster is ready"
+
+    def endpoints(self, broker_id: int) -> Sequence[Endpoint]:
+        return self._listeners.get(broker_id, ())
 
     def __getitem__(self, broker_id: int) -> Broker:
         return self.brokers[broker_id]

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from bench import kafka as apache
-from kafka_tools import Run, kafka_tools
+from kafka_tools import Run
 
 from ottla import Admin, NewTopic
 from ottla.results import QuotaEntity
@@ -19,13 +17,6 @@ pytestmark = [pytest.mark.interop, pytest.mark.server, pytest.mark.timeout(240),
 
 CONFIGS = "org.apache.kafka.tools.ConfigCommand"
 PERFORMANCE = "org.apache.kafka.tools.ProducerPerformance"
-
-
-@pytest.fixture
-def run(apache_kafka: apache.Distribution) -> Iterator[Run]:
-    """One JVM for all commands of the test."""
-    with kafka_tools(apache_kafka) as tool:
-        yield tool
 
 
 def test_kafka_configs_sets_and_shows_quotas(tmp_path: Path, run: Run) -> None:

@@ -6,14 +6,12 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterator
 from itertools import groupby
 from pathlib import Path
 
 import pytest
-from bench import kafka as apache
 from confluent_kafka import Producer
-from kafka_tools import Run, kafka_tools
+from kafka_tools import Run
 
 from ottla import Admin, NewTopic
 from ottla.results import TransactionState
@@ -29,13 +27,6 @@ PERFORMANCE = "org.apache.kafka.tools.ProducerPerformance"
 DUMP = "org.apache.kafka.tools.DumpLogSegments"
 SETTINGS = {"transaction.state.log.num.partitions": "1", "transaction.partition.verification.enable": "false"}
 HOUR_MS = 3_600_000
-
-
-@pytest.fixture
-def run(apache_kafka: apache.Distribution) -> Iterator[Run]:
-    """One JVM for all commands of the test."""
-    with kafka_tools(apache_kafka) as tool:
-        yield tool
 
 
 def cells(table: str) -> list[list[str]]:

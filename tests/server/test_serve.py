@@ -253,7 +253,7 @@ def test_a_port_that_is_taken_is_one_clear_line(tmp_path: Path) -> None:
         (("--set", "log.retention.ms=soon"), "retention.ms"),
         (("--set", "write.caching"), "--set: expected KEY=VALUE, such as write.caching=true, not 'write.caching'"),
         (("--set", "ssl.keystore.location=/k"), "ssl.keystore.location: this version has no TLS"),
-        (("--set", "listeners=SSL://:9093"), "listeners: SSL is not available in this version"),
+        (("--set", "listeners=SSL://:9093"), "listeners: listener SSL has the protocol SSL, and this version serves"),
         (("--listen", "nowhere"), "--listen: expected HOST:PORT, such as 127.0.0.1:9092, not 'nowhere'"),
         (("--listen", "127.0.0.1:65535", "--brokers", "2"), "listeners: 2 brokers from port 65535 on need ports above 65535"),
         (("--config", "/no/such/file"), "--config: cannot read /no/such/file"),

@@ -69,6 +69,8 @@ class OptionSpec:
     form: tuple[str, str] | None = None
     #: Why no other value than the default is accepted, or empty.
     fixed: str = ""
+    #: Whether ``listener.name.NAME.`` before the name sets it for one listener.
+    per_listener: bool = False
 
     def parse(self, text: str) -> Any:
         """The typed value of Kafka's text form. Raises: ConfigError."""
@@ -141,12 +143,15 @@ def option(
     synonyms: tuple[str, ...] = (),
     form: tuple[str, str] | None = None,
     fixed: str = "",
+    per_listener: bool = False,
 ) -> Any:
     """Declares a setting under Kafka's name. The annotation is the type; ``long``: 64 bits, not 32; ``secret``: the value is hidden;
-    ``fixed``: why only the default is accepted.
+    ``fixed``: why only the default is accepted; ``per_listener``: a listener can have its own value.
     """
     kind = Kind.LONG if long else Kind.PASSWORD if secret else Kind.STRING
-    return OptionSpec(name, kind, default, doc, at_least, at_most, choices, scope, synonyms, form=form, fixed=fixed)
+    return OptionSpec(
+        name, kind, default, doc, at_least, at_most, choices, scope, synonyms, form=form, fixed=fixed, per_listener=per_listener
+    )
 
 
 _KINDS: dict[Any, Kind] = {bool: Kind.BOOLEAN, int: Kind.INT, float: Kind.DOUBLE, str: Kind.STRING, tuple[str, ...]: Kind.LIST}

@@ -32,6 +32,8 @@ class RequestArrived(Event, Generic[Body]):
     origin: Origin = NOWHERE
     #: Identifies the request within its connection: several Produce requests may be in progress.
     ticket: int = 0
+    #: The Envelope in which another broker forwarded the request; its response goes into the Envelope's.
+    envelope: "RequestArrived[Any] | None" = None
     #: Bytes of the frame, for quotas; 0 for a request of a broker of this process.
     size: int = 0
 

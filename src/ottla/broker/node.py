@@ -10,13 +10,14 @@ result returns as an event.
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from ottla.base.acls import Pattern, ResourceType, covers
 from ottla.base.ids import TopicPartition
 from ottla.base.ports import Op
 from ottla.base.units import MINUTE_MS, SECOND_MS, MiB
 from ottla.broker import effects, events
 from ottla.broker.context import BrokerContext, Space
 from ottla.broker.controller.controller import Controller
-from ottla.broker.groups.groups import group_coordinator, topic_changed
+from ottla.broker.groups.groups import access_changed, group_coordinator, topic_changed
 from ottla.broker.handlers import NO_RESPONSE, PENDING, ApiHandler
 from ottla.broker.metadata.configs import broker_options, unreadable
 from ottla.broker.registration.controlled_shutdown import ControlledShutdown
@@ -70,7 +71,7 @@ class Node:
         # Fetch sessions and delayed operations notify each other.
         self.sessions.poke, self.sessions.woken = context.delayed.poke, self.isr_changes.follower_woke
         context.delayed.poked = self.sessions.poked
-        context.isolation.handle = self._handle
+        context.isolation.handle = self.handle
         self._routes = self._table()
 
     def _ticks(self) -> dict[str, tuple[int, Callable[[], None]]]:
@@ -176,7 +177,7 @@ class Node:
 
     # Routes.
 
-    def _handle(self, call: events.RequestArrived[Any]) -> None:
+    def handle(self, call: events.RequestArrived[Any]) -> None:
         """Handles a request, delays it or forwards it."""
         context, handler = self.context, self._handlers.get(call.api_key)
         if context.stopping:
@@ -189,7 +190,7 @@ class Node:
         ):
             reason = f"no API {call.api_key} version {call.api_version} here"
             context.effects.append(effects.Close(connection=call.connection, reason=reason))
-        elif handler.from_brokers and not context.peers.accept(call.origin.host, call.origin.local[0]):
+        elif handler.from_brokers and context.access is None and not context.peers.accept(call.origin.host, call.origin.local[0]):
             self._refuse_sender(handler, call)
         elif handler.at_controller and not self.controller.active:
             if call.client_id == PEER:
@@ -201,6 +202,8 @@ class Node:
                 self._forward(handler, call)
         else:
             try:
+                if context.access is not None:
+                    context.access.check(call)
                 answer = handler.run(self, call)
             except KafkaError as error:
                 answer = handler.refuse(call, error)
@@ -269,6 +272,21 @@ class Node:
                 self.lifecycle.warn_of_others(broker)
                 self.controller.changed(("broker", broker))
 
+    def _acl_changed(self, pattern: Pattern) -> None:
+        context = self.context
+        if context.access is None:
+            return
+        context.access.changed(pattern)
+        if pattern.resource_type is ResourceType.TOPIC:
+            access_changed(self.groups)
+            # Waiting fetches of clients that lost their right are answered.
+            for partition in list(self.partitions.leaders):
+                if covers(pattern, partition.topic):
+                    context.delayed.poke(partition)
+        wrong = context.image.unreadable_acls.get(pattern)
+        if wrong is not None:
+            context.warn(f"the access rules of {pattern} cannot be read, so that only super users may use it: {wrong}")
+
     def _store_changed(self, event: events.StoreChanged) -> None:
         change = self.context.image.apply(event.state)
         if change is None:
@@ -289,6 +307,8 @@ class Node:
                 self.fetchers.stir_all()
             case ("config", ("brokers", _)):
                 self._options_changed()
+            case ("acl", Pattern() as pattern):
+                self._acl_changed(pattern)
             case ("quotas", _) | ("config", ("users" | "clients" | "ips", _)):
                 self._quotas_changed()
             case ("broker", self.context.broker_id) if self.context.started and not self.context.stopping:

@@ -1,4 +1,4 @@
-"""The groups `ottla topic`, `group`, `transaction`, `quota`, `cluster`, `pipeline` and `perf`: tables of their commands."""
+"""The groups `ottla topic`, `group`, `transaction`, `acl`, `quota`, `cluster`, `pipeline` and `perf`: tables of their commands."""
 
 from ottla.cli.common.lazy import CommandEntry, LazyGroup
 
@@ -41,6 +41,17 @@ transaction = LazyGroup(
         "abort": CommandEntry("transaction.abort:abort", "Abort transactions by id, or end those that hang."),
     },
 )
+acl = LazyGroup(
+    name="acl",
+    help="List, add, remove and test access rules (ACLs).",
+    table={
+        "list": CommandEntry("acl.list:list_", "List access rules, all or those that apply to a resource."),
+        "add": CommandEntry("acl.change:add", "Add rules: principals may carry out operations on a resource."),
+        "remove": CommandEntry("acl.change:remove", "Remove the rules that match all options."),
+        "test": CommandEntry("acl.test:test", "Show what a principal may do on a resource, and by which rule."),
+    },
+)
+
 quota = LazyGroup(
     name="quota",
     help="List, set and remove quotas of users, client ids and addresses.",

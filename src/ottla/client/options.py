@@ -9,7 +9,8 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 
-from ottla.base.options import ConfigError, Kind, Options, OptionSpec, option, suggestion
+from ottla.base.options import ConfigError, Kind, OptionSpec, option, suggestion
+from ottla.base.ssl_options import SslOptions
 from ottla.base.units import INT32_MAX, INT64_MAX, MINUTE_MS, SECOND_MS, KiB, MiB
 
 DEFAULT_PORT = 9092
@@ -17,8 +18,13 @@ DEFAULT_PORT = 9092
 BACKLOG_FACTOR = 8
 
 
-class ClientOptions(Options):
+class ClientOptions(SslOptions):
     """Settings of all clients."""
+
+    security_protocol: str = option(
+        "security.protocol", "PLAINTEXT", choices=("PLAINTEXT", "SSL"),
+        doc="Whether connections to brokers are encrypted: PLAINTEXT or SSL, as the listener of the brokers is.",
+    )  # fmt: skip
 
     bootstrap_servers: tuple[str, ...] = option(
         "bootstrap.servers", ("127.0.0.1:9092",),
@@ -292,6 +298,7 @@ def from_keywords(table: type[T], keywords: Mapping[str, Any]) -> T:
         raise ConfigError("bootstrap_servers", "is empty; name a broker to begin with, HOST:PORT")
     for address in made.bootstrap_servers:
         parse_address(address)
+    _check_security(made)
     if isinstance(made, ProducerOptions):
         _check_producer(made, keywords)
     if isinstance(made, ConsumerOptions):
@@ -329,6 +336,15 @@ _EXPECTED = {
     Kind.LIST: "a list or a string with commas",
     Kind.PASSWORD: "a string",
 }
+
+
+def _check_security(made: ClientOptions) -> None:
+    """Settings of TLS without effect are refused: their user expects encryption."""
+    if made.security_protocol == "SSL":
+        return
+    for name in ("ssl_truststore_location", "ssl_truststore_certificates", "ssl_keystore_location", "ssl_keystore_key"):
+        if getattr(made, name):
+            raise ConfigError(name, "has no effect with security_protocol=PLAINTEXT; set security_protocol=SSL, or leave it out")
 
 
 def _check_producer(made: ProducerOptions, given: Mapping[str, Any]) -> None:

@@ -16,12 +16,18 @@ import asyncio
 import socket
 from collections import deque
 from collections.abc import Callable
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from ottla.net.buffers import unwritten
+from ottla.net.tls.connect import connect_tls
+from ottla.net.tls.errors import TlsError
 from ottla.wire.declare import MalformedMessage, schema_of
 from ottla.wire.framing import decode_response, encode_request
 from ottla.wire.messages import API
+
+if TYPE_CHECKING:
+    # Imported on use: programs without TLS do not need the library for certificates.
+    from ottla.net.tls.context import TlsContext
 
 #: Holds many small answers at once, and the head of a large one.
 SCRATCH_BYTES = 64 * 1024
@@ -231,7 +237,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         if head.startswith(b"HTTP"):
             return "an HTTP server answers at this address, not a Kafka broker; check the port"
         if head[:2] in (b"\x15\x03", b"\x16\x03"):
-            return "the listener speaks TLS, which this client does not: take the port of a PLAINTEXT listener"
+            return "the listener speaks TLS, and security_protocol is PLAINTEXT; set security_protocol=SSL, or use another port"
         if head.isascii() and (text := head.decode().split("\r")[0].split("\n")[0]).isprintable() and len(text) > 3:
             return f"it begins with {text!r}; another kind of server answers at this address, not a Kafka broker; check the port"
         return f"a frame of {size} bytes is announced; allowed are {FRAME_BYTES_MIN} to {self._frame_bytes_max} (receive_message_max_bytes)"
@@ -296,24 +302,32 @@ async def open_connection(
     lost: Callable[[ConnectionBroken], None],
     send_buffer_bytes: int = -1,
     receive_buffer_bytes: int = -1,
+    tls: TlsContext | None = None,
 ) -> ClientConnection:
-    """Connect to a broker. `lost` is called once, when the connection breaks.
+    """Connect to a broker; with `tls`, over TLS. `lost` is called once, when the connection breaks.
 
-    Raises: ConnectionBroken: unknown host, connection refused, timeout, or another error of the system.
+    Raises: ConnectionBroken: unknown host, connection refused, timeout, TLS failed, or another error of the system.
     """
     loop = asyncio.get_running_loop()
     address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     try:
         async with asyncio.timeout(timeout_ms / 1000):
-            transport, connection = await loop.create_connection(
-                lambda: ClientConnection(address, client_id=client_id, frame_bytes_max=frame_bytes_max, lost=lost), host, port
-            )
+
+            def make() -> ClientConnection:
+                return ClientConnection(address, client_id=client_id, frame_bytes_max=frame_bytes_max, lost=lost)
+
+            if tls is not None:
+                buffers = (send_buffer_bytes, receive_buffer_bytes)
+                return await connect_tls(make, host, port, tls, timeout_s=timeout_ms / 1000, tune=lambda sock: _tune(sock, *buffers))
+            transport, connection = await loop.create_connection(make, host, port)
     except TimeoutError:
         raise ConnectionBroken(
             f"no connection to {address} within {timeout_ms:.0f} ms: nothing answers there;"
             " check the address, the firewall, and that the host is up",
             timed_out=True,
         ) from None
+    except TlsError as error:
+        raise ConnectionBroken(f"{address}: {error}", timed_out=error.timed_out) from None
     except socket.gaierror as error:
         raise ConnectionBroken(f"cannot find the host of {address}: {error.strerror}; check the spelling and the name service") from None
     except OSError as error:
@@ -321,14 +335,13 @@ async def open_connection(
         if isinstance(error, ConnectionRefusedError) or "Errno 111" in str(error) or "Connection refused" in str(error):
             raise ConnectionBroken(f"connection refused by {address}: nothing listens on that port; is the broker running?") from None
         raise ConnectionBroken(f"no connection to {address}: {error.strerror or error}") from None
-    _tune(transport, send_buffer_bytes, receive_buffer_bytes)
+    sock = transport.get_extra_info("socket")
+    if sock is not None:
+        _tune(sock, send_buffer_bytes, receive_buffer_bytes)
     return connection
 
 
-def _tune(transport: asyncio.BaseTransport, send_buffer_bytes: int, receive_buffer_bytes: int) -> None:
-    sock = transport.get_extra_info("socket")
-    if sock is None:
-        return
+def _tune(sock: socket.socket, send_buffer_bytes: int, receive_buffer_bytes: int) -> None:
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     if send_buffer_bytes > 0:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer_bytes)

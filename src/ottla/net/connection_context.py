@@ -1,7 +1,7 @@
 """State shared by all server connections of a process: limits, memory, one receive buffer, counters, timeouts.
 
-New connections are accepted at most at ``connection_rate`` per second: a token bucket with one second of tokens, as Kafka's quota with one
-sample. Without a token the listeners pause, so clients wait in the kernel's queue (KIP-612).
+New connections are accepted at most at ``connection_rate`` per second, of the process and of each listener. Without a token the listener
+pauses, so clients wait in the kernel's queue (KIP-612). A listener may also have its own maximum of open connections (KIP-402).
 
 An address can have a quota of connections per second. A connection above it is accepted and closed after the throttle time, unserved: so a
 client that reconnects at once is slowed down, and those of other addresses are not.
@@ -49,6 +49,44 @@ class Limits:
     #: Of all connections together.
     answer_bytes_max: int = 256 * MiB
     write_timeout_ms: int = 30 * SECOND_MS
+    handshake_timeout_ms: int = 10 * SECOND_MS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListenerLimits:
+    """Limits of one listener, besides those of the process."""
+
+    connections_max: int = 2**31 - 1
+    #: New connections per second.
+    connection_rate: int = 2**31 - 1
+
+
+class TokenBucket:
+    """Limits a rate: one second of tokens, as Kafka's quota with one sample."""
+
+    def __init__(self, rate: int) -> None:
+        """``rate``: tokens per second."""
+        self._rate = rate
+        self._tokens = float(rate)
+        self._filled_s = 0.0
+
+    def set_rate(self, rate: int) -> None:
+        self._rate = rate
+        self._tokens = min(self._tokens, float(rate))
+
+    def delay_s(self, now_s: float) -> float:
+        """Takes a token and returns 0; without one, returns the time until there is one."""
+        rate = self._rate
+        self._tokens = min(float(rate), self._tokens + (now_s - self._filled_s) * rate)
+        self._filled_s = now_s
+        if self._tokens < 1:
+            return (1 - self._tokens) / rate
+        self._tokens -= 1
+        return 0.0
+
+    def give_back(self) -> None:
+        """The token was not used."""
+        self._tokens += 1
 
 
 @dataclass(slots=True)
@@ -99,13 +137,13 @@ class ConnectionContext:
         self.executor = executor
         #: By address, as ``connections_of_hosts``, with names resolved.
         self.host_limits: dict[str, int] = dict(limits.connections_of_hosts)
+        #: For new connections of all listeners.
+        self.accepts = TokenBucket(limits.connection_rate)
         #: Connections per second by address, or OTHERS.
         self.address_rates: dict[str, float] = {}
         self._address_window = Window()
         #: Rate of each address with a quota, and the time of its last connection; the one that is idle for longest first.
         self._address_usages: dict[str, tuple[SampledRate, float]] = {}
-        self._accept_tokens = float(limits.connection_rate)
-        self._accepted_s = 0.0
         self.memory = RequestMemory(limits.request_memory_bytes)
         self.buffers = BufferPool()
         #: Buffer of every read outside a large frame. A connection consumes or copies its bytes before the next one reads.
@@ -114,6 +152,8 @@ class ConnectionContext:
         #: Open connections, and those of them with unsent bytes.
         self.connections: dict[Timed, None] = {}
         self.writing: dict[Timed, None] = {}
+        #: Admitted connections in their TLS handshake.
+        self.handshaking = 0
         #: Number of connections from each address; never 0.
         self.per_host: dict[str, int] = {}
         #: Bytes received ahead by connections whose request is being handled.
@@ -127,23 +167,8 @@ class ConnectionContext:
 
     def set_limits(self, limits: Limits) -> None:
         """Adopts limits of the number and rate of connections; connections that are open stay open."""
-        self._accept_tokens = min(self._accept_tokens, float(limits.connection_rate))
+        self.accepts.set_rate(limits.connection_rate)
         self.limits = limits
-
-    def accept_delay_s(self) -> float:
-        """0 if a connection may be accepted now, which counts; else the time until one may."""
-        rate = self.limits.connection_rate
-        now_s = self._loop.time()
-        self._accept_tokens = min(float(rate), self._accept_tokens + (now_s - self._accepted_s) * rate)
-        self._accepted_s = now_s
-        if self._accept_tokens < 1:
-            return (1 - self._accept_tokens) / rate
-        self._accept_tokens -= 1
-        return 0.0
-
-    def return_token(self) -> None:
-        """No connection was there to accept."""
-        self._accept_tokens += 1
 
     def set_address_rates(self, rates: Mapping[str, float], window: Window) -> None:
         """Adopts quotas of connections per second, by address, or OTHERS for each other one."""
@@ -185,7 +210,7 @@ class ConnectionContext:
         """Counts a new connection. False: it would exceed a limit."""
         count = self.per_host.get(host, 0)
         per_host = self.host_limits.get(host, self.limits.connections_per_host_max)
-        if len(self.connections) >= self.limits.connections_max or count >= per_host:
+        if len(self.connections) + self.handshaking >= self.limits.connections_max or count >= per_host:
             self.traffic.refused += 1
             return False
         self.per_host[host] = count + 1

@@ -25,6 +25,8 @@ import struct
 from collections.abc import Sequence
 from typing import Any, Protocol, cast
 
+import msgspec
+
 from ottla.base.ids import ConnectionId
 from ottla.base.origin import Origin
 from ottla.net.connection_context import DUPLICATES_MAX, WINDOW_BYTES, ConnectionContext
@@ -69,11 +71,12 @@ class ServerConnection(asyncio.BufferedProtocol):
         "_waits", "_write_deadline", "frame_bytes_max", "host", "number", "origin", "read_deadline", "ticket", "trusted",
     )  # fmt: skip
 
-    def __init__(self, number: ConnectionId, host: str, context: ConnectionContext, handler: Handler) -> None:
+    def __init__(self, number: ConnectionId, origin: Origin, context: ConnectionContext, handler: Handler) -> None:
+        """``origin``: host of the peer, and listener."""
         self.number = number
         #: Address of the peer.
-        self.host = host
-        self.origin = Origin(host=host)
+        self.host = origin.host
+        self.origin = origin
         #: Largest frame the peer may send now.
         self.frame_bytes_max = context.limits.first_frame_bytes_max
         #: Whether ``trust`` was called.
@@ -209,7 +212,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         # uvloop's transports do not subclass asyncio's.
         self._transport = transport = cast(asyncio.Transport, transport)
         name = transport.get_extra_info("sockname")
-        self.origin = Origin(host=self.host, local=(str(name[0]).removeprefix("::ffff:"), int(name[1])))
+        self.origin = msgspec.structs.replace(self.origin, local=(str(name[0]).removeprefix("::ffff:"), int(name[1])))
         # Both marks at zero: pause_writing and resume_writing report whether any byte waits to be sent.
         transport.set_write_buffer_limits(high=0)
         self._egress = Egress(transport, self._context.executor, self._sent, self._send_failed)

@@ -25,6 +25,7 @@ import traceback
 from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
@@ -36,7 +37,7 @@ from ottla.broker import events
 from ottla.broker.apis import HANDLERS
 from ottla.broker.context import BrokerContext
 from ottla.broker.isolation import root_of
-from ottla.broker.metadata.configs import Settings, broker_options, topic_options
+from ottla.broker.metadata.configs import BrokerOptions, Settings, broker_options, listener_options, topic_options
 from ottla.broker.metadata.features import why_not_supported
 from ottla.broker.metadata.image import NO_LEADER, Image
 from ottla.broker.node import Node
@@ -46,7 +47,10 @@ from ottla.log.errors import LogError
 from ottla.log.options import TopicOptions
 from ottla.net.connection_context import ConnectionContext
 from ottla.net.listener import Listener
+from ottla.net.tls.context import TlsContext
+from ottla.net.tls.listener_tls import ListenerTls
 from ottla.server.addresses import Address
+from ottla.server.audit import close_audit_log, open_audit_log
 from ottla.server.data_directory import CannotStart, StoppedWhileStarting, UnusableDirectory
 from ottla.server.environment import Environment, LoopWatch, OperatingSystem
 from ottla.server.flight_recorder import FlightRecorder
@@ -56,7 +60,7 @@ from ottla.server.metrics import Counters
 from ottla.server.peer_requests import PeerClient
 from ottla.server.peer_resolver import PeerResolver
 from ottla.server.performer import Performer
-from ottla.server.process_plan import BoundBroker, ProcessPlan, limits
+from ottla.server.process_plan import BoundBroker, ProcessPlan, limits, listener_limits
 from ottla.server.shell import Shell
 from ottla.server.store_factory import WARN_EVERY_S, StoreFactory, cluster_id, read_and_watch, submit_and_wait, zookeeper_connection
 from ottla.store import layout
@@ -69,6 +73,8 @@ T = TypeVar("T")
 STOPPED_WHILE_STARTING = "stopped while starting"
 #: How long a start waits for its brokers to lead their partitions.
 READY_S = 60.0
+#: Threads for steps of TLS handshakes: on a small machine they must leave the loop its core.
+HANDSHAKE_THREADS = max(1, min(4, (os.cpu_count() or 1) - 1))
 #: How long a stop waits for clients to read their last answers.
 PATIENCE_S = 1.0
 
@@ -79,7 +85,8 @@ class RunningBroker:
     def __init__(self, process: "Process", bound: BoundBroker, directories: list[LogDirectory], session: Store) -> None:
         settings = bound.settings
         options = settings.options
-        self.address = bound.address
+        #: Addresses of the sockets by listener, the first one for clients without a name.
+        self.addresses: dict[str, Address] = {endpoint.listener: endpoint.address for endpoint in bound.listeners.endpoints}
         self.id = BrokerId(options.broker_id)
         self.directories = directories
         self.node = Node(
@@ -89,14 +96,17 @@ class RunningBroker:
                 settings=settings,
                 directories=self.directories,
                 rng=random.Random(secrets.randbits(64)),
-                address=bound.advertised,
+                endpoints=bound.listeners.advertised,
                 now_ms=process.now_ms(),
                 wall_ms=process.wall_ms(),
             ),
             HANDLERS,
         )
         self.session = session
-        self.peers = PeerClient(process.shells, self._registered_address, timeout_ms=options.request_timeout_ms)
+        #: Of the listeners with TLS.
+        self.tls = {name: ListenerTls(state, process.handshake_threads) for name, state in bound.tls.items()}
+        self._inter_broker = bound.listeners.inter_broker
+        self.peers = PeerClient(process.shells, self._registered_address, timeout_ms=options.request_timeout_ms, tls=self._tls_to_peers)
         self.performer = Performer(
             disks={directory.root: process.disks[directory.root] for directory in self.directories},
             session=self.session,
@@ -124,14 +134,45 @@ class RunningBroker:
             pause_max_ms=options.zookeeper_session_timeout_ms // 2 if options.zookeeper_connect else 0,
         )
         self.performer.handle = self.shell.handle
-        self.listener = Listener(bound.socket, process.connection_context, process.environment.request_handler(self.shell))
+        self.listeners = self._make_listeners(process, bound)
         self._wall_ms = process.wall_ms
         self.resolver = PeerResolver(options.peers_hosts, self._hosts, self.shell.handle)
+
+    def _make_listeners(self, process: "Process", bound: BoundBroker) -> dict[str, Listener]:
+        """By name."""
+        handler, numbers = process.environment.request_handler(self.shell), count(1)
+        return {
+            name: Listener(
+                listening,
+                process.connection_context,
+                handler,
+                name=name,
+                limits=listener_limits(self.listener_options(name)),
+                numbers=numbers,
+                tls=self.tls.get(name),
+            )
+            for name, listening in bound.sockets.items()
+        }
 
     def watch(self) -> None:
         """Passes the store's state and its changes to the broker."""
         self.session.watch("/", self._changed)
         self.session.listen(self._session_changed)
+
+    @property
+    def address(self) -> Address:
+        """Address of the first listener."""
+        return next(iter(self.addresses.values()))
+
+    def _tls_to_peers(self) -> TlsContext | None:
+        """For connections to other brokers; None without TLS."""
+        found = self.tls.get(self._inter_broker)
+        return None if found is None else found.present.client
+
+    def listener_options(self, name: str) -> BrokerOptions:
+        """Settings in effect for a listener."""
+        context = self.node.context
+        return listener_options(context.settings, context.image, self.id, name)
 
     def _changed(self, state: NodeState) -> None:
         self.shell.handle(events.StoreChanged(state=state))
@@ -139,14 +180,15 @@ class RunningBroker:
             self.resolver.look()
 
     def _hosts(self) -> list[str]:
-        return [registered.host for registered in self.node.context.image.brokers.values() if registered.host]
+        found = (registered.endpoint(self._inter_broker) for registered in self.node.context.image.brokers.values())
+        return [address[0] for address in found if address is not None and address[0]]
 
     def _session_changed(self, state: SessionState) -> None:
         self.shell.handle(events.SessionChanged(state=state))
 
     def _registered_address(self, broker: BrokerId) -> Address | None:
         registration = self.node.context.image.brokers.get(broker)
-        return None if registration is None else (registration.host, registration.port)
+        return None if registration is None else registration.endpoint(self._inter_broker)
 
     def close_logs(self) -> None:
         """Closes the log directories that have not failed, and marks them as cleanly closed."""
@@ -185,7 +227,7 @@ class Process:
         #: The brokers' clock, which is monotonic, and the wall clock.
         self.now_ms, self.wall_ms = self.environment.now_ms, self.environment.wall_ms
         options = plan.options()
-        self._listen = plan.listen()
+        plan.listeners()
         if options.zookeeper_connect:
             zookeeper_connection(options)
         self.store_factory: StoreFactory | None = None
@@ -194,6 +236,8 @@ class Process:
         self._started = False
         self._end: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self.counters = Counters()
+        #: The file of the audit log, if there is one.
+        self._audit_log: logging.Handler | None = None
         self._watchdog: LoopWatch | None = None
         self.brokers: list[RunningBroker] = []
         self.shells: dict[BrokerId, Shell] = {}
@@ -204,6 +248,7 @@ class Process:
         self._descriptors_per_disk = max(descriptors // 2 // sum(len(plan.log_dirs(n)) for n in range(plan.brokers)), 16)
         self.sync_threads = self.environment.threads(options.num_io_threads, "ottla-sync")
         self._read_threads = self.environment.threads(options.num_io_threads, "ottla-read")
+        self.handshake_threads = self.environment.threads(HANDSHAKE_THREADS, "ottla-tls")
         self.connection_context = ConnectionContext(limits(options, descriptors), self._read_threads)
         self._resolving: asyncio.Task[None] | None = None
         #: Quotas of connections in effect, by host, and the task that resolves the hosts.
@@ -212,7 +257,15 @@ class Process:
         self._resolve_hosts()
 
     async def start(self) -> list[Address]:
-        """Starts serving; returns the addresses. ``stop`` must follow, also after an error. Raises: ConfigError, CannotStart."""
+        """Starts serving; returns the address of each broker's first listener. ``stop`` must follow, also after an error.
+
+        Raises: ConfigError, CannotStart.
+        """
+        if path := self.plan.options().audit_log:
+            try:
+                self._audit_log = open_audit_log(path)
+            except OSError as error:
+                raise CannotStart(f"ottla.audit.log: cannot write to {path}: {error.strerror}; choose another file") from None
         self.store_factory = self.environment.store_factory(self.plan.options(), self.plan.data_dir, self.halt)
         session = await self._unless_stopped(self.store_factory.session())
         await self._unless_stopped(read_and_watch(session, "/", self._image.apply))
@@ -222,8 +275,8 @@ class Process:
             raise CannotStart(refusal)
         self.cluster_id = await self._unless_stopped(cluster_id(session))
         session.close()
-        for number, address in enumerate(self._listen):
-            await self._open_broker(self.store_factory, BoundBroker(self.plan, number, address))
+        for number in range(self.plan.brokers):
+            await self._open_broker(self.store_factory, BoundBroker(self.plan, number, self._image))
         for broker in self.brokers:
             await self._unless_stopped(submit_and_wait(broker.session, Op("check", layout.BROKERS)))
         self._started = True
@@ -239,7 +292,8 @@ class Process:
                 some = ", ".join(map(str, list(missing)[:5])) + (", ..." if len(missing) > 5 else "")
                 log.warning("no log of %d partitions in %s, is a disk missing? They start empty: %s", len(missing), roots, some)
         for broker in self.brokers:
-            broker.listener.start()
+            for listener in broker.listeners.values():
+                listener.start()
         # Only while serving: opening and closing logs may block the loop for long.
         self._watchdog = self.environment.watch_loop(self.counters)
         return [broker.address for broker in self.brokers]
@@ -256,6 +310,8 @@ class Process:
         self.sync_threads.resize(options.num_io_threads)
         self._read_threads.resize(options.num_io_threads)
         broker.performer.set_threads(options.num_io_threads)
+        for name, listener in broker.listeners.items():
+            listener.set_limits(listener_limits(broker.listener_options(name)))
         found = limits(options, self._descriptors)
         if found != self.connection_context.limits:
             self.connection_context.set_limits(found)
@@ -320,7 +376,7 @@ class Process:
             # Last, so that opened logs always belong to a broker, which closes them.
             directories = await self._open_all(bound.settings)
         except BaseException:
-            bound.socket.close()
+            bound.close()
             raise
         broker = RunningBroker(self, bound, directories, session)
         self.brokers.append(broker)
@@ -389,13 +445,14 @@ class Process:
         """Stops cleanly: all records, and the state that spares the next start a recovery, are on disk afterwards."""
         await self._controlled_shutdown()
         for broker in self.brokers:
-            broker.listener.stop_accepting()
+            for listener in broker.listeners.values():
+                listener.stop_accepting()
             broker.performer.stop()
             broker.resolver.stop()
             if self._started:
                 broker.shell.stop()
         await asyncio.gather(*(broker.performer.idle() for broker in self.brokers))
-        await asyncio.gather(*(broker.listener.close(patience_s=PATIENCE_S) for broker in self.brokers))
+        await self._close_listeners(PATIENCE_S)
         if self._watchdog is not None:
             self._watchdog.stop()
         for broker in self.brokers:
@@ -409,9 +466,13 @@ class Process:
             broker.shell.abandon()
             broker.performer.stop()
             broker.session.close()
-        await asyncio.gather(*(broker.listener.close(patience_s=0) for broker in self.brokers))
+        await self._close_listeners(0)
         await asyncio.gather(*(broker.performer.idle() for broker in self.brokers))
         await self._release_all()
+
+    async def _close_listeners(self, patience_s: float) -> None:
+        every = [listener for broker in self.brokers for listener in broker.listeners.values()]
+        await asyncio.gather(*(listener.close(patience_s=patience_s) for listener in every))
 
     async def _release_all(self) -> None:
         """Releases threads, timers and directory locks."""
@@ -429,6 +490,9 @@ class Process:
             broker.performer.close()
         self.sync_threads.shutdown()
         self._read_threads.shutdown()
+        self.handshake_threads.shutdown()
+        if self._audit_log is not None:
+            close_audit_log(self._audit_log)
         for lock in self._locks:
             lock.release()
 

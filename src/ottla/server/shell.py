@@ -28,12 +28,14 @@ from typing import Any
 import msgspec
 
 from ottla.base.ids import ConnectionId
+from ottla.base.origin import SAME_PROCESS
 from ottla.base.ports import Op, StoreRequests, StoreResult
 from ottla.broker import effects, events
 from ottla.broker.isolation import refusal
 from ottla.broker.node import Node
 from ottla.broker.registration.peers import PEER
 from ottla.net.server_connection import ServerConnection
+from ottla.server import audit
 from ottla.server.failures import RequestFailures
 from ottla.server.flight_recorder import FlightRecorder
 from ottla.server.metrics import Counters
@@ -78,6 +80,7 @@ class Shell:
         self.counters = counters
         self.failures = RequestFailures(counters, partial(record, self))
         performer.performers[effects.RequestFailed] = self._request_failed
+        performer.performers[effects.Audit] = self._audit
         self._quotas = node.context.quotas
         self._spent_ns = spent_ns
         self._now_ms = now_ms
@@ -229,7 +232,9 @@ class Shell:
         key = schema_of(type(message)).key
         assert key is not None, f"{type(message).__name__} is a request"
         self.performer.peer_waits[number] = answered
-        request = events.RequestArrived(connection=number, correlation_id=0, api_key=key, api_version=version, client_id=PEER, body=message)
+        request = events.RequestArrived(
+            connection=number, correlation_id=0, api_key=key, api_version=version, client_id=PEER, body=message, origin=SAME_PROCESS
+        )
         self.handle(request)
 
     # Effects
@@ -247,6 +252,11 @@ class Shell:
 
     def _request_failed(self, effect: effects.RequestFailed) -> None:
         self.failures.note(effect.call, effect.what, effect.error, self._now_ms())
+
+    def _audit(self, effect: effects.Audit) -> None:
+        if not effect.allowed:
+            self.counters.denied += 1
+        audit.write(effect, broker_id=self.node.context.broker_id, wall_ms=self._wall_ms())
 
     def _respond_failed(self, effect: effects.Respond, error: Exception) -> None:
         """An answer could not be encoded or sent: the client gets an error response instead, or its connection is closed."""

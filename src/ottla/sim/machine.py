@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from ottla.base.ids import BrokerId, ConnectionId
+from ottla.base.origin import Origin
 from ottla.base.ports import NodeState, Op, StoreResult
 from ottla.broker import effects, events
 from ottla.broker.apis import HANDLERS
@@ -212,7 +213,7 @@ class Process:
         with self.loop:
             if not self.context.admit("sim"):
                 return False
-            protocol = ServerConnection(ConnectionId(connection.number), "sim", self.context, self.shell)
+            protocol = ServerConnection(ConnectionId(connection.number), Origin(host="sim"), self.context, self.shell)
             self.transports[connection.number] = HostTransport(
                 self.loop, connection, protocol, self.context, address=self._machine.address, rng=self._machine.world.rng("pieces")
             )

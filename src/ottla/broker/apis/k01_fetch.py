@@ -6,8 +6,9 @@ replica waits for a flush in progress, to get what was acknowledged with acks=1.
 batch, whatever the limits; the batch that contains the offset is returned whole. Sessions: ``fetch_sessions.py``.
 
 A follower, which sends its replica id, reads up to the log end. Only the address of a registered broker may do that; others get
-CLUSTER_AUTHORIZATION_FAILED (``registration/peers.py``). Its fetch offset tells what it has on disk, which may raise the high
-watermark and add it to the ISR. It must be a replica, under the registration in its request, and of the leader's epoch. In a session this
+CLUSTER_AUTHORIZATION_FAILED (``registration/peers.py``). With access rules it needs ClusterAction on the cluster instead, and others get
+TOPIC_AUTHORIZATION_FAILED for each partition. Its fetch offset tells what it has on disk, which may raise the high watermark and add it to
+the ISR. It must be a replica, under the registration in its request, and of the leader's epoch. In a session this
 applies to each awake partition; of a sleeping one it has everything. Replication throttles (``throttle.py``) may withhold records from
 replicas that are not in sync.
 
@@ -43,6 +44,8 @@ from ottla.broker.replica.follower import Follower
 from ottla.broker.replica.leader import Leader, low_watermark_of
 from ottla.broker.replica.reads import Read
 from ottla.broker.replica.replica_selector import RACK_AWARE, replica_near
+from ottla.broker.security.access import Permits
+from ottla.broker.security.requirements import REQUIREMENTS
 from ottla.wire import errors
 from ottla.wire.errors import KafkaError
 from ottla.wire.messages.fetch import (
@@ -66,6 +69,7 @@ DEBUGGING = -2
 FINAL_EPOCH = -1
 #: After this many fetches from the same offset a follower may have got damaged bytes: they are scrubbed; and every so many fetches again.
 STUCK_AT, STUCK_EVERY = 3, 16
+TOPICS, FOLLOWER = REQUIREMENTS[1].parts["topics"], REQUIREMENTS[1].parts["follower"]
 
 
 def refuse(call: RequestArrived[FetchRequest], error: KafkaError) -> FetchResponse:
@@ -92,6 +96,8 @@ class Reader:
     tells_divergence: bool
     #: The rack for a preferred read replica; empty if the broker does not select one.
     rack: str
+    #: Whether the client may read a topic; None: it may read all, because it is a follower or there are no access rules.
+    permits: Permits | None
     #: Maximum size of the response.
     bytes_max: int
 
@@ -113,6 +119,7 @@ class Reader:
             roams,
             call.api_version >= DIVERGENCE_SINCE,
             request.rack_id if near else "",
+            Permits(node.context.access, call, TOPICS) if node.context.access is not None and replica < 0 else None,
             bytes_max,
         )
 
@@ -122,7 +129,10 @@ def fetch(node: Node, call: RequestArrived[FetchRequest]) -> FetchResponse | Def
     request = call.body
     reader = Reader.of(node, call)
     if reader.replica >= 0:
-        node.context.check_peer(call)
+        if node.context.access is None:
+            node.context.check_peer(call)
+        elif not node.context.access.permits(call, FOLLOWER):
+            return _refused_follower(call)
         _check_registration(node, reader)
         if not request.topics and (request.session_id, request.session_epoch) == (0, FINAL_EPOCH):
             node.context.delayed.release(("copies", reader.replica))
@@ -261,6 +271,8 @@ def _is_complete(node: Node, reader: Reader, wanted: Wanted, data: PartitionData
 def _held(node: Node, reader: Reader, wanted: Wanted) -> Leader | Follower:
     """The replica to read from. Raises: KafkaError."""
     name, number = _name(node, wanted.topic), wanted.ask.partition
+    if reader.permits is not None and not reader.permits(name):
+        raise reader.permits.refusal(name)
     held = node.partitions.readable(name, number) if reader.roams else node.partitions.leader(name, number)
     held.check_epoch(wanted.ask.current_leader_epoch)
     if reader.replica >= 0 and isinstance(held, Leader) and reader.replica not in held.isr_state.progress:
@@ -337,6 +349,22 @@ def _name(node: Node, topic: str | bytes) -> str:
     if found is None:
         raise errors.UnknownTopicId(f"no topic has the id {topic.hex()}")
     return found.name
+
+
+def _refused_follower(call: RequestArrived[FetchRequest]) -> FetchResponse:
+    """The response to a sender that names a replica and may not act for the cluster, in Kafka's form: an error of each partition."""
+    error = errors.TopicAuthorizationFailed(f"{call.origin.principal} may not fetch as a follower")
+    if not call.body.topics:
+        return refuse(call, error)
+    by_id = call.api_version >= BY_ID_SINCE
+    topics = [
+        FetchableTopicResponse(
+            **{"topic_id": topic.topic_id} if by_id else {"topic": topic.topic},
+            partitions=[_refused(ask.partition, error) for ask in topic.partitions],
+        )
+        for topic in call.body.topics
+    ]
+    return FetchResponse(responses=topics)
 
 
 def _refused(partition: int, error: KafkaError) -> PartitionData:

@@ -21,6 +21,7 @@ from ottla.broker.events import RequestArrived
 from ottla.broker.handlers import Deferred, handles
 from ottla.broker.metadata.image import Topic
 from ottla.broker.node import Node
+from ottla.broker.security.requirements import REQUIREMENTS
 from ottla.wire import errors
 from ottla.wire.errors import KafkaError
 from ottla.wire.messages.create_partitions import (
@@ -30,6 +31,7 @@ from ottla.wire.messages.create_partitions import (
     CreatePartitionsTopicResult,
 )
 
+TOPICS = REQUIREMENTS[37].parts["topics"]
 #: First version whose clients know THROTTLING_QUOTA_EXCEEDED. Source: KIP-599.
 STRICT_SINCE = 3
 
@@ -44,6 +46,7 @@ def create_partitions(node: Node, call: RequestArrived[CreatePartitionsRequest])
     request = call.body
     times = Counter(topic.name for topic in request.topics)
     results = {name: CreatePartitionsTopicResult(name=name, error_message=None) for name in times}
+    refused = node.context.refusals(call, TOPICS, (name for name, count in times.items() if count == 1))
     writes = Writes(node, call)
     quota = node.context.quotas.mutations(call, strict_since=STRICT_SINCE)
     planned = 0
@@ -52,6 +55,8 @@ def create_partitions(node: Node, call: RequestArrived[CreatePartitionsRequest])
         try:
             if times[requested.name] > 1:
                 raise errors.InvalidRequest(f"topic {requested.name!r} is named {times[requested.name]} times in this request")
+            if requested.name in refused:
+                raise refused[requested.name]
             topic, added = _planned(node, requested, planned)
             if not request.validate_only:
                 quota.take(len(added))

@@ -6,13 +6,17 @@ Only ``apply`` changes it, in the store's order. The content has Kafka's ZooKeep
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from ottla.base.acls import ANY_USER, WILDCARD, Entry, Operation, Pattern, PatternType, Permission
 from ottla.base.ids import BrokerId, TopicId, TopicPartition
+from ottla.base.listeners import Address, registered_addresses
 from ottla.base.ports import NodeState
 from ottla.broker.metadata.features import finalized, is_outdated
 from ottla.store import layout
 from ottla.store.layout import PartitionState
 
 NO_LEADER = BrokerId(-1)
+#: The rule in place of those that cannot be read: nobody but super users may use the resource.
+CLOSED = Entry(ANY_USER, WILDCARD, Operation.ALL, Permission.DENY)
 #: Memory of an entity with overrides in addition to its name and bytes.
 ENTRY_BYTES = 600
 
@@ -48,6 +52,15 @@ class Registration:
     features: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     #: Of a version that does not support the finalized level of ottla.version, and did not check it: Ottla 0.1.
     outdated: bool = False
+    #: Addresses of its advertised listeners. ``host`` and ``port`` are those of the first plaintext one, else of the first.
+    addresses: Mapping[str, Address] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.addresses = self.addresses or {"PLAINTEXT": (self.host, self.port)}
+
+    def endpoint(self, listener: str) -> Address | None:
+        """Host and port of a listener; None if the broker does not advertise one with this name."""
+        return self.addresses.get(listener)
 
 
 @dataclass(slots=True)
@@ -99,7 +112,8 @@ class Image:
         self.quotas: dict[layout.QuotaEntity, dict[str, str]] = {}
         #: Memory of both, see ``entry_bytes``.
         self.configs_bytes = 0
-        #: Versions of the store nodes below /config, /controller_epoch, /feature, /latest_producer_id_block and /admin/reassign_partitions.
+        #: Versions of the store nodes below /config, /kafka-acl and /kafka-acl-extended, /controller_epoch, /feature,
+        #: /latest_producer_id_block and /admin/reassign_partitions.
         self.versions: dict[str, int] = {}
         self.controller: BrokerId | None = None
         self.controller_epoch = 0
@@ -115,6 +129,12 @@ class Image:
         self.deleting: dict[str, None] = {}
         #: Content of the preferred leader election request of a tool; None if there is none.
         self.preferred_election: bytes | None = None
+        #: Access rules by pattern; a pattern without rules is absent.
+        self.acls: dict[Pattern, tuple[Entry, ...]] = {}
+        #: Patterns whose rules cannot be read, with the reason; ``acls`` has CLOSED for them.
+        self.unreadable_acls: dict[Pattern, str] = {}
+        #: Numbers of the notifications of changed rules in the store, in ascending order.
+        self.acl_changes: dict[PatternType, list[int]] = {PatternType.LITERAL: [], PatternType.PREFIXED: []}
 
     def state(self, partition: TopicPartition) -> PartitionState | None:
         """The partition's state; None if it does not exist (yet)."""
@@ -164,7 +184,29 @@ class Image:
             return self._request_changed(node)
         if path.startswith(f"{layout.LOG_DIR_EVENTS}/"):
             return self._event_changed(node)
+        if path.startswith(layout.ACLS):
+            return self._acls_changed(node)
         return self._cluster_changed(node)
+
+    def _acls_changed(self, node: NodeState) -> Change | None:
+        pattern = layout.acl_of(node.path)
+        if pattern is None:
+            notified = layout.acl_change_of(node.path)
+            if notified is not None:
+                numbers = self.acl_changes[notified[0]]
+                self.acl_changes[notified[0]] = sorted({*numbers, notified[1]} - ({notified[1]} if node.data is None else set()))
+            return None
+        self._note_version(node)
+        self.unreadable_acls.pop(pattern, None)
+        try:
+            entries = layout.decode_acls(node.data) if node.data is not None else ()
+        except layout.MalformedNode as error:
+            self.unreadable_acls[pattern], entries = str(error), (CLOSED,)
+        if entries:
+            self.acls[pattern] = entries
+        else:
+            self.acls.pop(pattern, None)
+        return ("acl", pattern)
 
     def _topic_changed(self, name: str, node: NodeState) -> Change:
         before = self.topics.get(name)
@@ -215,10 +257,11 @@ class Image:
             self.brokers.pop(broker, None)
         else:
             read = layout.decode_broker(node.data)
+            addresses = registered_addresses(read.endpoints)
             self.brokers[broker] = Registration(
                 broker,
-                read.host or "",
-                read.port,
+                read.host or next((host for host, _ in addresses.values()), ""),
+                read.port if read.host else next((port for _, port in addresses.values()), read.port),
                 read.rack,
                 node.created_zxid,
                 leaving=read.leaving or read.fenced,
@@ -231,6 +274,7 @@ class Image:
                 fenced=read.fenced,
                 foreign=read.implementation != layout.OTTLA,
                 features=read.features,
+                addresses=addresses,
             )
             self._compare_levels(self.brokers[broker])
             self.brokers = dict(sorted(self.brokers.items()))

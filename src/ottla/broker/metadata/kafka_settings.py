@@ -21,7 +21,7 @@ from functools import cache
 from importlib import resources
 
 from ottla.base.options import ConfigError, Kind, OptionSpec, Scope, suggestion
-from ottla.broker.metadata.configs import SPECS_BY_NAME, GroupOptions
+from ottla.broker.metadata.configs import LISTENER_PREFIX, SPECS_BY_NAME, GroupOptions, broker_spec
 from ottla.log.options import TopicOptions
 from ottla.store.layout import DEFAULT_ENTITY
 
@@ -39,7 +39,7 @@ _PURGATORY = "delayed operations are removed when they complete"
 _ONE_FORMAT = "there is one record format, version 2"
 _ZOOKEEPER_COPY = "values in ZooKeeper are not encrypted: secrets are not stored there"
 _IDS = "broker.id sets the id"
-_LISTENER = "a broker has one listener, for clients and brokers"
+_LISTENER = "all listeners start together, when the broker serves"
 
 #: Accepted names without effect, or prefixes of names that end in a dot, with the reason.
 MEANINGLESS = {
@@ -53,7 +53,6 @@ MEANINGLESS = {
     "broker.session.timeout.ms": "zookeeper.session.timeout.ms is the time after which a broker counts as dead",
     "confluent.": "it is a setting of Confluent Platform",
     "connection.failed.authentication.delay.ms": "this version has no authentication",
-    "control.plane.listener.name": _LISTENER,
     "controller.": _KRAFT,
     "delete.records.purgatory.purge.interval.requests": _PURGATORY,
     "early.start.listeners": _LISTENER,
@@ -67,7 +66,6 @@ MEANINGLESS = {
     "group.share.": _SHARE,
     "group.streams.": _STREAMS,
     "initial.broker.registration.timeout.ms": "zookeeper.connection.timeout.ms is the time that a start waits for the store",
-    "inter.broker.listener.name": _LISTENER,
     "inter.broker.protocol.version": "brokers agree on versions by ApiVersions",
     "internal.metadata.": _KRAFT,
     "kafka.metrics.": _JMX,
@@ -110,31 +108,25 @@ MEANINGLESS = {
 
 _NO_TLS = "this version has no TLS; put it behind a TLS proxy or leave the setting out"
 _NO_AUTHENTICATION = "this version has no authentication; leave the setting out"
-_NO_ACCESS_CONTROL = "this version has no access control; leave the setting out"
 _NO_JAVA = "Java classes cannot be loaded here; leave the setting out"
 _LITERAL = "values are not resolved; write them literally"
 
 #: Names, or prefixes, whose loss would weaken or change what was configured. Kafka's default value and an empty one are accepted.
 REFUSED = {
-    "allow.everyone.if.no.acl.found": _NO_ACCESS_CONTROL,
     "alter.config.policy.class.name": _NO_JAVA,
-    "authorizer.class.name": _NO_ACCESS_CONTROL,
     "config.providers": _LITERAL,
+    "control.plane.listener.name": "requests of the controller use the listener between brokers; leave the setting out",
     "config.providers.": _LITERAL,
     "client.quota.callback.class": _NO_JAVA,
     "connections.max.reauth.ms": _NO_AUTHENTICATION,
     "cordoned.log.dirs": "new partitions go to all of log.dirs; leave the setting out",
     "create.topic.policy.class.name": _NO_JAVA,
     "delegation.token.": _NO_AUTHENTICATION,
-    "listener.name.": "this version has plaintext listeners only; leave the setting out",
-    "listener.security.protocol.map": "it is read at the start of a broker",
     "principal.builder.class": _NO_AUTHENTICATION,
     "remote.log.storage.system.enable": "this version has no tiered storage; leave the setting out",
     "sasl.": _NO_AUTHENTICATION,
-    "security.inter.broker.protocol": "this version has plaintext listeners only; set PLAINTEXT or leave the setting out",
     "security.providers": _NO_TLS,
     "ssl.": _NO_TLS,
-    "super.users": _NO_ACCESS_CONTROL,
     "zookeeper.clientCnxnSocket": _NO_JAVA,
     "zookeeper.set.acl": "this version creates nodes that are open to all; leave the setting out",
     "zookeeper.ssl.": "this version speaks to ZooKeeper without TLS; leave the setting out",
@@ -142,7 +134,6 @@ REFUSED = {
 
 #: Values that Kafka's definitions do not give as a default, and that ask for nothing.
 HARMLESS = {
-    "allow.everyone.if.no.acl.found": ("true", "false"),
     "ssl.allow.dn.changes": ("false",),
     "ssl.endpoint.identification.algorithm": ("https", "HTTPS", ""),
     "sasl.enabled.mechanisms": ("GSSAPI", ""),
@@ -228,13 +219,28 @@ def kafka_settings(resource: str) -> Mapping[str, KafkaSetting]:
 def treatment(name: str) -> tuple[Treatment, str]:
     """What Ottla makes of a broker setting whose value is not Kafka's default, and why; no reason for one in force."""
     name = ALIASES.get(name, name)
-    if name in SPECS_BY_NAME:
+    if broker_spec(name) is not None:
         return Treatment.IN_FORCE, ""
+    if name.startswith(LISTENER_PREFIX):
+        return _of_a_listener(name)
     for table, verdict in ((REFUSED, Treatment.REFUSED), (MEANINGLESS, Treatment.MEANINGLESS)):
         reason = _reason(name, table)
         if reason is not None and (verdict is Treatment.REFUSED or name in kafka_settings("broker") or name.startswith("confluent.")):
             return verdict, reason
     return Treatment.UNKNOWN, ""
+
+
+def _of_a_listener(name: str) -> tuple[Treatment, str]:
+    """A setting with the prefix of a listener that has no effect there: treated as the one without."""
+    parts = name.removeprefix(LISTENER_PREFIX).split(".")
+    for at in range(1, len(parts)):
+        plain = ".".join(parts[at:])
+        if plain in SPECS_BY_NAME:
+            return Treatment.REFUSED, f"{plain} is a setting of the whole broker; set it without the prefix {LISTENER_PREFIX}"
+        found = treatment(plain)
+        if found[0] is not Treatment.UNKNOWN:
+            return found
+    return Treatment.REFUSED, "it is no setting of a listener; leave it out"
 
 
 def asks_for_nothing(name: str, text: str) -> bool:
@@ -263,7 +269,7 @@ def check_at_run_time(entity: str, name: str, text: str) -> None:
 
     Raises: ConfigError for a setting that cannot change, one that cannot be honoured, and an invalid value.
     """
-    spec = SPECS_BY_NAME.get(name)
+    spec = broker_spec(name)
     known = kafka_settings("broker").get(name)
     scope = spec.scope if spec is not None else known.scope if known is not None else "per-broker"
     verdict, reason = treatment(name)

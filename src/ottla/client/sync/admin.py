@@ -123,3 +123,8 @@ class Admin:
     open_transactions = _blocking(aio.Admin.open_transactions)
     find_hanging_transactions = _blocking(aio.Admin.find_hanging_transactions)
     find_blocked_partitions = _blocking(aio.Admin.find_blocked_partitions)
+
+    describe_acls = _blocking(aio.Admin.describe_acls)
+    create_acls = _blocking(aio.Admin.create_acls)
+    delete_acls = _blocking(aio.Admin.delete_acls)
+    describe_denied_accesses = _blocking(aio.Admin.describe_denied_accesses)

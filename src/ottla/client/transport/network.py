@@ -21,6 +21,7 @@ from ottla.client.options import ClientOptions, ProducerOptions, address_text, p
 from ottla.client.transport.backoff import Backoff
 from ottla.client.transport.cluster import UNUSED_TOPIC_MS, Broker, Cluster
 from ottla.client.transport.kafka_releases import release_with
+from ottla.client.transport.tls import Tls
 from ottla.net.client_connection import ClientConnection, ConnectionBroken, open_connection
 from ottla.wire.declare import FieldNotInVersion, schema_of
 from ottla.wire.errors import InvalidRequest, KafkaError, RequestTimedOut, error_for
@@ -112,7 +113,9 @@ class Network:
         clock_ms: Callable[[], float] = monotonic_ms,
         allow_auto_create: bool = True,
     ) -> None:
+        """Reads certificates. Raises: ConfigError."""
         self.options = options
+        self._tls = Tls(options) if options.security_protocol == "SSL" else None
         self.rng = rng or Random()
         self.clock_ms = clock_ms
         idle_ms = options.metadata_max_idle_ms if isinstance(options, ProducerOptions) else UNUSED_TOPIC_MS
@@ -299,6 +302,7 @@ class Network:
                 lost=lost,
                 send_buffer_bytes=options.send_buffer_bytes,
                 receive_buffer_bytes=options.receive_buffer_bytes,
+                tls=None if self._tls is None else self._tls.present(),
             )
             offered = await negotiate(link, options.socket_connection_setup_timeout_ms)
         except ConnectionBroken as broken:

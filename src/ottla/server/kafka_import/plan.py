@@ -203,6 +203,8 @@ def _plan_cluster(plan: ImportPlan) -> None:
         start = max(following - _BLOCK_IDS, 0)
         block = layout.ProducerIdBlock(min(plan.brokers.values()), ProducerId(start), ProducerId(following - 1))
         rows[layout.PRODUCER_ID_BLOCK] = layout.encode_producer_id_block(block)
+    for pattern, entries in plan.metadata.acls.items():
+        rows[layout.acl(pattern)] = layout.encode_acls(dict.fromkeys(entries))
     for (kind, name), texts in sorted(plan.metadata.configs.items()):
         if kind == "topics" and (name not in plan.metadata.topics or name in LEFT_OUT):
             continue

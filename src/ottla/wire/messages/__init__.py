@@ -22,11 +22,14 @@ from ottla.wire.messages.api_versions import *
 from ottla.wire.messages.consumer_group_describe import *
 from ottla.wire.messages.consumer_group_heartbeat import *
 from ottla.wire.messages.consumer_protocol import *
+from ottla.wire.messages.create_acls import *
 from ottla.wire.messages.create_partitions import *
 from ottla.wire.messages.create_topics import *
+from ottla.wire.messages.delete_acls import *
 from ottla.wire.messages.delete_groups import *
 from ottla.wire.messages.delete_records import *
 from ottla.wire.messages.delete_topics import *
+from ottla.wire.messages.describe_acls import *
 from ottla.wire.messages.describe_client_quotas import *
 from ottla.wire.messages.describe_cluster import *
 from ottla.wire.messages.describe_configs import *
@@ -38,6 +41,7 @@ from ottla.wire.messages.describe_topic_partitions import *
 from ottla.wire.messages.describe_transactions import *
 from ottla.wire.messages.elect_leaders import *
 from ottla.wire.messages.end_txn import *
+from ottla.wire.messages.envelope import *
 from ottla.wire.messages.fetch import *
 from ottla.wire.messages.find_coordinator import *
 from ottla.wire.messages.heartbeat import *
