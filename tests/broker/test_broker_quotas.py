@@ -5,17 +5,19 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from access_rules import AUTHORIZER
 from cluster import Broker, Cluster, Sent, batch, fetch_request, produce_request, values
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ottla.base.ids import NO_TOPIC_ID, ConnectionId
-from ottla.base.origin import Origin
+from ottla.base.origin import ANONYMOUS, Origin
 from ottla.base.ports import Op
 from ottla.base.sampled_rate import SampledRate, TokenBucket, Window
 from ottla.base.units import MINUTE_MS, SECOND_MS
 from ottla.broker import events
 from ottla.broker.quotas.limits import CLIENT_KEYS, Limit, Quota, QuotaLimits
+from ottla.broker.registration.peers import PEER
 from ottla.store import layout
 from ottla.store.layout import QuotaEntity
 from ottla.wire import errors
@@ -31,6 +33,8 @@ from ottla.wire.messages.list_groups import ListGroupsRequest
 from ottla.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
 
 ALICE = "User:alice"
+#: Requests of tests without a principal may do everything; Alice may do nothing.
+RULES = {**AUTHORIZER, "super.users": f"{ANONYMOUS};User:broker", "allow.everyone.if.no.acl.found": "false"}
 EXCEEDED = errors.ThrottlingQuotaExceeded.code
 INVALID = errors.InvalidRequest.code
 
@@ -327,6 +331,32 @@ def test_metrics_have_kafkas_names() -> None:
     assert (found["Produce"].user, found["Produce"].client_id) == ("alice", "")
     assert found["Produce"].values["byte-rate"] > 1_000 and found["Produce"].values["throttle-time"] > 0
     assert set(found["ControllerMutation"].values) == {"mutation-rate", "tokens", "throttle-time"}
+
+
+def test_only_brokers_are_exempt_by_their_client_id() -> None:
+    """With access rules those with ClusterAction, without them those at the address of a broker."""
+    cases: list[tuple[dict[str, str], str, bool]] = [
+        ({}, ALICE, True),
+        (RULES, ALICE, False),
+        (RULES, "User:broker", True),
+    ]
+    for rules, principal, exempt in cases:
+        cluster = Cluster(settings=rules)
+        broker = cluster.topic()
+        set_quota(cluster, {"client-id": None}, producer_byte_rate=1)
+        request = produce_request(batch(b"a"), acks=1)
+        sent = broker.send(request, 9, client_id=PEER, principal=principal)
+        assert bool(sent.throttle_ms) != exempt, (rules, principal)
+
+
+def test_a_forwarded_request_does_not_mute_the_connection_of_the_broker() -> None:
+    cluster = Cluster(2, settings=RULES)
+    other = next(broker for broker in cluster.brokers.values() if broker is not cluster.controller)
+    set_quota(cluster, {"client-id": "busy"}, request_percentage=1)
+    for broker in cluster.brokers.values():
+        timed(broker, "busy", 110_000_000)
+    sent = create(other, "a", client_id="busy")
+    assert codes(sent) == [0] and sent.throttle_ms == 1_000
 
 
 # Request time.
