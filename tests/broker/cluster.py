@@ -140,6 +140,7 @@ class Broker:
         listener: str = "PLAINTEXT",
         principal: str = ANONYMOUS,
         host: str = "client",
+        token: bool = False,
     ) -> Sent:
         """Hand in a request on a connection of its own, and let happen what can happen."""
         sent = Sent(next(self.cluster.numbers))
@@ -156,16 +157,25 @@ class Broker:
                 api_version=version,
                 client_id=client_id,
                 body=decode(type(request), data, version),
-                origin=Origin(host=host, local=("reached", 1000 + self.broker_id), listener=listener, principal=principal),
+                origin=Origin(host=host, local=("reached", 1000 + self.broker_id), listener=listener, principal=principal, token=token),
                 size=len(data),
             )
         )
         self.cluster.run()
         return sent
 
-    def ask(self, request: Any, version: int, *, listener: str = "PLAINTEXT", principal: str = ANONYMOUS, host: str = "client") -> Any:
+    def ask(
+        self,
+        request: Any,
+        version: int,
+        *,
+        listener: str = "PLAINTEXT",
+        principal: str = ANONYMOUS,
+        host: str = "client",
+        token: bool = False,
+    ) -> Any:
         """Hand in a request that is answered at once; its answer."""
-        sent = self.send(request, version, listener=listener, principal=principal, host=host)
+        sent = self.send(request, version, listener=listener, principal=principal, host=host, token=token)
         assert sent.closed is None, f"the connection was closed: {sent.closed}"
         assert sent.answer is not None, "the request waits"
         return sent.answer

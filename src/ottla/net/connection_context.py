@@ -61,6 +61,16 @@ class ListenerLimits:
     connection_rate: int = 2**31 - 1
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuthenticationLimits:
+    """Limits of a connection before it is authenticated."""
+
+    frame_bytes_max: int
+    timeout_ms: int
+    #: Of all connections together.
+    bytes_max: int = 64 * MiB
+
+
 class TokenBucket:
     """Limits a rate: one second of tokens, as Kafka's quota with one sample."""
 
@@ -100,6 +110,10 @@ class Traffic:
     requests: int = 0
     received_bytes: int = 0
     sent_bytes: int = 0
+    #: Exchanges of SASL that succeeded, repeated ones included, and that failed; sessions that were not renewed in time.
+    authentications: int = 0
+    failed_authentications: int = 0
+    expired_sessions: int = 0
     #: Connections that we closed, by reason.
     cut: Counter[str] = field(default_factory=Counter)
 
@@ -158,6 +172,8 @@ class ConnectionContext:
         self.per_host: dict[str, int] = {}
         #: Bytes received ahead by connections whose request is being handled.
         self.held_bytes = 0
+        #: Bytes of frames being received from connections that are not authenticated.
+        self.unauthenticated_bytes = 0
         self.idle_s = math.inf if limits.idle_ms < 0 else limits.idle_ms / 1000
         self.read_timeout_s = limits.read_timeout_ms / 1000
         self.write_timeout_s = limits.write_timeout_ms / 1000

@@ -19,7 +19,7 @@ import msgspec
 
 from ottla.base.ids import ConnectionId
 from ottla.base.origin import Origin
-from ottla.net.connection_context import ConnectionContext, ListenerLimits, TokenBucket
+from ottla.net.connection_context import AuthenticationLimits, ConnectionContext, ListenerLimits, TokenBucket
 from ottla.net.server_connection import Handler, ServerConnection
 from ottla.net.tls.errors import TlsError, explained
 from ottla.net.tls.listener_tls import ListenerTls, TlsState
@@ -74,10 +74,13 @@ class Listener:
         name: str = "PLAINTEXT",
         limits: ListenerLimits = NO_LIMITS,
         numbers: Iterator[int] | None = None,
+        authentication: AuthenticationLimits | None = None,
         tls: ListenerTls | None = None,
     ) -> None:
-        """Owns the socket; accepts nothing before ``start``. ``numbers``: of connections, shared by the listeners of a handler. ``tls``:
-        for a listener with TLS.
+        """Owns the socket; accepts nothing before ``start``. ``numbers``: of connections, shared by the listeners of a handler.
+
+        ``authentication``: limits of connections until the handler has authenticated them; None: they need not be. ``tls``: for a listener
+        with TLS.
         """
         #: As in ``listeners``.
         self.name = name
@@ -85,6 +88,7 @@ class Listener:
         #: Handshakes that are not complete.
         self._handshakes: dict[ServerConnection, Handshake] = {}
         self._limits = limits
+        self._authentication = authentication
         self._accepts = TokenBucket(limits.connection_rate)
         self._numbers = count(1) if numbers is None else numbers
         self._socket = listening
@@ -204,6 +208,8 @@ class Listener:
     def _begin(self, accepted: socket.socket, host: str) -> None:
         accepted.setblocking(False)
         connection = ServerConnection(ConnectionId(next(self._numbers)), Origin(host=host, listener=self.name), self._context, self)
+        if self._authentication is not None:
+            connection.limit_until_authenticated(self._authentication)
         self._connections[connection] = None
         self._empty.clear()
         if self._tls is not None:

@@ -45,8 +45,10 @@ from ottla.broker.registration.lifecycle import refusal_beside_kafka
 from ottla.log.directory import LogDirectory
 from ottla.log.errors import LogError
 from ottla.log.options import TopicOptions
+from ottla.net.authenticator import Authenticator
 from ottla.net.connection_context import ConnectionContext
 from ottla.net.listener import Listener
+from ottla.net.server_connection import Handler
 from ottla.net.tls.context import TlsContext
 from ottla.net.tls.listener_tls import ListenerTls
 from ottla.server.addresses import Address
@@ -60,7 +62,8 @@ from ottla.server.metrics import Counters
 from ottla.server.peer_requests import PeerClient
 from ottla.server.peer_resolver import PeerResolver
 from ottla.server.performer import Performer
-from ottla.server.process_plan import BoundBroker, ProcessPlan, limits, listener_limits
+from ottla.server.process_plan import BoundBroker, ProcessPlan, authentication_limits, limits, listener_limits
+from ottla.server.sasl import ListenerMechanisms, peer_login
 from ottla.server.shell import Shell
 from ottla.server.store_factory import WARN_EVERY_S, StoreFactory, cluster_id, read_and_watch, submit_and_wait, zookeeper_connection
 from ottla.store import layout
@@ -77,6 +80,8 @@ READY_S = 60.0
 HANDSHAKE_THREADS = max(1, min(4, (os.cpu_count() or 1) - 1))
 #: How long a stop waits for clients to read their last answers.
 PATIENCE_S = 1.0
+#: Threads for the slow steps of authentication, which may wait for an identity provider.
+AUTHENTICATION_THREADS = 4
 
 
 class RunningBroker:
@@ -106,7 +111,14 @@ class RunningBroker:
         #: Of the listeners with TLS.
         self.tls = {name: ListenerTls(state, process.handshake_threads) for name, state in bound.tls.items()}
         self._inter_broker = bound.listeners.inter_broker
-        self.peers = PeerClient(process.shells, self._registered_address, timeout_ms=options.request_timeout_ms, tls=self._tls_to_peers)
+        sasl = any(one.protocol.sasl for one in bound.listeners.endpoints if one.listener == self._inter_broker)
+        self.peers = PeerClient(
+            process.shells,
+            self._registered_address,
+            timeout_ms=options.request_timeout_ms,
+            tls=self._tls_to_peers,
+            login=partial(peer_login, self._inter_broker, partial(self.listener_options, self._inter_broker)) if sasl else None,
+        )
         self.performer = Performer(
             disks={directory.root: process.disks[directory.root] for directory in self.directories},
             session=self.session,
@@ -141,18 +153,32 @@ class RunningBroker:
     def _make_listeners(self, process: "Process", bound: BoundBroker) -> dict[str, Listener]:
         """By name."""
         handler, numbers = process.environment.request_handler(self.shell), count(1)
+        protocols = {endpoint.listener: endpoint.protocol for endpoint in bound.listeners.endpoints}
         return {
             name: Listener(
                 listening,
                 process.connection_context,
-                handler,
+                self._authenticator(process, name, handler) if protocols[name].sasl else handler,
                 name=name,
                 limits=listener_limits(self.listener_options(name)),
                 numbers=numbers,
+                authentication=authentication_limits(self.listener_options(name)) if protocols[name].sasl else None,
                 tls=self.tls.get(name),
             )
             for name, listening in bound.sockets.items()
         }
+
+    def _authenticator(self, process: "Process", listener: str, handler: Handler) -> Handler:
+        """The handler of a listener with SASL."""
+        context = self.node.context
+        return Authenticator(
+            handler,
+            ListenerMechanisms(listener, partial(self.listener_options, listener), context.image, process.wall_ms),
+            executor=process.authentication_threads,
+            traffic=process.connection_context.traffic,
+            failure_delay_ms=lambda: context.options.failed_authentication_delay_ms,
+            wall_ms=process.wall_ms,
+        )
 
     def watch(self) -> None:
         """Passes the store's state and its changes to the broker."""
@@ -169,10 +195,10 @@ class RunningBroker:
         found = self.tls.get(self._inter_broker)
         return None if found is None else found.present.client
 
-    def listener_options(self, name: str) -> BrokerOptions:
-        """Settings in effect for a listener."""
+    def listener_options(self, name: str, mechanism: str = "") -> BrokerOptions:
+        """Settings in effect for a listener, or for a SASL mechanism of it."""
         context = self.node.context
-        return listener_options(context.settings, context.image, self.id, name)
+        return listener_options(context.settings, context.image, self.id, name, mechanism)
 
     def _changed(self, state: NodeState) -> None:
         self.shell.handle(events.StoreChanged(state=state))
@@ -248,6 +274,7 @@ class Process:
         self._descriptors_per_disk = max(descriptors // 2 // sum(len(plan.log_dirs(n)) for n in range(plan.brokers)), 16)
         self.sync_threads = self.environment.threads(options.num_io_threads, "ottla-sync")
         self._read_threads = self.environment.threads(options.num_io_threads, "ottla-read")
+        self.authentication_threads = self.environment.threads(AUTHENTICATION_THREADS, "ottla-authentication")
         self.handshake_threads = self.environment.threads(HANDSHAKE_THREADS, "ottla-tls")
         self.connection_context = ConnectionContext(limits(options, descriptors), self._read_threads)
         self._resolving: asyncio.Task[None] | None = None
@@ -490,6 +517,7 @@ class Process:
             broker.performer.close()
         self.sync_threads.shutdown()
         self._read_threads.shutdown()
+        self.authentication_threads.shutdown()
         self.handshake_threads.shutdown()
         if self._audit_log is not None:
             close_audit_log(self._audit_log)

@@ -19,6 +19,7 @@
     /isr_change_notification/isr_change_S   partitions whose state changed
     /log_dir_event_notification/log_dir_event_S   a broker lost a log directory
     /feature                                finalized features
+    /delegation_token/tokens/ID             owner, renewers and times of a delegation token; its HMAC is computed
     /consumers                              empty; used by Kafka's consumers before 0.9
     /kafka-acl/TYPE/NAME                    access rules of a literal resource pattern
     /kafka-acl-extended/prefixed/TYPE/NAME  access rules of a prefixed resource pattern
@@ -63,6 +64,7 @@ ACLS = "/kafka-acl"
 EXTENDED_ACLS = "/kafka-acl-extended"
 ACL_CHANGES = {PatternType.LITERAL: "/kafka-acl-changes", PatternType.PREFIXED: "/kafka-acl-extended-changes"}
 _ACL_ROOTS = {PatternType.LITERAL: ACLS, PatternType.PREFIXED: f"{EXTENDED_ACLS}/prefixed"}
+DELEGATION_TOKENS = "/delegation_token/tokens"
 
 #: Types of entities with overrides.
 CONFIG_TYPES = ("topics", "brokers", "users", "clients", "ips", "groups")
@@ -82,6 +84,7 @@ PERSISTENT_PATHS: tuple[str, ...] = (
     *(f"{CONFIG}/{kind}" for kind in CONFIG_TYPES), ISR_CHANGES, LOG_DIR_EVENTS, CONSUMERS,
     EXTENDED_ACLS, *_ACL_ROOTS.values(), *ACL_CHANGES.values(),
     *(f"{root}/{kind.label}" for root in _ACL_ROOTS.values() for kind in RESOURCE_TYPES),
+    "/delegation_token", DELEGATION_TOKENS, "/delegation_token/token_changes",
 )  # fmt: skip
 
 
@@ -558,6 +561,70 @@ def decode_controller_epoch(data: bytes) -> int:
 
 class _ConfigJson(msgspec.Struct):
     config: dict[str, str] = {}
+
+
+class DelegationToken(msgspec.Struct, frozen=True, kw_only=True):
+    """A delegation token. Principals are ``TYPE:NAME``, times in ms since 1970. Source: KIP-48, KIP-373."""
+
+    token_id: str
+    owner: str
+    requester: str
+    renewers: tuple[str, ...]
+    issued_ms: int
+    #: After this time it cannot be renewed.
+    max_ms: int
+    expires_ms: int
+
+
+class _TokenJson(msgspec.Struct, rename="camel"):
+    version: int
+    owner: str
+    renewers: list[str]
+    issue_timestamp: int
+    max_timestamp: int
+    expiry_timestamp: int
+    token_id: str
+    token_requester: str = ""
+
+
+def delegation_token(token_id: str) -> str:
+    return f"{DELEGATION_TOKENS}/{token_id}"
+
+
+def delegation_token_of(path: str) -> str | None:
+    """The id of the token at this path; None for another kind of path."""
+    found = re.fullmatch(rf"{DELEGATION_TOKENS}/([^/]+)", path)
+    return found[1] if found else None
+
+
+def encode_delegation_token(token: DelegationToken) -> bytes:
+    """Version 3."""
+    return msgspec.json.encode(
+        _TokenJson(
+            version=3,
+            owner=sanitized(token.owner),
+            token_requester=sanitized(token.requester),
+            renewers=[sanitized(renewer) for renewer in token.renewers],
+            issue_timestamp=token.issued_ms,
+            max_timestamp=token.max_ms,
+            expiry_timestamp=token.expires_ms,
+            token_id=token.token_id,
+        )
+    )
+
+
+def decode_delegation_token(data: bytes) -> DelegationToken:
+    """Versions 1 to 3; before 3 the owner requested the token. Raises MalformedNode."""
+    read = _decode(data, _TokenJson, DELEGATION_TOKENS)
+    return DelegationToken(
+        token_id=read.token_id,
+        owner=desanitized(read.owner),
+        requester=desanitized(read.token_requester or read.owner),
+        renewers=tuple(desanitized(renewer) for renewer in read.renewers),
+        issued_ms=read.issue_timestamp,
+        max_ms=read.max_timestamp,
+        expires_ms=read.expiry_timestamp,
+    )
 
 
 def encode_config(overrides: dict[str, str]) -> bytes:

@@ -6,13 +6,16 @@ topic setting without a synonym has no broker default.
 
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
+from typing import NamedTuple
 
+from ottla.base.jaas import MECHANISMS, login_module
 from ottla.base.listeners import SecurityProtocol
 from ottla.base.options import ConfigError, Options, OptionSpec, option, suggestion
 from ottla.base.ssl_options import ListenerSslOptions
 from ottla.base.units import DAY_MS, HOUR_MS, INT64_MAX, MINUTE_MS, SECOND_MS, KiB, MiB
 from ottla.broker.metadata.image import Image
+from ottla.broker.metadata.sasl_options import SaslOptions
 from ottla.broker.replica.replica_selector import LEADER_SELECTOR, SELECTORS
 from ottla.broker.security.authorizer import CLASSES
 from ottla.log.options import TopicOptions
@@ -844,7 +847,7 @@ UNITS_MS = {
 }
 
 
-class BrokerOptions(ServerOptions, ClusterOptions):
+class BrokerOptions(ServerOptions, ClusterOptions, SaslOptions):
     """All settings that a broker reads itself; defaults of topics are in ``Settings``."""
 
 
@@ -957,13 +960,20 @@ def broker_options(settings: Settings, image: Image, broker_id: int) -> BrokerOp
     return BrokerOptions.of(known, base=settings.options)
 
 
-def listener_options(settings: Settings, image: Image, broker_id: int, listener: str) -> BrokerOptions:
-    """Settings in effect for one listener: those with its prefix over those of the broker. Source: KIP-103, KIP-226."""
-    own = {}
+def listener_options(settings: Settings, image: Image, broker_id: int, listener: str, mechanism: str = "") -> BrokerOptions:
+    """Settings in effect for one listener, or for one SASL mechanism of it: those with its prefix over those of the broker.
+
+    Source: KIP-103, KIP-226.
+    """
+    own: dict[str, str] = {}
+    of_mechanism: dict[str, str] = {}
     for name, text in broker_texts(settings, image, broker_id).items():
-        if name.startswith(LISTENER_PREFIX) and (found := listener_setting(name)) is not None and found[0] == listener.lower():
-            own[found[1].name] = text
-    return BrokerOptions.of(own, base=broker_options(settings, image, broker_id))
+        if name.startswith(LISTENER_PREFIX) and (found := listener_setting(name)) is not None and found.listener == listener.lower():
+            if not found.mechanism:
+                own[found.spec.name] = text
+            elif found.mechanism == mechanism.lower():
+                of_mechanism[found.spec.name] = text
+    return BrokerOptions.of({**own, **of_mechanism}, base=broker_options(settings, image, broker_id))
 
 
 def topic_options(settings: Settings, image: Image, topic: str, broker_id: int) -> TopicOptions:
@@ -991,13 +1001,26 @@ def group_options(options: BrokerOptions, image: Image, group_id: str) -> GroupO
 SPECS_BY_NAME: dict[str, OptionSpec] = {**topic_defaults(), **BrokerOptions.SPECS}
 
 
-def listener_setting(name: str) -> tuple[str, OptionSpec] | None:
-    """Listener and setting of ``listener.name.LISTENER.SETTING``; None if the setting cannot have a value for one listener."""
+class ListenerSetting(NamedTuple):
+    """``listener.name.LISTENER.SETTING`` or ``listener.name.LISTENER.MECHANISM.SETTING``."""
+
+    listener: str
+    spec: OptionSpec
+    #: SASL mechanism in lower case; empty without one.
+    mechanism: str = ""
+
+
+def listener_setting(name: str) -> ListenerSetting | None:
+    """The parts of a setting of one listener; None if the setting cannot have a value for one listener."""
     rest = name.removeprefix(LISTENER_PREFIX)
     for at, character in enumerate(rest if name.startswith(LISTENER_PREFIX) else ""):
         spec = SPECS_BY_NAME.get(rest[at + 1 :]) if character == "." else None
-        if spec is not None:
-            return (rest[:at], spec) if at and spec.per_listener else None
+        if spec is None:
+            continue
+        listener, dot, mechanism = rest[:at].rpartition(".")
+        if spec.per_mechanism and dot and listener and mechanism.upper() in MECHANISMS:
+            return ListenerSetting(listener, spec, mechanism)
+        return ListenerSetting(rest[:at], spec) if at and spec.per_listener else None
     return None
 
 
@@ -1006,5 +1029,7 @@ def broker_spec(name: str) -> OptionSpec | None:
     """The declaration of a broker setting, also of one with the prefix of a listener."""
     found = SPECS_BY_NAME.get(name)
     if found is None and (own := listener_setting(name)) is not None:
-        found = replace(own[1], name=name)
+        found = replace(own.spec, name=name)
+        if own.spec.check is login_module:
+            found = replace(found, check=partial(login_module, mechanism=own.mechanism.upper()))
     return found

@@ -127,6 +127,8 @@ class Image:
         self.producer_block: layout.ProducerIdBlock | None = None
         #: Topics marked for deletion; some of their partitions may be deleted already.
         self.deleting: dict[str, None] = {}
+        #: Delegation tokens by id.
+        self.tokens: dict[str, layout.DelegationToken] = {}
         #: Content of the preferred leader election request of a tool; None if there is none.
         self.preferred_election: bytes | None = None
         #: Access rules by pattern; a pattern without rules is absent.
@@ -180,6 +182,8 @@ class Image:
             if layout.is_parent_of_quotas(path):
                 self._note_version(node)
             return None
+        if (token_id := layout.delegation_token_of(path)) is not None:
+            return self._token_changed(token_id, node)
         if path.startswith(layout.ADMIN):
             return self._request_changed(node)
         if path.startswith(f"{layout.LOG_DIR_EVENTS}/"):
@@ -334,6 +338,14 @@ class Image:
             self.requested_moves = _requested_moves(node)
             return ("reassignment", None)
         return None
+
+    def _token_changed(self, token_id: str, node: NodeState) -> Change:
+        if node.data is None:
+            self.tokens.pop(token_id, None)
+        else:
+            self.tokens[token_id] = layout.decode_delegation_token(node.data)
+        self._note_version(node)
+        return ("token", token_id)
 
     def _event_changed(self, node: NodeState) -> Change:
         if node.data is None:

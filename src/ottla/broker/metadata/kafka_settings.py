@@ -39,6 +39,7 @@ _PURGATORY = "delayed operations are removed when they complete"
 _ONE_FORMAT = "there is one record format, version 2"
 _ZOOKEEPER_COPY = "values in ZooKeeper are not encrypted: secrets are not stored there"
 _IDS = "broker.id sets the id"
+_KERBEROS = "the Kerberos library reads the keytab, so there are no tickets to renew"
 _LISTENER = "all listeners start together, when the broker serves"
 
 #: Accepted names without effect, or prefixes of names that end in a dot, with the reason.
@@ -52,7 +53,6 @@ MEANINGLESS = {
     "broker.id.generation.enable": _IDS,
     "broker.session.timeout.ms": "zookeeper.session.timeout.ms is the time after which a broker counts as dead",
     "confluent.": "it is a setting of Confluent Platform",
-    "connection.failed.authentication.delay.ms": "this version has no authentication",
     "controller.": _KRAFT,
     "delete.records.purgatory.purge.interval.requests": _PURGATORY,
     "early.start.listeners": _LISTENER,
@@ -94,6 +94,13 @@ MEANINGLESS = {
     "replica.socket.": "followers fetch with the settings of socket.receive.buffer.bytes and request.timeout.ms",
     "replication.quota.": "the rate of throttled replicas is measured without windows",
     "reserved.broker.max.id": _IDS,
+    "sasl.kerberos.kinit.cmd": _KERBEROS,
+    "sasl.kerberos.min.time.before.relogin": _KERBEROS,
+    "sasl.kerberos.ticket.renew.": _KERBEROS,
+    "sasl.login.connect.timeout.ms": "sasl.login.read.timeout.ms is the timeout of connecting and reading",
+    "sasl.login.refresh.": "brokers get a new token for each session with another broker",
+    "sasl.login.retry.": "brokers retry with each connection to another broker",
+    "sasl.mechanism.controller.protocol": _KRAFT,
     "server.max.startup.time.ms": "a start has no time limit: the logs decide how long recovery takes",
     "share.": _SHARE,
     "socket.connection.setup.": "brokers connect to each other with fixed timeouts",
@@ -107,7 +114,6 @@ MEANINGLESS = {
 }
 
 _NO_TLS = "this version has no TLS; put it behind a TLS proxy or leave the setting out"
-_NO_AUTHENTICATION = "this version has no authentication; leave the setting out"
 _NO_JAVA = "Java classes cannot be loaded here; leave the setting out"
 _LITERAL = "values are not resolved; write them literally"
 
@@ -118,13 +124,13 @@ REFUSED = {
     "control.plane.listener.name": "requests of the controller use the listener between brokers; leave the setting out",
     "config.providers.": _LITERAL,
     "client.quota.callback.class": _NO_JAVA,
-    "connections.max.reauth.ms": _NO_AUTHENTICATION,
     "cordoned.log.dirs": "new partitions go to all of log.dirs; leave the setting out",
     "create.topic.policy.class.name": _NO_JAVA,
-    "delegation.token.": _NO_AUTHENTICATION,
-    "principal.builder.class": _NO_AUTHENTICATION,
+    "principal.builder.class": _NO_JAVA,
     "remote.log.storage.system.enable": "this version has no tiered storage; leave the setting out",
-    "sasl.": _NO_AUTHENTICATION,
+    "sasl.": "this version does not have it; leave the setting out",
+    "sasl.client.callback.handler.class": _NO_JAVA,
+    "sasl.login.class": _NO_JAVA,
     "security.providers": _NO_TLS,
     "ssl.": _NO_TLS,
     "zookeeper.clientCnxnSocket": _NO_JAVA,
@@ -136,7 +142,6 @@ REFUSED = {
 HARMLESS = {
     "ssl.allow.dn.changes": ("false",),
     "ssl.endpoint.identification.algorithm": ("https", "HTTPS", ""),
-    "sasl.enabled.mechanisms": ("GSSAPI", ""),
 }
 
 #: Settings in force whose default is not Kafka's, with the reason.
@@ -225,6 +230,8 @@ def treatment(name: str) -> tuple[Treatment, str]:
         return _of_a_listener(name)
     for table, verdict in ((REFUSED, Treatment.REFUSED), (MEANINGLESS, Treatment.MEANINGLESS)):
         reason = _reason(name, table)
+        if verdict is Treatment.REFUSED and reason is REFUSED["sasl."] and _reason(name, MEANINGLESS) is not None:
+            continue
         if reason is not None and (verdict is Treatment.REFUSED or name in kafka_settings("broker") or name.startswith("confluent.")):
             return verdict, reason
     return Treatment.UNKNOWN, ""

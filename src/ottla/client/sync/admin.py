@@ -103,6 +103,10 @@ class Admin:
     describe_replica_log_dirs = _blocking(aio.Admin.describe_replica_log_dirs)
     alter_replica_log_dirs = _blocking(aio.Admin.alter_replica_log_dirs)
 
+    describe_scram_credentials = _blocking(aio.Admin.describe_scram_credentials)
+    set_scram_credential = _blocking(aio.Admin.set_scram_credential)
+    delete_scram_credential = _blocking(aio.Admin.delete_scram_credential)
+
     list_groups = _blocking(aio.Admin.list_groups)
     describe_consumer_groups = _blocking(aio.Admin.describe_consumer_groups)
     describe_consumer_group = _blocking(aio.Admin.describe_consumer_group)
