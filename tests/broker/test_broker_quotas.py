@@ -24,6 +24,11 @@ from ottla.wire import errors
 from ottla.wire.messages import alter_client_quotas as altering
 from ottla.wire.messages import describe_client_quotas as describing
 from ottla.wire.messages.alter_client_quotas import AlterClientQuotasRequest
+from ottla.wire.messages.alter_user_scram_credentials import (
+    AlterUserScramCredentialsRequest,
+    ScramCredentialDeletion,
+    ScramCredentialUpsertion,
+)
 from ottla.wire.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
 from ottla.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from ottla.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
@@ -536,6 +541,18 @@ def test_other_keys_of_a_user_stay() -> None:
     set_quota(cluster, {"user": "alice"}, consumer_byte_rate=None)
     assert describe(cluster[1]) == {}
     assert layout.decode_config(cluster.store.tree.nodes["/config/users/alice"].data) == {"SCRAM-SHA-256": "salt=..."}
+
+
+def test_a_user_with_quotas_of_client_ids_can_lose_everything_else() -> None:
+    cluster = Cluster()
+    deletion = ScramCredentialDeletion(name="alice", mechanism=1)
+    upsertion = ScramCredentialUpsertion(name="alice", mechanism=1, iterations=4096, salt=b"salt", salted_password=bytes(32))
+    for changes in ({"upsertions": [upsertion]}, {"deletions": [deletion]}):
+        assert cluster[1].ask(AlterUserScramCredentialsRequest(**changes), 0).results[0].error_code == 0
+        set_quota(cluster, {"user": "alice", "client-id": "etl"}, producer_byte_rate=1)
+    set_quota(cluster, {"user": "alice"}, producer_byte_rate=2)
+    set_quota(cluster, {"user": "alice"}, producer_byte_rate=None)
+    assert describe(cluster[1]) == {(("user", "alice"), ("client-id", "etl")): {"producer_byte_rate": 1}}
 
 
 def test_quotas_are_changed_and_removed_one_by_one() -> None:
