@@ -17,6 +17,7 @@ restarted worker fences its predecessor.
 
 from __future__ import annotations
 
+import faulthandler
 import itertools
 import os
 import random
@@ -50,6 +51,8 @@ ABORTED_ONE_IN = 12
 #: An abort of `process` ends its run, so the member leaves its group.
 PROCESS_ABORTED_ONE_IN = 120
 CALL_S = 10.0
+#: A worker writes the stacks of its threads after this signal.
+STACKS = signal.SIGUSR1
 
 
 def transactional_id(kind: str, name: str) -> str:
@@ -278,6 +281,7 @@ RUNS = {"process": run_process, "ottla": run_ottla, "librdkafka": run_librdkafka
 def main() -> None:
     """Arguments: kind, name, bootstrap servers, file of outcomes."""
     kind, name, bootstrap, outcomes = sys.argv[1:]
+    faulthandler.register(STACKS, all_threads=True)
     RUNS[kind](name, bootstrap, Path(outcomes))
 
 
