@@ -118,6 +118,8 @@ class TransactionsResult:
     open_transactions: int = 0
     #: How often workers replaced their clients.
     replaced: int = 0
+    #: Workers that ended because a call of librdkafka did not return, and were restarted.
+    hung: int = 0
     skipped: str = ""
     problems: list[str] = field(default_factory=list)
 
@@ -407,13 +409,26 @@ class TransactionsTest:
         """Wait until both groups have written records that are sent from now on. Raises: ConditionTimeout."""
         began_s, number = time.monotonic(), self.producer.sent
         try:
-            until(partial(self.watcher.has_passed, number), f"after {fault}: the outputs have record {number}", timeout_s=STUCK_S)
+            until(
+                lambda: self.supervised() and self.watcher.has_passed(number),
+                f"after {fault}: the outputs have record {number}",
+                timeout_s=STUCK_S,
+            )
         except ConditionTimeout as why:
             self.explain()
             raise ConditionTimeout(f"{why}; they end at {self.watcher.highest}") from None
         took_s = time.monotonic() - began_s
         self.outcome.recovered_s.setdefault(fault, []).append(took_s)
         self.log(f"   outputs go on after {took_s:.1f} s")
+
+    def supervised(self) -> bool:
+        """Restarts workers that librdkafka has hung; True."""
+        for worker in self.workers:
+            if worker.process.died and worker.kind == "librdkafka" and "Timeout (" in worker.process.output_text():
+                self.outcome.hung += 1
+                self.log(f"   worker {worker.name} hung in librdkafka, and is restarted")
+                worker.process.spawn()
+        return True
 
     def explain(self) -> None:
         """Writes the stacks of workers into their output, and the state of the groups into the log."""
@@ -431,7 +446,9 @@ class TransactionsTest:
         """Wait until each acknowledged record is in each output. Raises: ConditionTimeout."""
         wanted = set(self.producer.acknowledged)
         try:
-            until(lambda: not self.watcher.lacks(wanted), "all input records are in the outputs", timeout_s=CATCH_UP_S)
+            until(
+                lambda: self.supervised() and not self.watcher.lacks(wanted), "all input records are in the outputs", timeout_s=CATCH_UP_S
+            )
         except ConditionTimeout:
             self.explain()
             raise
