@@ -18,11 +18,13 @@ from ottla.base.ids import ConnectionId, TopicPartition
 from ottla.base.listeners import Endpoint
 from ottla.base.origin import ANONYMOUS, Origin
 from ottla.base.ports import StoreResult
+from ottla.base.ssl_options import ListenerSslOptions
 from ottla.broker import effects, events
 from ottla.broker.apis import HANDLERS
 from ottla.broker.context import BrokerContext
 from ottla.broker.metadata.configs import Settings
 from ottla.broker.node import Node
+from ottla.broker.registration.peers import PEER
 from ottla.broker.replica.leader import Leader
 from ottla.log import scrub
 from ottla.log.compactor import CompactionResult, carry_out
@@ -51,6 +53,8 @@ class Sent:
         self.connection = ConnectionId(connection)
         self.answer: Any = None
         self.released = False
+        #: How long the connection is muted after the answer, in ms.
+        self.throttle_ms = 0
         #: Why the broker closed the connection.
         self.closed: str | None = None
         #: Called when the answer comes.
@@ -87,6 +91,9 @@ class Broker:
         self.flushes: list[Held] = []
         self.removed: list[str] = []
         self.replaced: list[str] = []
+        #: Checked certificates, and the outcome of the next checks.
+        self.checked: list[Mapping[str, ListenerSslOptions]] = []
+        self.certificates_problem = ""
         #: Reads of logs that wait for ``read_logs()``, while ``reading`` is False.
         self.reads: list[effects.ReadLog] = []
         self.reading = cluster.reading
@@ -134,10 +141,11 @@ class Broker:
         version: int,
         *,
         answered: Callable[[Any], None] | None = None,
-        client_id: str = "test",
+        client_id: str | None = "test",
         listener: str = "PLAINTEXT",
         principal: str = ANONYMOUS,
         host: str = "client",
+        token: bool = False,
     ) -> Sent:
         """Hand in a request on a connection of its own, and let happen what can happen."""
         sent = Sent(next(self.cluster.numbers))
@@ -145,6 +153,7 @@ class Broker:
         self._sent[sent.connection] = sent
         key = schema_of(type(request)).key
         assert key is not None, f"{type(request).__name__} is a request"
+        data = bytearray(encode(request, version))
         self.handle(
             events.RequestArrived(
                 connection=sent.connection,
@@ -152,16 +161,26 @@ class Broker:
                 api_key=key,
                 api_version=version,
                 client_id=client_id,
-                body=decode(type(request), bytearray(encode(request, version)), version),
-                origin=Origin(host=host, local=("reached", 1000 + self.broker_id), listener=listener, principal=principal),
+                body=decode(type(request), data, version),
+                origin=Origin(host=host, local=("reached", 1000 + self.broker_id), listener=listener, principal=principal, token=token),
+                size=len(data),
             )
         )
         self.cluster.run()
         return sent
 
-    def ask(self, request: Any, version: int, *, listener: str = "PLAINTEXT", principal: str = ANONYMOUS, host: str = "client") -> Any:
+    def ask(
+        self,
+        request: Any,
+        version: int,
+        *,
+        listener: str = "PLAINTEXT",
+        principal: str = ANONYMOUS,
+        host: str = "client",
+        token: bool = False,
+    ) -> Any:
         """Hand in a request that is answered at once; its answer."""
-        sent = self.send(request, version, listener=listener, principal=principal, host=host)
+        sent = self.send(request, version, listener=listener, principal=principal, host=host, token=token)
         assert sent.closed is None, f"the connection was closed: {sent.closed}"
         assert sent.answer is not None, "the request waits"
         return sent.answer
@@ -203,7 +222,8 @@ class Broker:
                 case effects.Respond():
                     self._respond(effect)
                 case effects.Release():
-                    self._sent.pop(effect.connection).released = True
+                    sent = self._sent.pop(effect.connection)
+                    sent.released, sent.throttle_ms = True, effect.throttle_ms
                 case effects.Close():
                     self._sent.pop(effect.connection).closed = effect.reason
                 case effects.ScheduleFlush():
@@ -217,6 +237,10 @@ class Broker:
                             self.flushes.append(held)
                 case effects.StartWriteback():
                     pass
+                case effects.CheckCertificates():
+                    self.checked.append(effect.listeners)
+                    answer = events.CertificatesChecked(ticket=effect.ticket, problem=self.certificates_problem)
+                    self.cluster.later(lambda answer=answer: self.handle(answer))  # type: ignore[misc]
                 case effects.ReadLog():
                     self.cluster.later(lambda effect=effect: self._read_log(effect))  # type: ignore[misc]
                 case effects.ChangeLogs():
@@ -269,6 +293,7 @@ class Broker:
         chunks = encode_chunks(effect.message, effect.api_version)
         data = b"".join(chunk.read() if hasattr(chunk, "read") else chunk for chunk in chunks)  # type: ignore[misc]
         sent = self._sent.pop(effect.connection)
+        sent.throttle_ms = effect.throttle_ms
         sent.answer = decode(type(effect.message), data, effect.api_version)
         sent.answered(sent.answer)
 
@@ -344,7 +369,7 @@ class Broker:
         if peer is None or link in self.cluster.cut:
             answered(None)
         else:
-            peer.send(effect.message, effect.api_version, answered=answered, principal=self.cluster.peer_principal)
+            peer.send(effect.message, effect.api_version, answered=answered, client_id=PEER, principal=self.cluster.peer_principal)
 
     def _check(self) -> None:
         marks = {}

@@ -11,6 +11,7 @@ The numbers are those of the protocol; ``label`` gives the names of the store an
 Source: KIP-11, KIP-290; Kafka's AclOperation, ResourceType, PatternType, AclPermissionType.
 """
 
+from collections.abc import Iterable
 from enum import IntEnum
 from typing import NamedTuple, Self
 
@@ -22,6 +23,9 @@ CLUSTER_NAME = "kafka-cluster"
 
 
 class _Labelled(IntEnum):
+    #: Enum's own hash is a call of Python code; these are parts of keys that are looked up for every check.
+    __hash__ = int.__hash__
+
     @property
     def label(self) -> str:
         """Kafka's name in the store and in tools: ``TransactionalId``."""
@@ -188,3 +192,23 @@ class Filter(NamedTuple):
             and self.operation in (Operation.ANY, entry.operation)
             and self.permission in (Permission.ANY, entry.permission)
         )
+
+
+def deciding_rule(
+    rules: Iterable[tuple[Pattern, Entry]], principal: str, host: str, operation: Operation, resource_type: ResourceType, name: str
+) -> tuple[bool | None, tuple[Pattern, Entry] | None]:
+    """Whether rules allow an operation on a resource, and the rule that decides; None: none decides, and none is about the resource.
+
+    Looks at every rule. Brokers decide the same by an index (``broker/security/authorizer.py``).
+    """
+    about = [(pattern, entry) for pattern, entry in rules if pattern.resource_type is resource_type and covers(pattern, name)]
+    allowing = None
+    for pattern, entry in about:
+        if entry.principal not in (principal, ANY_USER) or entry.host not in (host, WILDCARD):
+            continue
+        same = entry.operation in (operation, Operation.ALL)
+        if entry.permission is Permission.DENY and same:
+            return False, (pattern, entry)
+        if allowing is None and entry.permission is Permission.ALLOW and (same or entry.operation in IMPLY.get(operation, ())):
+            allowing = pattern, entry
+    return (True if allowing is not None else False if about else None), allowing

@@ -16,7 +16,6 @@ Source: KIP-4, KIP-320, KIP-430, KIP-516; facts of Kafka's KafkaApis.
 from collections.abc import Iterable, Iterator, Mapping
 
 from ottla.base.ids import NO_TOPIC_ID, TopicId
-from ottla.base.origin import Origin
 from ottla.broker.apis.authorized_operations import cluster_operations, topic_operations
 from ottla.broker.apis.partition_leaders import address_for, partition_view, unreachable
 from ottla.broker.controller.topics import INTERNAL, check_name
@@ -145,18 +144,25 @@ def _missing(node: Node, call: RequestArrived[MetadataRequest], name: str, *, cr
         check_name(name)
         if create:
             node.context.demand(call, CREATED, name)
-            create_on_demand(node, name, call.origin)
+            create_on_demand(node, call, name)
+    except errors.ThrottlingQuotaExceeded:
+        return errors.UnknownTopicOrPartition.code
     except KafkaError as error:
         return error.code
     return errors.UnknownTopicOrPartition.code
 
 
-def create_on_demand(node: Node, name: str, of: Origin) -> None:
+def create_on_demand(node: Node, call: RequestArrived[MetadataRequest], name: str) -> None:
     """Asks the controller to create a topic with the broker's defaults for a client, without waiting. Internal topics are created by their
-    coordinators."""
+    coordinators. The partitions count against the client's quota at this broker.
+
+    Raises: ThrottlingQuotaExceeded.
+    """
     if name in node.context.creating or name in INTERNAL or len(node.context.creating) >= node.context.options.topics_creating_max:
         return
-    node.controller.create_topic(CreatableTopic(name=name, num_partitions=-1, replication_factor=-1), of)
+    if node.context.quotas.active:
+        node.context.quotas.mutations(call, strict_since=0).take(node.context.options.num_partitions)
+    node.controller.create_topic(CreatableTopic(name=name, num_partitions=-1, replication_factor=-1), call.origin)
 
 
 def _described(view: TopicView, topic: Topic) -> MetadataResponseTopic:

@@ -21,6 +21,7 @@ from ottla.broker.controller.fenced_writes import FencedWrites
 from ottla.broker.controller.preferred_leaders import PreferredLeaders
 from ottla.broker.controller.reachability import ControllerReachability
 from ottla.broker.controller.reassignment_driver import ReassignmentDriver
+from ottla.broker.controller.token_expiry import TokenExpiry
 from ottla.broker.controller.topic_writes import TopicWriteBatcher, WhenOpened
 from ottla.broker.controller.topics import creation, plan_topic, stateless
 from ottla.broker.isolation import indivisible
@@ -46,9 +47,10 @@ class Controller:
         self.topics = TopicWriteBatcher(context, writes, when_opened)
         self.preferred = PreferredLeaders(context, writes, self.election_queue)
         self.reachability = ControllerReachability(context, writes, registration)
-        self.access_rules = AccessRules(context.image)
+        self.access_rules = AccessRules(context.image, writes)
         #: Reassignments in progress.
         self._moves = ReassignmentDriver(context, writes)
+        self._token_expiry = TokenExpiry(context, writes)
 
     @property
     def active(self) -> bool:
@@ -127,7 +129,9 @@ class Controller:
             changed, self._changed = self._changed, {}
             self.election_queue.add(self._stateless(changed))
             self.preferred.tick()
+            self.access_rules.tick()
             self._moves.tick()
+            self._token_expiry.tick()
             self.election_queue.go_on()
 
     # Topics that are created without a CreateTopics request: automatic creation by name, and the coordinators' topics.

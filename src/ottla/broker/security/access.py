@@ -7,11 +7,13 @@ A request of a broker in the same process may do everything. Brokers of other pr
 create topics of coordinators also Create, for the principal of their connection; usually it is a super user, as in Kafka.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
 from ottla.base.acls import CLUSTER_NAME, OPERATIONS, Operation, Pattern, ResourceType
 from ottla.base.origin import SAME_PROCESS, Origin
+from ottla.base.units import MINUTE_MS
 from ottla.broker import effects
 from ottla.broker.events import RequestArrived
 from ottla.broker.metadata.image import Image
@@ -20,6 +22,8 @@ from ottla.broker.security.authorizer import Authorizer, Decision
 from ottla.broker.security.requirements import CLUSTER, REQUIREMENTS, Requirement
 from ottla.wire.errors import KafkaError
 
+#: Principals whose refused accesses are counted, per minute; further ones are counted together.
+PRINCIPALS_MAX, OTHERS = 100, "others"
 _SAME_PROCESS = Decision(True, OF_SAME_PROCESS)
 
 
@@ -38,6 +42,7 @@ class Requests(Protocol):
     effects: list[effects.Effect]
     image: Image
     options: Any
+    now_ms: int
 
 
 def super_users(text: str) -> list[str]:
@@ -60,6 +65,8 @@ class Access:
         self.authorizer = authorizer
         #: Grows with each change of a rule: what was decided before may be wrong.
         self.changes = 0
+        #: Refused accesses by minute of the broker's clock, of the last hour, and by principal.
+        self._denied: dict[int, Counter[str]] = {}
 
     def changed(self, pattern: Pattern) -> None:
         """Rules of a pattern changed in the image."""
@@ -126,7 +133,29 @@ class Access:
         operation, resource_type = required.operation, required.resource_type
         return lambda name: origin == SAME_PROCESS or decide(origin.principal, origin.host, operation, resource_type, name).allowed
 
+    def acts_for_cluster(self, origin: Origin) -> bool:
+        """Whether a sender has ClusterAction, as brokers have; without audit."""
+        if origin == SAME_PROCESS:
+            return True
+        return self.authorizer.decide(origin.principal, origin.host, Operation.CLUSTER_ACTION, CLUSTER, CLUSTER_NAME).allowed
+
+    def _count_denied(self, principal: str) -> None:
+        minute = self._context.now_ms // MINUTE_MS
+        if minute not in self._denied:
+            self.denied_last_hour()
+            self._denied[minute] = Counter()
+        counts = self._denied[minute]
+        counts[principal if principal in counts or len(counts) < PRINCIPALS_MAX else OTHERS] += 1
+
+    def denied_last_hour(self) -> Counter[str]:
+        """Refused accesses of the last 60 minutes by principal, without refusals that only select what is answered."""
+        first = self._context.now_ms // MINUTE_MS - 59
+        self._denied = {minute: counts for minute, counts in self._denied.items() if minute >= first}
+        return sum(self._denied.values(), Counter())
+
     def _audit(self, call: RequestArrived[Any], required: Requirement, name: str, found: Decision, times: int) -> None:
+        if not found.allowed:
+            self._count_denied(call.origin.principal)
         self._context.effects.append(
             effects.Audit(
                 call=call,
@@ -153,13 +182,17 @@ class Permits:
         self._known: dict[str, bool] = {}
 
     def __call__(self, name: str) -> bool:
-        if self._changes != self._access.changes:
+        if self._stale():
             self._changes = self._access.changes
             self._known.clear()
         found = self._known.get(name)
         if found is None:
             found = self._known[name] = self._access.permits(self._call, self._required, name)
         return found
+
+    def _stale(self) -> bool:
+        """Whether rules changed since the last check."""
+        return self._changes != self._access.changes
 
     def refusal(self, name: str) -> KafkaError:
         """The error that refuses a resource."""
