@@ -3,6 +3,9 @@
 A handler is a function ``(node, call) -> response``. It returns the response message, ``PENDING`` if the response follows later through
 ``BrokerContext.answer``, or ``NO_RESPONSE`` if there is none (acks=0). If it raises a KafkaError, the API's ``refuse`` function makes the
 response. With ``at_controller`` the request is first forwarded to the controller, and the handler runs only there.
+
+What an API requires of the client is its row in ``security/requirements.py``. Requirements of the whole request are checked before the
+handler runs; those of parts are checked by the handler.
 """
 
 from collections.abc import Callable
@@ -12,7 +15,9 @@ from typing import Any, TypeVar
 
 from msgspec import Struct
 
+from ottla.base.ssl_options import ListenerSslOptions
 from ottla.broker.events import RequestArrived
+from ottla.broker.security.requirements import REQUIREMENTS
 from ottla.wire.declare import schema_of
 from ottla.wire.errors import KafkaError
 
@@ -58,6 +63,8 @@ class ApiHandler:
     from_brokers: bool
     #: Whether a broker with these options serves the last version; None: every broker does.
     serves_last: Callable[[Any], bool] | None
+    #: Certificates that the request would change: the broker that gets it from a client checks them before anything else.
+    certificates: Callable[[Any, RequestArrived[Any]], dict[str, ListenerSslOptions]] | None = None
 
     def last_version(self, options: Any) -> int:
         """The last version that a broker with these options serves."""
@@ -82,6 +89,7 @@ def handles(
     reads_groups: bool = False,
     from_brokers: bool = False,
     serves_last: Callable[[Any], bool] | None = None,
+    certificates: Callable[[Any, RequestArrived[Any]], dict[str, ListenerSslOptions]] | None = None,
 ) -> Callable[[Handler[B, Req, Resp]], Handler[B, Req, Resp]]:
     """Registers the handler of a request class for these versions, inclusive."""
 
@@ -89,6 +97,7 @@ def handles(
         schema = schema_of(request)
         key = schema.key
         assert key is not None and key not in HANDLERS, f"{request.__name__} is a request with one handler"
+        assert key in REQUIREMENTS, f"{request.__name__} has a row in security/requirements.py"
         HANDLERS[key] = ApiHandler(
             key,
             request,
@@ -101,6 +110,7 @@ def handles(
             reads_groups,
             from_brokers,
             serves_last,
+            certificates,
         )
         return run
 
