@@ -53,6 +53,7 @@ from ottla.server.addresses import Address
 from ottla.server.data_directory import CannotStart, StoppedWhileStarting, UnusableDirectory
 from ottla.server.environment import Environment, LoopWatch, OperatingSystem
 from ottla.server.flight_recorder import FlightRecorder
+from ottla.server.initial_users import store_users
 from ottla.server.log_recovery import open_in_threads
 from ottla.server.memory_trim import Trimmer, start_trimmer
 from ottla.server.metrics import Counters
@@ -288,6 +289,8 @@ class Process:
             session.close()
             raise CannotStart(refusal)
         self.cluster_id = await self._unless_stopped(cluster_id(session))
+        if self.plan.users:
+            await self._unless_stopped(store_users(session, self.plan.users, replace=False))
         session.close()
         for number in range(self.plan.brokers):
             await self._open_broker(self.store_factory, BoundBroker(self.plan, number, self._image))
