@@ -22,6 +22,7 @@ from ottla.base.options import ConfigError
 from ottla.base.scram import BY_NAME, ITERATIONS_MIN, MalformedCredential, ScramCredential, ScramMechanism
 from ottla.broker.metadata.configs import LISTENER_PREFIX, BrokerOptions
 from ottla.broker.metadata.image import Image
+from ottla.net.sasl.gssapi import GssapiMissing, GssapiServer, library
 from ottla.net.sasl.jwt_validation import READ_TIMEOUT_MS, JwtRules, JwtValidator
 from ottla.net.sasl.login import Login
 from ottla.net.sasl.logins import LoginRefused, OAuthSource, login_of
@@ -114,7 +115,7 @@ class ListenerMechanisms:
             return ScramServer(BY_NAME[mechanism], credentials, secrets.token_bytes, slow=bool(options.token_key))
         if mechanism == jaas.OAUTHBEARER:
             return OAuthBearerServer(self._validator(jwt_rules(options)))
-        return _gssapi_server(options, module)
+        return GssapiServer(module)
 
     def _validator(self, rules: JwtRules) -> JwtValidator:
         if rules not in self._validators:
@@ -187,7 +188,7 @@ def check_mechanism(listener: str, mechanism: str, options: BrokerOptions) -> No
     if mechanism == jaas.OAUTHBEARER:
         _check_oauthbearer(prefix, options)
     if mechanism == jaas.GSSAPI:
-        _check_gssapi(setting, options, module)
+        _check_gssapi(setting, module)
 
 
 def _check_oauthbearer(prefix: str, options: BrokerOptions) -> None:
@@ -202,9 +203,14 @@ def _check_oauthbearer(prefix: str, options: BrokerOptions) -> None:
         raise ConfigError(name, "it is not set; set it, or sasl.oauthbearer.allow.unverified.audience=true")
 
 
-def _check_gssapi(setting: str, options: BrokerOptions, module: LoginModule) -> None:
-    raise ConfigError("sasl.enabled.mechanisms", "GSSAPI is enabled, and is its default; name other mechanisms")
-
-
-def _gssapi_server(options: BrokerOptions, module: LoginModule) -> ServerMechanism:
-    raise AssertionError("GSSAPI is refused at the start")
+def _check_gssapi(setting: str, module: LoginModule) -> None:
+    try:
+        library()
+    except GssapiMissing as error:
+        raise ConfigError("sasl.enabled.mechanisms", f"GSSAPI is enabled, as by default: {error}, or name other mechanisms") from None
+    for option in ("keyTab", "principal"):
+        if not module.option(option):
+            problem = (
+                f'GSSAPI is enabled and has no {option}; set {jaas.KERBEROS_MODULE} required keyTab="FILE" principal="kafka/HOST@REALM";'
+            )
+            raise ConfigError(setting, f"{problem} or set sasl.enabled.mechanisms")

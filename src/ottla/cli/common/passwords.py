@@ -1,4 +1,4 @@
-"""Passwords of commands: from a file, an environment variable or a prompt, never from an argument, which every user of a machine can see."""
+"""Passwords of commands: from a file, an environment variable or a prompt. Never from an argument: every user of the machine can see it."""
 
 from __future__ import annotations
 
