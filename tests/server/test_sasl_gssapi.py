@@ -112,9 +112,13 @@ def test_a_client_with_a_ticket_is_authenticated(kerberos: Kerberos) -> None:
             assert admin.create_delegation_token().owner == "User:alice"
         kerberos.keytab("other/localhost")
         wrong = {**client, "sasl_kerberos_service_name": "other"}
-        with ottla.Admin(**wrong, sasl_jaas_config=module.format(alice, "alice/workstation")) as admin:
-            with pytest.raises(errors.SaslAuthenticationFailed, match="ticket isn't for us|invalid credentials"):
-                admin.list_topics()
-        with ottla.Admin(**client, sasl_jaas_config=module.format(kerberos.directory / "none", "alice/workstation")) as admin:
-            with pytest.raises(errors.SaslAuthenticationFailed, match="Kerberos: "):
-                admin.list_topics()
+        with (
+            ottla.Admin(**wrong, sasl_jaas_config=module.format(alice, "alice/workstation")) as admin,
+            pytest.raises(errors.SaslAuthenticationFailed, match=r"ticket isn't for us|invalid credentials"),
+        ):
+            admin.list_topics()
+        with (
+            ottla.Admin(**client, sasl_jaas_config=module.format(kerberos.directory / "none", "alice/workstation")) as admin,
+            pytest.raises(errors.SaslAuthenticationFailed, match="Kerberos: "),
+        ):
+            admin.list_topics()

@@ -195,16 +195,20 @@ def test_clients_get_tokens_from_a_function_and_from_a_file(secured: Broker, tmp
 @pytest.mark.server
 def test_an_expired_token_and_a_failing_provider_are_told_apart(secured: Broker) -> None:
     old = token(now_s=time.time() - 1_000)
-    with ottla.Admin(**client(secured, sasl_oauth_token_provider=lambda: old)) as admin:
-        with pytest.raises(errors.SaslAuthenticationFailed, match="the token has expired .* ago"):
-            admin.list_topics()
+    with (
+        ottla.Admin(**client(secured, sasl_oauth_token_provider=lambda: old)) as admin,
+        pytest.raises(errors.SaslAuthenticationFailed, match=r"the token has expired .* ago"),
+    ):
+        admin.list_topics()
 
     def fails() -> str:
         raise RuntimeError("SECRET")
 
-    with ottla.Admin(**client(secured, sasl_oauth_token_provider=fails)) as admin:
-        with pytest.raises(errors.SaslAuthenticationFailed, match="the token provider failed: RuntimeError") as failed:
-            admin.list_topics()
+    with (
+        ottla.Admin(**client(secured, sasl_oauth_token_provider=fails)) as admin,
+        pytest.raises(errors.SaslAuthenticationFailed, match="the token provider failed: RuntimeError") as failed,
+    ):
+        admin.list_topics()
     assert "SECRET" not in str(failed.value)
 
 
@@ -252,5 +256,5 @@ def test_a_token_endpoint_grants_client_credentials() -> None:
             assert "WRONG" not in str(refused.value)
         finally:
             server.shutdown()
-    with pytest.raises(LoginFailed, match="no token from http://127.0.0.1/token"):
+    with pytest.raises(LoginFailed, match=r"no token from http://127.0.0.1/token"):
         fetch_token(OAuthSource(url=url, client_id="id", client_secret="secret"))

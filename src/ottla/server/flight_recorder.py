@@ -4,6 +4,9 @@ A broker is a function of its events, so they reproduce a failure. The recorder 
 store's state before them. It keeps the frame of a request, because the decoded message may point into a reused buffer. Of a frame above
 ``FRAME_KEPT_BYTES`` it keeps the beginning only; such a request cannot be replayed.
 
+Secrets are left out: settings that hold one, users' credentials in the store, and all but the header of requests that carry them. Such a
+request cannot be replayed either.
+
 A flight record is a file of JSON lines: the failure, then the events, oldest first. ``ottla sim replay`` reads it.
 """
 
@@ -12,17 +15,27 @@ import time
 import traceback
 from collections import deque
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from ottla.base.options import Kind
 from ottla.base.origin import NOWHERE, Origin
 from ottla.base.ports import NodeState
+from ottla.base.scram import BY_NAME
 from ottla.base.units import KiB
 from ottla.broker.events import Event, LogRead, PeerAnswered, RequestArrived, StoreChanged
+from ottla.broker.metadata.configs import broker_spec
+from ottla.store import layout
 from ottla.wire import framing
+from ottla.wire.messages.alter_configs import AlterConfigsRequest
+from ottla.wire.messages.alter_user_scram_credentials import AlterUserScramCredentialsRequest
+from ottla.wire.messages.expire_delegation_token import ExpireDelegationTokenRequest
 from ottla.wire.messages.fetch import FetchResponse
+from ottla.wire.messages.incremental_alter_configs import IncrementalAlterConfigsRequest
+from ottla.wire.messages.renew_delegation_token import RenewDelegationTokenRequest
 
 FRAME_KEPT_BYTES = 16 * KiB
 #: Kept of a larger frame.
@@ -41,6 +54,40 @@ class Request(msgspec.Struct, tag="RequestArrived"):
     size: int
     frame: bytes
     origin: Origin = NOWHERE
+
+
+#: Requests that carry secrets: salted passwords, and HMACs of delegation tokens.
+SECRET_APIS = (RenewDelegationTokenRequest, ExpireDelegationTokenRequest, AlterUserScramCredentialsRequest)
+#: Requests that carry settings.
+CONFIG_APIS = (AlterConfigsRequest, IncrementalAlterConfigsRequest)
+#: API key, version and correlation id.
+HEADER_BYTES = 8
+
+
+def is_secret_setting(name: str) -> bool:
+    """Whether a broker setting, or a key of a user in the store, holds a secret; unknown ones may."""
+    spec = broker_spec(name)
+    return name in BY_NAME or (spec is not None and spec.kind is Kind.PASSWORD)
+
+
+def has_secrets(body: Any) -> bool:
+    """Whether a request carries secrets."""
+    if isinstance(body, CONFIG_APIS):
+        return any(is_secret_setting(config.name) for resource in body.resources for config in resource.configs)
+    return isinstance(body, SECRET_APIS)
+
+
+def without_secrets(event: StoreChanged) -> StoreChanged:
+    """A change of overrides without those that are secrets."""
+    data = event.state.data
+    if not data or not event.state.path.startswith((f"{layout.CONFIG}/users/", f"{layout.CONFIG}/brokers/")):
+        return event
+    try:
+        overrides = layout.decode_config(data)
+    except layout.MalformedNode:
+        return StoreChanged(state=replace(event.state, data=b""))
+    kept = {name: text for name, text in overrides.items() if not is_secret_setting(name)}
+    return event if len(kept) == len(overrides) else StoreChanged(state=replace(event.state, data=layout.encode_config(kept)))
 
 
 def framed(event: RequestArrived[Any]) -> Request:
@@ -64,7 +111,10 @@ class FlightRecorder:
         """Keeps an event; ``frame`` is the request that it was decoded from."""
         kept: Any = event
         cost = ENTRY_BYTES
-        if frame is not None and isinstance(event, RequestArrived):
+        if isinstance(event, RequestArrived) and has_secrets(event.body):
+            whole = framed(event)
+            kept = msgspec.structs.replace(whole, frame=whole.frame[:HEADER_BYTES])
+        elif frame is not None and isinstance(event, RequestArrived):
             data = bytes(frame if len(frame) <= FRAME_KEPT_BYTES else frame[:BEGINNING_BYTES])
             kept = Request(connection=event.connection, origin=event.origin, size=len(frame), frame=data)
             cost += len(data)
@@ -75,6 +125,7 @@ class FlightRecorder:
             # The same holds for records that a follower fetches.
             kept = PeerAnswered(ticket=event.ticket, message=None)
         elif isinstance(event, StoreChanged):
+            kept = event = without_secrets(event)
             cost += len(event.state.data or b"")
         self._entries.append((now_ms, kept, cost))
         self._bytes += cost
@@ -100,7 +151,7 @@ class FlightRecorder:
         encoder = msgspec.json.Encoder(enc_hook=repr)
         failure = {
             "broker_id": broker_id,
-            "settings": settings,
+            "settings": {name: text for name, text in settings.items() if not is_secret_setting(name)},
             "dropped": self._dropped,
             "error": repr(error),
             "traceback": traceback.format_exception(error),

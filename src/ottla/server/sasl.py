@@ -139,7 +139,7 @@ def peer_login(listener: str, options_of: OptionsOf) -> Login:
 
 
 def module_of(options: BrokerOptions, mechanism: str) -> LoginModule:
-    """The login module of a mechanism; without options if there is none."""
+    """The login module of a mechanism; without options if there is none, or one of another mechanism for all of them."""
     try:
         return login_module(options.sasl_jaas_config, mechanism)
     except JaasError:
@@ -176,11 +176,6 @@ def check_mechanism(listener: str, mechanism: str, options: BrokerOptions) -> No
     """Refuses a mechanism that lacks what it needs. Raises: ConfigError."""
     prefix = f"{LISTENER_PREFIX}{listener.lower()}.{mechanism.lower()}."
     setting = f"{prefix}sasl.jaas.config"
-    if options.sasl_jaas_config:
-        try:
-            login_module(options.sasl_jaas_config, mechanism)
-        except JaasError as error:
-            raise ConfigError(setting, str(error)) from None
     module = module_of(options, mechanism)
     if mechanism == jaas.PLAIN and not module.users:
         example = f'{jaas.PLAIN_MODULE} required user_NAME="PASSWORD";'

@@ -60,15 +60,14 @@ def create(
 ) -> None:
     """Create a token, and write its password to a file that only you can read."""
     lifetime_ms = -1 if max_lifetime is None else duration_ms(max_lifetime, "--max-lifetime")
-    with admin_client(bootstrap) as admin:
-        # Before the token exists: its password must have a place.
-        with open(os.open(hmac_file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-            try:
-                token = admin.create_delegation_token(renewers=renewers, max_lifetime_ms=lifetime_ms, owner=owner)
-            except BaseException:
-                os.unlink(hmac_file)
-                raise
-            file.write(token.password + "\n")
+    # The file is created before the token: its password must have a place.
+    with admin_client(bootstrap) as admin, open(os.open(hmac_file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        try:
+            token = admin.create_delegation_token(renewers=renewers, max_lifetime_ms=lifetime_ms, owner=owner)
+        except BaseException:
+            os.unlink(hmac_file)
+            raise
+        file.write(token.password + "\n")
     if output.is_structured:
         output.document(_document(token))
     else:
