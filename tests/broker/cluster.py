@@ -51,6 +51,8 @@ class Sent:
         self.connection = ConnectionId(connection)
         self.answer: Any = None
         self.released = False
+        #: How long the connection is muted after the answer, in ms.
+        self.throttle_ms = 0
         #: Why the broker closed the connection.
         self.closed: str | None = None
         #: Called when the answer comes.
@@ -134,9 +136,10 @@ class Broker:
         version: int,
         *,
         answered: Callable[[Any], None] | None = None,
-        client_id: str = "test",
+        client_id: str | None = "test",
         listener: str = "PLAINTEXT",
         principal: str = ANONYMOUS,
+        host: str = "client",
         token: bool = False,
     ) -> Sent:
         """Hand in a request on a connection of its own, and let happen what can happen."""
@@ -145,6 +148,7 @@ class Broker:
         self._sent[sent.connection] = sent
         key = schema_of(type(request)).key
         assert key is not None, f"{type(request).__name__} is a request"
+        data = bytearray(encode(request, version))
         self.handle(
             events.RequestArrived(
                 connection=sent.connection,
@@ -152,16 +156,26 @@ class Broker:
                 api_key=key,
                 api_version=version,
                 client_id=client_id,
-                body=decode(type(request), bytearray(encode(request, version)), version),
-                origin=Origin(host="client", local=("reached", 1000 + self.broker_id), listener=listener, principal=principal, token=token),
+                body=decode(type(request), data, version),
+                origin=Origin(host=host, local=("reached", 1000 + self.broker_id), listener=listener, principal=principal, token=token),
+                size=len(data),
             )
         )
         self.cluster.run()
         return sent
 
-    def ask(self, request: Any, version: int, *, listener: str = "PLAINTEXT", principal: str = ANONYMOUS, token: bool = False) -> Any:
+    def ask(
+        self,
+        request: Any,
+        version: int,
+        *,
+        listener: str = "PLAINTEXT",
+        principal: str = ANONYMOUS,
+        host: str = "client",
+        token: bool = False,
+    ) -> Any:
         """Hand in a request that is answered at once; its answer."""
-        sent = self.send(request, version, listener=listener, principal=principal, token=token)
+        sent = self.send(request, version, listener=listener, principal=principal, host=host, token=token)
         assert sent.closed is None, f"the connection was closed: {sent.closed}"
         assert sent.answer is not None, "the request waits"
         return sent.answer
@@ -203,7 +217,8 @@ class Broker:
                 case effects.Respond():
                     self._respond(effect)
                 case effects.Release():
-                    self._sent.pop(effect.connection).released = True
+                    sent = self._sent.pop(effect.connection)
+                    sent.released, sent.throttle_ms = True, effect.throttle_ms
                 case effects.Close():
                     self._sent.pop(effect.connection).closed = effect.reason
                 case effects.ScheduleFlush():
@@ -251,6 +266,8 @@ class Broker:
                     self.adopted += 1
                 case effects.Warn():
                     self.warnings.append(effect.message)
+                case effects.Audit():
+                    self.cluster.audits.append(effect)
                 case effects.RequestFailed():
                     if self.cluster.failures is None:
                         raise effect.error
@@ -267,6 +284,7 @@ class Broker:
         chunks = encode_chunks(effect.message, effect.api_version)
         data = b"".join(chunk.read() if hasattr(chunk, "read") else chunk for chunk in chunks)  # type: ignore[misc]
         sent = self._sent.pop(effect.connection)
+        sent.throttle_ms = effect.throttle_ms
         sent.answer = decode(type(effect.message), data, effect.api_version)
         sent.answered(sent.answer)
 
@@ -342,7 +360,7 @@ class Broker:
         if peer is None or link in self.cluster.cut:
             answered(None)
         else:
-            peer.send(effect.message, effect.api_version, answered=answered)
+            peer.send(effect.message, effect.api_version, answered=answered, principal=self.cluster.peer_principal)
 
     def _check(self) -> None:
         marks = {}
@@ -370,6 +388,10 @@ class Cluster:
         self.store = MemoryStore()
         #: Advertised listeners by broker; others have a plaintext one.
         self._listeners = listeners or {}
+        #: As whom brokers connect to each other.
+        self.peer_principal = "User:broker"
+        #: Audits of all brokers, in order.
+        self.audits: list[effects.Audit] = []
         #: Where every broker listens; None gives each a name of its own.
         self.host = host
         self.now_ms = 0

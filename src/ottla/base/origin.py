@@ -23,3 +23,6 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 #: The origin of requests that do not come over a connection.
 NOWHERE = Origin()
+#: The origin of requests between brokers of one process, which may do everything. A client cannot have it: authentication yields principals
+#: of type User, and a connection has an address at both ends.
+SAME_PROCESS = Origin(principal="Broker:same-process")

@@ -13,6 +13,8 @@ COMMANDS = {
     "transaction": CommandEntry("groups:transaction", "List, describe and abort transactions; find those that block readers."),
     "user": CommandEntry("user.commands", "Add, list, show and remove users and their passwords (SCRAM)."),
     "token": CommandEntry("token.commands", "Create, list, renew and expire delegation tokens."),
+    "acl": CommandEntry("groups:acl", "List, add, remove and test access rules (ACLs)."),
+    "quota": CommandEntry("groups:quota", "List, set and remove quotas of users, client ids and addresses."),
     "broker": CommandEntry("broker.commands", "Describe brokers, their log directories and settings."),
     "config": CommandEntry("config.commands", "Describe and change settings of topics, brokers and groups."),
     "cluster": CommandEntry("groups:cluster", "Start, stop and describe clusters; move replicas and leaders."),

@@ -32,6 +32,8 @@ TURN_ACCEPTS = 64
 #: Pause after an accept that failed without the reserve, too.
 RETRY_S = 0.1
 NO_LIMITS = ListenerLimits()
+#: Connections of addresses above their quota that are open; further ones are closed at once.
+THROTTLED_MAX = 256
 EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
@@ -98,6 +100,8 @@ class Listener:
         #: Reserved descriptor, closed to turn a connection away; -1 while it cannot be reopened.
         self._reserve = _reserved()
         self._retry: asyncio.TimerHandle | None = None
+        #: Connections of addresses above their quota, with the timers that close them.
+        self._throttled: dict[socket.socket, asyncio.TimerHandle] = {}
         self._empty = asyncio.Event()
         self._empty.set()
 
@@ -130,6 +134,8 @@ class Listener:
             self._socket.close()
             if self._reserve >= 0:
                 os.close(self._reserve)
+        for accepted in list(self._throttled):
+            self._close_throttled(accepted)
 
     async def close(self, *, patience_s: float) -> None:
         """Stops accepting and closes every connection; aborts those whose peers do not read their last answers within ``patience_s``."""
@@ -169,6 +175,10 @@ class Listener:
             if len(self._connections) >= self._limits.connections_max:
                 self._context.traffic.refused += 1
                 accepted.close()
+            elif self._context.address_rates and (throttle_ms := self._context.address_throttle_ms(host)):
+                self._accepts.give_back()
+                self._context.accepts.give_back()
+                self._close_later(accepted, throttle_ms)
             elif self._context.admit(host):
                 self._begin(accepted, host)
             else:
@@ -183,6 +193,17 @@ class Listener:
         if delay_s:
             self._accepts.give_back()
         return delay_s
+
+    def _close_later(self, accepted: socket.socket, throttle_ms: int) -> None:
+        """Closes a connection of an address above its quota after the throttle time. Source: KIP-612."""
+        if len(self._throttled) >= THROTTLED_MAX:
+            accepted.close()
+            return
+        self._throttled[accepted] = self._loop.call_later(throttle_ms / 1000, self._close_throttled, accepted)
+
+    def _close_throttled(self, accepted: socket.socket) -> None:
+        self._throttled.pop(accepted).cancel()
+        accepted.close()
 
     def _begin(self, accepted: socket.socket, host: str) -> None:
         accepted.setblocking(False)

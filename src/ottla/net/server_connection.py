@@ -47,6 +47,8 @@ HELD_ENOUGH_BYTES = WINDOW_BYTES // 2
 #: First buffer of a frame before authentication.
 UNAUTHENTICATED_BYTES_MIN = 64
 PREFIX = struct.Struct(">i")
+#: Why no request is dispatched: answers wait to be read by the peer; the client is throttled by a quota.
+DRAIN, MUTED = 1, 2
 EMPTY = bytearray()
 
 
@@ -69,37 +71,10 @@ class ServerConnection(asyncio.BufferedProtocol):
     """One accepted connection."""
 
     __slots__ = (
-        "_answers",
-        "_authentication_deadline",
-        "_closing",
-        "_consuming",
-        "_context",
-        "_egress",
-        "_frame",
-        "_frame_size",
-        "_handler",
-        "_have",
-        "_held",
-        "_held_at",
-        "_loop",
-        "_mark",
-        "_paused",
-        "_producing",
-        "_requested",
-        "_sending",
-        "_transport",
-        "_turn",
-        "_unauthenticated",
-        "_view",
-        "_waits_for_drain",
-        "_write_deadline",
-        "frame_bytes_max",
-        "host",
-        "number",
-        "origin",
-        "read_deadline",
-        "ticket",
-        "trusted",
+        "_answers", "_authentication_deadline", "_closing", "_consuming", "_context", "_egress", "_frame", "_frame_size", "_handler",
+        "_have", "_held", "_held_at", "_loop", "_mark", "_muted_until", "_paused", "_producing", "_requested", "_sending", "_transport",
+        "_turn", "_unauthenticated", "_unmute", "_view", "_waits", "_write_deadline", "frame_bytes_max", "host", "number", "origin",
+        "read_deadline", "ticket", "trusted",
     )  # fmt: skip
 
     def __init__(self, number: ConnectionId, origin: Origin, context: ConnectionContext, handler: Handler) -> None:
@@ -146,7 +121,11 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._requested = 0
         #: A scheduled call of ``_take_turn``.
         self._turn: asyncio.Handle | None = None
-        self._waits_for_drain = False
+        #: What must happen before another request is dispatched: DRAIN, MUTED, or both.
+        self._waits = 0
+        #: Loop time until which the connection is muted, and the timer of its end.
+        self._muted_until = 0.0
+        self._unmute: asyncio.TimerHandle | None = None
         #: Time by which the peer must have read something, and the bytes it had read when this was set.
         self._write_deadline = math.inf
         self._mark = 0
@@ -186,6 +165,26 @@ class ServerConnection(asyncio.BufferedProtocol):
     def release(self, ticket: int | None = None) -> None:
         """Ends a request without an answer."""
         self.respond(EMPTY, ticket)
+
+    def mute(self, duration_ms: int) -> None:
+        """Dispatches and reads no further request for this time, counted from now. Requests in work are answered. Source: KIP-219."""
+        until = self._loop.time() + duration_ms / 1000
+        if self._closing or until <= self._muted_until:
+            return
+        self._muted_until = until
+        self._waits |= MUTED
+        # A frame that was begun must not be completed either.
+        self._pause()
+        self.read_deadline = math.inf
+        if self._unmute is not None:
+            self._unmute.cancel()
+        self._unmute = self._loop.call_at(until, self._muted)
+
+    def _muted(self) -> None:
+        """The time of ``mute`` is over."""
+        self._unmute = None
+        self._waits &= ~MUTED
+        self._ready()
 
     def _send_answers(self) -> None:
         """Sends answers up to the first request without one."""
@@ -257,6 +256,8 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._held = EMPTY
         if self._turn is not None:
             self._turn.cancel()
+        if self._unmute is not None:
+            self._unmute.cancel()
         if self._requested:
             context.memory.cancel(self._granted)
             self._requested = 0
@@ -298,8 +299,8 @@ class ServerConnection(asyncio.BufferedProtocol):
 
     def resume_writing(self) -> None:
         self._egress.drained()
-        if self._waits_for_drain:
-            self._waits_for_drain = False
+        if self._waits & DRAIN:
+            self._waits &= ~DRAIN
             self._ready()
 
     # Called by the context's timer
@@ -362,13 +363,13 @@ class ServerConnection(asyncio.BufferedProtocol):
     @property
     def _full(self) -> bool:
         """Whether no request of any kind may be dispatched now."""
-        if self._waits_for_drain:
+        if self._waits:
             return True
         return bool(self._answers) and not (self._producing and len(self._answers) < PRODUCES_IN_WORK)
 
     def _takes(self, data: memoryview, position: int, end: int) -> bool:
         """Whether the frame at ``position`` may be begun or dispatched."""
-        if self._closing or self._waits_for_drain or end - position < PREFIX.size:
+        if self._closing or self._waits or end - position < PREFIX.size:
             return False
         if not self._answers:
             return True
@@ -506,7 +507,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         if len(self._context.connections) > DUPLICATES_MAX:
             self._egress.close_socket()
         if waiting_bytes > self._context.limits.write_buffer_bytes_max:
-            self._waits_for_drain = True
+            self._waits |= DRAIN
         else:
             self._ready()
 

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 from ottla.base.ids import BrokerId
 from ottla.base.options import ConfigError
 from ottla.base.units import MiB
-from ottla.broker.node import PEER
+from ottla.broker.registration.peers import PEER
 from ottla.net.client_connection import ClientConnection, ConnectionBroken, open_connection
 from ottla.net.sasl.login import Login, LoginFailed, log_in
 from ottla.net.tls.context import TlsContext

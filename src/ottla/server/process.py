@@ -23,7 +23,7 @@ import sys
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -31,6 +31,8 @@ from typing import Any, NoReturn, TypeVar
 
 from ottla.base.ids import BrokerId
 from ottla.base.ports import Disk, NodeState, Op, SessionState, Store
+from ottla.base.sampled_rate import Window
+from ottla.base.units import SECOND_MS
 from ottla.broker import events
 from ottla.broker.apis import HANDLERS
 from ottla.broker.context import BrokerContext
@@ -50,6 +52,7 @@ from ottla.net.server_connection import Handler
 from ottla.net.tls.context import TlsContext
 from ottla.net.tls.listener_tls import ListenerTls
 from ottla.server.addresses import Address
+from ottla.server.audit import close_audit_log, open_audit_log
 from ottla.server.data_directory import CannotStart, StoppedWhileStarting, UnusableDirectory
 from ottla.server.environment import Environment, LoopWatch, OperatingSystem
 from ottla.server.flight_recorder import FlightRecorder
@@ -260,6 +263,8 @@ class Process:
         self._started = False
         self._end: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self.counters = Counters()
+        #: The file of the audit log, if there is one.
+        self._audit_log: logging.Handler | None = None
         self._watchdog: LoopWatch | None = None
         self.brokers: list[RunningBroker] = []
         self.shells: dict[BrokerId, Shell] = {}
@@ -274,6 +279,9 @@ class Process:
         self.handshake_threads = self.environment.threads(HANDSHAKE_THREADS, "ottla-tls")
         self.connection_context = ConnectionContext(limits(options, descriptors), self._read_threads)
         self._resolving: asyncio.Task[None] | None = None
+        #: Quotas of connections in effect, by host, and the task that resolves the hosts.
+        self._connection_quotas: dict[str, float] = {}
+        self._resolving_quotas: asyncio.Task[None] | None = None
         self._resolve_hosts()
 
     async def start(self) -> list[Address]:
@@ -281,6 +289,11 @@ class Process:
 
         Raises: ConfigError, CannotStart.
         """
+        if path := self.plan.options().audit_log:
+            try:
+                self._audit_log = open_audit_log(path)
+            except OSError as error:
+                raise CannotStart(f"ottla.audit.log: cannot write to {path}: {error.strerror}; choose another file") from None
         self.store_factory = self.environment.store_factory(self.plan.options(), self.plan.data_dir, self.halt)
         session = await self._unless_stopped(self.store_factory.session())
         await self._unless_stopped(read_and_watch(session, "/", self._image.apply))
@@ -315,6 +328,12 @@ class Process:
         self._watchdog = self.environment.watch_loop(self.counters)
         return [broker.address for broker in self.brokers]
 
+    def figures(self) -> str:
+        """Counters, and what clients use of their quotas, by broker."""
+        quotas = {broker.id: [usage._asdict() for usage in broker.node.context.quotas.metrics()] for broker in self.brokers}
+        used = {number: usages for number, usages in quotas.items() if usages}
+        return f"{self.counters.snapshot()} {self.connection_context.traffic}" + (f" quotas: {used}" if used else "")
+
     def adopt(self, broker: RunningBroker) -> None:
         """Applies a broker's changed settings. Connections and threads are the process's: with several brokers, the last change applies."""
         options = broker.node.context.options
@@ -327,6 +346,27 @@ class Process:
         if found != self.connection_context.limits:
             self.connection_context.set_limits(found)
             self._resolve_hosts()
+
+        quotas = broker.node.context.quotas.limits.connection_rates
+        if quotas != self._connection_quotas:
+            self._connection_quotas = dict(quotas)
+            window = Window(options.quota_window_num, options.quota_window_size_seconds * SECOND_MS)
+            self.connection_context.set_address_rates(quotas, window)
+            if self._resolving_quotas is not None:
+                self._resolving_quotas.cancel()
+            self._resolving_quotas = asyncio.get_running_loop().create_task(self._resolve_quotas(self._connection_quotas, window))
+
+    async def _resolve_quotas(self, quotas: Mapping[str, float], window: Window) -> None:
+        """Resolves the hosts of quotas of connections; an address of its own has precedence."""
+        rates: dict[str, float] = {}
+        for host, rate in quotas.items():
+            try:
+                found = await asyncio.get_running_loop().getaddrinfo(host, None) if host else []
+            except (OSError, UnicodeError) as error:
+                log.warning("the quota of connections of %s has no effect: the host cannot be resolved: %s", host, error)
+                continue
+            rates |= {str(address[0]): rate for _, _, _, _, address in found}
+        self.connection_context.set_address_rates(rates | dict(quotas), window)
 
     def _resolve_hosts(self) -> None:
         """Resolves the hosts of max.connections.per.ip.overrides, in the background."""
@@ -472,8 +512,9 @@ class Process:
             await broker.peers.close()
         if self.store_factory is not None:
             await self.store_factory.close()
-        if self._resolving is not None:
-            self._resolving.cancel()
+        for task in (self._resolving, self._resolving_quotas):
+            if task is not None:
+                task.cancel()
         self.connection_context.close()
         for broker in self.brokers:
             broker.performer.close()
@@ -481,6 +522,8 @@ class Process:
         self._read_threads.shutdown()
         self.authentication_threads.shutdown()
         self.handshake_threads.shutdown()
+        if self._audit_log is not None:
+            close_audit_log(self._audit_log)
         for lock in self._locks:
             lock.release()
 
@@ -602,7 +645,7 @@ async def serve(plan: ProcessPlan, ready: Callable[[list[Address]], None]) -> in
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, partial(_on_stop_signal, process))
-    loop.add_signal_handler(signal.SIGUSR1, lambda: print_message(f"{process.counters.snapshot()} {process.connection_context.traffic}"))
+    loop.add_signal_handler(signal.SIGUSR1, lambda: print_message(process.figures()))
     try:
         try:
             addresses = await process.start()

@@ -17,6 +17,7 @@ from ottla.base.units import DAY_MS, HOUR_MS, INT64_MAX, MINUTE_MS, SECOND_MS, K
 from ottla.broker.metadata.image import Image
 from ottla.broker.metadata.sasl_options import SaslOptions
 from ottla.broker.replica.replica_selector import LEADER_SELECTOR, SELECTORS
+from ottla.broker.security.authorizer import CLASSES
 from ottla.log.options import TopicOptions
 from ottla.store.layout import DEFAULT_ENTITY
 
@@ -194,6 +195,33 @@ class ServerOptions(ListenerSslOptions):
             "separated by commas; for brokers behind NAT. *: every address. Other clients cannot send AlterPartition or fetch as a replica."
         ),
     )
+    authorizer_class_name: str = option(
+        "authorizer.class.name",
+        "",
+        choices=("", *CLASSES),
+        doc="Name of Kafka's authorizer, of release 3.9 or 4: clients need access rules (ACLs). Empty: every client may do everything.",
+    )
+    super_users: str = option(
+        "super.users",
+        "",
+        form=(r"(\s*[^\s:;][^:;]*:[^;]*[^\s;]\s*(;|$))*\s*", "User:NAME;User:NAME;..."),
+        doc="Principals that may do everything, as User:NAME;User:NAME. The brokers' own principal is usually one of them.",
+    )
+    allow_everyone_if_no_acl_found: bool = option(
+        "allow.everyone.if.no.acl.found",
+        False,
+        doc="Whether every client may use a resource that no access rule is about.",
+    )
+    audit_log: str = option(
+        "ottla.audit.log",
+        "",
+        doc="File for the audit log, with a JSON object per line. Rotated to FILE.1 at 16 MiB. Empty: the server's log has it.",
+    )
+    audit_allowed: bool = option(
+        "ottla.audit.allowed",
+        False,
+        doc="Whether the audit log also has what was allowed; Kafka's authorizer logger has it at level DEBUG.",
+    )
     recorder_bytes: int = option(
         "ottla.flight.recorder.bytes", 4 * MiB, at_least=0, doc="Memory for the last events, which a failure writes to a flight record."
     )
@@ -292,6 +320,29 @@ class ClusterOptions(Options):
         at_least=0,
         scope="cluster-wide",
         doc="Maximum bytes per second that this broker copies, of partitions in follower.replication.throttled.replicas.",
+    )
+    quota_window_num: int = option("quota.window.num", 11, at_least=1, doc="Number of samples of the rates of client quotas.")
+    quota_window_size_seconds: int = option(
+        "quota.window.size.seconds", 1, at_least=1, doc="Length of a sample of the rates of client quotas."
+    )
+    controller_quota_window_num: int = option(
+        "controller.quota.window.num",
+        11,
+        at_least=1,
+        doc="Number of samples of controller_mutation_rate; a client may create the partitions of all samples at once.",
+    )
+    controller_quota_window_size_seconds: int = option(
+        "controller.quota.window.size.seconds", 1, at_least=1, doc="Length of a sample of controller_mutation_rate."
+    )
+    quota_clients_max: int = option(
+        "ottla.quota.clients.max",
+        20_000,
+        at_least=1,
+        scope="cluster-wide",
+        doc=(
+            "Maximum number of users and client ids, counted per quota, whose usage a broker keeps, about 2 KB each; above this the "
+            "one that is idle for longest starts anew."
+        ),
     )
     replica_selector_class: str = option(
         "replica.selector.class",

@@ -30,7 +30,6 @@ ALIASES = {"node.id": "broker.id", "log.dir": "log.dirs"}
 
 _EVENT_LOOP = "one event loop serves all connections"
 _KRAFT = "every broker can be the controller; metadata is in ZooKeeper or the embedded store"
-_QUOTAS = "this version has no client quotas"
 _JMX = "it concerns Java's metrics"
 _TIERED = "this version has no tiered storage"
 _SHARE = "this version has no share groups"
@@ -53,7 +52,6 @@ MEANINGLESS = {
     "broker.heartbeat.interval.ms": _KRAFT,
     "broker.id.generation.enable": _IDS,
     "broker.session.timeout.ms": "zookeeper.session.timeout.ms is the time after which a broker counts as dead",
-    "client.quota.callback.class": _QUOTAS,
     "confluent.": "it is a setting of Confluent Platform",
     "controller.": _KRAFT,
     "delete.records.purgatory.purge.interval.requests": _PURGATORY,
@@ -91,8 +89,6 @@ MEANINGLESS = {
     "producer.id.expiration.check.interval.ms": "idle producers are looked for every 10 s",
     "producer.purgatory.purge.interval.requests": _PURGATORY,
     "queued.max.requests": "queued.max.request.bytes limits the memory of queued requests",
-    "quota.": _QUOTAS,
-    "controller.quota.": _QUOTAS,
     "remote.": _TIERED,
     "replica.high.watermark.checkpoint.interval.ms": "all checkpoints are written together: log.flush.offset.checkpoint.interval.ms",
     "replica.socket.": "followers fetch with the settings of socket.receive.buffer.bytes and request.timeout.ms",
@@ -118,18 +114,16 @@ MEANINGLESS = {
 }
 
 _NO_TLS = "this version has no TLS; put it behind a TLS proxy or leave the setting out"
-_NO_ACCESS_CONTROL = "this version has no access control; leave the setting out"
 _NO_JAVA = "Java classes cannot be loaded here; leave the setting out"
 _LITERAL = "values are not resolved; write them literally"
 
 #: Names, or prefixes, whose loss would weaken or change what was configured. Kafka's default value and an empty one are accepted.
 REFUSED = {
-    "allow.everyone.if.no.acl.found": _NO_ACCESS_CONTROL,
     "alter.config.policy.class.name": _NO_JAVA,
-    "authorizer.class.name": _NO_ACCESS_CONTROL,
     "config.providers": _LITERAL,
     "control.plane.listener.name": "requests of the controller use the listener between brokers; leave the setting out",
     "config.providers.": _LITERAL,
+    "client.quota.callback.class": _NO_JAVA,
     "cordoned.log.dirs": "new partitions go to all of log.dirs; leave the setting out",
     "create.topic.policy.class.name": _NO_JAVA,
     "principal.builder.class": _NO_JAVA,
@@ -139,7 +133,6 @@ REFUSED = {
     "sasl.login.class": _NO_JAVA,
     "security.providers": _NO_TLS,
     "ssl.": _NO_TLS,
-    "super.users": _NO_ACCESS_CONTROL,
     "zookeeper.clientCnxnSocket": _NO_JAVA,
     "zookeeper.set.acl": "this version creates nodes that are open to all; leave the setting out",
     "zookeeper.ssl.": "this version speaks to ZooKeeper without TLS; leave the setting out",
@@ -147,7 +140,6 @@ REFUSED = {
 
 #: Values that Kafka's definitions do not give as a default, and that ask for nothing.
 HARMLESS = {
-    "allow.everyone.if.no.acl.found": ("true", "false"),
     "ssl.allow.dn.changes": ("false",),
     "ssl.endpoint.identification.algorithm": ("https", "HTTPS", ""),
 }

@@ -139,6 +139,9 @@ class Network:
         #: Epoch of the newest finalized features that a broker named, -1 before; and their levels (KIP-584).
         self.features_epoch = -1
         self.features: dict[str, int] = {}
+        #: By node: end of the throttle time of its last response that had one, and the sum of all throttle times (KIP-219).
+        self._throttled_until_ms: dict[int, float] = {}
+        self.throttled_ms = 0
         #: Additional connections: addresses by a number that is not a broker id.
         self.places: dict[int, tuple[str, int]] = {}
         self._bootstrap = {-1 - index: parse_address(text) for index, text in enumerate(options.bootstrap_servers)}
@@ -235,16 +238,32 @@ class Network:
         at_least: int = 0,
         at_most: int = 1000,
     ) -> Any:
-        """`ask` for a message that depends on its version."""
+        """`ask` for a message that depends on its version. Waits for the end of the broker's throttle time, if there is one."""
         peer = await self.peer(node_id)
+        while (pause_ms := self.throttled_until_ms(node_id) - self.clock_ms()) > 0:
+            await asyncio.sleep(pause_ms / 1000)
+            peer = await self.peer(node_id)
         limit_ms = self.options.request_timeout_ms if timeout_ms is None else timeout_ms
         try:
             version = peer.version(request, at_least=at_least, at_most=at_most)
-            return await peer.link.request(build(version), version, timeout_ms=limit_ms)
+            response = await peer.link.request(build(version), version, timeout_ms=limit_ms)
+            self.note_throttle(node_id, response)
+            return response
         except ConnectionBroken as broken:
             raise failure(broken) from None
         except FieldNotInVersion as wrong:
             raise InvalidRequest(f"{request.__name__.removesuffix('Request')} cannot be sent: {wrong}") from None
+
+    def note_throttle(self, node_id: int, response: Any) -> None:
+        """Keeps the throttle time of a response: the broker reads no request of this client meanwhile."""
+        throttle_ms = getattr(response, "throttle_time_ms", 0)
+        if throttle_ms > 0:
+            self.throttled_ms += throttle_ms
+            self._throttled_until_ms[node_id] = self.clock_ms() + throttle_ms
+
+    def throttled_until_ms(self, node_id: int) -> float:
+        """End of the throttle time of a broker; -inf without one."""
+        return self._throttled_until_ms.get(node_id, float("-inf")) if self._throttled_until_ms else float("-inf")
 
     def _node(self, node_id: int) -> _Node | None:
         address: tuple[str, int] | None = self._bootstrap.get(node_id) or self.places.get(node_id)

@@ -13,6 +13,7 @@ import msgspec
 from ottla.wire.declare import SCHEMAS, is_request, schema_of
 from ottla.wire.messages.add_offsets_to_txn import *
 from ottla.wire.messages.add_partitions_to_txn import *
+from ottla.wire.messages.alter_client_quotas import *
 from ottla.wire.messages.alter_configs import *
 from ottla.wire.messages.alter_partition import *
 from ottla.wire.messages.alter_partition_reassignments import *
@@ -22,12 +23,16 @@ from ottla.wire.messages.api_versions import *
 from ottla.wire.messages.consumer_group_describe import *
 from ottla.wire.messages.consumer_group_heartbeat import *
 from ottla.wire.messages.consumer_protocol import *
+from ottla.wire.messages.create_acls import *
 from ottla.wire.messages.create_delegation_token import *
 from ottla.wire.messages.create_partitions import *
 from ottla.wire.messages.create_topics import *
+from ottla.wire.messages.delete_acls import *
 from ottla.wire.messages.delete_groups import *
 from ottla.wire.messages.delete_records import *
 from ottla.wire.messages.delete_topics import *
+from ottla.wire.messages.describe_acls import *
+from ottla.wire.messages.describe_client_quotas import *
 from ottla.wire.messages.describe_cluster import *
 from ottla.wire.messages.describe_configs import *
 from ottla.wire.messages.describe_delegation_token import *
@@ -40,6 +45,7 @@ from ottla.wire.messages.describe_transactions import *
 from ottla.wire.messages.describe_user_scram_credentials import *
 from ottla.wire.messages.elect_leaders import *
 from ottla.wire.messages.end_txn import *
+from ottla.wire.messages.envelope import *
 from ottla.wire.messages.expire_delegation_token import *
 from ottla.wire.messages.fetch import *
 from ottla.wire.messages.find_coordinator import *
