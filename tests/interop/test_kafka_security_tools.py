@@ -8,13 +8,12 @@ import re
 from pathlib import Path
 
 import pytest
-from test_kafka_transaction_tools import Run, run
+from kafka_tools import Run
 
 from ottla import Admin
 from ottla.results import ScramCredentialInfo, ScramMechanism
 from ottla.testing import broker
 
-__all__ = ["run"]
 pytestmark = [pytest.mark.interop, pytest.mark.server, pytest.mark.timeout(240), pytest.mark.usefixtures("own_server_only")]
 
 CONFIGS = "org.apache.kafka.tools.ConfigCommand"

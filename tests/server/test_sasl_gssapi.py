@@ -6,6 +6,7 @@ import socket
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -104,14 +105,14 @@ def test_a_client_with_a_ticket_is_authenticated(kerberos: Kerberos) -> None:
         "connections.max.reauth.ms": "3600000",
     }
     with broker(settings=settings) as started:
-        client = {
+        client: dict[str, Any] = {
             "bootstrap_servers": f"localhost:{started.port}", "security_protocol": "SASL_PLAINTEXT", "sasl_mechanism": "GSSAPI",
             "sasl_kerberos_service_name": "kafka",
         }  # fmt: skip
         with ottla.Admin(**client, sasl_jaas_config=module.format(alice, "alice/workstation")) as admin:
             assert admin.create_delegation_token().owner == "User:alice"
         kerberos.keytab("other/localhost")
-        wrong = {**client, "sasl_kerberos_service_name": "other"}
+        wrong: dict[str, Any] = {**client, "sasl_kerberos_service_name": "other"}
         with (
             ottla.Admin(**wrong, sasl_jaas_config=module.format(alice, "alice/workstation")) as admin,
             pytest.raises(errors.SaslAuthenticationFailed, match=r"ticket isn't for us|invalid credentials"),

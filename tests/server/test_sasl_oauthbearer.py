@@ -22,7 +22,7 @@ from ottla.testing import Broker, broker
 from ottla.wire import errors
 
 NOW_S = 1_700_000_000
-KEYS = {
+KEYS: dict[str, Any] = {
     "rsa": rsa.generate_private_key(65537, 2048),
     "ec": ec.generate_private_key(ec.SECP256R1()),
     "other": ec.generate_private_key(ec.SECP256R1()),
@@ -42,7 +42,7 @@ def jwks(*names: str) -> bytes:
 def token(key: str = "ec", now_s: float = NOW_S, **changed: Any) -> str:
     claims = {"iss": "https://idp", "aud": "kafka", "sub": "alice", "exp": now_s + 300, "iat": now_s, "scope": "a b", **changed}
     claims = {name: value for name, value in claims.items() if value is not None}
-    return jwt.encode(claims, KEYS[key], algorithm="RS256" if key == "rsa" else "ES256", headers={"kid": key})  # type: ignore[arg-type]
+    return jwt.encode(claims, KEYS[key], algorithm="RS256" if key == "rsa" else "ES256", headers={"kid": key})
 
 
 class Provider:
@@ -68,7 +68,7 @@ class Provider:
 @pytest.mark.parametrize("key", ["rsa", "ec"])
 def test_a_token_of_the_issuer_for_this_audience_is_valid(key: str) -> None:
     valid = Provider().validator()(token(key))
-    assert (valid.user, valid.expires_ms, valid.scopes) == ("alice", (NOW_S + 300) * 1000, {"a", "b"})
+    assert (valid.user, valid.expires_ms, valid.scopes) == ("alice", (NOW_S + 300) * 1000, frozenset({"a", "b"}))
     assert Provider().validator(sub_claim="email", scope_claim="scp")(token(email="a@x", scp=["c"])).user == "a@x"
 
 

@@ -182,6 +182,9 @@ def check_mechanism(listener: str, mechanism: str, options: BrokerOptions) -> No
         raise ConfigError(setting, f"PLAIN is enabled and has no users; write them as {example} or set sasl.enabled.mechanisms")
     if mechanism == jaas.OAUTHBEARER:
         _check_oauthbearer(prefix, options)
+    elif options.sasl_validator_class or options.sasl_login_class:
+        name = f"{prefix}sasl.{'server' if options.sasl_validator_class else 'login'}.callback.handler.class"
+        raise ConfigError(name, "this class is of OAUTHBEARER; set it for that mechanism only")
     if mechanism == jaas.GSSAPI:
         _check_gssapi(setting, module)
 

@@ -8,7 +8,8 @@ configured, such as encryption or access control. Names that neither Ottla nor K
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
-from ottla.base.options import ConfigError
+from ottla.base.options import ConfigError, Kind
+from ottla.broker.metadata.configs import broker_spec
 from ottla.broker.metadata.kafka_settings import ALIASES, Treatment, asks_for_nothing, guess, kafka_settings, treatment
 
 #: Prefixes of environment variables: of the images of Apache Kafka and Confluent, and of Bitnami's.
@@ -77,6 +78,9 @@ def accepted_settings(texts: Mapping[str, str], *, typed: Collection[str] = ()) 
             accepted.warnings.append("ignoring broker.id=-1: ids are not generated; the broker has the default id, 1")
         elif verdict is Treatment.IN_FORCE:
             accepted.texts[name] = value
+            if written in typed and (spec := broker_spec(name)) is not None and spec.kind is Kind.PASSWORD:
+                visible = "is a secret, and every user of the machine can see the arguments of a command"
+                accepted.warnings.append(f"{name} {visible}; write it into a file for --config")
         elif name == "process.roles":
             _refuse_roles(value)
         elif verdict is Treatment.REFUSED:

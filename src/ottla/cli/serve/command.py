@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import click
 
-from ottla.base.options import ConfigError, Kind
+from ottla.base.options import ConfigError
 from ottla.cli.common.errors import give_up, say
 from ottla.cli.common.paths import LocalPath
 from ottla.cli.serve.initial_user import initial_user
@@ -106,7 +106,6 @@ def _plan(
     config_file: Path | None, from_environment: bool, settings: tuple[str, ...], users: tuple[str, ...],
 ) -> ProcessPlan:  # fmt: skip
     """Raises: ConfigError."""
-    from ottla.broker.metadata.configs import broker_spec
     from ottla.server.process_plan import ProcessPlan
     from ottla.server.server_properties import accepted_settings, parse_properties, settings_of_environment
 
@@ -142,12 +141,7 @@ def _plan(
     # Reject invalid settings before creating a directory.
     plan.listeners()
     plan.log_dirs(0)
-    visible = [
-        f"{name} is a secret, and every user of the machine can see the arguments of a command; write it into a file for --config"
-        for name in sorted(typed & accepted.texts.keys())
-        if (spec := broker_spec(name)) is not None and spec.kind is Kind.PASSWORD
-    ]
-    for warning in [*visible, *accepted.warnings, *plan.warnings()]:
+    for warning in [*accepted.warnings, *plan.warnings()]:
         say(warning)
     return plan
 
