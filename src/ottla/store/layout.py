@@ -39,6 +39,7 @@ from urllib.parse import quote, unquote
 import msgspec
 
 from ottla.base.acls import RESOURCE_TYPES, Entry, Operation, Pattern, PatternType, Permission, ResourceType
+from ottla.base.delegation_tokens import DelegationToken
 from ottla.base.ids import NO_TOPIC_ID, BrokerId, LeaderEpoch, ProducerId, TopicId, TopicPartition, topic_id_from_text, topic_id_text
 
 BROKERS = "/brokers"
@@ -566,19 +567,6 @@ def decode_controller_epoch(data: bytes) -> int:
 
 class _ConfigJson(msgspec.Struct):
     config: dict[str, str] = {}
-
-
-class DelegationToken(msgspec.Struct, frozen=True, kw_only=True):
-    """A delegation token. Principals are ``TYPE:NAME``, times in ms since 1970. Source: KIP-48, KIP-373."""
-
-    token_id: str
-    owner: str
-    requester: str
-    renewers: tuple[str, ...]
-    issued_ms: int
-    #: After this time it cannot be renewed.
-    max_ms: int
-    expires_ms: int
 
 
 class _TokenJson(msgspec.Struct, rename="camel"):

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from ottla.base.acls import ANY_USER, WILDCARD, Entry, Operation, Pattern, PatternType, Permission
+from ottla.base.delegation_tokens import DelegationToken
 from ottla.base.ids import BrokerId, TopicId, TopicPartition
 from ottla.base.listeners import Address, registered_addresses
 from ottla.base.ports import NodeState
@@ -128,7 +129,7 @@ class Image:
         #: Topics marked for deletion; some of their partitions may be deleted already.
         self.deleting: dict[str, None] = {}
         #: Delegation tokens by id.
-        self.tokens: dict[str, layout.DelegationToken] = {}
+        self.tokens: dict[str, DelegationToken] = {}
         #: Content of the preferred leader election request of a tool; None if there is none.
         self.preferred_election: bytes | None = None
         #: Access rules by pattern; a pattern without rules is absent.
