@@ -53,6 +53,7 @@ from ottla.net.tls.context import TlsContext
 from ottla.net.tls.listener_tls import ListenerTls
 from ottla.server.addresses import Address
 from ottla.server.audit import close_audit_log, open_audit_log
+from ottla.server.certificate_renewal import CertificateRenewal
 from ottla.server.data_directory import CannotStart, StoppedWhileStarting, UnusableDirectory
 from ottla.server.environment import Environment, LoopWatch, OperatingSystem
 from ottla.server.flight_recorder import FlightRecorder
@@ -125,6 +126,7 @@ class RunningBroker:
             executor=process.sync_threads,
             threads=options.num_io_threads,
             adopt=lambda: process.adopt(self),
+            certificates_problem=lambda listeners: self.renewal.problem(listeners),
             flush_worker=process.environment.flush_worker,
             cleaners=process.environment.cleaners(process.counters),
             peers=self.peers,
@@ -147,6 +149,9 @@ class RunningBroker:
         )
         self.performer.handle = self.shell.handle
         self.listeners = self._make_listeners(process, bound)
+        self.renewal = CertificateRenewal(
+            self.tls, self.listener_options, inter_broker=self._inter_broker, executor=process.handshake_threads, counters=process.counters
+        )
         self._wall_ms = process.wall_ms
         self.resolver = PeerResolver(options.peers_hosts, self._hosts, self.shell.handle)
 
@@ -319,6 +324,7 @@ class Process:
                 some = ", ".join(map(str, list(missing)[:5])) + (", ..." if len(missing) > 5 else "")
                 log.warning("no log of %d partitions in %s, is a disk missing? They start empty: %s", len(missing), roots, some)
         for broker in self.brokers:
+            broker.renewal.start()
             for listener in broker.listeners.values():
                 listener.start()
         # Only while serving: opening and closing logs may block the loop for long.
@@ -339,6 +345,7 @@ class Process:
         broker.performer.set_threads(options.num_io_threads)
         for name, listener in broker.listeners.items():
             listener.set_limits(listener_limits(broker.listener_options(name)))
+        broker.renewal.look()
         found = limits(options, self._descriptors)
         if found != self.connection_context.limits:
             self.connection_context.set_limits(found)
@@ -476,6 +483,7 @@ class Process:
                 listener.stop_accepting()
             broker.performer.stop()
             broker.resolver.stop()
+            broker.renewal.stop()
             if self._started:
                 broker.shell.stop()
         await asyncio.gather(*(broker.performer.idle() for broker in self.brokers))
@@ -490,6 +498,7 @@ class Process:
         """Ends as if the process were killed, except that system resources are released: nothing is answered, synced or marked clean."""
         for broker in self.brokers:
             broker.resolver.stop()
+            broker.renewal.stop()
             broker.shell.abandon()
             broker.performer.stop()
             broker.session.close()

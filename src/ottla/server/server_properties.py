@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from ottla.base.options import ConfigError
 from ottla.broker.metadata.kafka_settings import ALIASES, Treatment, asks_for_nothing, guess, kafka_settings, treatment
+from ottla.server.redaction import is_secret
 
 #: Prefixes of environment variables: of the images of Apache Kafka and Confluent, and of Bitnami's.
 PREFIXES = ("KAFKA_CFG_", "KAFKA_")
@@ -75,6 +76,8 @@ def accepted_settings(texts: Mapping[str, str], *, typed: Collection[str] = ()) 
         verdict, reason = treatment(name)
         if name == "broker.id" and value.strip() == "-1":
             accepted.warnings.append("ignoring broker.id=-1: ids are not generated; the broker has the default id, 1")
+        elif verdict is Treatment.IN_FORCE and written in typed and is_secret(name):
+            raise ConfigError(name, "a secret is not given in an argument, which others can see; set it in a file (--config) or with --env")
         elif verdict is Treatment.IN_FORCE:
             accepted.texts[name] = value
         elif name == "process.roles":

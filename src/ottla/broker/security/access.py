@@ -182,13 +182,17 @@ class Permits:
         self._known: dict[str, bool] = {}
 
     def __call__(self, name: str) -> bool:
-        if self._changes != self._access.changes:
+        if self._stale():
             self._changes = self._access.changes
             self._known.clear()
         found = self._known.get(name)
         if found is None:
             found = self._known[name] = self._access.permits(self._call, self._required, name)
         return found
+
+    def _stale(self) -> bool:
+        """Whether rules changed since the last check."""
+        return self._changes != self._access.changes
 
     def refusal(self, name: str) -> KafkaError:
         """The error that refuses a resource."""
