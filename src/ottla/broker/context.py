@@ -101,7 +101,6 @@ class BrokerContext:
         self.session_lost = False
         #: By log directory. Changed by ``Node``.
         self.space: dict[str, Space] = {}
-        #: Addresses of brokers.
         self.peers = PeerAddresses(settings.options.peers_hosts)
         authorizer = configured(settings.options)
         #: The checks of access rules; None: every client may do everything.
