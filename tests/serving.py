@@ -64,7 +64,10 @@ class Serving:
         settings: Mapping[str, str] | None = None,
         arguments: Sequence[str] = (),
         ready_timeout_s: float = 30.0,
+        listen: bool = True,
     ) -> None:
+        """``listen``: at a free port, with plaintext; otherwise the arguments say where."""
+        self.listen = listen
         if ELSEWHERE:
             needs_its_own("with settings or a life of its own")
         self.data_dir = data_dir
@@ -182,7 +185,7 @@ class Serving:
             # Another version runs in pure Python.
             environment.pop("OTTLA_REQUIRE_NATIVE", None)
         one = self.bootstrap and "," not in self.bootstrap
-        listen = ["--listen", self.bootstrap if one else "127.0.0.1:0"]
+        listen = ["--listen", self.bootstrap if one else "127.0.0.1:0"] if self.listen else []
         with self.output.open("ab") as output:
             self._spawned_at = time.monotonic()
             self._process = subprocess.Popen(self.command + listen, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=environment)

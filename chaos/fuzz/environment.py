@@ -28,7 +28,8 @@ from ottla.broker.context import BrokerContext
 from ottla.broker.isolation import root_of
 from ottla.broker.metadata.configs import Settings, topic_options
 from ottla.broker.metadata.image import Image
-from ottla.broker.node import PEER, Node
+from ottla.broker.node import Node
+from ottla.broker.registration.peers import PEER
 from ottla.log import scrub
 from ottla.log.compactor import CompactionResult, carry_out
 from ottla.log.directory import LogDirectory
@@ -56,12 +57,13 @@ Answered = Callable[[Expected, Any], None]
 class Connection:
     """A client's connection: waiting frames, requests in progress, and the responses that are due."""
 
-    __slots__ = ("broker", "closed", "expected", "in_work", "number", "origin", "producing", "queued", "ticket")
+    __slots__ = ("broker", "closed", "expected", "host", "in_work", "number", "origin", "producing", "queued", "ticket")
 
     def __init__(self, number: int, broker: Broker) -> None:
         self.number = ConnectionId(number)
         self.broker = broker
-        self.origin = Origin(host="client", local=("reached", 9092))
+        self.host = "client"
+        self.origin = Origin(host=self.host, local=("reached", 9092))
         self.ticket = 0
         #: Why the broker closed it.
         self.closed: str | None = None

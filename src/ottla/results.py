@@ -27,6 +27,7 @@ from ottla.client.admin.group_results import (
     GroupState as GroupState,
     GroupType as GroupType,
 )
+from ottla.client.admin.quotas import QuotaEntity as QuotaEntity, QuotaMatch as QuotaMatch
 from ottla.client.admin.results import (
     ActiveProducer as ActiveProducer,
     ClusterDescription as ClusterDescription,
@@ -63,6 +64,8 @@ from ottla.client.admin.transaction_results import (
     TransactionState as TransactionState,
     TransactionStatus as TransactionStatus,
 )
+from ottla.client.admin.user_results import ScramCredentialInfo as ScramCredentialInfo
+from ottla.base.scram import ScramMechanism as ScramMechanism
 from ottla.client.fetch.offsets import (
     EARLIEST as EARLIEST,
     EARLIEST_LOCAL as EARLIEST_LOCAL,

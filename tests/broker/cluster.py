@@ -9,19 +9,22 @@ leader leads, one flush per partition is under way at most, a request is answere
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import count
 from random import Random
 from typing import Any, NamedTuple
 
 from ottla.base.ids import ConnectionId, TopicPartition
+from ottla.base.listeners import Endpoint
 from ottla.base.origin import ANONYMOUS, Origin
 from ottla.base.ports import StoreResult
+from ottla.base.ssl_options import ListenerSslOptions
 from ottla.broker import effects, events
 from ottla.broker.apis import HANDLERS
 from ottla.broker.context import BrokerContext
 from ottla.broker.metadata.configs import Settings
 from ottla.broker.node import Node
+from ottla.broker.registration.peers import PEER
 from ottla.broker.replica.leader import Leader
 from ottla.log import scrub
 from ottla.log.compactor import CompactionResult, carry_out
@@ -50,6 +53,8 @@ class Sent:
         self.connection = ConnectionId(connection)
         self.answer: Any = None
         self.released = False
+        #: How long the connection is muted after the answer, in ms.
+        self.throttle_ms = 0
         #: Why the broker closed the connection.
         self.closed: str | None = None
         #: Called when the answer comes.
@@ -86,6 +91,9 @@ class Broker:
         self.flushes: list[Held] = []
         self.removed: list[str] = []
         self.replaced: list[str] = []
+        #: Checked certificates, and the outcome of the next checks.
+        self.checked: list[Mapping[str, ListenerSslOptions]] = []
+        self.certificates_problem = ""
         #: Reads of logs that wait for ``read_logs()``, while ``reading`` is False.
         self.reads: list[effects.ReadLog] = []
         self.reading = cluster.reading
@@ -114,6 +122,7 @@ class Broker:
                 directories=directories,
                 rng=Random(broker_id + 1000 * cluster.deaths),
                 address=(f"host{broker_id}" if cluster.host is None else cluster.host, 9092),
+                endpoints=cluster.endpoints(broker_id),
                 now_ms=cluster.now_ms,
                 wall_ms=cluster.wall_ms,
             ),
@@ -132,9 +141,11 @@ class Broker:
         version: int,
         *,
         answered: Callable[[Any], None] | None = None,
-        client_id: str = "test",
+        client_id: str | None = "test",
+        listener: str = "PLAINTEXT",
         principal: str = ANONYMOUS,
         host: str = "client",
+        token: bool = False,
     ) -> Sent:
         """Hand in a request on a connection of its own, and let happen what can happen."""
         sent = Sent(next(self.cluster.numbers))
@@ -142,6 +153,7 @@ class Broker:
         self._sent[sent.connection] = sent
         key = schema_of(type(request)).key
         assert key is not None, f"{type(request).__name__} is a request"
+        data = bytearray(encode(request, version))
         self.handle(
             events.RequestArrived(
                 connection=sent.connection,
@@ -149,16 +161,26 @@ class Broker:
                 api_key=key,
                 api_version=version,
                 client_id=client_id,
-                body=decode(type(request), bytearray(encode(request, version)), version),
-                origin=Origin(host=host, local=("reached", 1000 + self.broker_id), principal=principal),
+                body=decode(type(request), data, version),
+                origin=Origin(host=host, local=("reached", 1000 + self.broker_id), listener=listener, principal=principal, token=token),
+                size=len(data),
             )
         )
         self.cluster.run()
         return sent
 
-    def ask(self, request: Any, version: int, *, principal: str = ANONYMOUS, host: str = "client") -> Any:
+    def ask(
+        self,
+        request: Any,
+        version: int,
+        *,
+        listener: str = "PLAINTEXT",
+        principal: str = ANONYMOUS,
+        host: str = "client",
+        token: bool = False,
+    ) -> Any:
         """Hand in a request that is answered at once; its answer."""
-        sent = self.send(request, version, principal=principal, host=host)
+        sent = self.send(request, version, listener=listener, principal=principal, host=host, token=token)
         assert sent.closed is None, f"the connection was closed: {sent.closed}"
         assert sent.answer is not None, "the request waits"
         return sent.answer
@@ -200,7 +222,8 @@ class Broker:
                 case effects.Respond():
                     self._respond(effect)
                 case effects.Release():
-                    self._sent.pop(effect.connection).released = True
+                    sent = self._sent.pop(effect.connection)
+                    sent.released, sent.throttle_ms = True, effect.throttle_ms
                 case effects.Close():
                     self._sent.pop(effect.connection).closed = effect.reason
                 case effects.ScheduleFlush():
@@ -214,6 +237,10 @@ class Broker:
                             self.flushes.append(held)
                 case effects.StartWriteback():
                     pass
+                case effects.CheckCertificates():
+                    self.checked.append(effect.listeners)
+                    answer = events.CertificatesChecked(ticket=effect.ticket, problem=self.certificates_problem)
+                    self.cluster.later(lambda answer=answer: self.handle(answer))  # type: ignore[misc]
                 case effects.ReadLog():
                     self.cluster.later(lambda effect=effect: self._read_log(effect))  # type: ignore[misc]
                 case effects.ChangeLogs():
@@ -266,6 +293,7 @@ class Broker:
         chunks = encode_chunks(effect.message, effect.api_version)
         data = b"".join(chunk.read() if hasattr(chunk, "read") else chunk for chunk in chunks)  # type: ignore[misc]
         sent = self._sent.pop(effect.connection)
+        sent.throttle_ms = effect.throttle_ms
         sent.answer = decode(type(effect.message), data, effect.api_version)
         sent.answered(sent.answer)
 
@@ -341,7 +369,7 @@ class Broker:
         if peer is None or link in self.cluster.cut:
             answered(None)
         else:
-            peer.send(effect.message, effect.api_version, answered=answered, principal=self.cluster.peer_principal)
+            peer.send(effect.message, effect.api_version, answered=answered, client_id=PEER, principal=self.cluster.peer_principal)
 
     def _check(self) -> None:
         marks = {}
@@ -364,8 +392,11 @@ class Cluster:
         settings: Mapping[str, str] | None = None,
         racks: Mapping[int, str] | None = None,
         host: str | None = None,
+        listeners: Mapping[int, Sequence[Endpoint]] | None = None,
     ) -> None:
         self.store = MemoryStore()
+        #: Advertised listeners by broker; others have a plaintext one.
+        self._listeners = listeners or {}
         #: As whom brokers connect to each other.
         self.peer_principal = "User:broker"
         #: Audits of all brokers, in order.
@@ -394,6 +425,9 @@ class Cluster:
                 texts["broker.rack"] = racks[broker_id]
             self.start(broker_id, texts, [SimDisk(f"disk{number}", now_ms=lambda: self.wall_ms) for number in range(disks)])
         assert all(broker.node.ready for broker in self.brokers.values()), "a new cluster is ready"
+
+    def endpoints(self, broker_id: int) -> Sequence[Endpoint]:
+        return self._listeners.get(broker_id, ())
 
     def __getitem__(self, broker_id: int) -> Broker:
         return self.brokers[broker_id]

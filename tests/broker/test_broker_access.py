@@ -12,7 +12,7 @@ from ottla.base.ids import NO_TOPIC_ID, ConnectionId
 from ottla.base.origin import SAME_PROCESS, Origin
 from ottla.base.ports import Op
 from ottla.broker import events
-from ottla.broker.node import PEER
+from ottla.broker.registration.peers import PEER
 from ottla.broker.security.access import bits
 from ottla.broker.security.envelope import enveloped
 from ottla.wire import errors

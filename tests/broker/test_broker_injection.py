@@ -166,6 +166,7 @@ def check_outcome(sent: Sent | None, cluster: Cluster, injection: Injection, ver
         "OffsetDelete",
         "DeleteGroups",
         "ConsumerGroupHeartbeat",
+        "EndTxn",
     }
     enveloped = isinstance(sent.answer, EnvelopeResponse)
     if mine and sent.closed is None and not enveloped and API[mine[0].call.api_key].name not in reloaded:  # type: ignore[union-attr]

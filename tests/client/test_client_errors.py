@@ -135,9 +135,7 @@ async def test_every_api_names_the_address_the_cause_and_a_remedy_without_a_brok
                 b"HTTP/1.1 400 Bad Request\r\n\r\n"
             ): "{} .*an HTTP server answers at this address, not a Kafka broker; check the port",
             await server(b"SSH-2.0-OpenSSH_9.6\r\n"): "{} .*it begins with 'SSH-2.0-OpenSSH_9.6'; another kind of server .*check the port",
-            await server(
-                b"\x15\x03\x01\x00\x02\x02\x46"
-            ): "{} .*speaks TLS, which this client does not: take the port of a PLAINTEXT listener",
+            await server(b"\x15\x03\x01\x00\x02\x02\x46"): "{} .*speaks TLS, and security_protocol is PLAINTEXT; set security_protocol=SSL",
             await server(b""): "{} closed the connection before it answered ApiVersions v5.*PLAINTEXT listener .*TLS .*ZooKeeper",
             await server(b"", tls=True): "{} .*(speaks TLS|closed the connection before it answered .*TLS)",
             await server(None): "{} did not answer ApiVersions v5 within 300 ms; connection given up; is it a Kafka broker, without TLS",

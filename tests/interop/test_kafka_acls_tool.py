@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from test_kafka_transaction_tools import Run, run  # noqa: F401
+from kafka_tools import Run
 
 from ottla import Admin
 from ottla.results import AclFilter, AclOperation, AclPatternType, AclPermission, AclResourceType
@@ -16,7 +16,7 @@ ACLS = "org.apache.kafka.tools.AclCommand"
 SETTINGS = {"authorizer.class.name": "kafka.security.authorizer.AclAuthorizer", "super.users": "User:ANONYMOUS"}
 
 
-def test_kafkas_tool_manages_the_rules_of_ottla(tmp_path: Path, run: Run) -> None:  # noqa: F811
+def test_kafkas_tool_manages_the_rules_of_ottla(tmp_path: Path, run: Run) -> None:
     with Serving(tmp_path / "data", settings=SETTINGS) as server, Admin(bootstrap_servers=server.bootstrap) as admin:
         at = ("--bootstrap-server", server.bootstrap)
         run(ACLS, *at, "--add", "--allow-principal", "User:alice", "--producer", "--topic", "orders", "--transactional-id", "billing")
@@ -59,7 +59,7 @@ def test_kafkas_tool_manages_the_rules_of_ottla(tmp_path: Path, run: Run) -> Non
         run(ACLS, *at, "--remove", "--force", "--topic", "*", "--resource-pattern-type", "any")
 
 
-def test_kafkas_tool_says_that_there_is_no_authorizer(tmp_path: Path, run: Run) -> None:  # noqa: F811
+def test_kafkas_tool_says_that_there_is_no_authorizer(tmp_path: Path, run: Run) -> None:
     with Serving(tmp_path / "data") as server:
         said = run(ACLS, "--bootstrap-server", server.bootstrap, "--list", code=1)
         assert "No Authorizer" in said or "authorizer.class.name" in said or "SecurityDisabled" in said

@@ -140,5 +140,5 @@ def test_clients_name_the_principal_that_was_refused(tmp_path: Path) -> None:
     with Serving(tmp_path / "data", settings=AUTHORIZER) as server, Admin(bootstrap_servers=server.bootstrap) as admin:
         admin.create_topics([NewTopic("t", 1)])
         admin.create_acls([Acl(principal="User:alice", operation=AclOperation.ALL, resource_type=AclResourceType.TOPIC, name="t")])
-        with pytest.raises(TopicAuthorizationFailed, match="User:ANONYMOUS may not DescribeConfigs Topic t from 127"):
+        with pytest.raises(TopicAuthorizationFailed, match=r"User:ANONYMOUS may not DescribeConfigs Topic t from 127.0.0.1"):
             admin.describe_config(Resource.topic("t"))

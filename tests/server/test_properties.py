@@ -7,7 +7,7 @@ import pytest
 from ottla.base.options import ConfigError
 from ottla.broker.metadata.configs import SPECS_BY_NAME, Settings
 from ottla.broker.metadata.kafka_settings import MEANINGLESS, OTHER_DEFAULTS, REFUSED, Treatment, kafka_settings, treatment
-from ottla.server.addresses import address_text, parse_address, parse_listener
+from ottla.server.addresses import address_text, parse_address
 from ottla.server.process_plan import ProcessPlan
 from ottla.server.server_properties import AcceptedSettings, accepted_settings, parse_properties, settings_of_environment
 
@@ -56,15 +56,17 @@ def test_settings_without_meaning_are_dropped_with_a_reason_each_unless_they_are
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("ssl.keystore.location", "/etc/kafka/ks.p12"),
-        ("ssl.client.auth", "required"),
+        ("ssl.engine.factory.class", "org.example.Factory"),
+        ("ssl.provider", "BC"),
         ("ssl.keystore.pem", "x"),
         ("sasl.enabled.mechanisms", "PLAIN"),
         ("config.providers", "env"),
-        ("security.inter.broker.protocol", "SSL"),
+        ("control.plane.listener.name", "CONTROL"),
+        ("listener.name.external.num.partitions", "3"),
+        ("listener.name.external.sasl.enabled.mechanisms", "PLAIN"),
         ("zookeeper.set.acl", "true"),
         ("connections.max.reauth.ms", "1000"),
-        ("listener.name.external.ssl.keystore.location", "/etc/kafka/ks.p12"),
+        ("listener.name.external.ssl.provider", "BC"),
         ("remote.log.storage.system.enable", "true"),
         ("cordoned.log.dirs", "*"),
     ],
@@ -76,12 +78,10 @@ def test_settings_whose_loss_would_weaken_what_was_asked_for_are_refused_by_name
 
 def test_values_that_ask_for_nothing_never_refuse_a_start() -> None:
     harmless = {
-        "security.inter.broker.protocol": "PLAINTEXT",
         "zookeeper.set.acl": "false",
-        "ssl.client.auth": "none",
+        "ssl.trustmanager.algorithm": "PKIX",
         "config.providers": "",
         "connections.max.reauth.ms": "0",
-        "ssl.enabled.protocols": "TLSv1.2, TLSv1.3",
         "sasl.mechanism.inter.broker.protocol": "GSSAPI",
     }
     assert accepted_settings(harmless) == AcceptedSettings()
@@ -99,11 +99,14 @@ def test_every_default_of_kafka_is_accepted() -> None:
     ]
 
 
-def test_a_listener_with_encryption_is_refused_unless_it_is_the_controllers() -> None:
-    with pytest.raises(ConfigError, match="listener INTERNAL asks for SSL"):
-        accepted_settings({"listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,INTERNAL:SSL"})
-    accepted = accepted_settings({"listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,C:SSL", "controller.listener.names": "C"})
-    assert accepted.texts == {}
+def test_listeners_of_the_controller_are_left_out() -> None:
+    given = {
+        "listeners": "PLAINTEXT://:9092,C://:9093",
+        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,C:SSL",
+        "controller.listener.names": "C",
+    }
+    kept = {"listeners": "PLAINTEXT://:9092", "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT"}
+    assert accepted_settings(given).texts == kept
 
 
 def test_a_process_that_is_a_controller_alone_is_refused() -> None:
@@ -252,7 +255,6 @@ def test_a_cluster_listener_without_an_advertised_name_is_warned_of() -> None:
 )
 def test_addresses_are_host_and_port(text: str, address: tuple[str, int]) -> None:
     assert parse_address(text, name="x") == address
-    assert parse_listener(f"PLAINTEXT://{text}", name="x") == address
     assert address_text(address) == text
 
 

@@ -17,6 +17,8 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     listener: str = "PLAINTEXT"
     #: Type and name, such as ``User:alice``.
     principal: str = ANONYMOUS
+    #: Whether the client authenticated with a delegation token.
+    token: bool = False
 
 
 #: The origin of requests that do not come over a connection.

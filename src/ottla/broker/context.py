@@ -16,14 +16,17 @@ from typing import Any
 
 from ottla.base.acls import CLUSTER_NAME
 from ottla.base.ids import BrokerId, ConnectionId
+from ottla.base.listeners import Endpoint, plaintext
 from ottla.base.origin import Origin
 from ottla.base.ports import Op, StoreResult
+from ottla.base.ssl_options import ListenerSslOptions
 from ottla.broker import effects, events
 from ottla.broker.delayed import DelayedOperation, DelayedOperations
 from ottla.broker.handlers import PENDING, Deferred
 from ottla.broker.isolation import Isolation, indivisible, respond
 from ottla.broker.metadata.configs import Settings, topic_options
 from ottla.broker.metadata.image import Image
+from ottla.broker.quotas.client_quotas import ClientQuotas
 from ottla.broker.registration.peers import PeerAddresses
 from ottla.broker.security.access import Access, configured
 from ottla.broker.security.envelope import ENVELOPE_VERSION, enveloped, response_in
@@ -64,7 +67,8 @@ class BrokerContext:
         settings: Settings,
         directories: Sequence[LogDirectory],
         rng: Random,
-        address: tuple[str, int],
+        address: tuple[str, int] = ("", 0),
+        endpoints: Sequence[Endpoint] = (),
         now_ms: int,
         wall_ms: int,
     ) -> None:
@@ -75,7 +79,8 @@ class BrokerContext:
         self.options = settings.options
         self.directories = list(directories)
         self.rng = rng
-        self.address = address
+        #: Advertised listeners; with ``address`` alone, a plaintext one there.
+        self.endpoints = tuple(endpoints) or (plaintext(*address),)
         #: Monotonic time of the present step.
         self.now_ms = now_ms
         #: Wall clock minus ``now_ms`` at the last tick.
@@ -101,6 +106,7 @@ class BrokerContext:
         authorizer = configured(settings.options)
         #: The checks of access rules; None: every client may do everything.
         self.access = None if authorizer is None else Access(self, authorizer)
+        self.quotas = ClientQuotas(self)
         #: Topics that are being created automatically.
         self.creating: set[str] = set()
         self.isolation = Isolation(self)
@@ -109,6 +115,8 @@ class BrokerContext:
         self._delayed_of: dict[ConnectionId, dict[int, DelayedOperation]] = {}
         self._tickets = 0
         self._store_waits: dict[int, Callable[[StoreResult], None]] = {}
+        #: Checks of certificates, by ticket.
+        self._certificate_waits: dict[int, tuple[DelayedOperation, Callable[[str], None]]] = {}
         self._log_waits: dict[int, Callable[[bytes | None], None]] = {}
         #: Requests to brokers, by ticket.
         self._peer_waits: dict[int, tuple[DelayedOperation, Callable[[Any], None]]] = {}
@@ -221,6 +229,31 @@ class BrokerContext:
             self.delayed.cancel(operation)
             done(event.message)
 
+    def check_certificates(
+        self, call: events.RequestArrived[Any], listeners: dict[str, ListenerSslOptions], done: Callable[[str], None]
+    ) -> None:
+        """Checks in a thread whether this broker could use these certificates; ``done`` gets the problem, or an empty text."""
+        self._tickets += 1
+        ticket = self._tickets
+
+        def unanswered(expired: bool) -> None:
+            self._certificate_waits.pop(ticket, None)
+            done("the certificates could not be read in time")
+
+        operation = DelayedOperation("check of certificates", unanswered)
+        self._certificate_waits[ticket] = (operation, done)
+        self.delay(call, operation, self.now_ms + self.options.request_timeout_ms)
+        self.effects.append(effects.CheckCertificates(ticket=ticket, listeners=listeners))
+
+    def certificates_checked(self, event: events.CertificatesChecked) -> None:
+        operation, done = self._certificate_waits.pop(event.ticket, (None, None))
+        # Done: the client's connection is closed.
+        if operation is not None and done is not None and not operation.done:
+            call = operation.call
+            assert call is not None, "the operation is that of a request"
+            self.cancel_delayed(call)
+            self.isolation.run(call, done, event.problem)
+
     # Requests of clients.
 
     def is_delayed(self, connection: ConnectionId) -> bool:
@@ -274,7 +307,12 @@ class BrokerContext:
             raise ClusterAuthorizationFailed(f"{host} is no broker of this cluster: {reason}")
 
     def respond(self, call: events.RequestArrived[Any], message: Any) -> None:
-        self.effects.append(respond(call, message))
+        self.effects.append(self.quotas.respond(call, message) if self.quotas.active else respond(call, message))
+
+    def release(self, call: events.RequestArrived[Any]) -> None:
+        """Ends a request without a response (acks=0)."""
+        quotas = self.quotas
+        self.effects.append(quotas.release(call) if quotas.active else effects.Release(connection=call.connection, ticket=call.ticket))
 
     def connection_closed(self, event: events.ConnectionClosed) -> None:
         """Drops the delayed requests of a connection."""

@@ -7,6 +7,7 @@ import msgspec
 from ottla.base.acls import Operation, ResourceType
 from ottla.base.ids import BrokerId, ConnectionId, TopicPartition
 from ottla.base.ports import File, Op
+from ottla.base.ssl_options import ListenerSslOptions
 from ottla.broker.events import RequestArrived
 from ottla.log.compactor import CompactionPlan
 from ottla.log.directory_changes import LogChanges
@@ -26,6 +27,8 @@ class Respond(Effect):
     api_version: int
     message: Any
     ticket: int = 0
+    #: The connection is muted for this time after the response. Source: KIP-219.
+    throttle_ms: int = 0
     #: The request, to send an error if this response cannot be encoded.
     call: RequestArrived[Any] | None = None
 
@@ -35,6 +38,8 @@ class Release(Effect):
 
     connection: ConnectionId
     ticket: int = 0
+    #: The connection is muted for this time first.
+    throttle_ms: int = 0
 
 
 class Close(Effect):
@@ -77,6 +82,14 @@ class ReadLog(Effect):
     directory: str
     ticket: int
     slice: Slice
+
+
+class CheckCertificates(Effect):
+    """Check in a thread whether the listeners of this broker could have these certificates. Returns CertificatesChecked."""
+
+    ticket: int
+    #: By listener, in lower case.
+    listeners: dict[str, ListenerSslOptions]
 
 
 class ChangeLogs(Effect):

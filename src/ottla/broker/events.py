@@ -34,6 +34,18 @@ class RequestArrived(Event, Generic[Body]):
     ticket: int = 0
     #: The Envelope in which another broker forwarded the request; its response goes into the Envelope's.
     envelope: "RequestArrived[Any] | None" = None
+    #: Bytes of the frame, for quotas; 0 for a request of a broker of this process.
+    size: int = 0
+
+
+class RequestTimed(Event):
+    """The step of a request took this much CPU time. Sent after the step, if some client has a quota of request time."""
+
+    connection: ConnectionId
+    api_key: int
+    client_id: str | None
+    origin: Origin
+    spent_ns: int
 
 
 class PeersResolved(Event):
@@ -100,6 +112,13 @@ class LogRead(Event):
 
     ticket: int
     data: bytes | None
+
+
+class CertificatesChecked(Event):
+    """A CheckCertificates was carried out; ``problem`` is empty if the certificates can be used."""
+
+    ticket: int
+    problem: str
 
 
 class StoreChanged(Event):

@@ -13,7 +13,7 @@ from typing import Any
 from ottla.base.acls import Pattern, ResourceType, covers
 from ottla.base.ids import TopicPartition
 from ottla.base.ports import Op
-from ottla.base.units import SECOND_MS, MiB
+from ottla.base.units import MINUTE_MS, SECOND_MS, MiB
 from ottla.broker import effects, events
 from ottla.broker.context import BrokerContext, Space
 from ottla.broker.controller.controller import Controller
@@ -22,6 +22,7 @@ from ottla.broker.handlers import NO_RESPONSE, PENDING, ApiHandler
 from ottla.broker.metadata.configs import broker_options, unreadable
 from ottla.broker.registration.controlled_shutdown import ControlledShutdown
 from ottla.broker.registration.lifecycle import BrokerLifecycle, refusal_beside_kafka
+from ottla.broker.registration.peers import PEER
 from ottla.broker.registration.registration import Registration
 from ottla.broker.registration.replica_health import ReplicaHealth
 from ottla.broker.replica.fetch_sessions import FetchSessions
@@ -37,10 +38,7 @@ from ottla.broker.transactions.producer_ids import ProducerIds
 from ottla.broker.transactions.transactions import transaction_coordinator
 from ottla.broker.transactions.verification import Verification
 from ottla.store import layout
-from ottla.wire.errors import KafkaError, NotController
-
-#: Client id of requests between brokers.
-PEER = "ottla-broker"
+from ottla.wire.errors import InvalidRequest, KafkaError, NotController
 
 
 class Node:
@@ -86,12 +84,14 @@ class Node:
             "isr": (isr_ms, self.isr_changes.tick),
             "compaction": (SECOND_MS, self.compaction.tick),
             "scrub": (SECOND_MS, self.scrubs.tick),
+            "quotas": (MINUTE_MS, self.context.quotas.expire),
         }
 
     def _table(self) -> dict[type, Callable[[Any], None]]:
         """The method for each event."""
         return {
             events.RequestArrived: self.context.isolation.request,
+            events.RequestTimed: self.context.quotas.request_timed,
             events.ConnectionClosed: self.context.connection_closed,
             events.PeersResolved: self.context.peers.resolved,
             events.FlushDue: self._flush_due,
@@ -102,6 +102,7 @@ class Node:
             events.DirectoryFailed: lambda event: self.partitions.directory_failed(event.directory, event.reason),
             events.SpaceMeasured: self._space_measured,
             events.LogRead: self.context.log_read,
+            events.CertificatesChecked: self.context.certificates_checked,
             events.StoreChanged: self._store_changed,
             events.StoreAnswered: self.context.store_answered,
             events.SessionChanged: self._session_changed,
@@ -192,10 +193,39 @@ class Node:
             context.effects.append(effects.Close(connection=call.connection, reason=reason))
         elif handler.from_brokers and context.access is None and not context.peers.accept(call.origin.host, call.origin.local[0]):
             self._refuse_sender(handler, call)
-        elif handler.at_controller and not self.controller.active:
+        elif handler.certificates is None or call.client_id == PEER:
+            self._route(handler, call)
+        else:
+            self._check_certificates(handler, handler.certificates, call)
+
+    def _check_certificates(self, handler: ApiHandler, certificates: Callable[[Any, Any], Any], call: events.RequestArrived[Any]) -> None:
+        """Routes the request when this broker can use the certificates that it changes, if it changes some."""
+
+        def checked(problem: str) -> None:
+            if problem:
+                self.context.respond(call, handler.refuse(call, InvalidRequest(problem)))
+            else:
+                self._route(handler, call)
+
+        try:
+            found = certificates(self, call)
+        except KafkaError as error:
+            self.context.respond(call, handler.refuse(call, error))
+            return
+        if found:
+            self.context.check_certificates(call, found, checked)
+        else:
+            self._route(handler, call)
+
+    def _route(self, handler: ApiHandler, call: events.RequestArrived[Any]) -> None:
+        """Handles a request here or at the controller."""
+        context = self.context
+        if handler.at_controller and not self.controller.active:
             if call.client_id == PEER:
                 # The sender assumes that this broker is the controller: do not forward in circles.
                 context.respond(call, handler.refuse(call, NotController(f"broker {context.broker_id} is not the controller")))
+            elif context.quotas.active and context.quotas.limits_mutations(call):
+                context.respond(call, handler.refuse(call, NotController("send the request to the controller, which counts your quota")))
             else:
                 self._forward(handler, call)
         else:
@@ -206,7 +236,7 @@ class Node:
             except KafkaError as error:
                 answer = handler.refuse(call, error)
             if answer is NO_RESPONSE:
-                context.effects.append(effects.Release(connection=call.connection, ticket=call.ticket))
+                context.release(call)
             elif answer is not PENDING:
                 context.respond(call, answer)
 
@@ -259,6 +289,10 @@ class Node:
         self.periodic_tasks.settings_changed()
         self.context.effects.append(effects.AdoptOptions())
 
+    def _quotas_changed(self) -> None:
+        if self.context.quotas.adopt():
+            self.context.effects.append(effects.AdoptOptions())
+
     def _levels_changed(self) -> None:
         """Finalized levels changed: a broker may have registered meanwhile that does not support them."""
         for broker, found in self.context.image.brokers.items():
@@ -303,6 +337,8 @@ class Node:
                 self._options_changed()
             case ("acl", Pattern() as pattern):
                 self._acl_changed(pattern)
+            case ("quotas", _) | ("config", ("users" | "clients" | "ips", _)):
+                self._quotas_changed()
             case ("broker", self.context.broker_id) if self.context.started and not self.context.stopping:
                 self.lifecycle.broker_changed()
         self.controller.changed(change)

@@ -1,4 +1,4 @@
-"""The groups `ottla topic`, `group`, `transaction`, `acl`, `cluster`, `pipeline` and `perf`: tables of their commands."""
+"""The groups `ottla topic`, `group`, `transaction`, `acl`, `quota`, `cluster`, `pipeline` and `perf`: tables of their commands."""
 
 from ottla.cli.common.lazy import CommandEntry, LazyGroup
 
@@ -49,6 +49,16 @@ acl = LazyGroup(
         "add": CommandEntry("acl.change:add", "Add rules: principals may carry out operations on a resource."),
         "remove": CommandEntry("acl.change:remove", "Remove the rules that match all options."),
         "test": CommandEntry("acl.test:test", "Show what a principal may do on a resource, and by which rule."),
+    },
+)
+
+quota = LazyGroup(
+    name="quota",
+    help="List, set and remove quotas of users, client ids and addresses.",
+    table={
+        "list": CommandEntry("quota.commands:list_", "List quotas, all or those of an entity."),
+        "set": CommandEntry("quota.commands:set_", "Set quotas of a user, a client id, both, or an address."),
+        "remove": CommandEntry("quota.commands:remove", "Remove quotas, so that a less specific one applies."),
     },
 )
 cluster = LazyGroup(

@@ -4,6 +4,8 @@ An answer is a list of chunks: buffers and ranges of log files. Below ``SENDFILE
 the transport. Above, ranges go by ``sendfile`` on a duplicate of the connection's socket, of which the transport does not know. The order
 holds because the transport gets nothing meanwhile, and the duplicate is used only while the transport's buffer is empty.
 
+Over TLS the bytes must pass through OpenSSL: ranges are read in steps and given to the transport, each when the last one is sent.
+
 The loop never waits for the disk. A range is read or sent only when its pages are in memory (``preadv`` with RWF_NOWAIT tells); otherwise a
 thread reads it first. A range that ends early was truncated after the answer began, so the connection is closed.
 """
@@ -18,6 +20,7 @@ from concurrent.futures import Executor
 from typing import Any, Literal, Protocol, TypeGuard
 
 from ottla.base.units import KiB, MiB
+from ottla.net.buffers import unwritten
 
 SENDFILE_MIN_BYTES = 64 * KiB
 #: Limit of the bytes that one connection sends per turn of the loop.
@@ -130,6 +133,7 @@ class Egress:
         "_parts",
         "_position",
         "_socket",
+        "_streams",
         "_waits_for",
         "_writer",
         "busy",
@@ -152,8 +156,10 @@ class Egress:
         self._loop = asyncio.get_running_loop()
         #: Its unsent chunks; the first may be partly sent.
         self._parts: deque[Chunk] = deque()
-        #: What it waits for: the transport's buffer, the peer, or the disk.
-        self._waits_for: Literal["", "drained", "writable", "disk"] = ""
+        #: Whether ranges go through the transport, because it encrypts.
+        self._streams = transport.get_extra_info("sslcontext") is not None
+        #: What it waits for: the transport's buffer, the peer, the disk, or the next turn of the loop.
+        self._waits_for: Literal["", "drained", "writable", "disk", "turn"] = ""
         #: Duplicate of the connection's socket, from the first sendfile on.
         self._socket: socket.socket | None = None
         #: Whether the loop watches that socket.
@@ -173,7 +179,7 @@ class Egress:
             self._write(chunks)  # type: ignore[arg-type]
             return True
         self.busy = True
-        if sum(map(len, chunks)) >= SENDFILE_MIN_BYTES and self.transport.get_extra_info("socket") is not None:
+        if sum(map(len, chunks)) >= SENDFILE_MIN_BYTES and (self._streams or self.transport.get_extra_info("socket") is not None):
             self._parts.extend(chunks)
             if self.transport.get_write_buffer_size():
                 self._waits_for = "drained"
@@ -249,7 +255,7 @@ class Egress:
 
     def _go_on(self) -> None:
         try:
-            self._waits_for = self._send_turn()
+            self._waits_for = self._stream_turn() if self._streams else self._send_turn()
         except BlockingIOError:
             self._waits_for = "writable"
         except (OSError, ValueError, AnswerTruncated) as error:
@@ -258,6 +264,68 @@ class Egress:
             return
         self._watch_socket(self._waits_for == "writable")
         self.busy = bool(self._parts)
+        if self._waits_for == "turn":
+            self._loop.call_soon(self._next_turn)
+
+    def _next_turn(self) -> None:
+        if self._waits_for == "turn":
+            self._resume()
+
+    def _stream_turn(self) -> Literal["", "drained", "disk", "turn"]:
+        """Gives the transport bytes until it holds some, the turn is over or the disk is needed. Raises: OSError, ValueError,
+        AnswerTruncated.
+        """
+        budget = TURN_BYTES
+        while self._parts:
+            if self.transport.get_write_buffer_size():
+                return "drained"
+            if budget <= 0:
+                return "turn"
+            part = self._parts[0]
+            if _is_buffer(part):
+                piece: Buffer = memoryview(part)[:STEP_BYTES]
+                self._parts[0] = memoryview(part)[STEP_BYTES:]
+                left = len(part) - len(piece)
+            else:
+                read, left = self._read_step(part)  # type: ignore[arg-type]
+                if read is None:
+                    return "disk"
+                piece = read
+            if not left:
+                self._parts.popleft()
+                self._close_file()
+            self.sent_bytes += len(piece)
+            budget -= len(piece)
+            self.transport.write(piece)
+        return ""
+
+    def _read_step(self, part: FileRange) -> tuple[Buffer | None, int]:
+        """The next bytes of a range, and how many are left; None while a thread reads from the disk."""
+        if self._fd < 0:
+            source = descriptor(part)
+            if source is None or not part.size:
+                return _whole(part), 0
+            self._fd = os.dup(source)
+            self._position, self._left = part.position, part.size
+        buffer = unwritten(min(self._left, STEP_BYTES))
+        try:
+            count = os.preadv(self._fd, [buffer], self._position, os.RWF_NOWAIT)
+        except BlockingIOError:
+            self._read_in_thread()
+            return None, self._left
+        except OSError as error:
+            if error.errno != errno.EOPNOTSUPP:
+                raise
+            count = os.preadv(self._fd, [buffer], self._position)
+        if not count:
+            raise AnswerTruncated(f"{part!r} ends at {self._position}; {self._left} bytes of the answer are missing")
+        self._position += count
+        self._left -= count
+        return memoryview(buffer)[:count], self._left
+
+    def _read_in_thread(self) -> None:
+        reading = self._loop.run_in_executor(self.executor, read_ahead, os.dup(self._fd), self._position, self._left)
+        reading.add_done_callback(self._is_warm)
 
     def _send_turn(self) -> Literal["", "writable", "disk"]:
         """Sends until all is sent, the turn is over or the disk is needed. Raises: BlockingIOError when the peer is slow."""
@@ -295,8 +363,7 @@ class Egress:
             self._position, self._left = part.position, part.size
         step = min(self._left, STEP_BYTES)
         if not warm(self._fd, self._position, step):
-            reading = self._loop.run_in_executor(self.executor, read_ahead, os.dup(self._fd), self._position, self._left)
-            reading.add_done_callback(self._is_warm)
+            self._read_in_thread()
             return -1, self._left
         sent = os.sendfile(self._socket.fileno(), self._fd, self._position, step)
         if not sent:

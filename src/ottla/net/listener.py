@@ -7,18 +7,33 @@ descriptor in reserve. It closes the reserve, accepts the connection, closes it,
 import asyncio
 import contextlib
 import errno
+import logging
 import os
 import socket
+import ssl
+from collections.abc import Iterator
 from functools import partial
+from itertools import count
+
+import msgspec
 
 from ottla.base.ids import ConnectionId
-from ottla.net.connection_context import ConnectionContext
+from ottla.base.origin import Origin
+from ottla.net.connection_context import AuthenticationLimits, ConnectionContext, ListenerLimits, TokenBucket
 from ottla.net.server_connection import Handler, ServerConnection
+from ottla.net.tls.errors import TlsError, explained
+from ottla.net.tls.listener_tls import ListenerTls, TlsState
+from ottla.net.tls.transport import Handshake, TlsTransport, prepared
+
+log = logging.getLogger("ottla.net")
 
 #: Connections accepted before other things have a turn.
 TURN_ACCEPTS = 64
 #: Pause after an accept that failed without the reserve, too.
 RETRY_S = 0.1
+NO_LIMITS = ListenerLimits()
+#: Connections of addresses above their quota that are open; further ones are closed at once.
+THROTTLED_MAX = 256
 EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
@@ -50,18 +65,43 @@ def bound_socket(host: str, port: int, *, backlog: int = 1024, send_bytes: int =
 class Listener:
     """One listening socket and the connections accepted from it."""
 
-    def __init__(self, listening: socket.socket, context: ConnectionContext, handler: Handler) -> None:
-        """Owns the socket; accepts nothing before ``start``."""
+    def __init__(
+        self,
+        listening: socket.socket,
+        context: ConnectionContext,
+        handler: Handler,
+        *,
+        name: str = "PLAINTEXT",
+        limits: ListenerLimits = NO_LIMITS,
+        numbers: Iterator[int] | None = None,
+        authentication: AuthenticationLimits | None = None,
+        tls: ListenerTls | None = None,
+    ) -> None:
+        """Owns the socket; accepts nothing before ``start``. ``numbers``: of connections, shared by the listeners of a handler.
+
+        ``authentication``: limits of connections until the handler has authenticated them; None: they need not be. ``tls``: for a listener
+        with TLS.
+        """
+        #: As in ``listeners``.
+        self.name = name
+        self._tls = tls
+        #: Handshakes that are not complete.
+        self._handshakes: dict[ServerConnection, Handshake] = {}
+        self._limits = limits
+        self._authentication = authentication
+        self._accepts = TokenBucket(limits.connection_rate)
+        self._numbers = count(1) if numbers is None else numbers
         self._socket = listening
         self._context = context
         self._handler = handler
         self._loop = asyncio.get_running_loop()
-        self._last_number = 0
         self._connections: dict[ServerConnection, None] = {}
         self._starting: set[asyncio.Task[object]] = set()
         #: Reserved descriptor, closed to turn a connection away; -1 while it cannot be reopened.
         self._reserve = _reserved()
         self._retry: asyncio.TimerHandle | None = None
+        #: Connections of addresses above their quota, with the timers that close them.
+        self._throttled: dict[socket.socket, asyncio.TimerHandle] = {}
         self._empty = asyncio.Event()
         self._empty.set()
 
@@ -70,6 +110,11 @@ class Listener:
         """Host and port of the socket."""
         name = self._socket.getsockname()
         return str(name[0]), int(name[1])
+
+    def set_limits(self, limits: ListenerLimits) -> None:
+        """Adopts limits; connections that are open stay open."""
+        self._limits = limits
+        self._accepts.set_rate(limits.connection_rate)
 
     def start(self) -> None:
         self._loop.add_reader(self._socket.fileno(), self._accept)
@@ -89,12 +134,16 @@ class Listener:
             self._socket.close()
             if self._reserve >= 0:
                 os.close(self._reserve)
+        for accepted in list(self._throttled):
+            self._close_throttled(accepted)
 
     async def close(self, *, patience_s: float) -> None:
         """Stops accepting and closes every connection; aborts those whose peers do not read their last answers within ``patience_s``."""
         self.stop_accepting()
         if self._starting:
             await asyncio.wait(self._starting)
+        for handshake in list(self._handshakes.values()):
+            handshake.cancel()
         for connection in list(self._connections):
             connection.close("shutting down")
         with contextlib.suppress(asyncio.TimeoutError):
@@ -105,13 +154,14 @@ class Listener:
 
     def _accept(self) -> None:
         for _ in range(TURN_ACCEPTS):
-            if delay_s := self._context.accept_delay_s():
+            if delay_s := self._token_delay_s():
                 self._pause(delay_s)
                 return
             try:
                 accepted, address = self._socket.accept()
             except (BlockingIOError, InterruptedError):
-                self._context.return_token()
+                self._accepts.give_back()
+                self._context.accepts.give_back()
                 return
             except ConnectionError:
                 continue
@@ -122,17 +172,49 @@ class Listener:
                     continue
                 return
             host = str(address[0]).removeprefix("::ffff:")
-            if self._context.admit(host):
+            if len(self._connections) >= self._limits.connections_max:
+                self._context.traffic.refused += 1
+                accepted.close()
+            elif self._context.address_rates and (throttle_ms := self._context.address_throttle_ms(host)):
+                self._accepts.give_back()
+                self._context.accepts.give_back()
+                self._close_later(accepted, throttle_ms)
+            elif self._context.admit(host):
                 self._begin(accepted, host)
             else:
                 accepted.close()
 
+    def _token_delay_s(self) -> float:
+        """0 if a connection may be accepted now, which counts; else the time until one may."""
+        now_s = self._loop.time()
+        if delay_s := self._accepts.delay_s(now_s):
+            return delay_s
+        delay_s = self._context.accepts.delay_s(now_s)
+        if delay_s:
+            self._accepts.give_back()
+        return delay_s
+
+    def _close_later(self, accepted: socket.socket, throttle_ms: int) -> None:
+        """Closes a connection of an address above its quota after the throttle time. Source: KIP-612."""
+        if len(self._throttled) >= THROTTLED_MAX:
+            accepted.close()
+            return
+        self._throttled[accepted] = self._loop.call_later(throttle_ms / 1000, self._close_throttled, accepted)
+
+    def _close_throttled(self, accepted: socket.socket) -> None:
+        self._throttled.pop(accepted).cancel()
+        accepted.close()
+
     def _begin(self, accepted: socket.socket, host: str) -> None:
         accepted.setblocking(False)
-        self._last_number += 1
-        connection = ServerConnection(ConnectionId(self._last_number), host, self._context, self)
+        connection = ServerConnection(ConnectionId(next(self._numbers)), Origin(host=host, listener=self.name), self._context, self)
+        if self._authentication is not None:
+            connection.limit_until_authenticated(self._authentication)
         self._connections[connection] = None
         self._empty.clear()
+        if self._tls is not None:
+            self._shake_hands(connection, accepted, self._tls)
+            return
         task: asyncio.Task[object] = self._loop.create_task(self._loop.connect_accepted_socket(lambda: connection, accepted))
         self._starting.add(task)
         task.add_done_callback(partial(self._begun, connection, accepted))
@@ -143,6 +225,41 @@ class Listener:
             accepted.close()
             self._context.dismiss(connection.host)
             self._forget(connection)
+
+    def _shake_hands(self, connection: ServerConnection, accepted: socket.socket, tls: ListenerTls) -> None:
+        used = tls.present
+        try:
+            sock = prepared(accepted, used.context.context)
+        except OSError as error:
+            accepted.close()
+            self._turned_down(connection, explained(error))
+            return
+        self._context.handshaking += 1
+        done = partial(self._shaken, connection, sock, used)
+        timeout_s = self._context.limits.handshake_timeout_ms / 1000
+        self._handshakes[connection] = Handshake(sock, tls.executor, timeout_s=timeout_s, done=done)
+
+    def _shaken(self, connection: ServerConnection, sock: ssl.SSLSocket, used: TlsState, error: TlsError | None) -> None:
+        self._context.handshaking -= 1
+        self._handshakes.pop(connection, None)
+        if error is not None:
+            self._turned_down(connection, error)
+            return
+        try:
+            principal = used.principal(sock)
+        except ValueError as refused:
+            sock.close()
+            self._turned_down(connection, TlsError(str(refused)))
+            return
+        connection.origin = msgspec.structs.replace(connection.origin, principal=principal)
+        TlsTransport(sock, connection, used.context.context)
+
+    def _turned_down(self, connection: ServerConnection, error: TlsError) -> None:
+        """The handshake failed."""
+        self._context.traffic.cut["TLS handshake"] += 1
+        log.info("closing connection %d from %s on listener %s: %s", connection.number, connection.host, self.name, error)
+        self._context.dismiss(connection.host)
+        self._forget(connection)
 
     def _forget(self, connection: ServerConnection) -> None:
         self._connections.pop(connection, None)

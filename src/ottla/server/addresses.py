@@ -1,11 +1,9 @@
-"""Addresses in settings: ``PLAINTEXT://HOST:PORT``, ``HOST:PORT``, ``[::1]:9092``, ``:9092``."""
+"""Addresses in settings: ``HOST:PORT``, ``[::1]:9092``, ``:9092``."""
 
-from collections.abc import Sequence
-
+from ottla.base.listeners import Address, plaintext
 from ottla.base.options import ConfigError
 
-Address = tuple[str, int]
-PROTOCOL = "PLAINTEXT"
+__all__ = ["Address", "address_text", "listener_text", "parse_address"]
 
 
 def parse_address(text: str, *, name: str) -> Address:
@@ -20,25 +18,9 @@ def parse_address(text: str, *, name: str) -> Address:
     return host, int(port)
 
 
-def parse_listener(text: str, *, name: str) -> Address:
-    """As ``parse_address``, after ``PLAINTEXT://`` or another listener name. Raises: ConfigError."""
-    protocol, slashes, address = text.strip().partition("://")
-    if not slashes:
-        raise ConfigError(name, f"expected {PROTOCOL}://HOST:PORT, not {text!r}")
-    if protocol.upper() in ("SSL", "SASL_PLAINTEXT", "SASL_SSL"):
-        raise ConfigError(name, f"{protocol} is not available in this version; use {PROTOCOL}://HOST:PORT")
-    return parse_address(address, name=name)
-
-
-def only_listener(texts: Sequence[str], *, name: str) -> Address:
-    """The single address of a setting that may hold several in Kafka. Raises: ConfigError."""
-    if len(texts) != 1:
-        raise ConfigError(name, f"expected one listener, {PROTOCOL}://HOST:PORT, not {len(texts)}")
-    return parse_listener(texts[0], name=name)
-
-
 def listener_text(address: Address) -> str:
-    return f"{PROTOCOL}://{address_text(address)}"
+    """As in ``listeners``: a plaintext listener with this address."""
+    return plaintext(*address).text
 
 
 def address_text(address: Address) -> str:

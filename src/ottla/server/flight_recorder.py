@@ -2,7 +2,7 @@
 
 A broker is a function of its events, so they reproduce a failure. The recorder keeps the latest events that fit its byte limit, and the
 store's state before them. It keeps the frame of a request, because the decoded message may point into a reused buffer. Of a frame above
-``FRAME_KEPT_BYTES`` it keeps the beginning only; such a request cannot be replayed.
+``FRAME_KEPT_BYTES`` it keeps the beginning only; such a request cannot be replayed. Values of secret settings are replaced.
 
 A flight record is a file of JSON lines: the failure, then the events, oldest first. ``ottla sim replay`` reads it.
 """
@@ -21,6 +21,7 @@ from ottla.base.origin import NOWHERE, Origin
 from ottla.base.ports import NodeState
 from ottla.base.units import KiB
 from ottla.broker.events import Event, LogRead, PeerAnswered, RequestArrived, StoreChanged
+from ottla.server.redaction import has_secrets, redacted, redacted_request, without_secrets
 from ottla.wire import framing
 from ottla.wire.messages.fetch import FetchResponse
 
@@ -64,7 +65,10 @@ class FlightRecorder:
         """Keeps an event; ``frame`` is the request that it was decoded from."""
         kept: Any = event
         cost = ENTRY_BYTES
-        if frame is not None and isinstance(event, RequestArrived):
+        if isinstance(event, RequestArrived) and has_secrets(event):
+            kept = framed(redacted_request(event))
+            cost += kept.size
+        elif frame is not None and isinstance(event, RequestArrived):
             data = bytes(frame if len(frame) <= FRAME_KEPT_BYTES else frame[:BEGINNING_BYTES])
             kept = Request(connection=event.connection, origin=event.origin, size=len(frame), frame=data)
             cost += len(data)
@@ -100,7 +104,7 @@ class FlightRecorder:
         encoder = msgspec.json.Encoder(enc_hook=repr)
         failure = {
             "broker_id": broker_id,
-            "settings": settings,
+            "settings": without_secrets(settings),
             "dropped": self._dropped,
             "error": repr(error),
             "traceback": traceback.format_exception(error),
@@ -111,7 +115,7 @@ class FlightRecorder:
         first_ms = self._entries[0][0] if self._entries else 0
         before = [(first_ms, StoreChanged(state=self._nodes[path])) for path in sorted(self._nodes)]
         for now_ms, event in (*before, *((now_ms, event) for now_ms, event, _ in self._entries)):
-            kept = framed(event) if isinstance(event, RequestArrived) else event
+            kept = framed(event) if isinstance(event, RequestArrived) else redacted(event)
             lines.append(encoder.encode({"now_ms": now_ms, "kind": type(kept).__name__, "event": kept}))
         path.write_bytes(b"\n".join(lines) + b"\n")
         return path

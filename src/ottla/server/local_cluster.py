@@ -25,8 +25,8 @@ from ottla.broker.metadata.configs import Settings
 from ottla.server.addresses import Address, address_text, parse_address
 from ottla.server.daemon import Daemon
 from ottla.server.data_directory import LOCK, CannotStart
+from ottla.server.listeners import ANYWHERE
 from ottla.server.server_properties import accepted_settings
-from ottla.server.store_factory import ANYWHERE
 
 SPEC = "cluster.json"
 #: Path of the cluster's nodes in ZooKeeper.

@@ -23,18 +23,21 @@ import sys
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 from ottla.base.ids import BrokerId
 from ottla.base.ports import Disk, NodeState, Op, SessionState, Store
+from ottla.base.sampled_rate import Window
+from ottla.base.units import SECOND_MS
 from ottla.broker import events
 from ottla.broker.apis import HANDLERS
 from ottla.broker.context import BrokerContext
 from ottla.broker.isolation import root_of
-from ottla.broker.metadata.configs import Settings, broker_options, topic_options
+from ottla.broker.metadata.configs import BrokerOptions, Settings, broker_options, listener_options, topic_options
 from ottla.broker.metadata.features import why_not_supported
 from ottla.broker.metadata.image import NO_LEADER, Image
 from ottla.broker.node import Node
@@ -42,10 +45,15 @@ from ottla.broker.registration.lifecycle import refusal_beside_kafka
 from ottla.log.directory import LogDirectory
 from ottla.log.errors import LogError
 from ottla.log.options import TopicOptions
+from ottla.net.authenticator import Authenticator
 from ottla.net.connection_context import ConnectionContext
 from ottla.net.listener import Listener
+from ottla.net.server_connection import Handler
+from ottla.net.tls.context import TlsContext
+from ottla.net.tls.listener_tls import ListenerTls
 from ottla.server.addresses import Address
 from ottla.server.audit import close_audit_log, open_audit_log
+from ottla.server.certificate_renewal import CertificateRenewal
 from ottla.server.data_directory import CannotStart, StoppedWhileStarting, UnusableDirectory
 from ottla.server.environment import Environment, LoopWatch, OperatingSystem
 from ottla.server.flight_recorder import FlightRecorder
@@ -55,7 +63,8 @@ from ottla.server.metrics import Counters
 from ottla.server.peer_requests import PeerClient
 from ottla.server.peer_resolver import PeerResolver
 from ottla.server.performer import Performer
-from ottla.server.process_plan import BoundBroker, ProcessPlan, limits
+from ottla.server.process_plan import BoundBroker, ProcessPlan, authentication_limits, limits, listener_limits
+from ottla.server.sasl import ListenerMechanisms, peer_login
 from ottla.server.shell import Shell
 from ottla.server.store_factory import WARN_EVERY_S, StoreFactory, cluster_id, read_and_watch, submit_and_wait, zookeeper_connection
 from ottla.store import layout
@@ -68,8 +77,12 @@ T = TypeVar("T")
 STOPPED_WHILE_STARTING = "stopped while starting"
 #: How long a start waits for its brokers to lead their partitions.
 READY_S = 60.0
+#: Threads for steps of TLS handshakes: on a small machine they must leave the loop its core.
+HANDSHAKE_THREADS = max(1, min(4, (os.cpu_count() or 1) - 1))
 #: How long a stop waits for clients to read their last answers.
 PATIENCE_S = 1.0
+#: Threads for the slow steps of authentication, which may wait for an identity provider.
+AUTHENTICATION_THREADS = 4
 
 
 class RunningBroker:
@@ -78,7 +91,8 @@ class RunningBroker:
     def __init__(self, process: "Process", bound: BoundBroker, directories: list[LogDirectory], session: Store) -> None:
         settings = bound.settings
         options = settings.options
-        self.address = bound.address
+        #: Addresses of the sockets by listener, the first one for clients without a name.
+        self.addresses: dict[str, Address] = {endpoint.listener: endpoint.address for endpoint in bound.listeners.endpoints}
         self.id = BrokerId(options.broker_id)
         self.directories = directories
         self.node = Node(
@@ -88,20 +102,31 @@ class RunningBroker:
                 settings=settings,
                 directories=self.directories,
                 rng=random.Random(secrets.randbits(64)),
-                address=bound.advertised,
+                endpoints=bound.listeners.advertised,
                 now_ms=process.now_ms(),
                 wall_ms=process.wall_ms(),
             ),
             HANDLERS,
         )
         self.session = session
-        self.peers = PeerClient(process.shells, self._registered_address, timeout_ms=options.request_timeout_ms)
+        #: Of the listeners with TLS.
+        self.tls = {name: ListenerTls(state, process.handshake_threads) for name, state in bound.tls.items()}
+        self._inter_broker = bound.listeners.inter_broker
+        sasl = any(one.protocol.sasl for one in bound.listeners.endpoints if one.listener == self._inter_broker)
+        self.peers = PeerClient(
+            process.shells,
+            self._registered_address,
+            timeout_ms=options.request_timeout_ms,
+            tls=self._tls_to_peers,
+            login=partial(peer_login, self._inter_broker, partial(self.listener_options, self._inter_broker)) if sasl else None,
+        )
         self.performer = Performer(
             disks={directory.root: process.disks[directory.root] for directory in self.directories},
             session=self.session,
             executor=process.sync_threads,
             threads=options.num_io_threads,
             adopt=lambda: process.adopt(self),
+            certificates_problem=lambda listeners: self.renewal.problem(listeners),
             flush_worker=process.environment.flush_worker,
             cleaners=process.environment.cleaners(process.counters),
             peers=self.peers,
@@ -123,14 +148,62 @@ class RunningBroker:
             pause_max_ms=options.zookeeper_session_timeout_ms // 2 if options.zookeeper_connect else 0,
         )
         self.performer.handle = self.shell.handle
-        self.listener = Listener(bound.socket, process.connection_context, process.environment.request_handler(self.shell))
+        self.listeners = self._make_listeners(process, bound)
+        self.renewal = CertificateRenewal(
+            self.tls, self.listener_options, inter_broker=self._inter_broker, executor=process.handshake_threads, counters=process.counters
+        )
         self._wall_ms = process.wall_ms
         self.resolver = PeerResolver(options.peers_hosts, self._hosts, self.shell.handle)
+
+    def _make_listeners(self, process: "Process", bound: BoundBroker) -> dict[str, Listener]:
+        """By name."""
+        handler, numbers = process.environment.request_handler(self.shell), count(1)
+        protocols = {endpoint.listener: endpoint.protocol for endpoint in bound.listeners.endpoints}
+        return {
+            name: Listener(
+                listening,
+                process.connection_context,
+                self._authenticator(process, name, handler) if protocols[name].sasl else handler,
+                name=name,
+                limits=listener_limits(self.listener_options(name)),
+                numbers=numbers,
+                authentication=authentication_limits(self.listener_options(name)) if protocols[name].sasl else None,
+                tls=self.tls.get(name),
+            )
+            for name, listening in bound.sockets.items()
+        }
+
+    def _authenticator(self, process: "Process", listener: str, handler: Handler) -> Handler:
+        """The handler of a listener with SASL."""
+        context = self.node.context
+        return Authenticator(
+            handler,
+            ListenerMechanisms(listener, partial(self.listener_options, listener), context.image, process.wall_ms),
+            executor=process.authentication_threads,
+            traffic=process.connection_context.traffic,
+            failure_delay_ms=lambda: context.options.failed_authentication_delay_ms,
+            wall_ms=process.wall_ms,
+        )
 
     def watch(self) -> None:
         """Passes the store's state and its changes to the broker."""
         self.session.watch("/", self._changed)
         self.session.listen(self._session_changed)
+
+    @property
+    def address(self) -> Address:
+        """Address of the first listener."""
+        return next(iter(self.addresses.values()))
+
+    def _tls_to_peers(self) -> TlsContext | None:
+        """For connections to other brokers; None without TLS."""
+        found = self.tls.get(self._inter_broker)
+        return None if found is None else found.present.client
+
+    def listener_options(self, name: str, mechanism: str = "") -> BrokerOptions:
+        """Settings in effect for a listener, or for a SASL mechanism of it."""
+        context = self.node.context
+        return listener_options(context.settings, context.image, self.id, name, mechanism)
 
     def _changed(self, state: NodeState) -> None:
         self.shell.handle(events.StoreChanged(state=state))
@@ -138,14 +211,15 @@ class RunningBroker:
             self.resolver.look()
 
     def _hosts(self) -> list[str]:
-        return [registered.host for registered in self.node.context.image.brokers.values() if registered.host]
+        found = (registered.endpoint(self._inter_broker) for registered in self.node.context.image.brokers.values())
+        return [address[0] for address in found if address is not None and address[0]]
 
     def _session_changed(self, state: SessionState) -> None:
         self.shell.handle(events.SessionChanged(state=state))
 
     def _registered_address(self, broker: BrokerId) -> Address | None:
         registration = self.node.context.image.brokers.get(broker)
-        return None if registration is None else (registration.host, registration.port)
+        return None if registration is None else registration.endpoint(self._inter_broker)
 
     def close_logs(self) -> None:
         """Closes the log directories that have not failed, and marks them as cleanly closed."""
@@ -184,7 +258,7 @@ class Process:
         #: The brokers' clock, which is monotonic, and the wall clock.
         self.now_ms, self.wall_ms = self.environment.now_ms, self.environment.wall_ms
         options = plan.options()
-        self._listen = plan.listen()
+        plan.listeners()
         if options.zookeeper_connect:
             zookeeper_connection(options)
         self.store_factory: StoreFactory | None = None
@@ -205,12 +279,20 @@ class Process:
         self._descriptors_per_disk = max(descriptors // 2 // sum(len(plan.log_dirs(n)) for n in range(plan.brokers)), 16)
         self.sync_threads = self.environment.threads(options.num_io_threads, "ottla-sync")
         self._read_threads = self.environment.threads(options.num_io_threads, "ottla-read")
+        self.authentication_threads = self.environment.threads(AUTHENTICATION_THREADS, "ottla-authentication")
+        self.handshake_threads = self.environment.threads(HANDSHAKE_THREADS, "ottla-tls")
         self.connection_context = ConnectionContext(limits(options, descriptors), self._read_threads)
         self._resolving: asyncio.Task[None] | None = None
+        #: Quotas of connections in effect, by host, and the task that resolves the hosts.
+        self._connection_quotas: dict[str, float] = {}
+        self._resolving_quotas: asyncio.Task[None] | None = None
         self._resolve_hosts()
 
     async def start(self) -> list[Address]:
-        """Starts serving; returns the addresses. ``stop`` must follow, also after an error. Raises: ConfigError, CannotStart."""
+        """Starts serving; returns the address of each broker's first listener. ``stop`` must follow, also after an error.
+
+        Raises: ConfigError, CannotStart.
+        """
         if path := self.plan.options().audit_log:
             try:
                 self._audit_log = open_audit_log(path)
@@ -225,8 +307,8 @@ class Process:
             raise CannotStart(refusal)
         self.cluster_id = await self._unless_stopped(cluster_id(session))
         session.close()
-        for number, address in enumerate(self._listen):
-            await self._open_broker(self.store_factory, BoundBroker(self.plan, number, address))
+        for number in range(self.plan.brokers):
+            await self._open_broker(self.store_factory, BoundBroker(self.plan, number, self._image))
         for broker in self.brokers:
             await self._unless_stopped(submit_and_wait(broker.session, Op("check", layout.BROKERS)))
         self._started = True
@@ -242,10 +324,18 @@ class Process:
                 some = ", ".join(map(str, list(missing)[:5])) + (", ..." if len(missing) > 5 else "")
                 log.warning("no log of %d partitions in %s, is a disk missing? They start empty: %s", len(missing), roots, some)
         for broker in self.brokers:
-            broker.listener.start()
+            broker.renewal.start()
+            for listener in broker.listeners.values():
+                listener.start()
         # Only while serving: opening and closing logs may block the loop for long.
         self._watchdog = self.environment.watch_loop(self.counters)
         return [broker.address for broker in self.brokers]
+
+    def figures(self) -> str:
+        """Counters, and what clients use of their quotas, by broker."""
+        quotas = {broker.id: [usage._asdict() for usage in broker.node.context.quotas.metrics()] for broker in self.brokers}
+        used = {number: usages for number, usages in quotas.items() if usages}
+        return f"{self.counters.snapshot()} {self.connection_context.traffic}" + (f" quotas: {used}" if used else "")
 
     def adopt(self, broker: RunningBroker) -> None:
         """Applies a broker's changed settings. Connections and threads are the process's: with several brokers, the last change applies."""
@@ -253,10 +343,34 @@ class Process:
         self.sync_threads.resize(options.num_io_threads)
         self._read_threads.resize(options.num_io_threads)
         broker.performer.set_threads(options.num_io_threads)
+        for name, listener in broker.listeners.items():
+            listener.set_limits(listener_limits(broker.listener_options(name)))
+        broker.renewal.look()
         found = limits(options, self._descriptors)
         if found != self.connection_context.limits:
             self.connection_context.set_limits(found)
             self._resolve_hosts()
+
+        quotas = broker.node.context.quotas.limits.connection_rates
+        if quotas != self._connection_quotas:
+            self._connection_quotas = dict(quotas)
+            window = Window(options.quota_window_num, options.quota_window_size_seconds * SECOND_MS)
+            self.connection_context.set_address_rates(quotas, window)
+            if self._resolving_quotas is not None:
+                self._resolving_quotas.cancel()
+            self._resolving_quotas = asyncio.get_running_loop().create_task(self._resolve_quotas(self._connection_quotas, window))
+
+    async def _resolve_quotas(self, quotas: Mapping[str, float], window: Window) -> None:
+        """Resolves the hosts of quotas of connections; an address of its own has precedence."""
+        rates: dict[str, float] = {}
+        for host, rate in quotas.items():
+            try:
+                found = await asyncio.get_running_loop().getaddrinfo(host, None) if host else []
+            except (OSError, UnicodeError) as error:
+                log.warning("the quota of connections of %s has no effect: the host cannot be resolved: %s", host, error)
+                continue
+            rates |= {str(address[0]): rate for _, _, _, _, address in found}
+        self.connection_context.set_address_rates(rates | dict(quotas), window)
 
     def _resolve_hosts(self) -> None:
         """Resolves the hosts of max.connections.per.ip.overrides, in the background."""
@@ -296,7 +410,7 @@ class Process:
             # Last, so that opened logs always belong to a broker, which closes them.
             directories = await self._open_all(bound.settings)
         except BaseException:
-            bound.socket.close()
+            bound.close()
             raise
         broker = RunningBroker(self, bound, directories, session)
         self.brokers.append(broker)
@@ -365,13 +479,15 @@ class Process:
         """Stops cleanly: all records, and the state that spares the next start a recovery, are on disk afterwards."""
         await self._controlled_shutdown()
         for broker in self.brokers:
-            broker.listener.stop_accepting()
+            for listener in broker.listeners.values():
+                listener.stop_accepting()
             broker.performer.stop()
             broker.resolver.stop()
+            broker.renewal.stop()
             if self._started:
                 broker.shell.stop()
         await asyncio.gather(*(broker.performer.idle() for broker in self.brokers))
-        await asyncio.gather(*(broker.listener.close(patience_s=PATIENCE_S) for broker in self.brokers))
+        await self._close_listeners(PATIENCE_S)
         if self._watchdog is not None:
             self._watchdog.stop()
         for broker in self.brokers:
@@ -382,12 +498,17 @@ class Process:
         """Ends as if the process were killed, except that system resources are released: nothing is answered, synced or marked clean."""
         for broker in self.brokers:
             broker.resolver.stop()
+            broker.renewal.stop()
             broker.shell.abandon()
             broker.performer.stop()
             broker.session.close()
-        await asyncio.gather(*(broker.listener.close(patience_s=0) for broker in self.brokers))
+        await self._close_listeners(0)
         await asyncio.gather(*(broker.performer.idle() for broker in self.brokers))
         await self._release_all()
+
+    async def _close_listeners(self, patience_s: float) -> None:
+        every = [listener for broker in self.brokers for listener in broker.listeners.values()]
+        await asyncio.gather(*(listener.close(patience_s=patience_s) for listener in every))
 
     async def _release_all(self) -> None:
         """Releases threads, timers and directory locks."""
@@ -397,13 +518,16 @@ class Process:
             await broker.peers.close()
         if self.store_factory is not None:
             await self.store_factory.close()
-        if self._resolving is not None:
-            self._resolving.cancel()
+        for task in (self._resolving, self._resolving_quotas):
+            if task is not None:
+                task.cancel()
         self.connection_context.close()
         for broker in self.brokers:
             broker.performer.close()
         self.sync_threads.shutdown()
         self._read_threads.shutdown()
+        self.authentication_threads.shutdown()
+        self.handshake_threads.shutdown()
         if self._audit_log is not None:
             close_audit_log(self._audit_log)
         for lock in self._locks:
@@ -527,7 +651,7 @@ async def serve(plan: ProcessPlan, ready: Callable[[list[Address]], None]) -> in
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, partial(_on_stop_signal, process))
-    loop.add_signal_handler(signal.SIGUSR1, lambda: print_message(f"{process.counters.snapshot()} {process.connection_context.traffic}"))
+    loop.add_signal_handler(signal.SIGUSR1, lambda: print_message(process.figures()))
     try:
         try:
             addresses = await process.start()

@@ -1,21 +1,27 @@
 """The configuration of a process: data directory, settings, brokers and their listeners."""
 
+import socket
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
+from ottla.base.listeners import Endpoint
 from ottla.base.options import ConfigError
 from ottla.base.paths import NotLocal, local_path
 from ottla.base.units import MiB
-from ottla.broker.metadata.configs import ServerOptions, Settings
-from ottla.net.connection_context import DUPLICATES_MAX, Limits
+from ottla.broker.metadata.configs import BrokerOptions, ServerOptions, Settings, listener_options, listener_setting
+from ottla.broker.metadata.image import Image
+from ottla.net.connection_context import DUPLICATES_MAX, AuthenticationLimits, Limits, ListenerLimits
 from ottla.net.listener import bound_socket
-from ottla.server.addresses import Address, address_text, listener_text, only_listener
+from ottla.net.tls.listener_tls import TlsState
+from ottla.server.addresses import Address, address_text
 from ottla.server.data_directory import CannotStart
+from ottla.server.listeners import Listeners
+from ottla.server.sasl import check_listener, peer_login
 
 #: Descriptors reserved for anything but connections and log files.
 SPARE_DESCRIPTORS = 128
-#: Hosts that stand for every address of a machine.
-ANY_ADDRESS = ("", "0.0.0.0", "::")
 #: Memory for requests without queued.max.request.bytes.
 REQUEST_MEMORY_BYTES = 256 * MiB
 
@@ -34,32 +40,51 @@ class ProcessPlan:
         """Options of the whole process. Raises: ConfigError."""
         return Settings(self.texts).options
 
-    def listen(self) -> list[Address]:
-        """The address of each broker: consecutive ports, or port 0 for free ones. Raises: ConfigError."""
-        host, port = only_listener(self.options().listeners, name="listeners")
-        if port and port + self.brokers > 65536:
-            raise ConfigError("listeners", f"{self.brokers} brokers from port {port} on need ports above 65535")
-        return [(host, port + number if port else 0) for number in range(self.brokers)]
+    def listeners(self) -> Listeners:
+        """The listeners of the first broker. Raises: ConfigError."""
+        found = Listeners.of(self.options())
+        names = [endpoint.listener.lower() for endpoint in found.endpoints]
+        for setting in self.texts:
+            own = listener_setting(setting)
+            if own is not None and own.listener not in names:
+                problem = f"there is no listener {own.listener!r}; the names are, in lower case, {', '.join(names)}"
+                raise ConfigError(setting, problem)
+        settings = Settings(self.texts)
+        for one in found.endpoints:
+            if one.protocol.sasl:
+                options_of = partial(listener_options, settings, Image(), settings.options.broker_id, one.listener)
+                check_listener(one.listener, options_of)
+                if one.listener == found.inter_broker and settings.options.zookeeper_connect:
+                    peer_login(one.listener, options_of)
+        for one in found.endpoints:
+            if one.port and one.port + self.brokers > 65536:
+                raise ConfigError("listeners", f"{self.brokers} brokers from port {one.port} on need ports above 65535")
+            for other in found.endpoints:
+                if other.port and 0 < other.port - one.port < self.brokers:
+                    problem = f"{self.brokers} brokers need {self.brokers} ports for each listener, from {one.port} and {other.port} on"
+                    raise ConfigError("listeners", f"{problem}; leave more between them")
+        return found
 
     def warnings(self) -> list[str]:
         """Sentences about settings that are valid and unlikely to be what is meant. Raises: ConfigError."""
-        options = self.options()
-        host, port = only_listener(options.listeners, name="listeners")
-        if host in ANY_ADDRESS and not options.advertised_listeners:
-            return [
-                "listening on every address without advertised.listeners: a client gets the address to which it connected, and brokers "
-                f"on other machines cannot reach this one; set advertised.listeners=PLAINTEXT://HOST:{port} to a name that all can resolve"
-            ]
-        return []
+        return [
+            "listening on every address without advertised.listeners: a client gets the address to which it connected, and brokers "
+            f"on other machines cannot reach this one; set advertised.listeners={listener}://HOST:{port} to a name that all can resolve"
+            for listener, _, port, _ in self.listeners().anywhere
+        ]
 
-    def broker_texts(self, number: int, address: Address) -> dict[str, str]:
-        """Settings of the ``number``-th broker, which listens at ``address``. Raises: ConfigError."""
+    def broker_texts(self, number: int, bound: Sequence[Endpoint]) -> dict[str, str]:
+        """Settings of the ``number``-th broker, which listens at ``bound``. Raises: ConfigError."""
         options = self.options()
-        texts = {**self.texts, "broker.id": str(options.broker_id + number), "listeners": listener_text(address)}
+        texts = {**self.texts, "broker.id": str(options.broker_id + number)}
+        texts["listeners"] = ",".join(endpoint.text for endpoint in bound)
         texts["log.dirs"] = ",".join(map(str, self.log_dirs(number)))
         if options.advertised_listeners:
-            host, port = only_listener(options.advertised_listeners, name="advertised.listeners")
-            texts["advertised.listeners"] = listener_text((host, port + number if port else address[1]))
+            ports = {endpoint.listener: endpoint.port for endpoint in bound}
+            texts["advertised.listeners"] = ",".join(
+                found._replace(port=found.port + number if found.port else ports[found.listener]).text
+                for found in self.listeners().advertised
+            )
         return texts
 
     def log_dirs(self, number: int) -> list[Path]:
@@ -76,27 +101,62 @@ class ProcessPlan:
 
 
 class BoundBroker:
-    """The bound socket of a broker, and its settings, which depend on the port."""
+    """The bound sockets of a broker, and its settings, which depend on the ports."""
 
-    def __init__(self, plan: ProcessPlan, number: int, address: Address) -> None:
-        """Raises: ConfigError, CannotStart."""
+    def __init__(self, plan: ProcessPlan, number: int, image: Image) -> None:
+        """``image``: with settings in the store. Reads certificates. Raises: ConfigError, CannotStart."""
+        options = plan.options()
+        #: By listener, in the order of the setting.
+        self.sockets: dict[str, socket.socket] = {}
         try:
-            options = plan.options()
-            self.socket = bound_socket(
+            bound = [self._bind(endpoint, number, options) for endpoint in plan.listeners().endpoints]
+            self.settings = Settings(plan.broker_texts(number, bound), plan.plugins)
+            #: With the ports of the sockets.
+            self.listeners = Listeners.of(self.settings.options)
+            #: Certificates of the listeners with TLS.
+            self.tls = {
+                endpoint.listener: self._certificates(endpoint.listener, image)
+                for endpoint in self.listeners.endpoints
+                if endpoint.protocol.tls
+            }
+        except BaseException:
+            self.close()
+            raise
+
+    def _certificates(self, name: str, image: Image) -> TlsState:
+        """Raises: ConfigError."""
+        options = listener_options(self.settings, image, self.settings.options.broker_id, name)
+        try:
+            return TlsState.load(options, between_brokers=name == self.listeners.inter_broker)
+        except ConfigError as error:
+            raise ConfigError(error.name, f"listener {name}: {error.problem}") from None
+
+    def close(self) -> None:
+        """Closes the sockets of a broker that does not start."""
+        for bound in self.sockets.values():
+            bound.close()
+
+    def _bind(self, endpoint: Endpoint, number: int, options: ServerOptions) -> Endpoint:
+        """The endpoint with the port of its socket. Raises: CannotStart."""
+        address: Address = (endpoint.host, endpoint.port + number if endpoint.port else 0)
+        try:
+            made = self.sockets[endpoint.listener] = bound_socket(
                 *address, send_bytes=options.socket_send_buffer_bytes, receive_bytes=options.socket_receive_buffer_bytes
             )
         except OSError as error:
             reason = error.strerror or str(error)
             raise CannotStart(f"cannot listen on {address_text(address)}: {reason}; choose another --listen HOST:PORT") from None
-        try:
-            #: The address of the socket, and the advertised one.
-            self.address: Address = (address[0] or "0.0.0.0", self.socket.getsockname()[1])
-            self.settings = Settings(plan.broker_texts(number, self.address), plan.plugins)
-            listeners = self.settings.options.advertised_listeners
-            self.advertised = only_listener(listeners, name="advertised.listeners") if listeners else self.address
-        except BaseException:
-            self.socket.close()
-            raise
+        return endpoint._replace(host=endpoint.host or "0.0.0.0", port=made.getsockname()[1])
+
+
+def listener_limits(options: ServerOptions) -> ListenerLimits:
+    """Limits of one listener from its settings."""
+    return ListenerLimits(connections_max=options.max_connections, connection_rate=options.max_connection_creation_rate)
+
+
+def authentication_limits(options: BrokerOptions) -> AuthenticationLimits:
+    """Limits of connections to a listener with SASL before they are authenticated."""
+    return AuthenticationLimits(frame_bytes_max=options.sasl_server_max_receive_size, timeout_ms=options.authentication_timeout_ms)
 
 
 def host_limits(text: str) -> tuple[tuple[str, int], ...]:
@@ -119,5 +179,6 @@ def limits(options: ServerOptions, descriptors: int) -> Limits:
         read_timeout_ms=options.request_read_timeout_ms,
         write_buffer_bytes_max=options.write_buffer_max_bytes,
         write_timeout_ms=options.write_timeout_ms,
+        handshake_timeout_ms=options.handshake_timeout_ms,
         answer_bytes_max=options.answers_max_bytes,
     )

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from ottla.base.options import ConfigError
 from ottla.broker.metadata.kafka_settings import ALIASES, Treatment, asks_for_nothing, guess, kafka_settings, treatment
+from ottla.server.redaction import is_secret
 
 #: Prefixes of environment variables: of the images of Apache Kafka and Confluent, and of Bitnami's.
 PREFIXES = ("KAFKA_CFG_", "KAFKA_")
@@ -75,10 +76,10 @@ def accepted_settings(texts: Mapping[str, str], *, typed: Collection[str] = ()) 
         verdict, reason = treatment(name)
         if name == "broker.id" and value.strip() == "-1":
             accepted.warnings.append("ignoring broker.id=-1: ids are not generated; the broker has the default id, 1")
+        elif verdict is Treatment.IN_FORCE and written in typed and is_secret(name):
+            raise ConfigError(name, "a secret is not given in an argument, which others can see; set it in a file (--config) or with --env")
         elif verdict is Treatment.IN_FORCE:
             accepted.texts[name] = value
-        elif name == "listener.security.protocol.map":
-            _refuse_protocols(value, controller_names)
         elif name == "process.roles":
             _refuse_roles(value)
         elif verdict is Treatment.REFUSED:
@@ -93,10 +94,10 @@ def accepted_settings(texts: Mapping[str, str], *, typed: Collection[str] = ()) 
         else:
             accepted.plugins[name] = value
             accepted.warnings.append(f"{name} has no effect: it is no setting of a broker{guess(name)}")
-    for name in ("listeners", "advertised.listeners"):
+    for name, separator in (("listeners", "://"), ("advertised.listeners", "://"), ("listener.security.protocol.map", ":")):
         if name in accepted.texts and controller_names:
-            addresses = [part.strip() for part in accepted.texts[name].split(",")]
-            accepted.texts[name] = ",".join(address for address in addresses if address.partition("://")[0] not in controller_names)
+            parts = [part.strip() for part in accepted.texts[name].split(",")]
+            accepted.texts[name] = ",".join(part for part in parts if part.partition(separator)[0] not in controller_names)
     return accepted
 
 
@@ -104,11 +105,3 @@ def _refuse_roles(roles: str) -> None:
     found = [role.strip() for role in roles.split(",") if role.strip()]
     if found and "broker" not in found:
         raise ConfigError("process.roles", f"no process has the role {roles} alone: every broker can be the controller; start brokers only")
-
-
-def _refuse_protocols(mapping: str, controller_names: set[str]) -> None:
-    for pair in filter(None, (part.strip() for part in mapping.split(","))):
-        listener, _, protocol = pair.partition(":")
-        # A map entry like SSL:SSL, as in Kafka's sample file, is harmless: no listener uses it.
-        if protocol != "PLAINTEXT" and listener != protocol and listener not in controller_names:
-            raise ConfigError("listener.security.protocol.map", f"listener {listener} asks for {protocol}; this version has PLAINTEXT only")

@@ -15,8 +15,8 @@ from ottla.base.options import ConfigError
 from ottla.base.ports import NodeState, Op, Store, StoreResult
 from ottla.broker.metadata.configs import ServerOptions
 from ottla.broker.metadata.features import NEWEST
-from ottla.server.addresses import only_listener
 from ottla.server.data_directory import STORE, CannotStart
+from ottla.server.listeners import Listeners
 from ottla.store import layout
 from ottla.store.embedded.copies import copy_paths, remedy
 from ottla.store.embedded.file import StoreDamaged, StoreFileError, StoreForeign
@@ -30,8 +30,6 @@ log = logging.getLogger("ottla.server")
 
 #: Interval of the warnings of a start that waits for the store.
 WARN_EVERY_S = 3.0
-#: Addresses that mean every interface. Other hosts cannot connect to them, so they are not registered.
-ANYWHERE = ("", "0.0.0.0", "::")
 
 
 class StoreFactory(Protocol):
@@ -113,9 +111,8 @@ def zookeeper_connection(options: ServerOptions) -> Connect:
         )
     except ValueError as error:
         raise ConfigError("zookeeper.connect", str(error)) from None
-    advertised = options.advertised_listeners or options.listeners
-    if only_listener(advertised, name="advertised.listeners")[0] in ANYWHERE:
-        problem = "a broker that listens on every address must advertise one that other hosts can reach, as PLAINTEXT://HOST:PORT"
+    if Listeners.of(options).anywhere:
+        problem = "a broker that listens on every address must advertise one that other hosts can reach, as NAME://HOST:PORT"
         raise ConfigError("advertised.listeners", problem)
     return connect
 

@@ -13,17 +13,20 @@ A broker that halts because its disk failed is replaced with a new process later
 import asyncio
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 from ottla.base.ids import BrokerId, ConnectionId
+from ottla.base.origin import Origin
 from ottla.base.ports import NodeState, Op, StoreResult
 from ottla.broker import effects, events
 from ottla.broker.apis import HANDLERS
 from ottla.broker.context import BrokerContext
 from ottla.broker.metadata.configs import Settings, topic_options
 from ottla.broker.metadata.image import Image
-from ottla.broker.node import PEER, Node
+from ottla.broker.node import Node
+from ottla.broker.registration.peers import PEER
 from ottla.log.directory import LogDirectory
 from ottla.log.options import TopicOptions
 from ottla.net.connection_context import ConnectionContext, Limits
@@ -47,6 +50,8 @@ from ottla.wire.compile import decode
 CLUSTER_ID = "c2ltdWxhdGVkLWNsdXN0ZXI"
 #: Disk time that a step may take: reads and writes of the page cache, and no sync, which takes 2 ms.
 STEP_DISK_MAX_MS = 1
+#: CPU time of a step, for quotas of request time: always the same, so that a history can be repeated.
+STEP_NS = 100_000
 #: Little request memory, so that requests wait for it.
 LIMITS = Limits(request_memory_bytes=16_384)
 
@@ -162,6 +167,7 @@ class Process:
                 session=self,
                 pause_max_ms=machine.pause_max_ms,
                 handled=self._handled,
+                spent_ns=count(0, STEP_NS).__next__,
             )
             self.performer.handle = self.shell.handle
             self.performer.performers[effects.RequestFailed] = lambda effect: loop.fail(effect.error)
@@ -214,7 +220,7 @@ class Process:
         with self.loop:
             if not self.context.admit("sim"):
                 return False
-            protocol = ServerConnection(ConnectionId(connection.number), "sim", self.context, self.shell)
+            protocol = ServerConnection(ConnectionId(connection.number), Origin(host="sim"), self.context, self.shell)
             self.transports[connection.number] = HostTransport(
                 self.loop, connection, protocol, self.context, address=self._machine.address, rng=self._machine.world.rng("pieces")
             )

@@ -10,6 +10,7 @@
     /controller                 ephemeral   id of the controller
     /controller_epoch                       a decimal number; its version fences a zombie controller's writes
     /config/TYPE/NAME                       overrides; TYPE topics, brokers, users, clients, ips; NAME <default> for all
+    /config/users/USER/clients/CLIENT       quotas of a client id of a user
     /config/changes/config_change_S         announces that an override changed (Kafka's brokers watch it; ours watch the node itself)
     /admin/delete_topics/T                  empty; the topic is being deleted
     /admin/reassign_partitions              replicas requested by an operator's tool, until the controller has read them
@@ -18,6 +19,7 @@
     /isr_change_notification/isr_change_S   partitions whose state changed
     /log_dir_event_notification/log_dir_event_S   a broker lost a log directory
     /feature                                finalized features
+    /delegation_token/tokens/ID             owner, renewers and times of a delegation token; its HMAC is computed
     /consumers                              empty; used by Kafka's consumers before 0.9
     /kafka-acl/TYPE/NAME                    access rules of a literal resource pattern
     /kafka-acl-extended/prefixed/TYPE/NAME  access rules of a prefixed resource pattern
@@ -62,6 +64,7 @@ ACLS = "/kafka-acl"
 EXTENDED_ACLS = "/kafka-acl-extended"
 ACL_CHANGES = {PatternType.LITERAL: "/kafka-acl-changes", PatternType.PREFIXED: "/kafka-acl-extended-changes"}
 _ACL_ROOTS = {PatternType.LITERAL: ACLS, PatternType.PREFIXED: f"{EXTENDED_ACLS}/prefixed"}
+DELEGATION_TOKENS = "/delegation_token/tokens"
 
 #: Types of entities with overrides.
 CONFIG_TYPES = ("topics", "brokers", "users", "clients", "ips", "groups")
@@ -81,6 +84,7 @@ PERSISTENT_PATHS: tuple[str, ...] = (
     *(f"{CONFIG}/{kind}" for kind in CONFIG_TYPES), ISR_CHANGES, LOG_DIR_EVENTS, CONSUMERS,
     EXTENDED_ACLS, *_ACL_ROOTS.values(), *ACL_CHANGES.values(),
     *(f"{root}/{kind.label}" for root in _ACL_ROOTS.values() for kind in RESOURCE_TYPES),
+    "/delegation_token", DELEGATION_TOKENS, "/delegation_token/token_changes",
 )  # fmt: skip
 
 
@@ -153,6 +157,54 @@ def config_of(path: str) -> tuple[str, str] | None:
     """Kind and name of what the overrides at this path belong to; None for another kind of path."""
     found = re.fullmatch(r"/config/([^/]+)/([^/]+)", path)
     return (found[1], desanitized(found[2])) if found and found[1] in CONFIG_TYPES else None
+
+
+class QuotaEntity(NamedTuple):
+    """What has client quotas. None: it does not matter; empty: the default of all others."""
+
+    user: str | None = None
+    client: str | None = None
+    ip: str | None = None
+
+
+def _quota_element(name: str) -> str:
+    return quote(name, safe="._-").replace("~", "%7E") if name else DEFAULT_ENTITY
+
+
+def _quota_name(element: str) -> str:
+    return "" if element == DEFAULT_ENTITY else unquote(element)
+
+
+def quota_config(entity: QuotaEntity) -> str:
+    """Node of the quotas of an entity; that of a user has its credentials, too. Source: Kafka's ConfigEntityZNode."""
+    if entity.ip is not None:
+        return f"{CONFIG}/ips/{_quota_element(entity.ip)}"
+    if entity.user is None:
+        assert entity.client is not None, "an entity has a user, a client id or an address"
+        return f"{CONFIG}/clients/{_quota_element(entity.client)}"
+    user = f"{CONFIG}/users/{_quota_element(entity.user)}"
+    return user if entity.client is None else f"{quota_clients(user)}/{_quota_element(entity.client)}"
+
+
+def quota_clients(user_path: str) -> str:
+    """The parent of the client ids of a user, below the user's node."""
+    return f"{user_path}/clients"
+
+
+def is_parent_of_quotas(path: str) -> bool:
+    """Whether it is the parent of the client ids of a user."""
+    return re.fullmatch(r"/config/users/[^/]+/clients", path) is not None
+
+
+def quota_entity_of(path: str) -> QuotaEntity | None:
+    """The entity whose quotas live at this path; None for another kind of path."""
+    found = re.fullmatch(r"/config/(users|clients|ips)/([^/]+)(?:/clients/([^/]+))?", path)
+    if found is None:
+        return None
+    kind, name, client = found[1], _quota_name(found[2]), found[3]
+    if client is not None:
+        return QuotaEntity(user=name, client=_quota_name(client)) if kind == "users" else None
+    return {"users": QuotaEntity(user=name), "clients": QuotaEntity(client=name), "ips": QuotaEntity(ip=name)}[kind]
 
 
 def deleted_topic(name: str) -> str:
@@ -514,6 +566,70 @@ def decode_controller_epoch(data: bytes) -> int:
 
 class _ConfigJson(msgspec.Struct):
     config: dict[str, str] = {}
+
+
+class DelegationToken(msgspec.Struct, frozen=True, kw_only=True):
+    """A delegation token. Principals are ``TYPE:NAME``, times in ms since 1970. Source: KIP-48, KIP-373."""
+
+    token_id: str
+    owner: str
+    requester: str
+    renewers: tuple[str, ...]
+    issued_ms: int
+    #: After this time it cannot be renewed.
+    max_ms: int
+    expires_ms: int
+
+
+class _TokenJson(msgspec.Struct, rename="camel"):
+    version: int
+    owner: str
+    renewers: list[str]
+    issue_timestamp: int
+    max_timestamp: int
+    expiry_timestamp: int
+    token_id: str
+    token_requester: str = ""
+
+
+def delegation_token(token_id: str) -> str:
+    return f"{DELEGATION_TOKENS}/{token_id}"
+
+
+def delegation_token_of(path: str) -> str | None:
+    """The id of the token at this path; None for another kind of path."""
+    found = re.fullmatch(rf"{DELEGATION_TOKENS}/([^/]+)", path)
+    return found[1] if found else None
+
+
+def encode_delegation_token(token: DelegationToken) -> bytes:
+    """Version 3."""
+    return msgspec.json.encode(
+        _TokenJson(
+            version=3,
+            owner=sanitized(token.owner),
+            token_requester=sanitized(token.requester),
+            renewers=[sanitized(renewer) for renewer in token.renewers],
+            issue_timestamp=token.issued_ms,
+            max_timestamp=token.max_ms,
+            expiry_timestamp=token.expires_ms,
+            token_id=token.token_id,
+        )
+    )
+
+
+def decode_delegation_token(data: bytes) -> DelegationToken:
+    """Versions 1 to 3; before 3 the owner requested the token. Raises MalformedNode."""
+    read = _decode(data, _TokenJson, DELEGATION_TOKENS)
+    return DelegationToken(
+        token_id=read.token_id,
+        owner=desanitized(read.owner),
+        requester=desanitized(read.token_requester or read.owner),
+        renewers=tuple(desanitized(renewer) for renewer in read.renewers),
+        issued_ms=read.issue_timestamp,
+        max_ms=read.max_timestamp,
+        expires_ms=read.expiry_timestamp,
+    )
 
 
 def encode_config(overrides: dict[str, str]) -> bytes:

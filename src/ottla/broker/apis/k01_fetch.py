@@ -38,6 +38,7 @@ from ottla.broker.delayed import DelayedOperation
 from ottla.broker.events import RequestArrived
 from ottla.broker.handlers import Deferred, handles
 from ottla.broker.node import Node
+from ottla.broker.quotas.client_quotas import replica_of
 from ottla.broker.replica.fetch_sessions import Context, Wanted
 from ottla.broker.replica.follower import Follower
 from ottla.broker.replica.leader import Leader, low_watermark_of
@@ -97,6 +98,8 @@ class Reader:
     rack: str
     #: Whether the client may read a topic; None: it may read all, because it is a follower or there are no access rules.
     permits: Permits | None
+    #: Maximum size of the response.
+    bytes_max: int
 
     @classmethod
     def of(cls, node: Node, call: RequestArrived[FetchRequest]) -> Self:
@@ -104,7 +107,11 @@ class Reader:
         replica = replica_of(request)
         in_rack = replica < 0 and call.api_version >= RACKS_SINCE and request.rack_id != ""
         roams = in_rack or DEBUGGING in (request.replica_id, request.replica_state.replica_id)
-        near = in_rack and node.context.options.replica_selector_class in RACK_AWARE
+        options, quotas = node.context.options, node.context.quotas
+        near = in_rack and options.replica_selector_class in RACK_AWARE
+        bytes_max = min(request.max_bytes, options.fetch_max_bytes)
+        if quotas.active:
+            bytes_max = min(bytes_max, quotas.fetch_bytes_max(call))
         return cls(
             replica,
             request.replica_state.replica_epoch,
@@ -113,6 +120,7 @@ class Reader:
             call.api_version >= DIVERGENCE_SINCE,
             request.rack_id if near else "",
             Permits(node.context.access, call, TOPICS) if node.context.access is not None and replica < 0 else None,
+            bytes_max,
         )
 
 
@@ -137,9 +145,9 @@ def fetch(node: Node, call: RequestArrived[FetchRequest]) -> FetchResponse | Def
     if reader.replica >= 0:
         for wanted in active:
             _note_follower(node, reader, wanted)
-    found = _read_all(node, request, reader, context, active)
+    found = _read_all(node, reader, context, active)
     waits = bool(active) if context.session is None else True
-    if request.max_wait_ms <= 0 or not waits or found.urgent or found.bytes >= _enough(node, request) or _catches_up(node, reader, found):
+    if request.max_wait_ms <= 0 or not waits or found.urgent or found.bytes >= _enough(request, reader) or _catches_up(node, reader, found):
         missed = [] if request.max_wait_ms > 0 or found.urgent or reader.replica >= 0 else _unflushed(node, context)
         if missed:
             return wait_for_flush(node, call, missed, lambda: _read_again(node, call, reader, context))
@@ -162,12 +170,7 @@ def _unflushed(node: Node, context: Context) -> list[tuple[Leader, int]]:
 
 
 def _read_again(node: Node, call: RequestArrived[FetchRequest], reader: Reader, context: Context) -> FetchResponse:
-    return _response(node, call, context, _read_all(node, call.body, reader, context, context.active()))
-
-
-def replica_of(request: FetchRequest) -> int:
-    """The follower that sends the request; -1 for a consumer."""
-    return max(request.replica_id, request.replica_state.replica_id)
+    return _response(node, call, context, _read_all(node, reader, context, context.active()))
 
 
 def _check_registration(node: Node, reader: Reader) -> None:
@@ -218,18 +221,14 @@ class FetchedPartitions:
     urgent: bool
 
 
-def _bytes_max(node: Node, request: FetchRequest) -> int:
-    return min(request.max_bytes, node.context.options.fetch_max_bytes)
-
-
-def _enough(node: Node, request: FetchRequest) -> int:
+def _enough(request: FetchRequest, reader: Reader) -> int:
     """Bytes for which a response need not wait: at most its maximum size."""
-    return min(request.min_bytes, _bytes_max(node, request))
+    return min(request.min_bytes, reader.bytes_max)
 
 
-def _read_all(node: Node, request: FetchRequest, reader: Reader, context: Context, active: list[Wanted]) -> FetchedPartitions:
+def _read_all(node: Node, reader: Reader, context: Context, active: list[Wanted]) -> FetchedPartitions:
     found = FetchedPartitions([], 0, urgent=False)
-    left = _bytes_max(node, request)
+    left = reader.bytes_max
     for wanted in active:
         if context.session is not None and wanted.partition is None and (partition := _partition(node, wanted)) is not None:
             node.sessions.watch(context.session, wanted, partition)
@@ -375,6 +374,9 @@ def _refused(partition: int, error: KafkaError) -> PartitionData:
 
 
 def _response(node: Node, call: RequestArrived[FetchRequest], context: Context, found: FetchedPartitions) -> FetchResponse:
+    quotas = node.context.quotas
+    if quotas.active and (throttle_ms := quotas.fetched(call, found.bytes)):
+        return _throttled(node, context, throttle_ms)
     response = FetchResponse(session_id=context.session_id)
     session = context.session
     by_id = call.api_version >= BY_ID_SINCE
@@ -399,6 +401,14 @@ def _response(node: Node, call: RequestArrived[FetchRequest], context: Context, 
     if misled:
         response.node_endpoints = endpoints_of(node, call, misled)
     return response
+
+
+def _throttled(node: Node, context: Context, throttle_ms: int) -> FetchResponse:
+    """An empty response. A new session is closed: its client does not know the partitions' state, and opens another one."""
+    if context.session is not None and not context.incremental:
+        node.sessions.close(context.session)
+        return FetchResponse(throttle_time_ms=throttle_ms)
+    return FetchResponse(session_id=context.session_id, throttle_time_ms=throttle_ms)
 
 
 # Waiting for bytes.
@@ -450,11 +460,11 @@ class Waiting:
     def ready(self) -> bool:
         node, reader, request = self._node, self._reader, self._request
         stirred = self._stirred()
-        enough = _enough(node, request)
+        enough = _enough(request, reader)
         if enough <= 1:
             return any(_has_news(node, reader, wanted) for wanted in stirred)
         for wanted in stirred:
-            data = _read(node, reader, wanted, _bytes_max(node, request), at_least_one=True)
+            data = _read(node, reader, wanted, reader.bytes_max, at_least_one=True)
             if _urgent(data) or _is_complete(node, reader, wanted, data):
                 return True
             now = len(data.records or b"")
@@ -470,7 +480,7 @@ class Waiting:
         self._node.context.answer(self._call, _response(self._node, self._call, self._context, self._read_all()))
 
     def _read_all(self) -> FetchedPartitions:
-        return _read_all(self._node, self._request, self._reader, self._context, self._context.active())
+        return _read_all(self._node, self._reader, self._context, self._context.active())
 
     def _stirred(self) -> list[Wanted]:
         session = self._context.session

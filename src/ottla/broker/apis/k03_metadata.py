@@ -5,6 +5,8 @@ and auto.create.topics.enable allow it and the request names it; the response is
 topics can be requested by id. A topic named twice is returned once. Brokers that listen everywhere and advertise nothing appear at the
 host that the client used.
 
+A client gets the addresses of the listener with the name of its own. A broker without that listener is left out, and a partition that it
+leads has no leader and LISTENER_NOT_FOUND (before version 6 LEADER_NOT_AVAILABLE).
 Access: of all topics those that the client may not describe are left out; a requested one is TOPIC_AUTHORIZATION_FAILED, whether it exists
 or not.
 
@@ -14,9 +16,8 @@ Source: KIP-4, KIP-320, KIP-430, KIP-516; facts of Kafka's KafkaApis.
 from collections.abc import Iterable, Iterator, Mapping
 
 from ottla.base.ids import NO_TOPIC_ID, TopicId
-from ottla.base.origin import Origin
 from ottla.broker.apis.authorized_operations import cluster_operations, topic_operations
-from ottla.broker.apis.partition_leaders import address_for, partition_view
+from ottla.broker.apis.partition_leaders import address_for, partition_view, unreachable
 from ottla.broker.controller.topics import INTERNAL, check_name
 from ottla.broker.events import RequestArrived
 from ottla.broker.handlers import handles
@@ -37,6 +38,7 @@ from ottla.wire.messages.metadata import (
 
 NULL_NAME_SINCE = 12
 NULL_MEANS_ALL_SINCE = 1
+LISTENER_NOT_FOUND_SINCE = 6
 _PARTS = REQUIREMENTS[3].parts
 TOPICS, ALL_TOPICS, CREATED, OPERATIONS = (_PARTS[part] for part in ("topics", "all topics", "created topics", "cluster operations"))
 
@@ -50,19 +52,20 @@ def refuse(call: RequestArrived[MetadataRequest], error: KafkaError) -> Metadata
 @handles(MetadataRequest, (0, 13), refuse=refuse)
 def metadata(node: Node, call: RequestArrived[MetadataRequest]) -> MetadataResponse:
     request = call.body
+    view = TopicView(node, call)
     everything = request.topics is None or (call.api_version < NULL_MEANS_ALL_SINCE and not request.topics)
     if everything:
         refused = node.context.refusals(call, ALL_TOPICS, node.context.image.topics)
-        topics = [_described(node, call, topic) for topic in node.context.image.topics.values() if topic.name not in refused]
+        topics = [_described(view, topic) for topic in node.context.image.topics.values() if topic.name not in refused]
     else:
         distinct = {(wanted.name, wanted.topic_id): wanted for wanted in request.topics or []}
         refused = node.context.refusals(call, TOPICS, _names(node, distinct.values()))
-        topics = [_asked(node, call, wanted, refused) for wanted in distinct.values()]
+        topics = [_asked(view, wanted, refused) for wanted in distinct.values()]
     response = MetadataResponse(
         brokers=[
             MetadataResponseBroker(node_id=broker.broker, host=address[0], port=address[1], rack=broker.rack)
             for broker in node.context.image.brokers.values()
-            for address in (address_for(node, call, broker),)
+            if (address := address_for(node, call, broker)) is not None
         ],
         cluster_id=node.context.cluster_id,
         controller_id=NO_LEADER if node.context.image.controller is None else node.context.image.controller,
@@ -73,6 +76,32 @@ def metadata(node: Node, call: RequestArrived[MetadataRequest]) -> MetadataRespo
     return response
 
 
+class TopicView:
+    """Partitions as one client may see them: without leaders that it cannot reach."""
+
+    def __init__(self, node: Node, call: RequestArrived[MetadataRequest]) -> None:
+        self.node, self.call = node, call
+        self._hidden = unreachable(node, call)
+        self._no_listener = (errors.ListenerNotFound if call.api_version >= LISTENER_NOT_FOUND_SINCE else errors.LeaderNotAvailable).code
+
+    def partition(self, topic: Topic, number: int) -> MetadataResponsePartition:
+        seen = partition_view(self.node, topic, number)
+        leader, code = seen.leader, NONE
+        if leader == NO_LEADER:
+            code = errors.LeaderNotAvailable.code
+        elif leader in self._hidden:
+            leader, code = NO_LEADER, self._no_listener
+        return MetadataResponsePartition(
+            error_code=code,
+            partition_index=number,
+            leader_id=leader,
+            leader_epoch=seen.leader_epoch,
+            replica_nodes=list(topic.replicas[number]),
+            isr_nodes=seen.isr,
+            offline_replicas=seen.offline,
+        )
+
+
 def _names(node: Node, wanted: Iterable[MetadataRequestTopic]) -> Iterator[str]:
     """The names of requested topics, as far as they are known."""
     for one in wanted:
@@ -81,9 +110,8 @@ def _names(node: Node, wanted: Iterable[MetadataRequestTopic]) -> Iterator[str]:
             yield one.name if one.name is not None else topic.name  # type: ignore[union-attr]
 
 
-def _asked(
-    node: Node, call: RequestArrived[MetadataRequest], wanted: MetadataRequestTopic, refused: Mapping[str, KafkaError]
-) -> MetadataResponseTopic:
+def _asked(view: TopicView, wanted: MetadataRequestTopic, refused: Mapping[str, KafkaError]) -> MetadataResponseTopic:
+    node, call = view.node, view.call
     request = call.body
     topic = (
         node.context.image.topics_by_id.get(TopicId(wanted.topic_id)) if wanted.name is None else node.context.image.topics.get(wanted.name)
@@ -94,7 +122,7 @@ def _asked(
         # As in Kafka: neither the id of a named topic nor the name of an identified one, nor whether it exists.
         return MetadataResponseTopic(error_code=errors.TopicAuthorizationFailed.code, name=wanted.name, topic_id=wanted.topic_id)
     elif topic is not None:
-        return _described(node, call, topic)
+        return _described(view, topic)
     elif wanted.name is None:
         code = errors.UnknownTopicId.code
     else:
@@ -116,40 +144,34 @@ def _missing(node: Node, call: RequestArrived[MetadataRequest], name: str, *, cr
         check_name(name)
         if create:
             node.context.demand(call, CREATED, name)
-            create_on_demand(node, name, call.origin)
+            create_on_demand(node, call, name)
+    except errors.ThrottlingQuotaExceeded:
+        return errors.UnknownTopicOrPartition.code
     except KafkaError as error:
         return error.code
     return errors.UnknownTopicOrPartition.code
 
 
-def create_on_demand(node: Node, name: str, of: Origin) -> None:
+def create_on_demand(node: Node, call: RequestArrived[MetadataRequest], name: str) -> None:
     """Asks the controller to create a topic with the broker's defaults for a client, without waiting. Internal topics are created by their
-    coordinators."""
+    coordinators. The partitions count against the client's quota at this broker.
+
+    Raises: ThrottlingQuotaExceeded.
+    """
     if name in node.context.creating or name in INTERNAL or len(node.context.creating) >= node.context.options.topics_creating_max:
         return
-    node.controller.create_topic(CreatableTopic(name=name, num_partitions=-1, replication_factor=-1), of)
+    if node.context.quotas.active:
+        node.context.quotas.mutations(call, strict_since=0).take(node.context.options.num_partitions)
+    node.controller.create_topic(CreatableTopic(name=name, num_partitions=-1, replication_factor=-1), call.origin)
 
 
-def _described(node: Node, call: RequestArrived[MetadataRequest], topic: Topic) -> MetadataResponseTopic:
+def _described(view: TopicView, topic: Topic) -> MetadataResponseTopic:
     described = MetadataResponseTopic(
         name=topic.name,
         topic_id=topic.topic_id,
         is_internal=topic.name in INTERNAL,
-        partitions=[_partition(node, topic, number) for number in topic.replicas],
+        partitions=[view.partition(topic, number) for number in topic.replicas],
     )
-    if call.body.include_topic_authorized_operations:
-        described.topic_authorized_operations = topic_operations(node, call, topic.name)
+    if view.call.body.include_topic_authorized_operations:
+        described.topic_authorized_operations = topic_operations(view.node, view.call, topic.name)
     return described
-
-
-def _partition(node: Node, topic: Topic, number: int) -> MetadataResponsePartition:
-    seen = partition_view(node, topic, number)
-    return MetadataResponsePartition(
-        error_code=errors.LeaderNotAvailable.code if seen.leader == NO_LEADER else NONE,
-        partition_index=number,
-        leader_id=seen.leader,
-        leader_epoch=seen.leader_epoch,
-        replica_nodes=list(topic.replicas[number]),
-        isr_nodes=seen.isr,
-        offline_replicas=seen.offline,
-    )

@@ -73,7 +73,10 @@ def _coordinator(node: Node, call: RequestArrived[FindCoordinatorRequest], key: 
     leader = node.context.image.brokers.get(partition_view(node, node.context.image.topics[coordinator.topic], number).leader)
     if leader is None:
         raise errors.CoordinatorNotAvailable(f"{coordinator.topic}-{number} has no leader at the moment; try again")
-    host, port = address_for(node, call, leader)
+    address = address_for(node, call, leader)
+    if address is None:
+        raise errors.CoordinatorNotAvailable(f"broker {leader.broker} has no listener {call.origin.listener}, which this client uses")
+    host, port = address
     return Coordinator(key=key, node_id=leader.broker, host=host, port=port, error_message=None)
 
 

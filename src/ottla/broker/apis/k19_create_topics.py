@@ -5,7 +5,10 @@ Behaviour: Kafka's checks in Kafka's order; a name that appears twice is refused
 Answered when the store and this broker's image have the topic. Versions: -1 means the broker's default in all versions, although KIP-464
 names it for 4 and later, because clients of 2 and 3 send it and Kafka accepts it; 5 returns counts and settings, 7 the id.
 
-Source: KIP-4, KIP-464, KIP-525, KIP-516.
+When the client's controller_mutation_rate is used up, each further topic is THROTTLING_QUOTA_EXCEEDED from version 6 on; before, all are
+created, and the answer is throttled. validate_only is not counted.
+
+Source: KIP-4, KIP-464, KIP-525, KIP-516, KIP-599.
 """
 
 from collections import Counter
@@ -30,6 +33,8 @@ from ottla.wire.messages.create_topics import (
 
 TOPICS = REQUIREMENTS[19].parts["topics"]
 SETTINGS = REQUIREMENTS[19].parts["settings"]
+#: First version whose clients know THROTTLING_QUOTA_EXCEEDED. Source: KIP-599.
+STRICT_SINCE = 6
 #: Settings in responses by overrides: most topics of a request have the same.
 Described = dict[tuple[tuple[str, str], ...], list[CreatableTopicConfigs]]
 
@@ -47,6 +52,7 @@ def create_topics(node: Node, call: RequestArrived[CreateTopicsRequest]) -> Crea
     hidden = node.context.refusals(call, SETTINGS, times)
     writes = Writes(node, call)
     described: Described = {}
+    quota = node.context.quotas.mutations(call, strict_since=STRICT_SINCE)
     planned = 0
     for requested in request.topics:
         result = results[requested.name]
@@ -56,6 +62,8 @@ def create_topics(node: Node, call: RequestArrived[CreateTopicsRequest]) -> Crea
             if requested.name in refused:
                 raise refused[requested.name]
             topic = plan_topic(requested, node.context.image, node.context.options, node.context.rng, planned=planned)
+            if not request.validate_only:
+                quota.take(len(topic.replicas))
         except KafkaError as error:
             _fail(result, error)
             continue
@@ -67,7 +75,8 @@ def create_topics(node: Node, call: RequestArrived[CreateTopicsRequest]) -> Crea
             _describe(node, result, topic, described)
         if not request.validate_only:
             _write(node, writes, topic, result)
-    return writes.answer_when_done(CreateTopicsResponse(topics=list(results.values())), request.timeout_ms)
+    response = CreateTopicsResponse(throttle_time_ms=quota.throttle_ms, topics=list(results.values()))
+    return writes.answer_when_done(response, request.timeout_ms)
 
 
 def _write(node: Node, writes: Writes, topic: NewTopic, result: CreatableTopicResult) -> None:

@@ -3,9 +3,10 @@
 Behaviour: a topic with thousands of partitions takes several steps and is marked meanwhile (``controller/topic_writes.py``).
 delete.topic.enable=false refuses with TOPIC_DELETION_DISABLED (INVALID_REQUEST before version 3); a topic that is named more than once, by
 name or id, is INVALID_REQUEST, answered once, and not deleted. Answered when the store and this broker's image no longer have the topic;
-its files are removed later.
+its files are removed later. When the client's controller_mutation_rate is used up, each further topic is THROTTLING_QUOTA_EXCEEDED from
+version 5 on; before, all are deleted, and the answer is throttled.
 
-Source: KIP-4, KIP-322, KIP-516.
+Source: KIP-4, KIP-322, KIP-516, KIP-599.
 """
 
 from collections import Counter
@@ -29,6 +30,8 @@ DISABLED_SINCE = 3
 CLUSTER = REQUIREMENTS[20].parts["cluster"]
 TOPICS = REQUIREMENTS[20].parts["topics"]
 NAMES = REQUIREMENTS[20].parts["names"]
+#: First version whose clients know THROTTLING_QUOTA_EXCEEDED. Source: KIP-599.
+STRICT_SINCE = 5
 
 
 def _states(call: RequestArrived[DeleteTopicsRequest]) -> list[DeleteTopicState]:
@@ -68,15 +71,21 @@ def delete_topics(node: Node, call: RequestArrived[DeleteTopicsRequest]) -> Dele
             refusals.append(DeletableTopicResult(name=name, topic_id=topic_id, error_code=error.code, error_message=str(error)))
         else:
             wanted[topic.name] = topic, wanted.get(topic.name, (topic, 0))[1] + 1
+    quota = node.context.quotas.mutations(call, strict_since=STRICT_SINCE)
     results = []
     for topic, times in wanted.values():
         result = DeletableTopicResult(name=topic.name, topic_id=topic.topic_id, error_message=None)
         results.append(result)
-        if times > 1:
-            note(result, errors.InvalidRequest(f"the request names topic {topic.name!r} by its name and by its id"))
+        try:
+            if times > 1:
+                raise errors.InvalidRequest(f"the request names topic {topic.name!r} by its name and by its id")
+            quota.take(len(topic.replicas))
+        except KafkaError as error:
+            note(result, error)
         else:
             writes.add((), partial(note, result), write=partial(_delete, node, topic.name))
-    return writes.answer_when_done(DeleteTopicsResponse(responses=[*refusals, *results]), call.body.timeout_ms)
+    response = DeleteTopicsResponse(throttle_time_ms=quota.throttle_ms, responses=[*refusals, *results])
+    return writes.answer_when_done(response, call.body.timeout_ms)
 
 
 def _forbidden(node: Node, call: RequestArrived[DeleteTopicsRequest]) -> tuple[Mapping[str, KafkaError], Mapping[str, KafkaError]]:

@@ -1,8 +1,8 @@
 """DescribeCluster: live brokers and the controller.
 
-Behaviour: brokers appear at addresses that this client can use, as in Metadata. There is no separate controller listener, so endpoint type
-2 is MISMATCHED_ENDPOINT_TYPE; any other type except 1 is UNSUPPORTED_ENDPOINT_TYPE. Unregistered brokers are unknown, so none is listed as
-fenced. Source: KIP-700, KIP-919, KIP-1073.
+Behaviour: brokers with the listener that the client uses appear at the addresses of that listener, as in Metadata. There is no separate
+controller listener, so endpoint type 2 is MISMATCHED_ENDPOINT_TYPE; any other type except 1 is UNSUPPORTED_ENDPOINT_TYPE. Unregistered
+brokers are unknown, so none is listed as fenced. Source: KIP-700, KIP-919, KIP-1073.
 """
 
 from ottla.broker.apis.authorized_operations import cluster_operations
@@ -33,7 +33,7 @@ def describe_cluster(node: Node, call: RequestArrived[DescribeClusterRequest]) -
         brokers=[
             DescribeClusterBroker(broker_id=broker.broker, host=address[0], port=address[1], rack=broker.rack)
             for broker in node.context.image.brokers.values()
-            for address in (address_for(node, call, broker),)
+            if (address := address_for(node, call, broker)) is not None
         ],
     )
     if request.include_cluster_authorized_operations:

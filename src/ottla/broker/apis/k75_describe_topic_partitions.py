@@ -2,18 +2,19 @@
 
 Behaviour: a page has at most response_partition_limit and max.request.partition.size.limit partitions; its cursor starts the next page. No
 topics means all of them. A requested topic that does not exist has an error; the cursor's topic must be among the requested ones, and its
-partition not negative (INVALID_REQUEST). Without topics, a cursor of a deleted topic continues after it.
+partition not negative (INVALID_REQUEST). Without topics, a cursor of a deleted topic continues after it. A leader without the listener that
+the client uses is not named.
 
 Eligible leader replicas are those that left an ISR too small to commit (``controller/election.py``); last known ones are those that came
 back without all records, and, without a leader, the last leader. Source: KIP-966.
 """
 
 from ottla.broker.apis.authorized_operations import topic_operations
-from ottla.broker.apis.partition_leaders import partition_view
+from ottla.broker.apis.partition_leaders import partition_view, unreachable
 from ottla.broker.controller.topics import INTERNAL, check_name
 from ottla.broker.events import RequestArrived
 from ottla.broker.handlers import handles
-from ottla.broker.metadata.image import Topic
+from ottla.broker.metadata.image import NO_LEADER, Topic
 from ottla.broker.node import Node
 from ottla.broker.security.requirements import REQUIREMENTS
 from ottla.store.layout import PartitionState
@@ -50,6 +51,7 @@ def describe_topic_partitions(node: Node, call: RequestArrived[DescribeTopicPart
         names = [name for name in names if name not in refused]
     left = max(1, min(request.response_partition_limit, node.context.options.request_partitions_max))
     response = DescribeTopicPartitionsResponse()
+    hidden = unreachable(node, call)
     for name in names:
         if left == 0:
             response.next_cursor = Cursor(topic_name=name, partition_index=0)
@@ -60,7 +62,7 @@ def describe_topic_partitions(node: Node, call: RequestArrived[DescribeTopicPart
             continue
         first = cursor.partition_index if name == cursor.topic_name else 0
         numbers = [number for number in topic.replicas if number >= first]
-        response.topics.append(_described(node, call, topic, numbers[:left]))
+        response.topics.append(_described(node, call, topic, numbers[:left], hidden))
         if len(numbers) > left:
             response.next_cursor = Cursor(topic_name=name, partition_index=numbers[left])
             break
@@ -86,22 +88,23 @@ def _missing(node: Node, call: RequestArrived[DescribeTopicPartitionsRequest], n
 
 
 def _described(
-    node: Node, call: RequestArrived[DescribeTopicPartitionsRequest], topic: Topic, numbers: list[int]
+    node: Node, call: RequestArrived[DescribeTopicPartitionsRequest], topic: Topic, numbers: list[int], hidden: set[int]
 ) -> DescribeTopicPartitionsResponseTopic:
+    """``hidden``: brokers that are not named as leaders."""
     return DescribeTopicPartitionsResponseTopic(
         name=topic.name,
         topic_id=topic.topic_id,
         is_internal=topic.name in INTERNAL,
-        partitions=[_partition(node, topic, number) for number in numbers],
+        partitions=[_partition(node, topic, number, hidden) for number in numbers],
         topic_authorized_operations=topic_operations(node, call, topic.name),
     )
 
 
-def _partition(node: Node, topic: Topic, number: int) -> DescribeTopicPartitionsResponsePartition:
+def _partition(node: Node, topic: Topic, number: int, hidden: set[int]) -> DescribeTopicPartitionsResponsePartition:
     seen, state = partition_view(node, topic, number), topic.states.get(number)
     return DescribeTopicPartitionsResponsePartition(
         partition_index=number,
-        leader_id=seen.leader,
+        leader_id=NO_LEADER if seen.leader in hidden else seen.leader,
         leader_epoch=seen.leader_epoch,
         replica_nodes=list(topic.replicas[number]),
         isr_nodes=seen.isr,

@@ -58,15 +58,23 @@ def endpoints_of(node: Node, call: RequestArrived[Any], partitions: Iterable[Top
         NodeEndpoint(node_id=broker.broker, host=address[0], port=address[1], rack=broker.rack)
         for broker in found
         if broker is not None
-        for address in (address_for(node, call, broker),)
+        if (address := address_for(node, call, broker)) is not None
     ]
 
 
-def address_for(node: Node, call: RequestArrived[Any], broker: Registration) -> tuple[str, int]:
-    """Host and port of a broker for this client: its listener or advertised listener.
+def address_for(node: Node, call: RequestArrived[Any], broker: Registration) -> tuple[str, int] | None:
+    """Host and port of a broker for this client: those of its listener with the name of the listener that the client uses; None if the
+    broker advertises none.
 
     For a broker that listens everywhere without advertised.listeners it is the host that the client used. Every broker returns the same
     address of a broker: a client that gets two addresses for one broker reconnects with every response.
     """
-    unnamed = broker.host in ANYWHERE and bool(call.origin.local[0]) and not node.context.options.advertised_listeners
-    return (call.origin.local[0] if unnamed else broker.host), broker.port
+    found = broker.endpoint(call.origin.listener)
+    if found is not None and found[0] in ANYWHERE and call.origin.local[0] and not node.context.options.advertised_listeners:
+        return call.origin.local[0], found[1]
+    return found
+
+
+def unreachable(node: Node, call: RequestArrived[Any]) -> set[int]:
+    """Brokers without the listener that the client uses."""
+    return {broker.broker for broker in node.context.image.brokers.values() if broker.endpoint(call.origin.listener) is None}

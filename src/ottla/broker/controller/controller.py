@@ -21,6 +21,7 @@ from ottla.broker.controller.fenced_writes import FencedWrites
 from ottla.broker.controller.preferred_leaders import PreferredLeaders
 from ottla.broker.controller.reachability import ControllerReachability
 from ottla.broker.controller.reassignment_driver import ReassignmentDriver
+from ottla.broker.controller.token_expiry import TokenExpiry
 from ottla.broker.controller.topic_writes import TopicWriteBatcher, WhenOpened
 from ottla.broker.controller.topics import creation, plan_topic, stateless
 from ottla.broker.isolation import indivisible
@@ -49,6 +50,7 @@ class Controller:
         self.access_rules = AccessRules(context.image, writes)
         #: Reassignments in progress.
         self._moves = ReassignmentDriver(context, writes)
+        self._token_expiry = TokenExpiry(context, writes)
 
     @property
     def active(self) -> bool:
@@ -129,6 +131,7 @@ class Controller:
             self.preferred.tick()
             self.access_rules.tick()
             self._moves.tick()
+            self._token_expiry.tick()
             self.election_queue.go_on()
 
     # Topics that are created without a CreateTopics request: automatic creation by name, and the coordinators' topics.

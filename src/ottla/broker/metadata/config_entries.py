@@ -9,7 +9,7 @@ from enum import IntEnum
 
 from ottla.base.options import Kind, OptionSpec
 from ottla.broker.context import BrokerContext
-from ottla.broker.metadata.configs import SPECS_BY_NAME, UNITS_MS, GroupOptions
+from ottla.broker.metadata.configs import LISTENER_PREFIX, SPECS_BY_NAME, UNITS_MS, GroupOptions, broker_spec, listener_setting
 from ottla.log.options import TopicOptions
 from ottla.store.layout import DEFAULT_ENTITY
 from ottla.wire import errors
@@ -93,24 +93,37 @@ def group_entries(context: BrokerContext, overrides: Mapping[str, str]) -> Itera
 
 def broker_entries(context: BrokerContext) -> Iterator[ConfigEntry]:
     """All settings of this broker, and those given or stored under names that it does not have."""
-    for name, spec in sorted(SPECS_BY_NAME.items()):
+    for name, spec in sorted({**SPECS_BY_NAME, **_of_listeners(context)}.items()):
         synonyms = list(_broker_synonyms(context, name))
         if name.startswith(INTERNAL) and not synonyms:
             continue
+        # A listener without its own value has that of the broker.
+        own = listener_setting(name)
+        plain = name if own is None else own.spec.name
+        if plain != name:
+            synonyms.extend(_broker_synonyms(context, plain))
         if spec.default not in UNSET:
-            synonyms.append(Synonym(name, spec.render(spec.default), Source.DEFAULT))
+            synonyms.append(Synonym(plain, spec.render(spec.default), Source.DEFAULT))
         yield _entry(spec, synonyms, read_only=spec.scope == "read-only")
     layers = ((str(context.broker_id), Source.DYNAMIC_BROKER), (DEFAULT_ENTITY, Source.DYNAMIC_DEFAULT_BROKER))
     strange = dict.fromkeys(context.settings.plugins, Source.STATIC_BROKER)
     strange |= {name: source for entity, source in reversed(layers) for name in context.image.overrides("brokers", entity)}
     for name in sorted(strange.keys() - SPECS_BY_NAME.keys()):
-        yield _strange(name, strange[name])
+        if broker_spec(name) is None:
+            yield _strange(name, strange[name])
+
+
+def _of_listeners(context: BrokerContext) -> dict[str, OptionSpec]:
+    """Settings of single listeners that are set."""
+    overrides = (context.image.overrides("brokers", entity) for entity in (DEFAULT_ENTITY, str(context.broker_id)))
+    names = [name for texts in (context.settings.texts, *overrides) for name in texts if name.startswith(LISTENER_PREFIX)]
+    return {name: spec for name in names if (spec := broker_spec(name)) is not None}
 
 
 def cluster_entries(context: BrokerContext) -> Iterator[ConfigEntry]:
     """Dynamic settings of the whole cluster."""
     for name, text in sorted(context.image.overrides("brokers", DEFAULT_ENTITY).items()):
-        spec = SPECS_BY_NAME.get(name)
+        spec = broker_spec(name)
         if spec is None:
             yield _strange(name, Source.DYNAMIC_DEFAULT_BROKER)
         else:
@@ -139,7 +152,9 @@ def _broker_synonyms(context: BrokerContext, name: str, convert_to: OptionSpec |
             unit = UNITS_MS.get(name)
             if convert_to is not None and unit is not None:
                 text = str(max(-1, int(text) * unit))
-            yield Synonym(name, _shown(convert_to or SPECS_BY_NAME[name], text), source)
+            spec = convert_to or broker_spec(name)
+            assert spec is not None, f"{name} is a setting"
+            yield Synonym(name, _shown(spec, text), source)
 
 
 def _shown(spec: OptionSpec, text: str) -> str | None:

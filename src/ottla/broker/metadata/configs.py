@@ -6,27 +6,54 @@ topic setting without a synonym has no broker default.
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import lru_cache, partial
+from typing import NamedTuple
 
+from ottla.base.jaas import MECHANISMS, login_module
+from ottla.base.listeners import SecurityProtocol
 from ottla.base.options import ConfigError, Options, OptionSpec, option, suggestion
+from ottla.base.ssl_options import ListenerSslOptions
 from ottla.base.units import DAY_MS, HOUR_MS, INT64_MAX, MINUTE_MS, SECOND_MS, KiB, MiB
 from ottla.broker.metadata.image import Image
+from ottla.broker.metadata.sasl_options import SaslOptions
 from ottla.broker.replica.replica_selector import LEADER_SELECTOR, SELECTORS
 from ottla.broker.security.authorizer import CLASSES
 from ottla.log.options import TopicOptions
 from ottla.store.layout import DEFAULT_ENTITY
 
 
-class ServerOptions(Options):
+class ServerOptions(ListenerSslOptions):
     """Settings of the process: identity, directories, listeners, limits."""
 
     broker_id: int = option("broker.id", 1, at_least=0, doc="Number of this broker, unique in its cluster.")
     listeners: tuple[str, ...] = option(
-        "listeners", ("PLAINTEXT://127.0.0.1:9092",), doc="Addresses to listen on, as PLAINTEXT://HOST:PORT. Port 0 selects a free one."
+        "listeners",
+        ("PLAINTEXT://127.0.0.1:9092",),
+        doc="Names and addresses to listen on, as NAME://HOST:PORT,NAME://HOST:PORT. Without a host: every address. Port 0: a free one.",
     )
     advertised_listeners: tuple[str, ...] = option(
         "advertised.listeners",
         (),
-        doc="Addresses that clients get. Empty: each client gets the address to which it connected.",
+        doc=(
+            "Addresses that clients and brokers get, by listener, as NAME://HOST:PORT. A listener that is left out is not advertised. "
+            "Empty: those of listeners, and, where a listener has no host, the address to which the client connected."
+        ),
+    )
+    listener_security_protocol_map: tuple[str, ...] = option(
+        "listener.security.protocol.map",
+        ("SASL_SSL:SASL_SSL", "PLAINTEXT:PLAINTEXT", "SSL:SSL", "SASL_PLAINTEXT:SASL_PLAINTEXT"),
+        doc="Security protocol of each listener, as NAME:PROTOCOL.",
+    )
+    inter_broker_listener_name: str = option(
+        "inter.broker.listener.name",
+        "",
+        doc="Listener that brokers use among themselves. Empty: the one named as security.inter.broker.protocol.",
+    )
+    security_inter_broker_protocol: str = option(
+        "security.inter.broker.protocol",
+        "PLAINTEXT",
+        choices=tuple(SecurityProtocol),
+        doc="Security protocol, and so the listener, that brokers use among themselves; inter.broker.listener.name takes precedence.",
     )
     zookeeper_connect: str = option(
         "zookeeper.connect",
@@ -72,11 +99,15 @@ class ServerOptions(Options):
             "Memory for requests that are being read or handled; a connection waits for its share before its request is read. -1: 256 MiB."
         ),
     )
+    handshake_timeout_ms: int = option(
+        "ottla.handshake.timeout.ms", 10 * SECOND_MS, at_least=1, doc="Maximum time of the TLS handshake of a connection."
+    )
     max_connections: int = option(
         "max.connections",
         20_000,
         at_least=0,
         scope="cluster-wide",
+        per_listener=True,
         doc="Maximum number of open connections; further ones are closed immediately.",
     )
     max_connections_per_ip: int = option(
@@ -94,6 +125,7 @@ class ServerOptions(Options):
         2**31 - 1,
         at_least=1,
         scope="cluster-wide",
+        per_listener=True,
         doc="Maximum number of connections that a broker accepts per second; further clients wait.",
     )
     socket_send_buffer_bytes: int = option(
@@ -288,6 +320,29 @@ class ClusterOptions(Options):
         at_least=0,
         scope="cluster-wide",
         doc="Maximum bytes per second that this broker copies, of partitions in follower.replication.throttled.replicas.",
+    )
+    quota_window_num: int = option("quota.window.num", 11, at_least=1, doc="Number of samples of the rates of client quotas.")
+    quota_window_size_seconds: int = option(
+        "quota.window.size.seconds", 1, at_least=1, doc="Length of a sample of the rates of client quotas."
+    )
+    controller_quota_window_num: int = option(
+        "controller.quota.window.num",
+        11,
+        at_least=1,
+        doc="Number of samples of controller_mutation_rate; a client may create the partitions of all samples at once.",
+    )
+    controller_quota_window_size_seconds: int = option(
+        "controller.quota.window.size.seconds", 1, at_least=1, doc="Length of a sample of controller_mutation_rate."
+    )
+    quota_clients_max: int = option(
+        "ottla.quota.clients.max",
+        20_000,
+        at_least=1,
+        scope="cluster-wide",
+        doc=(
+            "Maximum number of users and client ids, counted per quota, whose usage a broker keeps, about 2 KB each; above this the "
+            "one that is idle for longest starts anew."
+        ),
     )
     replica_selector_class: str = option(
         "replica.selector.class",
@@ -792,7 +847,7 @@ UNITS_MS = {
 }
 
 
-class BrokerOptions(ServerOptions, ClusterOptions):
+class BrokerOptions(ServerOptions, ClusterOptions, SaslOptions):
     """All settings that a broker reads itself; defaults of topics are in ``Settings``."""
 
 
@@ -822,6 +877,10 @@ class GroupOptions(Options):
     )
 
 
+#: ``listener.name.NAME.SETTING`` is a setting of the listener NAME, in lower case.
+LISTENER_PREFIX = "listener.name."
+
+
 class Settings:
     """Settings at the start of a broker: its own, and the defaults of its topics.
 
@@ -834,9 +893,12 @@ class Settings:
     def __init__(self, texts: Mapping[str, str] | None = None, plugins: Mapping[str, str] | None = None) -> None:
         self.texts = dict(texts or {})
         self.plugins = dict(plugins or {})
-        for name in self.texts:
-            if name not in SPECS_BY_NAME:
+        for name, text in self.texts.items():
+            spec = broker_spec(name)
+            if spec is None:
                 raise ConfigError(name, "unknown setting" + suggestion(name, SPECS_BY_NAME))
+            if name not in SPECS_BY_NAME:
+                spec.parse(text)
         self.options = BrokerOptions.of({name: text for name, text in self.texts.items() if name in BrokerOptions.SPECS})
         self.topic = TopicOptions.of(topic_texts(self.texts))
 
@@ -858,12 +920,12 @@ def unreadable(image: Image, kind: str, name: str) -> dict[str, str]:
     """Stored overrides of an entity that cannot be parsed, with the reason: brokers do not write such values, other tools may. They are
     ignored.
     """
-    specs: Mapping[str, OptionSpec] = {"topics": TopicOptions.SPECS, "groups": GroupOptions.SPECS}.get(kind, SPECS_BY_NAME)
+    spec_of = {"topics": TopicOptions.SPECS.get, "groups": GroupOptions.SPECS.get}.get(kind, broker_spec)
     wrong: dict[str, str] = {}
     for setting, text in image.overrides(kind, name).items():
         try:
-            if setting in specs:
-                specs[setting].parse(text)
+            if spec := spec_of(setting):
+                spec.parse(text)
         except ConfigError as error:
             wrong[setting] = str(error)
     return wrong
@@ -898,6 +960,27 @@ def broker_options(settings: Settings, image: Image, broker_id: int) -> BrokerOp
     return BrokerOptions.of(known, base=settings.options)
 
 
+def listener_options(settings: Settings, image: Image, broker_id: int, listener: str, mechanism: str = "") -> BrokerOptions:
+    """Settings in effect for one listener, or for one SASL mechanism of it: those with its prefix over those of the broker.
+
+    Source: KIP-103, KIP-226.
+    """
+    return with_prefix(broker_texts(settings, image, broker_id), listener, broker_options(settings, image, broker_id), mechanism)
+
+
+def with_prefix(texts: Mapping[str, str], listener: str, base: BrokerOptions, mechanism: str = "") -> BrokerOptions:
+    """The settings in ``texts`` with the prefix of a listener, and of a mechanism of it, over ``base``. Raises: ConfigError."""
+    own: dict[str, str] = {}
+    of_mechanism: dict[str, str] = {}
+    for name, text in texts.items():
+        if name.startswith(LISTENER_PREFIX) and (found := listener_setting(name)) is not None and found.listener == listener.lower():
+            if not found.mechanism:
+                own[found.spec.name] = text
+            elif found.mechanism == mechanism.lower():
+                of_mechanism[found.spec.name] = text
+    return BrokerOptions.of({**own, **of_mechanism}, base=base)
+
+
 def topic_options(settings: Settings, image: Image, topic: str, broker_id: int) -> TopicOptions:
     """Topic settings in effect: overrides over the broker's defaults."""
     base = settings.topic
@@ -921,3 +1004,37 @@ def group_options(options: BrokerOptions, image: Image, group_id: str) -> GroupO
 
 #: All names that a broker accepts.
 SPECS_BY_NAME: dict[str, OptionSpec] = {**topic_defaults(), **BrokerOptions.SPECS}
+
+
+class ListenerSetting(NamedTuple):
+    """``listener.name.LISTENER.SETTING`` or ``listener.name.LISTENER.MECHANISM.SETTING``."""
+
+    listener: str
+    spec: OptionSpec
+    #: SASL mechanism in lower case; empty without one.
+    mechanism: str = ""
+
+
+def listener_setting(name: str) -> ListenerSetting | None:
+    """The parts of a setting of one listener; None if the setting cannot have a value for one listener."""
+    rest = name.removeprefix(LISTENER_PREFIX)
+    for at, character in enumerate(rest if name.startswith(LISTENER_PREFIX) else ""):
+        spec = SPECS_BY_NAME.get(rest[at + 1 :]) if character == "." else None
+        if spec is None:
+            continue
+        listener, dot, mechanism = rest[:at].rpartition(".")
+        if spec.per_mechanism and dot and listener and mechanism.upper() in MECHANISMS:
+            return ListenerSetting(listener, spec, mechanism)
+        return ListenerSetting(rest[:at], spec) if at and spec.per_listener else None
+    return None
+
+
+@lru_cache(1_000)
+def broker_spec(name: str) -> OptionSpec | None:
+    """The declaration of a broker setting, also of one with the prefix of a listener."""
+    found = SPECS_BY_NAME.get(name)
+    if found is None and (own := listener_setting(name)) is not None:
+        found = replace(own.spec, name=name)
+        if own.spec.check is login_module:
+            found = replace(found, check=partial(login_module, mechanism=own.mechanism.upper()))
+    return found

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from ottla.base.acls import ANY_USER, WILDCARD, Entry, Operation, Pattern, PatternType, Permission
 from ottla.base.ids import BrokerId, TopicId, TopicPartition
+from ottla.base.listeners import Address, registered_addresses
 from ottla.base.ports import NodeState
 from ottla.broker.metadata.features import finalized, is_outdated
 from ottla.store import layout
@@ -51,6 +52,15 @@ class Registration:
     features: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     #: Of a version that does not support the finalized level of ottla.version, and did not check it: Ottla 0.1.
     outdated: bool = False
+    #: Addresses of its advertised listeners. ``host`` and ``port`` are those of the first plaintext one, else of the first.
+    addresses: Mapping[str, Address] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.addresses = self.addresses or {"PLAINTEXT": (self.host, self.port)}
+
+    def endpoint(self, listener: str) -> Address | None:
+        """Host and port of a listener; None if the broker does not advertise one with this name."""
+        return self.addresses.get(listener)
 
 
 @dataclass(slots=True)
@@ -98,7 +108,9 @@ class Image:
         self._alike: dict[str, dict[str, None]] = {}
         #: Overrides as text: by ("topics", name) or ("brokers", id or "<default>"); an entity without overrides is absent.
         self.configs: dict[tuple[str, str], dict[str, str]] = {}
-        #: Their memory, see ``entry_bytes``.
+        #: The same of users, client ids and addresses, for their quotas; an entity without overrides is absent.
+        self.quotas: dict[layout.QuotaEntity, dict[str, str]] = {}
+        #: Memory of both, see ``entry_bytes``.
         self.configs_bytes = 0
         #: Versions of the store nodes below /config, /kafka-acl and /kafka-acl-extended, /controller_epoch, /feature,
         #: /latest_producer_id_block and /admin/reassign_partitions.
@@ -115,6 +127,8 @@ class Image:
         self.producer_block: layout.ProducerIdBlock | None = None
         #: Topics marked for deletion; some of their partitions may be deleted already.
         self.deleting: dict[str, None] = {}
+        #: Delegation tokens by id.
+        self.tokens: dict[str, layout.DelegationToken] = {}
         #: Content of the preferred leader election request of a tool; None if there is none.
         self.preferred_election: bytes | None = None
         #: Access rules by pattern; a pattern without rules is absent.
@@ -159,8 +173,17 @@ class Image:
         if broker is not None:
             return self._broker_changed(broker, node)
         if path.startswith("/config/"):
+            quotas = layout.quota_entity_of(path)
+            if quotas is not None:
+                return self._quotas_changed(quotas, node)
             entity = layout.config_of(path)
-            return self._config_changed(entity, node) if entity else None
+            if entity is not None:
+                return self._config_changed(entity, node)
+            if layout.is_parent_of_quotas(path):
+                self._note_version(node)
+            return None
+        if (token_id := layout.delegation_token_of(path)) is not None:
+            return self._token_changed(token_id, node)
         if path.startswith(layout.ADMIN):
             return self._request_changed(node)
         if path.startswith(f"{layout.LOG_DIR_EVENTS}/"):
@@ -238,10 +261,11 @@ class Image:
             self.brokers.pop(broker, None)
         else:
             read = layout.decode_broker(node.data)
+            addresses = registered_addresses(read.endpoints)
             self.brokers[broker] = Registration(
                 broker,
-                read.host or "",
-                read.port,
+                read.host or next((host for host, _ in addresses.values()), ""),
+                read.port if read.host else next((port for _, port in addresses.values()), read.port),
                 read.rack,
                 node.created_zxid,
                 leaving=read.leaving or read.fenced,
@@ -254,6 +278,7 @@ class Image:
                 fenced=read.fenced,
                 foreign=read.implementation != layout.OTTLA,
                 features=read.features,
+                addresses=addresses,
             )
             self._compare_levels(self.brokers[broker])
             self.brokers = dict(sorted(self.brokers.items()))
@@ -278,6 +303,24 @@ class Image:
         self._note_version(node)
         return ("config", entity)
 
+    def _quotas_changed(self, entity: layout.QuotaEntity, node: NodeState) -> Change:
+        """The overrides of a user also have its credentials, so they are in ``configs``, too."""
+        known = layout.config_of(node.path)
+        change: Change = ("quotas", entity)
+        if known is not None:
+            change = self._config_changed(known, node)
+            overrides = self.configs.get(known, {})
+        else:
+            overrides = layout.decode_config(node.data) if node.data is not None else {}
+            for sign, content in ((-1, self.quotas.get(entity)), (1, overrides)):
+                self.configs_bytes += sign * entry_bytes(node.path, layout.encode_config(content)) if content else 0
+            self._note_version(node)
+        if overrides:
+            self.quotas[entity] = overrides
+        else:
+            self.quotas.pop(entity, None)
+        return change
+
     def _request_changed(self, node: NodeState) -> Change | None:
         """A tool wrote below /admin. The reader must validate the content."""
         topic = layout.deleted_topic_of(node.path)
@@ -295,6 +338,14 @@ class Image:
             self.requested_moves = _requested_moves(node)
             return ("reassignment", None)
         return None
+
+    def _token_changed(self, token_id: str, node: NodeState) -> Change:
+        if node.data is None:
+            self.tokens.pop(token_id, None)
+        else:
+            self.tokens[token_id] = layout.decode_delegation_token(node.data)
+        self._note_version(node)
+        return ("token", token_id)
 
     def _event_changed(self, node: NodeState) -> Change:
         if node.data is None:

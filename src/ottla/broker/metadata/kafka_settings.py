@@ -21,7 +21,7 @@ from functools import cache
 from importlib import resources
 
 from ottla.base.options import ConfigError, Kind, OptionSpec, Scope, suggestion
-from ottla.broker.metadata.configs import SPECS_BY_NAME, GroupOptions
+from ottla.broker.metadata.configs import LISTENER_PREFIX, SPECS_BY_NAME, GroupOptions, broker_spec
 from ottla.log.options import TopicOptions
 from ottla.store.layout import DEFAULT_ENTITY
 
@@ -30,7 +30,6 @@ ALIASES = {"node.id": "broker.id", "log.dir": "log.dirs"}
 
 _EVENT_LOOP = "one event loop serves all connections"
 _KRAFT = "every broker can be the controller; metadata is in ZooKeeper or the embedded store"
-_QUOTAS = "this version has no client quotas"
 _JMX = "it concerns Java's metrics"
 _TIERED = "this version has no tiered storage"
 _SHARE = "this version has no share groups"
@@ -40,7 +39,8 @@ _PURGATORY = "delayed operations are removed when they complete"
 _ONE_FORMAT = "there is one record format, version 2"
 _ZOOKEEPER_COPY = "values in ZooKeeper are not encrypted: secrets are not stored there"
 _IDS = "broker.id sets the id"
-_LISTENER = "a broker has one listener, for clients and brokers"
+_KERBEROS = "the Kerberos library reads the keytab, so there are no tickets to renew"
+_LISTENER = "all listeners start together, when the broker serves"
 
 #: Accepted names without effect, or prefixes of names that end in a dot, with the reason.
 MEANINGLESS = {
@@ -52,10 +52,7 @@ MEANINGLESS = {
     "broker.heartbeat.interval.ms": _KRAFT,
     "broker.id.generation.enable": _IDS,
     "broker.session.timeout.ms": "zookeeper.session.timeout.ms is the time after which a broker counts as dead",
-    "client.quota.callback.class": _QUOTAS,
     "confluent.": "it is a setting of Confluent Platform",
-    "connection.failed.authentication.delay.ms": "this version has no authentication",
-    "control.plane.listener.name": _LISTENER,
     "controller.": _KRAFT,
     "delete.records.purgatory.purge.interval.requests": _PURGATORY,
     "early.start.listeners": _LISTENER,
@@ -69,7 +66,6 @@ MEANINGLESS = {
     "group.share.": _SHARE,
     "group.streams.": _STREAMS,
     "initial.broker.registration.timeout.ms": "zookeeper.connection.timeout.ms is the time that a start waits for the store",
-    "inter.broker.listener.name": _LISTENER,
     "inter.broker.protocol.version": "brokers agree on versions by ApiVersions",
     "internal.metadata.": _KRAFT,
     "kafka.metrics.": _JMX,
@@ -93,13 +89,18 @@ MEANINGLESS = {
     "producer.id.expiration.check.interval.ms": "idle producers are looked for every 10 s",
     "producer.purgatory.purge.interval.requests": _PURGATORY,
     "queued.max.requests": "queued.max.request.bytes limits the memory of queued requests",
-    "quota.": _QUOTAS,
-    "controller.quota.": _QUOTAS,
     "remote.": _TIERED,
     "replica.high.watermark.checkpoint.interval.ms": "all checkpoints are written together: log.flush.offset.checkpoint.interval.ms",
     "replica.socket.": "followers fetch with the settings of socket.receive.buffer.bytes and request.timeout.ms",
     "replication.quota.": "the rate of throttled replicas is measured without windows",
     "reserved.broker.max.id": _IDS,
+    "sasl.kerberos.kinit.cmd": _KERBEROS,
+    "sasl.kerberos.min.time.before.relogin": _KERBEROS,
+    "sasl.kerberos.ticket.renew.": _KERBEROS,
+    "sasl.login.connect.timeout.ms": "sasl.login.read.timeout.ms is the timeout of connecting and reading",
+    "sasl.login.refresh.": "brokers get a new token for each session with another broker",
+    "sasl.login.retry.": "brokers retry with each connection to another broker",
+    "sasl.mechanism.controller.protocol": _KRAFT,
     "server.max.startup.time.ms": "a start has no time limit: the logs decide how long recovery takes",
     "share.": _SHARE,
     "socket.connection.setup.": "brokers connect to each other with fixed timeouts",
@@ -112,8 +113,6 @@ MEANINGLESS = {
     "zookeeper.metadata.migration.": "there is no KRaft to migrate to",
 }
 
-_NO_TLS = "this version has no TLS; put it behind a TLS proxy or leave the setting out"
-_NO_AUTHENTICATION = "this version has no authentication; leave the setting out"
 _NO_JAVA = "Java classes cannot be loaded here; leave the setting out"
 _LITERAL = "values are not resolved; write them literally"
 
@@ -121,29 +120,22 @@ _LITERAL = "values are not resolved; write them literally"
 REFUSED = {
     "alter.config.policy.class.name": _NO_JAVA,
     "config.providers": _LITERAL,
+    "control.plane.listener.name": "requests of the controller use the listener between brokers; leave the setting out",
     "config.providers.": _LITERAL,
-    "connections.max.reauth.ms": _NO_AUTHENTICATION,
+    "client.quota.callback.class": _NO_JAVA,
     "cordoned.log.dirs": "new partitions go to all of log.dirs; leave the setting out",
     "create.topic.policy.class.name": _NO_JAVA,
-    "delegation.token.": _NO_AUTHENTICATION,
-    "listener.name.": "this version has plaintext listeners only; leave the setting out",
-    "listener.security.protocol.map": "it is read at the start of a broker",
-    "principal.builder.class": _NO_AUTHENTICATION,
+    "principal.builder.class": _NO_JAVA,
     "remote.log.storage.system.enable": "this version has no tiered storage; leave the setting out",
-    "sasl.": _NO_AUTHENTICATION,
-    "security.inter.broker.protocol": "this version has plaintext listeners only; set PLAINTEXT or leave the setting out",
-    "security.providers": _NO_TLS,
-    "ssl.": _NO_TLS,
+    "sasl.": "this version does not have it; leave the setting out",
+    "sasl.client.callback.handler.class": _NO_JAVA,
+    "sasl.login.class": _NO_JAVA,
+    "security.providers": _NO_JAVA,
+    "ssl.": "it concerns Java's TLS; leave the setting out",
+    "ssl.engine.factory.class": _NO_JAVA,
     "zookeeper.clientCnxnSocket": _NO_JAVA,
     "zookeeper.set.acl": "this version creates nodes that are open to all; leave the setting out",
     "zookeeper.ssl.": "this version speaks to ZooKeeper without TLS; leave the setting out",
-}
-
-#: Values that Kafka's definitions do not give as a default, and that ask for nothing.
-HARMLESS = {
-    "ssl.allow.dn.changes": ("false",),
-    "ssl.endpoint.identification.algorithm": ("https", "HTTPS", ""),
-    "sasl.enabled.mechanisms": ("GSSAPI", ""),
 }
 
 #: Settings in force whose default is not Kafka's, with the reason.
@@ -189,7 +181,7 @@ class KafkaSetting:
     def is_default(self, text: str) -> bool:
         """Whether the text asks for nothing but the default; an empty one does."""
         given = text.strip()
-        if not given or given in HARMLESS.get(self.name, ()):
+        if not given:
             return True
         default = self.default or ""
         if self.type == "boolean":
@@ -226,13 +218,30 @@ def kafka_settings(resource: str) -> Mapping[str, KafkaSetting]:
 def treatment(name: str) -> tuple[Treatment, str]:
     """What Ottla makes of a broker setting whose value is not Kafka's default, and why; no reason for one in force."""
     name = ALIASES.get(name, name)
-    if name in SPECS_BY_NAME:
+    if broker_spec(name) is not None:
         return Treatment.IN_FORCE, ""
+    if name.startswith(LISTENER_PREFIX):
+        return _of_a_listener(name)
     for table, verdict in ((REFUSED, Treatment.REFUSED), (MEANINGLESS, Treatment.MEANINGLESS)):
         reason = _reason(name, table)
+        if verdict is Treatment.REFUSED and reason is REFUSED["sasl."] and _reason(name, MEANINGLESS) is not None:
+            continue
         if reason is not None and (verdict is Treatment.REFUSED or name in kafka_settings("broker") or name.startswith("confluent.")):
             return verdict, reason
     return Treatment.UNKNOWN, ""
+
+
+def _of_a_listener(name: str) -> tuple[Treatment, str]:
+    """A setting with the prefix of a listener that has no effect there: treated as the one without."""
+    parts = name.removeprefix(LISTENER_PREFIX).split(".")
+    for at in range(1, len(parts)):
+        plain = ".".join(parts[at:])
+        if plain in SPECS_BY_NAME:
+            return Treatment.REFUSED, f"{plain} is a setting of the whole broker; set it without the prefix {LISTENER_PREFIX}"
+        found = treatment(plain)
+        if found[0] is not Treatment.UNKNOWN:
+            return found
+    return Treatment.REFUSED, "it is no setting of a listener; leave it out"
 
 
 def asks_for_nothing(name: str, text: str) -> bool:
@@ -240,7 +249,7 @@ def asks_for_nothing(name: str, text: str) -> bool:
     setting = kafka_settings("broker").get(name)
     if setting is not None:
         return setting.is_default(text)
-    return not text.strip() or text.strip() in HARMLESS.get(name, ())
+    return not text.strip()
 
 
 def guess(name: str) -> str:
@@ -254,14 +263,15 @@ def guess(name: str) -> str:
     return suggestion(name, known)
 
 
-def check_at_run_time(entity: str, name: str, text: str) -> None:
-    """Checks a change of a broker setting while brokers run; ``entity`` is a broker's id, or DEFAULT_ENTITY for all.
+def check_at_run_time(entity: str, name: str, text: str, *, in_zookeeper: bool = False) -> None:
+    """Checks a change of a broker setting while brokers run; ``entity`` is a broker's id, or DEFAULT_ENTITY for all; ``in_zookeeper``:
+    where the change is stored.
 
     A name that neither Ottla nor Kafka has is accepted, as in Kafka, where it may belong to a plugin.
 
     Raises: ConfigError for a setting that cannot change, one that cannot be honoured, and an invalid value.
     """
-    spec = SPECS_BY_NAME.get(name)
+    spec = broker_spec(name)
     known = kafka_settings("broker").get(name)
     scope = spec.scope if spec is not None else known.scope if known is not None else "per-broker"
     verdict, reason = treatment(name)
@@ -269,6 +279,10 @@ def check_at_run_time(entity: str, name: str, text: str) -> None:
         raise ConfigError(name, "it cannot change while a broker runs; start the broker with another value")
     if (spec or known) is not None and scope == "per-broker" and entity == DEFAULT_ENTITY:
         raise ConfigError(name, "it is a setting of a single broker; name the broker")
+    if spec is not None and spec.per_listener and name.startswith("ssl."):
+        raise ConfigError(name, f"it can change for one listener at a time: set {LISTENER_PREFIX}NAME.{name}")
+    if spec is not None and spec.kind is Kind.PASSWORD and in_zookeeper:
+        raise ConfigError(name, f"{_ZOOKEEPER_COPY}; exchange the file, which the broker reads again, or start the broker with the value")
     if spec is not None:
         spec.parse(text)
     elif verdict is Treatment.REFUSED and not asks_for_nothing(name, text):

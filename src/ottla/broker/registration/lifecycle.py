@@ -158,7 +158,8 @@ class BrokerLifecycle:
     def _own_remains(self) -> bool:
         """Whether the registration belongs to an earlier process of this broker."""
         found = self._context.image.brokers.get(self._context.broker_id)
-        return found is not None and self._context.options.zookeeper_connect != "" and (found.host, found.port) == self._context.address
+        own = {endpoint.listener: endpoint.address for endpoint in self._context.endpoints}
+        return found is not None and self._context.options.zookeeper_connect != "" and found.addresses == own
 
     def _registered(self, result: StoreResult, told: "Told") -> None:
         self._registering = False

@@ -7,6 +7,7 @@ provides ``reachability``. The lifecycle creates the node; the machine whose par
 from collections.abc import Callable
 
 from ottla.base.ids import BrokerId
+from ottla.base.listeners import first_plaintext
 from ottla.base.ports import Op
 from ottla.broker.context import BrokerContext
 from ottla.broker.metadata.features import SUPPORTED
@@ -40,13 +41,14 @@ class Registration:
     def content(self) -> layout.BrokerRegistration:
         """What a registration says now."""
         context = self._context
-        host, port = context.address
+        main = first_plaintext(context.endpoints)
         offline, impaired, full = self.replicas()
         unheard, fenced = self.reachability()
         return layout.BrokerRegistration(
-            host=host,
-            port=port,
-            endpoints=(f"PLAINTEXT://{host}:{port}",),
+            host=main.host if main is not None else None,
+            port=main.port if main is not None else -1,
+            endpoints=tuple(endpoint.text for endpoint in context.endpoints),
+            listener_security_protocol_map={endpoint.listener: endpoint.protocol.value for endpoint in context.endpoints},
             timestamp_ms=context.wall_ms,
             rack=context.options.broker_rack or None,
             leaving=self.leaving,

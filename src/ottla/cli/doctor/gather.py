@@ -11,7 +11,7 @@ import asyncio
 import socket
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterable
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ottla.base.ids import TopicPartition
 from ottla.cli.doctor.facts import Address, Facts, Probe
@@ -24,11 +24,15 @@ from ottla.client.admin.group_results import GroupDescription, GroupState, Group
 from ottla.client.admin.results import Node, Resource
 from ottla.client.errors import BrokerIncompatible
 from ottla.client.fetch.offsets import MAX_TIMESTAMP
-from ottla.client.options import address_text, parse_address
+from ottla.client.options import AdminOptions, address_text, from_keywords, parse_address
 from ottla.client.transport.network import Peer, negotiate
+from ottla.client.transport.tls import Tls
 from ottla.net.client_connection import ConnectionBroken, open_connection
 from ottla.wire import messages as m
 from ottla.wire.errors import GroupIdNotFound, KafkaError, LeaderNotAvailable, SecurityDisabled
+
+if TYPE_CHECKING:
+    from ottla.net.tls.context import TlsContext
 
 T = TypeVar("T")
 CLIENT_ID = "ottla-doctor"
@@ -57,7 +61,9 @@ async def gather(bootstrap: str, kinds: Collection[str], *, timeout_s: float, be
     """
     facts = Facts(now_ms=_now_ms(), timeout_ms=timeout_s * 1000)
     addresses = [parse_address(one) for one in bootstrap.split(",") if one.strip()]
-    facts.bootstrap = list(await _probe_all(addresses, timeout_s))
+    options = from_keywords(AdminOptions, settings)
+    tls = Tls(options).present() if options.security_protocol == "SSL" else None
+    facts.bootstrap = list(await _probe_all(addresses, timeout_s, tls))
     if not facts.is_reachable:
         return facts
     known = {probe.address: probe for probe in facts.bootstrap}
@@ -68,7 +74,7 @@ async def gather(bootstrap: str, kinds: Collection[str], *, timeout_s: float, be
     ours = {**settings, **limits, "client_id": CLIENT_ID, "retries": 3}
     async with Admin(bootstrap_servers=[address_text(*one) for one in reachable], **ours) as admin:
         visits, _ = await asyncio.gather(
-            _probe_all([place for place in places.values() if place not in known], timeout_s),
+            _probe_all([place for place in places.values() if place not in known], timeout_s, tls),
             _Queries(admin, facts, timeout_s, between_s).all(kinds),
         )
     known.update({probe.address: probe for probe in visits})
@@ -83,24 +89,24 @@ def _now_ms() -> int:
     return int(time.time() * 1000)
 
 
-async def _probe_all(addresses: Iterable[Address], timeout_s: float) -> list[Probe]:
+async def _probe_all(addresses: Iterable[Address], timeout_s: float, tls: TlsContext | None) -> list[Probe]:
     """A probe for each distinct address, in order."""
     slots = asyncio.Semaphore(PROBES_MAX)
 
     async def one(address: Address) -> Probe:
         async with slots:
-            return await probe(address, timeout_s=timeout_s)
+            return await probe(address, timeout_s=timeout_s, tls=tls)
 
     return await asyncio.gather(*map(one, dict.fromkeys(addresses)))
 
 
-async def probe(address: Address, *, timeout_s: float) -> Probe:
+async def probe(address: Address, *, timeout_s: float, tls: TlsContext | None = None) -> Probe:
     """Connects to an address and queries versions and brokers. Errors are part of the result."""
     seen = Probe(address=address)
     started_s = time.monotonic()
     try:
         async with asyncio.timeout(timeout_s):
-            await _query(seen, timeout_s * 1000)
+            await _query(seen, timeout_s * 1000, tls)
     except TimeoutError:
         seen.error = f"{address_text(*address)} did not answer within {timeout_s:g} s"
     except (ConnectionBroken, KafkaError) as error:
@@ -109,7 +115,7 @@ async def probe(address: Address, *, timeout_s: float) -> Probe:
     return seen
 
 
-async def _query(seen: Probe, timeout_ms: float) -> None:
+async def _query(seen: Probe, timeout_ms: float, tls: TlsContext | None) -> None:
     """Raises: ConnectionBroken, KafkaError."""
     host, port = seen.address
     loop = asyncio.get_running_loop()
@@ -120,9 +126,11 @@ async def _query(seen: Probe, timeout_ms: float) -> None:
         # Connecting fails with a better message.
         pass
     link = await open_connection(
-        host, port, client_id=CLIENT_ID, frame_bytes_max=FRAME_BYTES_MAX, timeout_ms=timeout_ms, lost=lambda why: None
+        host, port, client_id=CLIENT_ID, frame_bytes_max=FRAME_BYTES_MAX, timeout_ms=timeout_ms, lost=lambda why: None, tls=tls
     )  # fmt: skip
     try:
+        if (ends_s := link.certificate_ends_s) is not None:
+            seen.certificate_days = (ends_s - time.time()) / 86_400
         seen.versions = (await negotiate(link, timeout_ms)).versions
         request = m.MetadataRequest(topics=[], allow_auto_topic_creation=False)
         response: m.MetadataResponse = await Peer(-1, link, seen.versions).send(request, timeout_ms=timeout_ms, at_least=1)

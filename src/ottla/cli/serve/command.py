@@ -127,7 +127,7 @@ def _plan(
         data_dir=(data_dir or default_data_directory()).absolute(), texts=accepted.texts, brokers=brokers, plugins=accepted.plugins
     )
     # Reject invalid settings before creating a directory.
-    plan.listen()
+    plan.listeners()
     plan.log_dirs(0)
     for warning in [*accepted.warnings, *plan.warnings()]:
         say(warning)

@@ -22,6 +22,8 @@ import msgspec
 
 from ottla.base.acls import Entry, Operation, Pattern, PatternType, Permission, ResourceType
 from ottla.base.ids import TopicId
+from ottla.broker.quotas.entities import CLIENT_ID, IP, USER
+from ottla.broker.quotas.limits import quota_text
 from ottla.log.batch_scan import whole_batches
 from ottla.log.filenames import LOG, offset_of
 from ottla.records.batch import BatchHeader, crc_ok
@@ -29,7 +31,7 @@ from ottla.records.errors import RecordsError
 from ottla.records.read import control_record, records
 from ottla.server.kafka_import import metadata_records as kinds
 from ottla.server.kafka_import.kafka_metadata import CannotImport, KafkaMetadata, ReadOnlyFile, SourcePartition, SourceTopic
-from ottla.store.layout import DEFAULT_ENTITY
+from ottla.store.layout import DEFAULT_ENTITY, QuotaEntity
 from ottla.wire.declare import MalformedMessage
 from ottla.wire.errors import UnsupportedVersion
 
@@ -126,7 +128,6 @@ class _State:
         self._metadata = KafkaMetadata("")
         self._features: dict[str, int] = {}
         self._acls: dict[bytes, kinds.AccessControlEntryRecord] = {}
-        self._quotas: set[object] = set()
         self._credentials: set[tuple[str, int]] = set()
         self._tokens: set[str] = set()
         self._client_metrics: set[str] = set()
@@ -203,6 +204,15 @@ class _State:
         else:
             texts[record.name] = record.value
 
+    def _set_quota(self, record: kinds.ClientQuotaRecord) -> None:
+        names = {part.entity_type: part.entity_name or "" for part in record.entity}
+        entity = QuotaEntity(user=names.get(USER), client=names.get(CLIENT_ID), ip=names.get(IP))
+        quotas = self._metadata.quotas.setdefault(entity, {})
+        if record.remove:
+            quotas.pop(record.key, None)
+        else:
+            quotas[record.key] = quota_text(entity, record.key, record.value)
+
     def _apply_unmatched(self, record: msgspec.Struct) -> None:
         """Collects access rules, and counts what has no equal."""
         match record:
@@ -211,8 +221,7 @@ class _State:
             case kinds.RemoveAccessControlEntryRecord():
                 self._acls.pop(record.id, None)
             case kinds.ClientQuotaRecord():
-                entity = (*((part.entity_type, part.entity_name) for part in record.entity), record.key)
-                (self._quotas.discard if record.remove else self._quotas.add)(entity)
+                self._set_quota(record)
             case kinds.UserScramCredentialRecord():
                 self._credentials.add((record.name, record.mechanism))
             case kinds.RemoveUserScramCredentialRecord():
@@ -229,7 +238,6 @@ class _State:
         for record in self._acls.values():
             pattern, entry = _rule(record)
             found.acls.setdefault(pattern, []).append(entry)
-        found.count("client quotas", self._quotas)
         found.count("SCRAM credentials", self._credentials)
         found.count("delegation tokens", self._tokens)
         found.count("client metrics subscriptions", self._client_metrics)

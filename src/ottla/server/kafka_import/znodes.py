@@ -114,4 +114,7 @@ def _take_config(found: KafkaMetadata, path: str, texts: dict[str, str]) -> None
         return
     scram = [name for name in texts if name.startswith(_SCRAM)]
     found.count("SCRAM credentials", scram)
-    found.count("client quotas", len(texts) - len(scram))
+    owner = layout.quota_entity_of(path)
+    quotas = {name: text for name, text in texts.items() if not name.startswith(_SCRAM)}
+    if owner is not None and quotas:
+        found.quotas[owner] = quotas

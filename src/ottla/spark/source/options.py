@@ -323,16 +323,14 @@ class RawOptions:
         return servers
 
     def client_properties(self) -> dict[str, str]:
-        """The properties for the client. Raises: OptionError if a TLS or SASL listener is requested."""
+        """The properties for the client. Raises: OptionError if a SASL listener is requested."""
         found = {}
         for key, value in self.values.items():
             name = key.removeprefix("kafka.")
             if name == key or name == "bootstrap.servers" or name in JAVAS_OWN:
                 continue
-            if name == "security.protocol" and value.strip().upper() == "PLAINTEXT":
-                continue
-            if name == "security.protocol" or name.startswith(("ssl.", "sasl.")):
-                raise OptionError(key, "this client supports neither TLS nor SASL; connect to a PLAINTEXT listener and leave this out")
+            if name.startswith("sasl.") or (name == "security.protocol" and value.strip().upper().startswith("SASL")):
+                raise OptionError(key, "this client does not support SASL; connect to a listener without it and leave this out")
             found[name] = value
         return found
 

@@ -1,0 +1,387 @@
+"""A TLS transport for asyncio over a non-blocking ``ssl.SSLSocket``, on every event loop with ``add_reader``.
+
+::
+
+    TCP connection ──▶ handshake ──▶ open ──▶ closing (rest of the buffer) ──▶ closed
+                        │ steps in a thread pool;
+                        │ between two steps only the loop waits
+                        ▼
+                      failed: TlsError, or the deadline
+
+asyncio's own TLS transport decrypts into memory of its own and copies from there; this one decrypts into the protocol's buffer. A step of
+the handshake takes up to a millisecond of processor time for a signature, so it runs in a thread, where OpenSSL releases the interpreter.
+The socket does not block, so a slow peer holds no thread.
+
+A connection that is open belongs to the loop: each read and write is one record of at most 16 KiB, which is encrypted at some GB/s.
+
+Source: decision 48.
+"""
+
+import asyncio
+import contextlib
+import socket
+import ssl
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
+from typing import Any
+
+from ottla.base.units import KiB
+from ottla.net.tls.errors import TlsError, explained
+
+#: Largest record of TLS, and so the largest read or write.
+RECORD_BYTES = 16 * KiB
+#: A fatal alert: protocol_version.
+PROTOCOL_VERSION_ALERT = b"\x15\x03\x03\x00\x02\x02\x46"
+#: Records that one connection reads per turn of the loop.
+TURN_RECORDS = 16
+Buffer = bytes | bytearray | memoryview
+Outcome = Callable[[TlsError | None], None]
+
+
+class Handshake:
+    """The handshake of one connection; owns the socket until ``done`` is called, once."""
+
+    __slots__ = ("_deadline", "_done", "_executor", "_loop", "_step", "_watching", "sock")
+
+    def __init__(self, sock: ssl.SSLSocket, executor: Executor | None, *, timeout_s: float, done: Outcome) -> None:
+        """``sock``: non-blocking and connected, made with do_handshake_on_connect=False. Starts at once."""
+        self.sock = sock
+        self._executor = executor
+        self._done: Outcome | None = done
+        self._loop = asyncio.get_running_loop()
+        #: What the loop waits for: the socket can be read, or written.
+        self._watching = ""
+        #: The step in a thread.
+        self._step: asyncio.Future[None] | None = None
+        self._deadline = self._loop.call_later(timeout_s, self._expired, timeout_s)
+        self._take_step()
+
+    def cancel(self) -> None:
+        """Ends the handshake; ``done`` gets an error."""
+        self._finish(TlsError("the connection was closed during the handshake"))
+
+    def _take_step(self) -> None:
+        self._watch("")
+        self._step = self._loop.run_in_executor(self._executor, self.sock.do_handshake)
+        self._step.add_done_callback(self._stepped)
+
+    def _stepped(self, step: asyncio.Future[None]) -> None:
+        self._step = None
+        error = None if step.cancelled() else step.exception()
+        if self._done is None:
+            # It was cancelled, or its time was over, while a thread used the socket.
+            self.sock.close()
+        elif error is None:
+            self._finish(None)
+        elif isinstance(error, ssl.SSLWantReadError):
+            self._watch("read")
+        elif isinstance(error, ssl.SSLWantWriteError):
+            self._watch("write")
+        elif isinstance(error, OSError):
+            if isinstance(error, ssl.SSLError) and error.reason == "WRONG_VERSION_NUMBER":
+                with contextlib.suppress(OSError):
+                    # OpenSSL sends no alert to a peer that does not speak TLS; clients of Kafka recognize one.
+                    socket.socket.send(self.sock, PROTOCOL_VERSION_ALERT)
+            self._finish(explained(error))
+        else:
+            self._finish(TlsError(str(error)))
+
+    def _expired(self, timeout_s: float) -> None:
+        self._finish(TlsError(f"the TLS handshake was not complete within {timeout_s:g} s", timed_out=True))
+
+    def _finish(self, error: TlsError | None) -> None:
+        done, self._done = self._done, None
+        if done is None:
+            return
+        self._deadline.cancel()
+        self._watch("")
+        if error is not None and self._step is None:
+            _close_read(self.sock)
+        done(error)
+
+    def _watch(self, what: str) -> None:
+        before, self._watching = self._watching, what
+        fd = self.sock.fileno()
+        if before == what or fd < 0:
+            return
+        if before:
+            (self._loop.remove_reader if before == "read" else self._loop.remove_writer)(fd)
+        if what:
+            (self._loop.add_reader if what == "read" else self._loop.add_writer)(fd, self._take_step)
+
+
+class TlsTransport:
+    """An open connection. Has what protocols use of ``asyncio.Transport``; the protocol must be a BufferedProtocol."""
+
+    __slots__ = (
+        "_backlog",
+        "_backlog_bytes",
+        "_closing",
+        "_extra",
+        "_fd",
+        "_high",
+        "_loop",
+        "_lost",
+        "_low",
+        "_paused",
+        "_protocol",
+        "_protocol_paused",
+        "_reading",
+        "_sock",
+        "_turn",
+        "_write_wants_read",
+        "_writing",
+    )  # fmt: skip
+
+    def __init__(self, sock: ssl.SSLSocket, protocol: Any, context: ssl.SSLContext) -> None:
+        """Owns the socket, whose handshake is complete. Calls ``connection_made``, then reads."""
+        self._loop = asyncio.get_running_loop()
+        self._sock = sock
+        self._fd = sock.fileno()
+        self._protocol = protocol
+        self._extra = {"sockname": sock.getsockname(), "peername": _peer(sock), "ssl_object": sock, "sslcontext": context}
+        #: Bytes that OpenSSL has not taken. The first buffer is repeated unchanged until it is taken.
+        self._backlog: deque[memoryview] = deque()
+        self._backlog_bytes = 0
+        self._high, self._low = 64 * KiB, 16 * KiB
+        self._protocol_paused = False
+        #: Whether the protocol paused reading.
+        self._paused = False
+        self._closing = False
+        self._lost = False
+        #: Whether the loop watches the socket.
+        self._reading = self._writing = False
+        #: OpenSSL must read before it writes on.
+        self._write_wants_read = False
+        #: A scheduled read of bytes that OpenSSL already has.
+        self._turn: asyncio.Handle | None = None
+        protocol.connection_made(self)
+        self._watch_reads()
+        # The last message of the handshake may have come together with the first bytes.
+        if not self._lost and not self._paused:
+            self._turn = self._loop.call_soon(self._read)
+
+    # What protocols use
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        """``socket`` is not among them: bytes sent past TLS would break the connection."""
+        return self._extra.get(name, default)
+
+    def is_closing(self) -> bool:
+        return self._closing
+
+    def get_write_buffer_size(self) -> int:
+        return self._backlog_bytes
+
+    def get_write_buffer_limits(self) -> tuple[int, int]:
+        return self._low, self._high
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        if high is None:
+            high = 64 * KiB if low is None else 4 * low
+        self._high, self._low = high, high // 4 if low is None else low
+
+    def pause_reading(self) -> None:
+        self._paused = True
+        self._watch_reads()
+
+    def resume_reading(self) -> None:
+        self._paused = False
+        self._watch_reads()
+        if not self._closing and self._turn is None:
+            # OpenSSL may hold bytes of which the kernel does not tell.
+            self._turn = self._loop.call_soon(self._read)
+
+    def write(self, data: Buffer) -> None:
+        """Sends what the socket takes now, and the rest later. The caller must not change the bytes afterwards."""
+        if self._closing or not len(data):
+            return
+        self._backlog.append(memoryview(data).cast("B"))
+        self._backlog_bytes += len(data)
+        if len(self._backlog) == 1:
+            self._flush()
+        self._tell_water_marks()
+
+    def writelines(self, buffers: Sequence[Buffer]) -> None:
+        """As ``write``; small buffers share a record."""
+        if sum(map(len, buffers)) <= RECORD_BYTES:
+            self.write(b"".join(buffers))
+            return
+        if self._closing:
+            return
+        idle = not self._backlog
+        for buffer in buffers:
+            if len(buffer):
+                self._backlog.append(memoryview(buffer).cast("B"))
+                self._backlog_bytes += len(buffer)
+        if idle:
+            self._flush()
+        self._tell_water_marks()
+
+    def close(self) -> None:
+        """Closes when all bytes are sent."""
+        if self._closing:
+            return
+        self._closing = True
+        self._watch_reads()
+        if not self._backlog:
+            self._end(None)
+
+    def abort(self) -> None:
+        """Closes at once; drops unsent bytes."""
+        self._closing = True
+        self._end(None)
+
+    # Called by the loop
+
+    def _read(self) -> None:
+        if self._turn is not None:
+            self._turn.cancel()
+            self._turn = None
+        if self._write_wants_read:
+            self._write_wants_read = False
+            self._flush()
+            self._tell_water_marks()
+            self._watch_reads()
+        sock, protocol = self._sock, self._protocol
+        for _ in range(TURN_RECORDS):
+            if self._paused or self._closing:
+                return
+            buffer = protocol.get_buffer(-1)
+            try:
+                count = sock.recv_into(buffer)
+            except ssl.SSLWantReadError:
+                return
+            except ssl.SSLWantWriteError:
+                self._watch_writes(True)
+                return
+            except (BlockingIOError, InterruptedError):
+                return
+            except OSError as error:
+                self._end(explained(error))
+                return
+            if not count:
+                self._end_of_stream()
+                return
+            protocol.buffer_updated(count)
+        # Other connections have a turn first. The kernel does not tell of bytes that OpenSSL has.
+        if self._turn is None and not (self._paused or self._closing):
+            self._turn = self._loop.call_soon(self._read)
+
+    def _end_of_stream(self) -> None:
+        if not self._protocol.eof_received():
+            self.close()
+
+    def _can_write(self) -> None:
+        self._flush()
+        self._tell_water_marks()
+        if not self._paused and not self._closing:
+            self._read()
+
+    def _flush(self) -> None:
+        """Sends the backlog, as far as the socket takes it."""
+        backlog = self._backlog
+        try:
+            while backlog:
+                first = backlog[0]
+                sent = self._sock.send(first)
+                self._backlog_bytes -= sent
+                if sent == len(first):
+                    backlog.popleft()
+                else:
+                    backlog[0] = first[sent:]
+        except ssl.SSLWantReadError:
+            self._write_wants_read = True
+            self._watch_writes(False)
+            return
+        except (ssl.SSLWantWriteError, BlockingIOError, InterruptedError):
+            pass
+        except OSError as error:
+            self._end(explained(error))
+            return
+        self._watch_writes(bool(backlog))
+        if self._closing and not backlog:
+            self._end(None)
+
+    def _tell_water_marks(self) -> None:
+        if self._lost:
+            return
+        if self._backlog_bytes > self._high and not self._protocol_paused:
+            self._protocol_paused = True
+            self._protocol.pause_writing()
+        elif self._protocol_paused and self._backlog_bytes <= self._low:
+            self._protocol_paused = False
+            self._protocol.resume_writing()
+
+    def _watch_reads(self) -> None:
+        # A write that waits for the peer's bytes needs them although the protocol reads none.
+        wanted = not self._lost and (self._write_wants_read or not (self._paused or self._closing))
+        if wanted is not self._reading:
+            self._reading = wanted
+            if wanted:
+                self._loop.add_reader(self._fd, self._read)
+            else:
+                self._loop.remove_reader(self._fd)
+
+    def _watch_writes(self, wanted: bool) -> None:
+        if self._write_wants_read:
+            self._watch_reads()
+        if wanted is not self._writing and not self._lost:
+            self._writing = wanted
+            if wanted:
+                self._loop.add_writer(self._fd, self._can_write)
+            else:
+                self._loop.remove_writer(self._fd)
+
+    def _end(self, error: Exception | None) -> None:
+        """Closes the socket, and tells the protocol in a later turn of the loop."""
+        if self._lost:
+            return
+        complete = error is None and not self._backlog
+        self._closing = True
+        self._watch_writes(False)
+        self._lost = True
+        if self._reading:
+            self._reading = False
+            self._loop.remove_reader(self._fd)
+        if self._turn is not None:
+            self._turn.cancel()
+        self._backlog.clear()
+        self._backlog_bytes = 0
+        if complete:
+            with contextlib.suppress(OSError, ValueError):
+                # Tells the peer that nothing was cut off; its answer is not awaited.
+                self._sock.unwrap()
+        self._loop.call_soon(self._tell_lost, error)
+
+    def _tell_lost(self, error: Exception | None) -> None:
+        try:
+            self._protocol.connection_lost(error)
+        finally:
+            self._sock.close()
+
+
+def _close_read(sock: ssl.SSLSocket) -> None:
+    """Closes a socket after its received bytes are read: with unread bytes the kernel resets the connection, and the peer may lose the
+    alert that tells it why.
+    """
+    with contextlib.suppress(OSError, ValueError):
+        socket.socket.recv(sock, 4 * RECORD_BYTES)
+        socket.socket.shutdown(sock, socket.SHUT_WR)
+    sock.close()
+
+
+def _peer(sock: socket.socket) -> Any:
+    try:
+        return sock.getpeername()
+    except OSError:
+        return None
+
+
+def prepared(sock: socket.socket, context: ssl.SSLContext, *, server_name: str | None = None) -> ssl.SSLSocket:
+    """The socket with TLS on top, before the handshake. ``server_name``: of the server, for a client. Raises: OSError."""
+    sock.setblocking(False)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    server_side = server_name is None
+    return context.wrap_socket(sock, server_side=server_side, do_handshake_on_connect=False, server_hostname=server_name)
