@@ -59,6 +59,17 @@ class Space:
 class BrokerContext:
     """Shared state and services. Machines read the attributes; the one that changes each is named with it."""
 
+    #: Set after the store's initial state was received.
+    started = False
+    #: Set when the broker stops: it leads nothing and answers no new requests.
+    stopping = False
+    #: Broker epoch of the registration, None without one: decisions for an earlier epoch do not apply. Changed by the lifecycle.
+    epoch: int | None = None
+    #: Whether the store session is connected. Changed by the lifecycle.
+    connected = True
+    #: A session was lost: partition states written under it do not make this broker a leader. Changed by the lifecycle.
+    session_lost = False
+
     def __init__(
         self,
         *,
@@ -89,16 +100,6 @@ class BrokerContext:
         self.image = Image()
         #: Effects of the present step, in order.
         self.effects: list[effects.Effect] = []
-        #: Set after the store's initial state was received.
-        self.started = False
-        #: Set when the broker stops: it leads nothing and answers no new requests.
-        self.stopping = False
-        #: Broker epoch of the registration, None without one: decisions for an earlier epoch do not apply. Changed by the lifecycle.
-        self.epoch: int | None = None
-        #: Whether the store session is connected. Changed by the lifecycle.
-        self.connected = True
-        #: A session was lost: partition states written under it do not make this broker a leader. Changed by the lifecycle.
-        self.session_lost = False
         #: By log directory. Changed by ``Node``.
         self.space: dict[str, Space] = {}
         #: Addresses of brokers.

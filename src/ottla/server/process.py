@@ -247,6 +247,14 @@ class Process:
     """All brokers of a process, and what they share. Belongs to one event loop."""
 
     cluster_id: str
+    store_factory: StoreFactory | None = None
+    _started = False
+    #: The file of the audit log, if there is one.
+    _audit_log: logging.Handler | None = None
+    _watchdog: LoopWatch | None = None
+    #: Tasks that resolve the hosts of limits and of quotas.
+    _resolving: asyncio.Task[None] | None = None
+    _resolving_quotas: asyncio.Task[None] | None = None
 
     def __init__(self, plan: ProcessPlan, *, die: Callable[[int], NoReturn] = os._exit, environment: Environment | None = None) -> None:
         """Locks the data directory; ``start`` opens it. ``die`` ends the process after an internal error.
@@ -261,15 +269,10 @@ class Process:
         plan.listeners()
         if options.zookeeper_connect:
             zookeeper_connection(options)
-        self.store_factory: StoreFactory | None = None
         self._locks = [self.environment.lock_directory(plan.data_dir)]
         self._die = die
-        self._started = False
         self._end: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self.counters = Counters()
-        #: The file of the audit log, if there is one.
-        self._audit_log: logging.Handler | None = None
-        self._watchdog: LoopWatch | None = None
         self.brokers: list[RunningBroker] = []
         self.shells: dict[BrokerId, Shell] = {}
         self.disks: dict[str, Disk] = {}
@@ -282,10 +285,8 @@ class Process:
         self.authentication_threads = self.environment.threads(AUTHENTICATION_THREADS, "ottla-authentication")
         self.handshake_threads = self.environment.threads(HANDSHAKE_THREADS, "ottla-tls")
         self.connection_context = ConnectionContext(limits(options, descriptors), self._read_threads)
-        self._resolving: asyncio.Task[None] | None = None
-        #: Quotas of connections in effect, by host, and the task that resolves the hosts.
+        #: Quotas of connections in effect, by host.
         self._connection_quotas: dict[str, float] = {}
-        self._resolving_quotas: asyncio.Task[None] | None = None
         self._resolve_hosts()
 
     async def start(self) -> list[Address]:

@@ -156,7 +156,7 @@ class Authorizer:
     def __init__(self, super_users: Iterable[str] = (), *, allow_without_rules: bool = False) -> None:
         self._super_users = frozenset(super_users)
         self._without_rules = Decision(allow_without_rules, NO_RULES)
-        self._types = {kind: _OfType() for kind in RESOURCE_TYPES}
+        self._types: dict[ResourceType, _OfType] = {kind: _OfType() for kind in RESOURCE_TYPES}
         #: Results since the last change; at most REMEMBERED each.
         self._known: dict[tuple[str, str, Operation, ResourceType, str], Decision] = {}
         self._known_of_any: dict[tuple[str, str, Operation, ResourceType], Decision] = {}
