@@ -136,13 +136,14 @@ REFUSED = {
     "super.users": _NO_ACCESS_CONTROL,
     "zookeeper.clientCnxnSocket": _NO_JAVA,
     "zookeeper.set.acl": "this version creates nodes that are open to all; leave the setting out",
-    "zookeeper.ssl.": "this version speaks to ZooKeeper without TLS; leave the setting out",
+    "zookeeper.ssl.": "revocation is not checked; leave the setting out",
 }
 
 #: Values that Kafka's definitions do not give as a default, and that ask for nothing.
 HARMLESS = {
     "allow.everyone.if.no.acl.found": ("true", "false"),
     "sasl.enabled.mechanisms": ("GSSAPI", ""),
+    "zookeeper.clientCnxnSocket": ("org.apache.zookeeper.ClientCnxnSocketNetty",),
 }
 
 #: Settings in force whose default is not Kafka's, with the reason.
