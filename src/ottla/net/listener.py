@@ -73,13 +73,15 @@ class Listener:
         limits: ListenerLimits = NO_LIMITS,
         numbers: Iterator[int] | None = None,
         tls: ListenerTls | None = None,
+        protected: bool = False,
     ) -> None:
         """Owns the socket; accepts nothing before ``start``. ``numbers``: of connections, shared by the listeners of a handler. ``tls``:
-        for a listener with TLS.
+        for a listener with TLS. ``protected``: its connections take the place of others if the process has too many.
         """
         #: As in ``listeners``.
         self.name = name
         self._tls = tls
+        self._protected = protected
         #: Handshakes that are not complete.
         self._handshakes: dict[ServerConnection, Handshake] = {}
         self._limits = limits
@@ -165,7 +167,7 @@ class Listener:
             if len(self._connections) >= self._limits.connections_max:
                 self._context.traffic.refused += 1
                 accepted.close()
-            elif self._context.admit(host):
+            elif self._context.admit(host, protected=self.name if self._protected else ""):
                 self._begin(accepted, host)
             else:
                 accepted.close()

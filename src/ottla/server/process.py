@@ -152,6 +152,7 @@ class RunningBroker:
                 limits=listener_limits(self.listener_options(name)),
                 numbers=numbers,
                 tls=self.tls.get(name),
+                protected=name == self._inter_broker and len(bound.sockets) > 1,
             )
             for name, listening in bound.sockets.items()
         }
