@@ -174,6 +174,7 @@ class RunningBroker:
                 numbers=numbers,
                 authentication=authentication_limits(self.listener_options(name)) if protocols[name].sasl else None,
                 tls=self.tls.get(name),
+                protected=name == self._inter_broker and len(bound.sockets) > 1,
             )
             for name, listening in bound.sockets.items()
         }
