@@ -150,6 +150,16 @@ def test_the_most_specific_quota_applies(quotas: dict[QuotaEntity, int], user: s
     assert limits.find(Quota.FETCH, user, client) == naive({entity: float(value) for entity, value in quotas.items()}, user, client)
 
 
+@given(st.lists(st.tuples(ENTITIES, st.dictionaries(st.sampled_from([Quota.FETCH, Quota.PRODUCE]), st.integers(1, 9), max_size=2))))
+@settings(max_examples=100, deadline=None)
+def test_changes_one_by_one_give_the_same_limits_as_all_at_once(changes: list[tuple[QuotaEntity, dict[Quota, int]]]) -> None:
+    made, nodes = QuotaLimits(), {}
+    for entity, quotas in changes:
+        nodes[entity] = {str(key): str(value) for key, value in quotas.items()}
+        made.change(entity, nodes[entity])
+    assert made == QuotaLimits.of(nodes.items())
+
+
 def test_a_client_without_id_has_the_quotas_of_users_only() -> None:
     quotas = {QuotaEntity(client=""): "1", QuotaEntity(user="", client=""): "2"}
     assert QuotaLimits.of((one, {Quota.FETCH: text}) for one, text in quotas.items()).find(Quota.FETCH, "alice", "") is None
