@@ -2,6 +2,7 @@
 
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -36,7 +37,7 @@ def test_brokers_replicate_over_sasl_beyond_the_lifetime_of_a_session(tmp_path: 
         for number in (1, 2)
     ]
     with servers[0], servers[1]:
-        client = {
+        client: dict[str, Any] = {
             "bootstrap_servers": servers[0].bootstrap, "security_protocol": "SASL_PLAINTEXT", "sasl_mechanism": "PLAIN",
             "sasl_username": "alice", "sasl_password": "a",
         }  # fmt: skip

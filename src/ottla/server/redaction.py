@@ -1,4 +1,4 @@
-"""Secrets in what a broker writes down: values of secret settings in events are replaced before they are kept or written."""
+"""Secrets in what a broker writes down: secret settings and credentials in events are replaced before they are kept or written."""
 
 import copy
 from collections.abc import Mapping
@@ -9,6 +9,7 @@ import msgspec
 
 from ottla.base.options import Kind
 from ottla.base.ports import NodeState
+from ottla.base.scram import BY_NAME
 from ottla.broker.events import Event, RequestArrived, StoreAnswered, StoreChanged
 from ottla.broker.metadata.configs import broker_spec
 from ottla.store import layout
@@ -16,14 +17,17 @@ from ottla.store import layout
 HIDDEN = "(hidden)"
 #: AlterConfigs and IncrementalAlterConfigs.
 CHANGE_SETTINGS = (33, 44)
-#: Paths of settings in the store.
+#: RenewDelegationToken, ExpireDelegationToken and AlterUserScramCredentials: HMACs of tokens, and salted passwords.
+CREDENTIALS = (39, 40, 51)
+#: Paths of settings and credentials in the store.
 SETTINGS = "/config/"
+SECRET_SETTINGS = ("/config/brokers/", "/config/users/")
 
 
 def is_secret(name: str) -> bool:
-    """Whether a broker setting is secret."""
+    """Whether a broker setting, or a key of a user in the store, is secret."""
     spec = broker_spec(name)
-    return spec is not None and spec.kind is Kind.PASSWORD
+    return name in BY_NAME or (spec is not None and spec.kind is Kind.PASSWORD)
 
 
 def without_secrets(texts: Mapping[str, str]) -> dict[str, str]:
@@ -32,14 +36,16 @@ def without_secrets(texts: Mapping[str, str]) -> dict[str, str]:
 
 
 def has_secrets(event: RequestArrived[Any]) -> bool:
-    """Whether a request sets a secret setting."""
+    """Whether a request sets a secret setting or carries credentials."""
     if event.api_key not in CHANGE_SETTINGS:
-        return False
+        return event.api_key in CREDENTIALS
     return any(is_secret(config.name) for resource in event.body.resources for config in resource.configs)
 
 
 def redacted_request(event: RequestArrived[Any]) -> RequestArrived[Any]:
-    """The request with other values of secret settings."""
+    """The request with other values of secret settings; one with credentials is empty."""
+    if event.api_key in CREDENTIALS:
+        return msgspec.structs.replace(event, body=type(event.body)())
     body = copy.deepcopy(event.body)
     for resource in body.resources:
         for config in resource.configs:
@@ -61,7 +67,7 @@ def redacted(event: Event) -> Event:
 
 
 def _redacted_node(state: NodeState) -> NodeState:
-    if state.data is None or not state.path.startswith(SETTINGS + "brokers/"):
+    if state.data is None or not state.path.startswith(SECRET_SETTINGS):
         return state
     try:
         texts = layout.decode_config(state.data)

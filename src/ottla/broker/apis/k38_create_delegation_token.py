@@ -8,7 +8,7 @@ Kafka without an authorizer lets everyone impersonate everyone. More than ``ottl
 Source: KIP-48, KIP-373.
 """
 
-from ottla.base.delegation_tokens import token_hmac
+from ottla.base.delegation_tokens import DelegationToken, token_hmac
 from ottla.base.ids import topic_id_text
 from ottla.base.ports import Op
 from ottla.broker.apis.delegation_tokens import NO_TIME_MS, USER, check_allowed, parts, write
@@ -17,7 +17,6 @@ from ottla.broker.handlers import Deferred, handles
 from ottla.broker.node import Node
 from ottla.broker.security.requirements import REQUIREMENTS
 from ottla.store import layout
-from ottla.store.layout import DelegationToken
 from ottla.wire import errors
 from ottla.wire.errors import KafkaError
 from ottla.wire.messages.create_delegation_token import CreateDelegationTokenRequest, CreateDelegationTokenResponse

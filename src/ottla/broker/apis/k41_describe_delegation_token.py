@@ -8,13 +8,12 @@ password, so here nobody else gets it.
 Source: KIP-48, KIP-373.
 """
 
-from ottla.base.delegation_tokens import token_hmac
+from ottla.base.delegation_tokens import DelegationToken, token_hmac
 from ottla.broker.apis.delegation_tokens import check_allowed, parts
 from ottla.broker.events import RequestArrived
 from ottla.broker.handlers import handles, whole_error
 from ottla.broker.node import Node
 from ottla.broker.security.requirements import REQUIREMENTS
-from ottla.store.layout import DelegationToken
 from ottla.wire.messages.describe_delegation_token import (
     DescribedDelegationToken,
     DescribedDelegationTokenRenewer,

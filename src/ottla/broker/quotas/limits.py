@@ -24,7 +24,7 @@ from math import isfinite
 from typing import NamedTuple
 
 from ottla.base.units import INT32_MAX, INT64_MAX
-from ottla.store.layout import QuotaEntity
+from ottla.store.layout_quotas import QuotaEntity
 
 #: The default of a user, client id or address: every one without a quota of its own.
 DEFAULT = ""

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
 #: Names of settings that hold secrets contain one of these.
-_SECRET = re.compile(r"password|secret|token|credential|jaas|private|keystore_key")
+_SECRET = re.compile(r"password|secret|token|credential|jaas|private|keystore_key|_certificate")
 _NAME = re.compile(r"[A-Za-z0-9_-]+")
 HIDDEN = "(hidden)"
 
@@ -68,6 +68,18 @@ def config_path() -> Path:
 def is_secret(name: str) -> bool:
     """Whether a setting holds a secret."""
     return _SECRET.search(name.lower().replace(".", "_")) is not None
+
+
+def argument_value(name: str, value: str) -> str:
+    """The value of NAME=VALUE on a command line; a secret is in a file, NAME=@FILE. Raises: UsageError."""
+    if not value or not is_secret(name):
+        return value
+    if not value.startswith("@"):
+        raise click.UsageError(f"{name}: a secret is not given in an argument, which others can see; write {name}=@FILE")
+    try:
+        return Path(value[1:]).read_text().rstrip("\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise click.UsageError(f"{name}: cannot read {value[1:]}: {error}") from None
 
 
 def read() -> Profiles:

@@ -98,7 +98,9 @@ def use(name: str) -> None:
 def add(name: str, bootstrap: str, settings: tuple[str, ...], replace: bool, set_default: bool, dry_run: bool) -> None:
     """Add a profile. Does not connect to the cluster."""
     values = {"bootstrap_servers": bootstrap}
-    values |= {key.replace(".", "_").replace("-", "_"): value for key, value in assignments(settings, "-X").items()}
+    for key, value in assignments(settings, "-X").items():
+        attribute = key.replace(".", "_").replace("-", "_")
+        values[attribute] = profiles.argument_value(attribute, value)
     for key, value in values.items():
         if problem := profiles.setting_problem(key, value):
             raise click.UsageError(problem)
