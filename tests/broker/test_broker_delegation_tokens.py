@@ -134,12 +134,10 @@ def test_a_client_sees_the_tokens_that_it_owns_or_may_renew(cluster: Cluster) ->
 
 
 def test_access_rules_allow_to_create_and_see_tokens_of_others() -> None:
-    settings: dict[str, Any] = {"delegation.token.secret.key": "key"}
-    cluster = guarded(**settings)
-    of_alice: dict[str, Any] = {"owner_principal_type": "User", "owner_principal_name": "alice"}
-    assert create(cluster[1], BOB, **of_alice).error_code == UNAUTHORIZED
+    cluster = guarded(delegation_token_secret_key="key")
+    assert create(cluster[1], BOB, owner_principal_type="User", owner_principal_name="alice").error_code == UNAUTHORIZED
     grant(cluster, rule(Operation.CREATE_TOKENS, ResourceType.USER, ALICE, principal=BOB))
-    made = create(cluster[1], BOB, **of_alice)
+    made = create(cluster[1], BOB, owner_principal_type="User", owner_principal_name="alice")
     assert (made.error_code, made.principal_name) == (0, "alice")
     assert described(cluster[1], CAROL) == []
     grant(cluster, rule(Operation.DESCRIBE_TOKENS, ResourceType.USER, ALICE, principal=CAROL))
