@@ -10,8 +10,9 @@ JOBS ?= 2
 unexport PYTHONDONTWRITEBYTECODE
 # The package as pip installs it for users, its hot modules compiled.
 INSTALLED := build/installed
+SUPPLY := build/supply
 
-.PHONY: install demo test test-kafka test-installed lint check format sim chaos chaos-pipelines soak fuzz bench docs clean
+.PHONY: install demo test test-kafka test-installed lint check format sim chaos chaos-transactions chaos-pipelines soak fuzz bench docs lock audit dist clean
 
 install: $(STAMP)
 
@@ -49,6 +50,9 @@ sim: install
 chaos: install
 	@$(BIN)/python -m chaos $(CHAOS)
 
+chaos-transactions: install
+	@$(BIN)/python -m chaos.transactions $(CHAOS)
+
 chaos-pipelines: install
 	@$(BIN)/python -m chaos.pipelines $(CHAOS)
 
@@ -70,6 +74,24 @@ $(INSTALLED)/.made: $(STAMP) setup.py pyproject.toml $(shell find src -name '*.p
 docs: install
 	@$(BIN)/python tools/reference.py
 	@$(BIN)/python tools/file_map.py
+
+# Tools that make and check what a release is made of; not part of the development environment.
+$(SUPPLY)/.made: Makefile
+	@$(PYTHON) -m venv $(SUPPLY)
+	@$(SUPPLY)/bin/python -m pip install --quiet --disable-pip-version-check "uv>=0.9" "pip-audit>=2.9" "cyclonedx-bom>=7" "build>=1.3"
+	@touch $@
+
+lock: $(SUPPLY)/.made
+	@$(SUPPLY)/bin/uv pip compile pyproject.toml --extra dev --universal --generate-hashes --quiet --upgrade --no-annotate \
+	  --custom-compile-command "make lock" --output-file tools/requirements.lock
+
+audit: $(SUPPLY)/.made
+	@$(SUPPLY)/bin/python tools/audit.py tools/requirements.lock
+
+dist: install $(SUPPLY)/.made
+	@rm -rf dist && $(SUPPLY)/bin/python -m build --outdir dist .
+	@$(SUPPLY)/bin/cyclonedx-py requirements --pyproject pyproject.toml --output-reproducible --of JSON --output-file dist/ottla.cdx.json \
+	  tools/requirements.lock
 
 clean:
 	@rm -rf $(VENV) build dist src/*.egg-info src/ottla/*/_native.c src/ottla/*/*.so

@@ -58,10 +58,10 @@ def until(true: Callable[[], T | None], what: str, *, timeout_s: float) -> T:
 class Process:
     """A program in a network location. Restarts append to the same output file. Signals go to its own pid only."""
 
-    def __init__(self, location: Location, arguments: list[str], output: Path) -> None:
+    def __init__(self, location: Location, arguments: list[str], output: Path, *, module: str = "ottla") -> None:
         self.location = location
         self.output = output
-        self._command = [*location.prefix, sys.executable, "-m", "ottla", *arguments]
+        self._command = [*location.prefix, sys.executable, "-m", module, *arguments]
         self._process: subprocess.Popen[bytes] | None = None
         self._begun = 0
         #: Whether it was asked to end.
@@ -85,7 +85,7 @@ class Process:
         """Start the process without waiting."""
         assert not self.alive, "one life at a time"
         self._ended = False
-        path = os.pathsep.join(filter(None, (str(ROOT / "src"), os.environ.get("PYTHONPATH"))))
+        path = os.pathsep.join(filter(None, (str(ROOT / "src"), str(ROOT), os.environ.get("PYTHONPATH"))))
         self._begun = self.output.stat().st_size if self.output.exists() else 0
         with self.output.open("ab") as output:
             self._process = subprocess.Popen(

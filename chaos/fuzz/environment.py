@@ -28,7 +28,8 @@ from ottla.broker.context import BrokerContext
 from ottla.broker.isolation import root_of
 from ottla.broker.metadata.configs import Settings, topic_options
 from ottla.broker.metadata.image import Image
-from ottla.broker.node import PEER, Node
+from ottla.broker.node import Node
+from ottla.broker.registration.peers import PEER
 from ottla.log import scrub
 from ottla.log.compactor import CompactionResult, carry_out
 from ottla.log.directory import LogDirectory

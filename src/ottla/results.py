@@ -1,5 +1,13 @@
 """What the admin clients answer and take, to be named in annotations: topics, settings, brokers, groups, transactions, offsets."""
 
+from ottla.client.admin.acl_results import (
+    Acl as Acl,
+    AclFilter as AclFilter,
+    AclOperation as AclOperation,
+    AclPatternType as AclPatternType,
+    AclPermission as AclPermission,
+    AclResourceType as AclResourceType,
+)
 from ottla.client.admin.calls import Outcome as Outcome, unwrap as unwrap
 from ottla.client.admin.cluster_results import (
     ApiSupport as ApiSupport,
@@ -19,6 +27,7 @@ from ottla.client.admin.group_results import (
     GroupState as GroupState,
     GroupType as GroupType,
 )
+from ottla.client.admin.quotas import QuotaEntity as QuotaEntity, QuotaMatch as QuotaMatch
 from ottla.client.admin.results import (
     ActiveProducer as ActiveProducer,
     ClusterDescription as ClusterDescription,
@@ -55,6 +64,8 @@ from ottla.client.admin.transaction_results import (
     TransactionState as TransactionState,
     TransactionStatus as TransactionStatus,
 )
+from ottla.client.admin.user_results import ScramCredentialInfo as ScramCredentialInfo
+from ottla.base.scram import ScramMechanism as ScramMechanism
 from ottla.client.fetch.offsets import (
     EARLIEST as EARLIEST,
     EARLIEST_LOCAL as EARLIEST_LOCAL,

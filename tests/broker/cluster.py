@@ -16,14 +16,15 @@ from typing import Any, NamedTuple
 
 from ottla.base.ids import ConnectionId, TopicPartition
 from ottla.base.listeners import Endpoint
-from ottla.base.origin import Origin
+from ottla.base.origin import ANONYMOUS, Origin
 from ottla.base.ports import StoreResult
 from ottla.base.ssl_options import ListenerSslOptions
 from ottla.broker import effects, events
 from ottla.broker.apis import HANDLERS
 from ottla.broker.context import BrokerContext
 from ottla.broker.metadata.configs import Settings
-from ottla.broker.node import PEER, Node
+from ottla.broker.node import Node
+from ottla.broker.registration.peers import PEER
 from ottla.broker.replica.leader import Leader
 from ottla.log import scrub
 from ottla.log.compactor import CompactionResult, carry_out
@@ -52,6 +53,8 @@ class Sent:
         self.connection = ConnectionId(connection)
         self.answer: Any = None
         self.released = False
+        #: How long the connection is muted after the answer, in ms.
+        self.throttle_ms = 0
         #: Why the broker closed the connection.
         self.closed: str | None = None
         #: Called when the answer comes.
@@ -138,8 +141,11 @@ class Broker:
         version: int,
         *,
         answered: Callable[[Any], None] | None = None,
-        client_id: str = "test",
+        client_id: str | None = "test",
         listener: str = "PLAINTEXT",
+        principal: str = ANONYMOUS,
+        host: str = "client",
+        token: bool = False,
     ) -> Sent:
         """Hand in a request on a connection of its own, and let happen what can happen."""
         sent = Sent(next(self.cluster.numbers))
@@ -147,6 +153,7 @@ class Broker:
         self._sent[sent.connection] = sent
         key = schema_of(type(request)).key
         assert key is not None, f"{type(request).__name__} is a request"
+        data = bytearray(encode(request, version))
         self.handle(
             events.RequestArrived(
                 connection=sent.connection,
@@ -154,16 +161,26 @@ class Broker:
                 api_key=key,
                 api_version=version,
                 client_id=client_id,
-                body=decode(type(request), bytearray(encode(request, version)), version),
-                origin=Origin(host="client", local=("reached", 1000 + self.broker_id), listener=listener),
+                body=decode(type(request), data, version),
+                origin=Origin(host=host, local=("reached", 1000 + self.broker_id), listener=listener, principal=principal, token=token),
+                size=len(data),
             )
         )
         self.cluster.run()
         return sent
 
-    def ask(self, request: Any, version: int, *, listener: str = "PLAINTEXT") -> Any:
+    def ask(
+        self,
+        request: Any,
+        version: int,
+        *,
+        listener: str = "PLAINTEXT",
+        principal: str = ANONYMOUS,
+        host: str = "client",
+        token: bool = False,
+    ) -> Any:
         """Hand in a request that is answered at once; its answer."""
-        sent = self.send(request, version, listener=listener)
+        sent = self.send(request, version, listener=listener, principal=principal, host=host, token=token)
         assert sent.closed is None, f"the connection was closed: {sent.closed}"
         assert sent.answer is not None, "the request waits"
         return sent.answer
@@ -205,7 +222,8 @@ class Broker:
                 case effects.Respond():
                     self._respond(effect)
                 case effects.Release():
-                    self._sent.pop(effect.connection).released = True
+                    sent = self._sent.pop(effect.connection)
+                    sent.released, sent.throttle_ms = True, effect.throttle_ms
                 case effects.Close():
                     self._sent.pop(effect.connection).closed = effect.reason
                 case effects.ScheduleFlush():
@@ -257,6 +275,8 @@ class Broker:
                     self.adopted += 1
                 case effects.Warn():
                     self.warnings.append(effect.message)
+                case effects.Audit():
+                    self.cluster.audits.append(effect)
                 case effects.RequestFailed():
                     if self.cluster.failures is None:
                         raise effect.error
@@ -273,6 +293,7 @@ class Broker:
         chunks = encode_chunks(effect.message, effect.api_version)
         data = b"".join(chunk.read() if hasattr(chunk, "read") else chunk for chunk in chunks)  # type: ignore[misc]
         sent = self._sent.pop(effect.connection)
+        sent.throttle_ms = effect.throttle_ms
         sent.answer = decode(type(effect.message), data, effect.api_version)
         sent.answered(sent.answer)
 
@@ -348,7 +369,7 @@ class Broker:
         if peer is None or link in self.cluster.cut:
             answered(None)
         else:
-            peer.send(effect.message, effect.api_version, answered=answered, client_id=PEER)
+            peer.send(effect.message, effect.api_version, answered=answered, client_id=PEER, principal=self.cluster.peer_principal)
 
     def _check(self) -> None:
         marks = {}
@@ -376,6 +397,10 @@ class Cluster:
         self.store = MemoryStore()
         #: Advertised listeners by broker; others have a plaintext one.
         self._listeners = listeners or {}
+        #: As whom brokers connect to each other.
+        self.peer_principal = "User:broker"
+        #: Audits of all brokers, in order.
+        self.audits: list[effects.Audit] = []
         #: Where every broker listens; None gives each a name of its own.
         self.host = host
         self.now_ms = 0

@@ -8,6 +8,9 @@ from groups import commit, join, sync
 from transactional import coordinator, init_request
 
 from ottla.base.ids import NO_TOPIC_ID
+from ottla.base.origin import Origin
+from ottla.broker.security.envelope import enveloped
+from ottla.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
 
 
 def id_of(cluster: Cluster, topic: str = "t") -> bytes:
@@ -48,6 +51,13 @@ def begun(cluster: Cluster, transactional_id: str) -> dict[str, Any]:
     found = cluster[1].ask(init_request(transactional_id), 5)
     assert not found.error_code, found
     return {"producer_id": found.producer_id, "producer_epoch": found.producer_epoch}
+
+
+def envelope_of(n: int) -> dict[str, Any]:
+    """A forwarded CreateTopics."""
+    topic = CreatableTopic(name=f"enveloped{n}", num_partitions=1, replication_factor=1)
+    found = enveloped(CreateTopicsRequest(topics=[topic], timeout_ms=1000), 7, Origin(host="client"), "test")
+    return {name: getattr(found, name) for name in found.__struct_fields__}
 
 
 T = [{"name": "t", "partitions": [{"partition_index": 0}]}]
@@ -143,9 +153,35 @@ REQUESTS: dict[str, tuple[int, Callable[[Cluster, int], dict[str, Any]]]] = {
             "resources": [{"resource_type": 2, "resource_name": "t", "configs": [{"name": "retention.ms", "value": str(10**9 + n)}]}]
         },
     ),
+    "DescribeClientQuotas": (1, lambda c, n: {"components": [{"entity_type": "user", "match_type": 2, "match": None}]}),
+    "AlterClientQuotas": (
+        1,
+        lambda c, n: {
+            "entries": [
+                {
+                    "entity": [{"entity_type": "user", "entity_name": f"u{n}"}],
+                    "ops": [{"key": "producer_byte_rate", "value": 10.0**9 + n}],
+                }
+            ]
+        },
+    ),
     "AlterPartitionReassignments": (1, lambda c, n: {"topics": [{"name": "t", "partitions": [{"partition_index": 0, "replicas": [1]}]}]}),
     "ListPartitionReassignments": (0, lambda c, n: {"topics": None}),
     "OffsetDelete": (0, lambda c, n: {"group_id": written(f"less{n}", c), "topics": T}),
+    "DescribeAcls": (3, lambda c, n: {"resource_type_filter": 1, "resource_name_filter": None, "operation": 1, "permission_type": 1}),
+    "CreateAcls": (
+        3,
+        lambda c, n: {
+            "creations": [
+                {"resource_type": 2, "resource_name": f"t{n}", "principal": "User:a", "host": "*", "operation": 3, "permission_type": 3}
+            ]
+        },
+    ),
+    "DeleteAcls": (
+        3,
+        lambda c, n: {"filters": [{"resource_type_filter": 1, "resource_name_filter": None, "operation": 1, "permission_type": 1}]},
+    ),
+    "Envelope": (0, lambda c, n: envelope_of(n)),
     "DescribeQuorum": (2, lambda c, n: {}),
     "AlterPartition": (
         3,

@@ -1,5 +1,7 @@
 """ApiVersions, and versions of all APIs. Lines are those of docs/semantics.md."""
 
+from typing import Any
+
 import pytest
 from cluster import Cluster, batch, fetch_request, produce_request
 from groups import commit, coordinating, stable_member
@@ -10,6 +12,7 @@ from ottla.wire import errors
 from ottla.wire.compile import decode, encode
 from ottla.wire.messages import API, ElectLeadersRequest
 from ottla.wire.messages import add_partitions_to_txn as adding
+from ottla.wire.messages import alter_client_quotas as quotas
 from ottla.wire.messages import alter_configs as legacy
 from ottla.wire.messages import describe_producers as producers
 from ottla.wire.messages import describe_topic_partitions as pages
@@ -27,11 +30,15 @@ from ottla.wire.messages.alter_partition_reassignments import (
 from ottla.wire.messages.api_versions import ApiVersionsRequest
 from ottla.wire.messages.consumer_group_describe import ConsumerGroupDescribeRequest
 from ottla.wire.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
+from ottla.wire.messages.create_acls import AclCreation, CreateAclsRequest
 from ottla.wire.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
 from ottla.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from ottla.wire.messages.delete_acls import DeleteAclsFilter, DeleteAclsRequest
 from ottla.wire.messages.delete_groups import DeleteGroupsRequest
 from ottla.wire.messages.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
 from ottla.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from ottla.wire.messages.describe_acls import DescribeAclsRequest
+from ottla.wire.messages.describe_client_quotas import DescribeClientQuotasRequest
 from ottla.wire.messages.describe_cluster import DescribeClusterRequest
 from ottla.wire.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
 from ottla.wire.messages.describe_groups import DescribeGroupsRequest
@@ -58,13 +65,20 @@ from ottla.wire.messages.update_features import FeatureUpdateKey, UpdateFeatures
 KAFKA_4_4 = {
     0: (0, 13), 1: (4, 18), 2: (1, 11), 3: (0, 13), 8: (2, 10), 9: (1, 10), 10: (0, 6), 11: (0, 9), 12: (0, 4), 13: (0, 5), 14: (0, 5),
     15: (0, 6), 16: (0, 5), 18: (0, 5), 19: (2, 7), 20: (1, 6), 21: (0, 2), 22: (0, 5), 23: (2, 4), 24: (0, 5), 25: (0, 4), 26: (0, 5),
-    27: (1, 2), 28: (0, 6), 32: (1, 4), 33: (0, 2), 35: (1, 5), 37: (0, 3), 42: (0, 3), 43: (0, 2), 44: (0, 1), 45: (0, 1), 46: (0, 0),
-    47: (0, 0), 57: (0, 2), 60: (0, 2), 61: (0, 0), 65: (0, 0), 66: (0, 2), 68: (0, 1), 69: (0, 1), 74: (0, 1), 75: (0, 0),
+    27: (1, 2), 28: (0, 6), 29: (1, 3), 30: (1, 3), 31: (1, 3), 32: (1, 4), 33: (0, 2), 35: (1, 5), 37: (0, 3), 42: (0, 3), 43: (0, 2),
+    44: (0, 1), 45: (0, 1), 46: (0, 0), 47: (0, 0), 57: (0, 2), 60: (0, 2), 61: (0, 0), 65: (0, 0), 66: (0, 2), 68: (0, 1), 69: (0, 1),
+    74: (0, 1), 75: (0, 0),
 }  # fmt: skip
 
 
 #: Those that need a coordinator.
 GROUP_APIS = (8, 9, 10, 11, 12, 13, 14, 15, 16, 42, 47, 68, 69)
+#: Those that need an authorizer.
+ACCESS_APIS = (29, 30, 31)
+OPEN_TO_TESTS = {
+    "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+    "super.users": "User:ANONYMOUS;User:broker",
+}
 TRANSACTION_APIS = (24, 25, 26, 28, 65, 66)
 
 
@@ -202,6 +216,18 @@ def a_request(key: int, version: int, member_of_h: str = "") -> object:
             return AlterPartitionReassignmentsRequest(topics=[ReassignableTopic(name="t", partitions=[requested])])
         case 46:
             return ListPartitionReassignmentsRequest()
+        case 29 | 31:
+            wanted: dict[str, Any] = {"resource_type_filter": 2, "resource_name_filter": "t", "operation": 1, "permission_type": 1}
+            return DescribeAclsRequest(**wanted) if key == 29 else DeleteAclsRequest(filters=[DeleteAclsFilter(**wanted)])
+        case 30:
+            rule = AclCreation(resource_type=2, resource_name="t", principal="User:a", host="*", operation=3, permission_type=3)
+            return CreateAclsRequest(creations=[rule])
+        case 48:
+            return DescribeClientQuotasRequest()
+        case 49:
+            entity = [quotas.EntityData(entity_type="user", entity_name="u")]
+            entry = quotas.EntryData(entity=entity, ops=[quotas.OpData(key="producer_byte_rate", value=1)])
+            return quotas.AlterClientQuotasRequest(entries=[entry])
         case 57:
             return UpdateFeaturesRequest(feature_updates=[FeatureUpdateKey(feature="ottla.version", max_version_level=2)])
         case 60:
@@ -251,7 +277,7 @@ def test_every_advertised_version_is_declared_on_the_wire() -> None:
     [(key, version) for key, (least, most) in KAFKA_4_4.items() for version in range(3 if key == 0 else least, most + 1)],
 )
 def test_every_version_of_every_api_does_its_work(key: int, version: int) -> None:
-    cluster = Cluster()
+    cluster = Cluster(settings=OPEN_TO_TESTS if key in ACCESS_APIS else None)
     broker = cluster.topic(partitions=2)
     member_of_h = two_groups(cluster) if key in GROUP_APIS else ""
     if key in TRANSACTION_APIS:

@@ -6,7 +6,7 @@ from cluster import Broker, Cluster, batch, fetch, produce, produce_request, val
 from ottla.base.ids import TopicPartition
 from ottla.base.ports import Op
 from ottla.broker.controller import election_queue
-from ottla.broker.node import PEER
+from ottla.broker.registration.peers import PEER
 from ottla.broker.replica import partitions
 from ottla.sim.disk import SimDisk
 from ottla.store import layout

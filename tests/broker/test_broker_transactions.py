@@ -20,6 +20,7 @@ from transactional import (
     state_of,
 )
 
+from ottla.broker import effects
 from ottla.broker.transactions.records import decode_record, encode_record
 from ottla.broker.transactions.states import TransactionState as S
 from ottla.broker.transactions.transaction import transaction_of
@@ -778,3 +779,20 @@ def test_the_records_of_transaction_state_are_those_of_kafka() -> None:
     answer = fetch(cluster[1], topic="__transaction_state")
     found = [(key[:2], key[2:], value[:2], value[16]) for _, _, key, value, _ in unpacked(answer.records)]
     assert found == [(b"\0\0", b"\0\1x", b"\0\1", state) for state in (0, 1, 2, 4)]
+
+
+def test_the_response_to_end_txn_does_not_wait_until_markers_are_prepared() -> None:
+    cluster = cluster_of_transactions()
+    producer = Producer(cluster)
+    assert producer.send("a") == 0
+    done: list[str] = []
+    broker = coordinator(cluster)
+    perform = broker._perform
+
+    def recorded(found: list[effects.Effect]) -> None:
+        done.extend(type(one.message).__name__ for one in found if isinstance(one, effects.Respond | effects.PeerRequest))
+        perform(found)
+
+    broker._perform = recorded  # type: ignore[method-assign, assignment]
+    assert producer.end() == 0
+    assert done.index("EndTxnResponse") < done.index("WriteTxnMarkersRequest")

@@ -212,6 +212,17 @@ def test_the_next_transaction_makes_an_end_of_the_one_before_a_zombies() -> None
     refused(errors.ProducerFenced, lambda: ended(add_partitions(done, [T0], wall_ms=NOW_MS)))
 
 
+@pytest.mark.parametrize("commit", [True, False])
+@pytest.mark.parametrize("epoch", [3, LAST_EPOCH])
+def test_the_next_transaction_of_version_2_is_aborted_only_when_the_one_before_is_complete(commit: bool, epoch: int) -> None:
+    """The producer that began it is not fenced by its own EndTxn before (KAFKA-18464)."""
+    prepared = ended(a_transaction(S.ONGOING, epoch=epoch), epoch=epoch, commit=commit, new=lambda: 8)
+    for next_commit in (True, False):
+        refused(errors.ConcurrentTransactions, lambda: ended(prepared, *prepared.held, commit=next_commit))  # noqa: B023
+    done = completed(prepared)
+    assert ended(done, *done.held, commit=False).state is S.PREPARE_ABORT
+
+
 @pytest.mark.parametrize("state", [S.EMPTY, S.COMPLETE_COMMIT, S.COMPLETE_ABORT])
 def test_version_2_aborts_a_transaction_that_has_no_partitions_yet(state: TransactionState) -> None:
     found = ended(a_transaction(state), commit=False)

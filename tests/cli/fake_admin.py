@@ -14,6 +14,7 @@ from ottla.client.admin import results as r
 from ottla.client.admin import transaction_results as t
 from ottla.client.admin.calls import good
 from ottla.client.admin.cluster_results import ApiSupport, Features, Quorum, QuorumReplica, VersionRange
+from ottla.client.admin.quotas import QuotaEntity
 from ottla.client.fetch.offsets import EARLIEST, MAX_TIMESTAMP, OffsetAndTime
 from ottla.wire.errors import (
     InvalidConfig,
@@ -45,6 +46,7 @@ class FakeAdmin:
         #: Overridden settings, by resource and source.
         self.set: dict[r.Resource, dict[str, str]] = {}
         self.calls: list[str] = []
+        self.quotas: dict[QuotaEntity, dict[str, float]] = {}
         #: Levels and kinds of each update of features.
         self.feature_updates: list[tuple[dict[str, int], dict[str, bool]]] = []
         self.transactions: dict[str, t.TransactionDescription] = {}
@@ -252,6 +254,27 @@ class FakeAdmin:
             and (not ids or one.producer_id in ids)
             and (longer_than_ms is None or (one.start_ms is not None and one.start_ms < time.time() * 1000 - longer_than_ms))
         ]
+
+    def describe_client_quotas(
+        self, *, user: str | None = None, client_id: str | None = None, ip: str | None = None, strict: bool = False
+    ) -> dict[QuotaEntity, dict[str, float]]:
+        wanted = QuotaEntity(user=user, client_id=client_id, ip=ip).parts
+        return {
+            entity: quotas
+            for entity, quotas in self.quotas.items()
+            if wanted.items() <= entity.parts.items() and (not strict or wanted == entity.parts)
+        }
+
+    def alter_client_quotas(
+        self, changes: Mapping[QuotaEntity, Mapping[str, float | None]], *, validate_only: bool = False
+    ) -> dict[QuotaEntity, None]:
+        for entity, values in changes.items():
+            kept = {**self.quotas.get(entity, {}), **{key: value for key, value in values.items() if value is not None}}
+            kept = {key: value for key, value in kept.items() if values.get(key, value) is not None}
+            if not validate_only:
+                self.quotas.pop(entity, None)
+                self.quotas |= {entity: kept} if kept else {}
+        return dict.fromkeys(changes)
 
     def describe_transactions(self, names: Iterable[str]) -> dict[str, Any]:
         return {name: self.transactions.get(name) or TransactionalIdNotFound(f"there is no transactional id {name!r}") for name in names}

@@ -6,12 +6,13 @@ ask for nothing that Apache Kafka does not do; those that need a server of their
 
 import os
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 from bench import kafka as apache
 from bench.maven import PeerUnavailable
 from confluent_kafka.admin import AdminClient, NewTopic
+from kafka_tools import Run, kafka_tools
 
 ELSEWHERE = os.environ.get("OTTLA_INTEROP_BOOTSTRAP", "")
 
@@ -56,3 +57,10 @@ def apache_kafka() -> apache.Distribution:
         return apache.distribution()
     except PeerUnavailable as why:
         pytest.skip(f"Apache Kafka cannot be had here: {why}")
+
+
+@pytest.fixture(scope="session")
+def run(apache_kafka: apache.Distribution) -> Iterator[Run]:
+    """Runs Kafka's command-line tools; one JVM for all commands."""
+    with kafka_tools(apache_kafka) as tool:
+        yield tool

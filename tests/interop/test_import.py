@@ -25,6 +25,8 @@ from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, Producer, To
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic
 from test_kafka_transactions import consumed
 
+from ottla.records.batch import headers
+from ottla.records.read import records as batch_records
 from serving import Serving
 
 pytestmark = [
@@ -224,6 +226,52 @@ def test_ottla_goes_on_with_the_transactions_of_a_kafka_that_was_killed(apache_k
         assert found == [b"committed", b"continuing", b"more", b"after"]
         assert offsets(bootstrap, "committed", "aborted", "continuing", "left") == [7, -1, 7, -1]
     del left
+
+
+#: Values of `transaction_status` in the records of __transaction_state, and where they have it.
+COMPLETE, STATUS_AT = (b"\x04", b"\x05"), 16
+
+
+def cut(log: Path) -> int:
+    """Cuts a log at its first marker, or at the coordinator's first record of a complete transaction; the number of such batches."""
+    data = log.read_bytes()
+    ends = []
+    for position, header in headers(data):
+        values = [record[3] for record in batch_records(data, position)]
+        if header.is_control or any(value is not None and value[STATUS_AT : STATUS_AT + 1] in COMPLETE for value in values):
+            ends.append(position)
+    os.truncate(log, ends[0])
+    return len(ends)
+
+
+def test_ottla_completes_the_transactions_that_kafka_had_decided(apache_kafka: apache.Distribution, tmp_path: Path) -> None:
+    """Kafka's files as a loss of power may leave them: the decisions are on disk, the markers and what follows them are not."""
+    with apache.running(apache_kafka, tmp_path / "kafka", settings=TRANSACTIONS | {"transaction.state.log.num.partitions": "2"}) as started:
+        bootstrap, process = started
+        admin = AdminClient({"bootstrap.servers": bootstrap})
+        admin.create_topics([NewTopic("paid", 1, 1)])["paid"].result(30)
+        committed, aborted = begun(bootstrap, "a"), begun(bootstrap, "b")
+        committed.commit_transaction(30)
+        aborted.abort_transaction(30)
+        assert consumed(bootstrap, "paid", "read_committed") == [b"a"], "the markers are written"
+        os.kill(process.pid, signal.SIGKILL)
+    logs = tmp_path / "kafka" / "logs"
+    # The coordinators of "a" and "b" are different partitions: their hashes are odd and even.
+    lost = [
+        cut(logs / name / f"{0:020}.log") for name in ("paid-0", "__consumer_offsets-0", "__transaction_state-0", "__transaction_state-1")
+    ]
+    assert lost == [2, 2, 1, 1]
+    report = take_over([logs], tmp_path / "data")
+    assert (report["transactional_ids"], report["open_transactions"], report["decided_transactions"]) == (2, 0, 2)
+    with Serving(tmp_path / "data") as server:
+        deadline = time.monotonic() + 30
+        while (found := (consumed(server.bootstrap, "paid", "read_committed"), offsets(server.bootstrap, "a", "b"))) != ([b"a"], [7, -1]):
+            assert time.monotonic() < deadline, found
+            time.sleep(0.1)
+        begun(server.bootstrap, "b").commit_transaction(30)
+        while (again := consumed(server.bootstrap, "paid", "read_committed")) != [b"a", b"b"]:
+            assert time.monotonic() < deadline, again
+            time.sleep(0.1)
 
 
 def newest(found: Read) -> dict[bytes | None, bytes | None]:

@@ -4,46 +4,28 @@ for feature levels.
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import confluent_kafka
 import pytest
-from bench import kafka as apache
-from bench import maven
-from bench.maven import PeerUnavailable
 from confluent_kafka.admin import AdminClient, NewTopic
+from kafka_tools import Run
 
 from serving import Serving
 
 pytestmark = [pytest.mark.interop, pytest.mark.server, pytest.mark.timeout(240), pytest.mark.usefixtures("own_server_only")]
 
-Run = Callable[..., str]
 CONSUMER = "org.apache.kafka.tools.consumer.ConsoleConsumer"
 GROUPS = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
 FEATURES = "org.apache.kafka.tools.FeatureCommand"
 DUMP = "org.apache.kafka.tools.DumpLogSegments"
 
 
-@pytest.fixture(scope="module")
-def run(apache_kafka: apache.Distribution) -> Run:
-    """Runs a tool of Kafka and returns its output."""
-    try:
-        _, tools = maven.newest("kafka-tools", "org.apache.kafka", "kafka-tools", pattern=re.escape(apache_kafka.version))
-    except PeerUnavailable as why:
-        pytest.skip(f"Kafka's tools cannot be had here: {why}")
-    command = [apache_kafka.java.path, "-Xmx256M", "-cp", f"{tools}/*{os.pathsep}{apache_kafka.lib}/*"]
-
-    def tool(name: str, *arguments: str, exit_code: int = 0) -> str:
-        done = subprocess.run([*command, name, *arguments], capture_output=True, text=True, timeout=90, check=False)
-        assert done.returncode == exit_code, done.stdout + done.stderr
-        return done.stdout + (done.stderr if exit_code else "")
-
-    return tool
+def numbers(output: str) -> list[int]:
+    """The records among what a consumer says of itself."""
+    return [int(line) for line in output.splitlines() if line.isdigit()]
 
 
 def test_kafka_reads_with_a_group_describes_it_and_decodes_its_records(tmp_path: Path, run: Run) -> None:
@@ -56,7 +38,7 @@ def test_kafka_reads_with_a_group_describes_it_and_decodes_its_records(tmp_path:
         producer.flush(20)
         at = ("--bootstrap-server", server.bootstrap)
         new = ("--command-property", "group.protocol=consumer", "--from-beginning", "--max-messages", "40", "--timeout-ms", "30000")
-        assert sorted(map(int, run(CONSUMER, *at, "--topic", "t", "--group", "java", *new).split())) == list(range(40))
+        assert sorted(numbers(run(CONSUMER, *at, "--topic", "t", "--group", "java", *new))) == list(range(40))
 
         consumer = confluent_kafka.Consumer(
             {"bootstrap.servers": server.bootstrap, "group.id": "g", "group.protocol": "consumer", "auto.offset.reset": "earliest"}
@@ -91,7 +73,7 @@ def test_kafka_reads_with_a_classic_group_describes_it_resets_it_deletes_it_and_
         producer.flush(20)
         at = ("--bootstrap-server", server.bootstrap)
         old = ("--command-property", "group.protocol=classic", "--from-beginning", "--max-messages", "10", "--timeout-ms", "30000")
-        assert sorted(map(int, run(CONSUMER, *at, "--topic", "t", "--group", "java", *old).split())) == list(range(10))
+        assert sorted(numbers(run(CONSUMER, *at, "--topic", "t", "--group", "java", *old))) == list(range(10))
 
         consumer = confluent_kafka.Consumer({"bootstrap.servers": server.bootstrap, "group.id": "g", "group.instance.id": "one"})
         consumer.subscribe(["t"])
@@ -125,6 +107,6 @@ def test_kafkas_tool_shows_and_changes_feature_levels(tmp_path: Path, run: Run) 
         shown = run(FEATURES, *at, "describe")
         assert re.search(r"metadata.version.*FinalizedVersionLevel: 4\.4-IV1", shown), shown
         # It names features of quorums, share and streams groups, too. Kafka's answer is the same where a feature is unknown.
-        refused = run(FEATURES, *at, "upgrade", "--release-version", "4.4", exit_code=1)
+        refused = run(FEATURES, *at, "upgrade", "--release-version", "4.4", code=1)
         assert re.search(r"Could not upgrade .*no feature was updated, because of this one: .*this feature is unknown", refused), refused
         assert "FinalizedVersionLevel: 4.4-IV1" in run(FEATURES, *at, "describe")

@@ -4,19 +4,14 @@ the records of the coordinator. All commands run in one JVM. What they print is 
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
 import time
-from collections.abc import Callable, Iterator
 from itertools import groupby
 from pathlib import Path
 
 import pytest
-from bench import kafka as apache
-from bench import maven
-from bench.maven import PeerUnavailable
 from confluent_kafka import Producer
+from kafka_tools import Run
 
 from ottla import Admin, NewTopic
 from ottla.results import TransactionState
@@ -25,8 +20,6 @@ from serving import Serving
 
 pytestmark = [pytest.mark.interop, pytest.mark.server, pytest.mark.timeout(240), pytest.mark.usefixtures("own_server_only")]
 
-#: Runs a tool with arguments; its output. `code`: the expected exit code.
-Run = Callable[..., str]
 TRANSACTIONS = "org.apache.kafka.tools.TransactionsCommand"
 CONSUMER = "org.apache.kafka.tools.consumer.ConsoleConsumer"
 FORMATTER = "org.apache.kafka.tools.consumer.TransactionLogMessageFormatter"
@@ -34,34 +27,6 @@ PERFORMANCE = "org.apache.kafka.tools.ProducerPerformance"
 DUMP = "org.apache.kafka.tools.DumpLogSegments"
 SETTINGS = {"transaction.state.log.num.partitions": "1", "transaction.partition.verification.enable": "false"}
 HOUR_MS = 3_600_000
-
-
-@pytest.fixture
-def run(apache_kafka: apache.Distribution) -> Iterator[Run]:
-    """One JVM for all commands of the test."""
-    try:
-        _, tools = maven.newest("kafka-tools", "org.apache.kafka", "kafka-tools", pattern=re.escape(apache_kafka.version))
-    except PeerUnavailable as why:
-        pytest.skip(f"Kafka's tools cannot be had here: {why}")
-    classpath = f"{tools}/*{os.pathsep}{apache_kafka.lib}/*"
-    quick = ["-Xmx256M", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]
-    source = Path(__file__).with_name("foreign") / "KafkaTools.java"
-    command = [apache_kafka.java.path, *quick, "-cp", classpath, str(source)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
-        assert process.stdin is not None and process.stdout is not None, "they are pipes"
-
-        def tool(name: str, *arguments: str, code: int = 0) -> str:
-            assert process.stdin is not None and process.stdout is not None, "they are pipes"
-            process.stdin.write("\t".join([name, *arguments]).encode() + b"\n")
-            process.stdin.flush()
-            ended, _, size = process.stdout.readline().decode().partition(" ")
-            output = process.stdout.read(int(size)).decode()
-            process.stdout.readline()
-            assert int(ended) == code, output
-            return output
-
-        yield tool
-        process.stdin.close()
 
 
 def cells(table: str) -> list[list[str]]:

@@ -13,6 +13,7 @@ import struct
 import subprocess
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from bench import kafka as apache
 from bench import maven
 from bench.maven import PeerUnavailable
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
+from java_programs import Program, jars, running
 from test_kafka_files import Left, adopt
 
 from ottla.base.ids import TopicId
@@ -75,11 +77,11 @@ def fetched(bootstrap: str, topic: str, offset: int, isolation_level: int) -> tu
     return stable, aborted, body.take(max(0, body.unpack("i")))
 
 
-def consumed(bootstrap: str, topic: str, isolation: str) -> list[bytes]:
-    """Values that librdkafka delivers, without their filling, up to the end that its isolation level has."""
+def consumed(bootstrap: str, topic: str | TopicPartition, isolation: str) -> list[bytes]:
+    """Values that librdkafka delivers, without their filling, up to the end that its isolation level has. A topic means partition 0."""
     settings = {"bootstrap.servers": bootstrap, "group.id": "reader", "isolation.level": isolation, "enable.partition.eof": True}
     consumer = Consumer(settings)
-    consumer.assign([TopicPartition(topic, 0, 0)])
+    consumer.assign([TopicPartition(topic, 0, 0) if isinstance(topic, str) else topic])
     found: list[bytes] = []
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
@@ -259,3 +261,56 @@ def test_kafka_serves_and_ends_transactions_that_ottla_left(apache_kafka: apache
         while consumed(bootstrap, "adopted", "read_committed") != everything:
             assert time.monotonic() < deadline, "the transaction was aborted"
             time.sleep(0.2)
+
+
+# Kafka's own client.
+
+COPIED, COPIERS = 1_000, 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["assigned", "group"])
+def test_kafkas_message_copiers_copy_each_record_once_while_they_and_the_broker_are_killed(
+    apache_kafka: apache.Distribution, tmp_path: Path, mode: str
+) -> None:
+    """TransactionalMessageCopier, the program of Kafka's system tests: it aborts a third of its transactions by itself. Two of them have
+    one partition each, or share a group, whose metadata fences a member that lost its partitions (KIP-447).
+    """
+    tools = jars("kafka-tools")
+    main = ("org.apache.kafka.tools.TransactionalMessageCopier", "--enable-random-aborts", "--transaction-size", "10")
+    kind = ("--group-mode", "--use-group-metadata") if mode == "group" else ()
+    with Serving(tmp_path / "data", settings={"transaction.state.log.num.partitions": "2"}) as server, ExitStack() as stack:
+        create_topics(server.address, {"before": COPIERS, "after": COPIERS}, {})
+        producer = Producer({"bootstrap.servers": server.bootstrap})
+        for number in range(COPIED):
+            for partition in range(COPIERS):
+                producer.produce("before", str(number).encode(), partition=partition)
+        producer.flush()
+
+        def copied(partition: int) -> list[int]:
+            where = TopicPartition("after", partition, 0)
+            return [int(value) for value in consumed(server.bootstrap, where, "read_committed")]
+
+        def start(number: int) -> Program:
+            names = ("--transactional-id", f"copier-{number}", "--consumer-group", "copiers", "--transaction-timeout", "10000")
+            where = ("--broker-list", server.bootstrap, "--input-topic", "before", "--output-topic", "after")
+            command = (*main, *kind, *names, *where, "--input-partition", str(number))
+            return stack.enter_context(running(apache_kafka, tools, tmp_path, *command, name=f"copier-{number}"))
+
+        copiers = [start(number) for number in range(COPIERS)]
+        for kill in range(2):
+            goal = COPIED * (kill + 1) // 4
+            copiers[0].until(lambda: len(copied(0)) >= goal, f"{goal} records are copied")  # noqa: B023
+            if kill == 1:
+                server.kill()
+                server.start()
+            for copier in copiers:
+                copier.kill()
+                copier.start()
+        for number in range(COPIERS):
+            deadline = time.monotonic() + 90
+            while len(copied(number)) < COPIED:
+                assert time.monotonic() < deadline, f"every record is copied: {copiers[number].log.read_text()[-3000:]}"
+                time.sleep(0.2)
+        for number in range(COPIERS):
+            assert copied(number) == list(range(COPIED))

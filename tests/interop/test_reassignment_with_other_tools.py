@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from kafka.admin import KafkaAdminClient
-from test_kafka_group_tools import Run, run  # noqa: F401  (a fixture)
+from kafka_tools import Run
 
 import kafka
 import ottla
@@ -47,7 +47,7 @@ def until(true: Callable[[], bool], *, timeout_s: float = 30.0) -> None:
         time.sleep(0.1)
 
 
-def test_kafkas_commands_move_partitions_and_elect_leaders(server: Serving, tmp_path: Path, run: Run) -> None:  # noqa: F811
+def test_kafkas_commands_move_partitions_and_elect_leaders(server: Serving, tmp_path: Path, run: Run) -> None:
     def plan(wished: dict[int, list[int]]) -> tuple[str, str]:
         path = tmp_path / "plan.json"
         partitions = [{"topic": "t", "partition": number, "replicas": ids} for number, ids in wished.items()]

@@ -1,28 +1,22 @@
 """Frameworks on Kafka's clients with Ottla: unmodified Kafka Streams, Connect, and MirrorMaker 2 as a connector.
 
 They use features that plain clients rarely need: topics that they create and configure, compacted topics that hold state for recovery,
-deletion of processed records, and workers that share tasks with a protocol of their own within a consumer group.
+deletion of processed records, and workers that share tasks with a protocol of their own within a consumer group. Those that offer exactly
+once run with it, and are killed.
 """
 
 from __future__ import annotations
 
 import json
-import os
-import re
 import socket
-import subprocess
-import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from bench import kafka as apache
-from bench import maven
-from bench.maven import PeerUnavailable
+from java_programs import jars, properties, running
 
 import ottla
 from ottla import NewTopic, Resource
@@ -37,65 +31,11 @@ pytestmark = [
     pytest.mark.usefixtures("own_server_only"),
 ]
 
-WAIT_S = 120
-LOGGING = """rootLogger.level=warn
-rootLogger.appenderRef.out.ref=out
-appender.out.type=Console
-appender.out.name=out
-appender.out.layout.type=PatternLayout
-appender.out.layout.pattern=%p %c %m%n
-"""
-
-
-def jars(apache_kafka: apache.Distribution, artifact: str, also: str | None = None) -> Path:
-    """A module of Apache Kafka with its dependencies, of the release that the other tests use."""
-    try:
-        return maven.newest(artifact, "org.apache.kafka", artifact, pattern=re.escape(apache_kafka.version), also=also)[1]
-    except PeerUnavailable as why:
-        pytest.skip(f"{artifact} cannot be had here: {why}")
-
-
-class Program:
-    """A Java program and its output; it ends with the block."""
-
-    def __init__(self, command: Sequence[str], log: Path) -> None:
-        self.log = log
-        with log.open("ab") as out:
-            self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=out)
-
-    def until(self, true: Callable[[], bool], what: str) -> None:
-        deadline_s = time.monotonic() + WAIT_S
-        while not true():
-            assert self.process.poll() is None, f"it ended:\n{self.log.read_text()[-4000:]}"
-            assert time.monotonic() < deadline_s, f"{what} holds in time:\n{self.log.read_text()[-4000:]}"
-            time.sleep(0.1)
-
-
-@contextmanager
-def running(apache_kafka: apache.Distribution, lib: Path, directory: Path, *command: str) -> Iterator[Program]:
-    logging = directory / "log4j2.properties"
-    logging.write_text(LOGGING)
-    path = f"{lib}/*{os.pathsep}{apache_kafka.lib}/*"
-    options = ("-Xmx256M", "-XX:TieredStopAtLevel=1", f"-Dlog4j2.configurationFile={logging}")
-    program = Program([apache_kafka.java.path, *options, "-cp", path, *command], directory / "java.log")
-    try:
-        yield program
-        program.process.terminate()
-        program.process.wait(60)
-    finally:
-        program.process.kill()
-        program.process.wait(20)
-
-
-def properties(path: Path, values: dict[str, object]) -> str:
-    path.write_text("".join(f"{name}={value}\n" for name, value in values.items()))
-    return str(path)
-
 
 def test_a_streams_application_counts_words_and_restores_its_state_from_its_changelog(
     tmp_path: Path, apache_kafka: apache.Distribution
 ) -> None:
-    lib = jars(apache_kafka, "kafka-streams-examples")
+    lib = jars("kafka-streams-examples")
     with Serving(tmp_path / "data", settings={"offsets.topic.num.partitions": "2"}) as server:
         with ottla.Admin(bootstrap_servers=server.bootstrap) as admin:
             admin.create_topic(NewTopic("streams-plaintext-input", 2))
@@ -168,8 +108,70 @@ def connectors(bootstrap: str, before: Path, after: Path) -> dict[str, dict[str,
     }
 
 
+def test_a_streams_application_with_exactly_once_counts_each_word_once_while_it_is_killed(
+    tmp_path: Path, apache_kafka: apache.Distribution
+) -> None:
+    """Kafka Streams with `exactly_once_v2` and transactions of 100 ms. Its process is killed three times while it has work, and its broker
+    once. Each committed count of a word is higher than the one before it, and the last is the number of times that it was sent.
+    """
+    lib = jars("kafka-streams-examples")
+    words = [f"w{number}" for number in range(7)]
+    sent = dict.fromkeys((word.encode() for word in words), 0)
+    settings = {"offsets.topic.num.partitions": "2", "transaction.state.log.num.partitions": "2"}
+    with Serving(tmp_path / "data", settings=settings) as server:
+        with ottla.Admin(bootstrap_servers=server.bootstrap) as admin:
+            admin.create_topic(NewTopic("streams-plaintext-input", 2))
+            admin.create_topic(NewTopic("streams-wordcount-output", 2))
+
+        def send(lines: int) -> None:
+            with ottla.Producer(bootstrap_servers=server.bootstrap) as producer:
+                for number in range(lines):
+                    producer.send("streams-plaintext-input", " ".join(words[: number % 7 + 1]).encode(), partition=number % 2)
+                    for word in words[: number % 7 + 1]:
+                        sent[word.encode()] += 1
+
+        def counted() -> dict[bytes | None, list[int]]:
+            """The committed counts of each word, in the order of the log."""
+            table = ottla.read_table("streams-wordcount-output", bootstrap_servers=server.bootstrap, isolation_level="read_committed")
+            found: dict[bytes | None, list[int]] = {}
+            for word, count in zip(table["key"].to_pylist(), table["value"].to_pylist(), strict=True):
+                found.setdefault(word, []).append(int.from_bytes(count, "big"))
+            return found
+
+        def total() -> int:
+            return sum(counts[-1] for counts in counted().values())
+
+        # A static member resumes its partitions at once when it starts again; no wait for its session.
+        soon = {"commit.interval.ms": 100, "max.poll.records": 50, "consumer.group.instance.id": "counter", "state.dir": tmp_path / "state"}
+        configs = {
+            "bootstrap.servers": server.bootstrap,
+            "processing.guarantee": "exactly_once_v2",
+            "statestore.cache.max.bytes": 0,
+            **soon,
+        }
+        file = properties(tmp_path / "streams.properties", configs)
+        interrupted = 0
+        with running(apache_kafka, lib, tmp_path, "org.apache.kafka.streams.examples.wordcount.WordCountDemo", file) as program:
+            for life in range(3):
+                before = total()
+                send(100)
+                program.until(lambda: total() > before, f"progress of run {life}")  # noqa: B023
+                send(3_000)
+                program.kill()
+                interrupted += total() < sum(sent.values())
+                if life == 1:
+                    server.kill()
+                    server.start()
+                program.start()
+            program.until(lambda: total() >= sum(sent.values()), "all words are counted")
+        assert interrupted, "it was killed while it had work"
+        assert {word: counts[-1] for word, counts in counted().items()} == sent
+        for word, counts in counted().items():
+            assert counts == list(range(1, sent[word or b""] + 1)), "each count is committed once"
+
+
 def test_connect_moves_files_and_mirrors_a_topic_over_a_broker_that_is_killed(tmp_path: Path, apache_kafka: apache.Distribution) -> None:
-    lib = jars(apache_kafka, "connect-mirror", also="org.apache.kafka:connect-file:{version}")
+    lib = jars("connect-mirror", also="org.apache.kafka:connect-file:{version}")
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
         port = sock.getsockname()[1]
@@ -201,3 +203,59 @@ def test_connect_moves_files_and_mirrors_a_topic_over_a_broker_that_is_killed(tm
                 more.write("".join(f"second-{number}\n" for number in range(500)))
             program.until(arrived, "every line in the file after the kill")
             program.until(mirrored, "every line in the mirror")
+
+
+def test_sources_with_exactly_once_write_each_line_once_while_their_worker_is_killed(
+    tmp_path: Path, apache_kafka: apache.Distribution
+) -> None:
+    """KIP-618: a file's source and MirrorMaker's, whose transactions hold their own offsets. The worker is killed twice."""
+    lib = jars("connect-mirror", also="org.apache.kafka:connect-file:{version}")
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        port = sock.getsockname()[1]
+    lines, written = tmp_path / "before.txt", 0
+    with Serving(tmp_path / "data", settings={"transaction.state.log.num.partitions": "2"}) as server:
+
+        def write(count: int) -> None:
+            nonlocal written
+            with lines.open("a") as more:
+                more.write("".join(f"line-{number:06}\n" for number in range(written, written + count)))
+            written += count
+
+        def committed(topic: str) -> list[str]:
+            try:
+                table = ottla.read_table(topic, bootstrap_servers=server.bootstrap, isolation_level="read_committed")
+            except UnknownTopicOrPartition:
+                return []
+            return [value.decode() for value in table["value"].to_pylist()]
+
+        # Nobody waits for a dead worker: its tasks are assigned again when its session expires.
+        settings = worker(server.bootstrap, port) | {"exactly.once.source.support": "enabled", "scheduled.rebalance.max.delay.ms": 0}
+        settings |= {"session.timeout.ms": 6_000, "heartbeat.interval.ms": 500}
+        file = properties(tmp_path / "connect.properties", settings)
+        exactly_once = {"exactly.once.support": "required", "transaction.boundary": "poll"}
+        of_mirror = {"source.consumer.isolation.level": "read_committed", "consumer.override.isolation.level": "read_committed"}
+        write(1_000)
+        with running(apache_kafka, lib, tmp_path, "org.apache.kafka.connect.cli.ConnectDistributed", file) as program:
+            url = f"http://127.0.0.1:{port}/connectors"
+            program.until(lambda: request_succeeds(url), "the worker's interface")
+            for name, config in connectors(server.bootstrap, lines, tmp_path / "unused").items():
+                if "Sink" in name:
+                    continue
+                own = {"batch.size": 50} if "File" in name else of_mirror
+                request = {"name": name, "config": {"connector.class": f"org.apache.kafka.connect.{name}", **config, **exactly_once, **own}}
+                program.until(lambda: request_succeeds(url, request), name)  # noqa: B023
+            interrupted = 0
+            for life in range(2):
+                before = len(committed("lines"))
+                write(10_000)
+                program.until(lambda: len(committed("lines")) > before, f"progress of run {life}")  # noqa: B023
+                program.kill()
+                interrupted += len(committed("lines")) < written
+                program.start()
+            expected = [f"line-{number:06}" for number in range(written)]
+            program.until(lambda: len(committed("lines")) >= written, "every line in the topic")
+            program.until(lambda: len(committed("here.lines")) >= written, "every line in the mirror")
+        assert interrupted, "it was killed while it had work"
+        assert sorted(committed("lines")) == expected
+        assert sorted(committed("here.lines")) == expected

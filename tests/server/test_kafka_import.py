@@ -36,6 +36,7 @@ from ottla.server.kafka_import.verification import verify
 from ottla.server.kafka_import.znodes import metadata_of
 from ottla.store import layout
 from ottla.store.embedded.copies import read_store
+from ottla.store.layout import QuotaEntity
 from ottla.wire.codegen import uvarint
 from ottla.wire.compile import encode
 from ottla.wire.declare import Struct
@@ -126,6 +127,13 @@ def fingerprint(path: Path) -> dict[str, tuple[int, str]]:
 def ignore(done: int) -> None: ...
 
 
+def acl_record(id: bytes, principal: str) -> kinds.AccessControlEntryRecord:
+    """The principal may read topics that begin with ord."""
+    return kinds.AccessControlEntryRecord(
+        id=id, resource_type=2, resource_name="ord", pattern_type=4, principal=principal, host="*", operation=3, permission_type=3
+    )
+
+
 def test_changes_and_removals_in_the_metadata_log_are_applied(tmp_path: Path) -> None:
     other = bytes(reversed(ORDERS))
     records: list[Struct] = [
@@ -135,15 +143,24 @@ def test_changes_and_removals_in_the_metadata_log_are_applied(tmp_path: Path) ->
         kinds.ConfigRecord(resource_type=2, resource_name="gone", name="retention.ms", value="1"),
         kinds.RemoveTopicRecord(topic_id=other),
         kinds.PartitionChangeRecord(partition_id=0, topic_id=ORDERS, isr=[2], leader=2),
-        kinds.AccessControlEntryRecord(id=ORDERS),
-        kinds.AccessControlEntryRecord(id=other),
+        acl_record(ORDERS, "User:alice"),
+        acl_record(other, "User:bob"),
         kinds.RemoveAccessControlEntryRecord(id=other),
     ]
     found = read_metadata(write_metadata(tmp_path, metadata_batch(0, records)))
     assert list(found.topics) == ["orders"] and not found.configs
     state = found.topics["orders"].partitions[0]
     assert (state.isr, state.leader, state.leader_epoch) == ((2,), 2, 6)
-    assert found.without_equal == {"access control entries": 1}
+    [(pattern, entries)] = found.acls.items()
+    assert (str(pattern), list(map(str, entries))) == ("Topic:PREFIXED:ord", ["Allow User:alice from * Read"])
+    assert found.without_equal == {}
+
+
+def test_an_access_rule_of_an_unknown_kind_is_not_left_out(tmp_path: Path) -> None:
+    unknown = acl_record(ORDERS, "User:alice")
+    unknown.operation = 99
+    with pytest.raises(CannotImport, match="an access rule of User:alice has a value that this version"):
+        read_metadata(write_metadata(tmp_path, metadata_batch(0, [unknown])))
 
 
 def test_records_of_an_aborted_or_unfinished_metadata_transaction_are_left_out(tmp_path: Path) -> None:
@@ -183,7 +200,7 @@ def test_a_gap_between_snapshot_and_metadata_log_is_refused(tmp_path: Path) -> N
 
 
 def test_an_import_is_equal_to_its_source_and_does_not_change_it(tmp_path: Path) -> None:
-    source = one_broker(tmp_path / "kafka")
+    source = one_broker(tmp_path / "kafka", extra=[acl_record(ORDERS, "User:alice")])
     before = fingerprint(source)
     plan = plan_of([open_source(source)])
     done = carry_out(plan, tmp_path / "data", copy=False, progress=ignore)
@@ -199,6 +216,7 @@ def test_an_import_is_equal_to_its_source_and_does_not_change_it(tmp_path: Path)
     assert layout.decode_config(rows[layout.config("topics", "orders")]) == {"retention.ms": "77"}
     assert layout.decode_producer_id_block(rows[layout.PRODUCER_ID_BLOCK]).end == 3_999
     assert layout.decode_cluster_id(rows[layout.CLUSTER_ID]) == CLUSTER
+    assert [entry.principal for entry in layout.decode_acls(rows["/kafka-acl-extended/prefixed/Topic/ord"])] == ["User:alice"]
     assert verify(plan, tmp_path / "data", progress=ignore).differences == []
     assert fingerprint(source) == before and not (tmp_path / "data.importing").exists()
 
@@ -296,18 +314,41 @@ def test_directories_of_separate_controllers_and_of_metadata_log_dir_become_no_b
     assert one["clean"] and one["directories"] == [str(broker), str(tmp_path / "of the broker")]
 
 
+def test_client_quotas_are_imported(tmp_path: Path) -> None:
+    def quota(key: str, value: float, *entity: tuple[str, str | None], remove: bool = False) -> Struct:
+        return kinds.ClientQuotaRecord(entity=[kinds.QuotaEntity(*part) for part in entity], key=key, value=value, remove=remove)
+
+    both = (("client-id", None), ("user", "a b"))
+    extra = [
+        quota("producer_byte_rate", 1048576.0, *both),
+        quota("request_percentage", 12.5, *both),
+        quota("consumer_byte_rate", 5.0, ("client-id", "etl")),
+        quota("consumer_byte_rate", 0.0, ("client-id", "etl"), remove=True),
+        quota("connection_creation_rate", 7.0, ("ip", "10.0.0.1")),
+    ]
+    plan = plan_of([open_source(one_broker(tmp_path / "kafka", extra=extra))])
+    found = {path: layout.decode_config(data) for path, (data, _, _) in plan.contents.rows.items() if layout.quota_entity_of(path) and data}
+    assert found == {
+        "/config/users/a%20b/clients/<default>": {"producer_byte_rate": "1048576", "request_percentage": "12.5"},
+        "/config/ips/10.0.0.1": {"connection_creation_rate": "7"},
+    }
+    assert "/config/users/a%20b/clients" in plan.contents.rows
+    assert not [kind for kind, _, _ in plan.not_imported if "quota" in kind]
+
+
 def test_what_has_no_equal_is_reported(tmp_path: Path) -> None:
     extra = [
         kinds.TopicRecord(name="__share_group_state", topic_id=bytes(reversed(ORDERS))),
         kinds.UserScramCredentialRecord(name="alice", mechanism=1),
-        kinds.ClientQuotaRecord(entity=[kinds.QuotaEntity("user", "alice")], key="producer_byte_rate", value=1.0),
+        kinds.ClientQuotaRecord(entity=[kinds.QuotaEntity("user", "alice")], key="producer_byte_rate", value=-1.0),
         kinds.ConfigRecord(resource_type=2, resource_name="orders", name="remote.storage.enable", value="true"),
         kinds.FeatureLevelRecord(name="metadata.version", feature_level=29),
     ]
     plan = plan_of([open_source(one_broker(tmp_path / "kafka", extra=extra))])
     reported = {(kind, what) for kind, what, _ in plan.not_imported}
     assert {
-        ("topic", "__share_group_state"), ("SCRAM credentials", "1"), ("client quotas", "1"), ("remote segments", "orders"),
+        ("topic", "__share_group_state"), ("SCRAM credentials", "1"), ("quota", "/config/users/alice: producer_byte_rate=-1"),
+        ("remote segments", "orders"),
         ("finalized feature levels", "1"), ("setting", "topics/orders: remote.storage.enable"),
     } <= reported  # fmt: skip
 
@@ -368,7 +409,10 @@ def test_znodes_of_a_kafka_with_zookeeper_are_read() -> None:
         "/admin/delete_topics/doomed": None,
         "/config/topics/orders": json.dumps({"version": 1, "config": {"retention.ms": "5"}}),
         "/config/users/alice": json.dumps({"version": 1, "config": {"SCRAM-SHA-256": "x", "producer_byte_rate": "1"}}),
-        "/kafka-acl/Topic/orders": json.dumps({"version": 1, "acls": [{"principal": "User:a"}, {"principal": "User:b"}]}),
+        "/config/users/<default>/clients/a%2Fb": json.dumps({"version": 1, "config": {"consumer_byte_rate": "2"}}),
+        "/kafka-acl/Topic/orders": json.dumps(
+            {"version": 1, "acls": [{"principal": "User:a", "permissionType": "Deny", "operation": "All", "host": "10.0.0.7"}]}
+        ),
     }
     found = metadata_of(nodes, "nodes")
     assert (found.cluster_id, list(found.topics)) == (CLUSTER, ["orders"])
@@ -376,8 +420,17 @@ def test_znodes_of_a_kafka_with_zookeeper_are_read() -> None:
     assert (found.topics["orders"].topic_id, state.isr, state.leader_epoch) == (ORDERS, (2,), 8)
     assert found.configs == {("topics", "orders"): {"retention.ms": "5"}}
     assert found.without_equal == {
-        "SCRAM credentials": 1, "client quotas": 1, "access control entries": 2, "topics that were being deleted": 1,
+        "SCRAM credentials": 1, "topics that were being deleted": 1,
     }  # fmt: skip
+    assert [(str(pattern), list(map(str, entries))) for pattern, entries in found.acls.items()] == [
+        ("Topic:LITERAL:orders", ["Deny User:a from 10.0.0.7 All"])
+    ]
+    with pytest.raises(CannotImport, match="Perhaps"):
+        metadata_of({**nodes, "/kafka-acl/Topic/orders": nodes["/kafka-acl/Topic/orders"].replace("Deny", "Perhaps")}, "nodes")  # type: ignore[union-attr]
+    assert found.quotas == {
+        QuotaEntity(user="alice"): {"producer_byte_rate": "1"},
+        QuotaEntity(user="", client="a/b"): {"consumer_byte_rate": "2"},
+    }
     with pytest.raises(CannotImport, match="brokers 1 of Kafka are registered"):
         metadata_of({**nodes, "/brokers/ids/1": "{}"}, "nodes")
 

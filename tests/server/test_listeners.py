@@ -75,7 +75,6 @@ def test_an_ipv4_and_an_ipv6_address_may_share_a_port() -> None:
              "advertised_listeners": "CLIENT://h:1", "inter_broker_listener_name": "BROKER"},
             "brokers use the listener BROKER, which is not advertised; set it to one of CLIENT",
         ),
-        ({"listeners": "SASL_PLAINTEXT://h:1"}, "listener SASL_PLAINTEXT has the protocol SASL_PLAINTEXT, and this version serves"),
     ],
 )  # fmt: skip
 def test_listeners_that_contradict_each_other_are_refused(texts: dict[str, str], problem: str) -> None:

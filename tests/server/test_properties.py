@@ -60,8 +60,6 @@ def test_settings_without_meaning_are_dropped_with_a_reason_each_unless_they_are
         ("ssl.provider", "BC"),
         ("ssl.keystore.pem", "x"),
         ("sasl.enabled.mechanisms", "PLAIN"),
-        ("authorizer.class.name", "org.apache.kafka.metadata.authorizer.StandardAuthorizer"),
-        ("super.users", "User:admin"),
         ("config.providers", "env"),
         ("control.plane.listener.name", "CONTROL"),
         ("listener.name.external.num.partitions", "3"),
@@ -82,8 +80,6 @@ def test_values_that_ask_for_nothing_never_refuse_a_start() -> None:
     harmless = {
         "zookeeper.set.acl": "false",
         "ssl.trustmanager.algorithm": "PKIX",
-        "authorizer.class.name": "",
-        "super.users": "",
         "config.providers": "",
         "connections.max.reauth.ms": "0",
         "sasl.mechanism.inter.broker.protocol": "GSSAPI",

@@ -10,7 +10,7 @@ setting; missing keys take the default. Between parts of the system values are t
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from enum import IntEnum
@@ -71,6 +71,10 @@ class OptionSpec:
     fixed: str = ""
     #: Whether ``listener.name.NAME.`` before the name sets it for one listener.
     per_listener: bool = False
+    #: Whether ``listener.name.NAME.MECHANISM.`` before the name sets it for one SASL mechanism of a listener.
+    per_mechanism: bool = False
+    #: Checks the text, without repeating it in an error: for secrets. Raises: ValueError.
+    check: Callable[[str], object] | None = None
 
     def parse(self, text: str) -> Any:
         """The typed value of Kafka's text form. Raises: ConfigError."""
@@ -78,6 +82,11 @@ class OptionSpec:
             raise ConfigError(self.name, f"expected {self.form[1]}, not {text!r}")
         value = self._typed(text.strip())
         self._refuse_out_of_range(value)
+        if self.check is not None and value:
+            try:
+                self.check(value)
+            except ValueError as error:
+                raise ConfigError(self.name, str(error)) from None
         return value
 
     def _typed(self, text: str) -> Any:
@@ -144,13 +153,29 @@ def option(
     form: tuple[str, str] | None = None,
     fixed: str = "",
     per_listener: bool = False,
+    per_mechanism: bool = False,
+    check: Callable[[str], object] | None = None,
 ) -> Any:
     """Declares a setting under Kafka's name. The annotation is the type; ``long``: 64 bits, not 32; ``secret``: the value is hidden;
-    ``fixed``: why only the default is accepted; ``per_listener``: a listener can have its own value.
+    ``fixed``: why only the default is accepted; ``per_listener``: a listener can have its own value;
+    ``per_mechanism``: also a SASL mechanism of a listener; ``check``: raises ValueError for a wrong text.
     """
     kind = Kind.LONG if long else Kind.PASSWORD if secret else Kind.STRING
     return OptionSpec(
-        name, kind, default, doc, at_least, at_most, choices, scope, synonyms, form=form, fixed=fixed, per_listener=per_listener
+        name,
+        kind,
+        default,
+        doc,
+        at_least,
+        at_most,
+        choices,
+        scope,
+        synonyms,
+        form=form,
+        fixed=fixed,
+        per_listener=per_listener,
+        per_mechanism=per_mechanism,
+        check=check,
     )
 
 

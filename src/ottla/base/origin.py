@@ -17,7 +17,12 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     listener: str = "PLAINTEXT"
     #: Type and name, such as ``User:alice``.
     principal: str = ANONYMOUS
+    #: Whether the client authenticated with a delegation token.
+    token: bool = False
 
 
 #: The origin of requests that do not come over a connection.
 NOWHERE = Origin()
+#: The origin of requests between brokers of one process, which may do everything. A client cannot have it: authentication yields principals
+#: of type User, and a connection has an address at both ends.
+SAME_PROCESS = Origin(principal="Broker:same-process")

@@ -9,13 +9,15 @@ a ticket; its outcome returns as an event, and the callback of the ticket runs i
     delay       (nothing)    ──▶ answer, or the deadline, or the connection closes
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import Any
 
+from ottla.base.acls import CLUSTER_NAME
 from ottla.base.ids import BrokerId, ConnectionId
 from ottla.base.listeners import Endpoint, plaintext
+from ottla.base.origin import Origin
 from ottla.base.ports import Op, StoreResult
 from ottla.base.ssl_options import ListenerSslOptions
 from ottla.broker import effects, events
@@ -24,14 +26,20 @@ from ottla.broker.handlers import PENDING, Deferred
 from ottla.broker.isolation import Isolation, indivisible, respond
 from ottla.broker.metadata.configs import Settings, topic_options
 from ottla.broker.metadata.image import Image
+from ottla.broker.quotas.client_quotas import ClientQuotas
 from ottla.broker.registration.peers import PeerAddresses
+from ottla.broker.security.access import Access, configured
+from ottla.broker.security.envelope import ENVELOPE_VERSION, enveloped, response_in
+from ottla.broker.security.requirements import Requirement
 from ottla.log.directory import LogDirectory
 from ottla.log.flush import Slice
 from ottla.log.options import TopicOptions
-from ottla.wire.errors import ClusterAuthorizationFailed
+from ottla.wire.errors import ClusterAuthorizationFailed, KafkaError
+from ottla.wire.messages.envelope import EnvelopeResponse
 
 #: Timeout of a request to the controller; then the client must look up the controller again.
 FORWARD_MS = 30_000
+NONE_REFUSED: Mapping[str, KafkaError] = {}
 
 
 @dataclass(slots=True)
@@ -50,6 +58,17 @@ class Space:
 
 class BrokerContext:
     """Shared state and services. Machines read the attributes; the one that changes each is named with it."""
+
+    #: Set after the store's initial state was received.
+    started = False
+    #: Set when the broker stops: it leads nothing and answers no new requests.
+    stopping = False
+    #: Broker epoch of the registration, None without one: decisions for an earlier epoch do not apply. Changed by the lifecycle.
+    epoch: int | None = None
+    #: Whether the store session is connected. Changed by the lifecycle.
+    connected = True
+    #: A session was lost: partition states written under it do not make this broker a leader. Changed by the lifecycle.
+    session_lost = False
 
     def __init__(
         self,
@@ -81,20 +100,14 @@ class BrokerContext:
         self.image = Image()
         #: Effects of the present step, in order.
         self.effects: list[effects.Effect] = []
-        #: Set after the store's initial state was received.
-        self.started = False
-        #: Set when the broker stops: it leads nothing and answers no new requests.
-        self.stopping = False
-        #: Broker epoch of the registration, None without one: decisions for an earlier epoch do not apply. Changed by the lifecycle.
-        self.epoch: int | None = None
-        #: Whether the store session is connected. Changed by the lifecycle.
-        self.connected = True
-        #: A session was lost: partition states written under it do not make this broker a leader. Changed by the lifecycle.
-        self.session_lost = False
         #: By log directory. Changed by ``Node``.
         self.space: dict[str, Space] = {}
         #: Addresses of brokers.
         self.peers = PeerAddresses(settings.options.peers_hosts)
+        authorizer = configured(settings.options)
+        #: The checks of access rules; None: every client may do everything.
+        self.access = None if authorizer is None else Access(self, authorizer)
+        self.quotas = ClientQuotas(self)
         #: Topics that are being created automatically.
         self.creating: set[str] = set()
         self.isolation = Isolation(self)
@@ -148,10 +161,12 @@ class BrokerContext:
         self._log_waits[self._tickets] = done
         self.effects.append(effects.ReadLog(directory=root, ticket=self._tickets, slice=found))
 
-    def tell_controller(self, message: Any, *, version: int, done: Callable[[], None]) -> None:
+    def tell_controller(self, message: Any, *, version: int, done: Callable[[], None], of: Origin | None = None) -> None:
         """Sends a request of this broker to the controller, if that is another broker; ``done`` runs after the response or timeout. If this
-        broker may have just been elected, ``done`` runs at once.
+        broker may have just been elected, ``done`` runs at once. ``of``: the client for which it is sent, with access rules.
         """
+        if of is not None and self.access is not None:
+            message, version = enveloped(message, version, of, None), ENVELOPE_VERSION
         controller = self.image.controller
         if controller is None or controller == self.broker_id:
             done()
@@ -174,7 +189,10 @@ class BrokerContext:
         self.effects.append(effects.PeerRequest(broker=broker, ticket=ticket, api_version=version, message=message))
 
     def forward(self, call: events.RequestArrived[Any], broker: BrokerId, refuse: Callable[[], Any]) -> None:
-        """Sends a client's request on to another broker, and answers with its response, or after a timeout with ``refuse()``."""
+        """Sends a client's request on to another broker, and answers with its response, or after a timeout with ``refuse()``.
+
+        With access rules the request travels in an Envelope, with the principal and the address of the client.
+        """
         self._tickets += 1
         ticket = self._tickets
 
@@ -182,7 +200,13 @@ class BrokerContext:
             self._peer_waits.pop(ticket, None)
             self.answer(call, refuse())
 
+        message, version = call.body, call.api_version
+        if self.access is not None:
+            message, version = enveloped(call.body, call.api_version, call.origin, call.client_id), ENVELOPE_VERSION
+
         def answered(message: Any) -> None:
+            if isinstance(message, EnvelopeResponse):
+                message = response_in(call, message)
             if message is None:
                 self.isolation.run(call, unanswered, True)
             else:
@@ -191,7 +215,7 @@ class BrokerContext:
         operation = DelayedOperation(f"forwarded to broker {broker}", unanswered)
         self._peer_waits[ticket] = (operation, answered)
         self.delay(call, operation, self.now_ms + self.options.request_timeout_ms)
-        self.effects.append(effects.PeerRequest(broker=broker, ticket=ticket, api_version=call.api_version, message=call.body))
+        self.effects.append(effects.PeerRequest(broker=broker, ticket=ticket, api_version=version, message=message))
 
     def store_answered(self, event: events.StoreAnswered) -> None:
         self._store_waits.pop(event.ticket)(event.result)
@@ -265,6 +289,15 @@ class BrokerContext:
         self._delayed_of.setdefault(call.connection, {})[call.ticket] = operation
         return PENDING
 
+    def refusals(self, call: events.RequestArrived[Any], required: Requirement, names: Iterable[str]) -> Mapping[str, KafkaError]:
+        """The errors of resources that the client may not use, by name; without access rules there are none."""
+        return NONE_REFUSED if self.access is None else self.access.refusals(call, required, names)
+
+    def demand(self, call: events.RequestArrived[Any], required: Requirement, name: str = CLUSTER_NAME) -> None:
+        """Raises: the error of the resource if the client may not use it."""
+        if self.access is not None:
+            self.access.demand(call, required, name)
+
     def check_peer(self, call: events.RequestArrived[Any]) -> None:
         """For a request that only brokers send. Raises: ClusterAuthorizationFailed."""
         host, local = call.origin.host, call.origin.local
@@ -275,7 +308,12 @@ class BrokerContext:
             raise ClusterAuthorizationFailed(f"{host} is no broker of this cluster: {reason}")
 
     def respond(self, call: events.RequestArrived[Any], message: Any) -> None:
-        self.effects.append(respond(call, message))
+        self.effects.append(self.quotas.respond(call, message) if self.quotas.active else respond(call, message))
+
+    def release(self, call: events.RequestArrived[Any]) -> None:
+        """Ends a request without a response (acks=0)."""
+        quotas = self.quotas
+        self.effects.append(quotas.release(call) if quotas.active else effects.Release(connection=call.connection, ticket=call.ticket))
 
     def connection_closed(self, event: events.ConnectionClosed) -> None:
         """Drops the delayed requests of a connection."""

@@ -4,6 +4,7 @@ from typing import Any
 
 import msgspec
 
+from ottla.base.acls import Operation, ResourceType
 from ottla.base.ids import BrokerId, ConnectionId, TopicPartition
 from ottla.base.ports import File, Op
 from ottla.base.ssl_options import ListenerSslOptions
@@ -26,6 +27,8 @@ class Respond(Effect):
     api_version: int
     message: Any
     ticket: int = 0
+    #: The connection is muted for this time after the response. Source: KIP-219.
+    throttle_ms: int = 0
     #: The request, to send an error if this response cannot be encoded.
     call: RequestArrived[Any] | None = None
 
@@ -35,6 +38,8 @@ class Release(Effect):
 
     connection: ConnectionId
     ticket: int = 0
+    #: The connection is muted for this time first.
+    throttle_ms: int = 0
 
 
 class Close(Effect):
@@ -155,6 +160,20 @@ class Warn(Effect):
     """Log one line about a state that needs an operator: when it begins and when it ends, not per request."""
 
     message: str
+
+
+class Audit(Effect):
+    """Log a decision about a request: who may, or may not, do what, and by which rule."""
+
+    call: RequestArrived[Any]
+    allowed: bool
+    operation: Operation
+    resource_type: ResourceType
+    #: Empty: any resource of the type.
+    name: str
+    rule: str
+    #: How often the request names the resource.
+    times: int
 
 
 class RequestFailed(Effect):

@@ -32,6 +32,20 @@ class RequestArrived(Event, Generic[Body]):
     origin: Origin = NOWHERE
     #: Identifies the request within its connection: several Produce requests may be in progress.
     ticket: int = 0
+    #: The Envelope in which another broker forwarded the request; its response goes into the Envelope's.
+    envelope: "RequestArrived[Any] | None" = None
+    #: Bytes of the frame, for quotas; 0 for a request of a broker of this process.
+    size: int = 0
+
+
+class RequestTimed(Event):
+    """The step of a request took this much CPU time. Sent after the step, if some client has a quota of request time."""
+
+    connection: ConnectionId
+    api_key: int
+    client_id: str | None
+    origin: Origin
+    spent_ns: int
 
 
 class PeersResolved(Event):

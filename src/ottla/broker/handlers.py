@@ -3,6 +3,9 @@
 A handler is a function ``(node, call) -> response``. It returns the response message, ``PENDING`` if the response follows later through
 ``BrokerContext.answer``, or ``NO_RESPONSE`` if there is none (acks=0). If it raises a KafkaError, the API's ``refuse`` function makes the
 response. With ``at_controller`` the request is first forwarded to the controller, and the handler runs only there.
+
+What an API requires of the client is its row in ``security/requirements.py``. Requirements of the whole request are checked before the
+handler runs; those of parts are checked by the handler.
 """
 
 from collections.abc import Callable
@@ -14,6 +17,7 @@ from msgspec import Struct
 
 from ottla.base.ssl_options import ListenerSslOptions
 from ottla.broker.events import RequestArrived
+from ottla.broker.security.requirements import REQUIREMENTS
 from ottla.wire.declare import schema_of
 from ottla.wire.errors import KafkaError
 
@@ -93,6 +97,7 @@ def handles(
         schema = schema_of(request)
         key = schema.key
         assert key is not None and key not in HANDLERS, f"{request.__name__} is a request with one handler"
+        assert key in REQUIREMENTS, f"{request.__name__} has a row in security/requirements.py"
         HANDLERS[key] = ApiHandler(
             key,
             request,

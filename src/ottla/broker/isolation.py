@@ -32,6 +32,8 @@ from ottla.log.errors import LogError
 from ottla.records.errors import RecordsError
 from ottla.wire.declare import fields_of
 from ottla.wire.errors import KafkaError, UnknownServerError
+from ottla.wire.framing import SIZE_BYTES, encode_response
+from ottla.wire.messages.envelope import EnvelopeResponse
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -180,6 +182,9 @@ class Isolation:
 
 def respond(call: RequestArrived[Any], message: Any) -> effects.Respond:
     """The effect that sends a message as the response to a request."""
+    if call.envelope is not None:
+        frame = b"".join(encode_response(message, call.api_version, call.correlation_id))  # type: ignore[arg-type]
+        message, call = EnvelopeResponse(response_data=frame[SIZE_BYTES:]), call.envelope
     return effects.Respond(
         connection=call.connection,
         correlation_id=call.correlation_id,

@@ -10,17 +10,19 @@ result returns as an event.
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from ottla.base.acls import Pattern, ResourceType, covers
 from ottla.base.ids import TopicPartition
 from ottla.base.ports import Op
-from ottla.base.units import SECOND_MS, MiB
+from ottla.base.units import MINUTE_MS, SECOND_MS, MiB
 from ottla.broker import effects, events
 from ottla.broker.context import BrokerContext, Space
 from ottla.broker.controller.controller import Controller
-from ottla.broker.groups.groups import group_coordinator, topic_changed
+from ottla.broker.groups.groups import access_changed, group_coordinator, topic_changed
 from ottla.broker.handlers import NO_RESPONSE, PENDING, ApiHandler
 from ottla.broker.metadata.configs import broker_options, unreadable
 from ottla.broker.registration.controlled_shutdown import ControlledShutdown
 from ottla.broker.registration.lifecycle import BrokerLifecycle, refusal_beside_kafka
+from ottla.broker.registration.peers import PEER
 from ottla.broker.registration.registration import Registration
 from ottla.broker.registration.replica_health import ReplicaHealth
 from ottla.broker.replica.fetch_sessions import FetchSessions
@@ -37,9 +39,6 @@ from ottla.broker.transactions.transactions import transaction_coordinator
 from ottla.broker.transactions.verification import Verification
 from ottla.store import layout
 from ottla.wire.errors import InvalidRequest, KafkaError, NotController
-
-#: Client id of requests between brokers.
-PEER = "ottla-broker"
 
 
 class Node:
@@ -72,7 +71,7 @@ class Node:
         # Fetch sessions and delayed operations notify each other.
         self.sessions.poke, self.sessions.woken = context.delayed.poke, self.isr_changes.follower_woke
         context.delayed.poked = self.sessions.poked
-        context.isolation.handle = self._handle
+        context.isolation.handle = self.handle
         self._routes = self._table()
 
     def _ticks(self) -> dict[str, tuple[int, Callable[[], None]]]:
@@ -85,12 +84,14 @@ class Node:
             "isr": (isr_ms, self.isr_changes.tick),
             "compaction": (SECOND_MS, self.compaction.tick),
             "scrub": (SECOND_MS, self.scrubs.tick),
+            "quotas": (MINUTE_MS, self.context.quotas.expire),
         }
 
     def _table(self) -> dict[type, Callable[[Any], None]]:
         """The method for each event."""
         return {
             events.RequestArrived: self.context.isolation.request,
+            events.RequestTimed: self.context.quotas.request_timed,
             events.ConnectionClosed: self.context.connection_closed,
             events.PeersResolved: self.context.peers.resolved,
             events.FlushDue: self._flush_due,
@@ -177,7 +178,7 @@ class Node:
 
     # Routes.
 
-    def _handle(self, call: events.RequestArrived[Any]) -> None:
+    def handle(self, call: events.RequestArrived[Any]) -> None:
         """Handles a request, delays it or forwards it."""
         context, handler = self.context, self._handlers.get(call.api_key)
         if context.stopping:
@@ -190,7 +191,7 @@ class Node:
         ):
             reason = f"no API {call.api_key} version {call.api_version} here"
             context.effects.append(effects.Close(connection=call.connection, reason=reason))
-        elif handler.from_brokers and not context.peers.accept(call.origin.host, call.origin.local[0]):
+        elif handler.from_brokers and context.access is None and not context.peers.accept(call.origin.host, call.origin.local[0]):
             self._refuse_sender(handler, call)
         elif handler.certificates is None or call.client_id == PEER:
             self._route(handler, call)
@@ -223,15 +224,19 @@ class Node:
             if call.client_id == PEER:
                 # The sender assumes that this broker is the controller: do not forward in circles.
                 context.respond(call, handler.refuse(call, NotController(f"broker {context.broker_id} is not the controller")))
+            elif context.quotas.active and context.quotas.limits_mutations(call):
+                context.respond(call, handler.refuse(call, NotController("send the request to the controller, which counts your quota")))
             else:
                 self._forward(handler, call)
         else:
             try:
+                if context.access is not None:
+                    context.access.check(call)
                 answer = handler.run(self, call)
             except KafkaError as error:
                 answer = handler.refuse(call, error)
             if answer is NO_RESPONSE:
-                context.effects.append(effects.Release(connection=call.connection, ticket=call.ticket))
+                context.release(call)
             elif answer is not PENDING:
                 context.respond(call, answer)
 
@@ -284,12 +289,31 @@ class Node:
         self.periodic_tasks.settings_changed()
         self.context.effects.append(effects.AdoptOptions())
 
+    def _quotas_changed(self) -> None:
+        if self.context.quotas.adopt():
+            self.context.effects.append(effects.AdoptOptions())
+
     def _levels_changed(self) -> None:
         """Finalized levels changed: a broker may have registered meanwhile that does not support them."""
         for broker, found in self.context.image.brokers.items():
             if found.outdated:
                 self.lifecycle.warn_of_others(broker)
                 self.controller.changed(("broker", broker))
+
+    def _acl_changed(self, pattern: Pattern) -> None:
+        context = self.context
+        if context.access is None:
+            return
+        context.access.changed(pattern)
+        if pattern.resource_type is ResourceType.TOPIC:
+            access_changed(self.groups)
+            # Waiting fetches of clients that lost their right are answered.
+            for partition in list(self.partitions.leaders):
+                if covers(pattern, partition.topic):
+                    context.delayed.poke(partition)
+        wrong = context.image.unreadable_acls.get(pattern)
+        if wrong is not None:
+            context.warn(f"the access rules of {pattern} cannot be read, so that only super users may use it: {wrong}")
 
     def _store_changed(self, event: events.StoreChanged) -> None:
         change = self.context.image.apply(event.state)
@@ -311,6 +335,10 @@ class Node:
                 self.fetchers.stir_all()
             case ("config", ("brokers", _)):
                 self._options_changed()
+            case ("acl", Pattern() as pattern):
+                self._acl_changed(pattern)
+            case ("quotas", _) | ("config", ("users" | "clients" | "ips", _)):
+                self._quotas_changed()
             case ("broker", self.context.broker_id) if self.context.started and not self.context.stopping:
                 self.lifecycle.broker_changed()
         self.controller.changed(change)

@@ -1,4 +1,4 @@
-"""The groups `ottla topic`, `group`, `transaction`, `cluster`, `pipeline` and `perf`: tables of their commands."""
+"""The groups `ottla topic`, `group`, `transaction`, `acl`, `quota`, `cluster`, `pipeline` and `perf`: tables of their commands."""
 
 from ottla.cli.common.lazy import CommandEntry, LazyGroup
 
@@ -39,6 +39,26 @@ transaction = LazyGroup(
         "blocking": CommandEntry("transaction.blocking:blocking", "Show what holds back last stable offsets, and who waits."),
         "find-hanging": CommandEntry("transaction.blocking:find_hanging", "Find open transactions that no coordinator will end."),
         "abort": CommandEntry("transaction.abort:abort", "Abort transactions by id, or end those that hang."),
+    },
+)
+acl = LazyGroup(
+    name="acl",
+    help="List, add, remove and test access rules (ACLs).",
+    table={
+        "list": CommandEntry("acl.list:list_", "List access rules, all or those that apply to a resource."),
+        "add": CommandEntry("acl.change:add", "Add rules: principals may carry out operations on a resource."),
+        "remove": CommandEntry("acl.change:remove", "Remove the rules that match all options."),
+        "test": CommandEntry("acl.test:test", "Show what a principal may do on a resource, and by which rule."),
+    },
+)
+
+quota = LazyGroup(
+    name="quota",
+    help="List, set and remove quotas of users, client ids and addresses.",
+    table={
+        "list": CommandEntry("quota.commands:list_", "List quotas, all or those of an entity."),
+        "set": CommandEntry("quota.commands:set_", "Set quotas of a user, a client id, both, or an address."),
+        "remove": CommandEntry("quota.commands:remove", "Remove quotas, so that a less specific one applies."),
     },
 )
 cluster = LazyGroup(

@@ -9,11 +9,17 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 
+from ottla.base.jaas import MECHANISMS, MODULES, SCRAM_256, SCRAM_512, JaasError, LoginModule, login_module
+from ottla.base.listeners import SecurityProtocol
 from ottla.base.options import ConfigError, Kind, OptionSpec, option, suggestion
 from ottla.base.ssl_options import SslOptions
 from ottla.base.units import INT32_MAX, INT64_MAX, MINUTE_MS, SECOND_MS, KiB, MiB
+from ottla.net.sasl.login import Login
+from ottla.net.sasl.logins import LoginRefused, OAuthSource, TokenProvider, login_of
 
 DEFAULT_PORT = 9092
+#: The setting that is a function.
+PROVIDER = "sasl_oauth_token_provider"
 #: Factor by which batches may grow if the brokers fall behind: large batches are cheap.
 BACKLOG_FACTOR = 8
 
@@ -22,8 +28,8 @@ class ClientOptions(SslOptions):
     """Settings of all clients."""
 
     security_protocol: str = option(
-        "security.protocol", "PLAINTEXT", choices=("PLAINTEXT", "SSL"),
-        doc="Whether connections to brokers are encrypted: PLAINTEXT or SSL, as the listener of the brokers is.",
+        "security.protocol", "PLAINTEXT", choices=tuple(SecurityProtocol),
+        doc="Whether connections to brokers are encrypted (SSL) and authenticate with SASL, as the listener of the brokers is.",
     )  # fmt: skip
 
     bootstrap_servers: tuple[str, ...] = option(
@@ -75,6 +81,36 @@ class ClientOptions(SslOptions):
         at_least=-1,
         doc="Size of the socket's receive buffer (SO_RCVBUF); -1: the operating system's default.",
     )
+
+    sasl_mechanism: str = option(
+        "sasl.mechanism", "", choices=("", *MECHANISMS), doc="SASL mechanism: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER or GSSAPI."
+    )
+    sasl_username: str = option("sasl.username", "", doc="User name for PLAIN and SCRAM; the id of a delegation token.")
+    sasl_password: str = option("sasl.password", "", secret=True, doc="Password for PLAIN and SCRAM; the HMAC of a delegation token.")
+    sasl_delegation_token: bool = option(
+        "sasl.delegation.token", False, doc="Whether sasl.username and sasl.password are those of a delegation token, with SCRAM."
+    )
+    sasl_jaas_config: str = option(
+        "sasl.jaas.config", "", secret=True, check=login_module,
+        doc="A login module with the credentials, as in Java clients, instead of sasl.username and sasl.password.",
+    )  # fmt: skip
+    sasl_oauthbearer_token_endpoint_url: str = option(
+        "sasl.oauthbearer.token.endpoint.url", "", form=(r"|(file|https?)://\S+", "a URL that begins with file://, https:// or http://"),
+        doc="Where OAUTHBEARER gets tokens: https://HOST/PATH for client credentials, or file:///PATH of a token.",
+    )  # fmt: skip
+    sasl_oauthbearer_client_credentials_client_id: str = option(
+        "sasl.oauthbearer.client.credentials.client.id", "", doc="Client id at the identity provider's token endpoint."
+    )
+    sasl_oauthbearer_client_credentials_client_secret: str = option(
+        "sasl.oauthbearer.client.credentials.client.secret", "", secret=True, doc="Client secret at the identity provider's token endpoint."
+    )
+    sasl_oauthbearer_scope: str = option("sasl.oauthbearer.scope", "", doc="Scope that is requested from the identity provider.")
+    sasl_kerberos_service_name: str = option(
+        "sasl.kerberos.service.name", "", doc="Service name of the brokers in Kerberos; kafka if not set."
+    )
+
+    #: Returns a token for OAUTHBEARER, or an awaitable of it; called for each authentication. Not a setting of Kafka, so not in text form.
+    sasl_oauth_token_provider: TokenProvider | None = None
 
 
 class ProducerOptions(ClientOptions):
@@ -287,6 +323,11 @@ def from_keywords(table: type[T], keywords: Mapping[str, Any]) -> T:
     by_attribute = {spec.attribute: spec for spec in table.SPECS.values()}
     made = table()
     for name, value in keywords.items():
+        if name == PROVIDER:
+            if value is not None and not callable(value):
+                raise ConfigError(name, f"expected a function that returns a token, not {type(value).__name__}")
+            made.sasl_oauth_token_provider = value
+            continue
         spec = by_attribute.get(name)
         if spec is None:
             raise ConfigError(name, "unknown setting" + suggestion(name, by_attribute))
@@ -298,12 +339,54 @@ def from_keywords(table: type[T], keywords: Mapping[str, Any]) -> T:
         raise ConfigError("bootstrap_servers", "is empty; name a broker to begin with, HOST:PORT")
     for address in made.bootstrap_servers:
         parse_address(address)
+    login_of_options(made)
     _check_security(made)
     if isinstance(made, ProducerOptions):
         _check_producer(made, keywords)
     if isinstance(made, ConsumerOptions):
         _check_consumer(made, keywords)
     return made
+
+
+def login_of_options(options: ClientOptions) -> Login | None:
+    """The credentials for listeners with SASL; None without SASL. Raises: ConfigError."""
+    given = [
+        spec.attribute for spec in ClientOptions.SPECS.values() if spec.attribute.startswith("sasl_") and getattr(options, spec.attribute)
+    ]
+    if not SecurityProtocol(options.security_protocol).sasl:
+        if given:
+            raise ConfigError(given[0], f"has no effect with security_protocol {options.security_protocol}; set SASL_SSL or SASL_PLAINTEXT")
+        return None
+    if not options.sasl_mechanism:
+        raise ConfigError("sasl_mechanism", f"is not set; {options.security_protocol} needs one of {', '.join(MECHANISMS)}")
+    if options.sasl_delegation_token and options.sasl_mechanism not in (SCRAM_256, SCRAM_512):
+        raise ConfigError("sasl_delegation_token", f"delegation tokens need SCRAM-SHA-256 or SCRAM-SHA-512, not {options.sasl_mechanism}")
+    module = LoginModule(MODULES[options.sasl_mechanism], _user(options))
+    if options.sasl_jaas_config:
+        if module.options:
+            raise ConfigError("sasl_jaas_config", "set either this, or sasl_username and sasl_password")
+        try:
+            module = login_module(options.sasl_jaas_config, options.sasl_mechanism)
+        except JaasError as error:
+            raise ConfigError("sasl_jaas_config", str(error)) from None
+    source = OAuthSource(
+        provider=options.sasl_oauth_token_provider,
+        url=options.sasl_oauthbearer_token_endpoint_url,
+        client_id=options.sasl_oauthbearer_client_credentials_client_id,
+        client_secret=options.sasl_oauthbearer_client_credentials_client_secret,
+        scope=options.sasl_oauthbearer_scope,
+    )
+    try:
+        return login_of(options.sasl_mechanism, module, source, service=options.sasl_kerberos_service_name)
+    except LoginRefused as error:
+        raise ConfigError("sasl_mechanism", str(error)) from None
+
+
+def _user(options: ClientOptions) -> dict[str, str]:
+    found = {"username": options.sasl_username, "password": options.sasl_password}
+    if options.sasl_delegation_token:
+        found["tokenauth"] = "true"
+    return {name: value for name, value in found.items() if value}
 
 
 def _sayable(spec: OptionSpec, value: Any) -> Any:
@@ -322,7 +405,8 @@ def _text(spec: OptionSpec, value: Any) -> str:
         return ",".join(str(part) for part in value)
     if isinstance(value, int | float | str):
         return str(value)
-    raise ConfigError(spec.attribute, f"expected {_EXPECTED[spec.kind]}, not {value!r}")
+    shown = type(value).__name__ if spec.kind is Kind.PASSWORD else repr(value)
+    raise ConfigError(spec.attribute, f"expected {_EXPECTED[spec.kind]}, not {shown}")
 
 
 #: Maximum length of a string in the protocol.
@@ -340,11 +424,11 @@ _EXPECTED = {
 
 def _check_security(made: ClientOptions) -> None:
     """Settings of TLS without effect are refused: their user expects encryption."""
-    if made.security_protocol == "SSL":
+    if SecurityProtocol(made.security_protocol).tls:
         return
     for name in ("ssl_truststore_location", "ssl_truststore_certificates", "ssl_keystore_location", "ssl_keystore_key"):
         if getattr(made, name):
-            raise ConfigError(name, "has no effect with security_protocol=PLAINTEXT; set security_protocol=SSL, or leave it out")
+            raise ConfigError(name, f"has no effect with security_protocol={made.security_protocol}; set SSL or SASL_SSL, or leave it out")
 
 
 def _check_producer(made: ProducerOptions, given: Mapping[str, Any]) -> None:

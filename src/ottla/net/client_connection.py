@@ -84,8 +84,14 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._pending: deque[_Pending] = deque()
         self._correlation_id = 0
         self._answered = 0
+        #: Whether there were answers, and all were to ApiVersions.
+        self._only_versions = False
         #: Size of the largest request sent.
         self._largest_bytes = 0
+        #: Requests that wait while the session is renewed, with their answers, oldest first; None: none has to wait.
+        self._held: list[tuple[_Pending | None, list[Any]]] | None = None
+        #: The next, or present, renewal of the session; cancelled when the connection breaks.
+        self.renewal: asyncio.TimerHandle | asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
         self._scratch = bytearray(SCRATCH_BYTES)
@@ -102,7 +108,7 @@ class ClientConnection(asyncio.BufferedProtocol):
     @property
     def in_flight(self) -> int:
         """Requests without an answer yet."""
-        return len(self._pending)
+        return len(self._pending) + len(self._held or ())
 
     @property
     def certificate_ends_s(self) -> float | None:
@@ -111,8 +117,8 @@ class ClientConnection(asyncio.BufferedProtocol):
         found = secured.getpeercert() if secured is not None else None
         return ssl.cert_time_to_seconds(found["notAfter"]) if found else None
 
-    def request(self, message: Any, version: int, *, timeout_ms: float) -> asyncio.Future[Any]:
-        """Send a request; the future gives the decoded response.
+    def request(self, message: Any, version: int, *, timeout_ms: float, held: bool = True) -> asyncio.Future[Any]:
+        """Send a request; the future gives the decoded response. ``held``: not while others are held.
 
         Raises: ConnectionBroken, here or in the future; FieldNotInVersion when the message sets a field that the version lacks.
         """
@@ -121,31 +127,68 @@ class ClientConnection(asyncio.BufferedProtocol):
         def decode(frame: memoryview) -> Any:
             return decode_response(response, frame, version)[1]
 
-        return self.exchange(message, version, decode, timeout_ms=timeout_ms)
+        return self.exchange(message, version, decode, timeout_ms=timeout_ms, held=held)
 
-    def exchange(self, message: Any, version: int, decode: Callable[[memoryview], Any], *, timeout_ms: float) -> asyncio.Future[Any]:
+    def exchange(
+        self, message: Any, version: int, decode: Callable[[memoryview], Any], *, timeout_ms: float, held: bool = True
+    ) -> asyncio.Future[Any]:
         """Send a request whose answer the caller decodes, from the frame that begins with the correlation id."""
-        correlation_id = self.send(message, version)
+        correlation_id, chunks = self._encoded(message, version)
         answer: asyncio.Future[Any] = self._loop.create_future()
         deadline = self._loop.time() + timeout_ms / 1000
         name = f"{type(message).__name__.removesuffix('Request')} v{version}"
-        self._pending.append(_Pending(correlation_id, name, decode, answer, deadline, timeout_ms))
-        if self._timer is None or deadline < self._timer_at:
-            self._arm(deadline)
+        pending = _Pending(correlation_id, name, decode, answer, deadline, timeout_ms)
+        if held and self._held is not None:
+            self._held.append((pending, chunks))
+        else:
+            self._send_pending(pending, chunks)
         return answer
 
     def send(self, message: Any, version: int) -> int:
         """Send a request that is not answered (produce with acks=0); returns its correlation id. Raises: ConnectionBroken."""
+        correlation_id, chunks = self._encoded(message, version)
+        if self._held is not None:
+            # The caller may reuse the memory of its records.
+            self._held.append((None, [bytes(chunk) for chunk in chunks]))
+        else:
+            self._write(chunks)
+        return correlation_id
+
+    def hold(self) -> None:
+        """Requests wait until ``resume``, except those with ``held=False``: the session is being renewed."""
+        self._held = [] if self._held is None else self._held
+
+    def resume(self) -> None:
+        """Sends the requests that waited."""
+        held, self._held = self._held, None
+        if self.broken is None:
+            for pending, chunks in held or ():
+                if pending is None:
+                    self._write(chunks)
+                else:
+                    self._send_pending(pending, chunks)
+
+    def _encoded(self, message: Any, version: int) -> tuple[int, list[Any]]:
+        """Correlation id and frame of a request. Raises: ConnectionBroken."""
         if self.broken is not None or self._transport is None:
             raise self.broken or ConnectionBroken(f"{self.address}: not connected")
         self._correlation_id = self._correlation_id + 1 & 0x7FFFFFFF
         chunks = encode_request(message, version, self._correlation_id, self._client_id)
         self._largest_bytes = max(self._largest_bytes, sum(map(len, chunks)))
+        return self._correlation_id, chunks
+
+    def _send_pending(self, pending: _Pending, chunks: list[Any]) -> None:
+        self._write(chunks)
+        self._pending.append(pending)
+        if self._timer is None or pending.deadline < self._timer_at:
+            self._arm(pending.deadline)
+
+    def _write(self, chunks: list[Any]) -> None:
+        assert self._transport is not None, "requests are sent when the connection is made"
         if len(chunks) == 1:
             self._transport.write(cast(bytes, chunks[0]))
         else:
             self._transport.writelines(cast(list[bytes], chunks))
-        return self._correlation_id
 
     def close(self, reason: str = "closed") -> None:
         """Close the connection; pending requests fail."""
@@ -208,6 +251,9 @@ class ClientConnection(asyncio.BufferedProtocol):
         if self._answered == 0 and self._pending:
             hint = "; is it a PLAINTEXT listener of a Kafka broker? One with TLS hangs up like this, and so does ZooKeeper"
             return ConnectionBroken(f"{self.address} closed the connection before it answered {self._pending[0].name}{cause}{hint}")
+        if self._only_versions and self._pending:
+            hint = "; a listener with SASL hangs up like this on a client without it: set security_protocol and sasl_mechanism"
+            return ConnectionBroken(f"{self.address} closed the connection before it answered {self._pending[0].name}{cause}{hint}")
         waiting = f" while {self._pending[0].name} was waiting for its answer" if self._pending else ""
         hint = ""
         if self._largest_bytes >= LARGE_REQUEST_BYTES:
@@ -265,6 +311,7 @@ class ClientConnection(asyncio.BufferedProtocol):
             self._pending.appendleft(pending)
             raise
         self._answered += 1
+        self._only_versions = pending.name.startswith("ApiVersions ") and (self._only_versions or self._answered == 1)
         if not pending.answer.done():
             pending.answer.set_result(message)
 
@@ -279,13 +326,24 @@ class ClientConnection(asyncio.BufferedProtocol):
             self._timer = None
         if self._transport is not None:
             self._transport.abort()
-        pending, self._pending = self._pending, deque()
+        if self.renewal is not None and self.renewal is not _current_task():
+            self.renewal.cancel()
+        pending, self._pending = [*self._pending, *(held for held, _ in self._held or () if held is not None)], deque()
+        self._held = None
         for one in pending:
             if not one.answer.done():
                 one.answer.set_exception(ConnectionBroken(str(why), timed_out=why.timed_out))
                 # Marks the exception as read: a caller that stopped waiting must not cause the loop's warning.
                 one.answer.exception()
         self._lost(why)
+
+
+def _current_task() -> asyncio.Task[Any] | None:
+    """The running task; None in a callback."""
+    try:
+        return asyncio.current_task()
+    except RuntimeError:
+        return None
 
 
 _keys: dict[type[Any], int] = {}

@@ -2,15 +2,20 @@
 
 New connections are accepted at most at ``connection_rate`` per second, of the process and of each listener. Without a token the listener
 pauses, so clients wait in the kernel's queue (KIP-612). A listener may also have its own maximum of open connections (KIP-402).
+
+An address can have a quota of connections per second. A connection above it is accepted and closed after the throttle time, unserved: so a
+client that reconnects at once is slowed down, and those of other addresses are not.
 """
 
 import asyncio
 import math
 from collections import Counter
+from collections.abc import Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from ottla.base.sampled_rate import SampledRate, Window
 from ottla.base.units import MINUTE_MS, SECOND_MS, KiB, MiB
 from ottla.net.buffers import BufferPool, RequestMemory
 
@@ -18,6 +23,10 @@ from ottla.net.buffers import BufferPool, RequestMemory
 WINDOW_BYTES = 64 * KiB
 #: Up to so many connections, each keeps its second descriptor for sendfile; above, it closes the descriptor after each answer.
 DUPLICATES_MAX = 1024
+#: Addresses whose rate of connections is known, and the time after which that of an idle one is dropped.
+ADDRESSES_MAX, ADDRESS_IDLE_S = 10_000, 3_600.0
+#: In the rates of connections: every other address.
+OTHERS = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +59,16 @@ class ListenerLimits:
     connections_max: int = 2**31 - 1
     #: New connections per second.
     connection_rate: int = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuthenticationLimits:
+    """Limits of a connection before it is authenticated."""
+
+    frame_bytes_max: int
+    timeout_ms: int
+    #: Of all connections together.
+    bytes_max: int = 64 * MiB
 
 
 class TokenBucket:
@@ -86,9 +105,15 @@ class Traffic:
 
     accepted: int = 0
     refused: int = 0
+    #: Refused because their address exceeded its quota of connections per second.
+    throttled: int = 0
     requests: int = 0
     received_bytes: int = 0
     sent_bytes: int = 0
+    #: Exchanges of SASL that succeeded, repeated ones included, and that failed; sessions that were not renewed in time.
+    authentications: int = 0
+    failed_authentications: int = 0
+    expired_sessions: int = 0
     #: Connections that we closed, by reason.
     cut: Counter[str] = field(default_factory=Counter)
 
@@ -133,6 +158,11 @@ class ConnectionContext:
         self.host_limits: dict[str, int] = dict(limits.connections_of_hosts)
         #: For new connections of all listeners.
         self.accepts = TokenBucket(limits.connection_rate)
+        #: Connections per second by address, or OTHERS.
+        self.address_rates: dict[str, float] = {}
+        self._address_window = Window()
+        #: Rate of each address with a quota, and the time of its last connection; the one that is idle for longest first.
+        self._address_usages: dict[str, tuple[SampledRate, float]] = {}
         self.memory = RequestMemory(limits.request_memory_bytes)
         self.buffers = BufferPool()
         #: Buffer of every read outside a large frame. A connection consumes or copies its bytes before the next one reads.
@@ -147,6 +177,8 @@ class ConnectionContext:
         self.per_host: dict[str, int] = {}
         #: Bytes received ahead by connections whose request is being handled.
         self.held_bytes = 0
+        #: Bytes of frames being received from connections that are not authenticated.
+        self.unauthenticated_bytes = 0
         self.idle_s = math.inf if limits.idle_ms < 0 else limits.idle_ms / 1000
         self.read_timeout_s = limits.read_timeout_ms / 1000
         self.write_timeout_s = limits.write_timeout_ms / 1000
@@ -158,6 +190,36 @@ class ConnectionContext:
         """Adopts limits of the number and rate of connections; connections that are open stay open."""
         self.accepts.set_rate(limits.connection_rate)
         self.limits = limits
+
+    def set_address_rates(self, rates: Mapping[str, float], window: Window) -> None:
+        """Adopts quotas of connections per second, by address, or OTHERS for each other one."""
+        self.address_rates = dict(rates)
+        self._address_window = window
+        self._address_usages = {host: usage for host, usage in self._address_usages.items() if self._rate_of(host) is not None}
+
+    def _rate_of(self, host: str) -> float | None:
+        rate = self.address_rates.get(host)
+        return self.address_rates.get(OTHERS) if rate is None else rate
+
+    def address_throttle_ms(self, host: str) -> int:
+        """Counts a connection; returns the throttle time, at most one sample. If there is one, the connection does not count."""
+        bound = self._rate_of(host)
+        if bound is None:
+            return 0
+        now_s = self._loop.time()
+        now_ms = int(now_s * 1000)
+        known = self._address_usages.pop(host, None)
+        if known is None:
+            while len(self._address_usages) >= ADDRESSES_MAX:
+                del self._address_usages[next(iter(self._address_usages))]
+        rate = SampledRate(self._address_window) if known is None else known[0]
+        self._address_usages[host] = rate, now_s
+        throttle_ms = min(rate.throttle_ms(bound, now_ms, more=1), self._address_window.sample_ms)
+        if throttle_ms:
+            self.traffic.throttled += 1
+        else:
+            rate.record(1, now_ms)
+        return throttle_ms
 
     def window(self, held: int) -> memoryview:
         """The read buffer of a connection that holds ``held`` bytes: small when all connections together hold much."""
@@ -207,6 +269,11 @@ class ConnectionContext:
             if not connection.check_progress(now):
                 self.writing.pop(connection, None)
         self._bound_answers()
+        while self._address_usages:
+            host = next(iter(self._address_usages))
+            if self._address_usages[host][1] > now - ADDRESS_IDLE_S:
+                break
+            del self._address_usages[host]
         self._sweep = self._loop.call_later(self._sweep_interval_s, self._swept)
 
     def _bound_answers(self) -> None:

@@ -19,7 +19,7 @@ import msgspec
 
 from ottla.base.ids import ConnectionId
 from ottla.base.origin import Origin
-from ottla.net.connection_context import ConnectionContext, ListenerLimits, TokenBucket
+from ottla.net.connection_context import AuthenticationLimits, ConnectionContext, ListenerLimits, TokenBucket
 from ottla.net.server_connection import Handler, ServerConnection
 from ottla.net.tls.errors import TlsError, explained
 from ottla.net.tls.listener_tls import ListenerTls, TlsState
@@ -32,6 +32,8 @@ TURN_ACCEPTS = 64
 #: Pause after an accept that failed without the reserve, too.
 RETRY_S = 0.1
 NO_LIMITS = ListenerLimits()
+#: Connections of addresses above their quota that are open; further ones are closed at once.
+THROTTLED_MAX = 256
 EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
@@ -72,11 +74,14 @@ class Listener:
         name: str = "PLAINTEXT",
         limits: ListenerLimits = NO_LIMITS,
         numbers: Iterator[int] | None = None,
+        authentication: AuthenticationLimits | None = None,
         tls: ListenerTls | None = None,
         protected: bool = False,
     ) -> None:
-        """Owns the socket; accepts nothing before ``start``. ``numbers``: of connections, shared by the listeners of a handler. ``tls``:
-        for a listener with TLS. ``protected``: its connections take the place of others if the process has too many.
+        """Owns the socket; accepts nothing before ``start``. ``numbers``: of connections, shared by the listeners of a handler.
+
+        ``authentication``: limits of connections until the handler has authenticated them; None: they need not be. ``tls``: for a listener
+        with TLS. ``protected``: its connections take the place of others if the process has too many.
         """
         #: As in ``listeners``.
         self.name = name
@@ -85,6 +90,7 @@ class Listener:
         #: Handshakes that are not complete.
         self._handshakes: dict[ServerConnection, Handshake] = {}
         self._limits = limits
+        self._authentication = authentication
         self._accepts = TokenBucket(limits.connection_rate)
         self._numbers = count(1) if numbers is None else numbers
         self._socket = listening
@@ -96,6 +102,8 @@ class Listener:
         #: Reserved descriptor, closed to turn a connection away; -1 while it cannot be reopened.
         self._reserve = _reserved()
         self._retry: asyncio.TimerHandle | None = None
+        #: Connections of addresses above their quota, with the timers that close them.
+        self._throttled: dict[socket.socket, asyncio.TimerHandle] = {}
         self._empty = asyncio.Event()
         self._empty.set()
 
@@ -128,6 +136,8 @@ class Listener:
             self._socket.close()
             if self._reserve >= 0:
                 os.close(self._reserve)
+        for accepted in list(self._throttled):
+            self._close_throttled(accepted)
 
     async def close(self, *, patience_s: float) -> None:
         """Stops accepting and closes every connection; aborts those whose peers do not read their last answers within ``patience_s``."""
@@ -167,6 +177,10 @@ class Listener:
             if len(self._connections) >= self._limits.connections_max:
                 self._context.traffic.refused += 1
                 accepted.close()
+            elif self._context.address_rates and (throttle_ms := self._context.address_throttle_ms(host)):
+                self._accepts.give_back()
+                self._context.accepts.give_back()
+                self._close_later(accepted, throttle_ms)
             elif self._context.admit(host, protected=self.name if self._protected else ""):
                 self._begin(accepted, host)
             else:
@@ -182,9 +196,22 @@ class Listener:
             self._accepts.give_back()
         return delay_s
 
+    def _close_later(self, accepted: socket.socket, throttle_ms: int) -> None:
+        """Closes a connection of an address above its quota after the throttle time. Source: KIP-612."""
+        if len(self._throttled) >= THROTTLED_MAX:
+            accepted.close()
+            return
+        self._throttled[accepted] = self._loop.call_later(throttle_ms / 1000, self._close_throttled, accepted)
+
+    def _close_throttled(self, accepted: socket.socket) -> None:
+        self._throttled.pop(accepted).cancel()
+        accepted.close()
+
     def _begin(self, accepted: socket.socket, host: str) -> None:
         accepted.setblocking(False)
         connection = ServerConnection(ConnectionId(next(self._numbers)), Origin(host=host, listener=self.name), self._context, self)
+        if self._authentication is not None:
+            connection.limit_until_authenticated(self._authentication)
         self._connections[connection] = None
         self._empty.clear()
         if self._tls is not None:

@@ -9,6 +9,9 @@
 A connection handles one request at a time, except Produce: up to ``PRODUCES_IN_WORK`` of them may wait for the disk together, so that one
 flush serves all requests in flight of a producer. Requests are dispatched in order, and answers are sent in order.
 
+A listener with SASL calls ``limit_until_authenticated``. Until ``authenticated`` is called, frames are small, their buffers grow with the
+received bytes, and the connection has a deadline, whatever it sends.
+
 Bytes are read into a buffer that all connections share. A frame that is complete there is dispatched without a copy. Another one takes
 request memory and its own buffer, and the rest is received into that. Further bytes are held until the current request is answered. So a
 connection has a buffer only while it receives a frame.
@@ -29,7 +32,7 @@ import msgspec
 
 from ottla.base.ids import ConnectionId
 from ottla.base.origin import Origin
-from ottla.net.connection_context import DUPLICATES_MAX, WINDOW_BYTES, ConnectionContext
+from ottla.net.connection_context import DUPLICATES_MAX, WINDOW_BYTES, AuthenticationLimits, ConnectionContext
 from ottla.net.egress import Egress
 
 log = logging.getLogger("ottla.net")
@@ -41,7 +44,11 @@ PRODUCES_IN_WORK = 5
 PRODUCE = b"\0\0"
 #: A connection that holds this many bytes is not read further.
 HELD_ENOUGH_BYTES = WINDOW_BYTES // 2
+#: First buffer of a frame before authentication.
+UNAUTHENTICATED_BYTES_MIN = 64
 PREFIX = struct.Struct(">i")
+#: Why no request is dispatched: answers wait to be read by the peer; the client is throttled by a quota.
+DRAIN, MUTED = 1, 2
 EMPTY = bytearray()
 
 
@@ -64,9 +71,10 @@ class ServerConnection(asyncio.BufferedProtocol):
     """One accepted connection."""
 
     __slots__ = (
-        "_answers", "_closing", "_consuming", "_context", "_egress", "_frame", "_frame_size", "_handler", "_have", "_held", "_held_at",
-        "_loop", "_mark", "_paused", "_producing", "_requested", "_sending", "_transport", "_turn", "_view", "_waits_for_drain",
-        "_write_deadline", "frame_bytes_max", "host", "number", "origin", "read_deadline", "ticket", "trusted",
+        "_answers", "_authentication_deadline", "_closing", "_consuming", "_context", "_egress", "_frame", "_frame_size", "_handler",
+        "_have", "_held", "_held_at", "_loop", "_mark", "_muted_until", "_paused", "_producing", "_requested", "_sending", "_transport",
+        "_turn", "_unauthenticated", "_unmute", "_view", "_waits", "_write_deadline", "frame_bytes_max", "host", "number", "origin",
+        "read_deadline", "ticket", "trusted",
     )  # fmt: skip
 
     def __init__(self, number: ConnectionId, origin: Origin, context: ConnectionContext, handler: Handler) -> None:
@@ -80,6 +88,10 @@ class ServerConnection(asyncio.BufferedProtocol):
         #: Whether ``trust`` was called.
         self.trusted = False
         self.read_deadline = math.inf
+        #: Limits until the connection is authenticated; None if it is, or need not be.
+        self._unauthenticated: AuthenticationLimits | None = None
+        #: Loop time by which it must be authenticated.
+        self._authentication_deadline = math.inf
         self._transport: asyncio.Transport
         self._egress: Egress
         self._context = context
@@ -109,7 +121,11 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._requested = 0
         #: A scheduled call of ``_take_turn``.
         self._turn: asyncio.Handle | None = None
-        self._waits_for_drain = False
+        #: What must happen before another request is dispatched: DRAIN, MUTED, or both.
+        self._waits = 0
+        #: Loop time until which the connection is muted, and the timer of its end.
+        self._muted_until = 0.0
+        self._unmute: asyncio.TimerHandle | None = None
         #: Time by which the peer must have read something, and the bytes it had read when this was set.
         self._write_deadline = math.inf
         self._mark = 0
@@ -117,8 +133,23 @@ class ServerConnection(asyncio.BufferedProtocol):
     # Called by the handler
 
     def trust(self) -> None:
-        """The peer sent a valid request, so its frames may have full size."""
+        """The peer sent a valid request, so its frames may have full size, if it is authenticated."""
         self.trusted = True
+        if self._unauthenticated is None:
+            self.frame_bytes_max = self._context.limits.frame_bytes_max
+
+    def limit_until_authenticated(self, limits: AuthenticationLimits) -> None:
+        """The connection must be authenticated before it may use more memory and time than these limits."""
+        self._unauthenticated = limits
+        self.frame_bytes_max = limits.frame_bytes_max
+        self._authentication_deadline = self._loop.time() + limits.timeout_ms / 1000
+        self.read_deadline = self._authentication_deadline
+
+    def authenticated(self, origin: Origin) -> None:
+        """The peer is authenticated, for the first time or again; later requests have this origin."""
+        self.origin = origin
+        self._unauthenticated = None
+        self._authentication_deadline = math.inf
         self.frame_bytes_max = self._context.limits.frame_bytes_max
 
     def respond(self, chunks: Sequence[Any], ticket: int | None = None) -> None:
@@ -134,6 +165,26 @@ class ServerConnection(asyncio.BufferedProtocol):
     def release(self, ticket: int | None = None) -> None:
         """Ends a request without an answer."""
         self.respond(EMPTY, ticket)
+
+    def mute(self, duration_ms: int) -> None:
+        """Dispatches and reads no further request for this time, counted from now. Requests in work are answered. Source: KIP-219."""
+        until = self._loop.time() + duration_ms / 1000
+        if self._closing or until <= self._muted_until:
+            return
+        self._muted_until = until
+        self._waits |= MUTED
+        # A frame that was begun must not be completed either.
+        self._pause()
+        self.read_deadline = math.inf
+        if self._unmute is not None:
+            self._unmute.cancel()
+        self._unmute = self._loop.call_at(until, self._muted)
+
+    def _muted(self) -> None:
+        """The time of ``mute`` is over."""
+        self._unmute = None
+        self._waits &= ~MUTED
+        self._ready()
 
     def _send_answers(self) -> None:
         """Sends answers up to the first request without one."""
@@ -205,11 +256,13 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._held = EMPTY
         if self._turn is not None:
             self._turn.cancel()
+        if self._unmute is not None:
+            self._unmute.cancel()
         if self._requested:
             context.memory.cancel(self._granted)
             self._requested = 0
         if self._frame is not None:
-            self._drop_frame()
+            self._drop_frame(grown=self._unauthenticated is not None)
         self._handler.lost(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -225,6 +278,8 @@ class ServerConnection(asyncio.BufferedProtocol):
             self._have += nbytes
             if self._have == self._frame_size:
                 self._frame_is_whole()
+            elif self._have == len(self._view):
+                self._grow_frame()
             return
         data = self._context.scratch[:nbytes]
         if self._held:
@@ -244,13 +299,17 @@ class ServerConnection(asyncio.BufferedProtocol):
 
     def resume_writing(self) -> None:
         self._egress.drained()
-        if self._waits_for_drain:
-            self._waits_for_drain = False
+        if self._waits & DRAIN:
+            self._waits &= ~DRAIN
             self._ready()
 
     # Called by the context's timer
 
     def expire(self) -> None:
+        if self._loop.time() >= self._authentication_deadline:
+            self._context.traffic.failed_authentications += 1
+            self.cut("not authenticated in time")
+            return
         self.cut("slow request" if self._frame is not None or self._held else "idle")
 
     @property
@@ -308,13 +367,13 @@ class ServerConnection(asyncio.BufferedProtocol):
     @property
     def _full(self) -> bool:
         """Whether no request of any kind may be dispatched now."""
-        if self._waits_for_drain:
+        if self._waits:
             return True
         return bool(self._answers) and not (self._producing and len(self._answers) < PRODUCES_IN_WORK)
 
     def _takes(self, data: memoryview, position: int, end: int) -> bool:
         """Whether the frame at ``position`` may be begun or dispatched."""
-        if self._closing or self._waits_for_drain or end - position < PREFIX.size:
+        if self._closing or self._waits or end - position < PREFIX.size:
             return False
         if not self._answers:
             return True
@@ -334,6 +393,10 @@ class ServerConnection(asyncio.BufferedProtocol):
 
     def _begin_frame(self, size: int, beginning: memoryview) -> bool:
         """Whether there was memory for the frame. If not, the caller holds its beginning, and reading pauses until there is."""
+        if self._unauthenticated is not None:
+            self._frame, self._frame_size, self._have = bytearray(), size, 0
+            self._grow_frame(beginning)
+            return True
         if self._context.memory.take(self._context.buffers.rounded(size), self._granted):
             self._open_frame(size, beginning)
             return True
@@ -354,19 +417,39 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._have = len(beginning)
         self._view[: self._have] = beginning
 
+    def _grow_frame(self, received: memoryview | bytes = b"") -> None:
+        """Enlarges the buffer of a frame before authentication: to four times the received bytes, at most to the size of the frame.
+
+        The size that a peer announces allocates nothing.
+        """
+        assert self._frame is not None and self._unauthenticated is not None, "a frame grows before authentication"
+        have = self._have + len(received)
+        grown = bytearray(min(self._frame_size, max(4 * have, UNAUTHENTICATED_BYTES_MIN)))
+        grown[: self._have] = self._frame[: self._have]
+        grown[self._have : have] = received
+        self._context.unauthenticated_bytes += len(grown) - len(self._frame)
+        self._frame, self._view, self._have = grown, memoryview(grown), have
+        if self._context.unauthenticated_bytes > self._unauthenticated.bytes_max:
+            self.cut("too many bytes before authentication")
+
     def _frame_is_whole(self) -> None:
         self._consuming = True
+        grown = self._unauthenticated is not None
         try:
             self._dispatch(self._view[: self._frame_size])
         finally:
             self._consuming = False
-            self._drop_frame()
+            self._drop_frame(grown=grown)
             self._read_on()
 
-    def _drop_frame(self) -> None:
+    def _drop_frame(self, *, grown: bool) -> None:
+        """``grown``: it was received before authentication, and so is not the pool's."""
         assert self._frame is not None, "only a frame that was begun is dropped"
         frame, self._frame = self._frame, None
         self._view = memoryview(EMPTY)
+        if grown:
+            self._context.unauthenticated_bytes -= len(frame)
+            return
         self._context.buffers.give(frame)
         self._context.memory.give(self._context.buffers.rounded(self._frame_size))
 
@@ -407,16 +490,17 @@ class ServerConnection(asyncio.BufferedProtocol):
     def _read_on(self) -> None:
         """Resumes reading if permitted, and sets the read deadline."""
         if self._closing or self._full or self._requested:
-            self.read_deadline = math.inf
+            self.read_deadline = self._authentication_deadline
             return
         if self._paused and len(self._held) - self._held_at < HELD_ENOUGH_BYTES:
             self._paused = False
             self._transport.resume_reading()
         begun = self._frame is not None or self._held
         if self._answers and not begun:
-            self.read_deadline = math.inf
+            self.read_deadline = self._authentication_deadline
             return
-        self.read_deadline = self._loop.time() + (self._context.read_timeout_s if begun else self._context.idle_s)
+        deadline = self._loop.time() + (self._context.read_timeout_s if begun else self._context.idle_s)
+        self.read_deadline = min(deadline, self._authentication_deadline)
 
     # Answers
 
@@ -427,7 +511,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         if len(self._context.connections) > DUPLICATES_MAX:
             self._egress.close_socket()
         if waiting_bytes > self._context.limits.write_buffer_bytes_max:
-            self._waits_for_drain = True
+            self._waits |= DRAIN
         else:
             self._ready()
 

@@ -23,8 +23,6 @@ from ottla.server.addresses import parse_address
 
 #: Hosts that stand for every address of a machine.
 ANYWHERE = ("", "0.0.0.0", "::")
-#: Protocols that this version serves.
-SERVED = (SecurityProtocol.PLAINTEXT, SecurityProtocol.SSL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,11 +43,6 @@ class Listeners:
         if not endpoints:
             raise ConfigError("listeners", "expected at least one listener, as NAME://HOST:PORT")
         _refuse_equal_ports(endpoints)
-        for endpoint in endpoints:
-            if endpoint.protocol not in SERVED:
-                served = ", ".join(SERVED)
-                problem = f"listener {endpoint.listener} has the protocol {endpoint.protocol}, and this version serves {served}"
-                raise ConfigError("listeners", problem)
         advertised = _endpoints(options.advertised_listeners, protocols, name="advertised.listeners") or endpoints
         _check_advertised(advertised if options.advertised_listeners else (), endpoints)
         return cls(endpoints, advertised, _inter_broker(options, protocols, advertised))

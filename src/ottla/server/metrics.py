@@ -50,6 +50,11 @@ class Counters:
     #: By API key.
     requests: Counter[int] = field(default_factory=Counter)
     failed_requests: int = 0
+    #: Accesses that access rules refused.
+    denied: int = 0
+    #: Answers of clients above a quota, and the sum of their throttle times.
+    throttled_requests: int = 0
+    throttle_ms: int = 0
     #: Flush batches, and the partition flushes in them.
     commits: int = 0
     flushes: int = 0

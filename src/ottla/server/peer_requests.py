@@ -9,17 +9,25 @@ request waits for another while there are fewer than ``CONNECTIONS_MAX``; for fe
 """
 
 import asyncio
+import logging
 from collections.abc import Callable, Mapping
+from random import Random
 from typing import Any, Protocol
 
 from ottla.base.ids import BrokerId
+from ottla.base.options import ConfigError
 from ottla.base.units import MiB
-from ottla.broker.node import PEER
+from ottla.broker.registration.peers import PEER
 from ottla.net.client_connection import ClientConnection, ConnectionBroken, open_connection
+from ottla.net.sasl.login import Login, LoginFailed, log_in
 from ottla.net.tls.context import TlsContext
 from ottla.wire.messages.fetch import FetchRequest
 
+log = logging.getLogger("ottla.server")
+
 CONNECT_MS = 10_000
+#: Of SaslAuthenticate, that brokers use among themselves.
+AUTHENTICATE_VERSIONS = (1, 2)
 #: To one broker, for requests of one kind.
 CONNECTIONS_MAX = 8
 #: Larger than any answer of a controller.
@@ -33,10 +41,10 @@ class _PeerConnection:
 
     __slots__ = ("address", "opening", "tls", "waiting")
 
-    def __init__(self, address: Address, tls: TlsContext | None) -> None:
+    def __init__(self, address: Address, tls: TlsContext | None, login: Callable[[], Login] | None) -> None:
         self.address = address
         self.tls = tls
-        self.opening = asyncio.get_running_loop().create_task(_open(address, tls))
+        self.opening = asyncio.get_running_loop().create_task(_open(address, tls, login))
         #: Requests that wait for the connection or for their answer.
         self.waiting = 0
 
@@ -77,11 +85,15 @@ class PeerClient:
         *,
         timeout_ms: int = 30_000,
         tls: Callable[[], TlsContext | None] = lambda: None,
+        login: Callable[[], Login] | None = None,
     ) -> None:
         """``shells`` are the brokers of this process; ``address_of`` gives the registered address of a broker of another process; ``tls``
         gives the present certificates of this broker.
+
+        ``login`` gives the credentials for a new connection, or raises ConfigError; None: the listener between brokers has no SASL.
         """
         self._tls = tls
+        self._login = login
         self._shells = shells
         self._timeout_ms = timeout_ms
         self._address_of = address_of
@@ -136,12 +148,21 @@ class PeerClient:
             old.close()
         best = min(known, key=lambda connection: connection.waiting, default=None)
         if best is None or (best.waiting and (kind is FetchRequest or len(known) < CONNECTIONS_MAX)):
-            best = _PeerConnection(address, tls)
+            best = _PeerConnection(address, tls, self._login)
             known.append(best)
         return best
 
 
-async def _open(address: Address, tls: TlsContext | None) -> ClientConnection:
-    return await open_connection(
+async def _open(address: Address, tls: TlsContext | None, login: Callable[[], Login] | None) -> ClientConnection:
+    """Raises: ConnectionBroken."""
+    link = await open_connection(
         *address, client_id=PEER, frame_bytes_max=FRAME_BYTES_MAX, timeout_ms=CONNECT_MS, lost=lambda why: None, tls=tls
     )
+    if login is not None:
+        try:
+            await log_in(link, login(), host=address[0], versions=AUTHENTICATE_VERSIONS, timeout_ms=CONNECT_MS, rng=Random())
+        except (LoginFailed, ConfigError) as error:
+            link.close("not authenticated")
+            log.warning("this broker is not authenticated by another one: %s", error)
+            raise ConnectionBroken(str(error)) from None
+    return link

@@ -152,16 +152,27 @@ class Performer:
         """Encodes an answer and passes it to its connection. Raises: what encoding raises."""
         connection = self.connections.get(effect.connection)
         if connection is not None:
-            connection.respond(encode_response(effect.message, effect.api_version, effect.correlation_id), effect.ticket)
+            chunks = encode_response(effect.message, effect.api_version, effect.correlation_id)
+            if effect.throttle_ms:
+                self._mute(connection, effect.throttle_ms)
+            connection.respond(chunks, effect.ticket)
         else:
             self._answer_peer(effect.connection, effect.message)
 
     def _release(self, effect: effects.Release) -> None:
         connection = self.connections.get(effect.connection)
         if connection is not None:
+            if effect.throttle_ms:
+                self._mute(connection, effect.throttle_ms)
             connection.release(effect.ticket)
         else:
             self._answer_peer(effect.connection, None)
+
+    def _mute(self, connection: ServerConnection, throttle_ms: int) -> None:
+        """Before the answer, so that it does not start the next request."""
+        self._counters.throttled_requests += 1
+        self._counters.throttle_ms += throttle_ms
+        connection.mute(throttle_ms)
 
     def _close(self, effect: effects.Close) -> None:
         self.close_connection(effect.connection, "refused", effect.reason)

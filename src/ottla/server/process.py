@@ -23,7 +23,7 @@ import sys
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -31,6 +31,8 @@ from typing import Any, NoReturn, TypeVar
 
 from ottla.base.ids import BrokerId
 from ottla.base.ports import Disk, NodeState, Op, SessionState, Store
+from ottla.base.sampled_rate import Window
+from ottla.base.units import SECOND_MS
 from ottla.broker import events
 from ottla.broker.apis import HANDLERS
 from ottla.broker.context import BrokerContext
@@ -43,11 +45,14 @@ from ottla.broker.registration.lifecycle import refusal_beside_kafka
 from ottla.log.directory import LogDirectory
 from ottla.log.errors import LogError
 from ottla.log.options import TopicOptions
+from ottla.net.authenticator import Authenticator
 from ottla.net.connection_context import ConnectionContext
 from ottla.net.listener import Listener
+from ottla.net.server_connection import Handler
 from ottla.net.tls.context import TlsContext
 from ottla.net.tls.listener_tls import ListenerTls
 from ottla.server.addresses import Address
+from ottla.server.audit import close_audit_log, open_audit_log
 from ottla.server.certificate_renewal import CertificateRenewal
 from ottla.server.data_directory import CannotStart, StoppedWhileStarting, UnusableDirectory
 from ottla.server.environment import Environment, LoopWatch, OperatingSystem
@@ -58,7 +63,8 @@ from ottla.server.metrics import Counters
 from ottla.server.peer_requests import PeerClient
 from ottla.server.peer_resolver import PeerResolver
 from ottla.server.performer import Performer
-from ottla.server.process_plan import BoundBroker, ProcessPlan, limits, listener_limits
+from ottla.server.process_plan import BoundBroker, ProcessPlan, authentication_limits, limits, listener_limits
+from ottla.server.sasl import ListenerMechanisms, peer_login
 from ottla.server.shell import Shell
 from ottla.server.store_factory import WARN_EVERY_S, StoreFactory, cluster_id, read_and_watch, submit_and_wait, zookeeper_connection
 from ottla.store import layout
@@ -75,6 +81,8 @@ READY_S = 60.0
 HANDSHAKE_THREADS = max(1, min(4, (os.cpu_count() or 1) - 1))
 #: How long a stop waits for clients to read their last answers.
 PATIENCE_S = 1.0
+#: Threads for the slow steps of authentication, which may wait for an identity provider.
+AUTHENTICATION_THREADS = 4
 
 
 class RunningBroker:
@@ -104,7 +112,14 @@ class RunningBroker:
         #: Of the listeners with TLS.
         self.tls = {name: ListenerTls(state, process.handshake_threads) for name, state in bound.tls.items()}
         self._inter_broker = bound.listeners.inter_broker
-        self.peers = PeerClient(process.shells, self._registered_address, timeout_ms=options.request_timeout_ms, tls=self._tls_to_peers)
+        sasl = any(one.protocol.sasl for one in bound.listeners.endpoints if one.listener == self._inter_broker)
+        self.peers = PeerClient(
+            process.shells,
+            self._registered_address,
+            timeout_ms=options.request_timeout_ms,
+            tls=self._tls_to_peers,
+            login=partial(peer_login, self._inter_broker, partial(self.listener_options, self._inter_broker)) if sasl else None,
+        )
         self.performer = Performer(
             disks={directory.root: process.disks[directory.root] for directory in self.directories},
             session=self.session,
@@ -143,19 +158,33 @@ class RunningBroker:
     def _make_listeners(self, process: "Process", bound: BoundBroker) -> dict[str, Listener]:
         """By name."""
         handler, numbers = process.environment.request_handler(self.shell), count(1)
+        protocols = {endpoint.listener: endpoint.protocol for endpoint in bound.listeners.endpoints}
         return {
             name: Listener(
                 listening,
                 process.connection_context,
-                handler,
+                self._authenticator(process, name, handler) if protocols[name].sasl else handler,
                 name=name,
                 limits=listener_limits(self.listener_options(name)),
                 numbers=numbers,
+                authentication=authentication_limits(self.listener_options(name)) if protocols[name].sasl else None,
                 tls=self.tls.get(name),
                 protected=name == self._inter_broker and len(bound.sockets) > 1,
             )
             for name, listening in bound.sockets.items()
         }
+
+    def _authenticator(self, process: "Process", listener: str, handler: Handler) -> Handler:
+        """The handler of a listener with SASL."""
+        context = self.node.context
+        return Authenticator(
+            handler,
+            ListenerMechanisms(listener, partial(self.listener_options, listener), context.image, process.wall_ms),
+            executor=process.authentication_threads,
+            traffic=process.connection_context.traffic,
+            failure_delay_ms=lambda: context.options.failed_authentication_delay_ms,
+            wall_ms=process.wall_ms,
+        )
 
     def watch(self) -> None:
         """Passes the store's state and its changes to the broker."""
@@ -172,10 +201,10 @@ class RunningBroker:
         found = self.tls.get(self._inter_broker)
         return None if found is None else found.present.client
 
-    def listener_options(self, name: str) -> BrokerOptions:
-        """Settings in effect for a listener."""
+    def listener_options(self, name: str, mechanism: str = "") -> BrokerOptions:
+        """Settings in effect for a listener, or for a SASL mechanism of it."""
         context = self.node.context
-        return listener_options(context.settings, context.image, self.id, name)
+        return listener_options(context.settings, context.image, self.id, name, mechanism)
 
     def _changed(self, state: NodeState) -> None:
         self.shell.handle(events.StoreChanged(state=state))
@@ -219,6 +248,14 @@ class Process:
     """All brokers of a process, and what they share. Belongs to one event loop."""
 
     cluster_id: str
+    store_factory: StoreFactory | None = None
+    _started = False
+    #: The file of the audit log, if there is one.
+    _audit_log: logging.Handler | None = None
+    _watchdog: LoopWatch | None = None
+    #: Tasks that resolve the hosts of limits and of quotas.
+    _resolving: asyncio.Task[None] | None = None
+    _resolving_quotas: asyncio.Task[None] | None = None
 
     def __init__(self, plan: ProcessPlan, *, die: Callable[[int], NoReturn] = os._exit, environment: Environment | None = None) -> None:
         """Locks the data directory; ``start`` opens it. ``die`` ends the process after an internal error.
@@ -233,13 +270,10 @@ class Process:
         plan.listeners()
         if options.zookeeper_connect:
             zookeeper_connection(options)
-        self.store_factory: StoreFactory | None = None
         self._locks = [self.environment.lock_directory(plan.data_dir)]
         self._die = die
-        self._started = False
         self._end: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self.counters = Counters()
-        self._watchdog: LoopWatch | None = None
         self.brokers: list[RunningBroker] = []
         self.shells: dict[BrokerId, Shell] = {}
         self.disks: dict[str, Disk] = {}
@@ -249,9 +283,11 @@ class Process:
         self._descriptors_per_disk = max(descriptors // 2 // sum(len(plan.log_dirs(n)) for n in range(plan.brokers)), 16)
         self.sync_threads = self.environment.threads(options.num_io_threads, "ottla-sync")
         self._read_threads = self.environment.threads(options.num_io_threads, "ottla-read")
+        self.authentication_threads = self.environment.threads(AUTHENTICATION_THREADS, "ottla-authentication")
         self.handshake_threads = self.environment.threads(HANDSHAKE_THREADS, "ottla-tls")
         self.connection_context = ConnectionContext(limits(options, descriptors), self._read_threads)
-        self._resolving: asyncio.Task[None] | None = None
+        #: Quotas of connections in effect, by host.
+        self._connection_quotas: dict[str, float] = {}
         self._resolve_hosts()
 
     async def start(self) -> list[Address]:
@@ -259,6 +295,11 @@ class Process:
 
         Raises: ConfigError, CannotStart.
         """
+        if path := self.plan.options().audit_log:
+            try:
+                self._audit_log = open_audit_log(path)
+            except OSError as error:
+                raise CannotStart(f"ottla.audit.log: cannot write to {path}: {error.strerror}; choose another file") from None
         self.store_factory = self.environment.store_factory(self.plan.options(), self.plan.data_dir, self.halt)
         session = await self._unless_stopped(self.store_factory.session())
         await self._unless_stopped(read_and_watch(session, "/", self._image.apply))
@@ -292,6 +333,12 @@ class Process:
         self._watchdog = self.environment.watch_loop(self.counters)
         return [broker.address for broker in self.brokers]
 
+    def figures(self) -> str:
+        """Counters, and what clients use of their quotas, by broker."""
+        quotas = {broker.id: [usage._asdict() for usage in broker.node.context.quotas.metrics()] for broker in self.brokers}
+        used = {number: usages for number, usages in quotas.items() if usages}
+        return f"{self.counters.snapshot()} {self.connection_context.traffic}" + (f" quotas: {used}" if used else "")
+
     def adopt(self, broker: RunningBroker) -> None:
         """Applies a broker's changed settings. Connections and threads are the process's: with several brokers, the last change applies."""
         options = broker.node.context.options
@@ -305,6 +352,27 @@ class Process:
         if found != self.connection_context.limits:
             self.connection_context.set_limits(found)
             self._resolve_hosts()
+
+        quotas = broker.node.context.quotas.limits.connection_rates
+        if quotas != self._connection_quotas:
+            self._connection_quotas = dict(quotas)
+            window = Window(options.quota_window_num, options.quota_window_size_seconds * SECOND_MS)
+            self.connection_context.set_address_rates(quotas, window)
+            if self._resolving_quotas is not None:
+                self._resolving_quotas.cancel()
+            self._resolving_quotas = asyncio.get_running_loop().create_task(self._resolve_quotas(self._connection_quotas, window))
+
+    async def _resolve_quotas(self, quotas: Mapping[str, float], window: Window) -> None:
+        """Resolves the hosts of quotas of connections; an address of its own has precedence."""
+        rates: dict[str, float] = {}
+        for host, rate in quotas.items():
+            try:
+                found = await asyncio.get_running_loop().getaddrinfo(host, None) if host else []
+            except (OSError, UnicodeError) as error:
+                log.warning("the quota of connections of %s has no effect: the host cannot be resolved: %s", host, error)
+                continue
+            rates |= {str(address[0]): rate for _, _, _, _, address in found}
+        self.connection_context.set_address_rates(rates | dict(quotas), window)
 
     def _resolve_hosts(self) -> None:
         """Resolves the hosts of max.connections.per.ip.overrides, in the background."""
@@ -452,14 +520,18 @@ class Process:
             await broker.peers.close()
         if self.store_factory is not None:
             await self.store_factory.close()
-        if self._resolving is not None:
-            self._resolving.cancel()
+        for task in (self._resolving, self._resolving_quotas):
+            if task is not None:
+                task.cancel()
         self.connection_context.close()
         for broker in self.brokers:
             broker.performer.close()
         self.sync_threads.shutdown()
         self._read_threads.shutdown()
+        self.authentication_threads.shutdown()
         self.handshake_threads.shutdown()
+        if self._audit_log is not None:
+            close_audit_log(self._audit_log)
         for lock in self._locks:
             lock.release()
 
@@ -581,7 +653,7 @@ async def serve(plan: ProcessPlan, ready: Callable[[list[Address]], None]) -> in
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, partial(_on_stop_signal, process))
-    loop.add_signal_handler(signal.SIGUSR1, lambda: print_message(f"{process.counters.snapshot()} {process.connection_context.traffic}"))
+    loop.add_signal_handler(signal.SIGUSR1, lambda: print_message(process.figures()))
     try:
         try:
             addresses = await process.start()

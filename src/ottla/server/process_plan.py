@@ -3,20 +3,22 @@
 import socket
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from ottla.base.listeners import Endpoint
 from ottla.base.options import ConfigError
 from ottla.base.paths import NotLocal, local_path
 from ottla.base.units import MiB
-from ottla.broker.metadata.configs import ServerOptions, Settings, listener_options, listener_setting
+from ottla.broker.metadata.configs import BrokerOptions, ServerOptions, Settings, listener_options, listener_setting
 from ottla.broker.metadata.image import Image
-from ottla.net.connection_context import DUPLICATES_MAX, Limits, ListenerLimits
+from ottla.net.connection_context import DUPLICATES_MAX, AuthenticationLimits, Limits, ListenerLimits
 from ottla.net.listener import bound_socket
 from ottla.net.tls.listener_tls import TlsState
 from ottla.server.addresses import Address, address_text
 from ottla.server.data_directory import CannotStart
 from ottla.server.listeners import Listeners
+from ottla.server.sasl import check_listener, peer_login
 
 #: Descriptors reserved for anything but connections and log files.
 SPARE_DESCRIPTORS = 128
@@ -44,9 +46,16 @@ class ProcessPlan:
         names = [endpoint.listener.lower() for endpoint in found.endpoints]
         for setting in self.texts:
             own = listener_setting(setting)
-            if own is not None and own[0] not in names:
-                problem = f"there is no listener {own[0]!r}; the names are, in lower case, {', '.join(names)}"
+            if own is not None and own.listener not in names:
+                problem = f"there is no listener {own.listener!r}; the names are, in lower case, {', '.join(names)}"
                 raise ConfigError(setting, problem)
+        settings = Settings(self.texts)
+        for one in found.endpoints:
+            if one.protocol.sasl:
+                options_of = partial(listener_options, settings, Image(), settings.options.broker_id, one.listener)
+                check_listener(one.listener, options_of)
+                if one.listener == found.inter_broker and settings.options.zookeeper_connect:
+                    peer_login(one.listener, options_of)
         for one in found.endpoints:
             if one.port and one.port + self.brokers > 65536:
                 raise ConfigError("listeners", f"{self.brokers} brokers from port {one.port} on need ports above 65535")
@@ -143,6 +152,11 @@ class BoundBroker:
 def listener_limits(options: ServerOptions) -> ListenerLimits:
     """Limits of one listener from its settings."""
     return ListenerLimits(connections_max=options.max_connections, connection_rate=options.max_connection_creation_rate)
+
+
+def authentication_limits(options: BrokerOptions) -> AuthenticationLimits:
+    """Limits of connections to a listener with SASL before they are authenticated."""
+    return AuthenticationLimits(frame_bytes_max=options.sasl_server_max_receive_size, timeout_ms=options.authentication_timeout_ms)
 
 
 def host_limits(text: str) -> tuple[tuple[str, int], ...]:

@@ -40,7 +40,7 @@ def read_request(connection: ServerConnection, frame: memoryview) -> RequestArri
     if version < handler.declared_since:
         # Produce 0 to 2 are advertised because old clients look for them, and are not implemented.
         raise Refused(f"version {version} of API {api_key} is advertised only")
-    return _event(connection, header, decode(handler.request, frame, version, position))
+    return _event(connection, header, decode(handler.request, frame, version, position), len(frame))
 
 
 def undecoded_request(connection: ServerConnection, frame: memoryview) -> RequestArrived[Any] | None:
@@ -50,10 +50,10 @@ def undecoded_request(connection: ServerConnection, frame: memoryview) -> Reques
     except MalformedMessage:
         return None
     handler = HANDLERS.get(header[0])
-    return None if handler is None else _event(connection, header, handler.request())
+    return None if handler is None else _event(connection, header, handler.request(), len(frame))
 
 
-def _event(connection: ServerConnection, header: tuple[int, int, int, str | None], body: Any) -> RequestArrived[Any]:
+def _event(connection: ServerConnection, header: tuple[int, int, int, str | None], body: Any, size: int) -> RequestArrived[Any]:
     api_key, version, correlation_id, client_id = header
     return RequestArrived(
         connection=connection.number,
@@ -64,6 +64,7 @@ def _event(connection: ServerConnection, header: tuple[int, int, int, str | None
         client_id=client_id,
         body=body,
         origin=connection.origin,
+        size=size,
     )
 
 

@@ -18,6 +18,7 @@ pause the broker first gets a "suspended" session event. It leads again when the
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable
 from functools import partial
 from itertools import count
@@ -27,11 +28,14 @@ from typing import Any
 import msgspec
 
 from ottla.base.ids import ConnectionId
+from ottla.base.origin import SAME_PROCESS
 from ottla.base.ports import Op, StoreRequests, StoreResult
 from ottla.broker import effects, events
 from ottla.broker.isolation import refusal
-from ottla.broker.node import PEER, Node
+from ottla.broker.node import Node
+from ottla.broker.registration.peers import PEER
 from ottla.net.server_connection import ServerConnection
+from ottla.server import audit
 from ottla.server.failures import RequestFailures
 from ottla.server.flight_recorder import FlightRecorder
 from ottla.server.metrics import Counters
@@ -62,8 +66,11 @@ class Shell:
         record: Callable[["Shell", BaseException], Path],
         session: StoreRequests | None = None,
         pause_max_ms: int = 0,
+        spent_ns: Callable[[], int] = time.thread_time_ns,
     ) -> None:
         """``crashed`` gets an error that ends the process; it does not return. ``record`` writes the flight record of a failed request.
+
+        ``spent_ns``: CPU time of the thread.
 
         After a pause of more than ``pause_max_ms`` the ``session`` counts as suspended. 0: never, since it lives as long as the process.
         """
@@ -73,6 +80,9 @@ class Shell:
         self.counters = counters
         self.failures = RequestFailures(counters, partial(record, self))
         performer.performers[effects.RequestFailed] = self._request_failed
+        performer.performers[effects.Audit] = self._audit
+        self._quotas = node.context.quotas
+        self._spent_ns = spent_ns
         self._now_ms = now_ms
         self._wall_ms = wall_ms
         self._crashed = crashed
@@ -189,7 +199,24 @@ class Shell:
             connection.respond(request, connection.ticket)
             return
         self.counters.requests[request.api_key] += 1
+        if self._quotas.timed:
+            self._handle_timed(request, frame)
+        else:
+            self.handle(request, frame)
+
+    def _handle_timed(self, request: events.RequestArrived[Any], frame: memoryview) -> None:
+        """Handles a request and reports its time, for quotas of request time."""
+        began_ns = self._spent_ns()
         self.handle(request, frame)
+        spent_ns = self._spent_ns() - began_ns
+        timed = events.RequestTimed(
+            connection=request.connection,
+            api_key=request.api_key,
+            client_id=request.client_id,
+            origin=request.origin,
+            spent_ns=spent_ns,
+        )
+        self.handle(timed)
 
     def lost(self, connection: ServerConnection) -> None:
         """A connection is closed; see ``server_connection.Handler``."""
@@ -205,7 +232,9 @@ class Shell:
         key = schema_of(type(message)).key
         assert key is not None, f"{type(message).__name__} is a request"
         self.performer.peer_waits[number] = answered
-        request = events.RequestArrived(connection=number, correlation_id=0, api_key=key, api_version=version, client_id=PEER, body=message)
+        request = events.RequestArrived(
+            connection=number, correlation_id=0, api_key=key, api_version=version, client_id=PEER, body=message, origin=SAME_PROCESS
+        )
         self.handle(request)
 
     # Effects
@@ -223,6 +252,11 @@ class Shell:
 
     def _request_failed(self, effect: effects.RequestFailed) -> None:
         self.failures.note(effect.call, effect.what, effect.error, self._now_ms())
+
+    def _audit(self, effect: effects.Audit) -> None:
+        if not effect.allowed:
+            self.counters.denied += 1
+        audit.write(effect, broker_id=self.node.context.broker_id, wall_ms=self._wall_ms())
 
     def _respond_failed(self, effect: effects.Respond, error: Exception) -> None:
         """An answer could not be encoded or sent: the client gets an error response instead, or its connection is closed."""

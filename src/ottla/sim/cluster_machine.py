@@ -16,7 +16,7 @@ from typing import Any
 from ottla.base.ids import BrokerId, TopicPartition
 from ottla.base.ports import Op, StoreResult
 from ottla.broker import events
-from ottla.broker.node import PEER
+from ottla.broker.registration.peers import PEER
 from ottla.sim.disk import SimDisk
 from ottla.sim.links import Links
 from ottla.sim.machine import Machine, Process, carried_frame

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from ottla.base.ids import BrokerId, TopicPartition
 from ottla.base.ports import Op
 from ottla.broker import events
-from ottla.broker.node import PEER
+from ottla.broker.registration.peers import PEER
 from ottla.broker.replica.follower import Follower
 from ottla.broker.replica.leader import Leader
 from ottla.sim.checkers.cluster import (

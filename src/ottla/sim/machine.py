@@ -13,6 +13,7 @@ A broker that halts because its disk failed is replaced with a new process later
 import asyncio
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,8 @@ from ottla.broker.apis import HANDLERS
 from ottla.broker.context import BrokerContext
 from ottla.broker.metadata.configs import Settings, topic_options
 from ottla.broker.metadata.image import Image
-from ottla.broker.node import PEER, Node
+from ottla.broker.node import Node
+from ottla.broker.registration.peers import PEER
 from ottla.log.directory import LogDirectory
 from ottla.log.options import TopicOptions
 from ottla.net.connection_context import ConnectionContext, Limits
@@ -48,6 +50,8 @@ from ottla.wire.compile import decode
 CLUSTER_ID = "c2ltdWxhdGVkLWNsdXN0ZXI"
 #: Disk time that a step may take: reads and writes of the page cache, and no sync, which takes 2 ms.
 STEP_DISK_MAX_MS = 1
+#: CPU time of a step, for quotas of request time: always the same, so that a history can be repeated.
+STEP_NS = 100_000
 #: Little request memory, so that requests wait for it.
 LIMITS = Limits(request_memory_bytes=16_384)
 
@@ -61,19 +65,25 @@ def carried_frame(chunks: Sequence[Any]) -> bytearray:
     return bytearray(b"".join(bytes(chunk) for chunk in chunks))[framing.SIZE_BYTES :]
 
 
+#: Called with a broker after each step, its event and its effects.
+Inspect = Callable[[Node, events.Event, list[effects.Effect]], None]
+
+
 class MeteredNode(Node):
     """Reports the disk time of each step."""
 
-    def __init__(self, context: BrokerContext, disk: SimDisk, report: Callable[[events.Event, int], None]) -> None:
-        """``report`` gets the event and milliseconds."""
+    def __init__(self, context: BrokerContext, disk: SimDisk, report: Callable[[events.Event, int], None], inspect: Inspect) -> None:
+        """``report`` gets the event and milliseconds, ``inspect`` the event and the effects."""
         super().__init__(context, HANDLERS)
         self._disk = disk
         self._report = report
+        self._inspect = inspect
 
     def step(self, event: events.Event, now_ms: int) -> list[effects.Effect]:
         before_us = self._disk.work_us
         requested = super().step(event, now_ms)
         self._report(event, (self._disk.work_us - before_us) // 1000)
+        self._inspect(self, event, requested)
         return requested
 
 
@@ -127,6 +137,7 @@ class Process:
             ),
             machine.disk,
             self._stepped,
+            machine.inspects,
         )
         #: Open connections of clients.
         self.transports: dict[int, HostTransport] = {}
@@ -156,6 +167,7 @@ class Process:
                 session=self,
                 pause_max_ms=machine.pause_max_ms,
                 handled=self._handled,
+                spent_ns=count(0, STEP_NS).__next__,
             )
             self.performer.handle = self.shell.handle
             self.performer.performers[effects.RequestFailed] = lambda effect: loop.fail(effect.error)
@@ -289,6 +301,8 @@ class Machine:
         self.halted = 0
         #: Each file operation off the event loop takes up to a second.
         self.slow_disk = False
+        #: Set before the machine starts.
+        self.inspects: Inspect = lambda node, event, requested: None
         #: Called before a process ends.
         self.last_look: Callable[[Node], None] = lambda node: None
         self._texts = texts

@@ -10,6 +10,7 @@
     /controller                 ephemeral   id of the controller
     /controller_epoch                       a decimal number; its version fences a zombie controller's writes
     /config/TYPE/NAME                       overrides; TYPE topics, brokers, users, clients, ips; NAME <default> for all
+    /config/users/USER/clients/CLIENT       quotas of a client id of a user
     /config/changes/config_change_S         announces that an override changed (Kafka's brokers watch it; ours watch the node itself)
     /admin/delete_topics/T                  empty; the topic is being deleted
     /admin/reassign_partitions              replicas requested by an operator's tool, until the controller has read them
@@ -18,11 +19,16 @@
     /isr_change_notification/isr_change_S   partitions whose state changed
     /log_dir_event_notification/log_dir_event_S   a broker lost a log directory
     /feature                                finalized features
+    /delegation_token/tokens/ID             owner, renewers and times of a delegation token; its HMAC is computed
     /consumers                              empty; used by Kafka's consumers before 0.9
+    /kafka-acl/TYPE/NAME                    access rules of a literal resource pattern
+    /kafka-acl-extended/prefixed/TYPE/NAME  access rules of a prefixed resource pattern
+    /kafka-acl-changes/acl_changes_S            announces a change of rules, for Kafka's brokers
+    /kafka-acl-extended-changes/acl_changes_S   the same for prefixed patterns
 
 Contents are JSON, except the controller epoch. As in Kafka, unknown keys are ignored, so newer versions can add keys.
 The module is pure; malformed content raises ``MalformedNode``. Source: KIP-497 (state), KIP-516 (topic ids),
-KIP-455 (adding and removing replicas), KIP-584 (features), KIP-730 (producer id blocks).
+KIP-455 (adding and removing replicas), KIP-584 (features), KIP-730 (producer id blocks), KIP-290 (access rules).
 """
 
 import re
@@ -32,6 +38,7 @@ from urllib.parse import quote, unquote
 
 import msgspec
 
+from ottla.base.acls import RESOURCE_TYPES, Entry, Operation, Pattern, PatternType, Permission, ResourceType
 from ottla.base.ids import NO_TOPIC_ID, BrokerId, LeaderEpoch, ProducerId, TopicId, TopicPartition, topic_id_from_text, topic_id_text
 
 BROKERS = "/brokers"
@@ -53,6 +60,11 @@ ISR_CHANGES = "/isr_change_notification"
 LOG_DIR_EVENTS = "/log_dir_event_notification"
 FEATURE = "/feature"
 CONSUMERS = "/consumers"
+ACLS = "/kafka-acl"
+EXTENDED_ACLS = "/kafka-acl-extended"
+ACL_CHANGES = {PatternType.LITERAL: "/kafka-acl-changes", PatternType.PREFIXED: "/kafka-acl-extended-changes"}
+_ACL_ROOTS = {PatternType.LITERAL: ACLS, PatternType.PREFIXED: f"{EXTENDED_ACLS}/prefixed"}
+DELEGATION_TOKENS = "/delegation_token/tokens"
 
 #: Types of entities with overrides.
 CONFIG_TYPES = ("topics", "brokers", "users", "clients", "ips", "groups")
@@ -63,10 +75,16 @@ OTTLA_VERSION = "ottla.version"
 #: Name of the default overrides for all brokers, users or clients.
 DEFAULT_ENTITY = "<default>"
 
+#: Beginning of an encoded name in the path of access rules.
+_ENCODED = "%%"
+
 #: Nodes that exist, empty, in every store before a broker uses it; parents come before children.
 PERSISTENT_PATHS: tuple[str, ...] = (
     BROKERS, BROKER_IDS, TOPICS, BROKER_SEQUENCE, ADMIN, DELETE_TOPICS, CLUSTER, CONFIG, CONFIG_CHANGES,
     *(f"{CONFIG}/{kind}" for kind in CONFIG_TYPES), ISR_CHANGES, LOG_DIR_EVENTS, CONSUMERS,
+    EXTENDED_ACLS, *_ACL_ROOTS.values(), *ACL_CHANGES.values(),
+    *(f"{root}/{kind.label}" for root in _ACL_ROOTS.values() for kind in RESOURCE_TYPES),
+    "/delegation_token", DELEGATION_TOKENS, "/delegation_token/token_changes",
 )  # fmt: skip
 
 
@@ -141,6 +159,54 @@ def config_of(path: str) -> tuple[str, str] | None:
     return (found[1], desanitized(found[2])) if found and found[1] in CONFIG_TYPES else None
 
 
+class QuotaEntity(NamedTuple):
+    """What has client quotas. None: it does not matter; empty: the default of all others."""
+
+    user: str | None = None
+    client: str | None = None
+    ip: str | None = None
+
+
+def _quota_element(name: str) -> str:
+    return quote(name, safe="._-").replace("~", "%7E") if name else DEFAULT_ENTITY
+
+
+def _quota_name(element: str) -> str:
+    return "" if element == DEFAULT_ENTITY else unquote(element)
+
+
+def quota_config(entity: QuotaEntity) -> str:
+    """Node of the quotas of an entity; that of a user has its credentials, too. Source: Kafka's ConfigEntityZNode."""
+    if entity.ip is not None:
+        return f"{CONFIG}/ips/{_quota_element(entity.ip)}"
+    if entity.user is None:
+        assert entity.client is not None, "an entity has a user, a client id or an address"
+        return f"{CONFIG}/clients/{_quota_element(entity.client)}"
+    user = f"{CONFIG}/users/{_quota_element(entity.user)}"
+    return user if entity.client is None else f"{quota_clients(user)}/{_quota_element(entity.client)}"
+
+
+def quota_clients(user_path: str) -> str:
+    """The parent of the client ids of a user, below the user's node."""
+    return f"{user_path}/clients"
+
+
+def is_parent_of_quotas(path: str) -> bool:
+    """Whether it is the parent of the client ids of a user."""
+    return re.fullmatch(r"/config/users/[^/]+/clients", path) is not None
+
+
+def quota_entity_of(path: str) -> QuotaEntity | None:
+    """The entity whose quotas live at this path; None for another kind of path."""
+    found = re.fullmatch(r"/config/(users|clients|ips)/([^/]+)(?:/clients/([^/]+))?", path)
+    if found is None:
+        return None
+    kind, name, client = found[1], _quota_name(found[2]), found[3]
+    if client is not None:
+        return QuotaEntity(user=name, client=_quota_name(client)) if kind == "users" else None
+    return {"users": QuotaEntity(user=name), "clients": QuotaEntity(client=name), "ips": QuotaEntity(ip=name)}[kind]
+
+
 def deleted_topic(name: str) -> str:
     return f"{DELETE_TOPICS}/{name}"
 
@@ -157,6 +223,40 @@ def isr_change(sequence: int) -> str:
 
 def log_dir_event(sequence: int) -> str:
     return f"{LOG_DIR_EVENTS}/log_dir_event_{sequence:010d}"
+
+
+def acl(pattern: Pattern) -> str:
+    """Node of the rules of a pattern: the name as it is, like Kafka, or ``%%`` and its percent-encoding if it cannot be a path element."""
+    name = pattern.name
+    if "/" in name or name in (".", "..") or name.startswith(_ENCODED) or not name.isprintable():
+        name = _ENCODED + quote(name, safe="")
+    return f"{_ACL_ROOTS[pattern.pattern_type]}/{pattern.resource_type.label}/{name}"
+
+
+def acl_of(path: str) -> Pattern | None:
+    """The pattern whose rules live at this path; None for another kind of path."""
+    for pattern_type, root in _ACL_ROOTS.items():
+        if path.startswith(f"{root}/"):
+            kind, _, name = path[len(root) + 1 :].partition("/")
+            resource_type = ResourceType.labelled(kind)
+            if resource_type is None or not name:
+                return None
+            return Pattern(resource_type, pattern_type, unquote(name[len(_ENCODED) :]) if name.startswith(_ENCODED) else name)
+    return None
+
+
+def acl_change(pattern_type: PatternType, sequence: int) -> str:
+    """A notification for Kafka's brokers, which read those with a higher number than the last one."""
+    return f"{ACL_CHANGES[pattern_type]}/acl_changes_{sequence:010d}"
+
+
+def acl_change_of(path: str) -> tuple[PatternType, int] | None:
+    """Kind of pattern and number of a notification; None for another kind of path."""
+    for pattern_type, root in ACL_CHANGES.items():
+        found = re.fullmatch(rf"{root}/acl_changes_(\d+)", path)
+        if found:
+            return pattern_type, int(found[1])
+    return None
 
 
 def sanitized(name: str) -> str:
@@ -468,6 +568,70 @@ class _ConfigJson(msgspec.Struct):
     config: dict[str, str] = {}
 
 
+class DelegationToken(msgspec.Struct, frozen=True, kw_only=True):
+    """A delegation token. Principals are ``TYPE:NAME``, times in ms since 1970. Source: KIP-48, KIP-373."""
+
+    token_id: str
+    owner: str
+    requester: str
+    renewers: tuple[str, ...]
+    issued_ms: int
+    #: After this time it cannot be renewed.
+    max_ms: int
+    expires_ms: int
+
+
+class _TokenJson(msgspec.Struct, rename="camel"):
+    version: int
+    owner: str
+    renewers: list[str]
+    issue_timestamp: int
+    max_timestamp: int
+    expiry_timestamp: int
+    token_id: str
+    token_requester: str = ""
+
+
+def delegation_token(token_id: str) -> str:
+    return f"{DELEGATION_TOKENS}/{token_id}"
+
+
+def delegation_token_of(path: str) -> str | None:
+    """The id of the token at this path; None for another kind of path."""
+    found = re.fullmatch(rf"{DELEGATION_TOKENS}/([^/]+)", path)
+    return found[1] if found else None
+
+
+def encode_delegation_token(token: DelegationToken) -> bytes:
+    """Version 3."""
+    return msgspec.json.encode(
+        _TokenJson(
+            version=3,
+            owner=sanitized(token.owner),
+            token_requester=sanitized(token.requester),
+            renewers=[sanitized(renewer) for renewer in token.renewers],
+            issue_timestamp=token.issued_ms,
+            max_timestamp=token.max_ms,
+            expiry_timestamp=token.expires_ms,
+            token_id=token.token_id,
+        )
+    )
+
+
+def decode_delegation_token(data: bytes) -> DelegationToken:
+    """Versions 1 to 3; before 3 the owner requested the token. Raises MalformedNode."""
+    read = _decode(data, _TokenJson, DELEGATION_TOKENS)
+    return DelegationToken(
+        token_id=read.token_id,
+        owner=desanitized(read.owner),
+        requester=desanitized(read.token_requester or read.owner),
+        renewers=tuple(desanitized(renewer) for renewer in read.renewers),
+        issued_ms=read.issue_timestamp,
+        max_ms=read.max_timestamp,
+        expires_ms=read.expiry_timestamp,
+    )
+
+
 def encode_config(overrides: dict[str, str]) -> bytes:
     """Settings in Kafka's text form, by name."""
     return msgspec.json.encode({"version": 1, "config": overrides})
@@ -604,3 +768,49 @@ def decode_feature(data: bytes) -> Features:
     if read.version not in (1, 2) or read.status not in (0, 1) or len(levels) != len(read.features) or min(levels.values(), default=1) < 1:
         raise MalformedNode(FEATURE, "not the finalized features of versions 1 or 2")
     return Features(levels=levels, enabled=read.status == 1)
+
+
+class _EntryJson(msgspec.Struct):
+    principal: str
+    permissionType: str
+    operation: str
+    host: str
+
+
+class _EntriesJson(msgspec.Struct):
+    version: int
+    acls: list[_EntryJson]
+
+
+def encode_acls(entries: Iterable[Entry]) -> bytes:
+    """Version 1."""
+    acls = [
+        {"principal": one.principal, "permissionType": one.permission.label, "operation": one.operation.label, "host": one.host}
+        for one in entries
+    ]
+    return msgspec.json.encode({"version": 1, "acls": acls})
+
+
+def decode_acls(data: bytes) -> tuple[Entry, ...]:
+    """Each entry once; an empty node has none. Raises MalformedNode also for an unknown operation or permission."""
+    if not data:
+        return ()
+    read = _decode(data, _EntriesJson, ACLS)
+    if read.version != 1:
+        raise MalformedNode(ACLS, f"access rules of version {read.version}")
+    found: dict[Entry, None] = {}
+    for one in read.acls:
+        operation, permission = Operation.labelled(one.operation), Permission.labelled(one.permissionType)
+        if operation in (None, Operation.ANY) or permission in (None, Permission.ANY) or ":" not in one.principal:
+            raise MalformedNode(ACLS, f"{one.permissionType!r} {one.operation!r} of {one.principal!r} is no access rule")
+        assert operation is not None and permission is not None
+        found[Entry(one.principal, one.host, operation, permission)] = None
+    return tuple(found)
+
+
+def encode_acl_change(pattern: Pattern) -> bytes:
+    """Text for a literal pattern, JSON for another."""
+    if pattern.pattern_type is PatternType.LITERAL:
+        return f"{pattern.resource_type.name}:{pattern.name}".encode()
+    content = {"version": 1, "resourceType": pattern.resource_type.name, "name": pattern.name, "patternType": pattern.pattern_type.name}
+    return msgspec.json.encode(content)

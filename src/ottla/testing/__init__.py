@@ -28,14 +28,21 @@ _HOME = {"Broker": "in_process_broker", "BrokerFailed": "in_process_broker", "Cl
 __all__ = ["Broker", "BrokerFailed", "Clock", "Fault", "Topic", "broker"]
 
 
-def broker(*, settings: Mapping[str, Any] | None = None, data_dir: Path | str | None = None, port: int = 0) -> Broker:
+def broker(
+    *,
+    settings: Mapping[str, Any] | None = None,
+    data_dir: Path | str | None = None,
+    port: int = 0,
+    users: Mapping[str, str] | None = None,
+) -> Broker:
     """A broker that runs inside a ``with`` block: in memory, or with files in ``data_dir`` like ``ottla serve``.
 
-    ``port`` 0: a free port. ``settings``: broker settings by Kafka's names.
+    ``port`` 0: a free port. ``settings``: broker settings by Kafka's names. ``users``: passwords by name, if clients must authenticate;
+    ``client_settings`` of the broker gives a user's settings.
     """
     from ottla.testing.in_process_broker import Broker
 
-    return Broker(settings=settings, data_dir=data_dir, port=port)
+    return Broker(settings=settings, data_dir=data_dir, port=port, users=users)
 
 
 def __getattr__(name: str) -> Any:

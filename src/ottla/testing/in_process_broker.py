@@ -30,6 +30,7 @@ from ottla.testing.clock import PERIOD_MS, STEPS_MAX, Clock
 from ottla.testing.environment import BrokerEnvironment
 from ottla.testing.faults import Fault, FaultInjector, api_keys, error_of, fault_injection
 from ottla.testing.topic import Clients, Topic
+from ottla.testing.users import Users
 from ottla.wire.errors import KafkaError
 
 T = TypeVar("T")
@@ -52,8 +53,19 @@ class BrokerFailed(AssertionError):
 class Broker:
     """A broker for tests. As a context manager it runs inside the ``with`` block."""
 
-    def __init__(self, *, settings: Mapping[str, Any] | None = None, data_dir: Path | str | None = None, port: int = 0) -> None:
-        """``settings``: by Kafka's names, over ``SETTINGS``. ``data_dir`` None: in memory. ``port`` 0: a free one."""
+    def __init__(
+        self,
+        *,
+        settings: Mapping[str, Any] | None = None,
+        data_dir: Path | str | None = None,
+        port: int = 0,
+        users: Mapping[str, str] | None = None,
+    ) -> None:
+        """``settings``: by Kafka's names, over ``SETTINGS``. ``data_dir`` None: in memory. ``port`` 0: a free one.
+
+        ``users``: passwords by name; clients must authenticate with SASL PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512. None: clients need not.
+        """
+        self._users = Users(users) if users is not None else None
         self.settings = {**SETTINGS, **{name: _text(value) for name, value in (settings or {}).items()}}
         self.data_dir = Path(data_dir) if data_dir is not None else None
         self.host = "127.0.0.1"
@@ -91,6 +103,12 @@ class Broker:
         if not self.port:
             raise BrokerFailed("the broker was not started: use it in a with statement, or call start()")
         return f"{self.host}:{self.port}"
+
+    def client_settings(self, user: str, mechanism: str = "PLAIN") -> dict[str, Any]:
+        """Settings with which a client of Ottla connects as this user. Raises: KeyError for an unknown one."""
+        if self._users is None:
+            raise KeyError(f"the broker has no users: name {user!r} in users=")
+        return {"bootstrap_servers": self.bootstrap_servers, **self._users.client_settings(user, mechanism)}
 
     @property
     def running(self) -> bool:
@@ -231,7 +249,7 @@ class Broker:
         if not self.running:
             raise BrokerFailed(self._failure or "the broker does not run")
         if self._clients is None:
-            self._clients = Clients(self.bootstrap_servers)
+            self._clients = Clients(self.bootstrap_servers, self._users.client_settings() if self._users is not None else {})
         return self._clients
 
     def topic(
@@ -261,11 +279,14 @@ class Broker:
         if self._placeholder is not None:
             self._placeholder.close()
             self._placeholder = None
-        texts = {**self.settings, "listeners": f"PLAINTEXT://{self.host}:{self.port}"}
+        secured = {} if self._users is None else self._users.settings(self.host, self.port)
+        texts = {"listeners": f"PLAINTEXT://{self.host}:{self.port}", **secured, **self.settings}
         plan = ProcessPlan(data_dir=self.data_dir or Path(tempfile.gettempdir()), texts=texts)
         process = Process(plan, die=self._died, environment=environment)
         try:
             ((_, self.port),) = await process.start()
+            if self._users is not None:
+                await self._users.store_credentials(process.brokers[0].session)
         except BaseException:
             await process.stop()
             raise

@@ -7,7 +7,9 @@
     ottla_producer  ottla_consumer  ottla_admin     Ottla's blocking clients; the consumer reads ``ottla_topic`` from its beginning
 
 Broker settings are lines of ``ottla_broker_settings`` in the ini file, or the result of your own fixture ``ottla_broker_settings``.
-The marker ``ottla`` configures a test's topic (partitions, config, key, value) and its own broker (settings).
+The marker ``ottla`` configures a test's topic (partitions, config, key, value) and its own broker (settings, users).
+With ``users``, passwords by name, clients must authenticate: ``ottla_own_broker.client_settings("alice")`` are a user's settings, and
+Ottla's clients are the first user.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
     from ottla.testing.in_process_broker import Broker
     from ottla.testing.topic import Topic
 
-MARKER = "ottla(partitions=1, config=None, key=None, value=None, settings=None): configures the test's topic and its own broker"
+MARKER = "ottla(partitions=1, config=None, key=None, value=None, settings=None, users=None): configures the test's topic and its own broker"
 #: A topic's name has at most 249 characters.
 NAME_MAX = 200
 
@@ -61,7 +63,8 @@ def ottla_own_broker(ottla_broker_settings: dict[str, Any], request: pytest.Fixt
     """A broker in memory for this test only."""
     from ottla.testing import broker
 
-    with broker(settings={**ottla_broker_settings, **(_marked(request).get("settings") or {})}) as started:
+    marked = _marked(request)
+    with broker(settings={**ottla_broker_settings, **(marked.get("settings") or {})}, users=marked.get("users")) as started:
         yield started
 
 
@@ -97,27 +100,27 @@ def ottla_topics(request: pytest.FixtureRequest) -> Topics:
 @pytest.fixture
 def ottla_topic(ottla_topics: Topics, request: pytest.FixtureRequest) -> Topic:
     """A fresh topic, named after the test and configured by the marker ``ottla``."""
-    made = {name: value for name, value in _marked(request).items() if name != "settings"}
+    made = {name: value for name, value in _marked(request).items() if name not in ("settings", "users")}
     return ottla_topics(**made)
 
 
 @pytest.fixture
-def ottla_producer(ottla_topics: Topics) -> Iterator[Producer]:
+def ottla_producer(ottla_topics: Topics, request: pytest.FixtureRequest) -> Iterator[Producer]:
     """A blocking producer."""
     from ottla import Producer
 
-    with Producer(bootstrap_servers=ottla_topics.broker.bootstrap_servers) as producer:
+    with Producer(**_connection(ottla_topics.broker, request)) as producer:
         yield producer
 
 
 @pytest.fixture
-def ottla_consumer(ottla_topic: Topic, ottla_topics: Topics) -> Iterator[Consumer]:
+def ottla_consumer(ottla_topic: Topic, ottla_topics: Topics, request: pytest.FixtureRequest) -> Iterator[Consumer]:
     """A blocking consumer that reads ``ottla_topic`` from its beginning, in its own group."""
     from ottla import Consumer
 
     with Consumer(
         ottla_topic.name,
-        bootstrap_servers=ottla_topics.broker.bootstrap_servers,
+        **_connection(ottla_topics.broker, request),
         group_id=f"{ottla_topic.name}-consumer",
         auto_offset_reset="earliest",
     ) as consumer:
@@ -125,19 +128,25 @@ def ottla_consumer(ottla_topic: Topic, ottla_topics: Topics) -> Iterator[Consume
 
 
 @pytest.fixture
-def ottla_admin(ottla_topics: Topics) -> Iterator[Admin]:
+def ottla_admin(ottla_topics: Topics, request: pytest.FixtureRequest) -> Iterator[Admin]:
     """A blocking admin client."""
     from ottla import Admin
 
-    with Admin(bootstrap_servers=ottla_topics.broker.bootstrap_servers) as admin:
+    with Admin(**_connection(ottla_topics.broker, request)) as admin:
         yield admin
+
+
+def _connection(broker: Broker, request: pytest.FixtureRequest) -> dict[str, Any]:
+    """Settings of a client, which is the first user of a broker with users."""
+    users = _marked(request).get("users") or {} if "ottla_own_broker" in request.fixturenames else {}
+    return broker.client_settings(next(iter(users))) if users else {"bootstrap_servers": broker.bootstrap_servers}
 
 
 def _marked(request: pytest.FixtureRequest) -> dict[str, Any]:
     """The markers' arguments; the marker closest to the test takes precedence. Raises: pytest.UsageError."""
     found: dict[str, Any] = {}
     for marker in reversed(list(request.node.iter_markers("ottla"))):
-        unknown = set(marker.kwargs) - {"partitions", "config", "key", "value", "settings"}
+        unknown = set(marker.kwargs) - {"partitions", "config", "key", "value", "settings", "users"}
         if marker.args or unknown:
             raise pytest.UsageError(f"@pytest.mark.{MARKER}; not {', '.join(sorted(unknown) or map(repr, marker.args))}")
         found.update(marker.kwargs)

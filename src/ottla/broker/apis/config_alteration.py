@@ -39,11 +39,12 @@ from ottla.broker.apis.store_writes import Writes, note
 from ottla.broker.controller.topics import check_name, check_overrides
 from ottla.broker.events import RequestArrived
 from ottla.broker.handlers import Deferred
-from ottla.broker.metadata.config_entries import BROKER, GROUP, TOPIC, no_settings
+from ottla.broker.metadata.config_entries import BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP, TOPIC, no_settings
 from ottla.broker.metadata.configs import broker_spec, check_size, listener_setting, with_prefix
 from ottla.broker.metadata.image import entry_bytes
 from ottla.broker.metadata.kafka_settings import check_at_run_time, group_spec
 from ottla.broker.node import Node
+from ottla.broker.security.requirements import REQUIREMENTS
 from ottla.log.options import TopicOptions
 from ottla.store import layout
 from ottla.store.layout import DEFAULT_ENTITY
@@ -54,6 +55,9 @@ from ottla.wire.messages.alter_configs import AlterConfigsResourceResponse
 
 #: Timeout of the store: these requests have none.
 ANSWER_MS = 30_000
+_PARTS = REQUIREMENTS[44].parts
+#: By resource type; settings of clients' metrics and of a broker's loggers belong to the brokers.
+REQUIRED = {TOPIC: _PARTS["topics"], GROUP: _PARTS["groups"]} | dict.fromkeys((BROKER, BROKER_LOGGER, CLIENT_METRICS), _PARTS["brokers"])
 
 #: Kind and name of the owner of overrides, as in the store.
 Entity = tuple[str, str]
@@ -94,6 +98,9 @@ def alter(node: Node, call: RequestArrived[Any], changed: Changed, response: R) 
         try:
             if times[resource.resource_type, resource.resource_name] > 1:
                 raise errors.InvalidRequest(f"resource {resource.resource_name!r} is named more than once in this request")
+            required = REQUIRED.get(resource.resource_type)
+            if required is not None:
+                node.context.demand(call, required, resource.resource_name)
             ops = plan()
             growth = _growth(node, resource, ops)
             if growth > max(room, 0):
@@ -124,12 +131,12 @@ def certificates(node: Node, call: RequestArrived[Any], changed: Changed) -> dic
             # The handler refuses this resource alone.
             continue
         touched = {name for name in {*present, *after} if present.get(name) != after.get(name)}
-        own = [setting for name in touched if (setting := listener_setting(name)) is not None and setting[1].name.startswith("ssl.")]
+        own = [setting for name in touched if (setting := listener_setting(name)) is not None and setting.spec.name.startswith("ssl.")]
         if own and resource.resource_name != str(context.broker_id):
             raise errors.InvalidRequest(f"only broker {resource.resource_name} can check its certificates; send the request to it")
         texts = {**context.settings.texts, **context.image.overrides("brokers", DEFAULT_ENTITY), **after}
         try:
-            found |= {listener: with_prefix(texts, listener, context.options) for listener, _ in own}
+            found |= {one.listener: with_prefix(texts, one.listener, context.options) for one in own}
         except ConfigError as error:
             raise errors.InvalidRequest(str(error)) from None
     return found

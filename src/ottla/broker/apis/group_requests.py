@@ -3,15 +3,19 @@
 from collections.abc import Callable, Iterable
 from typing import Any, Protocol, TypeVar
 
-from ottla.broker.apis.authorized_operations import GROUP_OPERATIONS
+from ottla.broker.apis.authorized_operations import group_operations
 from ottla.broker.coordinator import Shard, when_committed
 from ottla.broker.events import RequestArrived
 from ottla.broker.groups.group import Client, Group
 from ottla.broker.groups.groups import Groups
 from ottla.broker.handlers import Deferred
 from ottla.broker.node import Node
+from ottla.broker.security.requirements import REQUIREMENTS
 from ottla.wire import errors
 from ottla.wire.errors import KafkaError
+
+#: What a regular expression needs to match a topic.
+MATCHING_TOPICS = REQUIREMENTS[68].parts["matching topics"]
 
 
 def shard_of_members(node: Node, group_id: str) -> Shard[Groups]:
@@ -21,9 +25,10 @@ def shard_of_members(node: Node, group_id: str) -> Shard[Groups]:
     return node.groups.shard_of(group_id)
 
 
-def client_of(call: RequestArrived[Any]) -> Client:
+def client_of(node: Node, call: RequestArrived[Any]) -> Client:
     """The sender in Kafka's form: the address has a leading slash."""
-    return Client(call.client_id or "", f"/{call.origin.host}")
+    access = node.context.access
+    return Client(call.client_id or "", f"/{call.origin.host}", None if access is None else access.filter_of(call, MATCHING_TOPICS))
 
 
 class DescribeResponse(Protocol):
@@ -51,6 +56,7 @@ def describe_each(
     size, limit = 0, node.context.options.groups_max_bytes
     for group_id in group_ids:
         try:
+            node.context.demand(call, REQUIREMENTS[call.api_key].parts["groups"], group_id)
             shard = node.groups.shard_of(group_id)
             shards.append((shard, group_id))
             group = shard.machine.find(group_id)
@@ -61,7 +67,7 @@ def describe_each(
                 )
             found = describe(shard, group)
             if call.body.include_authorized_operations:
-                found.authorized_operations = GROUP_OPERATIONS
+                found.authorized_operations = group_operations(node, call, group_id)
         except KafkaError as error:
             found = refused(group_id, error)
         response.groups.append(found)

@@ -12,6 +12,8 @@ Transactions: before the first batch of a transaction is appended, its coordinat
 from version 12 on adds it (``transactions/verification.py``). If the coordinator cannot be asked, the error is NOT_ENOUGH_REPLICAS, which
 every producer retries. Below version 11 INVALID_TXN_STATE takes the place of TRANSACTION_ABORTABLE.
 
+Access: topics to which the client may not write are refused, the others are written.
+
 Source: KIP-98, KIP-467, KIP-516, KIP-890, KIP-951.
 """
 
@@ -29,6 +31,7 @@ from ottla.broker.events import RequestArrived
 from ottla.broker.handlers import NO_RESPONSE, PENDING, Deferred, handles
 from ottla.broker.node import Node
 from ottla.broker.replica.leader import Accepted, Leader
+from ottla.broker.security.requirements import REQUIREMENTS
 from ottla.broker.transactions.transaction import Identity
 from ottla.broker.transactions.verification import Held
 from ottla.records.batch import TRANSACTIONAL_BIT, BatchHeader, crc_ok, parse_header
@@ -52,6 +55,7 @@ HINTS_SINCE = 10
 #: First versions whose client knows TRANSACTION_ABORTABLE, and does not add partitions to its transaction itself. Source: KIP-890.
 ABORTABLE_SINCE, ADDS_PARTITIONS_SINCE = 11, 12
 BY_ID_SINCE = 13
+TRANSACTIONAL_IDS, TOPICS = REQUIREMENTS[0].parts["transactional id"], REQUIREMENTS[0].parts["topics"]
 
 #: A batch, its leader, and the producer's identity.
 TransactionalBatch = tuple[Leader, BatchHeader, Identity]
@@ -74,16 +78,7 @@ Written = tuple[PartitionProduceResponse, Leader, int]
 
 def refuse(call: RequestArrived[ProduceRequest], error: KafkaError) -> ProduceResponse:
     """The same error for every partition."""
-    return ProduceResponse(
-        responses=[
-            TopicProduceResponse(
-                name=topic.name,
-                topic_id=topic.topic_id,
-                partition_responses=[_refused(data.index, error) for data in topic.partition_data],
-            )
-            for topic in call.body.topic_data
-        ]
-    )
+    return ProduceResponse(responses=[_refused_topic(topic, error) for topic in call.body.topic_data])
 
 
 @handles(ProduceRequest, (0, 13), refuse=refuse)
@@ -94,13 +89,45 @@ def produce(node: Node, call: RequestArrived[ProduceRequest]) -> ProduceResponse
     topics = request.topic_data
     if len(topics) != 1 or len(topics[0].partition_data) != 1:
         topics = _distinct(topics)
+    refused: list[TopicProduceResponse] = []
+    if node.context.access is not None:
+        topics, refused = _permitted(node, call, topics)
     if request.transactional_id is not None:
-        return _produce_in_transaction(node, call, request.transactional_id, topics)
-    return _appended(node, call, topics, None)
+        return _produce_in_transaction(node, call, request.transactional_id, topics, refused)
+    return _appended(node, call, topics, None, refused)
+
+
+def _permitted(
+    node: Node, call: RequestArrived[ProduceRequest], topics: list[TopicProduceData]
+) -> tuple[list[TopicProduceData], list[TopicProduceResponse]]:
+    """The topics to which the client may write, and refusals of the others."""
+    context, transactional_id = node.context, call.body.transactional_id
+    if transactional_id is not None:
+        wrong = context.refusals(call, TRANSACTIONAL_IDS, (transactional_id,))
+        if wrong:
+            return [], [_refused_topic(topic, wrong[transactional_id]) for topic in topics]
+    names = [topic.name if call.api_version < BY_ID_SINCE else _name(node, topic) for topic in topics]
+    refused = context.refusals(call, TOPICS, (name for name in names if name is not None))
+    if not refused:
+        return topics, []
+    named = list(zip(names, topics, strict=True))
+    return (
+        [topic for name, topic in named if name not in refused],
+        [_refused_topic(topic, refused[name]) for name, topic in named if name is not None and name in refused],
+    )
+
+
+def _refused_topic(topic: TopicProduceData, error: KafkaError) -> TopicProduceResponse:
+    answers = [_refused(data.index, error) for data in topic.partition_data]
+    return TopicProduceResponse(name=topic.name, topic_id=topic.topic_id, partition_responses=answers)
 
 
 def _produce_in_transaction(
-    node: Node, call: RequestArrived[ProduceRequest], transactional_id: str, topics: list[TopicProduceData]
+    node: Node,
+    call: RequestArrived[ProduceRequest],
+    transactional_id: str,
+    topics: list[TopicProduceData],
+    refused: list[TopicProduceResponse],
 ) -> ProduceResponse | Deferred:
     """Appends batches of a transaction; waits for the coordinator before the first one of a partition."""
     batches = list(_transactional(node, call, topics))
@@ -113,7 +140,7 @@ def _produce_in_transaction(
     verify = add or node.context.options.transaction_partition_verification_enable
     held = _held(node, batches, add=add) if verify else {}
     if not held:
-        return _appended(node, call, topics, InTransaction({}, {}, verify))
+        return _appended(node, call, topics, InTransaction({}, {}, verify), refused)
     for topic in topics:
         for data in topic.partition_data:
             # The buffer of the request is used again after this step.
@@ -127,7 +154,7 @@ def _produce_in_transaction(
         held,
         add=add,
         abortable=call.api_version >= ABORTABLE_SINCE,
-        then=lambda refused: _appended(node, call, topics, InTransaction(held, refused, verify)),
+        then=lambda unverified: _appended(node, call, topics, InTransaction(held, unverified, verify), refused),
     )
 
 
@@ -171,13 +198,22 @@ def _transactional(node: Node, call: RequestArrived[ProduceRequest], topics: lis
 
 
 def _appended(
-    node: Node, call: RequestArrived[ProduceRequest], topics: list[TopicProduceData], transaction: InTransaction | None
+    node: Node,
+    call: RequestArrived[ProduceRequest],
+    topics: list[TopicProduceData],
+    transaction: InTransaction | None,
+    refused: list[TopicProduceResponse],
 ) -> ProduceResponse | Deferred:
-    """Appends the batches and answers; ``transaction`` is None without a transactional id."""
+    """Appends the batches and answers; ``transaction`` is None without a transactional id.
+
+    ``refused``: refusals of topics to which the client may not write.
+    """
     request = call.body
     written: list[Written] = []
     failed: list[TopicPartition] = []
-    responses = []
+    responses = refused
+    for topic_refused in refused:
+        failed += [TopicPartition(topic_refused.name, answer.index) for answer in topic_refused.partition_responses]
     for topic in topics:
         name = topic.name if call.api_version < BY_ID_SINCE else _name(node, topic)
         answers = [_append(node, call, name, topic, data, written, transaction) for data in topic.partition_data]

@@ -6,8 +6,9 @@ replica waits for a flush in progress, to get what was acknowledged with acks=1.
 batch, whatever the limits; the batch that contains the offset is returned whole. Sessions: ``fetch_sessions.py``.
 
 A follower, which sends its replica id, reads up to the log end. Only the address of a registered broker may do that; others get
-CLUSTER_AUTHORIZATION_FAILED (``registration/peers.py``). Its fetch offset tells what it has on disk, which may raise the high
-watermark and add it to the ISR. It must be a replica, under the registration in its request, and of the leader's epoch. In a session this
+CLUSTER_AUTHORIZATION_FAILED (``registration/peers.py``). With access rules it needs ClusterAction on the cluster instead, and others get
+TOPIC_AUTHORIZATION_FAILED for each partition. Its fetch offset tells what it has on disk, which may raise the high watermark and add it to
+the ISR. It must be a replica, under the registration in its request, and of the leader's epoch. In a session this
 applies to each awake partition; of a sleeping one it has everything. Replication throttles (``throttle.py``) may withhold records from
 replicas that are not in sync.
 
@@ -37,11 +38,14 @@ from ottla.broker.delayed import DelayedOperation
 from ottla.broker.events import RequestArrived
 from ottla.broker.handlers import Deferred, handles
 from ottla.broker.node import Node
+from ottla.broker.quotas.client_quotas import replica_of
 from ottla.broker.replica.fetch_sessions import Context, Wanted
 from ottla.broker.replica.follower import Follower
 from ottla.broker.replica.leader import Leader, low_watermark_of
 from ottla.broker.replica.reads import Read
 from ottla.broker.replica.replica_selector import RACK_AWARE, replica_near
+from ottla.broker.security.access import Permits
+from ottla.broker.security.requirements import REQUIREMENTS
 from ottla.wire import errors
 from ottla.wire.errors import KafkaError
 from ottla.wire.messages.fetch import (
@@ -65,6 +69,7 @@ DEBUGGING = -2
 FINAL_EPOCH = -1
 #: After this many fetches from the same offset a follower may have got damaged bytes: they are scrubbed; and every so many fetches again.
 STUCK_AT, STUCK_EVERY = 3, 16
+TOPICS, FOLLOWER = REQUIREMENTS[1].parts["topics"], REQUIREMENTS[1].parts["follower"]
 
 
 def refuse(call: RequestArrived[FetchRequest], error: KafkaError) -> FetchResponse:
@@ -91,6 +96,10 @@ class Reader:
     tells_divergence: bool
     #: The rack for a preferred read replica; empty if the broker does not select one.
     rack: str
+    #: Whether the client may read a topic; None: it may read all, because it is a follower or there are no access rules.
+    permits: Permits | None
+    #: Maximum size of the response.
+    bytes_max: int
 
     @classmethod
     def of(cls, node: Node, call: RequestArrived[FetchRequest]) -> Self:
@@ -98,7 +107,11 @@ class Reader:
         replica = replica_of(request)
         in_rack = replica < 0 and call.api_version >= RACKS_SINCE and request.rack_id != ""
         roams = in_rack or DEBUGGING in (request.replica_id, request.replica_state.replica_id)
-        near = in_rack and node.context.options.replica_selector_class in RACK_AWARE
+        options, quotas = node.context.options, node.context.quotas
+        near = in_rack and options.replica_selector_class in RACK_AWARE
+        bytes_max = min(request.max_bytes, options.fetch_max_bytes)
+        if quotas.active:
+            bytes_max = min(bytes_max, quotas.fetch_bytes_max(call))
         return cls(
             replica,
             request.replica_state.replica_epoch,
@@ -106,6 +119,8 @@ class Reader:
             roams,
             call.api_version >= DIVERGENCE_SINCE,
             request.rack_id if near else "",
+            Permits(node.context.access, call, TOPICS) if node.context.access is not None and replica < 0 else None,
+            bytes_max,
         )
 
 
@@ -114,7 +129,10 @@ def fetch(node: Node, call: RequestArrived[FetchRequest]) -> FetchResponse | Def
     request = call.body
     reader = Reader.of(node, call)
     if reader.replica >= 0:
-        node.context.check_peer(call)
+        if node.context.access is None:
+            node.context.check_peer(call)
+        elif not node.context.access.permits(call, FOLLOWER):
+            return _refused_follower(call)
         _check_registration(node, reader)
         if not request.topics and (request.session_id, request.session_epoch) == (0, FINAL_EPOCH):
             node.context.delayed.release(("copies", reader.replica))
@@ -127,9 +145,9 @@ def fetch(node: Node, call: RequestArrived[FetchRequest]) -> FetchResponse | Def
     if reader.replica >= 0:
         for wanted in active:
             _note_follower(node, reader, wanted)
-    found = _read_all(node, request, reader, context, active)
+    found = _read_all(node, reader, context, active)
     waits = bool(active) if context.session is None else True
-    if request.max_wait_ms <= 0 or not waits or found.urgent or found.bytes >= _enough(node, request) or _catches_up(node, reader, found):
+    if request.max_wait_ms <= 0 or not waits or found.urgent or found.bytes >= _enough(request, reader) or _catches_up(node, reader, found):
         missed = [] if request.max_wait_ms > 0 or found.urgent or reader.replica >= 0 else _unflushed(node, context)
         if missed:
             return wait_for_flush(node, call, missed, lambda: _read_again(node, call, reader, context))
@@ -152,12 +170,7 @@ def _unflushed(node: Node, context: Context) -> list[tuple[Leader, int]]:
 
 
 def _read_again(node: Node, call: RequestArrived[FetchRequest], reader: Reader, context: Context) -> FetchResponse:
-    return _response(node, call, context, _read_all(node, call.body, reader, context, context.active()))
-
-
-def replica_of(request: FetchRequest) -> int:
-    """The follower that sends the request; -1 for a consumer."""
-    return max(request.replica_id, request.replica_state.replica_id)
+    return _response(node, call, context, _read_all(node, reader, context, context.active()))
 
 
 def _check_registration(node: Node, reader: Reader) -> None:
@@ -208,18 +221,14 @@ class FetchedPartitions:
     urgent: bool
 
 
-def _bytes_max(node: Node, request: FetchRequest) -> int:
-    return min(request.max_bytes, node.context.options.fetch_max_bytes)
-
-
-def _enough(node: Node, request: FetchRequest) -> int:
+def _enough(request: FetchRequest, reader: Reader) -> int:
     """Bytes for which a response need not wait: at most its maximum size."""
-    return min(request.min_bytes, _bytes_max(node, request))
+    return min(request.min_bytes, reader.bytes_max)
 
 
-def _read_all(node: Node, request: FetchRequest, reader: Reader, context: Context, active: list[Wanted]) -> FetchedPartitions:
+def _read_all(node: Node, reader: Reader, context: Context, active: list[Wanted]) -> FetchedPartitions:
     found = FetchedPartitions([], 0, urgent=False)
-    left = _bytes_max(node, request)
+    left = reader.bytes_max
     for wanted in active:
         if context.session is not None and wanted.partition is None and (partition := _partition(node, wanted)) is not None:
             node.sessions.watch(context.session, wanted, partition)
@@ -262,6 +271,8 @@ def _is_complete(node: Node, reader: Reader, wanted: Wanted, data: PartitionData
 def _held(node: Node, reader: Reader, wanted: Wanted) -> Leader | Follower:
     """The replica to read from. Raises: KafkaError."""
     name, number = _name(node, wanted.topic), wanted.ask.partition
+    if reader.permits is not None and not reader.permits(name):
+        raise reader.permits.refusal(name)
     held = node.partitions.readable(name, number) if reader.roams else node.partitions.leader(name, number)
     held.check_epoch(wanted.ask.current_leader_epoch)
     if reader.replica >= 0 and isinstance(held, Leader) and reader.replica not in held.isr_state.progress:
@@ -340,6 +351,22 @@ def _name(node: Node, topic: str | bytes) -> str:
     return found.name
 
 
+def _refused_follower(call: RequestArrived[FetchRequest]) -> FetchResponse:
+    """The response to a sender that names a replica and may not act for the cluster, in Kafka's form: an error of each partition."""
+    error = errors.TopicAuthorizationFailed(f"{call.origin.principal} may not fetch as a follower")
+    if not call.body.topics:
+        return refuse(call, error)
+    by_id = call.api_version >= BY_ID_SINCE
+    topics = [
+        FetchableTopicResponse(
+            **{"topic_id": topic.topic_id} if by_id else {"topic": topic.topic},
+            partitions=[_refused(ask.partition, error) for ask in topic.partitions],
+        )
+        for topic in call.body.topics
+    ]
+    return FetchResponse(responses=topics)
+
+
 def _refused(partition: int, error: KafkaError) -> PartitionData:
     return PartitionData(
         partition_index=partition, error_code=error.code, high_watermark=-1, log_start_offset=-1, aborted_transactions=None, records=b""
@@ -347,6 +374,9 @@ def _refused(partition: int, error: KafkaError) -> PartitionData:
 
 
 def _response(node: Node, call: RequestArrived[FetchRequest], context: Context, found: FetchedPartitions) -> FetchResponse:
+    quotas = node.context.quotas
+    if quotas.active and (throttle_ms := quotas.fetched(call, found.bytes)):
+        return _throttled(node, context, throttle_ms)
     response = FetchResponse(session_id=context.session_id)
     session = context.session
     by_id = call.api_version >= BY_ID_SINCE
@@ -371,6 +401,14 @@ def _response(node: Node, call: RequestArrived[FetchRequest], context: Context, 
     if misled:
         response.node_endpoints = endpoints_of(node, call, misled)
     return response
+
+
+def _throttled(node: Node, context: Context, throttle_ms: int) -> FetchResponse:
+    """An empty response. A new session is closed: its client does not know the partitions' state, and opens another one."""
+    if context.session is not None and not context.incremental:
+        node.sessions.close(context.session)
+        return FetchResponse(throttle_time_ms=throttle_ms)
+    return FetchResponse(session_id=context.session_id, throttle_time_ms=throttle_ms)
 
 
 # Waiting for bytes.
@@ -422,11 +460,11 @@ class Waiting:
     def ready(self) -> bool:
         node, reader, request = self._node, self._reader, self._request
         stirred = self._stirred()
-        enough = _enough(node, request)
+        enough = _enough(request, reader)
         if enough <= 1:
             return any(_has_news(node, reader, wanted) for wanted in stirred)
         for wanted in stirred:
-            data = _read(node, reader, wanted, _bytes_max(node, request), at_least_one=True)
+            data = _read(node, reader, wanted, reader.bytes_max, at_least_one=True)
             if _urgent(data) or _is_complete(node, reader, wanted, data):
                 return True
             now = len(data.records or b"")
@@ -442,7 +480,7 @@ class Waiting:
         self._node.context.answer(self._call, _response(self._node, self._call, self._context, self._read_all()))
 
     def _read_all(self) -> FetchedPartitions:
-        return _read_all(self._node, self._request, self._reader, self._context, self._context.active())
+        return _read_all(self._node, self._reader, self._context, self._context.active())
 
     def _stirred(self) -> list[Wanted]:
         session = self._context.session

@@ -31,6 +31,7 @@ from ottla.broker.handlers import Deferred, handles
 from ottla.broker.node import Node
 from ottla.broker.replica.follower import Follower
 from ottla.broker.replica.leader import Leader
+from ottla.broker.security.requirements import REQUIREMENTS
 from ottla.wire import errors
 from ottla.wire.errors import KafkaError
 from ottla.wire.messages.list_offsets import (
@@ -46,6 +47,7 @@ AT_THE_START = (EARLIEST, EARLIEST_LOCAL)
 EPOCH_SINCE = 4
 #: Replica ids of a consumer, and of a tool that compares replicas.
 CONSUMER, DEBUGGING = -1, -2
+TOPICS = REQUIREMENTS[2].parts["topics"]
 #: Before this version there is no OFFSET_NOT_AVAILABLE.
 UNAVAILABLE_SINCE = 5
 #: First version of each special timestamp.
@@ -73,8 +75,13 @@ def _answer(node: Node, call: RequestArrived[ListOffsetsRequest]) -> ListOffsets
     times = Counter((topic.name, ask.partition_index) for topic in request.topics for ask in topic.partitions)
     response = ListOffsetsResponse()
     asked = by_topic((topic.name, ask.partition_index, ask) for topic in request.topics for ask in topic.partitions)
+    refused = node.context.refusals(call, TOPICS, asked)
     for topic, partitions in asked.items():
         answers = []
+        if topic in refused:
+            answers = [_refused(ask, refused[topic]) for ask in partitions.values()]
+            response.topics.append(ListOffsetsTopicResponse(name=topic, partitions=answers))
+            continue
         for ask in partitions.values():
             try:
                 if times[topic, ask.partition_index] > 1:

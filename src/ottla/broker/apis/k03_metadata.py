@@ -7,18 +7,23 @@ host that the client used.
 
 A client gets the addresses of the listener with the name of its own. A broker without that listener is left out, and a partition that it
 leads has no leader and LISTENER_NOT_FOUND (before version 6 LEADER_NOT_AVAILABLE).
+Access: of all topics those that the client may not describe are left out; a requested one is TOPIC_AUTHORIZATION_FAILED, whether it exists
+or not.
 
 Source: KIP-4, KIP-320, KIP-430, KIP-516; facts of Kafka's KafkaApis.
 """
 
+from collections.abc import Iterable, Iterator, Mapping
+
 from ottla.base.ids import NO_TOPIC_ID, TopicId
-from ottla.broker.apis.authorized_operations import CLUSTER_OPERATIONS, TOPIC_OPERATIONS
+from ottla.broker.apis.authorized_operations import cluster_operations, topic_operations
 from ottla.broker.apis.partition_leaders import address_for, partition_view, unreachable
 from ottla.broker.controller.topics import INTERNAL, check_name
 from ottla.broker.events import RequestArrived
 from ottla.broker.handlers import handles
 from ottla.broker.metadata.image import NO_LEADER, Topic
 from ottla.broker.node import Node
+from ottla.broker.security.requirements import REQUIREMENTS
 from ottla.wire import errors
 from ottla.wire.errors import NONE, KafkaError
 from ottla.wire.messages.create_topics import CreatableTopic
@@ -34,6 +39,8 @@ from ottla.wire.messages.metadata import (
 NULL_NAME_SINCE = 12
 NULL_MEANS_ALL_SINCE = 1
 LISTENER_NOT_FOUND_SINCE = 6
+_PARTS = REQUIREMENTS[3].parts
+TOPICS, ALL_TOPICS, CREATED, OPERATIONS = (_PARTS[part] for part in ("topics", "all topics", "created topics", "cluster operations"))
 
 
 def refuse(call: RequestArrived[MetadataRequest], error: KafkaError) -> MetadataResponse:
@@ -48,10 +55,12 @@ def metadata(node: Node, call: RequestArrived[MetadataRequest]) -> MetadataRespo
     view = TopicView(node, call)
     everything = request.topics is None or (call.api_version < NULL_MEANS_ALL_SINCE and not request.topics)
     if everything:
-        topics = [_described(view, topic, request) for topic in node.context.image.topics.values()]
+        refused = node.context.refusals(call, ALL_TOPICS, node.context.image.topics)
+        topics = [_described(view, topic) for topic in node.context.image.topics.values() if topic.name not in refused]
     else:
         distinct = {(wanted.name, wanted.topic_id): wanted for wanted in request.topics or []}
-        topics = [_asked(view, call, wanted) for wanted in distinct.values()]
+        refused = node.context.refusals(call, TOPICS, _names(node, distinct.values()))
+        topics = [_asked(view, wanted, refused) for wanted in distinct.values()]
     response = MetadataResponse(
         brokers=[
             MetadataResponseBroker(node_id=broker.broker, host=address[0], port=address[1], rack=broker.rack)
@@ -63,7 +72,7 @@ def metadata(node: Node, call: RequestArrived[MetadataRequest]) -> MetadataRespo
         topics=topics,
     )
     if request.include_cluster_authorized_operations:
-        response.cluster_authorized_operations = CLUSTER_OPERATIONS
+        response.cluster_authorized_operations = cluster_operations(node, call, OPERATIONS)
     return response
 
 
@@ -71,7 +80,7 @@ class TopicView:
     """Partitions as one client may see them: without leaders that it cannot reach."""
 
     def __init__(self, node: Node, call: RequestArrived[MetadataRequest]) -> None:
-        self.node = node
+        self.node, self.call = node, call
         self._hidden = unreachable(node, call)
         self._no_listener = (errors.ListenerNotFound if call.api_version >= LISTENER_NOT_FOUND_SINCE else errors.LeaderNotAvailable).code
 
@@ -93,54 +102,76 @@ class TopicView:
         )
 
 
-def _asked(view: TopicView, call: RequestArrived[MetadataRequest], wanted: MetadataRequestTopic) -> MetadataResponseTopic:
-    request, node = call.body, view.node
+def _names(node: Node, wanted: Iterable[MetadataRequestTopic]) -> Iterator[str]:
+    """The names of requested topics, as far as they are known."""
+    for one in wanted:
+        topic = node.context.image.topics_by_id.get(TopicId(one.topic_id)) if one.name is None else None
+        if one.name is not None or topic is not None:
+            yield one.name if one.name is not None else topic.name  # type: ignore[union-attr]
+
+
+def _asked(view: TopicView, wanted: MetadataRequestTopic, refused: Mapping[str, KafkaError]) -> MetadataResponseTopic:
+    node, call = view.node, view.call
+    request = call.body
     topic = (
         node.context.image.topics_by_id.get(TopicId(wanted.topic_id)) if wanted.name is None else node.context.image.topics.get(wanted.name)
     )
     if call.api_version < NULL_NAME_SINCE and (wanted.name is None or wanted.topic_id != NO_TOPIC_ID):
         code = errors.InvalidRequest.code
+    elif refused and (wanted.name or (topic.name if topic is not None else "")) in refused:
+        # As in Kafka: neither the id of a named topic nor the name of an identified one, nor whether it exists.
+        return MetadataResponseTopic(error_code=errors.TopicAuthorizationFailed.code, name=wanted.name, topic_id=wanted.topic_id)
     elif topic is not None:
-        return _described(view, topic, request)
+        return _described(view, topic)
     elif wanted.name is None:
         code = errors.UnknownTopicId.code
     else:
-        code = _missing(node, wanted.name, create=request.allow_auto_topic_creation and node.context.options.auto_create_topics_enable)
+        code = _missing(
+            node, call, wanted.name, create=request.allow_auto_topic_creation and node.context.options.auto_create_topics_enable
+        )
     # Before version 12 the name cannot be null.
     name = "" if wanted.name is None and call.api_version < NULL_NAME_SINCE else wanted.name
     missing = MetadataResponseTopic(error_code=code, name=name, topic_id=wanted.topic_id, is_internal=name in INTERNAL)
     if wanted.name is not None and request.include_topic_authorized_operations:
         # Some clients take the value for "not requested" as a set of operations.
-        missing.topic_authorized_operations = TOPIC_OPERATIONS
+        missing.topic_authorized_operations = topic_operations(node, call, wanted.name)
     return missing
 
 
-def _missing(node: Node, name: str, *, create: bool) -> int:
+def _missing(node: Node, call: RequestArrived[MetadataRequest], name: str, *, create: bool) -> int:
     """The error of a topic that does not exist: nothing is raised in the common case, because a request may name 100,000 of them."""
     try:
         check_name(name)
         if create:
-            create_on_demand(node, name)
+            node.context.demand(call, CREATED, name)
+            create_on_demand(node, call, name)
+    except errors.ThrottlingQuotaExceeded:
+        return errors.UnknownTopicOrPartition.code
     except KafkaError as error:
         return error.code
     return errors.UnknownTopicOrPartition.code
 
 
-def create_on_demand(node: Node, name: str) -> None:
-    """Asks the controller to create a topic with the broker's defaults, without waiting. Internal topics are created by their
-    coordinators."""
+def create_on_demand(node: Node, call: RequestArrived[MetadataRequest], name: str) -> None:
+    """Asks the controller to create a topic with the broker's defaults for a client, without waiting. Internal topics are created by their
+    coordinators. The partitions count against the client's quota at this broker.
+
+    Raises: ThrottlingQuotaExceeded.
+    """
     if name in node.context.creating or name in INTERNAL or len(node.context.creating) >= node.context.options.topics_creating_max:
         return
-    node.controller.create_topic(CreatableTopic(name=name, num_partitions=-1, replication_factor=-1))
+    if node.context.quotas.active:
+        node.context.quotas.mutations(call, strict_since=0).take(node.context.options.num_partitions)
+    node.controller.create_topic(CreatableTopic(name=name, num_partitions=-1, replication_factor=-1), call.origin)
 
 
-def _described(view: TopicView, topic: Topic, request: MetadataRequest) -> MetadataResponseTopic:
+def _described(view: TopicView, topic: Topic) -> MetadataResponseTopic:
     described = MetadataResponseTopic(
         name=topic.name,
         topic_id=topic.topic_id,
         is_internal=topic.name in INTERNAL,
         partitions=[view.partition(topic, number) for number in topic.replicas],
     )
-    if request.include_topic_authorized_operations:
-        described.topic_authorized_operations = TOPIC_OPERATIONS
+    if view.call.body.include_topic_authorized_operations:
+        described.topic_authorized_operations = topic_operations(view.node, view.call, topic.name)
     return described

@@ -13,9 +13,10 @@ from itertools import count
 
 from ottla.base.ids import TopicId
 from ottla.broker.events import RequestArrived
-from ottla.broker.groups.offsets import Refused, commit, unknown
+from ottla.broker.groups.offsets import Refused, commit, entries_of, unknown
 from ottla.broker.handlers import Deferred, handles
 from ottla.broker.node import Node
+from ottla.broker.security.requirements import REQUIREMENTS
 from ottla.wire.errors import NONE, KafkaError
 from ottla.wire.messages.offset_commit import (
     OffsetCommitRequest,
@@ -26,6 +27,7 @@ from ottla.wire.messages.offset_commit import (
 )
 
 BY_ID_SINCE = 10
+TOPICS = REQUIREMENTS[8].parts["topics"]
 
 
 def refuse(call: RequestArrived[OffsetCommitRequest], error: KafkaError) -> OffsetCommitResponse:
@@ -40,6 +42,9 @@ def offset_commit(node: Node, call: RequestArrived[OffsetCommitRequest]) -> Offs
             found = node.context.image.topics_by_id.get(TopicId(topic.topic_id))
             topic.name = found.name if found is not None else ""
     missing = unknown(node.context.image, request)
+    forbidden = node.context.refusals(call, TOPICS, (topic.name for topic in request.topics if topic.name))
+    if forbidden:
+        missing |= {number: forbidden[name].code for number, name, _ in entries_of(request) if name in forbidden}
     if len(missing) == sum(len(topic.partitions) for topic in request.topics):
         return _answer(call, missing, NONE)
 

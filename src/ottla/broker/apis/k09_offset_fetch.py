@@ -16,6 +16,7 @@ from ottla.broker.groups.groups import Groups
 from ottla.broker.groups.records import OffsetCommitValue
 from ottla.broker.handlers import Deferred, handles
 from ottla.broker.node import Node
+from ottla.broker.security.requirements import REQUIREMENTS
 from ottla.wire import errors
 from ottla.wire.errors import GroupIdNotFound, KafkaError
 from ottla.wire.messages.offset_fetch import (
@@ -33,6 +34,9 @@ from ottla.wire.messages.offset_fetch import (
 ERROR_OF_GROUP_SINCE = 2
 SEVERAL_SINCE = 8
 BY_ID_SINCE = 10
+GROUPS = REQUIREMENTS[9].parts["groups"]
+TOPICS = REQUIREMENTS[9].parts["topics"]
+ALL_TOPICS = REQUIREMENTS[9].parts["all topics"]
 NO_OFFSET = OffsetCommitValue(offset=-1)
 
 
@@ -47,6 +51,7 @@ def offset_fetch(node: Node, call: RequestArrived[OffsetFetchRequest]) -> Offset
     shards: list[tuple[Shard[Groups], str]] = []
     for group in groups:
         try:
+            node.context.demand(call, GROUPS, group.group_id)
             shard = node.groups.shard_of(group.group_id)
             answers.append(_fetched(node, call, shard.machine, group))
             shards.append((shard, group.group_id))
@@ -85,23 +90,33 @@ def _fetched(
         return lambda partition: stable_only and groups.offsets.pending.unstable(asked.group_id, topic, partition)
 
     if asked.topics is None:
+        hidden = node.context.refusals(call, ALL_TOPICS, known)
         for name, partitions in known.items():
+            if name in hidden:
+                continue
             topic = node.context.image.topics.get(name)
             if topic is not None or not by_id:
                 topic_id = topic.topic_id if topic is not None else NO_TOPIC_ID
                 answer.topics.append(_topic(name, topic_id, partitions, partitions.get, unstable=unstable(name)))
         return answer
-    for wanted in asked.topics:
-        name = wanted.name
-        if by_id:
-            found = node.context.image.topics_by_id.get(TopicId(wanted.topic_id))
-            if found is None:
-                answer.topics.append(_topic("", wanted.topic_id, wanted.partition_indexes, _none, errors.UnknownTopicId.code))
-                continue
-            name = found.name
+    named = [(_name(node, wanted, by_id=by_id), wanted) for wanted in asked.topics]
+    refused = node.context.refusals(call, TOPICS, (name for name, _ in named if name is not None))
+    for known_name, wanted in named:
+        if known_name is None or known_name in refused:
+            code = errors.UnknownTopicId.code if known_name is None else refused[known_name].code
+            answer.topics.append(_topic(wanted.name, wanted.topic_id, wanted.partition_indexes, _none, code))
+            continue
+        name = known_name
         values = known.get(name, {}).get
         answer.topics.append(_topic(name, wanted.topic_id, wanted.partition_indexes, values, unstable=unstable(name)))
     return answer
+
+
+def _name(node: Node, wanted: OffsetFetchRequestTopics, *, by_id: bool) -> str | None:
+    if not by_id:
+        return wanted.name
+    found = node.context.image.topics_by_id.get(TopicId(wanted.topic_id))
+    return found.name if found is not None else None
 
 
 def _none(partition: int) -> OffsetCommitValue | None:

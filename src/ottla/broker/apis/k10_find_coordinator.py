@@ -13,12 +13,15 @@ from ottla.broker.apis.partition_leaders import address_for, partition_view
 from ottla.broker.events import RequestArrived
 from ottla.broker.handlers import Deferred, handles
 from ottla.broker.node import Node
+from ottla.broker.security.requirements import REQUIREMENTS
 from ottla.wire import errors
 from ottla.wire.errors import KafkaError
 from ottla.wire.messages.find_coordinator import GROUP, TRANSACTION, Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
 
 SEVERAL_SINCE = 4
 NO_NODE = -1
+GROUPS = REQUIREMENTS[10].parts["groups"]
+TRANSACTIONAL_IDS = REQUIREMENTS[10].parts["transactional ids"]
 
 
 class CoordinatedTopic(Protocol):
@@ -53,8 +56,10 @@ def _found(node: Node, call: RequestArrived[FindCoordinatorRequest], key: str) -
 def _coordinator(node: Node, call: RequestArrived[FindCoordinatorRequest], key: str) -> Coordinator:
     coordinator: CoordinatedTopic
     if call.body.key_type == GROUP:
+        node.context.demand(call, GROUPS, key)
         coordinator = node.groups
     elif call.body.key_type == TRANSACTION:
+        node.context.demand(call, TRANSACTIONAL_IDS, key)
         coordinator = node.transactions
     else:
         raise errors.InvalidRequest(f"this broker coordinates nothing of type {call.body.key_type}")

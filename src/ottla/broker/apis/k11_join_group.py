@@ -34,5 +34,5 @@ def join_group(node: Node, call: RequestArrived[JoinGroupRequest]) -> JoinGroupR
         request.rebalance_timeout_ms = request.session_timeout_ms
     # Not used, and not kept while the request waits.
     request.reason = None
-    client = client_of(call)
+    client = client_of(node, call)
     return shard.later(call, lambda reply: shard.machine.join(request, client, reply), of=request.group_id)

@@ -7,7 +7,7 @@ GROUP_ID_NOT_FOUND from 6 on; so is a consumer group. Operations are returned fo
 from functools import partial
 from typing import Any
 
-from ottla.broker.apis.authorized_operations import GROUP_OPERATIONS
+from ottla.broker.apis.authorized_operations import group_operations
 from ottla.broker.apis.group_requests import describe_each
 from ottla.broker.coordinator import Shard
 from ottla.broker.events import RequestArrived
@@ -23,7 +23,7 @@ NOT_FOUND_SINCE = 6
 
 
 def refuse(call: RequestArrived[DescribeGroupsRequest], error: KafkaError) -> DescribeGroupsResponse:
-    return DescribeGroupsResponse(groups=[_refused(call, group_id, error) for group_id in call.body.groups])
+    return DescribeGroupsResponse(groups=[_refused(None, call, group_id, error) for group_id in call.body.groups])
 
 
 @handles(DescribeGroupsRequest, (0, 6), refuse=refuse, reads_groups=True)
@@ -32,15 +32,16 @@ def describe_groups(node: Node, call: RequestArrived[DescribeGroupsRequest]) -> 
         found: DescribedGroup = group.described()
         return found
 
-    return describe_each(node, call, call.body.groups, DescribeGroupsResponse(), described, partial(_refused, call))
+    return describe_each(node, call, call.body.groups, DescribeGroupsResponse(), described, partial(_refused, node, call))
 
 
-def _refused(call: RequestArrived[DescribeGroupsRequest], group_id: str, error: KafkaError) -> DescribedGroup:
+def _refused(node: Node | None, call: RequestArrived[DescribeGroupsRequest], group_id: str, error: KafkaError) -> DescribedGroup:
     unknown, tells = isinstance(error, GroupIdNotFound), call.api_version >= NOT_FOUND_SINCE
     code = 0 if unknown and not tells else error.code
+    wanted = code == 0 and call.body.include_authorized_operations and node is not None
     return DescribedGroup(
         error_code=code,
-        authorized_operations=GROUP_OPERATIONS if code == 0 and call.body.include_authorized_operations else NOT_REQUESTED,
+        authorized_operations=group_operations(node, call, group_id) if wanted and node is not None else NOT_REQUESTED,
         error_message=str(error) if tells else None,
         group_id=group_id,
         group_state=GroupState.DEAD.value if unknown else "",

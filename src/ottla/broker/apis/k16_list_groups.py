@@ -10,8 +10,12 @@ from ottla.broker.coordinator import State
 from ottla.broker.events import RequestArrived
 from ottla.broker.handlers import handles, whole_error
 from ottla.broker.node import Node
+from ottla.broker.security.requirements import REQUIREMENTS
 from ottla.wire import errors
 from ottla.wire.messages.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
+
+CLUSTER = REQUIREMENTS[16].parts["cluster"]
+GROUPS = REQUIREMENTS[16].parts["groups"]
 
 
 @handles(ListGroupsRequest, (0, 5), refuse=whole_error(ListGroupsResponse), reads_groups=True)
@@ -33,4 +37,7 @@ def list_groups(node: Node, call: RequestArrived[ListGroupsRequest]) -> ListGrou
                 group_id=group_id, protocol_type=group.protocol_type or "", group_state=group.state_name, group_type=group.kind
             )
             response.groups.append(listed)
+    access = node.context.access
+    if access is not None and not access.permits(call, CLUSTER):
+        response.groups = [group for group in response.groups if access.permits(call, GROUPS, group.group_id)]
     return response

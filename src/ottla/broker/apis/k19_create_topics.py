@@ -5,7 +5,10 @@ Behaviour: Kafka's checks in Kafka's order; a name that appears twice is refused
 Answered when the store and this broker's image have the topic. Versions: -1 means the broker's default in all versions, although KIP-464
 names it for 4 and later, because clients of 2 and 3 send it and Kafka accepts it; 5 returns counts and settings, 7 the id.
 
-Source: KIP-4, KIP-464, KIP-525, KIP-516.
+When the client's controller_mutation_rate is used up, each further topic is THROTTLING_QUOTA_EXCEEDED from version 6 on; before, all are
+created, and the answer is throttled. validate_only is not counted.
+
+Source: KIP-4, KIP-464, KIP-525, KIP-516, KIP-599.
 """
 
 from collections import Counter
@@ -18,6 +21,7 @@ from ottla.broker.events import RequestArrived
 from ottla.broker.handlers import Deferred, handles
 from ottla.broker.metadata.config_entries import topic_entries
 from ottla.broker.node import Node
+from ottla.broker.security.requirements import REQUIREMENTS
 from ottla.wire import errors
 from ottla.wire.errors import KafkaError
 from ottla.wire.messages.create_topics import (
@@ -27,6 +31,10 @@ from ottla.wire.messages.create_topics import (
     CreateTopicsResponse,
 )
 
+TOPICS = REQUIREMENTS[19].parts["topics"]
+SETTINGS = REQUIREMENTS[19].parts["settings"]
+#: First version whose clients know THROTTLING_QUOTA_EXCEEDED. Source: KIP-599.
+STRICT_SINCE = 6
 #: Settings in responses by overrides: most topics of a request have the same.
 Described = dict[tuple[tuple[str, str], ...], list[CreatableTopicConfigs]]
 
@@ -40,23 +48,35 @@ def create_topics(node: Node, call: RequestArrived[CreateTopicsRequest]) -> Crea
     request = call.body
     times = Counter(topic.name for topic in request.topics)
     results = {name: CreatableTopicResult(name=name, error_message=None) for name in times}
+    refused = node.context.refusals(call, TOPICS, (name for name, count in times.items() if count == 1))
+    hidden = node.context.refusals(call, SETTINGS, times)
     writes = Writes(node, call)
     described: Described = {}
+    quota = node.context.quotas.mutations(call, strict_since=STRICT_SINCE)
     planned = 0
     for requested in request.topics:
         result = results[requested.name]
         try:
             if times[requested.name] > 1:
                 raise errors.InvalidRequest(f"topic {requested.name!r} is named {times[requested.name]} times in this request")
+            if requested.name in refused:
+                raise refused[requested.name]
             topic = plan_topic(requested, node.context.image, node.context.options, node.context.rng, planned=planned)
+            if not request.validate_only:
+                quota.take(len(topic.replicas))
         except KafkaError as error:
             _fail(result, error)
             continue
         planned += len(topic.replicas)
-        _describe(node, result, topic, described)
+        result.topic_id = topic.topic_id
+        if requested.name in hidden:
+            result.topic_config_error_code = hidden[requested.name].code
+        else:
+            _describe(node, result, topic, described)
         if not request.validate_only:
             _write(node, writes, topic, result)
-    return writes.answer_when_done(CreateTopicsResponse(topics=list(results.values())), request.timeout_ms)
+    response = CreateTopicsResponse(throttle_time_ms=quota.throttle_ms, topics=list(results.values()))
+    return writes.answer_when_done(response, request.timeout_ms)
 
 
 def _write(node: Node, writes: Writes, topic: NewTopic, result: CreatableTopicResult) -> None:
@@ -74,7 +94,6 @@ def _write(node: Node, writes: Writes, topic: NewTopic, result: CreatableTopicRe
 
 
 def _describe(node: Node, result: CreatableTopicResult, topic: NewTopic, described: Described) -> None:
-    result.topic_id = topic.topic_id
     result.num_partitions = len(topic.replicas)
     result.replication_factor = len(topic.replicas[0])
     overrides = tuple(sorted(topic.overrides.items()))

@@ -3,13 +3,14 @@
 Behaviour: a topic with thousands of partitions takes several steps and is marked meanwhile (``controller/topic_writes.py``).
 delete.topic.enable=false refuses with TOPIC_DELETION_DISABLED (INVALID_REQUEST before version 3); a topic that is named more than once, by
 name or id, is INVALID_REQUEST, answered once, and not deleted. Answered when the store and this broker's image no longer have the topic;
-its files are removed later.
+its files are removed later. When the client's controller_mutation_rate is used up, each further topic is THROTTLING_QUOTA_EXCEEDED from
+version 5 on; before, all are deleted, and the answer is throttled.
 
-Source: KIP-4, KIP-322, KIP-516.
+Source: KIP-4, KIP-322, KIP-516, KIP-599.
 """
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from ottla.base.ids import NO_TOPIC_ID, TopicId
@@ -19,12 +20,18 @@ from ottla.broker.events import RequestArrived
 from ottla.broker.handlers import Deferred, handles
 from ottla.broker.metadata.image import Topic
 from ottla.broker.node import Node
+from ottla.broker.security.requirements import REQUIREMENTS
 from ottla.wire import errors
 from ottla.wire.errors import KafkaError
 from ottla.wire.messages.delete_topics import DeletableTopicResult, DeleteTopicsRequest, DeleteTopicsResponse, DeleteTopicState
 
 BY_ID_SINCE = 6
 DISABLED_SINCE = 3
+CLUSTER = REQUIREMENTS[20].parts["cluster"]
+TOPICS = REQUIREMENTS[20].parts["topics"]
+NAMES = REQUIREMENTS[20].parts["names"]
+#: First version whose clients know THROTTLING_QUOTA_EXCEEDED. Source: KIP-599.
+STRICT_SINCE = 5
 
 
 def _states(call: RequestArrived[DeleteTopicsRequest]) -> list[DeleteTopicState]:
@@ -48,29 +55,54 @@ def delete_topics(node: Node, call: RequestArrived[DeleteTopicsRequest]) -> Dele
     if not node.context.options.delete_topic_enable:
         kind = errors.TopicDeletionDisabled if call.api_version >= DISABLED_SINCE else errors.InvalidRequest
         return refuse(call, kind("delete.topic.enable is false on this broker"))
+    refused, hidden = _forbidden(node, call)
     writes = Writes(node, call)
-    refused: list[DeletableTopicResult] = []
+    refusals: list[DeletableTopicResult] = []
     #: By name: the topic, and how often the request names it.
     wanted: dict[str, tuple[Topic, int]] = {}
     for (name, topic_id), times in Counter((state.name, state.topic_id) for state in _states(call)).items():
         try:
-            topic = _found(node, name, topic_id, times)
+            topic = _found(node, name, topic_id, times, refused)
+        except errors.TopicAuthorizationFailed as error:
+            known = node.context.image.topics_by_id.get(TopicId(topic_id))
+            shown = name if known is None or known.name in hidden else known.name
+            refusals.append(DeletableTopicResult(name=shown, topic_id=topic_id, error_code=error.code, error_message=str(error)))
         except KafkaError as error:
-            refused.append(DeletableTopicResult(name=name, topic_id=topic_id, error_code=error.code, error_message=str(error)))
+            refusals.append(DeletableTopicResult(name=name, topic_id=topic_id, error_code=error.code, error_message=str(error)))
         else:
             wanted[topic.name] = topic, wanted.get(topic.name, (topic, 0))[1] + 1
+    quota = node.context.quotas.mutations(call, strict_since=STRICT_SINCE)
     results = []
     for topic, times in wanted.values():
         result = DeletableTopicResult(name=topic.name, topic_id=topic.topic_id, error_message=None)
         results.append(result)
-        if times > 1:
-            note(result, errors.InvalidRequest(f"the request names topic {topic.name!r} by its name and by its id"))
+        try:
+            if times > 1:
+                raise errors.InvalidRequest(f"the request names topic {topic.name!r} by its name and by its id")
+            quota.take(len(topic.replicas))
+        except KafkaError as error:
+            note(result, error)
         else:
             writes.add((), partial(note, result), write=partial(_delete, node, topic.name))
-    return writes.answer_when_done(DeleteTopicsResponse(responses=[*refused, *results]), call.body.timeout_ms)
+    response = DeleteTopicsResponse(throttle_time_ms=quota.throttle_ms, responses=[*refusals, *results])
+    return writes.answer_when_done(response, call.body.timeout_ms)
 
 
-def _found(node: Node, name: str | None, topic_id: bytes, times: int) -> Topic:
+def _forbidden(node: Node, call: RequestArrived[DeleteTopicsRequest]) -> tuple[Mapping[str, KafkaError], Mapping[str, KafkaError]]:
+    """Topics that the client may not delete, and those that it may not describe, by name."""
+    access = node.context.access
+    if access is None or access.permits(call, CLUSTER):
+        return {}, {}
+    known = node.context.image.topics_by_id
+    names = []
+    for state in _states(call):
+        topic = known.get(TopicId(state.topic_id)) if state.name is None else None
+        names += [topic.name] if topic is not None else [state.name] if state.name is not None else []
+    hidden = access.refusals(call, NAMES, names)
+    return access.refusals(call, TOPICS, names) | hidden, hidden
+
+
+def _found(node: Node, name: str | None, topic_id: bytes, times: int, refused: Mapping[str, KafkaError]) -> Topic:
     if times > 1:
         raise errors.InvalidRequest(f"the request names this topic {times} times")
     if name is None:
@@ -79,9 +111,14 @@ def _found(node: Node, name: str | None, topic_id: bytes, times: int) -> Topic:
         topic = node.context.image.topics_by_id.get(TopicId(topic_id))
         if topic is None:
             raise errors.UnknownTopicId("no topic has this id")
+        if topic.name in refused:
+            # The message must not name the topic.
+            raise errors.TopicAuthorizationFailed("the topic with this id may not be deleted by this client")
         return topic
     if topic_id != NO_TOPIC_ID:
         raise errors.InvalidRequest(f"topic {name!r} is named by name and by id; one of them is enough")
+    if name in refused:
+        raise refused[name]
     found = node.context.image.topics.get(name)
     if found is None:
         raise errors.UnknownTopicOrPartition(f"there is no topic {name!r}")

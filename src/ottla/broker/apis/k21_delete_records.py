@@ -30,6 +30,7 @@ from ottla.broker.handlers import Deferred, handles
 from ottla.broker.node import Node
 from ottla.broker.replica.leader import Leader, low_watermark_of
 from ottla.broker.replica.replicas import BROKERS
+from ottla.broker.security.requirements import REQUIREMENTS
 from ottla.wire import errors
 from ottla.wire.errors import KafkaError
 from ottla.wire.messages.delete_records import (
@@ -41,6 +42,7 @@ from ottla.wire.messages.delete_records import (
 )
 
 HIGH_WATERMARK = -1
+TOPICS = REQUIREMENTS[21].parts["topics"]
 
 
 def refuse(call: RequestArrived[DeleteRecordsRequest], error: KafkaError) -> DeleteRecordsResponse:
@@ -60,9 +62,13 @@ def delete_records(node: Node, call: RequestArrived[DeleteRecordsRequest]) -> De
 def _delete_all(node: Node, call: RequestArrived[DeleteRecordsRequest]) -> DeleteRecordsResponse | Deferred:
     deletions = Deletions(node)
     asked = by_topic((topic.name, ask.partition_index, ask) for topic in call.body.topics for ask in topic.partitions)
+    refused = node.context.refusals(call, TOPICS, asked)
     for topic, partitions in asked.items():
         for ask in partitions.values():
-            deletions.begin(topic, ask)
+            if topic in refused:
+                deletions.refuse(topic, ask, refused[topic])
+            else:
+                deletions.begin(topic, ask)
     if deletions.done():
         return deletions.response()
 
@@ -92,6 +98,10 @@ class Deletions:
             self._results[partition] = _refused(ask, errors.RequestTimedOut(""))
         except KafkaError as error:
             self._results[partition] = _refused(ask, error)
+
+    def refuse(self, topic: str, ask: DeleteRecordsPartition, error: KafkaError) -> None:
+        """Nothing is deleted."""
+        self._results[TopicPartition(topic, ask.partition_index)] = _refused(ask, error)
 
     def _delete(self, topic: str, ask: DeleteRecordsPartition) -> int:
         """Deletes on the leader; returns the offset that the low watermark must reach. Raises: KafkaError."""

@@ -17,6 +17,7 @@ from ottla.broker.delayed import DelayedOperation
 from ottla.broker.events import RequestArrived
 from ottla.broker.handlers import PENDING, Deferred, handles
 from ottla.broker.node import Node
+from ottla.broker.security.requirements import REQUIREMENTS
 from ottla.broker.transactions.producer_ids import WAITING
 from ottla.broker.transactions.transaction import Identity, Initialization
 from ottla.wire import errors
@@ -26,6 +27,8 @@ from ottla.wire.messages.init_producer_id import InitProducerIdRequest, InitProd
 #: Timeout of the store; the client then gets COORDINATOR_LOAD_IN_PROGRESS and retries.
 BLOCK_WAIT_MS = 10_000
 NO_PRODUCER_EPOCH = -1
+_PARTS = REQUIREMENTS[22].parts
+TRANSACTIONAL_ID, TWO_PHASE, IDEMPOTENT = (_PARTS[part] for part in ("transactional id", "two-phase commit", "idempotent producer"))
 
 
 def refuse(call: RequestArrived[InitProducerIdRequest], error: KafkaError) -> InitProducerIdResponse:
@@ -35,6 +38,12 @@ def refuse(call: RequestArrived[InitProducerIdRequest], error: KafkaError) -> In
 @handles(InitProducerIdRequest, (0, 6), refuse=refuse, serves_last=lambda options: options.transaction_two_phase_commit_enable)
 def init_producer_id(node: Node, call: RequestArrived[InitProducerIdRequest]) -> InitProducerIdResponse | Deferred:
     request = call.body
+    if request.transactional_id is None:
+        node.context.demand(call, IDEMPOTENT)
+    else:
+        node.context.demand(call, TRANSACTIONAL_ID, request.transactional_id)
+        if request.enable2_pc:
+            node.context.demand(call, TWO_PHASE, request.transactional_id)
     if (request.producer_id == NO_PRODUCER) != (request.producer_epoch == NO_PRODUCER_EPOCH):
         raise errors.InvalidRequest("a producer names both its id and its epoch, or neither")
     if request.transactional_id is not None:

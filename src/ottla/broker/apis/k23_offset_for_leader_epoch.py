@@ -10,6 +10,7 @@ Versions: 2 to 4 differ only in form. Source: KIP-101, KIP-279, KIP-320.
 from ottla.broker.events import RequestArrived
 from ottla.broker.handlers import handles
 from ottla.broker.node import Node
+from ottla.broker.security.requirements import REQUIREMENTS
 from ottla.wire.errors import KafkaError
 from ottla.wire.messages.offset_for_leader_epoch import (
     EpochEndOffset,
@@ -18,6 +19,8 @@ from ottla.wire.messages.offset_for_leader_epoch import (
     OffsetForLeaderPartition,
     OffsetForLeaderTopicResult,
 )
+
+TOPICS = REQUIREMENTS[23].parts["topics"]
 
 
 def refuse(call: RequestArrived[OffsetForLeaderEpochRequest], error: KafkaError) -> OffsetForLeaderEpochResponse:
@@ -31,8 +34,13 @@ def refuse(call: RequestArrived[OffsetForLeaderEpochRequest], error: KafkaError)
 @handles(OffsetForLeaderEpochRequest, (2, 4), refuse=refuse)
 def offset_for_leader_epoch(node: Node, call: RequestArrived[OffsetForLeaderEpochRequest]) -> OffsetForLeaderEpochResponse:
     response = OffsetForLeaderEpochResponse()
+    refused = node.context.refusals(call, TOPICS, (topic.topic for topic in call.body.topics))
     for topic in call.body.topics:
         answers = []
+        if topic.topic in refused:
+            answers = [_refused(ask, refused[topic.topic]) for ask in topic.partitions]
+            response.topics.append(OffsetForLeaderTopicResult(topic=topic.topic, partitions=answers))
+            continue
         for ask in topic.partitions:
             try:
                 answers.append(_end(node, topic.topic, ask))

@@ -18,6 +18,7 @@ from ottla.broker.coordinator import Shard, when_committed
 from ottla.broker.events import RequestArrived
 from ottla.broker.handlers import Deferred, handles
 from ottla.broker.node import Node
+from ottla.broker.security.requirements import REQUIREMENTS
 from ottla.broker.transactions.transaction import Identity
 from ottla.broker.transactions.transactions import Transactions
 from ottla.wire import errors
@@ -34,6 +35,8 @@ from ottla.wire.messages.add_partitions_to_txn import (
 
 SEVERAL_SINCE = 4
 ABORTABLE_SINCE = 5
+TRANSACTIONAL_IDS = REQUIREMENTS[24].parts["transactional id"]
+TOPICS = REQUIREMENTS[24].parts["topics"]
 
 #: The error of each partition.
 Codes = Mapping[TopicPartition, int]
@@ -53,6 +56,7 @@ def add_partitions_to_txn(node: Node, call: RequestArrived[AddPartitionsToTxnReq
     if call.api_version >= SEVERAL_SINCE:
         added = [asked.transactional_id for asked in request.transactions if not asked.verify_only]
         return when_completed(node, call, added, lambda: _several(node, call))
+    node.context.demand(call, TRANSACTIONAL_IDS, request.v3_and_below_transactional_id)
     return when_completed(node, call, [request.v3_and_below_transactional_id], lambda: _one(node, call))
 
 
@@ -60,10 +64,12 @@ def _one(node: Node, call: RequestArrived[AddPartitionsToTxnRequest]) -> AddPart
     request = call.body
     topics = request.v3_and_below_topics
     partitions = partitions_of(topics)
+    refused = node.context.refusals(call, TOPICS, (partition.topic for partition in partitions))
     unknown = [partition for partition in partitions if not node.context.image.has(*partition)]
-    if unknown:
+    if unknown or refused:
         codes = dict.fromkeys(partitions, errors.OperationNotAttempted.code)
         codes |= dict.fromkeys(unknown, errors.UnknownTopicOrPartition.code)
+        codes |= {partition: refused[partition.topic].code for partition in partitions if partition.topic in refused}
         return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=_results(topics, codes))
     transactional_id = check_id(request.v3_and_below_transactional_id)
     shard = node.transactions.shard_of(transactional_id)

@@ -12,7 +12,7 @@ Source: KIP-98, KIP-588, KIP-890.
 
 from ottla.broker.apis.transaction_requests import FENCED_SINCE, check_id, code_for
 from ottla.broker.events import RequestArrived
-from ottla.broker.handlers import Deferred, handles
+from ottla.broker.handlers import PENDING, Deferred, handles
 from ottla.broker.node import Node
 from ottla.broker.transactions.transaction import EPOCH_PER_TRANSACTION, Identity
 from ottla.wire.errors import KafkaError
@@ -36,4 +36,9 @@ def end_txn(node: Node, call: RequestArrived[EndTxnRequest]) -> EndTxnResponse |
     after = shard.machine.end(transactional_id, identity, commit=request.committed, version=version)
     shard.machine.note_client(transactional_id, call.client_id, call.origin.host)
     producer_id, epoch = after.held
-    return shard.answer(call, EndTxnResponse(producer_id=producer_id, producer_epoch=epoch), of=transactional_id)
+    answer = shard.answer(call, EndTxnResponse(producer_id=producer_id, producer_epoch=epoch), of=transactional_id)
+    if answer is not PENDING:
+        node.context.respond(call, answer)
+    # After the response, which then does not wait until the markers of many partitions are prepared.
+    shard.machine.go_on_with(after)
+    return PENDING

@@ -17,9 +17,10 @@ from ottla.base.ids import TopicId, TopicPartition
 from ottla.broker.apis.transaction_requests import check_id, when_verified
 from ottla.broker.coordinator import Transaction
 from ottla.broker.events import RequestArrived
-from ottla.broker.groups.offsets import Refused, commit_in_transaction, unknown
+from ottla.broker.groups.offsets import Refused, commit_in_transaction, entries_of, unknown
 from ottla.broker.handlers import Deferred, handles
 from ottla.broker.node import Node
+from ottla.broker.security.requirements import REQUIREMENTS
 from ottla.broker.transactions.transaction import Identity
 from ottla.records.batch import NO_SEQUENCE
 from ottla.wire import errors
@@ -36,6 +37,7 @@ from ottla.wire.messages.txn_offset_commit import (
 #: First versions whose client knows TRANSACTION_ABORTABLE, and does not send AddOffsetsToTxn. Source: KIP-890.
 ABORTABLE_SINCE, ADDS_PARTITION_SINCE = 4, 5
 BY_ID_SINCE = 6
+TOPICS = REQUIREMENTS[28].parts["topics"]
 
 
 def refuse(call: RequestArrived[TxnOffsetCommitRequest], error: KafkaError) -> TxnOffsetCommitResponse:
@@ -90,6 +92,9 @@ def _committed(node: Node, call: RequestArrived[TxnOffsetCommitRequest], transac
     shard = node.groups.shard_of(request.group_id)
     offsets = _as_offset_commit(node, call)
     missing = unknown(node.context.image, offsets)
+    forbidden = node.context.refusals(call, TOPICS, (topic.name for topic in offsets.topics if topic.name))
+    if forbidden:
+        missing |= {number: forbidden[name].code for number, name, _ in entries_of(offsets) if name in forbidden}
     refused = commit_in_transaction(shard.machine, offsets, transaction, missing)
 
     def refuse_others(call: RequestArrived[TxnOffsetCommitRequest], error: KafkaError) -> TxnOffsetCommitResponse:

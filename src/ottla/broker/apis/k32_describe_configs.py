@@ -24,6 +24,8 @@ from ottla.broker.events import RequestArrived
 from ottla.broker.handlers import handles
 from ottla.broker.metadata.config_entries import (
     BROKER,
+    BROKER_LOGGER,
+    CLIENT_METRICS,
     GROUP,
     TOPIC,
     ConfigEntry,
@@ -34,6 +36,7 @@ from ottla.broker.metadata.config_entries import (
     topic_entries,
 )
 from ottla.broker.node import Node
+from ottla.broker.security.requirements import REQUIREMENTS
 from ottla.wire import errors
 from ottla.wire.errors import KafkaError
 from ottla.wire.messages.describe_configs import (
@@ -44,6 +47,10 @@ from ottla.wire.messages.describe_configs import (
     DescribeConfigsResult,
     DescribeConfigsSynonym,
 )
+
+_PARTS = REQUIREMENTS[32].parts
+#: By resource type; settings of clients' metrics and of a broker's loggers belong to the brokers.
+REQUIRED = {TOPIC: _PARTS["topics"], GROUP: _PARTS["groups"]} | dict.fromkeys((BROKER, BROKER_LOGGER, CLIENT_METRICS), _PARTS["brokers"])
 
 
 def refuse(call: RequestArrived[DescribeConfigsRequest], error: KafkaError) -> DescribeConfigsResponse:
@@ -56,6 +63,9 @@ def describe_configs(node: Node, call: RequestArrived[DescribeConfigsRequest]) -
     response = DescribeConfigsResponse()
     for resource in request.resources:
         try:
+            required = REQUIRED.get(resource.resource_type)
+            if required is not None:
+                node.context.demand(call, required, resource.resource_name)
             entries = _entries(node, resource)
         except KafkaError as error:
             response.results.append(_refused(resource, error))

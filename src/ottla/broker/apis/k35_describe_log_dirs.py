@@ -5,7 +5,8 @@ not its indexes. A failed directory is listed with KAFKA_STORAGE_ERROR and nothi
 measurement, -1 before the first.
 
 Versions: bytes of the volume from 4 on; 5 has cordoned directories, which do not exist here. Replicas do not move between directories, so
-there is no future replica, and a leader has no lag. Known damage of a log is in a tagged field of Ottla.
+there is no future replica, and a leader has no lag. Known damage of a log, and the number of accesses that access rules refused in the last
+hour, are in tagged fields of Ottla.
 
 Source: KIP-113, KIP-784, KIP-827, KIP-1066.
 """
@@ -17,6 +18,7 @@ from ottla.broker.node import Node
 from ottla.log.directory import LogDirectory
 from ottla.wire import errors
 from ottla.wire.messages.describe_log_dirs import (
+    DeniedAccesses,
     DescribeLogDirsPartition,
     DescribeLogDirsRequest,
     DescribeLogDirsResponse,
@@ -30,7 +32,11 @@ def describe_log_dirs(node: Node, call: RequestArrived[DescribeLogDirsRequest]) 
     asked: set[TopicPartition] | None = None
     if call.body.topics is not None:
         asked = {TopicPartition(topic.topic, number) for topic in call.body.topics for number in topic.partitions}
-    return DescribeLogDirsResponse(results=[_described(node, directory, asked) for directory in node.context.directories])
+    response = DescribeLogDirsResponse(results=[_described(node, directory, asked) for directory in node.context.directories])
+    if node.context.access is not None:
+        denied = node.context.access.denied_last_hour()
+        response.denied_accesses = [DeniedAccesses(principal=principal, count=count) for principal, count in sorted(denied.items())]
+    return response
 
 
 def _described(node: Node, directory: LogDirectory, asked: set[TopicPartition] | None) -> DescribeLogDirsResult:

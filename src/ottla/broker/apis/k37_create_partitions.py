@@ -1,7 +1,9 @@
 """CreatePartitions: on the controller; increases the partition count.
 
 Behaviour: a count not above the present one is INVALID_PARTITIONS; replicas can be given, one list per new partition. validate_only
-changes nothing. New partitions have as many replicas as the topic's first one, without adding replicas of a reassignment.
+changes nothing. New partitions have as many replicas as the topic's first one, without adding replicas of a reassignment. When the
+client's controller_mutation_rate is used up, each further topic is THROTTLING_QUOTA_EXCEEDED from version 3 on; before, all get their
+partitions, and the answer is throttled. validate_only is not counted.
 
 Source: KIP-195, KIP-455, KIP-599.
 """
@@ -19,6 +21,7 @@ from ottla.broker.events import RequestArrived
 from ottla.broker.handlers import Deferred, handles
 from ottla.broker.metadata.image import Topic
 from ottla.broker.node import Node
+from ottla.broker.security.requirements import REQUIREMENTS
 from ottla.wire import errors
 from ottla.wire.errors import KafkaError
 from ottla.wire.messages.create_partitions import (
@@ -27,6 +30,10 @@ from ottla.wire.messages.create_partitions import (
     CreatePartitionsTopic,
     CreatePartitionsTopicResult,
 )
+
+TOPICS = REQUIREMENTS[37].parts["topics"]
+#: First version whose clients know THROTTLING_QUOTA_EXCEEDED. Source: KIP-599.
+STRICT_SINCE = 3
 
 
 def refuse(call: RequestArrived[CreatePartitionsRequest], error: KafkaError) -> CreatePartitionsResponse:
@@ -39,21 +46,28 @@ def create_partitions(node: Node, call: RequestArrived[CreatePartitionsRequest])
     request = call.body
     times = Counter(topic.name for topic in request.topics)
     results = {name: CreatePartitionsTopicResult(name=name, error_message=None) for name in times}
+    refused = node.context.refusals(call, TOPICS, (name for name, count in times.items() if count == 1))
     writes = Writes(node, call)
+    quota = node.context.quotas.mutations(call, strict_since=STRICT_SINCE)
     planned = 0
     for requested in request.topics:
         result = results[requested.name]
         try:
             if times[requested.name] > 1:
                 raise errors.InvalidRequest(f"topic {requested.name!r} is named {times[requested.name]} times in this request")
+            if requested.name in refused:
+                raise refused[requested.name]
             topic, added = _planned(node, requested, planned)
+            if not request.validate_only:
+                quota.take(len(added))
         except KafkaError as error:
             note(result, error)
             continue
         planned += len(added)
         if not request.validate_only:
             _write(node, writes, requested, growth(topic, added, node.context.image), result)
-    return writes.answer_when_done(CreatePartitionsResponse(results=list(results.values())), request.timeout_ms)
+    response = CreatePartitionsResponse(throttle_time_ms=quota.throttle_ms, results=list(results.values()))
+    return writes.answer_when_done(response, request.timeout_ms)
 
 
 def _planned(node: Node, requested: CreatePartitionsTopic, planned: int) -> tuple[Topic, dict[int, tuple[BrokerId, ...]]]:

@@ -10,8 +10,11 @@ from ottla.broker.events import RequestArrived
 from ottla.broker.groups.groups import Groups
 from ottla.broker.handlers import Deferred, handles
 from ottla.broker.node import Node
+from ottla.broker.security.requirements import REQUIREMENTS
 from ottla.wire.errors import KafkaError
 from ottla.wire.messages.delete_groups import DeletableGroupResult, DeleteGroupsRequest, DeleteGroupsResponse
+
+GROUPS = REQUIREMENTS[42].parts["groups"]
 
 
 def refuse(call: RequestArrived[DeleteGroupsRequest], error: KafkaError) -> DeleteGroupsResponse:
@@ -28,6 +31,7 @@ def delete_groups(node: Node, call: RequestArrived[DeleteGroupsRequest]) -> Dele
     shards: list[tuple[Shard[Groups], str]] = []
     for group_id in dict.fromkeys(call.body.groups_names):
         try:
+            node.context.demand(call, GROUPS, group_id)
             shard = node.groups.shard_of(group_id)
             shards.append((shard, group_id))
             shard.machine.delete(group_id)

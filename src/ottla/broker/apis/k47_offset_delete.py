@@ -7,6 +7,7 @@ consumers is NON_EMPTY_GROUP as a whole. A missing offset is ignored. Source: KI
 from ottla.broker.events import RequestArrived
 from ottla.broker.handlers import Deferred, handles, whole_error
 from ottla.broker.node import Node
+from ottla.broker.security.requirements import REQUIREMENTS
 from ottla.wire.errors import NONE, KafkaError, UnknownTopicOrPartition
 from ottla.wire.messages.offset_delete import (
     OffsetDeleteRequest,
@@ -15,17 +16,22 @@ from ottla.wire.messages.offset_delete import (
     OffsetDeleteResponseTopic,
 )
 
+TOPICS = REQUIREMENTS[47].parts["topics"]
+
 
 @handles(OffsetDeleteRequest, (0, 0), refuse=whole_error(OffsetDeleteResponse))
 def offset_delete(node: Node, call: RequestArrived[OffsetDeleteRequest]) -> OffsetDeleteResponse | Deferred:
     request = call.body
     shard = node.groups.shard_of(request.group_id)
     shard.machine.find(request.group_id).check_offset_delete()
+    refused = node.context.refusals(call, TOPICS, (topic.name for topic in request.topics))
     response = OffsetDeleteResponse()
     for topic in request.topics:
         numbers = [partition.partition_index for partition in topic.partitions]
         code = NONE
         try:
+            if topic.name in refused:
+                raise refused[topic.name]
             if topic.name not in node.context.image.topics:
                 raise UnknownTopicOrPartition(f"there is no topic {topic.name!r}")
             shard.machine.delete_offsets(request.group_id, topic.name, numbers)

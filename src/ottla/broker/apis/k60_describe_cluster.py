@@ -5,16 +5,18 @@ controller listener, so endpoint type 2 is MISMATCHED_ENDPOINT_TYPE; any other t
 brokers are unknown, so none is listed as fenced. Source: KIP-700, KIP-919, KIP-1073.
 """
 
-from ottla.broker.apis.authorized_operations import CLUSTER_OPERATIONS
+from ottla.broker.apis.authorized_operations import cluster_operations
 from ottla.broker.apis.partition_leaders import address_for
 from ottla.broker.events import RequestArrived
 from ottla.broker.handlers import handles, whole_error
 from ottla.broker.metadata.image import NO_LEADER
 from ottla.broker.node import Node
+from ottla.broker.security.requirements import REQUIREMENTS
 from ottla.wire import errors
 from ottla.wire.messages.describe_cluster import DescribeClusterBroker, DescribeClusterRequest, DescribeClusterResponse
 
 BROKERS, CONTROLLERS = 1, 2
+OPERATIONS = REQUIREMENTS[60].parts["cluster operations"]
 
 
 @handles(DescribeClusterRequest, (0, 2), refuse=whole_error(DescribeClusterResponse))
@@ -35,5 +37,5 @@ def describe_cluster(node: Node, call: RequestArrived[DescribeClusterRequest]) -
         ],
     )
     if request.include_cluster_authorized_operations:
-        response.cluster_authorized_operations = CLUSTER_OPERATIONS
+        response.cluster_authorized_operations = cluster_operations(node, call, OPERATIONS)
     return response

@@ -7,6 +7,7 @@ from ottla.broker.controller.topics import check_name
 from ottla.broker.events import RequestArrived
 from ottla.broker.handlers import handles
 from ottla.broker.node import Node
+from ottla.broker.security.requirements import REQUIREMENTS
 from ottla.wire.errors import InvalidRequest, KafkaError
 from ottla.wire.messages.describe_producers import (
     DescribeProducersRequest,
@@ -15,6 +16,8 @@ from ottla.wire.messages.describe_producers import (
     ProducerState,
     TopicResponse,
 )
+
+TOPICS = REQUIREMENTS[61].parts["topics"]
 
 
 def refuse(call: RequestArrived[DescribeProducersRequest], error: KafkaError) -> DescribeProducersResponse:
@@ -28,11 +31,14 @@ def refuse(call: RequestArrived[DescribeProducersRequest], error: KafkaError) ->
 @handles(DescribeProducersRequest, (0, 0), refuse=refuse)
 def describe_producers(node: Node, call: RequestArrived[DescribeProducersRequest]) -> DescribeProducersResponse:
     response = DescribeProducersResponse()
+    refused = node.context.refusals(call, TOPICS, (topic.name for topic in call.body.topics))
     listed = 0
     for topic in call.body.topics:
         answers = []
         for number in topic.partition_indexes:
             try:
+                if topic.name in refused:
+                    raise refused[topic.name]
                 check_name(topic.name)
                 described = _described(node, topic.name, number)
                 listed += len(described.active_producers)

@@ -13,6 +13,7 @@ from ottla.broker.coordinator import Shard, when_committed
 from ottla.broker.events import RequestArrived
 from ottla.broker.handlers import Deferred, handles
 from ottla.broker.node import Node
+from ottla.broker.security.requirements import REQUIREMENTS
 from ottla.broker.transactions.transaction import by_topic
 from ottla.broker.transactions.transactions import Transactions, footprint
 from ottla.wire import errors
@@ -23,6 +24,9 @@ from ottla.wire.messages.describe_transactions import (
     TopicData,
     TransactionState,
 )
+
+TRANSACTIONAL_IDS = REQUIREMENTS[65].parts["transactional ids"]
+TOPICS = REQUIREMENTS[65].parts["topics"]
 
 
 def refuse(call: RequestArrived[DescribeTransactionsRequest], error: KafkaError) -> DescribeTransactionsResponse:
@@ -36,12 +40,16 @@ def describe_transactions(node: Node, call: RequestArrived[DescribeTransactionsR
     size, limit = 0, node.context.options.transactions_max_bytes
     for transactional_id in call.body.transactional_ids:
         try:
+            node.context.demand(call, TRANSACTIONAL_IDS, transactional_id)
             shard = node.transactions.shard_of(check_id(transactional_id))
             shards.append((shard, transactional_id))
             size += footprint(shard.machine.find(transactional_id))
             if size > limit:
                 raise errors.InvalidRequest(f"the answer would have more than ottla.transactions.max.bytes, {limit}; name each id once")
             described = _described(shard.machine, transactional_id)
+            hidden = node.context.refusals(call, TOPICS, (each.topic for each in described.topics))
+            if hidden:
+                described.topics = [each for each in described.topics if each.topic not in hidden]
         except KafkaError as error:
             described = _refused(transactional_id, error)
         response.transaction_states.append(described)

@@ -15,10 +15,13 @@ from ottla.broker.events import RequestArrived
 from ottla.broker.groups.consumer.topic_patterns import compiled
 from ottla.broker.handlers import handles, whole_error
 from ottla.broker.node import Node
+from ottla.broker.security.requirements import REQUIREMENTS
 from ottla.broker.transactions.states import STATES
 from ottla.broker.transactions.transaction import Transaction
 from ottla.wire import errors
 from ottla.wire.messages.list_transactions import ListTransactionsRequest, ListTransactionsResponse, TransactionState
+
+TRANSACTIONAL_IDS = REQUIREMENTS[66].parts["transactional ids"]
 
 
 @handles(ListTransactionsRequest, (0, 2), refuse=whole_error(ListTransactionsResponse))
@@ -40,6 +43,9 @@ def list_transactions(node: Node, call: RequestArrived[ListTransactionsRequest])
                 transactional_id=found.transactional_id, producer_id=found.producer_id, transaction_state=found.state.value
             )
             response.transaction_states.append(listed)
+    hidden = node.context.refusals(call, TRANSACTIONAL_IDS, (each.transactional_id for each in response.transaction_states))
+    if hidden:
+        response.transaction_states = [each for each in response.transaction_states if each.transactional_id not in hidden]
     return response
 
 

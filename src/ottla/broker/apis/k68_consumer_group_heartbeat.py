@@ -14,8 +14,11 @@ from ottla.broker.groups.consumer import heartbeats, service
 from ottla.broker.handlers import Deferred, handles, whole_error
 from ottla.broker.metadata.features import GROUP_VERSION
 from ottla.broker.node import Node
+from ottla.broker.security.requirements import REQUIREMENTS
 from ottla.wire import errors
 from ottla.wire.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse
+
+TOPICS = REQUIREMENTS[68].parts["topics"]
 
 
 @handles(ConsumerGroupHeartbeatRequest, (0, 1), refuse=whole_error(ConsumerGroupHeartbeatResponse))
@@ -23,7 +26,10 @@ def consumer_group_heartbeat(node: Node, call: RequestArrived[ConsumerGroupHeart
     request = call.body
     if GROUP_VERSION not in node.context.image.levels:
         raise errors.UnsupportedVersion("group.version is 0 in this cluster, so groups have the classic protocol only")
+    refused = node.context.refusals(call, TOPICS, dict.fromkeys(request.subscribed_topic_names or ()))
+    if refused:
+        raise next(iter(refused.values()))
     heartbeats.check(request, call.api_version, service.assignors(node.context.options))
     shard = node.groups.shard_of(request.group_id)
-    response = service.heartbeat(shard.machine, request, client_of(call))
+    response = service.heartbeat(shard.machine, request, client_of(node, call))
     return shard.answer(call, response, of=request.group_id)

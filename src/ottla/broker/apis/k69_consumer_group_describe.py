@@ -16,10 +16,13 @@ from ottla.broker.groups.consumer.service import ConsumerGroupService, assignors
 from ottla.broker.groups.group import Group
 from ottla.broker.handlers import Deferred, handles
 from ottla.broker.node import Node
+from ottla.broker.security.requirements import REQUIREMENTS
 from ottla.wire import errors
 from ottla.wire.errors import KafkaError
 from ottla.wire.messages import consumer_group_describe as messages
 from ottla.wire.messages.consumer_group_describe import ConsumerGroupDescribeRequest, ConsumerGroupDescribeResponse, DescribedGroup
+
+TOPICS = REQUIREMENTS[69].parts["topics"]
 
 
 def refuse(call: RequestArrived[ConsumerGroupDescribeRequest], error: KafkaError) -> ConsumerGroupDescribeResponse:
@@ -28,7 +31,15 @@ def refuse(call: RequestArrived[ConsumerGroupDescribeRequest], error: KafkaError
 
 @handles(ConsumerGroupDescribeRequest, (0, 1), refuse=refuse, reads_groups=True)
 def consumer_group_describe(node: Node, call: RequestArrived[ConsumerGroupDescribeRequest]) -> ConsumerGroupDescribeResponse | Deferred:
-    return describe_each(node, call, call.body.group_ids, ConsumerGroupDescribeResponse(), _described, _refused)
+    def described(shard: Shard[Any], served: Group) -> DescribedGroup:
+        found = _described(shard, served)
+        assignments = (each for member in found.members for each in (member.assignment, member.target_assignment))
+        names = {each.topic_name for assignment in assignments for each in assignment.topic_partitions}
+        if node.context.refusals(call, TOPICS, sorted(names)):
+            raise errors.TopicAuthorizationFailed("the group has topics that this client may not describe")
+        return found
+
+    return describe_each(node, call, call.body.group_ids, ConsumerGroupDescribeResponse(), described, _refused)
 
 
 def _described(shard: Shard[Any], served: Group) -> DescribedGroup:

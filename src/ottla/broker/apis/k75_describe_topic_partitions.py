@@ -9,13 +9,14 @@ Eligible leader replicas are those that left an ISR too small to commit (``contr
 back without all records, and, without a leader, the last leader. Source: KIP-966.
 """
 
-from ottla.broker.apis.authorized_operations import TOPIC_OPERATIONS
+from ottla.broker.apis.authorized_operations import topic_operations
 from ottla.broker.apis.partition_leaders import partition_view, unreachable
 from ottla.broker.controller.topics import INTERNAL, check_name
 from ottla.broker.events import RequestArrived
 from ottla.broker.handlers import handles
 from ottla.broker.metadata.image import NO_LEADER, Topic
 from ottla.broker.node import Node
+from ottla.broker.security.requirements import REQUIREMENTS
 from ottla.store.layout import PartitionState
 from ottla.wire import errors
 from ottla.wire.errors import KafkaError
@@ -26,6 +27,8 @@ from ottla.wire.messages.describe_topic_partitions import (
     DescribeTopicPartitionsResponsePartition,
     DescribeTopicPartitionsResponseTopic,
 )
+
+TOPICS = REQUIREMENTS[75].parts["topics"]
 
 
 def refuse(call: RequestArrived[DescribeTopicPartitionsRequest], error: KafkaError) -> DescribeTopicPartitionsResponse:
@@ -43,6 +46,9 @@ def describe_topic_partitions(node: Node, call: RequestArrived[DescribeTopicPart
     if asked and cursor.topic_name and cursor.topic_name not in asked:
         raise errors.InvalidRequest(f"topic {cursor.topic_name!r} of the cursor is not among those asked for")
     names = sorted(name for name in asked or node.context.image.topics if name >= cursor.topic_name)
+    refused = node.context.refusals(call, TOPICS, names)
+    if refused:
+        names = [name for name in names if name not in refused]
     left = max(1, min(request.response_partition_limit, node.context.options.request_partitions_max))
     response = DescribeTopicPartitionsResponse()
     hidden = unreachable(node, call)
@@ -52,37 +58,45 @@ def describe_topic_partitions(node: Node, call: RequestArrived[DescribeTopicPart
             break
         topic = node.context.image.topics.get(name)
         if topic is None:
-            response.topics.append(_missing(name))
+            response.topics.append(_missing(node, call, name))
             continue
         first = cursor.partition_index if name == cursor.topic_name else 0
         numbers = [number for number in topic.replicas if number >= first]
-        response.topics.append(_described(node, topic, numbers[:left], hidden))
+        response.topics.append(_described(node, call, topic, numbers[:left], hidden))
         if len(numbers) > left:
             response.next_cursor = Cursor(topic_name=name, partition_index=numbers[left])
             break
         left -= len(numbers)
+    if asked:
+        response.topics += [_hidden(name, error) for name, error in refused.items()]
     return response
 
 
-def _missing(name: str) -> DescribeTopicPartitionsResponseTopic:
+def _hidden(name: str, error: KafkaError) -> DescribeTopicPartitionsResponseTopic:
+    return DescribeTopicPartitionsResponseTopic(name=name, error_code=error.code)
+
+
+def _missing(node: Node, call: RequestArrived[DescribeTopicPartitionsRequest], name: str) -> DescribeTopicPartitionsResponseTopic:
     try:
         check_name(name)
         code = errors.UnknownTopicOrPartition.code
     except errors.InvalidTopic as error:
         code = error.code
     return DescribeTopicPartitionsResponseTopic(
-        error_code=code, name=name, is_internal=name in INTERNAL, topic_authorized_operations=TOPIC_OPERATIONS
+        error_code=code, name=name, is_internal=name in INTERNAL, topic_authorized_operations=topic_operations(node, call, name)
     )
 
 
-def _described(node: Node, topic: Topic, numbers: list[int], hidden: set[int]) -> DescribeTopicPartitionsResponseTopic:
+def _described(
+    node: Node, call: RequestArrived[DescribeTopicPartitionsRequest], topic: Topic, numbers: list[int], hidden: set[int]
+) -> DescribeTopicPartitionsResponseTopic:
     """``hidden``: brokers that are not named as leaders."""
     return DescribeTopicPartitionsResponseTopic(
         name=topic.name,
         topic_id=topic.topic_id,
         is_internal=topic.name in INTERNAL,
         partitions=[_partition(node, topic, number, hidden) for number in numbers],
-        topic_authorized_operations=TOPIC_OPERATIONS,
+        topic_authorized_operations=topic_operations(node, call, topic.name),
     )
 
 

@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
 
 from ottla.base.ids import TopicPartition
-from ottla.broker import effects
 from ottla.broker.delayed import DelayedOperation
 from ottla.broker.events import RequestArrived
 from ottla.broker.handlers import NO_RESPONSE, PENDING, Deferred, Resp, refused
@@ -101,7 +100,7 @@ def when_verified(
                 refused[partition] = errors.NotLeaderOrFollower(f"{partition} moved while its transaction was verified")
         answer = then(refused)
         if answer is NO_RESPONSE:
-            context.effects.append(effects.Release(connection=call.connection, ticket=call.ticket))
+            context.release(call)
         elif answer is not PENDING:
             context.respond(call, answer)
 

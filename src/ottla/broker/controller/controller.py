@@ -11,14 +11,17 @@ restores preferred leaders. Source: KIP-237, KAFKA-6082.
 from collections.abc import Iterable, Sequence
 
 from ottla.base.ids import BrokerId, TopicPartition
+from ottla.base.origin import Origin
 from ottla.base.ports import Op, StoreResult
 from ottla.broker.context import BrokerContext
+from ottla.broker.controller.access_rules import AccessRules
 from ottla.broker.controller.election import election, is_sound
 from ottla.broker.controller.election_queue import ElectionQueue
 from ottla.broker.controller.fenced_writes import FencedWrites
 from ottla.broker.controller.preferred_leaders import PreferredLeaders
 from ottla.broker.controller.reachability import ControllerReachability
 from ottla.broker.controller.reassignment_driver import ReassignmentDriver
+from ottla.broker.controller.token_expiry import TokenExpiry
 from ottla.broker.controller.topic_writes import TopicWriteBatcher, WhenOpened
 from ottla.broker.controller.topics import creation, plan_topic, stateless
 from ottla.broker.isolation import indivisible
@@ -44,8 +47,10 @@ class Controller:
         self.topics = TopicWriteBatcher(context, writes, when_opened)
         self.preferred = PreferredLeaders(context, writes, self.election_queue)
         self.reachability = ControllerReachability(context, writes, registration)
+        self.access_rules = AccessRules(context.image, writes)
         #: Reassignments in progress.
         self._moves = ReassignmentDriver(context, writes)
+        self._token_expiry = TokenExpiry(context, writes)
 
     @property
     def active(self) -> bool:
@@ -124,30 +129,33 @@ class Controller:
             changed, self._changed = self._changed, {}
             self.election_queue.add(self._stateless(changed))
             self.preferred.tick()
+            self.access_rules.tick()
             self._moves.tick()
+            self._token_expiry.tick()
             self.election_queue.go_on()
 
     # Topics that are created without a CreateTopics request: automatic creation by name, and the coordinators' topics.
 
-    def create_topic(self, requested: CreatableTopic) -> None:
-        """Creates a topic, or asks the controller to create it, without waiting. Does nothing while that is in progress.
+    def create_topic(self, requested: CreatableTopic, of: Origin | None = None) -> None:
+        """Creates a topic, or asks the controller to create it, without waiting. Does nothing while that is in progress. ``of``: the client
+        that needs the topic; None: this broker does.
 
         Raises: KafkaError if this broker is the controller and refuses.
         """
         context = self._context
         if requested.name not in context.creating:
             topic = plan_topic(requested, context.image, context.options, context.rng) if self.active else None
-            self._begin_creation(requested, None if topic is None else creation(topic, context.image))
+            self._begin_creation(requested, None if topic is None else creation(topic, context.image), of)
 
     @indivisible
-    def _begin_creation(self, requested: CreatableTopic, ops: Sequence[Op] | None) -> None:
+    def _begin_creation(self, requested: CreatableTopic, ops: Sequence[Op] | None, of: Origin | None) -> None:
         name, creating = requested.name, self._context.creating
         creating.add(name)
         if ops is not None:
             self.topics.create(name, ops, lambda result: creating.discard(name))
         else:
             request = CreateTopicsRequest(topics=[requested], timeout_ms=10_000)
-            self._context.tell_controller(request, version=CREATE_TOPICS_VERSION, done=lambda: creating.discard(name))
+            self._context.tell_controller(request, version=CREATE_TOPICS_VERSION, done=lambda: creating.discard(name), of=of)
 
     # Election of the controller.
 

@@ -5,6 +5,7 @@ admin requests, permission to commit, and expiry of offsets. Requests of the cla
 may belong to a group of either kind.
 """
 
+from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
 from ottla.broker.coordinator import Record, Reply, Shard
@@ -21,6 +22,8 @@ class Client(NamedTuple):
 
     client_id: str
     host: str
+    #: Which topics a regular expression of the client may match; None: all, because there are no access rules.
+    describes: Callable[[str], bool] | None = None
 
 
 class Group(Protocol):

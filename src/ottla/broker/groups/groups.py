@@ -289,6 +289,13 @@ def topic_changed(coordinator: Coordinator[Groups], topic: str) -> None:
             shard.machine.topic_changed(topic)
 
 
+def access_changed(coordinator: Coordinator[Groups]) -> None:
+    """Rules about topics changed: regular expressions are evaluated again at the next requests of members."""
+    for shard in list(coordinator.shards.values()):
+        if shard.state is State.ACTIVE:
+            shard.machine.topics.version += 1
+
+
 def _apply_offset(groups: Groups, key: OffsetCommitKey, value: OffsetCommitValue | None) -> None:
     if value is not None:
         _add_group_of(groups, key)

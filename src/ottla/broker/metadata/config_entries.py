@@ -99,7 +99,7 @@ def broker_entries(context: BrokerContext) -> Iterator[ConfigEntry]:
             continue
         # A listener without its own value has that of the broker.
         own = listener_setting(name)
-        plain = name if own is None else own[1].name
+        plain = name if own is None else own.spec.name
         if plain != name:
             synonyms.extend(_broker_synonyms(context, plain))
         if spec.default not in UNSET:

@@ -6,14 +6,18 @@ topic setting without a synonym has no broker default.
 
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
+from typing import NamedTuple
 
+from ottla.base.jaas import MECHANISMS, login_module
 from ottla.base.listeners import SecurityProtocol
 from ottla.base.options import ConfigError, Options, OptionSpec, option, suggestion
 from ottla.base.ssl_options import STORE_TYPES, ListenerSslOptions
 from ottla.base.units import DAY_MS, HOUR_MS, INT64_MAX, MINUTE_MS, SECOND_MS, KiB, MiB
 from ottla.broker.metadata.image import Image
+from ottla.broker.metadata.sasl_options import SaslOptions
 from ottla.broker.replica.replica_selector import LEADER_SELECTOR, SELECTORS
+from ottla.broker.security.authorizer import CLASSES
 from ottla.log.options import TopicOptions
 from ottla.store.layout import DEFAULT_ENTITY
 
@@ -229,6 +233,33 @@ class ServerOptions(ListenerSslOptions):
             "separated by commas; for brokers behind NAT. *: every address. Other clients cannot send AlterPartition or fetch as a replica."
         ),
     )
+    authorizer_class_name: str = option(
+        "authorizer.class.name",
+        "",
+        choices=("", *CLASSES),
+        doc="Name of Kafka's authorizer, of release 3.9 or 4: clients need access rules (ACLs). Empty: every client may do everything.",
+    )
+    super_users: str = option(
+        "super.users",
+        "",
+        form=(r"(\s*[^\s:;][^:;]*:[^;]*[^\s;]\s*(;|$))*\s*", "User:NAME;User:NAME;..."),
+        doc="Principals that may do everything, as User:NAME;User:NAME. The brokers' own principal is usually one of them.",
+    )
+    allow_everyone_if_no_acl_found: bool = option(
+        "allow.everyone.if.no.acl.found",
+        False,
+        doc="Whether every client may use a resource that no access rule is about.",
+    )
+    audit_log: str = option(
+        "ottla.audit.log",
+        "",
+        doc="File for the audit log, with a JSON object per line. Rotated to FILE.1 at 16 MiB. Empty: the server's log has it.",
+    )
+    audit_allowed: bool = option(
+        "ottla.audit.allowed",
+        False,
+        doc="Whether the audit log also has what was allowed; Kafka's authorizer logger has it at level DEBUG.",
+    )
     recorder_bytes: int = option(
         "ottla.flight.recorder.bytes", 4 * MiB, at_least=0, doc="Memory for the last events, which a failure writes to a flight record."
     )
@@ -327,6 +358,29 @@ class ClusterOptions(Options):
         at_least=0,
         scope="cluster-wide",
         doc="Maximum bytes per second that this broker copies, of partitions in follower.replication.throttled.replicas.",
+    )
+    quota_window_num: int = option("quota.window.num", 11, at_least=1, doc="Number of samples of the rates of client quotas.")
+    quota_window_size_seconds: int = option(
+        "quota.window.size.seconds", 1, at_least=1, doc="Length of a sample of the rates of client quotas."
+    )
+    controller_quota_window_num: int = option(
+        "controller.quota.window.num",
+        11,
+        at_least=1,
+        doc="Number of samples of controller_mutation_rate; a client may create the partitions of all samples at once.",
+    )
+    controller_quota_window_size_seconds: int = option(
+        "controller.quota.window.size.seconds", 1, at_least=1, doc="Length of a sample of controller_mutation_rate."
+    )
+    quota_clients_max: int = option(
+        "ottla.quota.clients.max",
+        20_000,
+        at_least=1,
+        scope="cluster-wide",
+        doc=(
+            "Maximum number of users and client ids, counted per quota, whose usage a broker keeps, about 2 KB each; above this the "
+            "one that is idle for longest starts anew."
+        ),
     )
     replica_selector_class: str = option(
         "replica.selector.class",
@@ -831,7 +885,7 @@ UNITS_MS = {
 }
 
 
-class BrokerOptions(ServerOptions, ClusterOptions):
+class BrokerOptions(ServerOptions, ClusterOptions, SaslOptions):
     """All settings that a broker reads itself; defaults of topics are in ``Settings``."""
 
 
@@ -944,18 +998,25 @@ def broker_options(settings: Settings, image: Image, broker_id: int) -> BrokerOp
     return BrokerOptions.of(known, base=settings.options)
 
 
-def listener_options(settings: Settings, image: Image, broker_id: int, listener: str) -> BrokerOptions:
-    """Settings in effect for one listener: those with its prefix over those of the broker. Source: KIP-103, KIP-226."""
-    return with_prefix(broker_texts(settings, image, broker_id), listener, broker_options(settings, image, broker_id))
+def listener_options(settings: Settings, image: Image, broker_id: int, listener: str, mechanism: str = "") -> BrokerOptions:
+    """Settings in effect for one listener, or for one SASL mechanism of it: those with its prefix over those of the broker.
+
+    Source: KIP-103, KIP-226.
+    """
+    return with_prefix(broker_texts(settings, image, broker_id), listener, broker_options(settings, image, broker_id), mechanism)
 
 
-def with_prefix(texts: Mapping[str, str], listener: str, base: BrokerOptions) -> BrokerOptions:
-    """The settings in ``texts`` with the prefix of a listener, over ``base``. Raises: ConfigError."""
-    own = {}
+def with_prefix(texts: Mapping[str, str], listener: str, base: BrokerOptions, mechanism: str = "") -> BrokerOptions:
+    """The settings in ``texts`` with the prefix of a listener, and of a mechanism of it, over ``base``. Raises: ConfigError."""
+    own: dict[str, str] = {}
+    of_mechanism: dict[str, str] = {}
     for name, text in texts.items():
-        if name.startswith(LISTENER_PREFIX) and (found := listener_setting(name)) is not None and found[0] == listener.lower():
-            own[found[1].name] = text
-    return BrokerOptions.of(own, base=base)
+        if name.startswith(LISTENER_PREFIX) and (found := listener_setting(name)) is not None and found.listener == listener.lower():
+            if not found.mechanism:
+                own[found.spec.name] = text
+            elif found.mechanism == mechanism.lower():
+                of_mechanism[found.spec.name] = text
+    return BrokerOptions.of({**own, **of_mechanism}, base=base)
 
 
 def topic_options(settings: Settings, image: Image, topic: str, broker_id: int) -> TopicOptions:
@@ -983,13 +1044,26 @@ def group_options(options: BrokerOptions, image: Image, group_id: str) -> GroupO
 SPECS_BY_NAME: dict[str, OptionSpec] = {**topic_defaults(), **BrokerOptions.SPECS}
 
 
-def listener_setting(name: str) -> tuple[str, OptionSpec] | None:
-    """Listener and setting of ``listener.name.LISTENER.SETTING``; None if the setting cannot have a value for one listener."""
+class ListenerSetting(NamedTuple):
+    """``listener.name.LISTENER.SETTING`` or ``listener.name.LISTENER.MECHANISM.SETTING``."""
+
+    listener: str
+    spec: OptionSpec
+    #: SASL mechanism in lower case; empty without one.
+    mechanism: str = ""
+
+
+def listener_setting(name: str) -> ListenerSetting | None:
+    """The parts of a setting of one listener; None if the setting cannot have a value for one listener."""
     rest = name.removeprefix(LISTENER_PREFIX)
     for at, character in enumerate(rest if name.startswith(LISTENER_PREFIX) else ""):
         spec = SPECS_BY_NAME.get(rest[at + 1 :]) if character == "." else None
-        if spec is not None:
-            return (rest[:at], spec) if at and spec.per_listener else None
+        if spec is None:
+            continue
+        listener, dot, mechanism = rest[:at].rpartition(".")
+        if spec.per_mechanism and dot and listener and mechanism.upper() in MECHANISMS:
+            return ListenerSetting(listener, spec, mechanism)
+        return ListenerSetting(rest[:at], spec) if at and spec.per_listener else None
     return None
 
 
@@ -998,5 +1072,7 @@ def broker_spec(name: str) -> OptionSpec | None:
     """The declaration of a broker setting, also of one with the prefix of a listener."""
     found = SPECS_BY_NAME.get(name)
     if found is None and (own := listener_setting(name)) is not None:
-        found = replace(own[1], name=name)
+        found = replace(own.spec, name=name)
+        if own.spec.check is login_module:
+            found = replace(found, check=partial(login_module, mechanism=own.mechanism.upper()))
     return found

@@ -6,6 +6,7 @@ Only ``apply`` changes it, in the store's order. The content has Kafka's ZooKeep
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from ottla.base.acls import ANY_USER, WILDCARD, Entry, Operation, Pattern, PatternType, Permission
 from ottla.base.ids import BrokerId, TopicId, TopicPartition
 from ottla.base.listeners import Address, registered_addresses
 from ottla.base.ports import NodeState
@@ -14,6 +15,8 @@ from ottla.store import layout
 from ottla.store.layout import PartitionState
 
 NO_LEADER = BrokerId(-1)
+#: The rule in place of those that cannot be read: nobody but super users may use the resource.
+CLOSED = Entry(ANY_USER, WILDCARD, Operation.ALL, Permission.DENY)
 #: Memory of an entity with overrides in addition to its name and bytes.
 ENTRY_BYTES = 600
 
@@ -105,9 +108,12 @@ class Image:
         self._alike: dict[str, dict[str, None]] = {}
         #: Overrides as text: by ("topics", name) or ("brokers", id or "<default>"); an entity without overrides is absent.
         self.configs: dict[tuple[str, str], dict[str, str]] = {}
-        #: Their memory, see ``entry_bytes``.
+        #: The same of users, client ids and addresses, for their quotas; an entity without overrides is absent.
+        self.quotas: dict[layout.QuotaEntity, dict[str, str]] = {}
+        #: Memory of both, see ``entry_bytes``.
         self.configs_bytes = 0
-        #: Versions of the store nodes below /config, /controller_epoch, /feature, /latest_producer_id_block and /admin/reassign_partitions.
+        #: Versions of the store nodes below /config, /kafka-acl and /kafka-acl-extended, /controller_epoch, /feature,
+        #: /latest_producer_id_block and /admin/reassign_partitions.
         self.versions: dict[str, int] = {}
         self.controller: BrokerId | None = None
         self.controller_epoch = 0
@@ -121,8 +127,16 @@ class Image:
         self.producer_block: layout.ProducerIdBlock | None = None
         #: Topics marked for deletion; some of their partitions may be deleted already.
         self.deleting: dict[str, None] = {}
+        #: Delegation tokens by id.
+        self.tokens: dict[str, layout.DelegationToken] = {}
         #: Content of the preferred leader election request of a tool; None if there is none.
         self.preferred_election: bytes | None = None
+        #: Access rules by pattern; a pattern without rules is absent.
+        self.acls: dict[Pattern, tuple[Entry, ...]] = {}
+        #: Patterns whose rules cannot be read, with the reason; ``acls`` has CLOSED for them.
+        self.unreadable_acls: dict[Pattern, str] = {}
+        #: Numbers of the notifications of changed rules in the store, in ascending order.
+        self.acl_changes: dict[PatternType, list[int]] = {PatternType.LITERAL: [], PatternType.PREFIXED: []}
 
     def state(self, partition: TopicPartition) -> PartitionState | None:
         """The partition's state; None if it does not exist (yet)."""
@@ -159,13 +173,44 @@ class Image:
         if broker is not None:
             return self._broker_changed(broker, node)
         if path.startswith("/config/"):
+            quotas = layout.quota_entity_of(path)
+            if quotas is not None:
+                return self._quotas_changed(quotas, node)
             entity = layout.config_of(path)
-            return self._config_changed(entity, node) if entity else None
+            if entity is not None:
+                return self._config_changed(entity, node)
+            if layout.is_parent_of_quotas(path):
+                self._note_version(node)
+            return None
+        if (token_id := layout.delegation_token_of(path)) is not None:
+            return self._token_changed(token_id, node)
         if path.startswith(layout.ADMIN):
             return self._request_changed(node)
         if path.startswith(f"{layout.LOG_DIR_EVENTS}/"):
             return self._event_changed(node)
+        if path.startswith(layout.ACLS):
+            return self._acls_changed(node)
         return self._cluster_changed(node)
+
+    def _acls_changed(self, node: NodeState) -> Change | None:
+        pattern = layout.acl_of(node.path)
+        if pattern is None:
+            notified = layout.acl_change_of(node.path)
+            if notified is not None:
+                numbers = self.acl_changes[notified[0]]
+                self.acl_changes[notified[0]] = sorted({*numbers, notified[1]} - ({notified[1]} if node.data is None else set()))
+            return None
+        self._note_version(node)
+        self.unreadable_acls.pop(pattern, None)
+        try:
+            entries = layout.decode_acls(node.data) if node.data is not None else ()
+        except layout.MalformedNode as error:
+            self.unreadable_acls[pattern], entries = str(error), (CLOSED,)
+        if entries:
+            self.acls[pattern] = entries
+        else:
+            self.acls.pop(pattern, None)
+        return ("acl", pattern)
 
     def _topic_changed(self, name: str, node: NodeState) -> Change:
         before = self.topics.get(name)
@@ -258,6 +303,24 @@ class Image:
         self._note_version(node)
         return ("config", entity)
 
+    def _quotas_changed(self, entity: layout.QuotaEntity, node: NodeState) -> Change:
+        """The overrides of a user also have its credentials, so they are in ``configs``, too."""
+        known = layout.config_of(node.path)
+        change: Change = ("quotas", entity)
+        if known is not None:
+            change = self._config_changed(known, node)
+            overrides = self.configs.get(known, {})
+        else:
+            overrides = layout.decode_config(node.data) if node.data is not None else {}
+            for sign, content in ((-1, self.quotas.get(entity)), (1, overrides)):
+                self.configs_bytes += sign * entry_bytes(node.path, layout.encode_config(content)) if content else 0
+            self._note_version(node)
+        if overrides:
+            self.quotas[entity] = overrides
+        else:
+            self.quotas.pop(entity, None)
+        return change
+
     def _request_changed(self, node: NodeState) -> Change | None:
         """A tool wrote below /admin. The reader must validate the content."""
         topic = layout.deleted_topic_of(node.path)
@@ -275,6 +338,14 @@ class Image:
             self.requested_moves = _requested_moves(node)
             return ("reassignment", None)
         return None
+
+    def _token_changed(self, token_id: str, node: NodeState) -> Change:
+        if node.data is None:
+            self.tokens.pop(token_id, None)
+        else:
+            self.tokens[token_id] = layout.decode_delegation_token(node.data)
+        self._note_version(node)
+        return ("token", token_id)
 
     def _event_changed(self, node: NodeState) -> Change:
         if node.data is None:

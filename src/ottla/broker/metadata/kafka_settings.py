@@ -30,7 +30,6 @@ ALIASES = {"node.id": "broker.id", "log.dir": "log.dirs"}
 
 _EVENT_LOOP = "one event loop serves all connections"
 _KRAFT = "every broker can be the controller; metadata is in ZooKeeper or the embedded store"
-_QUOTAS = "this version has no client quotas"
 _JMX = "it concerns Java's metrics"
 _TIERED = "this version has no tiered storage"
 _SHARE = "this version has no share groups"
@@ -40,6 +39,7 @@ _PURGATORY = "delayed operations are removed when they complete"
 _ONE_FORMAT = "there is one record format, version 2"
 _ZOOKEEPER_COPY = "values in ZooKeeper are not encrypted: secrets are not stored there"
 _IDS = "broker.id sets the id"
+_KERBEROS = "the Kerberos library reads the keytab, so there are no tickets to renew"
 _LISTENER = "all listeners start together, when the broker serves"
 
 #: Accepted names without effect, or prefixes of names that end in a dot, with the reason.
@@ -52,9 +52,7 @@ MEANINGLESS = {
     "broker.heartbeat.interval.ms": _KRAFT,
     "broker.id.generation.enable": _IDS,
     "broker.session.timeout.ms": "zookeeper.session.timeout.ms is the time after which a broker counts as dead",
-    "client.quota.callback.class": _QUOTAS,
     "confluent.": "it is a setting of Confluent Platform",
-    "connection.failed.authentication.delay.ms": "this version has no authentication",
     "controller.": _KRAFT,
     "delete.records.purgatory.purge.interval.requests": _PURGATORY,
     "early.start.listeners": _LISTENER,
@@ -91,13 +89,18 @@ MEANINGLESS = {
     "producer.id.expiration.check.interval.ms": "idle producers are looked for every 10 s",
     "producer.purgatory.purge.interval.requests": _PURGATORY,
     "queued.max.requests": "queued.max.request.bytes limits the memory of queued requests",
-    "quota.": _QUOTAS,
-    "controller.quota.": _QUOTAS,
     "remote.": _TIERED,
     "replica.high.watermark.checkpoint.interval.ms": "all checkpoints are written together: log.flush.offset.checkpoint.interval.ms",
     "replica.socket.": "followers fetch with the settings of socket.receive.buffer.bytes and request.timeout.ms",
     "replication.quota.": "the rate of throttled replicas is measured without windows",
     "reserved.broker.max.id": _IDS,
+    "sasl.kerberos.kinit.cmd": _KERBEROS,
+    "sasl.kerberos.min.time.before.relogin": _KERBEROS,
+    "sasl.kerberos.ticket.renew.": _KERBEROS,
+    "sasl.login.connect.timeout.ms": "sasl.login.read.timeout.ms is the timeout of connecting and reading",
+    "sasl.login.refresh.": "brokers get a new token for each session with another broker",
+    "sasl.login.retry.": "brokers retry with each connection to another broker",
+    "sasl.mechanism.controller.protocol": _KRAFT,
     "server.max.startup.time.ms": "a start has no time limit: the logs decide how long recovery takes",
     "share.": _SHARE,
     "socket.connection.setup.": "brokers connect to each other with fixed timeouts",
@@ -110,41 +113,33 @@ MEANINGLESS = {
     "zookeeper.metadata.migration.": "there is no KRaft to migrate to",
 }
 
-_NO_AUTHENTICATION = "this version has no authentication; leave the setting out"
-_NO_ACCESS_CONTROL = "this version has no access control; leave the setting out"
 _NO_JAVA = "Java classes cannot be loaded here; leave the setting out"
 _LITERAL = "values are not resolved; write them literally"
 
 #: Names, or prefixes, whose loss would weaken or change what was configured. Kafka's default value and an empty one are accepted.
 REFUSED = {
-    "allow.everyone.if.no.acl.found": _NO_ACCESS_CONTROL,
     "alter.config.policy.class.name": _NO_JAVA,
-    "authorizer.class.name": _NO_ACCESS_CONTROL,
     "config.providers": _LITERAL,
     "control.plane.listener.name": "requests of the controller use the listener between brokers; leave the setting out",
     "config.providers.": _LITERAL,
-    "connections.max.reauth.ms": _NO_AUTHENTICATION,
+    "client.quota.callback.class": _NO_JAVA,
     "cordoned.log.dirs": "new partitions go to all of log.dirs; leave the setting out",
     "create.topic.policy.class.name": _NO_JAVA,
-    "delegation.token.": _NO_AUTHENTICATION,
-    "principal.builder.class": _NO_AUTHENTICATION,
+    "principal.builder.class": _NO_JAVA,
     "remote.log.storage.system.enable": "this version has no tiered storage; leave the setting out",
-    "sasl.": _NO_AUTHENTICATION,
+    "sasl.": "this version does not have it; leave the setting out",
+    "sasl.client.callback.handler.class": _NO_JAVA,
+    "sasl.login.class": _NO_JAVA,
     "security.providers": _NO_JAVA,
     "ssl.": "it concerns Java's TLS; leave the setting out",
     "ssl.engine.factory.class": _NO_JAVA,
-    "super.users": _NO_ACCESS_CONTROL,
     "zookeeper.clientCnxnSocket": _NO_JAVA,
     "zookeeper.set.acl": "this version creates nodes that are open to all; leave the setting out",
     "zookeeper.ssl.": "revocation is not checked; leave the setting out",
 }
 
-#: Values that Kafka's definitions do not give as a default, and that ask for nothing.
-HARMLESS = {
-    "allow.everyone.if.no.acl.found": ("true", "false"),
-    "sasl.enabled.mechanisms": ("GSSAPI", ""),
-    "zookeeper.clientCnxnSocket": ("org.apache.zookeeper.ClientCnxnSocketNetty",),
-}
+#: Values that Kafka's definitions do not give as a default, and that ask for nothing: ZooKeeper's client needs it for TLS.
+HARMLESS = {"zookeeper.clientCnxnSocket": ("org.apache.zookeeper.ClientCnxnSocketNetty",)}
 
 #: Settings in force whose default is not Kafka's, with the reason.
 OTHER_DEFAULTS = {
@@ -232,6 +227,8 @@ def treatment(name: str) -> tuple[Treatment, str]:
         return _of_a_listener(name)
     for table, verdict in ((REFUSED, Treatment.REFUSED), (MEANINGLESS, Treatment.MEANINGLESS)):
         reason = _reason(name, table)
+        if verdict is Treatment.REFUSED and reason is REFUSED["sasl."] and _reason(name, MEANINGLESS) is not None:
+            continue
         if reason is not None and (verdict is Treatment.REFUSED or name in kafka_settings("broker") or name.startswith("confluent.")):
             return verdict, reason
     return Treatment.UNKNOWN, ""

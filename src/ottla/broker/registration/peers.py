@@ -13,6 +13,8 @@ from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 
 from ottla.broker.events import PeersResolved
 
+#: Client id of requests between brokers.
+PEER = "ottla-broker"
 #: Value of the setting that accepts every address.
 ANY = "*"
 #: Addresses whose result is remembered.

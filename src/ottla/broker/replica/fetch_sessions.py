@@ -266,6 +266,11 @@ class FetchSessions:
             session.stirred.pop(wanted, None)
             self._unwatch(session, wanted)
 
+    @indivisible
+    def close(self, session: Session) -> None:
+        """Ends a session; its client learns that with its next request."""
+        self._close(session)
+
     def _close(self, session: Session | None) -> None:
         if session is not None:
             del self._sessions[session.number]

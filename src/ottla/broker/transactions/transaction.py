@@ -267,8 +267,10 @@ def end(
     InvalidTxnState, and the errors of ``new_producer_id``.
     """
     if version >= EPOCH_PER_TRANSACTION:
-        if identity != before.held or before.state.decided:
+        if identity != before.held:
             return _repeated(before, identity, commit=commit)
+        # The identity is that of the next transaction, which may be aborted before it has a partition (KAFKA-18464).
+        check_undecided(before)
         if before.state.idle and commit:
             _wrong_outcome(before, commit=commit)
         return _prepared(before, commit=commit, version=version, new_producer_id=new_producer_id, wall_ms=wall_ms)

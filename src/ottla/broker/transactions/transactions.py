@@ -118,7 +118,7 @@ class Transactions:
 
     def loaded(self) -> None:
         for transaction in list(self.by_id.values()):
-            self._go_on_with(transaction)
+            self.go_on_with(transaction)
         for timer in TIMERS:
             self._start(timer)
 
@@ -153,7 +153,7 @@ class Transactions:
         return {partition: errors.NONE if partition in known else errors.TransactionAbortable.code for partition in partitions}
 
     def end(self, transactional_id: str, identity: Identity, *, commit: bool, version: int) -> Transaction:
-        """EndTxn: the new state; ``version`` is the client's ``transaction.version``."""
+        """EndTxn: the new state; ``version`` is the client's ``transaction.version``. Its markers need ``go_on_with``."""
         before = self.by_id.get(transactional_id)
         if before is None:
             raise errors.InvalidProducerIdMapping(f"there is no transactional id {transactional_id!r}; it may have expired")
@@ -161,7 +161,7 @@ class Transactions:
             before, identity, commit=commit, version=version, new_producer_id=self._new_producer_id, wall_ms=self.shard.wall_ms
         )
         if after is not before:
-            self._write(after)
+            self.shard.write(transactional_id, [record_of(after)])
         return after
 
     def find(self, transactional_id: str) -> Transaction:
@@ -195,9 +195,9 @@ class Transactions:
 
     def _write(self, after: Transaction) -> None:
         self.shard.write(after.transactional_id, [record_of(after)])
-        self._go_on_with(after)
+        self.go_on_with(after)
 
-    def _go_on_with(self, transaction: Transaction) -> None:
+    def go_on_with(self, transaction: Transaction) -> None:
         """Writes the markers of a transaction as soon as its decision is committed."""
         if transaction.state.decided:
             self.shard.once_committed(transaction.transactional_id, lambda: self.markers.begin(transaction))

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import NamedTuple
 
-from ottla.cli.doctor import cluster, disks, groups, partitions, transactions
+from ottla.cli.doctor import access, cluster, disks, groups, partitions, transactions
 from ottla.cli.doctor.facts import SEVERITIES, Facts, Finding
 
 
@@ -52,6 +52,9 @@ CHECKS = {
     ),
     "clocks": _check(
         "Clocks: they agree, as far as timestamps show.", cluster.clocks, "topics", "topic settings", "newest records", "quorum"
+    ),
+    "access": _check(
+        "Access rules: open listeners are not reachable by everyone; refused clients have rules.", access.access, "access rules"
     ),
     "client": _check("Open files: clients on this machine can open enough connections.", disks.client),
     "profiles": _check("Profiles: the file and the environment are valid.", disks.profiles),

@@ -14,6 +14,7 @@ import msgspec
 
 from ottla.base.ids import TopicPartition
 from ottla.cli.common.arguments import partitions_text
+from ottla.client.admin.acl_results import Acl
 from ottla.client.admin.cluster_results import Quorum
 from ottla.client.admin.group_lag import GroupLag
 from ottla.client.admin.group_results import GroupDescription
@@ -161,6 +162,10 @@ class Facts(msgspec.Struct, kw_only=True):
     between_ms: int = 0
     #: Partitions whose last stable offset is held back for longer than a minute.
     blocked: dict[TopicPartition, BlockedPartition] = {}
+    #: Access rules; None: the cluster has none (no authorizer). Empty if not queried.
+    acls: list[Acl] | None = []
+    #: Accesses that were refused in the last hour, by broker and principal.
+    denied: dict[int, dict[str, int]] = {}
     #: The largest timestamp of each partition that has one.
     newest_ms: dict[TopicPartition, int] = {}
     machine: Machine | None = None

@@ -29,7 +29,7 @@ from ottla.client.transport.network import Peer, negotiate
 from ottla.client.transport.tls import Tls
 from ottla.net.client_connection import ConnectionBroken, open_connection
 from ottla.wire import messages as m
-from ottla.wire.errors import GroupIdNotFound, KafkaError, LeaderNotAvailable
+from ottla.wire.errors import GroupIdNotFound, KafkaError, LeaderNotAvailable, SecurityDisabled
 
 if TYPE_CHECKING:
     from ottla.net.tls.context import TlsContext
@@ -151,7 +151,11 @@ class _Queries:
 
     async def all(self, kinds: Collection[str]) -> None:
         """Queries facts of these kinds. Never raises KafkaError."""
-        single: dict[str, Callable[[], Awaitable[None]]] = {"quorum": self._quorum, "transactions": self._transactions}
+        single: dict[str, Callable[[], Awaitable[None]]] = {
+            "quorum": self._quorum,
+            "transactions": self._transactions,
+            "access rules": self._acls,
+        }
         after_topics: dict[str, Callable[[], Awaitable[None]]] = {
             "topic settings": self._topic_settings,
             "newest records": self._newest,
@@ -200,6 +204,15 @@ class _Queries:
             self._facts.nodes = (await self._admin.describe_cluster(fenced=True)).nodes
         except BrokerIncompatible:
             self._facts.nodes = (await self._admin.describe_cluster()).nodes
+
+    async def _acls(self) -> None:
+        try:
+            self._facts.acls = await self._admin.describe_acls()
+        except (SecurityDisabled, BrokerIncompatible):
+            self._facts.acls = None
+            return
+        denied = await self._admin.describe_denied_accesses()
+        self._facts.denied = {broker: one for broker, one in denied.items() if isinstance(one, dict) and one}
 
     async def _quorum(self) -> None:
         started_s = time.monotonic()

@@ -1,4 +1,4 @@
-"""The admin client for asyncio: topics, partitions, records, settings, brokers, groups, transactions.
+"""The admin client for asyncio: topics, partitions, records, settings, brokers, groups, transactions, access rules.
 
     async with Admin(bootstrap_servers="127.0.0.1:9092") as admin:
         await admin.create_topic(NewTopic("orders", partitions=6))
@@ -14,7 +14,7 @@ from random import Random
 from types import TracebackType
 from typing import Any, Self
 
-from ottla.client.admin import blocked, cluster, configs, groups, partitions, topics, transactions
+from ottla.client.admin import acls, blocked, cluster, configs, groups, partitions, quotas, topics, transactions, users
 from ottla.client.admin.calls import AdminCalls
 from ottla.client.argument_validation import checked
 from ottla.client.options import AdminOptions, from_keywords
@@ -67,6 +67,9 @@ class Admin:
     alter_configs = configs.alter_configs
     list_config_resources = configs.list_config_resources
 
+    describe_client_quotas = quotas.describe_client_quotas
+    alter_client_quotas = quotas.alter_client_quotas
+
     describe_cluster = cluster.describe_cluster
     describe_features = cluster.describe_features
     update_features = cluster.update_features
@@ -76,6 +79,10 @@ class Admin:
     describe_log_dirs = cluster.describe_log_dirs
     describe_replica_log_dirs = cluster.describe_replica_log_dirs
     alter_replica_log_dirs = cluster.alter_replica_log_dirs
+
+    describe_scram_credentials = users.describe_scram_credentials
+    set_scram_credential = users.set_scram_credential
+    delete_scram_credential = users.delete_scram_credential
 
     list_groups = groups.list_groups
     describe_consumer_groups = groups.describe_consumer_groups
@@ -97,3 +104,8 @@ class Admin:
     open_transactions = transactions.open_transactions
     find_hanging_transactions = transactions.find_hanging_transactions
     find_blocked_partitions = blocked.find_blocked_partitions
+
+    describe_acls = acls.describe_acls
+    create_acls = acls.create_acls
+    delete_acls = acls.delete_acls
+    describe_denied_accesses = acls.describe_denied_accesses

@@ -49,16 +49,22 @@ class Fetching:
             known = network.cluster.brokers
             gone = {node_id for node_id in nearby if node_id not in known or network.retry_at_ms(node_id) > now_ms}
             fetcher.preferred_replicas.unreachable(gone, now_ms)
-        plans, leaderless, next_ms = fetcher.plans(
-            now_ms, network.cluster.leader, network.cluster.topic_id, lambda node_id: network.ready(node_id) is not None
-        )
+
+        def ready(node_id: int) -> bool:
+            return network.ready(node_id) is not None and network.throttled_until_ms(node_id) <= now_ms
+
+        plans, leaderless, next_ms = fetcher.plans(now_ms, network.cluster.leader, network.cluster.topic_id, ready)
         for plan in plans:
             self._send(plan)
         for tp in fetcher.assignment:
             network.cluster.want(tp.topic, now_ms)
         if leaderless:
             network.cluster.invalidate()
-        times = [at_ms for node_id in network.cluster.brokers if (at_ms := network.retry_at_ms(node_id)) > now_ms]
+        times = [
+            at_ms
+            for node_id in network.cluster.brokers
+            if (at_ms := max(network.retry_at_ms(node_id), network.throttled_until_ms(node_id))) > now_ms
+        ]
         return min([next_ms, *times])
 
     def _has_leader(self, tp: TopicPartition) -> bool:
@@ -96,6 +102,7 @@ class Fetching:
             self._fetcher.failed(plan, network.clock_ms())
         else:
             response, now_ms = answer.result(), network.clock_ms()
+            network.note_throttle(plan.node_id, response)
             self._metrics.fetched(plan.node_id, now_ms - sent_ms, response.throttle_time_ms, now_ms)
             self._hints(response)
             if self._fetcher.answered(plan, response, now_ms):

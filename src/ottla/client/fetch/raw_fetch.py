@@ -88,8 +88,7 @@ async def _fetched(
             response = await network.ask(node, request, timeout_ms=options.request_timeout_ms + max_wait_ms, at_most=at_most)
             if response.error_code or response.responses or not response.throttle_time_ms:
                 break
-            # A throttled response has no partitions (KIP-219).
-            await asyncio.sleep(response.throttle_time_ms / 1000)
+            # A throttled response has no partitions (KIP-219); the next request waits for the end of the throttle time.
         if response.error_code:
             return {tp: error_for(response.error_code)}
         for topic in response.responses:

@@ -90,6 +90,9 @@ class Admin:
     alter_configs = _blocking(aio.Admin.alter_configs)
     list_config_resources = _blocking(aio.Admin.list_config_resources)
 
+    describe_client_quotas = _blocking(aio.Admin.describe_client_quotas)
+    alter_client_quotas = _blocking(aio.Admin.alter_client_quotas)
+
     describe_cluster = _blocking(aio.Admin.describe_cluster)
     describe_features = _blocking(aio.Admin.describe_features)
     update_features = _blocking(aio.Admin.update_features)
@@ -99,6 +102,10 @@ class Admin:
     describe_log_dirs = _blocking(aio.Admin.describe_log_dirs)
     describe_replica_log_dirs = _blocking(aio.Admin.describe_replica_log_dirs)
     alter_replica_log_dirs = _blocking(aio.Admin.alter_replica_log_dirs)
+
+    describe_scram_credentials = _blocking(aio.Admin.describe_scram_credentials)
+    set_scram_credential = _blocking(aio.Admin.set_scram_credential)
+    delete_scram_credential = _blocking(aio.Admin.delete_scram_credential)
 
     list_groups = _blocking(aio.Admin.list_groups)
     describe_consumer_groups = _blocking(aio.Admin.describe_consumer_groups)
@@ -120,3 +127,8 @@ class Admin:
     open_transactions = _blocking(aio.Admin.open_transactions)
     find_hanging_transactions = _blocking(aio.Admin.find_hanging_transactions)
     find_blocked_partitions = _blocking(aio.Admin.find_blocked_partitions)
+
+    describe_acls = _blocking(aio.Admin.describe_acls)
+    create_acls = _blocking(aio.Admin.create_acls)
+    delete_acls = _blocking(aio.Admin.delete_acls)
+    describe_denied_accesses = _blocking(aio.Admin.describe_denied_accesses)

@@ -16,15 +16,25 @@ from collections.abc import Callable, Coroutine
 from random import Random
 from typing import Any, NamedTuple, TypeVar, cast
 
+from ottla.base.listeners import SecurityProtocol
 from ottla.client.errors import AlreadyClosed, BrokerIncompatible, ConnectionFailed, MetadataTimedOut
-from ottla.client.options import ClientOptions, ProducerOptions, address_text, parse_address
+from ottla.client.options import ClientOptions, ProducerOptions, address_text, login_of_options, parse_address
 from ottla.client.transport.backoff import Backoff
 from ottla.client.transport.cluster import UNUSED_TOPIC_MS, Broker, Cluster
 from ottla.client.transport.kafka_releases import release_with
 from ottla.client.transport.tls import Tls
 from ottla.net.client_connection import ClientConnection, ConnectionBroken, open_connection
+from ottla.net.sasl.login import LoginFailed, MechanismNotEnabled, SaslNotExpected, log_in
 from ottla.wire.declare import FieldNotInVersion, schema_of
-from ottla.wire.errors import InvalidRequest, KafkaError, RequestTimedOut, error_for
+from ottla.wire.errors import (
+    IllegalSaslState,
+    InvalidRequest,
+    KafkaError,
+    RequestTimedOut,
+    SaslAuthenticationFailed,
+    UnsupportedSaslMechanism,
+    error_for,
+)
 from ottla.wire.framing import decode_response
 from ottla.wire.messages import API, ApiVersionsRequest, ApiVersionsResponse, MetadataResponse
 
@@ -34,6 +44,7 @@ UNSUPPORTED_VERSION = 35
 SOFTWARE_NAME = "ottla"
 SOFTWARE_VERSION = "0.2.0"
 API_VERSIONS = 18
+SASL_AUTHENTICATE = 36
 #: A missing topic or connection is logged after this time: it may be about to appear.
 WARN_AFTER_MS = 3000
 #: First Metadata version with allow_auto_topic_creation; since Kafka 1.0.
@@ -115,18 +126,22 @@ class Network:
     ) -> None:
         """Reads certificates. Raises: ConfigError."""
         self.options = options
-        self._tls = Tls(options) if options.security_protocol == "SSL" else None
+        self._tls = Tls(options) if SecurityProtocol(options.security_protocol).tls else None
         self.rng = rng or Random()
         self.clock_ms = clock_ms
         idle_ms = options.metadata_max_idle_ms if isinstance(options, ProducerOptions) else UNUSED_TOPIC_MS
         self.cluster = Cluster(max_age_ms=options.metadata_max_age_ms, idle_ms=idle_ms, allow_auto_create=allow_auto_create)
         self.cluster.trouble = self.trouble
+        self._login = login_of_options(options)
         self.closed = False
         #: Called when a connection or the metadata changed.
         self.changed: Callable[[], None] = lambda: None
         #: Epoch of the newest finalized features that a broker named, -1 before; and their levels (KIP-584).
         self.features_epoch = -1
         self.features: dict[str, int] = {}
+        #: By node: end of the throttle time of its last response that had one, and the sum of all throttle times (KIP-219).
+        self._throttled_until_ms: dict[int, float] = {}
+        self.throttled_ms = 0
         #: Additional connections: addresses by a number that is not a broker id.
         self.places: dict[int, tuple[str, int]] = {}
         self._bootstrap = {-1 - index: parse_address(text) for index, text in enumerate(options.bootstrap_servers)}
@@ -223,16 +238,32 @@ class Network:
         at_least: int = 0,
         at_most: int = 1000,
     ) -> Any:
-        """`ask` for a message that depends on its version."""
+        """`ask` for a message that depends on its version. Waits for the end of the broker's throttle time, if there is one."""
         peer = await self.peer(node_id)
+        while (pause_ms := self.throttled_until_ms(node_id) - self.clock_ms()) > 0:
+            await asyncio.sleep(pause_ms / 1000)
+            peer = await self.peer(node_id)
         limit_ms = self.options.request_timeout_ms if timeout_ms is None else timeout_ms
         try:
             version = peer.version(request, at_least=at_least, at_most=at_most)
-            return await peer.link.request(build(version), version, timeout_ms=limit_ms)
+            response = await peer.link.request(build(version), version, timeout_ms=limit_ms)
+            self.note_throttle(node_id, response)
+            return response
         except ConnectionBroken as broken:
             raise failure(broken) from None
         except FieldNotInVersion as wrong:
             raise InvalidRequest(f"{request.__name__.removesuffix('Request')} cannot be sent: {wrong}") from None
+
+    def note_throttle(self, node_id: int, response: Any) -> None:
+        """Keeps the throttle time of a response: the broker reads no request of this client meanwhile."""
+        throttle_ms = getattr(response, "throttle_time_ms", 0)
+        if throttle_ms > 0:
+            self.throttled_ms += throttle_ms
+            self._throttled_until_ms[node_id] = self.clock_ms() + throttle_ms
+
+    def throttled_until_ms(self, node_id: int) -> float:
+        """End of the throttle time of a broker; -inf without one."""
+        return self._throttled_until_ms.get(node_id, float("-inf")) if self._throttled_until_ms else float("-inf")
 
     def _node(self, node_id: int) -> _Node | None:
         address: tuple[str, int] | None = self._bootstrap.get(node_id) or self.places.get(node_id)
@@ -286,6 +317,14 @@ class Network:
                 tls=None if self._tls is None else self._tls.present(),
             )
             offered = await negotiate(link, options.socket_connection_setup_timeout_ms)
+            await self._authenticate(link, node.address[0], offered)
+        except (LoginFailed, BrokerIncompatible) as refused:
+            node.last_error = fault = login_error(refused)
+            node.retry_at_ms = self.clock_ms() + node.backoff.failed()
+            if link is not None:
+                link.close("not authenticated")
+            self._tell_of_trouble(node_id, node)
+            raise fault from None
         except ConnectionBroken as broken:
             node.last_error = error = failure(broken, self._advertised(node_id, node))
             node.retry_at_ms = self.clock_ms() + node.backoff.failed()
@@ -305,6 +344,17 @@ class Network:
             node.peer = None
             raise failure(link.broken)
         return node.peer
+
+    async def _authenticate(self, link: ClientConnection, host: str, offered: Offered) -> None:
+        """Raises: LoginFailed, BrokerIncompatible, ConnectionBroken."""
+        if self._login is None:
+            return
+        mine, theirs = API[SASL_AUTHENTICATE].versions, offered.versions.get(SASL_AUTHENTICATE)
+        if theirs is None:
+            raise BrokerIncompatible(f"the broker at {link.address} does not offer SaslAuthenticate; Kafka has it since 1.0")
+        versions = (max(mine[0], theirs[0]), min(mine[1], theirs[1]))
+        limit_ms = self.options.socket_connection_setup_timeout_ms
+        await log_in(link, self._login, host=host, versions=versions, timeout_ms=limit_ms, rng=self.rng)
 
     def _tell_of_trouble(self, node_id: int, node: _Node) -> None:
         """Logs once that a connection fails, because a waiting consumer would not report it."""
@@ -475,6 +525,19 @@ class Network:
 def failure(broken: ConnectionBroken, hint: str = "") -> KafkaError:
     """A broken link as an error for users."""
     return RequestTimedOut(f"{broken}{hint}") if broken.timed_out else ConnectionFailed(f"{broken}{hint}")
+
+
+def login_error(refused: LoginFailed | BrokerIncompatible) -> KafkaError:
+    """A failed authentication as an error for users."""
+    match refused:
+        case MechanismNotEnabled():
+            return UnsupportedSaslMechanism(str(refused))
+        case SaslNotExpected():
+            return IllegalSaslState(str(refused))
+        case LoginFailed():
+            return SaslAuthenticationFailed(str(refused))
+        case _:
+            return refused
 
 
 class Offered(NamedTuple):

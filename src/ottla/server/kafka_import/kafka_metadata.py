@@ -9,8 +9,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from ottla.base.acls import Entry, Pattern
 from ottla.base.ids import TopicId
 from ottla.server.data_directory import CannotStart
+from ottla.store.layout import QuotaEntity
 
 
 class CannotImport(CannotStart):
@@ -49,6 +51,10 @@ class KafkaMetadata:
     topics: dict[str, SourceTopic] = field(default_factory=dict)
     #: Settings by kind (topics, brokers, groups) and name, as in ``store/layout.py``.
     configs: dict[tuple[str, str], dict[str, str]] = field(default_factory=dict)
+    #: Access rules by pattern.
+    acls: dict[Pattern, list[Entry]] = field(default_factory=dict)
+    #: Client quotas as text, by entity.
+    quotas: dict[QuotaEntity, dict[str, str]] = field(default_factory=dict)
     #: Producer ids below it are assigned.
     next_producer_id: int = 0
     #: Registered brokers; empty where only live brokers are registered.

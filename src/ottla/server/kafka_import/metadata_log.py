@@ -20,7 +20,10 @@ from pathlib import Path
 
 import msgspec
 
+from ottla.base.acls import Entry, Operation, Pattern, PatternType, Permission, ResourceType
 from ottla.base.ids import TopicId
+from ottla.broker.quotas.entities import CLIENT_ID, IP, USER
+from ottla.broker.quotas.limits import quota_text
 from ottla.log.batch_scan import whole_batches
 from ottla.log.filenames import LOG, offset_of
 from ottla.records.batch import BatchHeader, crc_ok
@@ -28,7 +31,7 @@ from ottla.records.errors import RecordsError
 from ottla.records.read import control_record, records
 from ottla.server.kafka_import import metadata_records as kinds
 from ottla.server.kafka_import.kafka_metadata import CannotImport, KafkaMetadata, ReadOnlyFile, SourcePartition, SourceTopic
-from ottla.store.layout import DEFAULT_ENTITY
+from ottla.store.layout import DEFAULT_ENTITY, QuotaEntity
 from ottla.wire.declare import MalformedMessage
 from ottla.wire.errors import UnsupportedVersion
 
@@ -124,8 +127,7 @@ class _State:
         self._names: dict[bytes, str] = {}
         self._metadata = KafkaMetadata("")
         self._features: dict[str, int] = {}
-        self._acls: set[bytes] = set()
-        self._quotas: set[object] = set()
+        self._acls: dict[bytes, kinds.AccessControlEntryRecord] = {}
         self._credentials: set[tuple[str, int]] = set()
         self._tokens: set[str] = set()
         self._client_metrics: set[str] = set()
@@ -202,16 +204,24 @@ class _State:
         else:
             texts[record.name] = record.value
 
+    def _set_quota(self, record: kinds.ClientQuotaRecord) -> None:
+        names = {part.entity_type: part.entity_name or "" for part in record.entity}
+        entity = QuotaEntity(user=names.get(USER), client=names.get(CLIENT_ID), ip=names.get(IP))
+        quotas = self._metadata.quotas.setdefault(entity, {})
+        if record.remove:
+            quotas.pop(record.key, None)
+        else:
+            quotas[record.key] = quota_text(entity, record.key, record.value)
+
     def _apply_unmatched(self, record: msgspec.Struct) -> None:
-        """Counts what has no equal."""
+        """Collects access rules, and counts what has no equal."""
         match record:
             case kinds.AccessControlEntryRecord():
-                self._acls.add(record.id)
+                self._acls[record.id] = record
             case kinds.RemoveAccessControlEntryRecord():
-                self._acls.discard(record.id)
+                self._acls.pop(record.id, None)
             case kinds.ClientQuotaRecord():
-                entity = (*((part.entity_type, part.entity_name) for part in record.entity), record.key)
-                (self._quotas.discard if record.remove else self._quotas.add)(entity)
+                self._set_quota(record)
             case kinds.UserScramCredentialRecord():
                 self._credentials.add((record.name, record.mechanism))
             case kinds.RemoveUserScramCredentialRecord():
@@ -222,16 +232,28 @@ class _State:
                 self._tokens.discard(record.token_id)
 
     def metadata(self, origin: str) -> KafkaMetadata:
-        """The state. Records of a transaction that did not end are not in it."""
+        """The state. Records of a transaction that did not end are not in it. Raises: CannotImport for an unknown access rule."""
         found = self._metadata
         found.origin = origin
-        found.count("access control entries", self._acls)
-        found.count("client quotas", self._quotas)
+        for record in self._acls.values():
+            pattern, entry = _rule(record)
+            found.acls.setdefault(pattern, []).append(entry)
         found.count("SCRAM credentials", self._credentials)
         found.count("delegation tokens", self._tokens)
         found.count("client metrics subscriptions", self._client_metrics)
         found.count("finalized feature levels", sum(1 for level in self._features.values() if level))
         return found
+
+
+def _rule(record: kinds.AccessControlEntryRecord) -> tuple[Pattern, Entry]:
+    """Raises: CannotImport. Without a rule that denies, the import would allow more than Kafka does."""
+    try:
+        pattern = Pattern(ResourceType(record.resource_type), PatternType(record.pattern_type), record.resource_name)
+        return pattern, Entry(record.principal, record.host, Operation(record.operation), Permission(record.permission_type))
+    except ValueError as error:
+        raise CannotImport(
+            f"an access rule of {record.principal} has a value that this version of Ottla does not know ({error}); delete the rule in Kafka"
+        ) from None
 
 
 def _change(partition: SourcePartition, record: kinds.PartitionChangeRecord) -> None:

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from ottla.base.ids import NO_TOPIC_ID, BrokerId, LeaderEpoch, ProducerId, TopicId, TopicPartition
 from ottla.base.options import ConfigError
 from ottla.broker.metadata.configs import SPECS_BY_NAME, GroupOptions
+from ottla.broker.quotas.limits import values_of
 from ottla.log.options import TopicOptions
 from ottla.server.kafka_import.groups import TOPIC as OFFSETS_TOPIC
 from ottla.server.kafka_import.groups import GroupRecords, read_groups
@@ -202,6 +203,8 @@ def _plan_cluster(plan: ImportPlan) -> None:
         start = max(following - _BLOCK_IDS, 0)
         block = layout.ProducerIdBlock(min(plan.brokers.values()), ProducerId(start), ProducerId(following - 1))
         rows[layout.PRODUCER_ID_BLOCK] = layout.encode_producer_id_block(block)
+    for pattern, entries in plan.metadata.acls.items():
+        rows[layout.acl(pattern)] = layout.encode_acls(dict.fromkeys(entries))
     for (kind, name), texts in sorted(plan.metadata.configs.items()):
         if kind == "topics" and (name not in plan.metadata.topics or name in LEFT_OUT):
             continue
@@ -218,6 +221,15 @@ def _plan_cluster(plan: ImportPlan) -> None:
                 kept[setting] = text
         if kept:
             rows[layout.config(kind, name)] = layout.encode_config(kept)
+    for entity, texts in plan.metadata.quotas.items():
+        quotas = values_of(entity, texts)
+        plan.not_imported += [
+            ("quota", f"{layout.quota_config(entity)}: {name}={text}", "it is not a quota above 0")
+            for name, text in texts.items()
+            if name not in quotas
+        ]
+        if quotas:
+            rows[layout.quota_config(entity)] = layout.encode_config({str(key): texts[key] for key in quotas})
     _put(plan.contents, rows)
 
 

@@ -8,19 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
 from ottla.server.kafka_import.kafka_metadata import CannotImport, KafkaMetadata, SourcePartition, SourceTopic
 from ottla.store import layout
 
-ACLS = ("/kafka-acl", "/kafka-acl-extended")
 TOKENS = "/delegation_token/tokens"
 #: Nodes that are read with everything below them.
 ROOTS = (
     layout.CLUSTER_ID, layout.BROKER_IDS, layout.TOPICS, *(f"{layout.CONFIG}/{kind}" for kind in layout.CONFIG_TYPES),
-    layout.DELETE_TOPICS, layout.PRODUCER_ID_BLOCK, *ACLS, TOKENS,
+    layout.DELETE_TOPICS, layout.PRODUCER_ID_BLOCK, layout.ACLS, layout.EXTENDED_ACLS, TOKENS,
 )  # fmt: skip
 #: How long a connection may take.
 TIMEOUT_S = 15.0
@@ -84,11 +82,12 @@ def metadata_of(nodes: Mapping[str, str | None], origin: str) -> KafkaMetadata:
                 found.topics[name] = _topic(name, layout.decode_topic(data), contents)
             elif path.startswith(f"{layout.CONFIG}/"):
                 _take_config(found, path, layout.decode_config(data))
+            elif (pattern := layout.acl_of(path)) is not None:
+                found.acls[pattern] = list(layout.decode_acls(data))
     except (layout.MalformedNode, ValueError) as error:
         raise CannotImport(f"{origin}: {error}") from None
     if not found.topics and layout.TOPICS not in nodes:
         raise CannotImport(f"{origin} has no {layout.TOPICS}; export the nodes below Kafka's chroot with: ottla import znodes")
-    found.count("access control entries", sum(_entries(data) for path, data in contents.items() if path.startswith(ACLS)))
     found.count("delegation tokens", [path for path in nodes if path.startswith(f"{TOKENS}/")])
     found.count("topics that were being deleted", deleted)
     return found
@@ -115,13 +114,7 @@ def _take_config(found: KafkaMetadata, path: str, texts: dict[str, str]) -> None
         return
     scram = [name for name in texts if name.startswith(_SCRAM)]
     found.count("SCRAM credentials", scram)
-    found.count("client quotas", len(texts) - len(scram))
-
-
-def _entries(data: bytes) -> int:
-    """Number of entries in a node of access control lists."""
-    try:
-        content: Any = msgspec.json.decode(data)
-    except msgspec.DecodeError:
-        return 1
-    return len(content.get("acls", ())) if isinstance(content, dict) else 0
+    owner = layout.quota_entity_of(path)
+    quotas = {name: text for name, text in texts.items() if not name.startswith(_SCRAM)}
+    if owner is not None and quotas:
+        found.quotas[owner] = quotas

@@ -112,8 +112,10 @@ def advance(
     after: ConsumerGroupMember,
     owned: Assignment | None,
     replaces: str | None = None,
+    describes: Callable[[str], bool] | None,
 ) -> ConsumerGroupMember:
-    """The member after the change to ``after``. ``replaces`` is the former id of a static member.
+    """The member after the change to ``after``. ``replaces`` is the former id of a static member. ``describes``: which topics regular
+    expressions may match; None: all. As in Kafka, those of all members are evaluated with the rights of the one whose request does it.
 
     Adds records to the decision. Raises: InvalidRegularExpression, InvalidRequest, GroupMaxSizeReached.
     """
@@ -126,7 +128,7 @@ def advance(
     resolved = group.resolved
     topics = group.topics
     if changed or _is_due(group, terms):
-        resolved = _resolve(group, terms, before, after, records)
+        resolved = _resolve(group, terms, before, after, records, describes)
         changed = changed or resolved is not group.resolved
         topics = _topics(terms, _subscribed(group, resolved, before, after))
         if topics != group.topics:
@@ -197,7 +199,12 @@ def remove(group: ConsumerGroup, terms: GroupSettings, decision: Decision, membe
 
 
 def _resolve(
-    group: ConsumerGroup, terms: GroupSettings, before: ConsumerGroupMember | None, after: ConsumerGroupMember, records: list[Record]
+    group: ConsumerGroup,
+    terms: GroupSettings,
+    before: ConsumerGroupMember | None,
+    after: ConsumerGroupMember,
+    records: list[Record],
+    describes: Callable[[str], bool] | None,
 ) -> dict[str, Resolved]:
     """Present matches of regular expressions: the group's own dict if nothing changed."""
     found = dict(group.resolved)
@@ -211,6 +218,8 @@ def _resolve(
         names = frozenset(terms.topics.names())
         for pattern in sorted(patterns):
             topics = _matched(group, pattern, names)
+            if describes is not None:
+                topics = frozenset(filter(describes, topics))
             if pattern not in found or topics != found[pattern].topics:
                 found[pattern] = Resolved(topics, terms.topics.version, terms.wall_ms)
     if stale:

@@ -69,7 +69,7 @@ def join(
     if before is None and owned and not unknown:
         raise errors.UnknownMemberId(f"member {member_id!r} owns partitions, but is not in group {group.group_id!r} any more")
     after = _said(before, request, subscription, member_id, client)
-    moved = advance(group, terms, decision, before=before, after=after, owned=owned, replaces=replaces)
+    moved = advance(group, terms, decision, before=before, after=after, owned=owned, replaces=replaces, describes=client.describes)
     decision.disarm += [(Timer.JOIN, member_id), (Timer.REBALANCE, member_id)]
     decision.arm.append(StartTimer(Timer.SESSION, member_id, request.session_timeout_ms))
     decision.arm.append(StartTimer(Timer.SYNC, member_id, moved.rebalance_timeout_ms))

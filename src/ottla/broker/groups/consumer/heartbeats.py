@@ -88,7 +88,7 @@ def heartbeat(
     owned = None if request.topic_partitions is None else assignment_of(request.topic_partitions)
     before, replaces = _member(group, request, member_id, owned, decision)
     after = _said(before, request, member_id, client)
-    moved = advance(group, terms, decision, before=before, after=after, owned=owned, replaces=replaces)
+    moved = advance(group, terms, decision, before=before, after=after, owned=owned, replaces=replaces, describes=client.describes)
     decision.arm.append(StartTimer(Timer.SESSION, member_id, terms.session_timeout_ms))
     if before is not None and before.classic is not None:
         decision.disarm += [(Timer.JOIN, member_id), (Timer.SYNC, member_id)]

@@ -1,0 +1,1 @@
+"""Who may do what: access rules, what each API requires, and the checks."""

@@ -1,0 +1,258 @@
+"""Decides by access rules whether a principal may carry out an operation on a resource.
+
+The semantics are those of Kafka's StandardAuthorizer::
+
+    super user                                                    allowed
+    a matching rule denies                                        denied
+    a matching rule allows                                        allowed
+    no rule of any principal is about the resource                allow.everyone.if.no.acl.found
+    otherwise                                                     denied
+
+A rule matches if its pattern covers the resource (the same name, ``*``, or a prefix), its principal is the client's or ``User:*``, its host
+is the client's or ``*``, and its operation is the requested one or ALL. A rule that allows READ, WRITE, DELETE or ALTER also allows
+DESCRIBE, and ALTER_CONFIGS allows DESCRIBE_CONFIGS. A rule that denies READ does not deny DESCRIBE.
+
+Lookups are by name: a dictionary for literal patterns, and for prefixed ones a sorted list in which each prefix knows the longest other one
+that it begins with. Of a name's prefixes, the longest is the last in the list that is not after the name, or one that this begins with::
+
+    list      a   ab   abc   abd   b            longest shorter one    ab: a   abc: ab   abd: ab
+    name      abcz ──▶ abc ──▶ ab ──▶ a         name  abz ──▶ abd (no prefix of it) ──▶ ab ──▶ a
+
+So a check takes a binary search, whatever the number of rules. Within a pattern, rules are found by principal. Results are remembered until
+a rule changes.
+
+Source: KIP-11, KIP-290, KIP-679 (any resource of a type); Kafka's StandardAuthorizerData and Authorizer.authorizeByResourceType.
+"""
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator
+from functools import lru_cache
+from ipaddress import IPv6Address, ip_address
+from typing import NamedTuple
+
+from ottla.base.acls import ANY_USER, IMPLY, RESOURCE_TYPES, WILDCARD, Entry, Operation, Pattern, PatternType, Permission, ResourceType
+
+#: ``authorizer.class.name``: Kafka's authorizer with ZooKeeper, its name before 2.4, and the one of Kafka 4. All mean the same here.
+CLASSES = (
+    "kafka.security.authorizer.AclAuthorizer",
+    "kafka.security.auth.SimpleAclAuthorizer",
+    "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+)
+#: Results that are remembered; clients choose the names of resources, so there is a limit.
+REMEMBERED = 100_000
+#: Reasons of decisions without a rule.
+SUPER_USER, NO_RULES, NO_MATCH, SAME_PROCESS = "super user", "no rules for the resource", "no matching rule", "broker of the same process"
+
+
+@lru_cache(maxsize=1 << 14)
+def canonical(host: str) -> str:
+    """One text for each address: Java writes ``0:0:0:0:0:0:0:1`` for ``::1``, and IPv6 listeners map IPv4 addresses."""
+    try:
+        address = ip_address(host.partition("%")[0])
+    except ValueError:
+        return host
+    mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
+    return str(mapped or address)
+
+
+class Decision(NamedTuple):
+    """Whether the operation is allowed, and by what: a rule, or one of the reasons above."""
+
+    allowed: bool
+    rule: tuple[Pattern, Entry] | str
+
+    @property
+    def reason(self) -> str:
+        """The rule as text."""
+        return self.rule if isinstance(self.rule, str) else f"{self.rule[1]} on {self.rule[0]}"
+
+
+NOTHING: frozenset[Operation] = frozenset()
+_NO_MATCH = Decision(False, NO_MATCH)
+
+
+class _Rule(NamedTuple):
+    """A rule as the index has it."""
+
+    #: None: every host.
+    host: str | None
+    operation: Operation
+    allows: bool
+    #: The rule with its pattern.
+    named: tuple[Pattern, Entry]
+
+
+#: Rules of one pattern by principal.
+_Rules = dict[str, tuple[_Rule, ...]]
+
+
+class Prefixes:
+    """A set of prefixes, by name: which ones does a name begin with?"""
+
+    __slots__ = ("_shorter", "_sorted")
+
+    def __init__(self) -> None:
+        self._sorted: list[str] = []
+        #: By prefix: the longest other prefix that it begins with; None: there is none.
+        self._shorter: dict[str, str | None] = {}
+
+    def of(self, name: str) -> list[str]:
+        """The prefixes of a name, itself included if it is one, the longest first."""
+        place = bisect_right(self._sorted, name)
+        prefix = self._sorted[place - 1] if place else None
+        while prefix is not None and not name.startswith(prefix):
+            prefix = self._shorter[prefix]
+        found = []
+        while prefix is not None:
+            found.append(prefix)
+            prefix = self._shorter[prefix]
+        return found
+
+    def add(self, prefix: str) -> None:
+        """Adds a prefix that is not in the set."""
+        shorter = next(iter(self.of(prefix)), None)
+        place = bisect_right(self._sorted, prefix)
+        for longer in self._longer(prefix, place):
+            if self._shorter[longer] == shorter:
+                self._shorter[longer] = prefix
+        self._sorted.insert(place, prefix)
+        self._shorter[prefix] = shorter
+
+    def remove(self, prefix: str) -> None:
+        """Removes a prefix of the set."""
+        place = bisect_left(self._sorted, prefix)
+        del self._sorted[place]
+        shorter = self._shorter.pop(prefix)
+        for longer in self._longer(prefix, place):
+            if self._shorter[longer] == prefix:
+                self._shorter[longer] = shorter
+
+    def _longer(self, prefix: str, place: int) -> Iterator[str]:
+        """Those from a place in the list on that begin with a prefix."""
+        while place < len(self._sorted) and self._sorted[place].startswith(prefix):
+            yield self._sorted[place]
+            place += 1
+
+
+class _OfType:
+    """The rules about resources of one type."""
+
+    __slots__ = ("literal", "patterns", "prefixed", "prefixes")
+
+    def __init__(self) -> None:
+        self.literal: dict[str, _Rules] = {}
+        self.prefixed: dict[str, _Rules] = {}
+        self.prefixes = Prefixes()
+        #: Patterns with rules of a principal.
+        self.patterns: dict[str, dict[Pattern, None]] = {}
+
+    def table(self, pattern_type: PatternType) -> dict[str, _Rules]:
+        return self.literal if pattern_type is PatternType.LITERAL else self.prefixed
+
+
+class Authorizer:
+    """The rules of the cluster, indexed."""
+
+    def __init__(self, super_users: Iterable[str] = (), *, allow_without_rules: bool = False) -> None:
+        self._super_users = frozenset(super_users)
+        self._without_rules = Decision(allow_without_rules, NO_RULES)
+        self._types: dict[ResourceType, _OfType] = {kind: _OfType() for kind in RESOURCE_TYPES}
+        #: Results since the last change; at most REMEMBERED each.
+        self._known: dict[tuple[str, str, Operation, ResourceType, str], Decision] = {}
+        self._known_of_any: dict[tuple[str, str, Operation, ResourceType], Decision] = {}
+
+    def change(self, pattern: Pattern, entries: Iterable[Entry]) -> None:
+        """Replaces the rules of a pattern."""
+        self._known.clear()
+        self._known_of_any.clear()
+        kind = self._types[pattern.resource_type]
+        table = kind.table(pattern.pattern_type)
+        before = table.pop(pattern.name, {})
+        for principal in before:
+            del kind.patterns[principal][pattern]
+            if not kind.patterns[principal]:
+                del kind.patterns[principal]
+        rules: _Rules = {}
+        for entry in entries:
+            host = None if entry.host == WILDCARD else canonical(entry.host)
+            rule = _Rule(host, entry.operation, entry.permission is Permission.ALLOW, (pattern, entry))
+            rules[entry.principal] = (*rules.get(entry.principal, ()), rule)
+        if rules:
+            table[pattern.name] = rules
+        for principal in rules:
+            kind.patterns.setdefault(principal, {})[pattern] = None
+        if table is kind.prefixed and bool(before) != bool(rules):
+            (kind.prefixes.add if rules else kind.prefixes.remove)(pattern.name)
+
+    def decide(self, principal: str, host: str, operation: Operation, resource_type: ResourceType, name: str) -> Decision:
+        """The decision for one resource. ``host`` is an address as text."""
+        key = principal, host, operation, resource_type, name
+        found = self._known.get(key)
+        if found is None:
+            if len(self._known) >= REMEMBERED:
+                self._known.clear()
+            found = self._known[key] = self._decided(principal, host, operation, resource_type, name)
+        return found
+
+    def _decided(self, principal: str, host: str, operation: Operation, resource_type: ResourceType, name: str) -> Decision:
+        if principal in self._super_users:
+            return Decision(True, SUPER_USER)
+        host = canonical(host)
+        implied = IMPLY.get(operation, NOTHING)
+        allowed = None
+        found = self._covering(resource_type, name)
+        for rules in found:
+            for rule in (*rules.get(principal, ()), *(rules.get(ANY_USER, ()) if principal != ANY_USER else ())):
+                if rule.host is not None and rule.host != host:
+                    continue
+                same = rule.operation is operation or rule.operation is Operation.ALL
+                if same and not rule.allows:
+                    return Decision(False, rule.named)
+                if allowed is None and rule.allows and (same or rule.operation in implied):
+                    allowed = rule.named
+        if allowed is not None:
+            return Decision(True, allowed)
+        return _NO_MATCH if found else self._without_rules
+
+    def _covering(self, resource_type: ResourceType, name: str) -> list[_Rules]:
+        """The rules of the patterns that cover a resource, the most specific first."""
+        kind = self._types[resource_type]
+        found = [rules for literal in (name, WILDCARD) if (rules := kind.literal.get(literal)) is not None]
+        found += [kind.prefixed[prefix] for prefix in kind.prefixes.of(name)]
+        return found
+
+    def decide_any(self, principal: str, host: str, operation: Operation, resource_type: ResourceType) -> Decision:
+        """Whether there can be a resource of this type on which the operation is allowed.
+
+        Operations imply nothing here. Source: KIP-679; as in Kafka, a resource that nobody names stands for those without rules.
+        """
+        key = principal, host, operation, resource_type
+        found = self._known_of_any.get(key)
+        if found is None:
+            if len(self._known_of_any) >= REMEMBERED:
+                self._known_of_any.clear()
+            found = self._known_of_any[key] = self._decided_any(principal, host, operation, resource_type)
+        return found
+
+    def _decided_any(self, principal: str, host: str, operation: Operation, resource_type: ResourceType) -> Decision:
+        typical = self._decided(principal, host, operation, resource_type, "hardcode")
+        if typical.allowed:
+            return typical
+        host, kind = canonical(host), self._types[resource_type]
+        allowing: dict[Pattern, Entry] = {}
+        denied: dict[Pattern, Entry] = {}
+        for who in {principal, ANY_USER}:
+            for pattern in kind.patterns.get(who, ()):
+                for rule in kind.table(pattern.pattern_type)[pattern.name][who]:
+                    if rule.host in (None, host) and rule.operation in (operation, Operation.ALL):
+                        (allowing if rule.allows else denied)[pattern] = rule.named[1]
+        everything = Pattern(resource_type, PatternType.LITERAL, WILDCARD)
+        if everything in denied:
+            return Decision(False, (everything, denied[everything]))
+        for pattern, entry in allowing.items():
+            dominating = (Pattern(resource_type, PatternType.PREFIXED, pattern.name[:end]) for end in range(1, len(pattern.name) + 1))
+            if pattern == everything or (
+                not (pattern.pattern_type is PatternType.LITERAL and pattern in denied) and not any(each in denied for each in dominating)
+            ):
+                return Decision(True, (pattern, entry))
+        return _NO_MATCH

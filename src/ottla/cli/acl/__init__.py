@@ -1,0 +1,1 @@
+"""`ottla acl`: list, add, remove and test access rules."""

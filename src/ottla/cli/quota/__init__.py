@@ -1,0 +1,1 @@
+"""`ottla quota`: how much users, client ids and addresses may use."""

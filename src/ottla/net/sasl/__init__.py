@@ -1,0 +1,1 @@
+"""SASL mechanisms, of servers and of clients, as machines without I/O."""

@@ -1,0 +1,46 @@
+"""Apache Kafka's command-line tools: all commands of a test run in one JVM."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from bench import kafka as apache
+from bench import maven
+from bench.maven import PeerUnavailable
+
+#: Runs a tool with arguments; its output. `code`: the expected exit code; None: any.
+Run = Callable[..., str]
+
+
+@contextmanager
+def kafka_tools(distribution: apache.Distribution) -> Iterator[Run]:
+    """The tools of a release, by class name. Skips the test if they cannot be had."""
+    try:
+        _, tools = maven.newest("kafka-tools", "org.apache.kafka", "kafka-tools", pattern=re.escape(distribution.version))
+    except PeerUnavailable as why:
+        pytest.skip(f"Kafka's tools cannot be had here: {why}")
+    classpath = f"{tools}/*{os.pathsep}{distribution.lib}/*"
+    quick = ["-Xmx256M", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]
+    source = Path(__file__).with_name("foreign") / "KafkaTools.java"
+    command = [distribution.java.path, *quick, "-cp", classpath, str(source)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
+        assert process.stdin is not None and process.stdout is not None, "they are pipes"
+
+        def tool(name: str, *arguments: str, code: int | None = 0) -> str:
+            assert process.stdin is not None and process.stdout is not None, "they are pipes"
+            process.stdin.write("\t".join([name, *arguments]).encode() + b"\n")
+            process.stdin.flush()
+            ended, _, size = process.stdout.readline().decode().partition(" ")
+            output = process.stdout.read(int(size)).decode()
+            process.stdout.readline()
+            assert code in (None, int(ended)), output
+            return output
+
+        yield tool
+        process.stdin.close()
