@@ -138,7 +138,7 @@ REFUSED = {
     "zookeeper.ssl.": "revocation is not checked; leave the setting out",
 }
 
-#: Values that Kafka's definitions do not give as a default, and that ask for nothing.
+#: Values that Kafka's definitions do not give as a default, and that ask for nothing: ZooKeeper's client needs it for TLS.
 HARMLESS = {"zookeeper.clientCnxnSocket": ("org.apache.zookeeper.ClientCnxnSocketNetty",)}
 
 #: Settings in force whose default is not Kafka's, with the reason.
