@@ -7,7 +7,8 @@
     request_timeout_ms = 5000
 
 Keys are client settings, with underscores. Commands change only the lines of a profile and keep the rest of the file, with its comments.
-Only the owner can read the file, because it may hold secrets. Secrets are never printed.
+Only the owner can read the file, because it may hold secrets. A secret setting may also say where the secret is (`secret_sources.py`).
+Secrets are never printed.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from ottla.base.options import ConfigError, suggestion
+from ottla.base.options import ConfigError, Kind, suggestion
+from ottla.cli.common.secret_sources import is_source
 from ottla.client.options import AdminOptions, ConsumerOptions, ProducerOptions
 
 if TYPE_CHECKING:
@@ -70,6 +72,12 @@ def is_secret(name: str) -> bool:
     return _SECRET.search(name.lower().replace(".", "_")) is not None
 
 
+def holds_secret(setting: str) -> bool:
+    """Whether a client setting is declared as a secret."""
+    tables = (AdminOptions, ProducerOptions, ConsumerOptions)
+    return any(spec.attribute == setting and spec.kind is Kind.PASSWORD for table in tables for spec in table.SPECS.values())
+
+
 def read() -> Profiles:
     """The profiles; none without a file. Raises: ClickException, if the file cannot be read."""
     try:
@@ -113,6 +121,8 @@ def setting_problem(setting: str, value: str) -> str | None:
     spec = known.get(setting)
     if spec is None:
         return f"{setting}: unknown setting{suggestion(setting, known)}"
+    if spec.kind is Kind.PASSWORD and is_source(value):
+        return None
     try:
         spec.parse(value)
     except ConfigError as error:

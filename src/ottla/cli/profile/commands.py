@@ -13,6 +13,7 @@ from ottla.cli.common.errors import assignments
 from ottla.cli.common.lazy import CommandGroup
 from ottla.cli.common.output_formats import OutputFormat, fields, note, output_option
 from ottla.cli.common.profiles import profile_names
+from ottla.cli.common.secret_sources import is_source
 from ottla.cli.common.tables import Column
 
 PROFILE = {
@@ -100,6 +101,10 @@ def add(name: str, bootstrap: str, settings: tuple[str, ...], replace: bool, set
     values = {"bootstrap_servers": bootstrap}
     values |= {key.replace(".", "_").replace("-", "_"): value for key, value in assignments(settings, "-X").items()}
     for key, value in values.items():
+        if profiles.holds_secret(key) and not is_source(value):
+            raise click.UsageError(
+                f"{key} is a secret, and arguments can be seen by others: write {key}=file:FILE, env:VARIABLE or prompt:"
+            )
         if problem := profiles.setting_problem(key, value):
             raise click.UsageError(problem)
     with _reporting_errors():
