@@ -145,9 +145,11 @@ class PipelineProcess:
         return next((pid for pid, command in descendants(self.pid).items() if is_java(command)), None)
 
     def workers(self) -> list[int]:
-        """Python processes that Spark started."""
+        """Python processes that Spark started; not the short-lived ones of the JVM, such as chmod, without which Spark fails."""
         jvm = self.jvm()
-        return [] if jvm is None else sorted(pid for pid, command in descendants(jvm).items() if not is_java(command))
+        return (
+            [] if jvm is None else sorted(pid for pid, command in descendants(jvm).items() if "pyspark" in command and not is_java(command))
+        )
 
     def kill(self) -> None:
         assert self._process is not None, "it was started"

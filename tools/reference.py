@@ -16,6 +16,7 @@ from ottla.broker.apis import HANDLERS
 from ottla.broker.groups.classic.states import TRANSITIONS, GroupState
 from ottla.broker.metadata.configs import BrokerOptions, topic_defaults
 from ottla.broker.metadata.kafka_settings import OTHER_DEFAULTS, documented
+from ottla.broker.security.requirements import REQUIREMENTS, Requirement
 from ottla.broker.transactions import states as transactions
 from ottla.client.options import AdminOptions, ClientOptions, ConsumerOptions, ProducerOptions
 from ottla.log.options import TopicOptions
@@ -152,6 +153,43 @@ def coverage() -> str:
     return "\n".join(rows) + "\n\n"
 
 
+#: Head of the page of requirements.
+_AUTHORIZATION = """\
+# What each API requires
+
+Generated from the table in `src/ottla/broker/security/requirements.py`, from which the broker makes its checks. It applies to brokers with
+`authorizer.class.name`; without, every client may do everything. [operating.md](../operating.md#access-rules-acls) shows how to add rules.
+
+A requirement of the *request* is checked first. A requirement of a *part* is checked for each resource, and its refusal concerns that
+resource only. An answer that is not given is the error of the resource type: TOPIC_AUTHORIZATION_FAILED, GROUP_AUTHORIZATION_FAILED,
+CLUSTER_AUTHORIZATION_FAILED or TRANSACTIONAL_ID_AUTHORIZATION_FAILED. A refusal marked *quiet* is not in the audit log.
+
+Read, Write, Delete and Alter include Describe; AlterConfigs includes DescribeConfigs.
+"""
+
+
+def authorization() -> str:
+    """What each API requires, as Markdown."""
+    rows = [_AUTHORIZATION + "\n| key | API | of | operation | a refusal answers | |", "|---|---|---|---|---|---|"]
+    for key in sorted(HANDLERS):
+        row = REQUIREMENTS[key]
+        parts = [("request", required) for required in row.request] + list(row.parts.items())
+        if not parts:
+            rows.append(f"| {key} | {row.name} | | none | | {row.note} |")
+        for number, (part, required) in enumerate(parts):
+            since = f" (from version {required.since} on)" if required.since else ""
+            quiet = "" if required.audits_denied else "quiet"
+            note = ". ".join(filter(None, (row.note.rstrip(".") if number == 0 else "", quiet)))
+            rows.append(f"| {key} | {row.name} | {part}{since} | {_operation(required)} | {required.refusal} | {note} |")
+    return "\n".join(rows) + "\n"
+
+
+def _operation(required: Requirement) -> str:
+    any_resource = "any " if required.any_resource else ""
+    found = f"{required.operation.label} on {any_resource}{required.resource_type.label}"
+    return " or ".join((found, *map(_operation, required.alternatives)))
+
+
 def group_states() -> str:
     """The states of a group of the classic protocol, as a diagram."""
     rows = ["| from | to | when |", "|-|-|-|"]
@@ -182,6 +220,7 @@ def main() -> int:
         "kafka-settings.md": kafka_settings(),
         "clients.md": clients(),
         "protocol.md": coverage() + protocol_reference(),
+        "authorization.md": authorization(),
         "cli.md": cli_page(),
         "group-states.md": group_states(),
         "transaction-states.md": transaction_states(),

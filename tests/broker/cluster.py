@@ -18,11 +18,13 @@ from ottla.base.ids import ConnectionId, TopicPartition
 from ottla.base.listeners import Endpoint
 from ottla.base.origin import ANONYMOUS, Origin
 from ottla.base.ports import StoreResult
+from ottla.base.ssl_options import ListenerSslOptions
 from ottla.broker import effects, events
 from ottla.broker.apis import HANDLERS
 from ottla.broker.context import BrokerContext
 from ottla.broker.metadata.configs import Settings
 from ottla.broker.node import Node
+from ottla.broker.registration.peers import PEER
 from ottla.broker.replica.leader import Leader
 from ottla.log import scrub
 from ottla.log.compactor import CompactionResult, carry_out
@@ -89,6 +91,9 @@ class Broker:
         self.flushes: list[Held] = []
         self.removed: list[str] = []
         self.replaced: list[str] = []
+        #: Checked certificates, and the outcome of the next checks.
+        self.checked: list[Mapping[str, ListenerSslOptions]] = []
+        self.certificates_problem = ""
         #: Reads of logs that wait for ``read_logs()``, while ``reading`` is False.
         self.reads: list[effects.ReadLog] = []
         self.reading = cluster.reading
@@ -232,6 +237,10 @@ class Broker:
                             self.flushes.append(held)
                 case effects.StartWriteback():
                     pass
+                case effects.CheckCertificates():
+                    self.checked.append(effect.listeners)
+                    answer = events.CertificatesChecked(ticket=effect.ticket, problem=self.certificates_problem)
+                    self.cluster.later(lambda answer=answer: self.handle(answer))  # type: ignore[misc]
                 case effects.ReadLog():
                     self.cluster.later(lambda effect=effect: self._read_log(effect))  # type: ignore[misc]
                 case effects.ChangeLogs():
@@ -360,7 +369,7 @@ class Broker:
         if peer is None or link in self.cluster.cut:
             answered(None)
         else:
-            peer.send(effect.message, effect.api_version, answered=answered, principal=self.cluster.peer_principal)
+            peer.send(effect.message, effect.api_version, answered=answered, client_id=PEER, principal=self.cluster.peer_principal)
 
     def _check(self) -> None:
         marks = {}

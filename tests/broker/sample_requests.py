@@ -153,6 +153,18 @@ REQUESTS: dict[str, tuple[int, Callable[[Cluster, int], dict[str, Any]]]] = {
             "resources": [{"resource_type": 2, "resource_name": "t", "configs": [{"name": "retention.ms", "value": str(10**9 + n)}]}]
         },
     ),
+    "DescribeClientQuotas": (1, lambda c, n: {"components": [{"entity_type": "user", "match_type": 2, "match": None}]}),
+    "AlterClientQuotas": (
+        1,
+        lambda c, n: {
+            "entries": [
+                {
+                    "entity": [{"entity_type": "user", "entity_name": f"u{n}"}],
+                    "ops": [{"key": "producer_byte_rate", "value": 10.0**9 + n}],
+                }
+            ]
+        },
+    ),
     "AlterPartitionReassignments": (1, lambda c, n: {"topics": [{"name": "t", "partitions": [{"partition_index": 0, "replicas": [1]}]}]}),
     "ListPartitionReassignments": (0, lambda c, n: {"topics": None}),
     "OffsetDelete": (0, lambda c, n: {"group_id": written(f"less{n}", c), "topics": T}),

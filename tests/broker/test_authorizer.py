@@ -22,7 +22,7 @@ from ottla.base.acls import (
 from ottla.base.options import ConfigError
 from ottla.broker.metadata.configs import BrokerOptions
 from ottla.broker.security.access import configured, super_users
-from ottla.broker.security.authorizer import NO_MATCH, NO_RULES, SUPER_USER, Authorizer
+from ottla.broker.security.authorizer import NO_MATCH, NO_RULES, SUPER_USER, Authorizer, Prefixes
 from ottla.store import layout
 
 TOPIC, GROUP = ResourceType.TOPIC, ResourceType.GROUP
@@ -107,6 +107,19 @@ def test_any_resource_is_found_where_one_of_some_name_is_allowed(rules: Rules, o
     assert found == (everything not in denied and any(pattern.pattern_type is PREFIXED or pattern not in denied for pattern in allowing))
 
 
+@settings(max_examples=300)
+@given(st.lists(st.text("ab", min_size=1, max_size=6), max_size=15), st.lists(st.integers(0, 14), max_size=8), st.text("ab", max_size=8))
+def test_prefixes_of_a_name_are_found_after_additions_and_removals(added: list[str], removed: list[int], name: str) -> None:
+    prefixes = Prefixes()
+    present = list(dict.fromkeys(added))
+    for prefix in present:
+        prefixes.add(prefix)
+    for place in removed:
+        if place < len(present):
+            prefixes.remove(present.pop(place))
+    assert prefixes.of(name) == sorted((prefix for prefix in present if name.startswith(prefix)), key=len, reverse=True)
+
+
 def test_a_denied_prefix_covers_the_allowed_names_below_it() -> None:
     rules = [
         (Pattern(TOPIC, LITERAL, "abc"), Entry(ALICE, WILDCARD, WRITE, ALLOW)),
@@ -124,6 +137,7 @@ def test_a_super_user_may_do_what_a_rule_denies() -> None:
 
 
 def test_a_denial_of_read_is_none_of_describe() -> None:
+    """Line 78."""
     rules = [
         (Pattern(TOPIC, LITERAL, "t"), Entry(ALICE, WILDCARD, READ, DENY)),
         (Pattern(TOPIC, LITERAL, "t"), Entry(ALICE, WILDCARD, WRITE, ALLOW)),

@@ -48,6 +48,7 @@ def id_of(cluster: Cluster, topic: str = "t") -> bytes:
 
 
 def test_a_topic_that_a_client_may_not_describe_looks_like_one_that_does_not_exist() -> None:
+    """Line 79."""
     cluster = guarded()
     there, missing = metadata(cluster[1], "t", "no-such", allow_auto_topic_creation=False).topics
     for found in (there, missing):
@@ -95,6 +96,7 @@ def test_authorized_operations_are_those_of_the_client() -> None:
 
 
 def test_topics_of_a_produce_request_are_refused_one_by_one() -> None:
+    """Line 80."""
     cluster = guarded(topics=("t", "u"))
     grant(cluster, rule(WRITE, name="u"))
     both = produce_request(batch(b"v"))
@@ -136,6 +138,7 @@ def test_a_rule_binds_to_a_host() -> None:
 
 @pytest.mark.parametrize("session_epoch", [-1, 0])
 def test_a_waiting_fetch_ends_when_its_right_is_removed(session_epoch: int) -> None:
+    """Line 81."""
     cluster = guarded()
     grant(cluster, rule(READ))
     asked = fetch_request(max_wait_ms=30_000, session_epoch=session_epoch)
@@ -188,6 +191,7 @@ def followers(cluster: Cluster) -> list[Broker]:
 
 
 def test_the_controller_checks_a_forwarded_request_for_its_client() -> None:
+    """Line 82."""
     cluster = guarded(3)
     broker = followers(cluster)[0]
     assert created(broker, "new") == NO_TOPIC

@@ -68,6 +68,8 @@ NEEDS = {
     "DescribeConfigs": Row([(29, rule(DESCRIBE_CONFIGS))]),
     "AlterConfigs": Row([(29, rule(ALTER_CONFIGS))]),
     "IncrementalAlterConfigs": Row([(29, rule(ALTER_CONFIGS))]),
+    "DescribeClientQuotas": Row([(31, rule(DESCRIBE_CONFIGS, CLUSTER))]),
+    "AlterClientQuotas": Row([(31, rule(ALTER_CONFIGS, CLUSTER))]),
     "UpdateFeatures": Row([(31, rule(ALTER, CLUSTER))]),
     "DescribeLogDirs": Row([(31, rule(DESCRIBE, CLUSTER))]),
     "CreatePartitions": Row([(29, below(ALTER, TOPIC, "grown"))]),

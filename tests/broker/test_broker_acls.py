@@ -212,6 +212,7 @@ def test_a_broker_without_an_authorizer_has_no_rules() -> None:
 
 
 def test_a_removed_right_counts_when_the_answer_is_there() -> None:
+    """Line 83."""
     cluster = guarded(3, partitions=3)
     grant(cluster, rule(WRITE))
     revoke(cluster, principal_filter=ALICE)

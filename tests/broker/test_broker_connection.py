@@ -12,6 +12,7 @@ from ottla.wire import errors
 from ottla.wire.compile import decode, encode
 from ottla.wire.messages import API, ElectLeadersRequest
 from ottla.wire.messages import add_partitions_to_txn as adding
+from ottla.wire.messages import alter_client_quotas as quotas
 from ottla.wire.messages import alter_configs as legacy
 from ottla.wire.messages import describe_producers as producers
 from ottla.wire.messages import describe_topic_partitions as pages
@@ -37,6 +38,7 @@ from ottla.wire.messages.delete_groups import DeleteGroupsRequest
 from ottla.wire.messages.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
 from ottla.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from ottla.wire.messages.describe_acls import DescribeAclsRequest
+from ottla.wire.messages.describe_client_quotas import DescribeClientQuotasRequest
 from ottla.wire.messages.describe_cluster import DescribeClusterRequest
 from ottla.wire.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
 from ottla.wire.messages.describe_groups import DescribeGroupsRequest
@@ -220,6 +222,12 @@ def a_request(key: int, version: int, member_of_h: str = "") -> object:
         case 30:
             rule = AclCreation(resource_type=2, resource_name="t", principal="User:a", host="*", operation=3, permission_type=3)
             return CreateAclsRequest(creations=[rule])
+        case 48:
+            return DescribeClientQuotasRequest()
+        case 49:
+            entity = [quotas.EntityData(entity_type="user", entity_name="u")]
+            entry = quotas.EntryData(entity=entity, ops=[quotas.OpData(key="producer_byte_rate", value=1)])
+            return quotas.AlterClientQuotasRequest(entries=[entry])
         case 57:
             return UpdateFeaturesRequest(feature_updates=[FeatureUpdateKey(feature="ottla.version", max_version_level=2)])
         case 60:

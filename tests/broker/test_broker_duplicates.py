@@ -241,6 +241,8 @@ NOTHING_TO_NAME_TWICE = {
     "ConsumerGroupHeartbeat": "subscriptions and owned partitions are sets",
     "DescribeCluster": "no list",
     "CreateAcls": "rules are a set",
+    "AlterClientQuotas": "test_broker_quotas.py: what is named twice is refused",
+    "DescribeClientQuotas": "a repeated type is refused",
     "DeleteAcls": "each filter is answered; rules are deleted once",
     "DescribeAcls": "no list",
     "DescribeQuorum": "always refused",

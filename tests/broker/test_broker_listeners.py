@@ -1,5 +1,7 @@
 """Brokers with several listeners: registrations, and the addresses that clients of each listener get."""
 
+from typing import Any
+
 from cluster import Broker, Cluster
 
 from ottla.base.ids import BrokerId
@@ -11,6 +13,7 @@ from ottla.wire.messages.describe_cluster import DescribeClusterRequest
 from ottla.wire.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
 from ottla.wire.messages.describe_topic_partitions import DescribeTopicPartitionsRequest, TopicRequest
 from ottla.wire.messages.find_coordinator import FindCoordinatorRequest
+from ottla.wire.messages.incremental_alter_configs import AlterableConfig, AlterConfigsResource, IncrementalAlterConfigsRequest
 from ottla.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
 
 PLAIN = Endpoint("PLAINTEXT", "plain1", 9092)
@@ -95,3 +98,52 @@ def test_settings_of_a_listener_are_described_over_those_of_the_broker() -> None
     assert [(one.name, one.value) for one in config.synonyms] == [
         ("listener.name.client.max.connections", "7"), ("max.connections", "100"), ("max.connections", "20000"),
     ]  # fmt: skip
+
+
+def set_of_listener(broker: Broker, name: str, value: str, *, of: int = 1) -> Any:
+    """Sends a change of a setting of broker ``of``."""
+    config = AlterableConfig(name=f"listener.name.client.{name}", config_operation=0, value=value)
+    resource = AlterConfigsResource(resource_type=4, resource_name=str(of), configs=[config])
+    sent = broker.send(IncrementalAlterConfigsRequest(resources=[resource]), 1)
+    assert sent.answer is not None, "it is answered"
+    return sent.answer.responses[0]
+
+
+def test_a_broker_checks_its_certificates_before_the_controller_stores_their_settings() -> None:
+    cluster = Cluster(2, listeners=LISTENERS)
+    other = next(broker for broker in (cluster[1], cluster[2]) if not broker.node.controller.active)
+    number = other.broker_id
+    other.certificates_problem = "listener CLIENT: ssl.keystore.location: cannot read /new: No such file"
+    refused = set_of_listener(other, "ssl.keystore.location", "/new", of=number)
+    assert (refused.error_code, refused.error_message) == (errors.InvalidRequest.code, other.certificates_problem)
+    assert cluster.controller.node.context.image.overrides("brokers", str(number)) == {}
+    other.certificates_problem = ""
+    assert set_of_listener(other, "ssl.keystore.location", "/new", of=number).error_code == 0
+    assert cluster.controller.node.context.image.overrides("brokers", str(number)) == {"listener.name.client.ssl.keystore.location": "/new"}
+    (checked, _) = other.checked
+    assert checked["client"].ssl_keystore_location == "/new"
+    assert other.adopted == 1
+
+
+def test_certificates_are_checked_by_the_broker_that_has_their_files() -> None:
+    cluster = Cluster(2, listeners=LISTENERS)
+    refused = set_of_listener(cluster[1], "ssl.keystore.location", "/new", of=2)
+    assert refused.error_code == errors.InvalidRequest.code and "send the request to it" in refused.error_message
+    assert set_of_listener(cluster[1], "max.connections", "5", of=2).error_code == 0
+
+
+def test_passwords_are_not_stored_in_zookeeper() -> None:
+    cluster = Cluster(1, settings={"zookeeper.connect": "zookeeper:2181"}, listeners=LISTENERS)
+    refused = set_of_listener(cluster[1], "ssl.keystore.password", "sentinel")
+    assert refused.error_code == errors.InvalidRequest.code and "secrets are not stored there" in refused.error_message
+    assert "sentinel" not in refused.error_message
+
+
+def test_secret_settings_are_not_described() -> None:
+    cluster = Cluster(1, settings={"ssl.key.password": "sentinel"}, listeners=LISTENERS)
+    assert set_of_listener(cluster[1], "ssl.keystore.password", "sentinel").error_code == 0
+    resource = DescribeConfigsResource(resource_type=4, resource_name="1", configuration_keys=None)
+    (result,) = cluster[1].ask(DescribeConfigsRequest(resources=[resource], include_synonyms=True), 4).results
+    found = {config.name: (config.value, config.is_sensitive) for config in result.configs}
+    assert found["ssl.key.password"] == found["listener.name.client.ssl.keystore.password"] == (None, True)
+    assert "sentinel" not in repr(result)

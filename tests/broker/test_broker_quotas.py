@@ -5,23 +5,30 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from access_rules import AUTHORIZER
 from cluster import Broker, Cluster, Sent, batch, fetch_request, produce_request, values
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ottla.base.ids import NO_TOPIC_ID, ConnectionId
-from ottla.base.origin import Origin
+from ottla.base.origin import ANONYMOUS, Origin
 from ottla.base.ports import Op
 from ottla.base.sampled_rate import SampledRate, TokenBucket, Window
 from ottla.base.units import MINUTE_MS, SECOND_MS
 from ottla.broker import events
 from ottla.broker.quotas.limits import CLIENT_KEYS, Limit, Quota, QuotaLimits
+from ottla.broker.registration.peers import PEER
 from ottla.store import layout
 from ottla.store.layout import QuotaEntity
 from ottla.wire import errors
 from ottla.wire.messages import alter_client_quotas as altering
 from ottla.wire.messages import describe_client_quotas as describing
 from ottla.wire.messages.alter_client_quotas import AlterClientQuotasRequest
+from ottla.wire.messages.alter_user_scram_credentials import (
+    AlterUserScramCredentialsRequest,
+    ScramCredentialDeletion,
+    ScramCredentialUpsertion,
+)
 from ottla.wire.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
 from ottla.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from ottla.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
@@ -31,6 +38,8 @@ from ottla.wire.messages.list_groups import ListGroupsRequest
 from ottla.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
 
 ALICE = "User:alice"
+#: Requests of tests without a principal may do everything; Alice may do nothing.
+RULES = {**AUTHORIZER, "super.users": f"{ANONYMOUS};User:broker", "allow.everyone.if.no.acl.found": "false"}
 EXCEEDED = errors.ThrottlingQuotaExceeded.code
 INVALID = errors.InvalidRequest.code
 
@@ -164,6 +173,7 @@ def a_producer(broker: Broker, size: int = 10_000, **fields: Any) -> Callable[[]
 
 
 def test_a_producer_far_above_its_quota_is_held_to_it() -> None:
+    """Line 6."""
     cluster = Cluster()
     broker = cluster.topic()
     set_quota(cluster, {"client-id": "loud"}, producer_byte_rate=20_000)
@@ -226,6 +236,7 @@ def test_a_batch_above_the_quota_of_the_window_is_served_and_paid_off() -> None:
 
 
 def test_a_throttled_fetch_keeps_the_session_and_loses_no_records() -> None:
+    """Line 6."""
     cluster = Cluster()
     broker = cluster.topic()
     set_quota(cluster, {"client-id": "loud"}, consumer_byte_rate=100)
@@ -325,6 +336,32 @@ def test_metrics_have_kafkas_names() -> None:
     assert (found["Produce"].user, found["Produce"].client_id) == ("alice", "")
     assert found["Produce"].values["byte-rate"] > 1_000 and found["Produce"].values["throttle-time"] > 0
     assert set(found["ControllerMutation"].values) == {"mutation-rate", "tokens", "throttle-time"}
+
+
+def test_only_brokers_are_exempt_by_their_client_id() -> None:
+    """With access rules those with ClusterAction, without them those at the address of a broker."""
+    cases: list[tuple[dict[str, str], str, bool]] = [
+        ({}, ALICE, True),
+        (RULES, ALICE, False),
+        (RULES, "User:broker", True),
+    ]
+    for rules, principal, exempt in cases:
+        cluster = Cluster(settings=rules)
+        broker = cluster.topic()
+        set_quota(cluster, {"client-id": None}, producer_byte_rate=1)
+        request = produce_request(batch(b"a"), acks=1)
+        sent = broker.send(request, 9, client_id=PEER, principal=principal)
+        assert bool(sent.throttle_ms) != exempt, (rules, principal)
+
+
+def test_a_forwarded_request_does_not_mute_the_connection_of_the_broker() -> None:
+    cluster = Cluster(2, settings=RULES)
+    other = next(broker for broker in cluster.brokers.values() if broker is not cluster.controller)
+    set_quota(cluster, {"client-id": "busy"}, request_percentage=1)
+    for broker in cluster.brokers.values():
+        timed(broker, "busy", 110_000_000)
+    sent = create(other, "a", client_id="busy")
+    assert codes(sent) == [0] and sent.throttle_ms == 1_000
 
 
 # Request time.
@@ -504,6 +541,18 @@ def test_other_keys_of_a_user_stay() -> None:
     set_quota(cluster, {"user": "alice"}, consumer_byte_rate=None)
     assert describe(cluster[1]) == {}
     assert layout.decode_config(cluster.store.tree.nodes["/config/users/alice"].data) == {"SCRAM-SHA-256": "salt=..."}
+
+
+def test_a_user_with_quotas_of_client_ids_can_lose_everything_else() -> None:
+    cluster = Cluster()
+    deletion = ScramCredentialDeletion(name="alice", mechanism=1)
+    upsertion = ScramCredentialUpsertion(name="alice", mechanism=1, iterations=4096, salt=b"salt", salted_password=bytes(32))
+    for changes in ({"upsertions": [upsertion]}, {"deletions": [deletion]}):
+        assert cluster[1].ask(AlterUserScramCredentialsRequest(**changes), 0).results[0].error_code == 0
+        set_quota(cluster, {"user": "alice", "client-id": "etl"}, producer_byte_rate=1)
+    set_quota(cluster, {"user": "alice"}, producer_byte_rate=2)
+    set_quota(cluster, {"user": "alice"}, producer_byte_rate=None)
+    assert describe(cluster[1]) == {(("user", "alice"), ("client-id", "etl")): {"producer_byte_rate": 1}}
 
 
 def test_quotas_are_changed_and_removed_one_by_one() -> None:

@@ -29,6 +29,7 @@ from ottla.errors import (
     InvalidConfig,
     InvalidReplicaAssignment,
     InvalidReplicationFactor,
+    InvalidRequest,
     InvalidTopic,
     InvalidTxnState,
     InvalidUpdateVersion,
@@ -53,6 +54,8 @@ from ottla.results import (
     GroupState,
     GroupType,
     Operation,
+    QuotaEntity,
+    QuotaMatch,
     Replica,
     TransactionState,
     TransactionStatus,
@@ -385,3 +388,23 @@ def test_a_hanging_transaction_is_found_and_aborted(admin: Admin, topic: str, br
     admin.abort_transaction(place, producer_id=producer_id, producer_epoch=0, coordinator_epoch=-1)
     with pytest.raises(ValueError, match="start_offset"):
         admin.abort_transaction(place)
+
+
+def test_client_quotas_are_set_described_and_removed(admin: Admin) -> None:
+    user = f"u-{uuid.uuid4().hex[:12]}"
+    entity, narrow, wrong = QuotaEntity(user=user), QuotaEntity(user=user, client_id=""), QuotaEntity(ip="127.0.0.1")
+    done = admin.alter_client_quotas(
+        {
+            entity: {"producer_byte_rate": 1_048_576, "request_percentage": 12.5},
+            narrow: {"controller_mutation_rate": 0.5},
+            wrong: {"producer_byte_rate": 1},
+        }
+    )
+    assert done[entity] is None and done[narrow] is None and isinstance(done[wrong], InvalidRequest)
+    both = {entity: {"producer_byte_rate": 1_048_576.0, "request_percentage": 12.5}, narrow: {"controller_mutation_rate": 0.5}}
+    wait_until(lambda: admin.describe_client_quotas(user=user) == both)
+    assert admin.describe_client_quotas(user=user, strict=True) == {entity: both[entity]}
+    assert admin.describe_client_quotas(user=user, client_id=QuotaMatch.ANY) == {narrow: both[narrow]}
+    removed = admin.alter_client_quotas({entity: dict.fromkeys(both[entity]), narrow: dict.fromkeys(both[narrow])})
+    assert not any(removed.values())
+    wait_until(lambda: admin.describe_client_quotas(user=user) == {})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import re
 from collections.abc import AsyncIterator
@@ -27,8 +28,10 @@ from ottla.errors import (
     UnknownTopicId,
     UnknownTopicOrPartition,
 )
-from ottla.results import EARLIEST_LOCAL, LATEST, MAX_TIMESTAMP, Operation, Replica, ReplicaPlace, VersionRange
+from ottla.results import EARLIEST_LOCAL, LATEST, MAX_TIMESTAMP, Operation, QuotaEntity, QuotaMatch, Replica, ReplicaPlace, VersionRange
 from ottla.wire import messages as m
+from ottla.wire.messages import describe_client_quotas as describing
+from ottla.wire.messages.alter_client_quotas import EntryResult
 from ottla.wire.messages.incremental_alter_configs import AlterConfigsResourceResponse
 from ottla.wire.messages.metadata import NOT_REQUESTED
 
@@ -323,3 +326,55 @@ async def test_setting_values_can_be_python_values(two: MemoryCluster, admin: Ad
     await admin.incremental_alter_config(Resource.topic("t"), {"min.cleanable.dirty.ratio": 0.5, "retention.ms": None})
     ((_, change),) = sent(two, m.IncrementalAlterConfigsRequest)
     assert [(one.value, one.config_operation) for one in change.resources[0].configs] == [("0.5", 0), (None, 1)]
+
+
+async def test_a_throttled_admin_waits_before_its_next_request(admin: Admin, two: MemoryCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    times: list[float] = []
+    answer = AdministeredNode.on_DescribeCluster
+
+    def throttled(self: Any, request: Any, header: Any) -> Any:
+        times.append(asyncio.get_running_loop().time())
+        response = answer(self, request, header)
+        response.throttle_time_ms = 60
+        return response
+
+    monkeypatch.setattr(AdministeredNode, "on_DescribeCluster", throttled)
+    for _ in range(3):
+        await admin.describe_cluster()
+    assert len(times) == 3 and times[2] - times[0] >= 0.06
+    assert admin._calls.network.throttled_ms == 180
+
+
+class LimitedNode(MemoryNode):
+    """A broker that keeps quotas, and refuses those of user `nobody`."""
+
+    def on_AlterClientQuotas(self, request: Any, header: Any) -> Any:
+        self.cluster.quotas = request  # type: ignore[attr-defined]
+        return m.AlterClientQuotasResponse(
+            entries=[
+                EntryResult(error_code=42 * (entry.entity[0].entity_name == "nobody"), entity=entry.entity) for entry in request.entries
+            ]
+        )
+
+    def on_DescribeClientQuotas(self, request: Any, header: Any) -> Any:
+        self.cluster.filter = request  # type: ignore[attr-defined]
+        parts = [describing.EntityData("user", "alice"), describing.EntityData("client-id", None)]
+        entry = describing.EntryData(entity=parts, values=[describing.ValueData("producer_byte_rate", 5.0)])
+        return m.DescribeClientQuotasResponse(entries=[entry])
+
+
+async def test_quotas_are_described_and_altered(admin: Admin, two: MemoryCluster) -> None:
+    for node_id in two.nodes:
+        two.nodes[node_id] = LimitedNode(two, node_id)
+    found = await admin.describe_client_quotas(user="alice", client_id=QuotaMatch.ANY, strict=True)
+    assert found == {QuotaEntity(user="alice", client_id=""): {"producer_byte_rate": 5.0}}
+    conditions = [(one.entity_type, one.match_type, one.match) for one in two.filter.components]  # type: ignore[attr-defined]
+    assert conditions == [("user", 0, "alice"), ("client-id", 2, None)] and two.filter.strict  # type: ignore[attr-defined]
+    await admin.describe_client_quotas(ip="")
+    assert [(one.entity_type, one.match_type, one.match) for one in two.filter.components] == [("ip", 1, None)]  # type: ignore[attr-defined]
+    alice, nobody = QuotaEntity(user="alice", client_id=""), QuotaEntity(user="nobody")
+    done = await admin.alter_client_quotas({alice: {"producer_byte_rate": 7, "request_percentage": None}, nobody: {"x": 1}})
+    assert done[alice] is None and isinstance(done[nobody], KafkaError)
+    [first, _] = two.quotas.entries  # type: ignore[attr-defined]
+    assert [(part.entity_type, part.entity_name) for part in first.entity] == [("user", "alice"), ("client-id", None)]
+    assert [(op.key, op.value, op.remove) for op in first.ops] == [("producer_byte_rate", 7.0, False), ("request_percentage", 0.0, True)]

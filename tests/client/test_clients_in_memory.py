@@ -580,6 +580,29 @@ async def test_a_throttled_raw_fetch_is_repeated(cluster: MemoryCluster, quick: 
     assert not throttled
 
 
+async def test_a_consumer_sends_no_fetch_during_the_throttle_time(
+    cluster: MemoryCluster, quick: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with Producer(**quick) as producer:
+        await producer.send("t", b"zero")
+    times: list[float] = []
+    answer, throttled = MemoryNode.on_Fetch, [m.FetchResponse(throttle_time_ms=80, responses=[]) for _ in range(2)]
+
+    def noted(*given: Any, **more: Any) -> Any:
+        times.append(asyncio.get_running_loop().time())
+        return throttled.pop() if throttled else answer(*given, **more)
+
+    monkeypatch.setattr(MemoryNode, "on_Fetch", noted)
+    async with Consumer(auto_offset_reset="earliest", **quick) as consumer:
+        consumer.assign([T])
+        while not (records := await consumer.poll(timeout_ms=1_000)):
+            pass
+        assert [record.value for record in records] == [b"zero"]
+        found: Any = consumer.metrics()["consumer-fetch-manager-metrics"]
+        assert found["fetch-throttle-time-max"] == 80
+    assert times[1] - times[0] >= 0.08 and times[2] - times[1] >= 0.08
+
+
 async def test_a_poll_ends_when_the_consumer_closes(cluster: MemoryCluster, quick: dict[str, Any]) -> None:
     consumer = Consumer(**quick)
     consumer_task = asyncio.ensure_future(poll_error(consumer))

@@ -56,17 +56,17 @@ def test_settings_without_meaning_are_dropped_with_a_reason_each_unless_they_are
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("ssl.keystore.location", "/etc/kafka/ks.p12"),
-        ("ssl.client.auth", "required"),
+        ("ssl.engine.factory.class", "org.example.Factory"),
+        ("ssl.provider", "BC"),
         ("ssl.keystore.pem", "x"),
-        ("sasl.enabled.mechanisms", "PLAIN"),
+        ("sasl.login.class", "org.example.Login"),
+        ("sasl.kerberos.principal.to.local.rules", "RULE:[1:$1]"),
         ("config.providers", "env"),
         ("control.plane.listener.name", "CONTROL"),
         ("listener.name.external.num.partitions", "3"),
-        ("listener.name.external.sasl.enabled.mechanisms", "PLAIN"),
+        ("listener.name.external.sasl.login.class", "org.example.Login"),
         ("zookeeper.set.acl", "true"),
-        ("connections.max.reauth.ms", "1000"),
-        ("listener.name.external.ssl.keystore.location", "/etc/kafka/ks.p12"),
+        ("listener.name.external.ssl.provider", "BC"),
         ("remote.log.storage.system.enable", "true"),
         ("cordoned.log.dirs", "*"),
     ],
@@ -79,11 +79,9 @@ def test_settings_whose_loss_would_weaken_what_was_asked_for_are_refused_by_name
 def test_values_that_ask_for_nothing_never_refuse_a_start() -> None:
     harmless = {
         "zookeeper.set.acl": "false",
-        "ssl.client.auth": "none",
+        "ssl.trustmanager.algorithm": "PKIX",
         "config.providers": "",
-        "connections.max.reauth.ms": "0",
-        "ssl.enabled.protocols": "TLSv1.2, TLSv1.3",
-        "sasl.mechanism.inter.broker.protocol": "GSSAPI",
+        "sasl.kerberos.principal.to.local.rules": "DEFAULT",
     }
     assert accepted_settings(harmless) == AcceptedSettings()
     accepted = accepted_settings({"queued.max.request.bytes": "-1", "broker.id": "-1"})

@@ -97,9 +97,3 @@ def test_a_flight_record_has_no_secrets(tmp_path: Path, caplog: pytest.LogCaptur
     assert SENTINEL.encode() not in record
     assert stored.encode() not in record
     assert SENTINEL not in caplog.text
-
-
-def test_a_secret_in_an_argument_is_warned_of(tmp_path: Path) -> None:
-    with Serving(tmp_path / "data", settings={"delegation.token.secret.key": SENTINEL}) as server:
-        assert "delegation.token.secret.key is a secret, and every user of the machine can see" in server.logs()
-        assert SENTINEL not in server.logs()

@@ -30,6 +30,7 @@ def muting(*which: bytes, duration_ms: int) -> Callable[[ServerConnection, bytes
 
 
 async def test_the_answer_goes_at_once_and_the_next_request_waits() -> None:
+    """Line 6."""
     loop = asyncio.get_running_loop()
     async with Served(muting(b"loud", duration_ms=300)) as served:
         peer = await served.peer()

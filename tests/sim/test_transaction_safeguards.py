@@ -122,7 +122,7 @@ def test_counting_markers_that_are_not_on_disk_is_caught(monkeypatch: pytest.Mon
 
 
 def test_forgetting_decided_transactions_when_the_log_is_loaded_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    change(monkeypatch, Transactions, "loaded", "self._go_on_with(transaction)", "pass")
+    change(monkeypatch, Transactions, "loaded", "self.go_on_with(transaction)", "pass")
     assert harm("stable offset|rest", ENDED, first=3)
 
 

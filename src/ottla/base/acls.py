@@ -23,6 +23,9 @@ CLUSTER_NAME = "kafka-cluster"
 
 
 class _Labelled(IntEnum):
+    #: Enum's own hash is a call of Python code; these are parts of keys that are looked up for every check.
+    __hash__ = int.__hash__
+
     @property
     def label(self) -> str:
         """Kafka's name in the store and in tools: ``TransactionalId``."""

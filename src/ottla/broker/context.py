@@ -19,6 +19,7 @@ from ottla.base.ids import BrokerId, ConnectionId
 from ottla.base.listeners import Endpoint, plaintext
 from ottla.base.origin import Origin
 from ottla.base.ports import Op, StoreResult
+from ottla.base.ssl_options import ListenerSslOptions
 from ottla.broker import effects, events
 from ottla.broker.delayed import DelayedOperation, DelayedOperations
 from ottla.broker.handlers import PENDING, Deferred
@@ -58,6 +59,17 @@ class Space:
 class BrokerContext:
     """Shared state and services. Machines read the attributes; the one that changes each is named with it."""
 
+    #: Set after the store's initial state was received.
+    started = False
+    #: Set when the broker stops: it leads nothing and answers no new requests.
+    stopping = False
+    #: Broker epoch of the registration, None without one: decisions for an earlier epoch do not apply. Changed by the lifecycle.
+    epoch: int | None = None
+    #: Whether the store session is connected. Changed by the lifecycle.
+    connected = True
+    #: A session was lost: partition states written under it do not make this broker a leader. Changed by the lifecycle.
+    session_lost = False
+
     def __init__(
         self,
         *,
@@ -88,16 +100,6 @@ class BrokerContext:
         self.image = Image()
         #: Effects of the present step, in order.
         self.effects: list[effects.Effect] = []
-        #: Set after the store's initial state was received.
-        self.started = False
-        #: Set when the broker stops: it leads nothing and answers no new requests.
-        self.stopping = False
-        #: Broker epoch of the registration, None without one: decisions for an earlier epoch do not apply. Changed by the lifecycle.
-        self.epoch: int | None = None
-        #: Whether the store session is connected. Changed by the lifecycle.
-        self.connected = True
-        #: A session was lost: partition states written under it do not make this broker a leader. Changed by the lifecycle.
-        self.session_lost = False
         #: By log directory. Changed by ``Node``.
         self.space: dict[str, Space] = {}
         #: Addresses of brokers.
@@ -114,6 +116,8 @@ class BrokerContext:
         self._delayed_of: dict[ConnectionId, dict[int, DelayedOperation]] = {}
         self._tickets = 0
         self._store_waits: dict[int, Callable[[StoreResult], None]] = {}
+        #: Checks of certificates, by ticket.
+        self._certificate_waits: dict[int, tuple[DelayedOperation, Callable[[str], None]]] = {}
         self._log_waits: dict[int, Callable[[bytes | None], None]] = {}
         #: Requests to brokers, by ticket.
         self._peer_waits: dict[int, tuple[DelayedOperation, Callable[[Any], None]]] = {}
@@ -225,6 +229,31 @@ class BrokerContext:
         if operation is not None and done is not None and not operation.done:
             self.delayed.cancel(operation)
             done(event.message)
+
+    def check_certificates(
+        self, call: events.RequestArrived[Any], listeners: dict[str, ListenerSslOptions], done: Callable[[str], None]
+    ) -> None:
+        """Checks in a thread whether this broker could use these certificates; ``done`` gets the problem, or an empty text."""
+        self._tickets += 1
+        ticket = self._tickets
+
+        def unanswered(expired: bool) -> None:
+            self._certificate_waits.pop(ticket, None)
+            done("the certificates could not be read in time")
+
+        operation = DelayedOperation("check of certificates", unanswered)
+        self._certificate_waits[ticket] = (operation, done)
+        self.delay(call, operation, self.now_ms + self.options.request_timeout_ms)
+        self.effects.append(effects.CheckCertificates(ticket=ticket, listeners=listeners))
+
+    def certificates_checked(self, event: events.CertificatesChecked) -> None:
+        operation, done = self._certificate_waits.pop(event.ticket, (None, None))
+        # Done: the client's connection is closed.
+        if operation is not None and done is not None and not operation.done:
+            call = operation.call
+            assert call is not None, "the operation is that of a request"
+            self.cancel_delayed(call)
+            self.isolation.run(call, done, event.problem)
 
     # Requests of clients.
 

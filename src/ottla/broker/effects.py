@@ -7,6 +7,7 @@ import msgspec
 from ottla.base.acls import Operation, ResourceType
 from ottla.base.ids import BrokerId, ConnectionId, TopicPartition
 from ottla.base.ports import File, Op
+from ottla.base.ssl_options import ListenerSslOptions
 from ottla.broker.events import RequestArrived
 from ottla.log.compactor import CompactionPlan
 from ottla.log.directory_changes import LogChanges
@@ -81,6 +82,14 @@ class ReadLog(Effect):
     directory: str
     ticket: int
     slice: Slice
+
+
+class CheckCertificates(Effect):
+    """Check in a thread whether the listeners of this broker could have these certificates. Returns CertificatesChecked."""
+
+    ticket: int
+    #: By listener, in lower case.
+    listeners: dict[str, ListenerSslOptions]
 
 
 class ChangeLogs(Effect):

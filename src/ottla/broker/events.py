@@ -114,6 +114,13 @@ class LogRead(Event):
     data: bytes | None
 
 
+class CertificatesChecked(Event):
+    """A CheckCertificates was carried out; ``problem`` is empty if the certificates can be used."""
+
+    ticket: int
+    problem: str
+
+
 class StoreChanged(Event):
     """A watched store node was created, changed or (``data`` None) deleted; in the store's order."""
 

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 from msgspec import Struct
 
+from ottla.base.ssl_options import ListenerSslOptions
 from ottla.broker.events import RequestArrived
 from ottla.broker.security.requirements import REQUIREMENTS
 from ottla.wire.declare import schema_of
@@ -62,6 +63,8 @@ class ApiHandler:
     from_brokers: bool
     #: Whether a broker with these options serves the last version; None: every broker does.
     serves_last: Callable[[Any], bool] | None
+    #: Certificates that the request would change: the broker that gets it from a client checks them before anything else.
+    certificates: Callable[[Any, RequestArrived[Any]], dict[str, ListenerSslOptions]] | None = None
 
     def last_version(self, options: Any) -> int:
         """The last version that a broker with these options serves."""
@@ -86,6 +89,7 @@ def handles(
     reads_groups: bool = False,
     from_brokers: bool = False,
     serves_last: Callable[[Any], bool] | None = None,
+    certificates: Callable[[Any, RequestArrived[Any]], dict[str, ListenerSslOptions]] | None = None,
 ) -> Callable[[Handler[B, Req, Resp]], Handler[B, Req, Resp]]:
     """Registers the handler of a request class for these versions, inclusive."""
 
@@ -106,6 +110,7 @@ def handles(
             reads_groups,
             from_brokers,
             serves_last,
+            certificates,
         )
         return run
 

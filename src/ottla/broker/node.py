@@ -38,7 +38,7 @@ from ottla.broker.transactions.producer_ids import ProducerIds
 from ottla.broker.transactions.transactions import transaction_coordinator
 from ottla.broker.transactions.verification import Verification
 from ottla.store import layout
-from ottla.wire.errors import KafkaError, NotController
+from ottla.wire.errors import InvalidRequest, KafkaError, NotController
 
 
 class Node:
@@ -102,6 +102,7 @@ class Node:
             events.DirectoryFailed: lambda event: self.partitions.directory_failed(event.directory, event.reason),
             events.SpaceMeasured: self._space_measured,
             events.LogRead: self.context.log_read,
+            events.CertificatesChecked: self.context.certificates_checked,
             events.StoreChanged: self._store_changed,
             events.StoreAnswered: self.context.store_answered,
             events.SessionChanged: self._session_changed,
@@ -192,7 +193,34 @@ class Node:
             context.effects.append(effects.Close(connection=call.connection, reason=reason))
         elif handler.from_brokers and context.access is None and not context.peers.accept(call.origin.host, call.origin.local[0]):
             self._refuse_sender(handler, call)
-        elif handler.at_controller and not self.controller.active:
+        elif handler.certificates is None or call.client_id == PEER:
+            self._route(handler, call)
+        else:
+            self._check_certificates(handler, handler.certificates, call)
+
+    def _check_certificates(self, handler: ApiHandler, certificates: Callable[[Any, Any], Any], call: events.RequestArrived[Any]) -> None:
+        """Routes the request when this broker can use the certificates that it changes, if it changes some."""
+
+        def checked(problem: str) -> None:
+            if problem:
+                self.context.respond(call, handler.refuse(call, InvalidRequest(problem)))
+            else:
+                self._route(handler, call)
+
+        try:
+            found = certificates(self, call)
+        except KafkaError as error:
+            self.context.respond(call, handler.refuse(call, error))
+            return
+        if found:
+            self.context.check_certificates(call, found, checked)
+        else:
+            self._route(handler, call)
+
+    def _route(self, handler: ApiHandler, call: events.RequestArrived[Any]) -> None:
+        """Handles a request here or at the controller."""
+        context = self.context
+        if handler.at_controller and not self.controller.active:
             if call.client_id == PEER:
                 # The sender assumes that this broker is the controller: do not forward in circles.
                 context.respond(call, handler.refuse(call, NotController(f"broker {context.broker_id} is not the controller")))

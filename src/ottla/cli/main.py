@@ -26,6 +26,7 @@ COMMANDS = {
     "pipeline": CommandEntry("groups:pipeline", "Run data pipelines on Spark."),
     "table": CommandEntry("table.command", "Keep a Delta table in sync with a topic."),
     "perf": CommandEntry("groups:perf", "Measure throughput and latency of a cluster."),
+    "tls": CommandEntry("tls.commands", "Create a private authority and certificates."),
     "profile": CommandEntry("profile.commands", "Name clusters and choose the default one."),
     "completion": CommandEntry("completion.commands", "Print a shell completion script."),
     "sim": CommandEntry("sim.commands", "Run brokers in a simulator that injects faults."),

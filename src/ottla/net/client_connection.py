@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import ssl
 from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, cast
@@ -108,6 +109,13 @@ class ClientConnection(asyncio.BufferedProtocol):
     def in_flight(self) -> int:
         """Requests without an answer yet."""
         return len(self._pending) + len(self._held or ())
+
+    @property
+    def certificate_ends_s(self) -> float | None:
+        """When the broker's certificate expires, in seconds since 1970; None without TLS."""
+        secured = None if self._transport is None else self._transport.get_extra_info("ssl_object")
+        found = secured.getpeercert() if secured is not None else None
+        return ssl.cert_time_to_seconds(found["notAfter"]) if found else None
 
     def request(self, message: Any, version: int, *, timeout_ms: float, held: bool = True) -> asyncio.Future[Any]:
         """Send a request; the future gives the decoded response. ``held``: not while others are held.

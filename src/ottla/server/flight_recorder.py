@@ -2,10 +2,7 @@
 
 A broker is a function of its events, so they reproduce a failure. The recorder keeps the latest events that fit its byte limit, and the
 store's state before them. It keeps the frame of a request, because the decoded message may point into a reused buffer. Of a frame above
-``FRAME_KEPT_BYTES`` it keeps the beginning only; such a request cannot be replayed.
-
-Secrets are left out: settings that hold one, users' credentials in the store, and all but the header of requests that carry them. Such a
-request cannot be replayed either.
+``FRAME_KEPT_BYTES`` it keeps the beginning only; such a request cannot be replayed. Values of secret settings are replaced.
 
 A flight record is a file of JSON lines: the failure, then the events, oldest first. ``ottla sim replay`` reads it.
 """
@@ -15,27 +12,18 @@ import time
 import traceback
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from ottla.base.options import Kind
 from ottla.base.origin import NOWHERE, Origin
 from ottla.base.ports import NodeState
-from ottla.base.scram import BY_NAME
 from ottla.base.units import KiB
 from ottla.broker.events import Event, LogRead, PeerAnswered, RequestArrived, StoreChanged
-from ottla.broker.metadata.configs import broker_spec
-from ottla.store import layout
+from ottla.server.redaction import has_secrets, redacted, redacted_request, without_secrets
 from ottla.wire import framing
-from ottla.wire.messages.alter_configs import AlterConfigsRequest
-from ottla.wire.messages.alter_user_scram_credentials import AlterUserScramCredentialsRequest
-from ottla.wire.messages.expire_delegation_token import ExpireDelegationTokenRequest
 from ottla.wire.messages.fetch import FetchResponse
-from ottla.wire.messages.incremental_alter_configs import IncrementalAlterConfigsRequest
-from ottla.wire.messages.renew_delegation_token import RenewDelegationTokenRequest
 
 FRAME_KEPT_BYTES = 16 * KiB
 #: Kept of a larger frame.
@@ -54,40 +42,6 @@ class Request(msgspec.Struct, tag="RequestArrived"):
     size: int
     frame: bytes
     origin: Origin = NOWHERE
-
-
-#: Requests that carry secrets: salted passwords, and HMACs of delegation tokens.
-SECRET_APIS = (RenewDelegationTokenRequest, ExpireDelegationTokenRequest, AlterUserScramCredentialsRequest)
-#: Requests that carry settings.
-CONFIG_APIS = (AlterConfigsRequest, IncrementalAlterConfigsRequest)
-#: API key, version and correlation id.
-HEADER_BYTES = 8
-
-
-def is_secret_setting(name: str) -> bool:
-    """Whether a broker setting, or a key of a user in the store, holds a secret; unknown ones may."""
-    spec = broker_spec(name)
-    return name in BY_NAME or (spec is not None and spec.kind is Kind.PASSWORD)
-
-
-def has_secrets(body: Any) -> bool:
-    """Whether a request carries secrets."""
-    if isinstance(body, CONFIG_APIS):
-        return any(is_secret_setting(config.name) for resource in body.resources for config in resource.configs)
-    return isinstance(body, SECRET_APIS)
-
-
-def without_secrets(event: StoreChanged) -> StoreChanged:
-    """A change of overrides without those that are secrets."""
-    data = event.state.data
-    if not data or not event.state.path.startswith((f"{layout.CONFIG}/users/", f"{layout.CONFIG}/brokers/")):
-        return event
-    try:
-        overrides = layout.decode_config(data)
-    except layout.MalformedNode:
-        return StoreChanged(state=replace(event.state, data=b""))
-    kept = {name: text for name, text in overrides.items() if not is_secret_setting(name)}
-    return event if len(kept) == len(overrides) else StoreChanged(state=replace(event.state, data=layout.encode_config(kept)))
 
 
 def framed(event: RequestArrived[Any]) -> Request:
@@ -111,9 +65,9 @@ class FlightRecorder:
         """Keeps an event; ``frame`` is the request that it was decoded from."""
         kept: Any = event
         cost = ENTRY_BYTES
-        if isinstance(event, RequestArrived) and has_secrets(event.body):
-            whole = framed(event)
-            kept = msgspec.structs.replace(whole, frame=whole.frame[:HEADER_BYTES])
+        if isinstance(event, RequestArrived) and has_secrets(event):
+            kept = framed(redacted_request(event))
+            cost += kept.size
         elif frame is not None and isinstance(event, RequestArrived):
             data = bytes(frame if len(frame) <= FRAME_KEPT_BYTES else frame[:BEGINNING_BYTES])
             kept = Request(connection=event.connection, origin=event.origin, size=len(frame), frame=data)
@@ -125,7 +79,6 @@ class FlightRecorder:
             # The same holds for records that a follower fetches.
             kept = PeerAnswered(ticket=event.ticket, message=None)
         elif isinstance(event, StoreChanged):
-            kept = event = without_secrets(event)
             cost += len(event.state.data or b"")
         self._entries.append((now_ms, kept, cost))
         self._bytes += cost
@@ -151,7 +104,7 @@ class FlightRecorder:
         encoder = msgspec.json.Encoder(enc_hook=repr)
         failure = {
             "broker_id": broker_id,
-            "settings": {name: text for name, text in settings.items() if not is_secret_setting(name)},
+            "settings": without_secrets(settings),
             "dropped": self._dropped,
             "error": repr(error),
             "traceback": traceback.format_exception(error),
@@ -162,7 +115,7 @@ class FlightRecorder:
         first_ms = self._entries[0][0] if self._entries else 0
         before = [(first_ms, StoreChanged(state=self._nodes[path])) for path in sorted(self._nodes)]
         for now_ms, event in (*before, *((now_ms, event) for now_ms, event, _ in self._entries)):
-            kept = framed(event) if isinstance(event, RequestArrived) else event
+            kept = framed(event) if isinstance(event, RequestArrived) else redacted(event)
             lines.append(encoder.encode({"now_ms": now_ms, "kind": type(kept).__name__, "event": kept}))
         path.write_bytes(b"\n".join(lines) + b"\n")
         return path

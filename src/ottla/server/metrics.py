@@ -64,6 +64,9 @@ class Counters:
     scrub_damages: int = 0
     compaction_read_bytes: int = 0
     compaction_written_bytes: int = 0
+    #: Exchanges of certificates, and days until the first certificate of a listener expires; None without TLS.
+    certificate_exchanges: int = 0
+    certificate_days_left: float | None = None
     #: Longest stall of the loop; number of times it was blocked, or starved, for longer than ``STALL_S``.
     lag_max_s: float = 0.0
     stalls: int = 0

@@ -16,6 +16,7 @@ from typing import Any
 
 from ottla.base.ids import ConnectionId
 from ottla.base.ports import Disk, StoreRequests, StoreResult
+from ottla.base.ssl_options import ListenerSslOptions
 from ottla.broker import effects, events
 from ottla.log.flush import Slice
 from ottla.net.server_connection import ServerConnection
@@ -47,9 +48,10 @@ class Performer:
         halted: Callable[[str], None],
         crashed: Callable[[BaseException], None],
         adopt: Callable[[], None] = lambda: None,
+        certificates_problem: Callable[[dict[str, ListenerSslOptions]], str] = lambda listeners: "",
     ) -> None:
         """``disks`` by root. ``threads`` is the number of files of one flush batch synced at once. ``halted`` stops the process cleanly;
-        ``adopt`` applies changed settings to the process.
+        ``adopt`` applies changed settings to the process; ``certificates_problem`` says in a thread why listeners cannot use certificates.
         """
         #: Open connections that sent a request.
         self.connections: dict[ConnectionId, ServerConnection] = {}
@@ -65,6 +67,7 @@ class Performer:
         self._halted = halted
         self._crashed = crashed
         self._adopt = adopt
+        self._certificates_problem = certificates_problem
         self._loop = asyncio.get_running_loop()
         #: Log directories that are no longer used.
         self._failed: set[str] = set()
@@ -101,6 +104,7 @@ class Performer:
             effects.Flush: self._flush,
             effects.StartWriteback: self._start_writeback,
             effects.ReadLog: self._read_log,
+            effects.CheckCertificates: self._check_certificates,
             effects.ChangeLogs: self._change_logs,
             effects.Remove: self._remove,
             effects.ReplaceFiles: self._replace_files,
@@ -251,6 +255,13 @@ class Performer:
             self._directory_failed(effect.directory, error)
             return
         self.handle(events.LogRead(ticket=effect.ticket, data=data))
+
+    def _check_certificates(self, effect: effects.CheckCertificates) -> None:
+        self._begin(self._check(effect))
+
+    async def _check(self, effect: effects.CheckCertificates) -> None:
+        problem = await self._in_thread(self._certificates_problem, effect.listeners)
+        self.handle(events.CertificatesChecked(ticket=effect.ticket, problem=problem))
 
     def _remove(self, effect: effects.Remove) -> None:
         if effect.directory not in self._failed:

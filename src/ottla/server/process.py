@@ -53,6 +53,7 @@ from ottla.net.tls.context import TlsContext
 from ottla.net.tls.listener_tls import ListenerTls
 from ottla.server.addresses import Address
 from ottla.server.audit import close_audit_log, open_audit_log
+from ottla.server.certificate_renewal import CertificateRenewal
 from ottla.server.data_directory import CannotStart, StoppedWhileStarting, UnusableDirectory
 from ottla.server.environment import Environment, LoopWatch, OperatingSystem
 from ottla.server.flight_recorder import FlightRecorder
@@ -119,6 +120,7 @@ class RunningBroker:
             executor=process.sync_threads,
             threads=options.num_io_threads,
             adopt=lambda: process.adopt(self),
+            certificates_problem=lambda listeners: self.renewal.problem(listeners),
             flush_worker=process.environment.flush_worker,
             cleaners=process.environment.cleaners(process.counters),
             peers=self.peers,
@@ -141,6 +143,9 @@ class RunningBroker:
         )
         self.performer.handle = self.shell.handle
         self.listeners = self._make_listeners(process, bound)
+        self.renewal = CertificateRenewal(
+            self.tls, self.listener_options, inter_broker=self._inter_broker, executor=process.handshake_threads, counters=process.counters
+        )
         self._wall_ms = process.wall_ms
         self.resolver = PeerResolver(options.peers_hosts, self._hosts, self.shell.handle)
 
@@ -247,6 +252,14 @@ class Process:
     """All brokers of a process, and what they share. Belongs to one event loop."""
 
     cluster_id: str
+    store_factory: StoreFactory | None = None
+    _started = False
+    #: The file of the audit log, if there is one.
+    _audit_log: logging.Handler | None = None
+    _watchdog: LoopWatch | None = None
+    #: Tasks that resolve the hosts of limits and of quotas.
+    _resolving: asyncio.Task[None] | None = None
+    _resolving_quotas: asyncio.Task[None] | None = None
 
     def __init__(self, plan: ProcessPlan, *, die: Callable[[int], NoReturn] = os._exit, environment: Environment | None = None) -> None:
         """Locks the data directory; ``start`` opens it. ``die`` ends the process after an internal error.
@@ -261,15 +274,10 @@ class Process:
         plan.listeners()
         if options.zookeeper_connect:
             zookeeper_connection(options)
-        self.store_factory: StoreFactory | None = None
         self._locks = [self.environment.lock_directory(plan.data_dir)]
         self._die = die
-        self._started = False
         self._end: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self.counters = Counters()
-        #: The file of the audit log, if there is one.
-        self._audit_log: logging.Handler | None = None
-        self._watchdog: LoopWatch | None = None
         self.brokers: list[RunningBroker] = []
         self.shells: dict[BrokerId, Shell] = {}
         self.disks: dict[str, Disk] = {}
@@ -282,10 +290,8 @@ class Process:
         self.authentication_threads = self.environment.threads(AUTHENTICATION_THREADS, "ottla-authentication")
         self.handshake_threads = self.environment.threads(HANDSHAKE_THREADS, "ottla-tls")
         self.connection_context = ConnectionContext(limits(options, descriptors), self._read_threads)
-        self._resolving: asyncio.Task[None] | None = None
-        #: Quotas of connections in effect, by host, and the task that resolves the hosts.
+        #: Quotas of connections in effect, by host.
         self._connection_quotas: dict[str, float] = {}
-        self._resolving_quotas: asyncio.Task[None] | None = None
         self._resolve_hosts()
 
     async def start(self) -> list[Address]:
@@ -326,6 +332,7 @@ class Process:
                 some = ", ".join(map(str, list(missing)[:5])) + (", ..." if len(missing) > 5 else "")
                 log.warning("no log of %d partitions in %s, is a disk missing? They start empty: %s", len(missing), roots, some)
         for broker in self.brokers:
+            broker.renewal.start()
             for listener in broker.listeners.values():
                 listener.start()
         # Only while serving: opening and closing logs may block the loop for long.
@@ -346,6 +353,7 @@ class Process:
         broker.performer.set_threads(options.num_io_threads)
         for name, listener in broker.listeners.items():
             listener.set_limits(listener_limits(broker.listener_options(name)))
+        broker.renewal.look()
         found = limits(options, self._descriptors)
         if found != self.connection_context.limits:
             self.connection_context.set_limits(found)
@@ -483,6 +491,7 @@ class Process:
                 listener.stop_accepting()
             broker.performer.stop()
             broker.resolver.stop()
+            broker.renewal.stop()
             if self._started:
                 broker.shell.stop()
         await asyncio.gather(*(broker.performer.idle() for broker in self.brokers))
@@ -497,6 +506,7 @@ class Process:
         """Ends as if the process were killed, except that system resources are released: nothing is answered, synced or marked clean."""
         for broker in self.brokers:
             broker.resolver.stop()
+            broker.renewal.stop()
             broker.shell.abandon()
             broker.performer.stop()
             broker.session.close()

@@ -8,9 +8,9 @@ configured, such as encryption or access control. Names that neither Ottla nor K
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
-from ottla.base.options import ConfigError, Kind
-from ottla.broker.metadata.configs import broker_spec
+from ottla.base.options import ConfigError
 from ottla.broker.metadata.kafka_settings import ALIASES, Treatment, asks_for_nothing, guess, kafka_settings, treatment
+from ottla.server.redaction import is_secret
 
 #: Prefixes of environment variables: of the images of Apache Kafka and Confluent, and of Bitnami's.
 PREFIXES = ("KAFKA_CFG_", "KAFKA_")
@@ -76,11 +76,10 @@ def accepted_settings(texts: Mapping[str, str], *, typed: Collection[str] = ()) 
         verdict, reason = treatment(name)
         if name == "broker.id" and value.strip() == "-1":
             accepted.warnings.append("ignoring broker.id=-1: ids are not generated; the broker has the default id, 1")
+        elif verdict is Treatment.IN_FORCE and written in typed and is_secret(name):
+            raise ConfigError(name, "a secret is not given in an argument, which others can see; set it in a file (--config) or with --env")
         elif verdict is Treatment.IN_FORCE:
             accepted.texts[name] = value
-            if written in typed and (spec := broker_spec(name)) is not None and spec.kind is Kind.PASSWORD:
-                visible = "is a secret, and every user of the machine can see the arguments of a command"
-                accepted.warnings.append(f"{name} {visible}; write it into a file for --config")
         elif name == "process.roles":
             _refuse_roles(value)
         elif verdict is Treatment.REFUSED:

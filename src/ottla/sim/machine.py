@@ -65,19 +65,25 @@ def carried_frame(chunks: Sequence[Any]) -> bytearray:
     return bytearray(b"".join(bytes(chunk) for chunk in chunks))[framing.SIZE_BYTES :]
 
 
+#: Called with a broker after each step, its event and its effects.
+Inspect = Callable[[Node, events.Event, list[effects.Effect]], None]
+
+
 class MeteredNode(Node):
     """Reports the disk time of each step."""
 
-    def __init__(self, context: BrokerContext, disk: SimDisk, report: Callable[[events.Event, int], None]) -> None:
-        """``report`` gets the event and milliseconds."""
+    def __init__(self, context: BrokerContext, disk: SimDisk, report: Callable[[events.Event, int], None], inspect: Inspect) -> None:
+        """``report`` gets the event and milliseconds, ``inspect`` the event and the effects."""
         super().__init__(context, HANDLERS)
         self._disk = disk
         self._report = report
+        self._inspect = inspect
 
     def step(self, event: events.Event, now_ms: int) -> list[effects.Effect]:
         before_us = self._disk.work_us
         requested = super().step(event, now_ms)
         self._report(event, (self._disk.work_us - before_us) // 1000)
+        self._inspect(self, event, requested)
         return requested
 
 
@@ -131,6 +137,7 @@ class Process:
             ),
             machine.disk,
             self._stepped,
+            machine.inspects,
         )
         #: Open connections of clients.
         self.transports: dict[int, HostTransport] = {}
@@ -294,6 +301,8 @@ class Machine:
         self.halted = 0
         #: Each file operation off the event loop takes up to a second.
         self.slow_disk = False
+        #: Set before the machine starts.
+        self.inspects: Inspect = lambda node, event, requested: None
         #: Called before a process ends.
         self.last_look: Callable[[Node], None] = lambda node: None
         self._texts = texts

@@ -184,7 +184,12 @@ def quota_config(entity: QuotaEntity) -> str:
         assert entity.client is not None, "an entity has a user, a client id or an address"
         return f"{CONFIG}/clients/{_quota_element(entity.client)}"
     user = f"{CONFIG}/users/{_quota_element(entity.user)}"
-    return user if entity.client is None else f"{user}/clients/{_quota_element(entity.client)}"
+    return user if entity.client is None else f"{quota_clients(user)}/{_quota_element(entity.client)}"
+
+
+def quota_clients(user_path: str) -> str:
+    """The parent of the client ids of a user, below the user's node."""
+    return f"{user_path}/clients"
 
 
 def is_parent_of_quotas(path: str) -> bool:

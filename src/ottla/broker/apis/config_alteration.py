@@ -21,6 +21,9 @@ What the start of a broker refuses is refused here too, and what it accepts with
 broker setting is stored without effect, as in Kafka, where it may belong to a plugin: tools that copy settings between clusters
 or versions work. ``ottla config`` asks for confirmation if a name looks mistyped.
 
+TLS settings of a listener are checked by the broker itself, before the request is forwarded: its files must be readable, and the
+certificates must fit the present ones (``net/tls/listener_tls.py``).
+
 A resource or setting that is named twice is INVALID_REQUEST. Source: KIP-133, KIP-226, KIP-339, KIP-848.
 """
 
@@ -31,12 +34,13 @@ from typing import Any, Protocol, TypeVar
 
 from ottla.base.options import ConfigError, OptionSpec
 from ottla.base.ports import Op
+from ottla.base.ssl_options import ListenerSslOptions
 from ottla.broker.apis.store_writes import Writes, note
 from ottla.broker.controller.topics import check_name, check_overrides
 from ottla.broker.events import RequestArrived
 from ottla.broker.handlers import Deferred
 from ottla.broker.metadata.config_entries import BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP, TOPIC, no_settings
-from ottla.broker.metadata.configs import broker_spec, check_size
+from ottla.broker.metadata.configs import broker_spec, check_size, listener_setting, with_prefix
 from ottla.broker.metadata.image import entry_bytes
 from ottla.broker.metadata.kafka_settings import check_at_run_time, group_spec
 from ottla.broker.node import Node
@@ -109,6 +113,33 @@ def alter(node: Node, call: RequestArrived[Any], changed: Changed, response: R) 
         if ops and not request.validate_only:
             writes.add(ops, done, again=plan)
     return writes.answer_when_done(response, ANSWER_MS)
+
+
+def certificates(node: Node, call: RequestArrived[Any], changed: Changed) -> dict[str, ListenerSslOptions]:
+    """Listeners of this broker whose TLS settings the request changes, with the settings that they would have.
+
+    Raises: InvalidRequest for listeners of another broker: only that one can read its files.
+    """
+    context, found = node.context, dict[str, ListenerSslOptions]()
+    for resource in call.body.resources:
+        if resource.resource_type != BROKER or not resource.resource_name:
+            continue
+        present = context.image.overrides("brokers", resource.resource_name)
+        try:
+            after = changed(("brokers", resource.resource_name), present, resource)
+        except KafkaError:
+            # The handler refuses this resource alone.
+            continue
+        touched = {name for name in {*present, *after} if present.get(name) != after.get(name)}
+        own = [setting for name in touched if (setting := listener_setting(name)) is not None and setting.spec.name.startswith("ssl.")]
+        if own and resource.resource_name != str(context.broker_id):
+            raise errors.InvalidRequest(f"only broker {resource.resource_name} can check its certificates; send the request to it")
+        texts = {**context.settings.texts, **context.image.overrides("brokers", DEFAULT_ENTITY), **after}
+        try:
+            found |= {one.listener: with_prefix(texts, one.listener, context.options) for one in own}
+        except ConfigError as error:
+            raise errors.InvalidRequest(str(error)) from None
+    return found
 
 
 def spec_of(entity: Entity, name: str) -> OptionSpec | None:
@@ -189,7 +220,7 @@ def _check(node: Node, entity: Entity, changed: Mapping[str, str]) -> None:
         return
     for name, text in changed.items():
         try:
-            check_at_run_time(entity[1], name, text)
+            check_at_run_time(entity[1], name, text, in_zookeeper=bool(node.context.options.zookeeper_connect))
         except ConfigError as error:
             raise errors.InvalidRequest(str(error)) from None
 

@@ -6,7 +6,8 @@ nothing. Differences from Kafka: a broker's settings can be changed through any 
 
 from collections.abc import Mapping
 
-from ottla.broker.apis.config_alteration import Entity, alter, refusals
+from ottla.base.ssl_options import ListenerSslOptions
+from ottla.broker.apis.config_alteration import Entity, alter, certificates, refusals
 from ottla.broker.events import RequestArrived
 from ottla.broker.handlers import Deferred, handles
 from ottla.broker.node import Node
@@ -23,7 +24,11 @@ def refuse(call: RequestArrived[AlterConfigsRequest], error: KafkaError) -> Alte
     return AlterConfigsResponse(responses=refusals(call, error))
 
 
-@handles(AlterConfigsRequest, (0, 2), refuse=refuse, at_controller=True)
+def _certificates(node: Node, call: RequestArrived[AlterConfigsRequest]) -> dict[str, ListenerSslOptions]:
+    return certificates(node, call, _replaced)
+
+
+@handles(AlterConfigsRequest, (0, 2), refuse=refuse, at_controller=True, certificates=_certificates)
 def alter_configs(node: Node, call: RequestArrived[AlterConfigsRequest]) -> AlterConfigsResponse | Deferred:
     return alter(node, call, _replaced, AlterConfigsResponse())
 

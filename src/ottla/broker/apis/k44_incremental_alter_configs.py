@@ -16,7 +16,8 @@ setting that is not a list they are INVALID_CONFIG. A missing value, except for 
 from collections.abc import Mapping
 
 from ottla.base.options import Kind
-from ottla.broker.apis.config_alteration import Entity, alter, refusals, spec_of
+from ottla.base.ssl_options import ListenerSslOptions
+from ottla.broker.apis.config_alteration import Entity, alter, certificates, refusals, spec_of
 from ottla.broker.events import RequestArrived
 from ottla.broker.handlers import Deferred, handles
 from ottla.broker.node import Node
@@ -35,7 +36,11 @@ def refuse(call: RequestArrived[IncrementalAlterConfigsRequest], error: KafkaErr
     return IncrementalAlterConfigsResponse(responses=refusals(call, error))
 
 
-@handles(IncrementalAlterConfigsRequest, (0, 1), refuse=refuse, at_controller=True)
+def _certificates(node: Node, call: RequestArrived[IncrementalAlterConfigsRequest]) -> dict[str, ListenerSslOptions]:
+    return certificates(node, call, _changed)
+
+
+@handles(IncrementalAlterConfigsRequest, (0, 1), refuse=refuse, at_controller=True, certificates=_certificates)
 def incremental_alter_configs(
     node: Node, call: RequestArrived[IncrementalAlterConfigsRequest]
 ) -> IncrementalAlterConfigsResponse | Deferred:

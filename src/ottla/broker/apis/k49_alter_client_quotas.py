@@ -93,11 +93,11 @@ def _plan(image: Image, entity: QuotaEntity, changes: Changes) -> list[Op]:
     path, content = layout.quota_config(entity), layout.encode_config(texts)
     version = image.versions.get(path)
     if version is not None:
-        # The node of a user may have client ids below it, so it stays.
-        stays = texts or (entity.user is not None and entity.client is None)
+        # The node of a user with client ids below it stays.
+        stays = texts or layout.quota_clients(path) in image.versions
         return [Op("set", path, content, version=version) if stays else Op("delete", path, version=version)]
     parents = []
     if entity.user is not None and entity.client is not None:
         user = layout.quota_config(QuotaEntity(user=entity.user))
-        parents = [Op("create", parent, b"") for parent in (user, f"{user}/clients") if parent not in image.versions]
+        parents = [Op("create", parent, b"") for parent in (user, layout.quota_clients(user)) if parent not in image.versions]
     return [*parents, Op("create", path, content)]

@@ -111,7 +111,9 @@ def _plan(node: Node, user: str, alterations: list[Alteration]) -> list[Op]:
     version = image.versions.get(path)
     if version is None:
         return [Op("create", path, layout.encode_config(overrides))]
-    return [Op("set", path, layout.encode_config(overrides), version=version)] if overrides else [Op("delete", path, version=version)]
+    # Quotas of the user's client ids are below its node.
+    stays = overrides or layout.quota_clients(path) in image.versions
+    return [Op("set", path, layout.encode_config(overrides), version=version)] if stays else [Op("delete", path, version=version)]
 
 
 def _check_name(user: str) -> None:

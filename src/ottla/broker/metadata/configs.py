@@ -965,15 +965,20 @@ def listener_options(settings: Settings, image: Image, broker_id: int, listener:
 
     Source: KIP-103, KIP-226.
     """
+    return with_prefix(broker_texts(settings, image, broker_id), listener, broker_options(settings, image, broker_id), mechanism)
+
+
+def with_prefix(texts: Mapping[str, str], listener: str, base: BrokerOptions, mechanism: str = "") -> BrokerOptions:
+    """The settings in ``texts`` with the prefix of a listener, and of a mechanism of it, over ``base``. Raises: ConfigError."""
     own: dict[str, str] = {}
     of_mechanism: dict[str, str] = {}
-    for name, text in broker_texts(settings, image, broker_id).items():
+    for name, text in texts.items():
         if name.startswith(LISTENER_PREFIX) and (found := listener_setting(name)) is not None and found.listener == listener.lower():
             if not found.mechanism:
                 own[found.spec.name] = text
             elif found.mechanism == mechanism.lower():
                 of_mechanism[found.spec.name] = text
-    return BrokerOptions.of({**own, **of_mechanism}, base=broker_options(settings, image, broker_id))
+    return BrokerOptions.of({**own, **of_mechanism}, base=base)
 
 
 def topic_options(settings: Settings, image: Image, topic: str, broker_id: int) -> TopicOptions:

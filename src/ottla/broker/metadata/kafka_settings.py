@@ -113,7 +113,6 @@ MEANINGLESS = {
     "zookeeper.metadata.migration.": "there is no KRaft to migrate to",
 }
 
-_NO_TLS = "this version has no TLS; put it behind a TLS proxy or leave the setting out"
 _NO_JAVA = "Java classes cannot be loaded here; leave the setting out"
 _LITERAL = "values are not resolved; write them literally"
 
@@ -131,17 +130,12 @@ REFUSED = {
     "sasl.": "this version does not have it; leave the setting out",
     "sasl.client.callback.handler.class": _NO_JAVA,
     "sasl.login.class": _NO_JAVA,
-    "security.providers": _NO_TLS,
-    "ssl.": _NO_TLS,
+    "security.providers": _NO_JAVA,
+    "ssl.": "it concerns Java's TLS; leave the setting out",
+    "ssl.engine.factory.class": _NO_JAVA,
     "zookeeper.clientCnxnSocket": _NO_JAVA,
     "zookeeper.set.acl": "this version creates nodes that are open to all; leave the setting out",
     "zookeeper.ssl.": "this version speaks to ZooKeeper without TLS; leave the setting out",
-}
-
-#: Values that Kafka's definitions do not give as a default, and that ask for nothing.
-HARMLESS = {
-    "ssl.allow.dn.changes": ("false",),
-    "ssl.endpoint.identification.algorithm": ("https", "HTTPS", ""),
 }
 
 #: Settings in force whose default is not Kafka's, with the reason.
@@ -187,7 +181,7 @@ class KafkaSetting:
     def is_default(self, text: str) -> bool:
         """Whether the text asks for nothing but the default; an empty one does."""
         given = text.strip()
-        if not given or given in HARMLESS.get(self.name, ()):
+        if not given:
             return True
         default = self.default or ""
         if self.type == "boolean":
@@ -255,7 +249,7 @@ def asks_for_nothing(name: str, text: str) -> bool:
     setting = kafka_settings("broker").get(name)
     if setting is not None:
         return setting.is_default(text)
-    return not text.strip() or text.strip() in HARMLESS.get(name, ())
+    return not text.strip()
 
 
 def guess(name: str) -> str:
@@ -269,8 +263,9 @@ def guess(name: str) -> str:
     return suggestion(name, known)
 
 
-def check_at_run_time(entity: str, name: str, text: str) -> None:
-    """Checks a change of a broker setting while brokers run; ``entity`` is a broker's id, or DEFAULT_ENTITY for all.
+def check_at_run_time(entity: str, name: str, text: str, *, in_zookeeper: bool = False) -> None:
+    """Checks a change of a broker setting while brokers run; ``entity`` is a broker's id, or DEFAULT_ENTITY for all; ``in_zookeeper``:
+    where the change is stored.
 
     A name that neither Ottla nor Kafka has is accepted, as in Kafka, where it may belong to a plugin.
 
@@ -284,6 +279,10 @@ def check_at_run_time(entity: str, name: str, text: str) -> None:
         raise ConfigError(name, "it cannot change while a broker runs; start the broker with another value")
     if (spec or known) is not None and scope == "per-broker" and entity == DEFAULT_ENTITY:
         raise ConfigError(name, "it is a setting of a single broker; name the broker")
+    if spec is not None and spec.per_listener and name.startswith("ssl."):
+        raise ConfigError(name, f"it can change for one listener at a time: set {LISTENER_PREFIX}NAME.{name}")
+    if spec is not None and spec.kind is Kind.PASSWORD and in_zookeeper:
+        raise ConfigError(name, f"{_ZOOKEEPER_COPY}; exchange the file, which the broker reads again, or start the broker with the value")
     if spec is not None:
         spec.parse(text)
     elif verdict is Treatment.REFUSED and not asks_for_nothing(name, text):

@@ -30,7 +30,6 @@ from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
-from ottla.base.ids import BrokerId
 from ottla.base.sampled_rate import SampledRate, TokenBucket, Window
 from ottla.base.units import INT32_MAX, MINUTE_MS, SECOND_MS
 from ottla.broker import effects
@@ -41,6 +40,7 @@ from ottla.broker.metadata.configs import ClusterOptions
 from ottla.broker.metadata.image import Image
 from ottla.broker.quotas.limits import Limit, Quota, QuotaLimits
 from ottla.broker.registration.peers import PEER, PeerAddresses
+from ottla.broker.security.access import Access
 from ottla.wire.declare import fields_of
 from ottla.wire.errors import ThrottlingQuotaExceeded
 from ottla.wire.messages.fetch import FetchRequest
@@ -60,8 +60,8 @@ class Requests(Protocol):
 
     image: Image
     peers: PeerAddresses
+    access: Access | None
     now_ms: int
-    broker_id: BrokerId
 
     @property
     def options(self) -> ClusterOptions:
@@ -184,9 +184,13 @@ class ClientQuotas:
         """Whether a broker sent the request."""
         if call.connection < 0 or HANDLERS[call.api_key].from_brokers:
             return True
-        if call.api_key == FETCH and isinstance(call, RequestArrived) and replica_of(call.body) >= 0:
+        # The broker that forwarded a request has counted it; its connection serves others, too.
+        if isinstance(call, RequestArrived) and (call.envelope is not None or (call.api_key == FETCH and replica_of(call.body) >= 0)):
             return True
-        return call.client_id == PEER and self._context.peers.accept(call.origin.host, call.origin.local[0])
+        if call.client_id != PEER:
+            return False
+        access, origin = self._context.access, call.origin
+        return self._context.peers.accept(origin.host, origin.local[0]) if access is None else access.acts_for_cluster(origin)
 
     # Fetches.
 

@@ -133,6 +133,12 @@ class Access:
         operation, resource_type = required.operation, required.resource_type
         return lambda name: origin == SAME_PROCESS or decide(origin.principal, origin.host, operation, resource_type, name).allowed
 
+    def acts_for_cluster(self, origin: Origin) -> bool:
+        """Whether a sender has ClusterAction, as brokers have; without audit."""
+        if origin == SAME_PROCESS:
+            return True
+        return self.authorizer.decide(origin.principal, origin.host, Operation.CLUSTER_ACTION, CLUSTER, CLUSTER_NAME).allowed
+
     def _count_denied(self, principal: str) -> None:
         minute = self._context.now_ms // MINUTE_MS
         if minute not in self._denied:
@@ -176,13 +182,17 @@ class Permits:
         self._known: dict[str, bool] = {}
 
     def __call__(self, name: str) -> bool:
-        if self._changes != self._access.changes:
+        if self._stale():
             self._changes = self._access.changes
             self._known.clear()
         found = self._known.get(name)
         if found is None:
             found = self._known[name] = self._access.permits(self._call, self._required, name)
         return found
+
+    def _stale(self) -> bool:
+        """Whether rules changed since the last check."""
+        return self._changes != self._access.changes
 
     def refusal(self, name: str) -> KafkaError:
         """The error that refuses a resource."""

@@ -12,20 +12,25 @@ A rule matches if its pattern covers the resource (the same name, ``*``, or a pr
 is the client's or ``*``, and its operation is the requested one or ALL. A rule that allows READ, WRITE, DELETE or ALTER also allows
 DESCRIBE, and ALTER_CONFIGS allows DESCRIBE_CONFIGS. A rule that denies READ does not deny DESCRIBE.
 
-Lookups are by name: a dictionary for literal patterns, and for prefixed ones a dictionary that is asked for each length that a prefix has.
-Within a pattern, rules are found by principal. So the time of a check does not depend on the number of rules, but on the number of
-different lengths of prefixes. Results are remembered until a rule changes.
+Lookups are by name: a dictionary for literal patterns, and for prefixed ones a sorted list in which each prefix knows the longest other one
+that it begins with. Of a name's prefixes, the longest is the last in the list that is not after the name, or one that this begins with::
+
+    list      a   ab   abc   abd   b            longest shorter one    ab: a   abc: ab   abd: ab
+    name      abcz ──▶ abc ──▶ ab ──▶ a         name  abz ──▶ abd (no prefix of it) ──▶ ab ──▶ a
+
+So a check takes a binary search, whatever the number of rules. Within a pattern, rules are found by principal. Results are remembered until
+a rule changes.
 
 Source: KIP-11, KIP-290, KIP-679 (any resource of a type); Kafka's StandardAuthorizerData and Authorizer.authorizeByResourceType.
 """
 
-from collections import Counter
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from ipaddress import IPv6Address, ip_address
 from typing import NamedTuple
 
-from ottla.base.acls import ANY_USER, IMPLY, WILDCARD, Entry, Operation, Pattern, PatternType, Permission, ResourceType
+from ottla.base.acls import ANY_USER, IMPLY, RESOURCE_TYPES, WILDCARD, Entry, Operation, Pattern, PatternType, Permission, ResourceType
 
 #: ``authorizer.class.name``: Kafka's authorizer with ZooKeeper, its name before 2.4, and the one of Kafka 4. All mean the same here.
 CLASSES = (
@@ -62,8 +67,87 @@ class Decision(NamedTuple):
         return self.rule if isinstance(self.rule, str) else f"{self.rule[1]} on {self.rule[0]}"
 
 
+NOTHING: frozenset[Operation] = frozenset()
+_NO_MATCH = Decision(False, NO_MATCH)
+
+
+class _Rule(NamedTuple):
+    """A rule as the index has it."""
+
+    #: None: every host.
+    host: str | None
+    operation: Operation
+    allows: bool
+    #: The rule with its pattern.
+    named: tuple[Pattern, Entry]
+
+
 #: Rules of one pattern by principal.
-_Rules = dict[str, tuple[Entry, ...]]
+_Rules = dict[str, tuple[_Rule, ...]]
+
+
+class Prefixes:
+    """A set of prefixes, by name: which ones does a name begin with?"""
+
+    __slots__ = ("_shorter", "_sorted")
+
+    def __init__(self) -> None:
+        self._sorted: list[str] = []
+        #: By prefix: the longest other prefix that it begins with; None: there is none.
+        self._shorter: dict[str, str | None] = {}
+
+    def of(self, name: str) -> list[str]:
+        """The prefixes of a name, itself included if it is one, the longest first."""
+        place = bisect_right(self._sorted, name)
+        prefix = self._sorted[place - 1] if place else None
+        while prefix is not None and not name.startswith(prefix):
+            prefix = self._shorter[prefix]
+        found = []
+        while prefix is not None:
+            found.append(prefix)
+            prefix = self._shorter[prefix]
+        return found
+
+    def add(self, prefix: str) -> None:
+        """Adds a prefix that is not in the set."""
+        shorter = next(iter(self.of(prefix)), None)
+        place = bisect_right(self._sorted, prefix)
+        for longer in self._longer(prefix, place):
+            if self._shorter[longer] == shorter:
+                self._shorter[longer] = prefix
+        self._sorted.insert(place, prefix)
+        self._shorter[prefix] = shorter
+
+    def remove(self, prefix: str) -> None:
+        """Removes a prefix of the set."""
+        place = bisect_left(self._sorted, prefix)
+        del self._sorted[place]
+        shorter = self._shorter.pop(prefix)
+        for longer in self._longer(prefix, place):
+            if self._shorter[longer] == prefix:
+                self._shorter[longer] = shorter
+
+    def _longer(self, prefix: str, place: int) -> Iterator[str]:
+        """Those from a place in the list on that begin with a prefix."""
+        while place < len(self._sorted) and self._sorted[place].startswith(prefix):
+            yield self._sorted[place]
+            place += 1
+
+
+class _OfType:
+    """The rules about resources of one type."""
+
+    __slots__ = ("literal", "patterns", "prefixed", "prefixes")
+
+    def __init__(self) -> None:
+        self.literal: dict[str, _Rules] = {}
+        self.prefixed: dict[str, _Rules] = {}
+        self.prefixes = Prefixes()
+        #: Patterns with rules of a principal.
+        self.patterns: dict[str, dict[Pattern, None]] = {}
+
+    def table(self, pattern_type: PatternType) -> dict[str, _Rules]:
+        return self.literal if pattern_type is PatternType.LITERAL else self.prefixed
 
 
 class Authorizer:
@@ -72,14 +156,8 @@ class Authorizer:
     def __init__(self, super_users: Iterable[str] = (), *, allow_without_rules: bool = False) -> None:
         self._super_users = frozenset(super_users)
         self._without_rules = Decision(allow_without_rules, NO_RULES)
-        self._literal: dict[tuple[ResourceType, str], _Rules] = {}
-        self._prefixed: dict[tuple[ResourceType, str], _Rules] = {}
-        #: Number of prefixes by length, for each type; the lengths in ascending order.
-        self._lengths: dict[ResourceType, Counter[int]] = {}
-        self._ordered: dict[ResourceType, tuple[int, ...]] = {}
-        #: Patterns with rules of a principal, for each type.
-        self._patterns: dict[tuple[ResourceType, str], dict[Pattern, None]] = {}
-        #: Results since the last change; at most REMEMBERED.
+        self._types: dict[ResourceType, _OfType] = {kind: _OfType() for kind in RESOURCE_TYPES}
+        #: Results since the last change; at most REMEMBERED each.
         self._known: dict[tuple[str, str, Operation, ResourceType, str], Decision] = {}
         self._known_of_any: dict[tuple[str, str, Operation, ResourceType], Decision] = {}
 
@@ -87,25 +165,24 @@ class Authorizer:
         """Replaces the rules of a pattern."""
         self._known.clear()
         self._known_of_any.clear()
-        table = self._literal if pattern.pattern_type is PatternType.LITERAL else self._prefixed
-        key = pattern.resource_type, pattern.name
-        before = table.pop(key, None)
-        for principal in before or ():
-            patterns = self._patterns[pattern.resource_type, principal]
-            del patterns[pattern]
-            if not patterns:
-                del self._patterns[pattern.resource_type, principal]
+        kind = self._types[pattern.resource_type]
+        table = kind.table(pattern.pattern_type)
+        before = table.pop(pattern.name, {})
+        for principal in before:
+            del kind.patterns[principal][pattern]
+            if not kind.patterns[principal]:
+                del kind.patterns[principal]
         rules: _Rules = {}
         for entry in entries:
-            rules[entry.principal] = (*rules.get(entry.principal, ()), entry)
+            host = None if entry.host == WILDCARD else canonical(entry.host)
+            rule = _Rule(host, entry.operation, entry.permission is Permission.ALLOW, (pattern, entry))
+            rules[entry.principal] = (*rules.get(entry.principal, ()), rule)
         if rules:
-            table[key] = rules
+            table[pattern.name] = rules
         for principal in rules:
-            self._patterns.setdefault((pattern.resource_type, principal), {})[pattern] = None
-        if table is self._prefixed and bool(before) != bool(rules):
-            lengths = self._lengths.setdefault(pattern.resource_type, Counter())
-            lengths[len(pattern.name)] += 1 if rules else -1
-            self._ordered[pattern.resource_type] = tuple(sorted(+lengths))
+            kind.patterns.setdefault(principal, {})[pattern] = None
+        if table is kind.prefixed and bool(before) != bool(rules):
+            (kind.prefixes.add if rules else kind.prefixes.remove)(pattern.name)
 
     def decide(self, principal: str, host: str, operation: Operation, resource_type: ResourceType, name: str) -> Decision:
         """The decision for one resource. ``host`` is an address as text."""
@@ -121,36 +198,28 @@ class Authorizer:
         if principal in self._super_users:
             return Decision(True, SUPER_USER)
         host = canonical(host)
-        implied = IMPLY.get(operation, frozenset())
-        allowed: Decision | None = None
-        has_rules = False
-        for pattern_type, pattern_name, rules in self._covering(resource_type, name):
-            has_rules = True
-            for entry in (*rules.get(principal, ()), *(rules.get(ANY_USER, ()) if principal != ANY_USER else ())):
-                if entry.host != WILDCARD and canonical(entry.host) != host:
+        implied = IMPLY.get(operation, NOTHING)
+        allowed = None
+        found = self._covering(resource_type, name)
+        for rules in found:
+            for rule in (*rules.get(principal, ()), *(rules.get(ANY_USER, ()) if principal != ANY_USER else ())):
+                if rule.host is not None and rule.host != host:
                     continue
-                same = entry.operation in (operation, Operation.ALL)
-                if entry.permission is Permission.DENY and same:
-                    return Decision(False, (Pattern(resource_type, pattern_type, pattern_name), entry))
-                if allowed is None and entry.permission is Permission.ALLOW and (same or entry.operation in implied):
-                    allowed = Decision(True, (Pattern(resource_type, pattern_type, pattern_name), entry))
+                same = rule.operation is operation or rule.operation is Operation.ALL
+                if same and not rule.allows:
+                    return Decision(False, rule.named)
+                if allowed is None and rule.allows and (same or rule.operation in implied):
+                    allowed = rule.named
         if allowed is not None:
-            return allowed
-        return Decision(False, NO_MATCH) if has_rules else self._without_rules
+            return Decision(True, allowed)
+        return _NO_MATCH if found else self._without_rules
 
-    def _covering(self, resource_type: ResourceType, name: str) -> Iterator[tuple[PatternType, str, _Rules]]:
-        """The patterns with rules that cover a resource, the most specific first."""
-        for literal in (name, WILDCARD) if name != WILDCARD else (name,):
-            rules = self._literal.get((resource_type, literal))
-            if rules is not None:
-                yield PatternType.LITERAL, literal, rules
-        size = len(name)
-        for length in reversed(self._ordered.get(resource_type, ())):
-            if length <= size:
-                prefix = name[:length]
-                rules = self._prefixed.get((resource_type, prefix))
-                if rules is not None:
-                    yield PatternType.PREFIXED, prefix, rules
+    def _covering(self, resource_type: ResourceType, name: str) -> list[_Rules]:
+        """The rules of the patterns that cover a resource, the most specific first."""
+        kind = self._types[resource_type]
+        found = [rules for literal in (name, WILDCARD) if (rules := kind.literal.get(literal)) is not None]
+        found += [kind.prefixed[prefix] for prefix in kind.prefixes.of(name)]
+        return found
 
     def decide_any(self, principal: str, host: str, operation: Operation, resource_type: ResourceType) -> Decision:
         """Whether there can be a resource of this type on which the operation is allowed.
@@ -169,15 +238,14 @@ class Authorizer:
         typical = self._decided(principal, host, operation, resource_type, "hardcode")
         if typical.allowed:
             return typical
-        host = canonical(host)
+        host, kind = canonical(host), self._types[resource_type]
         allowing: dict[Pattern, Entry] = {}
         denied: dict[Pattern, Entry] = {}
         for who in {principal, ANY_USER}:
-            for pattern in self._patterns.get((resource_type, who), ()):
-                table = self._literal if pattern.pattern_type is PatternType.LITERAL else self._prefixed
-                for entry in table[resource_type, pattern.name][who]:
-                    if (entry.host == WILDCARD or canonical(entry.host) == host) and entry.operation in (operation, Operation.ALL):
-                        (denied if entry.permission is Permission.DENY else allowing)[pattern] = entry
+            for pattern in kind.patterns.get(who, ()):
+                for rule in kind.table(pattern.pattern_type)[pattern.name][who]:
+                    if rule.host in (None, host) and rule.operation in (operation, Operation.ALL):
+                        (allowing if rule.allows else denied)[pattern] = rule.named[1]
         everything = Pattern(resource_type, PatternType.LITERAL, WILDCARD)
         if everything in denied:
             return Decision(False, (everything, denied[everything]))
@@ -187,4 +255,4 @@ class Authorizer:
                 not (pattern.pattern_type is PatternType.LITERAL and pattern in denied) and not any(each in denied for each in dominating)
             ):
                 return Decision(True, (pattern, entry))
-        return Decision(False, NO_MATCH)
+        return _NO_MATCH

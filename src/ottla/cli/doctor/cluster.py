@@ -25,6 +25,8 @@ SKEW_MS = 2_000
 FUTURE_MS = 3_600_000
 #: 2000-01-01. A smaller timestamp is probably in seconds.
 OLDEST_MS = 946_684_800_000
+#: A certificate that expires within this time is reported.
+CERTIFICATE_DAYS = 30
 
 
 def bootstrap(facts: Facts) -> Iterator[Finding]:
@@ -94,6 +96,7 @@ def listeners(facts: Facts) -> Iterator[Finding]:
             )  # fmt: skip
         elif probe.took_ms * 2 > facts.timeout_ms:
             yield _slow(probe, broker)
+        yield from _certificate(probe, broker)
     for address, brokers in places.items():
         if len(brokers) > 1:
             yield Finding(
@@ -101,6 +104,17 @@ def listeners(facts: Facts) -> Iterator[Finding]:
                 evidence=f"brokers {', '.join(map(str, brokers))}",
                 remedy="Set different advertised.listeners: clients connect to the wrong broker.", address=address_text(*address),
             )  # fmt: skip
+
+
+def _certificate(probe: Probe, broker: int) -> Iterator[Finding]:
+    """A certificate that soon expires. An expired one is an error of the connection."""
+    if probe.certificate_days is not None and probe.certificate_days < CERTIFICATE_DAYS:
+        yield Finding(
+            severity="warning", what="A certificate of a broker expires soon",
+            evidence=f"it is valid for {probe.certificate_days:.1f} days",
+            remedy="Replace the key store file; the broker reads it again. See ottla tls issue for a private authority.",
+            broker=broker, address=address_text(*probe.address),
+        )  # fmt: skip
 
 
 def _unusable_address(probe: Probe, remote: list[Probe]) -> str | None:

@@ -76,6 +76,8 @@ class Probe(msgspec.Struct, kw_only=True):
     hosts: list[str] = []
     #: Why no broker answered; None: one did.
     error: str | None = None
+    #: Days until the certificate of its listener expires; None without TLS.
+    certificate_days: float | None = None
     #: Duration of the probe.
     took_ms: float = 0.0
     #: By API key: first and last version.

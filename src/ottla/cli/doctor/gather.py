@@ -129,6 +129,8 @@ async def _query(seen: Probe, timeout_ms: float, tls: TlsContext | None) -> None
         host, port, client_id=CLIENT_ID, frame_bytes_max=FRAME_BYTES_MAX, timeout_ms=timeout_ms, lost=lambda why: None, tls=tls
     )  # fmt: skip
     try:
+        if (ends_s := link.certificate_ends_s) is not None:
+            seen.certificate_days = (ends_s - time.time()) / 86_400
         seen.versions = (await negotiate(link, timeout_ms)).versions
         request = m.MetadataRequest(topics=[], allow_auto_topic_creation=False)
         response: m.MetadataResponse = await Peer(-1, link, seen.versions).send(request, timeout_ms=timeout_ms, at_least=1)

@@ -196,11 +196,13 @@ def _ordered(certificate: x509.Certificate, others: Sequence[x509.Certificate]) 
 
 def _jks_key(name: str, data: bytes, options: SslOptions) -> KeyMaterial:
     store = _jks(name, data, options.ssl_keystore_password, options.ssl_keystore_location)
+    import jks
+
     for alias, entry in store.private_keys.items():
         if not entry.is_decrypted():
             try:
                 entry.decrypt(options.ssl_key_password or options.ssl_keystore_password)
-            except Exception:
+            except (jks.util.KeystoreException, ValueError):
                 raise ConfigError(
                     "ssl.key.password", f"the key {alias} in {options.ssl_keystore_location} needs another password"
                 ) from None

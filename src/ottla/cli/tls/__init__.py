@@ -1,0 +1,1 @@
+"""`ottla tls`: a private authority and certificates for a small cluster."""
