@@ -77,8 +77,8 @@ def test_secrets_come_from_files_never_from_arguments(tmp_path: Path, monkeypatc
     (tmp_path / "password").write_text("sentinel\n")
     add = ["profile", "add", "p", "127.0.0.1:9092", "-X"]
     refused = CliRunner().invoke(main, [*add, "ssl.key.password=sentinel"])
-    assert refused.exit_code == 2 and "write ssl_key_password=@FILE" in refused.output and "sentinel" not in refused.output
-    assert CliRunner().invoke(main, [*add, f"ssl.key.password=@{tmp_path / 'password'}"]).exit_code == 0
+    assert refused.exit_code == 2 and "write ssl_key_password=file:FILE" in refused.output and "sentinel" not in refused.output
+    assert CliRunner().invoke(main, [*add, f"ssl.key.password=file:{tmp_path / 'password'}"]).exit_code == 0
     assert 'ssl_key_password = "sentinel"' in (tmp_path / "config.toml").read_text()
     shown = CliRunner().invoke(main, ["profile", "show", "p"])
     assert shown.exit_code == 0 and "sentinel" not in shown.output

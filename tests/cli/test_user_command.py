@@ -44,6 +44,13 @@ def profile(tmp_path: Path, bootstrap: str, user: str, password: str, **more: st
     return {"OTTLA_CONFIG": str(path)}
 
 
+def configured(tmp_path: Path) -> list[str]:
+    """The settings in a file: one is a secret."""
+    path = tmp_path / "server.properties"
+    path.write_text("".join(f"{name}={value}\n" for name, value in SETTINGS.items()))
+    return ["--config", str(path)]
+
+
 @pytest.fixture
 def password(tmp_path: Path) -> Path:
     path = tmp_path / "password"
@@ -53,7 +60,7 @@ def password(tmp_path: Path) -> Path:
 
 def test_users_and_tokens_from_the_first_start_on(tmp_path: Path, password: Path) -> None:
     first = f"SCRAM-SHA-512=[name=admin,password-file={password}]"
-    with Serving(tmp_path / "data", settings=SETTINGS, arguments=["--init-scram", first], listen=False) as server:
+    with Serving(tmp_path / "data", arguments=[*configured(tmp_path), "--init-scram", first], listen=False) as server:
         admin = profile(tmp_path, server.bootstrap, "admin", "s3cret")
         assert good("user", "list", env=admin).split() == ["admin", "SCRAM-SHA-512", "4096"]
         added = good("user", "add", "alice", "-m", "SCRAM-SHA-256", "-m", "SCRAM-SHA-512", "--password-env", "P", env={**admin, "P": "pw"})
@@ -87,7 +94,7 @@ def test_a_user_is_added_to_a_data_directory_before_the_first_start_and_init_scr
     other = tmp_path / "other"
     other.write_text("another")
     first = f"SCRAM-SHA-512=[name=admin,password-file={other}]"
-    with Serving(data_dir, settings=SETTINGS, arguments=["--init-scram", first], listen=False) as server:
+    with Serving(data_dir, arguments=[*configured(tmp_path), "--init-scram", first], listen=False) as server:
         assert "admin" in good("user", "list", env=profile(tmp_path, server.bootstrap, "admin", "s3cret"))
         refused = ottla("user", "add", "x", "--password-file", str(password), "--data-dir", str(data_dir))
         assert refused.returncode == 1

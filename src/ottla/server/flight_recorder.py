@@ -2,9 +2,7 @@
 
 A broker is a function of its events, so they reproduce a failure. The recorder keeps the latest events that fit its byte limit, and the
 store's state before them. It keeps the frame of a request, because the decoded message may point into a reused buffer. Of a frame above
-``FRAME_KEPT_BYTES`` it keeps the beginning only; such a request cannot be replayed.
-
-Secrets are replaced: values of secret settings, users' credentials in the store, and the contents of requests that carry credentials.
+``FRAME_KEPT_BYTES`` it keeps the beginning only; such a request cannot be replayed. Values of secret settings are replaced.
 
 A flight record is a file of JSON lines: the failure, then the events, oldest first. ``ottla sim replay`` reads it.
 """
@@ -81,7 +79,6 @@ class FlightRecorder:
             # The same holds for records that a follower fetches.
             kept = PeerAnswered(ticket=event.ticket, message=None)
         elif isinstance(event, StoreChanged):
-            kept = redacted(event)
             cost += len(event.state.data or b"")
         self._entries.append((now_ms, kept, cost))
         self._bytes += cost

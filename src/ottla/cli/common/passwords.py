@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import click
 
 from ottla.cli.common.confirmation import is_interactive
 from ottla.cli.common.connection import combined
+from ottla.cli.common.secret_sources import password_in, password_in_variable
 
 #: `--password-file` and `--password-env`; the command receives both under these names.
 password_options = combined(
@@ -33,22 +33,4 @@ def password_of(file: Path | None, variable: str | None, *, prompt: str) -> str:
     if not is_interactive():
         raise click.UsageError("no terminal to ask for the password: use --password-file or --password-env")
     password: str = click.prompt(prompt, hide_input=True, confirmation_prompt=True, err=True)
-    return password
-
-
-def password_in(file: Path) -> str:
-    """The first line of a file. Raises: ClickException."""
-    try:
-        password = file.read_text().partition("\n")[0].rstrip("\r")
-    except (OSError, UnicodeDecodeError) as error:
-        raise click.ClickException(f"cannot read the password in {file}: {error}") from None
-    if not password:
-        raise click.ClickException(f"the first line of {file} is empty; it should be the password")
-    return password
-
-
-def password_in_variable(variable: str) -> str:
-    """Raises: ClickException."""
-    if not (password := os.environ.get(variable)):
-        raise click.ClickException(f"the environment has no variable {variable}, or it is empty; it should be the password")
     return password

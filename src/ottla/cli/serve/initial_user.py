@@ -17,7 +17,8 @@ import click
 
 from ottla.base.options import ConfigError
 from ottla.base.scram import BY_NAME, ITERATIONS_MAX, ITERATIONS_MIN
-from ottla.cli.common.passwords import password_in, password_in_variable, password_of
+from ottla.cli.common.passwords import password_of
+from ottla.cli.common.secret_sources import password_in, password_in_variable
 
 if TYPE_CHECKING:
     from ottla.server.initial_users import InitialUser
