@@ -110,7 +110,6 @@ CATCH_ALL = {
     "net/server_connection.py": "whatever a connection does, the others go on",
     "net/authenticator.py": "an error of a mechanism fails one authentication, and its text may contain a secret",
     "net/sasl/logins.py": "a user's token provider may raise anything, and its text may contain a secret",
-    "net/tls/stores.py": "the parsers of key stores raise errors of many kinds",
     "client/producer/batches.py": "what a user's callback raises is logged: the sender has others to serve",
     "client/interceptors.py": "what a user's interceptor raises is logged: it keeps nothing from being sent",
     "client/process/process.py": "what a user's function raises is raised again after the transaction was aborted",
