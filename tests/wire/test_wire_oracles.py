@@ -16,7 +16,7 @@ from random_messages import label, messages, random_message
 
 CASES = messages()
 #: What brokers ask one another, and the group protocol of KIP-848.
-UNKNOWN_TO_KAFKA_PYTHON = (56, 58, 64, 68, 69)
+UNKNOWN_TO_KAFKA_PYTHON = (17, 36, 38, 39, 40, 41, 50, 51, 56, 58, 64, 68, 69)
 #: Versions that are newer than both; ``test_wire_declare`` has their bytes.
 NEWER = ((18, 5), (28, 6), (42, 3))
 ROUNDS = 6
