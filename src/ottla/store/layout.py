@@ -544,18 +544,10 @@ def delegation_token_of(path: str) -> str | None:
 
 def encode_delegation_token(token: DelegationToken) -> bytes:
     """Version 3."""
-    return msgspec.json.encode(
-        _TokenJson(
-            version=3,
-            owner=sanitized(token.owner),
-            token_requester=sanitized(token.requester),
-            renewers=[sanitized(renewer) for renewer in token.renewers],
-            issue_timestamp=token.issued_ms,
-            max_timestamp=token.max_ms,
-            expiry_timestamp=token.expires_ms,
-            token_id=token.token_id,
-        )
-    )
+    times = {"issueTimestamp": token.issued_ms, "maxTimestamp": token.max_ms, "expiryTimestamp": token.expires_ms}
+    owner, requester, *renewers = map(sanitized, (token.owner, token.requester, *token.renewers))
+    names = {"owner": owner, "tokenRequester": requester, "renewers": renewers, "tokenId": token.token_id}
+    return msgspec.json.encode({"version": 3, **names, **times})
 
 
 def decode_delegation_token(data: bytes) -> DelegationToken:
