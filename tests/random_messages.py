@@ -80,6 +80,8 @@ def _fixed(kind: Fixed, random: Random) -> Any:
         return random.random() < 0.5
     if kind.name == "uuid":
         return random.choice((ZERO_UUID, random.randbytes(16)))
+    if kind.name == "float64":
+        return random.choice((0.0, -1.5, 1e300, random.random()))
     if kind.name.startswith("uint"):
         return random.choice((0, 1, 2 ** (kind.size * 8) - 1, random.randrange(2 ** (kind.size * 8))))
     most = 2 ** (kind.size * 8 - 1)

@@ -10,7 +10,11 @@ from transactional import coordinator, init_request
 from ottla.base.ids import NO_TOPIC_ID
 from ottla.base.origin import Origin
 from ottla.broker.security.envelope import enveloped
+from ottla.wire.messages.create_delegation_token import CreateDelegationTokenRequest
 from ottla.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
+
+#: Who sends requests about delegation tokens.
+USER = "User:alice"
 
 
 def id_of(cluster: Cluster, topic: str = "t") -> bytes:
@@ -20,6 +24,12 @@ def id_of(cluster: Cluster, topic: str = "t") -> bytes:
 def made(cluster: Cluster, topic: str) -> str:
     cluster.topic(topic, partitions=2)
     return topic
+
+
+def token(cluster: Cluster) -> bytes:
+    """The HMAC of a new delegation token of ``USER``."""
+    made: bytes = cluster[1].ask(CreateDelegationTokenRequest(max_lifetime_ms=-1), 3, principal=USER).hmac
+    return made
 
 
 def member(cluster: Cluster, group: str) -> Any:
@@ -151,6 +161,19 @@ REQUESTS: dict[str, tuple[int, Callable[[Cluster, int], dict[str, Any]]]] = {
         1,
         lambda c, n: {
             "resources": [{"resource_type": 2, "resource_name": "t", "configs": [{"name": "retention.ms", "value": str(10**9 + n)}]}]
+        },
+    ),
+    "SaslHandshake": (1, lambda c, n: {"mechanism": "PLAIN"}),
+    "SaslAuthenticate": (2, lambda c, n: {"auth_bytes": b"x"}),
+    "CreateDelegationToken": (3, lambda c, n: {"max_lifetime_ms": -1}),
+    "RenewDelegationToken": (2, lambda c, n: {"hmac": token(c), "renew_period_ms": 1000}),
+    "ExpireDelegationToken": (2, lambda c, n: {"hmac": token(c), "expiry_time_period_ms": 1000}),
+    "DescribeDelegationToken": (3, lambda c, n: {"owners": None}),
+    "DescribeUserScramCredentials": (0, lambda c, n: {"users": None}),
+    "AlterUserScramCredentials": (
+        0,
+        lambda c, n: {
+            "upsertions": [{"name": f"u{n}", "mechanism": 1, "iterations": 4096, "salt": b"salt", "salted_password": bytes(32)}],
         },
     ),
     "DescribeClientQuotas": (1, lambda c, n: {"components": [{"entity_type": "user", "match_type": 2, "match": None}]}),

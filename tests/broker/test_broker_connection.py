@@ -7,6 +7,7 @@ from cluster import Cluster, batch, fetch_request, produce_request
 from groups import commit, coordinating, stable_member
 from transactional import Producer
 
+from ottla.base.origin import ANONYMOUS, NOWHERE
 from ottla.broker.apis import HANDLERS
 from ottla.wire import errors
 from ottla.wire.compile import decode, encode
@@ -27,10 +28,12 @@ from ottla.wire.messages.alter_partition_reassignments import (
     ReassignablePartition,
     ReassignableTopic,
 )
+from ottla.wire.messages.alter_user_scram_credentials import AlterUserScramCredentialsRequest, ScramCredentialUpsertion
 from ottla.wire.messages.api_versions import ApiVersionsRequest
 from ottla.wire.messages.consumer_group_describe import ConsumerGroupDescribeRequest
 from ottla.wire.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from ottla.wire.messages.create_acls import AclCreation, CreateAclsRequest
+from ottla.wire.messages.create_delegation_token import CreateDelegationTokenRequest
 from ottla.wire.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
 from ottla.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from ottla.wire.messages.delete_acls import DeleteAclsFilter, DeleteAclsRequest
@@ -41,10 +44,13 @@ from ottla.wire.messages.describe_acls import DescribeAclsRequest
 from ottla.wire.messages.describe_client_quotas import DescribeClientQuotasRequest
 from ottla.wire.messages.describe_cluster import DescribeClusterRequest
 from ottla.wire.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
+from ottla.wire.messages.describe_delegation_token import DescribeDelegationTokenRequest
 from ottla.wire.messages.describe_groups import DescribeGroupsRequest
 from ottla.wire.messages.describe_log_dirs import DescribeLogDirsRequest
 from ottla.wire.messages.describe_transactions import DescribeTransactionsRequest
+from ottla.wire.messages.describe_user_scram_credentials import DescribeUserScramCredentialsRequest
 from ottla.wire.messages.end_txn import EndTxnRequest
+from ottla.wire.messages.expire_delegation_token import ExpireDelegationTokenRequest
 from ottla.wire.messages.find_coordinator import FindCoordinatorRequest
 from ottla.wire.messages.heartbeat import HeartbeatRequest
 from ottla.wire.messages.init_producer_id import InitProducerIdRequest
@@ -58,6 +64,9 @@ from ottla.wire.messages.list_transactions import ListTransactionsRequest
 from ottla.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
 from ottla.wire.messages.offset_delete import OffsetDeleteRequest, OffsetDeleteRequestPartition, OffsetDeleteRequestTopic
 from ottla.wire.messages.offset_for_leader_epoch import OffsetForLeaderEpochRequest, OffsetForLeaderPartition, OffsetForLeaderTopic
+from ottla.wire.messages.renew_delegation_token import RenewDelegationTokenRequest
+from ottla.wire.messages.sasl_authenticate import SaslAuthenticateRequest
+from ottla.wire.messages.sasl_handshake import SaslHandshakeRequest
 from ottla.wire.messages.sync_group import SyncGroupRequest
 from ottla.wire.messages.update_features import FeatureUpdateKey, UpdateFeaturesRequest
 
@@ -67,18 +76,24 @@ KAFKA_4_4 = {
     15: (0, 6), 16: (0, 5), 18: (0, 5), 19: (2, 7), 20: (1, 6), 21: (0, 2), 22: (0, 5), 23: (2, 4), 24: (0, 5), 25: (0, 4), 26: (0, 5),
     27: (1, 2), 28: (0, 6), 29: (1, 3), 30: (1, 3), 31: (1, 3), 32: (1, 4), 33: (0, 2), 35: (1, 5), 37: (0, 3), 42: (0, 3), 43: (0, 2),
     44: (0, 1), 45: (0, 1), 46: (0, 0), 47: (0, 0), 57: (0, 2), 60: (0, 2), 61: (0, 0), 65: (0, 0), 66: (0, 2), 68: (0, 1), 69: (0, 1),
-    74: (0, 1), 75: (0, 0),
+    74: (0, 1), 75: (0, 0), 17: (0, 1), 36: (0, 2), 38: (1, 3), 39: (1, 2), 40: (1, 2), 41: (1, 3), 48: (0, 1), 49: (0, 1), 50: (0, 0),
+    51: (0, 0),
 }  # fmt: skip
 
 
 #: Those that need a coordinator.
 GROUP_APIS = (8, 9, 10, 11, 12, 13, 14, 15, 16, 42, 47, 68, 69)
+#: Those that the connection handles; the broker refuses them.
+CONNECTION_APIS = (17, 36)
+#: Those that need a user, and a key of delegation tokens.
+TOKEN_APIS = (38, 39, 40, 41)
 #: Those that need an authorizer.
 ACCESS_APIS = (29, 30, 31)
 OPEN_TO_TESTS = {
     "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
     "super.users": "User:ANONYMOUS;User:broker",
 }
+ALICE = "User:alice"
 TRANSACTION_APIS = (24, 25, 26, 28, 65, 66)
 
 
@@ -228,6 +243,23 @@ def a_request(key: int, version: int, member_of_h: str = "") -> object:
             entity = [quotas.EntityData(entity_type="user", entity_name="u")]
             entry = quotas.EntryData(entity=entity, ops=[quotas.OpData(key="producer_byte_rate", value=1)])
             return quotas.AlterClientQuotasRequest(entries=[entry])
+        case 17:
+            return SaslHandshakeRequest(mechanism="PLAIN")
+        case 36:
+            return SaslAuthenticateRequest(auth_bytes=b"x")
+        case 38:
+            return CreateDelegationTokenRequest(max_lifetime_ms=-1)
+        case 39:
+            return RenewDelegationTokenRequest(renew_period_ms=1000)
+        case 40:
+            return ExpireDelegationTokenRequest(expiry_time_period_ms=1000)
+        case 41:
+            return DescribeDelegationTokenRequest(owners=None)
+        case 50:
+            return DescribeUserScramCredentialsRequest(users=None)
+        case 51:
+            keys = ScramCredentialUpsertion(name="alice", mechanism=1, iterations=4096, salt=b"salt", salted_password=bytes(32))
+            return AlterUserScramCredentialsRequest(upsertions=[keys])
         case 57:
             return UpdateFeaturesRequest(feature_updates=[FeatureUpdateKey(feature="ottla.version", max_version_level=2)])
         case 60:
@@ -277,7 +309,7 @@ def test_every_advertised_version_is_declared_on_the_wire() -> None:
     [(key, version) for key, (least, most) in KAFKA_4_4.items() for version in range(3 if key == 0 else least, most + 1)],
 )
 def test_every_version_of_every_api_does_its_work(key: int, version: int) -> None:
-    cluster = Cluster(settings=OPEN_TO_TESTS if key in ACCESS_APIS else None)
+    cluster = Cluster(settings=OPEN_TO_TESTS if key in ACCESS_APIS else {"delegation.token.secret.key": "key"})
     broker = cluster.topic(partitions=2)
     member_of_h = two_groups(cluster) if key in GROUP_APIS else ""
     if key in TRANSACTION_APIS:
@@ -288,11 +320,15 @@ def test_every_version_of_every_api_does_its_work(key: int, version: int) -> Non
     if (key == 0 and version >= 13) or (key == 1 and version >= 13):
         topic_id = broker.node.context.image.topics["t"].topic_id
         request = produce_request(batch(b"v"), topic=topic_id, acks=1) if key == 0 else fetch_request(topic=topic_id)
-    sent = broker.send(request, version)
+    if key in (39, 40):
+        request.hmac = broker.ask(a_request(38, 3), 3, principal=ALICE).hmac  # type: ignore[attr-defined]
+    sent = broker.send(request, version, principal=ALICE if key in TOKEN_APIS else ANONYMOUS)
     if key == 11:
         cluster.pass_ms(3000)
         #: Before static members, a new member is first given its id.
         assert sent.answer.error_code == (errors.MemberIdRequired.code if version == 4 else 0)
+    elif key in CONNECTION_APIS:
+        assert set(error_codes(sent.answer)) == {errors.IllegalSaslState.code}
     else:
         assert not any(error_codes(sent.answer)), sent.answer
 
@@ -304,7 +340,9 @@ def test_every_api_can_refuse_a_whole_request_in_every_version(key: int) -> None
     least, most = KAFKA_4_4[key]
     for version in range(3 if key == 0 else least, most + 1):
         request = a_request(key, version)
-        call = type("Call", (), {"body": decode(type(request), encode(request, version), version), "api_version": version})()  # type: ignore[arg-type, type-var]
+        call = type(
+            "Call", (), {"body": decode(type(request), encode(request, version), version), "api_version": version, "origin": NOWHERE}
+        )()  # type: ignore[arg-type, type-var]
         refusal = HANDLERS[key].refuse(call, errors.NotController("no"))
         codes = error_codes(decode(type(refusal), encode(refusal, version), version))
         #: Before these versions, the answers of DescribeLogDirs and ElectLeaders have no place for an error of the whole.

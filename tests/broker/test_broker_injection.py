@@ -17,9 +17,10 @@ import pytest
 from cluster import Broker, Cluster, Sent, batch, fetch, produce, values
 from groups import cluster_of_groups, commit, committed, coordinating
 from plain_messages import request
-from sample_requests import REQUESTS, member
+from sample_requests import REQUESTS, USER, member
 
 import ottla.broker
+from ottla.base.origin import ANONYMOUS
 from ottla.broker import effects, events
 from ottla.broker.apis import HANDLERS, k00_produce
 from ottla.broker.isolation import BrokenState, _says
@@ -92,7 +93,7 @@ class Injection:
 
 def cluster_with_everything() -> Cluster:
     """Topic t with records, group g with a member of the classic protocol, group n with one of the new protocol."""
-    cluster = cluster_of_groups(group_initial_rebalance_delay_ms="0")
+    cluster = cluster_of_groups(group_initial_rebalance_delay_ms="0", delegation_token_secret_key="key")
     broker = coordinating(cluster)
     for value in (b"a", b"b"):
         assert produce(broker, batch(value)).error_code == 0
@@ -107,12 +108,13 @@ def send(cluster: Cluster, api: str, n: int, injection: Injection | None) -> tup
     version, fields = REQUESTS[api]
     message = request(api, fields(cluster, n))
     assert schema_of(type(message)).key is not None
+    principal = USER if api.endswith("DelegationToken") else ANONYMOUS
     if injection is None:
-        return broker.send(message, version), None
+        return broker.send(message, version, principal=principal), None
     injection.into(broker)
     sent = None
     try:
-        sent = broker.send(message, version)
+        sent = broker.send(message, version, principal=principal)
         if sent.waits and sent.closed is None:
             cluster.pass_ms(4000)
     except Exception as error:

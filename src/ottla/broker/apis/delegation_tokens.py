@@ -32,6 +32,8 @@ from ottla.wire.errors import KafkaError
 USER = "User"
 #: Timeout of the store: these requests have none.
 ANSWER_MS = 30_000
+#: First version with the principal that requested a token.
+REQUESTER_SINCE = 3
 #: Time in a response without a token.
 NO_TIME_MS = -1
 

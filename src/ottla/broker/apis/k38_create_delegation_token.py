@@ -3,15 +3,15 @@
 Behaviour: the token expires after ``delegation.token.expiry.time.ms``, unless it is renewed, and after its maximum lifetime in any case:
 the requested one, at most ``delegation.token.max.lifetime.ms``. Renewers are users; other types are INVALID_PRINCIPAL_TYPE.
 
-Differences from Kafka: another owner than the requester is DELEGATION_TOKEN_AUTHORIZATION_FAILED, because nothing here grants CreateTokens;
-Kafka without an authorizer lets everyone impersonate everyone. More than ``ottla.delegation.tokens.max`` tokens are POLICY_VIOLATION.
+Differences from Kafka: without an authorizer another owner than the requester is DELEGATION_TOKEN_AUTHORIZATION_FAILED; Kafka without one
+lets everyone act as everyone. More than ``ottla.delegation.tokens.max`` tokens are POLICY_VIOLATION.
 Source: KIP-48, KIP-373.
 """
 
 from ottla.base.delegation_tokens import DelegationToken, token_hmac
 from ottla.base.ids import topic_id_text
 from ottla.base.ports import Op
-from ottla.broker.apis.delegation_tokens import NO_TIME_MS, USER, check_allowed, parts, write
+from ottla.broker.apis.delegation_tokens import NO_TIME_MS, REQUESTER_SINCE, USER, check_allowed, parts, write
 from ottla.broker.events import RequestArrived
 from ottla.broker.handlers import Deferred, handles
 from ottla.broker.node import Node
@@ -41,11 +41,12 @@ def _named(call: RequestArrived[CreateDelegationTokenRequest]) -> CreateDelegati
     """A response with the principals."""
     kind, name = parts(_owner(call))
     response = CreateDelegationTokenResponse(principal_type=kind, principal_name=name)
-    response.token_requester_principal_type, response.token_requester_principal_name = parts(call.origin.principal)
+    if call.api_version >= REQUESTER_SINCE:
+        response.token_requester_principal_type, response.token_requester_principal_name = parts(call.origin.principal)
     return response
 
 
-@handles(CreateDelegationTokenRequest, (0, 3), refuse=refuse)
+@handles(CreateDelegationTokenRequest, (1, 3), refuse=refuse)
 def create_delegation_token(node: Node, call: RequestArrived[CreateDelegationTokenRequest]) -> CreateDelegationTokenResponse | Deferred:
     request, context = call.body, node.context
     key = check_allowed(node, call.origin)

@@ -21,7 +21,7 @@ def refuse(call: RequestArrived[RenewDelegationTokenRequest], error: KafkaError)
     return RenewDelegationTokenResponse(error_code=error.code, expiry_timestamp_ms=NO_TIME_MS)
 
 
-@handles(RenewDelegationTokenRequest, (0, 2), refuse=refuse)
+@handles(RenewDelegationTokenRequest, (1, 2), refuse=refuse)
 def renew_delegation_token(node: Node, call: RequestArrived[RenewDelegationTokenRequest]) -> RenewDelegationTokenResponse | Deferred:
     context, options = node.context, node.context.options
     key = check_allowed(node, call.origin)

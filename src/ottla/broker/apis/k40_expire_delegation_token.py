@@ -21,7 +21,7 @@ def refuse(call: RequestArrived[ExpireDelegationTokenRequest], error: KafkaError
     return ExpireDelegationTokenResponse(error_code=error.code, expiry_timestamp_ms=NO_TIME_MS)
 
 
-@handles(ExpireDelegationTokenRequest, (0, 2), refuse=refuse)
+@handles(ExpireDelegationTokenRequest, (1, 2), refuse=refuse)
 def expire_delegation_token(node: Node, call: RequestArrived[ExpireDelegationTokenRequest]) -> ExpireDelegationTokenResponse | Deferred:
     context = node.context
     key = check_allowed(node, call.origin)

@@ -9,7 +9,7 @@ Source: KIP-48, KIP-373.
 """
 
 from ottla.base.delegation_tokens import DelegationToken, token_hmac
-from ottla.broker.apis.delegation_tokens import check_allowed, parts
+from ottla.broker.apis.delegation_tokens import REQUESTER_SINCE, check_allowed, parts
 from ottla.broker.events import RequestArrived
 from ottla.broker.handlers import handles, whole_error
 from ottla.broker.node import Node
@@ -24,13 +24,13 @@ from ottla.wire.messages.describe_delegation_token import (
 TOKENS, OWNERS = REQUIREMENTS[41].parts["tokens"], REQUIREMENTS[41].parts["owners"]
 
 
-@handles(DescribeDelegationTokenRequest, (0, 3), refuse=whole_error(DescribeDelegationTokenResponse))
+@handles(DescribeDelegationTokenRequest, (1, 3), refuse=whole_error(DescribeDelegationTokenResponse))
 def describe_delegation_token(node: Node, call: RequestArrived[DescribeDelegationTokenRequest]) -> DescribeDelegationTokenResponse:
     key = check_allowed(node, call.origin)
     named = None if call.body.owners is None else {f"{owner.principal_type}:{owner.principal_name}" for owner in call.body.owners}
     return DescribeDelegationTokenResponse(
         tokens=[
-            _described(token, key)
+            _described(token, key, call.api_version)
             for token in node.context.image.tokens.values()
             if (named is None or token.owner in named) and _may_see(node, call, token)
         ]
@@ -45,7 +45,7 @@ def _may_see(node: Node, call: RequestArrived[DescribeDelegationTokenRequest], t
     return access is not None and (access.permits(call, TOKENS, token.token_id) or access.permits(call, OWNERS, token.owner))
 
 
-def _described(token: DelegationToken, key: str) -> DescribedDelegationToken:
+def _described(token: DelegationToken, key: str, version: int) -> DescribedDelegationToken:
     described = DescribedDelegationToken(
         issue_timestamp=token.issued_ms,
         expiry_timestamp=token.expires_ms,
@@ -54,7 +54,8 @@ def _described(token: DelegationToken, key: str) -> DescribedDelegationToken:
         hmac=token_hmac(token.token_id, key),
     )
     described.principal_type, described.principal_name = parts(token.owner)
-    described.token_requester_principal_type, described.token_requester_principal_name = parts(token.requester)
+    if version >= REQUESTER_SINCE:
+        described.token_requester_principal_type, described.token_requester_principal_name = parts(token.requester)
     for renewer in token.renewers:
         kind, name = parts(renewer)
         described.renewers.append(DescribedDelegationTokenRenewer(principal_type=kind, principal_name=name))

@@ -21,7 +21,7 @@ class CreatableRenewers(Struct):
     principal_name: str = ""
 
 
-@message(key=38, since=0, until=3, flexible_since=2)
+@message(key=38, since=1, until=3, flexible_since=2)
 class CreateDelegationTokenRequest(Struct):
     """Without an owner the requester owns the token; a lifetime of -1 is the broker's maximum."""
 
@@ -31,7 +31,7 @@ class CreateDelegationTokenRequest(Struct):
     max_lifetime_ms: Int64 = 0
 
 
-@message(key=38, since=0, until=3, flexible_since=2)
+@message(key=38, since=1, until=3, flexible_since=2)
 class CreateDelegationTokenResponse(Struct):
     """Times are in ms since 1970. The HMAC is the token's password, in Base64."""
 

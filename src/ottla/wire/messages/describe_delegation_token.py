@@ -21,7 +21,7 @@ class DescribeDelegationTokenOwner(Struct):
     principal_name: str = ""
 
 
-@message(key=41, since=0, until=3, flexible_since=2)
+@message(key=41, since=1, until=3, flexible_since=2)
 class DescribeDelegationTokenRequest(Struct):
     """Null owners: all tokens."""
 
@@ -50,7 +50,7 @@ class DescribedDelegationToken(Struct):
     renewers: list[DescribedDelegationTokenRenewer] = []
 
 
-@message(key=41, since=0, until=3, flexible_since=2)
+@message(key=41, since=1, until=3, flexible_since=2)
 class DescribeDelegationTokenResponse(Struct):
     """The tokens, in no order."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ottla.wire.declare import Int16, Int32, Int64, Struct, message
 
 
-@message(key=40, since=0, until=2, flexible_since=2)
+@message(key=40, since=1, until=2, flexible_since=2)
 class ExpireDelegationTokenRequest(Struct):
     """The HMAC names the token. A negative period expires the token at once."""
 
@@ -13,7 +13,7 @@ class ExpireDelegationTokenRequest(Struct):
     expiry_time_period_ms: Int64 = 0
 
 
-@message(key=40, since=0, until=2, flexible_since=2)
+@message(key=40, since=1, until=2, flexible_since=2)
 class ExpireDelegationTokenResponse(Struct):
     """The new expiry time, in ms since 1970."""
 
