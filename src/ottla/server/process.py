@@ -112,14 +112,7 @@ class RunningBroker:
         #: Of the listeners with TLS.
         self.tls = {name: ListenerTls(state, process.handshake_threads) for name, state in bound.tls.items()}
         self._inter_broker = bound.listeners.inter_broker
-        sasl = any(one.protocol.sasl for one in bound.listeners.endpoints if one.listener == self._inter_broker)
-        self.peers = PeerClient(
-            process.shells,
-            self._registered_address,
-            timeout_ms=options.request_timeout_ms,
-            tls=self._tls_to_peers,
-            login=partial(peer_login, self._inter_broker, partial(self.listener_options, self._inter_broker)) if sasl else None,
-        )
+        self.peers = self._make_peers(process, bound)
         self.performer = Performer(
             disks={directory.root: process.disks[directory.root] for directory in self.directories},
             session=self.session,
@@ -154,6 +147,16 @@ class RunningBroker:
         )
         self._wall_ms = process.wall_ms
         self.resolver = PeerResolver(options.peers_hosts, self._hosts, self.shell.handle)
+
+    def _make_peers(self, process: "Process", bound: BoundBroker) -> PeerClient:
+        sasl = any(one.protocol.sasl for one in bound.listeners.endpoints if one.listener == self._inter_broker)
+        return PeerClient(
+            process.shells,
+            self._registered_address,
+            timeout_ms=bound.settings.options.request_timeout_ms,
+            tls=self._tls_to_peers,
+            login=partial(peer_login, self._inter_broker, partial(self.listener_options, self._inter_broker)) if sasl else None,
+        )
 
     def _make_listeners(self, process: "Process", bound: BoundBroker) -> dict[str, Listener]:
         """By name."""
